@@ -1,0 +1,3 @@
+//! The `bindery` command.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! The bookie's state machine over journal and storage

@@ -1,0 +1,133 @@
+//! The disk as the cores see it: positioned reads and writes, explicit durability, synchronous calls.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+/// How a file is opened. A missing file is created by `Create*` only; an existing one is kept as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenMode {
+    /// Existing file, buffered reads.
+    Read,
+    /// Existing or new file, buffered reads and writes.
+    CreateBuffered,
+    /// Existing or new file, direct (uncached) writes and reads: offsets, lengths and memory must be multiples of
+    /// [`crate::BLOCK_SIZE_BYTES`]. Falls back to buffered where the file system refuses direct I/O; see
+    /// [`DiskFile::is_direct`].
+    CreateDirect,
+}
+
+/// One name in a directory.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Entry {
+    /// The last component.
+    pub name: String,
+    /// True for a directory.
+    pub is_dir: bool,
+    /// Length in bytes (0 for a directory).
+    pub len: u64,
+}
+
+/// Bytes of the file system that holds a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Space {
+    /// Size of the file system.
+    pub total: u64,
+    /// Bytes an unprivileged process may still use.
+    pub free: u64,
+}
+
+/// Held for as long as the lock on a directory is.
+pub trait DiskLock: Send + Sync {}
+
+/// A file system, or the simulation of one. Calls block; whoever calls them owns a thread that may.
+pub trait Disk: Send + Sync {
+    /// Opens a file.
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>>;
+    /// The names in a directory, sorted. `NotFound` when the directory is missing.
+    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>>;
+    /// Makes a directory and its parents; fine when it is there. Durable after `sync_dir` of each parent.
+    fn create_dir_all(&self, dir: &Path) -> io::Result<()>;
+    /// Renames a file over whatever has the new name. Durable after `sync_dir`.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Removes a file. Durable after `sync_dir`.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Makes creations, renames and removals in `dir` durable.
+    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+    /// True when the path names a file or a directory.
+    fn exists(&self, path: &Path) -> io::Result<bool>;
+    /// Takes an exclusive lock on the file `path` (created when missing), which ends with the process.
+    /// `WouldBlock` when somebody else holds it.
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn DiskLock>>;
+    /// Size and free bytes of the file system below `dir`.
+    fn space(&self, dir: &Path) -> io::Result<Space>;
+}
+
+/// An open file. All positions are absolute; there is no cursor.
+pub trait DiskFile: Send + Sync {
+    /// Reads into `buf` from `offset`; may be short, 0 at or behind the end. `Interrupted` is retried inside.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Writes the slices one after another from `offset`; may be short. `Interrupted` is retried inside.
+    fn write_at(&self, slices: &[io::IoSlice<'_>], offset: u64) -> io::Result<usize>;
+    /// As `write_at`, and what was written is durable when it returns.
+    fn write_durable_at(&self, slices: &[io::IoSlice<'_>], offset: u64) -> io::Result<usize>;
+    /// Makes all finished writes, and the length, durable. Never call it again after it failed: the kernel may have
+    /// dropped the dirty pages and report success the second time.
+    fn sync(&self) -> io::Result<()>;
+    /// Cuts or extends (with zeros) the file.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+    /// Current length in bytes.
+    fn len(&self) -> io::Result<u64>;
+    /// True when the file is empty.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+    /// True when alignment of offsets, lengths and memory is required.
+    fn is_direct(&self) -> bool;
+}
+
+impl dyn DiskFile {
+    /// Reads exactly `buf.len()` bytes; `UnexpectedEof` when the file ends before.
+    pub fn read_exact_at(&self, mut buf: &mut [u8], mut offset: u64) -> io::Result<()> {
+        while !buf.is_empty() {
+            let n = self.read_at(buf, offset)?;
+            if n == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            buf = &mut buf[n..];
+            offset += n as u64;
+        }
+        Ok(())
+    }
+
+    /// Writes all slices, going on after short writes.
+    pub fn write_all_at(&self, slices: &mut [io::IoSlice<'_>], offset: u64) -> io::Result<()> {
+        write_all(slices, offset, |s, o| self.write_at(s, o))
+    }
+
+    /// Writes all slices durably, going on after short writes.
+    pub fn write_all_durable_at(&self, slices: &mut [io::IoSlice<'_>], offset: u64) -> io::Result<()> {
+        write_all(slices, offset, |s, o| self.write_durable_at(s, o))
+    }
+}
+
+/// The kernel takes at most this many slices in one call (IOV_MAX on Linux).
+const SLICES_MAX: usize = 1024;
+
+fn write_all(
+    mut slices: &mut [io::IoSlice<'_>],
+    mut offset: u64,
+    mut write: impl FnMut(&[io::IoSlice<'_>], u64) -> io::Result<usize>,
+) -> io::Result<()> {
+    io::IoSlice::advance_slices(&mut slices, 0); // drops leading empty slices
+    while !slices.is_empty() {
+        let take = slices.len().min(SLICES_MAX);
+        let n = write(&slices[..take], offset)?;
+        if n == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        io::IoSlice::advance_slices(&mut slices, n);
+        offset += n as u64;
+    }
+    Ok(())
+}

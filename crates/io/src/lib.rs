@@ -1,0 +1,33 @@
+//! Disk, clock and random sources: the traits that every core is written against, and the real ones.
+//!
+//! Everything a core learns about the outside arrives through [`Disk`], [`Clock`] and [`Random`], so that the
+//! simulator can own all three. This is the only crate with `unsafe` (aligned shared buffers, [`chunk`]).
+//!
+//! # Invariants
+//! 1. A write is durable only after [`DiskFile::sync`] (or [`DiskFile::write_durable_at`]) returned `Ok` for it.
+//! 2. A name (create, rename, remove) is durable only after [`Disk::sync_dir`] returned `Ok` for its directory.
+//! 3. After the first failed write or sync on a file nobody writes or syncs it again ([`CheckedDisk`] asserts it).
+
+pub mod chunk;
+mod disk;
+
+pub use disk::{Disk, DiskFile, DiskLock, Entry, OpenMode, Space};
+
+/// The unit of direct I/O and of every aligned structure on disk, in bytes.
+///
+/// 4096 covers the logical block size of every device in use; a 512-byte device accepts it too.
+pub const BLOCK_SIZE_BYTES: usize = 4096;
+
+/// Time. Monotonic for intervals, wall for what is shown or published.
+pub trait Clock: Send + Sync {
+    /// Nanoseconds since an arbitrary origin; never goes back.
+    fn monotonic_ns(&self) -> u64;
+    /// Milliseconds since the Unix epoch; may jump.
+    fn wall_ms(&self) -> i64;
+}
+
+/// Random bits for nonces. Not for keys.
+pub trait Random: Send + Sync {
+    /// 64 fresh bits.
+    fn next_u64(&self) -> u64;
+}

@@ -1,0 +1,1 @@
+//! The journal (write-ahead log): records, groups, files, replay

@@ -1,0 +1,1 @@
+//! Metadata store trait, the BookKeeper layout on it, ZooKeeper and memory drivers

@@ -1,0 +1,1 @@
+//! Connections, lifecycle, admin HTTP and metrics of a bookie

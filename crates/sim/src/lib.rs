@@ -1,0 +1,1 @@
+//! Simulated disk, simulator and checkers

@@ -1,0 +1,1 @@
+//! Ledger storage: entry logs, extents, ledger state tables
