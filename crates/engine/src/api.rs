@@ -1,0 +1,140 @@
+//! What the engine is asked and what it answers: plain data, no behaviour.
+
+use bindery_io::chunk::ChunkSlice;
+use bindery_types::{EntryId, LedgerId, MasterKey};
+
+/// Where the answer to an add goes. The engine carries it and never looks inside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin {
+    /// The connection the add came from.
+    pub connection: u64,
+    /// The request on that connection (v3: txnId).
+    pub txn: u64,
+    /// Whatever else the server needs to encode the answer (protocol, version, receive time).
+    pub tag: u64,
+}
+
+/// One entry to be stored.
+#[derive(Debug, Clone, Copy)]
+pub struct Add<'a> {
+    /// Where the answer goes.
+    pub origin: Origin,
+    /// The ledger, as the body names it.
+    pub ledger: LedgerId,
+    /// The entry, as the body names it.
+    pub entry: EntryId,
+    /// The LAC (last add confirmed) that the body carries.
+    pub last_add_confirmed: Option<EntryId>,
+    /// The key presented; the first one a ledger sees is its key for good.
+    pub key: MasterKey,
+    /// The entry exactly as it must be returned (protocol reference, section 3.1).
+    pub body: &'a [u8],
+    /// A recovery add passes a fence.
+    pub is_recovery: bool,
+    /// High priority passes the read-only state while there is room for it (section 4.7).
+    pub is_high_priority: bool,
+}
+
+/// The answer to one add.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AddDone {
+    /// From [`Add::origin`].
+    pub origin: Origin,
+    /// The ledger.
+    pub ledger: LedgerId,
+    /// The entry.
+    pub entry: EntryId,
+    /// `Ok` only after the entry is durable (or written, when the journal does not sync).
+    pub result: Result<(), Refusal>,
+}
+
+/// Takes the answers to adds. Called on the completion thread with a whole group; must not block.
+pub trait AddSink: Send + Sync {
+    /// One call per group and shard, in journal order; answers of one connection stay in order.
+    fn on_adds_done(&self, done: &[AddDone]);
+}
+
+/// Called once with the outcome, on the completion thread; must not block. Dropped uncalled only at shutdown.
+pub type Waiter = Box<dyn FnOnce(Result<(), Refusal>) + Send>;
+
+/// Why a request was not served; each maps to one wire code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Proof that this bookie holds nothing of the ledger.
+    #[error("no such ledger")]
+    NoLedger,
+    /// Proof that the ledger is here and the entry is not.
+    #[error("no such entry")]
+    NoEntry,
+    /// Another master key than the ledger's.
+    #[error("wrong master key")]
+    WrongKey,
+    /// The ledger is fenced and this is not a recovery add.
+    #[error("the ledger is fenced")]
+    Fenced,
+    /// The bookie takes no writes.
+    #[error("the bookie is read-only")]
+    ReadOnly,
+    /// The disk failed, or what it holds is damaged: nothing is known about the entry.
+    #[error("I/O error")]
+    Io,
+    /// No room within the deadline.
+    #[error("too many requests")]
+    TooManyRequests,
+    /// A request that no valid client sends.
+    #[error("bad request")]
+    BadRequest,
+    /// Limbo: the bookie lost data of this ledger and cannot tell.
+    #[error("the state of the ledger is unknown")]
+    Unknown,
+}
+
+/// Which entry a read asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EntryRef {
+    /// A numbered entry.
+    At(EntryId),
+    /// The highest entry this bookie holds (entry id -1 on the wire).
+    Last,
+}
+
+/// Where a durable entry was found.
+pub enum Lookup {
+    /// In memory: the entry's bytes. Copy them out soon; the slice keeps a journal chunk in use.
+    Memory(ChunkSlice),
+    /// On disk: load it on a thread that may block.
+    Disk(crate::DiskRead),
+    /// The only copy is not durable yet: ask again after [`crate::Engine::when_durable`] at this point.
+    Undurable(DurablePoint),
+}
+
+/// A position in the journal order of one shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DurablePoint {
+    /// Index of the shard.
+    pub shard: usize,
+    /// Sequence number of a record in the shard.
+    pub sequence: u64,
+}
+
+/// Consecutive entries, both ends included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EntryRun {
+    /// First entry of the run.
+    pub first: EntryId,
+    /// Last entry of the run.
+    pub last: EntryId,
+}
+
+/// What became of a request to be told when the LAC (last add confirmed) moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Poll {
+    /// It is beyond the given one already; the waiter was dropped uncalled.
+    Ready,
+    /// The waiter is kept; take it back with [`crate::Engine::cancel_poll`] when the deadline passes.
+    Parked(PollId),
+}
+
+/// Names a parked poll of a ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PollId(pub u64);
