@@ -65,7 +65,8 @@ pub trait Disk: Send + Sync {
 
 /// An open file. All positions are absolute; there is no cursor.
 pub trait DiskFile: Send + Sync {
-    /// Reads into `buf` from `offset`; may be short, 0 at or behind the end. `Interrupted` is retried inside.
+    /// Reads into `buf` from `offset`; may be short, 0 at or behind the end. `Interrupted` is retried inside. What
+    /// `buf` holds behind the returned length is arbitrary: direct reads fill whole blocks.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
     /// Writes the slices one after another from `offset`; may be short. `Interrupted` is retried inside.
     fn write_at(&self, slices: &[io::IoSlice<'_>], offset: u64) -> io::Result<usize>;
@@ -112,7 +113,7 @@ impl dyn DiskFile {
 }
 
 /// The kernel takes at most this many slices in one call (IOV_MAX on Linux).
-const SLICES_MAX: usize = 1024;
+pub(crate) const SLICES_MAX: usize = 1024;
 
 fn write_all(
     mut slices: &mut [io::IoSlice<'_>],

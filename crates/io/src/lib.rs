@@ -8,10 +8,19 @@
 //! 2. A name (create, rename, remove) is durable only after [`Disk::sync_dir`] returned `Ok` for its directory.
 //! 3. After the first failed write or sync on a file nobody writes or syncs it again ([`CheckedDisk`] asserts it).
 
+pub mod canary;
 pub mod chunk;
+pub mod conformance;
+pub mod direct;
 mod disk;
+mod real;
+mod source;
+mod zero;
 
 pub use disk::{Disk, DiskFile, DiskLock, Entry, OpenMode, Space};
+pub use real::RealDisk;
+pub use source::{ManualClock, SeededRandom, SystemClock, SystemRandom};
+pub use zero::{ZERO_FILL_STEP_BYTES, ZeroFill, zero_fill};
 
 /// The unit of direct I/O and of every aligned structure on disk, in bytes.
 ///

@@ -1,0 +1,72 @@
+//! Canaries: planted bugs that prove the checkers work.
+//!
+//! Only with feature `canary` can one be switched on; without it [`Canaries::has`] is a constant `false`, the sites
+//! compile to nothing, and a release binary holds none. Ids are those of `docs/reference/reliability.md`.
+
+/// A planted bug.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Canary {
+    /// An add is acknowledged after the write, before the sync.
+    M1AckBeforeSync,
+    /// A negative answer to a fence is sent before the fence record is durable.
+    M3NegativeFenceBeforeDurable,
+    /// A fence on an unknown ledger journals no key, so that replay cannot recreate the ledger.
+    M4FenceWithoutKey,
+    /// A failed sync is tried again, and the group acknowledged when that succeeds.
+    M5SyncRetried,
+    /// A checksum error is answered as "no such entry".
+    M10DamageAsNoEntry,
+    /// Replay stops silently at damage in the middle of a file.
+    M11ReplayStopsAtDamage,
+    /// A recycled journal file is replayed without checking its identity.
+    M12RecycledFileUnchecked,
+    /// Fence check and insert are two critical sections.
+    M13FenceCheckApart,
+}
+
+/// The canaries that can be switched on, with the name the command line knows them by.
+pub const ALL: [(&str, Canary); 8] = [
+    ("M1", Canary::M1AckBeforeSync),
+    ("M3", Canary::M3NegativeFenceBeforeDurable),
+    ("M4", Canary::M4FenceWithoutKey),
+    ("M5", Canary::M5SyncRetried),
+    ("M10", Canary::M10DamageAsNoEntry),
+    ("M11", Canary::M11ReplayStopsAtDamage),
+    ("M12", Canary::M12RecycledFileUnchecked),
+    ("M13", Canary::M13FenceCheckApart),
+];
+
+/// Which canary is on, if any.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Canaries {
+    #[cfg(feature = "canary")]
+    on: Option<Canary>,
+}
+
+impl Canaries {
+    /// None.
+    pub const fn none() -> Canaries {
+        Canaries {
+            #[cfg(feature = "canary")]
+            on: None,
+        }
+    }
+
+    /// Exactly one.
+    #[cfg(feature = "canary")]
+    pub const fn only(canary: Canary) -> Canaries {
+        Canaries { on: Some(canary) }
+    }
+
+    /// True when `canary` is on.
+    #[inline]
+    pub fn has(self, canary: Canary) -> bool {
+        #[cfg(feature = "canary")]
+        return self.on == Some(canary);
+        #[cfg(not(feature = "canary"))]
+        {
+            let _ = canary;
+            false
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! The real disk: Linux system calls behind [`Disk`].
+//!
+//! # Data flow
+//! ```text
+//! write_at          pwritev
+//! write_durable_at  pwritev2(RWF_DSYNC), or pwritev + fdatasync where the flag is refused
+//! sync              fdatasync          sync_dir   open(O_DIRECTORY) + fsync
+//! ```
+//!
+//! # Invariants
+//! 1. A call never retries anything but `EINTR`: the caller owns every other failure (reliability IB14).
+//! 2. A direct transfer keeps its caller aligned, see [`crate::direct`].
+//! 3. The last component of a path is never followed when it is a symbolic link, and only regular files open.
+//!    Parents may be links: operators mount data directories that way.
+//!
+//! # Limits
+//! 1024 slices in one call (the rest is a short write). Files are made with mode 0640, directories with 0750, less
+//! the umask.
+
+use crate::BLOCK_SIZE_BYTES;
+use crate::chunk::AlignedBuf;
+use crate::direct::{read_is_aligned, whole_blocks, write_is_aligned};
+use crate::disk::{Disk, DiskFile, DiskLock, Entry, OpenMode, SLICES_MAX, Space};
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags};
+use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
+use std::io::{self, ErrorKind, IoSlice};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The file systems of this machine.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RealDisk;
+
+impl RealDisk {
+    /// The disk. It has no state of its own.
+    pub fn new() -> RealDisk {
+        RealDisk
+    }
+}
+
+fn file_mode() -> Mode {
+    Mode::RUSR | Mode::WUSR | Mode::RGRP
+}
+
+/// Opens a regular file; what else has the name (directory, pipe, device) is refused, and a symbolic link as well.
+fn open_regular(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+    // NONBLOCK: opening a pipe that somebody put there must not hang; it means nothing to a regular file.
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK;
+    let fd = retry_on_intr(|| rustix::fs::open(path, flags, file_mode()))?;
+    match FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode) {
+        FileType::RegularFile => Ok(fd),
+        FileType::Directory => Err(ErrorKind::IsADirectory.into()),
+        _ => Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file")),
+    }
+}
+
+/// Opens for direct I/O, or `None` where the file system or device refuses it or wants larger blocks than ours.
+fn open_direct(path: &Path, flags: OFlags) -> io::Result<Option<OwnedFd>> {
+    let fd = match open_regular(path, flags | OFlags::DIRECT) {
+        Ok(fd) => fd,
+        Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => return Ok(None),
+        Err(e) => return Err(e),
+    };
+    // Kernels from 6.1 say what they want; an empty file cannot be probed in another way without writing to it.
+    if let Ok(stat) = rustix::fs::statx(&fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
+        && stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0
+    {
+        let wanted = stat.stx_dio_offset_align.max(stat.stx_dio_mem_align) as usize;
+        if stat.stx_dio_offset_align == 0 || wanted > BLOCK_SIZE_BYTES {
+            return Ok(None);
+        }
+    }
+    let mut probe = AlignedBuf::zeroed(BLOCK_SIZE_BYTES);
+    match retry_on_intr(|| rustix::io::pread(&fd, &mut probe[..], 0)) {
+        Err(Errno::INVAL) => Ok(None),
+        // Any other failure is about the medium, and is for the caller's own reads to meet.
+        _ => Ok(Some(fd)),
+    }
+}
+
+impl Disk for RealDisk {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        let create = OFlags::RDWR | OFlags::CREATE;
+        let (fd, is_direct) = match mode {
+            OpenMode::Read => (open_regular(path, OFlags::RDONLY)?, false),
+            OpenMode::CreateBuffered => (open_regular(path, create)?, false),
+            OpenMode::CreateDirect => match open_direct(path, create)? {
+                Some(fd) => (fd, true),
+                None => (open_regular(path, create)?, false),
+            },
+        };
+        Ok(Arc::new(RealFile { fd, is_direct, dsync_refused: AtomicBool::new(false) }))
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        for found in std::fs::read_dir(dir)? {
+            let found = found?;
+            let meta = match found.metadata() {
+                Ok(meta) => meta,
+                Err(e) if e.kind() == ErrorKind::NotFound => continue, // removed meanwhile
+                Err(e) => return Err(e),
+            };
+            entries.push(Entry {
+                // None of our names is outside UTF-8; a foreign one is shown, and cannot be opened by what is shown.
+                name: found.file_name().to_string_lossy().into_owned(),
+                is_dir: meta.is_dir(),
+                len: if meta.is_dir() { 0 } else { meta.len() },
+            });
+        }
+        entries.sort();
+        Ok(entries)
+    }
+
+    fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
+        std::fs::DirBuilder::new().recursive(true).mode(0o750).create(dir)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        Ok(retry_on_intr(|| rustix::fs::rename(from, to))?)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        Ok(retry_on_intr(|| rustix::fs::unlink(path))?)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = retry_on_intr(|| rustix::fs::open(dir, flags, Mode::empty()))?;
+        Ok(retry_on_intr(|| rustix::fs::fsync(&fd))?)
+    }
+
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        match retry_on_intr(|| rustix::fs::lstat(path)) {
+            Ok(_) => Ok(true),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn DiskLock>> {
+        let fd = open_regular(path, OFlags::RDWR | OFlags::CREATE)?;
+        retry_on_intr(|| rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive))?;
+        Ok(Box::new(RealLock { _fd: fd }))
+    }
+
+    fn space(&self, dir: &Path) -> io::Result<Space> {
+        let stat = retry_on_intr(|| rustix::fs::statvfs(dir))?;
+        let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+        Ok(Space { total: bytes(stat.f_blocks), free: bytes(stat.f_bavail) })
+    }
+}
+
+/// The lock is on the open file and goes when this closes it, or with the process.
+struct RealLock {
+    _fd: OwnedFd,
+}
+
+impl DiskLock for RealLock {}
+
+struct RealFile {
+    fd: OwnedFd,
+    is_direct: bool,
+    /// Set once this file's file system refused `RWF_DSYNC` for a write that it took without.
+    dsync_refused: AtomicBool,
+}
+
+fn misaligned(what: &str, offset: u64) -> io::Error {
+    debug_assert!(false, "{what} at {offset} of a direct file is not aligned to {BLOCK_SIZE_BYTES} bytes");
+    io::Error::new(ErrorKind::InvalidInput, format!("unaligned {what} at {offset} of a direct file"))
+}
+
+impl RealFile {
+    fn write(&self, slices: &[IoSlice<'_>], offset: u64, flags: ReadWriteFlags) -> io::Result<usize> {
+        let mut slices = &slices[..slices.len().min(SLICES_MAX)];
+        if self.is_direct {
+            if !write_is_aligned(slices, offset) {
+                return Err(misaligned("write", offset));
+            }
+            // The kernel checks the address of empty slices too, which is arbitrary: stop before one.
+            let start = slices.iter().position(|s| !s.is_empty()).unwrap_or(slices.len());
+            slices = &slices[start..];
+            slices = &slices[..slices.iter().position(|s| s.is_empty()).unwrap_or(slices.len())];
+        }
+        if slices.is_empty() {
+            return Ok(0);
+        }
+        let n = if flags.is_empty() {
+            retry_on_intr(|| rustix::io::pwritev(&self.fd, slices, offset))?
+        } else {
+            retry_on_intr(|| rustix::io::pwritev2(&self.fd, slices, offset, flags))?
+        };
+        Ok(if self.is_direct { whole_blocks(n) } else { n })
+    }
+}
+
+impl DiskFile for RealFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        if !self.is_direct {
+            return Ok(retry_on_intr(|| rustix::io::pread(&self.fd, &mut *buf, offset))?);
+        }
+        if !read_is_aligned(buf, offset) {
+            // Whoever goes on after a short read at an unaligned end of file asks this, and gets the end.
+            return if offset >= self.len()? { Ok(0) } else { Err(misaligned("read", offset)) };
+        }
+        let n = retry_on_intr(|| rustix::io::pread(&self.fd, &mut *buf, offset))?;
+        if n.is_multiple_of(BLOCK_SIZE_BYTES) || offset + n as u64 >= self.len()? {
+            return Ok(n);
+        }
+        match whole_blocks(n) {
+            // 0 would say "end of file".
+            0 => Err(io::Error::other("direct read stopped inside its first block")),
+            whole => Ok(whole),
+        }
+    }
+
+    fn write_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        self.write(slices, offset, ReadWriteFlags::empty())
+    }
+
+    fn write_durable_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        if !self.dsync_refused.load(Ordering::Relaxed) {
+            let refusals = [Errno::OPNOTSUPP, Errno::INVAL, Errno::NOSYS].map(Errno::raw_os_error);
+            match self.write(slices, offset, ReadWriteFlags::DSYNC) {
+                Err(e) if e.raw_os_error().is_some_and(|code| refusals.contains(&code)) => {}
+                done => return done,
+            }
+        }
+        let n = self.write(slices, offset, ReadWriteFlags::empty())?;
+        self.dsync_refused.store(true, Ordering::Relaxed);
+        self.sync()?;
+        Ok(n)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(retry_on_intr(|| rustix::fs::fdatasync(&self.fd))?)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        Ok(retry_on_intr(|| rustix::fs::ftruncate(&self.fd, len))?)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        let size = rustix::fs::fstat(&self.fd)?.st_size;
+        u64::try_from(size).map_err(|_| io::Error::new(ErrorKind::InvalidData, "negative file size"))
+    }
+
+    fn is_direct(&self) -> bool {
+        self.is_direct
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// A directory on the temporary file system and, where there is one, in memory: they treat direct I/O differently.
+    fn roots() -> Vec<tempfile::TempDir> {
+        let mut roots = vec![tempfile::tempdir().unwrap()];
+        roots.extend(tempfile::tempdir_in("/dev/shm").ok());
+        roots
+    }
+
+    #[test]
+    fn the_real_disk_conforms() {
+        for root in roots() {
+            crate::conformance::disk(&RealDisk::new(), root.path());
+        }
+    }
+
+    #[test]
+    fn a_refused_durability_flag_falls_back_to_write_and_sync() {
+        for root in roots() {
+            for is_direct in [false, true] {
+                let path = root.path().join("f");
+                let flags = OFlags::RDWR | OFlags::CREATE;
+                let fd = if is_direct { open_direct(&path, flags).unwrap() } else { None };
+                let is_direct = fd.is_some();
+                let fd = fd.unwrap_or_else(|| open_regular(&path, flags).unwrap());
+                let file = RealFile { fd, is_direct, dsync_refused: AtomicBool::new(true) };
+                let mut block = AlignedBuf::zeroed(BLOCK_SIZE_BYTES);
+                block.fill(3);
+                let file: &dyn DiskFile = &file;
+                file.write_all_durable_at(&mut [IoSlice::new(&block)], 0).unwrap();
+                let mut back = AlignedBuf::zeroed(BLOCK_SIZE_BYTES);
+                file.read_exact_at(&mut back, 0).unwrap();
+                assert_eq!(back[..], block[..]);
+            }
+        }
+    }
+
+    #[test]
+    fn links_and_pipes_are_refused_and_modes_are_narrow() {
+        let root = tempfile::tempdir().unwrap();
+        let disk = RealDisk::new();
+        let (file, link, pipe) = (root.path().join("f"), root.path().join("link"), root.path().join("pipe"));
+        disk.open(&file, OpenMode::CreateBuffered).unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        for mode in [OpenMode::Read, OpenMode::CreateBuffered, OpenMode::CreateDirect] {
+            assert!(disk.open(&link, mode).is_err(), "{mode:?} of a link");
+            assert!(disk.open(&pipe, mode).is_err(), "{mode:?} of a pipe");
+        }
+        disk.create_dir_all(&root.path().join("d/e")).unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        // The umask of whoever runs the tests can only narrow them.
+        assert_eq!(mode(&file) & !0o640, 0);
+        assert_eq!(mode(&root.path().join("d")) & !0o750, 0);
+        assert_eq!(mode(&root.path().join("d/e")) & !0o750, 0);
+    }
+
+    #[test]
+    fn a_file_opened_for_reading_takes_no_writes_and_a_removed_one_still_does() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("f");
+        let disk = RealDisk::new();
+        let file = disk.open(&path, OpenMode::CreateBuffered).unwrap();
+        let reader = disk.open(&path, OpenMode::Read).unwrap();
+        assert!(reader.write_at(&[IoSlice::new(b"x")], 0).is_err());
+        disk.remove(&path).unwrap();
+        assert_eq!(file.write_at(&[IoSlice::new(b"x")], 0).unwrap(), 1);
+        file.sync().unwrap();
+        assert_eq!(reader.len().unwrap(), 1);
+    }
+}
