@@ -1,0 +1,159 @@
+//! A journal file: fixed name, one block of header, then groups.
+//!
+//! ```text
+//! offset size                            the header fills one block
+//!      0    8  magic "BNDJNL01"
+//!      8    4  format version
+//!     12    4  block size
+//!     16    8  file id                   grows with each use of any file of this journal
+//!     24    8  nonce                     random, repeated in each group
+//!     32    8  first group sequence
+//!     40    8  file length in bytes
+//!     48    4  length of the identity
+//!     52    4  flags                     bit 0: groups are written without sync
+//!     56    n  identity                  which bookie's data this is, UTF-8
+//!   4092    4  CRC32C of the 4092 bytes before
+//! ```
+
+use crate::group::FileIdentity;
+use crate::record::crc32c;
+use bindery_io::BLOCK_SIZE_BYTES;
+
+/// Version of the journal format. 1: first version.
+pub const FILE_FORMAT_VERSION: u32 = 1;
+
+const MAGIC: [u8; 8] = *b"BNDJNL01";
+const IDENTITY_AT: usize = 56;
+const FLAG_UNSYNCED: u32 = 1;
+const CRC_AT: usize = BLOCK_SIZE_BYTES - 4;
+/// Longest identity.
+pub(crate) const IDENTITY_MAX: usize = CRC_AT - IDENTITY_AT;
+
+/// The decoded header block of a journal file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileHeader {
+    /// This use of the file.
+    pub identity: FileIdentity,
+    /// Sequence of the first group in it.
+    pub first_group: u64,
+    /// Length the file was laid out with.
+    pub length: u64,
+    /// Which bookie's data this is.
+    pub owner: String,
+    /// Groups were written without sync (`journal.sync = false`): after a power cut they may have holes.
+    pub is_unsynced: bool,
+}
+
+/// Why a header block is not a header.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HeaderProblem {
+    /// Never used since it was zero-filled.
+    #[error("unused")]
+    Unused,
+    /// Not a journal file, or a torn or damaged header.
+    #[error("damaged or not a journal file header")]
+    Damaged,
+    /// A later format.
+    #[error("format version {0}, and this build reads version {FILE_FORMAT_VERSION}: use a newer bindery")]
+    NewerFormat(u32),
+}
+
+impl FileHeader {
+    /// Fills one block.
+    ///
+    /// # Panics
+    /// When `block` is not one block, or the owner is longer than fits.
+    pub fn encode(&self, block: &mut [u8]) {
+        assert_eq!(block.len(), BLOCK_SIZE_BYTES, "a header is one block");
+        assert!(self.owner.len() <= IDENTITY_MAX, "the identity fits the header");
+        block.fill(0);
+        block[..8].copy_from_slice(&MAGIC);
+        block[8..12].copy_from_slice(&FILE_FORMAT_VERSION.to_be_bytes());
+        block[12..16].copy_from_slice(&(BLOCK_SIZE_BYTES as u32).to_be_bytes());
+        let numbers = [self.identity.file_id, self.identity.nonce, self.first_group, self.length];
+        for (i, v) in numbers.into_iter().enumerate() {
+            block[16 + i * 8..24 + i * 8].copy_from_slice(&v.to_be_bytes());
+        }
+        block[48..52].copy_from_slice(&(self.owner.len() as u32).to_be_bytes());
+        let flags = if self.is_unsynced { FLAG_UNSYNCED } else { 0 };
+        block[52..56].copy_from_slice(&flags.to_be_bytes());
+        block[IDENTITY_AT..IDENTITY_AT + self.owner.len()].copy_from_slice(self.owner.as_bytes());
+        let crc = crc32c(&block[..CRC_AT]);
+        block[CRC_AT..].copy_from_slice(&crc.to_be_bytes());
+    }
+
+    /// Reads a header block.
+    pub fn decode(block: &[u8]) -> Result<FileHeader, HeaderProblem> {
+        if block.len() < BLOCK_SIZE_BYTES || block.iter().all(|b| *b == 0) {
+            return Err(HeaderProblem::Unused);
+        }
+        let u32_at = |at: usize| u32::from_be_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
+        let u64_at = |at: usize| (u64::from(u32_at(at)) << 32) | u64::from(u32_at(at + 4));
+        if block[..8] != MAGIC || crc32c(&block[..CRC_AT]) != u32_at(CRC_AT) {
+            return Err(HeaderProblem::Damaged);
+        }
+        if u32_at(8) != FILE_FORMAT_VERSION {
+            return Err(HeaderProblem::NewerFormat(u32_at(8)));
+        }
+        let owner_length = u32_at(48) as usize;
+        let owner = block.get(IDENTITY_AT..IDENTITY_AT + owner_length.min(IDENTITY_MAX));
+        let owner = owner.and_then(|b| std::str::from_utf8(b).ok()).ok_or(HeaderProblem::Damaged)?;
+        Ok(FileHeader {
+            identity: FileIdentity { file_id: u64_at(16), nonce: u64_at(24) },
+            first_group: u64_at(32),
+            length: u64_at(40),
+            owner: owner.to_owned(),
+            is_unsynced: u32_at(52) & FLAG_UNSYNCED != 0,
+        })
+    }
+}
+
+/// The name of a slot: fixed, so that recycling needs no rename.
+pub(crate) fn slot_name(slot: u32) -> String {
+    format!("journal-{slot:04}.bjl")
+}
+
+/// The slot a name stands for.
+pub(crate) fn slot_of_name(name: &str) -> Option<u32> {
+    let digits = name.strip_prefix("journal-")?.strip_suffix(".bjl")?;
+    (digits.len() >= 4 && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok())?
+}
+
+/// True for the names that journal files have.
+pub fn is_journal_file_name(name: &str) -> bool {
+    slot_of_name(name).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_comes_back_and_any_flipped_bit_is_noticed() {
+        let header = FileHeader {
+            identity: FileIdentity { file_id: 5, nonce: 0xabc },
+            first_group: 17,
+            length: 1 << 20,
+            owner: "cluster/bookie".into(),
+            is_unsynced: true,
+        };
+        let mut block = vec![0; BLOCK_SIZE_BYTES];
+        header.encode(&mut block);
+        assert_eq!(FileHeader::decode(&block), Ok(header));
+        for bit in 0..block.len() * 8 {
+            block[bit / 8] ^= 1 << (bit % 8);
+            assert!(FileHeader::decode(&block).is_err(), "bit {bit}");
+            block[bit / 8] ^= 1 << (bit % 8);
+        }
+        assert_eq!(FileHeader::decode(&[0; BLOCK_SIZE_BYTES]), Err(HeaderProblem::Unused));
+    }
+
+    #[test]
+    fn slot_names_are_fixed() {
+        assert_eq!(slot_of_name(&slot_name(12)), Some(12));
+        assert_eq!(slot_of_name("journal-12345.bjl"), Some(12345));
+        for other in ["journal-.bjl", "journal-00x1.bjl", "x.bjl", "journal-0001.txn"] {
+            assert_eq!(slot_of_name(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,421 @@
+//! Reading a journal back after a restart: which files, which groups, and what a bad group means.
+//!
+//! A bad group is a torn tail when no later group of the same file use exists, and damage otherwise (requirement
+//! J13): damage stops the start, because a bookie that forgot acknowledged entries must not answer "no such entry".
+//! Damage below the covered group is harmless and skipped.
+
+use crate::file::{FileHeader, HeaderProblem, slot_name, slot_of_name};
+use crate::group::{FileIdentity, GroupHeader};
+use crate::record::{Record, decode_part};
+use crate::writer::{Journal, JournalConfig, Used};
+use bindery_io::canary::Canary;
+use bindery_io::{BLOCK_SIZE_BYTES, Disk, DiskFile, OpenMode, Random};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+const BLOCK: u64 = BLOCK_SIZE_BYTES as u64;
+/// Bytes read at once while looking for a group behind a bad one.
+const SCAN_STEP: usize = 1 << 20;
+
+/// Why a journal cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The system refused.
+    #[error("cannot {action} {path}: {source}")]
+    Io {
+        /// Verb phrase.
+        action: &'static str,
+        /// File or directory.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A later format.
+    #[error("journal file {path} has {problem}")]
+    NewerFormat {
+        /// The file.
+        path: PathBuf,
+        /// Always [`HeaderProblem::NewerFormat`].
+        problem: HeaderProblem,
+    },
+    /// The file belongs to another bookie.
+    #[error(
+        "journal file {path} belongs to {found:?}, and this is {expected:?}: give each bookie its own directory"
+    )]
+    OtherOwner {
+        /// The file.
+        path: PathBuf,
+        /// Who wrote it.
+        found: String,
+        /// Who we are.
+        expected: String,
+    },
+}
+
+/// Acknowledged data may be missing at this place.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "journal file {path} is damaged at offset {offset}: {what}. Nothing was changed. Look at it with \
+     `bindery inspect journal {path}`; restore the file from a copy, or remove this bookie from the cluster and let \
+     its ledgers be re-replicated"
+)]
+pub struct Damage {
+    /// The file.
+    pub path: PathBuf,
+    /// Where the first bad byte may be.
+    pub offset: u64,
+    /// What is wrong.
+    pub what: String,
+}
+
+/// Why a replay ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError<E> {
+    /// Reading failed.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// Data may be missing.
+    #[error(transparent)]
+    Damage(#[from] Damage),
+    /// The visitor failed.
+    #[error(transparent)]
+    Visitor(E),
+}
+
+/// What a replay saw.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Replayed {
+    /// Groups given to the visitor.
+    pub groups: u64,
+    /// Records in them.
+    pub records: u64,
+    /// Bytes of these groups on disk.
+    pub bytes: u64,
+    /// Sequence of the last group of the journal (given or covered).
+    pub last_group: u64,
+    /// File and offset of a group that was cut off because its write never finished.
+    pub torn_tail: Option<(PathBuf, u64)>,
+    /// Unsynced files with holes (only after a power cut with `journal.sync = false`).
+    pub unsynced_holes: u64,
+}
+
+struct Slot {
+    slot: u32,
+    path: PathBuf,
+    header: Option<FileHeader>,
+}
+
+impl Journal {
+    /// Looks at the files of a journal; nothing is changed. Call [`Journal::replay`] next, even for an empty one.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        config: JournalConfig,
+        random: Arc<dyn Random>,
+    ) -> Result<Journal, OpenError> {
+        let mut journal = Journal::new(disk, config, random);
+        for slot in journal.find_slots()? {
+            journal.next_slot = journal.next_slot.max(slot.slot + 1);
+            if let Some(header) = &slot.header {
+                journal.next_file_id = journal.next_file_id.max(header.identity.file_id + 1);
+            }
+        }
+        Ok(journal)
+    }
+
+    /// Gives `visit` every group behind `covered` (sequence and records, in order), and makes the journal ready to be
+    /// written. Replaying twice gives the same (requirement J9).
+    pub fn replay<E>(
+        &mut self,
+        covered: u64,
+        mut visit: impl FnMut(u64, &[Record<'_>]) -> Result<(), E>,
+    ) -> Result<Replayed, ReplayError<E>> {
+        let mut slots = self.find_slots()?;
+        slots.sort_by_key(|s| s.header.as_ref().map(|h| h.identity.file_id));
+        let mut seen = Replayed { last_group: covered, ..Replayed::default() };
+        for slot in &slots {
+            let Some(header) = &slot.header else { continue };
+            if header.first_group > seen.last_group + 1 {
+                let what = format!(
+                    "it starts with group {}, and group {} was not found in any file",
+                    header.first_group,
+                    seen.last_group + 1
+                );
+                if !header.is_unsynced && !self.config.canaries.has(Canary::M11ReplayStopsAtDamage) {
+                    return Err(Damage { path: slot.path.clone(), offset: 0, what }.into());
+                }
+                seen.unsynced_holes += 1;
+                seen.last_group = header.first_group - 1;
+            }
+            let last_in_file = self.replay_file(slot, header, covered, &mut seen, &mut visit)?;
+            self.used.push(Used { slot: slot.slot, last_group: last_in_file });
+        }
+        for slot in slots.iter().filter(|s| s.header.is_none()) {
+            self.check_headless(slot, &seen)?;
+            self.used.push(Used { slot: slot.slot, last_group: 0 });
+        }
+        self.next_group = seen.last_group + 1;
+        Ok(seen)
+    }
+
+    /// Replays one file; returns the sequence of its last good group.
+    fn replay_file<E>(
+        &self,
+        slot: &Slot,
+        header: &FileHeader,
+        covered: u64,
+        seen: &mut Replayed,
+        visit: &mut impl FnMut(u64, &[Record<'_>]) -> Result<(), E>,
+    ) -> Result<u64, ReplayError<E>> {
+        let reader = self.reader(slot)?;
+        let unchecked = self.config.canaries.has(Canary::M12RecycledFileUnchecked);
+        let identity = if unchecked { None } else { Some(header.identity) };
+        let mut last = header.first_group.saturating_sub(1);
+        let mut offset = BLOCK;
+        let mut buffer = Vec::new();
+        loop {
+            match reader.group_at(offset, identity, &mut buffer)? {
+                Ok(group) => {
+                    let sequence = if unchecked { seen.last_group.max(covered) + 1 } else { group.sequence };
+                    if sequence > seen.last_group + 1 {
+                        let what = format!("group {sequence} follows group {}", seen.last_group);
+                        return Err(reader.damage(offset, what).into());
+                    }
+                    if sequence == seen.last_group + 1 {
+                        let records = reader.records(&group, &buffer);
+                        let records = records.expect("group_at checked the parts");
+                        visit(sequence, &records).map_err(ReplayError::Visitor)?;
+                        seen.groups += 1;
+                        seen.records += records.len() as u64;
+                        seen.bytes += group.total_bytes;
+                        seen.last_group = sequence;
+                    }
+                    last = sequence.max(last);
+                    offset += group.total_bytes;
+                }
+                Err(what) => {
+                    let Some((next, sequence)) = reader.next_group_behind(offset, header.identity)? else {
+                        if what.is_torn {
+                            seen.torn_tail = Some((slot.path.clone(), offset));
+                        }
+                        return Ok(last);
+                    };
+                    if sequence > covered + 1 {
+                        if self.config.canaries.has(Canary::M11ReplayStopsAtDamage) {
+                            return Ok(last);
+                        }
+                        if !header.is_unsynced {
+                            let what = format!("{}, and group {sequence} follows at {next}", what.text);
+                            return Err(reader.damage(offset, what).into());
+                        }
+                        seen.unsynced_holes += 1;
+                        seen.last_group = sequence - 1;
+                    }
+                    offset = next;
+                }
+            }
+        }
+    }
+
+    /// A file whose header is bad counts as unused, unless it holds a group that would come next: then its header
+    /// was damaged after groups were acknowledged from it.
+    fn check_headless(&self, slot: &Slot, seen: &Replayed) -> Result<(), OpenOrDamage> {
+        let reader = self.reader(slot)?;
+        let mut offset = BLOCK;
+        while let Some((at, header)) = reader.scan(offset, |h| h.sequence > seen.last_group)? {
+            let mut buffer = Vec::new();
+            if reader.group_at(at, Some(header.identity), &mut buffer)?.is_ok() {
+                let what = format!("its header is unreadable, but group {} is in it", header.sequence);
+                if !self.config.canaries.has(Canary::M11ReplayStopsAtDamage) {
+                    return Err(reader.damage(0, what).into());
+                }
+            }
+            offset = at + BLOCK;
+        }
+        Ok(())
+    }
+
+    fn find_slots(&self) -> Result<Vec<Slot>, OpenError> {
+        let dir = &self.config.dir;
+        let names = match self.disk.list(dir) {
+            Ok(names) => names,
+            Err(source) => return Err(OpenError::Io { action: "list", path: dir.clone(), source }),
+        };
+        let mut slots = Vec::new();
+        for entry in names.into_iter().filter(|e| !e.is_dir) {
+            let Some(slot) = slot_of_name(&entry.name) else { continue };
+            let path = dir.join(slot_name(slot));
+            let mut found = Slot { slot, path, header: None };
+            let mut block = vec![0; BLOCK_SIZE_BYTES];
+            let reader = self.reader(&found)?;
+            let read = reader.read(0, &mut block)?;
+            match FileHeader::decode(&block[..read]) {
+                Ok(header) if header.owner == self.config.owner => found.header = Some(header),
+                Ok(header) => {
+                    let expected = self.config.owner.clone();
+                    return Err(OpenError::OtherOwner { path: found.path, found: header.owner, expected });
+                }
+                Err(problem @ HeaderProblem::NewerFormat(_)) => {
+                    return Err(OpenError::NewerFormat { path: found.path, problem });
+                }
+                Err(HeaderProblem::Unused | HeaderProblem::Damaged) => {}
+            }
+            slots.push(found);
+        }
+        Ok(slots)
+    }
+
+    fn reader(&self, slot: &Slot) -> Result<Reader, OpenError> {
+        Reader::open(&*self.disk, slot.path.clone())
+    }
+}
+
+/// What `check_headless` can end with, for any visitor error type.
+enum OpenOrDamage {
+    Open(OpenError),
+    Damage(Damage),
+}
+impl From<OpenError> for OpenOrDamage {
+    fn from(e: OpenError) -> Self {
+        OpenOrDamage::Open(e)
+    }
+}
+impl From<Damage> for OpenOrDamage {
+    fn from(e: Damage) -> Self {
+        OpenOrDamage::Damage(e)
+    }
+}
+impl<E> From<OpenOrDamage> for ReplayError<E> {
+    fn from(e: OpenOrDamage) -> Self {
+        match e {
+            OpenOrDamage::Open(e) => ReplayError::Open(e),
+            OpenOrDamage::Damage(e) => ReplayError::Damage(e),
+        }
+    }
+}
+
+/// Why there is no good group at an offset.
+pub(crate) struct BadGroup {
+    pub(crate) text: String,
+    /// There is a header of this file use, so a group was begun here.
+    pub(crate) is_torn: bool,
+}
+
+/// Reads one journal file.
+pub(crate) struct Reader {
+    file: Arc<dyn DiskFile>,
+    path: PathBuf,
+    length: u64,
+}
+
+impl Reader {
+    pub(crate) fn open(disk: &dyn Disk, path: PathBuf) -> Result<Reader, OpenError> {
+        let opened = disk.open(&path, OpenMode::Read).and_then(|file| Ok((file.len()?, file)));
+        match opened {
+            Ok((length, file)) => Ok(Reader { file, path, length }),
+            Err(source) => Err(OpenError::Io { action: "open", path, source }),
+        }
+    }
+
+    pub(crate) fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Reads up to `buf.len()` bytes; fewer only at the end of the file.
+    pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize, OpenError> {
+        let mut done = 0;
+        while done < buf.len() {
+            match self.file.read_at(&mut buf[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(source) => return Err(OpenError::Io { action: "read", path: self.path.clone(), source }),
+            }
+        }
+        Ok(done)
+    }
+
+    /// The group at `offset`, with `buffer` holding its bytes, every one of them checked.
+    pub(crate) fn group_at(
+        &self,
+        offset: u64,
+        identity: Option<FileIdentity>,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Result<GroupHeader, BadGroup>, OpenError> {
+        let bad = |text: &str, is_torn| Ok(Err(BadGroup { text: text.to_owned(), is_torn }));
+        buffer.resize(BLOCK_SIZE_BYTES, 0);
+        let n = self.read(offset, buffer)?;
+        let Some(header) = GroupHeader::decode(&buffer[..n]) else { return bad("no group header", false) };
+        if identity.is_some_and(|i| i != header.identity) || header.offset != offset {
+            return bad("a group of an earlier use of the file", false);
+        }
+        if offset + header.total_bytes > self.length {
+            return bad("a group that reaches beyond the file", true);
+        }
+        // The length is bounded by the file's, and the header's checksum holds.
+        buffer.resize(header.total_bytes as usize, 0);
+        if self.read(offset, buffer)? < buffer.len() {
+            return bad("a group that reaches beyond the file", true);
+        }
+        match self.records(&header, buffer) {
+            Ok(_) => Ok(Ok(header)),
+            Err(text) => Ok(Err(BadGroup { text, is_torn: true })),
+        }
+    }
+
+    /// The records of a group whose bytes are in `buffer`, part by part.
+    pub(crate) fn records<'a>(
+        &self,
+        header: &GroupHeader,
+        buffer: &'a [u8],
+    ) -> Result<Vec<Record<'a>>, String> {
+        let mut records = Vec::new();
+        for part in &header.parts {
+            let data = buffer.get(part.offset as usize..).and_then(|b| b.get(..part.length as usize));
+            let data = data.ok_or("a part beyond its group")?;
+            let mut decoded =
+                decode_part(data, part.record_count, part.headers_crc).map_err(|e| e.to_string())?;
+            records.append(&mut decoded);
+        }
+        Ok(records)
+    }
+
+    /// The first group of this file use that begins behind `offset`, by its header.
+    fn next_group_behind(
+        &self,
+        offset: u64,
+        identity: FileIdentity,
+    ) -> Result<Option<(u64, u64)>, OpenError> {
+        let found = self.scan(offset + BLOCK, |h| h.identity == identity)?;
+        Ok(found.map(|(at, header)| (at, header.sequence)))
+    }
+
+    /// The first block from `offset` on that holds a group header at its own offset and satisfies `accept`.
+    fn scan(
+        &self,
+        mut offset: u64,
+        accept: impl Fn(&GroupHeader) -> bool,
+    ) -> Result<Option<(u64, GroupHeader)>, OpenError> {
+        let mut buffer = vec![0; SCAN_STEP];
+        while offset < self.length {
+            let n = self.read(offset, &mut buffer)?;
+            for at in (0..n).step_by(BLOCK_SIZE_BYTES) {
+                let block = &buffer[at..n.min(at + BLOCK_SIZE_BYTES)];
+                if let Some(header) = GroupHeader::decode(block)
+                    && header.offset == offset + at as u64
+                    && accept(&header)
+                {
+                    return Ok(Some((header.offset, header)));
+                }
+            }
+            if n < buffer.len() {
+                break;
+            }
+            offset += n as u64;
+        }
+        Ok(None)
+    }
+
+    fn damage(&self, offset: u64, what: String) -> Damage {
+        Damage { path: self.path.clone(), offset, what }
+    }
+}
