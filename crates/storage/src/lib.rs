@@ -1,1 +1,53 @@
-//! Ledger storage: entry logs, extents, ledger state tables
+//! Ledger storage: what a bookie keeps of its ledgers once the journal is no longer needed for them.
+//!
+//! One ledger directory holds entry logs (immutable files of sorted entries) and one state table (which logs are
+//! live, what is known about each ledger, how far the journals are covered). Everything here is synchronous code
+//! over [`bindery_io::Disk`]; no clock, no threads.
+//!
+//! # Data flow
+//! ```text
+//! frozen write cache -> EntryLogWriter -> sealed log, synced -> StateTable::commit -> ExtentDirectory -> reads
+//!                                                               (only commit point)
+//! ```
+//!
+//! # Invariants
+//! 1. An entry log is written once, sealed by sync, and never changed again.
+//! 2. The state table's commit is the only commit point: a log it does not list does not exist, a log it lists is
+//!    complete and durable (IB13).
+//! 3. Order between copies of an entry is by generation alone, never by file id.
+//! 4. "Not here" is answered from verified bytes only; damage is an error, never an absence (IB7, IB15).
+//! 5. After the first failed write or sync on a file nothing more is written to it (IB14).
+//! 6. Journal marks never go back (IB12).
+
+mod codec;
+pub mod entry_log;
+mod error;
+mod extents;
+#[cfg(test)]
+mod testing;
+
+pub use entry_log::{EntryLocation, EntryLog, EntryLogWriter, Extent, SealedLog};
+pub use error::{Damaged, DiskError, NewerFormat, OpenLogError, ReadError, WriteError};
+pub use extents::ExtentDirectory;
+
+use std::fmt;
+
+/// Names one entry log of a ledger directory. Never used twice in that directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LogId(pub u64);
+
+/// Age of a write: of two copies of an entry the one with the higher generation is the entry.
+/// Given out by the engine, ascending over all directories.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Generation(pub u64);
+
+impl fmt::Display for LogId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+impl fmt::Display for Generation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

@@ -1,0 +1,263 @@
+use super::*;
+use crate::codec::crc32c;
+use crate::testing::MemDisk;
+use crate::{Generation, LogId, OpenLogError, ReadError, WriteError};
+use bindery_types::{EntryId, LedgerId};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+fn ledger(raw: i64) -> LedgerId {
+    LedgerId::new(raw).unwrap()
+}
+fn entry(raw: i64) -> EntryId {
+    EntryId::new(raw).unwrap()
+}
+fn dir() -> PathBuf {
+    PathBuf::from("/ledgers")
+}
+
+/// A body as it comes from the wire: ledger, entry, LAC = entry - 1, length, payload.
+fn body(l: LedgerId, e: EntryId, payload: usize) -> Vec<u8> {
+    let mut body = Vec::new();
+    for field in [l.get(), e.get(), e.get() - 1, payload as i64] {
+        body.extend_from_slice(&field.to_be_bytes());
+    }
+    body.extend((0..payload).map(|i| (i as i64 * 31 + e.get() * 7 + l.get()) as u8));
+    body
+}
+
+type Model = BTreeMap<(LedgerId, EntryId), Vec<u8>>;
+
+fn write(disk: &MemDisk, id: LogId, model: &Model) -> Result<SealedLog, WriteError> {
+    let mut writer = EntryLogWriter::create(&disk.disk(), &dir(), id, Generation(9))?;
+    for ((l, e), body) in model {
+        writer.append(*l, *e, body, crc32c(&[body]))?;
+    }
+    writer.finish()
+}
+
+fn model_of(shapes: &[(i64, Vec<i64>)], payload: impl Fn(i64) -> usize) -> Model {
+    let mut model = Model::new();
+    for (l, entries) in shapes {
+        for e in entries {
+            model.insert((ledger(*l), entry(*e)), body(ledger(*l), entry(*e), payload(*e)));
+        }
+    }
+    model
+}
+
+/// Looks an entry up in all runs of its ledger.
+fn get(log: &EntryLog, extents: &[Extent], l: LedgerId, e: EntryId) -> Result<Option<Vec<u8>>, ReadError> {
+    for extent in extents.iter().filter(|x| x.ledger == l && x.may_hold(e)) {
+        if let Some(location) = log.lookup(extent, e)? {
+            return log.read(&location, l, e).map(Some);
+        }
+    }
+    Ok(None)
+}
+
+proptest! {
+    /// Whatever the gaps, every entry comes back and no other does; runs, LACs and the check agree with the model.
+    #[test]
+    fn a_log_gives_back_exactly_what_was_appended(
+        ids in prop::collection::btree_set((0..3i64, 0..400i64), 1..200),
+        stride in 1..5i64,
+        big in 0..3usize,
+    ) {
+        let mut model = Model::new();
+        for (l, e) in &ids {
+            let (l, e) = (ledger(*l), entry(*e * if *l == 0 { stride } else { 1 }));
+            model.insert((l, e), body(l, e, (e.get() as usize * 37) % 300));
+        }
+        // Dense, strided, and two-of-three runs beside the random ones; some bodies larger than the staging buffer.
+        model.extend(model_of(&[
+            (10, (5..90).collect()),
+            (11, (0..90).map(|i| 3 + i * stride).collect()),
+            (12, (0..300).filter(|i| i % 3 != 2).collect()),
+        ], |_| 10));
+        for i in 0..big {
+            let (l, e) = (ledger(20), entry(i as i64));
+            model.insert((l, e), body(l, e, 1_300_000 + i));
+        }
+        let disk = MemDisk::default();
+        let sealed = write(&disk, LogId(3), &model).unwrap();
+        let (log, extents) = EntryLog::open(&disk.disk(), &dir(), LogId(3)).unwrap();
+        prop_assert_eq!(&sealed.extents, &extents);
+        prop_assert_eq!(sealed.size, disk.bytes(&dir().join(file_name(LogId(3)))).len() as u64);
+        prop_assert_eq!(sealed.entries, model.len() as u64);
+        for l in (0..21).map(ledger) {
+            for e in (0..2000).map(entry) {
+                let found = get(&log, &extents, l, e).unwrap();
+                prop_assert_eq!(found.as_ref(), model.get(&(l, e)), "{}:{}", l, e);
+            }
+        }
+        let listed: Vec<_> = extents
+            .iter()
+            .flat_map(|x| log.entries(x).unwrap().into_iter().map(|r| (x.ledger, r.entry)))
+            .collect();
+        prop_assert_eq!(listed, model.keys().copied().collect::<Vec<_>>());
+        for extent in &extents {
+            prop_assert_eq!(extent.max_lac, EntryId::new(extent.last.get() - 1));
+        }
+        let report = log.verify().unwrap();
+        prop_assert_eq!((report.damage_count, report.entries), (0, model.len() as u64));
+    }
+}
+
+#[test]
+fn a_long_ledger_is_split_into_runs_and_found_in_each() {
+    let disk = MemDisk::default();
+    let mut writer = EntryLogWriter::create(&disk.disk(), &dir(), LogId(1), Generation(1)).unwrap();
+    let count = i64::from(RUN_ENTRIES_MAX) * 2 + 7;
+    // Irregular on purpose: gaps grow, so interpolation misses and the search has to converge.
+    let id = |i: i64| entry(i + i * i / 1000);
+    for i in 0..count {
+        let body = body(ledger(4), id(i), 0);
+        writer.append(ledger(4), id(i), &body, crc32c(&[&body])).unwrap();
+    }
+    let sealed = writer.finish().unwrap();
+    assert_eq!(
+        sealed.extents.iter().map(|x| x.count).collect::<Vec<_>>(),
+        [RUN_ENTRIES_MAX, RUN_ENTRIES_MAX, 7]
+    );
+    let (log, extents) = EntryLog::open(&disk.disk(), &dir(), LogId(1)).unwrap();
+    for i in (0..count - 1).step_by(61).chain(count - 9..count - 1) {
+        let expected = body(ledger(4), id(i), 0);
+        assert_eq!(get(&log, &extents, ledger(4), id(i)).unwrap(), Some(expected));
+        if id(i).get() + 1 < id(i + 1).get() {
+            assert_eq!(get(&log, &extents, ledger(4), entry(id(i).get() + 1)).unwrap(), None);
+        }
+    }
+}
+
+/// Goal: damage never passes for data or for absence (entry log invariants 2 and 3, IB7, IB8).
+/// Method: flip every bit, and cut at every length, of a log with regular, irregular and single-entry runs.
+#[test]
+fn every_flipped_bit_and_every_cut_is_an_error_or_harmless() {
+    let model = model_of(&[(1, vec![0, 1, 2]), (2, vec![4, 6, 7, 11, 12]), (7, vec![3])], |e| e as usize * 5);
+    let disk = MemDisk::default();
+    write(&disk, LogId(5), &model).unwrap();
+    let path = dir().join(file_name(LogId(5)));
+    let good = disk.bytes(&path);
+    assert_eq!(good.len(), 8192, "small enough to be exhaustive");
+
+    let (mut opened, mut refused, mut unreadable) = (0u64, 0u64, 0u64);
+    let mut check = |bytes: Vec<u8>, what: &str, may_verify: bool| {
+        disk.put(&path, bytes);
+        match EntryLog::open(&disk.disk(), &dir(), LogId(5)) {
+            Err(OpenLogError::Damaged(_)) => refused += 1,
+            Err(error) => panic!("{what}: {error}"),
+            Ok((log, extents)) => {
+                opened += 1;
+                for ((l, e), body) in &model {
+                    match get(&log, &extents, *l, *e) {
+                        Ok(Some(read)) => assert_eq!(&read, body, "{what}: entry {l}:{e}"),
+                        Ok(None) => panic!("{what}: entry {l}:{e} was called absent"),
+                        Err(ReadError::Damaged(_)) => unreadable += 1,
+                        Err(error) => panic!("{what}: {error}"),
+                    }
+                }
+                assert_eq!(get(&log, &extents, ledger(1), entry(3)).ok().flatten(), None);
+                assert_eq!(get(&log, &extents, ledger(2), entry(8)).ok().flatten(), None);
+                let damages = log.verify().unwrap().damage_count;
+                assert!(damages > 0 || may_verify, "{what}: the check of the whole log found nothing");
+            }
+        }
+    };
+    for bit in 0..good.len() * 8 {
+        let mut bytes = good.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        check(bytes, &format!("bit {bit}"), false);
+    }
+    for len in 0..good.len() {
+        check(good[..len].to_vec(), &format!("cut to {len}"), false);
+    }
+    check(good, "unchanged", true);
+    // Bodies and records (and the padding) are opened and found out later; header, footer and trailer refuse.
+    assert!(
+        opened > 1000 && refused > 4096 * 8 + 8192 && unreadable > 1000,
+        "{opened} {refused} {unreadable}"
+    );
+}
+
+#[test]
+fn a_log_under_another_name_or_from_a_newer_release_is_refused() {
+    let disk = MemDisk::default();
+    write(&disk, LogId(5), &model_of(&[(1, vec![1])], |_| 0)).unwrap();
+    let mut bytes = disk.bytes(&dir().join(file_name(LogId(5))));
+    disk.put(&dir().join(file_name(LogId(6))), bytes.clone());
+    let error = EntryLog::open(&disk.disk(), &dir(), LogId(6)).err().unwrap();
+    assert!(error.to_string().ends_with("the file holds log 0000000000000005"), "{error}");
+
+    bytes[8] = 2;
+    let crc = crc32c(&[&bytes[..4092]]);
+    bytes[4092..4096].copy_from_slice(&crc.to_le_bytes());
+    disk.put(&dir().join(file_name(LogId(5))), bytes);
+    let error = EntryLog::open(&disk.disk(), &dir(), LogId(5)).err().unwrap();
+    assert_eq!(
+        error.to_string(),
+        "/ledgers/0000000000000005.elog was written by a newer format 2; this build reads up to 1; use a newer bindery"
+    );
+}
+
+/// Crate invariant 5: each change in turn fails, and nothing is written or synced after it.
+#[test]
+fn after_a_failed_write_nothing_more_is_written() {
+    let model = model_of(&[(1, vec![1, 2, 3])], |_| 900_000);
+    let disk = MemDisk::default();
+    write(&disk, LogId(1), &model).unwrap();
+    let changes = disk.changes();
+    assert!(changes >= 5, "three writes, sync and sync_dir, not {changes}");
+    for failing in 0..changes {
+        let disk = MemDisk::default();
+        disk.fail_after(failing);
+        let mut writer = EntryLogWriter::create(&disk.disk(), &dir(), LogId(1), Generation(9)).unwrap();
+        let mut first = None;
+        for ((l, e), body) in &model {
+            let appended = writer.append(*l, *e, body, crc32c(&[body]));
+            match (&first, appended) {
+                (None, Ok(())) => {}
+                (None, Err(error)) => first = Some(error),
+                (Some(_), Ok(())) => {}
+                (Some(_), Err(error)) => {
+                    assert!(matches!(error, WriteError::AlreadyFailed { .. }), "{error}")
+                }
+            }
+        }
+        let finished = writer.finish().expect_err("a change failed");
+        let first = first.unwrap_or(finished).to_string();
+        assert!(first.starts_with("cannot ") && first.contains("injected failure 1"), "{first}");
+        assert_eq!(disk.changes_after_failure(), 1, "change {failing}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "does not ascend")]
+fn the_same_entry_twice_is_a_bug_of_the_caller() {
+    let disk = MemDisk::default();
+    let mut writer = EntryLogWriter::create(&disk.disk(), &dir(), LogId(1), Generation(1)).unwrap();
+    let body = body(ledger(1), entry(1), 0);
+    for _ in 0..2 {
+        let _ = writer.append(ledger(1), entry(1), &body, crc32c(&[&body]));
+    }
+}
+
+#[test]
+fn an_existing_file_is_never_overwritten() {
+    let disk = MemDisk::default();
+    write(&disk, LogId(1), &model_of(&[(1, vec![1])], |_| 0)).unwrap();
+    let error = EntryLogWriter::create(&disk.disk(), &dir(), LogId(1), Generation(1)).err().unwrap();
+    assert!(matches!(error, WriteError::Disk(e) if e.source.kind() == std::io::ErrorKind::AlreadyExists));
+}
+
+#[test]
+fn only_exact_names_are_ours() {
+    assert_eq!(log_id_of("00000000000000ff.elog"), Some(LogId(255)));
+    for other in
+        ["ff.elog", "00000000000000FF.elog", "00000000000000ff.elog.bak", "+0000000000000ff.elog", "0.log"]
+    {
+        assert_eq!(log_id_of(other), None, "{other}");
+    }
+    assert_eq!(Path::new(&file_name(LogId(255))).extension().unwrap(), "elog");
+}

@@ -1,0 +1,288 @@
+//! Writing an entry log: one pass, one aligned staging buffer, nothing read back.
+
+use super::format::{
+    BLOCK, ENTRY_BODY_MIN_BYTES, EntryLocation, Extent, Header, IndexRecord, RUN_ENTRIES_MAX, Trailer,
+    encode_footer_head, file_name,
+};
+use crate::codec::{Crc32c, crc32c};
+use crate::{DiskError, Generation, LogId, WriteError};
+use bindery_io::chunk::AlignedBuf;
+use bindery_io::{BLOCK_SIZE_BYTES, Disk, DiskFile, OpenMode};
+use bindery_types::{EntryId, LedgerId};
+use std::io::{self, IoSlice};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Bytes per disk write: large enough for full device bandwidth, small enough to pace a flush with.
+const STAGING_BYTES: usize = 1 << 20;
+
+/// A log under construction. Dropped before [`EntryLogWriter::finish`] it leaves an orphan file, which the next
+/// open of the directory removes.
+pub struct EntryLogWriter {
+    disk: Arc<dyn Disk>,
+    file: Arc<dyn DiskFile>,
+    dir: PathBuf,
+    path: PathBuf,
+    header: Header,
+    staging: AlignedBuf,
+    /// Bytes of `staging` in use.
+    filled: usize,
+    /// Bytes in the file already: a whole number of blocks.
+    written: u64,
+    run: Option<Run>,
+    /// Encoded index records of the open run.
+    records: Vec<u8>,
+    extents: Vec<Extent>,
+    entries: u64,
+    /// Set by the first failure; no write or sync is issued after it (IB14).
+    failed: bool,
+}
+
+/// The open run; becomes an [`Extent`].
+struct Run {
+    ledger: LedgerId,
+    first: EntryId,
+    last: EntryId,
+    count: u32,
+    stride: u64,
+    max_lac: Option<EntryId>,
+    bodies_offset: u64,
+}
+
+/// A finished, durable log. It exists once the state table lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SealedLog {
+    /// The log.
+    pub log_id: LogId,
+    /// Its generation.
+    pub generation: Generation,
+    /// Length of the file in bytes.
+    pub size: u64,
+    /// Number of entries.
+    pub entries: u64,
+    /// Its runs, ascending by (ledger, first).
+    pub extents: Vec<Extent>,
+}
+
+impl EntryLogWriter {
+    /// Starts log `log_id` in `dir`. All its entries have `generation`.
+    ///
+    /// # Errors
+    /// When the file exists already or cannot be created.
+    pub fn create(
+        disk: &Arc<dyn Disk>,
+        dir: &Path,
+        log_id: LogId,
+        generation: Generation,
+    ) -> Result<EntryLogWriter, WriteError> {
+        let path = dir.join(file_name(log_id));
+        let create = || {
+            if disk.exists(&path)? {
+                return Err(io::ErrorKind::AlreadyExists.into());
+            }
+            disk.open(&path, OpenMode::CreateDirect)
+        };
+        let file = create().map_err(|e| DiskError::new(&path, "create entry log", e))?;
+        let header = Header { log_id, generation };
+        let mut writer = EntryLogWriter {
+            disk: disk.clone(),
+            file,
+            dir: dir.to_owned(),
+            path,
+            header,
+            staging: AlignedBuf::zeroed(STAGING_BYTES),
+            filled: 0,
+            written: 0,
+            run: None,
+            records: Vec::new(),
+            extents: Vec::new(),
+            entries: 0,
+            failed: false,
+        };
+        writer.push(&header.encode())?;
+        Ok(writer)
+    }
+
+    /// The log's id.
+    pub fn log_id(&self) -> LogId {
+        self.header.log_id
+    }
+
+    /// Bytes handed to the disk so far: what pacing counts.
+    pub fn written_bytes(&self) -> u64 {
+        self.written
+    }
+
+    /// Adds an entry. `body` is the entry as it came (protocol reference, section 3.1), `crc32c` its CRC32C as
+    /// computed on arrival. Does at most one disk write per [`STAGING_BYTES`] of body or, at the end of a run, index.
+    ///
+    /// # Panics
+    /// When (ledger, entry) does not ascend, or the body is shorter than [`ENTRY_BODY_MIN_BYTES`] or names another
+    /// ledger or entry: bugs of the caller (entry log invariant 1).
+    pub fn append(
+        &mut self,
+        ledger: LedgerId,
+        entry: EntryId,
+        body: &[u8],
+        crc32c: u32,
+    ) -> Result<(), WriteError> {
+        assert!(body.len() >= ENTRY_BODY_MIN_BYTES, "a body of {} bytes is no entry", body.len());
+        assert_eq!(
+            body[..8],
+            ledger.get().to_be_bytes(),
+            "the body of {ledger}:{entry} names another ledger"
+        );
+        assert_eq!(
+            body[8..16],
+            entry.get().to_be_bytes(),
+            "the body of {ledger}:{entry} names another entry"
+        );
+        debug_assert_eq!(
+            crate::codec::crc32c(&[body]),
+            crc32c,
+            "the body of {ledger}:{entry} has another CRC"
+        );
+        let length = u32::try_from(body.len()).expect("a frame is shorter than 4 GiB");
+        let mut lac = [0; 8];
+        lac.copy_from_slice(&body[16..24]);
+        let lac = EntryId::new(i64::from_be_bytes(lac));
+
+        if let Some(run) = &self.run {
+            let last = (run.ledger, run.last);
+            assert!((ledger, entry) > last, "{ledger}:{entry} does not ascend after {}:{}", last.0, last.1);
+            if run.ledger != ledger || run.count == RUN_ENTRIES_MAX {
+                self.close_run()?;
+            }
+        }
+        let offset = self.position();
+        let run = self.run.get_or_insert(Run {
+            ledger,
+            first: entry,
+            last: entry,
+            count: 0,
+            stride: 1,
+            max_lac: None,
+            bodies_offset: offset,
+        });
+        let step = entry.get().abs_diff(run.last.get());
+        match run.count {
+            0 => {}
+            1 => run.stride = step,
+            _ if run.stride != step => run.stride = 0,
+            _ => {}
+        }
+        let location = EntryLocation { log_id: self.header.log_id, offset, length, crc32c };
+        IndexRecord { entry, location }.encode(ledger, run.count, &mut self.records);
+        run.last = entry;
+        run.count += 1;
+        run.max_lac = run.max_lac.max(lac);
+        self.entries += 1;
+        self.push(body)
+    }
+
+    /// Writes index and footer, and makes file and name durable. The log still has to be committed to the state
+    /// table to exist.
+    pub fn finish(mut self) -> Result<SealedLog, WriteError> {
+        self.close_run()?;
+        let footer_offset = self.position();
+        let mut crc = Crc32c::new();
+        let head = encode_footer_head(self.extents.len(), self.entries);
+        crc.update(&head);
+        self.push(&head)?;
+        let mut bytes = Vec::new();
+        for extent in 0..self.extents.len() {
+            bytes.clear();
+            self.extents[extent].encode(&mut bytes);
+            crc.update(&bytes);
+            self.push(&bytes)?;
+        }
+        let footer_end = self.position();
+        let size = Trailer::file_len(footer_end);
+        let footer_len = footer_end - footer_offset;
+        let trailer = Trailer {
+            header: self.header,
+            footer_crc: crc.value(),
+            footer_offset,
+            footer_len,
+            file_len: size,
+        };
+        let trailer = trailer.encode();
+        let padding = size - footer_end - trailer.len() as u64;
+        self.push(&vec![0; usize::try_from(padding).expect("padding is shorter than two blocks")])?;
+        self.push(&trailer)?;
+        self.write_staging()?;
+        assert_eq!(self.written, size, "the trailer ends the file");
+        self.attempt("sync entry log", |w| w.file.sync())?;
+        let Header { log_id, generation } = self.header;
+        let (disk, dir) = (&self.disk, &self.dir);
+        disk.sync_dir(dir).map_err(|e| DiskError::new(dir, "sync directory", e))?;
+        Ok(SealedLog { log_id, generation, size, entries: self.entries, extents: self.extents })
+    }
+
+    /// Where the next byte goes.
+    fn position(&self) -> u64 {
+        self.written + self.filled as u64
+    }
+
+    fn close_run(&mut self) -> Result<(), WriteError> {
+        let Some(run) = self.run.take() else { return Ok(()) };
+        let records = std::mem::take(&mut self.records);
+        let records_offset = self.position();
+        self.extents.push(Extent {
+            log_id: self.header.log_id,
+            ledger: run.ledger,
+            first: run.first,
+            last: run.last,
+            count: run.count,
+            stride: run.stride,
+            max_lac: run.max_lac,
+            generation: self.header.generation,
+            bodies_offset: run.bodies_offset,
+            bodies_len: records_offset - run.bodies_offset,
+            records_offset,
+            records_crc: crc32c(&[&records]),
+        });
+        let pushed = self.push(&records);
+        self.records = records;
+        self.records.clear();
+        pushed
+    }
+
+    fn push(&mut self, mut bytes: &[u8]) -> Result<(), WriteError> {
+        while !bytes.is_empty() {
+            let n = bytes.len().min(self.staging.len() - self.filled);
+            self.staging[self.filled..self.filled + n].copy_from_slice(&bytes[..n]);
+            self.filled += n;
+            bytes = &bytes[n..];
+            if self.filled == self.staging.len() {
+                self.write_staging()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_staging(&mut self) -> Result<(), WriteError> {
+        assert_eq!(self.filled % BLOCK_SIZE_BYTES, 0, "direct writes are whole blocks");
+        assert_eq!(self.written % BLOCK, 0, "direct writes start at a block");
+        self.attempt("write entry log", |w| {
+            w.file.write_all_at(&mut [IoSlice::new(&w.staging[..w.filled])], w.written)
+        })?;
+        self.written += self.filled as u64;
+        self.filled = 0;
+        Ok(())
+    }
+
+    fn attempt(
+        &mut self,
+        action: &'static str,
+        act: impl FnOnce(&Self) -> io::Result<()>,
+    ) -> Result<(), WriteError> {
+        if self.failed {
+            return Err(WriteError::AlreadyFailed { path: self.path.clone() });
+        }
+        act(self).map_err(|e| {
+            self.failed = true;
+            DiskError::new(&self.path, action, e).into()
+        })
+    }
+}

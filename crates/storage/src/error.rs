@@ -1,0 +1,104 @@
+//! What can go wrong, sorted by what the caller should do about it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// The operating system refused something.
+#[derive(Debug, Error)]
+#[error("cannot {action} {}: {source}", path.display())]
+pub struct DiskError {
+    /// The file or directory.
+    pub path: PathBuf,
+    /// What was attempted, as a verb.
+    pub action: &'static str,
+    /// Why it failed.
+    pub source: io::Error,
+}
+
+impl DiskError {
+    pub(crate) fn new(path: &Path, action: &'static str, source: io::Error) -> DiskError {
+        DiskError { path: path.to_owned(), action, source }
+    }
+}
+
+/// Bytes on disk are not what was written there. The answer to the client is an I/O error, never "no such entry".
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{} is damaged at byte {offset}: {what}", path.display())]
+pub struct Damaged {
+    /// The file.
+    pub path: PathBuf,
+    /// Where the damaged structure begins, in bytes.
+    pub offset: u64,
+    /// What is wrong there.
+    pub what: String,
+}
+
+impl Damaged {
+    pub(crate) fn new(path: &Path, offset: u64, what: impl Into<String>) -> Damaged {
+        Damaged { path: path.to_owned(), offset, what: what.into() }
+    }
+}
+
+/// The file comes from a newer release. Nothing was changed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error(
+    "{} was written by a newer format {found}; this build reads up to {supported}; use a newer bindery",
+    path.display()
+)]
+pub struct NewerFormat {
+    /// The file.
+    pub path: PathBuf,
+    /// Its format version.
+    pub found: u32,
+    /// The newest this build knows.
+    pub supported: u32,
+}
+
+/// Why an entry log could not be opened. Its entries are unknown, not absent.
+#[derive(Debug, Error)]
+pub enum OpenLogError {
+    /// The file cannot be read.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// Header, footer or trailer do not verify, or the file has another length than it was sealed with.
+    #[error(transparent)]
+    Damaged(#[from] Damaged),
+    /// A newer release wrote it.
+    #[error(transparent)]
+    NewerFormat(#[from] NewerFormat),
+}
+
+/// Why an entry could not be read: an I/O error to the client.
+#[derive(Debug, Error)]
+pub enum ReadError {
+    /// The file cannot be read.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// The bytes do not verify.
+    #[error(transparent)]
+    Damaged(#[from] Damaged),
+}
+
+impl From<ReadError> for OpenLogError {
+    fn from(error: ReadError) -> OpenLogError {
+        match error {
+            ReadError::Disk(error) => OpenLogError::Disk(error),
+            ReadError::Damaged(error) => OpenLogError::Damaged(error),
+        }
+    }
+}
+
+/// Why an entry log could not be written. The directory takes no more writes (IB14).
+#[derive(Debug, Error)]
+pub enum WriteError {
+    /// The first failure.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// Used again after the first failure; nothing was attempted.
+    #[error("{} takes no more writes: an earlier write failed", path.display())]
+    AlreadyFailed {
+        /// The file.
+        path: PathBuf,
+    },
+}

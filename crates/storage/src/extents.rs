@@ -1,0 +1,229 @@
+//! The extent directory: which runs may hold an entry, in memory.
+//!
+//! # Invariants
+//! 1. Candidates come newest generation first. Copies of equal generation are the same write (a merge copies an
+//!    entry with its generation), so their order does not matter.
+//! 2. A ledger's runs are sorted by first entry, with the running maximum of their last entries: a lookup visits
+//!    the runs that reach the entry and, in the usual case of runs that do not overlap, one other.
+//! 3. `last_entry` and `max_lac` are kept, not computed.
+//!
+//! # Limits
+//! About 100 bytes per run; the owner bounds the number of runs by merging logs.
+
+use crate::{Extent, LogId};
+use bindery_types::{EntryId, LedgerId};
+use std::collections::BTreeMap;
+
+/// Runs of all live logs of a ledger directory.
+#[derive(Debug, Default, Clone)]
+pub struct ExtentDirectory {
+    ledgers: BTreeMap<LedgerId, Runs>,
+    /// The ledgers of each log, ascending: makes removal cost what the log holds, not what the directory holds.
+    logs: BTreeMap<LogId, Vec<LedgerId>>,
+    extents: usize,
+}
+
+/// The runs of one ledger; never empty.
+#[derive(Debug, Default, Clone)]
+struct Runs {
+    /// By (first, log).
+    runs: Vec<Extent>,
+    /// `reach[i]` is the largest `last` among `runs[..=i]`.
+    reach: Vec<EntryId>,
+    max_lac: Option<EntryId>,
+}
+
+impl Runs {
+    fn insert(&mut self, extent: Extent) {
+        let at = self.runs.partition_point(|run| (run.first, run.log_id) < (extent.first, extent.log_id));
+        self.runs.insert(at, extent);
+        self.max_lac = self.max_lac.max(extent.max_lac);
+        self.recompute_reach(at);
+    }
+
+    fn remove_log(&mut self, log_id: LogId) -> usize {
+        let before = self.runs.len();
+        self.runs.retain(|run| run.log_id != log_id);
+        self.max_lac = self.runs.iter().map(|run| run.max_lac).max().flatten();
+        self.recompute_reach(0);
+        before - self.runs.len()
+    }
+
+    fn recompute_reach(&mut self, from: usize) {
+        self.reach.truncate(from);
+        let mut reach = self.reach.last().copied();
+        for run in &self.runs[from..] {
+            let furthest = reach.map_or(run.last, |reach| reach.max(run.last));
+            self.reach.push(furthest);
+            reach = Some(furthest);
+        }
+    }
+}
+
+impl ExtentDirectory {
+    /// An empty directory.
+    pub fn new() -> ExtentDirectory {
+        ExtentDirectory::default()
+    }
+
+    /// Adds the runs of a log.
+    ///
+    /// # Panics
+    /// When the log is there already or an extent is of another log.
+    pub fn add_log(&mut self, log_id: LogId, extents: &[Extent]) {
+        let mut ledgers: Vec<LedgerId> = Vec::new();
+        for extent in extents {
+            assert_eq!(extent.log_id, log_id, "extents are added with their log");
+            self.ledgers.entry(extent.ledger).or_default().insert(*extent);
+            if ledgers.last() != Some(&extent.ledger) {
+                ledgers.push(extent.ledger);
+            }
+        }
+        self.extents += extents.len();
+        let replaced = self.logs.insert(log_id, ledgers);
+        assert!(replaced.is_none(), "log {log_id} is added once");
+    }
+
+    /// Forgets the runs of a log; false when it is not there.
+    pub fn remove_log(&mut self, log_id: LogId) -> bool {
+        let Some(ledgers) = self.logs.remove(&log_id) else { return false };
+        for ledger in ledgers {
+            let Some(runs) = self.ledgers.get_mut(&ledger) else { continue };
+            self.extents -= runs.remove_log(log_id);
+            if runs.runs.is_empty() {
+                self.ledgers.remove(&ledger);
+            }
+        }
+        true
+    }
+
+    /// Fills `found` with the runs that may hold the entry, newest generation first. The buffer is the caller's so
+    /// that a lookup allocates nothing.
+    pub fn candidates(&self, ledger: LedgerId, entry: EntryId, found: &mut Vec<Extent>) {
+        found.clear();
+        let Some(runs) = self.ledgers.get(&ledger) else { return };
+        let end = runs.runs.partition_point(|run| run.first <= entry);
+        for at in (0..end).rev() {
+            if runs.reach[at] < entry {
+                break;
+            }
+            if runs.runs[at].may_hold(entry) {
+                found.push(runs.runs[at]);
+            }
+        }
+        found.sort_unstable_by_key(|run| std::cmp::Reverse((run.generation, run.log_id)));
+    }
+
+    /// The runs of a ledger, by first entry.
+    pub fn runs(&self, ledger: LedgerId) -> &[Extent] {
+        self.ledgers.get(&ledger).map_or(&[], |runs| &runs.runs)
+    }
+
+    /// The highest entry of a ledger.
+    pub fn last_entry(&self, ledger: LedgerId) -> Option<EntryId> {
+        self.ledgers.get(&ledger)?.reach.last().copied()
+    }
+
+    /// The largest LAC (last add confirmed) that an entry of the ledger carries.
+    pub fn max_lac(&self, ledger: LedgerId) -> Option<EntryId> {
+        self.ledgers.get(&ledger)?.max_lac
+    }
+
+    /// All ledgers with entries, ascending.
+    pub fn ledgers(&self) -> impl Iterator<Item = LedgerId> + '_ {
+        self.ledgers.keys().copied()
+    }
+
+    /// The logs, ascending.
+    pub fn logs(&self) -> impl Iterator<Item = LogId> + '_ {
+        self.logs.keys().copied()
+    }
+
+    /// Number of runs.
+    pub fn len(&self) -> usize {
+        self.extents
+    }
+
+    /// True without runs.
+    pub fn is_empty(&self) -> bool {
+        self.extents == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Generation;
+    use crate::entry_log::test_extent;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn id(raw: i64) -> EntryId {
+        EntryId::new(raw).unwrap()
+    }
+
+    /// (ledger, first, count, stride, max LAC)
+    type Shape = (i64, i64, u32, u64, i64);
+
+    fn shape() -> impl Strategy<Value = Shape> {
+        (0..4i64, 0..60i64, 1..20u32, 1..4u64, -1..60i64)
+    }
+
+    proptest! {
+        /// Logs with random overlapping runs come and go; every lookup equals the one in a plain list of copies.
+        #[test]
+        fn lookups_equal_a_list_of_copies(
+            steps in prop::collection::vec((any::<bool>(), prop::collection::vec(shape(), 0..6), 0..50u64), 1..25)
+        ) {
+            let mut directory = ExtentDirectory::new();
+            let mut model: BTreeMap<LogId, Vec<Extent>> = BTreeMap::new();
+            for (number, (remove, shapes, generation)) in steps.into_iter().enumerate() {
+                if remove && !model.is_empty() {
+                    let victim = *model.keys().nth(generation as usize % model.len()).unwrap();
+                    model.remove(&victim);
+                    prop_assert!(directory.remove_log(victim));
+                    prop_assert!(!directory.remove_log(victim));
+                } else {
+                    let log_id = LogId(number as u64);
+                    let mut extents: Vec<Extent> = shapes
+                        .into_iter()
+                        .map(|(ledger, first, count, stride, lac)| {
+                            let last = first + i64::from(count - 1) * stride as i64;
+                            let stride = if count == 1 { 1 } else { stride };
+                            let ledger = LedgerId::new(ledger).unwrap();
+                            let (first, last) = (id(first), id(last));
+                            let max_lac = EntryId::new(lac);
+                            let generation = Generation(generation);
+                            test_extent(log_id, ledger, first, last, count, stride, max_lac, generation)
+                        })
+                        .collect();
+                    extents.sort_by_key(|e| (e.ledger, e.first));
+                    directory.add_log(log_id, &extents);
+                    model.insert(log_id, extents);
+                }
+                let copies: Vec<Extent> = model.values().flatten().copied().collect();
+                prop_assert_eq!(directory.len(), copies.len());
+                let ledgers: BTreeSet<LedgerId> = copies.iter().map(|e| e.ledger).collect();
+                prop_assert_eq!(directory.ledgers().collect::<Vec<_>>(), ledgers.into_iter().collect::<Vec<_>>());
+                let mut found = Vec::new();
+                for ledger in (0..4).map(|l| LedgerId::new(l).unwrap()) {
+                    let of_ledger = || copies.iter().filter(|e| e.ledger == ledger);
+                    prop_assert_eq!(directory.last_entry(ledger), of_ledger().map(|e| e.last).max());
+                    prop_assert_eq!(directory.max_lac(ledger), of_ledger().map(|e| e.max_lac).max().flatten());
+                    for entry in (0..130).map(id) {
+                        directory.candidates(ledger, entry, &mut found);
+                        let holds = |e: &&Extent| (0..e.count)
+                            .any(|i| e.first.get() + i64::from(i) * e.stride as i64 == entry.get());
+                        let mut expected: Vec<Extent> = of_ledger().filter(holds).copied().collect();
+                        prop_assert!(found.is_sorted_by_key(|e| std::cmp::Reverse(e.generation)));
+                        let key = |e: &Extent| (e.log_id, e.first, e.last, e.count);
+                        expected.sort_by_key(key);
+                        let mut actual = found.clone();
+                        actual.sort_by_key(key);
+                        prop_assert_eq!(actual, expected);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! A disk in memory for tests that damage bytes or fail calls: thousands of files would be slow on a real one.
+//! Crashes are the simulator's business, not this disk's.
+
+use bindery_io::{Disk, DiskFile, DiskLock, Entry, OpenMode, Space};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind, IoSlice};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+#[derive(Clone, Default)]
+pub(crate) struct MemDisk(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    files: Mutex<BTreeMap<PathBuf, Arc<Mutex<Vec<u8>>>>>,
+    faults: Mutex<Faults>,
+}
+
+#[derive(Default)]
+struct Faults {
+    /// Changes (writes, syncs, length changes) that still succeed; all fail afterwards.
+    changes_left: Option<u64>,
+    changes: u64,
+    /// Changes attempted after the first one that failed.
+    after_failure: u64,
+}
+
+impl MemDisk {
+    pub(crate) fn disk(&self) -> Arc<dyn Disk> {
+        Arc::new(self.clone())
+    }
+    pub(crate) fn bytes(&self, path: &Path) -> Vec<u8> {
+        self.0.files.lock()[path].lock().clone()
+    }
+    pub(crate) fn put(&self, path: &Path, bytes: Vec<u8>) {
+        self.0.files.lock().insert(path.to_owned(), Arc::new(Mutex::new(bytes)));
+    }
+    pub(crate) fn names(&self) -> Vec<String> {
+        let files = self.0.files.lock();
+        files.keys().map(|p| p.file_name().unwrap().to_string_lossy().into_owned()).collect()
+    }
+    pub(crate) fn copy(&self) -> MemDisk {
+        let copy = MemDisk::default();
+        for (path, bytes) in &*self.0.files.lock() {
+            copy.put(path, bytes.lock().clone());
+        }
+        copy
+    }
+    pub(crate) fn fail_after(&self, changes: u64) {
+        *self.0.faults.lock() = Faults { changes_left: Some(changes), ..Faults::default() };
+    }
+    pub(crate) fn changes(&self) -> u64 {
+        self.0.faults.lock().changes
+    }
+    pub(crate) fn changes_after_failure(&self) -> u64 {
+        self.0.faults.lock().after_failure
+    }
+}
+
+impl Shared {
+    fn change(&self) -> io::Result<()> {
+        let mut faults = self.faults.lock();
+        match &mut faults.changes_left {
+            None => {}
+            Some(0) => {
+                faults.after_failure += 1;
+                let nth = faults.after_failure;
+                return Err(io::Error::other(format!("injected failure {nth}")));
+            }
+            Some(left) => *left -= 1,
+        }
+        faults.changes += 1;
+        Ok(())
+    }
+}
+
+struct MemFile {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    direct: bool,
+    shared: Arc<Shared>,
+}
+
+impl MemFile {
+    fn check_alignment(&self, slices: &[IoSlice<'_>], offset: u64) {
+        let block = bindery_io::BLOCK_SIZE_BYTES;
+        if self.direct {
+            assert_eq!(offset % block as u64, 0);
+            for slice in slices {
+                assert_eq!((slice.len() % block, slice.as_ptr() as usize % block), (0, 0));
+            }
+        }
+    }
+}
+
+impl Disk for MemDisk {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        let mut files = self.0.files.lock();
+        if mode == OpenMode::Read && !files.contains_key(path) {
+            return Err(ErrorKind::NotFound.into());
+        }
+        let bytes = files.entry(path.to_owned()).or_default().clone();
+        let direct = mode == OpenMode::CreateDirect;
+        Ok(Arc::new(MemFile { bytes, direct, shared: self.0.clone() }))
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
+        let files = self.0.files.lock();
+        let of_dir = files.iter().filter(|(path, _)| path.parent() == Some(dir));
+        Ok(of_dir
+            .map(|(path, bytes)| Entry {
+                name: path.file_name().unwrap().to_string_lossy().into_owned(),
+                is_dir: false,
+                len: bytes.lock().len() as u64,
+            })
+            .collect())
+    }
+    fn create_dir_all(&self, _: &Path) -> io::Result<()> {
+        Ok(())
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.0.change()?;
+        let mut files = self.0.files.lock();
+        let bytes = files.remove(from).ok_or(ErrorKind::NotFound)?;
+        files.insert(to.to_owned(), bytes);
+        Ok(())
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.0.change()?;
+        self.0.files.lock().remove(path).map(|_| ()).ok_or(ErrorKind::NotFound.into())
+    }
+    fn sync_dir(&self, _: &Path) -> io::Result<()> {
+        self.0.change()
+    }
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        Ok(self.0.files.lock().contains_key(path))
+    }
+    fn lock(&self, _: &Path) -> io::Result<Box<dyn DiskLock>> {
+        Err(ErrorKind::Unsupported.into())
+    }
+    fn space(&self, _: &Path) -> io::Result<Space> {
+        Err(ErrorKind::Unsupported.into())
+    }
+}
+
+impl DiskFile for MemFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let bytes = self.bytes.lock();
+        let from = bytes.get(offset as usize..).unwrap_or(&[]);
+        let n = from.len().min(buf.len());
+        buf[..n].copy_from_slice(&from[..n]);
+        Ok(n)
+    }
+    fn write_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        self.shared.change()?;
+        self.check_alignment(slices, offset);
+        let mut bytes = self.bytes.lock();
+        let mut at = offset as usize;
+        for slice in slices {
+            let end = at + slice.len();
+            if bytes.len() < end {
+                bytes.resize(end, 0);
+            }
+            bytes[at..end].copy_from_slice(slice);
+            at = end;
+        }
+        Ok(at - offset as usize)
+    }
+    fn write_durable_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        self.write_at(slices, offset)
+    }
+    fn sync(&self) -> io::Result<()> {
+        self.shared.change()
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.shared.change()?;
+        self.bytes.lock().resize(len as usize, 0);
+        Ok(())
+    }
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.bytes.lock().len() as u64)
+    }
+    fn is_direct(&self) -> bool {
+        self.direct
+    }
+}
