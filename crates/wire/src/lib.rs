@@ -17,6 +17,7 @@
 //! # Limits     a frame: [`FrameLimit`]; an entry: [`FrameLimit::entry_size_bytes_max`]; a batch: [`BatchReadBudget`]
 //! # Not here   sockets, permits, the meaning of a request (`server`, `engine`)
 
+mod availability;
 mod cursor;
 mod error_code;
 mod sniff;
@@ -24,7 +25,9 @@ mod sniff;
 pub mod entry;
 pub mod frame;
 pub mod v2;
+pub mod v3;
 
+pub use availability::{AvailabilityError, EntryAvailability};
 pub use error_code::ErrorCode;
 pub use frame::{FrameLimit, FrameTooLarge};
 pub use sniff::Protocol;

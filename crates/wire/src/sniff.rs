@@ -5,7 +5,7 @@
 pub enum Protocol {
     /// The binary protocol: [`crate::v2`].
     V2,
-    /// The protobuf protocol.
+    /// The protobuf protocol: [`crate::v3`].
     V3,
 }
 
