@@ -125,6 +125,24 @@ impl ChunkPool {
         Some(OpenChunk { shared: Arc::new(ChunkShared { memory: Some(memory), pool: self.clone() }), len: 0 })
     }
 
+    /// Allocates one more chunk ahead of its use and touches every page of it. False when all chunks are allocated.
+    pub fn warm_one(&self) -> bool {
+        let is_missing = |state: &PoolState| state.in_use + state.free.len() < self.0.capacity;
+        if !is_missing(&self.0.state.lock()) {
+            return false;
+        }
+        let mut memory = AlignedBuf::zeroed(self.0.chunk_size);
+        for page in memory.chunks_mut(BLOCK_SIZE_BYTES) {
+            page[0] = 1;
+        }
+        let mut state = self.0.state.lock();
+        // A take may have allocated the last chunk meanwhile; the memory is given back then.
+        if is_missing(&state) {
+            state.free.push(memory);
+        }
+        true
+    }
+
     /// Size of each chunk in bytes.
     pub fn chunk_size(&self) -> usize {
         self.0.chunk_size
@@ -161,6 +179,7 @@ impl Drop for ChunkShared {
         let memory = self.memory.take().expect("dropped once");
         let mut state = self.pool.0.state.lock();
         state.in_use -= 1;
+        debug_assert!(state.free.len() + state.in_use < self.pool.0.capacity, "a chunk has one place");
         state.free.push(memory);
     }
 }

@@ -87,7 +87,7 @@ pub trait DiskFile: Send + Sync {
     fn is_direct(&self) -> bool;
 }
 
-impl dyn DiskFile {
+impl dyn DiskFile + '_ {
     /// Reads exactly `buf.len()` bytes; `UnexpectedEof` when the file ends before.
     pub fn read_exact_at(&self, mut buf: &mut [u8], mut offset: u64) -> io::Result<()> {
         while !buf.is_empty() {
