@@ -1,1 +1,86 @@
-//! Metadata store trait, the BookKeeper layout on it, ZooKeeper and memory drivers
+//! The metadata store: one trait, the BookKeeper layout written once on top of it, and the drivers.
+//!
+//! # What a bookie does with it
+//! ```no_run
+//! # use std::sync::Arc;
+//! # use bindery_metadata::*;
+//! # async fn start(session_file: Arc<dyn SessionStore>, id: bindery_types::BookieId) -> Result<(), Box<dyn std::error::Error>> {
+//! let uri: MetadataUri = "zk+hierarchical://127.0.0.1:2181/ledgers".parse()?;
+//! // Under the data directory's lock: take up the session of the process before, if it left one.
+//! let options = ConnectOptions { resume: session_file.load()?, ..ConnectOptions::default() };
+//! let layout = connect(&uri, options).await?;
+//!
+//! let instance_id = layout.instance_id().await?; // None is accepted
+//! let expected = Cookie::new(&id, &["/j".into()], &["/d".into()], None, instance_id.as_deref());
+//! let stored = layout.cookies().get(&id).await?;
+//! let found: Vec<Cookie> = stored.iter().map(|stored| stored.cookie.clone()).collect();
+//! match cookie::validate(&expected, &found, &[/* every directory */], false)? {
+//!     StartKind::New => layout.cookies().create(&id, &expected).await?, // after stamping the directories
+//!     StartKind::Restart => {}
+//!     StartKind::Expansion { stamp: _ } => {} // stamp in this order, then cookies().update(.., version)
+//! }
+//!
+//! let info = BookieServiceInfo::of_bookie(("127.0.0.1", 3181), Some(("127.0.0.1", 8080)));
+//! let (registrar, mut events) = BookieRegistrar::start(
+//!     layout.registration(), id, info, RegistrationMode::Writable, Some(session_file));
+//! while let Some(event) = events.recv().await {
+//!     match event {
+//!         RegistrationEvent::Registered { .. } | RegistrationEvent::Lost | RegistrationEvent::Expired => {}
+//!         RegistrationEvent::Refused(error) => return Err(error.into()), // stop serving, exit
+//!     }
+//! }
+//! registrar.stop(std::time::Duration::from_secs(5)).await; // at shutdown
+//! layout.store().close().await?;
+//! # Ok(()) }
+//! ```
+//! `bindery cluster init` is [`init`].
+//!
+//! # Parts
+//! [`store`] the trait · [`zookeeper`], [`memory`] drivers · [`conformance`] what every driver must do · [`uri`] ·
+//! [`layout`] cluster, cookies, registration, ledgers, ids · [`cookie`] start-up checks · [`registrar`] · [`codec`] bytes
+//!
+//! # Not here   files and clocks (callers keep the session file), placement, garbage collection
+
+pub mod codec;
+pub mod conformance;
+pub mod cookie;
+pub mod layout;
+pub mod memory;
+pub mod registrar;
+pub mod store;
+pub mod uri;
+pub mod zookeeper;
+
+use std::sync::Arc;
+
+pub use crate::codec::service_info::{BookieServiceInfo, Endpoint};
+pub use crate::cookie::{Cookie, CookieProblem, Directory, StartKind};
+pub use crate::layout::{InitError, InitOutcome, Layout, LedgerLayout, OpenError, RegistrationMode};
+pub use crate::registrar::{BookieRegistrar, RegistrationEvent, SessionStore};
+pub use crate::store::{MetadataStore, SessionCredentials, SessionId, SessionState, StoreError};
+pub use crate::uri::{MetadataUri, UriError};
+pub use crate::zookeeper::ZooKeeperOptions as ConnectOptions;
+
+/// Connects to the store that `uri` names and opens the cluster at its root.
+///
+/// # Errors
+/// [`OpenError::Store`] with [`StoreError::Unreachable`] when no server answers within the session timeout;
+/// [`OpenError::NotInitialised`] when there is no cluster at the root.
+pub async fn connect(uri: &MetadataUri, options: ConnectOptions) -> Result<Layout, OpenError> {
+    let store = Arc::new(zookeeper::connect(&uri.servers, options).await?);
+    Layout::open(store, &uri.root, uri.layout).await
+}
+
+/// Creates the cluster that `uri` names (hierarchical layout unless it says otherwise). `instance_id` is 16 random bytes.
+pub async fn init(
+    uri: &MetadataUri,
+    options: ConnectOptions,
+    instance_id: [u8; 16],
+) -> Result<InitOutcome, InitError> {
+    let store = zookeeper::connect(&uri.servers, options).await?;
+    let layout = uri.layout.unwrap_or(LedgerLayout::Hierarchical);
+    let outcome = layout::init_cluster(&store, &uri.root, layout, instance_id).await;
+    // The session would end by itself; an error in ending it changes nothing about the outcome.
+    let _ = store.close().await;
+    outcome
+}

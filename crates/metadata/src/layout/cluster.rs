@@ -1,0 +1,288 @@
+//! Cluster initialisation and the LAYOUT node.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::{Layout, LedgerLayout};
+use crate::store::{CreateMode, MetadataStore, Op, StoreError};
+
+const LAYOUT_FORMAT_VERSION: u32 = 2;
+const LEDGER_MANAGER_VERSION: u32 = 1;
+
+/// Why a LAYOUT node is not one this version works with.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LayoutError {
+    /// Not `<version>\n<class>:<version>`.
+    #[error("the LAYOUT node holds {0:?}, which is no ledger layout")]
+    Malformed(String),
+    /// A format before or after ours.
+    #[error("the LAYOUT node has format version {0}; version {LAYOUT_FORMAT_VERSION} is supported")]
+    FormatVersion(u32),
+    /// A known or unknown layout that is not supported.
+    #[error(
+        "the cluster's ledgers are laid out by {0}; supported are the hierarchical and the long hierarchical layout"
+    )]
+    Unsupported(String),
+}
+
+/// Why a cluster cannot be opened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// Nothing, or half of a cluster, is there.
+    #[error(
+        "{root} in the metadata store is not an initialised BookKeeper cluster: run bindery cluster init with the same --metadata URI"
+    )]
+    NotInitialised {
+        /// The ledgers root.
+        root: String,
+    },
+    /// The stored layout is not usable.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// The URI asks for another layout than the stored one.
+    #[error(
+        "the URI asks for the {wanted} layout, the cluster has the {stored} one: use zk+{stored}:// or zk://"
+    )]
+    LayoutMismatch {
+        /// In the URI.
+        wanted: LedgerLayout,
+        /// In the store.
+        stored: LedgerLayout,
+    },
+    /// The store failed.
+    #[error("open the cluster: {0}")]
+    Store(#[from] StoreError),
+}
+
+/// What [`init_cluster`] found and did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InitOutcome {
+    /// The cluster was created.
+    Created,
+    /// An initialisation that stopped half-way was completed.
+    Completed,
+    /// A cluster with the same layout was there; nothing was changed.
+    AlreadyInitialised,
+}
+
+/// Why a cluster cannot be initialised.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InitError {
+    /// A cluster with another layout is there.
+    #[error("the cluster exists with the {stored} layout, not {wanted}; nothing was changed")]
+    OtherLayout {
+        /// Asked for.
+        wanted: LedgerLayout,
+        /// In the store.
+        stored: LedgerLayout,
+    },
+    /// What is there has a layout that cannot be used.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// The root exists, but it is not a cluster's.
+    #[error(
+        "{root} exists in the metadata store but is no BookKeeper cluster; choose another root or remove it"
+    )]
+    ForeignRoot {
+        /// The ledgers root.
+        root: String,
+    },
+    /// The store failed.
+    #[error("initialise the cluster: {0}")]
+    Store(#[from] StoreError),
+}
+
+impl LedgerLayout {
+    /// The Java class whose name identifies the path scheme in LAYOUT.
+    fn class(self) -> &'static str {
+        match self {
+            LedgerLayout::Hierarchical => "org.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory",
+            LedgerLayout::LongHierarchical => {
+                "org.apache.bookkeeper.meta.LongHierarchicalLedgerManagerFactory"
+            }
+        }
+    }
+
+    fn to_text(self) -> String {
+        format!("{LAYOUT_FORMAT_VERSION}\n{}:{LEDGER_MANAGER_VERSION}", self.class())
+    }
+
+    fn parse(bytes: &[u8]) -> Result<LedgerLayout, LayoutError> {
+        let malformed = || LayoutError::Malformed(String::from_utf8_lossy(bytes).chars().take(200).collect());
+        let text = std::str::from_utf8(bytes).map_err(|_| malformed())?;
+        let (version, rest) = text.split_once('\n').ok_or_else(malformed)?;
+        let version: u32 = version.trim().parse().map_err(|_| malformed())?;
+        if version != LAYOUT_FORMAT_VERSION {
+            return Err(LayoutError::FormatVersion(version));
+        }
+        let (class, manager) = rest.trim_end().split_once(':').ok_or_else(malformed)?;
+        let known = [LedgerLayout::Hierarchical, LedgerLayout::LongHierarchical];
+        match known.into_iter().find(|layout| layout.class() == class) {
+            Some(layout) if manager.parse() == Ok(LEDGER_MANAGER_VERSION) => Ok(layout),
+            _ => Err(LayoutError::Unsupported(rest.chars().take(200).collect())),
+        }
+    }
+}
+
+async fn stored_layout(store: &dyn MetadataStore, root: &str) -> Result<Option<Bytes>, StoreError> {
+    match store.get(&format!("{root}/LAYOUT")).await {
+        Ok(node) => Ok(Some(node.data)),
+        Err(StoreError::NoNode { .. }) => Ok(None),
+        Err(other) => Err(other),
+    }
+}
+
+pub(super) async fn open(
+    store: Arc<dyn MetadataStore>,
+    root: &str,
+    wanted: Option<LedgerLayout>,
+) -> Result<Layout, OpenError> {
+    // Another client may just have initialised the cluster through another server.
+    store.sync("/").await?;
+    let stored = match stored_layout(&*store, root).await? {
+        Some(bytes) => LedgerLayout::parse(&bytes)?,
+        None => return Err(OpenError::NotInitialised { root: root.into() }),
+    };
+    match wanted {
+        Some(wanted) if wanted != stored => Err(OpenError::LayoutMismatch { wanted, stored }),
+        _ => Ok(Layout { store, root: root.into(), ledger_layout: stored }),
+    }
+}
+
+/// Creates a cluster: what `bookkeeper shell initnewcluster` creates, in the same order. Repeating it is harmless.
+///
+/// `instance_id` is 16 random bytes; they become the cluster's UUID. Only the caller has a source of randomness.
+pub async fn init_cluster(
+    store: &dyn MetadataStore,
+    root: &str,
+    layout: LedgerLayout,
+    instance_id: [u8; 16],
+) -> Result<InitOutcome, InitError> {
+    create_parents(store, root).await?;
+    let node = |name: &str, data: Bytes| Op::Create {
+        path: format!("{root}{name}"),
+        data,
+        mode: CreateMode::Persistent,
+    };
+    let ops = vec![
+        node("", Bytes::new()),
+        node("/available", Bytes::new()),
+        node("/available/readonly", Bytes::new()),
+        node("/INSTANCEID", uuid_text(instance_id).into()),
+    ];
+    let created = match store.multi(ops).await {
+        Ok(()) => true,
+        // Somebody's cluster, or ours after a connection loss or an earlier crash: what counts is what is there.
+        Err(StoreError::NodeExists { .. } | StoreError::ConnectionLoss) => false,
+        Err(other) => return Err(other.into()),
+    };
+    store.sync("/").await?;
+    if let Some(bytes) = stored_layout(store, root).await? {
+        let stored = LedgerLayout::parse(&bytes)?;
+        return match stored == layout {
+            true => Ok(if created { InitOutcome::Created } else { InitOutcome::AlreadyInitialised }),
+            false => Err(InitError::OtherLayout { wanted: layout, stored }),
+        };
+    }
+    if store.exists(&format!("{root}/available/readonly")).await?.is_none() {
+        return Err(InitError::ForeignRoot { root: root.into() });
+    }
+    let path = format!("{root}/LAYOUT");
+    match store.create(&path, layout.to_text().into(), CreateMode::Persistent).await {
+        Ok(_) => Ok(if created { InitOutcome::Created } else { InitOutcome::Completed }),
+        // Two initialisations at once: whoever wrote LAYOUT decided.
+        Err(StoreError::NodeExists { .. } | StoreError::ConnectionLoss) => {
+            let bytes = stored_layout(store, root).await?.ok_or(StoreError::NoNode { path })?;
+            let stored = LedgerLayout::parse(&bytes)?;
+            match stored == layout {
+                true => Ok(if created { InitOutcome::Created } else { InitOutcome::Completed }),
+                false => Err(InitError::OtherLayout { wanted: layout, stored }),
+            }
+        }
+        Err(other) => Err(other.into()),
+    }
+}
+
+/// Creates the nodes above the root, which a plain create needs.
+async fn create_parents(store: &dyn MetadataStore, root: &str) -> Result<(), StoreError> {
+    for (at, _) in root.match_indices('/').skip(1) {
+        match store.create(&root[..at], Bytes::new(), CreateMode::Persistent).await {
+            Ok(_) | Err(StoreError::NodeExists { .. }) => {}
+            Err(other) => return Err(other),
+        }
+    }
+    Ok(())
+}
+
+/// The text of a random (version 4) UUID, as Java's `UUID.randomUUID()` prints it.
+fn uuid_text(mut bytes: [u8; 16]) -> String {
+    bytes[6] = (bytes[6] & 0x0f) | 0x40;
+    bytes[8] = (bytes[8] & 0x3f) | 0x80;
+    let mut text = String::with_capacity(36);
+    for (index, byte) in bytes.iter().enumerate() {
+        if matches!(index, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::MemoryCluster;
+
+    const HIERARCHICAL: &[u8] = b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1";
+
+    #[test]
+    fn layout_text_is_javas() {
+        assert_eq!(LedgerLayout::Hierarchical.to_text().as_bytes(), HIERARCHICAL);
+        for layout in [LedgerLayout::Hierarchical, LedgerLayout::LongHierarchical] {
+            assert_eq!(LedgerLayout::parse(layout.to_text().as_bytes()), Ok(layout));
+        }
+        assert_eq!(LedgerLayout::parse(b"1\nflat:1"), Err(LayoutError::FormatVersion(1)));
+        let flat = b"2\norg.apache.bookkeeper.meta.FlatLedgerManagerFactory:1";
+        assert!(matches!(LedgerLayout::parse(flat), Err(LayoutError::Unsupported(_))));
+        for bad in [&b""[..], b"x\ny:1", b"2\nno-version", b"2", b"\xff\n:"] {
+            assert!(matches!(LedgerLayout::parse(bad), Err(LayoutError::Malformed(_))));
+        }
+    }
+
+    #[test]
+    fn instance_ids_are_version_4_uuids() {
+        assert_eq!(uuid_text([0xff; 16]), "ffffffff-ffff-4fff-bfff-ffffffffffff");
+    }
+
+    #[tokio::test]
+    async fn init_creates_once_completes_what_stopped_and_refuses_another_layout() {
+        let store = MemoryCluster::new().open();
+        let init = |layout| init_cluster(&store, "/a/ledgers", layout, [1; 16]);
+        assert_eq!(init(LedgerLayout::Hierarchical).await, Ok(InitOutcome::Created));
+        assert_eq!(init(LedgerLayout::Hierarchical).await, Ok(InitOutcome::AlreadyInitialised));
+        let other = init(LedgerLayout::LongHierarchical).await;
+        assert!(matches!(other, Err(InitError::OtherLayout { .. })), "{other:?}");
+        assert_eq!(store.children("/a/ledgers").await.unwrap(), ["INSTANCEID", "LAYOUT", "available"]);
+        assert_eq!(store.get("/a/ledgers/LAYOUT").await.unwrap().data, HIERARCHICAL);
+        store.delete("/a/ledgers/LAYOUT", None).await.unwrap();
+        assert_eq!(init(LedgerLayout::Hierarchical).await, Ok(InitOutcome::Completed));
+        store.create("/else", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        let foreign = init_cluster(&store, "/else", LedgerLayout::Hierarchical, [1; 16]).await;
+        assert!(matches!(foreign, Err(InitError::ForeignRoot { .. })), "{foreign:?}");
+    }
+
+    #[tokio::test]
+    async fn a_cluster_opens_only_when_initialised_and_with_its_own_layout() {
+        let store: Arc<dyn MetadataStore> = Arc::new(MemoryCluster::new().open());
+        let open = |wanted| Layout::open(store.clone(), "/ledgers", wanted);
+        assert!(matches!(open(None).await, Err(OpenError::NotInitialised { .. })));
+        init_cluster(&*store, "/ledgers", LedgerLayout::Hierarchical, [1; 16]).await.unwrap();
+        let layout = open(Some(LedgerLayout::Hierarchical)).await.ok().unwrap();
+        assert_eq!(layout.instance_id().await.unwrap().unwrap(), "01010101-0101-4101-8101-010101010101");
+        let mismatch = open(Some(LedgerLayout::LongHierarchical)).await.err().unwrap();
+        assert!(mismatch.to_string().contains("use zk+hierarchical://"), "{mismatch}");
+        store.delete("/ledgers/INSTANCEID", None).await.unwrap();
+        assert_eq!(open(None).await.ok().unwrap().instance_id().await, Ok(None));
+    }
+}

@@ -1,0 +1,79 @@
+//! The BookKeeper layout of a metadata store, written once on [`MetadataStore`] (protocol reference, section 5.1).
+//!
+//! ```text
+//! <root>/LAYOUT  INSTANCEID                                  cluster
+//! <root>/available/<id>  available/readonly/<id>             registration
+//! <root>/cookies/<id>                                        cookies
+//! <root>/idgen/ID-*  idgen-long/HOB-*/ID-*                   ids
+//! <root>/00/0000/L0001  000/0000/0000/0000/L0001             ledgers
+//! ```
+
+mod cluster;
+mod cookies;
+
+mod paths;
+mod registration;
+
+use std::sync::Arc;
+
+pub use self::cluster::{InitError, InitOutcome, LayoutError, OpenError, init_cluster};
+pub use self::cookies::{Cookies, CookiesError, StoredCookie};
+pub use self::paths::LedgerLayout;
+pub use self::registration::{RegisteredBookie, Registration, RegistrationError, RegistrationMode};
+use crate::store::{MetadataStore, StoreError};
+
+/// A metadata store that holds an initialised BookKeeper cluster. Cheap to clone.
+#[derive(Clone)]
+pub struct Layout {
+    store: Arc<dyn MetadataStore>,
+    root: Arc<str>,
+    ledger_layout: LedgerLayout,
+}
+
+impl Layout {
+    /// Opens an initialised cluster. `wanted` is what a URI asks for; `None` takes what is stored.
+    pub async fn open(
+        store: Arc<dyn MetadataStore>,
+        root: &str,
+        wanted: Option<LedgerLayout>,
+    ) -> Result<Layout, OpenError> {
+        cluster::open(store, root, wanted).await
+    }
+
+    /// The store underneath.
+    pub fn store(&self) -> &Arc<dyn MetadataStore> {
+        &self.store
+    }
+
+    /// The ledgers root, without a trailing slash.
+    pub fn root(&self) -> &str {
+        &self.root
+    }
+
+    /// How ledger ids become paths in this cluster.
+    pub fn ledger_layout(&self) -> LedgerLayout {
+        self.ledger_layout
+    }
+
+    /// The cluster's id. `None` when the cluster has none, which Java bookies accept too: cookies then have none.
+    pub async fn instance_id(&self) -> Result<Option<String>, StoreError> {
+        match self.store.get(&format!("{}/INSTANCEID", self.root)).await {
+            Ok(node) => match String::from_utf8(node.data.to_vec()) {
+                Ok(id) => Ok(Some(id)),
+                Err(_) => Err(StoreError::Protocol(format!("{}/INSTANCEID is not text", self.root))),
+            },
+            Err(StoreError::NoNode { .. }) => Ok(None),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// The cookies of all bookies.
+    pub fn cookies(&self) -> Cookies {
+        Cookies::new(self.store.clone(), &self.root)
+    }
+
+    /// The registration nodes of all bookies.
+    pub fn registration(&self) -> Registration {
+        Registration::new(self.store.clone(), &self.root)
+    }
+}

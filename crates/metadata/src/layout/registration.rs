@@ -1,0 +1,297 @@
+//! The registration nodes: `available/<id>` and `available/readonly/<id>` (protocol reference, section 5.2).
+//!
+//! # Invariants
+//! 1. A bookie that changes between writable and read-only is visible at every moment: the new node comes before the
+//!    old one goes.
+//! 2. A node that another session owns is never deleted or overwritten. It is waited for as long as a dead session can
+//!    last (its timeout and a margin), then refused: its owner may be a live bookie under the same id.
+//! 3. [`Registration::register`] returns `Ok(session)` only when the node belongs to `session`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bindery_types::BookieId;
+use bytes::Bytes;
+use tokio::time::{Instant, timeout_at};
+use tracing::info;
+
+use crate::codec::service_info::{BookieServiceInfo, ServiceInfoError};
+use crate::store::{CreateMode, MetadataStore, SessionId, SessionState, Stat, StoreError, Watch};
+
+/// Which of its two nodes a bookie has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RegistrationMode {
+    /// `available/<id>`: takes reads and writes.
+    Writable,
+    /// `available/readonly/<id>`: takes reads.
+    ReadOnly,
+}
+
+/// Why a bookie is not registered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RegistrationError {
+    /// Another session owns a node of this id and kept it for longer than a dead session lasts.
+    #[error(
+        "bookie {bookie_id} is registered by another process (session {owner}, node {path}) and stayed so for {waited:?}: \
+         stop that process, or give this bookie another --bookie-id"
+    )]
+    Owned {
+        /// The id.
+        bookie_id: BookieId,
+        /// The node.
+        path: String,
+        /// Who owns it.
+        owner: SessionId,
+        /// How long it was waited for.
+        waited: Duration,
+    },
+    /// A node of this id exists that no session owns: somebody made it by hand.
+    #[error("{path} exists and is not ephemeral: no bookie made it; delete it")]
+    NotEphemeral {
+        /// The node.
+        path: String,
+    },
+    /// The session changed while registering: register again under the new one.
+    #[error("the session with the metadata store changed while registering")]
+    SessionChanged,
+    /// The cluster's nodes are missing.
+    #[error(
+        "{root} in the metadata store is not an initialised BookKeeper cluster: run bindery cluster init with the same --metadata URI"
+    )]
+    NotInitialised {
+        /// The ledgers root.
+        root: String,
+    },
+    /// The store failed.
+    #[error("register: {0}")]
+    Store(StoreError),
+}
+
+/// A bookie found in the registration nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RegisteredBookie {
+    /// Its id.
+    pub bookie_id: BookieId,
+    /// Which node it has; during a change between the two it is listed under both.
+    pub mode: RegistrationMode,
+}
+
+/// The registration nodes of a cluster.
+#[derive(Clone)]
+pub struct Registration {
+    store: Arc<dyn MetadataStore>,
+    root: String,
+}
+
+impl Registration {
+    pub(super) fn new(store: Arc<dyn MetadataStore>, root: &str) -> Registration {
+        Registration { store, root: root.into() }
+    }
+
+    pub(crate) fn store(&self) -> &Arc<dyn MetadataStore> {
+        &self.store
+    }
+
+    fn parent(&self, mode: RegistrationMode) -> String {
+        match mode {
+            RegistrationMode::Writable => format!("{}/available", self.root),
+            RegistrationMode::ReadOnly => format!("{}/available/readonly", self.root),
+        }
+    }
+
+    pub(crate) fn path(&self, id: &BookieId, mode: RegistrationMode) -> String {
+        format!("{}/{id}", self.parent(mode))
+    }
+
+    /// Registers, or moves between writable and read-only. Repeating it is harmless; after any error the nodes are
+    /// either as before or as wanted, and a repetition finishes the change.
+    pub async fn register(
+        &self,
+        id: &BookieId,
+        mode: RegistrationMode,
+        info: &BookieServiceInfo,
+    ) -> Result<SessionId, RegistrationError> {
+        let session = self.session()?;
+        let other = match mode {
+            RegistrationMode::Writable => RegistrationMode::ReadOnly,
+            RegistrationMode::ReadOnly => RegistrationMode::Writable,
+        };
+        // Both nodes: whichever a foreign session owns, a bookie of this id may be alive.
+        let deadline = Instant::now() + self.foreign_wait();
+        let mine = self.wait_until_not_foreign(id, mode, session, deadline).await?;
+        let others = self.wait_until_not_foreign(id, other, session, deadline).await?;
+        let data = Bytes::from(info.encode());
+        match mine {
+            // Ours from before a restart or a lost connection; the info may have changed.
+            Some(_) => self.refresh(id, mode, data).await?,
+            None => self.create(id, mode, data, session).await?,
+        }
+        // Cancelled or failed here: visible under both nodes, which clients take as read-only; repeating removes it.
+        if let Some(stat) = others {
+            match self.store.delete(&self.path(id, other), Some(stat.version)).await {
+                Ok(()) | Err(StoreError::NoNode { .. }) => {}
+                Err(error) => return Err(RegistrationError::Store(error)),
+            }
+        }
+        match self.session()? == session {
+            true => Ok(session),
+            false => Err(RegistrationError::SessionChanged),
+        }
+    }
+
+    /// Removes this session's nodes of a bookie. Those of other sessions stay.
+    pub async fn unregister(&self, id: &BookieId) -> Result<(), RegistrationError> {
+        let session = self.session()?;
+        for mode in [RegistrationMode::Writable, RegistrationMode::ReadOnly] {
+            let path = self.path(id, mode);
+            let stat = self.store.exists(&path).await.map_err(RegistrationError::Store)?;
+            if stat.is_some_and(|stat| stat.owner == Some(session)) {
+                match self.store.delete(&path, None).await {
+                    Ok(()) | Err(StoreError::NoNode { .. }) => {}
+                    Err(error) => return Err(RegistrationError::Store(error)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// All registered bookies, writable first, each part sorted by id.
+    pub async fn list(&self) -> Result<Vec<RegisteredBookie>, StoreError> {
+        let mut bookies = Vec::new();
+        for mode in [RegistrationMode::Writable, RegistrationMode::ReadOnly] {
+            let names = match self.store.children(&self.parent(mode)).await {
+                Ok(names) => names,
+                Err(StoreError::NoNode { .. }) => Vec::new(),
+                Err(other) => return Err(other),
+            };
+            // "readonly" itself is no bookie id.
+            bookies.extend(
+                names
+                    .into_iter()
+                    .filter_map(|name| BookieId::new(name).ok())
+                    .map(|bookie_id| RegisteredBookie { bookie_id, mode }),
+            );
+        }
+        Ok(bookies)
+    }
+
+    /// Where a registered bookie can be reached; `None` when it is not registered.
+    pub async fn service_info(
+        &self,
+        id: &BookieId,
+    ) -> Result<Option<Result<BookieServiceInfo, ServiceInfoError>>, StoreError> {
+        for mode in [RegistrationMode::Writable, RegistrationMode::ReadOnly] {
+            match self.store.get(&self.path(id, mode)).await {
+                Ok(node) => return Ok(Some(BookieServiceInfo::decode(&node.data))),
+                Err(StoreError::NoNode { .. }) => {}
+                Err(other) => return Err(other),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Watches the node of a registered bookie.
+    pub(crate) async fn watch(
+        &self,
+        id: &BookieId,
+        mode: RegistrationMode,
+    ) -> Result<(Option<Stat>, Watch), StoreError> {
+        self.store.exists_and_watch(&self.path(id, mode)).await
+    }
+
+    /// One session timeout, and half of one more: ZooKeeper ends sessions in steps of its tick, which may be half of
+    /// the timeout, and a wait cut off just before the step would refuse a bookie after every crash.
+    fn foreign_wait(&self) -> Duration {
+        self.store.session_timeout() * 3 / 2
+    }
+
+    fn session(&self) -> Result<SessionId, RegistrationError> {
+        match *self.store.session().borrow() {
+            SessionState::Connected(id) => Ok(id),
+            SessionState::Closed => Err(RegistrationError::Store(StoreError::Closed)),
+            SessionState::AuthFailed => Err(RegistrationError::Store(StoreError::AuthFailed)),
+            SessionState::Connecting | SessionState::Suspended(_) | SessionState::Expired(_) => {
+                Err(RegistrationError::Store(StoreError::ConnectionLoss))
+            }
+        }
+    }
+
+    /// The node when it is ours, `None` when there is none; waits for another session's node to go (invariant 2).
+    async fn wait_until_not_foreign(
+        &self,
+        id: &BookieId,
+        mode: RegistrationMode,
+        session: SessionId,
+        deadline: Instant,
+    ) -> Result<Option<Stat>, RegistrationError> {
+        let path = self.path(id, mode);
+        loop {
+            let (stat, watch) = self.store.exists_and_watch(&path).await.map_err(RegistrationError::Store)?;
+            let owner = match stat {
+                None => return Ok(None),
+                Some(stat) => stat.owner,
+            };
+            match owner {
+                Some(owner) if owner == session => return Ok(stat),
+                None => return Err(RegistrationError::NotEphemeral { path }),
+                Some(owner) => {
+                    info!(bookie_id = %id, %owner, "waiting for another session's registration to go");
+                    if timeout_at(deadline, watch.changed()).await.is_err() {
+                        let (bookie_id, waited) = (id.clone(), self.foreign_wait());
+                        return Err(RegistrationError::Owned { bookie_id, path, owner, waited });
+                    }
+                }
+            }
+        }
+    }
+
+    async fn refresh(
+        &self,
+        id: &BookieId,
+        mode: RegistrationMode,
+        data: Bytes,
+    ) -> Result<(), RegistrationError> {
+        let path = self.path(id, mode);
+        let node = self.store.get(&path).await.map_err(RegistrationError::Store)?;
+        if node.data == data {
+            return Ok(());
+        }
+        let set = self.store.set(&path, data, Some(node.stat.version)).await;
+        set.map(drop).map_err(RegistrationError::Store)
+    }
+
+    async fn create(
+        &self,
+        id: &BookieId,
+        mode: RegistrationMode,
+        data: Bytes,
+        session: SessionId,
+    ) -> Result<(), RegistrationError> {
+        let path = self.path(id, mode);
+        let mut outcome = self.store.create(&path, data.clone(), CreateMode::Ephemeral).await;
+        if matches!(outcome, Err(StoreError::NoNode { .. })) && mode == RegistrationMode::ReadOnly {
+            // Clusters made by old versions lack it; a bookie creates it.
+            let parent = self.parent(mode);
+            match self.store.create(&parent, Bytes::new(), CreateMode::Persistent).await {
+                Ok(_) | Err(StoreError::NodeExists { .. } | StoreError::NoNode { .. }) => {}
+                Err(error) => return Err(RegistrationError::Store(error)),
+            }
+            outcome = self.store.create(&path, data, CreateMode::Ephemeral).await;
+        }
+        match outcome {
+            Ok(_) => {}
+            Err(StoreError::NoNode { .. }) => {
+                return Err(RegistrationError::NotInitialised { root: self.root.clone() });
+            }
+            // Ours by a request whose answer was lost, or somebody else's just now: the check below tells.
+            Err(StoreError::NodeExists { .. }) => {}
+            Err(error) => return Err(RegistrationError::Store(error)),
+        }
+        // The request may have run under a session that followed `session`: believe only the node (invariant 3).
+        let stat = self.store.exists(&path).await.map_err(RegistrationError::Store)?;
+        match stat.and_then(|stat| stat.owner) {
+            Some(owner) if owner == session => Ok(()),
+            Some(_) | None => Err(RegistrationError::SessionChanged),
+        }
+    }
+}

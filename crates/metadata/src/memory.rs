@@ -1,0 +1,480 @@
+//! The memory driver: a metadata store for tests, deterministic, with faults on request.
+//!
+//! A [`MemoryCluster`] holds the tree; each [`MemoryStore`] opened on it is one client with its own session. Nothing
+//! happens by itself: no session expires, no connection breaks unless a test says so. It runs the same
+//! [`conformance`](crate::conformance) suite as the real drivers.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::{oneshot, watch};
+
+use crate::store::{
+    CreateMode, MetadataStore, Node, Op, SessionCredentials, SessionId, SessionState, Stat, StoreError,
+    StoreFuture, VALUE_SIZE_BYTES_MAX, Version, Watch, WatchEvent,
+};
+
+struct Entry {
+    data: Bytes,
+    version: i32,
+    owner: Option<SessionId>,
+    created_ms: i64,
+    /// Names handed out so far to sequential children.
+    sequence: u32,
+}
+
+#[derive(Default)]
+struct Tree {
+    nodes: BTreeMap<String, Entry>,
+    data_watches: BTreeMap<String, Vec<(SessionId, oneshot::Sender<WatchEvent>)>>,
+    child_watches: BTreeMap<String, Vec<(SessionId, oneshot::Sender<WatchEvent>)>>,
+    clients: BTreeMap<SessionId, Weak<Client>>,
+    live: BTreeMap<SessionId, ()>,
+    last_session: i64,
+    /// Milliseconds; moves by one with each write, so that creation times are distinct and repeatable.
+    now_ms: i64,
+}
+
+struct Client {
+    state: watch::Sender<SessionState>,
+    fault: Mutex<Option<Fault>>,
+}
+
+/// A fault to inject into the next write of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The connection breaks before the write is applied; the caller sees [`StoreError::ConnectionLoss`].
+    LossBeforeApply,
+    /// The write is applied, then the connection breaks; the caller sees [`StoreError::ConnectionLoss`].
+    LossAfterApply,
+}
+
+/// A tree that several clients share.
+#[derive(Clone, Default)]
+pub struct MemoryCluster {
+    tree: Arc<Mutex<Tree>>,
+}
+
+/// Session timeout that memory stores report: short, because tests wait for it.
+pub const MEMORY_SESSION_TIMEOUT: Duration = Duration::from_millis(200);
+
+impl MemoryCluster {
+    /// An empty tree.
+    pub fn new() -> MemoryCluster {
+        MemoryCluster::default()
+    }
+
+    /// A client with a new session.
+    pub fn open(&self) -> MemoryStore {
+        self.open_session(None)
+    }
+
+    /// A client that takes up the session of `credentials` if it still lives, as a restarted process does.
+    pub fn resume(&self, credentials: &SessionCredentials) -> MemoryStore {
+        self.open_session(Some(credentials.id))
+    }
+
+    fn open_session(&self, wanted: Option<SessionId>) -> MemoryStore {
+        let mut tree = self.tree.lock();
+        let id = match wanted {
+            Some(id) if tree.live.contains_key(&id) => id,
+            _ => tree.new_session(),
+        };
+        let (state, receiver) = watch::channel(SessionState::Connected(id));
+        let client = Arc::new(Client { state, fault: Mutex::new(None) });
+        tree.clients.insert(id, Arc::downgrade(&client));
+        drop(tree);
+        MemoryStore { cluster: self.clone(), client, receiver }
+    }
+
+    /// Ends a session on the server's side: its ephemeral nodes go, and its client, if it still runs, learns of the
+    /// expiry and gets a new session.
+    pub fn expire(&self, id: SessionId) {
+        let mut tree = self.tree.lock();
+        tree.end_session(id);
+        let client = tree.clients.remove(&id).and_then(|client| client.upgrade());
+        let Some(client) = client else { return };
+        let new = tree.new_session();
+        tree.clients.insert(new, Arc::downgrade(&client));
+        client.state.send_replace(SessionState::Expired(id));
+        client.state.send_replace(SessionState::Connected(new));
+    }
+}
+
+/// One client of a [`MemoryCluster`]. Dropping it leaves its session alive; [`MetadataStore::close`] ends it.
+pub struct MemoryStore {
+    cluster: MemoryCluster,
+    client: Arc<Client>,
+    receiver: watch::Receiver<SessionState>,
+}
+
+impl MemoryStore {
+    /// Injects a fault into the next write.
+    pub fn inject(&self, fault: Fault) {
+        *self.client.fault.lock() = Some(fault);
+    }
+
+    /// Takes the connection down: watches fire `Lost`, requests fail with [`StoreError::Unreachable`].
+    pub fn disconnect(&self) {
+        // The tree's lock is always taken before the state channel's.
+        let mut tree = self.cluster.tree.lock();
+        let current = *self.client.state.borrow();
+        if let SessionState::Connected(id) = current {
+            self.client.state.send_replace(SessionState::Suspended(id));
+            tree.lose_watches(id);
+        }
+    }
+
+    /// Brings the connection back under the same session, or under a new one if that was expired meanwhile.
+    pub fn reconnect(&self) {
+        let mut tree = self.cluster.tree.lock();
+        let current = *self.client.state.borrow();
+        if let SessionState::Suspended(id) = current {
+            let id = if tree.live.contains_key(&id) { id } else { tree.new_session() };
+            tree.clients.insert(id, Arc::downgrade(&self.client));
+            self.client.state.send_replace(SessionState::Connected(id));
+        }
+    }
+
+    /// Runs `request` under the current session, or says why there is none.
+    fn with_tree<T>(
+        &self,
+        request: impl FnOnce(&mut Tree, SessionId) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let mut tree = self.cluster.tree.lock();
+        let state = *self.client.state.borrow();
+        match state {
+            SessionState::Connected(id) => request(&mut tree, id),
+            SessionState::Closed => Err(StoreError::Closed),
+            SessionState::AuthFailed => Err(StoreError::AuthFailed),
+            SessionState::Connecting | SessionState::Suspended(_) | SessionState::Expired(_) => {
+                Err(StoreError::Unreachable { servers: "memory".into(), waited: Duration::ZERO })
+            }
+        }
+    }
+
+    fn write<T>(
+        &self,
+        request: impl FnOnce(&mut Tree, SessionId) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let fault = self.client.fault.lock().take();
+        let outcome = match fault {
+            Some(Fault::LossBeforeApply) => Err(StoreError::ConnectionLoss),
+            Some(Fault::LossAfterApply) => {
+                self.with_tree(request).and_then(|_| Err(StoreError::ConnectionLoss))
+            }
+            None => return self.with_tree(request),
+        };
+        self.disconnect();
+        self.reconnect();
+        outcome
+    }
+}
+
+fn parent_of(path: &str) -> &str {
+    match path.rfind('/') {
+        Some(0) | None => "/",
+        Some(at) => &path[..at],
+    }
+}
+
+fn fire(watches: Vec<(SessionId, oneshot::Sender<WatchEvent>)>, event: WatchEvent) {
+    for (_, sender) in watches {
+        let _ = sender.send(event);
+    }
+}
+
+impl Tree {
+    fn new_session(&mut self) -> SessionId {
+        self.last_session += 1;
+        let id = SessionId(self.last_session);
+        self.live.insert(id, ());
+        id
+    }
+
+    fn end_session(&mut self, id: SessionId) {
+        self.live.remove(&id);
+        self.lose_watches(id);
+        let owned: Vec<String> = self
+            .nodes
+            .iter()
+            .filter(|(_, entry)| entry.owner == Some(id))
+            .map(|(path, _)| path.clone())
+            .collect();
+        for path in owned {
+            self.remove(&path);
+        }
+    }
+
+    fn lose_watches(&mut self, id: SessionId) {
+        for watches in self.data_watches.values_mut().chain(self.child_watches.values_mut()) {
+            let (lost, kept) = std::mem::take(watches).into_iter().partition(|(owner, _)| *owner == id);
+            *watches = kept;
+            fire(lost, WatchEvent::Lost);
+        }
+    }
+
+    fn exists(&self, path: &str) -> bool {
+        path == "/" || self.nodes.contains_key(path)
+    }
+
+    fn children(&self, path: &str) -> Vec<String> {
+        let prefix = if path == "/" { "/".to_string() } else { format!("{path}/") };
+        self.nodes
+            .range(prefix.clone()..)
+            .map_while(|(child, _)| child.strip_prefix(&prefix))
+            .filter(|name| !name.contains('/'))
+            .map(String::from)
+            .collect()
+    }
+
+    fn stat(&self, path: &str) -> Option<Stat> {
+        let entry = self.nodes.get(path)?;
+        Some(Stat {
+            version: Version(entry.version),
+            owner: entry.owner,
+            created_ms: entry.created_ms,
+            children_count: self.children(path).len() as u32,
+        })
+    }
+
+    fn node(&self, path: &str) -> Result<Node, StoreError> {
+        match (self.nodes.get(path), self.stat(path)) {
+            (Some(entry), Some(stat)) => Ok(Node { data: entry.data.clone(), stat }),
+            _ => Err(StoreError::NoNode { path: path.into() }),
+        }
+    }
+
+    fn check_version(&self, path: &str, expected: Option<Version>) -> Result<(), StoreError> {
+        let entry = self.nodes.get(path).ok_or_else(|| StoreError::NoNode { path: path.into() })?;
+        match expected {
+            Some(version) if version.0 != entry.version => Err(StoreError::BadVersion { path: path.into() }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks one operation without applying it.
+    fn check(&self, op: &Op) -> Result<(), StoreError> {
+        match op {
+            Op::Create { path, mode, data } => {
+                check_size(path, data)?;
+                let sequential =
+                    matches!(mode, CreateMode::PersistentSequential | CreateMode::EphemeralSequential);
+                let parent = parent_of(path);
+                if !self.exists(parent) {
+                    return Err(StoreError::NoNode { path: path.clone() });
+                }
+                if self.nodes.get(parent).is_some_and(|entry| entry.owner.is_some()) {
+                    return Err(StoreError::NoChildrenForEphemerals { path: path.clone() });
+                }
+                match self.exists(path) && !sequential {
+                    true => Err(StoreError::NodeExists { path: path.clone() }),
+                    false => Ok(()),
+                }
+            }
+            Op::Set { path, data, expected } => {
+                check_size(path, data)?;
+                self.check_version(path, *expected)
+            }
+            Op::Check { path, expected } => self.check_version(path, Some(*expected)),
+            Op::Delete { path, expected } => {
+                self.check_version(path, *expected)?;
+                match self.children(path).is_empty() {
+                    true => Ok(()),
+                    false => Err(StoreError::NotEmpty { path: path.clone() }),
+                }
+            }
+        }
+    }
+
+    /// Applies one operation that [`check`](Self::check) accepted, and returns the path created.
+    fn apply(&mut self, op: &Op, session: SessionId) -> String {
+        self.now_ms += 1;
+        match op {
+            Op::Create { path, data, mode } => {
+                let parent = parent_of(path).to_string();
+                let sequence = self.nodes.get_mut(&parent).map_or(0, |entry| {
+                    entry.sequence += 1;
+                    entry.sequence - 1
+                });
+                let (suffix, owner) = match mode {
+                    CreateMode::Persistent => (None, None),
+                    CreateMode::Ephemeral => (None, Some(session)),
+                    CreateMode::PersistentSequential => (Some(sequence), None),
+                    CreateMode::EphemeralSequential => (Some(sequence), Some(session)),
+                };
+                let path = suffix.map_or_else(|| path.clone(), |suffix| format!("{path}{suffix:010}"));
+                let entry =
+                    Entry { data: data.clone(), version: 0, owner, created_ms: self.now_ms, sequence: 0 };
+                self.nodes.insert(path.clone(), entry);
+                fire(self.data_watches.remove(&path).unwrap_or_default(), WatchEvent::Created);
+                fire(self.child_watches.remove(&parent).unwrap_or_default(), WatchEvent::ChildrenChanged);
+                path
+            }
+            Op::Set { path, data, .. } => {
+                let entry = self.nodes.get_mut(path).expect("check() found the node");
+                entry.data = data.clone();
+                entry.version += 1;
+                fire(self.data_watches.remove(path).unwrap_or_default(), WatchEvent::DataChanged);
+                path.clone()
+            }
+            Op::Delete { path, .. } => {
+                self.remove(path);
+                path.clone()
+            }
+            Op::Check { path, .. } => path.clone(),
+        }
+    }
+
+    fn remove(&mut self, path: &str) {
+        self.nodes.remove(path);
+        fire(self.data_watches.remove(path).unwrap_or_default(), WatchEvent::Deleted);
+        fire(self.child_watches.remove(path).unwrap_or_default(), WatchEvent::Deleted);
+        fire(self.child_watches.remove(parent_of(path)).unwrap_or_default(), WatchEvent::ChildrenChanged);
+    }
+
+    /// All or nothing: checks against a copy of the tree's shape, then applies.
+    fn transact(&mut self, ops: &[Op], session: SessionId) -> Result<(), StoreError> {
+        let mut trial = Tree { now_ms: self.now_ms, ..Tree::default() };
+        for (path, entry) in &self.nodes {
+            let Entry { data, version, owner, created_ms, sequence } = entry;
+            let copy = Entry {
+                data: data.clone(),
+                version: *version,
+                owner: *owner,
+                created_ms: *created_ms,
+                sequence: *sequence,
+            };
+            trial.nodes.insert(path.clone(), copy);
+        }
+        for op in ops {
+            trial.check(op)?;
+            trial.apply(op, session);
+        }
+        for op in ops {
+            self.apply(op, session);
+        }
+        Ok(())
+    }
+}
+
+fn check_size(path: &str, data: &[u8]) -> Result<(), StoreError> {
+    match data.len() > VALUE_SIZE_BYTES_MAX {
+        true => Err(StoreError::TooLarge { path: path.into(), size_bytes: data.len() }),
+        false => Ok(()),
+    }
+}
+
+/// The memory store answers at once; the trait wants a future.
+fn ready<'a, T: Send + 'a>(result: Result<T, StoreError>) -> StoreFuture<'a, T> {
+    Box::pin(std::future::ready(result))
+}
+
+impl MetadataStore for MemoryStore {
+    fn get(&self, path: &str) -> StoreFuture<'_, Node> {
+        ready(self.with_tree(|tree, _| tree.node(path)))
+    }
+
+    fn get_and_watch(&self, path: &str) -> StoreFuture<'_, (Node, Watch)> {
+        ready(self.with_tree(|tree, session| {
+            let node = tree.node(path)?;
+            let (sender, watch) = Watch::new();
+            tree.data_watches.entry(path.into()).or_default().push((session, sender));
+            Ok((node, watch))
+        }))
+    }
+
+    fn exists(&self, path: &str) -> StoreFuture<'_, Option<Stat>> {
+        ready(self.with_tree(|tree, _| Ok(tree.stat(path))))
+    }
+
+    fn exists_and_watch(&self, path: &str) -> StoreFuture<'_, (Option<Stat>, Watch)> {
+        ready(self.with_tree(|tree, session| {
+            let (sender, watch) = Watch::new();
+            tree.data_watches.entry(path.into()).or_default().push((session, sender));
+            Ok((tree.stat(path), watch))
+        }))
+    }
+
+    fn children(&self, path: &str) -> StoreFuture<'_, Vec<String>> {
+        ready(self.with_tree(|tree, _| match tree.exists(path) {
+            true => Ok(tree.children(path)),
+            false => Err(StoreError::NoNode { path: path.into() }),
+        }))
+    }
+
+    fn children_and_watch(&self, path: &str) -> StoreFuture<'_, (Vec<String>, Watch)> {
+        ready(self.with_tree(|tree, session| {
+            if !tree.exists(path) {
+                return Err(StoreError::NoNode { path: path.into() });
+            }
+            let (sender, watch) = Watch::new();
+            tree.child_watches.entry(path.into()).or_default().push((session, sender));
+            Ok((tree.children(path), watch))
+        }))
+    }
+
+    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, String> {
+        let op = Op::Create { path: path.into(), data, mode };
+        ready(self.write(|tree, session| {
+            tree.check(&op)?;
+            Ok(tree.apply(&op, session))
+        }))
+    }
+
+    fn set(&self, path: &str, data: Bytes, expected: Option<Version>) -> StoreFuture<'_, Stat> {
+        let op = Op::Set { path: path.into(), data, expected };
+        ready(self.write(|tree, session| {
+            tree.check(&op)?;
+            tree.apply(&op, session);
+            Ok(tree.stat(path).expect("a node just set exists"))
+        }))
+    }
+
+    fn delete(&self, path: &str, expected: Option<Version>) -> StoreFuture<'_, ()> {
+        let op = Op::Delete { path: path.into(), expected };
+        ready(self.write(|tree, session| {
+            tree.check(&op)?;
+            tree.apply(&op, session);
+            Ok(())
+        }))
+    }
+
+    fn multi(&self, ops: Vec<Op>) -> StoreFuture<'_, ()> {
+        ready(self.write(|tree, session| tree.transact(&ops, session)))
+    }
+
+    fn sync(&self, _path: &str) -> StoreFuture<'_, ()> {
+        ready(self.with_tree(|_, _| Ok(())))
+    }
+
+    fn session(&self) -> watch::Receiver<SessionState> {
+        self.receiver.clone()
+    }
+
+    fn session_credentials(&self) -> Option<SessionCredentials> {
+        match *self.receiver.borrow() {
+            SessionState::Connected(id) | SessionState::Suspended(id) => {
+                Some(SessionCredentials { id, password: Vec::new() })
+            }
+            _ => None,
+        }
+    }
+
+    fn session_timeout(&self) -> Duration {
+        MEMORY_SESSION_TIMEOUT
+    }
+
+    fn close(&self) -> StoreFuture<'_, ()> {
+        let mut tree = self.cluster.tree.lock();
+        let state = self.client.state.send_replace(SessionState::Closed);
+        if let SessionState::Connected(id) | SessionState::Suspended(id) = state {
+            tree.end_session(id);
+            tree.clients.remove(&id);
+        }
+        ready(Ok(()))
+    }
+}

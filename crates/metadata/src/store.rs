@@ -1,0 +1,368 @@
+//! The metadata store: a hierarchical, versioned key-value store with ephemeral nodes and one-time watches.
+//!
+//! The shape is ZooKeeper's, because the BookKeeper layout is written in those terms; other stores are adapted to it
+//! by their drivers. The trait is object safe: everything above it holds an `Arc<dyn MetadataStore>`.
+//!
+//! # Invariants (every driver; checked by [`conformance`](crate::conformance))
+//! 1. A write with an expected version succeeds only when the node still has that version.
+//! 2. [`StoreError::Unreachable`] means that nothing was applied; [`StoreError::ConnectionLoss`] that it may have been.
+//! 3. A [`Watch`] fires at least once for the first change after the read that armed it, and always fires when the
+//!    connection or the session is lost: a caller that re-reads on every event misses nothing.
+//! 4. An ephemeral node belongs to the session under which it was created and goes with it. A store that opens a new
+//!    session after an expiry publishes the new id in [`MetadataStore::session`] before it serves a request under it.
+//! 5. `multi` applies all of its operations or none.
+//!
+//! # Limits     a node's value: [`VALUE_SIZE_BYTES_MAX`]; requests waiting for the store: bounded by each driver
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{oneshot, watch};
+
+/// Largest value of one node (ZooKeeper's `jute.maxbuffer` default of 1 MiB, minus room for the path and headers).
+pub const VALUE_SIZE_BYTES_MAX: usize = (1 << 20) - 4096;
+
+/// What every store operation returns.
+pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// How often a node's value was set since its creation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Version(pub i32);
+
+/// The identity of a session. Never 0.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(pub i64);
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+impl fmt::Debug for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SessionId({:#x})", self.0)
+    }
+}
+
+/// What the store knows about a node besides its value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stat {
+    /// Version of the value.
+    pub version: Version,
+    /// The session that owns the node, when it is ephemeral.
+    pub owner: Option<SessionId>,
+    /// Creation time in milliseconds since the epoch, by the store's clock.
+    pub created_ms: i64,
+    /// Number of children.
+    pub children_count: u32,
+}
+
+/// A node's value together with what the store knows about it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Node {
+    /// The value.
+    pub data: Bytes,
+    /// Version, owner and times.
+    pub stat: Stat,
+}
+
+/// How long a node lives and how it gets its name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CreateMode {
+    /// Until it is deleted.
+    Persistent,
+    /// Until it is deleted or the session that created it ends.
+    Ephemeral,
+    /// Persistent, with a ten-digit counter of the parent appended to the path.
+    PersistentSequential,
+    /// Ephemeral, with a ten-digit counter of the parent appended to the path.
+    EphemeralSequential,
+}
+
+/// One step of [`MetadataStore::multi`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Op {
+    /// Create a node. Sequential modes are allowed, but the name that was given is not reported.
+    Create {
+        /// Path of the node.
+        path: String,
+        /// Its value.
+        data: Bytes,
+        /// Its life time.
+        mode: CreateMode,
+    },
+    /// Replace a value.
+    Set {
+        /// Path of the node.
+        path: String,
+        /// The new value.
+        data: Bytes,
+        /// The version it must have; `None` accepts any.
+        expected: Option<Version>,
+    },
+    /// Delete a node.
+    Delete {
+        /// Path of the node.
+        path: String,
+        /// The version it must have; `None` accepts any.
+        expected: Option<Version>,
+    },
+    /// Fail unless the node has this version.
+    Check {
+        /// Path of the node.
+        path: String,
+        /// The version it must have.
+        expected: Version,
+    },
+}
+
+/// Why a watch fired.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WatchEvent {
+    /// The node was created.
+    Created,
+    /// The node was deleted.
+    Deleted,
+    /// The node's value was set.
+    DataChanged,
+    /// A child was created or deleted.
+    ChildrenChanged,
+    /// The connection was lost: anything may have changed, read again.
+    Lost,
+}
+
+/// A one-time watch, armed by the read that returned it. Dropping it disarms it.
+#[derive(Debug)]
+pub struct Watch(oneshot::Receiver<WatchEvent>);
+
+impl Watch {
+    /// A watch and the end that fires it. Dropping that end fires [`WatchEvent::Lost`].
+    pub(crate) fn new() -> (oneshot::Sender<WatchEvent>, Watch) {
+        let (sender, receiver) = oneshot::channel();
+        (sender, Watch(receiver))
+    }
+
+    /// Waits for the first change. A dropped wait disarms the watch.
+    pub async fn changed(self) -> WatchEvent {
+        self.0.await.unwrap_or(WatchEvent::Lost)
+    }
+}
+
+/// Where the session with the store stands. Published in a `watch` channel: states may be skipped, the last is current.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SessionState {
+    /// No session yet, or a new one is being opened after an expiry.
+    Connecting,
+    /// Connected under this session.
+    Connected(SessionId),
+    /// The connection is lost; the session and its ephemeral nodes may live on or be expired.
+    Suspended(SessionId),
+    /// The store said that this session is gone, and with it its ephemeral nodes. A new one is being opened.
+    Expired(SessionId),
+    /// The store refuses these credentials; no further attempt is made.
+    AuthFailed,
+    /// Closed by [`MetadataStore::close`]; nothing more happens.
+    Closed,
+}
+
+/// What a later process needs to go on under the same session.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SessionCredentials {
+    /// The session.
+    pub id: SessionId,
+    /// The secret that proves ownership. Never printed.
+    pub password: Vec<u8>,
+}
+
+impl fmt::Debug for SessionCredentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SessionCredentials").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+const CREDENTIALS_HEADER: &str = "bindery-session 1";
+const CREDENTIALS_PASSWORD_SIZE_BYTES_MAX: usize = 1024;
+
+impl SessionCredentials {
+    /// The text to keep in a file (mode 0600: it lets its reader take over the session).
+    pub fn to_text(&self) -> String {
+        let mut text = format!("{CREDENTIALS_HEADER}\n{:016x}\n", self.id.0);
+        for byte in &self.password {
+            text.push_str(&format!("{byte:02x}"));
+        }
+        text.push('\n');
+        text
+    }
+
+    /// Reads what [`to_text`](Self::to_text) wrote. `None` for anything else: the caller then opens a new session.
+    pub fn from_text(text: &str) -> Option<SessionCredentials> {
+        let mut lines = text.lines();
+        if lines.next()? != CREDENTIALS_HEADER {
+            return None;
+        }
+        let id = i64::from_ne_bytes(u64::from_str_radix(lines.next()?, 16).ok()?.to_ne_bytes());
+        let hex = lines.next()?.as_bytes();
+        if id == 0 || hex.len() % 2 != 0 || hex.len() > 2 * CREDENTIALS_PASSWORD_SIZE_BYTES_MAX {
+            return None;
+        }
+        let digit = |b: u8| (b as char).to_digit(16);
+        let password = hex
+            .chunks_exact(2)
+            .map(|pair| Some((digit(pair[0])? * 16 + digit(pair[1])?) as u8))
+            .collect::<Option<Vec<u8>>>()?;
+        Some(SessionCredentials { id: SessionId(id), password })
+    }
+}
+
+/// Why a store operation failed; each variant answers what the caller can do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// The node is not there.
+    #[error("{path} does not exist in the metadata store")]
+    NoNode {
+        /// The path asked for.
+        path: String,
+    },
+    /// The node is already there.
+    #[error("{path} already exists in the metadata store")]
+    NodeExists {
+        /// The path to be created.
+        path: String,
+    },
+    /// Somebody else changed the node: read it again and decide anew.
+    #[error("{path} was changed by somebody else")]
+    BadVersion {
+        /// The path to be changed.
+        path: String,
+    },
+    /// The node still has children.
+    #[error("{path} still has children")]
+    NotEmpty {
+        /// The path to be deleted.
+        path: String,
+    },
+    /// An ephemeral node cannot have children.
+    #[error("the parent of {path} is ephemeral and cannot have children")]
+    NoChildrenForEphemerals {
+        /// The path to be created.
+        path: String,
+    },
+    /// The connection broke after the request was sent: it may or may not have been applied. Read before repeating.
+    #[error("lost the connection to the metadata store: the outcome of the request is unknown")]
+    ConnectionLoss,
+    /// No server could be reached and nothing was sent: repeating is safe.
+    #[error("no metadata server of {servers} could be reached within {waited:?}")]
+    Unreachable {
+        /// The servers tried.
+        servers: String,
+        /// For how long.
+        waited: Duration,
+    },
+    /// The session ended while the request was in flight; ephemeral nodes are gone. A new session is being opened.
+    #[error("the session with the metadata store expired")]
+    SessionExpired,
+    /// The store refuses our credentials, or this path is not ours to use.
+    #[error("the metadata store refuses access to {path}: check its access rights (ACL)")]
+    NoAuth {
+        /// The path.
+        path: String,
+    },
+    /// The store refuses the session's credentials; it is not tried again.
+    #[error("the metadata store refuses our credentials")]
+    AuthFailed,
+    /// The store was closed by this process.
+    #[error("the metadata store was closed")]
+    Closed,
+    /// More than the store takes; nothing was sent.
+    #[error("{path}: a value of {size_bytes} bytes is above the limit of {VALUE_SIZE_BYTES_MAX}")]
+    TooLarge {
+        /// The path.
+        path: String,
+        /// Size of the refused value.
+        size_bytes: usize,
+    },
+    /// The driver or the server does not know this operation.
+    #[error("the metadata store does not support {0}")]
+    Unsupported(&'static str),
+    /// The server answered something that is not its protocol, or an error code we do not know: a bug or a wrong port.
+    #[error("the metadata server answered something unexpected: {0}")]
+    Protocol(String),
+}
+
+impl StoreError {
+    /// True when the same request may succeed later without anybody acting.
+    pub fn is_transient(&self) -> bool {
+        matches!(
+            self,
+            StoreError::ConnectionLoss | StoreError::Unreachable { .. } | StoreError::SessionExpired
+        )
+    }
+}
+
+/// A hierarchical, versioned key-value store. Paths are absolute, `/`-separated, without a trailing slash.
+pub trait MetadataStore: Send + Sync + 'static {
+    /// Reads a node.
+    fn get(&self, path: &str) -> StoreFuture<'_, Node>;
+
+    /// Reads a node and arms a watch for its next change or deletion. Nothing is armed when the read fails.
+    fn get_and_watch(&self, path: &str) -> StoreFuture<'_, (Node, Watch)>;
+
+    /// What is known of a node, `None` when it does not exist.
+    fn exists(&self, path: &str) -> StoreFuture<'_, Option<Stat>>;
+
+    /// As [`exists`](Self::exists), and arms a watch for creation, change or deletion.
+    fn exists_and_watch(&self, path: &str) -> StoreFuture<'_, (Option<Stat>, Watch)>;
+
+    /// Names (not paths) of a node's children, sorted.
+    fn children(&self, path: &str) -> StoreFuture<'_, Vec<String>>;
+
+    /// As [`children`](Self::children), and arms a watch for children created or deleted, or the node's deletion.
+    fn children_and_watch(&self, path: &str) -> StoreFuture<'_, (Vec<String>, Watch)>;
+
+    /// Creates a node below an existing parent and returns its path, which a sequential mode lengthens.
+    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, String>;
+
+    /// Replaces a node's value; `expected` = `None` accepts any version.
+    fn set(&self, path: &str, data: Bytes, expected: Option<Version>) -> StoreFuture<'_, Stat>;
+
+    /// Deletes a node without children; `expected` = `None` accepts any version.
+    fn delete(&self, path: &str, expected: Option<Version>) -> StoreFuture<'_, ()>;
+
+    /// Applies all of `ops` or none; the error is the one of the first operation that failed.
+    fn multi(&self, ops: Vec<Op>) -> StoreFuture<'_, ()>;
+
+    /// Returns once reads see every write that any client completed before this call.
+    fn sync(&self, path: &str) -> StoreFuture<'_, ()>;
+
+    /// The state of the session, now and as it changes.
+    fn session(&self) -> watch::Receiver<SessionState>;
+
+    /// Credentials of the current session; `None` when there is none or the driver's sessions cannot be resumed.
+    fn session_credentials(&self) -> Option<SessionCredentials>;
+
+    /// The session timeout agreed with the store (the one asked for, before the first connection).
+    fn session_timeout(&self) -> Duration;
+
+    /// Ends the session: its ephemeral nodes go at once. Later requests fail with [`StoreError::Closed`].
+    fn close(&self) -> StoreFuture<'_, ()>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_survive_their_text_and_never_print_the_password() {
+        let credentials = SessionCredentials { id: SessionId(-5), password: vec![0, 1, 0xab, 0xff] };
+        assert_eq!(SessionCredentials::from_text(&credentials.to_text()), Some(credentials.clone()));
+        assert!(!format!("{credentials:?}").contains("ab"));
+        for bad in
+            ["", "bindery-session 2\n1\nab", "bindery-session 1\n0\nab", "bindery-session 1\n1\nabc", "x\ny"]
+        {
+            assert_eq!(SessionCredentials::from_text(bad), None, "{bad:?}");
+        }
+    }
+}

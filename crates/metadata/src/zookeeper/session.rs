@@ -1,0 +1,520 @@
+//! One ZooKeeper session: the task that owns the socket, the requests in flight and the armed watches.
+//!
+//! # Data flow
+//! ```text
+//! request -> queue (bounded) -> xid, write -> in flight -> reply, in order -> answer
+//!                                              notification -> watches of that path fire
+//! ```
+//!
+//! # Invariants
+//! 1. Requests are answered in the order they were written; an answer out of order ends the connection.
+//! 2. When a connection ends, everything in flight fails with `ConnectionLoss` and all watches fire `Lost`:
+//!    the server forgets a connection's watches, and re-reading is always right.
+//! 3. The state channel shows a new session before any request is sent under it.
+//! 4. A request that waited longer than the session timeout without a server fails with `Unreachable`; it was not sent.
+//!
+//! # Limits     `REQUESTS_QUEUED_MAX` waiting, `REQUESTS_IN_FLIGHT_MAX` written and not yet answered
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep_until, timeout};
+use tracing::{debug, info, warn};
+
+use super::wire;
+use crate::store::{SessionCredentials, SessionId, SessionState, StoreError, Watch, WatchEvent};
+
+/// Requests waiting to be written; more wait in their callers.
+pub(super) const REQUESTS_QUEUED_MAX: usize = 256;
+/// Requests written and not yet answered (ZooKeeper throttles a server at 1000 over all clients).
+const REQUESTS_IN_FLIGHT_MAX: usize = 256;
+/// Pause after all servers were tried once, growing to the maximum.
+const RETRY_PAUSE_MIN: Duration = Duration::from_millis(50);
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// A replica that accepts and stays silent must not use up the session timeout alone.
+const CONNECT_WAIT_MIN: Duration = Duration::from_millis(500);
+/// Dead watches are swept when the table has doubled since the last sweep, at the earliest at this size.
+const WATCHES_SWEEP_MIN: usize = 256;
+/// Most that is set aside for a reply before its bytes arrive.
+const READ_RESERVE_MAX: usize = 256 << 10;
+
+/// Which changes of a path a watch is for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum WatchKind {
+    /// The value, creation, deletion.
+    Data,
+    /// The children, deletion.
+    Children,
+}
+
+/// What comes back for a request: error code, record, and the watch that was armed.
+pub(super) type Reply = Result<(i32, Bytes, Option<Watch>), StoreError>;
+
+/// A request on its way to the server.
+pub(super) struct Request {
+    pub opcode: i32,
+    pub body: BytesMut,
+    pub watch: Option<(WatchKind, String)>,
+    pub reply: oneshot::Sender<Reply>,
+    pub deadline: Instant,
+}
+
+struct InFlight {
+    xid: i32,
+    opcode: i32,
+    watch: Option<(WatchKind, String)>,
+    reply: oneshot::Sender<Reply>,
+}
+
+/// What the task and the store that owns it share.
+pub(super) struct Shared {
+    pub state: watch::Sender<SessionState>,
+    pub identity: parking_lot::Mutex<Identity>,
+}
+
+/// The current session's credentials and agreed timeout.
+pub(super) struct Identity {
+    pub credentials: Option<SessionCredentials>,
+    pub timeout: Duration,
+}
+
+/// The task. `run` returns when the store is closed or dropped.
+pub(super) struct Session {
+    servers: Vec<String>,
+    /// Asked for at each new session; the server may grant another.
+    timeout_wanted: Duration,
+    shared: Arc<Shared>,
+    requests: mpsc::Receiver<Request>,
+    /// Requests taken from the queue while there was no connection; at most `REQUESTS_QUEUED_MAX`.
+    waiting: VecDeque<Request>,
+    last_zxid: i64,
+    next_xid: i32,
+    watches: BTreeMap<(String, WatchKind), Vec<oneshot::Sender<WatchEvent>>>,
+    watches_sweep_at: usize,
+}
+
+struct Connection {
+    reader: OwnedReadHalf,
+    writer: OwnedWriteHalf,
+    /// Received and not yet taken apart.
+    buffer: BytesMut,
+}
+
+/// How a connection, or the attempt at one, ended.
+enum End {
+    /// Try again, with the same session.
+    Lost(StoreError),
+    /// The server no longer knows the session.
+    Expired,
+    /// The credentials are refused.
+    AuthFailed,
+    /// The session was closed on request, or the store was dropped.
+    Closed,
+}
+
+impl From<StoreError> for End {
+    fn from(error: StoreError) -> End {
+        match error {
+            StoreError::SessionExpired => End::Expired,
+            StoreError::AuthFailed => End::AuthFailed,
+            other => End::Lost(other),
+        }
+    }
+}
+
+fn lost(why: impl std::fmt::Display) -> End {
+    debug!(%why, "metadata connection");
+    End::Lost(StoreError::ConnectionLoss)
+}
+
+impl Session {
+    pub(super) fn new(
+        servers: Vec<String>,
+        timeout_wanted: Duration,
+        shared: Arc<Shared>,
+        requests: mpsc::Receiver<Request>,
+    ) -> Session {
+        assert!(!servers.is_empty(), "a URI names at least one server");
+        Session {
+            servers,
+            timeout_wanted,
+            shared,
+            requests,
+            waiting: VecDeque::new(),
+            last_zxid: 0,
+            next_xid: 1,
+            watches: BTreeMap::new(),
+            watches_sweep_at: WATCHES_SWEEP_MIN,
+        }
+    }
+
+    pub(super) async fn run(mut self) {
+        let final_state = loop {
+            let end = match self.connect().await {
+                Ok(connection) => self.serve(connection).await,
+                Err(end) => end,
+            };
+            self.lose_watches();
+            let id = self.session_id();
+            match end {
+                End::Lost(why) => {
+                    if let Some(id) = id {
+                        info!(session = %id, %why, "lost the connection to the metadata store");
+                        self.publish(SessionState::Suspended(id));
+                    }
+                }
+                End::Expired => {
+                    self.shared.identity.lock().credentials = None;
+                    if let Some(id) = id {
+                        warn!(session = %id, "the metadata store no longer knows our session; opening a new one");
+                        self.publish(SessionState::Expired(id));
+                    }
+                    // They were meant for the session that is gone, and were not sent.
+                    for request in self.waiting.drain(..) {
+                        let _ = request.reply.send(Err(StoreError::SessionExpired));
+                    }
+                }
+                End::AuthFailed => break SessionState::AuthFailed,
+                End::Closed => break SessionState::Closed,
+            }
+        };
+        // Published before the queue closes, so that a caller who finds it closed can read why.
+        self.publish(final_state);
+        self.requests.close();
+        while let Some(request) = self.next_request().await {
+            let _ = request.reply.send(Err(match final_state {
+                SessionState::AuthFailed => StoreError::AuthFailed,
+                _ => StoreError::Closed,
+            }));
+        }
+    }
+
+    fn session_id(&self) -> Option<SessionId> {
+        self.shared.identity.lock().credentials.as_ref().map(|credentials| credentials.id)
+    }
+
+    fn publish(&self, state: SessionState) {
+        self.shared.state.send_if_modified(|current| std::mem::replace(current, state) != state);
+    }
+
+    fn lose_watches(&mut self) {
+        for sender in std::mem::take(&mut self.watches).into_values().flatten() {
+            let _ = sender.send(WatchEvent::Lost);
+        }
+    }
+
+    /// The next request in order. `None` once the store was dropped. Cancellation safe, as `recv` is.
+    async fn next_request(&mut self) -> Option<Request> {
+        match self.waiting.pop_front() {
+            Some(request) => Some(request),
+            None => self.requests.recv().await,
+        }
+    }
+
+    /// Tries the servers in turn until one accepts the session.
+    async fn connect(&mut self) -> Result<Connection, End> {
+        let mut pause = RETRY_PAUSE_MIN;
+        loop {
+            for server in self.servers.clone() {
+                let (frame, agreed) = self.connect_request();
+                let share = u32::try_from(self.servers.len() + 1).unwrap_or(u32::MAX);
+                let wait = (agreed / share).max(CONNECT_WAIT_MIN);
+                let handshake = handshake(server.clone(), frame);
+                tokio::pin!(handshake);
+                // Dropping the handshake drops its socket; the server keeps a session it may have opened until that
+                // session times out, which harms nobody.
+                let answer = tokio::select! {
+                    answer = timeout(wait, &mut handshake) => answer,
+                    end = self.collect_requests(None) => return Err(end),
+                };
+                match answer {
+                    Ok(Ok((connection, response))) => {
+                        self.adopt(response)?;
+                        info!(server, session = %self.session_id().map(|id| id.to_string()).unwrap_or_default(),
+                            "connected to the metadata store");
+                        return Ok(connection);
+                    }
+                    Ok(Err(why)) => debug!(server, why, "no session with this metadata server"),
+                    Err(_) => debug!(server, ?wait, "no answer from this metadata server"),
+                }
+            }
+            match self.collect_requests(Some(Instant::now() + pause)).await {
+                End::Lost(_) => {}
+                end => return Err(end),
+            }
+            pause = (pause * 2).min(RETRY_PAUSE_MAX);
+        }
+    }
+
+    /// The connect request for the current session, or for a new one, and the timeout it counts on.
+    fn connect_request(&self) -> (BytesMut, Duration) {
+        let identity = self.shared.identity.lock();
+        let new = ([0u8; 16].to_vec(), 0);
+        let (password, session_id) = match &identity.credentials {
+            Some(credentials) => (credentials.password.clone(), credentials.id.0),
+            None => new,
+        };
+        let timeout_ms = i32::try_from(self.timeout_wanted.as_millis()).unwrap_or(i32::MAX);
+        let request =
+            wire::ConnectRequest { last_zxid: self.last_zxid, timeout_ms, session_id, password: &password };
+        (request.frame(), identity.timeout)
+    }
+
+    /// Takes over what the server answered. Publishes the session before anything is sent under it (invariant 3).
+    fn adopt(&mut self, response: wire::ConnectResponse) -> Result<(), End> {
+        let id = {
+            let mut identity = self.shared.identity.lock();
+            if response.timeout_ms <= 0 || response.session_id == 0 {
+                return match identity.credentials {
+                    Some(_) => Err(End::Expired),
+                    None => Err(lost("the server refused to open a session")),
+                };
+            }
+            let id = SessionId(response.session_id);
+            identity.timeout = Duration::from_millis(u64::from(response.timeout_ms.unsigned_abs()));
+            identity.credentials = Some(SessionCredentials { id, password: response.password.to_vec() });
+            id
+        };
+        self.publish(SessionState::Connected(id));
+        Ok(())
+    }
+
+    /// While there is no connection: takes requests in and fails the overdue ones (invariant 4). Returns
+    /// `End::Lost` at `until`, `End::Closed` when the store was closed or dropped. Cancellation safe.
+    async fn collect_requests(&mut self, until: Option<Instant>) -> End {
+        loop {
+            let now = Instant::now();
+            if until.is_some_and(|until| until <= now) {
+                return End::Lost(StoreError::ConnectionLoss);
+            }
+            self.fail_overdue(now);
+            let wake = self.waiting.iter().map(|request| request.deadline).chain(until).min();
+            tokio::select! {
+                request = self.requests.recv(), if self.waiting.len() < REQUESTS_QUEUED_MAX => match request {
+                    None => return End::Closed,
+                    Some(request) if request.opcode == wire::OP_CLOSE_SESSION => {
+                        // Without a connection the session ends by its timeout.
+                        let _ = request.reply.send(Ok((wire::OK, Bytes::new(), None)));
+                        return End::Closed;
+                    }
+                    Some(request) => self.waiting.push_back(request),
+                },
+                () = sleep_until(wake.unwrap_or(now)), if wake.is_some() => {}
+            }
+        }
+    }
+
+    fn fail_overdue(&mut self, now: Instant) {
+        if !self.waiting.iter().any(|request| request.deadline <= now) {
+            return;
+        }
+        let waited = self.shared.identity.lock().timeout;
+        for request in std::mem::take(&mut self.waiting) {
+            if request.deadline > now {
+                self.waiting.push_back(request);
+                continue;
+            }
+            let servers = self.servers.join(", ");
+            let _ = request.reply.send(Err(StoreError::Unreachable { servers, waited }));
+        }
+    }
+
+    async fn serve(&mut self, mut connection: Connection) -> End {
+        let mut in_flight = VecDeque::new();
+        let mut end = match self.exchange(&mut connection, &mut in_flight).await {
+            Ok(never) => match never {},
+            Err(end) => end,
+        };
+        let closing = in_flight.iter().any(|request: &InFlight| request.opcode == wire::OP_CLOSE_SESSION);
+        if closing && matches!(end, End::Lost(_)) {
+            end = End::Closed;
+        }
+        for request in in_flight {
+            let _ = request.reply.send(match end {
+                End::Expired => Err(StoreError::SessionExpired),
+                End::AuthFailed => Err(StoreError::AuthFailed),
+                End::Closed if request.opcode == wire::OP_CLOSE_SESSION => Ok((wire::OK, Bytes::new(), None)),
+                End::Lost(_) | End::Closed => Err(StoreError::ConnectionLoss),
+            });
+        }
+        end
+    }
+
+    /// Moves requests, replies, notifications and pings until the connection ends.
+    async fn exchange(
+        &mut self,
+        connection: &mut Connection,
+        in_flight: &mut VecDeque<InFlight>,
+    ) -> Result<std::convert::Infallible, End> {
+        let agreed = self.shared.identity.lock().timeout;
+        let (ping_after, silence_max) = (agreed / 3, agreed * 2 / 3);
+        let (mut last_sent, mut last_heard) = (Instant::now(), Instant::now());
+        loop {
+            while let Some(frame) = take_frame(&mut connection.buffer)? {
+                self.on_frame(frame, in_flight)?;
+            }
+            let Connection { reader, writer, buffer } = connection;
+            let wake = (last_sent + ping_after).min(last_heard + silence_max);
+            tokio::select! {
+                read = reader.read_buf(buffer) => {
+                    match read {
+                        Ok(0) => return Err(lost("closed by the server")),
+                        Ok(_) => last_heard = Instant::now(),
+                        Err(error) => return Err(lost(error)),
+                    }
+                }
+                request = self.next_request(), if in_flight.len() < REQUESTS_IN_FLIGHT_MAX => {
+                    let Some(request) = request else { return Err(End::Closed) };
+                    let frame = self.begin(request, in_flight);
+                    write(writer, &frame, silence_max).await?;
+                    last_sent = Instant::now();
+                }
+                () = sleep_until(wake) => {
+                    let now = Instant::now();
+                    if now >= last_heard + silence_max {
+                        return Err(lost("silent server"));
+                    }
+                    if now >= last_sent + ping_after {
+                        let mut ping = wire::begin_frame(wire::XID_PING, wire::OP_PING);
+                        wire::finish_frame(&mut ping);
+                        write(writer, &ping, silence_max).await?;
+                        last_sent = Instant::now();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Numbers a request and notes it as in flight: from here on its outcome is unknown until the reply.
+    fn begin(&mut self, request: Request, in_flight: &mut VecDeque<InFlight>) -> BytesMut {
+        let xid = self.next_xid;
+        self.next_xid = if xid == i32::MAX { 1 } else { xid + 1 };
+        let mut frame = wire::begin_frame(xid, request.opcode);
+        frame.extend_from_slice(&request.body);
+        wire::finish_frame(&mut frame);
+        let Request { opcode, watch, reply, .. } = request;
+        in_flight.push_back(InFlight { xid, opcode, watch, reply });
+        frame
+    }
+
+    fn on_frame(&mut self, mut frame: Bytes, in_flight: &mut VecDeque<InFlight>) -> Result<(), End> {
+        let header = wire::ReplyHeader::parse(&mut frame).map_err(StoreError::from)?;
+        match header.xid {
+            wire::XID_NOTIFICATION => return self.on_notification(frame),
+            wire::XID_PING => return Ok(()),
+            _ => {}
+        }
+        let expected = in_flight.front().map(|request| request.xid);
+        if expected != Some(header.xid) {
+            let text = format!("reply {} while {expected:?} was due", header.xid);
+            return Err(End::Lost(StoreError::Protocol(text)));
+        }
+        self.last_zxid = self.last_zxid.max(header.zxid);
+        match wire::error_of(header.error, "") {
+            StoreError::SessionExpired => return Err(End::Expired),
+            StoreError::AuthFailed => return Err(End::AuthFailed),
+            _ => {}
+        }
+        let request = in_flight.pop_front().expect("its xid was just compared");
+        let armed = match request.watch {
+            Some((kind, path)) if leaves_watch(request.opcode, header.error) => Some(self.arm(path, kind)),
+            _ => None,
+        };
+        let _ = request.reply.send(Ok((header.error, frame, armed)));
+        match request.opcode {
+            wire::OP_CLOSE_SESSION => Err(End::Closed),
+            _ => Ok(()),
+        }
+    }
+
+    fn on_notification(&mut self, mut frame: Bytes) -> Result<(), End> {
+        let kind = wire::get_i32(&mut frame).map_err(StoreError::from)?;
+        let _state = wire::get_i32(&mut frame).map_err(StoreError::from)?;
+        let path = wire::get_string(&mut frame)?;
+        let (event, kinds): (WatchEvent, &[WatchKind]) = match kind {
+            1 => (WatchEvent::Created, &[WatchKind::Data]),
+            2 => (WatchEvent::Deleted, &[WatchKind::Data, WatchKind::Children]),
+            3 => (WatchEvent::DataChanged, &[WatchKind::Data]),
+            4 => (WatchEvent::ChildrenChanged, &[WatchKind::Children]),
+            other => return Err(End::Lost(StoreError::Protocol(format!("notification of type {other}")))),
+        };
+        for kind in kinds {
+            for sender in self.watches.remove(&(path.clone(), *kind)).into_iter().flatten() {
+                let _ = sender.send(event);
+            }
+        }
+        Ok(())
+    }
+
+    fn arm(&mut self, path: String, kind: WatchKind) -> Watch {
+        let (sender, watch) = Watch::new();
+        let senders = self.watches.entry((path, kind)).or_default();
+        senders.retain(|sender| !sender.is_closed());
+        senders.push(sender);
+        if self.watches.len() > self.watches_sweep_at {
+            self.watches.retain(|_, senders| {
+                senders.retain(|sender| !sender.is_closed());
+                !senders.is_empty()
+            });
+            self.watches_sweep_at = (2 * self.watches.len()).max(WATCHES_SWEEP_MIN);
+        }
+        watch
+    }
+}
+
+/// A failed read arms nothing, except that "no such node" is what an existence watch waits on.
+fn leaves_watch(opcode: i32, error: i32) -> bool {
+    error == wire::OK || (opcode == wire::OP_EXISTS && error == wire::ERR_NO_NODE)
+}
+
+async fn write(writer: &mut OwnedWriteHalf, frame: &[u8], wait: Duration) -> Result<(), End> {
+    match timeout(wait, writer.write_all(frame)).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(lost(error)),
+        Err(_) => Err(lost("the server takes nothing")),
+    }
+}
+
+/// The next whole frame, if it has arrived. Refuses a length above the limit before anything is allocated for it.
+fn take_frame(buffer: &mut BytesMut) -> Result<Option<Bytes>, StoreError> {
+    let Some(prefix) = buffer.first_chunk::<4>() else { return Ok(None) };
+    let size = u32::from_be_bytes(*prefix) as usize;
+    if size > wire::FRAME_SIZE_BYTES_MAX {
+        return Err(StoreError::Protocol(format!("a reply of {size} bytes (is this a ZooKeeper server?)")));
+    }
+    if buffer.len() < 4 + size {
+        // At most what the limit allows, and only once the length is known to be within it.
+        buffer.reserve((4 + size - buffer.len()).min(READ_RESERVE_MAX));
+        return Ok(None);
+    }
+    let mut frame = buffer.split_to(4 + size);
+    let _ = frame.split_to(4);
+    Ok(Some(frame.freeze()))
+}
+
+/// Opens a connection and exchanges the first messages. The error is text for the debug log.
+async fn handshake(server: String, request: BytesMut) -> Result<(Connection, wire::ConnectResponse), String> {
+    let stream = TcpStream::connect(&server).await.map_err(|error| error.to_string())?;
+    stream.set_nodelay(true).map_err(|error| error.to_string())?;
+    let (reader, mut writer) = stream.into_split();
+    writer.write_all(&request).await.map_err(|error| error.to_string())?;
+    let mut connection = Connection { reader, writer, buffer: BytesMut::with_capacity(4096) };
+    loop {
+        if let Some(frame) = take_frame(&mut connection.buffer).map_err(|error| error.to_string())? {
+            let response = wire::ConnectResponse::parse(frame).map_err(|error| error.to_string())?;
+            return Ok((connection, response));
+        }
+        match connection.reader.read_buf(&mut connection.buffer).await {
+            // What a server does that is not serving, or whose state is behind what we have seen.
+            Ok(0) => return Err("closed by the server before it answered".into()),
+            Ok(_) => {}
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+}
