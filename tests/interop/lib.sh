@@ -1,0 +1,69 @@
+# sourced by the scripts beside it: one scratch folder, servers that end with the script, ports that nothing else uses
+interop=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+repo=$(cd "$interop/../.." && pwd)
+peer=$interop/peer
+. "$peer/common.sh"
+export BINDERY=${BINDERY:-${CARGO_TARGET_DIR:-$repo/target}/release/bindery}
+# Ports are looked for from here on; each script run takes its own hundred. Below the range of outgoing connections.
+PORT_BASE=${INTEROP_PORT_BASE:-$((20000 + ($$ % 110) * 100))}
+next_port=$PORT_BASE
+started=()
+
+make_scratch() { # name: makes $scratch, removed at the end unless the script fails or KEEP is set
+  mkdir -p "${INTEROP_DIR:-$repo/.interop}" || die "cannot make ${INTEROP_DIR:-$repo/.interop}"
+  scratch=$(mktemp -d "${INTEROP_DIR:-$repo/.interop}/$1.XXXXXX") || exit 1
+  trap 'finish $?' EXIT
+  trap 'exit 130' INT TERM
+}
+
+finish() { # exit code: ends every server of this script, whatever happened
+  trap - EXIT INT TERM
+  local d pid
+  for d in ${started[@]+"${started[@]}"}; do
+    [ -f "$d/pid" ] && pid=$(cat "$d/pid") && is_ours "$pid" "$d" && kill -9 "$pid" 2>/dev/null
+  done
+  for pid in $(jobs -p); do kill "$pid" 2>/dev/null; done
+  wait 2>/dev/null
+  if [ "$1" = 0 ] && [ -z "${KEEP:-}" ]; then rm -rf "$scratch"; else echo "kept: $scratch" >&2; fi
+  exit "$1"
+}
+
+take_port() { # sets $port to a free port
+  port=$(free_port $next_port)
+  next_port=$((port + 1))
+}
+
+need_jars() { # versions...
+  local v
+  for v in "$@"; do
+    [ -f "$peer/target/jars-$v/peer-harness-1.jar" ] || die "no jars of $v; run: (cd tests/interop/peer && mvn -q -B package -Dbookkeeper.version=$v)"
+  done
+}
+
+need_bindery() { [ -x "$BINDERY" ] || die "no binary at $BINDERY; run: cargo build --release"; }
+
+start_zk() { # further options: sets $zk
+  take_port
+  zk=127.0.0.1:$port
+  started+=("$scratch/zk")
+  BK_VERSION=4.18.0 "$peer/start-zookeeper" --data "$scratch/zk" --port "$port" "$@" >"$scratch/zk.out" 2>&1 ||
+    { cat "$scratch/zk.out" >&2; exit 1; }
+}
+
+start_java() { # name, further options of start-java-bookie: sets $bookie (host:port) and $admin
+  local name=$1 p; shift
+  take_port; p=$port; take_port; admin=127.0.0.1:$port
+  bookie=127.0.0.1:$p
+  started+=("$scratch/$name")
+  "$peer/start-java-bookie" --data "$scratch/$name" --zk "$zk" --port "$p" --metrics-port "$port" --heap "${JAVA_HEAP:-512m}" \
+    --direct "${JAVA_DIRECT:-1g}" "$@" >"$scratch/$name.out" 2>&1 || { cat "$scratch/$name.out" >&2; exit 1; }
+}
+
+start_bindery() { # name, further options of start-bindery-bookie: sets $bookie and $admin
+  local name=$1 p; shift
+  take_port; p=$port; take_port; admin=127.0.0.1:$port
+  bookie=127.0.0.1:$p
+  started+=("$scratch/$name")
+  "$peer/start-bindery-bookie" --data "$scratch/$name" --zk "$zk" --port "$p" --admin-port "$port" "$@" \
+    >"$scratch/$name.out" 2>&1 || { cat "$scratch/$name.out" >&2; exit 1; }
+}
