@@ -1,1 +1,46 @@
-//! The bookie's state machine over journal and storage
+//! The bookie's state machine over journal and storage.
+//!
+//! # Data flow
+//! ```text
+//! request -> Engine -> Shard (under its lock: check, place in the open journal chunk, index)
+//!                        |                                         sink, waiters
+//!                        v                                              ^
+//!            Journaling: cut -> one write and sync -> finish -----------+
+//!                                                       |
+//!                                                       v
+//!            Flushing: frozen write caches -> entry log per directory -> commit with the mark -> journal files free
+//! restart:   Machine::open: directories -> replay behind their marks -> flush -> ready
+//! ```
+//!
+//! The cores do no I/O of their own, read no clock and spawn nothing; [`Machine`] is stepped by the threads of
+//! [`threads`] in the binary and by the scheduler in the simulator.
+//!
+//! Invariants and limits stand with the part that keeps them: `shard`, `machine`, `open`, `write_cache`, `lagging`.
+//!
+//! # Not here
+//! Sockets, protocols and metadata (server); when a ledger no longer exists (an answer the server gives).
+
+mod api;
+mod config;
+mod engine;
+mod lagging;
+mod ledger;
+mod lookup;
+mod machine;
+mod open;
+mod shard;
+mod signal;
+mod stats;
+pub mod threads;
+mod write_cache;
+
+pub use api::{
+    Add, AddDone, AddSink, DurablePoint, EntryRef, EntryRun, Lookup, Origin, Poll, PollId, Refusal, Waiter,
+};
+pub use config::{ConfigFaults, EngineConfig};
+pub use engine::{Engine, Status};
+pub use lookup::DiskRead;
+pub use machine::{Completions, FlushError, Flushing, FreezeTicket, InFlight, Journaling};
+pub use open::{Machine, OpenError};
+pub use stats::EngineStats;
+pub use threads::{EngineThreads, StopError};

@@ -1,0 +1,136 @@
+//! How an engine is laid out and bounded.
+
+use bindery_io::canary::Canaries;
+use bindery_journal::record::HEADER_SIZE_BYTES;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Settings of an engine. See [`EngineConfig::default`] for the values.
+#[derive(Debug, Clone)]
+pub struct EngineConfig {
+    /// Directory of the journal files (`journalDirectories`).
+    pub journal_dir: PathBuf,
+    /// Ledger directories (`ledgerDirectories`), at least one.
+    pub ledger_dirs: Vec<PathBuf>,
+    /// Number of shards, at least one for each ledger directory. Default: the cores, at most 8.
+    pub shard_count: usize,
+    /// Bytes of journal chunks, which are the write cache as well (with `dbStorage_writeCacheMaxSizeMb` in mind).
+    pub write_pool_bytes: u64,
+    /// Bytes of one chunk; 0 chooses one between 1/64 of the pool and 8 MiB that holds the largest entry.
+    pub chunk_bytes: usize,
+    /// Length of a journal file.
+    pub journal_file_bytes: u64,
+    /// Journal files that are zero-filled in the background at the start.
+    pub journal_files_preallocated: usize,
+    /// False: adds are acknowledged after the write, before any sync (`journalSyncData=false`).
+    pub journal_sync: bool,
+    /// Most bytes that form one group, over all shards; beyond it adds wait for the group being written.
+    pub group_bytes_max: usize,
+    /// Largest entry that is accepted, in bytes.
+    pub entry_bytes_max: usize,
+    /// Longest time between two flushes while there is something to flush (`flushInterval`).
+    pub flush_interval: Duration,
+    /// The cluster this data belongs to (INSTANCEID; empty when the cluster has none).
+    pub instance_id: String,
+    /// The bookie this data belongs to.
+    pub bookie_id: String,
+    /// Planted bugs (simulator only).
+    pub canaries: Canaries,
+}
+
+impl Default for EngineConfig {
+    fn default() -> EngineConfig {
+        EngineConfig {
+            journal_dir: PathBuf::new(),
+            ledger_dirs: Vec::new(),
+            shard_count: std::thread::available_parallelism().map_or(1, |n| n.get().min(8)),
+            write_pool_bytes: 256 << 20,
+            chunk_bytes: 0,
+            journal_file_bytes: 256 << 20,
+            journal_files_preallocated: 2,
+            journal_sync: true,
+            group_bytes_max: 16 << 20,
+            // BookKeeper's frame limit, less what an answer adds around an entry (protocol reference, section 1.1).
+            entry_bytes_max: 5_242_880 - 500,
+            flush_interval: Duration::from_secs(10),
+            instance_id: String::new(),
+            bookie_id: "bookie".to_owned(),
+            canaries: Canaries::none(),
+        }
+    }
+}
+
+/// What is wrong with a configuration, all of it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the engine's configuration is not usable: {}", .0.join("; "))]
+pub struct ConfigFaults(pub Vec<String>);
+
+impl EngineConfig {
+    /// Bytes of one chunk.
+    pub(crate) fn chunk_size(&self) -> usize {
+        if self.chunk_bytes > 0 {
+            return self.chunk_bytes;
+        }
+        let record_max = self.entry_bytes_max + HEADER_SIZE_BYTES;
+        ((self.write_pool_bytes / 64) as usize)
+            .clamp(record_max, record_max.max(8 << 20))
+            .next_multiple_of(4096)
+    }
+
+    /// Number of chunks.
+    pub(crate) fn chunk_count(&self) -> usize {
+        (self.write_pool_bytes / self.chunk_size() as u64) as usize
+    }
+
+    /// Chunks kept for fencing and recovery.
+    pub(crate) fn chunk_reserve(&self) -> usize {
+        self.shard_count
+    }
+
+    /// Smallest write pool for these shards and this largest entry: for each shard a chunk being filled, one frozen,
+    /// one reserved, and one more.
+    pub fn write_pool_bytes_min(&self) -> u64 {
+        (self.chunk_size() * self.shard_count * 4) as u64
+    }
+
+    /// Reports all faults at once.
+    pub fn validate(&self) -> Result<(), ConfigFaults> {
+        let mut faults = Vec::new();
+        if self.ledger_dirs.is_empty() {
+            faults.push("no ledger directory".to_owned());
+        }
+        if self.shard_count < self.ledger_dirs.len().max(1) {
+            faults.push(format!(
+                "{} shards cannot serve {} ledger directories",
+                self.shard_count,
+                self.ledger_dirs.len()
+            ));
+        }
+        if self.write_pool_bytes < self.write_pool_bytes_min() {
+            faults.push(format!(
+                "a write pool of {} bytes is too small for entries of {} bytes: give it at least {}",
+                self.write_pool_bytes,
+                self.entry_bytes_max,
+                self.write_pool_bytes_min()
+            ));
+        }
+        if self.chunk_size() < self.entry_bytes_max + HEADER_SIZE_BYTES {
+            faults.push(format!("a chunk of {} bytes does not hold the largest entry", self.chunk_size()));
+        }
+        // Each shard adds at most the parts of the chunks it fills in one group, and two partly filled ones.
+        let parts = self.shard_count
+            * (self.group_bytes_max / self.shard_count.max(1) / self.chunk_size().max(1) + 4);
+        if parts > bindery_journal::group::PARTS_MAX {
+            faults.push(format!(
+                "{} shards and groups of {} bytes need {parts} parts in a group, at most {} fit",
+                self.shard_count,
+                self.group_bytes_max,
+                bindery_journal::group::PARTS_MAX
+            ));
+        }
+        if !self.journal_file_bytes.is_multiple_of(4096) || self.journal_file_bytes < 8192 {
+            faults.push("the length of a journal file is not a multiple of 4096, at least 8192".to_owned());
+        }
+        if faults.is_empty() { Ok(()) } else { Err(ConfigFaults(faults)) }
+    }
+}

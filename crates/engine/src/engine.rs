@@ -1,0 +1,259 @@
+//! The engine as the server sees it: requests go to the shard of their ledger, each under a short lock.
+//!
+//! Lock order: shard, then log view. No lock is held across I/O.
+
+use crate::api::{Add, DurablePoint, EntryRef, EntryRun, Lookup, Poll, PollId, Refusal, Waiter};
+use crate::config::EngineConfig;
+use crate::lookup::{OnDisk, entries_on_disk, on_disk, runs_of};
+use crate::shard::{Found, NoRoom, Shard, ShardConfig};
+use crate::signal::Signal;
+use crate::stats::{Counters, EngineStats};
+use bindery_io::chunk::ChunkPool;
+use bindery_storage::LogView;
+use bindery_types::{EntryId, LedgerId, MasterKey};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What an operator should know about an engine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// Adds are refused, except with high priority.
+    pub is_read_only: bool,
+    /// The first failure of journal or storage. Nothing is acknowledged any more; reads go on.
+    pub failed: Option<String>,
+    /// False: acknowledged adds may be lost in a power cut.
+    pub journal_sync: bool,
+}
+
+/// Shards over one journal and the ledger directories. Every method takes `&self`; none waits for a peer.
+pub struct Engine {
+    pub(crate) config: EngineConfig,
+    pub(crate) pool: ChunkPool,
+    pub(crate) shards: Vec<Mutex<Shard>>,
+    pub(crate) views: Vec<Arc<LogView>>,
+    rooms: Vec<Mutex<VecDeque<Waiter>>>,
+    /// Wakes the journal thread.
+    pub(crate) journal_signal: Signal,
+    pub(crate) is_freeze_wanted: AtomicBool,
+    is_read_only: AtomicBool,
+    failed: Mutex<Option<String>>,
+    pub(crate) counters: Counters,
+}
+
+impl Engine {
+    pub(crate) fn new(config: EngineConfig, views: Vec<Arc<LogView>>) -> Engine {
+        let pool = ChunkPool::new(config.chunk_size(), config.chunk_count(), config.chunk_reserve());
+        let shards = (0..config.shard_count)
+            .map(|index| {
+                let shard = ShardConfig {
+                    index: u32::try_from(index).expect("shards are few"),
+                    formed_bytes_max: config.group_bytes_max / config.shard_count,
+                    entry_bytes_max: config.entry_bytes_max,
+                    canaries: config.canaries,
+                };
+                Mutex::new(Shard::new(shard, pool.clone()))
+            })
+            .collect();
+        Engine {
+            views,
+            rooms: (0..config.shard_count).map(|_| Mutex::default()).collect(),
+            journal_signal: Signal::default(),
+            is_freeze_wanted: AtomicBool::new(false),
+            is_read_only: AtomicBool::new(false),
+            failed: Mutex::new(None),
+            counters: Counters::default(),
+            config,
+            pool,
+            shards,
+        }
+    }
+
+    /// Number of shards.
+    pub fn shard_count(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// The shard of a ledger.
+    pub fn shard_of(&self, ledger: LedgerId) -> usize {
+        // Fibonacci hashing: neighbouring ids spread evenly, and the order of bits does not matter.
+        let hash = (ledger.get() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        ((u128::from(hash) * self.shards.len() as u128) >> 64) as usize
+    }
+
+    /// Takes adds in order, all of them of ledgers of `shard`, and returns how many were taken. What was taken is
+    /// answered through the sink, refusals included. Fewer than given: there was no room; see [`Engine::when_room`].
+    pub fn add_batch(&self, shard: usize, adds: &[Add<'_>]) -> usize {
+        if adds.is_empty() {
+            return 0;
+        }
+        let is_read_only = self.is_read_only.load(Ordering::Relaxed);
+        let taken = {
+            let mut shard = self.shards[shard].lock();
+            let no_room = adds.iter().position(|add| shard.add(add, is_read_only) == Err(NoRoom));
+            no_room.unwrap_or(adds.len())
+        };
+        if taken < adds.len() {
+            Counters::add(&self.counters.no_room, 1);
+            // Either the group forming is full, and the next cut makes room; or all chunks are, and a flush does.
+            if self.pool.in_use() + self.config.chunk_reserve() >= self.pool.capacity() {
+                self.is_freeze_wanted.store(true, Ordering::Release);
+            }
+        }
+        self.journal_signal.raise();
+        taken
+    }
+
+    /// Fires when it is worth to offer adds to the shard again; first come, first served.
+    pub fn when_room(&self, shard: usize, waiter: Waiter) {
+        self.rooms[shard].lock().push_back(waiter);
+        // Room may have been made between the failed attempt and now: the next cut fires the waiter in any case.
+        self.journal_signal.raise();
+    }
+
+    /// Takes the waiters of a shard out, to be fired.
+    pub(crate) fn take_room_waiters(&self, shard: usize, into: &mut Vec<Waiter>) {
+        into.extend(self.rooms[shard].lock().drain(..));
+    }
+
+    pub(crate) fn has_room_waiters(&self) -> bool {
+        self.rooms.iter().any(|room| !room.lock().is_empty())
+    }
+
+    /// Fences the ledger, known or not. The waiter fires with `Ok` when the fence is durable; only then may the
+    /// request be answered, whether the entry it asks for exists or not (protocol reference, section 4.3).
+    pub fn fence(&self, ledger: LedgerId, key: MasterKey, waiter: Waiter) {
+        let answered = self.shard(ledger).lock().fence(ledger, key, waiter);
+        self.answer_or_wake(answered);
+    }
+
+    /// Stores an explicit LAC (last add confirmed); the waiter fires when it is durable.
+    pub fn write_lac(
+        &self,
+        ledger: LedgerId,
+        key: MasterKey,
+        lac: Option<EntryId>,
+        body: &[u8],
+        waiter: Waiter,
+    ) {
+        let is_read_only = self.is_read_only.load(Ordering::Relaxed);
+        let answered = self.shard(ledger).lock().write_lac(ledger, key, lac, body, is_read_only, waiter);
+        self.answer_or_wake(answered);
+    }
+
+    /// Fires after a sync that covers every add of the ledger received before.
+    pub fn force(&self, ledger: LedgerId, waiter: Waiter) {
+        let answered = self.shard(ledger).lock().force(waiter);
+        self.answer_or_wake(answered);
+    }
+
+    /// Looks an entry up. Memory hits are returned; the rest says what to do next.
+    pub fn read(&self, ledger: LedgerId, which: EntryRef) -> Result<Lookup, Refusal> {
+        let index = self.shard_of(ledger);
+        let shard = self.shards[index].lock();
+        match shard.find(ledger, which)? {
+            Found::Memory(body) => Ok(Lookup::Memory(body)),
+            Found::OnDisk { entry, otherwise } => {
+                match on_disk(&self.views, ledger, entry, otherwise, self.config.canaries) {
+                    OnDisk::Read(read) => Ok(Lookup::Disk(read)),
+                    OnDisk::Refused(refusal) => Err(refusal),
+                    OnDisk::Undurable(sequence) => {
+                        Ok(Lookup::Undurable(DurablePoint { shard: index, sequence }))
+                    }
+                }
+            }
+        }
+    }
+
+    /// Fires when the point is durable, possibly at once; then read again.
+    pub fn when_durable(&self, point: DurablePoint, waiter: Waiter) {
+        let answered = self.shards[point.shard].lock().when_durable(point.sequence, waiter);
+        self.answer_or_wake(answered);
+    }
+
+    /// The highest LAC (last add confirmed) of durable entries and explicit LACs.
+    pub fn last_add_confirmed(&self, ledger: LedgerId) -> Result<Option<EntryId>, Refusal> {
+        self.shard(ledger).lock().last_add_confirmed(ledger)
+    }
+
+    /// The body of the last durable WRITE_LAC.
+    pub fn explicit_lac(&self, ledger: LedgerId) -> Result<Option<Vec<u8>>, Refusal> {
+        Ok(self.shard(ledger).lock().explicit_lac(ledger)?.map(|body| body.to_vec()))
+    }
+
+    /// Asks to be told when the LAC moves beyond `previous`.
+    pub fn poll_lac(
+        &self,
+        ledger: LedgerId,
+        previous: Option<EntryId>,
+        waiter: Waiter,
+    ) -> Result<Poll, Refusal> {
+        self.shard(ledger).lock().poll_lac(ledger, previous, waiter)
+    }
+
+    /// Takes a parked poll back; its waiter is dropped. False when it has fired already.
+    pub fn cancel_poll(&self, ledger: LedgerId, poll: PollId) -> bool {
+        self.shard(ledger).lock().cancel_poll(ledger, poll)
+    }
+
+    /// Every durable entry of a ledger, as runs. Blocks on the disk.
+    pub fn list_entries(&self, ledger: LedgerId) -> Result<Vec<EntryRun>, Refusal> {
+        // Memory first: what a flush moves to disk in between is then seen twice, never missed.
+        let mut entries = self.shard(ledger).lock().cached_entries(ledger)?;
+        entries_on_disk(&self.views, ledger, &mut entries)?;
+        Ok(runs_of(entries))
+    }
+
+    /// True when normal adds to the ledger are refused.
+    pub fn is_fenced(&self, ledger: LedgerId) -> bool {
+        self.shard(ledger).lock().is_fenced(ledger)
+    }
+
+    /// Refuses or accepts adds without high priority.
+    pub fn set_read_only(&self, is_read_only: bool) {
+        self.is_read_only.store(is_read_only, Ordering::Relaxed);
+    }
+
+    /// State for operators.
+    pub fn status(&self) -> Status {
+        let failed = self.failed.lock().clone();
+        Status {
+            is_read_only: failed.is_some() || self.is_read_only.load(Ordering::Relaxed),
+            failed,
+            journal_sync: self.config.journal_sync,
+        }
+    }
+
+    /// Counters and gauges.
+    pub fn stats(&self) -> EngineStats {
+        EngineStats {
+            write_pool_chunks_in_use: self.pool.in_use() as u64,
+            write_pool_chunks: self.pool.capacity() as u64,
+            write_pool_chunk_bytes: self.pool.chunk_size() as u64,
+            ledgers: self.shards.iter().map(|s| s.lock().ledger_count() as u64).sum(),
+            ..self.counters.snapshot()
+        }
+    }
+
+    /// Keeps the first reason.
+    pub(crate) fn latch(&self, reason: String) {
+        self.failed.lock().get_or_insert(reason);
+    }
+
+    pub(crate) fn is_failed(&self) -> bool {
+        self.failed.lock().is_some()
+    }
+
+    fn shard(&self, ledger: LedgerId) -> &Mutex<Shard> {
+        &self.shards[self.shard_of(ledger)]
+    }
+
+    /// Called without the shard's lock: a waiter may do anything short.
+    fn answer_or_wake(&self, answered: Option<(Waiter, Result<(), Refusal>)>) {
+        match answered {
+            Some((waiter, outcome)) => waiter(outcome),
+            None => self.journal_signal.raise(),
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! What a shard knows of one ledger. There is one such object for each ledger, ever: two would mean two fence bits,
+//! and an add could slip past a fence (BookKeeper #4701).
+
+use crate::api::{PollId, Waiter};
+use crate::lagging::Lagging;
+use crate::write_cache::CacheRecords;
+use bindery_storage::LedgerRecord;
+use bindery_types::{EntryId, LedgerId, MasterKey};
+use std::sync::Arc;
+
+/// A request to be told when the LAC moves.
+pub(crate) struct ParkedPoll {
+    pub(crate) id: PollId,
+    /// Wake when the shown LAC is above this.
+    pub(crate) previous: i64,
+    pub(crate) waiter: Waiter,
+}
+
+pub(crate) struct LedgerState {
+    /// `None` until somebody presented one (a ledger restored without its key, or created by repair).
+    pub(crate) key: Option<MasterKey>,
+    /// Sequence of the record that fences the ledger; 0 when the state table has it.
+    pub(crate) fence: Option<u64>,
+    pub(crate) is_limbo: bool,
+    pub(crate) last_entry: Lagging,
+    pub(crate) last_add_confirmed: Lagging,
+    /// Explicit LACs with their sequence, oldest first; all but the last durable one are dropped as they age.
+    explicit_lacs: Vec<(u64, Arc<[u8]>)>,
+    /// Of the active write cache.
+    pub(crate) records: CacheRecords,
+    pub(crate) polls: Vec<ParkedPoll>,
+    /// Changed since the last freeze.
+    pub(crate) is_dirty: bool,
+}
+
+impl LedgerState {
+    /// A ledger nobody knew.
+    pub(crate) fn new(key: Option<MasterKey>) -> LedgerState {
+        LedgerState {
+            key,
+            fence: None,
+            is_limbo: false,
+            last_entry: Lagging::durable(-1),
+            last_add_confirmed: Lagging::durable(-1),
+            explicit_lacs: Vec::new(),
+            records: CacheRecords::default(),
+            polls: Vec::new(),
+            is_dirty: false,
+        }
+    }
+
+    /// A ledger from the state table.
+    pub(crate) fn restore(record: &LedgerRecord) -> LedgerState {
+        LedgerState {
+            fence: record.is_fenced.then_some(0),
+            is_limbo: record.is_limbo,
+            last_entry: Lagging::durable(EntryId::to_wire(record.last_entry)),
+            last_add_confirmed: Lagging::durable(EntryId::to_wire(record.last_add_confirmed)),
+            explicit_lacs: record.explicit_lac.iter().map(|body| (0, body.as_slice().into())).collect(),
+            ..LedgerState::new(record.master_key)
+        }
+    }
+
+    /// Everything placed so far, for the state table. Only a freeze may ask: its group boundary makes all of it
+    /// durable before it is written.
+    pub(crate) fn snapshot(&self, ledger: LedgerId) -> LedgerRecord {
+        LedgerRecord {
+            ledger,
+            master_key: self.key,
+            is_fenced: self.fence.is_some(),
+            is_limbo: self.is_limbo,
+            explicit_lac: self.explicit_lacs.last().map(|(_, body)| body.to_vec()),
+            last_add_confirmed: EntryId::new(self.last_add_confirmed.placed()),
+            last_entry: EntryId::new(self.last_entry.placed()),
+        }
+    }
+
+    /// True when `key` may write or fence. The all-zero placeholder gives way to the first real key (section 4.1).
+    pub(crate) fn accepts(&self, key: &MasterKey) -> bool {
+        self.key.is_none_or(|known| known.is_zero() || known == *key)
+    }
+
+    /// True when the presented key must be recorded.
+    pub(crate) fn needs_key(&self, key: &MasterKey) -> bool {
+        self.key.is_none_or(|known| known.is_zero() && !key.is_zero())
+    }
+
+    pub(crate) fn push_explicit_lac(&mut self, sequence: u64, durable: u64, body: Arc<[u8]>) {
+        let settled = self.explicit_lacs.iter().rposition(|(s, _)| *s <= durable).unwrap_or(0);
+        self.explicit_lacs.drain(..settled);
+        self.explicit_lacs.push((sequence, body));
+    }
+
+    /// The last durable explicit LAC.
+    pub(crate) fn explicit_lac(&self, durable: u64) -> Option<&Arc<[u8]>> {
+        self.explicit_lacs.iter().rev().find(|(s, _)| *s <= durable).map(|(_, body)| body)
+    }
+
+    /// The newest explicit LAC placed, durable or not.
+    pub(crate) fn explicit_lacs_newest(&self) -> Option<&[u8]> {
+        self.explicit_lacs.last().map(|(_, body)| &**body)
+    }
+
+    /// Drops what is not durable: the journal failed. The fence bit stays: no add is accepted any more anyway.
+    pub(crate) fn forget_above(&mut self, durable: u64) {
+        self.last_entry.forget_above(durable);
+        self.last_add_confirmed.forget_above(durable);
+        self.explicit_lacs.retain(|(s, _)| *s <= durable);
+        self.records.forget_above(durable);
+    }
+}

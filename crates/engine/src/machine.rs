@@ -1,0 +1,287 @@
+//! The moving parts of an engine: journal and ledger directories, stepped from outside.
+//!
+//! The binary's threads ([`crate::threads`]) and the simulator call the same steps; nothing here waits.
+//!
+//! # Data flow
+//! ```text
+//! Journaling: cut -> write -> finish -> Completions (answers, waiters)
+//!                                  \-> FreezeTicket (sometimes) -> Flushing::flush -> release
+//! ```
+//!
+//! # Invariants
+//! 1. `cut`, `write`, `finish` follow each other; there is one group in flight.
+//! 2. A ticket's boundary is the group of the cut its caches were frozen at, so the mark committed with them covers
+//!    exactly what they and earlier flushes hold.
+//! 3. Journal files are released only after every directory committed the mark (IB12).
+//! 4. A new log is visible before the frozen cache it came from is dropped.
+
+use crate::api::{AddDone, AddSink, Refusal, Waiter};
+use crate::engine::Engine;
+use crate::shard::ShardCut;
+use crate::stats::Counters;
+use crate::write_cache::Frozen;
+use bindery_io::Clock;
+use bindery_journal::{Group, Journal, JournalError};
+use bindery_storage::{
+    DirectoryCommit, Generation, JournalMark, LedgerDirectory, LedgerRecord, Mark, SealedLog,
+};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A group between cut and finish.
+pub struct InFlight {
+    group: Group,
+    cuts: Vec<ShardCut>,
+    /// Caches frozen at this cut.
+    frozen: Vec<(usize, Arc<Frozen>)>,
+    is_freeze: bool,
+}
+
+/// What a finished group answers. Deliver it without holding a lock.
+#[derive(Default)]
+pub struct Completions {
+    adds: Vec<Vec<AddDone>>,
+    waiters: Vec<(Waiter, Result<(), Refusal>)>,
+    /// Set when this group froze the write caches.
+    pub freeze: Option<FreezeTicket>,
+}
+
+impl Completions {
+    /// Hands every answer to its taker.
+    pub fn deliver(self, sink: &dyn AddSink) {
+        for adds in self.adds {
+            sink.on_adds_done(&adds);
+        }
+        for (waiter, outcome) in self.waiters {
+            waiter(outcome);
+        }
+    }
+
+    /// True when there is nothing to deliver.
+    pub fn is_empty(&self) -> bool {
+        self.adds.is_empty() && self.waiters.is_empty()
+    }
+}
+
+/// Frozen write caches whose entries are durable in the journal up to group `boundary`.
+pub struct FreezeTicket {
+    pub(crate) boundary: Mark,
+    pub(crate) frozen: Vec<(usize, Arc<Frozen>)>,
+}
+
+/// Everything the journal holds so far, as a mark.
+pub(crate) fn mark_of(journal: &Journal) -> Mark {
+    Mark { file_id: journal.last_file_id(), group: journal.last_group() }
+}
+
+/// The journal's half.
+pub struct Journaling {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) journal: Journal,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// A ticket is out; no other freeze until it is back.
+    pub(crate) is_flushing: bool,
+}
+
+impl Journaling {
+    /// Takes what formed. `None` when there is nothing to write, to answer or to freeze.
+    pub fn cut(&mut self) -> Option<InFlight> {
+        let engine = &self.engine;
+        let is_freeze = self.is_freeze_due();
+        if !is_freeze && !engine.has_room_waiters() && !engine.shards.iter().any(|s| s.lock().has_work()) {
+            return None;
+        }
+        let mut cuts = Vec::with_capacity(engine.shards.len());
+        let mut frozen = Vec::new();
+        for (index, shard) in engine.shards.iter().enumerate() {
+            let mut shard = shard.lock();
+            cuts.push(shard.cut());
+            if is_freeze {
+                frozen.extend(shard.freeze().map(|cache| (index, cache)));
+            }
+        }
+        let group = Group {
+            parts: cuts.iter().flat_map(|c| c.parts.iter().cloned()).collect(),
+            force_sync: cuts.iter().any(|c| !c.forces.is_empty()),
+        };
+        self.is_flushing |= is_freeze;
+        Some(InFlight { group, cuts, frozen, is_freeze })
+    }
+
+    /// A freeze is due when the active caches hold a quarter of the pool, or somebody asked for it.
+    fn is_freeze_due(&self) -> bool {
+        let engine = &self.engine;
+        if self.is_flushing || engine.is_failed() {
+            return false;
+        }
+        let (mut chunks, mut records, mut is_dirty) = (0, 0, false);
+        for shard in &engine.shards {
+            let shard = shard.lock();
+            chunks += shard.active_chunks();
+            records += shard.active_records();
+            is_dirty |= shard.is_dirty();
+        }
+        // Charged at 64 bytes, a record of the index and its share of growth counts like entry bytes.
+        let cached = (chunks * engine.pool.chunk_size() + records * 64) as u64;
+        let is_wanted = engine.is_freeze_wanted.swap(false, Ordering::AcqRel);
+        is_dirty && (is_wanted || cached >= engine.config.write_pool_bytes / 4)
+    }
+
+    /// Makes the group durable: one write, one sync. Blocks on the disk.
+    pub fn write(&mut self, in_flight: &InFlight) -> Result<(), JournalError> {
+        let group = &in_flight.group;
+        // Without bytes there is something to do only for a force on a journal that does not sync by itself.
+        if group.parts.is_empty() && (self.engine.config.journal_sync || !group.force_sync) {
+            return Ok(());
+        }
+        let begun = self.clock.monotonic_ns();
+        self.journal.write(group)?;
+        let took = self.clock.monotonic_ns().saturating_sub(begun);
+        let counters = &self.engine.counters;
+        Counters::add(&counters.journal_groups, 1);
+        Counters::add(&counters.journal_entries, in_flight.cuts.iter().map(|c| c.adds.len() as u64).sum());
+        Counters::add(&counters.journal_bytes, group.parts.iter().map(|p| p.data.len() as u64).sum());
+        Counters::add(&counters.journal_write_ns, took);
+        counters.journal_write_ns_max.fetch_max(took, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Turns the outcome of `write` into answers.
+    pub fn finish(&mut self, in_flight: InFlight, written: Result<(), JournalError>) -> Completions {
+        let InFlight { group, cuts, frozen, is_freeze } = in_flight;
+        drop(group);
+        match written {
+            Ok(()) => self.finish_durable(cuts, frozen, is_freeze),
+            Err(error) => self.finish_failed(cuts, &error.to_string()),
+        }
+    }
+
+    fn finish_durable(
+        &mut self,
+        cuts: Vec<ShardCut>,
+        frozen: Vec<(usize, Arc<Frozen>)>,
+        is_freeze: bool,
+    ) -> Completions {
+        let mut done = Completions::default();
+        let mut rooms = Vec::new();
+        for (index, cut) in cuts.into_iter().enumerate() {
+            let fired = self.engine.shards[index].lock().on_durable(cut.upto);
+            done.waiters.extend(fired.into_iter().chain(cut.forces).map(|w| (w, Ok(()))));
+            if !cut.adds.is_empty() {
+                done.adds.push(cut.adds);
+            }
+            self.engine.take_room_waiters(index, &mut rooms);
+        }
+        done.waiters.extend(rooms.into_iter().map(|w| (w, Ok(()))));
+        if is_freeze {
+            done.freeze = Some(FreezeTicket { boundary: mark_of(&self.journal), frozen });
+        }
+        done
+    }
+
+    fn finish_failed(&mut self, cuts: Vec<ShardCut>, reason: &str) -> Completions {
+        self.engine.latch(reason.to_owned());
+        tracing::error!(reason, "the journal failed: this bookie acknowledges nothing any more; reads go on");
+        let mut done = Completions::default();
+        for (index, cut) in cuts.into_iter().enumerate() {
+            let (mut adds, waiters) = self.engine.shards[index].lock().fail();
+            let mut all = cut.adds;
+            all.append(&mut adds);
+            // A refusal stays what it was; what would have been acknowledged is refused.
+            for add in &mut all {
+                add.result = add.result.and(Err(Refusal::ReadOnly));
+            }
+            done.adds.push(all);
+            done.waiters.extend(waiters.into_iter().chain(cut.forces).map(|w| (w, Err(Refusal::Io))));
+            let mut rooms = Vec::new();
+            self.engine.take_room_waiters(index, &mut rooms);
+            done.waiters.extend(rooms.into_iter().map(|w| (w, Ok(()))));
+        }
+        done
+    }
+
+    /// A flush came back: its journal files may be reused, and the next freeze may come.
+    pub fn on_flushed(&mut self, boundary: Mark) {
+        self.is_flushing = false;
+        self.journal.release_up_to(boundary.group);
+    }
+}
+
+/// The ledger directories' half.
+pub struct Flushing {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) directories: Vec<LedgerDirectory>,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+/// A flush failed; the engine takes no adds any more (IB14).
+#[derive(Debug, thiserror::Error)]
+#[error("flush to {directory}: {reason}")]
+pub struct FlushError {
+    directory: String,
+    reason: String,
+}
+
+impl Flushing {
+    /// Writes the frozen caches into one entry log for each directory, commits, and lets the memory go. Blocks on the
+    /// disk. After an error the engine is latched.
+    pub fn flush(&mut self, ticket: FreezeTicket) -> Result<Mark, FlushError> {
+        let begun = self.clock.monotonic_ns();
+        let directory_count = self.directories.len();
+        for index in 0..directory_count {
+            let mine: Vec<&Frozen> = ticket
+                .frozen
+                .iter()
+                .filter(|(s, _)| s % directory_count == index)
+                .map(|(_, f)| &**f)
+                .collect();
+            if let Err(reason) = self.flush_directory(index, &mine, ticket.boundary) {
+                let directory = self.engine.config.ledger_dirs[index].display().to_string();
+                let error = FlushError { directory, reason };
+                tracing::error!(%error, "a flush failed: this bookie takes no adds any more; reads go on");
+                self.engine.latch(error.to_string());
+                return Err(error);
+            }
+        }
+        for (shard, frozen) in &ticket.frozen {
+            self.engine.shards[*shard].lock().drop_frozen(frozen);
+        }
+        let counters = &self.engine.counters;
+        Counters::add(&counters.flushes, 1);
+        Counters::add(&counters.flush_ns, self.clock.monotonic_ns().saturating_sub(begun));
+        Ok(ticket.boundary)
+    }
+
+    /// One directory: an entry log when there are entries, and always a commit with the mark, so that fences and LACs
+    /// that came without entries are not forgotten with the journal (BookKeeper #4843).
+    fn flush_directory(&mut self, index: usize, mine: &[&Frozen], boundary: Mark) -> Result<(), String> {
+        let directory = &mut self.directories[index];
+        let mut ledgers: Vec<_> =
+            mine.iter().flat_map(|f| f.records.iter().map(move |(l, r)| (*l, r, *f))).collect();
+        ledgers.sort_unstable_by_key(|(ledger, ..)| *ledger);
+        let mut sealed = None;
+        if !ledgers.is_empty() {
+            let mut log = directory.begin_log(Generation(boundary.group)).map_err(|e| e.to_string())?;
+            for (ledger, records, frozen) in ledgers {
+                for record in records.newest_ascending() {
+                    let entry =
+                        bindery_types::EntryId::new(record.entry).expect("placed entries are not negative");
+                    log.append(ledger, entry, &frozen.body(&record), record.crc32c)
+                        .map_err(|e| e.to_string())?;
+                }
+            }
+            sealed = Some(log.finish().map_err(|e| e.to_string())?);
+        }
+        let states: Vec<LedgerRecord> = mine.iter().flat_map(|f| f.states.iter().cloned()).collect();
+        let logs: &[SealedLog] = sealed.as_slice();
+        let marks = [JournalMark { journal: 0, mark: boundary }];
+        let commit =
+            DirectoryCommit { logs_added: logs, ledgers: &states, marks: &marks, ..Default::default() };
+        directory.commit(&commit).map_err(|e| e.to_string())?;
+        for log in logs {
+            Counters::add(&self.engine.counters.flushed_entries, log.entries);
+            Counters::add(&self.engine.counters.flushed_bytes, log.size);
+        }
+        Ok(())
+    }
+}

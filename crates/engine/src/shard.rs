@@ -1,0 +1,699 @@
+//! A shard: the ledgers that hash to it, its open journal chunk, and everything that waits for it.
+//!
+//! A synchronous state machine with `&mut self` entry points. In the binary a short mutex gives the order of calls, in
+//! the simulator the scheduler does. No I/O, no clock, no thread.
+//!
+//! # Data flow
+//! ```text
+//! add, fence, write_lac -> record placed in the open chunk (sequence s) -> cut -> group written -> on_durable(s)
+//!                                         |                                                         |
+//!                                   write cache index                                    answers, polls, waiters
+//! freeze (at a cut) -> Frozen -> flushed to an entry log -> drop_frozen
+//! ```
+//!
+//! # Invariants
+//! 1. An add is answered `Ok` only with the cut that holds its record, after that cut is durable.
+//! 2. Check and insert of an add are one call: no fence comes between them (BookKeeper #4701).
+//! 3. A fence waiter fires only when the fence record is durable; the fence bit is set when the record is placed, so
+//!    every add placed before it has a lower sequence in the same journal.
+//! 4. Answers to adds leave in the order in which the adds came, refusals included.
+//! 5. A cut takes everything placed; there is never more than one cut in flight.
+//! 6. What is not durable is not shown.
+//!
+//! # Limits
+//! Bytes placed and not cut: `formed_bytes_max` (one larger record may stand alone). Chunks: the pool.
+
+use crate::api::{Add, AddDone, EntryRef, Poll, PollId, Refusal, Waiter};
+use crate::ledger::{LedgerState, ParkedPoll};
+use crate::write_cache::{CacheRecord, Frozen};
+use bindery_io::canary::{Canaries, Canary};
+use bindery_io::chunk::{ChunkPool, ChunkSlice, Lane, OpenChunk};
+use bindery_journal::Part;
+use bindery_journal::record::{self, HEADER_SIZE_BYTES, Kind, Record};
+use bindery_storage::LedgerRecord;
+use bindery_types::{EntryId, LedgerId, MasterKey};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// What a shard is made with.
+#[derive(Clone)]
+pub(crate) struct ShardConfig {
+    pub(crate) index: u32,
+    pub(crate) formed_bytes_max: usize,
+    pub(crate) entry_bytes_max: usize,
+    pub(crate) canaries: Canaries,
+}
+
+/// No chunk, or no room in the group that is forming.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NoRoom;
+
+/// What a shard gives to one group.
+pub(crate) struct ShardCut {
+    pub(crate) parts: Vec<Part>,
+    /// Everything up to this sequence is in the cut.
+    pub(crate) upto: u64,
+    pub(crate) adds: Vec<AddDone>,
+    /// Waiters of FORCE_LEDGER: they need a sync even when the journal does not.
+    pub(crate) forces: Vec<Waiter>,
+}
+
+/// Where a look-up in memory ended.
+pub(crate) enum Found {
+    Memory(ChunkSlice),
+    /// Not in memory; look on disk, and if it is not there either, `otherwise` holds.
+    OnDisk {
+        entry: EntryId,
+        otherwise: Otherwise,
+    },
+}
+
+/// What holds when no durable copy is found anywhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Otherwise {
+    /// It is not here.
+    NoEntry,
+    /// The ledger is in limbo.
+    Unknown,
+    /// A copy at this sequence is on its way to the disk.
+    Undurable(u64),
+}
+
+struct Placed {
+    sequence: u64,
+    chunk: u32,
+    offset: u32,
+    length: u32,
+    crc32c: u32,
+}
+
+pub(crate) struct Shard {
+    config: ShardConfig,
+    pool: ChunkPool,
+    ledgers: HashMap<LedgerId, LedgerState>,
+    open: Option<OpenChunk>,
+    /// Start of what is placed in the open chunk and not cut.
+    part_start: usize,
+    part_records: u32,
+    part_headers_crc: u32,
+    /// Parts of chunks that filled up since the last cut.
+    parts: Vec<Part>,
+    formed_bytes: usize,
+    /// Last sequence placed, taken by a cut, durable.
+    sequence: u64,
+    cut: u64,
+    durable: u64,
+    adds: Vec<AddDone>,
+    waiters: Vec<(u64, Waiter)>,
+    forces: Vec<Waiter>,
+    /// Ledgers with parked polls.
+    polled: BTreeSet<LedgerId>,
+    next_poll: u64,
+    /// Full chunks of the active write cache.
+    chunks: Vec<ChunkSlice>,
+    cached_records: usize,
+    dirty: Vec<LedgerId>,
+    /// Oldest first.
+    frozen: Vec<Arc<Frozen>>,
+    is_failed: bool,
+    is_replaying: bool,
+    /// Adds between check and insert: the M13 canary only.
+    apart: Vec<(AddDone, Option<EntryId>, MasterKey, Vec<u8>)>,
+}
+
+impl Shard {
+    pub(crate) fn new(config: ShardConfig, pool: ChunkPool) -> Shard {
+        Shard {
+            config,
+            pool,
+            ledgers: HashMap::new(),
+            open: None,
+            part_start: 0,
+            part_records: 0,
+            part_headers_crc: 0,
+            parts: Vec::new(),
+            formed_bytes: 0,
+            sequence: 0,
+            cut: 0,
+            durable: 0,
+            adds: Vec::new(),
+            waiters: Vec::new(),
+            forces: Vec::new(),
+            polled: BTreeSet::new(),
+            next_poll: 0,
+            chunks: Vec::new(),
+            cached_records: 0,
+            dirty: Vec::new(),
+            frozen: Vec::new(),
+            is_failed: false,
+            is_replaying: false,
+            apart: Vec::new(),
+        }
+    }
+
+    // ---- requests ----------------------------------------------------------------------------------------------
+
+    /// Checks and places one add. Its answer leaves with a cut, whatever it is; `NoRoom` leaves no trace.
+    pub(crate) fn add(&mut self, add: &Add<'_>, is_read_only: bool) -> Result<(), NoRoom> {
+        let done = AddDone { origin: add.origin, ledger: add.ledger, entry: add.entry, result: Ok(()) };
+        if let Err(refusal) = self.check_add(add, is_read_only) {
+            self.adds.push(AddDone { result: Err(refusal), ..done });
+            return Ok(());
+        }
+        if self.config.canaries.has(Canary::M13FenceCheckApart) {
+            self.apart.push((done, add.last_add_confirmed, add.key, add.body.to_vec()));
+            return Ok(());
+        }
+        let lane = if add.is_recovery { Lane::Reserved } else { Lane::Normal };
+        self.insert(&done, add.last_add_confirmed, add.key, add.body, lane)
+    }
+
+    fn check_add(&self, add: &Add<'_>, is_read_only: bool) -> Result<(), Refusal> {
+        if self.is_failed || (is_read_only && !add.is_high_priority) {
+            return Err(Refusal::ReadOnly);
+        }
+        if add.body.len() > self.config.entry_bytes_max || add.body.len() < record::ENTRY_BODY_MIN {
+            return Err(Refusal::BadRequest);
+        }
+        let Some(state) = self.ledgers.get(&add.ledger) else { return Ok(()) };
+        if !state.accepts(&add.key) {
+            return Err(Refusal::WrongKey);
+        }
+        if state.fence.is_some() && !add.is_recovery {
+            return Err(Refusal::Fenced);
+        }
+        Ok(())
+    }
+
+    fn insert(
+        &mut self,
+        done: &AddDone,
+        last_add_confirmed: Option<EntryId>,
+        key: MasterKey,
+        body: &[u8],
+        lane: Lane,
+    ) -> Result<(), NoRoom> {
+        let ledger = done.ledger;
+        if self.ledgers.get(&ledger).is_none_or(|state| state.needs_key(&key)) {
+            self.place(Kind::LedgerKey, &[&ledger.get().to_be_bytes(), key.as_bytes()], lane)?;
+            self.ledgers.entry(ledger).or_insert_with(|| LedgerState::new(None)).key = Some(key);
+            self.mark_dirty(ledger);
+        }
+        let placed = self.place(Kind::Entry, &[body], lane)?;
+        self.index_entry(ledger, done.entry, last_add_confirmed, placed);
+        self.adds.push(*done);
+        Ok(())
+    }
+
+    /// Fences a ledger, known or not. The waiter fires when that is durable; `Some` gives it back with an answer that
+    /// is known at once.
+    #[must_use]
+    pub(crate) fn fence(
+        &mut self,
+        ledger: LedgerId,
+        key: MasterKey,
+        waiter: Waiter,
+    ) -> Option<(Waiter, Result<(), Refusal>)> {
+        let state = self.ledgers.get(&ledger);
+        if state.is_some_and(|s| !s.accepts(&key)) {
+            return Some((waiter, Err(Refusal::WrongKey)));
+        }
+        if let Some(sequence) = state.and_then(|s| s.fence) {
+            return self.when_durable(sequence, waiter);
+        }
+        if self.is_failed {
+            return Some((waiter, Err(Refusal::Io)));
+        }
+        let ledger_bytes = ledger.get().to_be_bytes();
+        let placed = if self.config.canaries.has(Canary::M4FenceWithoutKey) {
+            self.place(Kind::FenceWithoutKey, &[&ledger_bytes], Lane::Reserved)
+        } else {
+            self.place(Kind::Fence, &[&ledger_bytes, key.as_bytes()], Lane::Reserved)
+        };
+        let Ok(placed) = placed else { return Some((waiter, Err(Refusal::TooManyRequests))) };
+        let state = self.ledgers.entry(ledger).or_insert_with(|| LedgerState::new(None));
+        if state.needs_key(&key) {
+            state.key = Some(key);
+        }
+        state.fence = Some(placed.sequence);
+        let is_empty = state.last_entry.placed() < 0;
+        self.mark_dirty(ledger);
+        if is_empty && self.config.canaries.has(Canary::M3NegativeFenceBeforeDurable) {
+            return Some((waiter, Ok(())));
+        }
+        self.waiters.push((placed.sequence, waiter));
+        None
+    }
+
+    /// Stores an explicit LAC (last add confirmed). Allowed on a fenced ledger; creates an unknown one.
+    #[must_use]
+    pub(crate) fn write_lac(
+        &mut self,
+        ledger: LedgerId,
+        key: MasterKey,
+        lac: Option<EntryId>,
+        body: &[u8],
+        is_read_only: bool,
+        waiter: Waiter,
+    ) -> Option<(Waiter, Result<(), Refusal>)> {
+        if self.is_failed || is_read_only {
+            return Some((waiter, Err(Refusal::ReadOnly)));
+        }
+        if body.len() > self.config.entry_bytes_max {
+            return Some((waiter, Err(Refusal::BadRequest)));
+        }
+        if self.ledgers.get(&ledger).is_some_and(|s| !s.accepts(&key)) {
+            return Some((waiter, Err(Refusal::WrongKey)));
+        }
+        let pieces: [&[u8]; 3] = [&ledger.get().to_be_bytes(), key.as_bytes(), body];
+        let Ok(placed) = self.place(Kind::ExplicitLac, &pieces, Lane::Reserved) else {
+            return Some((waiter, Err(Refusal::TooManyRequests)));
+        };
+        self.index_explicit_lac(ledger, key, lac, body.into(), placed.sequence);
+        self.waiters.push((placed.sequence, waiter));
+        None
+    }
+
+    /// Fires after a sync that covers everything placed so far.
+    #[must_use]
+    pub(crate) fn force(&mut self, waiter: Waiter) -> Option<(Waiter, Result<(), Refusal>)> {
+        if self.is_failed {
+            return Some((waiter, Err(Refusal::Io)));
+        }
+        self.forces.push(waiter);
+        None
+    }
+
+    /// Parks a waiter until `sequence` is durable; gives it back when it is, or never will be.
+    #[must_use]
+    pub(crate) fn when_durable(
+        &mut self,
+        sequence: u64,
+        waiter: Waiter,
+    ) -> Option<(Waiter, Result<(), Refusal>)> {
+        if sequence <= self.durable {
+            return Some((waiter, Ok(())));
+        }
+        if self.is_failed {
+            return Some((waiter, Err(Refusal::Io)));
+        }
+        self.waiters.push((sequence, waiter));
+        None
+    }
+
+    /// Parks a waiter until the LAC shown is above `previous`.
+    pub(crate) fn poll_lac(
+        &mut self,
+        ledger: LedgerId,
+        previous: Option<EntryId>,
+        waiter: Waiter,
+    ) -> Result<Poll, Refusal> {
+        let durable = self.durable;
+        let state = self.ledgers.get_mut(&ledger).ok_or(Refusal::NoLedger)?;
+        let previous = EntryId::to_wire(previous);
+        if state.last_add_confirmed.shown(durable) > previous {
+            return Ok(Poll::Ready);
+        }
+        self.next_poll += 1;
+        let id = PollId(self.next_poll);
+        state.polls.push(ParkedPoll { id, previous, waiter });
+        self.polled.insert(ledger);
+        Ok(Poll::Parked(id))
+    }
+
+    /// Takes a parked poll back; its waiter is dropped. False when it has fired.
+    pub(crate) fn cancel_poll(&mut self, ledger: LedgerId, id: PollId) -> bool {
+        let Some(state) = self.ledgers.get_mut(&ledger) else { return false };
+        let before = state.polls.len();
+        state.polls.retain(|p| p.id != id);
+        let is_removed = state.polls.len() < before;
+        if state.polls.is_empty() {
+            self.polled.remove(&ledger);
+        }
+        is_removed
+    }
+
+    // ---- look-ups ----------------------------------------------------------------------------------------------
+
+    /// Looks for a durable copy in memory.
+    pub(crate) fn find(&self, ledger: LedgerId, which: EntryRef) -> Result<Found, Refusal> {
+        let state = self.ledgers.get(&ledger).ok_or(Refusal::NoLedger)?;
+        let absent = if state.is_limbo { Refusal::Unknown } else { Refusal::NoEntry };
+        let entry = match which {
+            EntryRef::At(entry) => entry,
+            EntryRef::Last if state.is_limbo => return Err(Refusal::Unknown),
+            EntryRef::Last => EntryId::new(state.last_entry.shown(self.durable)).ok_or(absent)?,
+        };
+        let active = state.records.find(entry.get(), self.durable);
+        if let Some(record) = active.durable {
+            return Ok(Found::Memory(self.body(&record)));
+        }
+        let mut undurable = active.undurable;
+        for frozen in self.frozen.iter().rev() {
+            let found = frozen.find(ledger, entry, self.durable);
+            if let Some(record) = found.durable {
+                return Ok(Found::Memory(frozen.body(&record)));
+            }
+            undurable = found.undurable.or(undurable);
+        }
+        let otherwise = match undurable {
+            Some(sequence) => Otherwise::Undurable(sequence),
+            None if state.is_limbo => Otherwise::Unknown,
+            None => Otherwise::NoEntry,
+        };
+        Ok(Found::OnDisk { entry, otherwise })
+    }
+
+    fn body(&self, record: &CacheRecord) -> ChunkSlice {
+        let range = record.offset as usize..record.offset as usize + record.length as usize;
+        match self.chunks.get(record.chunk as usize) {
+            Some(chunk) => chunk.slice(range),
+            None => self.open.as_ref().expect("a record's chunk is full or open").slice(range),
+        }
+    }
+
+    /// The LAC that may be shown.
+    pub(crate) fn last_add_confirmed(&self, ledger: LedgerId) -> Result<Option<EntryId>, Refusal> {
+        let state = self.ledgers.get(&ledger).ok_or(Refusal::NoLedger)?;
+        Ok(EntryId::new(state.last_add_confirmed.shown(self.durable)))
+    }
+
+    /// The last durable explicit LAC.
+    pub(crate) fn explicit_lac(&self, ledger: LedgerId) -> Result<Option<Arc<[u8]>>, Refusal> {
+        let state = self.ledgers.get(&ledger).ok_or(Refusal::NoLedger)?;
+        Ok(state.explicit_lac(self.durable).cloned())
+    }
+
+    /// Ids of the durable entries in memory, in no order, with duplicates; `Unknown` for a ledger in limbo.
+    pub(crate) fn cached_entries(&self, ledger: LedgerId) -> Result<Vec<i64>, Refusal> {
+        let state = self.ledgers.get(&ledger).ok_or(Refusal::NoLedger)?;
+        if state.is_limbo {
+            return Err(Refusal::Unknown);
+        }
+        let frozen = self.frozen.iter().filter_map(|f| f.records.get(&ledger));
+        let all = frozen.chain([&state.records]).flat_map(|r| r.newest_ascending());
+        Ok(all.filter(|r| r.sequence <= self.durable).map(|r| r.entry).collect())
+    }
+
+    pub(crate) fn is_fenced(&self, ledger: LedgerId) -> bool {
+        self.ledgers.get(&ledger).is_some_and(|s| s.fence.is_some())
+    }
+
+    pub(crate) fn ledger_count(&self) -> usize {
+        self.ledgers.len()
+    }
+
+    // ---- the journal's side ------------------------------------------------------------------------------------
+
+    /// True when a cut would hold something.
+    pub(crate) fn has_work(&self) -> bool {
+        self.formed_bytes > 0 || !self.adds.is_empty() || !self.forces.is_empty() || !self.apart.is_empty()
+    }
+
+    /// Takes everything placed since the last cut (invariant 5).
+    pub(crate) fn cut(&mut self) -> ShardCut {
+        debug_assert!(self.cut == self.durable || self.is_failed, "one cut in flight");
+        for (done, lac, key, body) in std::mem::take(&mut self.apart) {
+            let placed = self.insert(&done, lac, key, &body, Lane::Reserved);
+            debug_assert_eq!(placed, Ok(()), "the canary runs with room to spare");
+        }
+        self.close_part();
+        self.cut = self.sequence;
+        self.formed_bytes = 0;
+        ShardCut {
+            parts: std::mem::take(&mut self.parts),
+            upto: self.sequence,
+            adds: std::mem::take(&mut self.adds),
+            forces: std::mem::take(&mut self.forces),
+        }
+    }
+
+    /// The group that held the cut up to `upto` is durable. Returns the waiters and polls to fire.
+    pub(crate) fn on_durable(&mut self, upto: u64) -> Vec<Waiter> {
+        assert!(upto == self.cut && upto >= self.durable, "durable {upto}, cut {}", self.cut);
+        self.durable = upto;
+        let (ready, parked): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.waiters).into_iter().partition(|(sequence, _)| *sequence <= upto);
+        self.waiters = parked;
+        let mut fired: Vec<Waiter> = ready.into_iter().map(|(_, waiter)| waiter).collect();
+        let ledgers = &mut self.ledgers;
+        self.polled.retain(|ledger| {
+            let state = ledgers.get_mut(ledger).expect("a polled ledger is known");
+            let shown = state.last_add_confirmed.shown(upto);
+            let (ready, parked): (Vec<_>, Vec<_>) =
+                std::mem::take(&mut state.polls).into_iter().partition(|p| p.previous < shown);
+            state.polls = parked;
+            fired.extend(ready.into_iter().map(|p| p.waiter));
+            !state.polls.is_empty()
+        });
+        fired
+    }
+
+    /// The journal failed: nothing that is not durable will ever be. Returns what waits, to be refused.
+    pub(crate) fn fail(&mut self) -> (Vec<AddDone>, Vec<Waiter>) {
+        self.is_failed = true;
+        let durable = self.durable;
+        for state in self.ledgers.values_mut() {
+            state.forget_above(durable);
+        }
+        self.parts.clear();
+        self.formed_bytes = 0;
+        self.part_start = self.open.as_ref().map_or(0, OpenChunk::len);
+        (self.part_records, self.part_headers_crc) = (0, 0);
+        self.apart.clear();
+        let waiters = std::mem::take(&mut self.waiters).into_iter().map(|(_, w)| w);
+        let waiters = waiters.chain(std::mem::take(&mut self.forces)).collect();
+        (std::mem::take(&mut self.adds), waiters)
+    }
+
+    // ---- the flush's side --------------------------------------------------------------------------------------
+
+    /// Takes the active write cache out, right after a cut: the group of that cut is its boundary. `None` when
+    /// nothing changed since the last freeze.
+    pub(crate) fn freeze(&mut self) -> Option<Arc<Frozen>> {
+        debug_assert_eq!(self.sequence, self.cut, "a freeze follows a cut");
+        if self.dirty.is_empty() {
+            return None;
+        }
+        self.seal_open_chunk();
+        let mut records = HashMap::new();
+        let mut states: Vec<LedgerRecord> = Vec::with_capacity(self.dirty.len());
+        for ledger in std::mem::take(&mut self.dirty) {
+            let state = self.ledgers.get_mut(&ledger).expect("a dirty ledger is known");
+            state.is_dirty = false;
+            states.push(state.snapshot(ledger));
+            if !state.records.is_empty() {
+                records.insert(ledger, std::mem::take(&mut state.records));
+            }
+        }
+        states.sort_unstable_by_key(|s| s.ledger);
+        self.cached_records = 0;
+        let frozen = Arc::new(Frozen { chunks: std::mem::take(&mut self.chunks), records, states });
+        self.frozen.push(frozen.clone());
+        Some(frozen)
+    }
+
+    /// The flush of the oldest frozen cache is committed and its entries can be found on disk.
+    pub(crate) fn drop_frozen(&mut self, frozen: &Arc<Frozen>) {
+        let oldest = self.frozen.first().expect("a flushed cache was frozen");
+        assert!(Arc::ptr_eq(oldest, frozen), "caches are flushed in order");
+        self.frozen.remove(0);
+    }
+
+    /// Chunks in the active write cache.
+    pub(crate) fn active_chunks(&self) -> usize {
+        self.chunks.len() + usize::from(self.open.is_some())
+    }
+
+    /// Records in the active write cache.
+    pub(crate) fn active_records(&self) -> usize {
+        self.cached_records
+    }
+
+    pub(crate) fn is_dirty(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    // ---- restart -----------------------------------------------------------------------------------------------
+
+    /// A ledger from the state table. Records of two directories (after a change of their number) are merged.
+    pub(crate) fn restore(&mut self, record: &LedgerRecord) {
+        let restored = LedgerState::restore(record);
+        match self.ledgers.get_mut(&record.ledger) {
+            None => {
+                self.ledgers.insert(record.ledger, restored);
+            }
+            Some(known) => {
+                let other = known.snapshot(record.ledger);
+                known.key = known.key.filter(|k| !k.is_zero()).or(restored.key);
+                known.fence = known.fence.or(restored.fence);
+                known.is_limbo |= restored.is_limbo;
+                let last = other.last_entry.max(record.last_entry);
+                known.last_entry = crate::lagging::Lagging::durable(EntryId::to_wire(last));
+                if record.last_add_confirmed > other.last_add_confirmed {
+                    let lac = EntryId::to_wire(record.last_add_confirmed);
+                    known.last_add_confirmed = crate::lagging::Lagging::durable(lac);
+                    if let Some(body) = &record.explicit_lac {
+                        known.push_explicit_lac(0, 0, body.as_slice().into());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Between this and [`Shard::end_replay`] records are placed as durable.
+    pub(crate) fn begin_replay(&mut self) {
+        self.is_replaying = true;
+    }
+
+    /// Applies a record of the journal again.
+    pub(crate) fn replay(&mut self, record: &Record<'_>) -> Result<(), NoRoom> {
+        debug_assert!(self.is_replaying, "between begin_replay and end_replay");
+        let ledger = record.ledger;
+        match record.kind {
+            Kind::Entry => {
+                let placed = self.place(Kind::Entry, &[record.body], Lane::Reserved)?;
+                self.ledgers.entry(ledger).or_insert_with(|| LedgerState::new(None));
+                let entry = record.entry().expect("replay gives entries with their id");
+                self.index_entry(ledger, entry, record.last_add_confirmed(), placed);
+            }
+            Kind::LedgerKey | Kind::Fence => {
+                let key = record.master_key().expect("key and fence records hold a key");
+                let state = self.ledgers.entry(ledger).or_insert_with(|| LedgerState::new(None));
+                if state.needs_key(&key) {
+                    state.key = Some(key);
+                }
+                if record.kind == Kind::Fence {
+                    state.fence = state.fence.or(Some(0));
+                }
+                self.mark_dirty(ledger);
+            }
+            Kind::ExplicitLac => {
+                let key = record.master_key().expect("explicit LAC records hold a key");
+                let body = record.explicit_lac().expect("explicit LAC records hold a body");
+                self.sequence += 1;
+                self.index_explicit_lac(ledger, key, explicit_lac_of(body), body.into(), self.sequence);
+                (self.cut, self.durable) = (self.sequence, self.sequence);
+            }
+            Kind::FenceWithoutKey => {
+                if let Some(state) = self.ledgers.get_mut(&ledger) {
+                    state.fence = state.fence.or(Some(0));
+                    self.mark_dirty(ledger);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Replay is over: what was placed is in the journal already and not written to it again.
+    pub(crate) fn end_replay(&mut self) {
+        self.is_replaying = false;
+    }
+
+    // ---- placing -----------------------------------------------------------------------------------------------
+
+    /// Copies a record into the open chunk: the one copy of an entry.
+    fn place(&mut self, kind: Kind, pieces: &[&[u8]], lane: Lane) -> Result<Placed, NoRoom> {
+        let length: usize = pieces.iter().map(|p| p.len()).sum();
+        let size = HEADER_SIZE_BYTES + length;
+        let is_forming = self.formed_bytes > 0 && lane == Lane::Normal;
+        if is_forming && self.formed_bytes + size > self.config.formed_bytes_max {
+            return Err(NoRoom);
+        }
+        if self.open.as_ref().is_none_or(|open| open.remaining() < size) {
+            let next = self.pool.take(lane).ok_or(NoRoom)?;
+            assert!(size <= next.remaining(), "a chunk holds the largest record");
+            self.seal_open_chunk();
+            self.open = Some(next);
+        }
+        let open = self.open.as_mut().expect("a chunk was opened");
+        let (mut header, mut crc) = ([0; HEADER_SIZE_BYTES], 0);
+        let start = open.append(size, |target| (header, crc) = record::encode(target, kind, pieces));
+        self.sequence += 1;
+        if self.is_replaying {
+            (self.cut, self.durable) = (self.sequence, self.sequence);
+            self.part_start = start + size;
+        } else {
+            self.part_records += 1;
+            self.part_headers_crc = record::fold_header(self.part_headers_crc, &header);
+            self.formed_bytes += size;
+        }
+        Ok(Placed {
+            sequence: self.sequence,
+            chunk: u32::try_from(self.chunks.len()).expect("chunks are few"),
+            offset: u32::try_from(start + HEADER_SIZE_BYTES).expect("a chunk is below 4 GiB"),
+            length: u32::try_from(length).expect("a record is below 4 GiB"),
+            crc32c: crc,
+        })
+    }
+
+    fn close_part(&mut self) {
+        let Some(open) = &self.open else { return };
+        if open.len() > self.part_start {
+            self.parts.push(Part {
+                data: open.slice(self.part_start..open.len()),
+                shard: self.config.index,
+                record_count: self.part_records,
+                headers_crc: self.part_headers_crc,
+            });
+        }
+        self.part_start = open.len();
+        (self.part_records, self.part_headers_crc) = (0, 0);
+    }
+
+    fn seal_open_chunk(&mut self) {
+        self.close_part();
+        if let Some(full) = self.open.take() {
+            self.chunks.push(full.slice(0..full.len()));
+        }
+        self.part_start = 0;
+    }
+
+    fn index_entry(&mut self, ledger: LedgerId, entry: EntryId, lac: Option<EntryId>, placed: Placed) {
+        let (cut, durable) = (self.cut.min(placed.sequence - 1), self.durable.min(placed.sequence - 1));
+        let state = self.ledgers.get_mut(&ledger).expect("the ledger was created with its key");
+        let Placed { sequence, chunk, offset, length, crc32c } = placed;
+        state.records.insert(CacheRecord { entry: entry.get(), sequence, chunk, offset, length, crc32c });
+        state.last_entry.raise(entry.get(), sequence, cut, durable);
+        state.last_add_confirmed.raise(EntryId::to_wire(lac), sequence, cut, durable);
+        self.cached_records += 1;
+        self.mark_dirty(ledger);
+    }
+
+    fn index_explicit_lac(
+        &mut self,
+        ledger: LedgerId,
+        key: MasterKey,
+        lac: Option<EntryId>,
+        body: Arc<[u8]>,
+        sequence: u64,
+    ) {
+        let (cut, durable) = (self.cut.min(sequence - 1), self.durable.min(sequence - 1));
+        let state = self.ledgers.entry(ledger).or_insert_with(|| LedgerState::new(None));
+        if state.needs_key(&key) {
+            state.key = Some(key);
+        }
+        let lac = EntryId::to_wire(lac);
+        // An older explicit LAC that arrives late is acknowledged and changes nothing: the LAC never goes back.
+        let newest = state.explicit_lacs_newest().and_then(explicit_lac_of);
+        if lac >= EntryId::to_wire(newest) {
+            state.push_explicit_lac(sequence, durable, body);
+        }
+        state.last_add_confirmed.raise(lac, sequence, cut, durable);
+        self.mark_dirty(ledger);
+    }
+
+    fn mark_dirty(&mut self, ledger: LedgerId) {
+        let state = self.ledgers.get_mut(&ledger).expect("a ledger that changes is known");
+        if !state.is_dirty {
+            state.is_dirty = true;
+            self.dirty.push(ledger);
+        }
+    }
+}
+
+/// The LAC inside a WRITE_LAC body: ledger id, then the LAC (protocol reference, section 3.3).
+pub(crate) fn explicit_lac_of(body: &[u8]) -> Option<EntryId> {
+    let raw: [u8; 8] = body.get(8..16)?.try_into().ok()?;
+    EntryId::new(i64::from_be_bytes(raw))
+}

@@ -1,0 +1,145 @@
+//! The write cache: an index over the journal chunks. It holds no entry bytes of its own.
+//!
+//! # Invariants
+//! 1. Of several copies of an entry the one with the higher sequence is the newer one.
+//! 2. A copy that is not durable is never returned as found; an older durable one stays until it is overtaken.
+
+use bindery_io::chunk::ChunkSlice;
+use bindery_storage::LedgerRecord;
+use bindery_types::{EntryId, LedgerId};
+use std::collections::{BTreeMap, HashMap};
+
+/// Where one copy of an entry stands in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CacheRecord {
+    pub(crate) entry: i64,
+    /// Of its journal record, in the shard.
+    pub(crate) sequence: u64,
+    /// Index of the chunk in its cache.
+    pub(crate) chunk: u32,
+    pub(crate) offset: u32,
+    pub(crate) length: u32,
+    pub(crate) crc32c: u32,
+}
+
+/// The copies a cache holds of one ledger's entries.
+#[derive(Debug, Default)]
+pub(crate) struct CacheRecords {
+    /// Entries that came in order: ascending, one copy each.
+    run: Vec<CacheRecord>,
+    /// Everything else. A map, because a writer that sends backwards must not make each add cost a memmove.
+    strays: BTreeMap<(i64, u64), CacheRecord>,
+}
+
+/// What a look-up found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// The newest durable copy.
+    pub(crate) durable: Option<CacheRecord>,
+    /// Sequence of the oldest copy that is not durable yet.
+    pub(crate) undurable: Option<u64>,
+}
+
+impl CacheRecords {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.run.is_empty() && self.strays.is_empty()
+    }
+
+    pub(crate) fn insert(&mut self, record: CacheRecord) {
+        if self.run.last().is_none_or(|last| last.entry < record.entry) {
+            self.run.push(record);
+        } else {
+            self.strays.insert((record.entry, record.sequence), record);
+        }
+    }
+
+    pub(crate) fn find(&self, entry: i64, durable: u64) -> Found {
+        let mut found = Found::default();
+        let in_run = self.run.binary_search_by_key(&entry, |r| r.entry).ok().map(|i| &self.run[i]);
+        // Ascending by sequence: a stray of an entry is always newer than its copy in the run.
+        for record in
+            in_run.into_iter().chain(self.strays.range((entry, 0)..=(entry, u64::MAX)).map(|(_, r)| r))
+        {
+            if record.sequence <= durable {
+                found.durable = Some(*record);
+            } else if found.undurable.is_none() {
+                found.undurable = Some(record.sequence);
+            }
+        }
+        found
+    }
+
+    /// The newest copy of each entry, ascending.
+    pub(crate) fn newest_ascending(&self) -> Vec<CacheRecord> {
+        if self.strays.is_empty() {
+            return self.run.clone();
+        }
+        let mut all: Vec<_> = self.run.iter().chain(self.strays.values()).copied().collect();
+        all.sort_unstable_by_key(|r| (r.entry, std::cmp::Reverse(r.sequence)));
+        all.dedup_by_key(|r| r.entry);
+        all
+    }
+
+    /// Drops copies that will never become durable.
+    pub(crate) fn forget_above(&mut self, durable: u64) {
+        self.run.retain(|r| r.sequence <= durable);
+        self.strays.retain(|_, r| r.sequence <= durable);
+    }
+}
+
+/// What a freeze took out of a shard: immutable until its flush is committed.
+pub(crate) struct Frozen {
+    pub(crate) chunks: Vec<ChunkSlice>,
+    pub(crate) records: HashMap<LedgerId, CacheRecords>,
+    /// State at the freeze of every ledger that changed since the one before.
+    pub(crate) states: Vec<LedgerRecord>,
+}
+
+impl Frozen {
+    pub(crate) fn body(&self, record: &CacheRecord) -> ChunkSlice {
+        let start = record.offset as usize;
+        self.chunks[record.chunk as usize].slice(start..start + record.length as usize)
+    }
+
+    pub(crate) fn find(&self, ledger: LedgerId, entry: EntryId, durable: u64) -> Found {
+        self.records.get(&ledger).map(|r| r.find(entry.get(), durable)).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn record(entry: i64, sequence: u64) -> CacheRecord {
+        CacheRecord { entry, sequence, chunk: 0, offset: 0, length: 0, crc32c: 0 }
+    }
+
+    proptest! {
+        /// Write cache invariants 1 and 2, against the list of all inserts.
+        #[test]
+        fn finds_the_newest_durable_copy(entries in prop::collection::vec(0i64..12, 1..60), durable in 0u64..60) {
+            let mut cache = CacheRecords::default();
+            for (i, entry) in entries.iter().enumerate() {
+                cache.insert(record(*entry, i as u64 + 1));
+            }
+            for entry in 0..12 {
+                let copies = || (1u64..).zip(&entries).filter(|(_, e)| **e == entry).map(|(s, _)| s);
+                let found = cache.find(entry, durable);
+                prop_assert_eq!(found.durable.map(|r| r.sequence), copies().filter(|s| *s <= durable).max());
+                prop_assert_eq!(found.undurable, copies().find(|s| *s > durable));
+            }
+            let newest = cache.newest_ascending();
+            let mut expected: Vec<i64> = entries.clone();
+            expected.sort_unstable();
+            expected.dedup();
+            prop_assert_eq!(newest.iter().map(|r| r.entry).collect::<Vec<_>>(), expected);
+            for r in newest {
+                let last = (1u64..).zip(&entries).filter(|(_, e)| **e == r.entry).map(|(s, _)| s).max();
+                prop_assert_eq!(Some(r.sequence), last);
+            }
+            cache.forget_above(durable);
+            prop_assert_eq!(cache.run.len() + cache.strays.len(), entries.len().min(durable as usize));
+        }
+    }
+}

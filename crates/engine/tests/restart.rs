@@ -1,0 +1,160 @@
+//! The engine on a real disk: what was acknowledged is read back, from memory, from the journal, from entry logs.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use bindery_engine::{
+    Add, AddDone, AddSink, Engine, EngineConfig, EngineThreads, EntryRef, Lookup, Machine, Origin, Refusal,
+};
+use bindery_io::{RealDisk, SystemClock, SystemRandom};
+use bindery_types::{EntryId, LedgerId, MasterKey};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+const KEY: MasterKey = MasterKey::new([1; 20]);
+
+struct Answers(SyncSender<AddDone>);
+impl AddSink for Answers {
+    fn on_adds_done(&self, done: &[AddDone]) {
+        for d in done {
+            self.0.send(*d).unwrap();
+        }
+    }
+}
+
+struct Bookie {
+    engine: Arc<Engine>,
+    threads: EngineThreads,
+    answers: Receiver<AddDone>,
+    replayed_groups: u64,
+}
+
+fn start(dir: &Path) -> Bookie {
+    let config = EngineConfig {
+        journal_dir: dir.join("journal"),
+        ledger_dirs: vec![dir.join("ledgers0"), dir.join("ledgers1")],
+        shard_count: 2,
+        write_pool_bytes: 8 << 20,
+        chunk_bytes: 256 << 10,
+        entry_bytes_max: 128 << 10,
+        journal_file_bytes: 4 << 20,
+        group_bytes_max: 1 << 20,
+        ..EngineConfig::default()
+    };
+    let disk = Arc::new(RealDisk::new());
+    let machine =
+        Machine::open(config, disk.clone(), Arc::new(SystemClock::new()), Arc::new(SystemRandom)).unwrap();
+    let (sender, answers) = sync_channel(1 << 20);
+    let (engine, replayed_groups) = (machine.engine.clone(), machine.replayed.groups);
+    Bookie { engine, threads: machine.start(disk, Arc::new(Answers(sender))), answers, replayed_groups }
+}
+
+fn body(ledger: i64, entry: i64) -> Vec<u8> {
+    let mut body = Vec::new();
+    for v in [ledger, entry, entry - 1, 0] {
+        body.extend_from_slice(&v.to_be_bytes());
+    }
+    let size = (ledger * 31 + entry * 17) as usize % 3000;
+    body.extend((0..size).map(|i| (i as i64 + ledger + entry) as u8));
+    body
+}
+
+fn add(bookie: &Bookie, ledger: i64, entry: i64, body: &[u8]) {
+    let id = LedgerId::new(ledger).unwrap();
+    let add = Add {
+        origin: Origin { connection: 0, txn: 0, tag: 0 },
+        ledger: id,
+        entry: EntryId::new(entry).unwrap(),
+        last_add_confirmed: EntryId::new(entry - 1),
+        key: KEY,
+        body,
+        is_recovery: false,
+        is_high_priority: false,
+    };
+    while bookie.engine.add_batch(bookie.engine.shard_of(id), &[add]) == 0 {
+        let (sender, room) = sync_channel(1);
+        bookie.engine.when_room(bookie.engine.shard_of(id), Box::new(move |_| sender.send(()).unwrap()));
+        room.recv_timeout(Duration::from_secs(20)).expect("room is made");
+    }
+}
+
+fn wait_acks(bookie: &Bookie, count: usize) {
+    for _ in 0..count {
+        let done = bookie.answers.recv_timeout(Duration::from_secs(20)).expect("every add is answered");
+        assert_eq!(done.result, Ok(()));
+    }
+}
+
+fn read(bookie: &Bookie, ledger: i64, which: EntryRef) -> Result<Vec<u8>, Refusal> {
+    match bookie.engine.read(LedgerId::new(ledger).unwrap(), which)? {
+        Lookup::Memory(body) => Ok(body.to_vec()),
+        Lookup::Disk(read) => read.load(),
+        Lookup::Undurable(_) => panic!("acknowledged entries are durable"),
+    }
+}
+
+fn check_all(bookie: &Bookie, ledgers: i64, entries: i64) {
+    for ledger in 0..ledgers {
+        for entry in 0..entries {
+            let which = EntryRef::At(EntryId::new(entry).unwrap());
+            assert_eq!(
+                read(bookie, ledger, which).as_deref(),
+                Ok(&body(ledger, entry)[..]),
+                "{ledger}:{entry}"
+            );
+        }
+        let beyond = EntryRef::At(EntryId::new(entries).unwrap());
+        assert_eq!(read(bookie, ledger, beyond), Err(Refusal::NoEntry));
+        assert_eq!(read(bookie, ledger, EntryRef::Last).unwrap(), body(ledger, entries - 1));
+        let id = LedgerId::new(ledger).unwrap();
+        assert_eq!(bookie.engine.last_add_confirmed(id), Ok(EntryId::new(entries - 2)));
+        let runs = bookie.engine.list_entries(id).unwrap();
+        assert_eq!(runs.len(), 1);
+        assert_eq!((runs[0].first.get(), runs[0].last.get()), (0, entries - 1));
+    }
+    assert_eq!(read(bookie, ledgers, EntryRef::Last), Err(Refusal::NoLedger));
+}
+
+#[test]
+fn acknowledged_entries_survive_stops_and_kills_and_flushes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ledgers, entries) = (5, 4000);
+    let bookie = start(dir.path());
+    // 5 x 4000 x 1.5 KiB is several times the pool: flushes happen while adds go on.
+    for entry in 0..entries {
+        for ledger in 0..ledgers {
+            add(&bookie, ledger, entry, &body(ledger, entry));
+        }
+    }
+    wait_acks(&bookie, (ledgers * entries) as usize);
+    check_all(&bookie, ledgers, entries);
+    assert!(bookie.engine.stats().flushes >= 1, "{:?}", bookie.engine.stats());
+
+    // A kill: the threads are left running on a copy nobody looks at; a copy of the files is opened instead.
+    let copy = tempfile::tempdir().unwrap();
+    copy_dir(dir.path(), copy.path());
+    let killed = start(copy.path());
+    assert!(killed.replayed_groups > 0, "a kill leaves something to replay");
+    check_all(&killed, ledgers, entries);
+    killed.threads.stop().unwrap();
+
+    bookie.threads.stop().unwrap();
+    let again = start(dir.path());
+    assert_eq!(again.replayed_groups, 0, "a clean stop leaves no replay work (IB26)");
+    check_all(&again, ledgers, entries);
+    again.threads.stop().unwrap();
+}
+
+fn copy_dir(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            std::fs::create_dir(&target).unwrap();
+            copy_dir(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
