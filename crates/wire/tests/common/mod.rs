@@ -1,5 +1,10 @@
-//! What several tests of the codecs share: generated v2 requests and responses.
+//! What several tests of the codecs share: generated requests and responses, captures, checks.
 #![allow(dead_code, reason = "each test binary uses a part")]
+
+pub mod checks;
+pub mod golden;
+pub mod messages;
+pub mod slow;
 
 use bindery_types::MasterKey;
 use bindery_wire::ErrorCode;
