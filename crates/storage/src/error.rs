@@ -102,3 +102,59 @@ pub enum WriteError {
         path: PathBuf,
     },
 }
+
+/// Why a state table could not be used.
+#[derive(Debug, Error)]
+pub enum StateError {
+    /// The file cannot be opened, made or read.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// The file is not what was committed. What it held is unknown, not empty.
+    #[error(transparent)]
+    Damaged(#[from] Damaged),
+    /// A newer release wrote it; nothing was changed.
+    #[error(transparent)]
+    NewerFormat(#[from] NewerFormat),
+    /// An earlier write, sync or commit failed: the directory takes no more changes (IB14).
+    #[error("{} takes no more changes: {reason}", path.display())]
+    Latched {
+        /// The file.
+        path: PathBuf,
+        /// The first failure.
+        reason: String,
+    },
+    /// The database library gave up for another reason.
+    #[error("the database {} failed: {reason}", path.display())]
+    Database {
+        /// The file.
+        path: PathBuf,
+        /// Its words.
+        reason: String,
+    },
+}
+
+/// Why a ledger directory could not be opened or changed.
+#[derive(Debug, Error)]
+pub enum DirectoryError {
+    /// The directory itself cannot be used.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// One of its logs is unusable. A bookie must not serve without it: what it holds would look absent.
+    #[error(transparent)]
+    Log(#[from] OpenLogError),
+    /// Its state table is unusable, or takes no more changes.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// There are entry logs but no table that says which of them count. Nothing was removed.
+    #[error(
+        "{} has {logs} entry logs but no {}; restore the file, or wipe the directory and let the bookie recover",
+        dir.display(),
+        crate::state_table::STATE_FILE_NAME
+    )]
+    StateMissing {
+        /// The directory.
+        dir: PathBuf,
+        /// Number of entry logs in it.
+        logs: usize,
+    },
+}

@@ -20,15 +20,21 @@
 //! 6. Journal marks never go back (IB12).
 
 mod codec;
+mod directory;
 pub mod entry_log;
 mod error;
 mod extents;
+pub mod state_table;
 #[cfg(test)]
 mod testing;
 
+pub use directory::{DirectoryCommit, FoundEntry, LedgerDirectory, LogView, OpenedDirectory, Source};
 pub use entry_log::{EntryLocation, EntryLog, EntryLogWriter, Extent, SealedLog};
-pub use error::{Damaged, DiskError, NewerFormat, OpenLogError, ReadError, WriteError};
+pub use error::{
+    Damaged, DirectoryError, DiskError, NewerFormat, OpenLogError, ReadError, StateError, WriteError,
+};
 pub use extents::ExtentDirectory;
+pub use state_table::{Checkpoint, JournalMark, LedgerRecord, LogRecord, Mark, Meta, Recovered, StateTable};
 
 use std::fmt;
 

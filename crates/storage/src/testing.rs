@@ -1,5 +1,5 @@
-//! A disk in memory for tests that damage bytes or fail calls: thousands of files would be slow on a real one.
-//! Crashes are the simulator's business, not this disk's.
+//! A disk in memory for tests that damage bytes, fail calls or lose unsynced sectors: thousands of files would be
+//! slow on a real one. Names are durable at once here; the simulator's disk loses those too.
 
 use bindery_io::{Disk, DiskFile, DiskLock, Entry, OpenMode, Space};
 use parking_lot::Mutex;
@@ -8,12 +8,32 @@ use std::io::{self, ErrorKind, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+const SECTOR: usize = 512;
+
+/// A small generator: tests print its seed.
+pub(crate) fn numbers(seed: u64) -> impl FnMut() -> u32 {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as u32
+    }
+}
+
 #[derive(Clone, Default)]
 pub(crate) struct MemDisk(Arc<Shared>);
 
+#[derive(Default, Clone)]
+struct Content {
+    now: Vec<u8>,
+    /// As of the last sync.
+    durable: Vec<u8>,
+}
+
 #[derive(Default)]
 struct Shared {
-    files: Mutex<BTreeMap<PathBuf, Arc<Mutex<Vec<u8>>>>>,
+    files: Mutex<BTreeMap<PathBuf, Arc<Mutex<Content>>>>,
     faults: Mutex<Faults>,
 }
 
@@ -31,21 +51,35 @@ impl MemDisk {
         Arc::new(self.clone())
     }
     pub(crate) fn bytes(&self, path: &Path) -> Vec<u8> {
-        self.0.files.lock()[path].lock().clone()
+        self.0.files.lock()[path].lock().now.clone()
     }
     pub(crate) fn put(&self, path: &Path, bytes: Vec<u8>) {
-        self.0.files.lock().insert(path.to_owned(), Arc::new(Mutex::new(bytes)));
+        let content = Content { now: bytes.clone(), durable: bytes };
+        self.0.files.lock().insert(path.to_owned(), Arc::new(Mutex::new(content)));
     }
     pub(crate) fn names(&self) -> Vec<String> {
         let files = self.0.files.lock();
         files.keys().map(|p| p.file_name().unwrap().to_string_lossy().into_owned()).collect()
     }
-    pub(crate) fn copy(&self) -> MemDisk {
-        let copy = MemDisk::default();
-        for (path, bytes) in &*self.0.files.lock() {
-            copy.put(path, bytes.lock().clone());
+    /// What a power failure leaves: every sector written since the last sync is new, old or torn (a new beginning
+    /// and an old end), as `choose` says with a number below 4; so is the length, old or new.
+    pub(crate) fn after_crash(&self, mut choose: impl FnMut() -> u32) -> MemDisk {
+        let left = MemDisk::default();
+        for (path, content) in &*self.0.files.lock() {
+            let Content { now, durable } = content.lock().clone();
+            let len = if now.len() == durable.len() || choose() < 2 { now.len() } else { durable.len() };
+            let mut image = durable;
+            image.resize(len, 0);
+            for (old, new) in image.chunks_mut(SECTOR).zip(now.chunks(SECTOR)) {
+                let n = old.len().min(new.len());
+                if old[..n] != new[..n] {
+                    let arrived = [0, n / 3, n, n][choose() as usize];
+                    old[..arrived].copy_from_slice(&new[..arrived]);
+                }
+            }
+            left.put(path, image);
         }
-        copy
+        left
     }
     pub(crate) fn fail_after(&self, changes: u64) {
         *self.0.faults.lock() = Faults { changes_left: Some(changes), ..Faults::default() };
@@ -76,7 +110,7 @@ impl Shared {
 }
 
 struct MemFile {
-    bytes: Arc<Mutex<Vec<u8>>>,
+    bytes: Arc<Mutex<Content>>,
     direct: bool,
     shared: Arc<Shared>,
 }
@@ -110,7 +144,7 @@ impl Disk for MemDisk {
             .map(|(path, bytes)| Entry {
                 name: path.file_name().unwrap().to_string_lossy().into_owned(),
                 is_dir: false,
-                len: bytes.lock().len() as u64,
+                len: bytes.lock().now.len() as u64,
             })
             .collect())
     }
@@ -145,7 +179,7 @@ impl Disk for MemDisk {
 impl DiskFile for MemFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let bytes = self.bytes.lock();
-        let from = bytes.get(offset as usize..).unwrap_or(&[]);
+        let from = bytes.now.get(offset as usize..).unwrap_or(&[]);
         let n = from.len().min(buf.len());
         buf[..n].copy_from_slice(&from[..n]);
         Ok(n)
@@ -153,7 +187,7 @@ impl DiskFile for MemFile {
     fn write_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
         self.shared.change()?;
         self.check_alignment(slices, offset);
-        let mut bytes = self.bytes.lock();
+        let bytes = &mut self.bytes.lock().now;
         let mut at = offset as usize;
         for slice in slices {
             let end = at + slice.len();
@@ -166,18 +200,22 @@ impl DiskFile for MemFile {
         Ok(at - offset as usize)
     }
     fn write_durable_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
-        self.write_at(slices, offset)
+        let n = self.write_at(slices, offset)?;
+        self.sync().map(|()| n)
     }
     fn sync(&self) -> io::Result<()> {
-        self.shared.change()
+        self.shared.change()?;
+        let content = &mut *self.bytes.lock();
+        content.durable.clone_from(&content.now);
+        Ok(())
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.shared.change()?;
-        self.bytes.lock().resize(len as usize, 0);
+        self.bytes.lock().now.resize(len as usize, 0);
         Ok(())
     }
     fn len(&self) -> io::Result<u64> {
-        Ok(self.bytes.lock().len() as u64)
+        Ok(self.bytes.lock().now.len() as u64)
     }
     fn is_direct(&self) -> bool {
         self.direct

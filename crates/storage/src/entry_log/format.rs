@@ -99,6 +99,13 @@ impl Extent {
         self.place(entry) != Place::Absent
     }
 
+    /// The entries of a regular run, ascending; `None` when only the records know them.
+    pub fn regular_ids(&self) -> Option<impl Iterator<Item = EntryId> + use<>> {
+        let stride = i64::try_from(self.stride).ok().filter(|stride| *stride > 0)?;
+        let first = self.first.get();
+        Some((0..i64::from(self.count)).filter_map(move |place| EntryId::new(first + place * stride)))
+    }
+
     /// Bytes of the entry bodies.
     pub fn body_bytes(&self) -> u64 {
         self.bodies_len

@@ -37,5 +37,4 @@ pub use write::{EntryLogWriter, SealedLog};
 
 #[cfg(test)]
 pub(crate) use format::test_extent;
-#[cfg(test)]
 pub(crate) use format::{file_name, log_id_of};

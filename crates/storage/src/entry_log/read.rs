@@ -246,6 +246,15 @@ impl EntryLog {
         Ok(records)
     }
 
+    /// The entries of a run, ascending. Reads nothing when the run is regular.
+    pub fn entry_ids(&self, extent: &Extent) -> Result<Vec<EntryId>, ReadError> {
+        assert_eq!(extent.log_id, self.log_id(), "an extent is read from its own log");
+        match extent.regular_ids() {
+            Some(ids) => Ok(ids.collect()),
+            None => Ok(self.entries(extent)?.into_iter().map(|record| record.entry).collect()),
+        }
+    }
+
     fn read_records(&self, extent: &Extent, place: u32, bytes: &mut [u8]) -> Result<(), ReadError> {
         let offset = extent.records_offset + u64::from(place) * RECORD_SIZE as u64;
         read_exact(&*self.file, &self.path, bytes, offset, "the index records")

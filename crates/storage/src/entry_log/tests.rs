@@ -97,6 +97,8 @@ proptest! {
             .flat_map(|x| log.entries(x).unwrap().into_iter().map(|r| (x.ledger, r.entry)))
             .collect();
         prop_assert_eq!(listed, model.keys().copied().collect::<Vec<_>>());
+        let ids = extents.iter().flat_map(|x| log.entry_ids(x).unwrap().into_iter().map(|e| (x.ledger, e)));
+        prop_assert_eq!(ids.collect::<Vec<_>>(), model.keys().copied().collect::<Vec<_>>());
         for extent in &extents {
             prop_assert_eq!(extent.max_lac, EntryId::new(extent.last.get() - 1));
         }

@@ -1,0 +1,330 @@
+//! A ledger directory: its state table and live entry logs, opened together, changed together.
+//!
+//! # Data flow
+//! ```text
+//! open: state table -> listed logs -> orphans removed -> view
+//! flush: begin_log -> EntryLogWriter -> commit: read the log back -> state table -> view
+//! read: view.find -> Source (newest generation first) -> EntryLog
+//! ```
+//! One owner opens, flushes and commits ([`LedgerDirectory`]); any number of readers share the [`LogView`].
+//!
+//! # Invariants
+//! 1. A log is visible to readers only after its commit; it is opened and verified before the commit (IB13).
+//! 2. A file is removed only when it has a name of ours and the table does not list it. Without a table nothing is
+//!    removed (IB15). Orphans of a crash are removed at open (IB18).
+//! 3. A log id is never used twice: ids of orphans are reserved durably before the orphans go.
+//! 4. A lookup takes its sources in one snapshot, and a new source is published together with the withdrawal of
+//!    the ones it replaces. Withdrawn files are unlinked when no reader holds them.
+//! 5. The newest copy that may hold an entry decides: when it cannot be read, an older one is not given instead.
+
+use crate::entry_log::{file_name, log_id_of};
+use crate::state_table::{Checkpoint, JournalMark, LedgerRecord, LogRecord, Meta, NEW_FILE_NAME, Recovered};
+use crate::{
+    Damaged, DirectoryError, DiskError, EntryLocation, EntryLog, EntryLogWriter, Extent, ExtentDirectory,
+    Generation, LogId, OpenLogError, ReadError, SealedLog, StateTable, WriteError,
+};
+use bindery_io::Disk;
+use bindery_types::{EntryId, LedgerId};
+use parking_lot::RwLock;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The owner's handle.
+pub struct LedgerDirectory {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    state: StateTable,
+    next_log_id: u64,
+    view: Arc<LogView>,
+    /// No longer listed; files still there.
+    withdrawn: Vec<Arc<EntryLog>>,
+}
+
+/// What [`LedgerDirectory::open`] found.
+pub struct OpenedDirectory {
+    /// The directory.
+    pub directory: LedgerDirectory,
+    /// Contents of its state table.
+    pub recovered: Recovered,
+    /// True when the directory had no state table and got an empty one.
+    pub is_fresh: bool,
+    /// Files that a crash left behind and that were removed.
+    pub orphans: Vec<LogId>,
+}
+
+/// Changes of a directory that come into force together.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct DirectoryCommit<'a> {
+    /// Finished logs, visible from now on.
+    pub logs_added: &'a [SealedLog],
+    /// Logs whose live entries are all in other logs.
+    pub logs_removed: &'a [LogId],
+    /// New positions of journals; the others stay.
+    pub marks: &'a [JournalMark],
+    /// Ledger states that replace the ones before.
+    pub ledgers: &'a [LedgerRecord],
+    /// Replaces identity and layout.
+    pub meta: Option<&'a Meta>,
+}
+
+impl LedgerDirectory {
+    /// Opens `dir`, which must exist. A directory without state table and without entry logs gets an empty table.
+    ///
+    /// # Errors
+    /// Any unusable log or table fails the whole directory: serving the rest would answer "no such entry" for what
+    /// is merely unreadable. Nothing is removed then.
+    pub fn open(disk: &Arc<dyn Disk>, dir: &Path) -> Result<OpenedDirectory, DirectoryError> {
+        let files = disk.list(dir).map_err(|e| DiskError::new(dir, "list directory", e))?;
+        let on_disk: Vec<LogId> = files.iter().filter_map(|file| log_id_of(&file.name)).collect();
+        let is_fresh = !StateTable::exists(disk, dir)?;
+        if is_fresh && !on_disk.is_empty() {
+            return Err(DirectoryError::StateMissing { dir: dir.to_owned(), logs: on_disk.len() });
+        }
+        let (mut state, recovered) =
+            if is_fresh { StateTable::create(disk, dir)? } else { StateTable::open(disk, dir)? };
+
+        let mut live = Live::default();
+        for record in &recovered.logs {
+            let (log, extents) = EntryLog::open(disk, dir, record.log_id)?;
+            check_against_table(&log, record.generation, record.size)?;
+            live.add(Arc::new(log), &extents);
+        }
+
+        let is_orphan = |id: &LogId| !live.logs.contains_key(id);
+        let orphans: Vec<LogId> = on_disk.into_iter().filter(is_orphan).collect();
+        let above_orphans = orphans.iter().map(|id| id.0.saturating_add(1)).max().unwrap_or(0);
+        let next_log_id = recovered.next_log_id.max(above_orphans);
+        let mut removals: Vec<PathBuf> = orphans.iter().map(|id| dir.join(file_name(*id))).collect();
+        if !is_fresh && files.iter().any(|file| file.name == NEW_FILE_NAME) {
+            removals.push(dir.join(NEW_FILE_NAME));
+        }
+        if !orphans.is_empty() {
+            state.commit(&Checkpoint { next_log_id: Some(next_log_id), ..Checkpoint::default() })?;
+        }
+        remove_all(disk, dir, &removals)?;
+        let directory = LedgerDirectory {
+            disk: disk.clone(),
+            dir: dir.to_owned(),
+            state,
+            next_log_id,
+            view: Arc::new(LogView { live: RwLock::new(live) }),
+            withdrawn: Vec::new(),
+        };
+        Ok(OpenedDirectory { directory, recovered, is_fresh, orphans })
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.dir
+    }
+
+    /// What readers use.
+    pub fn view(&self) -> Arc<LogView> {
+        self.view.clone()
+    }
+
+    /// The committed marks, ascending by journal.
+    pub fn marks(&self) -> Vec<JournalMark> {
+        self.state.marks()
+    }
+
+    /// Why the directory takes no more commits, once something failed.
+    pub fn failure(&self) -> Option<String> {
+        self.state.failure()
+    }
+
+    /// Starts a log under a new id.
+    pub fn begin_log(&mut self, generation: Generation) -> Result<EntryLogWriter, WriteError> {
+        let log_id = LogId(self.next_log_id);
+        self.next_log_id += 1;
+        EntryLogWriter::create(&self.disk, &self.dir, log_id, generation)
+    }
+
+    /// Puts `commit` into force: durable, then visible. On an error it may or may not be in force after a restart,
+    /// is not visible now, and the directory takes no more commits when it came from the state table.
+    pub fn commit(&mut self, commit: &DirectoryCommit<'_>) -> Result<(), DirectoryError> {
+        let mut marks: BTreeMap<u32, JournalMark> = BTreeMap::new();
+        marks.extend(
+            self.state.marks().into_iter().chain(commit.marks.iter().copied()).map(|m| (m.journal, m)),
+        );
+        let marks: Vec<JournalMark> = marks.into_values().collect();
+        let mut opened = Vec::with_capacity(commit.logs_added.len());
+        let mut records = Vec::with_capacity(commit.logs_added.len());
+        for sealed in commit.logs_added {
+            let SealedLog { log_id, generation, size, entries, ref extents } = *sealed;
+            let (log, read_back) = EntryLog::open(&self.disk, &self.dir, log_id)?;
+            check_against_table(&log, generation, size)?;
+            if read_back != *extents {
+                let what = "the footer read back is not the one that was written";
+                return Err(OpenLogError::from(Damaged::new(log.path(), 0, what)).into());
+            }
+            opened.push((Arc::new(log), read_back));
+            records.push(LogRecord { log_id, generation, size, entries, marks: marks.clone() });
+        }
+        self.state.commit(&Checkpoint {
+            marks: commit.marks,
+            logs_added: &records,
+            logs_removed: commit.logs_removed,
+            ledgers: commit.ledgers,
+            meta: commit.meta,
+            next_log_id: None,
+        })?;
+        let mut live = self.view.live.write();
+        for (log, extents) in opened {
+            live.add(log, &extents);
+        }
+        for log_id in commit.logs_removed {
+            self.withdrawn.push(live.remove(*log_id));
+        }
+        Ok(())
+    }
+
+    /// Unlinks the files of removed logs that no reader holds any more; returns how many remain.
+    pub fn unlink_withdrawn(&mut self) -> Result<usize, DirectoryError> {
+        // The view lost them before, so a count of one cannot grow again.
+        let (held, free): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.withdrawn).into_iter().partition(|log| Arc::strong_count(log) > 1);
+        self.withdrawn = held;
+        let paths: Vec<PathBuf> = free.iter().map(|log| log.path().to_owned()).collect();
+        drop(free);
+        remove_all(&self.disk, &self.dir, &paths)?;
+        Ok(self.withdrawn.len())
+    }
+}
+
+fn check_against_table(log: &EntryLog, generation: Generation, size: u64) -> Result<(), OpenLogError> {
+    if (log.generation(), log.size()) == (generation, size) {
+        return Ok(());
+    }
+    let what = format!(
+        "it is generation {} with {} bytes, the state table says generation {generation} with {size}",
+        log.generation(),
+        log.size()
+    );
+    Err(Damaged::new(log.path(), 0, what).into())
+}
+
+fn remove_all(disk: &Arc<dyn Disk>, dir: &Path, paths: &[PathBuf]) -> Result<(), DiskError> {
+    for path in paths {
+        match disk.remove(path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(DiskError::new(path, "remove", e)),
+            _ => {}
+        }
+    }
+    if paths.is_empty() {
+        return Ok(());
+    }
+    disk.sync_dir(dir).map_err(|e| DiskError::new(dir, "sync directory", e))
+}
+
+/// The live logs, as readers see them.
+pub struct LogView {
+    live: RwLock<Live>,
+}
+
+#[derive(Default)]
+struct Live {
+    extents: ExtentDirectory,
+    logs: BTreeMap<LogId, Arc<EntryLog>>,
+}
+
+impl Live {
+    fn add(&mut self, log: Arc<EntryLog>, extents: &[Extent]) {
+        self.extents.add_log(log.log_id(), extents);
+        self.logs.insert(log.log_id(), log);
+    }
+
+    fn remove(&mut self, log_id: LogId) -> Arc<EntryLog> {
+        self.extents.remove_log(log_id);
+        self.logs.remove(&log_id).expect("a removed log was live: the state table listed it")
+    }
+
+    fn source(&self, extent: Extent) -> Source {
+        let log = self.logs.get(&extent.log_id).expect("an extent's log is live").clone();
+        Source { log, extent }
+    }
+}
+
+/// A run and the log that holds it. Keeps the log readable while it lives, also after its removal.
+#[derive(Clone)]
+pub struct Source {
+    /// The log.
+    pub log: Arc<EntryLog>,
+    /// The run in it.
+    pub extent: Extent,
+}
+
+/// A copy of an entry, found and not yet read.
+#[derive(Clone)]
+pub struct FoundEntry {
+    /// The log that holds it.
+    pub log: Arc<EntryLog>,
+    /// Where, and how long it is: known before a byte of it is loaded.
+    pub location: EntryLocation,
+    /// Age of the copy.
+    pub generation: Generation,
+}
+
+impl LogView {
+    /// The runs that may hold an entry, newest generation first, in one snapshot.
+    pub fn sources(&self, ledger: LedgerId, entry: EntryId) -> Vec<Source> {
+        let mut candidates = Vec::new();
+        let live = self.live.read();
+        live.extents.candidates(ledger, entry, &mut candidates);
+        candidates.into_iter().map(|extent| live.source(extent)).collect()
+    }
+
+    /// All runs of a ledger, by first entry, in one snapshot.
+    pub fn runs(&self, ledger: LedgerId) -> Vec<Source> {
+        let live = self.live.read();
+        live.extents.runs(ledger).iter().map(|extent| live.source(*extent)).collect()
+    }
+
+    /// Finds the newest copy of an entry. `None` is proven (IB7). Reads index records without a lock.
+    pub fn find(&self, ledger: LedgerId, entry: EntryId) -> Result<Option<FoundEntry>, ReadError> {
+        for Source { log, extent } in self.sources(ledger, entry) {
+            if let Some(location) = log.lookup(&extent, entry)? {
+                return Ok(Some(FoundEntry { log, location, generation: extent.generation }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Finds and reads an entry, verified.
+    pub fn read(&self, ledger: LedgerId, entry: EntryId) -> Result<Option<Vec<u8>>, ReadError> {
+        match self.find(ledger, entry)? {
+            Some(found) => found.log.read(&found.location, ledger, entry).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The highest entry of a ledger in the logs.
+    pub fn last_entry(&self, ledger: LedgerId) -> Option<EntryId> {
+        self.live.read().extents.last_entry(ledger)
+    }
+
+    /// The largest LAC (last add confirmed) that an entry of the ledger in the logs carries.
+    pub fn max_lac(&self, ledger: LedgerId) -> Option<EntryId> {
+        self.live.read().extents.max_lac(ledger)
+    }
+
+    /// The ledgers with entries in the logs, ascending.
+    pub fn ledgers(&self) -> Vec<LedgerId> {
+        self.live.read().extents.ledgers().collect()
+    }
+
+    /// The live logs, ascending.
+    pub fn logs(&self) -> Vec<Arc<EntryLog>> {
+        self.live.read().logs.values().cloned().collect()
+    }
+
+    /// Number of runs: what the memory of the extent directory is made of.
+    pub fn run_count(&self) -> usize {
+        self.live.read().extents.len()
+    }
+}
+
+#[cfg(test)]
+mod tests;

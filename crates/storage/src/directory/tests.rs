@@ -1,0 +1,277 @@
+use super::*;
+use crate::state_table::{Mark, STATE_FILE_NAME};
+use crate::testing::{MemDisk, numbers};
+use crate::{EntryLog, StateError};
+
+fn dir() -> PathBuf {
+    PathBuf::from("/ledgers")
+}
+fn ledger(raw: i64) -> LedgerId {
+    LedgerId::new(raw).unwrap()
+}
+fn entry(raw: i64) -> EntryId {
+    EntryId::new(raw).unwrap()
+}
+
+/// An entry of 24 bytes and a payload of eight times `content`.
+fn body(l: LedgerId, e: EntryId, content: u8) -> Vec<u8> {
+    let ids = [l.get(), e.get(), e.get() - 1].map(i64::to_be_bytes).concat();
+    [ids, vec![content; 8]].concat()
+}
+
+/// What the directory must hold: the content of each entry.
+type Model = BTreeMap<(LedgerId, EntryId), u8>;
+
+fn flush(directory: &mut LedgerDirectory, generation: u64, ids: &[(i64, i64)]) -> SealedLog {
+    let mut writer = directory.begin_log(Generation(generation)).unwrap();
+    for (l, e) in ids {
+        let (l, e) = (ledger(*l), entry(*e));
+        let body = body(l, e, generation as u8);
+        writer.append(l, e, &body, crate::codec::crc32c(&[&body])).unwrap();
+    }
+    writer.finish().unwrap()
+}
+
+fn journal_mark(group: u64) -> JournalMark {
+    JournalMark { journal: 0, mark: Mark { file_id: 1, group } }
+}
+
+fn flush_and_commit(directory: &mut LedgerDirectory, generation: u64, ids: &[(i64, i64)]) -> LogId {
+    let sealed = flush(directory, generation, ids);
+    let log_id = sealed.log_id;
+    let (logs, marks) = ([sealed], [journal_mark(generation)]);
+    directory.commit(&DirectoryCommit { logs_added: &logs, marks: &marks, ..Default::default() }).unwrap();
+    log_id
+}
+
+fn assert_holds(view: &LogView, model: &Model) {
+    for l in (0..6).map(ledger) {
+        for e in (0..60).map(entry) {
+            let expected = model.get(&(l, e)).map(|content| body(l, e, *content));
+            assert_eq!(view.read(l, e).unwrap(), expected, "{l}:{e}");
+        }
+        let last = model.range((l, EntryId::FIRST)..(ledger(l.get() + 1), EntryId::FIRST)).next_back();
+        assert_eq!(view.last_entry(l), last.map(|((_, e), _)| *e));
+    }
+}
+
+fn open(disk: &MemDisk) -> Result<OpenedDirectory, DirectoryError> {
+    LedgerDirectory::open(&disk.disk(), &dir())
+}
+
+/// Flushes with random overlapping entries, replacements of several logs by one, restarts: reads equal the model.
+#[test]
+fn reads_give_the_newest_copy_through_flushes_merges_and_restarts() {
+    for seed in 0..20 {
+        let mut next = numbers(seed);
+        let disk = MemDisk::default();
+        let mut directory = open(&disk).unwrap().directory;
+        let mut model = Model::new();
+        let mut used = std::collections::BTreeSet::new();
+        for generation in 1..25 {
+            let mut ids: Vec<(i64, i64)> =
+                (0..next() % 30).map(|_| (i64::from(next() % 5), i64::from(next() % 50))).collect();
+            ids.sort_unstable();
+            ids.dedup();
+            let held = directory.view().sources(ledger(0), entry(3));
+            assert!(used.insert(flush_and_commit(&mut directory, generation, &ids)), "log ids are new");
+            model.extend(ids.iter().map(|(l, e)| ((ledger(*l), entry(*e)), generation as u8)));
+            if generation % 6 == 0 {
+                // Replace all logs but the last by one that has the newest copy of everything.
+                let merged: Vec<(i64, i64)> = model.keys().map(|(l, e)| (l.get(), e.get())).collect();
+                let sealed = flush(&mut directory, 200 + generation, &merged);
+                let removed: Vec<LogId> = directory.view().logs().iter().map(|log| log.log_id()).collect();
+                let logs = [sealed];
+                let commit =
+                    DirectoryCommit { logs_added: &logs, logs_removed: &removed, ..Default::default() };
+                directory.commit(&commit).unwrap();
+                model.values_mut().for_each(|content| *content = 200 + generation as u8);
+                for Source { log, extent } in &held {
+                    assert!(!log.entries(extent).unwrap().is_empty(), "a held log stays readable");
+                }
+                assert_eq!(
+                    directory.unlink_withdrawn().unwrap(),
+                    held.iter().map(|s| s.log.log_id()).collect::<std::collections::BTreeSet<_>>().len()
+                );
+                drop(held);
+                assert_eq!(directory.unlink_withdrawn().unwrap(), 0);
+                assert_eq!(disk.names().len(), 2, "one log and the state table");
+                // Generations go on above the merged one.
+                for log in directory.view().logs() {
+                    assert_eq!(log.generation(), Generation(200 + generation));
+                }
+                break;
+            }
+            if next().is_multiple_of(4) {
+                drop(directory);
+                let opened = open(&disk).unwrap();
+                assert_eq!((opened.is_fresh, opened.orphans.len()), (false, 0));
+                directory = opened.directory;
+            }
+            assert_holds(&directory.view(), &model);
+        }
+        drop(directory);
+        assert_holds(&open(&disk).unwrap().directory.view(), &model);
+    }
+}
+
+/// IB13, IB15, IB18. Goal: at any failure the directory afterwards is the one before or the one after.
+/// Method: fail each change of flush, commit and unlink in turn, then lose any subset of unsynced sectors.
+#[test]
+fn a_crash_anywhere_in_a_flush_leaves_before_or_after_and_no_orphans() {
+    let prepare = || {
+        let disk = MemDisk::default();
+        let mut directory = open(&disk).unwrap().directory;
+        flush_and_commit(&mut directory, 1, &[(1, 1), (1, 2), (2, 5)]);
+        flush_and_commit(&mut directory, 2, &[(1, 2), (1, 3)]);
+        (disk, directory)
+    };
+    let run = |directory: &mut LedgerDirectory| -> Result<(), String> {
+        let mut writer = directory.begin_log(Generation(3)).map_err(|e| e.to_string())?;
+        for (l, e) in [(1, 1), (1, 2), (1, 3), (2, 5), (3, 0)] {
+            let body = body(ledger(l), entry(e), 3);
+            let crc = crate::codec::crc32c(&[&body]);
+            writer.append(ledger(l), entry(e), &body, crc).map_err(|e| e.to_string())?;
+        }
+        let logs = [writer.finish().map_err(|e| e.to_string())?];
+        let marks = [journal_mark(3)];
+        let removed = [LogId(0), LogId(1)];
+        let commit = DirectoryCommit {
+            logs_added: &logs,
+            logs_removed: &removed,
+            marks: &marks,
+            ..Default::default()
+        };
+        directory.commit(&commit).map_err(|e| e.to_string())?;
+        directory.unlink_withdrawn().map(|_| ()).map_err(|e| e.to_string())
+    };
+    let model = |contents: &[(i64, i64, u8)]| -> Model {
+        contents.iter().map(|(l, e, content)| ((ledger(*l), entry(*e)), *content)).collect()
+    };
+    let before = model(&[(1, 1, 1), (1, 2, 2), (1, 3, 2), (2, 5, 1)]);
+    let after = model(&[(1, 1, 3), (1, 2, 3), (1, 3, 3), (2, 5, 3), (3, 0, 3)]);
+
+    let (disk, mut directory) = prepare();
+    let start = disk.changes();
+    run(&mut directory).unwrap();
+    let changes = disk.changes() - start;
+    let (mut old, mut new, mut orphans) = (0, 0, 0);
+    for failing in 0..=changes {
+        let (disk, mut directory) = prepare();
+        disk.fail_after(failing);
+        let result = run(&mut directory);
+        assert_eq!(result.is_ok(), failing == changes, "{result:?}");
+        for seed in 0..20 {
+            let mut next = numbers(failing * 100 + seed);
+            let left = disk.after_crash(move || next() % 4);
+            let opened = open(&left).unwrap_or_else(|e| panic!("change {failing}, seed {seed}: {e}"));
+            orphans += opened.orphans.len();
+            let marks = opened.directory.marks();
+            if marks == [journal_mark(3)] {
+                new += 1;
+                assert_holds(&opened.directory.view(), &after);
+                assert_eq!(left.names().len(), 2);
+            } else {
+                assert!(result.is_err(), "an acknowledged flush is gone");
+                old += 1;
+                assert_eq!(marks, [journal_mark(2)]);
+                assert_holds(&opened.directory.view(), &before);
+                assert_eq!(left.names().len(), 3);
+            }
+            let mut directory = opened.directory;
+            let id = flush_and_commit(&mut directory, 4, &[(4, 4)]);
+            assert!(id > LogId(2) || !opened.orphans.contains(&id), "ids of orphans are not used again");
+        }
+    }
+    assert!(old > 50 && new > 50 && orphans > 50, "{old} old, {new} new, {orphans} orphans");
+}
+
+#[test]
+fn a_crash_right_after_orphans_went_does_not_give_their_ids_again() {
+    let disk = MemDisk::default();
+    let mut directory = open(&disk).unwrap().directory;
+    let orphan = flush(&mut directory, 1, &[(1, 1)]).log_id;
+    drop(directory);
+    let opened = open(&disk).unwrap();
+    assert_eq!(opened.orphans, [orphan]);
+    drop(opened);
+    let mut directory = open(&disk).unwrap().directory;
+    assert!(directory.begin_log(Generation(2)).unwrap().log_id() > orphan);
+}
+
+/// IB15: without proof of what is live nothing is removed.
+#[test]
+fn without_a_state_table_logs_are_neither_used_nor_removed() {
+    let disk = MemDisk::default();
+    flush_and_commit(&mut open(&disk).unwrap().directory, 1, &[(1, 1)]);
+    let log = dir().join(file_name(LogId(0)));
+    let alone = MemDisk::default();
+    alone.put(&log, disk.bytes(&log));
+    let error = open(&alone).err().unwrap();
+    assert!(matches!(error, DirectoryError::StateMissing { logs: 1, .. }), "{error}");
+    assert_eq!(alone.names().len(), 1);
+
+    alone.put(&dir().join(STATE_FILE_NAME), Vec::new());
+    let error = open(&alone).err().unwrap();
+    assert!(matches!(error, DirectoryError::State(StateError::Damaged(_))), "{error}");
+    assert_eq!(alone.names().len(), 2);
+}
+
+#[test]
+fn a_missing_or_exchanged_log_fails_the_directory() {
+    let disk = MemDisk::default();
+    let mut directory = open(&disk).unwrap().directory;
+    flush_and_commit(&mut directory, 1, &[(1, 1)]);
+    flush_and_commit(&mut directory, 2, &[(1, 2), (1, 3)]);
+    drop(directory);
+    let state = dir().join(STATE_FILE_NAME);
+    let (first, second) = (dir().join(file_name(LogId(0))), dir().join(file_name(LogId(1))));
+    let missing = MemDisk::default();
+    missing.put(&state, disk.bytes(&state));
+    missing.put(&first, disk.bytes(&first));
+    let error = open(&missing).err().unwrap().to_string();
+    assert!(error.contains("0000000000000001.elog"), "{error}");
+    assert_eq!(missing.names().len(), 2, "nothing was removed");
+    missing.put(&second, disk.bytes(&first));
+    let error = open(&missing).err().unwrap().to_string();
+    assert!(error.contains("the file holds log 0000000000000000"), "{error}");
+}
+
+/// Directory invariant 5: an older copy is another content (a recovery may have rewritten the entry).
+#[test]
+fn a_damaged_newest_copy_does_not_bring_an_older_one_back() {
+    let disk = MemDisk::default();
+    let mut directory = open(&disk).unwrap().directory;
+    flush_and_commit(&mut directory, 1, &[(1, 1)]);
+    let newer = flush_and_commit(&mut directory, 2, &[(1, 1)]);
+    drop(directory);
+    let path = dir().join(file_name(newer));
+    let mut bytes = disk.bytes(&path);
+    bytes[4096 + 25] ^= 1;
+    disk.put(&path, bytes);
+    let view = open(&disk).unwrap().directory.view();
+    let error = view.read(ledger(1), entry(1)).unwrap_err();
+    assert!(matches!(error, ReadError::Damaged(_)), "{error}");
+}
+
+/// The same through the kernel: direct writes, buffered reads, real names.
+#[test]
+fn a_directory_on_the_real_disk_survives_a_restart() {
+    let temp = tempfile::tempdir().unwrap();
+    let disk: Arc<dyn Disk> = Arc::new(bindery_io::RealDisk::new());
+    let mut directory = LedgerDirectory::open(&disk, temp.path()).unwrap().directory;
+    let mut model = Model::new();
+    for generation in 1..6 {
+        let ids: Vec<(i64, i64)> = (0..50).filter(|e| e % 3 != 1).map(|e| (generation % 3, e)).collect();
+        flush_and_commit(&mut directory, generation as u64, &ids);
+        model.extend(ids.iter().map(|(l, e)| ((ledger(*l), entry(*e)), generation as u8)));
+    }
+    drop(directory);
+    let opened = LedgerDirectory::open(&disk, temp.path()).unwrap();
+    assert_eq!(opened.recovered.logs.len(), 5);
+    assert_holds(&opened.directory.view(), &model);
+    for log in opened.directory.view().logs() {
+        assert_eq!(log.verify().unwrap().damage_count, 0);
+        assert!(EntryLog::open_file(&disk, log.path()).is_ok());
+    }
+}

@@ -1,0 +1,159 @@
+//! The database's file: redb's pages behind our own header block, and a latch on the first failure.
+//!
+//! ```text
+//! 0      magic "BNDRSTAT" | 8 version u32 | zeros | 4092 CRC32C of bytes 0..4092
+//! 4096   seal 0: magic "BNDRSEAL" | 8 commit number u64 | 16 CRC32C of bytes 0..16    (even commits)
+//! 8192   seal 1: the same                                                             (odd commits)
+//! 12288  the redb file
+//! ```
+//! The header is written before redb sees the file and never changes. It is read first, so that a file of a newer
+//! release is refused before anything (redb marks a file as soon as it opens it) is written.
+
+use crate::codec::{Put, Take, crc32c};
+use crate::{Damaged, NewerFormat, StateError};
+use bindery_io::{BLOCK_SIZE_BYTES, DiskFile};
+use parking_lot::Mutex;
+use redb::StorageBackend;
+use std::io::{self, IoSlice};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The version this build writes, and the newest it reads. 1: first.
+pub const STATE_FORMAT_VERSION: u32 = 1;
+
+const BLOCK: u64 = BLOCK_SIZE_BYTES as u64;
+/// Header and seals; redb's file follows.
+pub(super) const HEADER_SIZE: u64 = 3 * BLOCK;
+const SEAL_SIZE: usize = 20;
+const SEAL_MAGIC: &[u8; 8] = b"BNDRSEAL";
+const MAGIC: &[u8; 8] = b"BNDRSTAT";
+const CRC_AT: usize = BLOCK_SIZE_BYTES - 4;
+
+/// Header, and blocks for the seals, still empty.
+pub(super) fn encode_header() -> Vec<u8> {
+    let mut out = Vec::with_capacity(3 * BLOCK_SIZE_BYTES);
+    Put(&mut out).bytes(MAGIC).u32(STATE_FORMAT_VERSION);
+    out.resize(CRC_AT, 0);
+    let crc = crc32c(&[&out]);
+    Put(&mut out).u32(crc);
+    out.resize(3 * BLOCK_SIZE_BYTES, 0);
+    out
+}
+
+/// Which commit was acknowledged last. The two seals are written in turn, so that a torn one leaves the other.
+pub(super) struct Seals {
+    file: Arc<dyn DiskFile>,
+    latch: Arc<Latch>,
+}
+
+impl Seals {
+    pub(super) fn new(file: Arc<dyn DiskFile>, latch: Arc<Latch>) -> Seals {
+        Seals { file, latch }
+    }
+
+    /// The highest number of a valid seal.
+    pub(super) fn read(&self) -> io::Result<Option<u64>> {
+        let mut highest = None;
+        for slot in 0..2 {
+            let mut seal = [0; SEAL_SIZE];
+            self.file.read_exact_at(&mut seal, BLOCK + slot * BLOCK)?;
+            let (head, crc) = seal.split_at(SEAL_SIZE - 4);
+            let number = head.strip_prefix(SEAL_MAGIC).and_then(|number| Take(number).u64());
+            if crc == crc32c(&[head]).to_le_bytes() && number.is_some_and(|number| number % 2 == slot) {
+                highest = highest.max(number);
+            }
+        }
+        Ok(highest)
+    }
+
+    /// Makes it durable that commit `number` is in force.
+    pub(super) fn write(&self, number: u64) -> io::Result<()> {
+        let mut seal = Vec::with_capacity(SEAL_SIZE);
+        Put(&mut seal).bytes(SEAL_MAGIC).u64(number);
+        let crc = crc32c(&[&seal]);
+        Put(&mut seal).u32(crc);
+        self.latch.guard("seal a commit", || {
+            self.file.write_all_durable_at(&mut [IoSlice::new(&seal)], BLOCK + number % 2 * BLOCK)
+        })
+    }
+}
+
+pub(super) fn check_header(block: &[u8], path: &Path) -> Result<(), StateError> {
+    let damaged = |what: &str| StateError::from(Damaged::new(path, 0, what));
+    let (head, crc) = block.split_at_checked(CRC_AT).ok_or_else(|| damaged("the header is cut"))?;
+    let Some(fields) = head.strip_prefix(MAGIC) else { return Err(damaged("this is no state table")) };
+    if crc != crc32c(&[head]).to_le_bytes() {
+        return Err(damaged("the checksum of the header does not match"));
+    }
+    match Take(fields).u32() {
+        Some(STATE_FORMAT_VERSION) => Ok(()),
+        None | Some(0) => Err(damaged("format version 0 never existed")),
+        Some(found) => {
+            let supported = STATE_FORMAT_VERSION;
+            Err(NewerFormat { path: path.to_owned(), found, supported }.into())
+        }
+    }
+}
+
+/// The first failure on the file. Once set it stays (IB14).
+#[derive(Debug, Default)]
+pub(super) struct Latch(Mutex<Option<(&'static str, String)>>);
+
+impl Latch {
+    /// The first failure, as one sentence.
+    pub(super) fn reason(&self) -> Option<String> {
+        self.0.lock().as_ref().map(|(action, why)| format!("cannot {action}: {why}"))
+    }
+
+    /// Runs `act` unless something failed before; its own failure is the first then.
+    fn guard<T>(&self, action: &'static str, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        if let Some(reason) = self.reason() {
+            return Err(io::Error::other(reason));
+        }
+        act().inspect_err(|error| self.set(action, error))
+    }
+
+    pub(super) fn set(&self, action: &'static str, why: &dyn std::fmt::Display) {
+        self.0.lock().get_or_insert_with(|| (action, why.to_string()));
+    }
+}
+
+pub(super) struct Backend {
+    pub file: Arc<dyn DiskFile>,
+    pub path: PathBuf,
+    pub latch: Arc<Latch>,
+}
+
+impl std::fmt::Debug for Backend {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Backend").field(&self.path).finish()
+    }
+}
+
+impl Backend {
+    fn shifted(offset: u64) -> io::Result<u64> {
+        offset.checked_add(HEADER_SIZE).ok_or_else(|| io::ErrorKind::InvalidInput.into())
+    }
+}
+
+impl StorageBackend for Backend {
+    fn len(&self) -> io::Result<u64> {
+        self.latch.guard("read the length", || {
+            let len = self.file.len()?;
+            len.checked_sub(HEADER_SIZE).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+        })
+    }
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.latch.guard("read", || self.file.read_exact_at(out, Self::shifted(offset)?))
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.latch.guard("set the length", || self.file.set_len(Self::shifted(len)?))
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        self.latch.guard("sync", || self.file.sync())
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.latch
+            .guard("write", || self.file.write_all_at(&mut [IoSlice::new(data)], Self::shifted(offset)?))
+    }
+}

@@ -1,0 +1,256 @@
+//! The values of the state table, encode beside decode. Little-endian; each value ends with the CRC32C of
+//! (table u8, key u64, value), so that a value that redb returns for the wrong key is found out too.
+
+use crate::codec::{Put, Take, crc32c};
+use crate::{Generation, LogId};
+use bindery_types::{EntryId, LedgerId, MASTER_KEY_SIZE_BYTES, MasterKey};
+use std::fmt;
+
+/// Version byte in front of every value. 1: first.
+const VALUE_VERSION: u8 = 1;
+
+const HAS_KEY: u8 = 1;
+const FENCED: u8 = 2;
+const LIMBO: u8 = 4;
+const HAS_EXPLICIT_LAC: u8 = 8;
+const KNOWN_FLAGS: u8 = HAS_KEY | FENCED | LIMBO | HAS_EXPLICIT_LAC;
+
+/// A position in one journal: what lies at or before it is durable in the ledger directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mark {
+    /// The journal file.
+    pub file_id: u64,
+    /// The group inside it.
+    pub group: u64,
+}
+
+impl fmt::Display for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "file {} group {}", self.file_id, self.group)
+    }
+}
+
+/// The mark of journal `journal`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JournalMark {
+    /// Number of the journal, from 0.
+    pub journal: u32,
+    /// How far it is covered.
+    pub mark: Mark,
+}
+
+/// Whose directory this is and for which layout of shards it was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Meta {
+    /// Id of the bookie that owns the directory.
+    pub bookie_id: String,
+    /// INSTANCEID of its cluster; empty where the cluster has none.
+    pub instance_id: String,
+    /// Number of shards.
+    pub shards: u32,
+    /// Number of journals.
+    pub journals: u32,
+    /// Number of ledger directories.
+    pub directories: u32,
+    /// Which of them this is, from 0.
+    pub directory: u32,
+}
+
+/// A live entry log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogRecord {
+    /// The log.
+    pub log_id: LogId,
+    /// Its generation.
+    pub generation: Generation,
+    /// Length of its file in bytes.
+    pub size: u64,
+    /// Number of its entries.
+    pub entries: u64,
+    /// The journal marks up to which it holds entries: where its contents came from.
+    pub marks: Vec<JournalMark>,
+}
+
+/// What is durably known about a ledger, besides its entries (protocol reference, sections 4.1 to 4.5).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LedgerRecord {
+    /// The ledger.
+    pub ledger: LedgerId,
+    /// The key of its writer, once one was presented.
+    pub master_key: Option<MasterKey>,
+    /// True for good once fenced.
+    pub is_fenced: bool,
+    /// True while this bookie may miss entries of it: no negative answers.
+    pub is_limbo: bool,
+    /// Body of the last WRITE_LAC, opaque.
+    pub explicit_lac: Option<Vec<u8>>,
+    /// Largest LAC (last add confirmed) that an entry carried.
+    pub last_add_confirmed: Option<EntryId>,
+    /// Highest entry.
+    pub last_entry: Option<EntryId>,
+}
+
+/// Numbers of the tables, as they go into checksums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TableId {
+    Meta = 0,
+    Marks = 1,
+    Logs = 2,
+    Ledgers = 3,
+}
+
+fn value_crc(table: TableId, key: u64, payload: &[u8]) -> [u8; 4] {
+    crc32c(&[&[table as u8], &key.to_le_bytes(), payload]).to_le_bytes()
+}
+
+/// Appends version and checksum.
+pub(super) fn seal(table: TableId, key: u64, fill: impl FnOnce(&mut Put<'_>)) -> Vec<u8> {
+    let mut out = vec![VALUE_VERSION];
+    fill(&mut Put(&mut out));
+    let crc = value_crc(table, key, &out);
+    out.extend_from_slice(&crc);
+    out
+}
+
+/// Why a value is not one.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum BadValue {
+    Damaged(&'static str),
+    Newer(u32),
+}
+
+/// Checks version and checksum and decodes the fields between, all of them.
+pub(super) fn unseal<T>(
+    table: TableId,
+    key: u64,
+    value: &[u8],
+    decode: impl FnOnce(&mut Take<'_>) -> Option<T>,
+) -> Result<T, BadValue> {
+    let damaged = BadValue::Damaged;
+    let (payload, crc) = value.split_last_chunk::<4>().ok_or(damaged("a value is cut"))?;
+    if *crc != value_crc(table, key, payload) {
+        return Err(damaged("the checksum of a value does not match"));
+    }
+    let mut take = Take(payload);
+    match take.u8() {
+        Some(VALUE_VERSION) => {}
+        Some(newer) if newer > VALUE_VERSION => return Err(BadValue::Newer(newer.into())),
+        _ => return Err(damaged("a value has no version")),
+    }
+    let decoded = decode(&mut take).ok_or(damaged("a value has fields that cannot be"))?;
+    if take.is_empty() { Ok(decoded) } else { Err(damaged("a value is longer than its fields")) }
+}
+
+fn put_string(put: &mut Put<'_>, text: &str) {
+    put.u32(u32::try_from(text.len()).expect("an id is short")).bytes(text.as_bytes());
+}
+
+fn take_string(take: &mut Take<'_>) -> Option<String> {
+    let len = take.u32()? as usize;
+    String::from_utf8(take.bytes(len)?.to_vec()).ok()
+}
+
+impl Meta {
+    pub(super) fn put(&self, put: &mut Put<'_>) {
+        put_string(put, &self.bookie_id);
+        put_string(put, &self.instance_id);
+        put.u32(self.shards).u32(self.journals).u32(self.directories).u32(self.directory);
+    }
+
+    pub(super) fn take(take: &mut Take<'_>) -> Option<Meta> {
+        Some(Meta {
+            bookie_id: take_string(take)?,
+            instance_id: take_string(take)?,
+            shards: take.u32()?,
+            journals: take.u32()?,
+            directories: take.u32()?,
+            directory: take.u32()?,
+        })
+    }
+}
+
+impl Mark {
+    pub(super) fn put(&self, put: &mut Put<'_>) {
+        put.u64(self.file_id).u64(self.group);
+    }
+
+    pub(super) fn take(take: &mut Take<'_>) -> Option<Mark> {
+        Some(Mark { file_id: take.u64()?, group: take.u64()? })
+    }
+}
+
+impl LogRecord {
+    pub(super) fn put(&self, put: &mut Put<'_>) {
+        put.u64(self.generation.0).u64(self.size).u64(self.entries);
+        for JournalMark { journal, mark } in &self.marks {
+            put.u32(*journal);
+            mark.put(put);
+        }
+    }
+
+    pub(super) fn take(log_id: LogId, take: &mut Take<'_>) -> Option<LogRecord> {
+        let (generation, size, entries) = (Generation(take.u64()?), take.u64()?, take.u64()?);
+        let mut marks = Vec::new();
+        while !take.is_empty() {
+            marks.push(JournalMark { journal: take.u32()?, mark: Mark::take(take)? });
+        }
+        Some(LogRecord { log_id, generation, size, entries, marks })
+    }
+}
+
+impl LedgerRecord {
+    /// A ledger of which nothing is known yet.
+    pub fn new(ledger: LedgerId) -> LedgerRecord {
+        LedgerRecord {
+            ledger,
+            master_key: None,
+            is_fenced: false,
+            is_limbo: false,
+            explicit_lac: None,
+            last_add_confirmed: None,
+            last_entry: None,
+        }
+    }
+
+    pub(super) fn put(&self, put: &mut Put<'_>) {
+        let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+        put.u8(flag(self.master_key.is_some(), HAS_KEY)
+            | flag(self.is_fenced, FENCED)
+            | flag(self.is_limbo, LIMBO)
+            | flag(self.explicit_lac.is_some(), HAS_EXPLICIT_LAC));
+        put.i64(EntryId::to_wire(self.last_add_confirmed)).i64(EntryId::to_wire(self.last_entry));
+        if let Some(key) = &self.master_key {
+            put.bytes(key.as_bytes());
+        }
+        // The last field, so that the value's end is its own.
+        if let Some(body) = &self.explicit_lac {
+            put.bytes(body);
+        }
+    }
+
+    pub(super) fn take(ledger: LedgerId, take: &mut Take<'_>) -> Option<LedgerRecord> {
+        let flags = take.u8()?;
+        if flags & !KNOWN_FLAGS != 0 {
+            return None;
+        }
+        let (last_add_confirmed, last_entry) = (EntryId::new(take.i64()?), EntryId::new(take.i64()?));
+        let master_key = match flags & HAS_KEY {
+            0 => None,
+            _ => Some(MasterKey::new(take.array::<MASTER_KEY_SIZE_BYTES>()?)),
+        };
+        let explicit_lac = match flags & HAS_EXPLICIT_LAC {
+            0 => None,
+            _ => Some(take.bytes(take.0.len())?.to_vec()),
+        };
+        let (is_fenced, is_limbo) = (flags & FENCED != 0, flags & LIMBO != 0);
+        Some(LedgerRecord {
+            ledger,
+            master_key,
+            is_fenced,
+            is_limbo,
+            explicit_lac,
+            last_add_confirmed,
+            last_entry,
+        })
+    }
+}

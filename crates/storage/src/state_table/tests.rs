@@ -1,0 +1,303 @@
+use super::*;
+use crate::Generation;
+use crate::testing::{MemDisk, numbers};
+use bindery_types::{EntryId, MasterKey};
+use proptest::prelude::*;
+
+fn dir() -> PathBuf {
+    PathBuf::from("/ledgers")
+}
+fn file() -> PathBuf {
+    dir().join(STATE_FILE_NAME)
+}
+fn ledger(raw: i64) -> LedgerId {
+    LedgerId::new(raw).unwrap()
+}
+fn mark(journal: u32, file_id: u64, group: u64) -> JournalMark {
+    JournalMark { journal, mark: Mark { file_id, group } }
+}
+
+fn record(id: i64, variant: u64) -> LedgerRecord {
+    LedgerRecord {
+        ledger: ledger(id),
+        master_key: (variant.is_multiple_of(2)).then(|| MasterKey::new([variant as u8; 20])),
+        is_fenced: variant.is_multiple_of(3),
+        is_limbo: variant.is_multiple_of(5),
+        explicit_lac: (variant.is_multiple_of(4)).then(|| vec![variant as u8; (variant % 60) as usize]),
+        last_add_confirmed: EntryId::new(variant as i64 % 7 - 1),
+        last_entry: EntryId::new(variant as i64 % 11 - 1),
+    }
+}
+
+fn log(id: u64, marks: Vec<JournalMark>) -> LogRecord {
+    LogRecord { log_id: LogId(id), generation: Generation(id * 2), size: id * 4096, entries: id, marks }
+}
+
+fn meta(name: &str) -> Meta {
+    let (bookie_id, instance_id) = (name.to_owned(), format!("{name} cluster"));
+    Meta { bookie_id, instance_id, shards: 4, journals: 2, directories: 1, directory: 0 }
+}
+
+/// The state after `steps` checkpoints, and the checkpoints themselves as a function of the step.
+fn step(table: &mut StateTable, model: &mut Recovered, n: u64) -> Result<(), StateError> {
+    let marks = [mark((n % 3) as u32, n / 4, n)];
+    let added = [log(n, marks.to_vec())];
+    let removed: Vec<LogId> =
+        model.logs.first().filter(|_| n % 3 == 2).map(|l| l.log_id).into_iter().collect();
+    let ledgers: Vec<LedgerRecord> = (0..n % 40).map(|i| record((i * i * 7 % 90) as i64, n + i)).collect();
+    let identity = (n % 5 == 1).then(|| meta(&format!("bookie {n}")));
+    let committed = table.commit(&Checkpoint {
+        marks: &marks,
+        logs_added: &added,
+        logs_removed: &removed,
+        ledgers: &ledgers,
+        meta: identity.as_ref(),
+        next_log_id: None,
+    });
+    model.marks.retain(|m| m.journal != marks[0].journal);
+    model.marks.extend(marks);
+    model.marks.sort();
+    model.logs.extend(added);
+    model.logs.retain(|l| !removed.contains(&l.log_id));
+    for record in ledgers {
+        model.ledgers.retain(|r| r.ledger != record.ledger);
+        model.ledgers.push(record);
+    }
+    model.ledgers.sort_by_key(|r| r.ledger);
+    model.meta = identity.or(model.meta.take());
+    model.next_log_id = n + 1;
+    committed
+}
+
+#[test]
+fn a_reopened_table_holds_what_was_committed() {
+    let disk = MemDisk::default();
+    let (mut table, fresh) = StateTable::create(&disk.disk(), &dir()).unwrap();
+    assert_eq!(fresh, Recovered::default());
+    let mut model = Recovered::default();
+    for n in 0..40 {
+        step(&mut table, &mut model, n).unwrap();
+        assert_eq!(table.load().unwrap(), model);
+        if n % 4 == 0 {
+            drop(table);
+            let recovered;
+            (table, recovered) = StateTable::open(&disk.disk(), &dir()).unwrap();
+            assert_eq!(recovered, model);
+        }
+    }
+    assert_eq!(disk.names(), [STATE_FILE_NAME]);
+}
+
+proptest! {
+    #[test]
+    fn values_round_trip_and_reject_every_flipped_bit(id in 0..i64::MAX, variant in 0..1000u64, flip in any::<prop::sample::Index>()) {
+        let expected = record(id, variant);
+        let mut value = seal(TableId::Ledgers, id as u64, |p| expected.put(p));
+        let take = |value: &[u8]| unseal(TableId::Ledgers, id as u64, value, |t| LedgerRecord::take(ledger(id), t));
+        prop_assert_eq!(take(&value), Ok(expected));
+        prop_assert!(unseal(TableId::Logs, id as u64, &value, |_| Some(())).is_err(), "another table's value");
+        let bit = flip.index(value.len() * 8);
+        value[bit / 8] ^= 1 << (bit % 8);
+        prop_assert_eq!(take(&value), Err(BadValue::Damaged("the checksum of a value does not match")));
+        for len in 0..value.len() {
+            prop_assert!(take(&value[..len]).is_err());
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "the mark of journal 1 goes back from file 3 group 9 to file 2 group 50")]
+fn a_mark_never_goes_back() {
+    let disk = MemDisk::default();
+    let (mut table, _) = StateTable::create(&disk.disk(), &dir()).unwrap();
+    table.commit(&Checkpoint { marks: &[mark(1, 3, 9)], ..Checkpoint::default() }).unwrap();
+    table.commit(&Checkpoint { marks: &[mark(0, 2, 50), mark(1, 3, 9)], ..Checkpoint::default() }).unwrap();
+    let _ = table.commit(&Checkpoint { marks: &[mark(1, 2, 50)], ..Checkpoint::default() });
+}
+
+/// Goal: a checkpoint is in force entirely or not at all, an acknowledged one always (state table invariant 1), and
+/// after a failure nothing touches the file (invariant 4).
+/// Method: fail each change of a commit in turn; then lose any subset of unsynced sectors, and reopen.
+#[test]
+fn a_failed_or_torn_commit_is_all_or_nothing() {
+    let prepare = || {
+        let disk = MemDisk::default();
+        let (mut table, _) = StateTable::create(&disk.disk(), &dir()).unwrap();
+        let mut model = Recovered::default();
+        for n in 0..30 {
+            step(&mut table, &mut model, n).unwrap();
+        }
+        (disk, table, model)
+    };
+    let (disk, mut table, mut model) = prepare();
+    let before = disk.changes();
+    step(&mut table, &mut model, 30).unwrap();
+    let changes = disk.changes() - before;
+    assert!(changes > 5, "a commit is more than {changes} changes");
+    let (mut old, mut new) = (0, 0);
+    for failing in 0..=changes {
+        let (disk, mut table, before) = prepare();
+        let mut after = before.clone();
+        disk.fail_after(failing);
+        let committed = step(&mut table, &mut after, 30);
+        assert_eq!(committed.is_ok(), failing == changes, "{committed:?}");
+        if let Err(error) = committed {
+            assert!(error.to_string().contains("injected failure 1"), "{error}");
+            let again = table.commit(&Checkpoint::default()).unwrap_err();
+            assert!(
+                matches!(&again, StateError::Latched { reason, .. } if reason.contains("injected failure 1"))
+            );
+            assert!(table.failure().is_some());
+        }
+        let images: Vec<MemDisk> = (0..40)
+            .map(|seed| {
+                disk.after_crash({
+                    let mut next = numbers(failing * 1000 + seed);
+                    move || next() % 4
+                })
+            })
+            .collect();
+        drop(table);
+        if failing < changes {
+            assert_eq!(disk.changes_after_failure(), 1, "change {failing}: closing must not write either");
+        }
+        for (seed, image) in images.iter().enumerate() {
+            let (mut table, recovered) = StateTable::open(&image.disk(), &dir())
+                .unwrap_or_else(|e| panic!("change {failing}, seed {seed}: {e}"));
+            if recovered == after {
+                new += 1;
+            } else {
+                assert!(failing < changes, "an acknowledged commit is gone, seed {seed}");
+                assert_eq!(recovered, before, "change {failing}, seed {seed}");
+                old += 1;
+            }
+            let mut next = recovered;
+            step(&mut table, &mut next, 31).unwrap();
+            assert_eq!(table.load().unwrap(), next);
+        }
+    }
+    assert!(old > 40 && new > 40, "both outcomes occur: {old} old, {new} new");
+}
+
+#[test]
+fn a_crash_while_a_table_is_made_leaves_none_or_a_whole_one() {
+    let disk = MemDisk::default();
+    drop(StateTable::create(&disk.disk(), &dir()).unwrap());
+    for failing in 0..disk.changes() {
+        let disk = MemDisk::default();
+        disk.fail_after(failing);
+        let failed = StateTable::create(&disk.disk(), &dir()).is_err();
+        let mut next = numbers(failing);
+        let left = disk.after_crash(move || next() % 4);
+        let recovered = if StateTable::exists(&left.disk(), &dir()).unwrap() {
+            StateTable::open(&left.disk(), &dir()).unwrap().1
+        } else {
+            assert!(failed);
+            StateTable::create(&left.disk(), &dir()).unwrap().1
+        };
+        assert_eq!(recovered, Recovered::default());
+        assert_eq!(left.names(), [STATE_FILE_NAME]);
+    }
+}
+
+#[test]
+fn a_newer_format_is_refused_and_left_alone() {
+    let disk = MemDisk::default();
+    drop(StateTable::create(&disk.disk(), &dir()).unwrap());
+    let mut bytes = disk.bytes(&file());
+    bytes[8] = 7;
+    let crc = crate::codec::crc32c(&[&bytes[..4092]]);
+    bytes[4092..4096].copy_from_slice(&crc.to_le_bytes());
+    disk.put(&file(), bytes.clone());
+    let changes = disk.changes();
+    let error = StateTable::open(&disk.disk(), &dir()).err().unwrap();
+    assert_eq!(
+        error.to_string(),
+        "/ledgers/state.redb was written by a newer format 7; this build reads up to 1; use a newer bindery"
+    );
+    assert_eq!((disk.bytes(&file()), disk.changes()), (bytes, changes));
+}
+
+/// State table invariants 3 and 5: whatever is damaged, the table says so or loads exactly what was committed.
+/// `STRIDE=1` flips a bit in every byte.
+#[test]
+fn damage_is_an_error_that_names_the_file() {
+    let disk = MemDisk::default();
+    let (mut table, _) = StateTable::create(&disk.disk(), &dir()).unwrap();
+    let mut model = Recovered::default();
+    for n in 0..40 {
+        step(&mut table, &mut model, n).unwrap();
+    }
+    drop(table);
+    let good = disk.bytes(&file());
+    let mut refused = 0;
+    let mut check = |bytes: Vec<u8>, what: String| {
+        let disk = MemDisk::default();
+        disk.put(&file(), bytes);
+        match StateTable::open(&disk.disk(), &dir()) {
+            Ok((_, recovered)) => assert_eq!(recovered, model, "{what}"),
+            Err(error) => {
+                assert!(error.to_string().contains("/ledgers/state.redb"), "{what}: {error}");
+                refused += 1;
+            }
+        }
+    };
+    for len in
+        [0, 1, 4095, 4096, 12_288, 12_289, 16_383, 16_384, good.len() / 2, good.len() - 4096, good.len() - 1]
+    {
+        check(good[..len].to_vec(), format!("cut to {len}"));
+    }
+    let mut next = numbers(1);
+    let stride = std::env::var("STRIDE").map_or(31, |stride| stride.parse().unwrap());
+    for at in
+        (0..good.len()).filter(|at| at % stride == 0 || (0..12).contains(at) || (12_288..12_608).contains(at))
+    {
+        if good[at..].iter().take(8).all(|b| *b == 0) {
+            continue;
+        }
+        let mut bytes = good.clone();
+        bytes[at] ^= 1 << (next() % 8);
+        check(bytes, format!("byte {at}"));
+    }
+    assert!(refused > 50, "{refused} damages were noticed");
+}
+
+/// State table invariant 6: redb falls back to the commit before when the last one does not verify.
+#[test]
+fn an_acknowledged_commit_that_rots_is_not_silently_undone() {
+    let disk = MemDisk::default();
+    let (mut table, _) = StateTable::create(&disk.disk(), &dir()).unwrap();
+    let mut model = Recovered::default();
+    for n in 0..10 {
+        step(&mut table, &mut model, n).unwrap();
+    }
+    drop(table);
+    let good = disk.bytes(&file());
+    // The commit slots of redb's header; damage to the one in force makes it use the other.
+    let mut undone = 0;
+    for slot in [64, 192] {
+        let mut bytes = good.clone();
+        bytes[12_288 + slot + 100] ^= 1;
+        disk.put(&file(), bytes);
+        match StateTable::open(&disk.disk(), &dir()) {
+            Ok((_, recovered)) => assert_eq!(recovered, model, "the idle slot"),
+            Err(error) => {
+                assert!(
+                    error.to_string().contains("commit 11 was acknowledged, but the tables are at commit 10")
+                );
+                undone += 1;
+            }
+        }
+    }
+    assert_eq!(undone, 1);
+}
+
+#[test]
+fn closing_a_table_writes_nothing() {
+    let disk = MemDisk::default();
+    let (mut table, _) = StateTable::create(&disk.disk(), &dir()).unwrap();
+    table.commit(&Checkpoint { marks: &[mark(0, 1, 1)], ..Checkpoint::default() }).unwrap();
+    let (bytes, changes) = (disk.bytes(&file()), disk.changes());
+    drop(table);
+    assert_eq!((disk.bytes(&file()), disk.changes()), (bytes, changes));
+}
