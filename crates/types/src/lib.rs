@@ -2,6 +2,14 @@
 //!
 //! This crate does no I/O, reads no clock and holds no global state.
 
+mod digest;
 mod id;
+mod ledger_metadata;
+mod quorum;
 
+pub use digest::{DIGEST_SIZE_BYTES_MAX, DigestType, DigestValue, Digester, ENTRY_HEADER_SIZE_BYTES};
 pub use id::{BookieId, EntryId, InvalidBookieId, LedgerId, MASTER_KEY_SIZE_BYTES, MasterKey};
+pub use ledger_metadata::{
+    InvalidSegment, LedgerMetadata, LedgerSecret, LedgerState, MetadataFormatVersion, Segment,
+};
+pub use quorum::{ENSEMBLE_SIZE_MAX, InvalidQuorum, Quorum};

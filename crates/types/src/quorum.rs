@@ -1,0 +1,168 @@
+//! Quorum arithmetic: which bookies store an entry, and when enough of them are heard of.
+//!
+//! # Invariants
+//! 1. `ensemble_size >= write_quorum_size >= ack_quorum_size >= 1`: a [`Quorum`] cannot be made otherwise.
+//! 2. The write set of entry e is the ensemble indexes (e + i) mod E, i < Qw (protocol reference, section 7.2).
+//! 3. [`Quorum::is_covered`] holds exactly when no ack quorum can consist only of bookies nothing is known about
+//!    (section 7.4).
+
+use crate::EntryId;
+
+/// Largest ensemble accepted. BookKeeper has no bound; metadata of one mebibyte holds some 50,000 bookie ids.
+pub const ENSEMBLE_SIZE_MAX: usize = 1 << 16;
+
+/// Ensemble size E, write quorum Qw and ack quorum Qa of a ledger.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Quorum {
+    ensemble_size: usize,
+    write_quorum_size: usize,
+    ack_quorum_size: usize,
+}
+
+/// Sizes that are no quorum.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "ensemble {ensemble_size}, write quorum {write_quorum_size}, ack quorum {ack_quorum_size}: \
+     each must be at least the next, the last at least 1, the first at most {ENSEMBLE_SIZE_MAX}"
+)]
+pub struct InvalidQuorum {
+    /// E as given.
+    pub ensemble_size: usize,
+    /// Qw as given.
+    pub write_quorum_size: usize,
+    /// Qa as given.
+    pub ack_quorum_size: usize,
+}
+
+impl Quorum {
+    /// Checks invariant 1.
+    pub const fn new(
+        ensemble_size: usize,
+        write_quorum_size: usize,
+        ack_quorum_size: usize,
+    ) -> Result<Quorum, InvalidQuorum> {
+        if ensemble_size > ENSEMBLE_SIZE_MAX
+            || ensemble_size < write_quorum_size
+            || write_quorum_size < ack_quorum_size
+            || ack_quorum_size == 0
+        {
+            return Err(InvalidQuorum { ensemble_size, write_quorum_size, ack_quorum_size });
+        }
+        Ok(Quorum { ensemble_size, write_quorum_size, ack_quorum_size })
+    }
+
+    /// E: bookies of a segment.
+    pub const fn ensemble_size(self) -> usize {
+        self.ensemble_size
+    }
+
+    /// Qw: bookies that store one entry.
+    pub const fn write_quorum_size(self) -> usize {
+        self.write_quorum_size
+    }
+
+    /// Qa: acknowledgements an add needs.
+    pub const fn ack_quorum_size(self) -> usize {
+        self.ack_quorum_size
+    }
+
+    /// The ensemble indexes that store `entry`, in the order in which they are asked (invariant 2).
+    pub fn write_set(self, entry: EntryId) -> impl ExactSizeIterator<Item = usize> {
+        let ensemble_size = self.ensemble_size;
+        let start = (entry.get().unsigned_abs() % ensemble_size as u64) as usize;
+        (0..self.write_quorum_size).map(move |offset| (start + offset) % ensemble_size)
+    }
+
+    /// Whether the bookie at `index` of the ensemble stores `entry`.
+    pub fn is_in_write_set(self, entry: EntryId, index: usize) -> bool {
+        assert!(index < self.ensemble_size, "an index into the ensemble");
+        let start = (entry.get().unsigned_abs() % self.ensemble_size as u64) as usize;
+        (index + self.ensemble_size - start) % self.ensemble_size < self.write_quorum_size
+    }
+
+    /// Whether enough bookies are known (invariant 3). `is_known[i]` says whether the bookie at ensemble index `i` gave
+    /// an answer that counts as knowledge: the entry, or "no such entry", or "no such ledger"; an error, silence or a
+    /// wrong digest do not.
+    ///
+    /// # Panics
+    /// When `is_known` is not one per bookie of the ensemble.
+    pub fn is_covered(self, is_known: &[bool]) -> bool {
+        assert_eq!(is_known.len(), self.ensemble_size, "one answer or silence per bookie of the ensemble");
+        (0..self.ensemble_size).all(|start| {
+            let unknown = (0..self.write_quorum_size)
+                .filter(|offset| !is_known[(start + offset) % self.ensemble_size])
+                .count();
+            unknown < self.ack_quorum_size
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all_quorums(ensemble_size_max: usize) -> impl Iterator<Item = Quorum> {
+        (1..=ensemble_size_max)
+            .flat_map(|e| (1..=e).flat_map(move |w| (1..=w).map(move |a| Quorum::new(e, w, a).unwrap())))
+    }
+
+    #[test]
+    fn sizes_out_of_order_are_no_quorum() {
+        for (e, w, a) in [(0, 0, 0), (3, 3, 0), (3, 2, 3), (2, 3, 2), (ENSEMBLE_SIZE_MAX + 1, 3, 2)] {
+            assert!(Quorum::new(e, w, a).is_err(), "{e} {w} {a}");
+        }
+    }
+
+    #[test]
+    fn write_sets_stripe_over_the_ensemble() {
+        let quorum = Quorum::new(5, 3, 2).unwrap();
+        let write_set = |entry| quorum.write_set(EntryId::new(entry).unwrap()).collect::<Vec<_>>();
+        assert_eq!(write_set(0), [0, 1, 2]);
+        assert_eq!(write_set(4), [4, 0, 1]);
+        assert_eq!(write_set(i64::MAX), [2, 3, 4]);
+        for quorum in all_quorums(7) {
+            for entry in (0..14).filter_map(EntryId::new) {
+                let write_set: Vec<_> = quorum.write_set(entry).collect();
+                assert_eq!(write_set.len(), quorum.write_quorum_size());
+                for index in 0..quorum.ensemble_size() {
+                    assert_eq!(quorum.is_in_write_set(entry, index), write_set.contains(&index));
+                }
+            }
+        }
+    }
+
+    /// Invariant 3, by definition: for every write set, every subset of it of ack quorum size has a known bookie.
+    #[test]
+    fn coverage_is_exact_for_every_ensemble_up_to_seven() {
+        let mut cases = 0;
+        for quorum in all_quorums(7) {
+            let ensemble_size = quorum.ensemble_size();
+            let ack_quorums: Vec<u32> = (0..ensemble_size as i64)
+                .flat_map(|entry| {
+                    let bits =
+                        quorum.write_set(EntryId::new(entry).unwrap()).fold(0u32, |set, i| set | 1 << i);
+                    (0u32..1 << ensemble_size).filter(move |subset| subset & !bits == 0)
+                })
+                .filter(|subset| subset.count_ones() as usize == quorum.ack_quorum_size())
+                .collect();
+            for known in 0u32..1 << ensemble_size {
+                let is_known: Vec<bool> = (0..ensemble_size).map(|index| known >> index & 1 == 1).collect();
+                let expected = ack_quorums.iter().all(|subset| subset & known != 0);
+                assert_eq!(quorum.is_covered(&is_known), expected, "{quorum:?} known {known:b}");
+                cases += 1;
+            }
+        }
+        assert_eq!(cases, (1..=7usize).map(|e| (e * (e + 1) / 2) << e).sum::<usize>());
+    }
+
+    #[test]
+    fn with_all_bookies_in_the_write_set_coverage_is_a_count() {
+        for quorum in all_quorums(7).filter(|q| q.ensemble_size() == q.write_quorum_size()) {
+            let (e, a) = (quorum.ensemble_size(), quorum.ack_quorum_size());
+            for known in 0..=e {
+                let is_known: Vec<bool> = (0..e).map(|index| index < known).collect();
+                assert_eq!(quorum.is_covered(&is_known), known > e - a);
+            }
+        }
+    }
+}
