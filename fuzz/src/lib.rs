@@ -1,0 +1,7 @@
+//! The questions the fuzz targets ask: those of `crates/wire/tests/mutate.rs`, which asks them on stable Rust.
+#![allow(missing_docs, reason = "shared test code")]
+
+#[path = "../../crates/wire/tests/common/checks.rs"]
+pub mod checks;
+#[path = "../../crates/wire/tests/common/slow.rs"]
+pub mod slow;
