@@ -114,7 +114,8 @@ impl EntryLogWriter {
     }
 
     /// Adds an entry. `body` is the entry as it came (protocol reference, section 3.1), `crc32c` its CRC32C as
-    /// computed on arrival. Does at most one disk write per [`STAGING_BYTES`] of body or, at the end of a run, index.
+    /// computed on arrival. Does at most one disk write per MiB of body and, at
+    /// the end of a run, of index: usually none or one.
     ///
     /// # Panics
     /// When (ledger, entry) does not ascend, or the body is shorter than [`ENTRY_BODY_MIN_BYTES`] or names another

@@ -44,7 +44,7 @@
 //! the one after a crash, which verifies every page and counts the free ones anew. A stop writes nothing.
 //!
 //! # Limits
-//! redb's cache: [`CACHE_BYTES`]. `load` holds one record per ledger.
+//! redb's cache: 4 MiB. `load` holds one record per ledger.
 
 mod backend;
 mod record;
