@@ -13,7 +13,7 @@
 //! # Invariants
 //! 1. A bookie starts as new only when the store has no cookie for it and no directory holds anything but a cookie
 //!    that matches (an interrupted first start).
-//! 2. A directory that any cookie knows never starts without its own cookie: its disk may be lost.
+//! 2. A directory that the store's cookie knows never starts without its own cookie: its disk may be lost.
 
 use bindery_types::BookieId;
 
@@ -225,9 +225,8 @@ pub enum StartKind {
     New,
     /// Everything matches: nothing to write.
     Restart,
-    /// With more directories than before: write the expected cookie into the directories in this order, which has the
-    /// new ones first (so that a crash in between never makes a directory known that has no cookie), then replace the
-    /// one in the store, expecting its version.
+    /// With more directories than before: write the expected cookie into the directories in this order, then replace
+    /// the one in the store, expecting its version. The bookie must not serve before that is done.
     Expansion {
         /// Every directory, new ones first.
         stamp: Vec<String>,
@@ -350,9 +349,9 @@ pub fn validate(
             StartKind::Expansion { stamp: paths(&|_| true) }
         });
     }
-    let known = |path: &str| {
-        stored.iter().chain(directories.iter().flat_map(|dir| &dir.cookie)).any(|c| c.knows(path))
-    };
+    // The store's cookie is replaced last, before the bookie serves: a directory that it does not name has no data yet,
+    // even when the cookie of another directory, stamped before a crash, names it.
+    let known = |path: &str| stored.iter().any(|cookie| cookie.knows(path));
     let lost: Vec<String> =
         missing.iter().filter(|path| !allow_storage_expansion || known(path)).cloned().collect();
     if !lost.is_empty() {

@@ -40,7 +40,8 @@ struct Tree {
 
 struct Client {
     state: watch::Sender<SessionState>,
-    fault: Mutex<Option<Fault>>,
+    /// A fault and how many writes pass before it.
+    fault: Mutex<Option<(usize, Fault)>>,
 }
 
 /// A fault to inject into the next write of a client.
@@ -90,6 +91,18 @@ impl MemoryCluster {
         MemoryStore { cluster: self.clone(), client, receiver }
     }
 
+    /// Sets the counter of a node's next sequential child, to get at its end without counting up to it.
+    pub fn set_sequence(&self, path: &str, next: u32) {
+        if let Some(entry) = self.tree.lock().nodes.get_mut(path) {
+            entry.sequence = next;
+        }
+    }
+
+    /// Ends a session on the server's side while its client is away: that one finds out when it reconnects.
+    pub fn expire_quietly(&self, id: SessionId) {
+        self.tree.lock().end_session(id);
+    }
+
     /// Ends a session on the server's side: its ephemeral nodes go, and its client, if it still runs, learns of the
     /// expiry and gets a new session.
     pub fn expire(&self, id: SessionId) {
@@ -114,7 +127,25 @@ pub struct MemoryStore {
 impl MemoryStore {
     /// Injects a fault into the next write.
     pub fn inject(&self, fault: Fault) {
-        *self.client.fault.lock() = Some(fault);
+        self.inject_at(0, fault);
+    }
+
+    /// Injects a fault into the write after `writes` more.
+    pub fn inject_at(&self, writes: usize, fault: Fault) {
+        *self.client.fault.lock() = Some((writes, fault));
+    }
+
+    /// The fault that is due at this write.
+    fn take_fault(&self) -> Option<Fault> {
+        let mut fault = self.client.fault.lock();
+        match fault.take() {
+            Some((0, due)) => Some(due),
+            Some((writes, later)) => {
+                *fault = Some((writes - 1, later));
+                None
+            }
+            None => None,
+        }
     }
 
     /// Takes the connection down: watches fire `Lost`, requests fail with [`StoreError::Unreachable`].
@@ -160,8 +191,7 @@ impl MemoryStore {
         &self,
         request: impl FnOnce(&mut Tree, SessionId) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let fault = self.client.fault.lock().take();
-        let outcome = match fault {
+        let outcome = match self.take_fault() {
             Some(Fault::LossBeforeApply) => Err(StoreError::ConnectionLoss),
             Some(Fault::LossAfterApply) => {
                 self.with_tree(request).and_then(|_| Err(StoreError::ConnectionLoss))

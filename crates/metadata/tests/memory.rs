@@ -22,7 +22,7 @@ impl Harness for Memory {
     fn base(&self, name: &'static str) -> Pin<Box<dyn Future<Output = String> + Send + '_>> {
         Box::pin(async move {
             let created = self.0.open().create(&format!("/{name}"), "".into(), CreateMode::Persistent).await;
-            created.unwrap()
+            created.expect("create a fresh node")
         })
     }
 }

@@ -19,13 +19,13 @@ fn server() -> String {
 async fn connect(resume: Option<SessionCredentials>) -> ZooKeeperStore {
     let options = ZooKeeperOptions { session_timeout: Duration::from_secs(4), resume };
     // A server that is not there, in front: the driver goes on to the next.
-    zookeeper::connect(&["127.0.0.1:1".into(), server()], options).await.unwrap()
+    zookeeper::connect(&["127.0.0.1:1".into(), server()], options).await.expect("a reachable server")
 }
 
 /// A node that is this test run's alone.
 async fn scratch(store: &dyn MetadataStore, name: &str) -> String {
     let path = format!("/bindery-test-{name}-");
-    store.create(&path, "".into(), CreateMode::PersistentSequential).await.unwrap()
+    store.create(&path, "".into(), CreateMode::PersistentSequential).await.expect("create a fresh node")
 }
 
 struct ZooKeeper;
@@ -43,7 +43,7 @@ impl Harness for ZooKeeper {
         Box::pin(async move {
             let store = connect(None).await;
             let path = scratch(&store, name).await;
-            store.close().await.unwrap();
+            store.close().await.expect("close");
             path
         })
     }

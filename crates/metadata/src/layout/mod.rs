@@ -10,6 +10,8 @@
 
 mod cluster;
 mod cookies;
+mod ids;
+mod ledgers;
 
 mod paths;
 mod registration;
@@ -18,6 +20,8 @@ use std::sync::Arc;
 
 pub use self::cluster::{InitError, InitOutcome, LayoutError, OpenError, init_cluster};
 pub use self::cookies::{Cookies, CookiesError, StoredCookie};
+pub use self::ids::{IdError, Ids};
+pub use self::ledgers::{LedgerError, LedgerListing, Ledgers, StoredLedger};
 pub use self::paths::LedgerLayout;
 pub use self::registration::{RegisteredBookie, Registration, RegistrationError, RegistrationMode};
 use crate::store::{MetadataStore, StoreError};
@@ -75,5 +79,15 @@ impl Layout {
     /// The registration nodes of all bookies.
     pub fn registration(&self) -> Registration {
         Registration::new(self.store.clone(), &self.root)
+    }
+
+    /// The metadata of all ledgers.
+    pub fn ledgers(&self) -> Ledgers {
+        Ledgers::new(self.store.clone(), &self.root, self.ledger_layout)
+    }
+
+    /// The generator of ledger ids.
+    pub fn ids(&self) -> Ids {
+        Ids::new(self.store.clone(), &self.root)
     }
 }

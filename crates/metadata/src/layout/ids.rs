@@ -1,0 +1,121 @@
+//! Ledger id generation, shared with Java clients (protocol reference, section 5.1).
+//!
+//! The store's counter of sequential names gives the ids: those of `idgen/ID-` until 2^31 - 1 are used up, then
+//! `idgen-long/HOB-<high>/ID-`, where `high` is the upper and the counter the lower half. Once `idgen-long` exists every
+//! client uses it. An id may already be taken (by a ledger with a chosen id): the creator then takes the next.
+
+use std::sync::Arc;
+
+use bindery_types::LedgerId;
+use bytes::Bytes;
+
+use crate::store::{CreateMode, MetadataStore, StoreError};
+
+/// Counters at or above this start over in the next half, as in Java.
+const COUNTER_END: i64 = i32::MAX as i64;
+
+/// How many exhausted halves one call may step over. Two callers stepping at once need one each.
+const STEPS_MAX: u32 = 8;
+
+/// Why no id was generated.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IdError {
+    /// The store gave a name that is no counter.
+    #[error("{0} is not a generated name")]
+    BadName(String),
+    /// All 63 bits are used up, or the halves run out faster than they are made.
+    #[error("no ledger ids are left")]
+    Exhausted,
+    /// The store failed; generating again is harmless, an id may be skipped.
+    #[error("generate a ledger id: {0}")]
+    Store(#[from] StoreError),
+}
+
+/// The generator of a cluster.
+#[derive(Clone)]
+pub struct Ids {
+    store: Arc<dyn MetadataStore>,
+    root: String,
+}
+
+impl Ids {
+    pub(super) fn new(store: Arc<dyn MetadataStore>, root: &str) -> Ids {
+        Ids { store, root: root.into() }
+    }
+
+    /// An id that no other caller gets.
+    pub async fn next(&self) -> Result<LedgerId, IdError> {
+        let long = format!("{}/idgen-long", self.root);
+        if self.store.exists(&long).await?.is_none() {
+            let short = format!("{}/idgen", self.root);
+            if let Some(counter) = self.count(&short).await? {
+                return LedgerId::new(counter).ok_or(IdError::Exhausted);
+            }
+            self.ensure(&long).await?;
+        }
+        for _ in 0..STEPS_MAX {
+            let names = self.store.children(&long).await?;
+            let high = names.iter().filter_map(|name| name.strip_prefix("HOB-")?.parse::<u32>().ok()).max();
+            if let Some(high) = high
+                && let Some(counter) = self.count(&format!("{long}/HOB-{high:010}")).await?
+            {
+                return LedgerId::new(i64::from(high) << 32 | counter).ok_or(IdError::Exhausted);
+            }
+            let next =
+                high.map_or(Some(1), |high| high.checked_add(1)).filter(|next| *next <= i32::MAX as u32);
+            let next = next.ok_or(IdError::Exhausted)?;
+            self.ensure(&format!("{long}/HOB-{next:010}")).await?;
+        }
+        Err(IdError::Exhausted)
+    }
+
+    /// The next count below `parent`, which is created if missing. `None` when its counter is used up.
+    async fn count(&self, parent: &str) -> Result<Option<i64>, IdError> {
+        let prefix = format!("{parent}/ID-");
+        let mut created = self.store.create(&prefix, Bytes::new(), CreateMode::EphemeralSequential).await;
+        if matches!(created, Err(StoreError::NoNode { .. })) {
+            self.ensure(parent).await?;
+            created = self.store.create(&prefix, Bytes::new(), CreateMode::EphemeralSequential).await;
+        }
+        let path = created?;
+        // The name has served; if this fails it goes with the session.
+        if let Err(error) = self.store.delete(&path, None).await {
+            tracing::debug!(path, %error, "a used id name stays until the session ends");
+        }
+        let counter = path.strip_prefix(&prefix).and_then(|counter| counter.parse::<i64>().ok());
+        // ZooKeeper's counter turns negative after 2^31 - 1.
+        let counter = counter.ok_or(IdError::BadName(path))?;
+        Ok((0..COUNTER_END).contains(&counter).then_some(counter))
+    }
+
+    async fn ensure(&self, path: &str) -> Result<(), StoreError> {
+        match self.store.create(path, Bytes::new(), CreateMode::Persistent).await {
+            Ok(_) | Err(StoreError::NodeExists { .. }) => Ok(()),
+            Err(other) => Err(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::MemoryCluster;
+
+    #[tokio::test]
+    async fn ids_ascend_leave_no_nodes_and_move_to_63_bits() {
+        let cluster = MemoryCluster::new();
+        let store: Arc<dyn MetadataStore> = Arc::new(cluster.open());
+        store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        let ids = Ids::new(store.clone(), "/l");
+        assert_eq!(ids.next().await.unwrap().get(), 0);
+        assert_eq!(ids.next().await.unwrap().get(), 1);
+        cluster.set_sequence("/l/idgen", i32::MAX as u32 - 1);
+        assert_eq!(ids.next().await.unwrap().get(), i64::from(i32::MAX) - 1);
+        assert_eq!(ids.next().await.unwrap().get(), 1 << 32);
+        assert_eq!(ids.next().await.unwrap().get(), (1 << 32) + 1);
+        cluster.set_sequence("/l/idgen-long/HOB-0000000001", i32::MAX as u32);
+        assert_eq!(ids.next().await.unwrap().get(), 2 << 32);
+        assert_eq!(store.children("/l/idgen-long").await.unwrap(), ["HOB-0000000001", "HOB-0000000002"]);
+        assert_eq!(store.children("/l/idgen").await.unwrap(), [""; 0]);
+    }
+}

@@ -1,0 +1,334 @@
+//! Ledger metadata nodes: create, read, replace by version, delete, list (protocol reference, sections 5.1 and 5.4).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bindery_types::{LedgerId, LedgerMetadata};
+use bytes::Bytes;
+
+use super::LedgerLayout;
+use super::paths::{LONG_PATHS_FROM, Shape, digits_of, ledger_path};
+use crate::codec::ledger::{self, LedgerMetadataError};
+use crate::store::{CreateMode, MetadataStore, StoreError, Version, Watch};
+
+/// The ledgers of a cluster.
+#[derive(Clone)]
+pub struct Ledgers {
+    store: Arc<dyn MetadataStore>,
+    root: String,
+    layout: LedgerLayout,
+}
+
+/// A ledger's metadata as the store has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredLedger {
+    /// The metadata.
+    pub metadata: LedgerMetadata,
+    /// What [`Ledgers::update`] and [`Ledgers::delete`] expect.
+    pub version: Version,
+    /// When the node was created, by the store's clock: the creation time where the metadata has none.
+    pub created_ms: i64,
+}
+
+/// Why an operation on a ledger's metadata failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LedgerError {
+    /// No such ledger: deleted, or never created.
+    #[error("ledger {0} does not exist")]
+    NotFound(LedgerId),
+    /// The id is taken: take the next one.
+    #[error("ledger {0} exists already")]
+    Exists(LedgerId),
+    /// Somebody else changed it: read it again and decide anew (protocol reference, section 7.8).
+    #[error("ledger {0} was changed by somebody else")]
+    Changed(LedgerId),
+    /// Its bytes cannot be read: a newer format, or damage. Never to be taken for a missing ledger.
+    #[error("ledger {id}: {error}")]
+    Malformed {
+        /// The ledger.
+        id: LedgerId,
+        /// Why.
+        error: LedgerMetadataError,
+    },
+    /// The store failed.
+    #[error("ledger metadata: {0}")]
+    Store(#[from] StoreError),
+}
+
+impl Ledgers {
+    pub(super) fn new(store: Arc<dyn MetadataStore>, root: &str, layout: LedgerLayout) -> Ledgers {
+        Ledgers { store, root: root.into(), layout }
+    }
+
+    /// The path of a ledger's node.
+    pub fn path(&self, id: LedgerId) -> String {
+        format!("{}{}", self.root, ledger_path(self.layout, id))
+    }
+
+    /// Reads a ledger's metadata.
+    pub async fn get(&self, id: LedgerId) -> Result<StoredLedger, LedgerError> {
+        let node = self.store.get(&self.path(id)).await.map_err(|error| of(id, error))?;
+        let metadata = ledger::decode(&node.data).map_err(|error| LedgerError::Malformed { id, error })?;
+        Ok(StoredLedger { metadata, version: node.stat.version, created_ms: node.stat.created_ms })
+    }
+
+    /// Arms a watch for a ledger's next change or deletion; read it after arming.
+    pub async fn watch(&self, id: LedgerId) -> Result<Watch, LedgerError> {
+        Ok(self.store.exists_and_watch(&self.path(id)).await?.1)
+    }
+
+    /// Whether a ledger exists, without reading its metadata.
+    pub async fn exists(&self, id: LedgerId) -> Result<bool, LedgerError> {
+        Ok(self.store.exists(&self.path(id)).await?.is_some())
+    }
+
+    /// Creates a ledger and returns its version.
+    ///
+    /// After a lost connection it is repeated once: if the node that then exists carries this creation's token
+    /// (version 3), the first attempt succeeded.
+    pub async fn create(&self, id: LedgerId, metadata: &LedgerMetadata) -> Result<Version, LedgerError> {
+        let (path, data) = (self.path(id), Bytes::from(ledger::encode(metadata)));
+        match self.create_with_parents(&path, data.clone()).await {
+            Err(StoreError::ConnectionLoss) => {}
+            outcome => return outcome.map(|()| Version(0)).map_err(|error| of(id, error)),
+        }
+        match self.create_with_parents(&path, data).await {
+            Err(StoreError::NodeExists { .. }) => {
+                let stored = self.get(id).await?;
+                let token = metadata.creation_token;
+                match token.is_some() && stored.metadata.creation_token == token {
+                    true => Ok(stored.version),
+                    false => Err(LedgerError::Exists(id)),
+                }
+            }
+            outcome => outcome.map(|()| Version(0)).map_err(|error| of(id, error)),
+        }
+    }
+
+    /// Replaces a ledger's metadata if it still has `expected`, and returns its new version.
+    pub async fn update(
+        &self,
+        id: LedgerId,
+        metadata: &LedgerMetadata,
+        expected: Version,
+    ) -> Result<Version, LedgerError> {
+        let data = Bytes::from(ledger::encode(metadata));
+        let stat = self.store.set(&self.path(id), data, Some(expected)).await;
+        Ok(stat.map_err(|error| of(id, error))?.version)
+    }
+
+    /// Deletes a ledger; `expected` = `None` deletes any version. Directories left empty go too, as far as they can.
+    pub async fn delete(&self, id: LedgerId, expected: Option<Version>) -> Result<(), LedgerError> {
+        let path = self.path(id);
+        self.store.delete(&path, expected).await.map_err(|error| of(id, error))?;
+        let mut parent = path.as_str();
+        while let Some(at) = parent.rfind('/') {
+            parent = &parent[..at];
+            if parent == self.root || self.store.delete(parent, None).await.is_err() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// All ledgers, in ranges of ascending ids, one directory at a time.
+    pub fn list(&self) -> LedgerListing {
+        let shapes = match self.layout {
+            LedgerLayout::Hierarchical => [Shape::Short, Shape::Long].as_slice(),
+            LedgerLayout::LongHierarchical => &[Shape::Long],
+        };
+        let start = |shape: &Shape| Directory {
+            shape: *shape,
+            digits: String::new(),
+            path: self.root.clone(),
+            level: 0,
+        };
+        LedgerListing { store: self.store.clone(), pending: shapes.iter().map(start).collect() }
+    }
+
+    /// Creates a node and, if needed, the directories above it. A deletion that removes them in between is tried
+    /// against a few times.
+    async fn create_with_parents(&self, path: &str, data: Bytes) -> Result<(), StoreError> {
+        const ATTEMPTS_MAX: usize = 10;
+        let mut outcome = Ok(String::new());
+        for _ in 0..ATTEMPTS_MAX {
+            outcome = self.store.create(path, data.clone(), CreateMode::Persistent).await;
+            if !matches!(outcome, Err(StoreError::NoNode { .. })) {
+                break;
+            }
+            for (at, _) in path.match_indices('/').filter(|(at, _)| *at > self.root.len()) {
+                match self.store.create(&path[..at], Bytes::new(), CreateMode::Persistent).await {
+                    Ok(_) | Err(StoreError::NodeExists { .. }) => {}
+                    // Removed again by a deletion of its last ledger: from the top.
+                    Err(StoreError::NoNode { .. }) => break,
+                    Err(other) => return Err(other),
+                }
+            }
+        }
+        outcome.map(drop)
+    }
+}
+
+fn of(id: LedgerId, error: StoreError) -> LedgerError {
+    match error {
+        StoreError::NoNode { .. } => LedgerError::NotFound(id),
+        StoreError::NodeExists { .. } => LedgerError::Exists(id),
+        StoreError::BadVersion { .. } => LedgerError::Changed(id),
+        other => LedgerError::Store(other),
+    }
+}
+
+struct Directory {
+    shape: Shape,
+    /// The digits of the path so far.
+    digits: String,
+    path: String,
+    level: usize,
+}
+
+/// A listing in progress. Ledgers created or deleted meanwhile may or may not be in it; all others are, once each.
+pub struct LedgerListing {
+    store: Arc<dyn MetadataStore>,
+    /// Directories still to be read, lowest ids first.
+    pending: VecDeque<Directory>,
+}
+
+impl LedgerListing {
+    /// The next range: ids ascending, all above those of the ranges before, never empty. `None` at the end. After an
+    /// error the same range is read again.
+    pub async fn next(&mut self) -> Result<Option<Vec<LedgerId>>, StoreError> {
+        while let Some(directory) = self.pending.front() {
+            let names = match self.store.children(&directory.path).await {
+                Ok(names) => names,
+                // Its last ledger was deleted meanwhile.
+                Err(StoreError::NoNode { .. }) => Vec::new(),
+                Err(other) => return Err(other),
+            };
+            let directory = self.pending.pop_front().expect("it was just looked at");
+            let Directory { shape, digits, path, level } = directory;
+            // Sorted names of equal length are in ascending order of their numbers.
+            let parts = names.iter().filter_map(|name| Some((name, digits_of(shape, level, name)?)));
+            if level + 1 == shape.parts().len() {
+                let in_range = |id: &i64| shape == Shape::Long || *id < LONG_PATHS_FROM;
+                let ids: Vec<LedgerId> = parts
+                    .filter_map(|(_, part)| format!("{digits}{part}").parse().ok().filter(in_range))
+                    .filter_map(LedgerId::new)
+                    .collect();
+                if !ids.is_empty() {
+                    return Ok(Some(ids));
+                }
+                continue;
+            }
+            let below: Vec<Directory> = parts
+                .map(|(name, part)| Directory {
+                    shape,
+                    digits: format!("{digits}{part}"),
+                    path: format!("{path}/{name}"),
+                    level: level + 1,
+                })
+                .collect();
+            for directory in below.into_iter().rev() {
+                self.pending.push_front(directory);
+            }
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bindery_types::{BookieId, DigestType, EntryId, LedgerSecret, LedgerState, Quorum, Segment};
+
+    use super::*;
+    use crate::memory::{Fault, MemoryCluster, MemoryStore};
+
+    fn metadata(token: i64) -> LedgerMetadata {
+        let secret = LedgerSecret { digest_type: DigestType::Crc32c, password: b"p".to_vec() };
+        let mut metadata = LedgerMetadata::new(Quorum::new(1, 1, 1).unwrap(), secret);
+        metadata.creation_token = Some(token);
+        let ensemble = vec![BookieId::new("b:1").unwrap()];
+        metadata.push_segment(Segment { first_entry: EntryId::FIRST, ensemble }).unwrap();
+        metadata
+    }
+
+    fn id(raw: i64) -> LedgerId {
+        LedgerId::new(raw).unwrap()
+    }
+
+    async fn ledgers(layout: LedgerLayout) -> (Arc<MemoryStore>, Ledgers) {
+        let store = Arc::new(MemoryCluster::new().open());
+        store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        store.create("/l/idgen", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        (store.clone(), Ledgers::new(store, "/l", layout))
+    }
+
+    #[tokio::test]
+    async fn a_ledger_is_created_once_changed_by_version_and_deleted_with_its_directories() {
+        let (store, ledgers) = ledgers(LedgerLayout::Hierarchical).await;
+        let mut changed = metadata(1);
+        let version = ledgers.create(id(7), &changed).await.unwrap();
+        assert_eq!(ledgers.create(id(7), &metadata(2)).await, Err(LedgerError::Exists(id(7))));
+        changed.state = LedgerState::Closed { last_entry: Some(EntryId::FIRST), length_bytes: 5 };
+        let newer = ledgers.update(id(7), &changed, version).await.unwrap();
+        assert_eq!(ledgers.update(id(7), &changed, version).await, Err(LedgerError::Changed(id(7))));
+        let stored = ledgers.get(id(7)).await.unwrap();
+        assert_eq!((stored.metadata, stored.version), (changed, newer));
+        assert_eq!(ledgers.delete(id(7), Some(version)).await, Err(LedgerError::Changed(id(7))));
+        ledgers.delete(id(7), Some(newer)).await.unwrap();
+        assert_eq!(ledgers.get(id(7)).await, Err(LedgerError::NotFound(id(7))));
+        assert_eq!(store.children("/l").await.unwrap(), ["idgen"]);
+    }
+
+    #[tokio::test]
+    async fn a_creator_whose_answer_was_lost_recognises_its_own_ledger() {
+        let (store, ledgers) = ledgers(LedgerLayout::Hierarchical).await;
+        ledgers.create(id(1), &metadata(1)).await.unwrap();
+        store.inject(Fault::LossAfterApply);
+        assert_eq!(ledgers.create(id(2), &metadata(2)).await, Ok(Version(0)));
+        store.inject(Fault::LossBeforeApply);
+        assert_eq!(ledgers.create(id(3), &metadata(3)).await, Ok(Version(0)));
+        store.inject(Fault::LossBeforeApply);
+        assert_eq!(ledgers.create(id(3), &metadata(4)).await, Err(LedgerError::Exists(id(3))));
+        assert_eq!(ledgers.get(id(3)).await.unwrap().metadata, metadata(3));
+    }
+
+    #[tokio::test]
+    async fn ledgers_of_both_id_ranges_are_listed_in_ascending_order() {
+        for layout in [LedgerLayout::Hierarchical, LedgerLayout::LongHierarchical] {
+            let (store, ledgers) = ledgers(layout).await;
+            let all = [
+                0,
+                1,
+                9_999,
+                10_000,
+                99_999_999,
+                i64::from(i32::MAX) - 1,
+                i64::from(i32::MAX),
+                1 << 40,
+                i64::MAX,
+            ];
+            for raw in all.iter().rev() {
+                ledgers.create(id(*raw), &metadata(1)).await.unwrap();
+            }
+            store.create("/l/available", Bytes::new(), CreateMode::Persistent).await.unwrap();
+            let (mut listing, mut found) = (ledgers.list(), Vec::new());
+            while let Some(range) = listing.next().await.unwrap() {
+                assert!(!range.is_empty());
+                found.extend(range.iter().map(|id| id.get()));
+            }
+            assert_eq!(found, all, "{layout}");
+        }
+    }
+
+    #[tokio::test]
+    async fn metadata_that_cannot_be_read_is_not_a_missing_ledger() {
+        let (store, ledgers) = ledgers(LedgerLayout::Hierarchical).await;
+        ledgers.create(id(1), &metadata(1)).await.unwrap();
+        store.set(&ledgers.path(id(1)), "BookieMetadataFormatVersion\t9\n".into(), None).await.unwrap();
+        let outcome = ledgers.get(id(1)).await;
+        assert_eq!(
+            outcome,
+            Err(LedgerError::Malformed { id: id(1), error: LedgerMetadataError::Version(9) })
+        );
+    }
+}
