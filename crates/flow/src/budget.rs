@@ -202,6 +202,11 @@ impl Permit {
         self.bytes
     }
 
+    /// True when both are of one pool, so that they can be merged.
+    pub fn is_of_pool(&self, other: &Permit) -> bool {
+        Arc::ptr_eq(&self.pool, &other.pool)
+    }
+
     /// Takes `bytes` out of this permit into one of their own.
     ///
     /// # Panics
@@ -224,7 +229,7 @@ impl Permit {
     /// # Panics
     /// When the other one is of another pool.
     pub fn merge(&mut self, mut other: Permit) {
-        assert!(Arc::ptr_eq(&self.pool, &other.pool), "permits of two pools do not mix");
+        assert!(self.is_of_pool(&other), "permits of two pools do not mix");
         self.bytes += std::mem::take(&mut other.bytes);
     }
 }

@@ -1,1 +1,13 @@
-//! Connections, lifecycle, admin HTTP and metrics of a bookie
+//! Connections, lifecycle, admin HTTP and metrics of a bookie.
+//!
+//! The server owns sockets and answers; the engine owns ledgers, memory for entries and disks. Between them go batches
+//! of adds, waiters and look-ups (see [`connection`]).
+
+pub mod connection;
+pub mod io_pool;
+pub mod latch;
+pub mod limits;
+pub mod listener;
+pub mod memory;
+pub mod metrics;
+pub mod shared;

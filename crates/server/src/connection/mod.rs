@@ -1,0 +1,236 @@
+//! Connections: one reader task and one sender task each, and whatever thread completes their work.
+//!
+//! # Data flow
+//! ```text
+//! reader ── adds ──► Engine::add_batch ──► completion thread ──► Completion (AddSink) ─┐
+//!    │ ──── fence, WRITE_LAC, FORCE ──► waiter on the completion thread ───────────────┼─► Outbox ─► socket
+//!    └ ──── reads ──► ReadQueue ──► sender ──► memory, or I/O pool ───────────────────┘
+//! ```
+//!
+//! # Invariants
+//! 1. No thread waits for a peer. What a peer does not take or does not finish sending holds bytes of bounded pools.
+//! 2. One response per request, to the connection it came from, none after close (IB22): waiters know a connection by
+//!    number and generation only.
+//! 3. Adds of a ledger on a connection reach their shard in the order in which they were received.
+//! 4. Closing gives everything back: permits, promises, parked polls.
+
+mod completion;
+mod load;
+mod long_poll;
+mod operations;
+mod outbox;
+mod read_queue;
+mod reader;
+mod registry;
+mod request;
+mod sender;
+
+pub use completion::Completion;
+pub use registry::Registry;
+
+use crate::latch::Latch;
+use crate::shared::Shared;
+use bindery_engine::Refusal;
+use bindery_wire::ErrorCode;
+use long_poll::LongPolls;
+use outbox::{Flush, Outbox};
+use parking_lot::Mutex;
+use read_queue::ReadQueue;
+use request::{ReadKind, ReadRequest, V3_ANSWER_BYTES};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use tokio::net::TcpStream;
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio::sync::Notify;
+
+/// One open connection.
+pub struct Connection {
+    id: u64,
+    peer: SocketAddr,
+    socket: OwnedWriteHalf,
+    outbox: Outbox,
+    reads: Mutex<ReadQueue>,
+    polls: Mutex<LongPolls>,
+    next_seq: AtomicU64,
+    loads_in_flight: AtomicUsize,
+    /// Bytes to expect of an entry whose size is not known before it is loaded.
+    size_guess: AtomicUsize,
+    /// A completion thread has appended answers and will flush.
+    is_touched: AtomicBool,
+    /// Work for the sender: reads to start, bytes the socket did not take, a new deadline.
+    wake_sender: Arc<Notify>,
+    closed: Latch,
+    /// Nothing more is read; answers still leave.
+    draining: Latch,
+}
+
+/// Why a connection ended; for the log.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CloseReason {
+    /// The peer closed it.
+    #[error("the peer closed the connection")]
+    Peer,
+    /// The socket failed.
+    #[error("socket error: {0}")]
+    Socket(std::io::ErrorKind),
+    /// The peer sent what no client sends. No answer exists (protocol reference, section 1.1).
+    #[error("bad frame: {0}")]
+    BadFrame(String),
+    /// The peer held bytes that others waited for and made no progress.
+    #[error("no progress while others wait for the memory it holds")]
+    Stalled,
+    /// This side closed it: shutdown, or the other task ended first.
+    #[error("closed by this bookie")]
+    Ours,
+}
+
+impl Connection {
+    /// Adds the connection to the registry and runs it until it ends.
+    pub async fn serve(shared: Arc<Shared>, socket: TcpStream, peer: SocketAddr) {
+        // Answers are gathered before they are written; waiting for more would only delay them.
+        if let Err(error) = socket.set_nodelay(true) {
+            tracing::debug!(%peer, %error, "set TCP_NODELAY");
+        }
+        let (incoming, outgoing) = socket.into_split();
+        let limits = &shared.limits;
+        let wake_sender = Arc::new(Notify::new());
+        let connection = shared.connections.insert(|id| Connection {
+            id,
+            peer,
+            socket: outgoing,
+            outbox: Outbox::new(
+                limits.answers_bytes_max,
+                limits.read_window_bytes,
+                shared.pools.outbox.clone(),
+                wake_sender.clone(),
+            ),
+            reads: Mutex::new(ReadQueue::new(limits.read_queue_max)),
+            polls: Mutex::default(),
+            next_seq: AtomicU64::new(0),
+            loads_in_flight: AtomicUsize::new(0),
+            size_guess: AtomicUsize::new(shared.limits.read_buffer_bytes),
+            is_touched: AtomicBool::new(false),
+            wake_sender,
+            closed: Latch::default(),
+            draining: Latch::default(),
+        });
+        shared.metrics.connections.add(1);
+        shared.metrics.connections_accepted.add(1);
+        let sender = tokio::spawn(sender::run(shared.clone(), connection.clone()));
+        let reason = reader::run(&shared, &connection, incoming).await;
+        connection.close();
+        // The sender ends as soon as it sees the closed latch.
+        let sender_reason = sender.await.unwrap_or(CloseReason::Ours);
+        let reason = if reason == CloseReason::Ours { sender_reason } else { reason };
+        match &reason {
+            CloseReason::BadFrame(_) => {
+                shared.metrics.closed_bad_frame.add(1);
+                tracing::warn!(%peer, %reason, "connection closed");
+            }
+            CloseReason::Stalled => {
+                shared.metrics.closed_stalled.add(1);
+                tracing::warn!(%peer, %reason, "connection closed");
+            }
+            _ => tracing::debug!(%peer, %reason, "connection closed"),
+        }
+        connection.forget_all(&shared);
+        shared.connections.remove(connection.id);
+        shared.metrics.connections.add(-1);
+    }
+
+    /// Where it comes from; for the log.
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Ends both tasks and drops what is queued.
+    pub fn close(&self) {
+        if self.closed.set() {
+            self.outbox.close();
+            self.wake_sender.notify_one();
+        }
+    }
+
+    /// Reads no further request; answers to earlier ones still leave.
+    pub fn stop_reading(&self) {
+        self.draining.set();
+    }
+
+    /// True when nothing is owed to the peer. Parked long polls are not counted.
+    pub fn is_idle(&self) -> bool {
+        self.outbox.owes_only(self.polls.lock().len() * V3_ANSWER_BYTES) && self.reads.lock().len() == 0
+    }
+
+    /// Gives back what outlives the tasks: descriptors and parked polls (invariant 4).
+    fn forget_all(&self, shared: &Shared) {
+        self.reads.lock().clear();
+        loop {
+            let Some((request, id)) = self.polls.lock().take_any() else { break };
+            shared.metrics.long_polls_parked.add(-1);
+            if let Some(id) = id {
+                shared.engine.cancel_poll(request.ledger, id);
+            }
+        }
+    }
+
+    fn next_seq(&self) -> u64 {
+        self.next_seq.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Writes what is queued as far as the socket takes it; the sender gets the rest. Called by any thread.
+    fn flush(&self) {
+        match self.outbox.flush(&self.socket, false) {
+            Flush::Done => {}
+            Flush::Left => self.wake_sender.notify_one(),
+            Flush::Broken => self.close(),
+        }
+    }
+
+    /// Takes a read into the queue, or refuses it and answers so.
+    fn push_read(&self, shared: &Shared, request: ReadRequest) -> bool {
+        let refused = self.reads.lock().push(request).err();
+        match refused {
+            None => {
+                self.wake_sender.notify_one();
+                true
+            }
+            Some(request) => {
+                shared.metrics.read_rejected.add(1);
+                // Never queued, so it has no place to give up.
+                self.outbox.answer(request.promised, |out| {
+                    request.put_failure(ErrorCode::TooManyRequests, out);
+                });
+                false
+            }
+        }
+    }
+
+    /// A long poll ended: its answer is a read like others.
+    fn end_poll(&self, shared: &Shared, mut request: ReadRequest, is_woken: bool) {
+        shared.metrics.long_polls_parked.add(-1);
+        if let ReadKind::Poll(poll) = &mut request.kind {
+            poll.woken_at_ms = is_woken.then(|| shared.clock.wall_ms());
+        }
+        self.push_read(shared, request);
+    }
+
+    /// Brings a parked read back to its lane.
+    fn unpark(&self, seq: u64, outcome: Result<(), Refusal>) {
+        if self.reads.lock().unpark(seq, outcome) {
+            self.wake_sender.notify_one();
+        }
+    }
+
+    /// The answer of a read is queued: lets the next one of its key run, and the sender look for more.
+    fn finish_read(&self, request: &ReadRequest) {
+        if !self.closed.is_set() {
+            let mut reads = self.reads.lock();
+            // A close in between has emptied the queue, or will.
+            if reads.len() > 0 {
+                reads.finish(request);
+            }
+        }
+        self.wake_sender.notify_one();
+    }
+}

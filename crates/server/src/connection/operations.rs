@@ -1,0 +1,432 @@
+//! What each request asks for: from a decoded frame to the engine, the read queue or an answer at once (protocol
+//! reference, sections 1.4, 2.4 to 2.6).
+
+use super::long_poll::PollRead;
+use super::reader::Frames;
+use super::request::{ReadKind, ReadRequest, Reply, code};
+use super::{CloseReason, Connection};
+use crate::shared::Shared;
+use bindery_engine::{Add, Poll, Refusal, Waiter};
+use bindery_types::{EntryId, LedgerId, MasterKey};
+use bindery_wire::entry::{EntryHeader, ExplicitLac};
+use bindery_wire::frame::LENGTH_PREFIX_SIZE_BYTES;
+use bindery_wire::v3::{self, Operation, proto, response};
+use bindery_wire::{ErrorCode, v2};
+use bytes::{Bytes, BytesMut};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Room for a v2 AUTH answer.
+const V2_AUTH_ANSWER_BYTES: usize = 64;
+
+/// What fencing has to do with a read.
+enum Fencing {
+    No,
+    /// With the key that was presented.
+    With(MasterKey),
+    /// Asked for without a usable key: unauthorised.
+    WithoutKey,
+}
+
+impl<'f> Frames<'_, 'f> {
+    pub(super) async fn on_v2(&mut self, packet: &'f [u8]) -> Result<(), CloseReason> {
+        let request = match v2::Request::decode(packet) {
+            Ok(request) => request,
+            Err(error) => {
+                let Some(refusal) = error.refusal() else {
+                    return Err(CloseReason::BadFrame(error.to_string()));
+                };
+                let promised = V2_ANSWER_BYTES_MAX;
+                self.promise(promised).await?;
+                self.connection.outbox.answer(promised, |out| refusal.encode(out));
+                return Ok(());
+            }
+        };
+        match request {
+            v2::Request::Add(add) => {
+                let reply = Reply::V2 { version: add.version };
+                self.promise(reply.add_answer_bytes()).await?;
+                let header = EntryHeader {
+                    ledger_id: add.ledger_id,
+                    entry_id: add.entry_id,
+                    last_add_confirmed: add.last_add_confirmed,
+                };
+                let is_recovery = add.flags.contains(v2::Flags::RECOVERY_ADD);
+                let is_high = add.flags.contains(v2::Flags::HIGH_PRIORITY);
+                self.on_add(reply, header, Some(add.master_key), add.body, is_recovery, is_high).await
+            }
+            v2::Request::Read(read) => {
+                let reply = Reply::V2 { version: read.version };
+                let fencing = fencing_of(read.flags, read.master_key);
+                let is_high = read.flags.contains(v2::Flags::HIGH_PRIORITY);
+                self.on_read(reply, ReadKind::Entry, read.ledger_id, read.entry_id, fencing, is_high).await
+            }
+            v2::Request::BatchRead(batch) => {
+                let reply = Reply::V2 { version: batch.version };
+                let fencing = fencing_of(batch.flags, batch.master_key);
+                let is_high = batch.flags.contains(v2::Flags::HIGH_PRIORITY);
+                let kind = ReadKind::Batch(Box::new(batch));
+                self.on_read(reply, kind, batch.ledger_id, batch.start_entry_id, fencing, is_high).await
+            }
+            v2::Request::Auth(auth) => {
+                if let Err(error) = v3::decode_auth_message(auth.message) {
+                    return Err(CloseReason::BadFrame(error.to_string()));
+                }
+                self.promise(V2_AUTH_ANSWER_BYTES).await?;
+                let mut framed = BytesMut::new();
+                v3::put_frame(&v3::auth_disabled_message(), &mut framed);
+                // Inside a v2 packet the message stands without a length of its own.
+                let message = framed.split_off(LENGTH_PREFIX_SIZE_BYTES);
+                self.connection.outbox.answer(V2_AUTH_ANSWER_BYTES, |out| {
+                    v2::put_auth_response(auth.version, &message, out);
+                });
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) async fn on_v3(&mut self, payload: &'f [u8]) -> Result<(), CloseReason> {
+        // The copy lets the decoder share bodies; that of an add is then found again in the read buffer.
+        let copy = Bytes::copy_from_slice(payload);
+        let request = match v3::Request::decode(copy.clone()) {
+            Ok(request) => request,
+            Err(error) => {
+                let Some(refusal) = error.refusal() else {
+                    return Err(CloseReason::BadFrame(error.to_string()));
+                };
+                return self.answer_v3(refusal).await;
+            }
+        };
+        let reply = Reply::V3 { txn: request.txn_id };
+        let is_high = request.priority > 0;
+        match &request.operation {
+            Operation::Add(add) => {
+                self.promise(reply.add_answer_bytes()).await?;
+                let header = EntryHeader::of(&add.body).ok();
+                // Storage uses the ids inside the body, the answer those of the message: they must agree.
+                let Some(header) =
+                    header.filter(|h| (h.ledger_id, h.entry_id) == (add.ledger_id, add.entry_id))
+                else {
+                    return self.refuse_add(reply, add.ledger_id, add.entry_id, ErrorCode::BadRequest);
+                };
+                let begin = add.body.as_ptr() as usize - copy.as_ptr() as usize;
+                let body = &payload[begin..begin + add.body.len()];
+                self.on_add(reply, header, add.key(), body, add.is_recovery_add(), is_high).await
+            }
+            Operation::Read(read) if read.is_long_poll() => self.on_long_poll(request.txn_id, read).await,
+            Operation::Read(read) => {
+                let fencing = match (read.is_fencing(), read.key()) {
+                    (false, _) => Fencing::No,
+                    (true, Some(key)) => Fencing::With(key),
+                    (true, None) => Fencing::WithoutKey,
+                };
+                if read.wants_entry_piggyback() && read.entry_id != -1 {
+                    return self.answer_v3(&request.failure(ErrorCode::BadRequest)).await;
+                }
+                self.on_read(reply, ReadKind::Entry, read.ledger_id, read.entry_id, fencing, is_high).await
+            }
+            Operation::ReadLac(read) => {
+                self.on_read(reply, ReadKind::Lac, read.ledger_id, -1, Fencing::No, is_high).await
+            }
+            Operation::GetListOfEntries(list) => {
+                self.on_read(reply, ReadKind::List, list.ledger_id, -1, Fencing::No, is_high).await
+            }
+            Operation::GetBookieInfo(info) => {
+                self.on_read(reply, ReadKind::Info(*info), 0, -1, Fencing::No, is_high).await
+            }
+            Operation::WriteLac(write) => self.on_write_lac(request.txn_id, write).await,
+            Operation::ForceLedger(force) => self.on_force(request.txn_id, force.ledger_id).await,
+            Operation::Auth(_) => {
+                self.answer_v3(&response::auth(request.txn_id, v3::auth_disabled_message())).await
+            }
+            // TLS is not configured (section 2.5).
+            Operation::StartTls => self.answer_v3(&request.failure(ErrorCode::BadRequest)).await,
+        }
+    }
+
+    async fn on_add(
+        &mut self,
+        reply: Reply,
+        header: EntryHeader,
+        key: Option<MasterKey>,
+        body: &'f [u8],
+        is_recovery: bool,
+        is_high_priority: bool,
+    ) -> Result<(), CloseReason> {
+        let (raw_ledger, raw_entry) = (header.ledger_id, header.entry_id);
+        let Some(key) = key else {
+            return self.refuse_add(reply, raw_ledger, raw_entry, ErrorCode::Unauthorized);
+        };
+        // Negative ids name journal records of Java, not entries; a larger entry could never be sent back.
+        let ids = (LedgerId::new(raw_ledger), EntryId::new(raw_entry));
+        let (Some(ledger), Some(entry)) = ids else {
+            return self.refuse_add(reply, raw_ledger, raw_entry, ErrorCode::BadRequest);
+        };
+        if body.len() > self.shared.limits.frame.entry_size_bytes_max() {
+            return self.refuse_add(reply, raw_ledger, raw_entry, ErrorCode::BadRequest);
+        }
+        self.add(Add {
+            origin: reply.origin(self.connection.id, self.received_ns),
+            ledger,
+            entry,
+            last_add_confirmed: EntryId::new(header.last_add_confirmed),
+            key,
+            body,
+            is_recovery,
+            is_high_priority,
+        })
+        .await
+    }
+
+    fn refuse_add(&self, reply: Reply, ledger: i64, entry: i64, code: ErrorCode) -> Result<(), CloseReason> {
+        self.connection
+            .outbox
+            .answer(reply.add_answer_bytes(), |out| reply.put_add(code, ledger, entry, out));
+        self.shared.metrics.add_entry.record(0, self.received_ns, 0, false);
+        Ok(())
+    }
+
+    async fn on_read(
+        &mut self,
+        reply: Reply,
+        kind: ReadKind,
+        raw_ledger: i64,
+        entry: i64,
+        fencing: Fencing,
+        is_high: bool,
+    ) -> Result<(), CloseReason> {
+        let promised = reply.answer_bytes();
+        self.promise(promised).await?;
+        let is_fence = !matches!(fencing, Fencing::No);
+        let ledger = LedgerId::new(raw_ledger);
+        let request = ReadRequest {
+            seq: self.connection.next_seq(),
+            kind,
+            ledger: ledger.unwrap_or(LedgerId::MIN),
+            entry,
+            reply,
+            received_ns: self.received_ns,
+            promised,
+            is_fence,
+            is_high: is_high || is_fence,
+            size_hint: 0,
+            wait_outcome: None,
+        };
+        // -1 asks for the last entry where one entry is meant; a batch starts at an entry.
+        let lowest = if matches!(request.kind, ReadKind::Batch(_)) { 0 } else { -1 };
+        if ledger.is_none() || entry < lowest {
+            self.connection.outbox.answer(promised, |out| {
+                put_failure_raw(&request, raw_ledger, ErrorCode::BadRequest, out);
+            });
+            return Ok(());
+        }
+        if let Fencing::WithoutKey = fencing {
+            self.connection.outbox.answer(promised, |out| request.put_failure(ErrorCode::Unauthorized, out));
+            return Ok(());
+        }
+        let (ledger, seq) = (request.ledger, request.seq);
+        if let Fencing::With(key) = fencing {
+            // Adds that came before the fence must be ahead of it in the journal.
+            self.submit().await?;
+            if !self.connection.push_read(self.shared, request) {
+                return Ok(());
+            }
+            let waiter = self.waiter(move |_, connection, outcome| {
+                if connection.reads.lock().fence_done(seq, outcome) {
+                    connection.wake_sender.notify_one();
+                }
+            });
+            self.shared.engine.fence(ledger, key, waiter);
+        } else {
+            self.connection.push_read(self.shared, request);
+        }
+        Ok(())
+    }
+
+    async fn on_long_poll(&mut self, txn: u64, read: &proto::ReadRequest) -> Result<(), CloseReason> {
+        let reply = Reply::V3 { txn };
+        let (previous, wants_entry) = (read.previous_lac(), read.wants_entry_piggyback());
+        let (Some(ledger), true) =
+            (LedgerId::new(read.ledger_id), read.entry_id >= -1 && (!wants_entry || read.entry_id == -1))
+        else {
+            let message = response::read_failure(txn, ErrorCode::BadRequest, read.ledger_id, read.entry_id);
+            return self.answer_v3(&message).await;
+        };
+        let promised = reply.answer_bytes();
+        self.promise(promised).await?;
+        // Without the flag it is a plain read that comes late.
+        let kind = if wants_entry {
+            ReadKind::Poll(Box::new(PollRead { previous, wants_entry, woken_at_ms: None }))
+        } else {
+            ReadKind::Entry
+        };
+        let seq = self.connection.next_seq();
+        let request = ReadRequest {
+            seq,
+            kind,
+            ledger,
+            entry: read.entry_id,
+            reply,
+            received_ns: self.received_ns,
+            promised,
+            is_fence: false,
+            is_high: false,
+            size_hint: 0,
+            wait_outcome: None,
+        };
+        let Some(wait_ms) = read.time_out.and_then(|ms| u64::try_from(ms).ok()).filter(|ms| *ms > 0) else {
+            self.connection.push_read(self.shared, request);
+            return Ok(());
+        };
+        let limits = &self.shared.limits;
+        let parked = self.shared.metrics.long_polls_parked.get();
+        if parked >= limits.long_polls_max as i64
+            || self.connection.polls.lock().len() >= limits.long_polls_per_connection_max
+        {
+            self.connection
+                .outbox
+                .answer(promised, |out| request.put_failure(ErrorCode::TooManyRequests, out));
+            return Ok(());
+        }
+        let wait = Duration::from_millis(wait_ms).min(limits.long_poll_wait_max);
+        self.connection.polls.lock().park(request, self.received_ns + wait.as_nanos() as u64);
+        self.shared.metrics.long_polls_parked.add(1);
+        let waiter = self.waiter(move |shared, connection, _| {
+            let taken = connection.polls.lock().take(seq);
+            if let Some((request, _)) = taken {
+                connection.end_poll(shared, request, true);
+            }
+        });
+        let outcome = self.shared.engine.poll_lac(ledger, EntryId::new(previous), waiter);
+        match outcome {
+            Ok(Poll::Parked(id)) => {
+                self.connection.polls.lock().set_id(seq, id);
+                // The sender watches the deadline.
+                self.connection.wake_sender.notify_one();
+            }
+            Ok(Poll::Ready) => {
+                let taken = self.connection.polls.lock().take(seq);
+                if let Some((request, _)) = taken {
+                    self.connection.end_poll(self.shared, request, false);
+                }
+            }
+            Err(refusal) => {
+                let taken = self.connection.polls.lock().take(seq);
+                if let Some((request, _)) = taken {
+                    self.shared.metrics.long_polls_parked.add(-1);
+                    self.connection.outbox.answer(promised, |out| request.put_failure(code(refusal), out));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn on_write_lac(&mut self, txn: u64, write: &proto::WriteLacRequest) -> Result<(), CloseReason> {
+        let raw_ledger = write.ledger_id;
+        let fail = |code| response::write_lac(txn, code, raw_ledger);
+        let Some(key) = write.key() else { return self.answer_v3(&fail(ErrorCode::Unauthorized)).await };
+        // The bookie reads the LAC (last add confirmed) from the body and stores the bytes as they are (section 3.3).
+        let lac = ExplicitLac::of(&write.body).ok().filter(|lac| lac.ledger_id == raw_ledger);
+        let (Some(ledger), Some(lac)) = (LedgerId::new(raw_ledger), lac) else {
+            return self.answer_v3(&fail(ErrorCode::BadRequest)).await;
+        };
+        self.promise(Reply::V3 { txn }.answer_bytes()).await?;
+        self.submit().await?;
+        let received_ns = self.received_ns;
+        let waiter = self.waiter(move |shared, connection, outcome| {
+            let message = response::write_lac(txn, outcome_code(outcome), raw_ledger);
+            connection.answer_promised(&message);
+            let now_ns = shared.clock.monotonic_ns();
+            shared.metrics.write_lac.record(0, now_ns, now_ns.saturating_sub(received_ns), outcome.is_ok());
+        });
+        let lac = EntryId::new(lac.last_add_confirmed);
+        self.shared.engine.write_lac(ledger, key, lac, &write.body, waiter);
+        Ok(())
+    }
+
+    async fn on_force(&mut self, txn: u64, raw_ledger: i64) -> Result<(), CloseReason> {
+        let Some(ledger) = LedgerId::new(raw_ledger) else {
+            return self.answer_v3(&response::force_ledger(txn, ErrorCode::BadRequest, raw_ledger)).await;
+        };
+        self.promise(Reply::V3 { txn }.answer_bytes()).await?;
+        self.submit().await?;
+        let received_ns = self.received_ns;
+        let waiter = self.waiter(move |shared, connection, outcome| {
+            let message = response::force_ledger(txn, outcome_code(outcome), raw_ledger);
+            connection.answer_promised(&message);
+            let now_ns = shared.clock.monotonic_ns();
+            let latency_ns = now_ns.saturating_sub(received_ns);
+            shared.metrics.force_ledger.record(0, now_ns, latency_ns, outcome.is_ok());
+        });
+        self.shared.engine.force(ledger, waiter);
+        Ok(())
+    }
+
+    async fn answer_v3(&mut self, message: &proto::Response) -> Result<(), CloseReason> {
+        let promised = super::request::V3_ANSWER_BYTES;
+        self.promise(promised).await?;
+        self.connection.outbox.answer(promised, |out| v3::put_frame(message, out));
+        Ok(())
+    }
+
+    /// A waiter that acts on this connection if it is still open. It knows the connection by number only, so that a
+    /// parked waiter does not keep a socket.
+    fn waiter(
+        &self,
+        act: impl FnOnce(&Arc<Shared>, &Arc<Connection>, Result<(), Refusal>) + Send + 'static,
+    ) -> Waiter {
+        let (shared, id) = (self.shared.clone(), self.connection.id);
+        Box::new(move |outcome| {
+            if let Some(connection) = shared.connection(id) {
+                act(&shared, &connection, outcome);
+            }
+        })
+    }
+}
+
+/// The largest answer to a packet that was understood just well enough to be refused: a batch read's.
+const V2_ANSWER_BYTES_MAX: usize = super::request::V2_ANSWER_BYTES;
+
+impl Connection {
+    /// Sends a message that was promised [`super::request::V3_ANSWER_BYTES`].
+    fn answer_promised(&self, message: &proto::Response) {
+        self.outbox.answer(super::request::V3_ANSWER_BYTES, |out| v3::put_frame(message, out));
+        self.flush();
+    }
+}
+
+fn fencing_of(flags: v2::Flags, key: Option<MasterKey>) -> Fencing {
+    match (flags.contains(v2::Flags::DO_FENCING), key) {
+        (false, _) => Fencing::No,
+        (true, Some(key)) => Fencing::With(key),
+        (true, None) => Fencing::WithoutKey,
+    }
+}
+
+fn outcome_code(outcome: Result<(), Refusal>) -> ErrorCode {
+    outcome.map_or_else(code, |()| ErrorCode::Ok)
+}
+
+/// A failure for a ledger id that no ledger has, echoed as it was sent.
+fn put_failure_raw(request: &ReadRequest, raw_ledger: i64, code: ErrorCode, out: &mut BytesMut) {
+    let (entry_id, ledger_id) = (request.entry, raw_ledger);
+    match (request.reply, &request.kind) {
+        (Reply::V2 { version }, ReadKind::Batch(batch)) => {
+            let request_id = batch.request_id;
+            let ids = v2::Correlation::BatchRead { ledger_id, start_entry_id: entry_id, request_id };
+            v2::put_error_response(version, ids, code, out);
+        }
+        (Reply::V2 { version }, _) => {
+            v2::put_error_response(version, v2::Correlation::Read { ledger_id, entry_id }, code, out);
+        }
+        (Reply::V3 { txn }, ReadKind::Lac) => {
+            v3::put_frame(&response::read_lac(txn, code, ledger_id, None, None), out);
+        }
+        (Reply::V3 { txn }, ReadKind::List) => {
+            v3::put_frame(&response::get_list_of_entries(txn, code, ledger_id, None), out);
+        }
+        (Reply::V3 { txn }, _) => {
+            v3::put_frame(&response::read_failure(txn, code, ledger_id, entry_id), out);
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! The reader task of a connection: takes memory, reads, decodes, hands requests over.
+//!
+//! # Data flow
+//! ```text
+//! readable -> lease a buffer -> read -> frames -> adds: batch per shard -> Engine::add_batch
+//!                                              -> reads: ReadQueue; others: engine or an answer at once
+//! ```
+//!
+//! # Invariants
+//! 1. No memory without a permit, and none while idle. A frame longer than the buffer takes a permit for its whole
+//!    length from a pool of its own before memory is allocated, and is read exactly to its end; its length was checked
+//!    against the frame limit before.
+//! 2. Before a request is decoded, room for its answer is promised by the outbox; none left means the peer does not
+//!    read, and it is not read any more.
+//! 3. Adds found in one read go to the engine together, in order, before anything after them that could depend on them
+//!    (fence, FORCE, WRITE_LAC), and before this task waits for the peer.
+//! 4. When a shard has no room only this task waits, at most the admission deadline; what is left is then refused.
+
+use super::outbox::Closed;
+use super::request::Reply;
+use super::{CloseReason, Connection};
+use crate::shared::Shared;
+use bindery_engine::Add;
+use bindery_flow::{ByteBudget, Permit};
+use bindery_wire::frame::{self, LENGTH_PREFIX_SIZE_BYTES, Split};
+use bindery_wire::{ErrorCode, Protocol};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::AsyncReadExt;
+use tokio::net::tcp::OwnedReadHalf;
+use tokio::sync::oneshot;
+
+/// Credit taken at once for the answers to what one read brought.
+const CREDIT_STEP: usize = 16 * 1024;
+
+/// Reads until the connection ends.
+pub async fn run(
+    shared: &Arc<Shared>,
+    connection: &Arc<Connection>,
+    mut socket: OwnedReadHalf,
+) -> CloseReason {
+    loop {
+        tokio::select! {
+            () = connection.closed.wait() => return CloseReason::Ours,
+            () = connection.draining.wait() => {
+                connection.closed.wait().await;
+                return CloseReason::Ours;
+            }
+            ready = socket.readable() => if let Err(error) = ready {
+                return CloseReason::Socket(error.kind());
+            }
+        }
+        let size = shared.limits.read_buffer_bytes;
+        let Ok(lease) = lease(connection, &shared.pools.inbound, size).await else {
+            return CloseReason::Ours;
+        };
+        let mut active = Active {
+            shared,
+            connection,
+            socket: &mut socket,
+            base: shared.buffers.take(),
+            _lease: lease,
+            large: None,
+        };
+        let result = active.run().await;
+        shared.buffers.put(std::mem::take(&mut active.base));
+        if let Err(reason) = result {
+            return reason;
+        }
+    }
+}
+
+async fn lease(connection: &Connection, pool: &ByteBudget, bytes: usize) -> Result<Permit, Closed> {
+    tokio::select! {
+        () = connection.closed.wait() => Err(Closed),
+        permit = pool.acquire(bytes as u64) => permit.map_err(|_| Closed),
+    }
+}
+
+/// A connection that has something to say, and memory to say it in.
+struct Active<'a> {
+    shared: &'a Arc<Shared>,
+    connection: &'a Arc<Connection>,
+    socket: &'a mut OwnedReadHalf,
+    base: Vec<u8>,
+    _lease: Permit,
+    /// Memory for frames longer than `base`, kept while such frames follow each other.
+    large: Option<(Vec<u8>, Permit)>,
+}
+
+impl Active<'_> {
+    /// Reads and handles until there is nothing to read and no frame is half here.
+    async fn run(&mut self) -> Result<(), CloseReason> {
+        let (mut begin, mut end) = (0, 0);
+        loop {
+            if self.connection.draining.is_set() {
+                // What is decoded is answered; the rest was never taken.
+                return Ok(());
+            }
+            if begin == end {
+                begin = 0;
+                let read = tokio::select! {
+                    biased;
+                    read = self.socket.read(&mut self.base) => read,
+                    // Nothing there: back to waiting without memory (invariant 1).
+                    () = std::future::ready(()) => return Ok(()),
+                };
+                end = received(read)?;
+            } else {
+                let read = self.read_more(end).await;
+                end += read?;
+            }
+            // The buffer is lent to the batch while it is handed over; it comes back whatever happens.
+            let base = std::mem::take(&mut self.base);
+            let result = Frames::new(self.shared, self.connection).handle(&base[begin..end]).await;
+            self.base = base;
+            let (used, missing) = result?;
+            begin += used;
+            let partial = end - begin;
+            if partial == 0 {
+                continue;
+            }
+            let whole = partial + missing;
+            if whole > self.base.len() {
+                self.read_large(begin..end, whole).await?;
+                (begin, end) = (0, 0);
+            } else if begin + whole > self.base.len() || end == self.base.len() {
+                self.base.copy_within(begin..end, 0);
+                (begin, end) = (0, partial);
+            }
+        }
+    }
+
+    /// Reads the rest of something begun into `base` from `end`.
+    async fn read_more(&mut self, end: usize) -> Result<usize, CloseReason> {
+        let mut base = std::mem::take(&mut self.base);
+        let result =
+            read_patiently(self.shared, self.connection, self.socket, &mut base[end..], |s| &s.pools.inbound)
+                .await;
+        self.base = base;
+        result
+    }
+
+    /// Reads the rest of a frame of `whole` bytes, prefix included, that does not fit the buffer; handles it.
+    async fn read_large(&mut self, begun: std::ops::Range<usize>, whole: usize) -> Result<(), CloseReason> {
+        let (mut memory, permit) = match self.large.take() {
+            Some((memory, permit)) if memory.len() >= whole => (memory, permit),
+            too_small => {
+                // Given back before more is asked for: nobody waits for this pool while holding from it.
+                drop(too_small);
+                let permit = lease(self.connection, &self.shared.pools.inbound_large, whole).await;
+                let permit = permit.map_err(|Closed| CloseReason::Ours)?;
+                (vec![0; whole], permit)
+            }
+        };
+        let mut filled = begun.len();
+        memory[..filled].copy_from_slice(&self.base[begun]);
+        while filled < whole {
+            let target = &mut memory[filled..whole];
+            filled +=
+                read_patiently(self.shared, self.connection, self.socket, target, |s| &s.pools.inbound_large)
+                    .await?;
+        }
+        let (used, _) = Frames::new(self.shared, self.connection).handle(&memory[..whole]).await?;
+        assert_eq!(used, whole, "a large frame is read exactly to its end (reader invariant 1)");
+        self.large = Some((memory, permit));
+        Ok(())
+    }
+}
+
+fn received(read: std::io::Result<usize>) -> Result<usize, CloseReason> {
+    match read {
+        Ok(0) => Err(CloseReason::Peer),
+        Ok(n) => Ok(n),
+        Err(error) => Err(CloseReason::Socket(error.kind())),
+    }
+}
+
+/// Reads some bytes. A peer that sends none for `stall_max` while others wait for the pool it holds is given up.
+async fn read_patiently(
+    shared: &Shared,
+    connection: &Connection,
+    socket: &mut OwnedReadHalf,
+    target: &mut [u8],
+    pool: impl Fn(&Shared) -> &ByteBudget,
+) -> Result<usize, CloseReason> {
+    let mut waited = Duration::ZERO;
+    let step = Duration::from_millis(500);
+    loop {
+        tokio::select! {
+            biased;
+            read = socket.read(target) => return received(read),
+            () = connection.closed.wait() => return Err(CloseReason::Ours),
+            () = connection.draining.wait() => {
+                connection.closed.wait().await;
+                return Err(CloseReason::Ours);
+            }
+            () = tokio::time::sleep(step) => {
+                waited += step;
+                if waited >= shared.limits.stall_max && pool(shared).gauge().waiting > 0 {
+                    return Err(CloseReason::Stalled);
+                }
+            }
+        }
+    }
+}
+
+/// The frames of one read, on their way to the engine.
+pub(super) struct Frames<'a, 'f> {
+    pub(super) shared: &'a Arc<Shared>,
+    pub(super) connection: &'a Arc<Connection>,
+    pub(super) received_ns: u64,
+    /// Adds per shard, bodies borrowed from the read buffer.
+    shards: Vec<Vec<Add<'f>>>,
+    batch_entries: usize,
+    batch_bytes: usize,
+    /// Room for answers promised and not yet used.
+    credit: usize,
+}
+
+impl<'a, 'f> Frames<'a, 'f> {
+    fn new(shared: &'a Arc<Shared>, connection: &'a Arc<Connection>) -> Frames<'a, 'f> {
+        Frames {
+            shared,
+            connection,
+            received_ns: shared.clock.monotonic_ns(),
+            shards: (0..shared.engine.shard_count()).map(|_| Vec::new()).collect(),
+            batch_entries: 0,
+            batch_bytes: 0,
+            credit: 0,
+        }
+    }
+
+    /// Handles all whole frames of `data`; returns the bytes they took and how many the next one lacks.
+    async fn handle(mut self, data: &'f [u8]) -> Result<(usize, usize), CloseReason> {
+        let mut at = 0;
+        let missing = loop {
+            match frame::split(&data[at..], self.shared.limits.frame) {
+                Err(error) => return Err(CloseReason::BadFrame(error.to_string())),
+                Ok(Split::Incomplete { missing }) => break missing,
+                Ok(Split::Frame(payload)) => {
+                    let begin = at + payload.start;
+                    at += payload.end;
+                    let payload = &data[begin..at];
+                    match Protocol::of(payload) {
+                        Some(Protocol::V2) => self.on_v2(payload).await?,
+                        Some(Protocol::V3) => self.on_v3(payload).await?,
+                        None => return Err(CloseReason::BadFrame("empty frame".to_owned())),
+                    }
+                }
+            }
+        };
+        self.submit().await?;
+        if self.credit > 0 {
+            self.connection.outbox.return_credit(self.credit);
+        }
+        // Answers given at once; those of the engine write themselves.
+        self.connection.flush();
+        // An incomplete prefix lacks the rest of itself, and then at least nothing.
+        debug_assert!(missing > 0 && (at < data.len() || missing == LENGTH_PREFIX_SIZE_BYTES));
+        Ok((at, missing))
+    }
+
+    /// Promises room for an answer (invariant 2).
+    pub(super) async fn promise(&mut self, bytes: usize) -> Result<(), CloseReason> {
+        if self.credit < bytes {
+            if self.credit > 0 {
+                self.connection.outbox.return_credit(std::mem::take(&mut self.credit));
+            }
+            match self.connection.outbox.try_credit(bytes, CREDIT_STEP) {
+                Some(credit) => self.credit = credit,
+                None => {
+                    // What was decoded must not wait for this peer to read (invariant 3).
+                    self.submit().await?;
+                    self.connection.flush();
+                    let credit = tokio::select! {
+                        () = self.connection.closed.wait() => return Err(CloseReason::Ours),
+                        credit = self.connection.outbox.credit(bytes, CREDIT_STEP) => credit,
+                    };
+                    self.credit = credit.map_err(|Closed| CloseReason::Ours)?;
+                }
+            }
+        }
+        self.credit -= bytes;
+        Ok(())
+    }
+
+    /// Adds an entry to the batch of its shard. Its answer was promised.
+    pub(super) async fn add(&mut self, add: Add<'f>) -> Result<(), CloseReason> {
+        let limits = &self.shared.limits;
+        let is_full = self.batch_entries >= limits.add_batch_entries_max
+            || self.batch_bytes + add.body.len() > limits.add_batch_bytes_max;
+        if is_full {
+            self.submit().await?;
+        }
+        self.batch_entries += 1;
+        self.batch_bytes += add.body.len();
+        let shard = self.shared.engine.shard_of(add.ledger);
+        self.shards[shard].push(add);
+        Ok(())
+    }
+
+    /// Hands the batch to the engine (invariants 3 and 4).
+    pub(super) async fn submit(&mut self) -> Result<(), CloseReason> {
+        if self.batch_entries == 0 {
+            return Ok(());
+        }
+        let metrics = &self.shared.metrics;
+        metrics.adds_in_progress.add(self.batch_entries as i64);
+        metrics.write_bytes.add(self.batch_bytes as u64);
+        (self.batch_entries, self.batch_bytes) = (0, 0);
+        for shard in 0..self.shards.len() {
+            let mut adds = std::mem::take(&mut self.shards[shard]);
+            let mut given = 0;
+            let mut deadline = None;
+            while given < adds.len() {
+                given += self.shared.engine.add_batch(shard, &adds[given..]);
+                if given < adds.len() && !self.wait_for_room(shard, &mut deadline).await? {
+                    self.refuse(&adds[given..]);
+                    break;
+                }
+            }
+            adds.clear();
+            self.shards[shard] = adds;
+        }
+        Ok(())
+    }
+
+    /// Waits until the shard may have room; false when the admission deadline passed.
+    async fn wait_for_room(
+        &self,
+        shard: usize,
+        deadline: &mut Option<tokio::time::Instant>,
+    ) -> Result<bool, CloseReason> {
+        let deadline = *deadline
+            .get_or_insert_with(|| tokio::time::Instant::now() + self.shared.limits.admission_deadline);
+        let (told, room) = oneshot::channel();
+        let waiter = Box::new(move |outcome| {
+            // Nobody listens any more after the deadline.
+            let _ = told.send(outcome);
+        });
+        self.shared.engine.when_room(shard, waiter);
+        let blocked = &self.shared.metrics.adds_blocked;
+        blocked.add(1);
+        // A cancelled wait leaves a waiter that finds nobody to tell.
+        let result = tokio::select! {
+            () = self.connection.closed.wait() => Err(CloseReason::Ours),
+            outcome = room => match outcome {
+                Ok(_) => Ok(true),
+                Err(_) => Err(CloseReason::Ours),
+            },
+            () = tokio::time::sleep_until(deadline) => Ok(false),
+        };
+        blocked.add(-1);
+        result
+    }
+
+    fn refuse(&self, adds: &[Add<'_>]) {
+        let metrics = &self.shared.metrics;
+        metrics.add_rejected.add(adds.len() as u64);
+        metrics.adds_in_progress.add(-(adds.len() as i64));
+        for add in adds {
+            let (reply, received_ns) = Reply::of_origin(&add.origin);
+            self.connection.outbox.answer(reply.add_answer_bytes(), |out| {
+                reply.put_add(ErrorCode::TooManyRequests, add.ledger.get(), add.entry.get(), out);
+            });
+            let now_ns = self.shared.clock.monotonic_ns();
+            metrics.add_entry.record(0, now_ns, now_ns.saturating_sub(received_ns), false);
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Every bound of the server in one place.
+
+use bindery_wire::FrameLimit;
+use std::time::Duration;
+
+/// Bounds of connections, queues and waits. Bytes that belong to pools are in [`crate::memory`].
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// The largest frame, either direction (`nettyMaxFrameSizeBytes`).
+    pub frame: FrameLimit,
+    /// The largest batch read response (`maxBatchReadSize`, BookKeeper default 5 MiB).
+    pub batch_read_size_bytes_max: u32,
+    /// Adds handed to a shard at once.
+    pub add_batch_entries_max: usize,
+    /// Entry bytes handed to a shard at once; one larger entry goes alone.
+    pub add_batch_bytes_max: usize,
+    /// How long an add waits for room in the write pool before it is answered with too-many-requests.
+    pub admission_deadline: Duration,
+    /// Reads held per connection; more are answered with too-many-requests (Java: 10,000 per thread).
+    pub read_queue_max: usize,
+    /// Bytes of loaded entries per connection that the peer has not taken yet; a larger entry goes alone.
+    pub read_window_bytes: usize,
+    /// Bytes of answers without entries per connection that the peer has not taken yet; then it is not read any more.
+    pub answers_bytes_max: usize,
+    /// Loads from disk under way per connection.
+    pub loads_in_flight_max: usize,
+    /// Long polls parked per connection.
+    pub long_polls_per_connection_max: usize,
+    /// Long polls parked in all.
+    pub long_polls_max: usize,
+    /// The longest a long poll waits, whatever the client asks for.
+    pub long_poll_wait_max: Duration,
+    /// Connections; at this number no more are accepted until one closes.
+    pub connections_max: usize,
+    /// Memory a connection reads into while it has something to say. Larger frames take their length from another pool.
+    pub read_buffer_bytes: usize,
+    /// A peer that is in the middle of a frame, or does not take its answers, is closed after this long without any
+    /// progress, but only while others wait for the bytes it holds.
+    pub stall_max: Duration,
+    /// How long answers under way may take at shutdown.
+    pub drain_max: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            frame: FrameLimit::DEFAULT,
+            batch_read_size_bytes_max: 5 * 1024 * 1024,
+            add_batch_entries_max: 1000,
+            add_batch_bytes_max: 1024 * 1024,
+            admission_deadline: Duration::from_secs(2),
+            read_queue_max: 20_000,
+            read_window_bytes: 1024 * 1024,
+            answers_bytes_max: 1024 * 1024,
+            loads_in_flight_max: 16,
+            long_polls_per_connection_max: 5_000,
+            long_polls_max: 50_000,
+            long_poll_wait_max: Duration::from_secs(300),
+            connections_max: 10_000,
+            read_buffer_bytes: 64 * 1024,
+            stall_max: Duration::from_secs(5),
+            drain_max: Duration::from_secs(5),
+        }
+    }
+}

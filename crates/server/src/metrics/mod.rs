@@ -1,0 +1,172 @@
+//! What the bookie measures: BookKeeper's names for dashboards that exist, `bindery_*` beside them.
+//!
+//! One struct of handles is made at start; nothing is looked up on the hot path and nothing is global, so several
+//! bookies fit one process. Adds are recorded a group at a time under one lock, reads in a shard per connection.
+
+mod exposition;
+mod summary;
+
+pub use exposition::Exposition;
+pub use summary::{Summary, SummarySnapshot};
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `n`.
+    pub fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+    /// The value now.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A number that goes up and down.
+#[derive(Debug, Default)]
+pub struct Gauge(AtomicI64);
+
+impl Gauge {
+    /// Adds `n`, which may be negative.
+    pub fn add(&self, n: i64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+    /// Replaces the value.
+    pub fn set(&self, n: i64) {
+        self.0.store(n, Ordering::Relaxed);
+    }
+    /// The value now.
+    pub fn get(&self) -> i64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Shards of the summaries that many threads record into.
+const READ_SHARDS: usize = 4;
+
+/// The handles of one bookie (protocol reference, section 8.2). Latencies run from decoding to queueing the answer.
+pub struct Metrics {
+    /// `bookkeeper_server_ADD_ENTRY_REQUEST`.
+    pub add_entry: Summary,
+    /// `bookkeeper_server_READ_ENTRY_REQUEST`, batch reads included.
+    pub read_entry: Summary,
+    /// `bookkeeper_server_READ_ENTRY_FENCE_REQUEST`.
+    pub read_entry_fence: Summary,
+    /// `bookkeeper_server_READ_ENTRY_LONG_POLL_REQUEST`: the wait is part of it.
+    pub read_entry_long_poll: Summary,
+    /// `bookkeeper_server_FORCE_LEDGER_REQUEST`.
+    pub force_ledger: Summary,
+    /// `bookkeeper_server_WRITE_LAC_REQUEST`.
+    pub write_lac: Summary,
+    /// `bookkeeper_server_READ_LAC_REQUEST`.
+    pub read_lac: Summary,
+    /// `bookkeeper_server_GET_BOOKIE_INFO_REQUEST`.
+    pub get_bookie_info: Summary,
+    /// `bookkeeper_server_GET_LIST_OF_ENTRIES_OF_LEDGER_REQUEST`.
+    pub get_list_of_entries: Summary,
+    /// `bookie_WRITE_BYTES`: entry bytes acknowledged.
+    pub write_bytes: Counter,
+    /// `bookie_READ_BYTES`: entry bytes answered.
+    pub read_bytes: Counter,
+    /// `bookkeeper_server_ADD_ENTRY_REJECTED`: adds answered with too-many-requests by admission.
+    pub add_rejected: Counter,
+    /// `bookkeeper_server_READ_ENTRY_REJECTED`: reads refused because a connection's queue was full.
+    pub read_rejected: Counter,
+    /// `bookkeeper_server_ADD_ENTRY_IN_PROGRESS`.
+    pub adds_in_progress: Gauge,
+    /// `bookkeeper_server_ADD_ENTRY_BLOCKED`: connections whose reader waits for room in the write pool.
+    pub adds_blocked: Gauge,
+    /// `bindery_connections`.
+    pub connections: Gauge,
+    /// `bindery_connections_accepted`.
+    pub connections_accepted: Counter,
+    /// `bindery_connections_closed_bad_frame`: by us, because the peer sent what no client sends.
+    pub closed_bad_frame: Counter,
+    /// `bindery_connections_closed_stalled`: by us, because the peer stopped reading or sending while bytes were short.
+    pub closed_stalled: Counter,
+    /// `bindery_long_polls_parked`.
+    pub long_polls_parked: Gauge,
+    /// `bookie_SERVER_STATUS`: 1 read-write, 0 read-only, -1 not registered.
+    pub server_status: Gauge,
+}
+
+impl Metrics {
+    /// Fresh handles, everything zero, status "not registered".
+    pub fn new() -> Metrics {
+        let metrics = Metrics {
+            add_entry: Summary::latency(1),
+            read_entry: Summary::latency(READ_SHARDS),
+            read_entry_fence: Summary::latency(1),
+            read_entry_long_poll: Summary::latency(1),
+            force_ledger: Summary::latency(1),
+            write_lac: Summary::latency(1),
+            read_lac: Summary::latency(1),
+            get_bookie_info: Summary::latency(1),
+            get_list_of_entries: Summary::latency(1),
+            write_bytes: Counter::default(),
+            read_bytes: Counter::default(),
+            add_rejected: Counter::default(),
+            read_rejected: Counter::default(),
+            adds_in_progress: Gauge::default(),
+            adds_blocked: Gauge::default(),
+            connections: Gauge::default(),
+            connections_accepted: Counter::default(),
+            closed_bad_frame: Counter::default(),
+            closed_stalled: Counter::default(),
+            long_polls_parked: Gauge::default(),
+            server_status: Gauge::default(),
+        };
+        metrics.server_status.set(-1);
+        metrics
+    }
+
+    /// Writes everything this struct holds.
+    pub fn expose(&self, now_ns: u64, out: &mut Exposition) {
+        let summaries = [
+            ("ADD_ENTRY_REQUEST", &self.add_entry),
+            ("READ_ENTRY_REQUEST", &self.read_entry),
+            ("READ_ENTRY_FENCE_REQUEST", &self.read_entry_fence),
+            ("READ_ENTRY_LONG_POLL_REQUEST", &self.read_entry_long_poll),
+            ("FORCE_LEDGER_REQUEST", &self.force_ledger),
+            ("WRITE_LAC_REQUEST", &self.write_lac),
+            ("READ_LAC_REQUEST", &self.read_lac),
+            ("GET_BOOKIE_INFO_REQUEST", &self.get_bookie_info),
+            ("GET_LIST_OF_ENTRIES_OF_LEDGER_REQUEST", &self.get_list_of_entries),
+        ];
+        for (name, summary) in summaries {
+            out.summary(&format!("bookkeeper_server_{name}"), &[], &summary.snapshot(now_ns));
+        }
+        let counters = [
+            ("bookkeeper_server_ADD_ENTRY_REJECTED", &self.add_rejected),
+            ("bookkeeper_server_READ_ENTRY_REJECTED", &self.read_rejected),
+            ("bookie_WRITE_BYTES", &self.write_bytes),
+            ("bookie_READ_BYTES", &self.read_bytes),
+            ("bindery_connections_accepted", &self.connections_accepted),
+            ("bindery_connections_closed_bad_frame", &self.closed_bad_frame),
+            ("bindery_connections_closed_stalled", &self.closed_stalled),
+        ];
+        for (name, counter) in counters {
+            out.counter(name, &[], counter.get());
+        }
+        let gauges = [
+            ("bookkeeper_server_ADD_ENTRY_IN_PROGRESS", &self.adds_in_progress),
+            ("bookkeeper_server_ADD_ENTRY_BLOCKED", &self.adds_blocked),
+            ("bookie_SERVER_STATUS", &self.server_status),
+            ("bindery_connections", &self.connections),
+            ("bindery_long_polls_parked", &self.long_polls_parked),
+        ];
+        for (name, gauge) in gauges {
+            out.gauge(name, &[], gauge.get());
+        }
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Metrics::new()
+    }
+}

@@ -1,0 +1,528 @@
+//! A real engine on a temporary directory behind the real listener, driven with raw frames over loopback.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use bindery_engine::{EngineConfig, EngineThreads, Machine};
+use bindery_io::{RealDisk, SystemClock, SystemRandom};
+use bindery_server::connection::{Completion, Registry};
+use bindery_server::io_pool::IoPool;
+use bindery_server::latch::Latch;
+use bindery_server::limits::Limits;
+use bindery_server::listener::Listener;
+use bindery_server::memory::{MemoryPlan, Pools};
+use bindery_server::metrics::Metrics;
+use bindery_server::shared::{BufferSlab, Shared, Volumes};
+use bindery_types::MasterKey;
+use bindery_wire::frame::{self, Split};
+use bindery_wire::v3::{self, Operation, proto};
+use bindery_wire::{ErrorCode, FrameLimit, v2};
+use bytes::{Buf, Bytes, BytesMut};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+
+const KEY: MasterKey = MasterKey::new([7; 20]);
+const OTHER_KEY: MasterKey = MasterKey::new([8; 20]);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Bookie {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    stop: Arc<Latch>,
+    running: JoinHandle<()>,
+    engine: EngineThreads,
+    _dir: tempfile::TempDir,
+}
+
+async fn start(limits: Limits) -> Bookie {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = MemoryPlan::new(256 << 20, &limits).unwrap();
+    let config = EngineConfig {
+        journal_dir: dir.path().join("journal"),
+        ledger_dirs: vec![dir.path().join("ledgers")],
+        shard_count: 2,
+        write_pool_bytes: plan.write,
+        journal_file_bytes: 16 << 20,
+        journal_files_preallocated: 0,
+        group_bytes_max: 4 << 20,
+        ..EngineConfig::default()
+    };
+    let disk = Arc::new(RealDisk::new());
+    let clock = Arc::new(SystemClock::new());
+    let machine = Machine::open(config, disk.clone(), clock.clone(), Arc::new(SystemRandom)).unwrap();
+    let shared = Arc::new(Shared {
+        engine: machine.engine.clone(),
+        clock,
+        pools: Pools::new(&plan),
+        metrics: Metrics::new(),
+        io: IoPool::start(2, 64).unwrap(),
+        connections: Registry::default(),
+        buffers: BufferSlab::new(limits.read_buffer_bytes),
+        volumes: Volumes::new(disk.clone(), vec![dir.path().to_owned()]),
+        limits,
+    });
+    let engine = machine.start(disk, Arc::new(Completion::new(shared.clone())));
+    let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let address = listener.address().unwrap();
+    let stop = Arc::new(Latch::default());
+    let running = tokio::spawn({
+        let (shared, stop) = (shared.clone(), stop.clone());
+        async move { listener.run(shared, &stop).await }
+    });
+    Bookie { address, shared, stop, running, engine, _dir: dir }
+}
+
+impl Bookie {
+    /// Stops in order and checks that nothing is held any more (IB20).
+    async fn stop(self) {
+        self.stop.set();
+        tokio::time::timeout(PATIENCE, self.running).await.unwrap().unwrap();
+        let shared = self.shared;
+        tokio::task::spawn_blocking(move || {
+            shared.io.stop();
+            self.engine.stop().unwrap();
+            for (name, gauge) in shared.pools.gauges() {
+                assert_eq!((gauge.used, gauge.waiting), (0, 0), "pool {name}");
+            }
+            assert_eq!(shared.metrics.connections.get(), 0);
+            assert_eq!(shared.metrics.adds_in_progress.get(), 0);
+            assert_eq!(shared.metrics.long_polls_parked.get(), 0);
+        })
+        .await
+        .unwrap();
+    }
+}
+
+struct Client {
+    socket: TcpStream,
+    buffer: BytesMut,
+}
+
+impl Client {
+    async fn new(bookie: &Bookie) -> Client {
+        Client { socket: TcpStream::connect(bookie.address).await.unwrap(), buffer: BytesMut::new() }
+    }
+
+    async fn send(&mut self, bytes: &[u8]) {
+        tokio::time::timeout(PATIENCE, self.socket.write_all(bytes)).await.unwrap().unwrap();
+    }
+
+    /// The payload of the next frame, `None` when the bookie closed the connection.
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            match frame::split(&self.buffer, FrameLimit::DEFAULT).unwrap() {
+                Split::Frame(payload) => {
+                    self.buffer.advance(payload.start);
+                    return Some(self.buffer.split_to(payload.len()).freeze());
+                }
+                Split::Incomplete { .. } => {
+                    let read = self.socket.read_buf(&mut self.buffer);
+                    match tokio::time::timeout(PATIENCE, read).await.expect("an answer in time") {
+                        Ok(0) | Err(_) => return None,
+                        Ok(_) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    async fn v2(&mut self, request: v2::Request<'_>) -> OwnedV2 {
+        let mut out = BytesMut::new();
+        request.encode(&mut out);
+        self.send(&out).await;
+        self.next_v2().await
+    }
+
+    async fn next_v2(&mut self) -> OwnedV2 {
+        let payload = self.next().await.expect("an answer");
+        match v2::Response::decode(&payload).unwrap() {
+            v2::Response::Add { code, ledger_id, entry_id, .. } => OwnedV2::Add(code, ledger_id, entry_id),
+            v2::Response::Read { code, ledger_id, entry_id, body, .. } => {
+                OwnedV2::Read(code, ledger_id, entry_id, body.to_vec())
+            }
+            v2::Response::BatchRead { code, request_id, entries, .. } => {
+                OwnedV2::Batch(code, request_id, entries.map(<[u8]>::to_vec).collect())
+            }
+            v2::Response::Auth { message, .. } => {
+                OwnedV2::Auth(v3::decode_auth_message(message).unwrap().auth_plugin_name)
+            }
+        }
+    }
+
+    async fn v3(&mut self, txn_id: u64, operation: Operation) -> proto::Response {
+        let request = v3::Request { txn_id, priority: 0, operation };
+        let mut out = BytesMut::new();
+        v3::put_frame(&request.into_message(), &mut out);
+        self.send(&out).await;
+        self.next_v3().await
+    }
+
+    async fn next_v3(&mut self) -> proto::Response {
+        v3::decode_response(self.next().await.expect("an answer")).unwrap()
+    }
+}
+
+#[derive(Debug, PartialEq)]
+enum OwnedV2 {
+    Add(ErrorCode, i64, i64),
+    Read(ErrorCode, i64, i64, Vec<u8>),
+    Batch(ErrorCode, i64, Vec<Vec<u8>>),
+    Auth(String),
+}
+
+fn body(ledger: i64, entry: i64, lac: i64, size: usize) -> Vec<u8> {
+    let mut body = Vec::new();
+    for field in [ledger, entry, lac, size as i64] {
+        body.extend_from_slice(&field.to_be_bytes());
+    }
+    body.extend((0..size).map(|i| (i as i64 * 31 + entry) as u8));
+    body
+}
+
+fn add_frame(ledger: i64, entry: i64, size: usize, flags: v2::Flags, key: MasterKey) -> BytesMut {
+    let body = body(ledger, entry, entry - 1, size);
+    let mut out = BytesMut::new();
+    v2::Request::Add(v2::Add::new(flags, key, &body).unwrap()).encode(&mut out);
+    out
+}
+
+fn read_request(ledger_id: i64, entry_id: i64) -> v2::Read {
+    v2::Read { version: 2, flags: v2::Flags::NONE, ledger_id, entry_id, master_key: None }
+}
+
+fn fence_request(ledger_id: i64, entry_id: i64, key: MasterKey) -> v2::Read {
+    v2::Read { version: 2, flags: v2::Flags::DO_FENCING, ledger_id, entry_id, master_key: Some(key) }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn v2_adds_of_all_sizes_are_read_back_and_fencing_stops_the_writer() {
+    let bookie = start(Limits::default()).await;
+    let mut client = Client::new(&bookie).await;
+    let sizes = [0, 1, 100, 4096, 65_000, 70_000, 1 << 20, 4 << 20, 10, 3 << 20, 0];
+    let mut frames = BytesMut::new();
+    for (entry, size) in sizes.iter().enumerate() {
+        frames.extend_from_slice(&add_frame(5, entry as i64, *size, v2::Flags::NONE, KEY));
+    }
+    client.send(&frames).await;
+    for entry in 0..sizes.len() as i64 {
+        assert_eq!(client.next_v2().await, OwnedV2::Add(ErrorCode::Ok, 5, entry));
+    }
+    for (entry, size) in sizes.iter().enumerate() {
+        let entry = entry as i64;
+        let expected = OwnedV2::Read(ErrorCode::Ok, 5, entry, body(5, entry, entry - 1, *size));
+        assert!(client.v2(v2::Request::Read(read_request(5, entry))).await == expected, "entry {entry}");
+    }
+    let last = body(5, 10, 9, 0);
+    let fenced = client.v2(v2::Request::Read(fence_request(5, -1, KEY))).await;
+    assert_eq!(fenced, OwnedV2::Read(ErrorCode::Ok, 5, -1, last), "-1 is echoed");
+    client.send(&add_frame(5, 11, 1, v2::Flags::NONE, KEY)).await;
+    assert_eq!(client.next_v2().await, OwnedV2::Add(ErrorCode::Fenced, 5, 11));
+    client.send(&add_frame(5, 11, 1, v2::Flags::RECOVERY_ADD, KEY)).await;
+    assert_eq!(client.next_v2().await, OwnedV2::Add(ErrorCode::Ok, 5, 11));
+    bookie.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refusals_carry_the_ids_and_codes_of_the_reference() {
+    let bookie = start(Limits::default()).await;
+    let mut client = Client::new(&bookie).await;
+    client.send(&add_frame(1, 0, 10, v2::Flags::NONE, KEY)).await;
+    assert_eq!(client.next_v2().await, OwnedV2::Add(ErrorCode::Ok, 1, 0));
+    client.send(&add_frame(1, 1, 10, v2::Flags::NONE, OTHER_KEY)).await;
+    assert_eq!(client.next_v2().await, OwnedV2::Add(ErrorCode::Unauthorized, 1, 1));
+    client.send(&add_frame(1, -5, 10, v2::Flags::NONE, KEY)).await;
+    assert_eq!(client.next_v2().await, OwnedV2::Add(ErrorCode::BadRequest, 1, -5));
+    let none = |code, ledger, entry| OwnedV2::Read(code, ledger, entry, Vec::new());
+    let read = client.v2(v2::Request::Read(read_request(9, 0))).await;
+    assert_eq!(read, none(ErrorCode::NoLedger, 9, 0));
+    let read = client.v2(v2::Request::Read(read_request(1, 3))).await;
+    assert_eq!(read, none(ErrorCode::NoEntry, 1, 3));
+    let read = client.v2(v2::Request::Read(read_request(-1, 3))).await;
+    assert_eq!(read, none(ErrorCode::BadRequest, -1, 3));
+    let read = client.v2(v2::Request::Read(fence_request(1, -1, OTHER_KEY))).await;
+    assert_eq!(read, none(ErrorCode::Unauthorized, 1, -1));
+    // Version 1 has no key in its fencing reads.
+    let old = v2::Read { version: 1, master_key: None, ..fence_request(1, -1, KEY) };
+    assert_eq!(client.v2(v2::Request::Read(old)).await, none(ErrorCode::Unauthorized, 1, -1));
+    // Fencing an unknown ledger creates it, empty and fenced; the answer waits for the fence all the same.
+    let read = client.v2(v2::Request::Read(fence_request(77, -1, KEY))).await;
+    assert_eq!(read, none(ErrorCode::NoEntry, 77, -1));
+    client.send(&add_frame(77, 0, 10, v2::Flags::NONE, KEY)).await;
+    assert_eq!(client.next_v2().await, OwnedV2::Add(ErrorCode::Fenced, 77, 0));
+    let mut auth = BytesMut::new();
+    v3::put_frame(&v3::auth_disabled_message(), &mut auth);
+    let request = v2::Auth { version: 2, flags: v2::Flags::NONE, message: &auth[4..] };
+    let answer = client.v2(v2::Request::Auth(request)).await;
+    assert_eq!(answer, OwnedV2::Auth("AuthDisabledPlugin".to_owned()));
+    bookie.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_read_ends_at_its_limits() {
+    let bookie = start(Limits::default()).await;
+    let mut client = Client::new(&bookie).await;
+    let mut frames = BytesMut::new();
+    for entry in 0..20 {
+        frames.extend_from_slice(&add_frame(3, entry, 1000, v2::Flags::NONE, KEY));
+    }
+    client.send(&frames).await;
+    for _ in 0..20 {
+        client.next_v2().await;
+    }
+    let batch = |start_entry_id, max_count, max_size_bytes, request_id| {
+        v2::Request::BatchRead(v2::BatchRead {
+            version: 2,
+            flags: v2::Flags::NONE,
+            ledger_id: 3,
+            start_entry_id,
+            request_id,
+            max_count,
+            max_size_bytes,
+            master_key: None,
+        })
+    };
+    let entries = |from: i64, to: i64| (from..to).map(|e| body(3, e, e - 1, 1000)).collect::<Vec<_>>();
+    let all = client.v2(batch(0, 0, 1 << 20, 100)).await;
+    assert_eq!(all, OwnedV2::Batch(ErrorCode::Ok, 100, entries(0, 20)));
+    let three = client.v2(batch(5, 3, 1 << 20, 101)).await;
+    assert_eq!(three, OwnedV2::Batch(ErrorCode::Ok, 101, entries(5, 8)));
+    let first_only = client.v2(batch(5, 3, 10, 102)).await;
+    assert_eq!(first_only, OwnedV2::Batch(ErrorCode::Ok, 102, entries(5, 6)));
+    // 36 bytes of head, then 4 + 1032 for each.
+    let two = client.v2(batch(5, 10, 36 + 2 * 1036, 103)).await;
+    assert_eq!(two, OwnedV2::Batch(ErrorCode::Ok, 103, entries(5, 7)));
+    let beyond = client.v2(batch(20, 10, 10_000, 104)).await;
+    assert_eq!(beyond, OwnedV2::Batch(ErrorCode::NoEntry, 104, Vec::new()));
+    bookie.stop().await;
+}
+
+fn v3_add(ledger_id: i64, entry_id: i64, lac: i64) -> Operation {
+    Operation::Add(proto::AddRequest {
+        ledger_id,
+        entry_id,
+        master_key: Bytes::copy_from_slice(KEY.as_bytes()),
+        body: body(ledger_id, entry_id, lac, 50).into(),
+        ..Default::default()
+    })
+}
+
+fn v3_read(ledger_id: i64, entry_id: i64) -> proto::ReadRequest {
+    proto::ReadRequest { ledger_id, entry_id, ..Default::default() }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn v3_operations_answer_as_the_reference_says() {
+    let bookie = start(Limits::default()).await;
+    let mut client = Client::new(&bookie).await;
+    for entry in 0..3 {
+        let answer = client.v3(entry as u64, v3_add(8, entry, entry - 1)).await;
+        assert_eq!((answer.status, answer.header.txn_id), (0, entry as u64));
+        assert_eq!(answer.add_response.unwrap().entry_id, entry);
+    }
+    // Ids of message and body must agree.
+    let Operation::Add(mut mismatch) = v3_add(8, 3, 2) else { unreachable!() };
+    mismatch.entry_id = 4;
+    assert_eq!(client.v3(9, Operation::Add(mismatch)).await.status, ErrorCode::BadRequest.v3());
+
+    let read = client.v3(10, Operation::Read(v3_read(8, 1))).await.read_response.unwrap();
+    assert_eq!(read.body.as_deref(), Some(&body(8, 1, 0, 50)[..]));
+    assert_eq!(read.max_lac, Some(1), "entry 2 carried LAC 1");
+    let missing = client.v3(11, Operation::Read(v3_read(8, 7))).await;
+    assert_eq!(missing.status, ErrorCode::NoEntry.v3());
+    assert_eq!(missing.read_response.unwrap().entry_id, 7, "ids also on failure");
+
+    let mut lac_body = BytesMut::new();
+    bindery_wire::entry::ExplicitLac { ledger_id: 8, last_add_confirmed: 2 }.put(&mut lac_body);
+    let write = proto::WriteLacRequest {
+        ledger_id: 8,
+        lac: 2,
+        master_key: Bytes::copy_from_slice(KEY.as_bytes()),
+        body: lac_body.clone().freeze(),
+    };
+    assert_eq!(client.v3(12, Operation::WriteLac(write)).await.status, 0);
+    let answer = client.v3(13, Operation::ReadLac(proto::ReadLacRequest { ledger_id: 8 })).await;
+    let lac = answer.read_lac_response.unwrap();
+    assert_eq!(lac.lac_body.as_deref(), Some(&lac_body[..]));
+    assert_eq!(lac.last_entry_body.as_deref(), Some(&body(8, 2, 1, 50)[..]));
+    let unknown = client.v3(14, Operation::ReadLac(proto::ReadLacRequest { ledger_id: 80 })).await;
+    assert_eq!(unknown.status, ErrorCode::NoLedger.v3());
+
+    let force = Operation::ForceLedger(proto::ForceLedgerRequest { ledger_id: 8 });
+    assert_eq!(client.v3(15, force).await.status, 0);
+    let info = proto::GetBookieInfoRequest { requested: Some(3) };
+    let info = client.v3(16, Operation::GetBookieInfo(info)).await.get_bookie_info_response.unwrap();
+    assert!(info.total_disk_capacity.unwrap() >= info.free_disk_space.unwrap());
+    let list = proto::GetListOfEntriesOfLedgerRequest { ledger_id: 8 };
+    let list = client.v3(17, Operation::GetListOfEntries(list)).await;
+    let list = list.get_list_of_entries_of_ledger_response.unwrap().availability_of_entries_of_ledger;
+    let list = bindery_wire::EntryAvailability::decode(&list.unwrap()).unwrap();
+    assert_eq!(list.entry_count(), 3);
+    assert_eq!(client.v3(18, Operation::StartTls).await.status, ErrorCode::BadRequest.v3());
+    let auth = client.v3(19, Operation::Auth(v3::auth_disabled_message())).await;
+    assert_eq!(auth.auth_response.unwrap().auth_plugin_name, "AuthDisabledPlugin");
+
+    let fence = proto::ReadRequest {
+        master_key: Some(Bytes::copy_from_slice(KEY.as_bytes())),
+        flag: Some(proto::read_request::Flag::FenceLedger as i32),
+        ..v3_read(8, -1)
+    };
+    let fence = client.v3(20, Operation::Read(fence)).await.read_response.unwrap();
+    assert_eq!((fence.status, fence.entry_id, fence.max_lac), (0, -1, None));
+    assert_eq!(client.v3(21, v3_add(8, 3, 2)).await.status, ErrorCode::Fenced.v3());
+    bookie.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_poll_wakes_on_an_advance_and_times_out_without_one() {
+    let bookie = start(Limits::default()).await;
+    let (mut writer, mut reader) = (Client::new(&bookie).await, Client::new(&bookie).await);
+    writer.v3(0, v3_add(4, 0, -1)).await;
+    let poll = |time_out, previous| {
+        Operation::Read(proto::ReadRequest {
+            previous_lac: Some(previous),
+            time_out: Some(time_out),
+            flag: Some(proto::read_request::Flag::EntryPiggyback as i32),
+            ..v3_read(4, -1)
+        })
+    };
+    let timed_out = reader.v3(1, poll(50, -1)).await.read_response.unwrap();
+    assert_eq!((timed_out.status, timed_out.entry_id, timed_out.max_lac), (0, -1, Some(-1)));
+    assert_eq!((timed_out.body, timed_out.lac_update_timestamp), (None, None));
+
+    let mut out = BytesMut::new();
+    let request = v3::Request { txn_id: 2, priority: 0, operation: poll(10_000, -1) };
+    v3::put_frame(&request.into_message(), &mut out);
+    reader.send(&out).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(bookie.shared.metrics.long_polls_parked.get(), 1);
+    writer.v3(3, v3_add(4, 1, 0)).await;
+    let woken = reader.next_v3().await.read_response.unwrap();
+    assert_eq!((woken.status, woken.entry_id, woken.max_lac), (0, 0, Some(0)));
+    assert_eq!(woken.body.as_deref(), Some(&body(4, 0, -1, 50)[..]));
+    assert!(woken.lac_update_timestamp.is_some());
+    let at_once = reader.v3(4, poll(10_000, -1)).await.read_response.unwrap();
+    assert_eq!((at_once.entry_id, at_once.max_lac), (0, Some(0)));
+    assert_eq!(
+        reader
+            .v3(5, {
+                let Operation::Read(mut read) = poll(10, -1) else { unreachable!() };
+                read.ledger_id = 44;
+                Operation::Read(read)
+            })
+            .await
+            .status,
+        ErrorCode::NoLedger.v3()
+    );
+    // A poll left behind by a closed connection is taken back: `stop` checks the gauge.
+    let mut out = BytesMut::new();
+    let request = v3::Request { txn_id: 6, priority: 0, operation: poll(10_000, 5) };
+    v3::put_frame(&request.into_message(), &mut out);
+    reader.send(&out).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    drop(reader);
+    bookie.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_no_client_sends_closes_that_connection_only() {
+    let bookie = start(Limits::default()).await;
+    let mut healthy = Client::new(&bookie).await;
+    let bad: [&[u8]; 7] = [
+        &[0x7f, 0xff, 0xff, 0xff, 2, 1],
+        &[0xff, 0xff, 0xff, 0xff],
+        &[0, 0, 0, 0],
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        &[0, 0, 0, 4, 2, 5, 0, 0],
+        &[0, 0, 0, 6, 2, 2, 0, 0, 1, 2],
+        &[0, 0, 0, 3, 0x0a, 0xff, 0xff],
+    ];
+    for bytes in bad {
+        let mut client = Client::new(&bookie).await;
+        client.send(bytes).await;
+        assert_eq!(client.next().await, None, "{bytes:?}");
+    }
+    assert_eq!(bookie.shared.metrics.closed_bad_frame.get(), bad.len() as u64);
+    healthy.send(&add_frame(1, 0, 10, v2::Flags::NONE, KEY)).await;
+    assert_eq!(healthy.next_v2().await, OwnedV2::Add(ErrorCode::Ok, 1, 0));
+    // A large frame that is announced and never comes holds its permit and nothing else, and goes with its peer.
+    let mut bomb = Client::new(&bookie).await;
+    bomb.send(&[0, 0x40, 0, 0, 2, 1, 0, 0]).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(bookie.shared.pools.inbound_large.gauge().used > 4 << 20);
+    drop(bomb);
+    bookie.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_that_never_reads_is_bounded_and_does_not_stall_others() {
+    let limits = Limits { read_window_bytes: 256 * 1024, answers_bytes_max: 64 * 1024, ..Limits::default() };
+    let bookie = start(limits).await;
+    let mut healthy = Client::new(&bookie).await;
+    let mut frames = BytesMut::new();
+    for entry in 0..100 {
+        frames.extend_from_slice(&add_frame(6, entry, 60_000, v2::Flags::NONE, KEY));
+    }
+    healthy.send(&frames).await;
+    for entry in 0..100 {
+        assert_eq!(healthy.next_v2().await, OwnedV2::Add(ErrorCode::Ok, 6, entry));
+    }
+    // It asks for 30,000 entries of 60 KB, 1.8 GB, and reads none of them.
+    let deaf = Client::new(&bookie).await;
+    let (_keep_open, mut deaf) = deaf.socket.into_split();
+    let flood = tokio::spawn(async move {
+        for i in 0..30_000 {
+            let mut out = BytesMut::new();
+            v2::Request::Read(read_request(6, i % 100)).encode(&mut out);
+            if deaf.write_all(&out).await.is_err() {
+                break;
+            }
+        }
+        deaf
+    });
+    for round in 0..50 {
+        let entry = round % 100;
+        let read = healthy.v2(v2::Request::Read(read_request(6, entry))).await;
+        assert!(matches!(read, OwnedV2::Read(ErrorCode::Ok, 6, e, _) if e == entry));
+        healthy.send(&add_frame(6, 100 + round, 10, v2::Flags::NONE, KEY)).await;
+        assert_eq!(healthy.next_v2().await, OwnedV2::Add(ErrorCode::Ok, 6, 100 + round));
+        let outbound = bookie.shared.pools.outbound.gauge();
+        // Its window, the healthy one's, and one entry each that goes alone.
+        assert!(outbound.used <= 2 * (256 * 1024 + 100_000), "{outbound:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(bookie.shared.metrics.read_rejected.get() < 30_000);
+    flood.abort();
+    let _ = flood.await;
+    drop(_keep_open);
+    bookie.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn equal_keys_are_answered_in_request_order_even_when_fencing_overtakes() {
+    let bookie = start(Limits::default()).await;
+    let mut client = Client::new(&bookie).await;
+    client.send(&add_frame(2, 0, 100, v2::Flags::NONE, KEY)).await;
+    client.next_v2().await;
+    for _ in 0..20 {
+        let mut out = BytesMut::new();
+        for _ in 0..10 {
+            v2::Request::Read(read_request(2, 0)).encode(&mut out);
+        }
+        v2::Request::Read(read_request(2, -1)).encode(&mut out);
+        // With a wrong key the answer tells the fencing read from the plain ones around it.
+        v2::Request::Read(fence_request(2, -1, OTHER_KEY)).encode(&mut out);
+        v2::Request::Read(read_request(2, -1)).encode(&mut out);
+        client.send(&out).await;
+        let mut last_entry_codes = Vec::new();
+        for _ in 0..13 {
+            if let OwnedV2::Read(code, 2, -1, _) = client.next_v2().await {
+                last_entry_codes.push(code);
+            }
+        }
+        assert_eq!(last_entry_codes, [ErrorCode::Ok, ErrorCode::Unauthorized, ErrorCode::Ok]);
+    }
+    bookie.stop().await;
+}
