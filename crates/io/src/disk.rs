@@ -63,6 +63,36 @@ pub trait Disk: Send + Sync {
     fn space(&self, dir: &Path) -> io::Result<Space>;
 }
 
+impl<D: Disk + ?Sized> Disk for Arc<D> {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        (**self).open(path, mode)
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
+        (**self).list(dir)
+    }
+    fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
+        (**self).create_dir_all(dir)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        (**self).rename(from, to)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        (**self).remove(path)
+    }
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        (**self).sync_dir(dir)
+    }
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        (**self).exists(path)
+    }
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn DiskLock>> {
+        (**self).lock(path)
+    }
+    fn space(&self, dir: &Path) -> io::Result<Space> {
+        (**self).space(dir)
+    }
+}
+
 /// An open file. All positions are absolute; there is no cursor.
 pub trait DiskFile: Send + Sync {
     /// Reads into `buf` from `offset`; may be short, 0 at or behind the end. `Interrupted` is retried inside. What

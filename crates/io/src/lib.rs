@@ -9,6 +9,7 @@
 //! 3. After the first failed write or sync on a file nobody writes or syncs it again ([`CheckedDisk`] asserts it).
 
 pub mod canary;
+mod checked;
 pub mod chunk;
 pub mod conformance;
 pub mod direct;
@@ -17,6 +18,7 @@ mod real;
 mod source;
 mod zero;
 
+pub use checked::{CheckedDisk, Violation};
 pub use disk::{Disk, DiskFile, DiskLock, Entry, OpenMode, Space};
 pub use real::RealDisk;
 pub use source::{ManualClock, SeededRandom, SystemClock, SystemRandom};
