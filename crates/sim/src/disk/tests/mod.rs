@@ -1,7 +1,7 @@
 //! Tests of the simulated disk: the common suite, what crashes may do to data and names, determinism.
 
 use super::*;
-use bindery_io::{Random, conformance};
+use bindery_io::{CheckedDisk, Random, conformance};
 use std::collections::BTreeSet;
 use std::io::IoSlice;
 
@@ -57,6 +57,23 @@ fn the_simulated_disk_conforms() {
             conformance::disk(&disk, Path::new("relative"));
         }
     }
+}
+
+#[test]
+fn the_checked_simulated_disk_conforms() {
+    conformance::disk(&CheckedDisk::new(new_disk(SimDiskConfig::default())), Path::new("/d"));
+}
+
+#[test]
+fn a_retried_sync_is_found_by_the_checked_disk() {
+    let disk = CheckedDisk::recording(disk_with_file(SimDiskConfig::default(), 512).0);
+    let file = disk.open(Path::new(FILE), OpenMode::CreateBuffered).unwrap();
+    put(&*file, 0, &[2; 512]);
+    disk.inner().order_fault(FaultKind::SyncErrorNewData, None);
+    assert!(file.sync().is_err());
+    file.sync().expect("the simulated kernel lies like a real one");
+    let found = disk.violations();
+    assert!(found.len() == 1 && found[0].what.contains("first error: sync: "), "{found:?}");
 }
 
 #[test]

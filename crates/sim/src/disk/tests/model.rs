@@ -119,6 +119,47 @@ proptest! {
         }
     }
 
+    /// What the checked disk calls durable is in the durable image, and in what a crash leaves.
+    #[test]
+    fn the_checked_disk_calls_durable_only_what_is(
+        steps in prop::collection::vec((steps(), prop::option::of(0u64..20_000)), 1..4),
+        seed: u64,
+    ) {
+        let (disk, _) = disk_with_file(config(SectorSize::Bytes512, 0.3), 6_000);
+        let disk = CheckedDisk::new(disk);
+        let file = disk.open(Path::new(FILE), OpenMode::CreateBuffered).unwrap();
+        for (number, (steps, len)) in steps.iter().enumerate() {
+            for (at, step) in steps.iter().enumerate() {
+                let byte = (number * 30 + at) as u8 + 2;
+                match *step {
+                    Step::Write { at, len, durable: true } => put_durable(&*file, at as u64, &vec![byte; len]),
+                    Step::Write { at, len, durable: false } => put(&*file, at as u64, &vec![byte; len]),
+                    Step::Sync => file.sync().unwrap(),
+                }
+            }
+            if let Some(len) = len {
+                file.set_len(*len).unwrap();
+            }
+            let now = read_all(disk.inner(), FILE);
+            let image = read_all(&disk.inner().durable_image(), FILE);
+            for (block, bytes) in now.chunks(100).enumerate() {
+                let at = block as u64 * 100;
+                if disk.is_durable(Path::new(FILE), at..at + bytes.len() as u64) {
+                    prop_assert_eq!(image.get(at as usize..at as usize + bytes.len()), Some(bytes), "at {}", at);
+                }
+            }
+        }
+        let now = read_all(disk.inner(), FILE);
+        let found = read_all(&disk.inner().crash(&SeededRandom::new(seed)), FILE);
+        // A torn sector may take durable neighbours with it, so whole sectors are compared.
+        for (sector, bytes) in now.chunks(512).enumerate() {
+            let at = sector as u64 * 512;
+            if disk.is_durable(Path::new(FILE), at..at + bytes.len() as u64) {
+                prop_assert_eq!(found.get(at as usize..at as usize + bytes.len()), Some(bytes), "at {}", at);
+            }
+        }
+    }
+
     /// The same bytes whatever was cut and extended before, once a sync worked; and a cut file never shows old bytes.
     #[test]
     fn a_synced_file_survives_cuts_and_growth(
