@@ -273,6 +273,15 @@ mod tests {
     }
 
     #[test]
+    fn refused_direct_io_falls_back_to_buffered() {
+        // procfs is on every Linux, has no direct I/O, and this file of it can be written.
+        let file = RealDisk::new().open(Path::new("/proc/self/comm"), OpenMode::CreateDirect).unwrap();
+        assert!(!file.is_direct());
+        let mut name = [0; 3];
+        assert!(file.read_at(&mut name, 0).unwrap() > 0, "unaligned reads are fine");
+    }
+
+    #[test]
     fn a_refused_durability_flag_falls_back_to_write_and_sync() {
         for root in roots() {
             for is_direct in [false, true] {
