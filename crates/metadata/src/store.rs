@@ -158,7 +158,8 @@ pub enum SessionState {
     Connecting,
     /// Connected under this session.
     Connected(SessionId),
-    /// The connection is lost; the session and its ephemeral nodes may live on or be expired.
+    /// The connection is lost; the session and its ephemeral nodes may live on or be expired. Only a server can tell
+    /// which, so this lasts until one is reached.
     Suspended(SessionId),
     /// The store said that this session is gone, and with it its ephemeral nodes. A new one is being opened.
     Expired(SessionId),

@@ -62,7 +62,7 @@ fn metadata() -> impl Strategy<Value = LedgerMetadata> {
                 names,
             )| {
                 let v1 = version == MetadataFormatVersion::V1;
-                let quorum = Quorum::new(e, w, if v1 { w } else { a }).unwrap();
+                let quorum = Quorum::new(e, w, if v1 { w } else { a }).expect("ordered sizes");
                 let mut metadata = LedgerMetadata::new(quorum, LedgerSecret { digest_type, password });
                 metadata.format_version = version;
                 metadata.state = state;
@@ -74,8 +74,11 @@ fn metadata() -> impl Strategy<Value = LedgerMetadata> {
                 for (index, first) in firsts.into_iter().enumerate() {
                     let ensemble = names.iter().cycle().skip(index * 3).take(e).cloned().collect();
                     metadata
-                        .push_segment(Segment { first_entry: EntryId::new(first).unwrap(), ensemble })
-                        .unwrap();
+                        .push_segment(Segment {
+                            first_entry: EntryId::new(first).expect("not negative"),
+                            ensemble,
+                        })
+                        .expect("ascending, whole ensembles");
                 }
                 metadata
             },

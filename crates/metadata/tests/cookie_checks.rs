@@ -15,7 +15,13 @@ fn cookie(
     instance: Option<&str>,
 ) -> Cookie {
     let index = index.map(dirs);
-    Cookie::new(&BookieId::new(id).unwrap(), &dirs(journal), &dirs(ledger), index.as_deref(), instance)
+    Cookie::new(
+        &BookieId::new(id).expect("valid in this test"),
+        &dirs(journal),
+        &dirs(ledger),
+        index.as_deref(),
+        instance,
+    )
 }
 
 /// Journal /j, ledgers in /a and /b.

@@ -26,8 +26,10 @@ fn expected(
         DigestType::Dummy => Vec::new(),
         _ => format!("se\"cr\u{e9}t\t{name}").into_bytes(),
     };
-    let mut metadata =
-        LedgerMetadata::new(Quorum::new(1, 1, 1).unwrap(), LedgerSecret { digest_type, password });
+    let mut metadata = LedgerMetadata::new(
+        Quorum::new(1, 1, 1).expect("valid in this test"),
+        LedgerSecret { digest_type, password },
+    );
     metadata.format_version = version;
     if version == MetadataFormatVersion::V1 {
         metadata.secret = None;
@@ -38,8 +40,8 @@ fn expected(
     if closed {
         metadata.state = LedgerState::Closed { last_entry: EntryId::new(1), length_bytes: 11 };
     }
-    let ensemble = vec![BookieId::new("127.0.0.1:31870").unwrap()];
-    metadata.push_segment(Segment { first_entry: EntryId::FIRST, ensemble }).unwrap();
+    let ensemble = vec![BookieId::new("127.0.0.1:31870").expect("valid in this test")];
+    metadata.push_segment(Segment { first_entry: EntryId::FIRST, ensemble }).expect("valid in this test");
     metadata
 }
 

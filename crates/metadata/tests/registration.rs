@@ -26,10 +26,7 @@ async fn cluster() -> MemoryCluster {
 
 async fn registration(store: &Arc<MemoryStore>) -> Registration {
     let store: Arc<dyn MetadataStore> = store.clone();
-    match Layout::open(store, "/ledgers", None).await {
-        Ok(layout) => layout.registration(),
-        Err(error) => panic!("{error}"),
-    }
+    Layout::open(store, "/ledgers", None).await.expect("an initialised cluster").registration()
 }
 
 fn bookie() -> BookieId {

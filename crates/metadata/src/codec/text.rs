@@ -4,7 +4,7 @@
 //! either quote with every escape, numbers in base 10. The writer prints like Java's `TextFormat`: one field per line,
 //! two blanks per level, bytes outside printable ASCII in octal.
 //!
-//! # Limits     nesting: [`DEPTH_MAX`]; the input is a metadata value and thus bounded by the store
+//! # Limits     nesting: `DEPTH_MAX`; the input is a metadata value and thus bounded by the store
 
 use std::fmt::Write as _;
 

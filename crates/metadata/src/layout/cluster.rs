@@ -278,11 +278,11 @@ mod tests {
         let open = |wanted| Layout::open(store.clone(), "/ledgers", wanted);
         assert!(matches!(open(None).await, Err(OpenError::NotInitialised { .. })));
         init_cluster(&*store, "/ledgers", LedgerLayout::Hierarchical, [1; 16]).await.unwrap();
-        let layout = open(Some(LedgerLayout::Hierarchical)).await.ok().unwrap();
+        let layout = open(Some(LedgerLayout::Hierarchical)).await.unwrap();
         assert_eq!(layout.instance_id().await.unwrap().unwrap(), "01010101-0101-4101-8101-010101010101");
-        let mismatch = open(Some(LedgerLayout::LongHierarchical)).await.err().unwrap();
+        let mismatch = open(Some(LedgerLayout::LongHierarchical)).await.unwrap_err();
         assert!(mismatch.to_string().contains("use zk+hierarchical://"), "{mismatch}");
         store.delete("/ledgers/INSTANCEID", None).await.unwrap();
-        assert_eq!(open(None).await.ok().unwrap().instance_id().await, Ok(None));
+        assert_eq!(open(None).await.unwrap().instance_id().await, Ok(None));
     }
 }

@@ -16,6 +16,7 @@ mod ledgers;
 mod paths;
 mod registration;
 
+use std::fmt;
 use std::sync::Arc;
 
 pub use self::cluster::{InitError, InitOutcome, LayoutError, OpenError, init_cluster};
@@ -32,6 +33,15 @@ pub struct Layout {
     store: Arc<dyn MetadataStore>,
     root: Arc<str>,
     ledger_layout: LedgerLayout,
+}
+
+impl fmt::Debug for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Layout")
+            .field("root", &self.root)
+            .field("ledger_layout", &self.ledger_layout)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Layout {

@@ -284,9 +284,12 @@ impl MetadataStore for ZooKeeperStore {
     fn close(&self) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             match self.call(wire::OP_CLOSE_SESSION, BytesMut::new(), None).await {
-                Ok(_) | Err(StoreError::Closed) => Ok(()),
-                Err(other) => Err(other),
+                Ok(_) | Err(StoreError::Closed) => {}
+                Err(other) => return Err(other),
             }
+            // The task publishes the end just after it answers; an error means that it is gone already.
+            let _ = self.state.clone().wait_for(|state| *state == SessionState::Closed).await;
+            Ok(())
         })
     }
 }

@@ -168,6 +168,11 @@ impl Session {
                         info!(session = %id, %why, "lost the connection to the metadata store");
                         self.publish(SessionState::Suspended(id));
                     }
+                    // Another server may fare better; and a server that accepts and closes at once is not hammered.
+                    self.servers.rotate_left(1);
+                    if let End::Closed = self.collect_requests(Some(Instant::now() + RETRY_PAUSE_MIN)).await {
+                        break SessionState::Closed;
+                    }
                 }
                 End::Expired => {
                     self.shared.identity.lock().credentials = None;
