@@ -130,9 +130,10 @@ impl Journaling {
     /// Makes the group durable: one write, one sync. Blocks on the disk.
     pub fn write(&mut self, in_flight: &InFlight) -> Result<(), JournalError> {
         let group = &in_flight.group;
-        // Without bytes there is something to do only for a force on a journal that does not sync by itself.
-        if group.parts.is_empty() && (self.engine.config.journal_sync || !group.force_sync) {
-            return Ok(());
+        if group.parts.is_empty() {
+            // A journal that syncs by itself has nothing left to force.
+            let is_needed = group.force_sync && !self.engine.config.journal_sync;
+            return if is_needed { self.journal.sync() } else { Ok(()) };
         }
         let begun = self.clock.monotonic_ns();
         self.journal.write(group)?;

@@ -125,9 +125,10 @@ impl Machine {
             sync: config.journal_sync,
             canaries: config.canaries,
         };
-        let journal = Journal::open(disk.clone(), journal_config, random).map_err(|e| Box::new(e.into()))?;
+        let mut journal = Journal::open(disk.clone(), journal_config, random).map_err(|e| Box::new(e.into()))?;
         let newest = marks.iter().max().copied().expect("there is a ledger directory");
-        if newest.group > 0 && journal.last_file_id() < newest.file_id {
+        journal.raise_file_id(newest.file_id);
+        if newest.group > 0 && journal.file_count() == 0 {
             return Err(OpenError::JournalMissing {
                 path: config.journal_dir.clone(),
                 expected: newest.group,
@@ -152,6 +153,11 @@ impl Machine {
         let lowest = marks.iter().min().copied().expect("there is a ledger directory");
         machine.replay(lowest, newest)?;
         Ok(machine)
+    }
+
+    /// Asks for a flush of everything at the next cut, as an elapsed flush interval does.
+    pub fn want_freeze(&self) {
+        self.engine.is_freeze_wanted.store(true, std::sync::atomic::Ordering::Release);
     }
 
     fn replay(&mut self, lowest: Mark, newest: Mark) -> Result<(), OpenError> {

@@ -414,8 +414,9 @@ impl Shard {
     pub(crate) fn cut(&mut self) -> ShardCut {
         debug_assert!(self.cut == self.durable || self.is_failed, "one cut in flight");
         for (done, lac, key, body) in std::mem::take(&mut self.apart) {
-            let placed = self.insert(&done, lac, key, &body, Lane::Reserved);
-            debug_assert_eq!(placed, Ok(()), "the canary runs with room to spare");
+            if self.insert(&done, lac, key, &body, Lane::Reserved).is_err() {
+                self.adds.push(AddDone { result: Err(Refusal::TooManyRequests), ..done });
+            }
         }
         self.close_part();
         self.cut = self.sequence;

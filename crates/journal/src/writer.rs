@@ -136,6 +136,17 @@ impl Journal {
         self.next_file_id - 1
     }
 
+    /// Number of files there are, in whatever state.
+    pub fn file_count(&self) -> usize {
+        self.next_slot as usize
+    }
+
+    /// The next file gets a higher id than `file_id`: ids stay ascending even when the file that had the highest one
+    /// lost its header in a crash while it was taken into use again.
+    pub fn raise_file_id(&mut self, file_id: u64) {
+        self.next_file_id = self.next_file_id.max(file_id + 1);
+    }
+
     /// Writes a group and returns its sequence. After an error the journal is latched: the caller answers every
     /// waiter of this and all later groups with an error.
     pub fn write(&mut self, group: &Group) -> Result<u64, JournalError> {
@@ -201,6 +212,16 @@ impl Journal {
         current.position += place.total_bytes;
         self.next_group += 1;
         Ok(self.next_group - 1)
+    }
+
+    /// Makes everything written so far durable: what FORCE_LEDGER asks of a journal that does not sync by itself.
+    pub fn sync(&mut self) -> Result<(), JournalError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let Some(current) = &self.current else { return Ok(()) };
+        let (synced, slot) = (current.file.sync(), current.slot);
+        synced.map_err(|error| self.latch("sync", slot, error))
     }
 
     /// Everything up to `group` is in ledger storage: files that hold nothing later may be reused (invariant 5).

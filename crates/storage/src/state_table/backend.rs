@@ -4,8 +4,14 @@
 //! 0      magic "BNDRSTAT" | 8 version u32 | zeros | 4092 CRC32C of bytes 0..4092
 //! 4096   seal 0: magic "BNDRSEAL" | 8 commit number u64 | 16 CRC32C of bytes 0..16    (even commits)
 //! 8192   seal 1: the same                                                             (odd commits)
-//! 12288  the redb file
+//! 12288  redb's first 512 bytes, slot 0: magic "BNDRHEAD" | 8 sequence u64 | 16 the bytes | 528 CRC32C of 0..528
+//! 16384  the same, slot 1
+//! 20480  the redb file; its own first 512 bytes are not used
 //! ```
+//! redb rewrites its header in place: magic, commit slots, which slot counts. A torn write of that one sector would
+//! cost the whole database, so the header is kept here in two slots instead: the one that the last sync covered is
+//! never overwritten before the next sync worked (found by the simulator, which tears sectors into garbage).
+//!
 //! The header is written before redb sees the file and never changes. It is read first, so that a file of a newer
 //! release is refused before anything (redb marks a file as soon as it opens it) is written.
 
@@ -22,8 +28,13 @@ use std::sync::Arc;
 pub const STATE_FORMAT_VERSION: u32 = 1;
 
 const BLOCK: u64 = BLOCK_SIZE_BYTES as u64;
-/// Header and seals; redb's file follows.
-pub(super) const HEADER_SIZE: u64 = 3 * BLOCK;
+/// Header, seals and redb's header in two slots; redb's file follows.
+pub(super) const HEADER_SIZE: u64 = 5 * BLOCK;
+const REDB_SLOT_AT: u64 = 3 * BLOCK;
+/// The part of redb's file that is kept in the slots: its header takes 320 bytes and nothing else shares its page.
+const REDB_HEADER_SIZE: usize = 512;
+const REDB_SLOT_MAGIC: &[u8; 8] = b"BNDRHEAD";
+const REDB_SLOT_SIZE: usize = 16 + REDB_HEADER_SIZE + 4;
 const SEAL_SIZE: usize = 20;
 const SEAL_MAGIC: &[u8; 8] = b"BNDRSEAL";
 const MAGIC: &[u8; 8] = b"BNDRSTAT";
@@ -31,12 +42,12 @@ const CRC_AT: usize = BLOCK_SIZE_BYTES - 4;
 
 /// Header, and blocks for the seals, still empty.
 pub(super) fn encode_header() -> Vec<u8> {
-    let mut out = Vec::with_capacity(3 * BLOCK_SIZE_BYTES);
+    let mut out = Vec::with_capacity(HEADER_SIZE as usize);
     Put(&mut out).bytes(MAGIC).u32(STATE_FORMAT_VERSION);
     out.resize(CRC_AT, 0);
     let crc = crc32c(&[&out]);
     Put(&mut out).u32(crc);
-    out.resize(3 * BLOCK_SIZE_BYTES, 0);
+    out.resize(HEADER_SIZE as usize, 0);
     out
 }
 
@@ -118,10 +129,51 @@ impl Latch {
     }
 }
 
+/// redb's header: what it reads and writes, and the slot the next sync stores it in.
+struct RedbHeader {
+    bytes: [u8; REDB_HEADER_SIZE],
+    /// Of the newest slot that is known to be durable.
+    sequence: u64,
+    is_dirty: bool,
+}
+
+impl RedbHeader {
+    /// The valid slot with the highest sequence; zeros when there is none, which redb takes for no database.
+    fn load(file: &dyn DiskFile) -> io::Result<RedbHeader> {
+        let mut newest = RedbHeader { bytes: [0; REDB_HEADER_SIZE], sequence: 0, is_dirty: false };
+        for slot in 0..2 {
+            let mut block = [0; REDB_SLOT_SIZE];
+            file.read_exact_at(&mut block, REDB_SLOT_AT + slot * BLOCK)?;
+            let (head, crc) = block.split_at(REDB_SLOT_SIZE - 4);
+            let sequence = head.strip_prefix(REDB_SLOT_MAGIC).and_then(|rest| Take(rest).u64());
+            if let Some(sequence) = sequence
+                && crc == crc32c(&[head]).to_le_bytes()
+                && sequence % 2 == slot
+                && sequence > newest.sequence
+            {
+                newest.sequence = sequence;
+                newest.bytes.copy_from_slice(&head[16..]);
+            }
+        }
+        Ok(newest)
+    }
+
+    /// Writes the changed header to the slot that the last sync did not cover.
+    fn store(&self, file: &dyn DiskFile) -> io::Result<()> {
+        let next = self.sequence + 1;
+        let mut slot = Vec::with_capacity(REDB_SLOT_SIZE);
+        Put(&mut slot).bytes(REDB_SLOT_MAGIC).u64(next).bytes(&self.bytes);
+        let crc = crc32c(&[&slot]);
+        Put(&mut slot).u32(crc);
+        file.write_all_at(&mut [IoSlice::new(&slot)], REDB_SLOT_AT + next % 2 * BLOCK)
+    }
+}
+
 pub(super) struct Backend {
-    pub file: Arc<dyn DiskFile>,
-    pub path: PathBuf,
-    pub latch: Arc<Latch>,
+    file: Arc<dyn DiskFile>,
+    path: PathBuf,
+    latch: Arc<Latch>,
+    header: Mutex<RedbHeader>,
 }
 
 impl std::fmt::Debug for Backend {
@@ -131,6 +183,18 @@ impl std::fmt::Debug for Backend {
 }
 
 impl Backend {
+    /// Over a file that has its header block; see the module docs.
+    pub(super) fn new(file: Arc<dyn DiskFile>, path: PathBuf, latch: Arc<Latch>) -> io::Result<Backend> {
+        let header = Mutex::new(RedbHeader::load(&*file)?);
+        Ok(Backend { file, path, latch, header })
+    }
+
+    /// The part of `offset..offset + len` that lies in redb's header.
+    fn in_header(offset: u64, len: usize) -> std::ops::Range<usize> {
+        let start = offset.min(REDB_HEADER_SIZE as u64) as usize;
+        start..(start + len).min(REDB_HEADER_SIZE)
+    }
+
     fn shifted(offset: u64) -> io::Result<u64> {
         offset.checked_add(HEADER_SIZE).ok_or_else(|| io::ErrorKind::InvalidInput.into())
     }
@@ -144,16 +208,43 @@ impl StorageBackend for Backend {
         })
     }
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.latch.guard("read", || self.file.read_exact_at(out, Self::shifted(offset)?))
+        self.latch.guard("read", || {
+            self.file.read_exact_at(out, Self::shifted(offset)?)?;
+            let range = Self::in_header(offset, out.len());
+            out[..range.len()].copy_from_slice(&self.header.lock().bytes[range]);
+            Ok(())
+        })
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.latch.guard("set the length", || self.file.set_len(Self::shifted(len)?))
     }
     fn sync_data(&self) -> io::Result<()> {
-        self.latch.guard("sync", || self.file.sync())
+        self.latch.guard("sync", || {
+            let mut header = self.header.lock();
+            if header.is_dirty {
+                header.store(&*self.file)?;
+            }
+            self.file.sync()?;
+            if std::mem::take(&mut header.is_dirty) {
+                header.sequence += 1;
+            }
+            Ok(())
+        })
     }
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.latch
-            .guard("write", || self.file.write_all_at(&mut [IoSlice::new(data)], Self::shifted(offset)?))
+        self.latch.guard("write", || {
+            let range = Self::in_header(offset, data.len());
+            let rest = &data[range.len()..];
+            if !range.is_empty() {
+                let mut header = self.header.lock();
+                header.bytes[range.clone()].copy_from_slice(&data[..range.len()]);
+                header.is_dirty = true;
+            }
+            if rest.is_empty() {
+                return Ok(());
+            }
+            let at = Self::shifted(offset)? + range.len() as u64;
+            self.file.write_all_at(&mut [IoSlice::new(rest)], at)
+        })
     }
 }

@@ -35,8 +35,7 @@
 //! - *Quick repair* saves the page allocator with each commit, to spare the walk over the tables after a crash. It
 //!   implies two phases, and the walk is wanted: it verifies every page, and `load` reads everything anyway.
 //!
-//! redb's header sector is rewritten in place: bytes of a sector that are written again with the same value must keep
-//! it when the write is torn ("powersafe overwrite", which every device in use gives).
+//! redb's header sector is rewritten in place, which a torn write would destroy; `backend` keeps it in two slots.
 //!
 //! # Why a table is never closed
 //! redb saves its page allocator when a database is closed, and believes it unverified at the next open: one bad bit
@@ -184,7 +183,7 @@ impl StateTable {
         let file = disk.open(&new, OpenMode::CreateBuffered).map_err(failed("create state table"))?;
         file.write_all_at(&mut [IoSlice::new(&encode_header())], 0).map_err(failed("write state table"))?;
         let latch = Arc::new(Latch::default());
-        let backend = Backend { file: file.clone(), path: new.clone(), latch: latch.clone() };
+        let backend = Backend::new(file.clone(), new.clone(), latch.clone()).map_err(failed("read state table"))?;
         let database = Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(backend);
         let mut table = StateTable {
             path: new.clone(),
@@ -225,7 +224,7 @@ impl StateTable {
         file.read_exact_at(&mut block, 0).map_err(failed)?;
         check_header(&block, &path)?;
         let latch = Arc::new(Latch::default());
-        let backend = Backend { file: file.clone(), path: path.clone(), latch: latch.clone() };
+        let backend = Backend::new(file.clone(), path.clone(), latch.clone()).map_err(failed)?;
         let database = Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(backend);
         let database = database.map_err(|e| state_error(&path, &latch, e.into()))?;
         let seals = Seals::new(file, latch.clone());

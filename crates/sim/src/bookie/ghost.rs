@@ -1,0 +1,348 @@
+//! Ghost state: what the clients were told, kept by the harness and never by the code under test.
+//!
+//! Each method is the checker of the invariants it names; a violation is a text, and the run ends with it.
+
+use bindery_engine::Refusal;
+use bindery_types::{EntryId, LedgerId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a checker found.
+pub type Violation = String;
+/// `Err` is a broken promise.
+pub type Check = Result<(), Violation>;
+
+/// What became of one body that was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// Not answered, or answered with an error that leaves it open whether it was stored.
+    Open,
+    Acked,
+    /// Refused before it was stored (fenced, wrong key): must never be seen.
+    Refused,
+}
+
+#[derive(Debug, Clone)]
+struct Sent {
+    body: Vec<u8>,
+    /// Order of submission over all ledgers.
+    submission: u64,
+    fate: Fate,
+}
+
+/// One ledger, as its clients know it.
+#[derive(Debug, Clone, Default)]
+struct LedgerGhost {
+    sent: BTreeMap<i64, Vec<Sent>>,
+    acked_last: Option<i64>,
+    /// Largest LAC in acknowledged entries and explicit LACs, and in everything sent.
+    acked_lac: i64,
+    sent_lac: i64,
+    shown_lac: i64,
+    shown_last: i64,
+    /// Some request with the right key was answered OK: the key is durable.
+    is_key_durable: bool,
+    is_fence_answered: bool,
+    /// Lowest answer of a fencing read of the last entry; -1 for "no entry".
+    fence_last: Option<i64>,
+    /// Entries that a fencing read answered "no such entry" for.
+    fence_absent: BTreeSet<i64>,
+}
+
+/// All ledgers.
+#[derive(Debug, Clone, Default)]
+pub struct Ghost {
+    ledgers: BTreeMap<LedgerId, LedgerGhost>,
+    /// Submissions since the last restart, per shard, in the order of submission.
+    order: BTreeMap<usize, Vec<(LedgerId, i64, u64)>>,
+    next_submission: u64,
+    /// Acknowledgements mean durable (false: the journal runs without sync).
+    pub is_sync: bool,
+    /// The medium was damaged on purpose: entries may turn into errors, never into negatives or other bytes.
+    pub is_damaged: bool,
+    /// Checks that compared something.
+    pub compared: u64,
+}
+
+impl Ghost {
+    /// Knows nothing yet.
+    pub fn new(is_sync: bool) -> Ghost {
+        Ghost { is_sync, ..Ghost::default() }
+    }
+
+    fn ledger(&mut self, ledger: LedgerId) -> &mut LedgerGhost {
+        self.ledgers.entry(ledger).or_insert_with(|| LedgerGhost {
+            acked_lac: -1,
+            sent_lac: -1,
+            shown_lac: -1,
+            shown_last: -1,
+            ..LedgerGhost::default()
+        })
+    }
+
+    /// Ledgers somebody talked about.
+    pub fn ledgers(&self) -> Vec<LedgerId> {
+        self.ledgers.keys().copied().collect()
+    }
+
+    /// Entries that were sent to a ledger.
+    pub fn entries(&self, ledger: LedgerId) -> Vec<i64> {
+        self.ledgers.get(&ledger).map(|l| l.sent.keys().copied().collect()).unwrap_or_default()
+    }
+
+    /// Highest entry ever sent, -1 for none.
+    pub fn highest_sent(&self, ledger: LedgerId) -> i64 {
+        self.ledgers.get(&ledger).and_then(|l| l.sent.keys().next_back().copied()).unwrap_or(-1)
+    }
+
+    /// A request with the ledger's key was answered OK, so another key must be refused from now on.
+    pub fn is_key_durable(&self, ledger: LedgerId) -> bool {
+        self.ledgers.get(&ledger).is_some_and(|l| l.is_key_durable)
+    }
+
+    /// An add is about to be submitted; the number goes into its body, which makes every body unique.
+    pub fn next_submission(&mut self) -> u64 {
+        self.next_submission += 1;
+        self.next_submission
+    }
+
+    /// The engine took the add; `shard` is `None` when it must have refused it.
+    pub fn on_submitted(
+        &mut self,
+        shard: Option<usize>,
+        ledger: LedgerId,
+        entry: i64,
+        submission: u64,
+        lac: i64,
+        body: &[u8],
+    ) {
+        let state = self.ledger(ledger);
+        state.sent_lac = state.sent_lac.max(lac);
+        state.sent.entry(entry).or_default().push(Sent { body: body.to_vec(), submission, fate: Fate::Open });
+        if let Some(shard) = shard {
+            self.order.entry(shard).or_default().push((ledger, entry, submission));
+        }
+    }
+
+    /// The answer to an add: IB3 (no normal add is acknowledged behind a fence), IB6.
+    pub fn on_add_answered(
+        &mut self,
+        ledger: LedgerId,
+        entry: i64,
+        submission: u64,
+        lac: i64,
+        is_recovery: bool,
+        result: Result<(), Refusal>,
+    ) -> Check {
+        let state = self.ledger(ledger);
+        if result.is_ok() && !is_recovery {
+            if let Some(last) = state.fence_last
+                && entry > last
+            {
+                return Err(format!(
+                    "IB3: normal add {ledger}:{entry} acknowledged after a fencing read answered last {last}"
+                ));
+            }
+            if state.fence_absent.contains(&entry) {
+                return Err(format!(
+                    "IB3: normal add {ledger}:{entry} acknowledged after a fencing read found no such entry"
+                ));
+            }
+        }
+        let sent =
+            state.sent.get_mut(&entry).and_then(|all| all.iter_mut().find(|s| s.submission == submission));
+        let Some(sent) = sent else { return Ok(()) };
+        match result {
+            Ok(()) => {
+                sent.fate = Fate::Acked;
+                state.is_key_durable = true;
+                state.acked_last = state.acked_last.max(Some(entry));
+                state.acked_lac = state.acked_lac.max(lac);
+            }
+            Err(Refusal::Fenced | Refusal::WrongKey | Refusal::BadRequest) => sent.fate = Fate::Refused,
+            Err(Refusal::NoLedger | Refusal::NoEntry) => {
+                return Err(format!("an add of {ledger}:{entry} was answered with {result:?}"));
+            }
+            Err(Refusal::ReadOnly | Refusal::Io | Refusal::TooManyRequests | Refusal::Unknown) => {}
+        }
+        Ok(())
+    }
+
+    /// An add that was refused for its wrong key: it changes nothing (IB6).
+    pub fn on_wrong_key_answered(&self, ledger: LedgerId, result: Result<(), Refusal>) -> Check {
+        match result {
+            Err(Refusal::WrongKey | Refusal::ReadOnly | Refusal::Io | Refusal::TooManyRequests) => Ok(()),
+            other => Err(format!("IB6: a wrong key on ledger {ledger} was answered {other:?}")),
+        }
+    }
+
+    /// What a read of a numbered entry gave: IB2, IB7, IB8.
+    pub fn check_read(&mut self, ledger: LedgerId, entry: i64, result: &Result<Vec<u8>, Refusal>) -> Check {
+        self.compared += 1;
+        let none = Vec::new();
+        let sent = self.ledgers.get(&ledger).and_then(|l| l.sent.get(&entry)).unwrap_or(&none);
+        let last_acked = sent.iter().filter(|s| s.fate == Fate::Acked).map(|s| s.submission).max();
+        match result {
+            Ok(body) => {
+                let Some(found) = sent.iter().find(|s| s.body == *body) else {
+                    return Err(format!(
+                        "IB8: {ledger}:{entry} reads as {} bytes nobody sent for it",
+                        body.len()
+                    ));
+                };
+                if found.fate == Fate::Refused {
+                    return Err(format!("IB8: {ledger}:{entry} reads as an add that was refused"));
+                }
+                if last_acked.is_some_and(|acked| found.submission < acked) {
+                    return Err(format!(
+                        "IB8: {ledger}:{entry} reads as an older content than the acknowledged one"
+                    ));
+                }
+                Ok(())
+            }
+            Err(Refusal::NoEntry | Refusal::NoLedger) if last_acked.is_some() => {
+                Err(format!("IB2 IB7: acknowledged entry {ledger}:{entry} reads as {result:?}"))
+            }
+            Err(Refusal::Io | Refusal::Unknown) if self.is_damaged => Ok(()),
+            Err(Refusal::NoEntry | Refusal::NoLedger) => Ok(()),
+            Err(other) => Err(format!("read of {ledger}:{entry} failed with {other:?} on a sound disk")),
+        }
+    }
+
+    /// What a read of the last entry gave: IB9. Returns the entry it showed.
+    pub fn check_last(
+        &mut self,
+        ledger: LedgerId,
+        result: &Result<Vec<u8>, Refusal>,
+    ) -> Result<Option<i64>, Violation> {
+        let shown = match result {
+            Ok(body) => {
+                let entry = body.get(8..16).and_then(|b| b.try_into().ok()).map(i64::from_be_bytes);
+                Some(entry.ok_or("IB8: the last entry has no id")?)
+            }
+            Err(Refusal::NoEntry | Refusal::NoLedger) => None,
+            Err(Refusal::Io | Refusal::Unknown) if self.is_damaged => return Ok(None),
+            Err(other) => return Err(format!("read of the last entry of {ledger} failed with {other:?}")),
+        };
+        let state = self.ledger(ledger);
+        if shown < state.acked_last || shown.unwrap_or(-1) < state.shown_last {
+            return Err(format!(
+                "IB9: last entry of {ledger} shown as {shown:?}, acknowledged {:?}, shown before {}",
+                state.acked_last, state.shown_last
+            ));
+        }
+        state.shown_last = shown.unwrap_or(-1);
+        if let Some(entry) = shown {
+            self.check_read(ledger, entry, result)?;
+        }
+        Ok(shown)
+    }
+
+    /// What a LAC look-up gave: IB10.
+    pub fn check_lac(&mut self, ledger: LedgerId, result: Result<Option<EntryId>, Refusal>) -> Check {
+        self.compared += 1;
+        let state = self.ledger(ledger);
+        let shown = match result {
+            Ok(lac) => EntryId::to_wire(lac),
+            Err(Refusal::NoLedger) => -1,
+            Err(other) => return Err(format!("LAC of {ledger} failed with {other:?}")),
+        };
+        if shown < state.acked_lac || shown < state.shown_lac || shown > state.sent_lac {
+            return Err(format!(
+                "IB10: LAC of {ledger} shown as {shown}, acknowledged {}, shown before {}, sent {}",
+                state.acked_lac, state.shown_lac, state.sent_lac
+            ));
+        }
+        state.shown_lac = shown;
+        Ok(())
+    }
+
+    /// An explicit LAC was submitted.
+    pub fn on_lac_submitted(&mut self, ledger: LedgerId, lac: i64) {
+        let state = self.ledger(ledger);
+        state.sent_lac = state.sent_lac.max(lac);
+    }
+
+    /// An explicit LAC was acknowledged.
+    pub fn on_lac_acked(&mut self, ledger: LedgerId, lac: i64) {
+        let state = self.ledger(ledger);
+        state.acked_lac = state.acked_lac.max(lac);
+        state.is_key_durable = true;
+    }
+
+    /// A fence was answered; `which` is the entry asked for (-1 the last), `found` what the read behind it gave.
+    pub fn on_fence_answered(&mut self, ledger: LedgerId, which: i64, found: Result<i64, Refusal>) {
+        let state = self.ledger(ledger);
+        state.is_fence_answered = true;
+        state.is_key_durable = true;
+        match found {
+            Ok(last) if which == -1 => {
+                state.fence_last = Some(state.fence_last.map_or(last, |l| l.min(last)))
+            }
+            Err(Refusal::NoEntry) if which == -1 => state.fence_last = Some(-1),
+            Err(Refusal::NoEntry) => {
+                state.fence_absent.insert(which);
+            }
+            Ok(_) | Err(_) => {}
+        }
+    }
+
+    /// Whether a fence of the ledger was answered (IB4, IB5: then it is fenced for good).
+    pub fn is_fence_answered(&self, ledger: LedgerId) -> bool {
+        self.ledgers.get(&ledger).is_some_and(|l| l.is_fence_answered)
+    }
+
+    /// After a restart: IB11, what survived is a prefix of the order of submission in each shard. `read` looks an
+    /// entry up. What did not survive is gone for good and must never be seen again (IB25).
+    pub fn check_prefix(&mut self, mut read: impl FnMut(LedgerId, i64) -> Result<Vec<u8>, Refusal>) -> Check {
+        let mut verdict = Ok(());
+        for (shard, order) in std::mem::take(&mut self.order) {
+            let mut must_be_seen = false;
+            for (ledger, entry, submission) in order.into_iter().rev() {
+                let Some(all) = self.ledgers.get_mut(&ledger).and_then(|l| l.sent.get_mut(&entry)) else {
+                    continue;
+                };
+                let Some(at) = all.iter().position(|s| s.submission == submission) else { continue };
+                if all[at].fate == Fate::Refused {
+                    continue;
+                }
+                let seen = read(ledger, entry)
+                    .ok()
+                    .and_then(|body| all.iter().find(|s| s.body == body))
+                    .map(|s| s.submission);
+                let is_exact = seen == Some(submission);
+                let is_covered = seen.is_some_and(|s| s >= submission);
+                if must_be_seen && !is_covered && !self.is_damaged {
+                    verdict = Err(format!(
+                        "IB11: shard {shard}: {ledger}:{entry} (submission {submission}) is lost, a later one survived"
+                    ));
+                }
+                must_be_seen |= is_exact;
+                if !is_covered && all[at].fate == Fate::Open {
+                    all.remove(at);
+                }
+            }
+        }
+        verdict
+    }
+
+    /// The power went with the journal running without sync: what was acknowledged may be gone.
+    pub fn forget_unsynced(&mut self) {
+        for state in self.ledgers.values_mut() {
+            for sent in state.sent.values_mut().flatten() {
+                if sent.fate == Fate::Acked {
+                    sent.fate = Fate::Open;
+                }
+            }
+            let sent_lac = state.sent_lac;
+            let kept = std::mem::take(&mut state.sent);
+            *state = LedgerGhost {
+                sent: kept,
+                acked_lac: -1,
+                sent_lac,
+                shown_lac: -1,
+                shown_last: -1,
+                ..LedgerGhost::default()
+            };
+        }
+    }
+}

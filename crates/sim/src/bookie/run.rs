@@ -1,0 +1,811 @@
+//! The schedule of one run.
+
+use super::ghost::{Check, Ghost};
+use crate::disk::{FaultPlan, SimDisk, SimDiskConfig};
+use bindery_engine::{
+    Add, AddDone, AddSink, EngineConfig, EntryRef, InFlight, Lookup, Machine, OpenError, Origin, Poll,
+    Refusal, Waiter,
+};
+use bindery_io::canary::Canaries;
+use bindery_io::{BLOCK_SIZE_BYTES, Disk, ManualClock, Random, SeededRandom};
+use bindery_journal::inspect;
+use bindery_types::{EntryId, LedgerId, MasterKey};
+use parking_lot::Mutex;
+use std::any::Any;
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+const KEY: MasterKey = MasterKey::new([0x11; 20]);
+const WRONG_KEY: MasterKey = MasterKey::new([0x22; 20]);
+
+/// What one run may do; drawn from its seed.
+#[derive(Debug, Clone)]
+pub struct Profile {
+    /// Root of every random choice.
+    pub seed: u64,
+    /// Steps before the final restart.
+    pub steps: u64,
+    /// Planted bugs.
+    pub canaries: Canaries,
+    ledgers: i64,
+    engine: EngineConfig,
+    disk: SimDiskConfig,
+    faults: FaultPlan,
+    /// Chance, for each step, of a crash, and of damage to a durable place.
+    crash: f64,
+    damage: f64,
+    duplicates: f64,
+    /// Chance that an answer's durable image is opened and looked at.
+    image_check: f64,
+}
+
+impl Profile {
+    /// Draws a run. Limits are small, so that rare states are reached.
+    pub fn draw(seed: u64, canaries: Canaries) -> Profile {
+        let random = SeededRandom::new(seed).child("profile");
+        let pick = |from: &[u64]| from[random.below(from.len() as u64) as usize];
+        let shard_count = pick(&[1, 1, 2, 3]) as usize;
+        let dirs = if shard_count > 1 && random.chance(0.3) { 2 } else { 1 };
+        let chunk_bytes = pick(&[8 << 10, 16 << 10, 64 << 10]) as usize;
+        let chunks = shard_count as u64 * pick(&[4, 6, 12]);
+        let engine = EngineConfig {
+            journal_dir: PathBuf::from("/data/journal"),
+            ledger_dirs: (0..dirs).map(|i| PathBuf::from(format!("/data/ledgers{i}"))).collect(),
+            shard_count,
+            write_pool_bytes: chunks * chunk_bytes as u64,
+            chunk_bytes,
+            journal_file_bytes: pick(&[16 << 10, 64 << 10, 256 << 10]),
+            journal_files_preallocated: 0,
+            journal_sync: !random.chance(0.05),
+            group_bytes_max: pick(&[8 << 10, 32 << 10, 128 << 10]) as usize,
+            entry_bytes_max: 4 << 10,
+            flush_interval: Duration::from_secs(10),
+            instance_id: "sim".into(),
+            bookie_id: "b1".into(),
+            canaries,
+        };
+        let with_faults = random.chance(0.6);
+        Profile {
+            seed,
+            steps: 200 + random.below(800),
+            canaries,
+            ledgers: 1 + random.below(6) as i64,
+            engine,
+            disk: SimDiskConfig::draw(&random),
+            faults: if with_faults { FaultPlan::draw(&random, false) } else { FaultPlan::default() },
+            crash: pick(&[0, 5, 20]) as f64 / 1000.0,
+            damage: if random.chance(0.15) { 0.01 } else { 0.0 },
+            duplicates: pick(&[0, 5, 30]) as f64 / 100.0,
+            image_check: 0.03,
+        }
+    }
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Every promise was kept.
+    Kept,
+    /// Damage that was put there on purpose was found at a start and named.
+    RefusedDamage(String),
+    /// A promise was broken.
+    Violated(String),
+}
+
+/// What a run did.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Crashes, stops and other restarts.
+    pub restarts: u64,
+    /// Reads compared with the ghost.
+    pub compared: u64,
+    /// Hash over all disk operations: equal for equal seeds (K11).
+    pub hash: u64,
+    /// The last disk operations, for a failure.
+    pub trace: Vec<String>,
+}
+
+#[derive(Clone)]
+enum Op {
+    Add { ledger: LedgerId, entry: i64, submission: u64, lac: i64, is_recovery: bool, is_key_right: bool },
+    Fence { ledger: LedgerId, which: i64 },
+    WriteLac { ledger: LedgerId, lac: i64 },
+    Force,
+    Read { ledger: LedgerId, entry: i64 },
+    Poll { ledger: LedgerId, previous: i64 },
+    Room,
+}
+
+enum Answer {
+    Add(AddDone),
+    Waiter(u64, Result<(), Refusal>),
+}
+
+#[derive(Clone, Default)]
+struct Inbox(Arc<Mutex<VecDeque<Answer>>>);
+
+impl AddSink for Inbox {
+    fn on_adds_done(&self, done: &[AddDone]) {
+        self.0.lock().extend(done.iter().map(|d| Answer::Add(*d)));
+    }
+}
+
+impl Inbox {
+    fn waiter(&self, op: u64) -> Waiter {
+        let inbox = self.clone();
+        Box::new(move |outcome| inbox.0.lock().push_back(Answer::Waiter(op, outcome)))
+    }
+}
+
+struct Sim {
+    profile: Profile,
+    random: SeededRandom,
+    disk: Arc<SimDisk>,
+    clock: Arc<ManualClock>,
+    machine: Option<Machine>,
+    in_flight: Option<InFlight>,
+    /// Written, not finished.
+    written: Option<(InFlight, Result<(), bindery_journal::JournalError>)>,
+    ticket: Option<bindery_engine::FreezeTicket>,
+    inbox: Inbox,
+    ops: BTreeMap<u64, Op>,
+    next_op: u64,
+    ghost: Ghost,
+    restarts: u64,
+    crash_number: u64,
+}
+
+/// Runs one seed.
+pub fn run(profile: Profile) -> Report {
+    let random = SeededRandom::new(profile.seed);
+    let disk = Arc::new(SimDisk::new(profile.disk.clone(), &random.child("disk")));
+    let mut sim = Sim {
+        random: random.child("schedule"),
+        disk,
+        clock: Arc::new(ManualClock::new(1_700_000_000_000)),
+        machine: None,
+        in_flight: None,
+        written: None,
+        ticket: None,
+        inbox: Inbox::default(),
+        ops: BTreeMap::new(),
+        next_op: 0,
+        ghost: Ghost::new(profile.engine.journal_sync),
+        restarts: 0,
+        crash_number: 0,
+        profile,
+    };
+    let outcome = match catch_unwind(AssertUnwindSafe(|| sim.run())) {
+        Ok(Ok(None)) => Outcome::Kept,
+        Ok(Ok(Some(refusal))) => Outcome::RefusedDamage(refusal),
+        Ok(Err(violation)) => Outcome::Violated(violation),
+        // A failed assertion of the code under test is a finding like any other.
+        Err(panic) => Outcome::Violated(format!("panic: {}", panic_text(&*panic))),
+    };
+    Report {
+        outcome,
+        restarts: sim.restarts,
+        compared: sim.ghost.compared,
+        hash: sim.disk.trace_hash(),
+        trace: sim.disk.trace(),
+    }
+}
+
+/// `Ok(Some(..))`: a start named damage that was put there on purpose.
+type Step = Result<Option<String>, String>;
+
+impl Sim {
+    fn run(&mut self) -> Step {
+        self.make_root();
+        if let Some(refusal) = self.open()? {
+            return Ok(Some(refusal));
+        }
+        self.disk.set_faults(self.profile.faults.clone());
+        for _ in 0..self.profile.steps {
+            self.clock.advance(Duration::from_micros(50));
+            if let Some(refusal) = self.step()? {
+                return Ok(Some(refusal));
+            }
+        }
+        self.disk.set_faults(FaultPlan::default());
+        self.drain()?;
+        if let Some(refusal) = self.stop_and_restart()? {
+            return Ok(Some(refusal));
+        }
+        self.crash_and_restart()
+    }
+
+    fn make_root(&self) {
+        let root = Path::new("/data");
+        self.disk.create_dir_all(root).expect("no faults yet");
+        self.disk.sync_dir(Path::new("/")).expect("no faults yet");
+    }
+
+    fn step(&mut self) -> Step {
+        let crash = self.profile.crash;
+        if self.disk.is_off() || self.random.chance(crash / 2.0) {
+            return self.crash_and_restart();
+        }
+        if self.random.chance(crash / 2.0) {
+            self.disk.crash_after(self.random.below(12));
+        }
+        if self.random.chance(self.profile.damage) {
+            self.damage_an_entry_log();
+        }
+        if self.random.chance(0.002) {
+            return self.stop_and_restart();
+        }
+        match self.random.below(100) {
+            0..=44 => self.submit_adds()?,
+            45..=47 => self.submit_fence(),
+            48..=50 => self.submit_write_lac(),
+            51 => self.submit_force(),
+            52..=53 => self.submit_poll(),
+            54..=65 => self.check_random_reads()?,
+            66..=94 => self.step_journal(),
+            95..=97 => self.step_flush(),
+            98 => self.machine().engine.set_read_only(self.random.chance(0.3)),
+            _ => self.want_freeze(),
+        }
+        self.take_answers()?;
+        if self.machine().engine.status().failed.is_some() && self.random.chance(0.1) {
+            return self.crash_and_restart();
+        }
+        Ok(None)
+    }
+
+    fn machine(&self) -> &Machine {
+        self.machine.as_ref().expect("a bookie is running")
+    }
+
+    // ---- requests ----------------------------------------------------------------------------------------------
+
+    fn op(&mut self, op: Op) -> u64 {
+        self.next_op += 1;
+        self.ops.insert(self.next_op, op);
+        self.next_op
+    }
+
+    fn some_ledger(&self) -> LedgerId {
+        LedgerId::new(self.random.below(self.profile.ledgers as u64) as i64).expect("not negative")
+    }
+
+    fn submit_adds(&mut self) -> Check {
+        for _ in 0..1 + self.random.below(6) {
+            let ledger = self.some_ledger();
+            let highest = self.ghost.highest_sent(ledger);
+            let entry = if highest >= 0 && self.random.chance(self.profile.duplicates) {
+                self.random.below(highest as u64 + 1) as i64
+            } else {
+                highest + 1 + if self.random.chance(0.1) { self.random.below(4) as i64 } else { 0 }
+            };
+            let is_key_right = !(self.ghost.is_key_durable(ledger) && self.random.chance(0.03));
+            let is_recovery = self.random.chance(0.1);
+            self.submit_add(ledger, entry, is_recovery, is_key_right);
+        }
+        Ok(())
+    }
+
+    fn submit_add(&mut self, ledger: LedgerId, entry: i64, is_recovery: bool, is_key_right: bool) {
+        let submission = self.ghost.next_submission();
+        let lac = self.random.below(entry as u64 + 1) as i64 - 1;
+        let size = match self.random.below(20) {
+            0 => 3000,
+            1..=3 => self.random.below(1000),
+            _ => self.random.below(60),
+        };
+        let mut body = Vec::with_capacity(40 + size as usize);
+        for v in [ledger.get(), entry, lac, size as i64, submission as i64] {
+            body.extend_from_slice(&v.to_be_bytes());
+        }
+        body.extend((0..size).map(|i| (i ^ submission) as u8));
+        let op = self.op(Op::Add { ledger, entry, submission, lac, is_recovery, is_key_right });
+        let engine = self.machine().engine.clone();
+        let shard = engine.shard_of(ledger);
+        let add = Add {
+            origin: Origin { connection: 1, txn: op, tag: 0 },
+            ledger,
+            entry: EntryId::new(entry).expect("not negative"),
+            last_add_confirmed: EntryId::new(lac),
+            key: if is_key_right { KEY } else { WRONG_KEY },
+            body: &body,
+            is_recovery,
+            is_high_priority: is_recovery,
+        };
+        // A refusal is decided now and answered with the next group; a crash in between leaves nobody told.
+        let status = engine.status();
+        let is_refused =
+            status.failed.is_some() || ((status.is_read_only || engine.is_fenced(ledger)) && !is_recovery);
+        if engine.add_batch(shard, &[add]) == 0 {
+            self.ops.remove(&op);
+            let op = self.op(Op::Room);
+            engine.when_room(shard, self.inbox.waiter(op));
+        } else if is_key_right {
+            let order = (!is_refused).then_some(shard);
+            self.ghost.on_submitted(order, ledger, entry, submission, lac, &body);
+        }
+    }
+
+    fn submit_fence(&mut self) {
+        // Half of the fences hit a ledger nobody wrote to yet.
+        let ledger = if self.random.chance(0.5) {
+            self.some_ledger()
+        } else {
+            LedgerId::new(1000 + self.random.below(5) as i64).expect("not negative")
+        };
+        let highest = self.ghost.highest_sent(ledger);
+        let which = if self.random.chance(0.6) { -1 } else { self.random.below((highest + 3) as u64) as i64 };
+        let op = self.op(Op::Fence { ledger, which });
+        self.machine().engine.clone().fence(ledger, KEY, self.inbox.waiter(op));
+    }
+
+    fn submit_write_lac(&mut self) {
+        let ledger = self.some_ledger();
+        let lac = self.random.below((self.ghost.highest_sent(ledger) + 2) as u64) as i64 - 1;
+        let body = [&ledger.get().to_be_bytes()[..], &lac.to_be_bytes(), &[0; 4]].concat();
+        self.ghost.on_lac_submitted(ledger, lac);
+        let op = self.op(Op::WriteLac { ledger, lac });
+        let engine = self.machine().engine.clone();
+        engine.write_lac(ledger, KEY, EntryId::new(lac), &body, self.inbox.waiter(op));
+    }
+
+    fn submit_force(&mut self) {
+        let op = self.op(Op::Force);
+        let ledger = self.some_ledger();
+        self.machine().engine.clone().force(ledger, self.inbox.waiter(op));
+    }
+
+    fn submit_poll(&mut self) {
+        let ledger = self.some_ledger();
+        let previous = self.random.below((self.ghost.highest_sent(ledger) + 2) as u64) as i64 - 1;
+        let op = self.op(Op::Poll { ledger, previous });
+        match self.machine().engine.clone().poll_lac(ledger, EntryId::new(previous), self.inbox.waiter(op)) {
+            Ok(Poll::Parked(id)) if self.random.chance(0.5) => {
+                if self.machine().engine.cancel_poll(ledger, id) {
+                    self.ops.remove(&op);
+                }
+            }
+            Ok(Poll::Parked(_)) => {}
+            Ok(Poll::Ready) | Err(_) => {
+                self.ops.remove(&op);
+            }
+        }
+    }
+
+    // ---- reads -------------------------------------------------------------------------------------------------
+
+    /// Reads as the server does. `None`: not durable yet, a waiter was left.
+    fn read(&mut self, ledger: LedgerId, which: EntryRef) -> Option<Result<Vec<u8>, Refusal>> {
+        match self.machine().engine.read(ledger, which) {
+            Ok(Lookup::Memory(body)) => Some(Ok(body.to_vec())),
+            Ok(Lookup::Disk(read)) => Some(self.load_patiently(&read)),
+            Ok(Lookup::Undurable(point)) => {
+                let EntryRef::At(entry) = which else { return None };
+                let op = self.op(Op::Read { ledger, entry: entry.get() });
+                self.machine().engine.clone().when_durable(point, self.inbox.waiter(op));
+                None
+            }
+            Err(refusal) => Some(Err(refusal)),
+        }
+    }
+
+    /// A transient read error is an honest answer; asking again must give the entry.
+    fn load_patiently(&self, read: &bindery_engine::DiskRead) -> Result<Vec<u8>, Refusal> {
+        match read.load() {
+            Err(Refusal::Io) => {
+                self.disk.set_faults(FaultPlan::default());
+                let again = read.load();
+                self.disk.set_faults(self.profile.faults.clone());
+                again
+            }
+            other => other,
+        }
+    }
+
+    fn check_random_reads(&mut self) -> Check {
+        for _ in 0..1 + self.random.below(4) {
+            let ledger = self.some_ledger();
+            if self.disk.is_off() {
+                return Ok(());
+            }
+            match self.random.below(5) {
+                0 => {
+                    if let Some(result) = self.read(ledger, EntryRef::Last) {
+                        self.ghost.check_last(ledger, &result)?;
+                    }
+                }
+                1 => {
+                    let lac = self.machine().engine.last_add_confirmed(ledger);
+                    self.ghost.check_lac(ledger, lac)?;
+                }
+                _ => {
+                    let highest = self.ghost.highest_sent(ledger);
+                    let entry = self.random.below((highest + 3) as u64) as i64;
+                    self.check_entry(ledger, entry)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_entry(&mut self, ledger: LedgerId, entry: i64) -> Check {
+        let id = EntryId::new(entry).expect("not negative");
+        match self.read(ledger, EntryRef::At(id)) {
+            Some(result) if !self.disk.is_off() => self.ghost.check_read(ledger, entry, &result),
+            _ => Ok(()),
+        }
+    }
+
+    // ---- journal and flush -------------------------------------------------------------------------------------
+
+    fn step_journal(&mut self) {
+        let machine = self.machine.as_mut().expect("a bookie is running");
+        if let Some((in_flight, written)) = self.written.take() {
+            let mut done = machine.journaling.finish(in_flight, written);
+            if let Some(ticket) = done.freeze.take() {
+                assert!(self.ticket.replace(ticket).is_none(), "one ticket at a time");
+            }
+            done.deliver(&self.inbox);
+        } else if let Some(in_flight) = self.in_flight.take() {
+            let written = machine.journaling.write(&in_flight);
+            self.written = Some((in_flight, written));
+        } else {
+            self.in_flight = machine.journaling.cut();
+        }
+    }
+
+    fn step_flush(&mut self) {
+        let Some(ticket) = self.ticket.take() else { return };
+        let machine = self.machine.as_mut().expect("a bookie is running");
+        if let Ok(mark) = machine.flushing.flush(ticket) {
+            machine.journaling.on_flushed(mark);
+        }
+    }
+
+    fn want_freeze(&mut self) {
+        self.machine().want_freeze();
+    }
+
+    fn take_answers(&mut self) -> Check {
+        loop {
+            let Some(answer) = self.inbox.0.lock().pop_front() else { return Ok(()) };
+            match answer {
+                Answer::Add(done) => self.on_add_done(&done)?,
+                Answer::Waiter(op, outcome) => self.on_waiter(op, outcome)?,
+            }
+        }
+    }
+
+    fn on_add_done(&mut self, done: &AddDone) -> Check {
+        let Some(Op::Add { ledger, entry, submission, lac, is_recovery, is_key_right }) =
+            self.ops.remove(&done.origin.txn)
+        else {
+            return Err(format!("IB22: an add of {}:{} was answered twice", done.ledger, done.entry));
+        };
+        if !is_key_right {
+            return self.ghost.on_wrong_key_answered(ledger, done.result);
+        }
+        self.ghost.on_add_answered(ledger, entry, submission, lac, is_recovery, done.result)?;
+        if done.result.is_ok() && self.ghost.is_sync && self.random.chance(self.profile.image_check) {
+            self.check_image(|sim, image| {
+                let engine = &image.engine;
+                let result = read_now(engine, ledger, EntryId::new(entry).expect("not negative"));
+                sim.ghost
+                    .check_read(ledger, entry, &result)
+                    .map_err(|v| format!("IB1: in the durable image: {v}"))
+            })?;
+        }
+        Ok(())
+    }
+
+    fn on_waiter(&mut self, op: u64, outcome: Result<(), Refusal>) -> Check {
+        let Some(op) = self.ops.remove(&op) else { return Err("IB22: a waiter fired twice".into()) };
+        match (op, outcome) {
+            (Op::Fence { ledger, which }, Ok(())) => self.on_fenced(ledger, which),
+            (Op::WriteLac { ledger, lac }, Ok(())) => {
+                self.ghost.on_lac_acked(ledger, lac);
+                Ok(())
+            }
+            (Op::Read { ledger, entry }, Ok(())) => self.check_entry(ledger, entry),
+            (Op::Poll { ledger, previous }, Ok(())) => {
+                let lac = self.machine().engine.last_add_confirmed(ledger);
+                if EntryId::to_wire(lac.unwrap_or(None)) <= previous {
+                    return Err(format!("a poll of {ledger} beyond {previous} fired at {lac:?}"));
+                }
+                self.ghost.check_lac(ledger, lac)
+            }
+            (Op::Fence { ledger, .. }, Err(Refusal::WrongKey)) => {
+                Err(format!("IB6: the right key of ledger {ledger} was refused"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The server answers a fencing read now: read, reply. IB4: the durable image says fenced and holds the key.
+    fn on_fenced(&mut self, ledger: LedgerId, which: i64) -> Check {
+        if self.disk.is_off() {
+            return Ok(());
+        }
+        let result = match EntryId::new(which) {
+            None => {
+                let Some(result) = self.read(ledger, EntryRef::Last) else { return Ok(()) };
+                self.ghost.check_last(ledger, &result)?.ok_or_else(|| result.err().unwrap_or(Refusal::Io))
+            }
+            Some(entry) => {
+                // A recovery add of this entry is on its way: the server would wait for it, and reply later.
+                let Some(result) = self.read(ledger, EntryRef::At(entry)) else { return Ok(()) };
+                self.ghost.check_read(ledger, which, &result)?;
+                result.map(|_| which)
+            }
+        };
+        if matches!(result, Err(Refusal::Io | Refusal::Unknown)) {
+            return Ok(());
+        }
+        self.ghost.on_fence_answered(ledger, which, result);
+        if self.ghost.is_sync && self.random.chance(0.3) {
+            self.check_image(|_, image| check_fenced(image, ledger))?;
+        }
+        Ok(())
+    }
+
+    // ---- restarts ----------------------------------------------------------------------------------------------
+
+    /// Opens what would be left if the power went now and nothing unsynced survived.
+    fn check_image(&mut self, check: impl FnOnce(&mut Sim, &Machine) -> Check) -> Check {
+        if self.ghost.is_damaged || self.disk.is_off() {
+            return Ok(());
+        }
+        let image: Arc<dyn Disk> = Arc::new(self.disk.durable_image());
+        match self.open_machine(image) {
+            Ok(machine) => check(self, &machine),
+            Err(error) => Err(format!("IB1 IB11: the durable image cannot be opened: {error}")),
+        }
+    }
+
+    fn open_machine(&self, disk: Arc<dyn Disk>) -> Result<Machine, OpenError> {
+        let random = Arc::new(self.random.child(&format!("nonce/{}", self.next_op)));
+        Machine::open(self.profile.engine.clone(), disk, self.clock.clone(), random as Arc<dyn Random>)
+    }
+
+    /// Opens the bookie on the current disk, with faults for the first tries, and checks everything it should hold.
+    fn open(&mut self) -> Step {
+        self.restarts += 1;
+        let mut opened = None;
+        for attempt in 0..4 {
+            if attempt < 2 && self.restarts > 1 {
+                self.disk.set_faults(self.profile.faults.clone());
+                if self.random.chance(0.1) {
+                    self.disk.crash_after(self.random.below(30));
+                }
+            }
+            let result = self.open_machine(self.disk.clone());
+            self.disk.set_faults(FaultPlan::default());
+            match result {
+                Ok(machine) if !self.disk.is_off() => {
+                    opened = Some(machine);
+                    break;
+                }
+                // The power went during the start.
+                Ok(_) | Err(_) if self.disk.is_off() => self.replace_disk_after_crash(),
+                Ok(_) => unreachable!("covered by the two arms before"),
+                Err(error) if self.ghost.is_damaged && is_damage(&error) => {
+                    return Ok(Some(error.to_string()));
+                }
+                Err(error) if attempt == 3 || is_damage(&error) => {
+                    return Err(format!("IB11: the bookie does not start: {error}"));
+                }
+                // A failed sync leaves pages that only a restart of the machine reads as the medium has them.
+                Err(_) => self.replace_disk_after_crash(),
+            }
+        }
+        self.machine = Some(opened.ok_or("IB11: the bookie does not start")?);
+        self.check_everything()?;
+        self.disk.set_faults(self.profile.faults.clone());
+        Ok(None)
+    }
+
+    fn replace_disk_after_crash(&mut self) {
+        self.crash_number += 1;
+        let name = format!("crash/{}", self.crash_number);
+        self.disk = Arc::new(self.disk.crash(&SeededRandom::new(self.profile.seed).child(&name)));
+    }
+
+    fn crash_and_restart(&mut self) -> Step {
+        (self.in_flight, self.written, self.ticket, self.machine) = (None, None, None, None);
+        self.inbox = Inbox::default();
+        self.ops.clear();
+        self.replace_disk_after_crash();
+        if !self.ghost.is_sync {
+            self.ghost.forget_unsynced();
+        }
+        if self.random.chance(self.profile.damage * 20.0) {
+            self.damage_the_journal();
+        }
+        let opened = self.open()?;
+        if opened.is_none() && self.random.chance(0.1) {
+            // IB11, IB25: a second restart without traffic changes nothing that a client can see.
+            self.machine = None;
+            self.replace_disk_after_crash();
+            return self.open();
+        }
+        Ok(opened)
+    }
+
+    /// Finishes what is under way, flushes and starts again: nothing may be left to replay (IB26).
+    fn stop_and_restart(&mut self) -> Step {
+        if self.disk.is_off() {
+            return self.crash_and_restart();
+        }
+        self.disk.set_faults(FaultPlan::default());
+        self.drain()?;
+        self.want_freeze();
+        self.drain()?;
+        if self.disk.is_off() {
+            return self.crash_and_restart();
+        }
+        let is_failed = self.machine().engine.status().failed.is_some();
+        let in_use = self.machine().engine.stats().write_pool_chunks_in_use;
+        if !is_failed && in_use != 0 {
+            return Err(format!("IB20: {in_use} chunks in use after everything was flushed"));
+        }
+        self.machine = None;
+        if is_failed {
+            return self.crash_and_restart();
+        }
+        let restarted = self.open()?;
+        if restarted.is_none() && self.machine().replayed.groups != 0 {
+            return Err(format!(
+                "IB26: a clean stop left {} groups to replay",
+                self.machine().replayed.groups
+            ));
+        }
+        Ok(restarted)
+    }
+
+    /// Steps until nothing is under way; then every request has its answer (IB21).
+    fn drain(&mut self) -> Check {
+        for _ in 0..10_000 {
+            if self.disk.is_off() {
+                return Ok(());
+            }
+            self.step_journal();
+            self.step_flush();
+            self.take_answers()?;
+            if self.in_flight.is_none() && self.written.is_none() && self.ticket.is_none() {
+                self.in_flight = self.machine.as_mut().expect("a bookie is running").journaling.cut();
+                if self.in_flight.is_none() {
+                    self.ops.retain(|_, op| !matches!(op, Op::Poll { .. }));
+                    if self.ops.is_empty() {
+                        return Ok(());
+                    }
+                    return Err(format!("IB21: {} requests were never answered", self.ops.len()));
+                }
+            }
+        }
+        Err("IB21: the bookie never comes to rest".into())
+    }
+
+    /// After a restart: all that was acknowledged, all fences, all LACs.
+    fn check_everything(&mut self) -> Check {
+        let machine = self.machine.take().expect("just opened");
+        let verdict = self.check_machine(&machine);
+        self.machine = Some(machine);
+        verdict
+    }
+
+    fn check_machine(&mut self, machine: &Machine) -> Check {
+        let engine = &machine.engine;
+        let entry_id = |entry| EntryId::new(entry).expect("not negative");
+        if self.ghost.is_sync {
+            self.ghost.check_prefix(|ledger, entry| read_now(engine, ledger, entry_id(entry)))?;
+        }
+        for ledger in self.ghost.ledgers() {
+            for entry in self.ghost.entries(ledger) {
+                let result = read_now(engine, ledger, entry_id(entry));
+                self.ghost.check_read(ledger, entry, &result)?;
+            }
+            let last = match engine.read(ledger, EntryRef::Last) {
+                Ok(Lookup::Memory(body)) => Ok(body.to_vec()),
+                Ok(Lookup::Disk(read)) => read.load(),
+                Ok(Lookup::Undurable(_)) => return Err("nothing is undurable after a start".into()),
+                Err(refusal) => Err(refusal),
+            };
+            self.ghost.check_last(ledger, &last)?;
+            self.ghost.check_lac(ledger, engine.last_add_confirmed(ledger))?;
+            if self.ghost.is_fence_answered(ledger) {
+                check_fenced(machine, ledger)?;
+            }
+        }
+        Ok(())
+    }
+
+    // ---- damage ------------------------------------------------------------------------------------------------
+
+    /// Inverts bits of a durable entry log: its entries may become errors, nothing else.
+    fn damage_an_entry_log(&mut self) {
+        for dir in self.profile.engine.ledger_dirs.clone() {
+            let Ok(files) = self.disk.list(&dir) else { continue };
+            let logs: Vec<_> = files.iter().filter(|f| f.name.ends_with(".elog") && f.len > 0).collect();
+            if logs.is_empty() || self.random.chance(0.3) {
+                continue;
+            }
+            let log = logs[self.random.below(logs.len() as u64) as usize];
+            let offset = self.random.below(log.len);
+            if self.disk.flip_bits(&dir.join(&log.name), offset, 1 + self.random.below(64) as u32).is_ok() {
+                self.ghost.is_damaged = true;
+            }
+        }
+    }
+
+    /// Inverts bits inside a group of the newest journal file that another group follows: unlike damage to the last
+    /// group, it cannot be taken for a write that never finished.
+    fn damage_the_journal(&mut self) {
+        let dir = self.profile.engine.journal_dir.clone();
+        let Ok(files) = self.disk.list(&dir) else { return };
+        let mut newest: Option<(u64, PathBuf, Vec<(u64, u64)>)> = None;
+        for file in files {
+            let path = dir.join(&file.name);
+            let (mut file_id, mut groups) = (0, Vec::new());
+            let walked = inspect::walk(&*self.disk, &path, |item| match item {
+                inspect::Item::Header(Ok(header)) => file_id = header.identity.file_id,
+                inspect::Item::Group(group, _) => groups.push((group.offset, group.total_bytes)),
+                inspect::Item::Header(Err(_)) | inspect::Item::End { .. } => {}
+            });
+            if walked.is_ok() && newest.as_ref().is_none_or(|(id, ..)| *id < file_id) {
+                newest = Some((file_id, path, groups));
+            }
+        }
+        let Some((_, path, groups)) = newest else { return };
+        if groups.len() < 2 {
+            return;
+        }
+        let (offset, length) = groups[self.random.below(groups.len() as u64 - 1) as usize];
+        let at = offset + self.random.below(length.min(BLOCK_SIZE_BYTES as u64));
+        if self.disk.flip_bits(&path, at, 1 + self.random.below(64) as u32).is_ok() {
+            self.ghost.is_damaged = true;
+        }
+    }
+}
+
+/// Reads an entry of an engine at rest.
+fn read_now(engine: &bindery_engine::Engine, ledger: LedgerId, entry: EntryId) -> Result<Vec<u8>, Refusal> {
+    match engine.read(ledger, EntryRef::At(entry))? {
+        Lookup::Memory(body) => Ok(body.to_vec()),
+        Lookup::Disk(read) => read.load(),
+        Lookup::Undurable(_) => Err(Refusal::TooManyRequests),
+    }
+}
+
+/// IB4, IB5: the ledger is fenced and refuses another key.
+fn check_fenced(machine: &Machine, ledger: LedgerId) -> Check {
+    if !machine.engine.is_fenced(ledger) {
+        return Err(format!(
+            "IB4 IB5: ledger {ledger} is not fenced after its fence was answered and a restart"
+        ));
+    }
+    let refused = Arc::new(Mutex::new(None));
+    let answer = refused.clone();
+    machine.engine.fence(ledger, WRONG_KEY, Box::new(move |outcome| *answer.lock() = Some(outcome)));
+    let refused = refused.lock().take();
+    if refused != Some(Err(Refusal::WrongKey)) {
+        return Err(format!(
+            "IB4 IB6: fenced ledger {ledger} lost its key: a wrong one was answered {refused:?}"
+        ));
+    }
+    Ok(())
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
+}
+
+fn is_damage(error: &OpenError) -> bool {
+    let text = error.to_string();
+    text.contains("damaged") || text.contains("are gone")
+}
