@@ -130,6 +130,10 @@ impl Journaling {
     /// Makes the group durable: one write, one sync. Blocks on the disk.
     pub fn write(&mut self, in_flight: &InFlight) -> Result<(), JournalError> {
         let group = &in_flight.group;
+        // Before anything else: without bytes there is nothing to write, but what failed earlier stays not durable.
+        if let Some(error) = self.journal.failure() {
+            return Err(error.clone());
+        }
         if group.parts.is_empty() {
             // A journal that syncs by itself has nothing left to force.
             let is_needed = group.force_sync && !self.engine.config.journal_sync;
@@ -241,6 +245,9 @@ impl Flushing {
                 let error = FlushError { directory, reason };
                 tracing::error!(%error, "a flush failed: this bookie takes no adds any more; reads go on");
                 self.engine.latch(error.to_string());
+                for shard in &self.engine.shards {
+                    shard.lock().refuse_adds();
+                }
                 return Err(error);
             }
         }

@@ -125,7 +125,8 @@ impl Machine {
             sync: config.journal_sync,
             canaries: config.canaries,
         };
-        let mut journal = Journal::open(disk.clone(), journal_config, random).map_err(|e| Box::new(e.into()))?;
+        let mut journal =
+            Journal::open(disk.clone(), journal_config, random).map_err(|e| Box::new(e.into()))?;
         let newest = marks.iter().max().copied().expect("there is a ledger directory");
         journal.raise_file_id(newest.file_id);
         if newest.group > 0 && journal.file_count() == 0 {

@@ -115,7 +115,10 @@ pub(crate) struct Shard {
     dirty: Vec<LedgerId>,
     /// Oldest first.
     frozen: Vec<Arc<Frozen>>,
+    /// The journal failed.
     is_failed: bool,
+    /// Ledger storage failed: what is added could never be flushed. Fences still go to the journal.
+    refuses_adds: bool,
     is_replaying: bool,
     /// Adds between check and insert: the M13 canary only.
     apart: Vec<(AddDone, Option<EntryId>, MasterKey, Vec<u8>)>,
@@ -146,6 +149,7 @@ impl Shard {
             dirty: Vec::new(),
             frozen: Vec::new(),
             is_failed: false,
+            refuses_adds: false,
             is_replaying: false,
             apart: Vec::new(),
         }
@@ -169,7 +173,7 @@ impl Shard {
     }
 
     fn check_add(&self, add: &Add<'_>, is_read_only: bool) -> Result<(), Refusal> {
-        if self.is_failed || (is_read_only && !add.is_high_priority) {
+        if self.is_failed || self.refuses_adds || (is_read_only && !add.is_high_priority) {
             return Err(Refusal::ReadOnly);
         }
         if add.body.len() > self.config.entry_bytes_max || add.body.len() < record::ENTRY_BODY_MIN {
@@ -256,7 +260,7 @@ impl Shard {
         is_read_only: bool,
         waiter: Waiter,
     ) -> Option<(Waiter, Result<(), Refusal>)> {
-        if self.is_failed || is_read_only {
+        if self.is_failed || self.refuses_adds || is_read_only {
             return Some((waiter, Err(Refusal::ReadOnly)));
         }
         if body.len() > self.config.entry_bytes_max {
@@ -465,6 +469,11 @@ impl Shard {
         let waiters = std::mem::take(&mut self.waiters).into_iter().map(|(_, w)| w);
         let waiters = waiters.chain(std::mem::take(&mut self.forces)).collect();
         (std::mem::take(&mut self.adds), waiters)
+    }
+
+    /// Ledger storage failed: takes no adds and explicit LACs any more.
+    pub(crate) fn refuse_adds(&mut self) {
+        self.refuses_adds = true;
     }
 
     // ---- the flush's side --------------------------------------------------------------------------------------

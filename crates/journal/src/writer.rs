@@ -214,6 +214,11 @@ impl Journal {
         Ok(self.next_group - 1)
     }
 
+    /// The first failure, if there was one.
+    pub fn failure(&self) -> Option<&JournalError> {
+        self.failed.as_ref()
+    }
+
     /// Makes everything written so far durable: what FORCE_LEDGER asks of a journal that does not sync by itself.
     pub fn sync(&mut self) -> Result<(), JournalError> {
         if let Some(error) = &self.failed {

@@ -7,7 +7,7 @@ use bindery_engine::{
     Refusal, Waiter,
 };
 use bindery_io::canary::Canaries;
-use bindery_io::{BLOCK_SIZE_BYTES, Disk, ManualClock, Random, SeededRandom};
+use bindery_io::{BLOCK_SIZE_BYTES, CheckedDisk, Disk, ManualClock, Random, SeededRandom};
 use bindery_journal::inspect;
 use bindery_types::{EntryId, LedgerId, MasterKey};
 use parking_lot::Mutex;
@@ -146,6 +146,8 @@ struct Sim {
     profile: Profile,
     random: SeededRandom,
     disk: Arc<SimDisk>,
+    /// Around `disk` for as long as a bookie runs on it: IB14.
+    checked: Option<Arc<CheckedDisk<Arc<SimDisk>>>>,
     clock: Arc<ManualClock>,
     machine: Option<Machine>,
     in_flight: Option<InFlight>,
@@ -167,6 +169,7 @@ pub fn run(profile: Profile) -> Report {
     let mut sim = Sim {
         random: random.child("schedule"),
         disk,
+        checked: None,
         clock: Arc::new(ManualClock::new(1_700_000_000_000)),
         machine: None,
         in_flight: None,
@@ -253,6 +256,7 @@ impl Sim {
             _ => self.want_freeze(),
         }
         self.take_answers()?;
+        self.check_call_order()?;
         if self.machine().engine.status().failed.is_some() && self.random.chance(0.1) {
             return self.crash_and_restart();
         }
@@ -572,6 +576,14 @@ impl Sim {
         Machine::open(self.profile.engine.clone(), disk, self.clock.clone(), random as Arc<dyn Random>)
     }
 
+    /// IB14 and the rest of the order in which a disk may be called.
+    fn check_call_order(&self) -> Check {
+        match self.checked.as_ref().and_then(|checked| checked.violations().into_iter().next()) {
+            Some(violation) => Err(format!("IB14: {violation}")),
+            None => Ok(()),
+        }
+    }
+
     /// Opens the bookie on the current disk, with faults for the first tries, and checks everything it should hold.
     fn open(&mut self) -> Step {
         self.restarts += 1;
@@ -583,7 +595,10 @@ impl Sim {
                     self.disk.crash_after(self.random.below(30));
                 }
             }
-            let result = self.open_machine(self.disk.clone());
+            let checked = Arc::new(CheckedDisk::recording(self.disk.clone()));
+            let result = self.open_machine(checked.clone());
+            self.checked = Some(checked);
+            self.check_call_order()?;
             self.disk.set_faults(FaultPlan::default());
             match result {
                 Ok(machine) if !self.disk.is_off() => {
@@ -747,7 +762,7 @@ impl Sim {
     fn damage_the_journal(&mut self) {
         let dir = self.profile.engine.journal_dir.clone();
         let Ok(files) = self.disk.list(&dir) else { return };
-        let mut newest: Option<(u64, PathBuf, Vec<(u64, u64)>)> = None;
+        let mut newest: Option<(u64, PathBuf, GroupPlaces)> = None;
         for file in files {
             let path = dir.join(&file.name);
             let (mut file_id, mut groups) = (0, Vec::new());
@@ -799,6 +814,9 @@ fn check_fenced(machine: &Machine, ledger: LedgerId) -> Check {
     }
     Ok(())
 }
+
+/// Offset and length of each group of a journal file.
+type GroupPlaces = Vec<(u64, u64)>;
 
 fn panic_text(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
