@@ -1,9 +1,14 @@
 //! Connections, lifecycle, admin HTTP and metrics of a bookie.
 //!
 //! The server owns sockets and answers; the engine owns ledgers, memory for entries and disks. Between them go batches
-//! of adds, waiters and look-ups (see [`connection`]).
+//! of adds, waiters and look-ups (see [`connection`]). [`bookie`] is the life of the whole.
 
+pub mod admin;
+pub mod bookie;
+pub mod config;
 pub mod connection;
+pub mod data_dirs;
+pub mod descriptors;
 pub mod io_pool;
 pub mod latch;
 pub mod limits;

@@ -1,0 +1,176 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+const EXIT_CODES: &str = "Exit codes:
+  0  done, or stopped on request with everything flushed
+  1  failed; the message says why and what to do
+  2  wrong command line or configuration
+  3  a running bookie lost its registration for good and stopped
+  4  stopped on request without flushing everything; the next start replays
+
+Data goes to standard output, everything else to standard error.";
+
+/// A ledger store that speaks Apache BookKeeper's protocols.
+#[derive(Debug, Parser)]
+#[command(name = "bindery", version, after_help = EXIT_CODES, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a bookie until SIGTERM or SIGINT
+    Bookie(Box<BookieArgs>),
+    /// Look after the metadata of a cluster
+    Cluster(ClusterArgs),
+    /// Show raw files, without a server
+    Inspect(InspectArgs),
+}
+
+/// Flags of `bindery bookie`. Each wins over the file of --config.
+#[derive(Debug, Default, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct BookieArgs {
+    /// The cluster: zk+hierarchical://HOST:PORT/ledgers; several servers separated by ; or ,
+    #[arg(long, value_name = "URI")]
+    pub metadata: Option<String>,
+    /// Keep the journal in DIR/journal and ledgers in DIR/ledgers
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["journal_dir", "ledger_dir"])]
+    pub data: Option<PathBuf>,
+    /// Journal directory, best on a disk of its own
+    #[arg(long, value_name = "DIR", requires = "ledger_dir")]
+    pub journal_dir: Option<PathBuf>,
+    /// Ledger directory; may be repeated, one for each disk
+    #[arg(long, value_name = "DIR", requires = "journal_dir")]
+    pub ledger_dir: Vec<PathBuf>,
+    /// Address to listen on for clients [default: 0.0.0.0:3181]
+    #[arg(long, value_name = "IP:PORT")]
+    pub listen: Option<SocketAddr>,
+    /// Address for health, state and metrics over HTTP; none without it
+    #[arg(long, value_name = "IP:PORT")]
+    pub admin: Option<SocketAddr>,
+    /// Bytes of all pools together: bounds inbound, write and outgoing bytes, for example 512MiB
+    /// [default: a quarter of the machine or control group, at most 1GiB]
+    #[arg(long, value_name = "SIZE")]
+    pub memory_limit: Option<String>,
+    /// Sync the journal before an entry is acknowledged; off: acknowledged entries may be lost in a power cut
+    /// [default: on]
+    #[arg(long, value_name = "on|off")]
+    pub journal_sync: Option<Switch>,
+    /// Journal files to zero-fill at start, in the background [default: 2; 4 without a number]
+    #[arg(long, value_name = "FILES", num_args = 0..=1, default_missing_value = "4")]
+    pub preallocate: Option<usize>,
+    /// Fixed name of this bookie in the cluster [default: the advertised HOST:PORT]
+    #[arg(long, value_name = "ID")]
+    pub bookie_id: Option<String>,
+    /// What clients connect to [default: the address of --listen, or of this host's name]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub advertise: Option<String>,
+    /// A loopback address is fine: all clients are on this machine
+    #[arg(long)]
+    pub allow_loopback: bool,
+    /// Take no writes
+    #[arg(long)]
+    pub read_only: bool,
+    /// Form of the log on standard error
+    #[arg(long, value_name = "text|json", default_value = "text")]
+    pub log_format: LogFormat,
+    /// Read a bk_server.conf; flags win, unknown keys are warned about
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    On,
+    Off,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    #[default]
+    Text,
+    Json,
+}
+
+#[derive(Debug, Args)]
+pub struct ClusterArgs {
+    #[command(subcommand)]
+    pub command: ClusterCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ClusterCommand {
+    /// Create the cluster's metadata; harmless when it is there
+    Init(MetadataArgs),
+    /// Cookies: which bookies belong to the cluster, with which directories
+    Cookie(CookieArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct MetadataArgs {
+    /// The cluster: zk+hierarchical://HOST:PORT/ledgers
+    #[arg(long, value_name = "URI")]
+    pub metadata: String,
+}
+
+#[derive(Debug, Args)]
+pub struct CookieArgs {
+    #[command(subcommand)]
+    pub command: CookieCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum CookieCommand {
+    /// Ids of all bookies that have a cookie, one on each line
+    List(MetadataArgs),
+    /// The cookie of one bookie
+    Show {
+        #[command(flatten)]
+        metadata: MetadataArgs,
+        /// The bookie
+        bookie_id: String,
+    },
+    /// Remove the cookie of a bookie whose data is gone for good. Asks, unless --yes
+    Delete {
+        #[command(flatten)]
+        metadata: MetadataArgs,
+        /// The bookie
+        bookie_id: String,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct InspectArgs {
+    #[command(subcommand)]
+    pub command: InspectCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum InspectCommand {
+    /// Header, groups and records of a journal file
+    Journal {
+        /// The file
+        file: PathBuf,
+    },
+    /// Header, extents and totals of an entry log
+    EntryLog {
+        /// The file
+        file: PathBuf,
+    },
+    /// Where a ledger's entries are in a ledger directory, and what is known of it
+    Ledger {
+        /// A ledger directory, as configured
+        dir: PathBuf,
+        /// The ledger
+        #[arg(long, value_name = "ID")]
+        ledger: i64,
+    },
+}

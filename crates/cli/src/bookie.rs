@@ -1,0 +1,84 @@
+//! `bindery bookie`.
+
+use crate::args::BookieArgs;
+use crate::exit::{self, Failure};
+use crate::logging;
+use crate::settings;
+use bindery_io::{RealDisk, SystemClock, SystemRandom};
+use bindery_server::bookie::{Bookie, Components, Ended, Metadata};
+use bindery_server::latch::Latch;
+use std::sync::Arc;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Runs a bookie until it is told to stop.
+pub fn run(args: BookieArgs) -> Result<(), Failure> {
+    logging::start(args.log_format);
+    let text = match &args.config {
+        None => None,
+        Some(path) => Some(std::fs::read_to_string(path).map_err(|error| {
+            Failure::usage(format!(
+                "cannot read {}: {error}; check the path given with --config",
+                path.display()
+            ))
+        })?),
+    };
+    let settings = settings::resolve(&args, text.as_deref())
+        .map_err(|faults| Failure::usage(faults.join("\nbindery: ")))?;
+    for warning in &settings.warnings {
+        tracing::warn!("{warning}");
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .thread_name("bindery-net")
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(format!("cannot start the runtime: {error}")))?;
+    runtime.block_on(serve(settings))
+}
+
+async fn serve(settings: settings::Settings) -> Result<(), Failure> {
+    let stop = Arc::new(Latch::default());
+    let signals = Signals::new().map_err(|error| Failure::new(format!("cannot handle signals: {error}")))?;
+    let watching = tokio::spawn(signals.run(stop.clone()));
+    let components = Components {
+        disk: Arc::new(RealDisk::new()),
+        clock: Arc::new(SystemClock::new()),
+        random: Arc::new(SystemRandom),
+        metadata: Metadata::Uri(settings.metadata),
+    };
+    // A stop while starting drops the start: nothing is registered yet, or the session's end removes it.
+    let started = tokio::select! {
+        () = stop.wait() => return Ok(()),
+        started = Bookie::start(settings.config, components) => started,
+    };
+    let bookie = started.map_err(Failure::new)?;
+    let ended = bookie.run(&stop).await;
+    watching.abort();
+    match ended {
+        Ended::Stopped => Ok(()),
+        Ended::RegistrationLost(why) => Err(Failure::with_code(exit::REGISTRATION_LOST, why)),
+        Ended::Unclean(why) => Err(Failure::with_code(exit::UNCLEAN_STOP, why)),
+    }
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Signals> {
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn run(mut self, stop: Arc<Latch>) {
+        let name = tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        };
+        tracing::info!(signal = name, "asked to stop");
+        stop.set();
+    }
+}

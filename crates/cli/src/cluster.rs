@@ -1,0 +1,123 @@
+//! `bindery cluster`: metadata by hand.
+
+use crate::args::{ClusterCommand, CookieCommand, LogFormat, MetadataArgs};
+use crate::exit::Failure;
+use crate::logging;
+use bindery_io::{Random, SystemRandom};
+use bindery_metadata::{ConnectOptions, InitOutcome, Layout, MetadataUri};
+use bindery_types::BookieId;
+use std::io::{IsTerminal, Write};
+
+/// Runs one command.
+pub fn run(command: ClusterCommand) -> Result<(), Failure> {
+    logging::start(LogFormat::Text);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(format!("cannot start the runtime: {error}")))?;
+    runtime.block_on(async {
+        match command {
+            ClusterCommand::Init(args) => init(&args).await,
+            ClusterCommand::Cookie(args) => match args.command {
+                CookieCommand::List(args) => list(&args).await,
+                CookieCommand::Show { metadata, bookie_id } => show(&metadata, &bookie_id).await,
+                CookieCommand::Delete { metadata, bookie_id, yes } => {
+                    delete(&metadata, &bookie_id, yes).await
+                }
+            },
+        }
+    })
+}
+
+fn uri(args: &MetadataArgs) -> Result<MetadataUri, Failure> {
+    args.metadata.parse().map_err(|error: bindery_metadata::UriError| Failure::usage(error))
+}
+
+async fn open(args: &MetadataArgs) -> Result<Layout, Failure> {
+    bindery_metadata::connect(&uri(args)?, ConnectOptions::default()).await.map_err(Failure::new)
+}
+
+async fn close(layout: &Layout) {
+    // The session would end by itself; an error in ending it changes nothing.
+    let _ = layout.store().close().await;
+}
+
+async fn init(args: &MetadataArgs) -> Result<(), Failure> {
+    let random = SystemRandom;
+    let mut instance_id = [0; 16];
+    instance_id[..8].copy_from_slice(&random.next_u64().to_be_bytes());
+    instance_id[8..].copy_from_slice(&random.next_u64().to_be_bytes());
+    let outcome = bindery_metadata::init(&uri(args)?, ConnectOptions::default(), instance_id).await;
+    let said = match outcome.map_err(Failure::new)? {
+        InitOutcome::Created => "created",
+        InitOutcome::Completed => "completed: an earlier initialisation had stopped half-way",
+        InitOutcome::AlreadyInitialised => "already initialised, nothing changed",
+    };
+    println!("{}: {said}", args.metadata);
+    Ok(())
+}
+
+async fn list(args: &MetadataArgs) -> Result<(), Failure> {
+    let layout = open(args).await?;
+    let ids = layout.cookies().list().await.map_err(Failure::new);
+    close(&layout).await;
+    for id in ids? {
+        println!("{id}");
+    }
+    Ok(())
+}
+
+fn bookie_id(text: &str) -> Result<BookieId, Failure> {
+    BookieId::new(text).map_err(Failure::usage)
+}
+
+fn no_cookie(id: &BookieId) -> Failure {
+    Failure::new(format!("bookie {id} has no cookie; bindery cluster cookie list shows those that have"))
+}
+
+async fn show(args: &MetadataArgs, id: &str) -> Result<(), Failure> {
+    let id = bookie_id(id)?;
+    let layout = open(args).await?;
+    let stored = layout.cookies().get(&id).await.map_err(Failure::new);
+    close(&layout).await;
+    let stored = stored?.ok_or_else(|| no_cookie(&id))?;
+    print!("{}", stored.cookie.to_text());
+    Ok(())
+}
+
+async fn delete(args: &MetadataArgs, id: &str, yes: bool) -> Result<(), Failure> {
+    let id = bookie_id(id)?;
+    let layout = open(args).await?;
+    let result = delete_in(&layout, &id, yes).await;
+    close(&layout).await;
+    result
+}
+
+async fn delete_in(layout: &Layout, id: &BookieId, yes: bool) -> Result<(), Failure> {
+    let stored = layout.cookies().get(id).await.map_err(Failure::new)?.ok_or_else(|| no_cookie(id))?;
+    let registered = layout.registration().list().await.map_err(Failure::new)?;
+    if registered.iter().any(|bookie| bookie.bookie_id == *id) {
+        return Err(Failure::new(format!("bookie {id} is running: stop it first; nothing was changed")));
+    }
+    eprintln!(
+        "This removes bookie {id} from the cluster: it can start again only with empty directories, and entries that only \
+         it holds are lost to readers."
+    );
+    if !yes && !confirmed()? {
+        return Err(Failure::new("nothing was changed"));
+    }
+    layout.cookies().delete(id, Some(stored.version)).await.map_err(Failure::new)?;
+    println!("{id}: cookie deleted");
+    Ok(())
+}
+
+fn confirmed() -> Result<bool, Failure> {
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::usage("not a terminal: give --yes to delete without being asked"));
+    }
+    eprint!("Type yes to go on: ");
+    let _ = std::io::stderr().flush();
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).map_err(Failure::new)?;
+    Ok(line.trim() == "yes")
+}

@@ -1,0 +1,67 @@
+//! Reads `bk_server.conf`: a Java properties file (protocol reference, section 9).
+
+use std::collections::BTreeMap;
+
+/// Keys and values of a properties file; the last of equal keys counts.
+///
+/// Comments start with `#` or `!`, a key ends at `=`, `:` or a blank, a backslash at the end of a line joins the next.
+/// As Commons Configuration does for BookKeeper, blanks around keys and values go. Escapes other than `\\`, `\:`, `\=`
+/// and joined lines stand as they are.
+pub fn parse(text: &str) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        let line = line.trim_start();
+        if line.is_empty() || line.starts_with(['#', '!']) {
+            continue;
+        }
+        let mut whole = line.trim_end().to_owned();
+        while ends_in_joint(&whole) {
+            whole.pop();
+            match lines.next() {
+                Some(next) => whole.push_str(next.trim()),
+                None => break,
+            }
+        }
+        let end = whole.find(['=', ':', ' ', '\t']).unwrap_or(whole.len());
+        let (key, rest) = whole.split_at(end);
+        let rest = rest.trim_start();
+        let value = rest.strip_prefix(['=', ':']).unwrap_or(rest).trim();
+        found.insert(key.to_owned(), unescape(value));
+    }
+    found
+}
+
+/// An odd number of backslashes at the end.
+fn ends_in_joint(line: &str) -> bool {
+    line.bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 == 1
+}
+
+fn unescape(value: &str) -> String {
+    value.replace("\\:", ":").replace("\\=", "=").replace("\\\\", "\\")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comments_separators_and_joined_lines_read_as_java_reads_them() {
+        let text = "# comment\n! other\n\n bookiePort=3181\njournalDirectories = /a,\\\n   /b\nzkTimeout: 5000\n\
+                    key value with blanks\nempty=\nbookiePort=3182\nuri=zk+null://a:1/l\nescaped=a\\:b\n";
+        let found = parse(text);
+        let expect = [
+            ("bookiePort", "3182"),
+            ("empty", ""),
+            ("escaped", "a:b"),
+            ("journalDirectories", "/a,/b"),
+            ("key", "value with blanks"),
+            ("uri", "zk+null://a:1/l"),
+            ("zkTimeout", "5000"),
+        ];
+        assert_eq!(found.len(), expect.len());
+        for (key, value) in expect {
+            assert_eq!(found.get(key).map(String::as_str), Some(value), "{key}");
+        }
+    }
+}

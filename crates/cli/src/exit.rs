@@ -1,0 +1,45 @@
+//! Exit codes, and failures that carry one.
+
+use std::fmt;
+
+/// Done.
+pub const OK: u8 = 0;
+/// It did not work; the message says why and what to do.
+pub const FAILURE: u8 = 1;
+/// The command line or the configuration is wrong.
+pub const USAGE: u8 = 2;
+/// A running bookie lost its registration for good: another process may own its identity.
+pub const REGISTRATION_LOST: u8 = 3;
+/// A bookie stopped on request without flushing everything; acknowledged entries are safe, the next start replays them.
+pub const UNCLEAN_STOP: u8 = 4;
+
+/// One clear message and the code to exit with.
+#[derive(Debug)]
+pub struct Failure {
+    /// For the shell.
+    pub code: u8,
+    message: String,
+}
+
+impl Failure {
+    /// A failure with a code of its own.
+    pub fn with_code(code: u8, message: impl fmt::Display) -> Failure {
+        Failure { code, message: message.to_string() }
+    }
+
+    /// Something did not work.
+    pub fn new(message: impl fmt::Display) -> Failure {
+        Failure::with_code(FAILURE, message)
+    }
+
+    /// Something was asked for in a wrong way.
+    pub fn usage(message: impl fmt::Display) -> Failure {
+        Failure::with_code(USAGE, message)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}

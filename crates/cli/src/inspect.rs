@@ -1,0 +1,172 @@
+//! `bindery inspect`: raw files in words, without a server. Reads only.
+
+use crate::args::InspectCommand;
+use crate::exit::Failure;
+use bindery_io::{Disk, RealDisk};
+use bindery_journal::inspect::Item;
+use bindery_storage::{EntryLog, Extent, StateTable};
+use bindery_types::{EntryId, LedgerId};
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Runs one command; data goes to standard output.
+pub fn run(command: InspectCommand) -> Result<(), Failure> {
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk::new());
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let result = match command {
+        InspectCommand::Journal { file } => journal(&*disk, &file, &mut out),
+        InspectCommand::EntryLog { file } => entry_log(&disk, &file, &mut out),
+        InspectCommand::Ledger { dir, ledger } => match LedgerId::new(ledger) {
+            Some(ledger) => ledger_in(&disk, &dir, ledger, &mut out),
+            None => Err(Failure::usage(format!("--ledger {ledger}: ledger ids are not negative"))),
+        },
+    };
+    result.and_then(|()| finished(out.flush()))
+}
+
+/// A closed pipe (`| head`) is the reader's decision, not a failure.
+fn finished(written: io::Result<()>) -> Result<(), Failure> {
+    match written {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new(error)),
+        _ => Ok(()),
+    }
+}
+
+fn journal(disk: &dyn Disk, file: &Path, out: &mut impl Write) -> Result<(), Failure> {
+    let mut written = Ok(());
+    let walked = bindery_journal::inspect::walk(disk, file, |item| {
+        if written.is_ok() {
+            written = journal_item(&item, out);
+        }
+    });
+    finished(written)?;
+    walked.map_err(Failure::new)
+}
+
+fn journal_item(item: &Item<'_>, out: &mut impl Write) -> io::Result<()> {
+    match item {
+        Item::Header(Ok(header)) => writeln!(
+            out,
+            "journal file id={} nonce={:016x} owner={:?}",
+            header.identity.file_id, header.identity.nonce, header.owner
+        ),
+        Item::Header(Err(problem)) => writeln!(out, "journal file with an unusable header: {problem:?}"),
+        Item::Group(group, records) => {
+            writeln!(
+                out,
+                "group sequence={} offset={} bytes={} parts={} records={}",
+                group.sequence,
+                group.offset,
+                group.total_bytes,
+                group.parts.len(),
+                records.len()
+            )?;
+            for record in *records {
+                let entry = record.entry().map_or(String::new(), |entry| format!(" entry={entry}"));
+                let lac = EntryId::to_wire(record.last_add_confirmed());
+                writeln!(
+                    out,
+                    "  {:?} ledger={}{entry} lac={lac} bytes={} crc32c={:08x}",
+                    record.kind,
+                    record.ledger,
+                    record.body.len(),
+                    record.crc32c
+                )?;
+            }
+            Ok(())
+        }
+        Item::End { offset, why, file_length } => {
+            writeln!(out, "end offset={offset} of={file_length} because={why:?}")
+        }
+    }
+}
+
+fn entry_log(disk: &Arc<dyn Disk>, file: &Path, out: &mut impl Write) -> Result<(), Failure> {
+    let (log, extents) = EntryLog::open_file(disk, file).map_err(Failure::new)?;
+    let about = log.describe();
+    finished((|| {
+        writeln!(
+            out,
+            "entry log id={} format={} generation={} bytes={} entries={} extents={} footer_bytes={}",
+            about.log_id,
+            about.format_version,
+            about.generation,
+            about.size,
+            about.entries,
+            about.extents,
+            about.footer_bytes
+        )?;
+        extents.iter().try_for_each(|extent| extent_line(extent, out))
+    })())
+}
+
+fn extent_line(extent: &Extent, out: &mut impl Write) -> io::Result<()> {
+    writeln!(
+        out,
+        "  extent ledger={} first={} last={} entries={} max_lac={} log={} generation={}",
+        extent.ledger,
+        extent.first,
+        extent.last,
+        extent.count,
+        EntryId::to_wire(extent.max_lac),
+        extent.log_id,
+        extent.generation
+    )
+}
+
+fn ledger_in(
+    disk: &Arc<dyn Disk>,
+    dir: &Path,
+    ledger: LedgerId,
+    out: &mut impl Write,
+) -> Result<(), Failure> {
+    // As configured, or the inner directory itself.
+    let current = dir.join("current");
+    let (dir, files) = match disk.list(&current) {
+        Ok(files) => (current, files),
+        Err(_) => {
+            let failed = |error| Failure::new(format!("cannot list {}: {error}", dir.display()));
+            (dir.to_owned(), disk.list(dir).map_err(failed)?)
+        }
+    };
+    finished(state_of(disk, &dir, ledger, out))?;
+    let mut found = 0u64;
+    let mut damaged = Vec::new();
+    for file in files.iter().filter(|file| file.name.ends_with(".log")) {
+        match EntryLog::open_file(disk, &dir.join(&file.name)) {
+            Ok((_, extents)) => {
+                for extent in extents.iter().filter(|extent| extent.ledger == ledger) {
+                    found += u64::from(extent.count);
+                    finished(extent_line(extent, out))?;
+                }
+            }
+            Err(error) => damaged.push(error.to_string()),
+        }
+    }
+    let total =
+        writeln!(out, "total entries={found} (copies counted; entries still in the journal are not here)");
+    finished(total)?;
+    if damaged.is_empty() { Ok(()) } else { Err(Failure::new(damaged.join("\nbindery: "))) }
+}
+
+/// What the state table says. Opened only when no bookie has it: an open table belongs to one process.
+fn state_of(disk: &Arc<dyn Disk>, dir: &Path, ledger: LedgerId, out: &mut impl Write) -> io::Result<()> {
+    let lock = dir.parent().map(|outer| disk.lock(&outer.join("LOCK")));
+    if !matches!(lock, Some(Ok(_))) {
+        return writeln!(out, "state of ledger {ledger}: not shown, a running bookie holds the directory");
+    }
+    let records = StateTable::open(disk, dir).map(|(_, recovered)| recovered.ledgers);
+    match records {
+        Ok(records) => match records.iter().find(|record| record.ledger == ledger) {
+            Some(record) => writeln!(
+                out,
+                "state of ledger {ledger}: fenced={} has_explicit_lac={}",
+                record.is_fenced,
+                record.explicit_lac.is_some()
+            ),
+            None => writeln!(out, "state of ledger {ledger}: none"),
+        },
+        Err(error) => writeln!(out, "state of ledger {ledger}: {error}"),
+    }
+}

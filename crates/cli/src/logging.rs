@@ -1,0 +1,18 @@
+//! The log: to standard error, as text or JSON lines. `RUST_LOG` selects, "info" by default.
+
+use crate::args::LogFormat;
+use std::io::IsTerminal;
+use tracing_subscriber::EnvFilter;
+
+/// Installs the log of this process. A second call changes nothing.
+pub fn start(format: LogFormat) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let installed = match format {
+        LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).try_init(),
+        LogFormat::Json => builder.json().try_init(),
+    };
+    if let Err(error) = installed {
+        eprintln!("bindery: log: {error}");
+    }
+}

@@ -1,0 +1,395 @@
+//! From flags and `bk_server.conf` to a bookie's settings. Flags win; all faults are reported at once.
+
+use crate::args::{BookieArgs, Switch};
+use crate::conf_file;
+use bindery_metadata::MetadataUri;
+use bindery_server::config::BookieConfig;
+use bindery_wire::FrameLimit;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Keys of `bk_server.conf` that BookKeeper knows and that have no meaning here: pools and limits of this bookie are
+/// its own.
+const WITHOUT_EFFECT: [&str; 68] = [
+    "allowEphemeralPorts",
+    "auditorPeriodicBookieCheckInterval",
+    "auditorPeriodicCheckInterval",
+    "autoRecoveryDaemonEnabled",
+    "bookieAuthProviderFactoryClass",
+    "closeChannelOnResponseTimeout",
+    "codahaleStatsOutputFrequencySeconds",
+    "compactionRate",
+    "compactionRateByBytes",
+    "compactionRateByEntries",
+    "dataIntegrityChecking",
+    "dataIntegrityStampMissingCookies",
+    "dbStorage_directIOEntryLogger",
+    "dbStorage_maxThrottleTimeMs",
+    "dbStorage_readAheadCacheBatchBytesSize",
+    "dbStorage_readAheadCacheBatchSize",
+    "dbStorage_readAheadCacheMaxSizeMb",
+    "dbStorage_writeCacheMaxSizeMb",
+    "diskCheckInterval",
+    "diskUsageLwmThreshold",
+    "diskUsageThreshold",
+    "diskUsageWarnThreshold",
+    "enableStatistics",
+    "gcMetadataOpRateLimit",
+    "gcOverreplicatedLedgerMaxConcurrentRequests",
+    "gcOverreplicatedLedgerWaitTime",
+    "gcWaitTime",
+    "httpServerClass",
+    "indexDirectories",
+    "isForceGCAllowWhenNoSpace",
+    "isThrottleByBytes",
+    "journalAdaptiveGroupWrites",
+    "journalAlignmentSize",
+    "journalBufferedEntriesThreshold",
+    "journalBufferedWritesThreshold",
+    "journalFlushWhenQueueEmpty",
+    "journalFormatVersionToWrite",
+    "journalMaxBackups",
+    "journalMaxGroupWaitMSec",
+    "journalMaxMemorySizeMb",
+    "journalPageCacheFlushIntervalMSec",
+    "journalPreAllocSizeMB",
+    "journalQueueSize",
+    "journalRemoveFromPageCache",
+    "journalReuseFiles",
+    "journalWriteBufferSizeKB",
+    "ledgerStorageClass",
+    "logSizeLimit",
+    "majorCompactionInterval",
+    "majorCompactionThreshold",
+    "maxAddsInProgressLimit",
+    "maxPendingAddRequestsPerThread",
+    "maxPendingReadRequestsPerThread",
+    "maxReadsInProgressLimit",
+    "minUsableSizeForHighPriorityWrites",
+    "minorCompactionInterval",
+    "minorCompactionThreshold",
+    "numAddWorkerThreads",
+    "numHighPriorityWorkerThreads",
+    "numJournalCallbackThreads",
+    "numLongPollWorkerThreads",
+    "persistBookieStatusEnabled",
+    "readOnlyModeEnabled",
+    "readWorkerThreadsThrottlingEnabled",
+    "serverNumIOThreads",
+    "serverSockKeepalive",
+    "serverTcpNoDelay",
+    "statsProviderClass",
+];
+
+/// What the command line and the file ask for.
+#[derive(Debug)]
+pub struct Settings {
+    /// The bookie's own.
+    pub config: BookieConfig,
+    /// Where the cluster is.
+    pub metadata: MetadataUri,
+    /// To be logged once the log is up.
+    pub warnings: Vec<String>,
+}
+
+/// Reads values of the file and remembers which keys were used and what was wrong.
+struct Values {
+    values: BTreeMap<String, String>,
+    faults: Vec<String>,
+}
+
+impl Values {
+    fn take(&mut self, key: &str) -> Option<String> {
+        self.values.remove(key).filter(|value| !value.is_empty())
+    }
+
+    fn parsed<T: FromStr>(&mut self, key: &str) -> Option<T> {
+        let value = self.take(key)?;
+        match value.parse() {
+            Ok(parsed) => Some(parsed),
+            Err(_) => {
+                self.faults.push(format!("{key}={value} in the configuration file cannot be read"));
+                None
+            }
+        }
+    }
+}
+
+/// Puts flags and the file's text together.
+pub fn resolve(args: &BookieArgs, file: Option<&str>) -> Result<Settings, Vec<String>> {
+    let mut file = Values { values: file.map(conf_file::parse).unwrap_or_default(), faults: Vec::new() };
+    let mut warnings = Vec::new();
+    let mut config = BookieConfig::default();
+
+    directories(args, &mut file, &mut config);
+    addresses(args, &mut file, &mut config);
+
+    config.bookie_id = args.bookie_id.clone().or(file.take("bookieId"));
+    config.allow_loopback = args.allow_loopback | file.parsed::<bool>("allowLoopback").unwrap_or(false);
+    config.read_only = args.read_only | file.parsed::<bool>("forceReadOnlyBookie").unwrap_or(false);
+    config.allow_storage_expansion = file.parsed("allowStorageExpansion").unwrap_or(false);
+    let file_sync = file.parsed::<bool>("journalSyncData").unwrap_or(true);
+    config.journal_sync = args.journal_sync.map_or(file_sync, |switch| switch == Switch::On);
+    if file.parsed::<bool>("journalWriteData") == Some(false) {
+        file.faults.push(
+            "journalWriteData=false is not supported: entries always go through the journal".to_owned(),
+        );
+    }
+    if let Some(files) = args.preallocate {
+        config.preallocate = files;
+    }
+    if let Some(mib) = file.parsed::<u64>("journalMaxSizeMB") {
+        // Files are recycled and zero-filled here: Java's default of 2 GiB would only cost space.
+        config.journal_file_bytes = mib.clamp(16, 1024) << 20;
+    }
+    if let Some(ms) = file.parsed::<u64>("flushInterval") {
+        config.flush_interval = Duration::from_millis(ms.max(100));
+    }
+    if let Some(ms) = file.parsed::<u64>("zkTimeout") {
+        config.session_timeout = Duration::from_millis(ms.max(1000));
+    }
+    if let Some(threads) = file.parsed::<usize>("numReadWorkerThreads") {
+        config.read_threads = threads.clamp(1, 64);
+    }
+    if let Some(bytes) = file.parsed::<u32>("nettyMaxFrameSizeBytes") {
+        match FrameLimit::new(bytes) {
+            Some(limit) => config.limits.frame = limit,
+            None => file.faults.push(format!("nettyMaxFrameSizeBytes={bytes} is out of range")),
+        }
+    }
+    if let Some(bytes) = file.parsed::<u32>("maxBatchReadSize") {
+        config.limits.batch_read_size_bytes_max = bytes;
+    }
+    if let Some(text) = &args.memory_limit {
+        match parse_size(text) {
+            Some(bytes) => config.memory_limit = Some(bytes),
+            None => file.faults.push(format!(
+                "--memory-limit {text}: write a number with KiB, MiB or GiB, for example 512MiB"
+            )),
+        }
+    }
+    let metadata = metadata(args, &mut file);
+
+    let without_effect: Vec<&str> =
+        WITHOUT_EFFECT.iter().copied().filter(|key| file.values.remove(*key).is_some()).collect();
+    if !without_effect.is_empty() {
+        warnings
+            .push(format!("these settings of BookKeeper have no effect here: {}", without_effect.join(", ")));
+    }
+    warnings.extend(file.values.keys().map(|key| format!("unknown key {key} in the configuration file")));
+    match (metadata, file.faults.is_empty()) {
+        (Some(metadata), true) => Ok(Settings { config, metadata, warnings }),
+        _ => Err(file.faults),
+    }
+}
+
+fn metadata(args: &BookieArgs, file: &mut Values) -> Option<MetadataUri> {
+    let from_file = file.take("metadataServiceUri");
+    let (servers, root) = (file.take("zkServers"), file.take("zkLedgersRootPath"));
+    let former = servers.map(|servers| {
+        format!("zk://{}{}", servers.replace(',', ";"), root.unwrap_or_else(|| "/ledgers".to_owned()))
+    });
+    let Some(uri) = args.metadata.clone().or(from_file).or(former) else {
+        file.faults.push(
+            "no metadata store: give --metadata zk+hierarchical://HOST:PORT/ledgers or metadataServiceUri"
+                .to_owned(),
+        );
+        return None;
+    };
+    match uri.parse() {
+        Ok(uri) => Some(uri),
+        Err(error) => {
+            file.faults.push(bindery_metadata::UriError::to_string(&error));
+            None
+        }
+    }
+}
+
+fn directories(args: &BookieArgs, file: &mut Values, config: &mut BookieConfig) {
+    let list = |text: String| text.split(',').map(|dir| PathBuf::from(dir.trim())).collect::<Vec<_>>();
+    let journals = file.take("journalDirectories").or(file.take("journalDirectory")).map(list);
+    let ledgers = file.take("ledgerDirectories").map(list);
+    if let Some(home) = &args.data {
+        let home = absolute(home);
+        config.journal_dir = home.join("journal");
+        config.ledger_dirs = vec![home.join("ledgers")];
+        config.home = Some(home);
+    } else if let Some(journal) = &args.journal_dir {
+        config.journal_dir = absolute(journal);
+        config.ledger_dirs = args.ledger_dir.iter().map(|dir| absolute(dir)).collect();
+    } else if let (Some(journals), Some(ledgers)) = (journals, ledgers) {
+        if journals.len() != 1 {
+            file.faults.push(
+                "journalDirectories names several directories: this version has one journal; name one"
+                    .to_owned(),
+            );
+        }
+        config.journal_dir = journals.first().map(|dir| absolute(dir)).unwrap_or_default();
+        config.ledger_dirs = ledgers.iter().map(|dir| absolute(dir)).collect();
+    } else {
+        file.faults.push(
+            "no directories: give --data DIR, or --journal-dir DIR and --ledger-dir DIR, or journalDirectories and \
+             ledgerDirectories in the configuration file"
+                .to_owned(),
+        );
+    }
+}
+
+fn addresses(args: &BookieArgs, file: &mut Values, config: &mut BookieConfig) {
+    let port = file.parsed::<u16>("bookiePort");
+    let interface = file.take("listeningInterface");
+    let advertised = file.take("advertisedAddress");
+    let by_host_name = file.parsed::<bool>("useHostNameAsBookieID").unwrap_or(false);
+    let admin_enabled = file.parsed::<bool>("httpServerEnabled").unwrap_or(false);
+    let admin_host = file.take("httpServerHost");
+    let admin_port = file.parsed::<u16>("httpServerPort").unwrap_or(8080);
+    let metrics_port = file.parsed::<u16>("prometheusStatsHttpPort");
+
+    let port = port.unwrap_or(3181);
+    match &interface {
+        None => config.listen = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)),
+        Some(name) => match name.parse::<IpAddr>() {
+            Ok(ip) => config.listen = SocketAddr::from((ip, port)),
+            Err(_) if args.listen.is_some() => {}
+            Err(_) => file.faults.push(format!(
+                "listeningInterface={name}: names of interfaces are not supported, give its address with --listen IP:PORT"
+            )),
+        },
+    }
+    if let Some(listen) = args.listen {
+        config.listen = listen;
+    }
+    config.admin = args.admin.or_else(|| {
+        let port = if admin_enabled { Some(admin_port) } else { metrics_port };
+        let ip = admin_host.and_then(|host| host.parse().ok()).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        port.map(|port| SocketAddr::from((ip, port)))
+    });
+    config.advertise = match &args.advertise {
+        Some(text) => match text.rsplit_once(':').map(|(host, port)| (host.to_owned(), port.parse())) {
+            Some((host, Ok(port))) if !host.is_empty() => Some((host, port)),
+            _ => {
+                file.faults.push(format!("--advertise {text} is not HOST:PORT"));
+                None
+            }
+        },
+        None => advertised.map(|host| (host, config.listen.port())),
+    };
+    if by_host_name && config.advertise.is_none() {
+        file.faults
+            .push("useHostNameAsBookieID=true: give the host name with --advertise HOST:PORT".to_owned());
+    }
+}
+
+fn absolute(dir: &Path) -> PathBuf {
+    std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned())
+}
+
+/// `512MiB`, `1G`, `1000000`: powers of two whatever the letter case, as memory is counted.
+fn parse_size(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command};
+    use clap::Parser;
+
+    fn args(line: &[&str]) -> BookieArgs {
+        let cli = Cli::try_parse_from(["bindery", "bookie"].iter().chain(line)).unwrap();
+        let Command::Bookie(args) = cli.command else { panic!("a bookie command") };
+        *args
+    }
+
+    #[test]
+    fn the_documented_command_line_is_understood() {
+        let line = [
+            "--metadata",
+            "zk+hierarchical://127.0.0.1:21810/ledgers",
+            "--data",
+            "/d",
+            "--listen",
+            "127.0.0.1:3181",
+            "--admin",
+            "127.0.0.1:8080",
+            "--memory-limit",
+            "512MiB",
+            "--journal-sync",
+            "off",
+            "--preallocate",
+            "--bookie-id",
+            "b0",
+            "--advertise",
+            "h:1",
+            "--allow-loopback",
+            "--read-only",
+            "--log-format",
+            "json",
+        ];
+        let settings = resolve(&args(&line), None).unwrap();
+        let config = settings.config;
+        assert_eq!(config.journal_dir, PathBuf::from("/d/journal"));
+        assert_eq!(config.ledger_dirs, [PathBuf::from("/d/ledgers")]);
+        assert_eq!(config.memory_limit, Some(512 << 20));
+        assert_eq!(config.advertise, Some(("h".to_owned(), 1)));
+        assert_eq!((config.preallocate, config.journal_sync, config.read_only), (4, false, true));
+        assert_eq!(settings.metadata.root, "/ledgers");
+        assert!(settings.warnings.is_empty());
+    }
+
+    #[test]
+    fn flags_win_over_the_file_and_unknown_keys_are_named() {
+        let file = "bookiePort=4000\nadvertisedAddress=other\nmetadataServiceUri=zk+null://z:1/l\nmadeUp=1\n\
+                    journalSyncData=false\njournalQueueSize=10\nledgerDirectories=/l1,/l2\njournalDirectories=/j\n\
+                    nettyMaxFrameSizeBytes=10485760\nhttpServerEnabled=true\n";
+        let settings = resolve(&args(&["--listen", "10.0.0.1:5000"]), Some(file)).unwrap();
+        let config = settings.config;
+        assert_eq!(config.listen, "10.0.0.1:5000".parse().unwrap());
+        assert_eq!(config.advertise, Some(("other".to_owned(), 5000)));
+        assert_eq!(config.ledger_dirs.len(), 2);
+        assert_eq!(config.limits.frame.size_bytes(), 10 << 20);
+        assert_eq!(config.admin, Some("127.0.0.1:8080".parse().unwrap()));
+        assert!(!config.journal_sync);
+        assert_eq!(settings.metadata.root, "/l");
+        assert_eq!(settings.warnings.len(), 2);
+        assert!(settings.warnings[0].contains("journalQueueSize"), "{:?}", settings.warnings);
+        assert!(settings.warnings[1].contains("madeUp"), "{:?}", settings.warnings);
+        let on = resolve(&args(&["--journal-sync", "on"]), Some(file)).unwrap();
+        assert!(on.config.journal_sync);
+    }
+
+    #[test]
+    fn all_faults_are_reported_at_once() {
+        let faults =
+            resolve(&args(&["--memory-limit", "lots", "--metadata", "foo://x/y"]), Some("bookiePort=x"))
+                .unwrap_err();
+        assert_eq!(faults.len(), 4, "{faults:?}");
+        for part in ["bookiePort", "lots", "foo", "--data DIR"] {
+            assert!(faults.iter().any(|fault| fault.contains(part)), "{part}: {faults:?}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_powers_of_two() {
+        let cases = [("512MiB", 512 << 20), ("1g", 1 << 30), ("1000", 1000), ("2 KB", 2048)];
+        for (text, bytes) in cases {
+            assert_eq!(parse_size(text), Some(bytes), "{text}");
+        }
+        for bad in ["", "MiB", "1.5GiB", "-1", "1TB", "99999999999999999999"] {
+            assert_eq!(parse_size(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,600 @@
+//! The life of a bookie: from its configuration to serving, and back.
+//!
+//! # Order of the start (protocol reference, section 4.8)
+//! ```text
+//! descriptors -> examine and lock directories -> bind ports (closing whoever connects) -> metadata, under the session
+//! of the process before -> cookies -> open the engine (replay, flush) -> threads -> accept -> register -> serving
+//! ```
+//! # Invariants
+//! 1. Nothing is served before replay is committed; nothing is registered before connections are accepted.
+//! 2. Nothing is written to a directory or to metadata before every check that can refuse has passed.
+//! 3. While it runs, a lost registration is renewed by the registrar; when that is refused the bookie stops rather than
+//!    serve under an identity that may be somebody else's.
+//! 4. A stop ends within [`STOP_MAX`] from any state. What is not flushed by then is replayed by the next start.
+
+use crate::admin::{self, AdminState};
+use crate::config::{BookieConfig, Identity, IdentityError};
+use crate::connection::{Completion, Registry};
+use crate::data_dirs::{self, DataDirError, DataDirs};
+use crate::descriptors::{self, TooFewDescriptors};
+use crate::io_pool::IoPool;
+use crate::latch::Latch;
+use crate::listener::Listener;
+use crate::memory::{MemoryPlan, MemoryPlanError, Pools, default_limit};
+use crate::metrics::Metrics;
+use crate::shared::{BufferSlab, Shared, Volumes};
+use bindery_engine::{EngineConfig, EngineThreads, Machine};
+use bindery_io::{Clock, Disk, Random};
+use bindery_metadata::layout::CookiesError;
+use bindery_metadata::{
+    BookieRegistrar, BookieServiceInfo, ConnectOptions, CookieProblem, Layout, MetadataUri, OpenError,
+    RegistrationEvent, RegistrationMode, StartKind, StoreError,
+};
+use bindery_types::BookieId;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+/// Bound of a stop.
+pub const STOP_MAX: Duration = Duration::from_secs(10);
+/// How long the stop waits for the metadata store.
+const UNREGISTER_MAX: Duration = Duration::from_secs(2);
+/// How often the engine is asked whether it failed.
+const HEALTH_INTERVAL: Duration = Duration::from_millis(500);
+/// Disk reads queued or running, for each lane.
+const READ_SLOTS: usize = 256;
+
+/// What a bookie touches of the outside.
+pub struct Components {
+    /// Files.
+    pub disk: Arc<dyn Disk>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Nonces.
+    pub random: Arc<dyn Random>,
+    /// The cluster.
+    pub metadata: Metadata,
+}
+
+/// Where the cluster's metadata is.
+pub enum Metadata {
+    /// To be connected to.
+    Uri(MetadataUri),
+    /// Connected already, for tests.
+    Layout(Layout),
+}
+
+/// Why a bookie does not start. Each says what to do; nothing is lost.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Too few file descriptors.
+    #[error(transparent)]
+    Descriptors(#[from] TooFewDescriptors),
+    /// The memory limit is too small.
+    #[error(transparent)]
+    Memory(#[from] MemoryPlanError),
+    /// A data directory cannot be used.
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
+    /// A port cannot be bound.
+    #[error("cannot listen on {address}: {source}. {}", port_advice(.source, .option))]
+    Bind {
+        /// Where.
+        address: SocketAddr,
+        /// The option that says so.
+        option: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The bookie has no usable name.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The cluster cannot be opened.
+    #[error("{0}")]
+    Metadata(#[from] OpenError),
+    /// The metadata store failed.
+    #[error("metadata: {0}")]
+    Store(#[from] StoreError),
+    /// The cookies say no.
+    #[error(transparent)]
+    Cookie(#[from] Box<CookieProblem>),
+    /// A cookie cannot be read or written.
+    #[error("cookie in the metadata store: {0}")]
+    StoredCookie(#[from] CookiesError),
+    /// The engine cannot be opened.
+    #[error(transparent)]
+    Engine(#[from] Box<bindery_engine::OpenError>),
+    /// A thread cannot be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+    /// The bookie cannot be registered.
+    #[error("{0}")]
+    Registration(String),
+    /// Stopped while starting.
+    #[error("stopped while starting")]
+    Stopped,
+}
+
+fn port_advice(source: &io::Error, option: &str) -> String {
+    match source.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!("Another process has the port: stop it, or choose another port with {option}")
+        }
+        io::ErrorKind::PermissionDenied => {
+            format!("Ports below 1024 need privileges: choose another port with {option}")
+        }
+        _ => format!("Give an address of this machine with {option}"),
+    }
+}
+
+/// How a bookie ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ended {
+    /// It was asked to; everything is flushed.
+    Stopped,
+    /// Its registration was refused while it ran.
+    RegistrationLost(String),
+    /// It was asked to, but not everything could be flushed; the next start replays it.
+    Unclean(String),
+}
+
+/// A bookie that serves.
+pub struct Bookie {
+    identity: Identity,
+    address: SocketAddr,
+    admin_address: Option<SocketAddr>,
+    shared: Arc<Shared>,
+    state: Arc<AdminState>,
+    layout: Layout,
+    registrar: BookieRegistrar,
+    events: mpsc::Receiver<RegistrationEvent>,
+    engine: EngineThreads,
+    stop_serving: Arc<Latch>,
+    serving: JoinHandle<()>,
+    stop_admin: Arc<Latch>,
+    admin: Option<AdminTask>,
+    /// Ends with the bookie: the directories' locks.
+    _dirs: Arc<DataDirs>,
+}
+
+impl Bookie {
+    /// Starts a bookie; returns when it serves.
+    pub async fn start(mut config: BookieConfig, components: Components) -> Result<Bookie, StartError> {
+        let begun_ns = components.clock.monotonic_ns();
+        config.limits.connections_max = descriptors::raise(config.limits.connections_max)?;
+        let plan = MemoryPlan::new(
+            config.memory_limit.unwrap_or_else(|| default_limit(machine_memory())),
+            &config.limits,
+        )?;
+        log_start(&config, &plan);
+
+        let dirs = open_dirs(&config, &components.disk).await?;
+        let listener = Listener::bind(config.listen).await.map_err(|source| StartError::Bind {
+            address: config.listen,
+            option: "--listen",
+            source,
+        })?;
+        let bind_error = |source| StartError::Bind { address: config.listen, option: "--listen", source };
+        let address = listener.address().map_err(bind_error)?;
+        let state = Arc::new(AdminState::default());
+        let stop_admin = Arc::new(Latch::default());
+        let (admin, admin_address) = start_admin(&config, &state, &stop_admin).await?;
+
+        // Whoever connects before everything is ready is closed at once.
+        let opening = Opening { config: &config, components: &components, dirs: &dirs, plan: &plan, address };
+        let (identity, layout, machine) = tokio::select! {
+            () = listener.refuse() => return Err(StartError::Stopped),
+            opened = opening.run() => opened?,
+        };
+
+        let shared = Arc::new(Shared {
+            engine: machine.engine.clone(),
+            clock: components.clock.clone(),
+            pools: Pools::new(&plan),
+            metrics: Metrics::new(),
+            io: IoPool::start(config.read_threads, READ_SLOTS).map_err(StartError::Thread)?,
+            connections: Registry::default(),
+            buffers: BufferSlab::new(config.limits.read_buffer_bytes),
+            volumes: Volumes::new(components.disk.clone(), dirs.volumes()),
+            limits: config.limits.clone(),
+        });
+        let replayed = format!("{:?}", machine.replayed);
+        shared.engine.set_read_only(config.read_only);
+        let engine = machine.start(components.disk.clone(), Arc::new(Completion::new(shared.clone())));
+        let _ = state.shared.set(shared.clone());
+        let stop_serving = Arc::new(Latch::default());
+        let serving = tokio::spawn({
+            let (shared, stop) = (shared.clone(), stop_serving.clone());
+            async move { listener.run(shared, &stop).await }
+        });
+
+        let mode = if config.read_only { RegistrationMode::ReadOnly } else { RegistrationMode::Writable };
+        let admin_endpoint = admin_address.map(|admin| (identity.host.as_str(), admin.port()));
+        let info = BookieServiceInfo::of_bookie((&identity.host, identity.port), admin_endpoint);
+        let (registrar, events) = BookieRegistrar::start(
+            layout.registration(),
+            identity.bookie_id.clone(),
+            info,
+            mode,
+            Some(dirs.session_store()),
+        );
+        let mut bookie = Bookie {
+            identity,
+            address,
+            admin_address,
+            shared,
+            state,
+            layout,
+            registrar,
+            events,
+            engine,
+            stop_serving,
+            serving,
+            stop_admin,
+            admin,
+            _dirs: dirs,
+        };
+        if let Err(why) = bookie.wait_until_registered().await {
+            bookie.shut_down().await;
+            return Err(StartError::Registration(why));
+        }
+        let elapsed_ms = (components.clock.monotonic_ns() - begun_ns) / 1_000_000;
+        tracing::info!(
+            bookie_id = %bookie.identity.bookie_id,
+            listen = %bookie.address,
+            admin = bookie.admin_address.map(tracing::field::display),
+            read_only = config.read_only,
+            journal_sync = config.journal_sync,
+            replayed,
+            start_ms = elapsed_ms,
+            "serving"
+        );
+        Ok(bookie)
+    }
+
+    /// The id it is registered under.
+    pub fn bookie_id(&self) -> &BookieId {
+        &self.identity.bookie_id
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where its admin port listens.
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin_address
+    }
+
+    async fn wait_until_registered(&mut self) -> Result<(), String> {
+        while let Some(event) = self.events.recv().await {
+            match event {
+                RegistrationEvent::Registered { mode, session } => {
+                    self.on_registered(mode);
+                    tracing::info!(?mode, %session, "registered");
+                    return Ok(());
+                }
+                RegistrationEvent::Lost | RegistrationEvent::Expired => {
+                    tracing::warn!(?event, "registration interrupted while starting");
+                }
+                RegistrationEvent::Refused(error) => return Err(error.to_string()),
+            }
+        }
+        Err("the registrar ended".to_owned())
+    }
+
+    fn on_registered(&self, mode: RegistrationMode) {
+        let status = match mode {
+            RegistrationMode::Writable => 1,
+            RegistrationMode::ReadOnly => 0,
+        };
+        self.shared.metrics.server_status.set(status);
+        self.state.is_running.store(true, Ordering::Release);
+    }
+
+    /// Serves until `stop`, or until the registration is refused; then shuts down.
+    pub async fn run(mut self, stop: &Latch) -> Ended {
+        let mut lost = None;
+        let mut was_failed = false;
+        loop {
+            tokio::select! {
+                () = stop.wait() => break,
+                event = self.events.recv() => match event {
+                    Some(RegistrationEvent::Registered { mode, session }) => {
+                        self.on_registered(mode);
+                        tracing::info!(?mode, %session, "registered again");
+                    }
+                    Some(RegistrationEvent::Lost) => tracing::warn!("connection to the metadata store lost"),
+                    Some(RegistrationEvent::Expired) => {
+                        self.shared.metrics.server_status.set(-1);
+                        tracing::warn!("metadata session expired: registering again");
+                    }
+                    Some(RegistrationEvent::Refused(error)) => {
+                        lost = Some(error.to_string());
+                        break;
+                    }
+                    None => {
+                        lost = Some("the registrar ended".to_owned());
+                        break;
+                    }
+                },
+                () = tokio::time::sleep(HEALTH_INTERVAL) => {
+                    if let (false, Some(reason)) = (was_failed, self.shared.engine.status().failed) {
+                        was_failed = true;
+                        tracing::error!(reason, "storage failed: read-only from now on; replace the disk and restart");
+                        self.registrar.set_mode(RegistrationMode::ReadOnly);
+                    }
+                }
+            }
+        }
+        if let Some(why) = &lost {
+            tracing::error!(why, "registration refused: stopping");
+        }
+        let unclean = self.shut_down().await;
+        match (lost, unclean) {
+            (Some(why), _) => Ended::RegistrationLost(why),
+            (None, Some(why)) => Ended::Unclean(why),
+            (None, None) => Ended::Stopped,
+        }
+    }
+
+    /// Ends everything within [`STOP_MAX`]; says what could not be ended in order.
+    async fn shut_down(self) -> Option<String> {
+        tracing::info!("stopping");
+        let Bookie {
+            shared,
+            state,
+            layout,
+            registrar,
+            engine,
+            stop_serving,
+            serving,
+            stop_admin,
+            admin,
+            _dirs,
+            ..
+        } = self;
+        state.is_shutting_down.store(true, Ordering::Release);
+        state.is_running.store(false, Ordering::Release);
+        let orderly = async {
+            // Clients look elsewhere first.
+            registrar.stop(UNREGISTER_MAX).await;
+            shared.metrics.server_status.set(-1);
+            stop_serving.set();
+            if serving.await.is_err() {
+                tracing::error!("the listener panicked");
+            }
+            let stopped = tokio::task::spawn_blocking(move || {
+                shared.io.stop();
+                engine.stop().map_err(|error| error.to_string())
+            })
+            .await
+            .unwrap_or_else(|_| Err("the engine panicked while stopping".to_owned()));
+            // Ended last: until here the session, and so the identity, is this process's.
+            let _ = tokio::time::timeout(UNREGISTER_MAX, layout.store().close()).await;
+            stop_admin.set();
+            drop(admin);
+            stopped.err()
+        };
+        let unclean = match tokio::time::timeout(STOP_MAX, orderly).await {
+            Ok(unclean) => unclean,
+            Err(_) => Some(format!("not everything ended within {STOP_MAX:?}")),
+        };
+        match &unclean {
+            None => tracing::info!("stopped"),
+            Some(why) => tracing::error!(
+                why,
+                "stopped uncleanly: acknowledged entries are safe, the next start replays"
+            ),
+        }
+        unclean
+    }
+}
+
+/// The admin port; it ends with its owner, also when the start fails half-way.
+struct AdminTask(JoinHandle<()>);
+
+impl Drop for AdminTask {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// The middle of the start: everything that can refuse.
+struct Opening<'a> {
+    config: &'a BookieConfig,
+    components: &'a Components,
+    dirs: &'a Arc<DataDirs>,
+    plan: &'a MemoryPlan,
+    address: SocketAddr,
+}
+
+impl Opening<'_> {
+    async fn run(&self) -> Result<(Identity, Layout, Machine), StartError> {
+        let identity = {
+            let (config, address) = (self.config.clone(), self.address);
+            blocking(move || config.identity(address, &host_name())).await?
+        };
+        if identity.host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+            && !self.config.allow_loopback
+        {
+            tracing::warn!(host = identity.host, "only clients on this machine can reach a loopback address");
+        }
+        let layout = self.connect().await?;
+        let instance_id = layout.instance_id().await?;
+        self.check_cookies(&identity, &layout, instance_id.as_deref()).await?;
+        let config = EngineConfig {
+            journal_dir: self.dirs.journal_files(),
+            ledger_dirs: self.dirs.ledger_files(),
+            write_pool_bytes: self.plan.write,
+            journal_file_bytes: self.config.journal_file_bytes,
+            journal_files_preallocated: self.config.preallocate,
+            journal_sync: self.config.journal_sync,
+            entry_bytes_max: self.config.limits.frame.entry_size_bytes_max(),
+            flush_interval: self.config.flush_interval,
+            instance_id: instance_id.unwrap_or_default(),
+            bookie_id: identity.bookie_id.to_string(),
+            ..engine_sizes(self.dirs.ledgers().len(), self.plan.write, &self.config.limits)
+        };
+        let Components { disk, clock, random, .. } = self.components;
+        let (disk, clock, random) = (disk.clone(), clock.clone(), random.clone());
+        let machine = blocking(move || Machine::open(config, disk, clock, random).map_err(Box::new)).await?;
+        Ok((identity, layout, machine))
+    }
+
+    async fn connect(&self) -> Result<Layout, StartError> {
+        let uri = match &self.components.metadata {
+            Metadata::Layout(layout) => return Ok(layout.clone()),
+            Metadata::Uri(uri) => uri,
+        };
+        let session = self.dirs.session_store();
+        let resume = tokio::task::spawn_blocking(move || session.load()).await;
+        let resume = match resume {
+            Ok(Ok(resume)) => resume,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "read the former metadata session: opening a new one");
+                None
+            }
+            Err(_) => None,
+        };
+        tracing::info!(
+            servers = uri.servers.join(","),
+            root = uri.root,
+            resumes = resume.is_some(),
+            "connecting to metadata"
+        );
+        let options = ConnectOptions { session_timeout: self.config.session_timeout, resume };
+        Ok(bindery_metadata::connect(uri, options).await?)
+    }
+
+    async fn check_cookies(
+        &self,
+        identity: &Identity,
+        layout: &Layout,
+        instance_id: Option<&str>,
+    ) -> Result<(), StartError> {
+        let expected = self.dirs.expected_cookie(&identity.bookie_id, instance_id);
+        let dirs = self.dirs.clone();
+        let directories = blocking(move || dirs.directories()).await?;
+        let cookies = layout.cookies();
+        let stored = cookies.get(&identity.bookie_id).await?;
+        let found: Vec<_> = stored.iter().map(|stored| stored.cookie.clone()).collect();
+        let kind = bindery_metadata::cookie::validate(
+            &expected,
+            &found,
+            &directories,
+            self.config.allow_storage_expansion,
+        )
+        .map_err(Box::new)?;
+        let stamp = |order: Option<Vec<String>>| {
+            let (dirs, cookie) = (self.dirs.clone(), expected.clone());
+            blocking(move || dirs.stamp(&cookie, order.as_deref()))
+        };
+        match kind {
+            StartKind::Restart => tracing::info!("cookies match: restart"),
+            StartKind::New => {
+                stamp(None).await?;
+                cookies.create(&identity.bookie_id, &expected).await?;
+                tracing::info!("new bookie: cookie written to directories and metadata");
+            }
+            StartKind::Expansion { stamp: order } => {
+                stamp(Some(order)).await?;
+                let version = stored.map(|stored| stored.version);
+                if let Some(version) = version {
+                    cookies.update(&identity.bookie_id, &expected, version).await?;
+                }
+                tracing::info!("new directories: cookie updated");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Shards and group size for a write pool: fewer shards when the pool is small.
+fn engine_sizes(ledger_dirs: usize, write_pool_bytes: u64, limits: &crate::limits::Limits) -> EngineConfig {
+    let entry_bytes_max = limits.frame.entry_size_bytes_max();
+    let mut sizes = EngineConfig { entry_bytes_max, write_pool_bytes, ..EngineConfig::default() };
+    sizes.shard_count = sizes.shard_count.max(ledger_dirs);
+    while sizes.shard_count > ledger_dirs.max(1) && sizes.write_pool_bytes_min() > write_pool_bytes {
+        sizes.shard_count -= 1;
+    }
+    sizes
+}
+
+/// Runs blocking work off the runtime's own threads.
+async fn blocking<T: Send + 'static, E: Send + 'static>(
+    work: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> Result<T, E> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+async fn open_dirs(config: &BookieConfig, disk: &Arc<dyn Disk>) -> Result<Arc<DataDirs>, StartError> {
+    let (disk, home) = (disk.clone(), config.home.clone());
+    let (journal, ledgers): (PathBuf, Vec<PathBuf>) =
+        (config.journal_dir.clone(), config.ledger_dirs.clone());
+    let dirs = blocking(move || {
+        if let Some(home) = home {
+            data_dirs::examine_home(&*disk, &home)?;
+        }
+        DataDirs::open(disk, &journal, &ledgers)
+    });
+    Ok(Arc::new(dirs.await?))
+}
+
+async fn start_admin(
+    config: &BookieConfig,
+    state: &Arc<AdminState>,
+    stop: &Arc<Latch>,
+) -> Result<(Option<AdminTask>, Option<SocketAddr>), StartError> {
+    let Some(address) = config.admin else { return Ok((None, None)) };
+    let failed = |source| StartError::Bind { address, option: "--admin", source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    let task = tokio::spawn(admin::serve(listener, state.clone(), stop.clone()));
+    Ok((Some(AdminTask(task)), Some(bound)))
+}
+
+fn log_start(config: &BookieConfig, plan: &MemoryPlan) {
+    let ledgers: Vec<String> = config.ledger_dirs.iter().map(|dir| dir.display().to_string()).collect();
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        journal_dir = %config.journal_dir.display(),
+        ledger_dirs = ledgers.join(","),
+        listen = %config.listen,
+        connections_max = config.limits.connections_max,
+        "starting"
+    );
+    tracing::info!(limit_mib = plan.limit >> 20, "memory pools\n{plan}");
+    if !config.journal_sync {
+        tracing::warn!("journal sync is off: acknowledged entries may be lost in a power cut");
+    }
+}
+
+fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .map_or_else(|_| "localhost".to_owned(), |name| name.trim().to_owned())
+}
+
+/// What this machine or its control group allows this process, in bytes.
+fn machine_memory() -> u64 {
+    let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let total = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
+        line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
+    });
+    [total, number("/sys/fs/cgroup/memory.max"), number("/sys/fs/cgroup/memory/memory.limit_in_bytes")]
+        .into_iter()
+        .flatten()
+        .min()
+        .unwrap_or(4 << 30)
+}

@@ -1,0 +1,172 @@
+//! Settings of a bookie as its operator gives them. The command line fills this in from flags and files.
+
+use crate::limits::Limits;
+use bindery_types::{BookieId, InvalidBookieId};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Values only; components (disk, clock, metadata store) are passed beside it.
+#[derive(Debug, Clone)]
+pub struct BookieConfig {
+    /// The directory that `journal_dir` and `ledger_dirs` were derived from, if they were (`--data`).
+    pub home: Option<PathBuf>,
+    /// Journal directory (`journalDirectories`).
+    pub journal_dir: PathBuf,
+    /// Ledger directories (`ledgerDirectories`), at least one.
+    pub ledger_dirs: Vec<PathBuf>,
+    /// Where to listen (`listeningInterface`, `bookiePort`).
+    pub listen: SocketAddr,
+    /// What clients connect to (`advertisedAddress`); `None` derives it from `listen` or the host name.
+    pub advertise: Option<(String, u16)>,
+    /// Fixed id (`bookieId`); `None` means the advertised `host:port`.
+    pub bookie_id: Option<String>,
+    /// Where the admin port listens (`httpServerEnabled`, `httpServerPort`); `None` for none.
+    pub admin: Option<SocketAddr>,
+    /// Bytes for all pools together; `None` for the default of the machine.
+    pub memory_limit: Option<u64>,
+    /// Sync before acknowledging (`journalSyncData`).
+    pub journal_sync: bool,
+    /// Journal files that are zero-filled at start, in the background.
+    pub preallocate: usize,
+    /// Length of a journal file in bytes (`journalMaxSizeMB`).
+    pub journal_file_bytes: u64,
+    /// Longest time between two flushes (`flushInterval`).
+    pub flush_interval: Duration,
+    /// A loopback address may be derived (`allowLoopback`).
+    pub allow_loopback: bool,
+    /// Take no writes (`forceReadOnlyBookie`).
+    pub read_only: bool,
+    /// New ledger directories may be added (`allowStorageExpansion`).
+    pub allow_storage_expansion: bool,
+    /// Session timeout asked for (`zkTimeout`).
+    pub session_timeout: Duration,
+    /// Threads that may block on disk reads.
+    pub read_threads: usize,
+    /// Bounds.
+    pub limits: Limits,
+}
+
+impl Default for BookieConfig {
+    fn default() -> BookieConfig {
+        BookieConfig {
+            home: None,
+            journal_dir: PathBuf::new(),
+            ledger_dirs: Vec::new(),
+            listen: SocketAddr::from(([0, 0, 0, 0], 3181)),
+            advertise: None,
+            bookie_id: None,
+            admin: None,
+            memory_limit: None,
+            journal_sync: true,
+            preallocate: 2,
+            journal_file_bytes: 256 << 20,
+            flush_interval: Duration::from_secs(10),
+            allow_loopback: false,
+            read_only: false,
+            allow_storage_expansion: false,
+            session_timeout: Duration::from_secs(10),
+            read_threads: 4,
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// Why the bookie has no usable name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IdentityError {
+    /// The id has forbidden characters.
+    #[error(transparent)]
+    Id(#[from] InvalidBookieId),
+    /// The host name leads nowhere.
+    #[error(
+        "cannot find an address for this host (name {host:?}): name the one clients can reach with --advertise HOST:PORT"
+    )]
+    NoAddress {
+        /// The host's name.
+        host: String,
+    },
+    /// The host name leads to loopback, which other machines cannot reach.
+    #[error(
+        "the name of this host ({host:?}) resolves to {address}, which other machines cannot reach: give \
+         --advertise HOST:PORT, or --allow-loopback when all clients are on this machine"
+    )]
+    Loopback {
+        /// The host's name.
+        host: String,
+        /// Its address.
+        address: IpAddr,
+    },
+}
+
+/// Under which name, and where, clients find the bookie.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The id in metadata.
+    pub bookie_id: BookieId,
+    /// Host to connect to.
+    pub host: String,
+    /// Port to connect to.
+    pub port: u16,
+}
+
+impl BookieConfig {
+    /// Works the identity out. `bound` is the address listened on. `host_name` is asked only when the address says
+    /// nothing; it is resolved, which may block.
+    pub fn identity(&self, bound: SocketAddr, host_name: &str) -> Result<Identity, IdentityError> {
+        let (host, port) = match &self.advertise {
+            Some((host, port)) => (host.clone(), *port),
+            None if !bound.ip().is_unspecified() => (bound.ip().to_string(), bound.port()),
+            None => (self.own_address(host_name)?.to_string(), bound.port()),
+        };
+        let bookie_id = match &self.bookie_id {
+            Some(id) => BookieId::new(id.clone())?,
+            None => BookieId::new(format!("{host}:{port}"))?,
+        };
+        Ok(Identity { bookie_id, host, port })
+    }
+
+    fn own_address(&self, host: &str) -> Result<IpAddr, IdentityError> {
+        let addresses: Vec<IpAddr> =
+            (host, 0).to_socket_addrs().map(|found| found.map(|a| a.ip()).collect()).unwrap_or_default();
+        let is_wanted = |address: &&IpAddr| address.is_ipv4() && !address.is_loopback();
+        let address = addresses.iter().find(is_wanted).or_else(|| addresses.first()).copied();
+        match address {
+            None => Err(IdentityError::NoAddress { host: host.to_owned() }),
+            Some(address) if address.is_loopback() && !self.allow_loopback => {
+                Err(IdentityError::Loopback { host: host.to_owned(), address })
+            }
+            Some(address) => Ok(address),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_identity_follows_advertise_then_listen_then_the_host() {
+        let bound = "10.1.2.3:3181".parse().unwrap();
+        let mut config = BookieConfig::default();
+        let identity = config.identity(bound, "nowhere.invalid").unwrap();
+        assert_eq!((identity.bookie_id.as_str(), identity.host.as_str()), ("10.1.2.3:3181", "10.1.2.3"));
+        config.advertise = Some(("bookie-0.example".to_owned(), 3999));
+        assert_eq!(config.identity(bound, "").unwrap().bookie_id.as_str(), "bookie-0.example:3999");
+        config.bookie_id = Some("b0".to_owned());
+        let identity = config.identity(bound, "").unwrap();
+        assert_eq!((identity.bookie_id.as_str(), identity.port), ("b0", 3999));
+        config.bookie_id = Some("b 0".to_owned());
+        assert!(matches!(config.identity(bound, ""), Err(IdentityError::Id(_))));
+    }
+
+    #[test]
+    fn a_loopback_address_is_derived_only_when_allowed() {
+        let bound = "0.0.0.0:3181".parse().unwrap();
+        let mut config = BookieConfig::default();
+        let error = config.identity(bound, "localhost").unwrap_err();
+        assert!(matches!(error, IdentityError::Loopback { .. }), "{error}");
+        config.allow_loopback = true;
+        assert!(config.identity(bound, "localhost").is_ok());
+    }
+}

@@ -1,0 +1,510 @@
+//! The data directories of a bookie: who they belong to, whether they may be used, and the lock on them.
+//!
+//! ```text
+//! <journal dir>/LOCK            held while the process lives
+//! <journal dir>/current/BINDERY "bindery-format 1"
+//! <journal dir>/current/VERSION the cookie (protocol reference, section 5.3)
+//! <journal dir>/current/...     journal files
+//! <ledger dir>/...              the same, with entry logs and the state table
+//! <first ledger dir>/current/SESSION   the metadata session to be resumed, mode 0600
+//! ```
+//!
+//! # Invariants
+//! 1. A directory is examined before anything is written into it: what is not ours stays as it was found.
+//! 2. Everything that is later trusted (cookie, session) is read and written under the lock.
+//! 3. `BINDERY` is there before `VERSION`: a directory with a cookie and without the mark is a Java bookie's.
+
+use bindery_io::{Disk, DiskFile, DiskLock, Entry, OpenMode};
+use bindery_metadata::{Cookie, Directory, SessionCredentials, SessionStore};
+use std::io::{self, ErrorKind, IoSlice};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const LOCK_NAME: &str = "LOCK";
+const CURRENT_NAME: &str = "current";
+const MARK_NAME: &str = "BINDERY";
+const COOKIE_NAME: &str = "VERSION";
+const SESSION_NAME: &str = "SESSION";
+/// The layout of directories that this version reads and writes.
+const FORMAT_VERSION: u32 = 1;
+/// Longer small files are not ours.
+const SMALL_FILE_BYTES_MAX: u64 = 64 * 1024;
+
+/// Why a data directory cannot be used. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum DataDirError {
+    /// The system refuses to list, create, read or write.
+    #[error("cannot {action} {}: {source}. Check that the directory exists or can be created, is writable by this user, and its disk is mounted", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file has the name.
+    #[error("{} is not a directory: name a directory that exists or can be created", path.display())]
+    NotADirectory {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Another process has it.
+    #[error("{} is in use by another bookie that is running: stop it, or give this one another directory", path.display())]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The same directory is named twice.
+    #[error("{} is configured twice: the journal and each ledger directory need directories of their own", path.display())]
+    Twice {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Data of a Java bookie.
+    #[error(
+        "{} holds the data of a Java bookie ({found}), which this bookie cannot open in place: start with an empty directory \
+         under another bookie id, and let the cluster re-replicate or decommission the Java bookie",
+        path.display()
+    )]
+    JavaBookie {
+        /// The directory.
+        path: PathBuf,
+        /// What gave it away.
+        found: String,
+    },
+    /// Written by a later version.
+    #[error(
+        "{} was written by a newer bindery (directory format {found}, this version reads up to {FORMAT_VERSION}): \
+         start it with that version",
+        path.display()
+    )]
+    NewerFormat {
+        /// The directory.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+    },
+    /// The mark cannot be read.
+    #[error("{} is damaged: it should read \"bindery-format {FORMAT_VERSION}\". If the rest of the directory is sound, write that line into it", path.display())]
+    BadMark {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Something else lives there.
+    #[error("{} is not empty and not a bookie's ({found}): name an empty directory or one of this bookie", path.display())]
+    Foreign {
+        /// The directory.
+        path: PathBuf,
+        /// Something found in it.
+        found: String,
+    },
+    /// The cookie cannot be read.
+    #[error("{}: {source}", path.display())]
+    BadCookie {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: bindery_metadata::cookie::CookieError,
+    },
+}
+
+/// All directories of a bookie, locked.
+pub struct DataDirs {
+    disk: Arc<dyn Disk>,
+    journal: PathBuf,
+    ledgers: Vec<PathBuf>,
+    _locks: Vec<Box<dyn DiskLock>>,
+}
+
+impl DataDirs {
+    /// Examines, creates and locks the directories. Blocks.
+    pub fn open(disk: Arc<dyn Disk>, journal: &Path, ledgers: &[PathBuf]) -> Result<DataDirs, DataDirError> {
+        let all: Vec<&Path> = std::iter::once(journal).chain(ledgers.iter().map(PathBuf::as_path)).collect();
+        for (index, dir) in all.iter().enumerate() {
+            if all[..index].contains(dir) {
+                return Err(DataDirError::Twice { path: dir.to_path_buf() });
+            }
+            examine(&*disk, dir)?;
+        }
+        let mut locks = Vec::new();
+        for dir in &all {
+            let current = dir.join(CURRENT_NAME);
+            make_durable_dir(&*disk, &current).map_err(|source| io_error("create", &current, source))?;
+            let lock = dir.join(LOCK_NAME);
+            locks.push(disk.lock(&lock).map_err(|source| match source.kind() {
+                ErrorKind::WouldBlock => DataDirError::InUse { path: dir.to_path_buf() },
+                _ => io_error("lock", &lock, source),
+            })?);
+            // Somebody else may have moved in between the first look and the lock.
+            examine(&*disk, dir)?;
+        }
+        let (journal, ledgers) = (journal.to_path_buf(), ledgers.to_vec());
+        Ok(DataDirs { disk, journal, ledgers, _locks: locks })
+    }
+
+    /// Where the journal files go.
+    pub fn journal_files(&self) -> PathBuf {
+        self.journal.join(CURRENT_NAME)
+    }
+
+    /// Where entry logs and the state tables go.
+    pub fn ledger_files(&self) -> Vec<PathBuf> {
+        self.ledgers.iter().map(|dir| dir.join(CURRENT_NAME)).collect()
+    }
+
+    /// The configured ledger directories.
+    pub fn ledgers(&self) -> &[PathBuf] {
+        &self.ledgers
+    }
+
+    fn all(&self) -> impl Iterator<Item = &PathBuf> {
+        std::iter::once(&self.journal).chain(&self.ledgers)
+    }
+
+    /// The cookie that these directories call for.
+    pub fn expected_cookie(&self, bookie_id: &bindery_types::BookieId, instance_id: Option<&str>) -> Cookie {
+        let text = |path: &PathBuf| path.to_string_lossy().into_owned();
+        let ledgers: Vec<String> = self.ledgers.iter().map(text).collect();
+        Cookie::new(bookie_id, &[text(&self.journal)], &ledgers, None, instance_id)
+    }
+
+    /// What the directories say about themselves, for the start-up checks. Blocks.
+    pub fn directories(&self) -> Result<Vec<Directory>, DataDirError> {
+        self.all().map(|dir| self.directory(dir)).collect()
+    }
+
+    fn directory(&self, dir: &Path) -> Result<Directory, DataDirError> {
+        let current = dir.join(CURRENT_NAME);
+        let path = current.join(COOKIE_NAME);
+        let text = read_small(&*self.disk, &path).map_err(|source| io_error("read", &path, source))?;
+        let cookie = match text {
+            Some(bytes) => {
+                Some(Cookie::parse(&bytes).map_err(|source| DataDirError::BadCookie { path, source })?)
+            }
+            None => None,
+        };
+        let names = self.disk.list(&current).map_err(|source| io_error("list", &current, source))?;
+        let is_empty = names.iter().all(|entry| is_not_data(&entry.name));
+        Ok(Directory { path: dir.to_string_lossy().into_owned(), cookie, is_empty })
+    }
+
+    /// Marks the directories as ours and writes the cookie, in the order given (all when `order` is `None`). Durable
+    /// when it returns. Blocks.
+    pub fn stamp(&self, cookie: &Cookie, order: Option<&[String]>) -> Result<(), DataDirError> {
+        let dirs: Vec<PathBuf> = match order {
+            Some(order) => order.iter().map(PathBuf::from).collect(),
+            None => self.all().cloned().collect(),
+        };
+        for dir in dirs {
+            let current = dir.join(CURRENT_NAME);
+            let files =
+                [(MARK_NAME, format!("bindery-format {FORMAT_VERSION}\n")), (COOKIE_NAME, cookie.to_text())];
+            for (name, text) in files {
+                publish(&*self.disk, &current, name, text.as_bytes(), false)
+                    .map_err(|source| io_error("write", &current.join(name), source))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps the metadata session beside the first ledger directory's cookie.
+    pub fn session_store(&self) -> Arc<dyn SessionStore> {
+        let dir = self.ledgers.first().unwrap_or(&self.journal).join(CURRENT_NAME);
+        Arc::new(SessionFile { disk: self.disk.clone(), dir })
+    }
+
+    /// One directory of each file system that holds ledgers, so that space is counted once.
+    pub fn volumes(&self) -> Vec<PathBuf> {
+        use std::os::unix::fs::MetadataExt;
+        let mut seen = Vec::new();
+        let mut volumes = Vec::new();
+        for dir in &self.ledgers {
+            // Which file system a directory is on is asked once, here; space is asked through the disk.
+            let device = std::fs::metadata(dir).map(|metadata| metadata.dev()).ok();
+            if device.is_none() || !seen.contains(&device) {
+                seen.push(device);
+                volumes.push(dir.clone());
+            }
+        }
+        volumes
+    }
+}
+
+fn io_error(action: &'static str, path: &Path, source: io::Error) -> DataDirError {
+    DataDirError::Io { action, path: path.to_owned(), source }
+}
+
+/// Refuses a directory that is to hold the others (`--data`) but is itself a Java bookie's. Blocks.
+pub fn examine_home(disk: &dyn Disk, home: &Path) -> Result<(), DataDirError> {
+    if list(disk, home)?.is_none() {
+        return Ok(());
+    }
+    let inside = list(disk, &home.join(CURRENT_NAME))?.unwrap_or_default();
+    match inside.iter().find(|entry| is_java(entry)) {
+        Some(found) => {
+            let found = format!("{CURRENT_NAME}/{}", found.name);
+            Err(DataDirError::JavaBookie { path: home.to_owned(), found })
+        }
+        None => Ok(()),
+    }
+}
+
+/// Files in `current` that say nothing about data.
+fn is_not_data(name: &str) -> bool {
+    [MARK_NAME, COOKIE_NAME, SESSION_NAME]
+        .iter()
+        .any(|known| name.strip_suffix(".new").unwrap_or(name) == *known)
+}
+
+/// Refuses what is not ours (invariant 1). A directory that is missing or empty is fine.
+fn examine(disk: &dyn Disk, dir: &Path) -> Result<(), DataDirError> {
+    let Some(names) = list(disk, dir)? else { return Ok(()) };
+    let current = dir.join(CURRENT_NAME);
+    let inside = if names.iter().any(|entry| entry.name == CURRENT_NAME && entry.is_dir) {
+        list(disk, &current)?.unwrap_or_default()
+    } else {
+        Vec::new()
+    };
+    let mark = current.join(MARK_NAME);
+    match read_small(disk, &mark).map_err(|source| io_error("read", &mark, source))? {
+        Some(text) => check_mark(dir, &mark, &text)?,
+        None => {
+            if let Some(found) = inside.iter().find(|entry| is_java(entry)) {
+                let found = format!("{CURRENT_NAME}/{}", found.name);
+                return Err(DataDirError::JavaBookie { path: dir.to_owned(), found });
+            }
+            if let Some(found) = inside.iter().find(|entry| !is_not_data(&entry.name)) {
+                let found = format!("{CURRENT_NAME}/{}", found.name);
+                return Err(DataDirError::Foreign { path: dir.to_owned(), found });
+            }
+        }
+    }
+    let is_known = |entry: &&Entry| ![LOCK_NAME, CURRENT_NAME, "lost+found"].contains(&entry.name.as_str());
+    match names.iter().find(is_known) {
+        Some(found) => Err(DataDirError::Foreign { path: dir.to_owned(), found: found.name.clone() }),
+        None => Ok(()),
+    }
+}
+
+fn list(disk: &dyn Disk, dir: &Path) -> Result<Option<Vec<Entry>>, DataDirError> {
+    match disk.list(dir) {
+        Ok(names) => Ok(Some(names)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) if error.kind() == ErrorKind::NotADirectory => {
+            Err(DataDirError::NotADirectory { path: dir.to_owned() })
+        }
+        Err(source) => Err(io_error("list", dir, source)),
+    }
+}
+
+/// What only a Java bookie puts into `current` (protocol reference, sections 4.8 and 9).
+fn is_java(entry: &Entry) -> bool {
+    let name = entry.name.as_str();
+    let by_name = ["lastMark", "lastId", COOKIE_NAME, "DIRTY", "BOOKIE_STATUS"].contains(&name)
+        || name.ends_with(".txn")
+        || name.ends_with(".log");
+    by_name || (entry.is_dir && ["ledgers", "locations"].contains(&name))
+}
+
+fn check_mark(dir: &Path, mark: &Path, text: &[u8]) -> Result<(), DataDirError> {
+    let version = std::str::from_utf8(text)
+        .ok()
+        .and_then(|text| text.lines().next())
+        .and_then(|line| line.strip_prefix("bindery-format "))
+        .and_then(|number| number.trim().parse::<u32>().ok());
+    match version {
+        Some(FORMAT_VERSION) => Ok(()),
+        Some(found) if found > FORMAT_VERSION => {
+            Err(DataDirError::NewerFormat { path: dir.to_owned(), found })
+        }
+        _ => Err(DataDirError::BadMark { path: mark.to_owned() }),
+    }
+}
+
+/// Makes a directory and syncs every parent that may be new.
+fn make_durable_dir(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
+    if disk.exists(dir)? {
+        return Ok(());
+    }
+    disk.create_dir_all(dir)?;
+    let parents = dir.ancestors().skip(1).filter(|parent| !parent.as_os_str().is_empty());
+    for parent in parents.take(3) {
+        disk.sync_dir(parent)?;
+    }
+    Ok(())
+}
+
+/// A file of a few lines; `None` when it is not there.
+fn read_small(disk: &dyn Disk, path: &Path) -> io::Result<Option<Vec<u8>>> {
+    if !disk.exists(path)? {
+        return Ok(None);
+    }
+    let file = disk.open(path, OpenMode::Read)?;
+    let len = file.len()?;
+    if len > SMALL_FILE_BYTES_MAX {
+        return Err(io::Error::new(
+            ErrorKind::InvalidData,
+            format!("{len} bytes are too many for this file"),
+        ));
+    }
+    let mut bytes = vec![0; len as usize];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(Some(bytes))
+}
+
+/// Replaces a small file: a new one is complete and durable before it takes the name.
+fn publish(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8], is_secret: bool) -> io::Result<()> {
+    let temporary = dir.join(format!("{name}.new"));
+    let file: Arc<dyn DiskFile> = disk.open(&temporary, OpenMode::CreateBuffered)?;
+    if is_secret {
+        // Before the secret is in it. The disk has no notion of rights; a simulated one has no such file.
+        restrict(&temporary)?;
+    }
+    file.set_len(0)?;
+    file.write_all_at(&mut [IoSlice::new(bytes)], 0)?;
+    file.sync()?;
+    disk.rename(&temporary, &dir.join(name))?;
+    disk.sync_dir(dir)
+}
+
+fn restrict(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    match std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+struct SessionFile {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+}
+
+impl SessionStore for SessionFile {
+    fn load(&self) -> io::Result<Option<SessionCredentials>> {
+        let Some(bytes) = read_small(&*self.disk, &self.dir.join(SESSION_NAME))? else { return Ok(None) };
+        Ok(std::str::from_utf8(&bytes).ok().and_then(SessionCredentials::from_text))
+    }
+
+    fn save(&self, credentials: &SessionCredentials) -> io::Result<()> {
+        publish(&*self.disk, &self.dir, SESSION_NAME, credentials.to_text().as_bytes(), true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bindery_io::RealDisk;
+    use bindery_metadata::SessionId;
+    use bindery_types::BookieId;
+    use std::os::unix::fs::PermissionsExt;
+
+    struct Place {
+        dir: tempfile::TempDir,
+        disk: Arc<dyn Disk>,
+    }
+
+    impl Place {
+        fn new() -> Place {
+            Place { dir: tempfile::tempdir().unwrap(), disk: Arc::new(RealDisk::new()) }
+        }
+        fn path(&self, name: &str) -> PathBuf {
+            self.dir.path().join(name)
+        }
+        fn put(&self, name: &str, text: &str) {
+            let path = self.path(name);
+            self.disk.create_dir_all(path.parent().unwrap()).unwrap();
+            let file = self.disk.open(&path, OpenMode::CreateBuffered).unwrap();
+            file.set_len(0).unwrap();
+            file.write_all_at(&mut [IoSlice::new(text.as_bytes())], 0).unwrap();
+        }
+        fn open(&self) -> Result<DataDirs, DataDirError> {
+            DataDirs::open(self.disk.clone(), &self.path("journal"), &[self.path("ledgers")])
+        }
+    }
+
+    #[test]
+    fn stamped_directories_are_recognised_and_locked() {
+        let place = Place::new();
+        let id = BookieId::new("b:1").unwrap();
+        {
+            let dirs = place.open().unwrap();
+            let cookie = dirs.expected_cookie(&id, Some("cluster"));
+            assert!(dirs.directories().unwrap().iter().all(|d| d.is_empty && d.cookie.is_none()));
+            dirs.stamp(&cookie, None).unwrap();
+            let error = place.open().map(|_| ()).unwrap_err();
+            assert!(matches!(error, DataDirError::InUse { .. }), "{error}");
+        }
+        let dirs = place.open().unwrap();
+        let cookie = dirs.expected_cookie(&id, Some("cluster"));
+        for directory in dirs.directories().unwrap() {
+            assert_eq!(directory.cookie.as_ref(), Some(&cookie));
+            assert!(directory.is_empty);
+        }
+    }
+
+    #[test]
+    fn what_is_not_ours_is_refused_and_left_alone() {
+        let cases = [
+            ("ledgers/current/lastMark", "Java bookie"),
+            ("ledgers/current/0.log", "Java bookie"),
+            ("journal/current/17f.txn", "Java bookie"),
+            ("ledgers/current/VERSION", "Java bookie"),
+            ("ledgers/current/locations/CURRENT", "Java bookie"),
+            ("ledgers/photos.tar", "not empty"),
+            ("ledgers/current/thing", "not empty"),
+        ];
+        for (file, says) in cases {
+            let place = Place::new();
+            place.put(file, "x");
+            let error = place.open().map(|_| ()).unwrap_err().to_string();
+            assert!(error.contains(says), "{file}: {error}");
+            let dir = place.path(file.split('/').next().unwrap());
+            assert!(!place.disk.exists(&dir.join(LOCK_NAME)).unwrap(), "{file}: nothing was written");
+        }
+    }
+
+    #[test]
+    fn a_java_bookie_is_recognised_above_the_directories_too() {
+        let place = Place::new();
+        assert!(examine_home(&*place.disk, &place.path("missing")).is_ok());
+        place.put("java/current/lastMark", "x");
+        let error = examine_home(&*place.disk, &place.path("java")).unwrap_err();
+        assert!(matches!(error, DataDirError::JavaBookie { .. }), "{error}");
+    }
+
+    #[test]
+    fn newer_and_damaged_marks_are_refused() {
+        let place = Place::new();
+        place.put("ledgers/current/BINDERY", "bindery-format 2\n");
+        let error = place.open().map(|_| ()).unwrap_err();
+        assert!(matches!(error, DataDirError::NewerFormat { found: 2, .. }), "{error}");
+        place.put("ledgers/current/BINDERY", "hello");
+        assert!(matches!(place.open().map(|_| ()).unwrap_err(), DataDirError::BadMark { .. }));
+    }
+
+    #[test]
+    fn a_file_or_the_same_directory_twice_is_refused() {
+        let place = Place::new();
+        place.put("ledgers", "x");
+        assert!(matches!(place.open().map(|_| ()).unwrap_err(), DataDirError::NotADirectory { .. }));
+        let (disk, one) = (place.disk.clone(), place.path("one"));
+        let error = DataDirs::open(disk, &one, std::slice::from_ref(&one)).map(|_| ()).unwrap_err();
+        assert!(matches!(error, DataDirError::Twice { .. }));
+    }
+
+    #[test]
+    fn the_session_is_kept_where_only_its_owner_reads_it() {
+        let place = Place::new();
+        let dirs = place.open().unwrap();
+        let store = dirs.session_store();
+        assert_eq!(store.load().unwrap(), None);
+        let credentials = SessionCredentials { id: SessionId(77), password: vec![1, 2, 3] };
+        store.save(&credentials).unwrap();
+        store.save(&credentials).unwrap();
+        assert_eq!(store.load().unwrap(), Some(credentials));
+        let mode = std::fs::metadata(place.path("ledgers/current/SESSION")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+}
