@@ -502,7 +502,10 @@ public final class Record {
         }
         frames.sort(Arrays::compareUnsigned);
         ByteArrayOutputStream out = new ByteArrayOutputStream();
-        frames.forEach(out::writeBytes);
+        for (byte[] frame : frames) {
+            new DataOutputStream(out).writeInt(frame.length);
+            out.write(frame);
+        }
         return out.toByteArray();
     }
 
