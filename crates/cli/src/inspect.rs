@@ -133,7 +133,7 @@ fn ledger_in(
     finished(state_of(disk, &dir, ledger, out))?;
     let mut found = 0u64;
     let mut damaged = Vec::new();
-    for file in files.iter().filter(|file| file.name.ends_with(".log")) {
+    for file in files.iter().filter(|file| file.name.ends_with(".elog")) {
         match EntryLog::open_file(disk, &dir.join(&file.name)) {
             Ok((_, extents)) => {
                 for extent in extents.iter().filter(|extent| extent.ledger == ledger) {

@@ -204,7 +204,6 @@ impl Bookie {
             volumes: Volumes::new(components.disk.clone(), dirs.volumes()),
             limits: config.limits.clone(),
         });
-        let replayed = format!("{:?}", machine.replayed);
         shared.engine.set_read_only(config.read_only);
         let engine = machine.start(components.disk.clone(), Arc::new(Completion::new(shared.clone())));
         let _ = state.shared.set(shared.clone());
@@ -251,7 +250,6 @@ impl Bookie {
             admin = bookie.admin_address.map(tracing::field::display),
             read_only = config.read_only,
             journal_sync = config.journal_sync,
-            replayed,
             start_ms = elapsed_ms,
             "serving"
         );
@@ -444,8 +442,17 @@ impl Opening<'_> {
             ..engine_sizes(self.dirs.ledgers().len(), self.plan.write, &self.config.limits)
         };
         let Components { disk, clock, random, .. } = self.components;
-        let (disk, clock, random) = (disk.clone(), clock.clone(), random.clone());
-        let machine = blocking(move || Machine::open(config, disk, clock, random).map_err(Box::new)).await?;
+        let begun_ns = clock.monotonic_ns();
+        let (disk, of_engine, random) = (disk.clone(), clock.clone(), random.clone());
+        let machine =
+            blocking(move || Machine::open(config, disk, of_engine, random).map_err(Box::new)).await?;
+        tracing::info!(
+            open_ms = (clock.monotonic_ns() - begun_ns) / 1_000_000,
+            replayed_records = machine.replayed.records,
+            replayed_bytes = machine.replayed.bytes,
+            torn_tail = machine.replayed.torn_tail.is_some(),
+            "engine open"
+        );
         Ok((identity, layout, machine))
     }
 
