@@ -224,13 +224,18 @@ impl Connection {
 
     /// The answer of a read is queued: lets the next one of its key run, and the sender look for more.
     fn finish_read(&self, request: &ReadRequest) {
-        if !self.closed.is_set() {
-            let mut reads = self.reads.lock();
-            // A close in between has emptied the queue, or will.
-            if reads.len() > 0 {
-                reads.finish(request);
-            }
+        if self.closed.is_set() {
+            return;
         }
-        self.wake_sender.notify_one();
+        let mut reads = self.reads.lock();
+        // A close in between has emptied the queue, or will.
+        if reads.len() > 0 {
+            reads.finish(request);
+        }
+        let has_next = reads.has_next();
+        drop(reads);
+        if has_next {
+            self.wake_sender.notify_one();
+        }
     }
 }

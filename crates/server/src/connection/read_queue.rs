@@ -115,6 +115,11 @@ impl ReadQueue {
         self.plain.pop_front()
     }
 
+    /// True when `next_high` or `next_plain` would give something.
+    pub fn has_next(&self) -> bool {
+        !(self.high.is_empty() && self.plain.is_empty())
+    }
+
     /// Returns a request that was given out and cannot start now, to the front of its lane.
     pub fn put_back(&mut self, request: ReadRequest) {
         if request.is_high { self.high.push_front(request) } else { self.plain.push_front(request) }

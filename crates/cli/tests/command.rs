@@ -1,0 +1,124 @@
+//! The `bindery` command as a shell sees it: what it prints where, and its exit codes. Needs no metadata store.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use bindery_io::{Disk, OpenMode, RealDisk};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// A port nobody listens on answers "refused" at once; the checks below end before the store is asked.
+const METADATA: [&str; 2] = ["--metadata", "zk+hierarchical://127.0.0.1:1/ledgers"];
+
+fn bindery(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_bindery")).args(args).env_remove("RUST_LOG").output().unwrap()
+}
+
+/// Runs a bookie that must not start; gives its exit code and its one error.
+fn refused(args: &[&str]) -> (i32, String) {
+    let output = bindery(&[&["bookie", "--listen", "127.0.0.1:0"], &METADATA[..], args].concat());
+    assert!(output.stdout.is_empty(), "data only on standard output");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    let errors: Vec<&str> = stderr.lines().filter(|line| line.starts_with("bindery: ")).collect();
+    assert_eq!(errors.len(), 1, "one clear error:\n{stderr}");
+    (output.status.code().unwrap(), errors[0].to_owned())
+}
+
+fn touch(path: &Path) {
+    let disk = RealDisk::new();
+    disk.create_dir_all(path.parent().unwrap()).unwrap();
+    disk.open(path, OpenMode::CreateBuffered).unwrap();
+}
+
+#[test]
+fn help_and_version_go_to_standard_output() {
+    let version = bindery(&["--version"]);
+    assert_eq!((version.status.code(), version.stderr.len()), (Some(0), 0));
+    assert!(String::from_utf8(version.stdout).unwrap().starts_with("bindery "));
+    let help = bindery(&["bookie", "--help"]);
+    let text = String::from_utf8(help.stdout).unwrap();
+    for flag in ["--metadata", "--data", "--journal-dir", "--ledger-dir", "--memory-limit", "--journal-sync"]
+    {
+        assert!(text.contains(flag), "{flag}");
+    }
+    assert!(text.contains("Exit codes"));
+}
+
+#[test]
+fn wrong_usage_exits_with_2() {
+    for args in [
+        &["bookie", "--no-such-flag"][..],
+        &["nonsense"],
+        &[],
+        &["bookie"],
+        &["inspect", "ledger", "/x", "--ledger", "-4"],
+    ] {
+        let output = bindery(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{args:?}");
+    }
+    let output = bindery(&["bookie", "--metadata", "etcd://x/ledgers", "--data", "/nowhere"]);
+    assert_eq!(output.status.code(), Some(2));
+    let output = bindery(&["cluster", "cookie", "list", "--metadata", "foo://x"]);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn directories_that_are_not_ours_are_refused_and_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let arg = |name: &str| path(name).to_str().unwrap().to_owned();
+
+    touch(&path("java/current/lastMark"));
+    let (code, error) = refused(&["--data", &arg("java")]);
+    assert!(code == 1 && error.contains("Java bookie"), "{error}");
+    let (code, error) = refused(&["--journal-dir", &arg("j"), "--ledger-dir", &arg("java")]);
+    assert!(code == 1 && error.contains("Java bookie"), "{error}");
+    assert!(!RealDisk::new().exists(&path("java/LOCK")).unwrap());
+
+    touch(&path("file"));
+    let (code, error) = refused(&["--data", &arg("file")]);
+    assert!(code == 1 && error.contains("is not a directory"), "{error}");
+    let (code, error) = refused(&["--data", "/proc/bindery"]);
+    assert!(code == 1 && error.contains("writable"), "{error}");
+
+    let held = RealDisk::new();
+    held.create_dir_all(&path("held/ledgers")).unwrap();
+    let _lock = held.lock(&path("held/ledgers/LOCK")).unwrap();
+    let (code, error) = refused(&["--data", &arg("held")]);
+    assert!(code == 1 && error.contains("in use by another bookie"), "{error}");
+}
+
+#[test]
+fn ports_descriptors_and_memory_are_checked_before_anything_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().to_str().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let (code, error) = refused(&["--data", data, "--admin", &address]);
+    assert!(code == 1 && error.contains(&address) && error.contains("--admin"), "{error}");
+    let (code, error) = refused(&["--data", data, "--memory-limit", "1MiB"]);
+    assert!(code == 1 && error.contains("--memory-limit at least"), "{error}");
+
+    let script = format!(
+        "ulimit -n 100; exec {} bookie {} --data {data}",
+        env!("CARGO_BIN_EXE_bindery"),
+        METADATA.join(" ")
+    );
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr.contains("too few file descriptors") && stderr.contains("ulimit -n"), "{stderr}");
+}
+
+#[test]
+fn files_that_cannot_be_inspected_say_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let empty = dir.path().join("empty.elog");
+    touch(&empty);
+    let output = bindery(&["inspect", "entry-log", empty.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("empty.elog"));
+    let output = bindery(&["inspect", "journal", "/no/such/file"]);
+    assert_eq!(output.status.code(), Some(1));
+}
