@@ -32,7 +32,10 @@ pub fn run(args: BookieArgs) -> Result<(), Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::new(format!("cannot start the runtime: {error}")))?;
-    runtime.block_on(serve(settings))
+    let result = runtime.block_on(serve(settings));
+    // A stop that ran out of time must not wait for the disk after all.
+    runtime.shutdown_background();
+    result
 }
 
 async fn serve(settings: settings::Settings) -> Result<(), Failure> {

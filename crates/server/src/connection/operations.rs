@@ -19,6 +19,9 @@ use std::time::Duration;
 /// Room for a v2 AUTH answer.
 const V2_AUTH_ANSWER_BYTES: usize = 64;
 
+/// Far above ledger, LAC and the longest digest (36 bytes): it is kept in memory for each ledger.
+const EXPLICIT_LAC_BYTES_MAX: usize = 1024;
+
 /// What fencing has to do with a read.
 enum Fencing {
     No,
@@ -26,6 +29,33 @@ enum Fencing {
     With(MasterKey),
     /// Asked for without a usable key: unauthorised.
     WithoutKey,
+}
+
+/// What matters of a v3 add, its body found again in the read buffer.
+struct FoundAdd<'f> {
+    /// Ledger and entry as the message says.
+    ids: (i64, i64),
+    key: Option<MasterKey>,
+    is_recovery: bool,
+    /// As the body says; `None` when it is too short.
+    header: Option<EntryHeader>,
+    body: &'f [u8],
+}
+
+impl<'f> FoundAdd<'f> {
+    /// `add` was decoded from `copy`, whose bytes are those of `payload`, and shares its body with it.
+    fn of(add: &proto::AddRequest, copy: &Bytes, payload: &'f [u8]) -> FoundAdd<'f> {
+        let header = EntryHeader::of(&add.body).ok();
+        // An empty body may live anywhere.
+        let body = if header.is_some() {
+            let begin = add.body.as_ptr() as usize - copy.as_ptr() as usize;
+            &payload[begin..begin + add.body.len()]
+        } else {
+            &[]
+        };
+        let (key, is_recovery) = (add.key(), add.is_recovery_add());
+        FoundAdd { ids: (add.ledger_id, add.entry_id), key, is_recovery, header, body }
+    }
 }
 
 impl<'f> Frames<'_, 'f> {
@@ -99,20 +129,14 @@ impl<'f> Frames<'_, 'f> {
         };
         let reply = Reply::V3 { txn: request.txn_id };
         let is_high = request.priority > 0;
+        if let Operation::Add(add) = &request.operation {
+            let found = FoundAdd::of(add, &copy, payload);
+            // The copy is not in any pool: it must not outlive this step.
+            drop((request, copy));
+            return self.on_v3_add(reply, found, is_high).await;
+        }
         match &request.operation {
-            Operation::Add(add) => {
-                self.promise(reply.add_answer_bytes()).await?;
-                let header = EntryHeader::of(&add.body).ok();
-                // Storage uses the ids inside the body, the answer those of the message: they must agree.
-                let Some(header) =
-                    header.filter(|h| (h.ledger_id, h.entry_id) == (add.ledger_id, add.entry_id))
-                else {
-                    return self.refuse_add(reply, add.ledger_id, add.entry_id, ErrorCode::BadRequest);
-                };
-                let begin = add.body.as_ptr() as usize - copy.as_ptr() as usize;
-                let body = &payload[begin..begin + add.body.len()];
-                self.on_add(reply, header, add.key(), body, add.is_recovery_add(), is_high).await
-            }
+            Operation::Add(_) => unreachable!("handled above"),
             Operation::Read(read) if read.is_long_poll() => self.on_long_poll(request.txn_id, read).await,
             Operation::Read(read) => {
                 let fencing = match (read.is_fencing(), read.key()) {
@@ -141,6 +165,23 @@ impl<'f> Frames<'_, 'f> {
             }
             // TLS is not configured (section 2.5).
             Operation::StartTls => self.answer_v3(&request.failure(ErrorCode::BadRequest)).await,
+        }
+    }
+
+    async fn on_v3_add(
+        &mut self,
+        reply: Reply,
+        found: FoundAdd<'f>,
+        is_high_priority: bool,
+    ) -> Result<(), CloseReason> {
+        self.promise(reply.add_answer_bytes()).await?;
+        let FoundAdd { ids: (ledger, entry), key, is_recovery, header, body } = found;
+        match header {
+            // Storage uses the ids inside the body, the answer those of the message: they must agree.
+            Some(header) if (header.ledger_id, header.entry_id) == (ledger, entry) => {
+                self.on_add(reply, header, key, body, is_recovery, is_high_priority).await
+            }
+            _ => self.refuse_add(reply, ledger, entry, ErrorCode::BadRequest),
         }
     }
 
@@ -326,7 +367,9 @@ impl<'f> Frames<'_, 'f> {
         let fail = |code| response::write_lac(txn, code, raw_ledger);
         let Some(key) = write.key() else { return self.answer_v3(&fail(ErrorCode::Unauthorized)).await };
         // The bookie reads the LAC (last add confirmed) from the body and stores the bytes as they are (section 3.3).
-        let lac = ExplicitLac::of(&write.body).ok().filter(|lac| lac.ledger_id == raw_ledger);
+        let lac = ExplicitLac::of(&write.body)
+            .ok()
+            .filter(|lac| lac.ledger_id == raw_ledger && write.body.len() <= EXPLICIT_LAC_BYTES_MAX);
         let (Some(ledger), Some(lac)) = (LedgerId::new(raw_ledger), lac) else {
             return self.answer_v3(&fail(ErrorCode::BadRequest)).await;
         };

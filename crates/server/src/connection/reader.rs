@@ -306,24 +306,36 @@ impl<'a, 'f> Frames<'a, 'f> {
             return Ok(());
         }
         let metrics = &self.shared.metrics;
-        metrics.adds_in_progress.add(self.batch_entries as i64);
         metrics.write_bytes.add(self.batch_bytes as u64);
         (self.batch_entries, self.batch_bytes) = (0, 0);
         for shard in 0..self.shards.len() {
             let mut adds = std::mem::take(&mut self.shards[shard]);
-            let mut given = 0;
-            let mut deadline = None;
-            while given < adds.len() {
-                given += self.shared.engine.add_batch(shard, &adds[given..]);
-                if given < adds.len() && !self.wait_for_room(shard, &mut deadline).await? {
-                    self.refuse(&adds[given..]);
-                    break;
-                }
-            }
+            // Before they are handed over: the answers may come before the call returns.
+            metrics.adds_in_progress.add(adds.len() as i64);
+            let result = self.hand_over(shard, &adds).await;
             adds.clear();
             self.shards[shard] = adds;
+            result?;
         }
         Ok(())
+    }
+
+    async fn hand_over(&self, shard: usize, adds: &[Add<'f>]) -> Result<(), CloseReason> {
+        let mut given = 0;
+        let mut deadline = None;
+        loop {
+            given += self.shared.engine.add_batch(shard, &adds[given..]);
+            let left = &adds[given..];
+            if left.is_empty() {
+                return Ok(());
+            }
+            let waited = self.wait_for_room(shard, &mut deadline).await;
+            if let Ok(true) = waited {
+                continue;
+            }
+            self.shared.metrics.adds_in_progress.add(-(left.len() as i64));
+            return waited.map(|_| self.refuse(left));
+        }
     }
 
     /// Waits until the shard may have room; false when the admission deadline passed.
@@ -358,7 +370,6 @@ impl<'a, 'f> Frames<'a, 'f> {
     fn refuse(&self, adds: &[Add<'_>]) {
         let metrics = &self.shared.metrics;
         metrics.add_rejected.add(adds.len() as u64);
-        metrics.adds_in_progress.add(-(adds.len() as i64));
         for add in adds {
             let (reply, received_ns) = Reply::of_origin(&add.origin);
             self.connection.outbox.answer(reply.add_answer_bytes(), |out| {
