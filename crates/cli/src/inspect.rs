@@ -15,7 +15,7 @@ pub fn run(command: InspectCommand) -> Result<(), Failure> {
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::new());
     let mut out = io::BufWriter::new(io::stdout().lock());
     let result = match command {
-        InspectCommand::Journal { file } => journal(&*disk, &file, &mut out),
+        InspectCommand::Journal { file } => journal(&disk, &file, &mut out),
         InspectCommand::EntryLog { file } => entry_log(&disk, &file, &mut out),
         InspectCommand::Ledger { dir, ledger } => match LedgerId::new(ledger) {
             Some(ledger) => ledger_in(&disk, &dir, ledger, &mut out),
@@ -33,7 +33,7 @@ fn finished(written: io::Result<()>) -> Result<(), Failure> {
     }
 }
 
-fn journal(disk: &dyn Disk, file: &Path, out: &mut impl Write) -> Result<(), Failure> {
+fn journal(disk: &Arc<dyn Disk>, file: &Path, out: &mut impl Write) -> Result<(), Failure> {
     let mut written = Ok(());
     let walked = bindery_journal::inspect::walk(disk, file, |item| {
         if written.is_ok() {
