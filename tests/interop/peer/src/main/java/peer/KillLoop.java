@@ -258,12 +258,14 @@ public final class KillLoop {
             writers.add(t);
         }
         int done = 0;
+        List<String> slow = new ArrayList<>();
         try (BookKeeper reader = new BookKeeper(conf(true))) {
             while (done < kills) {
                 Thread.sleep((long) (random.nextDouble() * pauseMax * 1000));
                 kill9();
                 done++;
-                if (random.nextInt(10) == 0 && done < kills) {
+                boolean twice = random.nextInt(10) == 0 && done < kills;
+                if (twice) {
                     spawn();
                     Thread.sleep(random.nextInt(150));
                     if (bookie.isAlive()) {
@@ -274,6 +276,11 @@ public final class KillLoop {
                     }
                 }
                 restarts.add(start());
+                double last = restarts.get(restarts.size() - 1);
+                if (last > 1000) {
+                    slow.add(String.format("kill %d%s: %.0f ms until ready, at %s", done, twice ? " (the one before came while it was starting)"
+                            : "", last, java.time.Instant.now()));
+                }
                 for (Written w = ended.poll(); w != null; w = ended.poll()) {
                     verify(reader, w);
                     all.add(w);
@@ -308,6 +315,7 @@ public final class KillLoop {
         if (acked.get() == 0) {
             throw new IllegalStateException("nothing was acknowledged: this run shows nothing");
         }
+        slow.forEach(x -> System.out.println("slow restart, " + x));
         restarts.sort(null);
         System.out.printf("kills=%d ledgers=%d sent=%d acked=%d read_after_restart=%d read_at_end=%d lost=0 restart_ms p50=%.0f p99=%.0f max=%.0f "
                 + "(%d restarts)%n", done + 1, all.size(), sent.get(), acked.get(), first, verified.get(), at(restarts, 0.5),

@@ -451,7 +451,9 @@ public final class Record {
                 write(part, sub.length);
                 part.write(sub);
             }
-            parts.add(new Part(tag, part.toByteArray()));
+            if (depth > 0 || tag != (106 << 3 | 2)) { // ours has the (empty) startTLSResponse in a refusal too, Java's has not
+                parts.add(new Part(tag, part.toByteArray()));
+            }
         }
         parts.sort((x, y) -> Long.compare(x.tag, y.tag));
         ByteArrayOutputStream out = new ByteArrayOutputStream();
