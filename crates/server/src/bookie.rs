@@ -47,6 +47,9 @@ pub const STOP_MAX: Duration = Duration::from_secs(10);
 const UNREGISTER_MAX: Duration = Duration::from_secs(2);
 /// How often the engine is asked whether it failed.
 const HEALTH_INTERVAL: Duration = Duration::from_millis(500);
+/// How often, and at what distance, a taken port is tried again: half a second.
+const BIND_ATTEMPTS: u32 = 25;
+const BIND_PAUSE: Duration = Duration::from_millis(20);
 /// Disk reads queued or running, for each lane.
 const READ_SLOTS: usize = 256;
 
@@ -175,7 +178,7 @@ impl Bookie {
         log_start(&config, &plan);
 
         let dirs = open_dirs(&config, &components.disk).await?;
-        let listener = Listener::bind(config.listen).await.map_err(|source| StartError::Bind {
+        let listener = bind_patiently(config.listen).await.map_err(|source| StartError::Bind {
             address: config.listen,
             option: "--listen",
             source,
@@ -556,6 +559,17 @@ async fn open_dirs(config: &BookieConfig, disk: &Arc<dyn Disk>) -> Result<Arc<Da
         DataDirs::open(disk, &journal, &ledgers)
     });
     Ok(Arc::new(dirs.await?))
+}
+
+/// The locks are ours, so a port still taken may be that of the process before, which is just ending.
+async fn bind_patiently(address: SocketAddr) -> io::Result<Listener> {
+    for _ in 0..BIND_ATTEMPTS {
+        match Listener::bind(address).await {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => tokio::time::sleep(BIND_PAUSE).await,
+            other => return other,
+        }
+    }
+    Listener::bind(address).await
 }
 
 async fn start_admin(

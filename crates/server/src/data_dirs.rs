@@ -19,6 +19,7 @@ use bindery_metadata::{Cookie, Directory, SessionCredentials, SessionStore};
 use std::io::{self, ErrorKind, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 const LOCK_NAME: &str = "LOCK";
 const CURRENT_NAME: &str = "current";
@@ -27,6 +28,9 @@ const COOKIE_NAME: &str = "VERSION";
 const SESSION_NAME: &str = "SESSION";
 /// The layout of directories that this version reads and writes.
 const FORMAT_VERSION: u32 = 1;
+/// How often, and at what distance, a lock is asked for: two seconds.
+const LOCK_ATTEMPTS: u32 = 100;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// Longer small files are not ours.
 const SMALL_FILE_BYTES_MAX: u64 = 64 * 1024;
 
@@ -132,7 +136,7 @@ impl DataDirs {
             let current = dir.join(CURRENT_NAME);
             make_durable_dir(&*disk, &current).map_err(|source| io_error("create", &current, source))?;
             let lock = dir.join(LOCK_NAME);
-            locks.push(disk.lock(&lock).map_err(|source| match source.kind() {
+            locks.push(lock_patiently(&*disk, &lock).map_err(|source| match source.kind() {
                 ErrorKind::WouldBlock => DataDirError::InUse { path: dir.to_path_buf() },
                 _ => io_error("lock", &lock, source),
             })?);
@@ -229,6 +233,22 @@ impl DataDirs {
         }
         volumes
     }
+}
+
+/// A killed bookie keeps its locks until the kernel has taken it apart, and a supervisor starts the next one before.
+fn lock_patiently(disk: &dyn Disk, path: &Path) -> io::Result<Box<dyn DiskLock>> {
+    for attempt in 0..LOCK_ATTEMPTS {
+        match disk.lock(path) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                if attempt == 0 {
+                    tracing::info!(path = %path.display(), "waiting for the lock: a former process may be ending");
+                }
+                std::thread::sleep(LOCK_PAUSE);
+            }
+            other => return other,
+        }
+    }
+    disk.lock(path)
 }
 
 fn io_error(action: &'static str, path: &Path, source: io::Error) -> DataDirError {
