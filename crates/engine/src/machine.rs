@@ -81,6 +81,8 @@ pub struct Journaling {
     pub(crate) clock: Arc<dyn Clock>,
     /// A ticket is out; no other freeze until it is back.
     pub(crate) is_flushing: bool,
+    /// The last group of the journal is an empty one: see [`Journaling::seal`].
+    pub(crate) is_sealed: bool,
 }
 
 impl Journaling {
@@ -141,6 +143,7 @@ impl Journaling {
         }
         let begun = self.clock.monotonic_ns();
         self.journal.write(group)?;
+        self.is_sealed = false;
         let took = self.clock.monotonic_ns().saturating_sub(begun);
         let counters = &self.engine.counters;
         Counters::add(&counters.journal_groups, 1);
@@ -149,6 +152,24 @@ impl Journaling {
         Counters::add(&counters.journal_write_ns, took);
         counters.journal_write_ns_max.fetch_max(took, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Writes an empty group behind the last one, once, when the journal has gone idle: damage to the last group of
+    /// records then has a group behind it and is not taken for a write that never finished. Nobody waits for it.
+    /// Blocks on the disk.
+    pub fn seal(&mut self) {
+        if self.is_sealed || self.journal.last_group() == 0 || self.journal.failure().is_some() {
+            return;
+        }
+        self.is_sealed = true;
+        if let Err(error) = self.journal.write(&Group::default()) {
+            let reason = error.to_string();
+            self.engine.latch(reason.clone());
+            tracing::error!(
+                reason,
+                "the journal failed while idle: this bookie takes no adds any more; reads go on"
+            );
+        }
     }
 
     /// Turns the outcome of `write` into answers.
@@ -216,6 +237,9 @@ impl Journaling {
 pub struct Flushing {
     pub(crate) engine: Arc<Engine>,
     pub(crate) directories: Vec<LedgerDirectory>,
+    /// Of the newest log in any directory. Each flush gets a higher one: two flushes can have the same boundary, when
+    /// the first of them ended before the last record of a replayed group.
+    pub(crate) last_generation: u64,
     pub(crate) clock: Arc<dyn Clock>,
 }
 
@@ -233,6 +257,7 @@ impl Flushing {
     pub fn flush(&mut self, ticket: FreezeTicket) -> Result<Mark, FlushError> {
         let begun = self.clock.monotonic_ns();
         let directory_count = self.directories.len();
+        self.last_generation = ticket.boundary.group.max(self.last_generation + 1);
         for index in 0..directory_count {
             let mine: Vec<&Frozen> = ticket
                 .frozen
@@ -263,13 +288,14 @@ impl Flushing {
     /// One directory: an entry log when there are entries, and always a commit with the mark, so that fences and LACs
     /// that came without entries are not forgotten with the journal (BookKeeper #4843).
     fn flush_directory(&mut self, index: usize, mine: &[&Frozen], boundary: Mark) -> Result<(), String> {
+        let generation = Generation(self.last_generation);
         let directory = &mut self.directories[index];
         let mut ledgers: Vec<_> =
             mine.iter().flat_map(|f| f.records.iter().map(move |(l, r)| (*l, r, *f))).collect();
         ledgers.sort_unstable_by_key(|(ledger, ..)| *ledger);
         let mut sealed = None;
         if !ledgers.is_empty() {
-            let mut log = directory.begin_log(Generation(boundary.group)).map_err(|e| e.to_string())?;
+            let mut log = directory.begin_log(generation).map_err(|e| e.to_string())?;
             for (ledger, records, frozen) in ledgers {
                 for record in records.newest_ascending() {
                     let entry =

@@ -10,6 +10,7 @@ use crate::config::{ConfigFaults, EngineConfig};
 use crate::engine::Engine;
 use crate::machine::{FlushError, Flushing, FreezeTicket, Journaling, mark_of};
 use crate::shard::NoRoom;
+use crate::write_cache::Frozen;
 use bindery_io::{Clock, Disk, Random};
 use bindery_journal::{Journal, JournalConfig, ReplayError, Replayed};
 use bindery_storage::{DirectoryCommit, LedgerDirectory, Mark, Meta};
@@ -135,7 +136,9 @@ impl Machine {
                 expected: newest.group,
             });
         }
-        let views = directories.iter().map(LedgerDirectory::view).collect();
+        let views: Vec<_> = directories.iter().map(LedgerDirectory::view).collect();
+        let generations = views.iter().flat_map(|view| view.logs()).map(|log| log.generation().0);
+        let last_generation = generations.max().unwrap_or(0);
         let engine = Arc::new(Engine::new(config, views));
         for record in &known {
             engine.shards[engine.shard_of(record.ledger)].lock().restore(record);
@@ -146,8 +149,9 @@ impl Machine {
                 journal,
                 clock: clock.clone(),
                 is_flushing: false,
+                is_sealed: true,
             },
-            flushing: Flushing { engine: engine.clone(), directories, clock },
+            flushing: Flushing { engine: engine.clone(), directories, last_generation, clock },
             engine,
             replayed: Replayed::default(),
         };
@@ -175,7 +179,8 @@ impl Machine {
                 let placed = engine.shards[index].lock().replay(record);
                 if placed == Err(NoRoom) {
                     // The group is applied up to here; committing the group before it keeps all of it replayable.
-                    flush_all(engine, flushing, mark_at(group - 1))?;
+                    let boundary = mark_at(group - 1);
+                    flushing.flush(FreezeTicket { boundary, frozen: freeze_all(engine) })?;
                     let again = engine.shards[index].lock().replay(record);
                     assert_eq!(again, Ok(()), "an empty pool holds a record");
                 }
@@ -183,8 +188,12 @@ impl Machine {
             Ok(())
         });
         let replayed = replayed.map_err(Box::new)?;
-        flush_all(engine, flushing, mark_at(mark_of(&journaling.journal).group))?;
-        journaling.journal.release_up_to(replayed.last_group);
+        let boundary = mark_at(mark_of(&journaling.journal).group);
+        // Also without entries (a seal alone, say): files are released up to the mark, so the mark must be there.
+        if replayed.groups > 0 {
+            flushing.flush(FreezeTicket { boundary, frozen: freeze_all(engine) })?;
+        }
+        journaling.journal.release_up_to(boundary.group);
         for shard in &engine.shards {
             shard.lock().end_replay();
         }
@@ -193,14 +202,9 @@ impl Machine {
     }
 }
 
-/// Freezes and flushes everything placed so far.
-fn flush_all(engine: &Engine, flushing: &mut Flushing, boundary: Mark) -> Result<(), FlushError> {
-    let frozen: Vec<_> =
-        engine.shards.iter().enumerate().filter_map(|(i, s)| Some((i, s.lock().freeze()?))).collect();
-    if !frozen.is_empty() {
-        flushing.flush(FreezeTicket { boundary, frozen })?;
-    }
-    Ok(())
+/// Freezes everything placed so far.
+fn freeze_all(engine: &Engine) -> Vec<(usize, Arc<Frozen>)> {
+    engine.shards.iter().enumerate().filter_map(|(i, s)| Some((i, s.lock().freeze()?))).collect()
 }
 
 /// Makes a directory whose name survives a power cut.

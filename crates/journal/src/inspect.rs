@@ -6,6 +6,7 @@ use crate::record::Record;
 use crate::replay::{OpenError, Reader};
 use bindery_io::{BLOCK_SIZE_BYTES, Disk};
 use std::path::Path;
+use std::sync::Arc;
 
 /// What stands at a place of a journal file.
 pub enum Item<'a> {
@@ -25,7 +26,7 @@ pub enum Item<'a> {
 }
 
 /// Shows `visit` the header, then the groups of the file's current use, then why they end.
-pub fn walk(disk: &dyn Disk, path: &Path, mut visit: impl FnMut(Item<'_>)) -> Result<(), OpenError> {
+pub fn walk(disk: &Arc<dyn Disk>, path: &Path, mut visit: impl FnMut(Item<'_>)) -> Result<(), OpenError> {
     let reader = Reader::open(disk, path.to_owned())?;
     let mut block = vec![0; BLOCK_SIZE_BYTES];
     let n = reader.read(0, &mut block)?;
