@@ -784,7 +784,8 @@ impl Sim {
             return;
         }
         let (offset, length) = groups[self.random.below(groups.len() as u64 - 1) as usize];
-        let at = offset + self.random.below(length.min(BLOCK_SIZE_BYTES as u64));
+        // At most 64 bits in a row: they stay inside the group, or the last one might be hit after all.
+        let at = offset + self.random.below(length.min(BLOCK_SIZE_BYTES as u64) - 8);
         if self.disk.flip_bits(&path, at, 1 + self.random.below(64) as u32).is_ok() {
             self.ghost.is_damaged = true;
         }
