@@ -97,7 +97,7 @@ impl Engine {
         if taken < adds.len() {
             Counters::add(&self.counters.no_room, 1);
             // Either the group forming is full, and the next cut makes room; or all chunks are, and a flush does.
-            if self.pool.in_use() + self.config.chunk_reserve() >= self.pool.capacity() {
+            if !self.pool.has_free(bindery_io::chunk::Lane::Normal) {
                 self.is_freeze_wanted.store(true, Ordering::Release);
             }
         }
@@ -108,17 +108,22 @@ impl Engine {
     /// Fires when it is worth to offer adds to the shard again; first come, first served.
     pub fn when_room(&self, shard: usize, waiter: Waiter) {
         self.rooms[shard].lock().push_back(waiter);
-        // Room may have been made between the failed attempt and now: the next cut fires the waiter in any case.
+        // Room may have been made between the failed attempt and now: the next cut looks.
         self.journal_signal.raise();
     }
 
-    /// Takes the waiters of a shard out, to be fired.
+    /// Takes the waiters of a shard out, to be fired, when it has room: woken without, they would only try and fail.
+    /// A flush that frees chunks wakes the journal thread, which asks again.
     pub(crate) fn take_room_waiters(&self, shard: usize, into: &mut Vec<Waiter>) {
-        into.extend(self.rooms[shard].lock().drain(..));
+        if self.shards[shard].lock().has_room() {
+            into.extend(self.rooms[shard].lock().drain(..));
+        }
     }
 
-    pub(crate) fn has_room_waiters(&self) -> bool {
-        self.rooms.iter().any(|room| !room.lock().is_empty())
+    /// True when somebody waits for room that there is.
+    pub(crate) fn has_room_to_offer(&self) -> bool {
+        let mut waited_for = self.rooms.iter().zip(&self.shards).filter(|(room, _)| !room.lock().is_empty());
+        waited_for.any(|(_, shard)| shard.lock().has_room())
     }
 
     /// Fences the ledger, known or not. The waiter fires with `Ok` when the fence is durable; only then may the

@@ -90,7 +90,7 @@ impl Journaling {
     pub fn cut(&mut self) -> Option<InFlight> {
         let engine = &self.engine;
         let is_freeze = self.is_freeze_due();
-        if !is_freeze && !engine.has_room_waiters() && !engine.shards.iter().any(|s| s.lock().has_work()) {
+        if !is_freeze && !engine.has_room_to_offer() && !engine.shards.iter().any(|s| s.lock().has_work()) {
             return None;
         }
         let mut cuts = Vec::with_capacity(engine.shards.len());

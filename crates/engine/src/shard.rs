@@ -414,6 +414,14 @@ impl Shard {
         self.formed_bytes > 0 || !self.adds.is_empty() || !self.forces.is_empty() || !self.apart.is_empty()
     }
 
+    /// True when an entry of any size would find its place after a cut.
+    pub(crate) fn has_room(&self) -> bool {
+        let largest = self.config.entry_bytes_max + HEADER_SIZE_BYTES;
+        self.is_failed || self.refuses_adds || self.pool.has_free(Lane::Normal) || {
+            self.open.as_ref().is_some_and(|open| open.remaining() >= largest)
+        }
+    }
+
     /// Takes everything placed since the last cut (invariant 5).
     pub(crate) fn cut(&mut self) -> ShardCut {
         debug_assert!(self.cut == self.durable || self.is_failed, "one cut in flight");

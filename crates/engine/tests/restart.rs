@@ -131,6 +131,18 @@ fn acknowledged_entries_survive_stops_and_kills_and_flushes() {
     check_all(&bookie, ledgers, entries);
     assert!(bookie.engine.stats().flushes >= 1, "{:?}", bookie.engine.stats());
 
+    // Let what asks for a flush come to rest, then add a round that stays in the journal.
+    let mut flushes = 0;
+    while flushes < bookie.engine.stats().flushes {
+        flushes = bookie.engine.stats().flushes;
+        std::thread::sleep(Duration::from_millis(1200));
+    }
+    for ledger in 0..ledgers {
+        add(&bookie, ledger, entries, &body(ledger, entries));
+    }
+    wait_acks(&bookie, ledgers as usize);
+    let entries = entries + 1;
+
     // A kill: the threads are left running on a copy nobody looks at; a copy of the files is opened instead.
     let copy = tempfile::tempdir().unwrap();
     copy_dir(dir.path(), copy.path());

@@ -107,12 +107,21 @@ impl ChunkPool {
         ChunkPool(Arc::new(PoolShared { chunk_size, capacity, reserve, state }))
     }
 
-    /// A chunk, or `None` when the lane's share is used up.
-    pub fn take(&self, lane: Lane) -> Option<OpenChunk> {
-        let usable = match lane {
+    fn usable(&self, lane: Lane) -> usize {
+        match lane {
             Lane::Normal => self.0.capacity - self.0.reserve,
             Lane::Reserved => self.0.capacity,
-        };
+        }
+    }
+
+    /// True when [`ChunkPool::take`] would give a chunk.
+    pub fn has_free(&self, lane: Lane) -> bool {
+        self.in_use() < self.usable(lane)
+    }
+
+    /// A chunk, or `None` when the lane's share is used up.
+    pub fn take(&self, lane: Lane) -> Option<OpenChunk> {
+        let usable = self.usable(lane);
         let recycled = {
             let mut state = self.0.state.lock();
             if state.in_use >= usable {
