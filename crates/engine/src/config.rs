@@ -82,13 +82,18 @@ impl EngineConfig {
         (self.write_pool_bytes / self.chunk_size() as u64) as usize
     }
 
-    /// Chunks kept for fencing and recovery.
+    /// Chunks kept for recovery adds and, half of them, for fences: for each shard one and one.
     pub(crate) fn chunk_reserve(&self) -> usize {
-        self.shard_count
+        2 * self.shard_count
+    }
+
+    /// Most parts of one shard in a group.
+    pub(crate) fn parts_max(&self) -> usize {
+        bindery_journal::group::PARTS_MAX / self.shard_count.max(1)
     }
 
     /// Smallest write pool for these shards and this largest entry: for each shard a chunk being filled, one frozen,
-    /// one reserved, and one more.
+    /// and two reserved.
     pub fn write_pool_bytes_min(&self) -> u64 {
         (self.chunk_size() * self.shard_count * 4) as u64
     }
@@ -116,17 +121,6 @@ impl EngineConfig {
         }
         if self.chunk_size() < self.entry_bytes_max + HEADER_SIZE_BYTES {
             faults.push(format!("a chunk of {} bytes does not hold the largest entry", self.chunk_size()));
-        }
-        // Each shard adds at most the parts of the chunks it fills in one group, and two partly filled ones.
-        let parts = self.shard_count
-            * (self.group_bytes_max / self.shard_count.max(1) / self.chunk_size().max(1) + 4);
-        if parts > bindery_journal::group::PARTS_MAX {
-            faults.push(format!(
-                "{} shards and groups of {} bytes need {parts} parts in a group, at most {} fit",
-                self.shard_count,
-                self.group_bytes_max,
-                bindery_journal::group::PARTS_MAX
-            ));
         }
         if !self.journal_file_bytes.is_multiple_of(4096) || self.journal_file_bytes < 8192 {
             faults.push("the length of a journal file is not a multiple of 4096, at least 8192".to_owned());

@@ -50,6 +50,7 @@ impl Engine {
                 let shard = ShardConfig {
                     index: u32::try_from(index).expect("shards are few"),
                     formed_bytes_max: config.group_bytes_max / config.shard_count,
+                    parts_max: config.parts_max(),
                     entry_bytes_max: config.entry_bytes_max,
                     canaries: config.canaries,
                 };
@@ -241,9 +242,12 @@ impl Engine {
         }
     }
 
-    /// Keeps the first reason.
-    pub(crate) fn latch(&self, reason: String) {
-        self.failed.lock().get_or_insert(reason);
+    /// Keeps the first reason; true when this is it.
+    pub(crate) fn latch(&self, reason: &str) -> bool {
+        let mut failed = self.failed.lock();
+        let is_first = failed.is_none();
+        failed.get_or_insert_with(|| reason.to_owned());
+        is_first
     }
 
     pub(crate) fn is_failed(&self) -> bool {

@@ -41,6 +41,6 @@ pub use config::{ConfigFaults, EngineConfig};
 pub use engine::{Engine, Status};
 pub use lookup::DiskRead;
 pub use machine::{Completions, FlushError, Flushing, FreezeTicket, InFlight, Journaling};
-pub use open::{Machine, OpenError};
+pub use open::{Machine, OpenError, ReplayFault};
 pub use stats::EngineStats;
 pub use threads::{EngineThreads, StopError};

@@ -163,12 +163,8 @@ impl Journaling {
         }
         self.is_sealed = true;
         if let Err(error) = self.journal.write(&Group::default()) {
-            let reason = error.to_string();
-            self.engine.latch(reason.clone());
-            tracing::error!(
-                reason,
-                "the journal failed while idle: this bookie takes no adds any more; reads go on"
-            );
+            self.engine.latch(&error.to_string());
+            tracing::error!(%error, "the journal failed while idle: this bookie takes no adds any more; reads go on");
         }
     }
 
@@ -206,8 +202,12 @@ impl Journaling {
     }
 
     fn finish_failed(&mut self, cuts: Vec<ShardCut>, reason: &str) -> Completions {
-        self.engine.latch(reason.to_owned());
-        tracing::error!(reason, "the journal failed: this bookie acknowledges nothing any more; reads go on");
+        if self.engine.latch(reason) {
+            tracing::error!(
+                reason,
+                "the journal failed: this bookie acknowledges nothing any more; reads go on"
+            );
+        }
         let mut done = Completions::default();
         for (index, cut) in cuts.into_iter().enumerate() {
             let (mut adds, waiters) = self.engine.shards[index].lock().fail();
@@ -255,6 +255,7 @@ impl Flushing {
     /// Writes the frozen caches into one entry log for each directory, commits, and lets the memory go. Blocks on the
     /// disk. After an error the engine is latched.
     pub fn flush(&mut self, ticket: FreezeTicket) -> Result<Mark, FlushError> {
+        self.assert_next(&ticket);
         let begun = self.clock.monotonic_ns();
         let directory_count = self.directories.len();
         self.last_generation = ticket.boundary.group.max(self.last_generation + 1);
@@ -269,7 +270,7 @@ impl Flushing {
                 let directory = self.engine.config.ledger_dirs[index].display().to_string();
                 let error = FlushError { directory, reason };
                 tracing::error!(%error, "a flush failed: this bookie takes no adds any more; reads go on");
-                self.engine.latch(error.to_string());
+                self.engine.latch(&error.to_string());
                 for shard in &self.engine.shards {
                     shard.lock().refuse_adds();
                 }
@@ -283,6 +284,20 @@ impl Flushing {
         Counters::add(&counters.flushes, 1);
         Counters::add(&counters.flush_ns, self.clock.monotonic_ns().saturating_sub(begun));
         Ok(ticket.boundary)
+    }
+
+    /// A mark covers everything below it: committing it over a cache that was never flushed would lose that cache.
+    fn assert_next(&self, ticket: &FreezeTicket) {
+        for (index, shard) in self.engine.shards.iter().enumerate() {
+            let shard = shard.lock();
+            let mine = ticket.frozen.iter().find(|(s, _)| *s == index).map(|(_, frozen)| frozen);
+            let is_next = match (mine, shard.oldest_frozen()) {
+                (Some(mine), Some(oldest)) => Arc::ptr_eq(mine, oldest),
+                (None, None) => true,
+                (Some(_), None) | (None, Some(_)) => false,
+            };
+            assert!(is_next, "shard {index}: caches are flushed in the order in which they were frozen");
+        }
     }
 
     /// One directory: an entry log when there are entries, and always a commit with the mark, so that fences and LACs
@@ -308,7 +323,10 @@ impl Flushing {
         }
         let states: Vec<LedgerRecord> = mine.iter().flat_map(|f| f.states.iter().cloned()).collect();
         let logs: &[SealedLog] = sealed.as_slice();
-        let marks = [JournalMark { journal: 0, mark: boundary }];
+        // A directory that is ahead keeps its mark: two directories can differ after a crash between their commits.
+        let own = directory.marks().first().map_or(boundary, |m| m.mark);
+        let mark = Mark { file_id: own.file_id.max(boundary.file_id), group: own.group.max(boundary.group) };
+        let marks = [JournalMark { journal: 0, mark }];
         let commit =
             DirectoryCommit { logs_added: logs, ledgers: &states, marks: &marks, ..Default::default() };
         directory.commit(&commit).map_err(|e| e.to_string())?;

@@ -2,8 +2,10 @@
 //!
 //! # Invariants
 //! 1. Replay starts behind the lowest mark of any directory; applying a record that a directory has already is
-//!    harmless, because a later generation holds the same content.
-//! 2. When opening returns, everything the journal held is committed in the directories and its files are free. So a
+//!    harmless, because a later generation holds the same content. A directory that joins has no mark and nothing
+//!    behind it: it gets its first mark when the replay is over. Directories that begin together start with mark 0.
+//! 2. No mark is above what the journal proved to hold: a journal that ends before one has lost acknowledged groups.
+//! 3. When opening returns, everything the journal held is committed in the directories and its files are free. So a
 //!    change of the number of shards or directories needs nothing else.
 
 use crate::config::{ConfigFaults, EngineConfig};
@@ -12,8 +14,9 @@ use crate::machine::{FlushError, Flushing, FreezeTicket, Journaling, mark_of};
 use crate::shard::NoRoom;
 use crate::write_cache::Frozen;
 use bindery_io::{Clock, Disk, Random};
+use bindery_journal::record::HEADER_SIZE_BYTES;
 use bindery_journal::{Journal, JournalConfig, ReplayError, Replayed};
-use bindery_storage::{DirectoryCommit, LedgerDirectory, Mark, Meta};
+use bindery_storage::{DirectoryCommit, JournalMark, LedgerDirectory, Mark, Meta};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -59,7 +62,37 @@ pub enum OpenError {
     },
     /// The journal is unusable, or damaged where acknowledged entries may be.
     #[error(transparent)]
-    Journal(#[from] Box<ReplayError<FlushError>>),
+    Journal(#[from] Box<ReplayError<ReplayFault>>),
+    /// A directory knows of groups behind the last one that the journal holds.
+    #[error(
+        "the journal in {} ends with group {last}, and a ledger directory holds entries up to group {expected}: the \
+         end of the journal is damaged or a file is missing. Nothing was changed. Look at the files with `bindery \
+         inspect journal`; restore them from a copy, or remove this bookie from the cluster and let its ledgers be \
+         re-replicated",
+        path.display()
+    )]
+    JournalEnds {
+        /// The journal directory.
+        path: PathBuf,
+        /// Last group found.
+        last: u64,
+        /// Highest mark of any directory.
+        expected: u64,
+    },
+    /// Fewer ledger directories than the data was laid out with.
+    #[error(
+        "ledger directory {} is one of {found}, and {configured} are configured: name all of them, or entries on the \
+         missing ones would be denied",
+        path.display()
+    )]
+    DirectoriesMissing {
+        /// The directory that says so.
+        path: PathBuf,
+        /// How many there were.
+        found: u32,
+        /// How many are configured.
+        configured: u32,
+    },
     /// The directories cover groups that the journal does not have any more.
     #[error(
         "the journal files in {} are gone: the ledger directories expect them up to group {expected}. If the journal \
@@ -75,6 +108,25 @@ pub enum OpenError {
     /// Replayed entries cannot be written to a ledger directory.
     #[error(transparent)]
     Flush(#[from] FlushError),
+}
+
+/// Why replayed records cannot be taken over.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayFault {
+    /// They cannot be written to a ledger directory.
+    #[error(transparent)]
+    Flush(#[from] FlushError),
+    /// An entry accepted under a higher limit.
+    #[error(
+        "the journal holds an entry of {bytes} bytes, and chunks are {chunk_bytes} bytes now: start once with the frame \
+         limit (nettyMaxFrameSizeBytes) and memory limit it was accepted with"
+    )]
+    TooLarge {
+        /// Size of the record.
+        bytes: usize,
+        /// Size of a chunk.
+        chunk_bytes: usize,
+    },
 }
 
 /// An engine that is ready to be driven, by threads or by the simulator.
@@ -103,21 +155,27 @@ impl Machine {
         }
         let mut directories = Vec::new();
         let mut known = Vec::new();
-        let mut marks: Vec<Mark> = Vec::new();
+        // `None`: the directory is new.
+        let mut marks: Vec<Option<Mark>> = Vec::new();
+        let mut is_settled = true;
         for (index, path) in config.ledger_dirs.iter().enumerate() {
             let failed = |source| OpenError::Directory { path: path.clone(), source };
             let mut opened = LedgerDirectory::open(&disk, path).map_err(failed)?;
-            let meta = meta_of(&config, index);
             if let Some(found) = &opened.recovered.meta {
-                check_owner(path, found, &meta)?;
+                check_owner(path, found, &meta_of(&config, index))?;
             }
-            if opened.recovered.meta.as_ref() != Some(&meta) {
-                let commit = DirectoryCommit { meta: Some(&meta), ..Default::default() };
-                opened.directory.commit(&commit).map_err(failed)?;
-            }
-            marks.push(opened.recovered.marks.first().map_or(Mark { file_id: 0, group: 0 }, |m| m.mark));
+            is_settled &= opened.recovered.meta == Some(meta_of(&config, index));
+            marks.push(opened.recovered.marks.first().map(|m| m.mark));
             known.append(&mut opened.recovered.ledgers);
             directories.push(opened.directory);
+        }
+        let newest = marks.iter().flatten().max().copied().unwrap_or(NO_MARK);
+        let lowest = marks.iter().flatten().min().copied().unwrap_or(NO_MARK);
+        let is_first_start = marks.iter().all(Option::is_none);
+        if is_first_start {
+            for index in 0..directories.len() {
+                join(&config, &mut directories, index, NO_MARK)?;
+            }
         }
         let journal_config = JournalConfig {
             dir: config.journal_dir.clone(),
@@ -128,7 +186,6 @@ impl Machine {
         };
         let mut journal =
             Journal::open(disk.clone(), journal_config, random).map_err(|e| Box::new(e.into()))?;
-        let newest = marks.iter().max().copied().expect("there is a ledger directory");
         journal.raise_file_id(newest.file_id);
         if newest.group > 0 && journal.file_count() == 0 {
             return Err(OpenError::JournalMissing {
@@ -155,8 +212,15 @@ impl Machine {
             engine,
             replayed: Replayed::default(),
         };
-        let lowest = marks.iter().min().copied().expect("there is a ledger directory");
         machine.replay(lowest, newest)?;
+        // Also after a change of their number, which only now needs nothing of the journal any more.
+        let config = &machine.engine.config;
+        let boundary = mark_of(&machine.journaling.journal);
+        if !is_settled || marks.contains(&None) {
+            for index in 0..config.ledger_dirs.len() {
+                join(config, &mut machine.flushing.directories, index, boundary)?;
+            }
+        }
         Ok(machine)
     }
 
@@ -171,15 +235,18 @@ impl Machine {
             shard.lock().begin_replay();
         }
         let file_id = journaling.journal.last_file_id();
-        // A mark never goes back: a directory that is ahead of the lowest mark keeps its own until replay passes it.
-        let mark_at = |group: u64| Mark { file_id, group }.max(newest);
+        let chunk_bytes = engine.pool.chunk_size();
         let replayed = journaling.journal.replay(lowest.group, |group, records| {
             for record in records {
+                let bytes = record.body.len() + HEADER_SIZE_BYTES;
+                if bytes > chunk_bytes {
+                    return Err(ReplayFault::TooLarge { bytes, chunk_bytes });
+                }
                 let index = engine.shard_of(record.ledger);
                 let placed = engine.shards[index].lock().replay(record);
                 if placed == Err(NoRoom) {
                     // The group is applied up to here; committing the group before it keeps all of it replayable.
-                    let boundary = mark_at(group - 1);
+                    let boundary = Mark { file_id, group: group - 1 };
                     flushing.flush(FreezeTicket { boundary, frozen: freeze_all(engine) })?;
                     let again = engine.shards[index].lock().replay(record);
                     assert_eq!(again, Ok(()), "an empty pool holds a record");
@@ -188,7 +255,19 @@ impl Machine {
             Ok(())
         });
         let replayed = replayed.map_err(Box::new)?;
-        let boundary = mark_at(mark_of(&journaling.journal).group);
+        if replayed.last_group < newest.group {
+            if engine.config.journal_sync && replayed.unsynced_holes == 0 {
+                let path = engine.config.journal_dir.clone();
+                return Err(OpenError::JournalEnds {
+                    path,
+                    last: replayed.last_group,
+                    expected: newest.group,
+                });
+            }
+            // Without sync a power cut may take the end of the journal; numbers go on behind what is flushed.
+            journaling.journal.raise_group(newest.group);
+        }
+        let boundary = mark_of(&journaling.journal);
         // Also without entries (a seal alone, say): files are released up to the mark, so the mark must be there.
         if replayed.groups > 0 {
             flushing.flush(FreezeTicket { boundary, frozen: freeze_all(engine) })?;
@@ -200,6 +279,23 @@ impl Machine {
         self.replayed = replayed;
         Ok(())
     }
+}
+
+const NO_MARK: Mark = Mark { file_id: 0, group: 0 };
+
+/// Writes identity and layout into a directory that lacks them or knows others, and its first mark if it has none.
+fn join(
+    config: &EngineConfig,
+    directories: &mut [LedgerDirectory],
+    index: usize,
+    mark: Mark,
+) -> Result<(), OpenError> {
+    let (directory, meta) = (&mut directories[index], meta_of(config, index));
+    let first = [JournalMark { journal: 0, mark }];
+    let marks: &[JournalMark] = if directory.marks().is_empty() { &first } else { &[] };
+    let commit = DirectoryCommit { meta: Some(&meta), marks, ..Default::default() };
+    let failed = |source| OpenError::Directory { path: config.ledger_dirs[index].clone(), source };
+    directory.commit(&commit).map_err(failed)
 }
 
 /// Freezes everything placed so far.
@@ -232,6 +328,10 @@ fn meta_of(config: &EngineConfig, index: usize) -> Meta {
 }
 
 fn check_owner(path: &std::path::Path, found: &Meta, ours: &Meta) -> Result<(), OpenError> {
+    if found.directories > ours.directories {
+        let (found, configured) = (found.directories, ours.directories);
+        return Err(OpenError::DirectoriesMissing { path: path.to_owned(), found, configured });
+    }
     if found.bookie_id == ours.bookie_id && found.instance_id == ours.instance_id {
         return Ok(());
     }

@@ -21,7 +21,8 @@
 //! 6. What is not durable is not shown.
 //!
 //! # Limits
-//! Bytes placed and not cut: `formed_bytes_max` (one larger record may stand alone). Chunks: the pool.
+//! Bytes placed and not cut: `formed_bytes_max`, and one record more (a large one must not starve behind small ones);
+//! fences and explicit LACs are not held back by it. Parts of a cut: `parts_max`. Chunks: the pool.
 
 use crate::api::{Add, AddDone, EntryRef, Poll, PollId, Refusal, Waiter};
 use crate::ledger::{LedgerState, ParkedPoll};
@@ -40,6 +41,8 @@ use std::sync::Arc;
 pub(crate) struct ShardConfig {
     pub(crate) index: u32,
     pub(crate) formed_bytes_max: usize,
+    /// Most parts in one cut, and one more that is still open.
+    pub(crate) parts_max: usize,
     pub(crate) entry_bytes_max: usize,
     pub(crate) canaries: Canaries,
 }
@@ -106,8 +109,9 @@ pub(crate) struct Shard {
     adds: Vec<AddDone>,
     waiters: Vec<(u64, Waiter)>,
     forces: Vec<Waiter>,
-    /// Ledgers with parked polls.
-    polled: BTreeSet<LedgerId>,
+    /// Ledgers with parked polls whose LAC rose, or may become visible, since polls were last looked at: a finished
+    /// group visits only these.
+    raised: BTreeSet<LedgerId>,
     next_poll: u64,
     /// Full chunks of the active write cache.
     chunks: Vec<ChunkSlice>,
@@ -142,7 +146,7 @@ impl Shard {
             adds: Vec::new(),
             waiters: Vec::new(),
             forces: Vec::new(),
-            polled: BTreeSet::new(),
+            raised: BTreeSet::new(),
             next_poll: 0,
             chunks: Vec::new(),
             cached_records: 0,
@@ -168,7 +172,7 @@ impl Shard {
             self.apart.push((done, add.last_add_confirmed, add.key, add.body.to_vec()));
             return Ok(());
         }
-        let lane = if add.is_recovery { Lane::Reserved } else { Lane::Normal };
+        let lane = if add.is_recovery { Lane::Recovery } else { Lane::Normal };
         self.insert(&done, add.last_add_confirmed, add.key, add.body, lane)
     }
 
@@ -321,7 +325,9 @@ impl Shard {
         self.next_poll += 1;
         let id = PollId(self.next_poll);
         state.polls.push(ParkedPoll { id, previous, waiter });
-        self.polled.insert(ledger);
+        if state.last_add_confirmed.placed() > previous {
+            self.raised.insert(ledger);
+        }
         Ok(Poll::Parked(id))
     }
 
@@ -330,11 +336,7 @@ impl Shard {
         let Some(state) = self.ledgers.get_mut(&ledger) else { return false };
         let before = state.polls.len();
         state.polls.retain(|p| p.id != id);
-        let is_removed = state.polls.len() < before;
-        if state.polls.is_empty() {
-            self.polled.remove(&ledger);
-        }
-        is_removed
+        state.polls.len() < before
     }
 
     // ---- look-ups ----------------------------------------------------------------------------------------------
@@ -450,24 +452,24 @@ impl Shard {
         self.waiters = parked;
         let mut fired: Vec<Waiter> = ready.into_iter().map(|(_, waiter)| waiter).collect();
         let ledgers = &mut self.ledgers;
-        self.polled.retain(|ledger| {
+        self.raised.retain(|ledger| {
             let state = ledgers.get_mut(ledger).expect("a polled ledger is known");
             let shown = state.last_add_confirmed.shown(upto);
             let (ready, parked): (Vec<_>, Vec<_>) =
                 std::mem::take(&mut state.polls).into_iter().partition(|p| p.previous < shown);
             state.polls = parked;
             fired.extend(ready.into_iter().map(|p| p.waiter));
-            !state.polls.is_empty()
+            !state.polls.is_empty() && state.last_add_confirmed.placed() > shown
         });
         fired
     }
 
     /// The journal failed: nothing that is not durable will ever be. Returns what waits, to be refused.
     pub(crate) fn fail(&mut self) -> (Vec<AddDone>, Vec<Waiter>) {
-        self.is_failed = true;
-        let durable = self.durable;
-        for state in self.ledgers.values_mut() {
-            state.forget_above(durable);
+        // Once: nothing is placed after it, so later refusals find nothing to forget.
+        if !std::mem::replace(&mut self.is_failed, true) {
+            let durable = self.durable;
+            self.ledgers.values_mut().for_each(|state| state.forget_above(durable));
         }
         self.parts.clear();
         self.formed_bytes = 0;
@@ -511,6 +513,11 @@ impl Shard {
         Some(frozen)
     }
 
+    /// The cache that must be flushed next.
+    pub(crate) fn oldest_frozen(&self) -> Option<&Arc<Frozen>> {
+        self.frozen.first()
+    }
+
     /// The flush of the oldest frozen cache is committed and its entries can be found on disk.
     pub(crate) fn drop_frozen(&mut self, frozen: &Arc<Frozen>) {
         let oldest = self.frozen.first().expect("a flushed cache was frozen");
@@ -548,7 +555,7 @@ impl Shard {
                 known.is_limbo |= restored.is_limbo;
                 let last = other.last_entry.max(record.last_entry);
                 known.last_entry = crate::lagging::Lagging::durable(EntryId::to_wire(last));
-                if record.last_add_confirmed > other.last_add_confirmed {
+                if record.last_add_confirmed >= other.last_add_confirmed {
                     let lac = EntryId::to_wire(record.last_add_confirmed);
                     known.last_add_confirmed = crate::lagging::Lagging::durable(lac);
                     if let Some(body) = &record.explicit_lac {
@@ -614,11 +621,13 @@ impl Shard {
     fn place(&mut self, kind: Kind, pieces: &[&[u8]], lane: Lane) -> Result<Placed, NoRoom> {
         let length: usize = pieces.iter().map(|p| p.len()).sum();
         let size = HEADER_SIZE_BYTES + length;
-        let is_forming = self.formed_bytes > 0 && lane == Lane::Normal;
-        if is_forming && self.formed_bytes + size > self.config.formed_bytes_max {
+        if self.formed_bytes >= self.config.formed_bytes_max && lane != Lane::Reserved {
             return Err(NoRoom);
         }
         if self.open.as_ref().is_none_or(|open| open.remaining() < size) {
+            if self.parts.len() + 1 >= self.config.parts_max {
+                return Err(NoRoom);
+            }
             let next = self.pool.take(lane).ok_or(NoRoom)?;
             assert!(size <= next.remaining(), "a chunk holds the largest record");
             self.seal_open_chunk();
@@ -674,6 +683,9 @@ impl Shard {
         state.records.insert(CacheRecord { entry: entry.get(), sequence, chunk, offset, length, crc32c });
         state.last_entry.raise(entry.get(), sequence, cut, durable);
         state.last_add_confirmed.raise(EntryId::to_wire(lac), sequence, cut, durable);
+        if !state.polls.is_empty() {
+            self.raised.insert(ledger);
+        }
         self.cached_records += 1;
         self.mark_dirty(ledger);
     }
@@ -698,6 +710,9 @@ impl Shard {
             state.push_explicit_lac(sequence, durable, body);
         }
         state.last_add_confirmed.raise(lac, sequence, cut, durable);
+        if !state.polls.is_empty() {
+            self.raised.insert(ledger);
+        }
         self.mark_dirty(ledger);
     }
 

@@ -30,6 +30,7 @@ const PREPARE_PAUSE: Duration = Duration::from_millis(5);
 pub struct EngineThreads {
     engine: Arc<Engine>,
     is_stopping: Arc<AtomicBool>,
+    desk: Arc<FlushDesk>,
     flush_signal: Arc<Signal>,
     threads: Vec<JoinHandle<()>>,
     journal: JoinHandle<Journaling>,
@@ -52,6 +53,8 @@ pub enum StopError {
 struct FlushDesk {
     ticket: Mutex<Option<FreezeTicket>>,
     flushed: Mutex<Option<Mark>>,
+    /// Set when the journal thread has ended, so that no ticket follows.
+    is_last: AtomicBool,
 }
 
 impl Machine {
@@ -77,16 +80,15 @@ impl Machine {
             }),
         ];
         let flush = spawn("bindery-flush", {
-            let (desk, signal, stop, engine) =
-                (desk.clone(), flush_signal.clone(), is_stopping.clone(), engine.clone());
-            move || flush_loop(flushing, &desk, &signal, &stop, &engine)
+            let (desk, signal, engine) = (desk.clone(), flush_signal.clone(), engine.clone());
+            move || flush_loop(flushing, &desk, &signal, &engine)
         });
         let journal = spawn("bindery-journal", {
-            let (stop, signal) = (is_stopping.clone(), flush_signal.clone());
+            let (stop, signal, desk) = (is_stopping.clone(), flush_signal.clone(), desk.clone());
             move || journal_loop(journaling, &completions, &from_preparation, &desk, &signal, &stop)
         });
         threads.shrink_to_fit();
-        EngineThreads { engine, is_stopping, flush_signal, threads, journal, flush }
+        EngineThreads { engine, is_stopping, desk, flush_signal, threads, journal, flush }
     }
 }
 
@@ -97,6 +99,7 @@ impl EngineThreads {
         self.is_stopping.store(true, Ordering::Release);
         self.engine.journal_signal.raise();
         let mut journaling = self.journal.join().map_err(|_| StopError::Panicked("journal"))?;
+        self.desk.is_last.store(true, Ordering::Release);
         self.flush_signal.raise();
         let mut flushing = self.flush.join().map_err(|_| StopError::Panicked("flush"))?;
         for thread in self.threads {
@@ -170,15 +173,10 @@ fn complete(completions: &Receiver<Completions>, sink: &dyn AddSink) {
     }
 }
 
-fn flush_loop(
-    mut flushing: Flushing,
-    desk: &FlushDesk,
-    signal: &Signal,
-    stop: &AtomicBool,
-    engine: &Engine,
-) -> Flushing {
+fn flush_loop(mut flushing: Flushing, desk: &FlushDesk, signal: &Signal, engine: &Engine) -> Flushing {
     loop {
-        let woken = signal.wait(engine.config.flush_interval);
+        // In this order: a ticket is on the desk before the flag says that it was the last one.
+        let is_last = desk.is_last.load(Ordering::Acquire);
         let ticket = desk.ticket.lock().take();
         match ticket {
             Some(ticket) => {
@@ -188,12 +186,13 @@ fn flush_loop(
                 }
                 engine.journal_signal.raise();
             }
-            None if stop.load(Ordering::Acquire) => return flushing,
-            None if !woken => {
-                engine.is_freeze_wanted.store(true, Ordering::Release);
-                engine.journal_signal.raise();
+            None if is_last => return flushing,
+            None => {
+                if !signal.wait(engine.config.flush_interval) {
+                    engine.is_freeze_wanted.store(true, Ordering::Release);
+                    engine.journal_signal.raise();
+                }
             }
-            None => {}
         }
     }
 }

@@ -74,7 +74,9 @@ impl std::ops::DerefMut for AlignedBuf {
 pub enum Lane {
     /// Ordinary adds.
     Normal,
-    /// Fencing, recovery adds and explicit LAC (last add confirmed).
+    /// Recovery adds: may use half of the reserve, so that many of them leave room for a fence.
+    Recovery,
+    /// Fencing and explicit LAC (last add confirmed).
     Reserved,
 }
 
@@ -96,7 +98,7 @@ pub struct ChunkPool(Arc<PoolShared>);
 
 impl ChunkPool {
     /// A pool of `capacity` chunks of `chunk_size` bytes (rounded up to whole blocks), of which the last `reserve`
-    /// are given to [`Lane::Reserved`] only.
+    /// are not for [`Lane::Normal`], and half of these are for [`Lane::Reserved`] only.
     ///
     /// # Panics
     /// When `reserve >= capacity`: ordinary adds would never get a chunk.
@@ -110,6 +112,7 @@ impl ChunkPool {
     fn usable(&self, lane: Lane) -> usize {
         match lane {
             Lane::Normal => self.0.capacity - self.0.reserve,
+            Lane::Recovery => self.0.capacity - self.0.reserve / 2,
             Lane::Reserved => self.0.capacity,
         }
     }

@@ -134,8 +134,17 @@ impl Journal {
         let mut slots = self.find_slots()?;
         slots.sort_by_key(|s| s.header.as_ref().map(|h| h.identity.file_id));
         let mut seen = Replayed { last_group: covered, ..Replayed::default() };
+        let first_groups: Vec<_> =
+            slots.iter().filter_map(|s| s.header.as_ref()).map(|h| h.first_group).collect();
+        let mut position = 0;
         for slot in &slots {
             let Some(header) = &slot.header else { continue };
+            position += 1;
+            if let Some(next) = first_groups.get(position).filter(|first| **first <= covered + 1) {
+                // All of it is covered: no need to read it, and damage in it harms nobody.
+                self.used.push(Used { slot: slot.slot, last_group: next - 1 });
+                continue;
+            }
             if header.first_group > seen.last_group + 1 {
                 let what = format!(
                     "it starts with group {}, and group {} was not found in any file",
@@ -223,11 +232,7 @@ impl Journal {
     fn check_headless(&self, slot: &Slot, seen: &Replayed) -> Result<(), OpenOrDamage> {
         let reader = self.reader(slot)?;
         let mut offset = BLOCK;
-        // Zeros where header and first group would be: prepared, never used. Most files without a header are these,
-        // and reading 256 MiB of zeros at each start would cost more than the rest of it.
-        let mut start = vec![0; 2 * BLOCK_SIZE_BYTES];
-        reader.read(0, &mut start)?;
-        if start.iter().all(|byte| *byte == 0) {
+        if reader.seems_unused()? {
             return Ok(());
         }
         while let Some((at, header)) = reader.scan(offset, |h| h.sequence > seen.last_group)? {
@@ -346,6 +351,22 @@ impl Reader {
             }
         }
         Ok(done)
+    }
+
+    /// True when every block looked at is zero: a prepared file, never used. Most files without a header are these,
+    /// and reading 256 MiB of zeros at each start would cost more than the rest of it. Looked at are the places of
+    /// the header and the first groups, and one block in each MiB behind them.
+    fn seems_unused(&self) -> Result<bool, OpenError> {
+        const DENSE: u64 = 16 * BLOCK;
+        let sparse = (DENSE..self.length).step_by(1 << 20);
+        let mut block = vec![0; BLOCK_SIZE_BYTES];
+        for offset in (0..DENSE.min(self.length)).step_by(BLOCK_SIZE_BYTES).chain(sparse) {
+            let n = self.read(offset, &mut block)?;
+            if block[..n].iter().any(|byte| *byte != 0) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The group at `offset`, with `buffer` holding its bytes, every one of them checked.

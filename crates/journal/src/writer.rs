@@ -214,6 +214,11 @@ impl Journal {
         Ok(self.next_group - 1)
     }
 
+    /// The next group gets a higher number than `group`.
+    pub fn raise_group(&mut self, group: u64) {
+        self.next_group = self.next_group.max(group + 1);
+    }
+
     /// The first failure, if there was one.
     pub fn failure(&self) -> Option<&JournalError> {
         self.failed.as_ref()
