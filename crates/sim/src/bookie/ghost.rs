@@ -16,6 +16,8 @@ pub type Check = Result<(), Violation>;
 enum Fate {
     /// Not answered, or answered with an error that leaves it open whether it was stored.
     Open,
+    /// Not acknowledged, but a read gave it: what was seen once stays.
+    Shown,
     Acked,
     /// Refused before it was stored (fenced, wrong key): must never be seen.
     Refused,
@@ -26,7 +28,17 @@ struct Sent {
     body: Vec<u8>,
     /// Order of submission over all ledgers.
     submission: u64,
+    lac: i64,
     fate: Fate,
+    /// Acknowledged before a FORCE that was answered OK: durable also when the journal runs without sync (IB24).
+    is_forced: bool,
+}
+
+impl Sent {
+    /// Acknowledged or seen: may not be lost any more.
+    fn must_stay(&self) -> bool {
+        matches!(self.fate, Fate::Acked | Fate::Shown)
+    }
 }
 
 /// One ledger, as its clients know it.
@@ -39,6 +51,11 @@ struct LedgerGhost {
     sent_lac: i64,
     shown_lac: i64,
     shown_last: i64,
+    /// Bodies of explicit LACs that were sent and not refused, with their LAC; the largest LAC among those
+    /// acknowledged and those shown.
+    explicit_sent: Vec<(i64, Vec<u8>)>,
+    explicit_acked: Option<i64>,
+    explicit_shown: Option<i64>,
     /// Some request with the right key was answered OK: the key is durable.
     is_key_durable: bool,
     is_fence_answered: bool,
@@ -117,7 +134,13 @@ impl Ghost {
     ) {
         let state = self.ledger(ledger);
         state.sent_lac = state.sent_lac.max(lac);
-        state.sent.entry(entry).or_default().push(Sent { body: body.to_vec(), submission, fate: Fate::Open });
+        state.sent.entry(entry).or_default().push(Sent {
+            body: body.to_vec(),
+            submission,
+            lac,
+            fate: Fate::Open,
+            is_forced: false,
+        });
         if let Some(shard) = shard {
             self.order.entry(shard).or_default().push((ledger, entry, submission));
         }
@@ -158,6 +181,9 @@ impl Ghost {
                 state.acked_last = state.acked_last.max(Some(entry));
                 state.acked_lac = state.acked_lac.max(lac);
             }
+            Err(Refusal::Fenced | Refusal::WrongKey | Refusal::BadRequest) if sent.fate == Fate::Shown => {
+                return Err(format!("IB8: add {ledger}:{entry} was shown, then refused with {result:?}"));
+            }
             Err(Refusal::Fenced | Refusal::WrongKey | Refusal::BadRequest) => sent.fate = Fate::Refused,
             Err(Refusal::NoLedger | Refusal::NoEntry) => {
                 return Err(format!("an add of {ledger}:{entry} was answered with {result:?}"));
@@ -167,7 +193,7 @@ impl Ghost {
         Ok(())
     }
 
-    /// An add that was refused for its wrong key: it changes nothing (IB6).
+    /// A request with a wrong key, once the right one is durable: it is refused and changes nothing (IB6).
     pub fn on_wrong_key_answered(&self, ledger: LedgerId, result: Result<(), Refusal>) -> Check {
         match result {
             Err(Refusal::WrongKey | Refusal::ReadOnly | Refusal::Io | Refusal::TooManyRequests) => Ok(()),
@@ -175,15 +201,15 @@ impl Ghost {
         }
     }
 
-    /// What a read of a numbered entry gave: IB2, IB7, IB8.
+    /// What a read of a numbered entry gave: IB2, IB7, IB8. What it showed must stay, acknowledged or not.
     pub fn check_read(&mut self, ledger: LedgerId, entry: i64, result: &Result<Vec<u8>, Refusal>) -> Check {
         self.compared += 1;
-        let none = Vec::new();
-        let sent = self.ledgers.get(&ledger).and_then(|l| l.sent.get(&entry)).unwrap_or(&none);
-        let last_acked = sent.iter().filter(|s| s.fate == Fate::Acked).map(|s| s.submission).max();
+        let mut none = Vec::new();
+        let sent = self.ledgers.get_mut(&ledger).and_then(|l| l.sent.get_mut(&entry)).unwrap_or(&mut none);
+        let last_acked = sent.iter().filter(|s| s.must_stay()).map(|s| s.submission).max();
         match result {
             Ok(body) => {
-                let Some(found) = sent.iter().find(|s| s.body == *body) else {
+                let Some(found) = sent.iter_mut().find(|s| s.body == *body) else {
                     return Err(format!(
                         "IB8: {ledger}:{entry} reads as {} bytes nobody sent for it",
                         body.len()
@@ -194,14 +220,17 @@ impl Ghost {
                 }
                 if last_acked.is_some_and(|acked| found.submission < acked) {
                     return Err(format!(
-                        "IB8: {ledger}:{entry} reads as an older content than the acknowledged one"
+                        "IB8: {ledger}:{entry} reads as an older content than one acknowledged or shown"
                     ));
+                }
+                if found.fate == Fate::Open {
+                    found.fate = Fate::Shown;
                 }
                 Ok(())
             }
-            Err(Refusal::NoEntry | Refusal::NoLedger) if last_acked.is_some() => {
-                Err(format!("IB2 IB7: acknowledged entry {ledger}:{entry} reads as {result:?}"))
-            }
+            Err(Refusal::NoEntry | Refusal::NoLedger) if last_acked.is_some() => Err(format!(
+                "IB2 IB7: entry {ledger}:{entry}, acknowledged or shown before, reads as {result:?}"
+            )),
             Err(Refusal::Io | Refusal::Unknown) if self.is_damaged => Ok(()),
             Err(Refusal::NoEntry | Refusal::NoLedger) => Ok(()),
             Err(other) => Err(format!("read of {ledger}:{entry} failed with {other:?} on a sound disk")),
@@ -256,17 +285,103 @@ impl Ghost {
         Ok(())
     }
 
-    /// An explicit LAC was submitted.
-    pub fn on_lac_submitted(&mut self, ledger: LedgerId, lac: i64) {
-        let state = self.ledger(ledger);
-        state.sent_lac = state.sent_lac.max(lac);
+    /// Entries of a ledger that are acknowledged now, with their order of submission.
+    pub fn acked(&self, ledger: LedgerId) -> Vec<(i64, u64)> {
+        let sent = self.ledgers.get(&ledger).into_iter().flat_map(|l| &l.sent);
+        let all = sent.flat_map(|(entry, all)| all.iter().map(|s| (*entry, s)));
+        all.filter(|(_, s)| s.fate == Fate::Acked).map(|(entry, s)| (entry, s.submission)).collect()
     }
 
-    /// An explicit LAC was acknowledged.
-    pub fn on_lac_acked(&mut self, ledger: LedgerId, lac: i64) {
+    /// A FORCE was answered OK: `covered` was acknowledged before it was sent (IB24).
+    pub fn on_forced(&mut self, ledger: LedgerId, covered: &[(i64, u64)]) {
         let state = self.ledger(ledger);
-        state.acked_lac = state.acked_lac.max(lac);
-        state.is_key_durable = true;
+        for (entry, submission) in covered {
+            let all = state.sent.get_mut(entry).into_iter().flatten();
+            all.filter(|s| s.submission == *submission).for_each(|s| s.is_forced = true);
+        }
+    }
+
+    /// What the durable image gave for an entry that a FORCE covers: it, or a later content (IB24).
+    pub fn check_forced(
+        &mut self,
+        ledger: LedgerId,
+        entry: i64,
+        submission: u64,
+        result: &Result<Vec<u8>, Refusal>,
+    ) -> Check {
+        self.compared += 1;
+        let all = self.ledgers.get(&ledger).and_then(|l| l.sent.get(&entry));
+        let body = result.as_ref().ok();
+        let found = all.into_iter().flatten().find(|s| Some(&s.body) == body);
+        if found.is_some_and(|s| s.submission >= submission) {
+            return Ok(());
+        }
+        let what = result.as_ref().map(Vec::len);
+        Err(format!("IB24: {ledger}:{entry} was forced, the durable image gives {what:?}"))
+    }
+
+    /// An explicit LAC was submitted with the right key.
+    pub fn on_lac_submitted(&mut self, ledger: LedgerId, lac: i64, body: &[u8]) {
+        let state = self.ledger(ledger);
+        state.sent_lac = state.sent_lac.max(lac);
+        state.explicit_sent.push((lac, body.to_vec()));
+    }
+
+    /// The answer to an explicit LAC with the right key.
+    pub fn on_lac_answered(
+        &mut self,
+        ledger: LedgerId,
+        lac: i64,
+        body: &[u8],
+        result: Result<(), Refusal>,
+    ) -> Check {
+        let state = self.ledger(ledger);
+        match result {
+            Ok(()) => {
+                state.acked_lac = state.acked_lac.max(lac);
+                state.explicit_acked = state.explicit_acked.max(Some(lac));
+                state.is_key_durable = true;
+            }
+            // Stored, perhaps.
+            Err(Refusal::Io) => {}
+            Err(Refusal::ReadOnly | Refusal::TooManyRequests) => {
+                state.explicit_sent.retain(|(_, sent)| sent != body)
+            }
+            Err(other) => {
+                return Err(format!("IB6: an explicit LAC of ledger {ledger} was refused with {other:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// What a look-up of the explicit LAC gave: IB10, and it is a body that was sent.
+    pub fn check_explicit_lac(
+        &mut self,
+        ledger: LedgerId,
+        result: Result<Option<Vec<u8>>, Refusal>,
+    ) -> Check {
+        self.compared += 1;
+        let state = self.ledger(ledger);
+        let shown = match result {
+            Ok(body) => body,
+            Err(Refusal::NoLedger) => None,
+            Err(other) => return Err(format!("explicit LAC of {ledger} failed with {other:?}")),
+        };
+        let lac = match shown {
+            None => None,
+            Some(body) => match state.explicit_sent.iter().find(|(_, sent)| *sent == body) {
+                Some((lac, _)) => Some(*lac),
+                None => return Err(format!("IB8: the explicit LAC of {ledger} is one nobody sent")),
+            },
+        };
+        if lac < state.explicit_acked || lac < state.explicit_shown {
+            return Err(format!(
+                "IB10: explicit LAC of {ledger} shown as {lac:?}, acknowledged {:?}, shown before {:?}",
+                state.explicit_acked, state.explicit_shown
+            ));
+        }
+        state.explicit_shown = lac;
+        Ok(())
     }
 
     /// A fence was answered; `which` is the entry asked for (-1 the last), `found` what the read behind it gave.
@@ -325,24 +440,29 @@ impl Ghost {
         verdict
     }
 
-    /// The power went with the journal running without sync: what was acknowledged may be gone.
+    /// The power went with the journal running without sync: what was acknowledged may be gone, except what a FORCE
+    /// covers.
     pub fn forget_unsynced(&mut self) {
         for state in self.ledgers.values_mut() {
-            for sent in state.sent.values_mut().flatten() {
-                if sent.fate == Fate::Acked {
-                    sent.fate = Fate::Open;
-                }
-            }
-            let sent_lac = state.sent_lac;
-            let kept = std::mem::take(&mut state.sent);
-            *state = LedgerGhost {
-                sent: kept,
+            let mut kept = LedgerGhost {
+                sent: std::mem::take(&mut state.sent),
+                explicit_sent: std::mem::take(&mut state.explicit_sent),
                 acked_lac: -1,
-                sent_lac,
+                sent_lac: state.sent_lac,
                 shown_lac: -1,
                 shown_last: -1,
                 ..LedgerGhost::default()
             };
+            for (entry, sent) in kept.sent.iter_mut().flat_map(|(e, all)| all.iter_mut().map(|s| (*e, s))) {
+                if sent.is_forced {
+                    kept.acked_last = kept.acked_last.max(Some(entry));
+                    kept.acked_lac = kept.acked_lac.max(sent.lac);
+                    kept.is_key_durable = true;
+                } else if sent.must_stay() {
+                    sent.fate = Fate::Open;
+                }
+            }
+            *state = kept;
         }
     }
 }

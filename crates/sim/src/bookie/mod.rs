@@ -9,9 +9,24 @@
 //! ```
 //!
 //! # Checked here
-//! IB1 to IB11 and IB14 of `docs/reference/reliability.md`: the ghost's checks, plus: a reopened durable image holds
-//! everything acknowledged (IB1), the fence of every answered fence request (IB4), a second restart changes nothing
-//! (IB11, IB25), pools are empty after a stop (IB20).
+//! Of `docs/reference/reliability.md`, at every answer and after every restart:
+//!
+//! - IB1 a reopened durable image holds what was acknowledged; IB24 and what a FORCE covers, also when the journal runs
+//!   without sync, where nothing else outlives a power cut.
+//! - IB2 IB7 IB8 reads give what was sent, never a negative or an older content for what was acknowledged, or shown by
+//!   an earlier read: what was seen once stays. At rest a list of entries names exactly the readable ones.
+//! - IB3 IB4 IB5 fences; IB6 a wrong key of an add, an explicit LAC (last add confirmed) or a fence is refused, the
+//!   right one is not.
+//! - IB9 IB10 the last entry, the LAC and the body of the explicit LAC never go back, also over a restart, and are such
+//!   as were sent.
+//! - IB11 IB25 IB26 a prefix survives, a second restart changes nothing, a clean stop leaves nothing to replay; also
+//!   when the number of shards, of chunks and their size change between two starts.
+//! - IB14 no call on a failed file; IB19 writes without high priority, and only they, are refused as read-only; IB20
+//!   pools are empty after a stop.
+//! - IB21 every request is answered, and a poll is ready or fires exactly when the LAC is beyond its own.
+//! - IB22 IB23 one answer for each request; those to adds leave in the order of submission in each shard.
+//!
+//! Damage put on the medium turns entries into errors and stops the comparison of lists, nothing else.
 
 mod ghost;
 mod run;

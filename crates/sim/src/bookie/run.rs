@@ -1,5 +1,7 @@
 //! The schedule of one run.
 
+mod at_rest;
+
 use super::ghost::{Check, Ghost};
 use crate::disk::{FaultPlan, SimDisk, SimDiskConfig};
 use bindery_engine::{
@@ -112,13 +114,51 @@ pub struct Report {
 
 #[derive(Clone)]
 enum Op {
-    Add { ledger: LedgerId, entry: i64, submission: u64, lac: i64, is_recovery: bool, is_key_right: bool },
-    Fence { ledger: LedgerId, which: i64 },
-    WriteLac { ledger: LedgerId, lac: i64 },
-    Force,
-    Read { ledger: LedgerId, entry: i64 },
-    Poll { ledger: LedgerId, previous: i64 },
+    Add {
+        ledger: LedgerId,
+        entry: i64,
+        submission: u64,
+        lac: i64,
+        is_recovery: bool,
+        is_key_right: bool,
+        writable: Writable,
+    },
+    Fence {
+        ledger: LedgerId,
+        which: i64,
+        is_key_right: bool,
+    },
+    WriteLac {
+        ledger: LedgerId,
+        lac: i64,
+        body: Vec<u8>,
+        is_key_right: bool,
+        writable: Writable,
+    },
+    /// With the adds of the ledger that were acknowledged before (IB24).
+    Force {
+        ledger: LedgerId,
+        covered: Vec<(i64, u64)>,
+    },
+    Read {
+        ledger: LedgerId,
+        entry: i64,
+    },
+    Poll {
+        ledger: LedgerId,
+        previous: i64,
+    },
     Room,
+}
+
+/// What the state of the bookie says about a write when it is submitted (IB19).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Writable {
+    Yes,
+    /// The bookie is read-only and the write has no high priority.
+    No,
+    /// Journal or storage failed: nothing is acknowledged, whatever the reason given.
+    Failed,
 }
 
 enum Answer {
@@ -157,6 +197,8 @@ struct Sim {
     inbox: Inbox,
     ops: BTreeMap<u64, Op>,
     next_op: u64,
+    /// Request whose add was answered last, for each shard, since the last restart (IB22 IB23).
+    answered_last: BTreeMap<usize, u64>,
     ghost: Ghost,
     restarts: u64,
     crash_number: u64,
@@ -178,6 +220,7 @@ pub fn run(profile: Profile) -> Report {
         inbox: Inbox::default(),
         ops: BTreeMap::new(),
         next_op: 0,
+        answered_last: BTreeMap::new(),
         ghost: Ghost::new(profile.engine.journal_sync),
         restarts: 0,
         crash_number: 0,
@@ -217,6 +260,7 @@ impl Sim {
         }
         self.disk.set_faults(FaultPlan::default());
         self.drain()?;
+        self.check_lists()?;
         if let Some(refusal) = self.stop_and_restart()? {
             return Ok(Some(refusal));
         }
@@ -248,7 +292,7 @@ impl Sim {
             45..=47 => self.submit_fence(),
             48..=50 => self.submit_write_lac(),
             51 => self.submit_force(),
-            52..=53 => self.submit_poll(),
+            52..=53 => self.submit_poll()?,
             54..=65 => self.check_random_reads()?,
             66..=94 => self.step_journal(),
             95..=97 => self.step_flush(),
@@ -257,6 +301,9 @@ impl Sim {
         }
         self.take_answers()?;
         self.check_call_order()?;
+        if self.random.chance(0.05) {
+            self.check_parked_polls()?;
+        }
         if self.machine().engine.status().failed.is_some() && self.random.chance(0.1) {
             return self.crash_and_restart();
         }
@@ -308,7 +355,10 @@ impl Sim {
             body.extend_from_slice(&v.to_be_bytes());
         }
         body.extend((0..size).map(|i| (i ^ submission) as u8));
-        let op = self.op(Op::Add { ledger, entry, submission, lac, is_recovery, is_key_right });
+        let is_high_priority = self.random.chance(if is_recovery { 0.8 } else { 0.1 });
+        let writable = self.writable(is_high_priority);
+        let op = Op::Add { ledger, entry, submission, lac, is_recovery, is_key_right, writable };
+        let op = self.op(op);
         let engine = self.machine().engine.clone();
         let shard = engine.shard_of(ledger);
         let add = Add {
@@ -319,12 +369,10 @@ impl Sim {
             key: if is_key_right { KEY } else { WRONG_KEY },
             body: &body,
             is_recovery,
-            is_high_priority: is_recovery,
+            is_high_priority,
         };
         // A refusal is decided now and answered with the next group; a crash in between leaves nobody told.
-        let status = engine.status();
-        let is_refused =
-            status.failed.is_some() || ((status.is_read_only || engine.is_fenced(ledger)) && !is_recovery);
+        let is_refused = writable != Writable::Yes || (engine.is_fenced(ledger) && !is_recovery);
         if engine.add_batch(shard, &[add]) == 0 {
             self.ops.remove(&op);
             let op = self.op(Op::Room);
@@ -344,41 +392,79 @@ impl Sim {
         };
         let highest = self.ghost.highest_sent(ledger);
         let which = if self.random.chance(0.6) { -1 } else { self.random.below((highest + 3) as u64) as i64 };
-        let op = self.op(Op::Fence { ledger, which });
-        self.machine().engine.clone().fence(ledger, KEY, self.inbox.waiter(op));
+        let is_key_right = !self.is_wrong_key_due(ledger);
+        let op = self.op(Op::Fence { ledger, which, is_key_right });
+        let key = if is_key_right { KEY } else { WRONG_KEY };
+        self.machine().engine.clone().fence(ledger, key, self.inbox.waiter(op));
     }
 
     fn submit_write_lac(&mut self) {
         let ledger = self.some_ledger();
         let lac = self.random.below((self.ghost.highest_sent(ledger) + 2) as u64) as i64 - 1;
-        let body = [&ledger.get().to_be_bytes()[..], &lac.to_be_bytes(), &[0; 4]].concat();
-        self.ghost.on_lac_submitted(ledger, lac);
-        let op = self.op(Op::WriteLac { ledger, lac });
+        let is_key_right = !self.is_wrong_key_due(ledger);
+        let writable = self.writable(false);
+        // The number of the request makes every body unique.
+        let body = [ledger.get(), lac, self.next_op as i64].map(i64::to_be_bytes).concat();
+        if is_key_right {
+            self.ghost.on_lac_submitted(ledger, lac, &body);
+        }
+        let op = self.op(Op::WriteLac { ledger, lac, body: body.clone(), is_key_right, writable });
+        let key = if is_key_right { KEY } else { WRONG_KEY };
         let engine = self.machine().engine.clone();
-        engine.write_lac(ledger, KEY, EntryId::new(lac), &body, self.inbox.waiter(op));
+        engine.write_lac(ledger, key, EntryId::new(lac), &body, self.inbox.waiter(op));
+    }
+
+    /// A wrong key is presented only where the right one is known to be durable: it must be refused.
+    fn is_wrong_key_due(&self, ledger: LedgerId) -> bool {
+        self.ghost.is_key_durable(ledger) && self.random.chance(0.1)
+    }
+
+    /// What must become of a write that is submitted now.
+    fn writable(&self, is_high_priority: bool) -> Writable {
+        let status = self.machine().engine.status();
+        if status.failed.is_some() {
+            Writable::Failed
+        } else if status.is_read_only && !is_high_priority {
+            Writable::No
+        } else {
+            Writable::Yes
+        }
     }
 
     fn submit_force(&mut self) {
-        let op = self.op(Op::Force);
         let ledger = self.some_ledger();
+        let covered = self.ghost.acked(ledger);
+        let op = self.op(Op::Force { ledger, covered });
         self.machine().engine.clone().force(ledger, self.inbox.waiter(op));
     }
 
-    fn submit_poll(&mut self) {
+    fn submit_poll(&mut self) -> Check {
         let ledger = self.some_ledger();
         let previous = self.random.below((self.ghost.highest_sent(ledger) + 2) as u64) as i64 - 1;
         let op = self.op(Op::Poll { ledger, previous });
-        match self.machine().engine.clone().poll_lac(ledger, EntryId::new(previous), self.inbox.waiter(op)) {
+        let engine = self.machine().engine.clone();
+        let polled = engine.poll_lac(ledger, EntryId::new(previous), self.inbox.waiter(op));
+        let lac = engine.last_add_confirmed(ledger);
+        let shown = EntryId::to_wire(lac.unwrap_or(None));
+        match polled {
+            Ok(Poll::Parked(_)) if shown > previous => {
+                return Err(format!("IB21: a poll of {ledger} beyond {previous} was parked at {shown}"));
+            }
             Ok(Poll::Parked(id)) if self.random.chance(0.5) => {
-                if self.machine().engine.cancel_poll(ledger, id) {
+                if engine.cancel_poll(ledger, id) {
                     self.ops.remove(&op);
                 }
             }
             Ok(Poll::Parked(_)) => {}
-            Ok(Poll::Ready) | Err(_) => {
+            Ok(Poll::Ready) if shown <= previous => {
+                return Err(format!("IB10: a poll of {ledger} beyond {previous} is ready at {shown}"));
+            }
+            Ok(Poll::Ready) | Err(Refusal::NoLedger) => {
                 self.ops.remove(&op);
             }
+            Err(other) => return Err(format!("a poll of {ledger} was refused with {other:?}")),
         }
+        self.ghost.check_lac(ledger, lac)
     }
 
     // ---- reads -------------------------------------------------------------------------------------------------
@@ -417,7 +503,11 @@ impl Sim {
             if self.disk.is_off() {
                 return Ok(());
             }
-            match self.random.below(5) {
+            match self.random.below(6) {
+                2 => {
+                    let lac = self.machine().engine.explicit_lac(ledger);
+                    self.ghost.check_explicit_lac(ledger, lac)?;
+                }
                 0 => {
                     if let Some(result) = self.read(ledger, EntryRef::Last) {
                         self.ghost.check_last(ledger, &result)?;
@@ -489,11 +579,18 @@ impl Sim {
     }
 
     fn on_add_done(&mut self, done: &AddDone) -> Check {
-        let Some(Op::Add { ledger, entry, submission, lac, is_recovery, is_key_right }) =
+        let Some(Op::Add { ledger, entry, submission, lac, is_recovery, is_key_right, writable }) =
             self.ops.remove(&done.origin.txn)
         else {
             return Err(format!("IB22: an add of {}:{} was answered twice", done.ledger, done.entry));
         };
+        // Requests are numbered in the order of submission.
+        let shard = self.machine().engine.shard_of(ledger);
+        let before = self.answered_last.insert(shard, done.origin.txn);
+        if before.is_some_and(|before| before > done.origin.txn) {
+            return Err(format!("IB22 IB23: the answer to add {ledger}:{entry} comes behind a later one's"));
+        }
+        self.check_writable(&format!("add {ledger}:{entry}"), writable, done.result)?;
         if !is_key_right {
             return self.ghost.on_wrong_key_answered(ledger, done.result);
         }
@@ -513,11 +610,19 @@ impl Sim {
     fn on_waiter(&mut self, op: u64, outcome: Result<(), Refusal>) -> Check {
         let Some(op) = self.ops.remove(&op) else { return Err("IB22: a waiter fired twice".into()) };
         match (op, outcome) {
-            (Op::Fence { ledger, which }, Ok(())) => self.on_fenced(ledger, which),
-            (Op::WriteLac { ledger, lac }, Ok(())) => {
-                self.ghost.on_lac_acked(ledger, lac);
-                Ok(())
+            (Op::Fence { ledger, is_key_right: false, .. }, outcome) => {
+                self.ghost.on_wrong_key_answered(ledger, outcome)
             }
+            (Op::Fence { ledger, which, .. }, Ok(())) => self.on_fenced(ledger, which),
+            (Op::WriteLac { ledger, lac, body, is_key_right, writable }, outcome) => {
+                self.check_writable(&format!("explicit LAC of {ledger}"), writable, outcome)?;
+                if !is_key_right {
+                    return self.ghost.on_wrong_key_answered(ledger, outcome);
+                }
+                self.ghost.on_lac_answered(ledger, lac, &body, outcome)?;
+                self.ghost.check_explicit_lac(ledger, self.machine().engine.explicit_lac(ledger))
+            }
+            (Op::Force { ledger, covered }, Ok(())) => self.on_forced(ledger, &covered),
             (Op::Read { ledger, entry }, Ok(())) => self.check_entry(ledger, entry),
             (Op::Poll { ledger, previous }, Ok(())) => {
                 let lac = self.machine().engine.last_add_confirmed(ledger);
@@ -526,11 +631,42 @@ impl Sim {
                 }
                 self.ghost.check_lac(ledger, lac)
             }
-            (Op::Fence { ledger, .. }, Err(Refusal::WrongKey)) => {
-                Err(format!("IB6: the right key of ledger {ledger} was refused"))
+            (Op::Fence { ledger, .. }, Err(refusal @ (Refusal::WrongKey | Refusal::ReadOnly))) => {
+                Err(format!("IB6 IB19: a fence of ledger {ledger} with its key was refused: {refusal:?}"))
             }
             _ => Ok(()),
         }
+    }
+
+    /// IB24: what was acknowledged before the FORCE is in the durable image.
+    fn on_forced(&mut self, ledger: LedgerId, covered: &[(i64, u64)]) -> Check {
+        self.ghost.on_forced(ledger, covered);
+        // A journal that syncs every group forces nothing on its own: rarely looked at.
+        if covered.is_empty() || (self.ghost.is_sync && !self.random.chance(0.05)) {
+            return Ok(());
+        }
+        self.check_image(|sim, image| {
+            for (entry, submission) in covered {
+                let id = EntryId::new(*entry).expect("not negative");
+                let result = read_now(&image.engine, ledger, id);
+                sim.ghost.check_forced(ledger, *entry, *submission, &result)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// IB19: a write that the state of the bookie forbids is refused for that reason, any other is not.
+    fn check_writable(&self, what: &str, writable: Writable, result: Result<(), Refusal>) -> Check {
+        let is_kept = match (writable, result) {
+            (Writable::No, result) => result == Err(Refusal::ReadOnly),
+            (Writable::Failed, result) => result.is_err(),
+            (Writable::Yes, Err(Refusal::ReadOnly)) => self.machine().engine.status().failed.is_some(),
+            (Writable::Yes, _) => true,
+        };
+        if is_kept {
+            return Ok(());
+        }
+        Err(format!("IB19: {what} was answered {result:?} while the bookie was writable: {writable:?}"))
     }
 
     /// The server answers a fencing read now: read, reply. IB4: the durable image says fenced and holds the key.
@@ -591,7 +727,9 @@ impl Sim {
     fn open(&mut self) -> Step {
         self.restarts += 1;
         let mut opened = None;
+        self.answered_last.clear();
         for attempt in 0..4 {
+            self.redraw_layout();
             if attempt < 2 && self.restarts > 1 {
                 self.disk.set_faults(self.profile.faults.clone());
                 if self.random.chance(0.1) {
@@ -666,6 +804,7 @@ impl Sim {
         if self.disk.is_off() {
             return self.crash_and_restart();
         }
+        self.check_lists()?;
         let is_failed = self.machine().engine.status().failed.is_some();
         let in_use = self.machine().engine.stats().write_pool_chunks_in_use;
         if !is_failed && in_use != 0 {
@@ -697,6 +836,7 @@ impl Sim {
             if self.in_flight.is_none() && self.written.is_none() && self.ticket.is_none() {
                 self.in_flight = self.machine.as_mut().expect("a bookie is running").journaling.cut();
                 if self.in_flight.is_none() {
+                    self.check_parked_polls()?;
                     self.ops.retain(|_, op| !matches!(op, Op::Poll { .. }));
                     if self.ops.is_empty() {
                         return Ok(());
@@ -711,7 +851,7 @@ impl Sim {
     /// After a restart: all that was acknowledged, all fences, all LACs.
     fn check_everything(&mut self) -> Check {
         let machine = self.machine.take().expect("just opened");
-        let verdict = self.check_machine(&machine);
+        let verdict = self.check_machine(&machine).and_then(|()| self.check_lists_of(&machine));
         self.machine = Some(machine);
         verdict
     }
@@ -735,6 +875,7 @@ impl Sim {
             };
             self.ghost.check_last(ledger, &last)?;
             self.ghost.check_lac(ledger, engine.last_add_confirmed(ledger))?;
+            self.ghost.check_explicit_lac(ledger, engine.explicit_lac(ledger))?;
             if self.ghost.is_fence_answered(ledger) {
                 check_fenced(machine, ledger)?;
             }
