@@ -9,12 +9,14 @@
 //! # Invariants
 //! 1. No memory without a permit, and none while idle. A frame longer than the buffer takes a permit for its whole
 //!    length from a pool of its own before memory is allocated, and is read exactly to its end; its length was checked
-//!    against the frame limit before.
+//!    against the frame limit before. That permit is kept only while the next frame is large too.
 //! 2. Before a request is decoded, room for its answer is promised by the outbox; none left means the peer does not
 //!    read, and it is not read any more.
 //! 3. Adds found in one read go to the engine together, in order, before anything after them that could depend on them
 //!    (fence, FORCE, WRITE_LAC), and before this task waits for the peer.
 //! 4. When a shard has no room only this task waits, at most the admission deadline; what is left is then refused.
+//! 5. A peer in the middle of a frame holds memory that others wait for only as long as it keeps up [`MIN_BYTES_PER_S`]
+//!    over that whole frame: a byte now and then is no progress.
 
 use super::outbox::Closed;
 use super::request::Reply;
@@ -29,9 +31,14 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 /// Credit taken at once for the answers to what one read brought.
 const CREDIT_STEP: usize = 16 * 1024;
+/// What a peer in the middle of a frame must send on average while others wait for memory. Below any network that
+/// bookies are run on, so that it finds only peers that do not really send; the largest frame (5 MiB) then holds its
+/// memory for 80 s at most.
+const MIN_BYTES_PER_S: u64 = 64 * 1024;
 
 /// Reads until the connection ends.
 pub async fn run(
@@ -92,12 +99,14 @@ impl Active<'_> {
     /// Reads and handles until there is nothing to read and no frame is half here.
     async fn run(&mut self) -> Result<(), CloseReason> {
         let (mut begin, mut end) = (0, 0);
+        let mut partial_since = Instant::now();
         loop {
             if self.connection.draining.is_set() {
                 // What is decoded is answered; the rest was never taken.
                 return Ok(());
             }
-            if begin == end {
+            let is_new = begin == end;
+            if is_new {
                 begin = 0;
                 let read = tokio::select! {
                     biased;
@@ -107,8 +116,12 @@ impl Active<'_> {
                 };
                 end = received(read)?;
             } else {
-                let read = self.read_more(end).await;
+                let read = self.read_more(begin, end, partial_since).await;
                 end += read?;
+            }
+            if !self.is_large_next(&self.base[begin..end]) {
+                // Before anything that may wait, for this peer or for a shard (invariant 1).
+                self.large = None;
             }
             // The buffer is lent to the batch while it is handed over; it comes back whatever happens.
             let base = std::mem::take(&mut self.base);
@@ -119,6 +132,9 @@ impl Active<'_> {
             let partial = end - begin;
             if partial == 0 {
                 continue;
+            }
+            if used > 0 || is_new {
+                partial_since = Instant::now();
             }
             let whole = partial + missing;
             if whole > self.base.len() {
@@ -131,12 +147,19 @@ impl Active<'_> {
         }
     }
 
-    /// Reads the rest of something begun into `base` from `end`.
-    async fn read_more(&mut self, end: usize) -> Result<usize, CloseReason> {
+    /// True when `data` begins with a part of a frame that will not fit the buffer.
+    fn is_large_next(&self, data: &[u8]) -> bool {
+        match frame::split(data, self.shared.limits.frame) {
+            Ok(Split::Incomplete { missing }) => data.len() + missing > self.base.len(),
+            Ok(Split::Frame(_)) | Err(_) => false,
+        }
+    }
+
+    /// Reads the rest of something begun `since` at `begin` into `base` from `end`.
+    async fn read_more(&mut self, begin: usize, end: usize, since: Instant) -> Result<usize, CloseReason> {
         let mut base = std::mem::take(&mut self.base);
-        let result =
-            read_patiently(self.shared, self.connection, self.socket, &mut base[end..], |s| &s.pools.inbound)
-                .await;
+        let part = Part { since, filled: end - begin, pool: &self.shared.pools.inbound };
+        let result = read_patiently(self.shared, self.connection, self.socket, &mut base[end..], part).await;
         self.base = base;
         result
     }
@@ -155,11 +178,12 @@ impl Active<'_> {
         };
         let mut filled = begun.len();
         memory[..filled].copy_from_slice(&self.base[begun]);
+        // The peer answers for its own time, not for the wait for memory.
+        let since = Instant::now();
         while filled < whole {
             let target = &mut memory[filled..whole];
-            filled +=
-                read_patiently(self.shared, self.connection, self.socket, target, |s| &s.pools.inbound_large)
-                    .await?;
+            let part = Part { since, filled, pool: &self.shared.pools.inbound_large };
+            filled += read_patiently(self.shared, self.connection, self.socket, target, part).await?;
         }
         let (used, _) = Frames::new(self.shared, self.connection).handle(&memory[..whole]).await?;
         assert_eq!(used, whole, "a large frame is read exactly to its end (reader invariant 1)");
@@ -176,17 +200,41 @@ fn received(read: std::io::Result<usize>) -> Result<usize, CloseReason> {
     }
 }
 
-/// Reads some bytes. A peer that sends none for `stall_max` while others wait for the pool it holds is given up.
+/// A frame of which a part is here.
+struct Part<'a> {
+    /// When the rest of it was first waited for.
+    since: Instant,
+    /// Bytes here.
+    filled: usize,
+    /// Where its memory is from.
+    pool: &'a ByteBudget,
+}
+
+impl Part<'_> {
+    /// True when its peer is too slow for the memory it holds (invariant 5).
+    fn is_stalled(&self, now: Instant, stall_max: Duration) -> bool {
+        let elapsed = now.duration_since(self.since);
+        elapsed >= stall_max
+            && (self.filled as u128) * 1000 < u128::from(MIN_BYTES_PER_S) * elapsed.as_millis()
+            && self.pool.gauge().waiting > 0
+    }
+}
+
+/// Reads some bytes of the rest of `part`. A peer that does not keep up while others wait for the pool it holds is
+/// given up.
 async fn read_patiently(
     shared: &Shared,
     connection: &Connection,
     socket: &mut OwnedReadHalf,
     target: &mut [u8],
-    pool: impl Fn(&Shared) -> &ByteBudget,
+    part: Part<'_>,
 ) -> Result<usize, CloseReason> {
-    let mut waited = Duration::ZERO;
     let step = Duration::from_millis(500);
     loop {
+        // At every call too: a peer that trickles never lets the timer end.
+        if part.is_stalled(Instant::now(), shared.limits.stall_max) {
+            return Err(CloseReason::Stalled);
+        }
         tokio::select! {
             biased;
             read = socket.read(target) => return received(read),
@@ -195,12 +243,7 @@ async fn read_patiently(
                 connection.closed.wait().await;
                 return Err(CloseReason::Ours);
             }
-            () = tokio::time::sleep(step) => {
-                waited += step;
-                if waited >= shared.limits.stall_max && pool(shared).gauge().waiting > 0 {
-                    return Err(CloseReason::Stalled);
-                }
-            }
+            () = tokio::time::sleep(step) => {}
         }
     }
 }
@@ -339,13 +382,9 @@ impl<'a, 'f> Frames<'a, 'f> {
     }
 
     /// Waits until the shard may have room; false when the admission deadline passed.
-    async fn wait_for_room(
-        &self,
-        shard: usize,
-        deadline: &mut Option<tokio::time::Instant>,
-    ) -> Result<bool, CloseReason> {
-        let deadline = *deadline
-            .get_or_insert_with(|| tokio::time::Instant::now() + self.shared.limits.admission_deadline);
+    async fn wait_for_room(&self, shard: usize, deadline: &mut Option<Instant>) -> Result<bool, CloseReason> {
+        let deadline =
+            *deadline.get_or_insert_with(|| Instant::now() + self.shared.limits.admission_deadline);
         let (told, room) = oneshot::channel();
         let waiter = Box::new(move |outcome| {
             // Nobody listens any more after the deadline.
@@ -378,5 +417,35 @@ impl<'a, 'f> Frames<'a, 'f> {
             let now_ns = self.shared.clock.monotonic_ns();
             metrics.add_entry.record(0, now_ns, now_ns.saturating_sub(received_ns), false);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_a_frame_is_judged_by_its_rate_and_only_while_others_wait() {
+        let pool = ByteBudget::new("inbound_large", 100);
+        let since = Instant::now();
+        let stall_max = Duration::from_secs(5);
+        let at = |seconds| since + Duration::from_secs(seconds);
+        let part = |filled| Part { since, filled, pool: &pool };
+        let rate = MIN_BYTES_PER_S as usize;
+
+        let held = pool.try_acquire(100);
+        assert!(!part(0).is_stalled(at(1000), stall_max), "nobody waits");
+        let mut waiting = Box::pin(pool.acquire(1));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(waiting.as_mut().poll(&mut context).is_pending());
+
+        assert!(!part(0).is_stalled(at(4), stall_max), "every peer has this long");
+        assert!(part(0).is_stalled(at(5), stall_max));
+        // A byte every four seconds: no wait is long, and still it is no progress (invariant 5).
+        assert!(part(25).is_stalled(at(100), stall_max));
+        assert!(part(20 * rate - 1).is_stalled(at(20), stall_max));
+        assert!(!part(20 * rate).is_stalled(at(20), stall_max), "slow, but it keeps up");
+        drop((held, waiting));
+        assert!(!part(0).is_stalled(at(5), stall_max));
     }
 }
