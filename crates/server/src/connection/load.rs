@@ -7,7 +7,7 @@
 //! 3. Every request given to `start` is answered, parked or put back, exactly one of them.
 
 use super::Connection;
-use super::outbox::Body;
+use super::outbox::{Body, Window};
 use super::request::{ReadKind, ReadRequest, Reply, code};
 use crate::io_pool::{Lane, Slot};
 use crate::shared::Shared;
@@ -109,7 +109,7 @@ pub fn plan(
     }
 }
 
-/// Carries a plan out. The charge is covered by `permit` and taken from the window. `slot` is there for the plans that
+/// Carries a plan out. The charge is covered by `permit` and by `window`. `slot` is there for the plans that
 /// block.
 pub fn run(
     shared: &Arc<Shared>,
@@ -117,11 +117,11 @@ pub fn run(
     request: ReadRequest,
     plan: Plan,
     permit: Permit,
+    window: Window,
     slot: Option<Slot>,
 ) {
-    let window = plan.charge();
     match plan {
-        Plan::Settled => {}
+        Plan::Settled => connection.outbox.close_window(window),
         Plan::Memory(bytes, _) => {
             answer_entry(shared, connection, &request, Body::Copy(&bytes), permit, window);
             connection.finish_read(&request);
@@ -183,7 +183,7 @@ fn learn_size(connection: &Connection, size: usize) {
 }
 
 /// Back to the front of its lane, with the size it needs (invariant 1).
-fn retry_larger(connection: &Connection, mut request: ReadRequest, size: usize, window: usize) {
+fn retry_larger(connection: &Connection, mut request: ReadRequest, size: usize, window: Window) {
     connection.outbox.close_window(window);
     learn_size(connection, size);
     request.size_hint = size;
@@ -220,7 +220,7 @@ fn answer_entry(
     request: &ReadRequest,
     body: Body<'_>,
     permit: Permit,
-    window: usize,
+    window: Window,
 ) {
     let ledger = request.ledger.get();
     let size = match &body {
@@ -338,7 +338,7 @@ fn run_list(
     connection: &Arc<Connection>,
     request: ReadRequest,
     permit: Permit,
-    window: usize,
+    window: Window,
 ) {
     let Reply::V3 { txn } = request.reply else { return };
     let runs = match shared.engine.list_entries(request.ledger) {
@@ -377,7 +377,7 @@ fn run_batch(
     connection: &Arc<Connection>,
     request: ReadRequest,
     permit: Permit,
-    window: usize,
+    window: Window,
 ) {
     let (ReadKind::Batch(batch), Reply::V2 { version }) = (&request.kind, request.reply) else { return };
     let limits = &shared.limits;

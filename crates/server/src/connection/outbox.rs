@@ -15,9 +15,13 @@
 //!    appending never waits and never grows beyond the bound. A peer that does not read is not read any more.
 //! 3. Bytes of loaded entries are covered by permits that live until the kernel took the bytes.
 //! 4. After `close` nothing is queued and everything held is given back.
+//! 5. Each lane of reads (plain; fencing and high priority) holds at most `window_max` bytes, or one larger entry, so
+//!    that one peer that does not read cannot hold a whole outbound pool.
+//! 6. A reader that waits for the pool goes on as soon as [`FREE_BYTES`] are enough for what is owed, whether or not
+//!    others give anything back.
 //!
 //! # Limits     `answers_max` per connection; above [`FREE_BYTES`] backed by the outbox pool in steps of
-//! [`LEASE_STEP`]; a segment: [`SEGMENT_BYTES`] unless one answer is larger
+//! [`LEASE_STEP`]; `window_max` per lane; a segment: [`SEGMENT_BYTES`] unless one answer is larger
 
 use bindery_flow::{ByteBudget, Permit};
 use bytes::{Bytes, BytesMut};
@@ -78,8 +82,28 @@ struct Segment {
     answer_bytes: usize,
     /// Covers the bytes of entries inside.
     permits: Vec<Permit>,
-    /// Bytes charged to the read window.
-    window_bytes: usize,
+    /// Bytes charged to the read windows.
+    plain_bytes: usize,
+    high_bytes: usize,
+}
+
+/// The read window of one lane.
+#[derive(Default)]
+struct Lane {
+    /// Bytes in use: loads under way and entries not yet with the kernel.
+    bytes: usize,
+    /// Loads under way: begun, and neither appended nor given up.
+    loads: usize,
+    /// A load was refused because the window was full: the sender wants to know when it opens.
+    is_wanted: bool,
+}
+
+/// Room that a load took in the window of its lane. It goes back with [`Outbox::entry`] or [`Outbox::close_window`].
+#[derive(Debug)]
+#[must_use = "a window that is not given back stays taken"]
+pub struct Window {
+    bytes: usize,
+    is_high: bool,
 }
 
 #[derive(Default)]
@@ -91,15 +115,24 @@ struct State {
     promised: usize,
     /// Bytes of answers appended and not yet with the kernel.
     answers: usize,
-    /// Bytes of the read window in use: loads under way and entries not yet with the kernel.
-    window: usize,
+    plain: Lane,
+    high: Lane,
     lease: Option<Permit>,
-    /// A load was refused because the window was full: the sender wants to know when it opens.
-    is_window_wanted: bool,
     is_writing: bool,
     is_closed: bool,
     /// Bytes ever taken by the kernel.
     sent: u64,
+}
+
+impl State {
+    fn lane(&mut self, is_high: bool) -> &mut Lane {
+        if is_high { &mut self.high } else { &mut self.plain }
+    }
+
+    /// Bytes of answers that the free part and the lease cover.
+    fn backed(&self) -> usize {
+        FREE_BYTES + self.lease.as_ref().map_or(0, |lease| lease.bytes() as usize)
+    }
 }
 
 /// See the module.
@@ -115,8 +148,8 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// An empty outbox that holds `answers_max` bytes of answers, leased from `pool`, and `window_max` of entries.
-    /// `sender` is told when loads that were refused can be tried again.
+    /// An empty outbox that holds `answers_max` bytes of answers, leased from `pool`, and `window_max` of entries
+    /// in each lane. `sender` is told when loads that were refused can be tried again.
     pub fn new(answers_max: usize, window_max: usize, pool: ByteBudget, sender: Arc<Notify>) -> Outbox {
         assert!(answers_max >= FREE_BYTES);
         let state = Mutex::new(State::default());
@@ -135,12 +168,11 @@ impl Outbox {
         if state.is_closed || held + least > self.answers_max {
             return None;
         }
-        let backed =
-            |state: &State| FREE_BYTES + state.lease.as_ref().map_or(0, |lease| lease.bytes() as usize);
-        if backed(state) < held + least {
+        // More than one step only after answers that exceeded their promise.
+        while state.backed() < held + least {
             merge_lease(state, self.pool.try_acquire(LEASE_STEP as u64)?);
         }
-        let given = (backed(state).min(self.answers_max) - held).min(most);
+        let given = (state.backed().min(self.answers_max) - held).min(most);
         state.promised += given;
         Some(given)
     }
@@ -148,8 +180,10 @@ impl Outbox {
     /// As [`Outbox::try_credit`], waiting for the peer to read and for the pool if need be. Cancel safe: promises are
     /// made in one step at the end. `least` must not exceed [`FREE_BYTES`].
     pub async fn credit(&self, least: usize, most: usize) -> Result<usize, Closed> {
+        // Asks for nothing until it is polled, and then keeps its place in line while answers leave.
+        let lease = self.pool.acquire(LEASE_STEP as u64);
+        tokio::pin!(lease);
         loop {
-            let room = self.room.notified();
             let wants_lease = {
                 let mut state = self.state.lock();
                 if state.is_closed {
@@ -161,16 +195,24 @@ impl Outbox {
                 state.promised + state.answers + least <= self.answers_max
             };
             if !wants_lease {
-                room.await;
-                continue;
+                // Nothing to use it for: no place in line, and no grant that lies unused.
+                lease.set(self.pool.acquire(LEASE_STEP as u64));
             }
-            // A pool smaller than a step cannot be: start-up checks it.
-            let Ok(step) = self.pool.acquire(LEASE_STEP as u64).await else { return Err(Closed) };
-            let mut state = self.state.lock();
-            if state.is_closed {
-                return Err(Closed);
+            tokio::select! {
+                // A notification since the look above is kept. Own answers may leave before strangers give a lease
+                // back, and then none is needed (invariant 6).
+                () = self.room.notified() => {}
+                step = lease.as_mut(), if wants_lease => {
+                    // A pool smaller than a step cannot be: start-up checks it.
+                    let Ok(step) = step else { return Err(Closed) };
+                    lease.set(self.pool.acquire(LEASE_STEP as u64));
+                    let mut state = self.state.lock();
+                    if state.is_closed {
+                        return Err(Closed);
+                    }
+                    merge_lease(&mut state, step);
+                }
             }
-            merge_lease(&mut state, step);
         }
     }
 
@@ -206,38 +248,47 @@ impl Outbox {
         self.answer(promised.max(frame.len()), |out| out.extend_from_slice(&frame));
     }
 
-    /// Takes `bytes` of the read window for a load that begins, or refuses when it is full. An entry larger than the
-    /// whole window goes alone. The fencing lane is never refused; its own pool and queue bound it.
-    pub fn open_window(&self, bytes: usize, is_high: bool) -> bool {
+    /// Takes `bytes` of the window of its lane for a load that begins, or refuses when it is full. An entry larger than
+    /// the whole window goes alone: what is asked of an empty lane is never refused (invariant 5).
+    pub fn open_window(&self, bytes: usize, is_high: bool) -> Option<Window> {
         let mut state = self.state.lock();
-        if !is_high && state.window > 0 && state.window + bytes > self.window_max {
-            state.is_window_wanted = true;
-            return false;
+        let lane = state.lane(is_high);
+        if lane.bytes > 0 && lane.bytes + bytes > self.window_max {
+            lane.is_wanted = true;
+            return None;
         }
-        state.window += bytes;
-        true
+        lane.bytes += bytes;
+        lane.loads += 1;
+        Some(Window { bytes, is_high })
     }
 
-    /// Gives window bytes back without sending.
-    pub fn close_window(&self, bytes: usize) {
+    /// Gives a window back without sending.
+    pub fn close_window(&self, window: Window) {
         let mut state = self.state.lock();
-        self.shrink_window(&mut state, bytes);
+        state.lane(window.is_high).end_load();
+        self.shrink_window(&mut state, window.bytes, window.is_high);
     }
 
-    fn shrink_window(&self, state: &mut State, bytes: usize) {
-        state.window -= bytes.min(state.window);
-        if bytes > 0 && state.is_window_wanted {
-            state.is_window_wanted = false;
+    /// Loads of the fencing lane under way.
+    pub fn high_loads(&self) -> usize {
+        self.state.lock().high.loads
+    }
+
+    fn shrink_window(&self, state: &mut State, bytes: usize, is_high: bool) {
+        let lane = state.lane(is_high);
+        lane.bytes -= bytes.min(lane.bytes);
+        if bytes > 0 && lane.is_wanted {
+            lane.is_wanted = false;
             self.sender.notify_one();
         }
     }
 
-    /// Appends an answer with entry bytes, covered by `permit` and by `window` bytes of the read window; `promised`
-    /// is the promise its request came with. `body` follows the head that `encode` writes.
+    /// Appends an answer with entry bytes, covered by `permit` and by `window`; `promised` is the promise its
+    /// request came with. `body` follows the head that `encode` writes.
     pub fn entry(
         &self,
         promised: usize,
-        window: usize,
+        window: Window,
         permit: Permit,
         body: Body<'_>,
         encode: impl FnOnce(&mut BytesMut),
@@ -247,6 +298,7 @@ impl Outbox {
             return;
         }
         state.promised -= promised.min(state.promised);
+        state.lane(window.is_high).end_load();
         let segment = open_segment(&mut state);
         encode(&mut segment.bytes);
         let segment = match body {
@@ -264,7 +316,11 @@ impl Outbox {
                 state.segments.back_mut().expect("just pushed")
             }
         };
-        segment.window_bytes += window;
+        if window.is_high {
+            segment.high_bytes += window.bytes;
+        } else {
+            segment.plain_bytes += window.bytes;
+        }
         match segment.permits.last_mut() {
             Some(last) if last.is_of_pool(&permit) => last.merge(permit),
             _ => segment.permits.push(permit),
@@ -321,7 +377,8 @@ impl Outbox {
     /// True when every promised answer but `promised` bytes of them was appended and written.
     pub fn owes_only(&self, promised: usize) -> bool {
         let state = self.state.lock();
-        state.promised <= promised && state.segments.is_empty() && !state.is_writing && state.window == 0
+        let is_loading = state.plain.bytes > 0 || state.high.bytes > 0;
+        state.promised <= promised && state.segments.is_empty() && !state.is_writing && !is_loading
     }
 
     /// Drops everything and wakes the reader (invariant 4).
@@ -346,7 +403,8 @@ impl Outbox {
             }
             let mut done = taken.pop_front().expect("there is a front");
             state.answers -= done.answer_bytes;
-            self.shrink_window(state, done.window_bytes);
+            self.shrink_window(state, done.plain_bytes, false);
+            self.shrink_window(state, done.high_bytes, true);
             if state.spare.capacity() == 0 && done.bytes.capacity() <= SPARE_BYTES_MAX {
                 done.bytes.clear();
                 state.spare = done.bytes;
@@ -355,15 +413,29 @@ impl Outbox {
         debug_assert_eq!(written, 0);
     }
 
-    /// The lease goes back when the free part is enough again; the reader is told that there is room.
+    /// The lease goes back as answers leave: wholly when the free part is enough again, before that down to what is
+    /// held and a step more. Another step is left until it is worth asking for it again. The reader is told that there
+    /// is room.
     fn after_release(&self, state: &mut State) {
         let held = state.promised + state.answers;
         if held <= FREE_BYTES / 2 {
             drop(state.lease.take());
+        } else if let Some(lease) = &mut state.lease {
+            let need = held.saturating_sub(FREE_BYTES).next_multiple_of(LEASE_STEP) + LEASE_STEP;
+            if lease.bytes() > (need + LEASE_STEP) as u64 {
+                lease.shrink_to(need as u64);
+            }
         }
         if held < self.answers_max {
             self.room.notify_one();
         }
+    }
+}
+
+impl Lane {
+    fn end_load(&mut self) {
+        debug_assert!(self.loads > 0, "a window is given back once");
+        self.loads -= self.loads.min(1);
     }
 }
 
@@ -442,7 +514,9 @@ mod tests {
 
     #[tokio::test]
     async fn bytes_leave_in_order_across_short_writes_and_nothing_stays_held() {
-        let (outbox, pool) = outbox(200_000);
+        let pool = ByteBudget::new("outbox", 1 << 20);
+        // Only the pool of the entries bounds them here.
+        let outbox = Outbox::new(200_000, 1 << 30, pool.clone(), Arc::default());
         let entries = ByteBudget::new("outbound", 1 << 20);
         let mut expected = Vec::new();
         let peer = Peer::new(0);
@@ -450,7 +524,7 @@ mod tests {
             assert_eq!(outbox.credit(28, 28).await, Ok(28));
             if i % 3 == 0 {
                 let len = (i as usize % 40) * 1024;
-                outbox.open_window(len, false);
+                let window = outbox.open_window(len, i % 2 == 0).unwrap();
                 let body = vec![i as u8; len];
                 expected.extend_from_slice(&i.to_be_bytes());
                 expected.extend_from_slice(&body);
@@ -458,12 +532,13 @@ mod tests {
                     peer.limit.store(usize::MAX, Ordering::Relaxed);
                     outbox.return_credit(28);
                     expected.truncate(expected.len() - len - 4);
-                    outbox.close_window(len);
+                    outbox.close_window(window);
                     assert_eq!(outbox.flush(&peer, true), Flush::Done);
                     continue;
                 };
-                outbox
-                    .entry(28, len, permit, Body::Owned(body), |out| out.extend_from_slice(&i.to_be_bytes()));
+                outbox.entry(28, window, permit, Body::Owned(body), |out| {
+                    out.extend_from_slice(&i.to_be_bytes())
+                });
             } else {
                 outbox.answer(28, |out| out.extend_from_slice(&i.to_be_bytes()));
                 expected.extend_from_slice(&i.to_be_bytes());
@@ -521,14 +596,93 @@ mod tests {
         assert_eq!(outbox.flush(&Peer::new(1), true), Flush::Broken);
     }
 
+    #[tokio::test]
+    async fn a_reader_whose_answers_have_left_does_not_wait_for_the_leases_of_others() {
+        let pool = ByteBudget::new("outbox", 2 * LEASE_STEP as u64);
+        let outbox = Outbox::new(200_000, 1000, pool.clone(), Arc::default());
+        let strangers = pool.try_acquire(2 * LEASE_STEP as u64);
+        assert!(strangers.is_some());
+        let given = outbox.credit(28, 100_000).await.unwrap();
+        assert_eq!(given, FREE_BYTES);
+        outbox.answer(given, |out| out.resize(given, 7));
+        let waiting = outbox.credit(28, 28);
+        tokio::pin!(waiting);
+        let patience = std::time::Duration::from_millis(5);
+        assert!(tokio::time::timeout(patience, waiting.as_mut()).await.is_err());
+        assert_eq!(pool.gauge().waiting, 1, "in line for a lease");
+        assert_eq!(outbox.flush(&Peer::new(usize::MAX), true), Flush::Done);
+        let given = tokio::time::timeout(std::time::Duration::from_secs(60), waiting).await;
+        assert_eq!(given, Ok(Ok(28)), "invariant 6");
+        assert_eq!(pool.gauge().waiting, 0, "no place in line is left behind");
+    }
+
+    #[tokio::test]
+    async fn a_waiting_reader_takes_the_lease_that_another_gives_back() {
+        let pool = ByteBudget::new("outbox", LEASE_STEP as u64);
+        let outbox = Outbox::new(200_000, 1000, pool.clone(), Arc::default());
+        let stranger = pool.try_acquire(LEASE_STEP as u64);
+        assert_eq!(outbox.credit(28, 100_000).await, Ok(FREE_BYTES));
+        let waiting = outbox.credit(28, 100_000);
+        tokio::pin!(waiting);
+        let patience = std::time::Duration::from_millis(5);
+        assert!(tokio::time::timeout(patience, waiting.as_mut()).await.is_err());
+        drop(stranger);
+        assert_eq!(waiting.await, Ok(LEASE_STEP));
+        outbox.return_credit(FREE_BYTES + LEASE_STEP);
+        assert_eq!(pool.gauge().used, 0);
+    }
+
+    #[tokio::test]
+    async fn the_lease_shrinks_with_what_is_held() {
+        let (outbox, pool) = outbox(1 << 20);
+        let mut held = 0;
+        while held < 10 * LEASE_STEP {
+            held += outbox.credit(28, LEASE_STEP).await.unwrap();
+        }
+        let step = LEASE_STEP as u64;
+        assert_eq!(pool.gauge().used, 10 * step);
+        // One step of hysteresis: nothing moves until more than two steps are spare.
+        outbox.return_credit(held - 8 * LEASE_STEP - FREE_BYTES);
+        assert_eq!(pool.gauge().used, 10 * step);
+        outbox.return_credit(LEASE_STEP);
+        assert_eq!(pool.gauge().used, 8 * step);
+        outbox.return_credit(5 * LEASE_STEP);
+        assert_eq!(pool.gauge().used, 3 * step);
+        assert!(outbox.state.lock().backed() >= 2 * LEASE_STEP + FREE_BYTES, "what is held stays backed");
+        outbox.return_credit(2 * LEASE_STEP + FREE_BYTES);
+        assert_eq!(pool.gauge().used, 0);
+    }
+
     #[test]
     fn the_window_admits_one_oversized_entry_alone() {
         let (outbox, _) = outbox(5000);
-        assert!(outbox.open_window(5000, false), "larger than the window of 1000, and alone");
-        assert!(!outbox.open_window(1, false));
-        outbox.close_window(5000);
-        assert!(outbox.open_window(600, false));
-        assert!(outbox.open_window(400, false));
-        assert!(!outbox.open_window(1, false));
+        for is_high in [false, true] {
+            let whole = outbox.open_window(5000, is_high).expect("larger than the window of 1000, and alone");
+            assert!(outbox.open_window(1, is_high).is_none());
+            outbox.close_window(whole);
+            assert!(outbox.open_window(600, is_high).is_some());
+            assert!(outbox.open_window(400, is_high).is_some());
+            assert!(outbox.open_window(1, is_high).is_none(), "invariant 5");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_fencing_lane_has_a_window_of_its_own_that_opens_when_the_peer_reads() {
+        let (outbox, _) = outbox(5000);
+        let entries = ByteBudget::new("outbound", 1 << 20);
+        let plain = outbox.open_window(1000, false);
+        assert!(plain.is_some());
+        let window = outbox.open_window(1000, true).expect("plain reads keep no fence out");
+        assert_eq!(outbox.high_loads(), 1);
+        assert_eq!(outbox.credit(28, 28).await, Ok(28));
+        let permit = entries.try_acquire(1000).unwrap();
+        outbox.entry(28, window, permit, Body::Owned(vec![7; 1000]), |_| {});
+        assert_eq!(outbox.high_loads(), 0, "loaded, but not sent");
+        assert!(outbox.open_window(1, true).is_none(), "invariant 5");
+        assert_eq!(outbox.flush(&Peer::new(usize::MAX), true), Flush::Done);
+        let patience = std::time::Duration::from_secs(60);
+        assert!(tokio::time::timeout(patience, outbox.sender.notified()).await.is_ok());
+        assert!(outbox.open_window(1000, true).is_some());
+        assert!(outbox.open_window(1, false).is_none(), "the plain window is as full as it was");
     }
 }

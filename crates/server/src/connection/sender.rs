@@ -63,14 +63,22 @@ struct Sender {
     connection: Arc<Connection>,
     plain: Claim,
     high: Claim,
+    /// The fencing lane's window refused a read in this round: plain reads may go on.
+    is_high_refused: bool,
     /// While the socket takes nothing: bytes the kernel had taken when progress was last seen, and when that was.
     blocked: Option<(u64, u64)>,
 }
 
 /// Runs until the connection is closed.
 pub async fn run(shared: Arc<Shared>, connection: Arc<Connection>) -> CloseReason {
-    let mut sender =
-        Sender { shared, connection, plain: Claim::default(), high: Claim::default(), blocked: None };
+    let mut sender = Sender {
+        shared,
+        connection,
+        plain: Claim::default(),
+        high: Claim::default(),
+        is_high_refused: false,
+        blocked: None,
+    };
     let reason = sender.run().await;
     sender.connection.close();
     reason
@@ -120,6 +128,7 @@ impl Sender {
 
     /// Starts reads, fencing first. True when it stopped only to let others run.
     async fn start_reads(&mut self) -> bool {
+        self.is_high_refused = false;
         for _ in 0..STARTS_MAX {
             let Some(request) = self.next_request() else { return false };
             let request = if request.is_fence && request.wait_outcome.is_none() {
@@ -138,14 +147,16 @@ impl Sender {
     }
 
     fn next_request(&mut self) -> Option<ReadRequest> {
+        let limits = &self.shared.limits;
+        // Each lane has its own bound: loads that end wake this task.
+        let high_has_room = !self.is_high_refused
+            && self.high.waiting.is_none()
+            && self.connection.outbox.high_loads() < limits.loads_in_flight_max;
         let mut reads = self.connection.reads.lock();
-        if self.high.waiting.is_none()
-            && let Some(request) = reads.next_high()
-        {
+        if high_has_room && let Some(request) = reads.next_high() {
             return Some(request);
         }
-        let has_room =
-            self.connection.loads_in_flight.load(Ordering::Acquire) < self.shared.limits.loads_in_flight_max;
+        let has_room = self.connection.loads_in_flight.load(Ordering::Acquire) < limits.loads_in_flight_max;
         if !has_room || self.plain.waiting.is_some() {
             return None;
         }
@@ -168,12 +179,15 @@ impl Sender {
         } else {
             (&mut self.plain, &self.shared.pools.outbound)
         };
-        if !self.connection.outbox.open_window(charge, is_high) {
+        let Some(window) = self.connection.outbox.open_window(charge, is_high) else {
+            // Bytes that cannot be used before the peer reads are for others.
+            claim.granted = None;
             self.connection.reads.lock().put_back(request);
-            return false;
-        }
+            self.is_high_refused |= is_high;
+            return is_high;
+        };
         let Some(permit) = claim.take(pool, charge) else {
-            self.connection.outbox.close_window(charge);
+            self.connection.outbox.close_window(window);
             self.connection.reads.lock().put_back(request);
             // Plain reads may go on while the fencing lane waits for bytes.
             return is_high;
@@ -183,7 +197,7 @@ impl Sender {
             Plan::Disk(..) | Plan::Blocking(_) => Some(self.shared.io.slot(load::lane_of(&request)).await),
             Plan::Settled | Plan::Memory(..) => None,
         };
-        load::run(&self.shared, &self.connection, request, plan, permit, slot);
+        load::run(&self.shared, &self.connection, request, plan, permit, window, slot);
         true
     }
 
