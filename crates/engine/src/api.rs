@@ -131,7 +131,7 @@ pub struct EntryRun {
 pub enum Poll {
     /// It is beyond the given one already; the waiter was dropped uncalled.
     Ready,
-    /// The waiter is kept; take it back with [`crate::Engine::cancel_poll`] when the deadline passes.
+    /// The waiter is kept, until the LAC moves or the ledger is fenced; take it back with [`crate::Engine::cancel_poll`] when the deadline passes.
     Parked(PollId),
 }
 

@@ -16,6 +16,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// Waiters for room of one shard. They stay after their request gave up, so a disk that hangs would pile them up.
+const ROOM_WAITERS_MAX: usize = 16_384;
+
 /// What an operator should know about an engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
@@ -108,7 +111,16 @@ impl Engine {
 
     /// Fires when it is worth to offer adds to the shard again; first come, first served.
     pub fn when_room(&self, shard: usize, waiter: Waiter) {
-        self.rooms[shard].lock().push_back(waiter);
+        let oldest = {
+            let mut room = self.rooms[shard].lock();
+            let oldest = if room.len() >= ROOM_WAITERS_MAX { room.pop_front() } else { None };
+            room.push_back(waiter);
+            oldest
+        };
+        // Whoever asked gave up long ago, most likely; if not, it tries again and queues behind the others.
+        if let Some(oldest) = oldest {
+            oldest(Ok(()));
+        }
         // Room may have been made between the failed attempt and now: the next cut looks.
         self.journal_signal.raise();
     }

@@ -29,6 +29,8 @@ pub(crate) struct LedgerState {
     /// Of the active write cache.
     pub(crate) records: CacheRecords,
     pub(crate) polls: Vec<ParkedPoll>,
+    /// Sequence of a fence that wakes them.
+    pub(crate) wake_polls_at: Option<u64>,
     /// Changed since the last freeze.
     pub(crate) is_dirty: bool,
 }
@@ -45,6 +47,7 @@ impl LedgerState {
             explicit_lacs: Vec::new(),
             records: CacheRecords::default(),
             polls: Vec::new(),
+            wake_polls_at: None,
             is_dirty: false,
         }
     }

@@ -244,6 +244,11 @@ impl Shard {
             state.key = Some(key);
         }
         state.fence = Some(placed.sequence);
+        // Tailing readers learn of it when it is durable; those that come later wait as on any ledger (section 2.6).
+        if !state.polls.is_empty() {
+            state.wake_polls_at = Some(placed.sequence);
+            self.raised.insert(ledger);
+        }
         let is_empty = state.last_entry.placed() < 0;
         self.mark_dirty(ledger);
         if is_empty && self.config.canaries.has(Canary::M3NegativeFenceBeforeDurable) {
@@ -455,11 +460,14 @@ impl Shard {
         self.raised.retain(|ledger| {
             let state = ledgers.get_mut(ledger).expect("a polled ledger is known");
             let shown = state.last_add_confirmed.shown(upto);
-            let (ready, parked): (Vec<_>, Vec<_>) =
-                std::mem::take(&mut state.polls).into_iter().partition(|p| p.previous < shown);
+            let is_fenced_now = state.wake_polls_at.take_if(|fence| *fence <= upto).is_some();
+            let (ready, parked): (Vec<_>, Vec<_>) = std::mem::take(&mut state.polls)
+                .into_iter()
+                .partition(|p| is_fenced_now || p.previous < shown);
             state.polls = parked;
             fired.extend(ready.into_iter().map(|p| p.waiter));
-            !state.polls.is_empty() && state.last_add_confirmed.placed() > shown
+            let may_follow = state.last_add_confirmed.placed() > shown || state.wake_polls_at.is_some();
+            !state.polls.is_empty() && may_follow
         });
         fired
     }
@@ -558,9 +566,12 @@ impl Shard {
                 if record.last_add_confirmed >= other.last_add_confirmed {
                     let lac = EntryId::to_wire(record.last_add_confirmed);
                     known.last_add_confirmed = crate::lagging::Lagging::durable(lac);
-                    if let Some(body) = &record.explicit_lac {
-                        known.push_explicit_lac(0, 0, body.as_slice().into());
-                    }
+                }
+                let newest = known.explicit_lacs_newest().map(explicit_lac_of);
+                if let Some(body) = record.explicit_lac.as_deref()
+                    && Some(explicit_lac_of(body)) > newest
+                {
+                    known.push_explicit_lac(0, 0, body.into());
                 }
             }
         }

@@ -38,11 +38,14 @@ impl LongPolls {
         self.parked.insert(seq, Parked { request, id: None, deadline_ns });
     }
 
-    /// Remembers how to take the poll back from the engine; nothing when it fired already.
-    pub fn set_id(&mut self, seq: u64, id: PollId) {
-        if let Some(parked) = self.parked.get_mut(&seq) {
+    /// Remembers how to take the poll back from the engine. False when it fired or expired already.
+    #[must_use]
+    pub fn set_id(&mut self, seq: u64, id: PollId) -> bool {
+        let parked = self.parked.get_mut(&seq);
+        parked.is_some_and(|parked| {
             parked.id = Some(id);
-        }
+            true
+        })
     }
 
     /// Ends a poll; `None` when it ended before.

@@ -35,7 +35,7 @@ use bindery_wire::ErrorCode;
 use long_poll::LongPolls;
 use outbox::{Flush, Outbox};
 use parking_lot::Mutex;
-use read_queue::ReadQueue;
+use read_queue::{Pushed, ReadQueue};
 use request::{ReadKind, ReadRequest, V3_ANSWER_BYTES};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -187,15 +187,24 @@ impl Connection {
         }
     }
 
-    /// Takes a read into the queue, or refuses it and answers so.
+    /// Takes a read into the queue, or refuses it and answers so. True when it will run.
     fn push_read(&self, shared: &Shared, request: ReadRequest) -> bool {
-        let refused = self.reads.lock().push(request).err();
-        match refused {
-            None => {
+        let pushed = self.reads.lock().push(request);
+        match pushed {
+            Pushed::Queued => {
                 self.wake_sender.notify_one();
                 true
             }
-            Some(request) => {
+            Pushed::RefusedInTurn => {
+                shared.metrics.read_rejected.add(1);
+                false
+            }
+            Pushed::Overflow => {
+                shared.metrics.read_rejected.add(1);
+                self.close();
+                false
+            }
+            Pushed::Refused(request) => {
                 shared.metrics.read_rejected.add(1);
                 // Never queued, so it has no place to give up.
                 self.outbox.answer(request.promised, |out| {

@@ -240,7 +240,7 @@ impl<'f> Frames<'_, 'f> {
         self.promise(promised).await?;
         let is_fence = !matches!(fencing, Fencing::No);
         let ledger = LedgerId::new(raw_ledger);
-        let request = ReadRequest {
+        let mut request = ReadRequest {
             seq: self.connection.next_seq(),
             kind,
             ledger: ledger.unwrap_or(LedgerId::MIN),
@@ -262,7 +262,9 @@ impl<'f> Frames<'_, 'f> {
             return Ok(());
         }
         if let Fencing::WithoutKey = fencing {
-            self.connection.outbox.answer(promised, |out| request.put_failure(ErrorCode::Unauthorized, out));
+            // Refused in its turn: it must not overtake an older read of its key.
+            request.wait_outcome = Some(Err(Refusal::WrongKey));
+            self.connection.push_read(self.shared, request);
             return Ok(());
         }
         let (ledger, seq) = (request.ledger, request.seq);
@@ -330,7 +332,9 @@ impl<'f> Frames<'_, 'f> {
             return Ok(());
         }
         let wait = Duration::from_millis(wait_ms).min(limits.long_poll_wait_max);
-        self.connection.polls.lock().park(request, self.received_ns + wait.as_nanos() as u64);
+        // From now on: the frame may have waited for room for its answer.
+        let deadline_ns = self.shared.clock.monotonic_ns() + wait.as_nanos() as u64;
+        self.connection.polls.lock().park(request, deadline_ns);
         self.shared.metrics.long_polls_parked.add(1);
         let waiter = self.waiter(move |shared, connection, _| {
             let taken = connection.polls.lock().take(seq);
@@ -341,7 +345,11 @@ impl<'f> Frames<'_, 'f> {
         let outcome = self.shared.engine.poll_lac(ledger, EntryId::new(previous), waiter);
         match outcome {
             Ok(Poll::Parked(id)) => {
-                self.connection.polls.lock().set_id(seq, id);
+                let is_parked = self.connection.polls.lock().set_id(seq, id);
+                if !is_parked {
+                    // It ended before the engine's id for it was known, so nobody else takes it back.
+                    self.shared.engine.cancel_poll(ledger, id);
+                }
                 // The sender watches the deadline.
                 self.connection.wake_sender.notify_one();
             }

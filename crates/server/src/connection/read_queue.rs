@@ -14,7 +14,8 @@
 //!    runs; the next starts when the answer of the one before it is queued.
 //! 2. A fencing read overtakes plain reads of other keys. Older reads of its own key go with it, just before it.
 //! 3. At most `max` requests are held, and [`RESERVE`] more of the fencing lane, so that plain reads never keep a
-//!    recovery out.
+//!    recovery out. A v2 request beyond that whose key is being read is refused in its turn, for invariant 1; at most
+//!    [`RESERVE`] of these are held.
 //! 4. Each request pushed is given out by `next_*` exactly once between two `put_back`s or `unpark`s, and leaves with
 //!    `finish`.
 
@@ -26,6 +27,19 @@ use std::collections::{HashMap, VecDeque};
 pub const RESERVE: usize = 1000;
 
 type Key = (i64, i64);
+
+/// What became of a request that was pushed.
+#[derive(Debug, PartialEq)]
+pub enum Pushed {
+    /// It will run.
+    Queued,
+    /// Too many are held: it will be answered with too-many-requests when its turn comes. Do nothing else for it.
+    RefusedInTurn,
+    /// Too many are held, and nothing it could overtake: answer it with too-many-requests now.
+    Refused(Box<ReadRequest>),
+    /// Too many even of the refused ones: close the connection.
+    Overflow,
+}
 
 /// See the module.
 pub struct ReadQueue {
@@ -61,16 +75,25 @@ impl ReadQueue {
         }
     }
 
-    /// Takes a request, or gives it back when too many are held (invariant 3).
-    pub fn push(&mut self, request: ReadRequest) -> Result<(), ReadRequest> {
+    /// Takes a request, unless too many are held (invariant 3).
+    pub fn push(&mut self, mut request: ReadRequest) -> Pushed {
         let max = if request.is_high { self.max + RESERVE } else { self.max };
         if self.held >= max {
-            return Err(request);
+            let Some(line) = key_of(&request).and_then(|key| self.lines.get_mut(&key)) else {
+                return Pushed::Refused(Box::new(request));
+            };
+            if self.held >= self.max + 2 * RESERVE {
+                return Pushed::Overflow;
+            }
+            self.held += 1;
+            request.wait_outcome = Some(Err(Refusal::TooManyRequests));
+            line.push_back(request);
+            return Pushed::RefusedInTurn;
         }
         self.held += 1;
         let Some(key) = key_of(&request) else {
             self.enqueue(request);
-            return Ok(());
+            return Pushed::Queued;
         };
         match self.lines.get_mut(&key) {
             None => {
@@ -88,7 +111,7 @@ impl ReadQueue {
                 }
             }
         }
-        Ok(())
+        Pushed::Queued
     }
 
     /// Moves the runnable request of a key from the plain lane to the other (invariant 2). Linear, but a connection
@@ -222,10 +245,10 @@ mod tests {
     fn a_fencing_read_overtakes_other_keys_and_takes_its_own_along() {
         let mut queue = ReadQueue::new(10);
         for (seq, entry) in [(0, 7), (1, -1), (2, 8), (3, -1)] {
-            queue.push(read(seq, entry, false)).unwrap();
+            assert_eq!(queue.push(read(seq, entry, false)), Pushed::Queued);
         }
-        queue.push(read(4, -1, true)).unwrap();
-        queue.push(read(5, -1, false)).unwrap();
+        assert_eq!(queue.push(read(4, -1, true)), Pushed::Queued);
+        assert_eq!(queue.push(read(5, -1, false)), Pushed::Queued);
         queue.fence_done(4, Ok(()));
         let mut order = Vec::new();
         while let Some(request) = next(&mut queue) {
@@ -243,8 +266,8 @@ mod tests {
     #[test]
     fn a_later_plain_read_of_the_key_waits_for_the_fence() {
         let mut queue = ReadQueue::new(10);
-        queue.push(read(0, -1, true)).unwrap();
-        queue.push(read(1, -1, false)).unwrap();
+        assert_eq!(queue.push(read(0, -1, true)), Pushed::Queued);
+        assert_eq!(queue.push(read(1, -1, false)), Pushed::Queued);
         let fence = next(&mut queue).unwrap();
         assert!(queue.await_fence(fence).is_none());
         assert!(next(&mut queue).is_none(), "invariant 1: request 1 must not be answered first");
@@ -258,10 +281,33 @@ mod tests {
     #[test]
     fn a_full_queue_still_takes_fencing_reads() {
         let mut queue = ReadQueue::new(2);
-        queue.push(read(0, 0, false)).unwrap();
-        queue.push(read(1, 1, false)).unwrap();
-        assert!(queue.push(read(2, 2, false)).is_err());
-        queue.push(read(3, 3, true)).unwrap();
+        assert_eq!(queue.push(read(0, 0, false)), Pushed::Queued);
+        assert_eq!(queue.push(read(1, 1, false)), Pushed::Queued);
+        assert!(matches!(queue.push(read(2, 2, false)), Pushed::Refused(_)));
+        assert_eq!(queue.push(read(3, 3, true)), Pushed::Queued);
+    }
+
+    /// Read queue invariant 1 when the queue is full: the refusal of a fencing read must not be taken for the answer of
+    /// the older plain read, whose answer would then pass for the end of the fencing.
+    #[test]
+    fn a_refusal_waits_for_the_older_read_of_its_key() {
+        let mut queue = ReadQueue::new(1);
+        assert_eq!(queue.push(read(0, -1, false)), Pushed::Queued);
+        for seq in 1..=RESERVE as u64 {
+            assert_eq!(queue.push(read(seq, 1000 + seq as i64, true)), Pushed::Queued);
+        }
+        assert_eq!(queue.push(read(5000, -1, true)), Pushed::RefusedInTurn);
+        let older = queue.next_plain().unwrap();
+        assert_eq!((older.seq, older.wait_outcome), (0, None));
+        assert!(queue.finish(&older), "now it is the turn of the refused one");
+        while let Some(request) = queue.next_high() {
+            if request.seq == 5000 {
+                assert_eq!(request.wait_outcome, Some(Err(Refusal::TooManyRequests)));
+                return;
+            }
+            queue.finish(&request);
+        }
+        panic!("the refused read was never answered");
     }
 
     proptest! {
@@ -284,7 +330,7 @@ mod tests {
                 let choice = choices.next().unwrap();
                 match choice % 5 {
                     0 => if let Some((seq, (entry, is_fence))) = arrivals.next() {
-                        queue.push(read(seq as u64, entry, is_fence)).unwrap();
+                        assert_eq!(queue.push(read(seq as u64, entry, is_fence)), Pushed::Queued);
                         if is_fence {
                             parked.push(seq as u64);
                         }

@@ -626,7 +626,10 @@ impl Sim {
             (Op::Read { ledger, entry }, Ok(())) => self.check_entry(ledger, entry),
             (Op::Poll { ledger, previous }, Ok(())) => {
                 let lac = self.machine().engine.last_add_confirmed(ledger);
-                if EntryId::to_wire(lac.unwrap_or(None)) <= previous {
+                // A fence wakes those that wait, whatever the LAC.
+                if EntryId::to_wire(lac.unwrap_or(None)) <= previous
+                    && !self.machine().engine.is_fenced(ledger)
+                {
                     return Err(format!("a poll of {ledger} beyond {previous} fired at {lac:?}"));
                 }
                 self.ghost.check_lac(ledger, lac)

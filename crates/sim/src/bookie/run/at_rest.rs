@@ -69,9 +69,7 @@ impl Sim {
         }
         let engine = &mut self.profile.engine;
         let fewest = engine.ledger_dirs.len() as u64;
-        // With several directories a change of shards moves ledgers between them: left out for now.
-        let drawn = fewest + self.random.below(4 - fewest);
-        let shards = if fewest == 1 { drawn } else { engine.shard_count as u64 };
+        let shards = fewest + self.random.below(4 - fewest);
         let chunks = shards * [4, 6, 12][self.random.below(3) as usize];
         engine.shard_count = shards as usize;
         engine.chunk_bytes = [8 << 10, 16 << 10, 64 << 10][self.random.below(3) as usize];
