@@ -183,7 +183,8 @@ impl StateTable {
         let file = disk.open(&new, OpenMode::CreateBuffered).map_err(failed("create state table"))?;
         file.write_all_at(&mut [IoSlice::new(&encode_header())], 0).map_err(failed("write state table"))?;
         let latch = Arc::new(Latch::default());
-        let backend = Backend::new(file.clone(), new.clone(), latch.clone()).map_err(failed("read state table"))?;
+        let backend =
+            Backend::new(file.clone(), new.clone(), latch.clone()).map_err(failed("read state table"))?;
         let database = Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(backend);
         let mut table = StateTable {
             path: new.clone(),

@@ -252,9 +252,21 @@ fn damage_is_an_error_that_names_the_file() {
             }
         }
     };
-    for len in
-        [0, 1, 4095, 4096, 12_288, 12_289, 16_384, 20_479, 20_480, 20_481, good.len() / 2, good.len() - 4096, good.len() - 1]
-    {
+    for len in [
+        0,
+        1,
+        4095,
+        4096,
+        12_288,
+        12_289,
+        16_384,
+        20_479,
+        20_480,
+        20_481,
+        good.len() / 2,
+        good.len() - 4096,
+        good.len() - 1,
+    ] {
         check(good[..len].to_vec(), format!("cut to {len}"));
     }
     let mut next = numbers(1);
