@@ -1,0 +1,196 @@
+//! Crashes, stops, starts, and what must hold after each.
+
+use super::{Inbox, Op, Sim, Step, check_fenced, is_damage, read_now};
+use crate::bookie::ghost::Check;
+use crate::disk::FaultPlan;
+use bindery_engine::{EntryRef, Lookup, Machine, OpenError};
+use bindery_io::{CheckedDisk, Disk, Random, SeededRandom};
+use bindery_types::EntryId;
+use std::sync::Arc;
+
+impl Sim {
+    /// Opens what would be left if the power went now and nothing unsynced survived.
+    pub(super) fn check_image(&mut self, check: impl FnOnce(&mut Sim, &Machine) -> Check) -> Check {
+        if self.ghost.is_damaged || self.disk.is_off() {
+            return Ok(());
+        }
+        let image: Arc<dyn Disk> = Arc::new(self.disk.durable_image());
+        match self.open_machine(image) {
+            Ok(machine) => check(self, &machine),
+            Err(error) => Err(format!("IB1 IB11: the durable image cannot be opened: {error}")),
+        }
+    }
+
+    pub(super) fn open_machine(&self, disk: Arc<dyn Disk>) -> Result<Machine, OpenError> {
+        let random = Arc::new(self.random.child(&format!("nonce/{}", self.next_op)));
+        Machine::open(self.profile.engine.clone(), disk, self.clock.clone(), random as Arc<dyn Random>)
+    }
+
+    /// IB14 and the rest of the order in which a disk may be called.
+    pub(super) fn check_call_order(&self) -> Check {
+        match self.checked.as_ref().and_then(|checked| checked.violations().into_iter().next()) {
+            Some(violation) => Err(format!("IB14: {violation}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Opens the bookie on the current disk, with faults for the first tries, and checks everything it should hold.
+    pub(super) fn open(&mut self) -> Step {
+        self.restarts += 1;
+        let mut opened = None;
+        self.answered_last.clear();
+        for attempt in 0..4 {
+            self.redraw_layout();
+            if attempt < 2 && self.restarts > 1 {
+                self.disk.set_faults(self.profile.faults.clone());
+                if self.random.chance(0.1) {
+                    self.disk.crash_after(self.random.below(30));
+                }
+            }
+            let checked = Arc::new(CheckedDisk::recording(self.disk.clone()));
+            let result = self.open_machine(checked.clone());
+            self.checked = Some(checked);
+            self.check_call_order()?;
+            self.disk.set_faults(FaultPlan::default());
+            match result {
+                Ok(machine) if !self.disk.is_off() => {
+                    opened = Some(machine);
+                    break;
+                }
+                // The power went during the start.
+                Ok(_) | Err(_) if self.disk.is_off() => self.replace_disk_after_crash(),
+                Ok(_) => unreachable!("covered by the two arms before"),
+                Err(error) if self.ghost.is_damaged && is_damage(&error) => {
+                    return Ok(Some(error.to_string()));
+                }
+                Err(error) if attempt == 3 || is_damage(&error) => {
+                    return Err(format!("IB11: the bookie does not start: {error}"));
+                }
+                // A failed sync leaves pages that only a restart of the machine reads as the medium has them.
+                Err(_) => self.replace_disk_after_crash(),
+            }
+        }
+        self.machine = Some(opened.ok_or("IB11: the bookie does not start")?);
+        self.check_everything()?;
+        self.disk.set_faults(self.profile.faults.clone());
+        Ok(None)
+    }
+
+    pub(super) fn replace_disk_after_crash(&mut self) {
+        self.crash_number += 1;
+        let name = format!("crash/{}", self.crash_number);
+        self.disk = Arc::new(self.disk.crash(&SeededRandom::new(self.profile.seed).child(&name)));
+    }
+
+    pub(super) fn crash_and_restart(&mut self) -> Step {
+        (self.in_flight, self.written, self.ticket, self.machine) = (None, None, None, None);
+        self.inbox = Inbox::default();
+        self.ops.clear();
+        self.replace_disk_after_crash();
+        if !self.ghost.is_sync {
+            self.ghost.forget_unsynced();
+        }
+        if self.random.chance(self.profile.damage * 20.0) {
+            self.damage_the_journal();
+        }
+        let opened = self.open()?;
+        if opened.is_none() && self.random.chance(0.1) {
+            // IB11, IB25: a second restart without traffic changes nothing that a client can see.
+            self.machine = None;
+            self.replace_disk_after_crash();
+            return self.open();
+        }
+        Ok(opened)
+    }
+
+    /// Finishes what is under way, flushes and starts again: nothing may be left to replay (IB26).
+    pub(super) fn stop_and_restart(&mut self) -> Step {
+        if self.disk.is_off() {
+            return self.crash_and_restart();
+        }
+        self.disk.set_faults(FaultPlan::default());
+        self.drain()?;
+        self.want_freeze();
+        self.drain()?;
+        if self.disk.is_off() {
+            return self.crash_and_restart();
+        }
+        self.check_lists()?;
+        let is_failed = self.machine().engine.status().failed.is_some();
+        let in_use = self.machine().engine.stats().write_pool_chunks_in_use;
+        if !is_failed && in_use != 0 {
+            return Err(format!("IB20: {in_use} chunks in use after everything was flushed"));
+        }
+        self.machine = None;
+        if is_failed {
+            return self.crash_and_restart();
+        }
+        let restarted = self.open()?;
+        if restarted.is_none() && self.machine().replayed.records != 0 {
+            return Err(format!(
+                "IB26: a clean stop left {} groups to replay",
+                self.machine().replayed.groups
+            ));
+        }
+        Ok(restarted)
+    }
+
+    /// Steps until nothing is under way; then every request has its answer (IB21).
+    pub(super) fn drain(&mut self) -> Check {
+        for _ in 0..10_000 {
+            if self.disk.is_off() {
+                return Ok(());
+            }
+            self.step_journal();
+            self.step_flush();
+            self.take_answers()?;
+            if self.in_flight.is_none() && self.written.is_none() && self.ticket.is_none() {
+                self.in_flight = self.machine.as_mut().expect("a bookie is running").journaling.cut();
+                if self.in_flight.is_none() {
+                    self.check_parked_polls()?;
+                    self.ops.retain(|_, op| !matches!(op, Op::Poll { .. }));
+                    if self.ops.is_empty() {
+                        return Ok(());
+                    }
+                    return Err(format!("IB21: {} requests were never answered", self.ops.len()));
+                }
+            }
+        }
+        Err("IB21: the bookie never comes to rest".into())
+    }
+
+    /// After a restart: all that was acknowledged, all fences, all LACs.
+    pub(super) fn check_everything(&mut self) -> Check {
+        let machine = self.machine.take().expect("just opened");
+        let verdict = self.check_machine(&machine).and_then(|()| self.check_lists_of(&machine));
+        self.machine = Some(machine);
+        verdict
+    }
+
+    pub(super) fn check_machine(&mut self, machine: &Machine) -> Check {
+        let engine = &machine.engine;
+        let entry_id = |entry| EntryId::new(entry).expect("not negative");
+        if self.ghost.is_sync {
+            self.ghost.check_prefix(|ledger, entry| read_now(engine, ledger, entry_id(entry)))?;
+        }
+        for ledger in self.ghost.ledgers() {
+            for entry in self.ghost.entries(ledger) {
+                let result = read_now(engine, ledger, entry_id(entry));
+                self.ghost.check_read(ledger, entry, &result)?;
+            }
+            let last = match engine.read(ledger, EntryRef::Last) {
+                Ok(Lookup::Memory(body)) => Ok(body.to_vec()),
+                Ok(Lookup::Disk(read)) => read.load(),
+                Ok(Lookup::Undurable(_)) => return Err("nothing is undurable after a start".into()),
+                Err(refusal) => Err(refusal),
+            };
+            self.ghost.check_last(ledger, &last)?;
+            self.ghost.check_lac(ledger, engine.last_add_confirmed(ledger))?;
+            self.ghost.check_explicit_lac(ledger, engine.explicit_lac(ledger))?;
+            if self.ghost.is_fence_answered(ledger) {
+                check_fenced(machine, ledger)?;
+            }
+        }
+        Ok(())
+    }
+}
