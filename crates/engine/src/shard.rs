@@ -402,8 +402,8 @@ impl Shard {
             return Err(Refusal::Unknown);
         }
         let frozen = self.frozen.iter().filter_map(|f| f.records.get(&ledger));
-        let all = frozen.chain([&state.records]).flat_map(|r| r.newest_ascending());
-        Ok(all.filter(|r| r.sequence <= self.durable).map(|r| r.entry).collect())
+        let caches = frozen.chain([&state.records]);
+        Ok(caches.flat_map(|records| records.durable_entries(self.durable)).collect())
     }
 
     pub(crate) fn is_fenced(&self, ledger: LedgerId) -> bool {

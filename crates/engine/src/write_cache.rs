@@ -69,6 +69,12 @@ impl CacheRecords {
         found
     }
 
+    /// Ids of the entries with a durable copy, in no order, with duplicates.
+    pub(crate) fn durable_entries(&self, durable: u64) -> impl Iterator<Item = i64> {
+        let copies = self.run.iter().chain(self.strays.values());
+        copies.filter(move |r| r.sequence <= durable).map(|r| r.entry)
+    }
+
     /// The newest copy of each entry, ascending.
     pub(crate) fn newest_ascending(&self) -> Vec<CacheRecord> {
         if self.strays.is_empty() {
@@ -129,6 +135,12 @@ mod tests {
                 prop_assert_eq!(found.durable.map(|r| r.sequence), copies().filter(|s| *s <= durable).max());
                 prop_assert_eq!(found.undurable, copies().find(|s| *s > durable));
             }
+            // An entry whose newest copy is not durable yet still has its older one.
+            let mut listed: Vec<i64> = cache.durable_entries(durable).collect();
+            listed.sort_unstable();
+            listed.dedup();
+            let shown = (0..12).filter(|entry| cache.find(*entry, durable).durable.is_some());
+            prop_assert_eq!(listed, shown.collect::<Vec<_>>());
             let newest = cache.newest_ascending();
             let mut expected: Vec<i64> = entries.clone();
             expected.sort_unstable();

@@ -267,3 +267,16 @@ fn r4_bk_4843_a_flush_without_entries_keeps_fences() {
         assert!(bookie.machine.engine.is_fenced(ledger(100 + round)));
     }
 }
+
+/// Found by reading: an entry that is being added again was left out of the list, although its first copy is durable.
+#[test]
+fn an_entry_that_is_added_again_stays_in_the_list() {
+    let mut bookie = fresh();
+    bookie.add(1, 0, 10, false);
+    bookie.add(1, 1, 10, false);
+    bookie.group();
+    bookie.add(1, 1, 10, true);
+    let runs = bookie.machine.engine.list_entries(ledger(1)).unwrap();
+    let ends: Vec<_> = runs.iter().map(|run| (run.first.get(), run.last.get())).collect();
+    assert_eq!(ends, [(0, 1)]);
+}
