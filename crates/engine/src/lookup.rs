@@ -86,8 +86,8 @@ pub(crate) fn entries_on_disk(
     entries: &mut Vec<i64>,
 ) -> Result<(), Refusal> {
     for Source { log, extent } in views.iter().flat_map(|view| view.runs(ledger)) {
-        match log.entries(&extent) {
-            Ok(records) => entries.extend(records.iter().map(|r| r.entry.get())),
+        match log.entry_ids(&extent) {
+            Ok(ids) => entries.extend(ids.iter().map(|id| id.get())),
             Err(error) => {
                 tracing::error!(%ledger, %error, "cannot list entries");
                 return Err(Refusal::Io);

@@ -72,7 +72,7 @@ impl Machine {
         let slots: Vec<u32> = (0..missing).map(|_| journaling.journal.reserve_slot()).collect();
         let journal_config = journaling.journal.config().clone();
 
-        let mut threads = vec![
+        let threads = vec![
             spawn("bindery-complete", move || complete(&to_complete, &*sink)),
             spawn("bindery-prepare", {
                 let (stop, engine) = (is_stopping.clone(), engine.clone());
@@ -87,7 +87,6 @@ impl Machine {
             let (stop, signal, desk) = (is_stopping.clone(), flush_signal.clone(), desk.clone());
             move || journal_loop(journaling, &completions, &from_preparation, &desk, &signal, &stop)
         });
-        threads.shrink_to_fit();
         EngineThreads { engine, is_stopping, desk, flush_signal, threads, journal, flush }
     }
 }

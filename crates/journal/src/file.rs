@@ -119,11 +119,6 @@ pub(crate) fn slot_of_name(name: &str) -> Option<u32> {
     (digits.len() >= 4 && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok())?
 }
 
-/// True for the names that journal files have.
-pub fn is_journal_file_name(name: &str) -> bool {
-    slot_of_name(name).is_some()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

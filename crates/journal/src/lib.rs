@@ -30,6 +30,6 @@ pub mod record;
 mod replay;
 mod writer;
 
-pub use file::{FILE_FORMAT_VERSION, FileHeader, HeaderProblem, is_journal_file_name};
+pub use file::{FILE_FORMAT_VERSION, FileHeader, HeaderProblem};
 pub use replay::{Damage, OpenError, ReplayError, Replayed};
 pub use writer::{Group, Journal, JournalConfig, JournalError, Part, PreparedFile};

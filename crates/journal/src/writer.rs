@@ -4,7 +4,7 @@ use crate::file::{FileHeader, IDENTITY_MAX, slot_name};
 use crate::group::{FileIdentity, GroupHeader, PartHeader, layout};
 use bindery_io::canary::{Canaries, Canary};
 use bindery_io::chunk::{AlignedBuf, ChunkSlice};
-use bindery_io::{BLOCK_SIZE_BYTES, Disk, DiskFile, OpenMode, Random};
+use bindery_io::{BLOCK_SIZE_BYTES, Disk, DiskFile, OpenMode, Random, ZeroFill};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::path::PathBuf;
@@ -251,11 +251,6 @@ impl Journal {
         self.used = kept;
     }
 
-    /// Number of files that hold groups not yet released, the current one included.
-    pub fn files_in_use(&self) -> usize {
-        self.used.len() + usize::from(self.current.is_some())
-    }
-
     /// Number of files ready to be taken into use.
     pub fn files_free(&self) -> usize {
         self.free.len()
@@ -334,19 +329,16 @@ impl PreparedFile {
         slot: u32,
         mut proceed: impl FnMut() -> bool,
     ) -> io::Result<Option<PreparedFile>> {
-        const STEP: usize = 1 << 20;
         let path = config.dir.join(slot_name(slot));
         let file = disk.open(&path, OpenMode::CreateDirect)?;
-        let zeros = AlignedBuf::zeroed(STEP);
-        let mut at = file.len()?;
-        at -= at % BLOCK;
-        while at < config.file_bytes {
+        let length = file.len()?;
+        let whole = length - length % BLOCK;
+        let mut fill = ZeroFill::new(whole, config.file_bytes.saturating_sub(whole));
+        while fill.remaining() > 0 {
             if !proceed() {
                 return Ok(None);
             }
-            let step = (config.file_bytes - at).min(STEP as u64) as usize;
-            file.write_all_at(&mut [IoSlice::new(&zeros[..step])], at)?;
-            at += step as u64;
+            fill.step(&*file)?;
         }
         file.sync()?;
         disk.sync_dir(&config.dir)?;
