@@ -4,12 +4,19 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-const EXIT_CODES: &str = "Exit codes:
+/// The cluster of `bindery standalone` with its default ports.
+pub const DEFAULT_METADATA: &str = "zk+hierarchical://127.0.0.1:2181/ledgers";
+
+pub const EXIT_CODES: &str = "Exit codes:
   0  done, or stopped on request with everything flushed
   1  failed; the message says why and what to do
   2  wrong command line or configuration
   3  a running bookie lost its registration for good and stopped
   4  stopped on request without flushing everything; the next start replays
+  5  the ledger can no longer be written; the message names the last acknowledged entry
+  6  no such ledger, or no such entry
+  7  the metadata store, or a bookie that is needed, cannot be reached
+  8  whoever read standard output went away
 
 Data goes to standard output, everything else to standard error.";
 
@@ -114,7 +121,7 @@ pub enum ClusterCommand {
 #[derive(Debug, Args)]
 pub struct MetadataArgs {
     /// The cluster: zk+hierarchical://HOST:PORT/ledgers
-    #[arg(long, value_name = "URI")]
+    #[arg(long, value_name = "URI", env = "BINDERY_METADATA", default_value = DEFAULT_METADATA)]
     pub metadata: String,
 }
 

@@ -12,6 +12,14 @@ pub const USAGE: u8 = 2;
 pub const REGISTRATION_LOST: u8 = 3;
 /// A bookie stopped on request without flushing everything; acknowledged entries are safe, the next start replays them.
 pub const UNCLEAN_STOP: u8 = 4;
+/// The ledger can no longer be written: closed, fenced, or too few bookies; the message names the last acknowledged entry.
+pub const LEDGER_ENDED: u8 = 5;
+/// No such ledger, or no such entry.
+pub const NOT_FOUND: u8 = 6;
+/// No metadata server, or no bookie that is needed, can be reached.
+pub const UNREACHABLE: u8 = 7;
+/// The reader of our output went away.
+pub const OUTPUT_CLOSED: u8 = 8;
 
 /// One clear message and the code to exit with.
 #[derive(Debug)]

@@ -1,0 +1,3 @@
+//! The ledger client.
+
+pub mod transport;

@@ -1,0 +1,170 @@
+//! What ledgers ask of bookies, as a trait: the network below it, the replication protocol above.
+//!
+//! # Invariants (every implementation)
+//! 1. Each request is answered exactly once: by the bookie, or with an error after at most the request timeout.
+//! 2. Requests of one ledger to one bookie leave in the order in which they were given.
+//! 3. [`BookieError::is_unknown`] is false only when the bookie certainly did not and will not do what was asked.
+//! 4. A sink is never called from inside [`Transport::add`], so a caller may hold the lock that its sink takes.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bindery_types::{BookieId, EntryId, LedgerId, MasterKey};
+use bindery_wire::ErrorCode;
+use bytes::Bytes;
+
+/// What a request other than an add returns.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, BookieError>> + Send + 'a>>;
+
+/// Why a bookie did not do what was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BookieError {
+    /// It answered with a code.
+    #[error("refused: {0:?}")]
+    Refused(ErrorCode),
+    /// It is not registered, or its registration names no address.
+    #[error("not registered in the metadata store")]
+    NotRegistered,
+    /// No connection could be made; nothing was sent.
+    #[error("cannot connect: {0}")]
+    Unreachable(String),
+    /// The connection broke, or was closed, after the request may have been sent.
+    #[error("the connection was lost before the answer came")]
+    Lost,
+    /// No answer in time.
+    #[error("no answer within {0:?}")]
+    TimedOut(Duration),
+    /// It answered with bytes that are no answer to the request.
+    #[error("answered something unexpected: {0}")]
+    Unexpected(String),
+    /// The client was closed.
+    #[error("the client was closed")]
+    Closed,
+}
+
+impl BookieError {
+    /// Whether the bookie may have done, or may still do, what was asked.
+    pub fn is_unknown(&self) -> bool {
+        matches!(
+            self,
+            BookieError::Lost | BookieError::TimedOut(_) | BookieError::Unexpected(_) | BookieError::Closed
+        )
+    }
+}
+
+/// What an add carries back to its sink: opaque to the transport. The writer packs ensemble position and the number of
+/// the ensemble change into it, so that answers of a replaced bookie are told from those of its successor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AddTag(pub u64);
+
+/// An entry on its way to one bookie.
+#[derive(Debug, Clone)]
+pub struct AddRequest {
+    /// The ledger, as in `body`.
+    pub ledger: LedgerId,
+    /// The entry, as in `body`.
+    pub entry: EntryId,
+    /// The entry as it is stored: header, digest, payload. Shared by all replicas.
+    pub body: Bytes,
+    /// The key of the ledger.
+    pub master_key: MasterKey,
+    /// Part of a recovery or a re-replication: allowed on a fenced ledger, and ahead of ordinary traffic.
+    pub is_recovery: bool,
+    /// Returned with the answer.
+    pub tag: AddTag,
+}
+
+/// The answer to one add.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AddAnswer {
+    /// The entry.
+    pub entry: EntryId,
+    /// From the request.
+    pub tag: AddTag,
+    /// Stored durably, or why not.
+    pub result: Result<(), BookieError>,
+}
+
+/// Where answers to adds go: one ledger's writer.
+pub trait AddSink: Send + Sync {
+    /// The answers of this ledger that one bookie gave in one socket read, in their order. Never blocks for long: it
+    /// runs on the task that reads the socket.
+    fn added(&self, bookie: &BookieId, answers: &[AddAnswer]);
+}
+
+/// A read of one entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReadRequest {
+    /// The ledger.
+    pub ledger: LedgerId,
+    /// The entry; `None` asks for the last one that the bookie has.
+    pub entry: Option<EntryId>,
+    /// Fences the ledger first, with this key, and goes ahead of ordinary traffic.
+    pub fence: Option<MasterKey>,
+}
+
+/// A read of a run of entries that one bookie has all of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BatchReadRequest {
+    /// The ledger.
+    pub ledger: LedgerId,
+    /// The first entry.
+    pub first: EntryId,
+    /// At most so many.
+    pub count_max: u32,
+    /// At most so many bytes of answer (at least one entry is returned).
+    pub size_bytes_max: u64,
+}
+
+/// What a bookie knows of a ledger's last add confirmed (LAC).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LacAnswer {
+    /// Body of the last explicit LAC, when one was written.
+    pub explicit: Option<Bytes>,
+    /// The last entry it has, as stored, when it has any.
+    pub last_entry: Option<Bytes>,
+}
+
+/// A long poll for the LAC to pass `previous` (protocol reference, section 2.6).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PollRequest {
+    /// The ledger.
+    pub ledger: LedgerId,
+    /// The LAC already known; `None` before the first entry.
+    pub previous: Option<EntryId>,
+    /// How long the bookie may hold the request.
+    pub wait: Duration,
+}
+
+/// The way to all bookies of a cluster. Connections are made when first needed and again after they broke.
+pub trait Transport: Send + Sync + 'static {
+    /// Queues an add; its answer goes to `sink`. Never waits: callers bound the bytes they have in flight.
+    fn add(&self, bookie: &BookieId, request: AddRequest, sink: &Arc<dyn AddSink>);
+
+    /// Sends what [`add`](Self::add) queued and has not sent yet. Adds leave without it, too, but perhaps one by one.
+    fn flush(&self) {}
+
+    /// Reads one entry, as stored; its digest is not verified here.
+    fn read(&self, bookie: &BookieId, request: ReadRequest) -> Answer<'_, Bytes>;
+
+    /// Reads a run of entries, as stored, from `first` on without a gap; never empty.
+    fn batch_read(&self, bookie: &BookieId, request: BatchReadRequest) -> Answer<'_, Vec<Bytes>>;
+
+    /// Asks what the bookie knows of the LAC.
+    fn read_lac(&self, bookie: &BookieId, ledger: LedgerId) -> Answer<'_, LacAnswer>;
+
+    /// Writes an explicit LAC (protocol reference, section 3.3).
+    fn write_lac(
+        &self,
+        bookie: &BookieId,
+        ledger: LedgerId,
+        key: MasterKey,
+        lac: EntryId,
+        body: Bytes,
+    ) -> Answer<'_, ()>;
+
+    /// Waits until the bookie knows of a LAC above `previous`, or its wait is over; the LAC it then knows, if any.
+    fn poll_lac(&self, bookie: &BookieId, request: PollRequest) -> Answer<'_, Option<EntryId>>;
+}
