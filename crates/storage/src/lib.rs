@@ -24,6 +24,7 @@ mod directory;
 pub mod entry_log;
 mod error;
 mod extents;
+pub mod redb_file;
 pub mod state_table;
 #[cfg(test)]
 mod testing;

@@ -35,7 +35,7 @@
 //! - *Quick repair* saves the page allocator with each commit, to spare the walk over the tables after a crash. It
 //!   implies two phases, and the walk is wanted: it verifies every page, and `load` reads everything anyway.
 //!
-//! redb's header sector is rewritten in place, which a torn write would destroy; `backend` keeps it in two slots.
+//! redb's header sector is rewritten in place, which a torn write would destroy; [`redb_file`](crate::redb_file) keeps it in two slots.
 //!
 //! # Why a table is never closed
 //! redb saves its page allocator when a database is closed, and believes it unverified at the next open: one bad bit
@@ -45,14 +45,15 @@
 //! # Limits
 //! redb's cache: 4 MiB. `load` holds one record per ledger.
 
-mod backend;
 mod record;
 #[cfg(test)]
 mod tests;
 
 use crate::codec::{Put, Take};
+use crate::redb_file::{
+    Backend, Format, HEADER_SIZE, Latch, Seals, check_header, encode_header, state_error,
+};
 use crate::{Damaged, DiskError, LogId, NewerFormat, StateError};
-use backend::{Backend, HEADER_SIZE, Latch, Seals, check_header, encode_header};
 use bindery_io::{BLOCK_SIZE_BYTES, Disk, OpenMode};
 use bindery_types::LedgerId;
 use crc_fast::{CrcAlgorithm, Digest};
@@ -63,8 +64,11 @@ use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use backend::STATE_FORMAT_VERSION;
 pub use record::{JournalMark, LedgerRecord, LogRecord, Mark, Meta};
+
+/// The version this build writes, and the newest it reads. 1: first.
+pub const STATE_FORMAT_VERSION: u32 = 1;
+const FORMAT: Format = Format { magic: b"BNDRSTAT", version: STATE_FORMAT_VERSION, name: "a state table" };
 
 /// Name of the file in its directory.
 pub const STATE_FILE_NAME: &str = "state.redb";
@@ -181,7 +185,8 @@ impl StateTable {
             disk.remove(&new).map_err(failed("remove what an interrupted creation left:"))?;
         }
         let file = disk.open(&new, OpenMode::CreateBuffered).map_err(failed("create state table"))?;
-        file.write_all_at(&mut [IoSlice::new(&encode_header())], 0).map_err(failed("write state table"))?;
+        file.write_all_at(&mut [IoSlice::new(&encode_header(&FORMAT))], 0)
+            .map_err(failed("write state table"))?;
         let latch = Arc::new(Latch::default());
         let backend =
             Backend::new(file.clone(), new.clone(), latch.clone()).map_err(failed("read state table"))?;
@@ -223,7 +228,7 @@ impl StateTable {
         }
         let mut block = vec![0; BLOCK_SIZE_BYTES];
         file.read_exact_at(&mut block, 0).map_err(failed)?;
-        check_header(&block, &path)?;
+        check_header(&block, &FORMAT, &path)?;
         let latch = Arc::new(Latch::default());
         let backend = Backend::new(file.clone(), path.clone(), latch.clone()).map_err(failed)?;
         let database = Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(backend);
@@ -461,24 +466,4 @@ fn replace(
     }
     sum.add(id, key, &value);
     Ok(before.is_some())
-}
-
-/// What a redb error means here. The latch knows the first failure on the file; redb reports later ones its own way.
-fn state_error(path: &Path, latch: &Latch, error: redb::Error) -> StateError {
-    let path = path.to_owned();
-    match (error, latch.reason()) {
-        (redb::Error::Io(source), _) if source.kind() == io::ErrorKind::InvalidData => {
-            Damaged { path, offset: 0, what: source.to_string() }.into()
-        }
-        (redb::Error::Io(source), _) if source.kind() == io::ErrorKind::UnexpectedEof => {
-            Damaged { path, offset: 0, what: "the file ends inside a page".into() }.into()
-        }
-        (_, Some(reason)) => StateError::Latched { path, reason },
-        (redb::Error::Io(source), None) => DiskError { path, action: "use state table", source }.into(),
-        (redb::Error::Corrupted(what), None) => Damaged { path, offset: 0, what }.into(),
-        (error @ (redb::Error::TableDoesNotExist(_) | redb::Error::TableTypeMismatch { .. }), None) => {
-            Damaged { path, offset: 0, what: error.to_string() }.into()
-        }
-        (error, None) => StateError::Database { path, reason: error.to_string() },
-    }
 }

@@ -1,7 +1,8 @@
-//! The database's file: redb's pages behind our own header block, and a latch on the first failure.
+//! A redb database's file: redb's pages behind our own header block, and a latch on the first failure. The state
+//! table and the coordinator's tree keep their databases in such files.
 //!
 //! ```text
-//! 0      magic "BNDRSTAT" | 8 version u32 | zeros | 4092 CRC32C of bytes 0..4092
+//! 0      magic (8, names the kind) | 8 version u32 | zeros | 4092 CRC32C of bytes 0..4092
 //! 4096   seal 0: magic "BNDRSEAL" | 8 commit number u64 | 16 CRC32C of bytes 0..16    (even commits)
 //! 8192   seal 1: the same                                                             (odd commits)
 //! 12288  redb's first 512 bytes, slot 0: magic "BNDRHEAD" | 8 sequence u64 | 16 the bytes | 528 CRC32C of 0..528
@@ -16,7 +17,7 @@
 //! release is refused before anything (redb marks a file as soon as it opens it) is written.
 
 use crate::codec::{Put, Take, crc32c};
-use crate::{Damaged, NewerFormat, StateError};
+use crate::{Damaged, DiskError, NewerFormat, StateError};
 use bindery_io::{BLOCK_SIZE_BYTES, DiskFile};
 use parking_lot::Mutex;
 use redb::StorageBackend;
@@ -24,12 +25,20 @@ use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The version this build writes, and the newest it reads. 1: first.
-pub const STATE_FORMAT_VERSION: u32 = 1;
+/// Which kind of database a file holds, in its first block.
+#[derive(Debug, Clone, Copy)]
+pub struct Format {
+    /// The first eight bytes of the file.
+    pub magic: &'static [u8; 8],
+    /// The version this build writes, and the newest it reads.
+    pub version: u32,
+    /// What it is, for error texts, with its article: "a state table".
+    pub name: &'static str,
+}
 
 const BLOCK: u64 = BLOCK_SIZE_BYTES as u64;
 /// Header, seals and redb's header in two slots; redb's file follows.
-pub(super) const HEADER_SIZE: u64 = 5 * BLOCK;
+pub const HEADER_SIZE: u64 = 5 * BLOCK;
 const REDB_SLOT_AT: u64 = 3 * BLOCK;
 /// The part of redb's file that is kept in the slots: its header takes 320 bytes and nothing else shares its page.
 const REDB_HEADER_SIZE: usize = 512;
@@ -37,13 +46,12 @@ const REDB_SLOT_MAGIC: &[u8; 8] = b"BNDRHEAD";
 const REDB_SLOT_SIZE: usize = 16 + REDB_HEADER_SIZE + 4;
 const SEAL_SIZE: usize = 20;
 const SEAL_MAGIC: &[u8; 8] = b"BNDRSEAL";
-const MAGIC: &[u8; 8] = b"BNDRSTAT";
 const CRC_AT: usize = BLOCK_SIZE_BYTES - 4;
 
 /// Header, and blocks for the seals, still empty.
-pub(super) fn encode_header() -> Vec<u8> {
+pub fn encode_header(format: &Format) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEADER_SIZE as usize);
-    Put(&mut out).bytes(MAGIC).u32(STATE_FORMAT_VERSION);
+    Put(&mut out).bytes(format.magic).u32(format.version);
     out.resize(CRC_AT, 0);
     let crc = crc32c(&[&out]);
     Put(&mut out).u32(crc);
@@ -52,18 +60,19 @@ pub(super) fn encode_header() -> Vec<u8> {
 }
 
 /// Which commit was acknowledged last. The two seals are written in turn, so that a torn one leaves the other.
-pub(super) struct Seals {
+pub struct Seals {
     file: Arc<dyn DiskFile>,
     latch: Arc<Latch>,
 }
 
 impl Seals {
-    pub(super) fn new(file: Arc<dyn DiskFile>, latch: Arc<Latch>) -> Seals {
+    /// The seals of `file`.
+    pub fn new(file: Arc<dyn DiskFile>, latch: Arc<Latch>) -> Seals {
         Seals { file, latch }
     }
 
     /// The highest number of a valid seal.
-    pub(super) fn read(&self) -> io::Result<Option<u64>> {
+    pub fn read(&self) -> io::Result<Option<u64>> {
         let mut highest = None;
         for slot in 0..2 {
             let mut seal = [0; SEAL_SIZE];
@@ -78,7 +87,7 @@ impl Seals {
     }
 
     /// Makes it durable that commit `number` is in force.
-    pub(super) fn write(&self, number: u64) -> io::Result<()> {
+    pub fn write(&self, number: u64) -> io::Result<()> {
         let mut seal = Vec::with_capacity(SEAL_SIZE);
         Put(&mut seal).bytes(SEAL_MAGIC).u64(number);
         let crc = crc32c(&[&seal]);
@@ -89,18 +98,24 @@ impl Seals {
     }
 }
 
-pub(super) fn check_header(block: &[u8], path: &Path) -> Result<(), StateError> {
+/// Checks the first block of a file.
+///
+/// # Errors
+/// [`StateError::NewerFormat`] for a newer version, [`StateError::Damaged`] for anything but this format.
+pub fn check_header(block: &[u8], format: &Format, path: &Path) -> Result<(), StateError> {
     let damaged = |what: &str| StateError::from(Damaged::new(path, 0, what));
     let (head, crc) = block.split_at_checked(CRC_AT).ok_or_else(|| damaged("the header is cut"))?;
-    let Some(fields) = head.strip_prefix(MAGIC) else { return Err(damaged("this is no state table")) };
+    let Some(fields) = head.strip_prefix(format.magic) else {
+        return Err(damaged(&format!("this is not {}", format.name)));
+    };
     if crc != crc32c(&[head]).to_le_bytes() {
         return Err(damaged("the checksum of the header does not match"));
     }
     match Take(fields).u32() {
-        Some(STATE_FORMAT_VERSION) => Ok(()),
         None | Some(0) => Err(damaged("format version 0 never existed")),
+        Some(found) if found <= format.version => Ok(()),
         Some(found) => {
-            let supported = STATE_FORMAT_VERSION;
+            let supported = format.version;
             Err(NewerFormat { path: path.to_owned(), found, supported }.into())
         }
     }
@@ -108,11 +123,11 @@ pub(super) fn check_header(block: &[u8], path: &Path) -> Result<(), StateError> 
 
 /// The first failure on the file. Once set it stays (IB14).
 #[derive(Debug, Default)]
-pub(super) struct Latch(Mutex<Option<(&'static str, String)>>);
+pub struct Latch(Mutex<Option<(&'static str, String)>>);
 
 impl Latch {
     /// The first failure, as one sentence.
-    pub(super) fn reason(&self) -> Option<String> {
+    pub fn reason(&self) -> Option<String> {
         self.0.lock().as_ref().map(|(action, why)| format!("cannot {action}: {why}"))
     }
 
@@ -124,7 +139,8 @@ impl Latch {
         act().inspect_err(|error| self.set(action, error))
     }
 
-    pub(super) fn set(&self, action: &'static str, why: &dyn std::fmt::Display) {
+    /// Makes this the first failure, unless there was one.
+    pub fn set(&self, action: &'static str, why: &dyn std::fmt::Display) {
         self.0.lock().get_or_insert_with(|| (action, why.to_string()));
     }
 }
@@ -169,7 +185,8 @@ impl RedbHeader {
     }
 }
 
-pub(super) struct Backend {
+/// The file as redb sees it.
+pub struct Backend {
     file: Arc<dyn DiskFile>,
     path: PathBuf,
     latch: Arc<Latch>,
@@ -184,7 +201,7 @@ impl std::fmt::Debug for Backend {
 
 impl Backend {
     /// Over a file that has its header block; see the module docs.
-    pub(super) fn new(file: Arc<dyn DiskFile>, path: PathBuf, latch: Arc<Latch>) -> io::Result<Backend> {
+    pub fn new(file: Arc<dyn DiskFile>, path: PathBuf, latch: Arc<Latch>) -> io::Result<Backend> {
         let header = Mutex::new(RedbHeader::load(&*file)?);
         Ok(Backend { file, path, latch, header })
     }
@@ -246,5 +263,25 @@ impl StorageBackend for Backend {
             let at = Self::shifted(offset)? + range.len() as u64;
             self.file.write_all_at(&mut [IoSlice::new(rest)], at)
         })
+    }
+}
+
+/// What a redb error means here. The latch knows the first failure on the file; redb reports later ones its own way.
+pub fn state_error(path: &Path, latch: &Latch, error: redb::Error) -> StateError {
+    let path = path.to_owned();
+    match (error, latch.reason()) {
+        (redb::Error::Io(source), _) if source.kind() == io::ErrorKind::InvalidData => {
+            Damaged { path, offset: 0, what: source.to_string() }.into()
+        }
+        (redb::Error::Io(source), _) if source.kind() == io::ErrorKind::UnexpectedEof => {
+            Damaged { path, offset: 0, what: "the file ends inside a page".into() }.into()
+        }
+        (_, Some(reason)) => StateError::Latched { path, reason },
+        (redb::Error::Io(source), None) => DiskError { path, action: "use database", source }.into(),
+        (redb::Error::Corrupted(what), None) => Damaged { path, offset: 0, what }.into(),
+        (error @ (redb::Error::TableDoesNotExist(_) | redb::Error::TableTypeMismatch { .. }), None) => {
+            Damaged { path, offset: 0, what: error.to_string() }.into()
+        }
+        (error, None) => StateError::Database { path, reason: error.to_string() },
     }
 }
