@@ -64,6 +64,10 @@ pub struct BookieArgs {
     /// [default: a quarter of the machine or control group, at most 1GiB]
     #[arg(long, value_name = "SIZE")]
     pub memory_limit: Option<String>,
+    /// touched: take the write pool's half of it at start, so that no add meets a fresh page; lazy: take it as it is
+    /// used, give it back when nothing is added [default: touched]
+    #[arg(long, value_name = "touched|lazy")]
+    pub memory: Option<MemoryUse>,
     /// Sync the journal before an entry is acknowledged; off: acknowledged entries may be lost in a power cut
     /// [default: on]
     #[arg(long, value_name = "on|off")]
@@ -95,6 +99,12 @@ pub struct BookieArgs {
 pub enum Switch {
     On,
     Off,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum MemoryUse {
+    Touched,
+    Lazy,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]

@@ -1,7 +1,8 @@
 //! From flags and `bk_server.conf` to a bookie's settings. Flags win; all faults are reported at once.
 
-use crate::args::{BookieArgs, Switch};
+use crate::args::{BookieArgs, MemoryUse, Switch};
 use crate::conf_file;
+use bindery_engine::PoolMemory;
 use bindery_metadata::MetadataUri;
 use bindery_server::config::BookieConfig;
 use bindery_wire::FrameLimit;
@@ -170,6 +171,9 @@ pub fn resolve(args: &BookieArgs, file: Option<&str>) -> Result<Settings, Vec<St
                 "--memory-limit {text}: write a number with KiB, MiB or GiB, for example 512MiB"
             )),
         }
+    }
+    if args.memory == Some(MemoryUse::Lazy) {
+        config.pool_memory = PoolMemory::Lazy;
     }
     let metadata = metadata(args, &mut file);
 

@@ -37,7 +37,7 @@ mod write_cache;
 pub use api::{
     Add, AddDone, AddSink, DurablePoint, EntryRef, EntryRun, Lookup, Origin, Poll, PollId, Refusal, Waiter,
 };
-pub use config::{ConfigFaults, EngineConfig};
+pub use config::{ConfigFaults, EngineConfig, PoolMemory};
 pub use engine::{Engine, Status};
 pub use lookup::DiskRead;
 pub use machine::{Completions, FlushError, Flushing, FreezeTicket, InFlight, Journaling};

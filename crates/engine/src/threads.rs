@@ -1,6 +1,7 @@
 //! The threads that drive a [`Machine`]: journal, completion, flush, preparation of journal files. They decide nothing.
 
 use crate::api::AddSink;
+use crate::config::PoolMemory;
 use crate::engine::Engine;
 use crate::machine::{Completions, Flushing, FreezeTicket, Journaling};
 use crate::open::Machine;
@@ -188,6 +189,9 @@ fn flush_loop(mut flushing: Flushing, desk: &FlushDesk, signal: &Signal, engine:
             None if is_last => return flushing,
             None => {
                 if !signal.wait(engine.config.flush_interval) {
+                    if engine.config.pool_memory == PoolMemory::Lazy {
+                        engine.pool.give_back_idle();
+                    }
                     engine.is_freeze_wanted.store(true, Ordering::Release);
                     engine.journal_signal.raise();
                 }
@@ -196,8 +200,8 @@ fn flush_loop(mut flushing: Flushing, desk: &FlushDesk, signal: &Signal, engine:
     }
 }
 
-/// Zero-fills journal files and touches the memory of the write pool, both once, so that the hot path meets neither
-/// unallocated disk blocks nor fresh pages.
+/// Zero-fills journal files and, unless it is to be taken lazily, touches the memory of the write pool, both once, so
+/// that the hot path meets neither unallocated disk blocks nor fresh pages.
 fn prepare(
     disk: &dyn Disk,
     engine: &Engine,
@@ -206,7 +210,9 @@ fn prepare(
     prepared: &SyncSender<PreparedFile>,
     stop: &AtomicBool,
 ) {
-    while !stop.load(Ordering::Relaxed) && engine.pool.warm_one() {}
+    if engine.config.pool_memory == PoolMemory::Touched {
+        while !stop.load(Ordering::Relaxed) && engine.pool.warm_one() {}
+    }
     for &slot in slots {
         let proceed = || {
             std::thread::sleep(PREPARE_PAUSE);

@@ -16,10 +16,15 @@
 
 use crate::BLOCK_SIZE_BYTES;
 use parking_lot::Mutex;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
+
+/// From this size on memory comes from the kernel page by page, as it is touched, and goes back when it is dropped.
+/// The allocator does neither for aligned memory: it writes the zeros itself, and keeps large blocks it got back.
+const MAPPED_BYTES_MIN: usize = 128 << 10;
 
 /// Zero-initialised memory aligned to [`BLOCK_SIZE_BYTES`].
 pub struct AlignedBuf {
@@ -37,6 +42,24 @@ impl AlignedBuf {
     pub fn zeroed(size: usize) -> AlignedBuf {
         let size = size.max(1).next_multiple_of(BLOCK_SIZE_BYTES);
         let layout = Self::layout(size);
+        if size >= MAPPED_BYTES_MIN {
+            // SAFETY: a new mapping of our own at a place the kernel chooses; it aliases nothing.
+            let mapped = unsafe {
+                mmap_anonymous(
+                    std::ptr::null_mut(),
+                    size,
+                    ProtFlags::READ | ProtFlags::WRITE,
+                    MapFlags::PRIVATE,
+                )
+            };
+            let memory = mapped.ok().and_then(|memory| NonNull::new(memory.cast::<u8>()));
+            let Some(memory) = memory else { handle_alloc_error(layout) };
+            debug_assert!(
+                memory.as_ptr().addr().is_multiple_of(BLOCK_SIZE_BYTES),
+                "pages are blocks or more"
+            );
+            return AlignedBuf { memory, size };
+        }
         // SAFETY: `layout` has a size above 0.
         let Some(memory) = NonNull::new(unsafe { alloc_zeroed(layout) }) else { handle_alloc_error(layout) };
         AlignedBuf { memory, size }
@@ -49,6 +72,12 @@ impl AlignedBuf {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
+        if self.size >= MAPPED_BYTES_MIN {
+            // SAFETY: mapped in `zeroed` with this size, dropped once, and no borrow outlives the value.
+            let unmapped = unsafe { munmap(self.memory.as_ptr().cast(), self.size) };
+            debug_assert!(unmapped.is_ok(), "a mapping of our own: {unmapped:?}");
+            return;
+        }
         // SAFETY: allocated in `zeroed` with this layout, dropped once.
         unsafe { dealloc(self.memory.as_ptr(), Self::layout(self.size)) }
     }
@@ -83,6 +112,8 @@ pub enum Lane {
 struct PoolState {
     free: Vec<AlignedBuf>,
     in_use: usize,
+    /// A chunk was taken since the last [`ChunkPool::give_back_idle`].
+    was_used: bool,
 }
 
 struct PoolShared {
@@ -105,7 +136,7 @@ impl ChunkPool {
     pub fn new(chunk_size: usize, capacity: usize, reserve: usize) -> ChunkPool {
         assert!(reserve < capacity, "a pool of {capacity} chunks cannot reserve {reserve}");
         let chunk_size = chunk_size.next_multiple_of(BLOCK_SIZE_BYTES);
-        let state = Mutex::new(PoolState { free: Vec::with_capacity(capacity), in_use: 0 });
+        let state = Mutex::new(PoolState { free: Vec::with_capacity(capacity), in_use: 0, was_used: false });
         ChunkPool(Arc::new(PoolShared { chunk_size, capacity, reserve, state }))
     }
 
@@ -131,6 +162,7 @@ impl ChunkPool {
                 return None;
             }
             state.in_use += 1;
+            state.was_used = true;
             state.free.pop()
         };
         let memory = recycled.unwrap_or_else(|| AlignedBuf::zeroed(self.0.chunk_size));
@@ -153,6 +185,24 @@ impl ChunkPool {
             state.free.push(memory);
         }
         true
+    }
+
+    /// Gives the memory of free chunks back to the system when no chunk was taken since the last call: to be called
+    /// at intervals by an owner that would rather meet fresh pages after a pause than hold memory through it.
+    pub fn give_back_idle(&self) {
+        let idle = {
+            let mut state = self.0.state.lock();
+            let was_used = std::mem::replace(&mut state.was_used, false);
+            if was_used { Vec::new() } else { std::mem::take(&mut state.free) }
+        };
+        // Unmapped here, without the lock.
+        drop(idle);
+    }
+
+    /// Bytes of chunks that are handed out or kept for reuse.
+    pub fn held_bytes(&self) -> usize {
+        let state = self.0.state.lock();
+        (state.in_use + state.free.len()) * self.0.chunk_size
     }
 
     /// Size of each chunk in bytes.
@@ -323,6 +373,41 @@ mod tests {
         drop(view);
         drop(reserved);
         assert_eq!(pool.in_use(), 0);
+    }
+
+    #[test]
+    fn an_idle_pool_gives_its_memory_back_and_works_on() {
+        let pool = ChunkPool::new(MAPPED_BYTES_MIN, 2, 0);
+        let mut chunk = pool.take(Lane::Normal).unwrap();
+        chunk.append(3, |b| b.copy_from_slice(b"old"));
+        let view = chunk.slice(0..3);
+        drop(chunk);
+        pool.give_back_idle();
+        pool.give_back_idle();
+        assert_eq!((&*view, pool.held_bytes()), (&b"old"[..], MAPPED_BYTES_MIN), "what is in use stays");
+        drop(view);
+        drop(pool.take(Lane::Normal).unwrap());
+        pool.give_back_idle();
+        assert_eq!(pool.held_bytes(), MAPPED_BYTES_MIN, "a chunk was taken since the last call");
+        pool.give_back_idle();
+        assert_eq!(pool.held_bytes(), 0);
+        let mut fresh = pool.take(Lane::Normal).unwrap();
+        fresh.append(3, |b| assert_eq!(b, [0; 3]));
+    }
+
+    #[test]
+    fn large_buffers_are_zero_aligned_and_not_resident_before_their_use() {
+        let resident = || {
+            let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+            text.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096
+        };
+        let before = resident();
+        let mut buffer = AlignedBuf::zeroed(256 << 20);
+        assert!(resident() < before + (64 << 20), "{} before, {} now", before, resident());
+        assert!(buffer.as_ptr().addr().is_multiple_of(BLOCK_SIZE_BYTES));
+        assert_eq!((buffer.len(), buffer[0], buffer[buffer.len() - 1]), (256 << 20, 0, 0));
+        buffer[1 << 20] = 7;
+        assert_eq!(buffer[1 << 20], 7);
     }
 
     #[test]

@@ -435,6 +435,7 @@ impl Opening<'_> {
             journal_dir: self.dirs.journal_files(),
             ledger_dirs: self.dirs.ledger_files(),
             write_pool_bytes: self.plan.write,
+            pool_memory: self.config.pool_memory,
             journal_file_bytes: self.config.journal_file_bytes,
             journal_files_preallocated: self.config.preallocate,
             journal_sync: self.config.journal_sync,

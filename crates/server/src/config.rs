@@ -1,6 +1,7 @@
 //! Settings of a bookie as its operator gives them. The command line fills this in from flags and files.
 
 use crate::limits::Limits;
+use bindery_engine::PoolMemory;
 use bindery_types::{BookieId, InvalidBookieId};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -25,6 +26,8 @@ pub struct BookieConfig {
     pub admin: Option<SocketAddr>,
     /// Bytes for all pools together; `None` for the default of the machine.
     pub memory_limit: Option<u64>,
+    /// When the write pool's share of it is taken from the system.
+    pub pool_memory: PoolMemory,
     /// Sync before acknowledging (`journalSyncData`).
     pub journal_sync: bool,
     /// Journal files that are zero-filled at start, in the background.
@@ -58,6 +61,7 @@ impl Default for BookieConfig {
             bookie_id: None,
             admin: None,
             memory_limit: None,
+            pool_memory: PoolMemory::Touched,
             journal_sync: true,
             preallocate: 2,
             journal_file_bytes: 256 << 20,
