@@ -1,0 +1,378 @@
+//! The client: one metadata session, one way to the bookies, one set of budgets, shared by all ledgers opened with it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bindery_flow::ByteBudget;
+use bindery_io::{Random, SystemRandom};
+use bindery_metadata::layout::{LedgerError, LedgerListing};
+use bindery_metadata::store::Version;
+use bindery_metadata::{ConnectOptions, Endpoint, Layout, MetadataUri, RegistrationMode, StoreError};
+use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerSecret, LedgerState, Segment};
+
+use crate::error::{AppendOpenError, ConnectError, CreateError, OpenError};
+use crate::handover::{Handover, RESERVED_PREFIX};
+use crate::options::{CreateOptions, Limits, OpenMode, WRITE_QUORUM_SIZE_MAX};
+use crate::placement::{Candidates, Placement, RandomPlacement, choose_ensemble};
+use crate::reader::LedgerReader;
+use crate::transport::Transport;
+use crate::writer::{LedgerWriter, TakenOver};
+
+/// A ledger's metadata as the store has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LedgerInfo {
+    /// The ledger.
+    pub id: LedgerId,
+    /// Its metadata.
+    pub metadata: LedgerMetadata,
+    /// Version of the node.
+    pub version: Version,
+    /// Creation time in milliseconds since the epoch: the one in the metadata, else that of the node.
+    pub created_ms: i64,
+}
+
+/// A registered bookie.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BookieInfo {
+    /// Its id.
+    pub id: BookieId,
+    /// Whether it takes writes.
+    pub mode: RegistrationMode,
+    /// Where it listens. Empty when its registration cannot be read.
+    pub endpoints: Vec<Endpoint>,
+}
+
+/// How a client is made.
+#[derive(Default)]
+pub struct ClientBuilder {
+    uri: Option<MetadataUri>,
+    layout: Option<Layout>,
+    transport: Option<Arc<dyn Transport>>,
+    session_timeout: Option<Duration>,
+    limits: Limits,
+}
+
+impl ClientBuilder {
+    /// Where the cluster's metadata is.
+    pub fn metadata(mut self, uri: MetadataUri) -> Self {
+        self.uri = Some(uri);
+        self
+    }
+
+    /// A metadata store that is open already, instead of a URI: for tests and for processes that embed a cluster.
+    /// Closing the client leaves it open.
+    pub fn layout(mut self, layout: Layout) -> Self {
+        self.layout = Some(layout);
+        self
+    }
+
+    /// Another way to the bookies than the network: for tests and simulation.
+    pub fn transport(mut self, transport: Arc<dyn Transport>) -> Self {
+        self.transport = Some(transport);
+        self
+    }
+
+    /// Session timeout to ask the metadata store for, 10 s by default.
+    pub fn session_timeout(mut self, timeout: Duration) -> Self {
+        self.session_timeout = Some(timeout);
+        self
+    }
+
+    /// How long a bookie has to answer a request, 5 s by default. Then another one is asked, or takes its place.
+    pub fn request_timeout(mut self, timeout: Duration) -> Self {
+        self.limits.request_timeout = timeout;
+        self
+    }
+
+    /// Bytes of entries in flight to bookies, 64 MiB by default; as much again for entries read ahead. One entry can be
+    /// no larger. [`LedgerWriter::enqueue`] waits when they are used up.
+    pub fn memory_limit(mut self, bytes: u64) -> Self {
+        self.limits.memory_limit = bytes;
+        self
+    }
+
+    /// How long a confirmed entry of an idle ledger may stay unannounced, 100 ms by default: then the LAC (last add
+    /// confirmed) is written to the bookies by itself. Zero turns this off: readers see an entry when the next one
+    /// follows.
+    pub fn explicit_lac_interval(mut self, interval: Duration) -> Self {
+        self.limits.explicit_lac_interval = interval;
+        self
+    }
+
+    /// Connects to the metadata store. Bookies are connected to when they are first needed.
+    ///
+    /// # Errors
+    /// When there is no URI, no metadata server answers within the session timeout, or there is no cluster.
+    pub async fn connect(self) -> Result<Client, ConnectError> {
+        let (layout, is_session_ours) = match (self.layout, self.uri) {
+            (Some(layout), _) => (layout, false),
+            (None, Some(uri)) => {
+                let mut options = ConnectOptions::default();
+                if let Some(timeout) = self.session_timeout {
+                    options.session_timeout = timeout;
+                }
+                (bindery_metadata::connect(&uri, options).await?, true)
+            }
+            (None, None) => return Err(ConnectError::NoMetadata),
+        };
+        let transport = match self.transport {
+            Some(transport) => transport,
+            None => return Err(ConnectError::NoMetadata),
+        };
+        Ok(Client(Arc::new(Shared {
+            layout,
+            is_session_ours,
+            transport,
+            placement: Box::new(RandomPlacement(SystemRandom)),
+            add_budget: ByteBudget::new("adds", self.limits.memory_limit),
+            read_budget: ByteBudget::new("read-ahead", self.limits.memory_limit),
+            limits: self.limits,
+            is_closed: AtomicBool::new(false),
+        })))
+    }
+}
+
+/// What all handles of a client share.
+pub(crate) struct Shared {
+    pub layout: Layout,
+    /// Opened by the builder, so closed with the client.
+    is_session_ours: bool,
+    pub transport: Arc<dyn Transport>,
+    pub placement: Box<dyn Placement>,
+    /// Stored bytes of entries that some bookie has not answered for yet.
+    pub add_budget: ByteBudget,
+    /// Entries read and not yet taken.
+    pub read_budget: ByteBudget,
+    pub limits: Limits,
+    is_closed: AtomicBool,
+}
+
+impl Shared {
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+
+    /// The bookies that take writes now.
+    pub async fn candidates(&self) -> Result<Candidates, StoreError> {
+        let registered = self.layout.registration().list().await?;
+        let writable = registered.into_iter().filter(|bookie| bookie.mode == RegistrationMode::Writable);
+        Ok(Candidates {
+            writable: writable.map(|bookie| bookie.bookie_id).collect(),
+            avoided: Default::default(),
+        })
+    }
+}
+
+/// A client of a cluster. Clones share everything.
+#[derive(Clone)]
+pub struct Client(pub(crate) Arc<Shared>);
+
+impl Client {
+    /// How to make one.
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder::default()
+    }
+
+    /// Creates a ledger with this process as its writer.
+    pub async fn create_ledger(&self, options: CreateOptions) -> Result<LedgerWriter, CreateError> {
+        let secret = LedgerSecret { digest_type: options.digest, password: options.password.clone() };
+        let (id, metadata, version) = self.create(options, None).await?;
+        Ok(LedgerWriter::start(self.0.clone(), id, metadata, version, secret, None))
+    }
+
+    /// Creates an empty ledger for writers that follow one another, in this or other processes: each takes it with
+    /// [`Client::open_for_append`] and leaves it with [`LedgerWriter::hand_over`] or [`LedgerWriter::close`].
+    pub async fn create_handed_over(&self, options: CreateOptions) -> Result<LedgerId, CreateError> {
+        let idle = Handover::Idle { next: EntryId::FIRST, length_bytes: 0 };
+        Ok(self.create(options, Some(idle)).await?.0)
+    }
+
+    async fn create(
+        &self,
+        options: CreateOptions,
+        handover: Option<Handover>,
+    ) -> Result<(LedgerId, LedgerMetadata, Version), CreateError> {
+        let shared = &self.0;
+        if shared.is_closed() {
+            return Err(CreateError::ClientClosed);
+        }
+        let write_quorum_size = options.quorum.write_quorum_size();
+        if write_quorum_size > WRITE_QUORUM_SIZE_MAX {
+            return Err(CreateError::WriteQuorumTooLarge { write_quorum_size, max: WRITE_QUORUM_SIZE_MAX });
+        }
+        if let Some(name) = options.custom.keys().find(|name| name.starts_with(RESERVED_PREFIX)) {
+            return Err(CreateError::ReservedProperty(name.clone()));
+        }
+        let candidates = shared.candidates().await?;
+        let ensemble = choose_ensemble(&*shared.placement, &candidates, options.quorum.ensemble_size())?;
+        let secret = LedgerSecret { digest_type: options.digest, password: options.password };
+        let mut metadata = LedgerMetadata::new(options.quorum, secret);
+        metadata.custom = options.custom;
+        if let Some(handover) = handover {
+            handover.set(&mut metadata);
+        }
+        metadata
+            .push_segment(Segment { first_entry: EntryId::FIRST, ensemble })
+            .expect("the first segment, with a whole ensemble");
+        // The creation time is the store's: clocks of clients differ.
+        metadata.creation_token = Some(i64::from_ne_bytes(SystemRandom.next_u64().to_ne_bytes()));
+        loop {
+            // Cancelled between id and creation: an id is skipped.
+            let id = shared.layout.ids().next().await?;
+            match shared.layout.ledgers().create(id, &metadata).await {
+                Ok(version) => return Ok((id, metadata, version)),
+                // Somebody chose this id by hand; each turn takes a fresh one.
+                Err(LedgerError::Exists(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Takes a ledger that was handed over, and goes on where the last writer stopped.
+    ///
+    /// # Errors
+    /// [`AppendOpenError::Busy`] when somebody else has it, or died having it. Of several that try at once one gets it.
+    pub async fn open_for_append(
+        &self,
+        id: LedgerId,
+        password: &[u8],
+    ) -> Result<LedgerWriter, AppendOpenError> {
+        let shared = &self.0;
+        let ledgers = shared.layout.ledgers();
+        let token = SystemRandom.next_u64();
+        // Where to go on, of a claim whose outcome is unknown.
+        let mut claim = None;
+        loop {
+            if shared.is_closed() {
+                return Err(AppendOpenError::ClientClosed);
+            }
+            let stored = ledgers.get(id).await.map_err(|error| append_open_error(id, error))?;
+            let metadata = stored.metadata;
+            let secret = check_password(&metadata, password).ok_or(AppendOpenError::WrongPassword(id))?;
+            match metadata.state {
+                LedgerState::Open => {}
+                LedgerState::InRecovery => return Err(AppendOpenError::InRecovery(id)),
+                LedgerState::Closed { last_entry, .. } => {
+                    return Err(AppendOpenError::Closed { ledger: id, last_entry });
+                }
+            }
+            let (next, length_bytes) = match (Handover::of(&metadata), claim) {
+                (None, _) => return Err(AppendOpenError::NotHandedOver(id)),
+                (Some(Err(text)), _) => {
+                    return Err(AppendOpenError::UnknownHandover { ledger: id, text: text.0 });
+                }
+                (Some(Ok(Handover::Busy { token: found })), Some((next, length_bytes))) if found == token => {
+                    let start = Some(TakenOver { token, next, length_bytes });
+                    let (shared, version) = (shared.clone(), stored.version);
+                    return Ok(LedgerWriter::start(shared, id, metadata, version, secret, start));
+                }
+                (Some(Ok(Handover::Busy { .. })), _) => return Err(AppendOpenError::Busy(id)),
+                (Some(Ok(Handover::Idle { next, length_bytes })), _) => (next, length_bytes),
+            };
+            let mut claimed = metadata.clone();
+            Handover::Busy { token }.set(&mut claimed);
+            match ledgers.update(id, &claimed, stored.version).await {
+                Ok(version) => {
+                    let start = Some(TakenOver { token, next, length_bytes });
+                    return Ok(LedgerWriter::start(shared.clone(), id, claimed, version, secret, start));
+                }
+                Err(LedgerError::Changed(_)) => {}
+                Err(LedgerError::Store(error)) if error.is_transient() => claim = Some((next, length_bytes)),
+                Err(error) => return Err(append_open_error(id, error)),
+            }
+        }
+    }
+
+    /// Opens a ledger for reading.
+    pub async fn open_ledger(
+        &self,
+        id: LedgerId,
+        password: &[u8],
+        how: OpenMode,
+    ) -> Result<LedgerReader, OpenError> {
+        LedgerReader::open(self.0.clone(), id, password, how).await
+    }
+
+    /// Deletes a ledger's metadata; its bookies then drop the entries by themselves. There is no way back.
+    ///
+    /// # Errors
+    /// [`LedgerError::NotFound`] when there is no such ledger.
+    pub async fn delete_ledger(&self, id: LedgerId) -> Result<(), LedgerError> {
+        let ledgers = self.0.layout.ledgers();
+        match ledgers.delete(id, None).await {
+            // It may be gone already: then the second attempt finds nothing.
+            Err(LedgerError::Store(StoreError::ConnectionLoss)) => match ledgers.delete(id, None).await {
+                Err(LedgerError::NotFound(_)) => Ok(()),
+                outcome => outcome,
+            },
+            outcome => outcome,
+        }
+    }
+
+    /// What the metadata store has of a ledger.
+    pub async fn metadata(&self, id: LedgerId) -> Result<LedgerInfo, LedgerError> {
+        let stored = self.0.layout.ledgers().get(id).await?;
+        let created_ms = stored.metadata.created_ms.unwrap_or(stored.created_ms);
+        Ok(LedgerInfo { id, metadata: stored.metadata, version: stored.version, created_ms })
+    }
+
+    /// All ledgers, in ascending ranges.
+    pub fn ledgers(&self) -> LedgerListing {
+        self.0.layout.ledgers().list()
+    }
+
+    /// All registered bookies, sorted by id. One that changes between writable and read-only counts as read-only.
+    pub async fn bookies(&self) -> Result<Vec<BookieInfo>, StoreError> {
+        let registration = self.0.layout.registration();
+        let mut found = BTreeMap::new();
+        for bookie in registration.list().await? {
+            // Writable ones come first.
+            found.insert(bookie.bookie_id, bookie.mode);
+        }
+        let mut bookies = Vec::with_capacity(found.len());
+        for (id, mode) in found {
+            let endpoints = match registration.service_info(&id).await? {
+                Some(Ok(info)) => info.endpoints,
+                Some(Err(_)) => Vec::new(),
+                // Gone meanwhile.
+                None => continue,
+            };
+            bookies.push(BookieInfo { id, mode, endpoints });
+        }
+        Ok(bookies)
+    }
+
+    /// Ends the client: its metadata session, and with it every handle. Writers that are not closed stay open for
+    /// recovery.
+    pub async fn close(&self) {
+        self.0.is_closed.store(true, Ordering::Release);
+        if self.0.is_session_ours
+            && let Err(error) = self.0.layout.store().close().await
+        {
+            tracing::debug!(%error, "the metadata session will time out by itself");
+        }
+    }
+}
+
+/// The ledger's secret, when the password is its own. A ledger of metadata version 1 has none to compare with.
+pub(crate) fn check_password(metadata: &LedgerMetadata, password: &[u8]) -> Option<LedgerSecret> {
+    match &metadata.secret {
+        Some(secret) if secret.master_key() == bindery_types::MasterKey::from_password(password) => {
+            Some(secret.clone())
+        }
+        Some(_) => None,
+        None => {
+            Some(LedgerSecret { digest_type: bindery_types::DigestType::Crc32, password: password.to_vec() })
+        }
+    }
+}
+
+fn append_open_error(id: LedgerId, error: LedgerError) -> AppendOpenError {
+    match error {
+        LedgerError::NotFound(_) => AppendOpenError::NotFound(id),
+        LedgerError::Store(StoreError::Closed) => AppendOpenError::ClientClosed,
+        other => AppendOpenError::Metadata(other),
+    }
+}

@@ -1,0 +1,170 @@
+//! Entries between payload and stored form (protocol reference, section 3.1).
+//!
+//! # Invariants
+//! 1. What is returned to a reader has the ids it was asked for, and its digest was verified.
+//! 2. Bytes of a bookie give `None`, never a panic.
+
+use bindery_types::{DIGEST_SIZE_BYTES_MAX, Digester, EntryId, LedgerId};
+use bindery_wire::entry::{
+    ENTRY_PREFIX_SIZE_BYTES, EXPLICIT_LAC_PREFIX_SIZE_BYTES, EntryHeader, ExplicitLac, ledger_length_bytes,
+};
+use bytes::{BufMut, Bytes};
+
+/// An entry as a reader gets it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Its number.
+    pub id: EntryId,
+    /// What was appended.
+    pub payload: Bytes,
+    /// The LAC (last add confirmed) that its writer knew when sending it.
+    pub last_add_confirmed: Option<EntryId>,
+    /// Sum of the payloads of the ledger up to and including this one.
+    pub length_bytes: u64,
+}
+
+/// Makes and checks the stored forms of one ledger's entries and LACs.
+#[derive(Debug, Clone)]
+pub(crate) struct EntryCodec {
+    ledger: LedgerId,
+    digester: Digester,
+}
+
+/// Bytes before the payload, at most.
+pub(crate) const OVERHEAD_SIZE_BYTES_MAX: usize = ENTRY_PREFIX_SIZE_BYTES + DIGEST_SIZE_BYTES_MAX;
+
+impl EntryCodec {
+    pub fn new(ledger: LedgerId, digester: Digester) -> EntryCodec {
+        EntryCodec { ledger, digester }
+    }
+
+    /// Length of the stored form.
+    pub fn stored_size_bytes(&self, payload: usize) -> usize {
+        ENTRY_PREFIX_SIZE_BYTES + self.digester.digest_type().size_bytes() + payload
+    }
+
+    /// Appends the stored form. `length_bytes` includes this payload.
+    pub fn put(
+        &self,
+        entry: EntryId,
+        lac: Option<EntryId>,
+        length_bytes: u64,
+        payload: &[u8],
+        out: &mut impl BufMut,
+    ) {
+        let mut header = [0u8; ENTRY_PREFIX_SIZE_BYTES];
+        let fields = EntryHeader {
+            ledger_id: self.ledger.get(),
+            entry_id: entry.get(),
+            last_add_confirmed: EntryId::to_wire(lac),
+        };
+        let length = i64::try_from(length_bytes).expect("the writer stops before the length overflows");
+        fields.put_with_length(length, &mut header.as_mut_slice());
+        let digest = self.digester.compute(&header, payload);
+        out.put_slice(&header);
+        out.put_slice(digest.as_bytes());
+        out.put_slice(payload);
+    }
+
+    /// Checks ids and digest of a stored entry. `expected` is `None` for the last entry a bookie has.
+    pub fn open(&self, expected: Option<EntryId>, stored: &Bytes) -> Option<Entry> {
+        let payload_at = ENTRY_PREFIX_SIZE_BYTES + self.digester.digest_type().size_bytes();
+        let (front, payload) = stored.split_at_checked(payload_at)?;
+        let (header, digest) = front.split_at(ENTRY_PREFIX_SIZE_BYTES);
+        let fields = EntryHeader::of(header).ok()?;
+        let id = EntryId::new(fields.entry_id)?;
+        if fields.ledger_id != self.ledger.get() || expected.is_some_and(|expected| expected != id) {
+            return None;
+        }
+        let lac = lac_of_wire(fields.last_add_confirmed)?;
+        let length_bytes = u64::try_from(ledger_length_bytes(header)?).ok()?;
+        // An entry is sent before it is confirmed.
+        if lac >= Some(id) || !self.digester.verify(header, payload, digest) {
+            return None;
+        }
+        Some(Entry { id, payload: stored.slice(payload_at..), last_add_confirmed: lac, length_bytes })
+    }
+
+    /// The body of an explicit LAC (protocol reference, section 3.3).
+    pub fn lac_body(&self, lac: EntryId) -> Bytes {
+        let mut body = Vec::with_capacity(EXPLICIT_LAC_PREFIX_SIZE_BYTES + DIGEST_SIZE_BYTES_MAX);
+        ExplicitLac { ledger_id: self.ledger.get(), last_add_confirmed: lac.get() }.put(&mut body);
+        let digest = self.digester.compute(&body, &[]);
+        body.extend_from_slice(digest.as_bytes());
+        Bytes::from(body)
+    }
+
+    /// Checks the body of an explicit LAC.
+    pub fn open_lac(&self, body: &[u8]) -> Option<Option<EntryId>> {
+        let (front, digest) = body.split_at_checked(EXPLICIT_LAC_PREFIX_SIZE_BYTES)?;
+        let fields = ExplicitLac::of(front).ok()?;
+        let is_ours = fields.ledger_id == self.ledger.get() && self.digester.verify(front, &[], digest);
+        if is_ours { lac_of_wire(fields.last_add_confirmed) } else { None }
+    }
+}
+
+/// `None` for a number that is neither an entry nor "none".
+fn lac_of_wire(raw: i64) -> Option<Option<EntryId>> {
+    match raw {
+        -1 => Some(None),
+        raw => EntryId::new(raw).map(Some),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bindery_types::DigestType;
+
+    fn codec(digest: DigestType) -> EntryCodec {
+        EntryCodec::new(LedgerId::new(7).unwrap(), Digester::new(digest, b"p"))
+    }
+
+    #[test]
+    fn an_entry_reads_back_and_any_other_bytes_are_refused() {
+        let (id, lac) = (EntryId::new(5).unwrap(), EntryId::new(3));
+        for digest in DigestType::ALL {
+            let codec = codec(digest);
+            let mut stored = Vec::new();
+            codec.put(id, lac, 12, b"hello", &mut stored);
+            assert_eq!(stored.len(), codec.stored_size_bytes(5));
+            let stored = Bytes::from(stored);
+            let entry = Entry { id, payload: "hello".into(), last_add_confirmed: lac, length_bytes: 12 };
+            assert_eq!(codec.open(Some(id), &stored), Some(entry.clone()));
+            assert_eq!(codec.open(None, &stored), Some(entry));
+            assert_eq!(codec.open(EntryId::new(6), &stored), None, "invariant 1: another entry");
+            for size in 0..stored.len() - 5 {
+                assert_eq!(codec.open(Some(id), &stored.slice(..size)), None, "invariant 2: {size} bytes");
+            }
+            for at in 0..stored.len() {
+                let mut damaged = stored.to_vec();
+                damaged[at] ^= 0x80;
+                // Without a digest only ids and ranges are checked.
+                if digest != DigestType::Dummy || at < 16 {
+                    assert_eq!(codec.open(Some(id), &damaged.into()), None, "invariant 1: byte {at}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_explicit_lac_reads_back_and_any_other_bytes_are_refused() {
+        let codec = codec(DigestType::Crc32c);
+        let body = codec.lac_body(EntryId::new(9).unwrap());
+        assert_eq!(codec.open_lac(&body), Some(EntryId::new(9)));
+        for at in 0..body.len() {
+            let mut damaged = body.to_vec();
+            damaged[at] ^= 1;
+            assert_eq!(codec.open_lac(&damaged), None, "byte {at}");
+            assert_eq!(codec.open_lac(&body[..at]), None, "{at} bytes");
+        }
+    }
+
+    #[test]
+    fn an_entry_that_says_it_is_confirmed_is_refused() {
+        let codec = codec(DigestType::Dummy);
+        let mut stored = Vec::new();
+        codec.put(EntryId::FIRST, Some(EntryId::FIRST), 0, b"", &mut stored);
+        assert_eq!(codec.open(Some(EntryId::FIRST), &stored.into()), None);
+    }
+}

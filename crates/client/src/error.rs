@@ -1,0 +1,403 @@
+//! What can go wrong, one enum per operation. Each message says what happened and what to do about it.
+//!
+//! Errors that many waiters share are `Clone`. [`WhyStopped`] and the variants of the enums are what a program decides
+//! by: retry, give up, take over, or look at the bookies.
+
+use std::fmt;
+
+use bindery_metadata::layout::{IdError, LedgerError};
+use bindery_metadata::{OpenError as ClusterError, StoreError};
+use bindery_types::{BookieId, EntryId, LedgerId};
+
+use crate::transport::BookieError;
+
+/// What each bookie that was asked answered, in the order of the answers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct BookieAnswers(pub Vec<(BookieId, BookieAnswer)>);
+
+/// One of them.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BookieAnswer {
+    /// It does not have it.
+    #[error("does not have it")]
+    Absent,
+    /// It failed, or could not be asked.
+    #[error(transparent)]
+    Failed(BookieError),
+    /// Its bytes are not what the writer stored: wrong ids or a wrong digest.
+    #[error("returned damaged bytes")]
+    Damaged,
+    /// It answered properly; others were needed too.
+    #[error("answered")]
+    Answered,
+}
+
+impl fmt::Display for BookieAnswers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("no bookie was asked");
+        }
+        for (index, (bookie, answer)) in self.0.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "; " };
+            write!(f, "{separator}{bookie}: {answer}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Too few bookies for an ensemble, or for the replacement of some of its members.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotEnoughBookies {
+    /// How many are needed.
+    pub needed: usize,
+    /// How many of the registered ones take writes and may be chosen.
+    pub available: usize,
+    /// Those that were not considered, or are to be replaced, and why.
+    pub failed: BookieAnswers,
+}
+
+impl fmt::Display for NotEnoughBookies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let NotEnoughBookies { needed, available, failed } = self;
+        write!(f, "not enough bookies: {needed} needed, {available} available")?;
+        if !failed.0.is_empty() {
+            write!(f, " (failed: {failed})")?;
+        }
+        f.write_str(
+            "; start more bookies (see bindery bookie list), or create ledgers with a smaller --ensemble",
+        )
+    }
+}
+
+impl std::error::Error for NotEnoughBookies {}
+
+/// Why [`ClientBuilder::connect`](crate::ClientBuilder::connect) failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    /// The builder was given no metadata URI.
+    #[error("no metadata store was named: give --metadata URI or set BINDERY_METADATA")]
+    NoMetadata,
+    /// The metadata store cannot be reached, or holds no cluster.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+}
+
+/// Why no ledger was created. Nothing is left behind, except perhaps a skipped id.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CreateError {
+    /// Too few writable bookies.
+    #[error("cannot create a ledger: {0}")]
+    NotEnoughBookies(#[from] NotEnoughBookies),
+    /// A write quorum above what a writer keeps track of.
+    #[error("a write quorum of {write_quorum_size} is above the limit of {max}")]
+    WriteQuorumTooLarge {
+        /// As asked for.
+        write_quorum_size: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// A custom property with a name that is ours.
+    #[error("the property {0:?} is used by the client itself: choose another name")]
+    ReservedProperty(String),
+    /// No id was generated.
+    #[error("cannot create a ledger: {0}")]
+    Id(#[from] IdError),
+    /// The metadata store failed or refused.
+    #[error("cannot create a ledger: {0}")]
+    Metadata(#[from] LedgerError),
+    /// The list of bookies could not be read.
+    #[error("cannot list the bookies: {0}")]
+    Store(#[from] StoreError),
+    /// The client was closed.
+    #[error("the client was closed")]
+    ClientClosed,
+}
+
+/// Why a writer stopped for good. What to do is in the messages.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WhyStopped {
+    /// Somebody recovers the ledger: another client took this writer for dead.
+    #[error("another client is recovering the ledger; it will be closed. Write on in a new ledger")]
+    Fenced,
+    /// Somebody closed the ledger.
+    #[error("another client closed the ledger. Write on in a new ledger")]
+    Closed,
+    /// The ledger was deleted.
+    #[error("the ledger was deleted")]
+    Deleted,
+    /// Failed bookies cannot be replaced.
+    #[error("{0}")]
+    NotEnoughBookies(NotEnoughBookies),
+    /// A bookie refused the ledger's key.
+    #[error("{bookie} refuses the ledger's key: the password is not the one the ledger was created with")]
+    Unauthorized {
+        /// Who refused.
+        bookie: BookieId,
+    },
+    /// Ensemble changes followed one another without an entry getting through.
+    #[error("{changes} ensemble changes in a row, and bookies still fail: {failed}")]
+    TooManyChanges {
+        /// How many.
+        changes: u32,
+        /// The last failures.
+        failed: BookieAnswers,
+    },
+    /// Somebody else changed the ensemble that is being written to.
+    #[error("the ledger's ensemble was changed by somebody else")]
+    MetadataChanged,
+    /// The metadata store failed for too long, or refused.
+    #[error("{0}")]
+    Metadata(LedgerError),
+    /// The ledger cannot take another entry: ids or bytes are used up.
+    #[error("the ledger is full")]
+    Full,
+    /// [`LedgerWriter::close`](crate::LedgerWriter::close) or hand-over has begun.
+    #[error("this writer is being closed")]
+    Closing,
+    /// The client was closed.
+    #[error("the client was closed")]
+    ClientClosed,
+}
+
+/// Why an entry was not appended.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AppendError {
+    /// This entry is too large; the writer lives on.
+    #[error("an entry of {size_bytes} bytes is above the limit of {max_bytes}: split it")]
+    TooLarge {
+        /// Size of the payload.
+        size_bytes: u64,
+        /// The largest payload.
+        max_bytes: u64,
+    },
+    /// The writer can write no more. Entries behind the last confirmed one may or may not be found in the ledger after
+    /// its recovery; they were not promised.
+    #[error("{0}")]
+    Stopped(#[from] Stopped),
+}
+
+/// The end of a writer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stopped {
+    /// The ledger.
+    pub ledger: LedgerId,
+    /// The last entry that was confirmed; everything up to it is safe.
+    pub last_confirmed: Option<EntryId>,
+    /// Why.
+    pub why: WhyStopped,
+}
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ledger {} can no longer be written: {}. ", self.ledger, self.why)?;
+        match self.last_confirmed {
+            Some(entry) => write!(f, "The last confirmed entry is {entry}"),
+            None => f.write_str("No entry was confirmed"),
+        }
+    }
+}
+
+impl std::error::Error for Stopped {}
+
+/// Why a ledger was not closed, or not handed over.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CloseError {
+    /// Entries that were enqueued could not be confirmed: open the ledger with recovery to close it.
+    #[error(transparent)]
+    Stopped(#[from] Stopped),
+    /// Somebody else closed it, with another end.
+    #[error(
+        "ledger {ledger} was closed by another client after entry {}; this writer had confirmed up to {}",
+        EntryId::to_wire(*.last_entry), EntryId::to_wire(*.last_confirmed)
+    )]
+    ClosedElsewhere {
+        /// The ledger.
+        ledger: LedgerId,
+        /// Where it was closed.
+        last_entry: Option<EntryId>,
+        /// What this writer had confirmed.
+        last_confirmed: Option<EntryId>,
+    },
+}
+
+/// Why a ledger cannot be taken up for appending.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AppendOpenError {
+    /// No such ledger.
+    #[error("ledger {0} does not exist")]
+    NotFound(LedgerId),
+    /// The password is not the ledger's.
+    #[error("wrong password for ledger {0}")]
+    WrongPassword(LedgerId),
+    /// It was closed.
+    #[error("ledger {ledger} is closed: it ends with {}. Create a new ledger", end(*.last_entry))]
+    Closed {
+        /// The ledger.
+        ledger: LedgerId,
+        /// Its last entry.
+        last_entry: Option<EntryId>,
+    },
+    /// It is being recovered.
+    #[error("ledger {0} is in recovery: finish it with bindery ledger close {0}, then create a new ledger")]
+    InRecovery(LedgerId),
+    /// Another writer has it, or died having it.
+    #[error(
+        "ledger {0} has a writer. If that writer is gone, bindery ledger close {0} recovers and closes the ledger; \
+         then create a new one"
+    )]
+    Busy(LedgerId),
+    /// It was not created to be handed over.
+    #[error(
+        "ledger {0} belongs to the program that created it: a ledger has one writer. bindery ledger close {0} \
+         recovers and closes it"
+    )]
+    NotHandedOver(LedgerId),
+    /// Its hand-over property cannot be read.
+    #[error("ledger {ledger}: the property bindery.writer holds {text:?}, which this version does not know")]
+    UnknownHandover {
+        /// The ledger.
+        ledger: LedgerId,
+        /// The property.
+        text: String,
+    },
+    /// The metadata store failed or refused.
+    #[error("{0}")]
+    Metadata(LedgerError),
+    /// The client was closed.
+    #[error("the client was closed")]
+    ClientClosed,
+}
+
+fn end(last_entry: Option<EntryId>) -> String {
+    last_entry.map_or("no entry".into(), |entry| format!("entry {entry}"))
+}
+
+/// Why a ledger was not opened for reading.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// No such ledger.
+    #[error("ledger {0} does not exist")]
+    NotFound(LedgerId),
+    /// The password is not the ledger's.
+    #[error("wrong password for ledger {0}")]
+    WrongPassword(LedgerId),
+    /// The last writer's end could not be found; opening again tries again.
+    #[error(transparent)]
+    Recovery(#[from] RecoveryError),
+    /// The LAC (last add confirmed) of an open ledger could not be found.
+    #[error(transparent)]
+    Lac(ReadError),
+    /// The metadata store failed or refused.
+    #[error("{0}")]
+    Metadata(LedgerError),
+    /// The client was closed.
+    #[error("the client was closed")]
+    ClientClosed,
+}
+
+/// Why a ledger could not be recovered. It stays in recovery, nothing is lost, and it can be tried again.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RecoveryError {
+    /// A bookie refused the key.
+    #[error(
+        "cannot recover ledger {ledger}: {bookie} refuses its key; the password is not the one it was written with"
+    )]
+    Unauthorized {
+        /// The ledger.
+        ledger: LedgerId,
+        /// Who refused.
+        bookie: BookieId,
+    },
+    /// Too few bookies of the last ensemble answered: an acknowledged entry could be on the others only.
+    #[error(
+        "cannot recover ledger {ledger}: too few bookies of its last ensemble can be asked ({answers}). Start them and \
+         try again"
+    )]
+    NotCovered {
+        /// The ledger.
+        ledger: LedgerId,
+        /// What they said.
+        answers: BookieAnswers,
+    },
+    /// Too few bookies could say whether an entry exists.
+    #[error(
+        "cannot recover ledger {ledger}: whether entry {entry} exists cannot be told ({answers}). Start these bookies and \
+         try again"
+    )]
+    EntryUnknown {
+        /// The ledger.
+        ledger: LedgerId,
+        /// The entry.
+        entry: EntryId,
+        /// What they said.
+        answers: BookieAnswers,
+    },
+    /// An entry that was found cannot be stored on enough bookies.
+    #[error("cannot recover ledger {ledger}: entry {entry} cannot be stored again: {error}")]
+    NotEnoughBookies {
+        /// The ledger.
+        ledger: LedgerId,
+        /// The entry.
+        entry: EntryId,
+        /// Why.
+        error: NotEnoughBookies,
+    },
+    /// Its metadata kept changing.
+    #[error("cannot recover ledger {0}: its metadata keeps changing. Try again")]
+    MetadataChanging(LedgerId),
+    /// The metadata store failed or refused.
+    #[error("cannot recover: {0}")]
+    Metadata(LedgerError),
+}
+
+/// Why something was not read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// Behind the last entry (closed ledger) or the LAC, last add confirmed (open ledger).
+    #[error("ledger {ledger} has no entry {entry}: it ends with {}", end(*.last))]
+    BeyondEnd {
+        /// The ledger.
+        ledger: LedgerId,
+        /// The entry asked for.
+        entry: EntryId,
+        /// The last one that can be read.
+        last: Option<EntryId>,
+    },
+    /// All bookies that should have the entry were asked, and none has it.
+    #[error("entry {entry} of ledger {ledger} is on none of its bookies ({answers})")]
+    NoEntry {
+        /// The ledger.
+        ledger: LedgerId,
+        /// The entry.
+        entry: EntryId,
+        /// What they said.
+        answers: BookieAnswers,
+    },
+    /// No bookie returned the entry, and at least one of them could not say. Try again when it is back.
+    #[error("cannot read entry {entry} of ledger {ledger}: {answers}")]
+    Unavailable {
+        /// The ledger.
+        ledger: LedgerId,
+        /// The entry.
+        entry: EntryId,
+        /// What they said.
+        answers: BookieAnswers,
+    },
+    /// Too few bookies answered to know the LAC.
+    #[error("too few bookies of ledger {ledger} answered to know its last entry: {answers}")]
+    LacUnknown {
+        /// The ledger.
+        ledger: LedgerId,
+        /// What they said.
+        answers: BookieAnswers,
+    },
+    /// The ledger was deleted.
+    #[error("ledger {0} does not exist any more")]
+    Deleted(LedgerId),
+    /// The metadata store failed or refused.
+    #[error("{0}")]
+    Metadata(LedgerError),
+    /// The client was closed.
+    #[error("the client was closed")]
+    ClientClosed,
+}

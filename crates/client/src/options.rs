@@ -1,0 +1,79 @@
+//! What callers choose: the shape of a ledger, how it is opened, and the limits of a client.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bindery_types::{DigestType, Quorum};
+
+/// Default of [`ClientBuilder::request_timeout`](crate::ClientBuilder::request_timeout) (BookKeeper's
+/// `addEntryTimeoutSec`).
+pub const REQUEST_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
+
+/// Default of [`ClientBuilder::memory_limit`](crate::ClientBuilder::memory_limit).
+pub const MEMORY_LIMIT_DEFAULT: u64 = 64 << 20;
+
+/// Default of [`ClientBuilder::explicit_lac_interval`](crate::ClientBuilder::explicit_lac_interval).
+pub const EXPLICIT_LAC_INTERVAL_DEFAULT: Duration = Duration::from_millis(100);
+
+/// The largest write quorum: a writer keeps one bit per replica of an entry.
+pub const WRITE_QUORUM_SIZE_MAX: usize = 64;
+
+/// How a new ledger is to be made.
+#[derive(Clone, PartialEq, Eq)]
+pub struct CreateOptions {
+    /// Ensemble, write quorum (at most [`WRITE_QUORUM_SIZE_MAX`]) and ack quorum.
+    pub quorum: Quorum,
+    /// How entries are digested.
+    pub digest: DigestType,
+    /// The password of the ledger; may be empty. Never printed.
+    pub password: Vec<u8>,
+    /// Free properties. Names that begin with `bindery.` are the client's own.
+    pub custom: BTreeMap<String, Vec<u8>>,
+}
+
+impl CreateOptions {
+    /// CRC32C, an empty password, no properties.
+    pub fn new(quorum: Quorum) -> CreateOptions {
+        CreateOptions { quorum, digest: DigestType::Crc32c, password: Vec::new(), custom: BTreeMap::new() }
+    }
+}
+
+impl std::fmt::Debug for CreateOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CreateOptions")
+            .field("quorum", &self.quorum)
+            .field("digest", &self.digest)
+            .field("custom", &self.custom.keys())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What opening an unclosed ledger does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenMode {
+    /// Fences its writer out, finds the last entry, closes it. What is then read is final.
+    Recover,
+    /// Leaves it alone: entries up to the LAC (last add confirmed) can be read, and followed.
+    ReadOnly,
+}
+
+/// Limits of a client, set through the builder.
+#[derive(Debug, Clone)]
+pub(crate) struct Limits {
+    /// How long a bookie has to answer.
+    pub request_timeout: Duration,
+    /// Entry bytes in flight to bookies.
+    pub memory_limit: u64,
+    /// How long a confirmed entry may stay unannounced to readers; zero is for ever.
+    pub explicit_lac_interval: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            request_timeout: REQUEST_TIMEOUT_DEFAULT,
+            memory_limit: MEMORY_LIMIT_DEFAULT,
+            explicit_lac_interval: EXPLICIT_LAC_INTERVAL_DEFAULT,
+        }
+    }
+}
