@@ -20,7 +20,7 @@ use crate::descriptors::{self, TooFewDescriptors};
 use crate::io_pool::IoPool;
 use crate::latch::Latch;
 use crate::listener::Listener;
-use crate::memory::{MemoryPlan, MemoryPlanError, Pools, default_limit};
+use crate::memory::{MemoryPlan, MemoryPlanError, Pools, default_limit, machine_bytes};
 use crate::metrics::Metrics;
 use crate::shared::{BufferSlab, Shared, Volumes};
 use bindery_engine::{EngineConfig, EngineThreads, Machine};
@@ -163,7 +163,7 @@ pub struct Bookie {
     stop_admin: Arc<Latch>,
     admin: Option<AdminTask>,
     /// Ends with the bookie: the directories' locks.
-    _dirs: Arc<DataDirs>,
+    dirs: Arc<DataDirs>,
 }
 
 impl Bookie {
@@ -172,18 +172,15 @@ impl Bookie {
         let begun_ns = components.clock.monotonic_ns();
         config.limits.connections_max = descriptors::raise(config.limits.connections_max)?;
         let plan = MemoryPlan::new(
-            config.memory_limit.unwrap_or_else(|| default_limit(machine_memory())),
+            config.memory_limit.unwrap_or_else(|| default_limit(machine_bytes())),
             &config.limits,
         )?;
         log_start(&config, &plan);
 
         let dirs = open_dirs(&config, &components.disk).await?;
-        let listener = bind_patiently(config.listen).await.map_err(|source| StartError::Bind {
-            address: config.listen,
-            option: "--listen",
-            source,
-        })?;
-        let bind_error = |source| StartError::Bind { address: config.listen, option: "--listen", source };
+        let option = config.option_names.listen;
+        let bind_error = |source| StartError::Bind { address: config.listen, option, source };
+        let listener = Listener::new(bind_patiently(config.listen).await.map_err(bind_error)?);
         let address = listener.address().map_err(bind_error)?;
         let state = Arc::new(AdminState::default());
         let stop_admin = Arc::new(Latch::default());
@@ -240,7 +237,7 @@ impl Bookie {
             serving,
             stop_admin,
             admin,
-            _dirs: dirs,
+            dirs,
         };
         if let Err(why) = bookie.wait_until_registered().await {
             bookie.shut_down().await;
@@ -359,7 +356,7 @@ impl Bookie {
             serving,
             stop_admin,
             admin,
-            _dirs,
+            dirs,
             ..
         } = self;
         state.is_shutting_down.store(true, Ordering::Release);
@@ -379,7 +376,11 @@ impl Bookie {
             .await
             .unwrap_or_else(|_| Err("the engine panicked while stopping".to_owned()));
             // Ended last: until here the session, and so the identity, is this process's.
-            let _ = tokio::time::timeout(UNREGISTER_MAX, layout.store().close()).await;
+            if let Ok(Ok(())) = tokio::time::timeout(UNREGISTER_MAX, layout.store().close()).await {
+                // The next start need not ask for a session that is known to be gone.
+                let dirs = dirs.clone();
+                let _ = tokio::task::spawn_blocking(move || dirs.forget_session()).await;
+            }
             stop_admin.set();
             drop(admin);
             stopped.err()
@@ -553,24 +554,25 @@ async fn open_dirs(config: &BookieConfig, disk: &Arc<dyn Disk>) -> Result<Arc<Da
     let (disk, home) = (disk.clone(), config.home.clone());
     let (journal, ledgers): (PathBuf, Vec<PathBuf>) =
         (config.journal_dir.clone(), config.ledger_dirs.clone());
+    let names_below = if config.may_move { config.home.clone() } else { None };
     let dirs = blocking(move || {
         if let Some(home) = home {
             data_dirs::examine_home(&*disk, &home)?;
         }
-        DataDirs::open(disk, &journal, &ledgers)
+        DataDirs::open(disk, &journal, &ledgers, names_below.as_deref())
     });
     Ok(Arc::new(dirs.await?))
 }
 
 /// The locks are ours, so a port still taken may be that of the process before, which is just ending.
-async fn bind_patiently(address: SocketAddr) -> io::Result<Listener> {
+async fn bind_patiently(address: SocketAddr) -> io::Result<TcpListener> {
     for _ in 0..BIND_ATTEMPTS {
-        match Listener::bind(address).await {
+        match TcpListener::bind(address).await {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => tokio::time::sleep(BIND_PAUSE).await,
             other => return other,
         }
     }
-    Listener::bind(address).await
+    TcpListener::bind(address).await
 }
 
 async fn start_admin(
@@ -579,8 +581,8 @@ async fn start_admin(
     stop: &Arc<Latch>,
 ) -> Result<(Option<AdminTask>, Option<SocketAddr>), StartError> {
     let Some(address) = config.admin else { return Ok((None, None)) };
-    let failed = |source| StartError::Bind { address, option: "--admin", source };
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let failed = |source| StartError::Bind { address, option: config.option_names.admin, source };
+    let listener = bind_patiently(address).await.map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
     let task = tokio::spawn(admin::serve(listener, state.clone(), stop.clone()));
     Ok((Some(AdminTask(task)), Some(bound)))
@@ -605,18 +607,4 @@ fn log_start(config: &BookieConfig, plan: &MemoryPlan) {
 fn host_name() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname")
         .map_or_else(|_| "localhost".to_owned(), |name| name.trim().to_owned())
-}
-
-/// What this machine or its control group allows this process, in bytes.
-fn machine_memory() -> u64 {
-    let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
-    let total = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
-        line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
-    });
-    [total, number("/sys/fs/cgroup/memory.max"), number("/sys/fs/cgroup/memory/memory.limit_in_bytes")]
-        .into_iter()
-        .flatten()
-        .min()
-        .unwrap_or(4 << 30)
 }

@@ -7,11 +7,23 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// What the command line calls the addresses, for errors that say what to change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OptionNames {
+    /// Sets [`BookieConfig::listen`].
+    pub listen: &'static str,
+    /// Sets [`BookieConfig::admin`].
+    pub admin: &'static str,
+}
+
 /// Values only; components (disk, clock, metadata store) are passed beside it.
 #[derive(Debug, Clone)]
 pub struct BookieConfig {
     /// The directory that `journal_dir` and `ledger_dirs` were derived from, if they were (`--data`).
     pub home: Option<PathBuf>,
+    /// Directories stand in the cookie by their path below `home`, so that `home` may be moved. False: by their whole
+    /// path, as a Java bookie's.
+    pub may_move: bool,
     /// Journal directory (`journalDirectories`).
     pub journal_dir: PathBuf,
     /// Ledger directories (`ledgerDirectories`), at least one.
@@ -24,6 +36,8 @@ pub struct BookieConfig {
     pub bookie_id: Option<String>,
     /// Where the admin port listens (`httpServerEnabled`, `httpServerPort`); `None` for none.
     pub admin: Option<SocketAddr>,
+    /// What errors call these addresses.
+    pub option_names: OptionNames,
     /// Bytes for all pools together; `None` for the default of the machine.
     pub memory_limit: Option<u64>,
     /// When the write pool's share of it is taken from the system.
@@ -54,12 +68,14 @@ impl Default for BookieConfig {
     fn default() -> BookieConfig {
         BookieConfig {
             home: None,
+            may_move: false,
             journal_dir: PathBuf::new(),
             ledger_dirs: Vec::new(),
             listen: SocketAddr::from(([0, 0, 0, 0], 3181)),
             advertise: None,
             bookie_id: None,
             admin: None,
+            option_names: OptionNames { listen: "--listen", admin: "--admin" },
             memory_limit: None,
             pool_memory: PoolMemory::Touched,
             journal_sync: true,

@@ -118,12 +118,20 @@ pub struct DataDirs {
     disk: Arc<dyn Disk>,
     journal: PathBuf,
     ledgers: Vec<PathBuf>,
+    /// Cookies name directories by what follows this.
+    names_below: Option<PathBuf>,
     _locks: Vec<Box<dyn DiskLock>>,
 }
 
 impl DataDirs {
-    /// Examines, creates and locks the directories. Blocks.
-    pub fn open(disk: Arc<dyn Disk>, journal: &Path, ledgers: &[PathBuf]) -> Result<DataDirs, DataDirError> {
+    /// Examines, creates and locks the directories. With `names_below`, cookies name those in it by the rest of their
+    /// path, which stays true when it is moved. Blocks.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        journal: &Path,
+        ledgers: &[PathBuf],
+        names_below: Option<&Path>,
+    ) -> Result<DataDirs, DataDirError> {
         let all: Vec<&Path> = std::iter::once(journal).chain(ledgers.iter().map(PathBuf::as_path)).collect();
         for (index, dir) in all.iter().enumerate() {
             if all[..index].contains(dir) {
@@ -144,7 +152,8 @@ impl DataDirs {
             examine(&*disk, dir)?;
         }
         let (journal, ledgers) = (journal.to_path_buf(), ledgers.to_vec());
-        Ok(DataDirs { disk, journal, ledgers, _locks: locks })
+        let names_below = names_below.map(Path::to_owned);
+        Ok(DataDirs { disk, journal, ledgers, names_below, _locks: locks })
     }
 
     /// Where the journal files go.
@@ -168,9 +177,14 @@ impl DataDirs {
 
     /// The cookie that these directories call for.
     pub fn expected_cookie(&self, bookie_id: &bindery_types::BookieId, instance_id: Option<&str>) -> Cookie {
-        let text = |path: &PathBuf| path.to_string_lossy().into_owned();
-        let ledgers: Vec<String> = self.ledgers.iter().map(text).collect();
-        Cookie::new(bookie_id, &[text(&self.journal)], &ledgers, None, instance_id)
+        let ledgers: Vec<String> = self.ledgers.iter().map(|dir| self.name(dir)).collect();
+        Cookie::new(bookie_id, &[self.name(&self.journal)], &ledgers, None, instance_id)
+    }
+
+    /// What cookies call a directory.
+    fn name(&self, dir: &Path) -> String {
+        let below = self.names_below.as_deref().and_then(|base| dir.strip_prefix(base).ok());
+        below.unwrap_or(dir).to_string_lossy().into_owned()
     }
 
     /// What the directories say about themselves, for the start-up checks. Blocks.
@@ -190,14 +204,18 @@ impl DataDirs {
         };
         let names = self.disk.list(&current).map_err(|source| io_error("list", &current, source))?;
         let is_empty = names.iter().all(|entry| is_not_data(&entry.name));
-        Ok(Directory { path: dir.to_string_lossy().into_owned(), cookie, is_empty })
+        Ok(Directory { path: self.name(dir), cookie, is_empty })
     }
 
     /// Marks the directories as ours and writes the cookie, in the order given (all when `order` is `None`). Durable
     /// when it returns. Blocks.
     pub fn stamp(&self, cookie: &Cookie, order: Option<&[String]>) -> Result<(), DataDirError> {
         let dirs: Vec<PathBuf> = match order {
-            Some(order) => order.iter().map(PathBuf::from).collect(),
+            Some(order) => order
+                .iter()
+                .filter_map(|name| self.all().find(|dir| self.name(dir) == *name))
+                .cloned()
+                .collect(),
             None => self.all().cloned().collect(),
         };
         for dir in dirs {
@@ -216,6 +234,16 @@ impl DataDirs {
     pub fn session_store(&self) -> Arc<dyn SessionStore> {
         let dir = self.ledgers.first().unwrap_or(&self.journal).join(CURRENT_NAME);
         Arc::new(SessionFile { disk: self.disk.clone(), dir })
+    }
+
+    /// Removes the kept session: it was ended. Blocks.
+    pub fn forget_session(&self) {
+        let dir = self.ledgers.first().unwrap_or(&self.journal).join(CURRENT_NAME);
+        let removed = self.disk.remove(&dir.join(SESSION_NAME));
+        if let Err(error) = removed.and_then(|()| self.disk.sync_dir(&dir)) {
+            // The next start asks for it in vain, and opens a new one.
+            tracing::debug!(%error, "remove the metadata session");
+        }
     }
 
     /// One directory of each file system that holds ledgers, so that space is counted once.
@@ -253,6 +281,19 @@ fn lock_patiently(disk: &dyn Disk, path: &Path) -> io::Result<Box<dyn DiskLock>>
 
 fn io_error(action: &'static str, path: &Path, source: io::Error) -> DataDirError {
     DataDirError::Io { action, path: path.to_owned(), source }
+}
+
+/// The id of the bookie that a ledger directory belongs to; `None` when it has no cookie. Blocks.
+pub fn owner(disk: &dyn Disk, ledger_dir: &Path) -> Result<Option<String>, DataDirError> {
+    let path = ledger_dir.join(CURRENT_NAME).join(COOKIE_NAME);
+    let bytes = match read_small(disk, &path) {
+        Ok(bytes) => bytes,
+        Err(source) => return Err(io_error("read", &path, source)),
+    };
+    match bytes.map(|bytes| Cookie::parse(&bytes)).transpose() {
+        Ok(cookie) => Ok(cookie.map(|cookie| cookie.bookie_id)),
+        Err(source) => Err(DataDirError::BadCookie { path, source }),
+    }
 }
 
 /// Refuses a directory that is to hold the others (`--data`) but is itself a Java bookie's. Blocks.
@@ -440,7 +481,7 @@ mod tests {
             file.write_all_at(&mut [IoSlice::new(text.as_bytes())], 0).unwrap();
         }
         fn open(&self) -> Result<DataDirs, DataDirError> {
-            DataDirs::open(self.disk.clone(), &self.path("journal"), &[self.path("ledgers")])
+            DataDirs::open(self.disk.clone(), &self.path("journal"), &[self.path("ledgers")], None)
         }
     }
 
@@ -462,6 +503,33 @@ mod tests {
             assert_eq!(directory.cookie.as_ref(), Some(&cookie));
             assert!(directory.is_empty);
         }
+    }
+
+    #[test]
+    fn directories_below_a_home_are_named_without_it() {
+        let place = Place::new();
+        let open = |home: &str| {
+            let (journal, ledgers) = (place.path(home).join("journal"), place.path(home).join("ledgers"));
+            DataDirs::open(place.disk.clone(), &journal, &[ledgers], Some(&place.path(home))).unwrap()
+        };
+        let id = BookieId::new("b:1").unwrap();
+        let dirs = open("here");
+        assert_eq!(owner(&*place.disk, &place.path("here/ledgers")).unwrap(), None);
+        let cookie = dirs.expected_cookie(&id, Some("cluster"));
+        assert_eq!((&*cookie.journal_dirs, &*cookie.ledger_dirs), ("journal", "1\tledgers"));
+        dirs.stamp(&cookie, Some(&["ledgers".to_owned(), "journal".to_owned()])).unwrap();
+        drop(dirs);
+        place.disk.rename(&place.path("here"), &place.path("there")).unwrap();
+        let dirs = open("there");
+        for directory in dirs.directories().unwrap() {
+            assert_eq!(
+                directory.cookie,
+                Some(dirs.expected_cookie(&id, Some("cluster"))),
+                "{}",
+                directory.path
+            );
+        }
+        assert_eq!(owner(&*place.disk, &place.path("there/ledgers")).unwrap().as_deref(), Some("b:1"));
     }
 
     #[test]
@@ -510,7 +578,7 @@ mod tests {
         place.put("ledgers", "x");
         assert!(matches!(place.open().map(|_| ()).unwrap_err(), DataDirError::NotADirectory { .. }));
         let (disk, one) = (place.disk.clone(), place.path("one"));
-        let error = DataDirs::open(disk, &one, std::slice::from_ref(&one)).map(|_| ()).unwrap_err();
+        let error = DataDirs::open(disk, &one, std::slice::from_ref(&one), None).map(|_| ()).unwrap_err();
         assert!(matches!(error, DataDirError::Twice { .. }));
     }
 
@@ -526,5 +594,8 @@ mod tests {
         assert_eq!(store.load().unwrap(), Some(credentials));
         let mode = std::fs::metadata(place.path("ledgers/current/SESSION")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+        dirs.forget_session();
+        dirs.forget_session();
+        assert_eq!(store.load().unwrap(), None);
     }
 }

@@ -28,9 +28,9 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Binds the address.
-    pub async fn bind(address: SocketAddr) -> io::Result<Listener> {
-        Ok(Listener { socket: TcpListener::bind(address).await? })
+    /// Over a bound socket.
+    pub fn new(socket: TcpListener) -> Listener {
+        Listener { socket }
     }
 
     /// The address bound, with the port the system chose for port 0.

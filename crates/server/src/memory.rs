@@ -146,6 +146,20 @@ pub fn default_limit(machine_or_cgroup_bytes: u64) -> u64 {
     (machine_or_cgroup_bytes / 4).clamp(2 * MEMORY_LIMIT_MIN, MEMORY_LIMIT_DEFAULT_MAX)
 }
 
+/// What this machine or its control group allows this process, in bytes.
+pub fn machine_bytes() -> u64 {
+    let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let total = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
+        line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
+    });
+    [total, number("/sys/fs/cgroup/memory.max"), number("/sys/fs/cgroup/memory/memory.limit_in_bytes")]
+        .into_iter()
+        .flatten()
+        .min()
+        .unwrap_or(4 << 30)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

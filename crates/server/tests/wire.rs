@@ -65,7 +65,7 @@ async fn start(limits: Limits) -> Bookie {
         limits,
     });
     let engine = machine.start(disk, Arc::new(Completion::new(shared.clone())));
-    let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let listener = Listener::new(tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap());
     let address = listener.address().unwrap();
     let stop = Arc::new(Latch::default());
     let running = tokio::spawn({
