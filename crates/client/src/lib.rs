@@ -1,6 +1,7 @@
 //! The ledger client.
 
 mod client;
+pub mod connection;
 mod entry;
 mod error;
 mod handover;

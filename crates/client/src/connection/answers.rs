@@ -1,0 +1,108 @@
+//! What one socket read brought: decoded without the lane's lock, matched under it, once.
+
+use bindery_types::{EntryId, LedgerId};
+use bindery_wire::{ErrorCode, Protocol, v2, v3};
+
+use super::delivery::{Deliveries, Outcome};
+use super::incoming::{Frame, Incoming};
+use super::pending::{CallKey, Pending};
+use crate::transport::BookieError;
+
+/// One decoded answer.
+enum Answer {
+    Add {
+        ledger: LedgerId,
+        entry: EntryId,
+        code: ErrorCode,
+    },
+    Call {
+        key: CallKey,
+        result: Result<Outcome, BookieError>,
+    },
+    /// Nothing that was ever asked for: AUTH, or ids that cannot be.
+    Foreign,
+}
+
+/// Decoded answers not matched yet; reused from read to read.
+#[derive(Default)]
+pub(super) struct Answers(Vec<Answer>);
+
+fn result_of<T>(code: ErrorCode, value: impl FnOnce() -> T) -> Result<T, BookieError> {
+    match code {
+        ErrorCode::Ok => Ok(value()),
+        refused => Err(BookieError::Refused(refused)),
+    }
+}
+
+fn decode(frame: &Frame<'_>) -> Result<Answer, String> {
+    let bytes = frame.bytes();
+    match Protocol::of(bytes) {
+        None => Err("an empty frame".into()),
+        Some(Protocol::V2) => {
+            Ok(match v2::Response::decode(bytes).map_err(|error| error.to_string())? {
+                v2::Response::Add { code, ledger_id, entry_id, .. } => {
+                    match (LedgerId::new(ledger_id), EntryId::new(entry_id)) {
+                        (Some(ledger), Some(entry)) => Answer::Add { ledger, entry, code },
+                        _ => Answer::Foreign,
+                    }
+                }
+                v2::Response::Read { code, ledger_id, entry_id, body, .. } => Answer::Call {
+                    key: CallKey::Read { ledger: ledger_id, entry: entry_id },
+                    result: result_of(code, || Outcome::Read(frame.part(body))),
+                },
+                v2::Response::BatchRead { code, request_id, entries, .. } => {
+                    // One copy at most, which all entries share.
+                    let result = result_of(code, || {
+                        let kept = frame.to_bytes();
+                        let base = bytes.as_ptr() as usize;
+                        let cut = |entry: &[u8]| {
+                            let begin = entry.as_ptr() as usize - base;
+                            kept.slice(begin..begin + entry.len())
+                        };
+                        Outcome::Batch(entries.map(cut).collect())
+                    });
+                    Answer::Call { key: CallKey::Batch { id: request_id }, result }
+                }
+                v2::Response::Auth { .. } => Answer::Foreign,
+            })
+        }
+        Some(Protocol::V3) => {
+            let response = v3::decode_response(frame.to_bytes()).map_err(|error| error.to_string())?;
+            let code = ErrorCode::from_v3(response.status).unwrap_or(ErrorCode::Io);
+            let key = CallKey::V3 { id: response.header.txn_id };
+            Ok(Answer::Call { key, result: result_of(code, || Outcome::V3(Box::new(response))) })
+        }
+    }
+}
+
+impl Answers {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Decodes every whole frame. An error means that nothing behind it can be understood; what came before it can.
+    pub(super) fn decode_from(&mut self, incoming: &mut Incoming) -> Result<(), String> {
+        while let Some(frame) = incoming.next_frame().map_err(|error| error.to_string())? {
+            let answer = decode(&frame)?;
+            self.0.push(answer);
+        }
+        Ok(())
+    }
+
+    /// Gives out the requests that were answered; the count of answers nobody waits for. Those are late answers whose
+    /// place is gone with an earlier connection's, or answers given twice: there is nothing to do about them.
+    pub(super) fn match_with(&mut self, pending: &mut Pending, out: &mut Deliveries) -> usize {
+        let mut unmatched = 0;
+        for answer in self.0.drain(..) {
+            let is_matched = match answer {
+                Answer::Add { ledger, entry, code } => {
+                    pending.adds.answer(ledger, entry, result_of(code, || ()), out)
+                }
+                Answer::Call { key, result } => pending.answer(key, result, out),
+                Answer::Foreign => false,
+            };
+            unmatched += usize::from(!is_matched);
+        }
+        unmatched
+    }
+}

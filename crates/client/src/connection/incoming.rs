@@ -1,0 +1,130 @@
+//! Bytes from one bookie, cut into frames.
+//!
+//! ```text
+//! socket ──► fixed buffer ──► small frames, borrowed          (answers to adds: thousands in one read)
+//!        └─► buffer of the frame's exact size ──► large frames, owned: entries are slices of it
+//! ```
+//!
+//! # Invariants
+//! 1. Any chunking of the stream gives the same frames.
+//! 2. A length is judged before anything is allocated for it.
+//!
+//! # Limits     fixed buffer: [`BUFFER_BYTES`]; a larger frame takes its own length, at most the frame limit
+
+use std::io;
+
+use bindery_wire::FrameLimit;
+use bindery_wire::frame::{self, FrameTooLarge, LENGTH_PREFIX_SIZE_BYTES, Split};
+use bytes::{BufMut, Bytes, BytesMut};
+use tokio::net::TcpStream;
+
+/// Holds 2,300 answers to adds.
+const BUFFER_BYTES: usize = 64 * 1024;
+
+/// The payload of one frame.
+#[derive(Debug)]
+pub(super) enum Frame<'a> {
+    /// Inside the fixed buffer: what is to live longer is copied.
+    Small(&'a [u8]),
+    /// In a buffer of its own.
+    Large(Bytes),
+}
+
+impl Frame<'_> {
+    /// The bytes.
+    pub(super) fn bytes(&self) -> &[u8] {
+        match self {
+            Frame::Small(bytes) => bytes,
+            Frame::Large(bytes) => bytes,
+        }
+    }
+
+    /// The payload to keep; copied once if it was small.
+    pub(super) fn to_bytes(&self) -> Bytes {
+        match self {
+            Frame::Small(bytes) => Bytes::copy_from_slice(bytes),
+            Frame::Large(bytes) => bytes.clone(),
+        }
+    }
+
+    /// A part of [`bytes`](Self::bytes) to keep; copied only if the frame was small.
+    pub(super) fn part(&self, part: &[u8]) -> Bytes {
+        match self {
+            Frame::Small(_) => Bytes::copy_from_slice(part),
+            Frame::Large(bytes) => bytes.slice_ref(part),
+        }
+    }
+}
+
+/// The receiving end of one connection.
+pub(super) struct Incoming {
+    limit: FrameLimit,
+    buffer: Box<[u8]>,
+    begin: usize,
+    end: usize,
+    /// A large frame under way, and how many bytes of its payload are missing.
+    large: Option<(BytesMut, usize)>,
+}
+
+impl Incoming {
+    pub(super) fn new(limit: FrameLimit) -> Incoming {
+        Incoming { limit, buffer: vec![0; BUFFER_BYTES].into_boxed_slice(), begin: 0, end: 0, large: None }
+    }
+
+    /// Reads what one call gives, without waiting. Call it when [`next_frame`](Self::next_frame) has no more: there is
+    /// room then. 0 is the end of the stream.
+    pub(super) fn read_some(&mut self, socket: &TcpStream) -> io::Result<usize> {
+        match &mut self.large {
+            Some((payload, missing)) => {
+                let count = socket.try_read_buf(&mut payload.limit(*missing))?;
+                *missing -= count;
+                Ok(count)
+            }
+            None => {
+                let count = socket.try_read(&mut self.buffer[self.end..])?;
+                self.end += count;
+                Ok(count)
+            }
+        }
+    }
+
+    /// The next whole frame, if there is one.
+    pub(super) fn next_frame(&mut self) -> Result<Option<Frame<'_>>, FrameTooLarge> {
+        if let Some((payload, missing)) = &mut self.large {
+            if *missing > 0 {
+                return Ok(None);
+            }
+            let payload = std::mem::take(payload).freeze();
+            self.large = None;
+            return Ok(Some(Frame::Large(payload)));
+        }
+        match frame::split(&self.buffer[self.begin..self.end], self.limit)? {
+            Split::Frame(payload) => {
+                let (begin, end) = (self.begin + payload.start, self.begin + payload.end);
+                self.begin = end;
+                Ok(Some(Frame::Small(&self.buffer[begin..end])))
+            }
+            Split::Incomplete { missing } => {
+                self.make_room(missing);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Makes room for `missing` bytes behind an incomplete frame.
+    fn make_room(&mut self, missing: usize) {
+        let have = self.end - self.begin;
+        if have + missing > self.buffer.len() {
+            // Longer than the prefix, so this is the whole rest of the frame.
+            let mut payload = BytesMut::with_capacity(have + missing - LENGTH_PREFIX_SIZE_BYTES);
+            payload.put_slice(&self.buffer[self.begin + LENGTH_PREFIX_SIZE_BYTES..self.end]);
+            self.large = Some((payload, missing));
+            (self.begin, self.end) = (0, 0);
+        } else if have == 0 {
+            (self.begin, self.end) = (0, 0);
+        } else if self.begin > 0 && self.end + missing.max(BUFFER_BYTES / 4) > self.buffer.len() {
+            self.buffer.copy_within(self.begin..self.end, 0);
+            (self.begin, self.end) = (0, have);
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! One way to one bookie: requests are queued here by callers and carried by the lane's task (`task`).
+//!
+//! A lane outlives its connections. Callers never see whether there is one: they append, and the task answers.
+//!
+//! # Invariants
+//! 1. What is in `outgoing`, or was taken from it, has its request in `pending`; both change under one lock.
+//! 2. The task is woken only when it waits for requests: while it writes, more are gathered, and leave together.
+//! 3. Once the task is gone (`is_gone`) nobody answers: that is after the drop of the last owner or the end of the
+//!    runtime, when nobody listens.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bindery_types::{BookieId, EntryId, LedgerId, MasterKey};
+use bindery_wire::v2::{self, Flags};
+use bindery_wire::v3::{self, Operation};
+use bindery_wire::{ErrorCode, FrameLimit, entry, frame};
+use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+use super::delivery::{Deliveries, Waiter};
+use super::outgoing::Outgoing;
+use super::pending::{CallKey, Pending};
+use crate::transport::{AddAnswer, AddRequest, AddSink, BatchReadRequest, BookieError};
+
+/// The frame of an add without its body: length, header, master key.
+const ADD_HEAD_BYTES: usize = frame::LENGTH_PREFIX_SIZE_BYTES + v2::ADD_BODY_OFFSET_BYTES;
+/// The largest v2 request other than an add: a fencing batch read.
+const CALL_BYTES_MAX: usize = 64;
+
+pub(super) struct State {
+    pub(super) outgoing: Outgoing,
+    pub(super) pending: Pending,
+    /// Adds that fit no frame. They are answered by the task like all others (transport invariant 4).
+    refused: Vec<(Arc<dyn AddSink>, AddAnswer)>,
+    /// The task has nothing to write and waits to be told.
+    pub(super) is_waiting: bool,
+    pub(super) is_closing: bool,
+    /// The task has closed its connection after `is_closing`.
+    pub(super) is_closed: bool,
+    is_gone: bool,
+    /// The time as of the task's last round; callers do not ask the clock for each request.
+    pub(super) now: Instant,
+    next_id: u64,
+}
+
+impl State {
+    /// Before a request is pushed. True when the task must be woken after it.
+    fn begin_push(&mut self) -> bool {
+        let wakes = self.is_waiting;
+        if wakes {
+            self.is_waiting = false;
+            // The task slept, and its time with it.
+            self.now = Instant::now();
+        }
+        wakes
+    }
+
+    /// Gives out what was refused before it was sent.
+    pub(super) fn give_out_refused(&mut self, out: &mut Deliveries) {
+        for (sink, answer) in self.refused.drain(..) {
+            out.add(&sink, answer);
+        }
+    }
+}
+
+/// See the module.
+pub(super) struct Lane {
+    pub(super) bookie: BookieId,
+    pub(super) state: Mutex<State>,
+    /// Wakes the task.
+    pub(super) wake: Notify,
+    /// Told when `is_closed` or `is_gone`.
+    ended: Notify,
+    limit: FrameLimit,
+    request_timeout: Duration,
+}
+
+/// What a caller awaits; an error means that the lane's task is gone.
+pub(super) type Receiver<T> = oneshot::Receiver<Result<T, BookieError>>;
+
+impl Lane {
+    pub(super) fn new(
+        bookie: BookieId,
+        limit: FrameLimit,
+        request_timeout: Duration,
+        is_closing: bool,
+    ) -> Lane {
+        let state = State {
+            outgoing: Outgoing::default(),
+            pending: Pending::default(),
+            refused: Vec::new(),
+            is_waiting: false,
+            is_closing,
+            is_closed: false,
+            is_gone: false,
+            now: Instant::now(),
+            next_id: 0,
+        };
+        Lane {
+            bookie,
+            state: Mutex::new(state),
+            wake: Notify::new(),
+            ended: Notify::new(),
+            limit,
+            request_timeout,
+        }
+    }
+
+    /// Queues an add; everything that may be slow happens elsewhere.
+    pub(super) fn add(&self, request: AddRequest, sink: &Arc<dyn AddSink>) {
+        let AddRequest { ledger, entry, body, master_key, is_recovery, tag } = request;
+        let fits = body.len() >= entry::ENTRY_SIZE_BYTES_MIN
+            && self.limit.admits_payload(v2::ADD_BODY_OFFSET_BYTES + body.len());
+        let head = add_head(master_key, is_recovery, body.len());
+        let wakes = {
+            let mut state = self.state.lock();
+            if state.is_gone {
+                return;
+            }
+            let wakes = state.begin_push();
+            if fits {
+                let deadline = state.now + self.request_timeout;
+                let position = state.outgoing.position();
+                state.outgoing.push(&head, &body);
+                state.pending.adds.push(ledger, entry, tag, position, deadline, sink);
+            } else {
+                let result = Err(BookieError::Refused(ErrorCode::BadRequest));
+                state.refused.push((sink.clone(), AddAnswer { entry, tag, result }));
+            }
+            wakes
+        };
+        if wakes {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Queues a v2 read. `None` when it may not be under way together with what is (`pending` invariant 2).
+    pub(super) fn read(
+        &self,
+        ledger: LedgerId,
+        entry: Option<EntryId>,
+        fence: Option<MasterKey>,
+    ) -> Option<Receiver<Bytes>> {
+        let read = v2::Read {
+            version: v2::VERSION_CURRENT,
+            flags: read_flags(fence.is_some(), entry),
+            ledger_id: ledger.get(),
+            entry_id: EntryId::to_wire(entry),
+            master_key: fence,
+        };
+        let key = CallKey::Read { ledger: read.ledger_id, entry: read.entry_id };
+        let (sender, receiver) = oneshot::channel();
+        let is_queued = self.push(self.request_timeout, |state, deadline| {
+            if !state.pending.admits_read(key, fence.is_some()) {
+                return false;
+            }
+            let position = put_v2(state, &v2::Request::Read(read));
+            let waiter = Waiter::Read(sender);
+            state.pending.push(key, waiter, fence.is_some(), position, deadline, self.request_timeout);
+            true
+        });
+        is_queued.then_some(receiver)
+    }
+
+    /// Queues a v2 batch read.
+    pub(super) fn batch_read(&self, request: &BatchReadRequest) -> Receiver<Vec<Bytes>> {
+        let (sender, receiver) = oneshot::channel();
+        self.push(self.request_timeout, |state, deadline| {
+            state.next_id += 1;
+            let read = v2::BatchRead {
+                version: v2::VERSION_CURRENT,
+                flags: Flags::NONE,
+                ledger_id: request.ledger.get(),
+                start_entry_id: request.first.get(),
+                request_id: state.next_id as i64,
+                // Zero would ask for everything.
+                max_count: request.count_max.clamp(1, i32::MAX as u32) as i32,
+                max_size_bytes: i64::try_from(request.size_bytes_max).unwrap_or(i64::MAX),
+                master_key: None,
+            };
+            let key = CallKey::Batch { id: read.request_id };
+            let position = put_v2(state, &v2::Request::BatchRead(read));
+            let waiter = Waiter::Batch(sender);
+            state.pending.push(key, waiter, false, position, deadline, self.request_timeout);
+            true
+        });
+        receiver
+    }
+
+    /// Queues a v3 request that may take `timeout`.
+    pub(super) fn v3(
+        &self,
+        operation: Operation,
+        priority: u32,
+        timeout: Duration,
+    ) -> Receiver<Box<v3::proto::Response>> {
+        let (sender, receiver) = oneshot::channel();
+        self.push(timeout, |state, deadline| {
+            state.next_id += 1;
+            let txn_id = state.next_id;
+            let mut frame = BytesMut::new();
+            v3::put_frame(&v3::Request { txn_id, priority, operation }.into_message(), &mut frame);
+            let position = state.outgoing.position();
+            state.outgoing.push_frame(&frame);
+            let key = CallKey::V3 { id: txn_id };
+            state.pending.push(key, Waiter::V3(sender), false, position, deadline, timeout);
+            true
+        });
+        receiver
+    }
+
+    fn push(&self, timeout: Duration, queue: impl FnOnce(&mut State, Instant) -> bool) -> bool {
+        let (wakes, is_queued) = {
+            let mut state = self.state.lock();
+            if state.is_gone {
+                // The waiter is dropped, which tells its caller.
+                return true;
+            }
+            let wakes = state.begin_push();
+            let deadline = state.now + timeout;
+            (wakes, queue(&mut state, deadline))
+        };
+        if wakes {
+            self.wake.notify_one();
+        }
+        is_queued
+    }
+
+    /// Tells the task to close its connection and to answer everything with [`BookieError::Closed`] from now on.
+    pub(super) fn close(&self) {
+        self.state.lock().is_closing = true;
+        self.wake.notify_one();
+    }
+
+    /// Waits until the task did what [`close`](Self::close) told it.
+    pub(super) async fn closed(&self) {
+        loop {
+            let ended = self.ended.notified();
+            {
+                let state = self.state.lock();
+                if state.is_closed || state.is_gone {
+                    return;
+                }
+            }
+            ended.await;
+        }
+    }
+
+    /// The task closed its connection.
+    pub(super) fn set_closed(&self) {
+        self.state.lock().is_closed = true;
+        self.ended.notify_waiters();
+    }
+
+    /// Gives out everything with the error that `why` gives for a frame at this position, and forgets what was queued.
+    pub(super) fn drain(&self, why: &impl Fn(u64) -> BookieError, out: &mut Deliveries) {
+        let mut state = self.state.lock();
+        state.outgoing.clear();
+        state.give_out_refused(out);
+        state.pending.drain(why, out);
+    }
+
+    /// The task ends: gives out everything, for the last time.
+    pub(super) fn set_gone(&self, out: &mut Deliveries) {
+        self.state.lock().is_gone = true;
+        self.drain(&|_| BookieError::Closed, out);
+        self.ended.notify_waiters();
+    }
+}
+
+/// The flags that Java clients send (protocol reference, section 1.3).
+fn read_flags(is_fencing: bool, entry: Option<EntryId>) -> Flags {
+    match (is_fencing, entry) {
+        (false, _) => Flags::NONE,
+        (true, None) => Flags::DO_FENCING,
+        (true, Some(_)) => Flags::DO_FENCING.with(Flags::HIGH_PRIORITY),
+    }
+}
+
+fn add_head(master_key: MasterKey, is_recovery: bool, body_size_bytes: usize) -> [u8; ADD_HEAD_BYTES] {
+    let flags = match is_recovery {
+        true => Flags::RECOVERY_ADD.with(Flags::HIGH_PRIORITY),
+        false => Flags::NONE,
+    };
+    let add = v2::Add {
+        version: v2::VERSION_CURRENT,
+        flags,
+        master_key,
+        ledger_id: 0,
+        entry_id: 0,
+        last_add_confirmed: 0,
+        body: &[],
+    };
+    let mut head = [0; ADD_HEAD_BYTES];
+    // The ids are those inside the body, which follows: only the length is not yet right.
+    v2::Request::Add(add).encode(&mut &mut head[..]);
+    frame::put_length(v2::ADD_BODY_OFFSET_BYTES + body_size_bytes, &mut &mut head[..]);
+    head
+}
+
+/// Appends a small v2 request; the position of its first byte.
+fn put_v2(state: &mut State, request: &v2::Request<'_>) -> u64 {
+    let mut frame = [0; CALL_BYTES_MAX];
+    let mut rest = &mut frame[..];
+    request.encode(&mut rest);
+    let size_bytes = CALL_BYTES_MAX - rest.len();
+    let position = state.outgoing.position();
+    state.outgoing.push_frame(&frame[..size_bytes]);
+    position
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_head_of_an_add_is_what_the_codec_writes() {
+        let body = [7; 100];
+        for is_recovery in [false, true] {
+            let key = MasterKey::new([9; 20]);
+            let flags = if is_recovery { Flags::from_bits(6) } else { Flags::NONE };
+            let mut expected = Vec::new();
+            v2::Request::Add(v2::Add::new(flags, key, &body).unwrap()).encode(&mut expected);
+            let mut found = add_head(key, is_recovery, body.len()).to_vec();
+            found.extend_from_slice(&body);
+            assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
+    fn reads_carry_the_flags_of_java_clients() {
+        let flags = |is_fencing, entry| read_flags(is_fencing, entry).bits();
+        assert_eq!(flags(false, None), 0);
+        assert_eq!(flags(true, None), 1);
+        assert_eq!(flags(true, Some(EntryId::FIRST)), 5);
+    }
+}

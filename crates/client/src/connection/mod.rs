@@ -1,0 +1,299 @@
+//! The network below the ledger protocols: connections to bookies.
+//!
+//! # Data flow
+//! ```text
+//! add, read ──► slot of the bookie ──► bulk lane:    v2   adds, reads, batch reads
+//!                                 └──► control lane: v3   READ_LAC, WRITE_LAC, long polls       (opened when needed)
+//!
+//! lane: callers append frames and waiters under one short lock ──► task: one write for all that gathered
+//!       task: one read ──► decode all answers ──► match under the lock, once ──► sinks and waiters, outside the lock
+//! ```
+//!
+//! # Invariants (besides those of [`transport`](crate::transport))
+//! 1. An add costs its caller a lock, a copy of a small body and no allocation; nobody is woken while the task writes.
+//! 2. The order of the requests of one ledger to one bookie (transport invariant 2) holds within each lane. What must
+//!    come after an answer, as an explicit LAC (last add confirmed) after its entries, has to wait for it anyway.
+//! 3. A late answer is never taken for the answer to a later request: v2 requests keep their place until they are
+//!    answered, v3 requests have ids of their own (`pending`, `adds`).
+//! 4. Each task belongs to its lane's handle and ends with it.
+//!
+//! # Limits     per bookie ever used: a slot, one or two tasks; per connection: 64 KiB to read into, and a frame of at
+//! most the limit; requests and their bytes: what callers have permits for. A request is answered before its caller's
+//! permit can return, and a connection that keeps the bytes of an overdue request is closed, so nothing piles up.
+//!
+//! # Not here   quorums, retries on other bookies, digests (`writer`, `reader`); authentication and TLS, which do not
+//! exist yet
+
+mod adds;
+mod answers;
+mod delivery;
+mod incoming;
+mod lane;
+mod outgoing;
+mod pending;
+mod resolve;
+mod task;
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bindery_metadata::layout::Registration;
+use bindery_types::{BookieId, EntryId, LedgerId, MasterKey};
+use bindery_wire::FrameLimit;
+use bindery_wire::v3::{Operation, proto};
+use bytes::Bytes;
+use parking_lot::RwLock;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+use self::lane::{Lane, Receiver};
+use self::resolve::Resolver;
+use self::task::Timing;
+use crate::transport::{
+    AddRequest, AddSink, Answer, BatchReadRequest, BookieError, LacAnswer, PollRequest, ReadRequest,
+    Transport,
+};
+
+/// Bookies hold a long poll for minutes at most.
+const POLL_WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Settings of the connections to bookies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConnectionOptions {
+    /// How long a request may take; a long poll may take its wait in addition. At least 10 ms.
+    pub request_timeout: Duration,
+    /// How long finding and reaching a bookie may take. Never more than three quarters of `request_timeout`.
+    pub connect_timeout: Duration,
+    /// The longest time in which requests fail at once after attempts to connect failed; it begins with 100 ms and
+    /// doubles with each failure.
+    pub reconnect_pause_max: Duration,
+    /// The largest frame, either direction: the bookies' `nettyMaxFrameSizeBytes`.
+    pub frame_limit: FrameLimit,
+}
+
+impl Default for ConnectionOptions {
+    fn default() -> ConnectionOptions {
+        ConnectionOptions {
+            request_timeout: Duration::from_secs(5),
+            connect_timeout: Duration::from_secs(3),
+            reconnect_pause_max: Duration::from_secs(5),
+            frame_limit: FrameLimit::DEFAULT,
+        }
+    }
+}
+
+impl ConnectionOptions {
+    fn timing(&self) -> Timing {
+        let request_timeout = self.request_timeout.max(Duration::from_millis(10));
+        Timing {
+            request_timeout,
+            connect_timeout: self.connect_timeout.min(request_timeout * 3 / 4),
+            sweep_interval: (request_timeout / 50)
+                .clamp(Duration::from_millis(1), Duration::from_millis(100)),
+            pause_max: self.reconnect_pause_max,
+        }
+    }
+}
+
+/// A lane and the task that carries it.
+struct OwnedLane {
+    lane: Arc<Lane>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for OwnedLane {
+    fn drop(&mut self) {
+        // Dropped, the task answers what is left (task invariant 4).
+        self.task.abort();
+    }
+}
+
+/// The connections to one bookie.
+struct Slot {
+    resolver: Arc<Resolver>,
+    bulk: OwnedLane,
+    control: OnceLock<OwnedLane>,
+}
+
+#[derive(Default)]
+struct Slots {
+    by_id: HashMap<BookieId, Slot>,
+    is_closing: bool,
+}
+
+/// The connections to all bookies of a cluster: [`Transport`] over TCP.
+///
+/// Dropping it ends all connections and answers what is under way with [`BookieError::Closed`].
+pub struct Bookies {
+    registration: Registration,
+    options: ConnectionOptions,
+    runtime: Handle,
+    slots: RwLock<Slots>,
+}
+
+impl Bookies {
+    /// Connects to nobody yet. Bookies are found through `registration`.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with time and I/O: connections are carried by tasks of it, for as long as it lives.
+    pub fn new(registration: Registration, options: ConnectionOptions) -> Bookies {
+        Bookies { registration, options, runtime: Handle::current(), slots: RwLock::default() }
+    }
+
+    /// Ends all connections; every request under way, and every later one, is answered with [`BookieError::Closed`].
+    /// Cancelled, it ends them all the same.
+    pub async fn close(&self) {
+        let lanes: Vec<Arc<Lane>> = {
+            let mut slots = self.slots.write();
+            slots.is_closing = true;
+            let owned = slots.by_id.values().flat_map(|slot| [Some(&slot.bulk), slot.control.get()]);
+            owned.flatten().map(|owned| owned.lane.clone()).collect()
+        };
+        for lane in &lanes {
+            lane.close();
+        }
+        for lane in &lanes {
+            lane.closed().await;
+        }
+    }
+
+    fn with_slot<R>(&self, bookie: &BookieId, use_slot: impl FnOnce(&Slot, bool) -> R) -> R {
+        {
+            let slots = self.slots.read();
+            if let Some(slot) = slots.by_id.get(bookie) {
+                return use_slot(slot, slots.is_closing);
+            }
+        }
+        let mut slots = self.slots.write();
+        let is_closing = slots.is_closing;
+        let slot = slots.by_id.entry(bookie.clone()).or_insert_with(|| {
+            let resolver = Arc::new(Resolver::new(self.registration.clone(), bookie.clone()));
+            let bulk = self.open_lane(bookie, &resolver, is_closing);
+            Slot { resolver, bulk, control: OnceLock::new() }
+        });
+        use_slot(slot, is_closing)
+    }
+
+    fn open_lane(&self, bookie: &BookieId, resolver: &Arc<Resolver>, is_closing: bool) -> OwnedLane {
+        let (limit, timing) = (self.options.frame_limit, self.options.timing());
+        let lane = Arc::new(Lane::new(bookie.clone(), limit, timing.request_timeout, is_closing));
+        let task = self.runtime.spawn(task::run(lane.clone(), resolver.clone(), limit, timing));
+        OwnedLane { lane, task }
+    }
+
+    fn with_bulk<R>(&self, bookie: &BookieId, use_lane: impl FnOnce(&Lane) -> R) -> R {
+        self.with_slot(bookie, |slot, _| use_lane(&slot.bulk.lane))
+    }
+
+    /// Opens the control lane if this is its first use.
+    fn v3(
+        &self,
+        bookie: &BookieId,
+        operation: Operation,
+        timeout: Duration,
+    ) -> impl Future<Output = Result<Box<proto::Response>, BookieError>> + use<> {
+        let receiver = self.with_slot(bookie, |slot, is_closing| {
+            let control = slot.control.get_or_init(|| self.open_lane(bookie, &slot.resolver, is_closing));
+            control.lane.v3(operation, 0, timeout)
+        });
+        receive(receiver)
+    }
+
+    fn request_timeout(&self) -> Duration {
+        self.options.timing().request_timeout
+    }
+}
+
+async fn receive<T>(receiver: Receiver<T>) -> Result<T, BookieError> {
+    receiver.await.unwrap_or(Err(BookieError::Closed))
+}
+
+/// The body that a successful v3 answer must have.
+fn body_of<T>(body: Option<T>, operation: &str) -> Result<T, BookieError> {
+    body.ok_or_else(|| BookieError::Unexpected(format!("{operation} was answered without its message")))
+}
+
+fn read_message(ledger: LedgerId, entry: Option<EntryId>, fence: Option<MasterKey>) -> proto::ReadRequest {
+    proto::ReadRequest {
+        ledger_id: ledger.get(),
+        entry_id: EntryId::to_wire(entry),
+        flag: fence.map(|_| proto::read_request::Flag::FenceLedger as i32),
+        master_key: fence.map(|key| Bytes::copy_from_slice(key.as_bytes())),
+        ..Default::default()
+    }
+}
+
+impl Transport for Bookies {
+    fn add(&self, bookie: &BookieId, request: AddRequest, sink: &Arc<dyn AddSink>) {
+        self.with_bulk(bookie, |lane| lane.add(request, sink));
+    }
+
+    fn read(&self, bookie: &BookieId, request: ReadRequest) -> Answer<'_, Bytes> {
+        let ReadRequest { ledger, entry, fence } = request;
+        if let Some(receiver) = self.with_bulk(bookie, |lane| lane.read(ledger, entry, fence)) {
+            return Box::pin(receive(receiver));
+        }
+        // A fencing and a plain read of the same entry at once: v3 tells their answers apart (`pending` invariant 2).
+        let operation = Operation::Read(read_message(ledger, entry, fence));
+        let response = self.v3(bookie, operation, self.request_timeout());
+        Box::pin(async move {
+            let answer = body_of(response.await?.read_response, "a read")?;
+            body_of(answer.body, "a read")
+        })
+    }
+
+    fn batch_read(&self, bookie: &BookieId, request: BatchReadRequest) -> Answer<'_, Vec<Bytes>> {
+        let receiver = self.with_bulk(bookie, |lane| lane.batch_read(&request));
+        Box::pin(async move {
+            let entries = receive(receiver).await?;
+            if entries.is_empty() {
+                return Err(BookieError::Unexpected("a batch without entries".into()));
+            }
+            Ok(entries)
+        })
+    }
+
+    fn read_lac(&self, bookie: &BookieId, ledger: LedgerId) -> Answer<'_, LacAnswer> {
+        let operation = Operation::ReadLac(proto::ReadLacRequest { ledger_id: ledger.get() });
+        let response = self.v3(bookie, operation, self.request_timeout());
+        Box::pin(async move {
+            let answer = body_of(response.await?.read_lac_response, "READ_LAC")?;
+            Ok(LacAnswer { explicit: answer.lac_body, last_entry: answer.last_entry_body })
+        })
+    }
+
+    fn write_lac(
+        &self,
+        bookie: &BookieId,
+        ledger: LedgerId,
+        key: MasterKey,
+        lac: EntryId,
+        body: Bytes,
+    ) -> Answer<'_, ()> {
+        let operation = Operation::WriteLac(proto::WriteLacRequest {
+            ledger_id: ledger.get(),
+            lac: lac.get(),
+            master_key: Bytes::copy_from_slice(key.as_bytes()),
+            body,
+        });
+        let response = self.v3(bookie, operation, self.request_timeout());
+        Box::pin(async move { response.await.map(drop) })
+    }
+
+    fn poll_lac(&self, bookie: &BookieId, request: PollRequest) -> Answer<'_, Option<EntryId>> {
+        let wait = request.wait.min(POLL_WAIT_MAX);
+        let operation = Operation::Read(proto::ReadRequest {
+            previous_lac: Some(EntryId::to_wire(request.previous)),
+            time_out: Some(i64::try_from(wait.as_millis()).unwrap_or(i64::MAX)),
+            flag: Some(proto::read_request::Flag::EntryPiggyback as i32),
+            ..read_message(request.ledger, None, None)
+        });
+        let response = self.v3(bookie, operation, self.request_timeout() + wait);
+        Box::pin(async move {
+            let answer = body_of(response.await?.read_response, "a long poll")?;
+            Ok(answer.max_lac.and_then(EntryId::new))
+        })
+    }
+}

@@ -1,0 +1,81 @@
+//! From a bookie's id to its address (protocol reference, section 5.2).
+
+use bindery_metadata::codec::service_info::PROTOCOL_BOOKIE_RPC;
+use bindery_metadata::layout::Registration;
+use bindery_types::BookieId;
+use parking_lot::Mutex;
+
+use crate::transport::BookieError;
+
+/// Where to connect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Address {
+    /// Name or IP address.
+    pub(super) host: String,
+    pub(super) port: u16,
+}
+
+/// Finds one bookie's address, and remembers it until a connection to it fails.
+pub(super) struct Resolver {
+    registration: Registration,
+    bookie: BookieId,
+    known: Mutex<Option<Address>>,
+}
+
+impl Resolver {
+    pub(super) fn new(registration: Registration, bookie: BookieId) -> Resolver {
+        Resolver { registration, bookie, known: Mutex::new(None) }
+    }
+
+    /// The address last found, or what the registration says now. Cancelled, it leaves nothing behind.
+    pub(super) async fn resolve(&self) -> Result<Address, BookieError> {
+        if let Some(known) = self.known.lock().clone() {
+            return Ok(known);
+        }
+        let found = match self.registration.service_info(&self.bookie).await {
+            Err(error) => return Err(BookieError::Unreachable(format!("look its address up: {error}"))),
+            Ok(Some(Err(error))) => {
+                return Err(BookieError::Unreachable(format!("read its registration: {error}")));
+            }
+            Ok(Some(Ok(info))) => {
+                let endpoint = info.endpoints.into_iter().find(|known| known.protocol == PROTOCOL_BOOKIE_RPC);
+                endpoint.map(|endpoint| Address { host: endpoint.host, port: endpoint.port })
+            }
+            Ok(None) => None,
+        };
+        // Old bookies register without endpoints. One that is not registered may just have lost its session, and what it
+        // stores can still be read. Either way the id says where it is, if it is an address.
+        let found = found.or_else(|| of_id(&self.bookie)).ok_or(BookieError::NotRegistered)?;
+        *self.known.lock() = Some(found.clone());
+        Ok(found)
+    }
+
+    /// Asks anew next time.
+    pub(super) fn forget(&self) {
+        *self.known.lock() = None;
+    }
+}
+
+/// `host:port`, as ids are unless they were chosen.
+fn of_id(bookie: &BookieId) -> Option<Address> {
+    let (host, port) = bookie.as_str().rsplit_once(':')?;
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let port = port.parse().ok()?;
+    (!host.is_empty()).then(|| Address { host: host.into(), port })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_that_is_an_address_says_where_the_bookie_is() {
+        let of = |id| of_id(&BookieId::new(id).unwrap()).map(|found| (found.host, found.port));
+        assert_eq!(of("10.0.0.1:3181"), Some(("10.0.0.1".into(), 3181)));
+        assert_eq!(of("bookie-0.example:1"), Some(("bookie-0.example".into(), 1)));
+        assert_eq!(of("[::1]:3181"), Some(("::1".into(), 3181)));
+        for id in ["bookie-0", ":3181", "host:", "host:65536", "host:x"] {
+            assert_eq!(of(id), None, "{id}");
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! The task of a lane: connects when there is something to send, carries requests and answers, and says what became of
+//! every request when a connection ends.
+//!
+//! ```text
+//!            request                   connected
+//!  waiting ──────────► connecting ───────────────► conversing ──► waiting      (a connection that brought answers)
+//!     ▲                    │ failed                    │ lost before it brought anything
+//!     └──── refusing ◄─────┴───────────────────────────┘
+//!           (requests fail at once until the pause is over)
+//! ```
+//!
+//! # Invariants
+//! 1. When a connection ends, a request is `Unreachable` only if not a byte of it was handed to the kernel.
+//! 2. Sinks are called with no lock of the lane held, and only from here.
+//! 3. A request is answered no later than its deadline: connecting ends before a request queued at its start is overdue,
+//!    and what is overdue is looked for every [`Timing::sweep_interval`], with deadlines that much earlier.
+//! 4. A task that is dropped at any `.await` answers everything with `Closed` (`Drop`).
+//!
+//! # Limits     pause between attempts: [`PAUSE_MIN`] doubled up to `Timing::pause_max`
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bindery_wire::FrameLimit;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout};
+
+use super::answers::Answers;
+use super::delivery::Deliveries;
+use super::incoming::Incoming;
+use super::lane::Lane;
+use super::outgoing::Batch;
+use super::pending::{Sweep, Verdict};
+use super::resolve::Resolver;
+use crate::transport::BookieError;
+
+/// The first pause after a failed attempt.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// Reads and writes after which others on this thread get their turn.
+const ROUNDS_MAX: u32 = 16;
+
+/// The times a lane keeps.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Timing {
+    /// What callers were promised.
+    pub(super) request_timeout: Duration,
+    pub(super) connect_timeout: Duration,
+    pub(super) sweep_interval: Duration,
+    pub(super) pause_max: Duration,
+}
+
+/// Why a conversation ended.
+enum End {
+    Closing,
+    Lost(String),
+    Unexpected(String),
+}
+
+/// After a failure: what to answer, and until when.
+#[derive(Default)]
+struct Backoff {
+    failures: u32,
+    refusing: Option<(Instant, BookieError)>,
+}
+
+impl Backoff {
+    fn on_failure(&mut self, error: BookieError, pause_max: Duration) {
+        let pause = PAUSE_MIN.saturating_mul(1 << self.failures.min(16)).min(pause_max);
+        self.failures += 1;
+        self.refusing = Some((Instant::now() + pause, error));
+    }
+
+    fn refusal(&self) -> Option<BookieError> {
+        let (until, error) = self.refusing.as_ref()?;
+        (Instant::now() < *until).then(|| error.clone())
+    }
+}
+
+struct Task {
+    lane: Arc<Lane>,
+    resolver: Arc<Resolver>,
+    limit: FrameLimit,
+    timing: Timing,
+    out: Deliveries,
+    backoff: Backoff,
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        // After a panic the sinks may be what panicked.
+        if !std::thread::panicking() {
+            self.lane.set_gone(&mut self.out);
+            self.out.deliver();
+        }
+    }
+}
+
+/// Runs until it is aborted.
+pub(super) async fn run(lane: Arc<Lane>, resolver: Arc<Resolver>, limit: FrameLimit, timing: Timing) {
+    let out = Deliveries::new(lane.bookie.clone());
+    let mut task = Task { lane, resolver, limit, timing, out, backoff: Backoff::default() };
+    while task.wait_for_requests().await {
+        if let Some(error) = task.backoff.refusal() {
+            task.fail_all(|_| error.clone());
+            continue;
+        }
+        match task.connect().await {
+            None => {}
+            Some(Ok(socket)) => task.carry(socket).await,
+            Some(Err(error)) => {
+                tracing::debug!(bookie_id = %task.lane.bookie, %error, "no connection");
+                task.resolver.forget();
+                task.backoff.on_failure(error.clone(), task.timing.pause_max);
+                task.fail_all(|_| error.clone());
+            }
+        }
+    }
+    loop {
+        task.fail_all(|_| BookieError::Closed);
+        task.lane.set_closed();
+        task.lane.state.lock().is_waiting = true;
+        task.lane.wake.notified().await;
+    }
+}
+
+impl Task {
+    /// False when the lane is closing.
+    async fn wait_for_requests(&mut self) -> bool {
+        loop {
+            {
+                let mut state = self.lane.state.lock();
+                state.give_out_refused(&mut self.out);
+                if state.is_closing {
+                    return false;
+                }
+                if !state.pending.is_empty() {
+                    state.is_waiting = false;
+                    return true;
+                }
+                state.is_waiting = self.out.is_empty();
+            }
+            if self.out.is_empty() {
+                self.lane.wake.notified().await;
+            } else {
+                self.out.deliver();
+            }
+        }
+    }
+
+    fn fail_all(&mut self, why: impl Fn(u64) -> BookieError) {
+        self.lane.drain(&why, &mut self.out);
+        self.out.deliver();
+    }
+
+    fn interval(&self) -> Interval {
+        let mut interval = interval(self.timing.sweep_interval);
+        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        interval
+    }
+
+    /// `None` when the lane is closing.
+    async fn connect(&self) -> Option<Result<TcpStream, BookieError>> {
+        let attempt = async {
+            let address = self.resolver.resolve().await?;
+            let connected = TcpStream::connect((address.host.as_str(), address.port)).await;
+            connected.map_err(|error| {
+                BookieError::Unreachable(format!("{}:{}: {error}", address.host, address.port))
+            })
+        };
+        let limit = self.timing.connect_timeout;
+        let attempt = async {
+            let late = |_| Err(BookieError::Unreachable(format!("no connection within {limit:?}")));
+            timeout(limit, attempt).await.unwrap_or_else(late)
+        };
+        tokio::pin!(attempt);
+        let mut tick = self.interval();
+        loop {
+            tokio::select! {
+                result = &mut attempt => return Some(result),
+                () = self.lane.wake.notified() => {}
+                _ = tick.tick() => {}
+            }
+            let mut state = self.lane.state.lock();
+            state.now = Instant::now();
+            if state.is_closing {
+                return None;
+            }
+        }
+    }
+
+    /// Converses until the connection ends, and answers what is left.
+    async fn carry(&mut self, socket: TcpStream) {
+        // Requests are gathered before they are written; waiting for more would only delay them.
+        if let Err(error) = socket.set_nodelay(true) {
+            tracing::debug!(bookie_id = %self.lane.bookie, %error, "set TCP_NODELAY");
+        }
+        let begin = self.lane.state.lock().outgoing.begin();
+        let mut conversation = Conversation {
+            socket,
+            batch: Batch::new(begin),
+            incoming: Incoming::new(self.limit),
+            answers: Answers::default(),
+            last_received: Instant::now(),
+            has_received: false,
+            next_sweep: Instant::now() + self.timing.sweep_interval,
+        };
+        let end = self.converse(&mut conversation).await;
+        let written = conversation.batch.written();
+        let has_received = conversation.has_received;
+        drop(conversation);
+        let (reason, after_write) = match end {
+            End::Closing => return self.fail_all(|_| BookieError::Closed),
+            End::Lost(reason) => (reason, BookieError::Lost),
+            End::Unexpected(reason) => (reason.clone(), BookieError::Unexpected(reason)),
+        };
+        tracing::debug!(bookie_id = %self.lane.bookie, reason, "connection ended");
+        let before_write =
+            BookieError::Unreachable(format!("the connection ended before this was sent: {reason}"));
+        if has_received {
+            self.backoff = Backoff::default();
+        } else {
+            // Somebody else's address, or a bookie that cannot serve: not again at once.
+            self.resolver.forget();
+            let error = BookieError::Unreachable(format!("the last connection brought nothing: {reason}"));
+            self.backoff.on_failure(error, self.timing.pause_max);
+        }
+        // Invariant 1.
+        self.fail_all(|position| match position < written {
+            true => after_write.clone(),
+            false => before_write.clone(),
+        });
+    }
+
+    async fn converse(&mut self, conversation: &mut Conversation) -> End {
+        let mut tick = self.interval();
+        let mut rounds = 0;
+        loop {
+            match self.round(conversation) {
+                Err(end) => return end,
+                Ok(true) => {
+                    rounds += 1;
+                    if rounds == ROUNDS_MAX {
+                        rounds = 0;
+                        tokio::task::yield_now().await;
+                    }
+                    continue;
+                }
+                Ok(false) => rounds = 0,
+            }
+            let (is_waiting, has_pending) = {
+                let mut state = self.lane.state.lock();
+                if state.is_closing {
+                    return End::Closing;
+                }
+                state.give_out_refused(&mut self.out);
+                if conversation.batch.is_empty() && self.out.is_empty() && state.outgoing.is_empty() {
+                    state.is_waiting = true;
+                }
+                (state.is_waiting || !conversation.batch.is_empty(), !state.pending.is_empty())
+            };
+            self.out.deliver();
+            if !is_waiting {
+                continue;
+            }
+            // Cancel safe, all of it: readiness and notifications are kept, and a tick only says that it is time to look.
+            let is_writing = !conversation.batch.is_empty();
+            tokio::select! {
+                biased;
+                ready = conversation.socket.readable() => {
+                    if let Err(error) = ready {
+                        return End::Lost(error.to_string());
+                    }
+                }
+                ready = conversation.socket.writable(), if is_writing => {
+                    if let Err(error) = ready {
+                        return End::Lost(error.to_string());
+                    }
+                }
+                () = self.lane.wake.notified() => {}
+                _ = tick.tick(), if has_pending => {}
+            }
+        }
+    }
+
+    /// One write, one read, one look at the clock. True when bytes moved.
+    fn round(&mut self, conversation: &mut Conversation) -> Result<bool, End> {
+        let now = Instant::now();
+        let Conversation { socket, batch, incoming, answers, .. } = conversation;
+        {
+            let mut state = self.lane.state.lock();
+            state.now = now;
+            state.is_waiting = false;
+            if batch.is_empty() {
+                state.outgoing.take_into(batch);
+            }
+        }
+        let mut has_moved = false;
+        let mut broken = None;
+        if !batch.is_empty() {
+            match batch.write_some(|slices| socket.try_write_vectored(slices)) {
+                Ok(_) => has_moved = true,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                // Answers may have come before.
+                Err(error) => broken = Some(End::Lost(error.to_string())),
+            }
+        }
+        match incoming.read_some(socket) {
+            Ok(0) => return Err(End::Lost("closed by the bookie".into())),
+            Ok(_) => {
+                has_moved = true;
+                conversation.last_received = now;
+                let decoded = answers.decode_from(incoming);
+                if !answers.is_empty() {
+                    conversation.has_received = true;
+                    let unmatched = {
+                        let mut state = self.lane.state.lock();
+                        answers.match_with(&mut state.pending, &mut self.out)
+                    };
+                    self.out.deliver();
+                    if unmatched > 0 {
+                        tracing::debug!(bookie_id = %self.lane.bookie, unmatched, "answers nobody waits for");
+                    }
+                }
+                if let Err(reason) = decoded {
+                    return Err(End::Unexpected(reason));
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                if let Some(broken) = broken {
+                    return Err(broken);
+                }
+            }
+            Err(error) => return Err(End::Lost(error.to_string())),
+        }
+        if now >= conversation.next_sweep {
+            conversation.next_sweep = now + self.timing.sweep_interval;
+            self.sweep(conversation, now)?;
+        }
+        Ok(has_moved)
+    }
+
+    /// Answers what is overdue.
+    fn sweep(&mut self, conversation: &Conversation, now: Instant) -> Result<(), End> {
+        let sweep = Sweep {
+            // Invariant 3: what would be overdue before the next look is overdue now.
+            now: now + self.timing.sweep_interval,
+            timeout: self.timing.request_timeout,
+            written: conversation.batch.written(),
+            last_received: conversation.last_received,
+        };
+        let found = self.lane.state.lock().pending.sweep(&sweep, &mut self.out);
+        self.out.deliver();
+        match found.verdict() {
+            None => Ok(()),
+            Some(Verdict::TakesNothing) => Err(End::Lost("it takes no requests".into())),
+            Some(Verdict::Silent) => Err(End::Lost("it does not answer".into())),
+            Some(Verdict::OwesTooMuch) => Err(End::Lost("too many requests were never answered".into())),
+        }
+    }
+}
+
+/// One connection.
+struct Conversation {
+    socket: TcpStream,
+    batch: Batch,
+    incoming: Incoming,
+    answers: Answers,
+    last_received: Instant,
+    has_received: bool,
+    next_sweep: Instant,
+}
