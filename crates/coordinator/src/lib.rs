@@ -1,1 +1,3 @@
 //! An embedded coordinator.
+
+pub mod conformance;
