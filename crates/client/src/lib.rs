@@ -5,10 +5,12 @@ pub mod connection;
 mod entry;
 mod error;
 mod handover;
+mod metadata_edit;
 mod options;
 mod placement;
 mod reader;
 pub mod transport;
+mod window;
 mod writer;
 
 pub use bindery_metadata::layout::{LedgerError, LedgerListing};

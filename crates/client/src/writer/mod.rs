@@ -1,13 +1,40 @@
-//! Writing one ledger.
+//! Writing one ledger: the shell around [`core::WriterCore`].
+//!
+//! # Data flow
+//! ```text
+//! enqueue -> byte budget -> [lock: id, digest, Transport::add x Qw] -> bookies
+//! bookies -> AddSink::added (one socket read) -> [lock: acks, confirm, release] -> progress, appends that wait, budget
+//! failure -> driver task: place, write metadata, resend
+//! ```
+//!
+//! # Invariants
+//! 1. The lock is held for a few lines, never across an await; inside it only [`Transport::add`] is called.
+//! 2. Entries get their ids and leave for the bookies in the order of the calls.
+//! 3. Progress never goes back (IC3), and says what is confirmed before it says why nothing more will be.
+//! 4. An append or drain that waits is answered once: confirmed, or stopped (IC18).
+//!
+//! # Limits     bytes in flight: the client's `memory_limit`, from the call to the last answer of a replica (IC17)
 
+pub(crate) mod core;
+pub(crate) mod driver;
+
+use std::collections::VecDeque;
 use std::sync::Arc;
 
+use bindery_flow::Permit;
 use bindery_metadata::store::Version;
-use bindery_types::{EntryId, LedgerId, LedgerMetadata, LedgerSecret};
-use tokio::sync::watch;
+use bindery_types::{BookieId, Digester, EntryId, LedgerId, LedgerMetadata, LedgerSecret, MasterKey, Quorum};
+use bindery_wire::FrameLimit;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::task::JoinHandle;
 
+use self::core::{ENTRY_OVERHEAD_BYTES, Start, WriterCore};
 use crate::client::Shared;
+use crate::entry::{EntryCodec, OVERHEAD_SIZE_BYTES_MAX};
 use crate::error::{AppendError, CloseError, Stopped, WhyStopped};
+use crate::transport::{AddAnswer, AddRequest, AddSink, Transport};
+use crate::window::Send;
 
 /// Where a writer stands. Adds complete strictly in order, so one number says all.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -35,64 +62,381 @@ pub(crate) struct TakenOver {
     pub length_bytes: u64,
 }
 
-/// The writer of a ledger. Its methods may be called from several tasks; entries get their ids in the order of the
-/// calls.
-pub struct LedgerWriter {
+type Waiter = oneshot::Sender<Result<(), Stopped>>;
+
+struct State {
+    core: WriterCore,
+    /// The bytes of everything in the core's window.
+    permit: Option<Permit>,
+    /// Appends and drains, by the entry they wait for, ascending.
+    waiters: VecDeque<(EntryId, Waiter)>,
+    /// Empty between calls; kept for its allocation.
+    sends: Vec<Send>,
+    is_closing: bool,
+    /// The driver knows that the LAC is to be announced.
+    is_announcing: bool,
+}
+
+/// What the writer, its driver and the transport share.
+pub(crate) struct Inner {
+    shared: Arc<Shared>,
     id: LedgerId,
+    master_key: MasterKey,
+    quorum: Quorum,
+    /// Which entries fit the budget and a frame.
+    payload_bytes_max: u64,
+    codec: EntryCodec,
+    state: Mutex<State>,
     progress: watch::Sender<Progress>,
+    wake_driver: Notify,
+    stop_driver: Notify,
+}
+
+/// What became known under the lock and is told behind it.
+#[derive(Default)]
+struct News {
+    released: Option<Permit>,
+    answered: Vec<(Waiter, Result<(), Stopped>)>,
+    progress: Option<Progress>,
+    wakes_driver: bool,
+}
+
+impl Inner {
+    /// Hands entries to the transport. The lock is held: invariant 2.
+    fn send(&self, state: &mut State, sink: &Arc<dyn AddSink>) {
+        let mut sends = std::mem::take(&mut state.sends);
+        for Send { position, entry, body, tag } in sends.drain(..) {
+            let request = AddRequest {
+                ledger: self.id,
+                entry,
+                body,
+                master_key: self.master_key,
+                is_recovery: false,
+                tag,
+            };
+            self.shared.transport.add(&state.core.ensemble()[position], request, sink);
+        }
+        state.sends = sends;
+    }
+
+    /// Changes the core, then does what follows from it.
+    fn change(&self, sink: &Arc<dyn AddSink>, change: impl FnOnce(&mut WriterCore, &mut Vec<Send>)) {
+        let news = {
+            let state = &mut *self.state.lock();
+            change(&mut state.core, &mut state.sends);
+            self.send(state, sink);
+            self.settle(state)
+        };
+        self.tell(news);
+        self.shared.transport.flush();
+    }
+
+    fn settle(&self, state: &mut State) -> News {
+        let (has_moved, released) = state.core.settle();
+        let stopped = state.core.stopped();
+        let mut news = News::default();
+        if released > 0 {
+            news.released = state.permit.as_mut().map(|permit| permit.split(released));
+        }
+        let confirmed = state.core.confirmed();
+        if has_moved || stopped.is_some() {
+            while let Some((entry, _)) = state.waiters.front() {
+                let answer = match &stopped {
+                    _ if Some(*entry) <= confirmed => Ok(()),
+                    Some(stopped) => Err(stopped.clone()),
+                    None => break,
+                };
+                let (_, waiter) = state.waiters.pop_front().expect("it was just looked at");
+                news.answered.push((waiter, answer));
+            }
+            // The end of a writer that was closed in good order is no failure.
+            let failure =
+                stopped.filter(|stopped| stopped.why != WhyStopped::Closing).map(AppendError::Stopped);
+            news.progress = Some(Progress { confirmed, failure });
+        }
+        if !state.is_announcing
+            && !self.shared.limits.explicit_lac_interval.is_zero()
+            && state.core.unannounced().is_some()
+        {
+            state.is_announcing = true;
+            news.wakes_driver = true;
+        }
+        news.wakes_driver |= state.core.next_step().is_some();
+        news
+    }
+
+    fn tell(&self, news: News) {
+        drop(news.released);
+        if let Some(new) = news.progress {
+            // Two batches may come here in either order: invariant 3.
+            self.progress.send_if_modified(|progress| {
+                let is_newer = new.confirmed > progress.confirmed
+                    || (new.failure.is_some() && progress.failure.is_none());
+                if is_newer {
+                    progress.confirmed = progress.confirmed.max(new.confirmed);
+                    progress.failure = progress.failure.take().or(new.failure);
+                }
+                is_newer
+            });
+        }
+        for (waiter, answer) in news.answered {
+            // A cancelled append has gone.
+            let _ = waiter.send(answer);
+        }
+        if news.wakes_driver {
+            self.wake_driver.notify_one();
+        }
+    }
+
+    /// Whether the LAC waits to be announced; resets the mark when it does not.
+    fn wants_announcement(&self) -> bool {
+        let mut state = self.state.lock();
+        state.is_announcing =
+            !self.shared.limits.explicit_lac_interval.is_zero() && state.core.unannounced().is_some();
+        state.is_announcing
+    }
+}
+
+impl AddSink for Inner {
+    fn added(&self, _bookie: &BookieId, answers: &[AddAnswer]) {
+        let news = {
+            let state = &mut *self.state.lock();
+            for answer in answers {
+                state.core.on_answer(answer.entry, answer.tag, &answer.result);
+            }
+            self.settle(state)
+        };
+        self.tell(news);
+    }
+}
+
+/// The writer of a ledger. Its methods may be called from several tasks; entries get their ids in the order of the
+/// calls. A writer that is dropped without [`close`](Self::close) leaves the ledger open: whoever opens it with
+/// [`OpenMode::Recover`](crate::OpenMode::Recover) closes it.
+pub struct LedgerWriter {
+    inner: Arc<Inner>,
+    sink: Arc<dyn AddSink>,
+    driver: Option<JoinHandle<()>>,
 }
 
 impl LedgerWriter {
     pub(crate) fn start(
-        _shared: Arc<Shared>,
+        shared: Arc<Shared>,
         id: LedgerId,
-        _metadata: LedgerMetadata,
-        _version: Version,
-        _secret: LedgerSecret,
-        _taken_over: Option<TakenOver>,
+        metadata: LedgerMetadata,
+        version: Version,
+        secret: LedgerSecret,
+        taken_over: Option<TakenOver>,
     ) -> LedgerWriter {
-        LedgerWriter { id, progress: watch::channel(Progress::default()).0 }
-    }
-
-    fn stopped(&self) -> Stopped {
-        Stopped { ledger: self.id, last_confirmed: None, why: WhyStopped::ClientClosed }
+        let quorum = metadata.quorum;
+        let codec = EntryCodec::new(id, Digester::new(secret.digest_type, &secret.password));
+        let confirmed = taken_over.and_then(|start| EntryId::new(start.next.get() - 1));
+        let core = WriterCore::new(Start {
+            ledger: id,
+            codec: codec.clone(),
+            metadata,
+            version,
+            confirmed,
+            length_bytes: taken_over.map_or(0, |start| start.length_bytes),
+            token: taken_over.map(|start| start.token),
+        });
+        let stored_bytes_max = (FrameLimit::DEFAULT.entry_size_bytes_max() as u64)
+            .min(shared.limits.memory_limit.saturating_sub(ENTRY_OVERHEAD_BYTES));
+        let state = State {
+            core,
+            permit: None,
+            waiters: VecDeque::new(),
+            sends: Vec::new(),
+            is_closing: false,
+            is_announcing: false,
+        };
+        let inner = Arc::new(Inner {
+            shared,
+            id,
+            master_key: secret.master_key(),
+            quorum,
+            payload_bytes_max: stored_bytes_max.saturating_sub(OVERHEAD_SIZE_BYTES_MAX as u64),
+            codec,
+            state: Mutex::new(state),
+            progress: watch::Sender::new(Progress { confirmed, failure: None }),
+            wake_driver: Notify::new(),
+            stop_driver: Notify::new(),
+        });
+        let driver = Some(tokio::spawn(driver::run(inner.clone())));
+        LedgerWriter { sink: inner.clone(), inner, driver }
     }
 
     /// The ledger.
     pub fn id(&self) -> LedgerId {
-        self.id
+        self.inner.id
+    }
+
+    /// The largest payload that fits an entry.
+    pub fn payload_bytes_max(&self) -> u64 {
+        self.inner.payload_bytes_max
     }
 
     /// Waits for room, gives the entry its id and sends it to its write set. Does not wait for the acknowledgement.
     /// Cancel safe: a dropped call has taken no id.
+    ///
+    /// # Errors
+    /// [`AppendError::TooLarge`] concerns this entry only; after [`AppendError::Stopped`] the writer takes no more.
     pub async fn enqueue(&self, payload: &[u8]) -> Result<EntryId, AppendError> {
-        let _ = payload;
-        Err(self.stopped().into())
+        let permit = self.permit(payload.len()).await?;
+        self.push(payload, permit, None)
     }
 
-    /// [`enqueue`](Self::enqueue), then waits until the entry is confirmed.
+    /// [`enqueue`](Self::enqueue), then waits until the entry is confirmed. A call dropped while it waits leaves the
+    /// entry on its way.
     pub async fn append(&self, payload: &[u8]) -> Result<EntryId, AppendError> {
-        self.enqueue(payload).await
+        let permit = self.permit(payload.len()).await?;
+        let (sender, confirmed) = oneshot::channel();
+        let entry = self.push(payload, permit, Some(sender))?;
+        self.inner.shared.transport.flush();
+        confirmed.await.expect("every waiter is answered (invariant 4)")?;
+        Ok(entry)
+    }
+
+    async fn permit(&self, payload: usize) -> Result<Permit, AppendError> {
+        let inner = &self.inner;
+        if payload as u64 > inner.payload_bytes_max {
+            let (size_bytes, max_bytes) = (payload as u64, inner.payload_bytes_max);
+            return Err(AppendError::TooLarge { size_bytes, max_bytes });
+        }
+        let cost_bytes = WriterCore::cost_bytes(&inner.codec, payload);
+        let budget = &inner.shared.add_budget;
+        if let Some(permit) = budget.try_acquire(cost_bytes) {
+            return Ok(permit);
+        }
+        // What would make room must be on its way.
+        inner.shared.transport.flush();
+        // Dropped here, the permit or the place in line goes back.
+        Ok(budget.acquire(cost_bytes).await.expect("an entry that fits payload_bytes_max fits the budget"))
+    }
+
+    fn push(&self, payload: &[u8], permit: Permit, waiter: Option<Waiter>) -> Result<EntryId, AppendError> {
+        let inner = &self.inner;
+        let mut state = inner.state.lock();
+        let state = &mut *state;
+        let refused = if state.is_closing {
+            Some(WhyStopped::Closing)
+        } else if inner.shared.is_closed() {
+            Some(WhyStopped::ClientClosed)
+        } else {
+            None
+        };
+        if let Some(why) = refused {
+            let last_confirmed = state.core.confirmed();
+            return Err(Stopped { ledger: inner.id, last_confirmed, why }.into());
+        }
+        let entry = state.core.append(payload, &mut state.sends)?;
+        match &mut state.permit {
+            Some(held) => held.merge(permit),
+            None => state.permit = Some(permit),
+        }
+        inner.send(state, &self.sink);
+        if let Some(waiter) = waiter {
+            state.waiters.push_back((entry, waiter));
+        }
+        if state.core.next_step().is_some() {
+            // A failure that could wait until now.
+            inner.wake_driver.notify_one();
+        }
+        Ok(entry)
     }
 
     /// What is confirmed, as it moves.
     pub fn progress(&self) -> watch::Receiver<Progress> {
-        self.progress.subscribe()
+        self.inner.progress.subscribe()
     }
 
     /// Waits until every entry enqueued so far is confirmed; the last confirmed entry.
     pub async fn drain(&self) -> Result<Option<EntryId>, AppendError> {
-        Err(self.stopped().into())
+        let waits = {
+            let state = &mut *self.inner.state.lock();
+            match state.core.stopped() {
+                Some(stopped) if state.core.has_unconfirmed() => return Err(stopped.into()),
+                Some(_) | None => {}
+            }
+            state.core.last_pushed().filter(|_| state.core.has_unconfirmed()).map(|last| {
+                let (sender, confirmed) = oneshot::channel();
+                state.waiters.push_back((last, sender));
+                confirmed
+            })
+        };
+        if let Some(confirmed) = waits {
+            self.inner.shared.transport.flush();
+            confirmed.await.expect("every waiter is answered (invariant 4)")?;
+        }
+        Ok(self.inner.state.lock().core.confirmed())
     }
 
-    /// Drains, then closes the ledger for good.
-    pub async fn close(self) -> Result<Closed, CloseError> {
-        Err(self.stopped().into())
+    /// Drains, then closes the ledger for good. A call that is dropped leaves the ledger open or closed.
+    pub async fn close(mut self) -> Result<Closed, CloseError> {
+        self.finish(WriterCore::begin_close).await?;
+        let state = self.inner.state.lock();
+        Ok(Closed { last_entry: state.core.confirmed(), length_bytes: state.core.confirmed_length_bytes() })
     }
 
     /// Drains, announces the last entry, and leaves the ledger open for the next
     /// [`open_for_append`](crate::Client::open_for_append).
-    pub async fn hand_over(self) -> Result<Option<EntryId>, CloseError> {
-        Err(self.stopped().into())
+    pub async fn hand_over(mut self) -> Result<Option<EntryId>, CloseError> {
+        // While it is idle its metadata says where it ends, so readers miss nothing if this fails.
+        let inner = self.inner.clone();
+        inner.state.lock().is_closing = true;
+        if self.drain().await.is_ok() {
+            driver::announce_now(&inner).await;
+        }
+        self.finish(WriterCore::begin_hand_over).await
+    }
+
+    async fn finish(&mut self, begin: fn(&mut WriterCore)) -> Result<Option<EntryId>, CloseError> {
+        let inner = self.inner.clone();
+        inner.state.lock().is_closing = true;
+        if let Err(AppendError::Stopped(stopped)) = self.drain().await {
+            return Err(stopped.into());
+        }
+        inner.stop_driver.notify_one();
+        if let Some(driver) = self.driver.take() {
+            // It finishes an ensemble change that is under way; its failure shows in the core.
+            if let Err(error) = driver.await {
+                std::panic::resume_unwind(error.into_panic());
+            }
+        }
+        begin(&mut inner.state.lock().core);
+        driver::drive(&inner).await;
+        let state = inner.state.lock();
+        let stopped = state.core.stopped().expect("the end was written, or could not be");
+        match (stopped.why.clone(), state.core.closed_elsewhere()) {
+            (WhyStopped::Closing, _) => Ok(stopped.last_confirmed),
+            (WhyStopped::Closed, Some(last_entry)) => Err(CloseError::ClosedElsewhere {
+                ledger: inner.id,
+                last_entry,
+                last_confirmed: stopped.last_confirmed,
+            }),
+            _ => Err(stopped.into()),
+        }
     }
 }
+
+impl Drop for LedgerWriter {
+    fn drop(&mut self) {
+        if let Some(driver) = self.driver.take() {
+            driver.abort();
+        }
+        // The transport may hold the sink for a while: what it still brings is counted, and not acted upon.
+        self.inner.state.lock().core.stop(WhyStopped::Closing);
+    }
+}
+
+impl std::fmt::Debug for LedgerWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LedgerWriter").field("id", &self.inner.id).finish_non_exhaustive()
+    }
+}
+
+const _: fn() = || {
+    fn is_shareable<T: std::marker::Send + Sync>() {}
+    is_shareable::<LedgerWriter>();
+    is_shareable::<Arc<dyn Transport>>();
+};

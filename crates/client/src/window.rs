@@ -1,0 +1,321 @@
+//! The adds of one ledger that are under way: which replica has which entry, and how far all before are complete.
+//!
+//! Writer and recovery share it; they differ in how an ensemble change is decided.
+//!
+//! # Invariants
+//! 1. An entry is complete with `ack_quorum_size` acks of the bookies that hold its positions now; acks and failures of
+//!    a bookie that was replaced there are ignored (IC1, IC11).
+//! 2. Entries are confirmed in order, and none from the first failure until the ensemble change it causes is finished
+//!    and every unconfirmed entry was sent to the bookies that joined (IC2, IC11).
+//! 3. An entry's bytes count as in flight until it is confirmed (or the writer stopped) and each of its replicas
+//!    answered or was replaced (IC17).
+//! 4. A failure for an entry that is complete already waits for the next change, which the next entry starts.
+//!
+//! # Limits     memory: bounded by the caller, in bytes; a write quorum of [`WRITE_QUORUM_SIZE_MAX`]
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bindery_types::{BookieId, EntryId, Quorum};
+use bytes::Bytes;
+
+use crate::options::WRITE_QUORUM_SIZE_MAX;
+use crate::transport::{AddTag, BookieError};
+
+const POSITION_BITS: u32 = 16;
+const _: () =
+    assert!(bindery_types::ENSEMBLE_SIZE_MAX <= 1 << POSITION_BITS, "a position fits its bits of a tag");
+
+/// An entry to be sent to the bookie at a position of the ensemble.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Send {
+    pub position: usize,
+    pub entry: EntryId,
+    pub body: Bytes,
+    pub tag: AddTag,
+}
+
+struct Slot {
+    body: Bytes,
+    /// What it gives back to the budget.
+    cost_bytes: u64,
+    payload_bytes: u32,
+    /// Bit i: the bookie now at the i-th position of the write set has it.
+    acked: u64,
+    /// Bit i: that bookie was sent it and has not answered.
+    waiting: u64,
+}
+
+/// See the module.
+pub(crate) struct AddWindow {
+    quorum: Quorum,
+    ensemble: Vec<BookieId>,
+    /// The change that brought the bookie to each position; answers to what was sent before it are not its own.
+    since: Vec<u64>,
+    /// Numbers bookies that joined.
+    changes: u64,
+    /// Positions that get nothing: being replaced, or given up.
+    is_held: Vec<bool>,
+    first: i64,
+    slots: VecDeque<Slot>,
+    /// The last confirmed entry, -1 for none.
+    confirmed: i64,
+    confirmed_payload_bytes: u64,
+    /// Positions to be replaced now, and why.
+    failed: BTreeMap<usize, BookieError>,
+    /// Those that can wait (invariant 4).
+    delayed: BTreeMap<usize, BookieError>,
+    /// The change under way.
+    replacing: Option<BTreeMap<usize, BookieError>>,
+    is_stopped: bool,
+}
+
+/// What an answer means beyond an ack or a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// It was counted, or it was late and did not count.
+    Noted,
+    /// The bookie at this position refuses this client for good, or the client is closed.
+    Fatal(usize),
+}
+
+impl AddWindow {
+    /// Nothing under way; `confirmed` is the last add confirmed so far.
+    pub fn new(quorum: Quorum, ensemble: Vec<BookieId>, confirmed: Option<EntryId>) -> AddWindow {
+        assert!(quorum.write_quorum_size() <= WRITE_QUORUM_SIZE_MAX, "one bit per replica");
+        assert_eq!(ensemble.len(), quorum.ensemble_size(), "a whole ensemble");
+        AddWindow {
+            since: vec![0; ensemble.len()],
+            is_held: vec![false; ensemble.len()],
+            quorum,
+            ensemble,
+            changes: 0,
+            first: EntryId::to_wire(confirmed) + 1,
+            slots: VecDeque::new(),
+            confirmed: EntryId::to_wire(confirmed),
+            confirmed_payload_bytes: 0,
+            failed: BTreeMap::new(),
+            delayed: BTreeMap::new(),
+            replacing: None,
+            is_stopped: false,
+        }
+    }
+
+    pub fn ensemble(&self) -> &[BookieId] {
+        &self.ensemble
+    }
+
+    pub fn confirmed(&self) -> Option<EntryId> {
+        EntryId::new(self.confirmed)
+    }
+
+    /// Payloads of the entries confirmed since the start.
+    pub fn confirmed_payload_bytes(&self) -> u64 {
+        self.confirmed_payload_bytes
+    }
+
+    /// The id that the next entry gets; `None` when ids are used up.
+    pub fn next(&self) -> Option<EntryId> {
+        let next = self.first.checked_add(self.slots.len() as i64)?;
+        // The next one after it must exist, too: the start of a segment is the LAC + 1.
+        if next == i64::MAX { None } else { EntryId::new(next) }
+    }
+
+    /// The last entry pushed, or confirmed at the start.
+    pub fn last_pushed(&self) -> Option<EntryId> {
+        EntryId::new(self.first + self.slots.len() as i64 - 1)
+    }
+
+    pub fn has_unconfirmed(&self) -> bool {
+        self.last_pushed() > self.confirmed()
+    }
+
+    /// Whether positions failed and no change is under way for them yet.
+    pub fn wants_change(&self) -> bool {
+        !self.is_stopped && self.replacing.is_none() && !self.failed.is_empty()
+    }
+
+    /// Nothing is confirmed any more.
+    pub fn stop(&mut self) {
+        self.is_stopped = true;
+    }
+
+    fn is_frozen(&self) -> bool {
+        self.is_stopped || self.replacing.is_some() || !self.failed.is_empty()
+    }
+
+    fn tag(&self, position: usize) -> AddTag {
+        AddTag(self.since[position] << POSITION_BITS | position as u64)
+    }
+
+    /// Takes the next entry and sends it to its write set.
+    pub fn push(&mut self, body: Bytes, payload_bytes: u32, cost_bytes: u64, out: &mut Vec<Send>) -> EntryId {
+        let entry = self.next().expect("callers ask for the next id first");
+        assert!(!self.is_stopped, "a stopped writer takes no entries");
+        if !self.delayed.is_empty() {
+            let delayed = std::mem::take(&mut self.delayed);
+            self.failed.extend(delayed);
+        }
+        let mut waiting = 0;
+        for (offset, position) in self.quorum.write_set(entry).enumerate() {
+            if !self.is_held[position] {
+                waiting |= 1 << offset;
+                out.push(Send { position, entry, body: body.clone(), tag: self.tag(position) });
+            }
+        }
+        self.slots.push_back(Slot { body, cost_bytes, payload_bytes, acked: 0, waiting });
+        entry
+    }
+
+    /// Counts an answer.
+    pub fn on_answer(&mut self, entry: EntryId, tag: AddTag, result: &Result<(), BookieError>) -> Heard {
+        let position = (tag.0 & ((1 << POSITION_BITS) - 1)) as usize;
+        // Invariant 1: what was sent to a predecessor says nothing about this position.
+        if position >= self.ensemble.len() || tag.0 >> POSITION_BITS != self.since[position] {
+            return Heard::Noted;
+        }
+        let Some(index) = entry.get().checked_sub(self.first).and_then(|index| usize::try_from(index).ok())
+        else {
+            return Heard::Noted;
+        };
+        let size = self.ensemble.len();
+        let start = (entry.get().unsigned_abs() % size as u64) as usize;
+        let offset = (position + size - start) % size;
+        let Some(slot) = self.slots.get_mut(index) else { return Heard::Noted };
+        if offset >= self.quorum.write_quorum_size() || slot.waiting & (1 << offset) == 0 {
+            return Heard::Noted;
+        }
+        slot.waiting &= !(1 << offset);
+        let error = match result {
+            Ok(()) => {
+                slot.acked |= 1 << offset;
+                return Heard::Noted;
+            }
+            Err(error) => error,
+        };
+        if is_fatal(error) {
+            return Heard::Fatal(position);
+        }
+        let is_complete = slot.acked.count_ones() as usize >= self.quorum.ack_quorum_size();
+        if is_complete || entry.get() <= self.confirmed {
+            self.delayed.entry(position).or_insert_with(|| error.clone());
+        } else {
+            self.failed.entry(position).or_insert_with(|| error.clone());
+        }
+        Heard::Noted
+    }
+
+    /// Confirms what is complete, in order (invariant 2); whether anything was.
+    pub fn advance(&mut self) -> bool {
+        if self.is_frozen() {
+            return false;
+        }
+        let before = self.confirmed;
+        while let Some(slot) = self.slots.get((self.confirmed + 1 - self.first) as usize) {
+            if (slot.acked.count_ones() as usize) < self.quorum.ack_quorum_size() {
+                break;
+            }
+            self.confirmed_payload_bytes += u64::from(slot.payload_bytes);
+            self.confirmed += 1;
+        }
+        self.confirmed > before
+    }
+
+    /// Lets go of what nobody waits for any more (invariant 3); the bytes to give back.
+    pub fn release(&mut self) -> u64 {
+        let mut cost_bytes = 0;
+        while let Some(slot) = self.slots.front() {
+            if slot.waiting != 0 || (self.first > self.confirmed && !self.is_stopped) {
+                break;
+            }
+            cost_bytes += slot.cost_bytes;
+            self.first += 1;
+            self.slots.pop_front();
+        }
+        cost_bytes
+    }
+
+    /// Begins an ensemble change: from now on the failed positions get nothing and answers of their bookies are not
+    /// waited for.
+    pub fn begin_change(&mut self) {
+        assert!(self.wants_change(), "one change at a time, and only for a reason (IC11)");
+        let mut replacing = std::mem::take(&mut self.failed);
+        replacing.extend(std::mem::take(&mut self.delayed));
+        for &position in replacing.keys() {
+            self.is_held[position] = true;
+        }
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            let entry = EntryId::new(self.first + index as i64).expect("entries are not negative");
+            for (offset, position) in self.quorum.write_set(entry).enumerate() {
+                if replacing.contains_key(&position) {
+                    slot.waiting &= !(1 << offset);
+                }
+            }
+        }
+        self.replacing = Some(replacing);
+    }
+
+    /// The positions being replaced, and why.
+    pub fn replacing(&self) -> Option<&BTreeMap<usize, BookieError>> {
+        self.replacing.as_ref()
+    }
+
+    /// Failures that arrived while a change was under way.
+    pub fn has_new_failures(&self) -> bool {
+        !self.failed.is_empty()
+    }
+
+    /// Ends the change: `ensemble` is in force. Unconfirmed entries are sent to bookies that joined, and once more to
+    /// members that failed and stay (unless they are given up), where they may succeed now.
+    pub fn finish_change(&mut self, ensemble: Vec<BookieId>, gives_up_rest: bool, out: &mut Vec<Send>) {
+        let replacing = self.replacing.take().expect("a change is under way");
+        assert_eq!(ensemble.len(), self.ensemble.len(), "a whole ensemble");
+        self.changes += 1;
+        for (position, bookie) in ensemble.into_iter().enumerate() {
+            let is_replaced = self.ensemble[position] != bookie;
+            assert!(!is_replaced || replacing.contains_key(&position), "only failed positions are replaced");
+            if is_replaced {
+                self.ensemble[position] = bookie;
+                self.since[position] = self.changes;
+                self.failed.remove(&position);
+                self.delayed.remove(&position);
+            }
+            let stays_held = gives_up_rest && !is_replaced && replacing.contains_key(&position);
+            if replacing.contains_key(&position) {
+                self.is_held[position] = stays_held;
+            }
+        }
+        for index in 0..self.slots.len() {
+            let entry = EntryId::new(self.first + index as i64).expect("entries are not negative");
+            if entry.get() <= self.confirmed {
+                continue;
+            }
+            for (offset, position) in self.quorum.write_set(entry).enumerate() {
+                let tag = self.tag(position);
+                let slot = &mut self.slots[index];
+                if self.since[position] == self.changes {
+                    // Invariant 1.
+                    slot.acked &= !(1 << offset);
+                }
+                if !self.is_held[position] && (slot.acked | slot.waiting) & (1 << offset) == 0 {
+                    slot.waiting |= 1 << offset;
+                    out.push(Send { position, entry, body: slot.body.clone(), tag });
+                }
+            }
+        }
+    }
+
+    /// The first entry that can no longer become complete because positions were given up.
+    pub fn hopeless(&self) -> Option<EntryId> {
+        let is_hopeless =
+            |slot: &Slot| ((slot.acked | slot.waiting).count_ones() as usize) < self.quorum.ack_quorum_size();
+        let from = (self.confirmed + 1 - self.first) as usize;
+        let index = (from..self.slots.len()).find(|&index| is_hopeless(&self.slots[index]))?;
+        EntryId::new(self.first + index as i64)
+    }
+}
+
+/// Whether an error ends the writer instead of replacing the bookie (protocol reference, section 7.3).
+fn is_fatal(error: &BookieError) -> bool {
+    use bindery_wire::ErrorCode;
+    matches!(error, BookieError::Refused(ErrorCode::Fenced | ErrorCode::Unauthorized) | BookieError::Closed)
+}

@@ -1,0 +1,145 @@
+//! Does what a [`WriterCore`](super::core::WriterCore) wants done about metadata, and announces the LAC of idle ledgers.
+//!
+//! # Invariants
+//! 1. One driver per writer at a time; it ends with its writer. A driver cancelled anywhere leaves a step that the next
+//!    one does again: writes are conditional, and a lost outcome is found by reading.
+//! 2. No lock is held across an await.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bindery_metadata::StoreError;
+use bindery_metadata::layout::LedgerError;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::Inner;
+use super::core::Step;
+use crate::transport::AddSink;
+
+/// How long a metadata store that fails is waited for before the writer gives up.
+pub(crate) const METADATA_PATIENCE: Duration = Duration::from_secs(30);
+
+const RETRY_PAUSE_MIN: Duration = Duration::from_millis(20);
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Runs until `inner.stop_driver` is notified and nothing is left to do.
+pub(super) async fn run(inner: Arc<Inner>) {
+    let mut announcements = JoinSet::new();
+    let mut announce_at: Option<Instant> = None;
+    loop {
+        drive(&inner).await;
+        if inner.wants_announcement() && announce_at.is_none() && announcements.is_empty() {
+            announce_at = Some(Instant::now() + inner.shared.limits.explicit_lac_interval);
+        }
+        let due = announce_at.unwrap_or_else(Instant::now);
+        tokio::select! {
+            () = inner.wake_driver.notified() => {}
+            () = inner.stop_driver.notified() => break,
+            () = sleep_until(due), if announce_at.is_some() => {
+                announce_at = None;
+                announce(&inner, &mut announcements);
+            }
+            Some(_) = announcements.join_next(), if !announcements.is_empty() => {}
+        }
+    }
+    drive(&inner).await;
+}
+
+/// Takes steps until there is none.
+pub(super) async fn drive(inner: &Arc<Inner>) {
+    let sink: Arc<dyn AddSink> = inner.clone();
+    let ledgers = inner.shared.layout.ledgers();
+    let mut retry = Retry::default();
+    loop {
+        let step = inner.state.lock().core.next_step();
+        let failure = match step {
+            None => return,
+            Some(Step::Place { count, excluded, avoided }) => match inner.shared.candidates().await {
+                Ok(mut candidates) => {
+                    candidates.avoided.extend(avoided);
+                    let chosen = inner.shared.placement.choose(&candidates, &excluded, count);
+                    inner.change(&sink, |core, _| core.placed(&chosen));
+                    None
+                }
+                Err(error) => Some(LedgerError::Store(error)),
+            },
+            Some(Step::Write { metadata, expected }) => {
+                let outcome = ledgers.update(inner.id, &metadata, expected).await;
+                let failure = outcome.as_ref().err().filter(|error| is_transient(error)).cloned();
+                inner.change(&sink, |core, out| core.written(outcome, out));
+                failure
+            }
+            Some(Step::Read) => match ledgers.get(inner.id).await {
+                Ok(stored) => {
+                    inner.change(&sink, |core, out| core.read(stored, out));
+                    None
+                }
+                Err(error) => Some(error),
+            },
+        };
+        match failure {
+            None => retry = Retry::default(),
+            Some(error) if is_transient(&error) && !inner.shared.is_closed() => {
+                if !retry.pause().await {
+                    inner.change(&sink, |core, _| core.metadata_failed(error));
+                }
+            }
+            Some(error) => inner.change(&sink, |core, _| core.metadata_failed(error)),
+        }
+    }
+}
+
+/// Whether trying again may help.
+pub(crate) fn is_transient(error: &LedgerError) -> bool {
+    matches!(error, LedgerError::Store(error) if StoreError::is_transient(error))
+}
+
+/// Pauses that grow, up to [`METADATA_PATIENCE`] in all.
+#[derive(Default)]
+pub(crate) struct Retry {
+    since: Option<Instant>,
+    tries: u32,
+}
+
+impl Retry {
+    /// False when it took too long already.
+    pub async fn pause(&mut self) -> bool {
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if since.elapsed() >= METADATA_PATIENCE {
+            return false;
+        }
+        sleep(RETRY_PAUSE_MAX.min(RETRY_PAUSE_MIN * 2u32.pow(self.tries.min(10)))).await;
+        self.tries += 1;
+        true
+    }
+}
+
+/// Writes an explicit LAC (protocol reference, section 3.3), as well as it goes: the next entry says it again. Each task
+/// says whether its bookie has it.
+fn announce(inner: &Arc<Inner>, tasks: &mut JoinSet<bool>) {
+    let Some((lac, body, bookies)) = inner.state.lock().core.announce() else { return };
+    for bookie in bookies {
+        let (inner, body) = (inner.clone(), body.clone());
+        tasks.spawn(async move {
+            let transport = &inner.shared.transport;
+            let outcome = transport.write_lac(&bookie, inner.id, inner.master_key, lac, body).await;
+            if let Err(error) = &outcome {
+                tracing::debug!(ledger_id = %inner.id, bookie_id = %bookie, %error, "explicit LAC not written");
+            }
+            outcome.is_ok()
+        });
+    }
+}
+
+/// As [`announce`], and waits until an ack quorum has it or all have answered.
+pub(super) async fn announce_now(inner: &Arc<Inner>) {
+    let mut tasks = JoinSet::new();
+    announce(inner, &mut tasks);
+    let mut missing = inner.quorum.ack_quorum_size();
+    while missing > 0
+        && let Some(outcome) = tasks.join_next().await
+    {
+        missing -= usize::from(matches!(outcome, Ok(true)));
+    }
+}
