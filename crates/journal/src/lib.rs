@@ -28,6 +28,7 @@ pub mod group;
 pub mod inspect;
 pub mod record;
 mod replay;
+pub mod survey;
 mod writer;
 
 pub use file::{FILE_FORMAT_VERSION, FileHeader, HeaderProblem};

@@ -356,7 +356,7 @@ impl Reader {
     /// True when every block looked at is zero: a prepared file, never used. Most files without a header are these,
     /// and reading 256 MiB of zeros at each start would cost more than the rest of it. Looked at are the places of
     /// the header and the first groups, and one block in each MiB behind them.
-    fn seems_unused(&self) -> Result<bool, OpenError> {
+    pub(crate) fn seems_unused(&self) -> Result<bool, OpenError> {
         const DENSE: u64 = 16 * BLOCK;
         let sparse = (DENSE..self.length).step_by(1 << 20);
         let mut block = vec![0; BLOCK_SIZE_BYTES];
@@ -415,7 +415,7 @@ impl Reader {
     }
 
     /// The first group of this file use that begins behind `offset`, by its header.
-    fn next_group_behind(
+    pub(crate) fn next_group_behind(
         &self,
         offset: u64,
         identity: FileIdentity,
@@ -425,7 +425,7 @@ impl Reader {
     }
 
     /// The first block from `offset` on that holds a group header at its own offset and satisfies `accept`.
-    fn scan(
+    pub(crate) fn scan(
         &self,
         mut offset: u64,
         accept: impl Fn(&GroupHeader) -> bool,
