@@ -24,6 +24,7 @@ mod directory;
 pub mod entry_log;
 mod error;
 mod extents;
+mod read_only;
 pub mod redb_file;
 pub mod state_table;
 #[cfg(test)]
@@ -35,6 +36,7 @@ pub use error::{
     Damaged, DirectoryError, DiskError, NewerFormat, OpenLogError, ReadError, StateError, WriteError,
 };
 pub use extents::ExtentDirectory;
+pub use read_only::ReadOnlyDisk;
 pub use state_table::{Checkpoint, JournalMark, LedgerRecord, LogRecord, Mark, Meta, Recovered, StateTable};
 
 use std::fmt;

@@ -215,7 +215,7 @@ pub struct IndexRecord {
     pub location: EntryLocation,
 }
 
-fn record_crc(log_id: LogId, ledger: LedgerId, place: u32, head: &[u8]) -> u32 {
+pub(super) fn record_crc(log_id: LogId, ledger: LedgerId, place: u32, head: &[u8]) -> u32 {
     let mut identity = [0; 20];
     identity[..8].copy_from_slice(&log_id.0.to_le_bytes());
     identity[8..16].copy_from_slice(&ledger.get().to_le_bytes());

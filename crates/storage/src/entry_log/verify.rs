@@ -1,13 +1,23 @@
 //! Checking a whole log: every byte that is read by anything is read here, and compared with what implies it.
+//!
+//! # Limits
+//! One run's index (1.75 MiB at most), 1 MiB of bodies or the longest body, and the footer are in memory.
 
-use super::format::{BLOCK, Extent, TRAILER_SIZE};
+use super::format::{
+    BLOCK, Extent, IndexRecord, RECORD_SIZE, TRAILER_SIZE, Trailer, decode_footer, record_crc,
+};
 use super::read::{EntryLog, read_exact, read_footer};
-use crate::{Damaged, ReadError};
-use bindery_io::BLOCK_SIZE_BYTES;
-use bindery_types::EntryId;
+use crate::codec::crc32c;
+use crate::{Damaged, DiskError, OpenLogError, ReadError};
+use bindery_io::{BLOCK_SIZE_BYTES, Disk, OpenMode};
+use bindery_types::{EntryId, LedgerId};
+use std::path::Path;
+use std::sync::Arc;
 
 /// Damages that are listed one by one; the others are counted.
 const DAMAGES_MAX: usize = 100;
+/// Bodies read at once.
+const WINDOW_BYTES: usize = 1 << 20;
 
 /// What a check of a whole log found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -22,20 +32,93 @@ pub struct VerifyReport {
     pub damage_count: u64,
 }
 
-impl VerifyReport {
-    fn note(&mut self, result: Result<(), ReadError>) -> Result<(), ReadError> {
-        match result {
-            Ok(()) => Ok(()),
-            Err(ReadError::Damaged(damaged)) => {
-                self.damage_count += 1;
-                if self.damages.len() < DAMAGES_MAX {
-                    self.damages.push(damaged);
-                }
-                Ok(())
+/// Which structure of a log is damaged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogPart {
+    /// Header, footer or trailer: the log does not open any more, and with it the directory.
+    Frame,
+    /// The zeros between footer and trailer, which nothing reads.
+    Padding,
+    /// An index record: its entry cannot be found, nor ruled out.
+    Index,
+    /// The body of an entry.
+    Entry,
+}
+
+/// One thing that is wrong in a log.
+#[derive(Debug)]
+pub struct LogDamage {
+    /// The structure.
+    pub part: LogPart,
+    /// Where it begins in the file, in bytes.
+    pub offset: u64,
+    /// What is wrong.
+    pub what: String,
+    /// What should be there, and what is: checksums, lengths, offsets.
+    pub expected_found: Option<(String, String)>,
+    /// The entries that cannot be read: ledger, first, last.
+    pub affected: Option<(LedgerId, EntryId, EntryId)>,
+    /// Set when the disk refused to read, so that nothing is known about the bytes.
+    pub unreadable: Option<DiskError>,
+}
+
+/// What a check tells as it goes.
+#[derive(Debug)]
+pub enum LogEvent {
+    /// Something is wrong.
+    Damage(LogDamage),
+    /// So many more bytes were checked.
+    Bytes(u64),
+}
+
+/// What verified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LogTotals {
+    /// Entries that verified.
+    pub entries: u64,
+    /// Bytes of their bodies.
+    pub body_bytes: u64,
+}
+
+/// A check under way.
+struct Check<'a> {
+    log: &'a EntryLog,
+    totals: LogTotals,
+    visit: &'a mut dyn FnMut(LogEvent),
+    window: Vec<u8>,
+    /// Where `window` begins in the file.
+    window_at: u64,
+}
+
+impl LogDamage {
+    fn new(part: LogPart, offset: u64, what: impl Into<String>) -> LogDamage {
+        let what = what.into();
+        LogDamage { part, offset, what, expected_found: None, affected: None, unreadable: None }
+    }
+
+    fn from_read(part: LogPart, offset: u64, error: ReadError) -> LogDamage {
+        match error {
+            ReadError::Damaged(damaged) => LogDamage::new(part, damaged.offset, damaged.what),
+            ReadError::Disk(error) => {
+                let what = format!("the disk refuses to read: {}", error.source);
+                LogDamage { unreadable: Some(error), ..LogDamage::new(part, offset, what) }
             }
-            Err(error @ ReadError::Disk(_)) => Err(error),
         }
     }
+
+    fn expected(mut self, expected: impl Into<String>, found: impl Into<String>) -> LogDamage {
+        self.expected_found = Some((expected.into(), found.into()));
+        self
+    }
+
+    fn affects(mut self, ledger: LedgerId, first: EntryId, last: EntryId) -> LogDamage {
+        self.affected = Some((ledger, first, last));
+        self
+    }
+}
+
+fn crc(value: u32) -> String {
+    format!("CRC32C {value:08x}")
 }
 
 impl EntryLog {
@@ -46,73 +129,235 @@ impl EntryLog {
     /// Only when the disk refuses to read.
     pub fn verify(&self) -> Result<VerifyReport, ReadError> {
         let mut report = VerifyReport::default();
-        let frame = self.verify_frame();
-        report.note(frame)?;
-        match read_footer(&*self.file, &self.path, &self.trailer) {
-            Err(error) => report.note(Err(error))?,
-            Ok((extents, _)) => {
-                for extent in &extents {
-                    let run = self.verify_run(extent, &mut report);
-                    report.note(run)?;
+        let mut refused = None;
+        let totals = match read_footer(&*self.file, &self.path, &self.trailer) {
+            Err(error) => {
+                self.note(&mut report, &mut refused, LogDamage::from_read(LogPart::Frame, 0, error));
+                LogTotals::default()
+            }
+            Ok((extents, _)) => self.verify_extents(&extents, &mut |event| {
+                if let LogEvent::Damage(damage) = event {
+                    self.note(&mut report, &mut refused, damage);
+                }
+            }),
+        };
+        (report.entries, report.body_bytes) = (totals.entries, totals.body_bytes);
+        refused.map_or(Ok(report), |error: DiskError| Err(error.into()))
+    }
+
+    fn note(&self, report: &mut VerifyReport, refused: &mut Option<DiskError>, damage: LogDamage) {
+        let LogDamage { offset, mut what, expected_found, unreadable, .. } = damage;
+        if unreadable.is_some() {
+            *refused = refused.take().or(unreadable);
+            return;
+        }
+        report.damage_count += 1;
+        if report.damages.len() < DAMAGES_MAX {
+            if let Some((expected, found)) = expected_found {
+                what = format!("{what}: expected {expected}, found {found}");
+            }
+            report.damages.push(Damaged::new(&self.path, offset, what));
+        }
+    }
+
+    /// Checks header, padding, trailer and all runs; `extents` are those that opening the log gave.
+    pub fn verify_extents(&self, extents: &[Extent], visit: &mut dyn FnMut(LogEvent)) -> LogTotals {
+        let mut check =
+            Check { log: self, totals: LogTotals::default(), visit, window: Vec::new(), window_at: 0 };
+        check.frame();
+        for extent in extents {
+            assert_eq!(extent.log_id, self.log_id(), "an extent is checked in its own log");
+            check.run(extent);
+            (check.visit)(LogEvent::Bytes(extent.body_bytes() + extent.records_len()));
+        }
+        check.totals
+    }
+
+    /// The extents of a log that does not open, as far as trailer and footer still verify: what is lost with it.
+    pub fn salvage_extents(disk: &Arc<dyn Disk>, path: &Path) -> Result<Vec<Extent>, OpenLogError> {
+        let disk_error = |e| DiskError::new(path, "open entry log", e);
+        let file = disk.open(path, OpenMode::Read).map_err(disk_error)?;
+        let len = file.len().map_err(disk_error)?;
+        let Some(trailer_offset) = len.checked_sub(TRAILER_SIZE as u64) else {
+            return Err(Damaged::new(path, 0, "the file is shorter than a trailer").into());
+        };
+        let mut bytes = [0; TRAILER_SIZE];
+        read_exact(&*file, path, &mut bytes, trailer_offset, "the trailer")?;
+        let trailer = Trailer::decode(&bytes, len, path)?;
+        let mut footer = vec![0; usize::try_from(trailer.footer_len).expect("checked against the file")];
+        read_exact(&*file, path, &mut footer, trailer.footer_offset, "the footer")?;
+        Ok(decode_footer(&footer, &trailer, path)?.0)
+    }
+}
+
+impl Check<'_> {
+    fn damage(&mut self, damage: LogDamage) {
+        (self.visit)(LogEvent::Damage(damage));
+    }
+
+    fn read(&self, bytes: &mut [u8], offset: u64, what: &str) -> Result<(), ReadError> {
+        read_exact(&*self.log.file, &self.log.path, bytes, offset, what)
+    }
+
+    /// Header, trailer, and the zeros before it. They were good when the log was opened.
+    fn frame(&mut self) {
+        let trailer = self.log.trailer;
+        let mut block = vec![0; BLOCK_SIZE_BYTES];
+        match self.read(&mut block, 0, "the header") {
+            Err(error) => self.damage(LogDamage::from_read(LogPart::Frame, 0, error)),
+            Ok(()) if block != trailer.header.encode() => {
+                self.damage(LogDamage::new(LogPart::Frame, 0, "the header has changed"));
+            }
+            Ok(()) => {}
+        }
+        let footer_end = trailer.footer_offset + trailer.footer_len;
+        let trailer_offset = trailer.file_len - TRAILER_SIZE as u64;
+        let padding = usize::try_from(trailer_offset - footer_end).expect("padding is shorter than a block");
+        debug_assert!((padding as u64) < BLOCK, "file_len was checked when the file was opened");
+        match self.read(&mut block[..padding], footer_end, "the padding") {
+            Err(error) => self.damage(LogDamage::from_read(LogPart::Padding, footer_end, error)),
+            Ok(()) => {
+                if let Some(at) = block[..padding].iter().position(|b| *b != 0) {
+                    let what = "the padding is not zero";
+                    let damage = LogDamage::new(LogPart::Padding, footer_end + at as u64, what);
+                    self.damage(damage.expected("00", format!("{:02x}", block[at])));
                 }
             }
         }
-        Ok(report)
+        match self.read(&mut block[..TRAILER_SIZE], trailer_offset, "the trailer") {
+            Err(error) => self.damage(LogDamage::from_read(LogPart::Frame, trailer_offset, error)),
+            Ok(()) if block[..TRAILER_SIZE] != trailer.encode() => {
+                self.damage(LogDamage::new(LogPart::Frame, trailer_offset, "the trailer has changed"));
+            }
+            Ok(()) => {}
+        }
+        (self.visit)(LogEvent::Bytes(trailer.file_len - trailer.footer_offset + BLOCK));
     }
 
-    /// Header, and the zeros between footer and trailer.
-    fn verify_frame(&self) -> Result<(), ReadError> {
-        let mut block = vec![0; BLOCK_SIZE_BYTES];
-        read_exact(&*self.file, &self.path, &mut block, 0, "the header")?;
-        if block != self.trailer.header.encode() {
-            return Err(Damaged::new(&self.path, 0, "the header is not the one that was written").into());
+    fn run(&mut self, extent: &Extent) {
+        let whole = |damage: LogDamage| damage.affects(extent.ledger, extent.first, extent.last);
+        let mut bytes = vec![0; usize::try_from(extent.records_len()).expect("a run is bounded")];
+        if let Err(error) = self.read(&mut bytes, extent.records_offset, "the index records") {
+            return self.damage(whole(LogDamage::from_read(LogPart::Index, extent.records_offset, error)));
         }
-        let footer_end = self.trailer.footer_offset + self.trailer.footer_len;
-        let trailer_offset = self.trailer.file_len - TRAILER_SIZE as u64;
-        let padding = usize::try_from(trailer_offset - footer_end).expect("padding is shorter than a block");
-        debug_assert!((padding as u64) < BLOCK, "file_len was checked when the file was opened");
-        read_exact(&*self.file, &self.path, &mut block[..padding], footer_end, "the padding")?;
-        if block[..padding].iter().any(|b| *b != 0) {
-            return Err(Damaged::new(&self.path, footer_end, "the padding is not zero").into());
-        }
-        let trailer = &mut block[..TRAILER_SIZE];
-        read_exact(&*self.file, &self.path, trailer, trailer_offset, "the trailer")?;
-        if *trailer != self.trailer.encode() {
-            return Err(Damaged::new(&self.path, trailer_offset, "the trailer has changed").into());
-        }
-        Ok(())
-    }
-
-    fn verify_run(&self, extent: &Extent, report: &mut VerifyReport) -> Result<(), ReadError> {
-        let records = self.entries(extent)?;
-        let mut offset = extent.bodies_offset;
-        let mut max_lac: Option<EntryId> = None;
-        let mut body = Vec::new();
-        let mut complete = true;
-        for record in &records {
+        let mut before: Option<EntryId> = None;
+        // Where the next body must begin; unknown behind a bad record.
+        let mut next_at = Some(extent.bodies_offset);
+        let (mut is_sound, mut max_lac) = (true, None);
+        for (place, record_bytes) in (0..).zip(bytes.chunks_exact(RECORD_SIZE)) {
+            let at = extent.records_offset + u64::from(place) * RECORD_SIZE as u64;
+            let record = match IndexRecord::decode(record_bytes, extent, place) {
+                Ok(record) => record,
+                Err(what) => {
+                    let (expected, found) = record_crcs(record_bytes, extent, place);
+                    let (first, last) = around(extent, place, before, &bytes);
+                    let damage = LogDamage::new(LogPart::Index, at, what).expected(expected, found);
+                    self.damage(damage.affects(extent.ledger, first, last));
+                    (next_at, is_sound) = (None, false);
+                    continue;
+                }
+            };
+            if before.is_some_and(|before| before >= record.entry) {
+                self.damage(whole(LogDamage::new(LogPart::Index, at, "the records of a run do not ascend")));
+                is_sound = false;
+            }
+            before = Some(record.entry);
             let location = record.location;
-            if location.offset != offset {
-                return Err(Damaged::new(&self.path, offset, "there is a gap between two bodies").into());
+            if next_at.is_some_and(|next| next != location.offset) {
+                let expected = format!("offset {}", next_at.unwrap_or_default());
+                let damage = LogDamage::new(LogPart::Index, at, "there is a gap between two bodies");
+                self.damage(whole(damage.expected(expected, format!("offset {}", location.offset))));
+                is_sound = false;
             }
-            offset += u64::from(location.length);
-            body.resize(location.length as usize, 0);
-            let read = self.read_into(&location, extent.ledger, record.entry, &mut body);
-            if read.is_ok() {
-                report.entries += 1;
-                report.body_bytes += u64::from(location.length);
-                let lac = body[16..24].try_into().map(i64::from_be_bytes).ok().and_then(EntryId::new);
-                max_lac = max_lac.max(lac);
-            } else {
-                complete = false;
+            next_at = Some(location.offset + u64::from(location.length));
+            match self.body(extent, &record) {
+                Ok(lac) => max_lac = max_lac.max(lac),
+                Err(damage) => {
+                    self.damage(damage.affects(extent.ledger, record.entry, record.entry));
+                    is_sound = false;
+                }
             }
-            report.note(read)?;
         }
-        let ids_fit = records.first().map(|r| r.entry) == Some(extent.first)
-            && records.last().map(|r| r.entry) == Some(extent.last);
-        if offset != extent.records_offset || !ids_fit || (complete && max_lac != extent.max_lac) {
+        if next_at.is_some_and(|next| next != extent.records_offset) {
+            let damage =
+                LogDamage::new(LogPart::Index, extent.records_offset, "the bodies of a run do not fill it");
+            let expected = format!("an end at {}", extent.records_offset);
+            self.damage(whole(damage.expected(expected, format!("at {}", next_at.unwrap_or_default()))));
+            is_sound = false;
+        }
+        let records_crc = crc32c(&[&bytes]);
+        if is_sound && (records_crc != extent.records_crc || max_lac != extent.max_lac) {
             let what = format!("the extent of ledger {} contradicts its run", extent.ledger);
-            return Err(Damaged::new(&self.path, extent.records_offset, what).into());
+            let line =
+                |records_crc, lac| format!("records {}, LAC {}", crc(records_crc), EntryId::to_wire(lac));
+            let damage = LogDamage::new(LogPart::Index, extent.records_offset, what)
+                .expected(line(extent.records_crc, extent.max_lac), line(records_crc, max_lac));
+            self.damage(whole(damage));
         }
-        Ok(())
     }
+
+    /// Checks one body; gives the LAC (last add confirmed) it carries.
+    fn body(&mut self, extent: &Extent, record: &IndexRecord) -> Result<Option<EntryId>, LogDamage> {
+        let (location, entry) = (record.location, record.entry);
+        let body = self.bytes(extent, location.offset, location.length as usize);
+        let body = body.map_err(|error| LogDamage::from_read(LogPart::Entry, location.offset, error))?;
+        let found = crc32c(&[body]);
+        if found != location.crc32c {
+            let what = format!("the checksum of entry {}:{entry} does not match", extent.ledger);
+            let damage = LogDamage::new(LogPart::Entry, location.offset, what);
+            return Err(damage.expected(crc(location.crc32c), crc(found)));
+        }
+        let id = |at: usize| body[at..at + 8].try_into().map_or(-1, i64::from_be_bytes);
+        if (id(0), id(8)) != (extent.ledger.get(), entry.get()) {
+            let what = format!("the body found for entry {}:{entry} names another entry", extent.ledger);
+            let damage = LogDamage::new(LogPart::Entry, location.offset, what);
+            let expected = format!("{}:{entry}", extent.ledger);
+            return Err(damage.expected(expected, format!("{}:{}", id(0), id(8))));
+        }
+        let lac = EntryId::new(id(16));
+        self.totals.entries += 1;
+        self.totals.body_bytes += u64::from(location.length);
+        Ok(lac)
+    }
+
+    /// `length` bytes at `offset` of a run's bodies, through the window.
+    fn bytes(&mut self, extent: &Extent, offset: u64, length: usize) -> Result<&[u8], ReadError> {
+        let held = self.window_at..self.window_at + self.window.len() as u64;
+        if !(held.contains(&offset) && offset + length as u64 <= held.end) {
+            let behind = usize::try_from(extent.records_offset - offset).unwrap_or(usize::MAX);
+            let mut window = std::mem::take(&mut self.window);
+            window.resize(length.max(WINDOW_BYTES).min(behind), 0);
+            let mut read = self.read(&mut window, offset, "an entry");
+            if read.is_err() {
+                // A bad sector behind this body is not this body's.
+                window.truncate(length);
+                read = self.read(&mut window, offset, "an entry");
+            }
+            if read.is_err() {
+                window.clear();
+            }
+            (self.window, self.window_at) = (window, offset);
+            read?;
+        }
+        Ok(&self.window[(offset - self.window_at) as usize..][..length])
+    }
+}
+
+/// The checksum that the bytes of a record call for, and the one in it.
+fn record_crcs(bytes: &[u8], extent: &Extent, place: u32) -> (String, String) {
+    let (head, stored) = bytes.split_at(RECORD_SIZE - 4);
+    let stored = stored.try_into().map_or(0, u32::from_le_bytes);
+    (crc(record_crc(extent.log_id, extent.ledger, place, head)), crc(stored))
+}
+
+/// Which entries the bad record at `place` may be: one in a regular run, else those between its neighbours.
+fn around(extent: &Extent, place: u32, before: Option<EntryId>, records: &[u8]) -> (EntryId, EntryId) {
+    if let Some(entry) = extent.regular_ids().and_then(|mut ids| ids.nth(place as usize)) {
+        return (entry, entry);
+    }
+    let first = before.and_then(|before| EntryId::new(before.get() + 1)).unwrap_or(extent.first);
+    let next = records.chunks_exact(RECORD_SIZE).nth(place as usize + 1);
+    let next = next.and_then(|bytes| IndexRecord::decode(bytes, extent, place + 1).ok());
+    let last = next.and_then(|next| EntryId::new(next.entry.get() - 1)).unwrap_or(extent.last);
+    (first.min(last), last)
 }
