@@ -258,6 +258,8 @@ impl Lane {
     /// Gives out everything with the error that `why` gives for a frame at this position, and forgets what was queued.
     pub(super) fn drain(&self, why: &impl Fn(u64) -> BookieError, out: &mut Deliveries) {
         let mut state = self.state.lock();
+        // Whatever comes from now on has to wake the task.
+        state.is_waiting = true;
         state.outgoing.clear();
         state.give_out_refused(out);
         state.pending.drain(why, out);

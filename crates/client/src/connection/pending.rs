@@ -55,8 +55,14 @@ pub(super) struct Sweep {
     pub(super) timeout: Duration,
     /// Below it everything was written.
     pub(super) written: u64,
-    /// When the connection was made or last brought anything.
-    pub(super) last_received: Instant,
+    /// When the connection last brought anything.
+    pub(super) last_received: Option<Instant>,
+}
+
+impl Sweep {
+    fn is_silent_since(&self, sent: Instant) -> bool {
+        self.last_received.is_none_or(|last| last <= sent)
+    }
 }
 
 /// What a sweep found.
@@ -94,7 +100,7 @@ impl Overdue {
         self.places += 1;
         self.has_too_old |= deadline + sweep.timeout * PLACE_AGE_TIMEOUTS <= sweep.now;
         self.is_silent |=
-            deadline + sweep.timeout <= sweep.now && sweep.last_received + sweep.timeout <= deadline;
+            deadline + sweep.timeout <= sweep.now && sweep.is_silent_since(deadline - sweep.timeout);
     }
 
     pub(super) fn verdict(&self) -> Option<Verdict> {
@@ -174,7 +180,7 @@ impl Pending {
                         found.give_up(sweep, call.position);
                         // It leaves no place behind by which a silent connection would be known.
                         let sent = call.deadline - call.timeout;
-                        found.is_silent |= matches!(key, CallKey::V3 { .. }) && sweep.last_received <= sent;
+                        found.is_silent |= matches!(key, CallKey::V3 { .. }) && sweep.is_silent_since(sent);
                         out.call(waiter, Err(BookieError::TimedOut(call.timeout)));
                     }
                 }

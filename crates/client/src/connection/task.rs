@@ -18,6 +18,7 @@
 //!
 //! # Limits     pause between attempts: [`PAUSE_MIN`] doubled up to `Timing::pause_max`
 
+use std::future::Future;
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,35 +97,44 @@ impl Drop for Task {
     }
 }
 
-/// Runs until it is aborted.
-pub(super) async fn run(lane: Arc<Lane>, resolver: Arc<Resolver>, limit: FrameLimit, timing: Timing) {
+/// The lane's task, which runs until it is aborted. Also one that is dropped before its first step answers what was
+/// queued meanwhile (invariant 4).
+pub(super) fn run(
+    lane: Arc<Lane>,
+    resolver: Arc<Resolver>,
+    limit: FrameLimit,
+    timing: Timing,
+) -> impl Future<Output = ()> + Send {
     let out = Deliveries::new(lane.bookie.clone());
     let mut task = Task { lane, resolver, limit, timing, out, backoff: Backoff::default() };
-    while task.wait_for_requests().await {
-        if let Some(error) = task.backoff.refusal() {
-            task.fail_all(|_| error.clone());
-            continue;
-        }
-        match task.connect().await {
-            None => {}
-            Some(Ok(socket)) => task.carry(socket).await,
-            Some(Err(error)) => {
-                tracing::debug!(bookie_id = %task.lane.bookie, %error, "no connection");
-                task.resolver.forget();
-                task.backoff.on_failure(error.clone(), task.timing.pause_max);
-                task.fail_all(|_| error.clone());
-            }
-        }
-    }
-    loop {
-        task.fail_all(|_| BookieError::Closed);
-        task.lane.set_closed();
-        task.lane.state.lock().is_waiting = true;
-        task.lane.wake.notified().await;
-    }
+    async move { task.run().await }
 }
 
 impl Task {
+    async fn run(&mut self) {
+        while self.wait_for_requests().await {
+            if let Some(error) = self.backoff.refusal() {
+                self.fail_all(|_| error.clone());
+                continue;
+            }
+            match self.connect().await {
+                None => {}
+                Some(Ok(socket)) => self.carry(socket).await,
+                Some(Err(error)) => {
+                    tracing::debug!(bookie_id = %self.lane.bookie, %error, "no connection");
+                    self.resolver.forget();
+                    self.backoff.on_failure(error.clone(), self.timing.pause_max);
+                    self.fail_all(|_| error.clone());
+                }
+            }
+        }
+        loop {
+            self.fail_all(|_| BookieError::Closed);
+            self.lane.set_closed();
+            self.lane.wake.notified().await;
+        }
+    }
+
     /// False when the lane is closing.
     async fn wait_for_requests(&mut self) -> bool {
         loop {
@@ -201,7 +211,7 @@ impl Task {
             batch: Batch::new(begin),
             incoming: Incoming::new(self.limit),
             answers: Answers::default(),
-            last_received: Instant::now(),
+            last_received: None,
             has_received: false,
             next_sweep: Instant::now() + self.timing.sweep_interval,
         };
@@ -309,7 +319,7 @@ impl Task {
             Ok(0) => return Err(End::Lost("closed by the bookie".into())),
             Ok(_) => {
                 has_moved = true;
-                conversation.last_received = now;
+                conversation.last_received = Some(now);
                 let decoded = answers.decode_from(incoming);
                 if !answers.is_empty() {
                     conversation.has_received = true;
@@ -366,7 +376,7 @@ struct Conversation {
     batch: Batch,
     incoming: Incoming,
     answers: Answers,
-    last_received: Instant,
+    last_received: Option<Instant>,
     has_received: bool,
     next_sweep: Instant,
 }

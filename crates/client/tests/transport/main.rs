@@ -1,0 +1,8 @@
+//! The connections to bookies, against a real bookie and against peers that do what no bookie should.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod bookie;
+mod peer;
+mod soak;
+mod support;
