@@ -1,5 +1,7 @@
 //! The command line.
 
+use crate::bench::args::BenchArgs;
+use crate::ledger::args::{BookieListArgs, LedgerArgs};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,11 +14,13 @@ pub const EXIT_CODES: &str = "Exit codes:
   1  failed; the message says why and what to do
   2  wrong command line or configuration
   3  a running bookie lost its registration for good and stopped
-  4  stopped on request without flushing everything; the next start replays
-  5  the ledger can no longer be written; the message names the last acknowledged entry
+  4  stopped on request before all was done: a bookie replays at its next start, of an append the
+     message names the last acknowledged entry
+  5  the ledger cannot be written, or no longer; the message names the last acknowledged entry
   6  no such ledger, or no such entry
   7  the metadata store, or a bookie that is needed, cannot be reached
   8  whoever read standard output went away
+  130, 143  an append stopped by SIGINT or SIGTERM; all that was read is acknowledged
 
 Data goes to standard output, everything else to standard error.";
 
@@ -30,12 +34,43 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run a bookie until SIGTERM or SIGINT
-    Bookie(Box<BookieArgs>),
+    /// Run a bookie until SIGTERM or SIGINT, or list those of a cluster
+    Bookie(Box<BookieCli>),
+    /// Create, append to, read, follow, list and delete ledgers
+    Ledger(LedgerArgs),
+    /// Measure adds and reads
+    Bench(BenchArgs),
     /// Look after the metadata of a cluster
     Cluster(ClusterArgs),
     /// Show raw files, without a server
     Inspect(InspectArgs),
+    /// Write a completion script for a shell to standard output
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write man pages: this command's to standard output, or all into a directory
+    Man {
+        /// Write a page for each subcommand into this directory; it is created if need be
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+    },
+}
+
+/// `bindery bookie` runs one; `bindery bookie list` lists them.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct BookieCli {
+    #[command(subcommand)]
+    pub command: Option<BookieCommand>,
+    #[command(flatten)]
+    pub run: BookieArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum BookieCommand {
+    /// List the bookies of a cluster: id, state, address
+    List(BookieListArgs),
 }
 
 /// Flags of `bindery bookie`. Each wins over the file of --config.
@@ -128,7 +163,7 @@ pub enum ClusterCommand {
     Cookie(CookieArgs),
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct MetadataArgs {
     /// The cluster: zk+hierarchical://HOST:PORT/ledgers
     #[arg(long, value_name = "URI", env = "BINDERY_METADATA", default_value = DEFAULT_METADATA)]

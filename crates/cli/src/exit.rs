@@ -10,7 +10,7 @@ pub const FAILURE: u8 = 1;
 pub const USAGE: u8 = 2;
 /// A running bookie lost its registration for good: another process may own its identity.
 pub const REGISTRATION_LOST: u8 = 3;
-/// A bookie stopped on request without flushing everything; acknowledged entries are safe, the next start replays them.
+/// Stopped on request before all was done. A bookie's acknowledged entries are safe, its next start replays them.
 pub const UNCLEAN_STOP: u8 = 4;
 /// The ledger can no longer be written: closed, fenced, or too few bookies; the message names the last acknowledged entry.
 pub const LEDGER_ENDED: u8 = 5;
@@ -20,6 +20,8 @@ pub const NOT_FOUND: u8 = 6;
 pub const UNREACHABLE: u8 = 7;
 /// The reader of our output went away.
 pub const OUTPUT_CLOSED: u8 = 8;
+/// An append was stopped by a signal with everything acknowledged; the number of the signal is added.
+pub const SIGNALLED: u8 = 128;
 
 /// One clear message and the code to exit with.
 #[derive(Debug)]

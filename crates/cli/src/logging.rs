@@ -6,7 +6,22 @@ use tracing_subscriber::EnvFilter;
 
 /// Installs the log of this process. A second call changes nothing.
 pub fn start(format: LogFormat) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    start_at(format, "info");
+}
+
+/// The log of a command: its one message says what failed, so only `--verbose` shows more.
+pub fn start_for_command(verbose: u8) {
+    let level = match verbose {
+        0 => "off",
+        1 => "info",
+        2 => "debug",
+        _ => "trace",
+    };
+    start_at(LogFormat::Text, level);
+}
+
+fn start_at(format: LogFormat, level: &str) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let installed = match format {
         LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).try_init(),

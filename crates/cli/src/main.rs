@@ -1,15 +1,21 @@
 //! The `bindery` command: parses, wires the parts together, reports. No logic of its own.
 
 mod args;
+mod bench;
 mod bookie;
+mod bookie_list;
 mod cluster;
 mod conf_file;
 mod exit;
+mod generate;
 mod inspect;
+mod ledger;
 mod logging;
+mod output;
+mod progress;
 mod settings;
 
-use args::{Cli, Command};
+use args::{BookieCommand, Cli, Command};
 use clap::Parser;
 use std::process::ExitCode;
 
@@ -24,9 +30,16 @@ fn main() -> ExitCode {
         }
     };
     let result = match cli.command {
-        Command::Bookie(args) => bookie::run(*args),
+        Command::Bookie(args) => match args.command {
+            None => bookie::run(args.run),
+            Some(BookieCommand::List(list)) => bookie_list::run(list),
+        },
+        Command::Ledger(args) => ledger::run(args.command),
+        Command::Bench(args) => bench::run(args.command),
         Command::Cluster(args) => cluster::run(args.command),
         Command::Inspect(args) => inspect::run(args.command),
+        Command::Completions { shell } => generate::completions(shell),
+        Command::Man { out } => generate::man(out.as_deref()),
     };
     match result {
         Ok(()) => ExitCode::from(exit::OK),

@@ -1,0 +1,236 @@
+//! The way from a command line to a client, and from the client's errors to exit codes.
+
+use super::args::{AccessArgs, QuorumArgs};
+use crate::exit::{self, Failure};
+use crate::logging;
+use bindery_client::{
+    AppendOpenError, Client, ConnectError, CreateError, LedgerError, MetadataUri, OpenError, Quorum,
+    ReadError, RecoveryError, Stopped, WhyStopped,
+};
+use bindery_metadata::layout::IdError;
+use bindery_metadata::{OpenError as ClusterError, StoreError, UriError};
+use std::fmt::Display;
+use std::future::Future;
+use std::time::Duration;
+use tokio::runtime::{Builder, Runtime};
+
+/// How long a person waits for a server that is not there.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Ending a session is a courtesy to the store: it ends by itself, too.
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The runtime of a command. With one thread for what sends a handful of requests.
+pub fn runtime(is_data_moved: bool) -> Result<Runtime, Failure> {
+    let mut builder = if is_data_moved { Builder::new_multi_thread() } else { Builder::new_current_thread() };
+    let built = builder.thread_name("bindery-net").enable_all().build();
+    built.map_err(|error| Failure::new(format!("cannot start the runtime: {error}")))
+}
+
+/// Runs a command with a client, and ends its session whatever came out.
+pub fn with_client<F>(
+    access: &AccessArgs,
+    is_data_moved: bool,
+    run: impl FnOnce(Client) -> F,
+) -> Result<(), Failure>
+where
+    F: Future<Output = Result<(), Failure>>,
+{
+    logging::start_for_command(access.verbose);
+    let runtime = runtime(is_data_moved)?;
+    let result = runtime.block_on(async {
+        let client = connect(access).await?;
+        let result = run(client.clone()).await;
+        let _ = tokio::time::timeout(GOODBYE_TIMEOUT, client.close()).await;
+        result
+    });
+    // A thread that still reads standard input must not keep the process.
+    runtime.shutdown_background();
+    result
+}
+
+/// Connects to the metadata store, or says within a few seconds that it cannot be reached.
+pub async fn connect(access: &AccessArgs) -> Result<Client, Failure> {
+    let text = &access.metadata.metadata;
+    let uri: MetadataUri = text.parse().map_err(|error: UriError| Failure::usage(error))?;
+    let servers = uri.servers.join(", ");
+    let mut builder = Client::builder().metadata(uri);
+    if let Some(timeout) = access.timeout {
+        builder = builder.request_timeout(timeout);
+    }
+    let patience = access.timeout.unwrap_or(CONNECT_TIMEOUT);
+    let unreachable = |why: &dyn Display| {
+        Failure::with_code(
+            exit::UNREACHABLE,
+            format!(
+                "cannot reach the metadata store {text}: {why}. bindery standalone starts a store and a bookie on this \
+                 machine; --metadata URI or BINDERY_METADATA names another cluster"
+            ),
+        )
+    };
+    match tokio::time::timeout(patience, builder.connect()).await {
+        Ok(Ok(client)) => Ok(client),
+        Ok(Err(ConnectError::Cluster(ClusterError::Store(error)))) if is_unreachable(&error) => {
+            Err(unreachable(&error))
+        }
+        Ok(Err(ConnectError::NoMetadata)) => Err(Failure::usage(ConnectError::NoMetadata)),
+        Ok(Err(error @ ConnectError::Cluster(_))) => Err(Failure::new(format!("{text}: {error}"))),
+        Err(_) => Err(unreachable(&format_args!(
+            "{servers} did not answer as a ZooKeeper server within {patience:?}"
+        ))),
+    }
+}
+
+fn is_unreachable(error: &StoreError) -> bool {
+    matches!(
+        error,
+        StoreError::ConnectionLoss
+            | StoreError::Unreachable { .. }
+            | StoreError::SessionExpired
+            | StoreError::Closed
+    )
+}
+
+/// Of the metadata store.
+pub fn store_failure(error: &StoreError) -> Failure {
+    let code = if is_unreachable(error) { exit::UNREACHABLE } else { exit::FAILURE };
+    Failure::with_code(code, error)
+}
+
+/// Of a ledger's metadata.
+pub fn ledger_failure(error: &LedgerError) -> Failure {
+    Failure::with_code(ledger_code(error), advised(error))
+}
+
+fn ledger_code(error: &LedgerError) -> u8 {
+    match error {
+        LedgerError::NotFound(_) => exit::NOT_FOUND,
+        LedgerError::Store(error) if is_unreachable(error) => exit::UNREACHABLE,
+        LedgerError::Store(_)
+        | LedgerError::Exists(_)
+        | LedgerError::Changed(_)
+        | LedgerError::Malformed { .. } => exit::FAILURE,
+    }
+}
+
+fn advised(error: &LedgerError) -> String {
+    match error {
+        LedgerError::NotFound(_) => format!("{error}; bindery ledger list shows those that do"),
+        _ => error.to_string(),
+    }
+}
+
+/// Of creating.
+pub fn create_failure(error: &CreateError) -> Failure {
+    let code = match error {
+        CreateError::NotEnoughBookies(_) => exit::UNREACHABLE,
+        CreateError::WriteQuorumTooLarge { .. } | CreateError::ReservedProperty(_) => exit::USAGE,
+        CreateError::Metadata(error) => ledger_code(error),
+        CreateError::Store(error) | CreateError::Id(IdError::Store(error)) if is_unreachable(error) => {
+            exit::UNREACHABLE
+        }
+        CreateError::Store(_) | CreateError::Id(_) | CreateError::ClientClosed => exit::FAILURE,
+    };
+    Failure::with_code(code, error)
+}
+
+/// Of opening for appends.
+pub fn append_open_failure(error: &AppendOpenError) -> Failure {
+    let code = match error {
+        AppendOpenError::NotFound(_) => exit::NOT_FOUND,
+        AppendOpenError::Closed { .. }
+        | AppendOpenError::InRecovery(_)
+        | AppendOpenError::Busy(_)
+        | AppendOpenError::NotHandedOver(_) => exit::LEDGER_ENDED,
+        AppendOpenError::Metadata(error) => ledger_code(error),
+        AppendOpenError::WrongPassword(_)
+        | AppendOpenError::UnknownHandover { .. }
+        | AppendOpenError::ClientClosed => exit::FAILURE,
+    };
+    match error {
+        AppendOpenError::NotFound(id) => Failure::with_code(code, advised(&LedgerError::NotFound(*id))),
+        AppendOpenError::WrongPassword(_) => Failure::with_code(code, with_password_hint(error)),
+        _ => Failure::with_code(code, error),
+    }
+}
+
+fn with_password_hint(error: &dyn Display) -> String {
+    format!("{error}: give the one it was created with, by --password or BINDERY_PASSWORD")
+}
+
+/// Of opening for reads.
+pub fn open_failure(error: &OpenError) -> Failure {
+    match error {
+        OpenError::NotFound(id) => ledger_failure(&LedgerError::NotFound(*id)),
+        OpenError::WrongPassword(_) => Failure::new(with_password_hint(error)),
+        OpenError::Recovery(recovery) => Failure::with_code(recovery_code(recovery), error),
+        OpenError::Lac(error) => read_failure(error),
+        OpenError::Metadata(error) => ledger_failure(error),
+        OpenError::ClientClosed => Failure::new(error),
+    }
+}
+
+fn recovery_code(error: &RecoveryError) -> u8 {
+    match error {
+        RecoveryError::NotCovered { .. }
+        | RecoveryError::EntryUnknown { .. }
+        | RecoveryError::NotEnoughBookies { .. } => exit::UNREACHABLE,
+        RecoveryError::Metadata(error) => ledger_code(error),
+        RecoveryError::Unauthorized { .. } | RecoveryError::MetadataChanging(_) => exit::FAILURE,
+    }
+}
+
+/// Of reading.
+pub fn read_failure(error: &ReadError) -> Failure {
+    let code = match error {
+        ReadError::BeyondEnd { .. } | ReadError::Deleted(_) => exit::NOT_FOUND,
+        ReadError::Unavailable { .. } | ReadError::LacUnknown { .. } => exit::UNREACHABLE,
+        ReadError::Metadata(error) => ledger_code(error),
+        // An entry that should be there is lost: no ordinary "not found".
+        ReadError::NoEntry { .. } | ReadError::ClientClosed => exit::FAILURE,
+    };
+    Failure::with_code(code, error)
+}
+
+/// The code for a writer that stopped. A refused key has nothing to do with the ledger's end.
+pub fn stopped_code(stopped: &Stopped) -> u8 {
+    match stopped.why {
+        WhyStopped::Unauthorized { .. } => exit::FAILURE,
+        _ => exit::LEDGER_ENDED,
+    }
+}
+
+/// Sizes from flags; one that is not given takes the next one's value, see `--help`.
+pub fn quorum(args: &QuorumArgs) -> Result<Quorum, Failure> {
+    let write = args.write_quorum.or(args.ensemble).unwrap_or(1);
+    let ensemble = args.ensemble.unwrap_or(write);
+    let ack = args.ack_quorum.unwrap_or(write);
+    Quorum::new(ensemble, write, ack).map_err(|error| {
+        Failure::usage(format!("{error}: --ensemble >= --write-quorum >= --ack-quorum >= 1 is needed"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sizes(
+        ensemble: Option<usize>,
+        write: Option<usize>,
+        ack: Option<usize>,
+    ) -> Option<(usize, usize, usize)> {
+        let args = QuorumArgs { ensemble, write_quorum: write, ack_quorum: ack };
+        let quorum = quorum(&args).ok()?;
+        Some((quorum.ensemble_size(), quorum.write_quorum_size(), quorum.ack_quorum_size()))
+    }
+
+    #[test]
+    fn sizes_that_are_not_given_follow_the_others() {
+        assert_eq!(sizes(None, None, None), Some((1, 1, 1)));
+        assert_eq!(sizes(Some(3), None, None), Some((3, 3, 3)));
+        assert_eq!(sizes(None, Some(3), Some(2)), Some((3, 3, 2)));
+        assert_eq!(sizes(Some(5), Some(3), None), Some((5, 3, 3)));
+        assert_eq!(sizes(Some(2), Some(3), None), None);
+        assert_eq!(sizes(None, None, Some(2)), None, "never silently more copies than asked for");
+        assert_eq!(sizes(Some(0), None, None), None);
+    }
+}

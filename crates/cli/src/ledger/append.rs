@@ -1,0 +1,360 @@
+//! `bindery ledger append`.
+//!
+//! # Data flow
+//! ```text
+//! input thread -> chunks -> enqueue (waits for room) -> bookies
+//!                                                          |
+//!              standard output <- printing thread <- confirmed entries
+//! ```
+//!
+//! # Invariants
+//! 1. An entry is enqueued once: nothing is ever sent a second time by this command.
+//! 2. An id is printed, and counted in any message, only when the entry is confirmed.
+//! 3. Every way out but a second signal waits for what was enqueued, and says what became of it.
+//!
+//! # Limits     entries in flight: the client's memory limit; after a signal: [`STOP_TIMEOUT`]
+
+use super::access::{append_open_failure, stopped_code};
+use super::args::AppendArgs;
+use super::form;
+use super::input::{Chunk, Form, Input, InputError, Source};
+use super::printer::IdPrinter;
+use crate::exit::{self, Failure};
+use crate::output;
+use crate::progress::{Progress, Unit};
+use bindery_client::{AppendError, Client, CloseError, EntryId, LedgerId, LedgerWriter, Stopped};
+use serde_json::json;
+use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::Instant;
+
+/// How long a stop by signal waits for acknowledgements.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Appends until the end of input, a signal, or an error.
+pub async fn run(client: Client, args: AppendArgs) -> Result<(), Failure> {
+    let form = match (args.form.length_delimited, args.form.whole) {
+        (false, false) => Form::Lines { chomp: args.chomp },
+        (true, _) => Form::LengthDelimited,
+        (_, true) => Form::Whole,
+    };
+    let sources = Source::of(&args.files);
+    let size_bytes = size_of(&sources)?;
+    let writer = client.open_for_append(args.ledger, args.password.password.as_bytes()).await;
+    let writer = writer.map_err(|error| append_open_failure(&error))?;
+    let before = writer.progress().borrow().confirmed;
+    let printer = if args.print_ids { Some(IdPrinter::start(writer.progress(), before)?) } else { None };
+    let input = Input::start(sources.clone(), form);
+    let input = input.map_err(|error| Failure::new(format!("cannot start a thread: {error}")))?;
+    let mut append = Append {
+        writer,
+        sent: Sent { form, sources, starts: Vec::new(), entries: 0, bytes: 0, before },
+        printer,
+        progress: Progress::start(Unit::Bytes, size_bytes, args.print_ids),
+        signals: Signals::new()?,
+        begin: Instant::now(),
+    };
+    let why = append.send_all(input).await;
+    append.end(why, &args).await
+}
+
+/// Sum of the sources, when all of them are files. A file that is not there is found before anything is appended.
+fn size_of(sources: &[Source]) -> Result<Option<u64>, Failure> {
+    let mut sum = Some(0);
+    for source in sources {
+        let size = source.size_bytes().map_err(|error| {
+            Failure::new(format!("cannot read {}: {error}; nothing was appended", source.name()))
+        })?;
+        sum = sum.zip(size).map(|(sum, size)| sum + size);
+    }
+    Ok(sum)
+}
+
+/// Why no more is read.
+enum Why {
+    /// All was read.
+    InputEnded,
+    /// The input cannot be read on.
+    Input(InputError),
+    /// SIGINT or SIGTERM.
+    Signal(i32),
+    /// This entry is refused; the ledger lives on.
+    TooLarge { size_bytes: u64, max_bytes: u64 },
+    /// The writer said so; the wait for acknowledgements says the same again.
+    WriterStopped,
+    /// Nobody takes the ids any more.
+    OutputEnded,
+}
+
+/// What was handed to the writer, and where it came from.
+struct Sent {
+    form: Form,
+    sources: Vec<Source>,
+    /// For each source that something was sent of: how many entries were sent before, and its index.
+    starts: Vec<(u64, usize)>,
+    entries: u64,
+    bytes: u64,
+    /// The last entry before this command.
+    before: Option<EntryId>,
+}
+
+impl Sent {
+    /// Where entry number `index` (from 0) of this run came from, as people count.
+    fn place(&self, index: u64) -> String {
+        let noun = self.form.noun();
+        let found = self.starts.iter().rev().find(|(begin, _)| *begin <= index);
+        match (found, self.form) {
+            (Some((_, source)), Form::Whole) => self.sources[*source].name(),
+            (Some((begin, source)), _) => {
+                format!("{noun} {} of {}", index - begin + 1, self.sources[*source].name())
+            }
+            (None, _) => format!("{noun} {}", index + 1),
+        }
+    }
+
+    /// Entries of this run up to `confirmed`.
+    fn confirmed_count(&self, confirmed: Option<EntryId>) -> u64 {
+        let count = EntryId::to_wire(confirmed) - EntryId::to_wire(self.before);
+        u64::try_from(count).expect("confirmed entries do not become fewer")
+    }
+
+    /// The last acknowledged entry, for a message.
+    fn acknowledged(&self, confirmed: Option<EntryId>) -> String {
+        match (self.confirmed_count(confirmed), confirmed) {
+            (0, None) => "nothing was acknowledged, the ledger has no acknowledged entry".into(),
+            (0, Some(entry)) => {
+                format!(
+                    "nothing of this input was acknowledged; the last acknowledged entry is {entry}, from before"
+                )
+            }
+            (count, Some(entry)) => {
+                format!("the last acknowledged entry is {entry} ({})", self.place(count - 1))
+            }
+            (_, None) => unreachable!("a count above zero has a last one"),
+        }
+    }
+}
+
+struct Append {
+    writer: LedgerWriter,
+    sent: Sent,
+    printer: Option<IdPrinter>,
+    progress: Progress,
+    signals: Signals,
+    begin: Instant,
+}
+
+impl Append {
+    async fn send_all(&mut self, mut input: Input) -> Why {
+        let mut watched = self.writer.progress();
+        let stopped = async move {
+            // An error means that the writer is gone, which it is not while this runs.
+            let _ = watched.wait_for(|progress| progress.failure.is_some()).await;
+        };
+        tokio::pin!(stopped);
+        loop {
+            // What is cancelled here loses nothing but input that was not yet enqueued.
+            let received = tokio::select! {
+                biased;
+                number = self.signals.next() => return Why::Signal(number),
+                () = IdPrinter::ended(&mut self.printer) => return Why::OutputEnded,
+                () = &mut stopped => return Why::WriterStopped,
+                received = input.next() => received,
+            };
+            let chunk = match received {
+                None => return Why::InputEnded,
+                Some(Err(error)) => return Why::Input(error),
+                Some(Ok(chunk)) => chunk,
+            };
+            let sending = send(&self.writer, &mut self.sent, &chunk);
+            let outcome = tokio::select! {
+                biased;
+                outcome = sending => outcome,
+                number = self.signals.next() => return Why::Signal(number),
+                () = IdPrinter::ended(&mut self.printer) => return Why::OutputEnded,
+            };
+            match outcome {
+                Ok(()) => {}
+                Err(AppendError::TooLarge { size_bytes, max_bytes }) => {
+                    return Why::TooLarge { size_bytes, max_bytes };
+                }
+                Err(AppendError::Stopped(_)) => return Why::WriterStopped,
+            }
+            self.progress.set(self.sent.bytes);
+            input.give_back(chunk);
+        }
+    }
+
+    /// Waits for the acknowledgements, leaves the ledger to the next one, and reports.
+    async fn end(self, why: Why, args: &AppendArgs) -> Result<(), Failure> {
+        let Append { writer, sent, printer, mut progress, mut signals, begin } = self;
+        let confirmed = writer.progress();
+        let is_closing = args.close && matches!(why, Why::InputEnded);
+        let release = async {
+            let released = match is_closing {
+                true => writer.close().await.map(|closed| closed.last_entry),
+                false => writer.hand_over().await,
+            };
+            let printed = match printer {
+                Some(printer) => printer.finish().await,
+                None => Ok(()),
+            };
+            (released, printed)
+        };
+        // Nobody asked for a stop: as long as it takes, or until a signal.
+        let deadline = matches!(why, Why::Signal(_)).then(|| Instant::now() + STOP_TIMEOUT);
+        let late = async {
+            match deadline {
+                Some(deadline) => tokio::time::sleep_until(deadline).await,
+                None => std::future::pending().await,
+            }
+        };
+        let outcome = tokio::select! {
+            outcome = release => Ok(outcome),
+            number = signals.next() => Err(number),
+            () = late => Err(if let Why::Signal(number) = why { number } else { 0 }),
+        };
+        progress.clear();
+        let last = confirmed.borrow().confirmed;
+        let (released, printed) = outcome.map_err(|number| stopped_early(&sent, last, number))?;
+        let last = released.map_err(|error| not_released(&sent, args.ledger, &error))?;
+        if let Err(failure) = printed {
+            let said = format!("{failure}; all that was sent is acknowledged: {}", sent.acknowledged(last));
+            return Err(Failure::with_code(failure.code, said));
+        }
+        let summary = Summary { ledger: args.ledger, sent: &sent, last, is_closed: is_closing, begin };
+        match why {
+            Why::InputEnded => summary.print(args),
+            Why::Input(error) => {
+                Err(Failure::new(format!("{error}. All before it is appended: {}", sent.acknowledged(last))))
+            }
+            Why::TooLarge { size_bytes, max_bytes } => Err(Failure::new(format!(
+                "{} has {size_bytes} bytes, above the limit of {max_bytes} for an entry: split it. All before it is appended: {}",
+                sent.place(sent.entries),
+                sent.acknowledged(last)
+            ))),
+            Why::Signal(number) => Err(Failure::with_code(
+                exit::SIGNALLED + number as u8,
+                format!(
+                    "stopped by a signal; all that was sent is acknowledged: {}",
+                    sent.acknowledged(last)
+                ),
+            )),
+            // The writer stopped and yet released the ledger, or the output ended and yet was written.
+            Why::WriterStopped | Why::OutputEnded => {
+                Err(Failure::new(format!("the append stopped early: {}", sent.acknowledged(last))))
+            }
+        }
+    }
+}
+
+/// Invariant 1: what comes back as an error was not enqueued, and `sent` counts what was.
+async fn send(writer: &LedgerWriter, sent: &mut Sent, chunk: &Chunk) -> Result<(), AppendError> {
+    for entry in chunk.entries() {
+        if sent.starts.last().is_none_or(|(_, source)| *source != chunk.source) {
+            sent.starts.push((sent.entries, chunk.source));
+        }
+        writer.enqueue(entry).await?;
+        sent.entries += 1;
+        sent.bytes += entry.len() as u64;
+    }
+    Ok(())
+}
+
+fn stopped_early(sent: &Sent, confirmed: Option<EntryId>, number: i32) -> Failure {
+    Failure::with_code(
+        exit::UNCLEAN_STOP,
+        format!(
+            "stopped by signal {number} before all was acknowledged: {}. Entries after it may or may not be stored, and \
+             the ledger was not handed over: bindery ledger close recovers it",
+            sent.acknowledged(confirmed)
+        ),
+    )
+}
+
+/// The ledger ended under us.
+fn not_released(sent: &Sent, ledger: LedgerId, error: &CloseError) -> Failure {
+    let (code, confirmed) = match error {
+        CloseError::Stopped(stopped) => (stopped_code(stopped), stopped.last_confirmed),
+        CloseError::ClosedElsewhere { last_confirmed, .. } => (exit::LEDGER_ENDED, *last_confirmed),
+    };
+    let what = match error {
+        CloseError::Stopped(Stopped { why, .. }) => {
+            format!("ledger {ledger} can no longer be written: {why}")
+        }
+        CloseError::ClosedElsewhere { .. } => error.to_string(),
+    };
+    let first_unknown = EntryId::to_wire(confirmed) + 1;
+    Failure::with_code(
+        code,
+        format!(
+            "{what}; {}. Entries after it may or may not be stored, and were not sent again: bindery ledger close \
+             {ledger} settles it, then bindery ledger read {ledger} --first {first_unknown} shows what else is there",
+            sent.acknowledged(confirmed)
+        ),
+    )
+}
+
+struct Summary<'a> {
+    ledger: LedgerId,
+    sent: &'a Sent,
+    last: Option<EntryId>,
+    is_closed: bool,
+    begin: Instant,
+}
+
+impl Summary<'_> {
+    fn print(&self, args: &AppendArgs) -> Result<(), Failure> {
+        let Summary { ledger, sent, last, is_closed, begin } = self;
+        let seconds = begin.elapsed().as_secs_f64();
+        let first = (sent.entries > 0).then(|| EntryId::to_wire(sent.before) + 1);
+        if !args.quiet && !args.json {
+            let range = match (first, last) {
+                (Some(first), Some(last)) => format!(", {first} to {last}"),
+                _ => String::new(),
+            };
+            let per_second = sent.entries as f64 / seconds.max(1e-9);
+            eprintln!(
+                "ledger {ledger}: {} entries{range}, {} in {seconds:.2} s ({per_second:.0} entries/s, {}/s){}",
+                sent.entries,
+                form::size(sent.bytes),
+                form::size((sent.bytes as f64 / seconds.max(1e-9)) as u64),
+                if *is_closed { ", closed" } else { "" },
+            );
+        }
+        if args.json {
+            return output::write_all(&form::line(&json!({
+                "ledger_id": ledger.get(),
+                "first_entry": first,
+                "last_entry": first.and(last.map(EntryId::get)),
+                "entries": sent.entries,
+                "bytes": sent.bytes,
+                "seconds": seconds,
+                "closed": is_closed,
+            })));
+        }
+        Ok(())
+    }
+}
+
+/// SIGINT and SIGTERM. Once caught, they no longer end the process by themselves.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Signals, Failure> {
+        let catch =
+            |kind| signal(kind).map_err(|error| Failure::new(format!("cannot handle signals: {error}")));
+        Ok(Signals { interrupt: catch(SignalKind::interrupt())?, terminate: catch(SignalKind::terminate())? })
+    }
+
+    /// Number of the next one. Cancel safe.
+    async fn next(&mut self) -> i32 {
+        tokio::select! {
+            _ = self.interrupt.recv() => SignalKind::interrupt().as_raw_value(),
+            _ = self.terminate.recv() => SignalKind::terminate().as_raw_value(),
+        }
+    }
+}

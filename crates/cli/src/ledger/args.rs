@@ -1,0 +1,345 @@
+//! Command line of `bindery ledger` and `bindery bookie list`, and what `bindery bench` shares with them.
+
+use crate::args::{EXIT_CODES, MetadataArgs};
+use bindery_types::{DigestType, EntryId, LedgerId};
+use clap::{Args, Subcommand, ValueEnum};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// `bindery ledger`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct LedgerArgs {
+    #[command(subcommand)]
+    pub command: LedgerCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum LedgerCommand {
+    /// Create a ledger and print its id
+    Create(CreateArgs),
+    /// Append lines, records or whole files to a ledger
+    Append(AppendArgs),
+    /// Close a ledger for good; stops a writer that still lives
+    Close(CloseArgs),
+    /// Write entries to standard output, byte for byte
+    Read(ReadArgs),
+    /// Write the last entries, then new ones as they come, until the ledger is closed
+    Tail(TailArgs),
+    /// Ids of all ledgers, one on each line
+    List(ListArgs),
+    /// All that the metadata says of a ledger
+    Show(ShowArgs),
+    /// Delete ledgers. Asks, unless --yes
+    Delete(DeleteArgs),
+}
+
+/// How the cluster is reached.
+#[derive(Debug, Clone, Args)]
+pub struct AccessArgs {
+    #[command(flatten)]
+    pub metadata: MetadataArgs,
+    /// Longest wait for the metadata store to be reached, and for one answer of a bookie
+    /// [default: 3s for the store, 5s for a bookie]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub timeout: Option<Duration>,
+    /// Say on standard error what goes on inside; repeat for more
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+}
+
+/// What opens a ledger.
+#[derive(Debug, Clone, Args)]
+pub struct PasswordArgs {
+    /// Password of the ledger. Others on this machine can see a command line: the variable is safer
+    #[arg(
+        long,
+        value_name = "PASSWORD",
+        env = "BINDERY_PASSWORD",
+        hide_env_values = true,
+        default_value = ""
+    )]
+    #[arg(hide_default_value = true)]
+    pub password: String,
+}
+
+/// On how many bookies entries are.
+#[derive(Debug, Clone, Args)]
+pub struct QuorumArgs {
+    /// Bookies that the ledger's entries are spread over [default: the write quorum]
+    #[arg(long, value_name = "N")]
+    pub ensemble: Option<usize>,
+    /// Bookies that each entry is stored on [default: the ensemble, or 1 without one]
+    #[arg(long, value_name = "N")]
+    pub write_quorum: Option<usize>,
+    /// Bookies that must have stored an entry before it is acknowledged [default: the write quorum]
+    #[arg(long, value_name = "N")]
+    pub ack_quorum: Option<usize>,
+}
+
+#[derive(Debug, Args)]
+pub struct CreateArgs {
+    #[command(flatten)]
+    pub access: AccessArgs,
+    #[command(flatten)]
+    pub quorum: QuorumArgs,
+    /// Checksum of each entry, verified by every reader
+    #[arg(long, value_name = "TYPE", default_value = "crc32c")]
+    pub digest: Digest,
+    #[command(flatten)]
+    pub password: PasswordArgs,
+    /// Extra property, stored with the ledger; may be repeated
+    #[arg(long, value_name = "KEY=VALUE", value_parser = property)]
+    pub property: Vec<(String, String)>,
+    /// Print an object instead of the bare id
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `--digest`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Digest {
+    Crc32,
+    Crc32c,
+    Mac,
+    Dummy,
+}
+
+impl Digest {
+    /// The type it names.
+    pub fn digest_type(self) -> DigestType {
+        match self {
+            Digest::Crc32 => DigestType::Crc32,
+            Digest::Crc32c => DigestType::Crc32c,
+            Digest::Mac => DigestType::Hmac,
+            Digest::Dummy => DigestType::Dummy,
+        }
+    }
+
+    /// Its name on our command line and in our JSON.
+    pub fn name_of(digest: DigestType) -> &'static str {
+        match digest {
+            DigestType::Crc32 => "crc32",
+            DigestType::Crc32c => "crc32c",
+            DigestType::Hmac => "mac",
+            DigestType::Dummy => "dummy",
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct AppendArgs {
+    #[command(flatten)]
+    pub access: AccessArgs,
+    #[command(flatten)]
+    pub password: PasswordArgs,
+    #[command(flatten)]
+    pub form: FormArgs,
+    /// Leave the newline out of each entry
+    #[arg(long, conflicts_with_all = ["length_delimited", "whole"])]
+    pub chomp: bool,
+    /// Write the id of each entry on standard output once it is acknowledged, one on each line
+    #[arg(long)]
+    pub print_ids: bool,
+    /// Close the ledger at the end; without this the next append goes on where this one stopped
+    #[arg(long)]
+    pub close: bool,
+    /// Say at the end what was appended, as an object on standard output
+    #[arg(long, conflicts_with = "print_ids")]
+    pub json: bool,
+    /// No summary on standard error
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// The ledger
+    #[arg(value_parser = ledger_id)]
+    pub ledger: LedgerId,
+    /// Files to append, in order; - is standard input [default: standard input]
+    pub files: Vec<PathBuf>,
+}
+
+/// What one entry is.
+#[derive(Debug, Clone, Args)]
+#[group(multiple = false)]
+pub struct FormArgs {
+    /// Each line is an entry, with its newline (the default)
+    #[arg(long)]
+    pub lines: bool,
+    /// Each record is an entry: its length as 4 bytes, highest first, then so many bytes
+    #[arg(long)]
+    pub length_delimited: bool,
+    /// Each file is one entry
+    #[arg(long)]
+    pub whole: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct CloseArgs {
+    #[command(flatten)]
+    pub access: AccessArgs,
+    #[command(flatten)]
+    pub password: PasswordArgs,
+    /// Print an object
+    #[arg(long)]
+    pub json: bool,
+    /// The ledger
+    #[arg(value_parser = ledger_id)]
+    pub ledger: LedgerId,
+}
+
+#[derive(Debug, Args)]
+pub struct ReadArgs {
+    #[command(flatten)]
+    pub access: AccessArgs,
+    #[command(flatten)]
+    pub password: PasswordArgs,
+    /// First entry to read [default: 0]
+    #[arg(long, value_name = "ENTRY", value_parser = entry_id)]
+    pub first: Option<EntryId>,
+    /// Last entry to read [default: the last one there is]
+    #[arg(long, value_name = "ENTRY", value_parser = entry_id)]
+    pub last: Option<EntryId>,
+    /// Read this entry alone
+    #[arg(long, value_name = "ENTRY", value_parser = entry_id, conflicts_with_all = ["first", "last"])]
+    pub entry: Option<EntryId>,
+    /// Close the ledger first, as `ledger close` does: nothing can be appended afterwards
+    #[arg(long)]
+    pub recover: bool,
+    /// Read what bookies have beyond the last entry known to be acknowledged; it may not be there next time
+    #[arg(long, conflicts_with = "recover")]
+    pub unconfirmed: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
+    /// The ledger
+    #[arg(value_parser = ledger_id)]
+    pub ledger: LedgerId,
+}
+
+/// How entries are written.
+#[derive(Debug, Clone, Args)]
+pub struct OutputArgs {
+    /// What follows each entry (newline), or precedes it (length: 4 bytes, highest first)
+    #[arg(long, value_name = "none|newline|length", default_value = "none")]
+    pub delimiter: Delimiter,
+    /// One object for each entry and line: entry_id, size_bytes, and text, or base64 if it is not UTF-8
+    #[arg(long, conflicts_with = "delimiter")]
+    pub json: bool,
+}
+
+/// `--delimiter`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Delimiter {
+    None,
+    Newline,
+    Length,
+}
+
+#[derive(Debug, Args)]
+pub struct TailArgs {
+    #[command(flatten)]
+    pub access: AccessArgs,
+    #[command(flatten)]
+    pub password: PasswordArgs,
+    /// Begin with so many entries from the end
+    #[arg(short = 'n', long, visible_alias = "lines", value_name = "N", default_value = "10")]
+    pub entries: u64,
+    /// Begin with this entry
+    #[arg(long, value_name = "ENTRY", value_parser = entry_id, conflicts_with_all = ["entries", "from_start"])]
+    pub from: Option<EntryId>,
+    /// Begin with the first entry
+    #[arg(long, conflicts_with = "entries")]
+    pub from_start: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
+    /// The ledger
+    #[arg(value_parser = ledger_id)]
+    pub ledger: LedgerId,
+}
+
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    #[command(flatten)]
+    pub access: AccessArgs,
+    /// Also state, last entry, length, quorums and the ensemble of each ledger
+    #[arg(short, long)]
+    pub long: bool,
+    /// One object on each line
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    #[command(flatten)]
+    pub access: AccessArgs,
+    /// Print an object
+    #[arg(long)]
+    pub json: bool,
+    /// The ledger
+    #[arg(value_parser = ledger_id)]
+    pub ledger: LedgerId,
+}
+
+#[derive(Debug, Args)]
+pub struct DeleteArgs {
+    #[command(flatten)]
+    pub access: AccessArgs,
+    /// Do not ask
+    #[arg(long)]
+    pub yes: bool,
+    /// One object for each ledger that was deleted, on a line
+    #[arg(long)]
+    pub json: bool,
+    /// The ledgers
+    #[arg(required = true, value_name = "LEDGER", value_parser = ledger_id)]
+    pub ledgers: Vec<LedgerId>,
+}
+
+/// `bindery bookie list`.
+#[derive(Debug, Args)]
+pub struct BookieListArgs {
+    #[command(flatten)]
+    pub access: AccessArgs,
+    /// One object on each line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A time: a number with ms, s or m; seconds without a unit.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(at);
+    let scale_ms = match unit {
+        "ms" => 1.0,
+        "" | "s" => 1_000.0,
+        "m" => 60_000.0,
+        _ => return Err(format!("unknown unit {unit:?}: use ms, s or m, for example 500ms")),
+    };
+    let number: f64 =
+        number.trim().parse().map_err(|_| "not a time: for example 500ms, 3s or 2m".to_owned())?;
+    let ms = number * scale_ms;
+    // A day bounds it, so that no sum of times overflows.
+    if !(1.0..=86_400_000.0).contains(&ms) {
+        return Err("out of range: 1ms to 1440m".to_owned());
+    }
+    Ok(Duration::from_micros((ms * 1000.0) as u64))
+}
+
+pub fn ledger_id(text: &str) -> Result<LedgerId, String> {
+    let raw = text.parse::<i64>().ok();
+    raw.and_then(LedgerId::new).ok_or_else(|| "a ledger id is a number from 0 to 2^63-1".to_owned())
+}
+
+fn entry_id(text: &str) -> Result<EntryId, String> {
+    let raw = text.parse::<i64>().ok();
+    raw.and_then(EntryId::new).ok_or_else(|| "an entry id is a number from 0 to 2^63-1".to_owned())
+}
+
+fn property(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some(("", _)) | None => Err("a property is KEY=VALUE".to_owned()),
+        Some((key, _)) if key.starts_with("bindery.") => {
+            Err("keys that begin with bindery. are taken".to_owned())
+        }
+        Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
+    }
+}

@@ -1,0 +1,101 @@
+//! Bytes and times as JSON and tables show them.
+
+use serde_json::Value;
+
+/// Text as it is; anything else as base64.
+pub fn text_or_base64(bytes: &[u8]) -> (&'static str, String) {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => ("text", text.to_owned()),
+        Err(_) => ("base64", base64(bytes)),
+    }
+}
+
+/// RFC 4648, section 4, with padding.
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for group in bytes.chunks(3) {
+        let mut bits = 0u32;
+        for at in 0..3 {
+            bits = bits << 8 | u32::from(group.get(at).copied().unwrap_or(0));
+        }
+        for digit in 0..4 {
+            let is_padding = digit > group.len();
+            let value = (bits >> (18 - 6 * digit) & 63) as usize;
+            out.push(if is_padding { '=' } else { char::from(DIGITS[value]) });
+        }
+    }
+    out
+}
+
+/// Milliseconds since the epoch as `2026-01-31T23:59:59Z`.
+pub fn utc(ms: i64) -> String {
+    let seconds = ms.div_euclid(1000);
+    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    // Civil date of a day number: years begin in March, so that the leap day is a year's last.
+    let day = days + 719_468;
+    let (era, of_era) = (day.div_euclid(146_097), day.rem_euclid(146_097));
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * of_year + 2) / 153;
+    let day_of_month = of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day_of_month:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+/// A count of bytes for people.
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+/// One object on one line.
+pub fn line(value: &Value) -> Vec<u8> {
+    let mut line = value.to_string().into_bytes();
+    line.push(b'\n');
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_text_or_base64() {
+        assert_eq!(text_or_base64("héllo".as_bytes()), ("text", "héllo".to_owned()));
+        for (bytes, expected) in [
+            (&b"\xff"[..], "/w=="),
+            (b"\xff\xfe", "//4="),
+            (b"\xff\xfe\xfd", "//79"),
+            (b"\xff\x00\x01\x02", "/wABAg=="),
+        ] {
+            assert_eq!(text_or_base64(bytes), ("base64", expected.to_owned()));
+        }
+    }
+
+    #[test]
+    fn times_are_calendar_dates() {
+        for (ms, expected) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_400_000, "2000-02-29T00:00:00Z"),
+            (1_767_225_599_999, "2025-12-31T23:59:59Z"),
+            (4_107_542_400_000, "2100-03-01T00:00:00Z"),
+            (-1, "1969-12-31T23:59:59Z"),
+        ] {
+            assert_eq!(utc(ms), expected);
+        }
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!([size(0), size(1023), size(1536), size(3 << 30)], ["0 B", "1023 B", "1.5 KiB", "3.0 GiB"]);
+    }
+}

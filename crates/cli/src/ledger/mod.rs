@@ -1,0 +1,148 @@
+//! `bindery ledger`: one file for each verb that does more than ask the client.
+//!
+//! Data goes to standard output through [`crate::output`], messages to standard error; errors carry their exit code
+//! from [`access`]. Not here: replication, hand-over, recovery (`bindery_client`).
+
+pub mod access;
+mod append;
+pub mod args;
+pub mod form;
+mod input;
+mod list;
+mod printer;
+mod read;
+
+use self::access::{create_failure, ledger_failure, open_failure, with_client};
+use self::args::{CloseArgs, CreateArgs, DeleteArgs, Digest, LedgerCommand};
+use crate::exit::Failure;
+use crate::output;
+use bindery_client::{Client, CreateOptions, EntryId, LedgerId, LedgerState, OpenMode};
+use serde_json::json;
+use std::io::{IsTerminal, Write};
+
+/// Runs one command.
+pub fn run(command: LedgerCommand) -> Result<(), Failure> {
+    match command {
+        LedgerCommand::Create(args) => {
+            let access = args.access.clone();
+            with_client(&access, false, |client| create(client, args))
+        }
+        LedgerCommand::Append(args) => {
+            let access = args.access.clone();
+            with_client(&access, true, |client| append::run(client, args))
+        }
+        LedgerCommand::Close(args) => {
+            let access = args.access.clone();
+            with_client(&access, false, |client| close(client, args))
+        }
+        LedgerCommand::Read(args) => {
+            let access = args.access.clone();
+            with_client(&access, true, |client| read::read(client, args))
+        }
+        LedgerCommand::Tail(args) => {
+            let access = args.access.clone();
+            with_client(&access, true, |client| read::tail(client, args))
+        }
+        LedgerCommand::List(args) => {
+            let access = args.access.clone();
+            with_client(&access, false, |client| list::list(client, args))
+        }
+        LedgerCommand::Show(args) => {
+            let access = args.access.clone();
+            with_client(&access, false, |client| list::show(client, args))
+        }
+        LedgerCommand::Delete(args) => {
+            let access = args.access.clone();
+            with_client(&access, false, |client| delete(client, args))
+        }
+    }
+}
+
+async fn create(client: Client, args: CreateArgs) -> Result<(), Failure> {
+    let quorum = access::quorum(&args.quorum)?;
+    let mut options = CreateOptions::new(quorum);
+    options.digest = args.digest.digest_type();
+    options.password = args.password.password.into_bytes();
+    options.custom = args.property.into_iter().map(|(key, value)| (key, value.into_bytes())).collect();
+    let ledger = client.create_handed_over(options).await.map_err(|error| create_failure(&error))?;
+    if !args.json {
+        return output::write_all(format!("{ledger}\n").as_bytes());
+    }
+    output::write_all(&form::line(&json!({
+        "ledger_id": ledger.get(),
+        "ensemble_size": quorum.ensemble_size(),
+        "write_quorum_size": quorum.write_quorum_size(),
+        "ack_quorum_size": quorum.ack_quorum_size(),
+        "digest": Digest::name_of(args.digest.digest_type()),
+    })))
+}
+
+async fn close(client: Client, args: CloseArgs) -> Result<(), Failure> {
+    let opened = client.open_ledger(args.ledger, args.password.password.as_bytes(), OpenMode::Recover).await;
+    let reader = opened.map_err(|error| open_failure(&error))?;
+    let (last, length_bytes) = (reader.last_add_confirmed(), reader.length_bytes());
+    if args.json {
+        return output::write_all(&form::line(&json!({
+            "ledger_id": args.ledger.get(),
+            "last_entry": last.map(EntryId::get),
+            "length_bytes": length_bytes,
+        })));
+    }
+    let end = match last {
+        Some(entry) => format!("its last entry is {entry}, it has {} bytes", length_bytes.unwrap_or(0)),
+        None => "it has no entries".into(),
+    };
+    output::write_all(format!("ledger {} is closed: {end}\n", args.ledger).as_bytes())
+}
+
+async fn delete(client: Client, args: DeleteArgs) -> Result<(), Failure> {
+    // All are looked at first: a wrong id is found before anything is deleted.
+    let mut described = Vec::new();
+    for id in &args.ledgers {
+        let info = client.metadata(*id).await.map_err(|error| {
+            let failure = ledger_failure(&error);
+            Failure::with_code(failure.code, format!("{failure}; nothing was deleted"))
+        })?;
+        described.push(match info.metadata.state {
+            LedgerState::Closed { last_entry: Some(last), length_bytes } => {
+                format!("{id} (closed, entries 0 to {last}, {})", form::size(length_bytes))
+            }
+            LedgerState::Closed { last_entry: None, .. } => format!("{id} (closed, empty)"),
+            LedgerState::Open => format!("{id} (open: a writer may be at work)"),
+            LedgerState::InRecovery => format!("{id} (in recovery)"),
+        });
+    }
+    if !args.yes {
+        if !std::io::stdin().is_terminal() {
+            return Err(Failure::usage(
+                "standard input is no terminal to ask on: give --yes to delete without being asked",
+            ));
+        }
+        confirm(&described)?;
+    }
+    for id in &args.ledgers {
+        client.delete_ledger(*id).await.map_err(|error| ledger_failure(&error))?;
+        deleted(*id, args.json)?;
+    }
+    Ok(())
+}
+
+fn confirm(described: &[String]) -> Result<(), Failure> {
+    eprintln!("This deletes, for good and for all readers:");
+    for ledger in described {
+        eprintln!("  ledger {ledger}");
+    }
+    eprint!("Type yes to go on: ");
+    let _ = std::io::stderr().flush();
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).map_err(Failure::new)?;
+    if line.trim() == "yes" { Ok(()) } else { Err(Failure::new("nothing was deleted")) }
+}
+
+fn deleted(id: LedgerId, is_json: bool) -> Result<(), Failure> {
+    let said = match is_json {
+        true => form::line(&json!({ "ledger_id": id.get(), "deleted": true })),
+        false => format!("ledger {id} deleted\n").into_bytes(),
+    };
+    output::write_all(&said)
+}
