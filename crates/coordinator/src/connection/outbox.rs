@@ -1,0 +1,214 @@
+//! What a connection is owed: frames in order, each to be sent once the changes it shows are durable.
+//!
+//! # Invariants
+//! 1. Frames leave in the order in which they came.
+//! 2. A frame leaves only when its batch is durable: nothing is shown or acknowledged that a crash could take back.
+//!
+//! # Limits
+//! Reading stops at `replies_max` or `replies_bytes_max`; a connection is dropped beyond `outbox_bytes_max`, which
+//! notifications alone can reach.
+
+use crate::config::CoordinatorConfig;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::Notify;
+
+/// Most bytes that one write takes; a larger frame goes alone.
+const WRITE_BYTES_MAX: usize = 256 << 10;
+
+struct Item {
+    /// The batch it waits for.
+    batch: u64,
+    frame: Bytes,
+    queued_ms: u64,
+}
+
+#[derive(Default)]
+struct State {
+    items: VecDeque<Item>,
+    /// Queued or being written.
+    bytes: usize,
+    is_closing: bool,
+    is_dropped: bool,
+}
+
+/// What the writer is to do.
+pub(super) enum Next {
+    /// Write these; `queued_ms` of each.
+    Write(Vec<Bytes>, Vec<u64>),
+    /// Wait for more, or for a batch.
+    Wait,
+    /// Everything was written, and nothing follows.
+    Close,
+}
+
+/// One connection's frames. One reader and one writer wait on it.
+pub(crate) struct Outbox {
+    pub(super) peer: SocketAddr,
+    pub(super) received: AtomicU64,
+    pub(super) sent: AtomicU64,
+    state: Mutex<State>,
+    ready: Notify,
+    room: Notify,
+    dropped: Notify,
+    replies_max: usize,
+    replies_bytes_max: usize,
+    bytes_max: usize,
+}
+
+impl Outbox {
+    pub(super) fn new(peer: SocketAddr, config: &CoordinatorConfig) -> Outbox {
+        Outbox {
+            peer,
+            received: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+            state: Mutex::default(),
+            ready: Notify::new(),
+            room: Notify::new(),
+            dropped: Notify::new(),
+            replies_max: config.replies_max,
+            replies_bytes_max: config.replies_bytes_max,
+            bytes_max: config.outbox_bytes_max,
+        }
+    }
+
+    /// Queues a frame behind `batch`.
+    pub(crate) fn push(&self, frame: Bytes, batch: u64, now_ms: u64) {
+        let mut state = self.state.lock();
+        if state.is_closing || state.is_dropped {
+            return;
+        }
+        state.bytes += frame.len();
+        if state.bytes > self.bytes_max {
+            tracing::warn!(peer = %self.peer, bytes = state.bytes, "a client takes nothing, closing its connection");
+            drop(state);
+            return self.drop_now();
+        }
+        state.items.push_back(Item { batch, frame, queued_ms: now_ms });
+        drop(state);
+        self.ready.notify_one();
+    }
+
+    /// Nothing follows what is queued.
+    pub(crate) fn close(&self) {
+        self.state.lock().is_closing = true;
+        self.ready.notify_one();
+    }
+
+    /// Closes at once.
+    pub(crate) fn drop_now(&self) {
+        let mut state = self.state.lock();
+        state.is_dropped = true;
+        state.items.clear();
+        drop(state);
+        self.dropped.notify_one();
+    }
+
+    /// Frames not yet written.
+    pub(super) fn len(&self) -> usize {
+        self.state.lock().items.len()
+    }
+
+    /// Waits until one more request may be read. Cancel safe. One task waits.
+    pub(super) async fn has_room(&self) {
+        loop {
+            {
+                let state = self.state.lock();
+                if state.items.len() < self.replies_max && state.bytes < self.replies_bytes_max {
+                    return;
+                }
+            }
+            self.room.notified().await;
+        }
+    }
+
+    /// Waits until the connection is to be closed at once. Cancel safe. One task waits.
+    pub(super) async fn is_dropped(&self) {
+        while !self.state.lock().is_dropped {
+            self.dropped.notified().await;
+        }
+    }
+
+    /// Waits until something was queued. Cancel safe. One task waits.
+    pub(super) async fn is_ready(&self) {
+        self.ready.notified().await;
+    }
+
+    /// Takes what may leave when everything up to batch `durable` is durable (outbox invariant 2).
+    pub(super) fn next(&self, durable: u64) -> Next {
+        let mut state = self.state.lock();
+        let (mut frames, mut queued, mut bytes) = (Vec::new(), Vec::new(), 0);
+        while let Some(item) = state.items.front()
+            && item.batch <= durable
+            && (bytes == 0 || bytes + item.frame.len() <= WRITE_BYTES_MAX)
+        {
+            let item = state.items.pop_front().expect("it was looked at");
+            bytes += item.frame.len();
+            frames.push(item.frame);
+            queued.push(item.queued_ms);
+        }
+        match frames.is_empty() {
+            false => Next::Write(frames, queued),
+            true if state.is_closing && state.items.is_empty() => Next::Close,
+            true => Next::Wait,
+        }
+    }
+
+    /// Frames that [`Outbox::next`] gave have been written.
+    pub(super) fn written(&self, frames: usize, bytes: usize) {
+        self.sent.fetch_add(frames as u64, Ordering::Relaxed);
+        self.state.lock().bytes -= bytes;
+        self.room.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outbox() -> Outbox {
+        let mut config = CoordinatorConfig::new(([127, 0, 0, 1], 0).into(), "unused");
+        (config.replies_max, config.replies_bytes_max, config.outbox_bytes_max) = (2, 100, 1000);
+        Outbox::new(([127, 0, 0, 1], 1).into(), &config)
+    }
+
+    #[test]
+    fn frames_leave_in_order_and_only_when_their_batch_is_durable() {
+        let outbox = outbox();
+        for (frame, batch) in [("a", 1), ("b", 2), ("c", 1), ("d", 3)] {
+            outbox.push(frame.into(), batch, 0);
+        }
+        assert!(matches!(outbox.next(0), Next::Wait), "outbox invariant 2");
+        let taken = |durable| match outbox.next(durable) {
+            Next::Write(frames, _) => frames,
+            Next::Wait | Next::Close => panic!("there is something"),
+        };
+        assert_eq!(taken(1), ["a"], "outbox invariant 1: b stands before c");
+        assert_eq!(taken(2), ["b", "c"]);
+        outbox.close();
+        outbox.push("e".into(), 0, 0);
+        assert!(matches!(outbox.next(2), Next::Wait));
+        assert_eq!(taken(3), ["d"]);
+        assert!(matches!(outbox.next(3), Next::Close));
+    }
+
+    #[tokio::test]
+    async fn reading_stops_at_the_bound_and_a_silent_client_is_dropped() {
+        let outbox = outbox();
+        outbox.has_room().await;
+        outbox.push(vec![0; 99].into(), 0, 0);
+        outbox.has_room().await;
+        outbox.push(vec![0; 1].into(), 0, 0);
+        let waits = tokio::time::timeout(std::time::Duration::from_millis(20), outbox.has_room());
+        assert!(waits.await.is_err());
+        let Next::Write(frames, _) = outbox.next(0) else { panic!("there is something") };
+        outbox.written(frames.len(), 100);
+        outbox.has_room().await;
+        outbox.push(vec![0; 1001].into(), 0, 0);
+        outbox.is_dropped().await;
+        assert_eq!(outbox.len(), 0);
+    }
+}

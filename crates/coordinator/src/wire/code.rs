@@ -1,0 +1,45 @@
+//! Error codes, the ones this server answers.
+
+/// What a reply's header, or a result inside a multi, says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Code {
+    /// Done.
+    Ok = 0,
+    /// An operation of a multi behind the one that failed.
+    RuntimeInconsistency = -2,
+    /// The record is not what its opcode says.
+    Marshalling = -5,
+    /// Not supported; the connection closes.
+    Unimplemented = -6,
+    /// A path or a flag that cannot be.
+    BadArguments = -8,
+    /// There is no such node, or no such parent.
+    NoNode = -101,
+    /// The access rules say no.
+    NoAuth = -102,
+    /// The node has another version.
+    BadVersion = -103,
+    /// An ephemeral node has no children.
+    NoChildrenForEphemerals = -108,
+    /// There is such a node.
+    NodeExists = -110,
+    /// The node has children.
+    NotEmpty = -111,
+    /// The access rules given are no rules.
+    InvalidAcl = -114,
+    /// The credentials are refused; the connection closes.
+    AuthFailed = -115,
+    /// There is no such watch.
+    NoWatcher = -121,
+    /// The ensemble cannot be changed through this server.
+    ReconfigDisabled = -123,
+    /// The tree is as large as it may become.
+    QuotaExceeded = -125,
+}
+
+impl Code {
+    /// The number on the wire.
+    pub(crate) fn number(self) -> i32 {
+        self as i32
+    }
+}
