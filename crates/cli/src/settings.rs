@@ -315,7 +315,7 @@ mod tests {
     fn args(line: &[&str]) -> BookieArgs {
         let cli = Cli::try_parse_from(["bindery", "bookie"].iter().chain(line)).unwrap();
         let Command::Bookie(args) = cli.command else { panic!("a bookie command") };
-        *args
+        args.run
     }
 
     #[test]

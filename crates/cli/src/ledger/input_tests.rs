@@ -42,7 +42,7 @@ fn cut(form: Form, bytes: &[u8], sizes: &[usize]) -> (Vec<Vec<u8>>, Option<Strin
     while let Some(chunk) = chunks.blocking_recv() {
         let chunk = chunk.unwrap();
         entries.extend(chunk.entries().map(<[u8]>::to_vec));
-        empty.try_send(chunk).unwrap();
+        let _ = empty.try_send(chunk);
     }
     (entries, thread.join().unwrap())
 }
