@@ -1,0 +1,43 @@
+//! Flags of `bindery standalone`.
+
+use crate::args::{EXIT_CODES, LogFormat, Switch};
+use clap::Args;
+use std::path::PathBuf;
+
+/// More would only slow each other down on one machine.
+pub const BOOKIES_MAX: u8 = 16;
+
+/// Flags of `bindery standalone`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct StandaloneArgs {
+    /// Keep everything in DIR: DIR/coordinator, DIR/bookie-1 and so on
+    #[arg(long, value_name = "DIR", default_value = "./bindery-data")]
+    pub data: PathBuf,
+    /// Number of bookies; 0: the coordinator alone
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=i64::from(BOOKIES_MAX)))]
+    pub bookies: u8,
+    /// Port of the first bookie, the others take the next ones; 0: ports chosen by the system
+    #[arg(long, value_name = "PORT", default_value_t = 3181)]
+    pub bookie_port: u16,
+    /// Port of the coordinator; 0: chosen by the system
+    #[arg(long, value_name = "PORT", default_value_t = 2181)]
+    pub coordinator_port: u16,
+    /// Port for health, state and metrics of the first bookie over HTTP, the others take the next ones; 0: chosen by
+    /// the system
+    #[arg(long, value_name = "PORT", default_value_t = 8080)]
+    pub admin_port: u16,
+    /// Bytes of all pools of all bookies together, for example 1GiB; taken as they are used
+    /// [default: a quarter of the machine or control group, at most 1GiB, at least 160MiB for each bookie]
+    #[arg(long, value_name = "SIZE")]
+    pub memory_limit: Option<String>,
+    /// Sync the journal before an entry is acknowledged; off: acknowledged entries may be lost in a power cut
+    #[arg(long, value_name = "on|off", default_value = "on")]
+    pub journal_sync: Switch,
+    /// Form of the log on standard error; json: from level info on, and no words about how to connect
+    #[arg(long, value_name = "text|json", default_value = "text")]
+    pub log_format: LogFormat,
+    /// Do not say how to connect
+    #[arg(long)]
+    pub quiet: bool,
+}

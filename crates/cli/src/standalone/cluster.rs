@@ -1,0 +1,222 @@
+//! A coordinator and bookies in this process: started together, ended together.
+//!
+//! # Data flow
+//! ```text
+//! coordinator -> cluster's metadata -> bookies, all at once -> wait for: stop, or the end of any of them
+//!                                                              -> bookies stop -> coordinator stops
+//! ```
+//!
+//! # Invariants
+//! 1. The coordinator outlives the bookies: they take their registrations back before it goes.
+//! 2. Nobody goes on when one has ended for good: what is left would look like a working cluster.
+
+use super::home::Home;
+use super::plan::{Plan, bookie_name};
+use crate::exit::{self, Failure};
+use bindery_coordinator::{Coordinator, CoordinatorConfig};
+use bindery_io::{Clock, Disk, Random};
+use bindery_metadata::{ConnectOptions, InitOutcome, MetadataUri};
+use bindery_server::bookie::{Bookie, Components, Ended, Metadata};
+use bindery_server::config::BookieConfig;
+use bindery_server::descriptors;
+use bindery_server::latch::Latch;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+/// How often, and at what distance, a taken port is tried again: half a second, for a killed process to let go of it.
+const BIND_ATTEMPTS: u32 = 25;
+const BIND_PAUSE: Duration = Duration::from_millis(20);
+
+/// What all parts share.
+#[derive(Clone)]
+pub struct World {
+    /// Files.
+    pub disk: Arc<dyn Disk>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Names and nonces.
+    pub random: Arc<dyn Random>,
+}
+
+/// A cluster that serves.
+pub struct Cluster {
+    /// Where it is, for clients.
+    pub metadata: MetadataUri,
+    coordinator: Coordinator,
+    bookies: Vec<Bookie>,
+    /// Ends with the cluster: the lock.
+    _home: Arc<Home>,
+}
+
+impl Cluster {
+    /// Starts everything; what had started is ended again when something does not.
+    pub async fn start(plan: Plan, home: Arc<Home>, world: World) -> Result<Cluster, Failure> {
+        let coordinator = start_coordinator(&plan, &world).await?;
+        let metadata = uri_of(coordinator.local_addr());
+        let started = async {
+            init(&metadata, &*world.random).await?;
+            start_bookies(plan.bookies, &home, &world, &metadata).await
+        };
+        match started.await {
+            Ok(bookies) => Ok(Cluster { metadata, coordinator, bookies, _home: home }),
+            Err(failure) => {
+                coordinator.stop().await;
+                Err(failure)
+            }
+        }
+    }
+
+    /// Addresses of the bookies, and of their admin ports.
+    pub fn addresses(&self) -> (Vec<SocketAddr>, Vec<SocketAddr>) {
+        let admins = self.bookies.iter().filter_map(Bookie::admin_address).collect();
+        (self.bookies.iter().map(Bookie::address).collect(), admins)
+    }
+
+    /// Serves until `stop`, or until a part ends for good; then ends everything.
+    pub async fn run(self, stop: Arc<Latch>) -> Result<(), Failure> {
+        let mut running = JoinSet::new();
+        for (index, bookie) in self.bookies.into_iter().enumerate() {
+            let stop = stop.clone();
+            running.spawn(async move { (index, bookie.run(&stop).await) });
+        }
+        let mut first_failure = None;
+        let mut note = |failure: Option<Failure>| {
+            if let Some(failure) = failure {
+                tracing::error!(%failure, "stopping everything");
+                first_failure.get_or_insert(failure);
+            }
+        };
+        tokio::select! {
+            () = stop.wait() => {}
+            why = self.coordinator.failed() => note(Some(Failure::new(format!("the coordinator failed: {why}")))),
+            Some(ended) = running.join_next() => note(failure_of(ended)),
+        }
+        stop.set();
+        while let Some(ended) = running.join_next().await {
+            note(failure_of(ended));
+        }
+        self.coordinator.stop().await;
+        first_failure.map_or(Ok(()), Err)
+    }
+}
+
+fn failure_of(ended: Result<(usize, Ended), tokio::task::JoinError>) -> Option<Failure> {
+    let (index, ended) = match ended {
+        Ok(ended) => ended,
+        Err(error) => return Some(Failure::new(format!("a bookie ended: {error}"))),
+    };
+    let name = bookie_name(index + 1);
+    match ended {
+        Ended::Stopped => None,
+        Ended::RegistrationLost(why) => {
+            Some(Failure::with_code(exit::REGISTRATION_LOST, format!("{name}: {why}")))
+        }
+        Ended::Unclean(why) => Some(Failure::with_code(exit::UNCLEAN_STOP, format!("{name}: {why}"))),
+    }
+}
+
+fn uri_of(coordinator: SocketAddr) -> MetadataUri {
+    let text = format!("zk+hierarchical://{coordinator}/ledgers");
+    text.parse().expect("an address and a path make a URI")
+}
+
+async fn start_coordinator(plan: &Plan, world: &World) -> Result<Coordinator, Failure> {
+    use bindery_coordinator::StartError;
+    for attempt in 1.. {
+        let config = CoordinatorConfig::new(plan.coordinator, &plan.coordinator_dir);
+        let (clock, random) = (world.clock.clone(), world.random.clone());
+        match Coordinator::start_on(world.disk.clone(), config, clock, random).await {
+            Ok(coordinator) => return Ok(coordinator),
+            Err(StartError::AddressInUse { .. } | StartError::Locked { .. }) if attempt < BIND_ATTEMPTS => {}
+            Err(StartError::AddressInUse { address }) => {
+                return Err(Failure::new(format!(
+                    "cannot listen on {address}: another process, perhaps a ZooKeeper, has the port. Stop it, or choose \
+                     another port with --coordinator-port"
+                )));
+            }
+            Err(error) => return Err(Failure::new(format!("coordinator: {error}"))),
+        }
+        tokio::time::sleep(BIND_PAUSE).await;
+    }
+    unreachable!("the last attempt returns")
+}
+
+/// The cluster's metadata, at the first start; and what an interrupted first start left out.
+async fn init(metadata: &MetadataUri, random: &dyn Random) -> Result<(), Failure> {
+    let mut instance_id = [0; 16];
+    instance_id[..8].copy_from_slice(&random.next_u64().to_be_bytes());
+    instance_id[8..].copy_from_slice(&random.next_u64().to_be_bytes());
+    match bindery_metadata::init(metadata, ConnectOptions::default(), instance_id).await {
+        Ok(InitOutcome::AlreadyInitialised) => Ok(()),
+        Ok(InitOutcome::Created | InitOutcome::Completed) => {
+            tracing::info!("cluster initialised");
+            Ok(())
+        }
+        Err(error) => Err(Failure::new(format!("initialise the cluster: {error}"))),
+    }
+}
+
+/// All of them at once: each waits for its own disk. When one cannot start, the others are stopped again.
+async fn start_bookies(
+    mut configs: Vec<BookieConfig>,
+    home: &Arc<Home>,
+    world: &World,
+    metadata: &MetadataUri,
+) -> Result<Vec<Bookie>, Failure> {
+    share_descriptors(&mut configs)?;
+    let mut starting = JoinSet::new();
+    for (index, mut config) in configs.into_iter().enumerate() {
+        let (home, world, metadata) = (home.clone(), world.clone(), metadata.clone());
+        starting.spawn(async move {
+            let number = index + 1;
+            let id = tokio::task::spawn_blocking(move || home.bookie_id(number)).await;
+            let id = id.map_err(Failure::new)?.map_err(Failure::new)?;
+            // Ledgers name a bookie by its id: it stays what it was when the port changes.
+            config.bookie_id = id;
+            let World { disk, clock, random } = world;
+            let components = Components { disk, clock, random, metadata: Metadata::Uri(metadata) };
+            let started = Bookie::start(config, components).await;
+            let bookie =
+                started.map_err(|error| Failure::new(format!("{}: {error}", bookie_name(number))))?;
+            Ok((index, bookie))
+        });
+    }
+    let mut bookies = Vec::new();
+    let mut first_failure = None;
+    while let Some(started) = starting.join_next().await {
+        match started {
+            Ok(Ok(started)) => bookies.push(started),
+            Ok(Err(failure)) => {
+                first_failure.get_or_insert(failure);
+            }
+            Err(error) => {
+                first_failure.get_or_insert(Failure::new(format!("a bookie's start ended: {error}")));
+            }
+        }
+    }
+    bookies.sort_by_key(|(index, _)| *index);
+    let bookies: Vec<Bookie> = bookies.into_iter().map(|(_, bookie)| bookie).collect();
+    let Some(failure) = first_failure else { return Ok(bookies) };
+    let stop = Latch::default();
+    stop.set();
+    for bookie in bookies {
+        // Nothing was acknowledged yet: how it ends says nothing new.
+        let _ = bookie.run(&stop).await;
+    }
+    Err(failure)
+}
+
+/// The connections that the process may have, in equal parts.
+fn share_descriptors(configs: &mut [BookieConfig]) -> Result<(), Failure> {
+    let count = configs.len();
+    let Some(first) = configs.first() else { return Ok(()) };
+    let files = (count - 1) * descriptors::DESCRIPTORS_RESERVED as usize;
+    let allowed = descriptors::raise(first.limits.connections_max + files).map_err(Failure::new)?;
+    let each = allowed.saturating_sub(files).max(descriptors::CONNECTIONS_MIN as usize) / count;
+    for config in configs {
+        config.limits.connections_max = each.max(1);
+    }
+    Ok(())
+}

@@ -1,0 +1,116 @@
+//! What a newcomer reads once everything serves.
+
+use crate::args::DEFAULT_METADATA;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How to use a cluster that serves.
+#[derive(Debug)]
+pub struct Greeting {
+    /// The coordinator, as clients name it.
+    pub metadata: String,
+    /// What `BINDERY_METADATA` says: the command line goes there by itself.
+    pub environment: Option<String>,
+    /// Where bookies listen.
+    pub bookies: Vec<SocketAddr>,
+    /// Where their admin ports listen.
+    pub admins: Vec<SocketAddr>,
+    /// Where everything is kept.
+    pub home: PathBuf,
+    /// How long the start took.
+    pub took: Duration,
+    /// Bookies that have data here and were not started: the first one's number and the last one's.
+    pub left_out: Option<(usize, usize)>,
+}
+
+impl Greeting {
+    /// A first command that works: told where the cluster is unless it finds it by itself, and asking for copies on
+    /// all of three bookies when there are.
+    fn example(&self) -> String {
+        let mut command = "bindery ledger create".to_owned();
+        if self.environment.as_deref().unwrap_or(DEFAULT_METADATA) != self.metadata {
+            command = format!("{command} --metadata {}", self.metadata);
+        }
+        if self.bookies.len() >= 3 {
+            command.push_str(" --ensemble 3 --ack-quorum 2");
+        }
+        command
+    }
+}
+
+impl fmt::Display for Greeting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bookies = match self.bookies.len() {
+            0 => "a coordinator and no bookie".to_owned(),
+            1 => "1 bookie".to_owned(),
+            count => format!("{count} bookies"),
+        };
+        let ms = self.took.as_millis();
+        writeln!(f, "bindery {} serves: {bookies}, started in {ms} ms", env!("CARGO_PKG_VERSION"))?;
+        writeln!(f)?;
+        if !self.bookies.is_empty() {
+            writeln!(f, "  command line   {}", self.example())?;
+        }
+        writeln!(f, "  Java client    {}", self.metadata)?;
+        if !self.bookies.is_empty() {
+            let listed: Vec<String> = self.bookies.iter().map(SocketAddr::to_string).collect();
+            writeln!(f, "  bookies        {}", listed.join(" "))?;
+            let urls: Vec<String> =
+                self.admins.iter().map(|admin| format!("http://{admin}/metrics")).collect();
+            writeln!(f, "  metrics        {}", urls.join(" "))?;
+        }
+        writeln!(f, "  data           {}", self.home.display())?;
+        writeln!(f, "  to stop        Ctrl-C, or kill {}", std::process::id())?;
+        if let Some((first, last)) = self.left_out {
+            writeln!(f)?;
+            writeln!(
+                f,
+                "bookie-{first} to bookie-{last} have data here and were not started, so ledgers may lack copies: \
+                 --bookies {last} starts them"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn greeting() -> Greeting {
+        Greeting {
+            metadata: DEFAULT_METADATA.to_owned(),
+            environment: None,
+            bookies: vec!["127.0.0.1:3181".parse().unwrap()],
+            admins: vec!["127.0.0.1:8080".parse().unwrap()],
+            home: PathBuf::from("/d"),
+            took: Duration::from_millis(42),
+            left_out: None,
+        }
+    }
+
+    #[test]
+    fn defaults_need_no_options_and_everything_else_is_spelled_out() {
+        let text = greeting().to_string();
+        assert!(text.contains("command line   bindery ledger create\n"), "{text}");
+        assert!(text.contains("http://127.0.0.1:8080/metrics\n"), "{text}");
+        let elsewhere = "zk+hierarchical://127.0.0.1:9999/ledgers".to_owned();
+        let other = Greeting { metadata: elsewhere.clone(), ..greeting() }.to_string();
+        assert!(other.contains(&format!("bindery ledger create --metadata {elsewhere}\n")), "{other}");
+        let by_environment =
+            Greeting { environment: Some(elsewhere.clone()), metadata: elsewhere, ..greeting() };
+        assert!(by_environment.to_string().contains("bindery ledger create\n"), "{by_environment}");
+        let misled = Greeting { environment: Some("zk://other/l".to_owned()), ..greeting() };
+        assert!(misled.to_string().contains(&format!("--metadata {DEFAULT_METADATA}\n")), "{misled}");
+    }
+
+    #[test]
+    fn a_coordinator_alone_has_no_bookies_to_talk_of() {
+        let alone = Greeting { bookies: Vec::new(), admins: Vec::new(), ..greeting() }.to_string();
+        assert!(alone.contains("no bookie") && !alone.contains("ledger create"), "{alone}");
+        let fewer = Greeting { left_out: Some((2, 3)), ..greeting() }.to_string();
+        assert!(fewer.contains("--bookies 3"), "{fewer}");
+    }
+}

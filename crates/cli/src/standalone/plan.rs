@@ -1,0 +1,207 @@
+//! From flags to what is started: directories, ports, memory. Reads and writes nothing.
+
+use super::args::StandaloneArgs;
+use crate::args::Switch;
+use crate::settings::parse_size;
+use bindery_engine::PoolMemory;
+use bindery_server::config::{BookieConfig, OptionNames};
+use bindery_server::limits::Limits;
+use bindery_server::memory::{MemoryPlan, MemoryPlanError, default_limit};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+/// Journal files are short and few: a newcomer's disk is not filled with zeros, and what is zero-filled at start
+/// (256 MiB for each bookie) is what a flush cycle with the default memory needs.
+const JOURNAL_FILE_BYTES: u64 = 64 << 20;
+const JOURNAL_FILES_PREALLOCATED: usize = 4;
+
+/// What is started.
+#[derive(Debug)]
+pub struct Plan {
+    /// The directory of everything.
+    pub home: PathBuf,
+    /// Where the coordinator keeps its tree.
+    pub coordinator_dir: PathBuf,
+    /// Where the coordinator listens.
+    pub coordinator: SocketAddr,
+    /// The bookies, the first one first.
+    pub bookies: Vec<BookieConfig>,
+}
+
+/// Name of a bookie's directory, counted from 1.
+pub fn bookie_name(number: usize) -> String {
+    format!("bookie-{number}")
+}
+
+/// Works out what to start on a machine with this much memory; all faults at once.
+pub fn plan(args: &StandaloneArgs, machine_bytes: u64) -> Result<Plan, Vec<String>> {
+    let mut faults = Vec::new();
+    let home = std::path::absolute(&args.data).unwrap_or_else(|_| args.data.clone());
+    let count = usize::from(args.bookies);
+    let bookie_ports = consecutive("--bookie-port", args.bookie_port, args.bookies, &mut faults);
+    let admin_ports = consecutive("--admin-port", args.admin_port, args.bookies, &mut faults);
+    let taken = [
+        ("--coordinator-port", vec![args.coordinator_port]),
+        ("--bookie-port", bookie_ports.clone()),
+        ("--admin-port", admin_ports.clone()),
+    ];
+    for (index, (option, ports)) in taken.iter().enumerate() {
+        for (other, others) in &taken[..index] {
+            if let Some(port) = ports.iter().find(|port| **port != 0 && others.contains(port)) {
+                faults.push(format!("{other} and {option} both lead to port {port}: choose another one"));
+            }
+        }
+    }
+    let limits = Limits::default();
+    let share = match memory_share(args, machine_bytes, count, &limits) {
+        Ok(share) => share,
+        Err(fault) => {
+            faults.push(fault);
+            0
+        }
+    };
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+    let bookies = bookie_ports
+        .iter()
+        .zip(&admin_ports)
+        .enumerate()
+        .map(|(index, (port, admin))| {
+            let dir = home.join(bookie_name(index + 1));
+            BookieConfig {
+                listen: loopback(*port),
+                admin: Some(loopback(*admin)),
+                memory_limit: Some(share),
+                journal_sync: args.journal_sync == Switch::On,
+                limits: limits.clone(),
+                ..of_directory(&dir)
+            }
+        })
+        .collect();
+    Ok(Plan {
+        coordinator_dir: home.join("coordinator"),
+        home,
+        coordinator: loopback(args.coordinator_port),
+        bookies,
+    })
+}
+
+fn of_directory(dir: &Path) -> BookieConfig {
+    BookieConfig {
+        home: Some(dir.to_owned()),
+        may_move: true,
+        journal_dir: dir.join("journal"),
+        ledger_dirs: vec![dir.join("ledgers")],
+        option_names: OptionNames { listen: "--bookie-port", admin: "--admin-port" },
+        pool_memory: PoolMemory::Lazy,
+        preallocate: JOURNAL_FILES_PREALLOCATED,
+        journal_file_bytes: JOURNAL_FILE_BYTES,
+        allow_loopback: true,
+        ..BookieConfig::default()
+    }
+}
+
+fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
+fn consecutive(option: &str, first: u16, count: u8, faults: &mut Vec<String>) -> Vec<u16> {
+    if first == 0 {
+        return vec![0; usize::from(count)];
+    }
+    let last = u32::from(first) + u32::from(count).saturating_sub(1);
+    if last > u32::from(u16::MAX) {
+        faults.push(format!("{option} {first}: {count} ports from there on go beyond 65535"));
+        return Vec::new();
+    }
+    (0..u16::from(count)).map(|index| first + index).collect()
+}
+
+/// Bytes of one bookie.
+fn memory_share(
+    args: &StandaloneArgs,
+    machine_bytes: u64,
+    count: usize,
+    limits: &Limits,
+) -> Result<u64, String> {
+    let count = count.max(1) as u64;
+    // Asked for nothing, the plan says what it needs at least.
+    let least = match MemoryPlan::new(0, limits) {
+        Ok(_) => 0,
+        Err(MemoryPlanError::TooSmall { least, .. }) => least,
+    };
+    let Some(text) = &args.memory_limit else {
+        return Ok((default_limit(machine_bytes) / count).max(least));
+    };
+    let Some(bytes) = parse_size(text) else {
+        return Err(format!(
+            "--memory-limit {text}: write a number with KiB, MiB or GiB, for example 512MiB"
+        ));
+    };
+    if bytes / count < least {
+        let (each, all) = (least >> 20, (least * count) >> 20);
+        return Err(format!(
+            "--memory-limit {text} is too small for {count} bookies of at least {each} MiB: give at least {all}MiB, or \
+             fewer --bookies"
+        ));
+    }
+    Ok(bytes / count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command};
+    use clap::Parser;
+
+    fn args(options: &[&str]) -> StandaloneArgs {
+        let line = ["bindery", "standalone"].into_iter().chain(options.iter().copied());
+        match Cli::try_parse_from(line).unwrap().command {
+            Command::Standalone(args) => *args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    const MACHINE: u64 = 1 << 30;
+
+    #[test]
+    fn ports_and_directories_are_consecutive() {
+        let plan = plan(&args(&["--data", "/d", "--bookies", "3"]), MACHINE).unwrap();
+        assert_eq!(plan.coordinator, "127.0.0.1:2181".parse().unwrap());
+        assert_eq!(plan.coordinator_dir, Path::new("/d/coordinator"));
+        let third = &plan.bookies[2];
+        assert_eq!(third.listen, "127.0.0.1:3183".parse().unwrap());
+        assert_eq!(third.admin, Some("127.0.0.1:8082".parse().unwrap()));
+        assert_eq!(third.journal_dir, Path::new("/d/bookie-3/journal"));
+    }
+
+    #[test]
+    fn each_bookie_gets_a_share_that_works_or_the_fault_says_how_much() {
+        for (count, machine) in [("1", MACHINE), ("3", MACHINE), ("16", 512 << 20), ("3", 64 << 30)] {
+            let plan = plan(&args(&["--bookies", count]), machine).unwrap();
+            for bookie in &plan.bookies {
+                MemoryPlan::new(bookie.memory_limit.unwrap(), &bookie.limits).unwrap();
+            }
+        }
+        let given = plan(&args(&["--bookies", "3", "--memory-limit", "600MiB"]), MACHINE).unwrap();
+        assert_eq!(given.bookies[0].memory_limit, Some(200 << 20));
+        let faults = plan(&args(&["--bookies", "3", "--memory-limit", "300MiB"]), MACHINE).unwrap_err();
+        assert!(faults[0].contains("480MiB"), "{faults:?}");
+    }
+
+    #[test]
+    fn ports_that_meet_or_end_are_named_with_their_options() {
+        let options = ["--bookies", "3", "--bookie-port", "8079", "--coordinator-port", "8081"];
+        let faults = plan(&args(&options), MACHINE).unwrap_err();
+        assert_eq!(faults.len(), 3, "{faults:?}");
+        assert!(
+            faults[0].contains("--coordinator-port and --bookie-port both lead to port 8081"),
+            "{faults:?}"
+        );
+        let faults = plan(&args(&["--bookies", "2", "--admin-port", "65535"]), MACHINE).unwrap_err();
+        assert!(faults[0].contains("--admin-port 65535"), "{faults:?}");
+        let chosen = ["--bookies", "2", "--bookie-port", "0", "--coordinator-port", "0", "--admin-port", "0"];
+        assert!(plan(&args(&chosen), MACHINE).is_ok());
+    }
+}
