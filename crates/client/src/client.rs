@@ -12,11 +12,14 @@ use bindery_metadata::store::Version;
 use bindery_metadata::{ConnectOptions, Endpoint, Layout, MetadataUri, RegistrationMode, StoreError};
 use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerSecret, LedgerState, Segment};
 
+use crate::connection::{Bookies, ConnectionOptions};
 use crate::error::{AppendOpenError, ConnectError, CreateError, OpenError};
 use crate::handover::{Handover, RESERVED_PREFIX};
+use crate::health::RecentFailures;
 use crate::options::{CreateOptions, Limits, OpenMode, WRITE_QUORUM_SIZE_MAX};
 use crate::placement::{Candidates, Placement, RandomPlacement, choose_ensemble};
 use crate::reader::LedgerReader;
+use crate::retry::Retry;
 use crate::transport::Transport;
 use crate::writer::{LedgerWriter, TakenOver};
 
@@ -117,15 +120,22 @@ impl ClientBuilder {
             }
             (None, None) => return Err(ConnectError::NoMetadata),
         };
-        let transport = match self.transport {
-            Some(transport) => transport,
-            None => return Err(ConnectError::NoMetadata),
+        let (transport, bookies) = match self.transport {
+            Some(transport) => (transport, None),
+            None => {
+                let request_timeout = self.limits.request_timeout;
+                let options = ConnectionOptions { request_timeout, ..ConnectionOptions::default() };
+                let bookies = Arc::new(Bookies::new(layout.registration(), options));
+                (bookies.clone() as Arc<dyn Transport>, Some(bookies))
+            }
         };
         Ok(Client(Arc::new(Shared {
             layout,
             is_session_ours,
             transport,
+            bookies,
             placement: Box::new(RandomPlacement(SystemRandom)),
+            failures: RecentFailures::default(),
             add_budget: ByteBudget::new("adds", self.limits.memory_limit),
             read_budget: ByteBudget::new("read-ahead", self.limits.memory_limit),
             limits: self.limits,
@@ -140,7 +150,10 @@ pub(crate) struct Shared {
     /// Opened by the builder, so closed with the client.
     is_session_ours: bool,
     pub transport: Arc<dyn Transport>,
+    /// The same, when it is the network.
+    bookies: Option<Arc<Bookies>>,
     pub placement: Box<dyn Placement>,
+    pub failures: RecentFailures,
     /// Stored bytes of entries that some bookie has not answered for yet.
     pub add_budget: ByteBudget,
     /// Entries read and not yet taken.
@@ -160,7 +173,7 @@ impl Shared {
         let writable = registered.into_iter().filter(|bookie| bookie.mode == RegistrationMode::Writable);
         Ok(Candidates {
             writable: writable.map(|bookie| bookie.bookie_id).collect(),
-            avoided: Default::default(),
+            avoided: self.failures.all().collect(),
         })
     }
 }
@@ -242,6 +255,7 @@ impl Client {
         let shared = &self.0;
         let ledgers = shared.layout.ledgers();
         let token = SystemRandom.next_u64();
+        let mut retry = Retry::default();
         // Where to go on, of a claim whose outcome is unknown.
         let mut claim = None;
         loop {
@@ -279,7 +293,12 @@ impl Client {
                     return Ok(LedgerWriter::start(shared.clone(), id, claimed, version, secret, start));
                 }
                 Err(LedgerError::Changed(_)) => {}
-                Err(LedgerError::Store(error)) if error.is_transient() => claim = Some((next, length_bytes)),
+                Err(LedgerError::Store(error)) if error.is_transient() => {
+                    claim = Some((next, length_bytes));
+                    if !retry.pause().await {
+                        return Err(AppendOpenError::Metadata(LedgerError::Store(error)));
+                    }
+                }
                 Err(error) => return Err(append_open_error(id, error)),
             }
         }
@@ -348,6 +367,9 @@ impl Client {
     /// recovery.
     pub async fn close(&self) {
         self.0.is_closed.store(true, Ordering::Release);
+        if let Some(bookies) = &self.0.bookies {
+            bookies.close().await;
+        }
         if self.0.is_session_ours
             && let Err(error) = self.0.layout.store().close().await
         {

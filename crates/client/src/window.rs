@@ -129,6 +129,10 @@ impl AddWindow {
         self.last_pushed() > self.confirmed()
     }
 
+    pub fn unconfirmed_count(&self) -> usize {
+        (EntryId::to_wire(self.last_pushed()) - self.confirmed) as usize
+    }
+
     /// Whether positions failed and no change is under way for them yet.
     pub fn wants_change(&self) -> bool {
         !self.is_stopped && self.replacing.is_none() && !self.failed.is_empty()
@@ -257,11 +261,6 @@ impl AddWindow {
     /// The positions being replaced, and why.
     pub fn replacing(&self) -> Option<&BTreeMap<usize, BookieError>> {
         self.replacing.as_ref()
-    }
-
-    /// Failures that arrived while a change was under way.
-    pub fn has_new_failures(&self) -> bool {
-        !self.failed.is_empty()
     }
 
     /// Ends the change: `ensemble` is in force. Unconfirmed entries are sent to bookies that joined, and once more to

@@ -1,96 +1,128 @@
-//! Reading one ledger.
+//! Reading one ledger: entries, runs of entries, and a ledger that grows.
+//!
+//! # Parts
+//! `state` metadata and LAC (last add confirmed) · `fetch` entries from replicas · `stream` read-ahead · `tail` following
+
+mod fetch;
+mod state;
+mod stream;
+mod tail;
 
 use std::sync::Arc;
 
-use bindery_types::{EntryId, LedgerId};
+use bindery_metadata::StoreError;
+use bindery_metadata::layout::LedgerError;
+use bindery_types::{EntryId, LedgerId, LedgerState};
 
-use crate::client::Shared;
+use self::state::ReaderState;
+pub use self::stream::EntryStream;
+pub use self::tail::TailStream;
+use crate::client::{Shared, check_password};
 use crate::entry::Entry;
-use crate::error::{OpenError, ReadError};
+use crate::error::{OpenError, ReadError, RecoveryError};
 use crate::options::OpenMode;
+use crate::recovery::recover;
+use crate::retry::{Retry, is_transient};
 
 /// A ledger opened for reading. Clones share what is known of it.
 #[derive(Clone)]
 pub struct LedgerReader {
-    id: LedgerId,
+    state: Arc<ReaderState>,
 }
 
 impl LedgerReader {
     pub(crate) async fn open(
-        _shared: Arc<Shared>,
+        shared: Arc<Shared>,
         id: LedgerId,
-        _password: &[u8],
-        _how: OpenMode,
+        password: &[u8],
+        how: OpenMode,
     ) -> Result<LedgerReader, OpenError> {
-        let _ = id;
-        Err(OpenError::ClientClosed)
+        let mut retry = Retry::default();
+        let stored = loop {
+            match shared.layout.ledgers().get(id).await {
+                Ok(stored) => break stored,
+                Err(LedgerError::NotFound(_)) => return Err(OpenError::NotFound(id)),
+                Err(LedgerError::Store(StoreError::Closed)) => return Err(OpenError::ClientClosed),
+                Err(error) if is_transient(&error) && !shared.is_closed() && retry.pause().await => {}
+                Err(error) => return Err(OpenError::Metadata(error)),
+            }
+        };
+        let secret = check_password(&stored.metadata, password).ok_or(OpenError::WrongPassword(id))?;
+        let is_closed = matches!(stored.metadata.state, LedgerState::Closed { .. });
+        let (metadata, version) = match how {
+            OpenMode::Recover if !is_closed => {
+                let recovered = recover(&shared, id, &secret, stored).await.map_err(|error| match error {
+                    RecoveryError::Metadata(LedgerError::NotFound(_)) => OpenError::NotFound(id),
+                    other => OpenError::Recovery(other),
+                })?;
+                (recovered.metadata, recovered.version)
+            }
+            OpenMode::Recover | OpenMode::ReadOnly => (stored.metadata, stored.version),
+        };
+        let state = Arc::new(ReaderState::new(shared, id, &secret, metadata, version));
+        if state.end().is_none() {
+            state.refresh().await.map_err(|error| match error {
+                ReadError::Deleted(_) => OpenError::NotFound(id),
+                other => OpenError::Lac(other),
+            })?;
+        }
+        Ok(LedgerReader { state })
     }
 
     /// The ledger.
     pub fn id(&self) -> LedgerId {
-        self.id
+        self.state.id
     }
 
-    /// Whether it ends where it ends now, for good.
+    /// Whether the ledger was closed, as far as this reader knows: it ends where it ends now, for good.
     pub fn is_closed(&self) -> bool {
-        false
+        self.state.end().is_some()
     }
 
     /// The last entry of a closed ledger; the LAC (last add confirmed) known so far of an open one.
     pub fn last_add_confirmed(&self) -> Option<EntryId> {
-        None
+        self.state.lac()
     }
 
-    /// Sum of the payloads of a closed ledger.
+    /// Sum of the payloads of a closed ledger; `None` while it is open.
     pub fn length_bytes(&self) -> Option<u64> {
-        None
+        self.state.end().map(|(_, length_bytes)| length_bytes)
     }
 
-    /// Asks the bookies of an open ledger for its LAC.
+    /// Asks the bookies of an open ledger for its LAC (last add confirmed), and the metadata whether it was closed.
     pub async fn refresh(&self) -> Result<Option<EntryId>, ReadError> {
-        Err(ReadError::ClientClosed)
+        self.state.refresh().await
     }
 
-    /// Reads one entry up to the LAC.
+    /// Reads one entry up to the LAC (last add confirmed), which is asked for again when the entry is behind it.
     pub async fn read_entry(&self, entry: EntryId) -> Result<Entry, ReadError> {
-        let _ = entry;
-        Err(ReadError::ClientClosed)
+        let mut stream = self.read(entry, entry);
+        stream.next().await.expect("a run of one entry has one outcome")
     }
 
-    /// Entries `first..=last`, in order, read ahead within the client's budget.
+    /// Entries `first..=last`, in order, read ahead within the client's budget. Nothing when `last` is below `first`.
+    ///
+    /// # Errors
+    /// The first [`EntryStream::next`] says [`ReadError::BeyondEnd`] when `last` is behind the end or, of an open
+    /// ledger, the LAC (last add confirmed).
     pub fn read(&self, first: EntryId, last: EntryId) -> EntryStream {
-        let _ = (first, last);
-        EntryStream(())
+        EntryStream::new(self.state.clone(), first, last, false)
     }
 
-    /// As [`read`](Self::read), also behind the LAC: such entries may vanish again when the ledger is recovered.
+    /// As [`read`](Self::read), also behind the LAC (last add confirmed) of an open ledger: such entries may be there or
+    /// not, and may vanish when it is recovered.
     pub fn read_unconfirmed(&self, first: EntryId, last: EntryId) -> EntryStream {
-        self.read(first, last)
+        EntryStream::new(self.state.clone(), first, last, true)
     }
 
-    /// Follows the ledger from `from` on; ends when the ledger is closed and read to its end.
+    /// Follows the ledger from `from` on: waits for entries, ends when the ledger is closed and read to its end.
     pub fn tail(&self, from: EntryId) -> TailStream {
-        let _ = from;
-        TailStream(())
+        TailStream::new(self.state.clone(), from)
     }
 }
 
-/// A run of entries, see [`LedgerReader::read`].
-pub struct EntryStream(());
-
-impl EntryStream {
-    /// The next entry; `None` after the last one, or after an error. Cancel safe.
-    pub async fn next(&mut self) -> Option<Result<Entry, ReadError>> {
-        Some(Err(ReadError::ClientClosed))
-    }
-}
-
-/// A ledger being followed, see [`LedgerReader::tail`].
-pub struct TailStream(());
-
-impl TailStream {
-    /// The next entry, as soon as it is confirmed; `None` at the end of a closed ledger, or after an error. Cancel safe.
-    pub async fn next(&mut self) -> Option<Result<Entry, ReadError>> {
-        Some(Err(ReadError::ClientClosed))
+impl std::fmt::Debug for LedgerReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LedgerReader").field("id", &self.state.id).finish_non_exhaustive()
     }
 }

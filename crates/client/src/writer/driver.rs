@@ -6,22 +6,15 @@
 //! 2. No lock is held across an await.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use bindery_metadata::StoreError;
 use bindery_metadata::layout::LedgerError;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
 use super::Inner;
 use super::core::Step;
+use crate::retry::{Retry, is_transient};
 use crate::transport::AddSink;
-
-/// How long a metadata store that fails is waited for before the writer gives up.
-pub(crate) const METADATA_PATIENCE: Duration = Duration::from_secs(30);
-
-const RETRY_PAUSE_MIN: Duration = Duration::from_millis(20);
-const RETRY_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Runs until `inner.stop_driver` is notified and nothing is left to do.
 pub(super) async fn run(inner: Arc<Inner>) {
@@ -87,31 +80,6 @@ pub(super) async fn drive(inner: &Arc<Inner>) {
             }
             Some(error) => inner.change(&sink, |core, _| core.metadata_failed(error)),
         }
-    }
-}
-
-/// Whether trying again may help.
-pub(crate) fn is_transient(error: &LedgerError) -> bool {
-    matches!(error, LedgerError::Store(error) if StoreError::is_transient(error))
-}
-
-/// Pauses that grow, up to [`METADATA_PATIENCE`] in all.
-#[derive(Default)]
-pub(crate) struct Retry {
-    since: Option<Instant>,
-    tries: u32,
-}
-
-impl Retry {
-    /// False when it took too long already.
-    pub async fn pause(&mut self) -> bool {
-        let since = *self.since.get_or_insert_with(Instant::now);
-        if since.elapsed() >= METADATA_PATIENCE {
-            return false;
-        }
-        sleep(RETRY_PAUSE_MAX.min(RETRY_PAUSE_MIN * 2u32.pow(self.tries.min(10)))).await;
-        self.tries += 1;
-        true
     }
 }
 

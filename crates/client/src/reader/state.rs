@@ -1,0 +1,198 @@
+//! What a reader knows of its ledger, and how it learns more.
+//!
+//! # Invariants
+//! 1. The LAC (last add confirmed) never goes back (IC21).
+//! 2. The LAC of an open ledger is the largest that a covering set of bookies reports, each with a valid digest
+//!    (protocol reference, section 7.6).
+//! 3. Metadata is replaced by newer metadata only.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
+use bindery_metadata::StoreError;
+use bindery_metadata::layout::{LedgerError, StoredLedger};
+use bindery_metadata::store::Version;
+use bindery_types::{BookieId, Digester, EntryId, LedgerId, LedgerMetadata, LedgerSecret, LedgerState};
+use bindery_wire::ErrorCode;
+use parking_lot::Mutex;
+use tokio::task::JoinSet;
+
+use crate::client::Shared;
+use crate::entry::EntryCodec;
+use crate::error::{BookieAnswer, BookieAnswers, ReadError};
+use crate::handover::Handover;
+use crate::retry::{Retry, is_transient};
+use crate::transport::{BookieError, LacAnswer};
+
+struct Known {
+    metadata: Arc<LedgerMetadata>,
+    version: Version,
+}
+
+pub(crate) struct ReaderState {
+    pub shared: Arc<Shared>,
+    pub id: LedgerId,
+    pub codec: EntryCodec,
+    known: Mutex<Known>,
+    /// -1 for none.
+    lac: AtomicI64,
+    /// Cleared when a bookie does not know batch reads.
+    pub can_batch: AtomicBool,
+}
+
+impl ReaderState {
+    pub fn new(
+        shared: Arc<Shared>,
+        id: LedgerId,
+        secret: &LedgerSecret,
+        metadata: LedgerMetadata,
+        version: Version,
+    ) -> ReaderState {
+        let codec = EntryCodec::new(id, Digester::new(secret.digest_type, &secret.password));
+        let lac = AtomicI64::new(-1);
+        let metadata = Arc::new(metadata);
+        let known = Mutex::new(Known { metadata: metadata.clone(), version });
+        let state = ReaderState { shared, id, codec, known, lac, can_batch: AtomicBool::new(true) };
+        state.learn_from(&metadata);
+        state
+    }
+
+    pub fn metadata(&self) -> Arc<LedgerMetadata> {
+        self.known.lock().metadata.clone()
+    }
+
+    pub fn lac(&self) -> Option<EntryId> {
+        EntryId::new(self.lac.load(Ordering::Acquire))
+    }
+
+    /// Last entry and length, once the ledger is closed.
+    pub fn end(&self) -> Option<(Option<EntryId>, u64)> {
+        match self.known.lock().metadata.state {
+            LedgerState::Closed { last_entry, length_bytes } => Some((last_entry, length_bytes)),
+            LedgerState::Open | LedgerState::InRecovery => None,
+        }
+    }
+
+    /// Invariant 1.
+    pub fn advance(&self, lac: Option<EntryId>) {
+        self.lac.fetch_max(EntryId::to_wire(lac), Ordering::AcqRel);
+    }
+
+    fn learn_from(&self, metadata: &LedgerMetadata) {
+        if let LedgerState::Closed { last_entry, .. } = metadata.state {
+            return self.advance(last_entry);
+        }
+        // A segment begins behind what was confirmed.
+        self.advance(metadata.segments().last().and_then(|last| EntryId::new(last.first_entry.get() - 1)));
+        if let Some(Ok(Handover::Idle { next, .. })) = Handover::of(metadata) {
+            self.advance(EntryId::new(next.get() - 1));
+        }
+    }
+
+    /// Takes metadata just read; whether it is news.
+    pub fn adopt(&self, stored: StoredLedger) -> bool {
+        let metadata = Arc::new(stored.metadata);
+        {
+            let mut known = self.known.lock();
+            if stored.version <= known.version {
+                return false;
+            }
+            *known = Known { metadata: metadata.clone(), version: stored.version };
+        }
+        self.learn_from(&metadata);
+        true
+    }
+
+    pub fn error_of(&self, error: LedgerError) -> ReadError {
+        match error {
+            LedgerError::NotFound(id) => ReadError::Deleted(id),
+            LedgerError::Store(StoreError::Closed) => ReadError::ClientClosed,
+            other => ReadError::Metadata(other),
+        }
+    }
+
+    /// Reads the metadata again, patiently; whether it is news.
+    pub async fn reread(&self) -> Result<bool, ReadError> {
+        let mut retry = Retry::default();
+        loop {
+            match self.shared.layout.ledgers().get(self.id).await {
+                Ok(stored) => return Ok(self.adopt(stored)),
+                Err(error) if is_transient(&error) && !self.shared.is_closed() && retry.pause().await => {}
+                Err(error) => return Err(self.error_of(error)),
+            }
+        }
+    }
+
+    /// Learns the LAC of an open ledger, or that it was closed.
+    pub async fn refresh(&self) -> Result<Option<EntryId>, ReadError> {
+        if self.end().is_none() {
+            self.reread().await?;
+        }
+        if self.end().is_none() {
+            self.ask_for_lac().await?;
+        }
+        Ok(self.lac())
+    }
+
+    /// Asks the last ensemble until it is covered (invariant 2).
+    async fn ask_for_lac(&self) -> Result<(), ReadError> {
+        let metadata = self.metadata();
+        let Some(last) = metadata.segments().last() else { return Ok(()) };
+        // Dropped with this future.
+        let mut requests = JoinSet::new();
+        for (position, bookie) in last.ensemble.iter().cloned().enumerate() {
+            let (transport, id) = (self.shared.transport.clone(), self.id);
+            requests.spawn(async move { (position, transport.read_lac(&bookie, id).await) });
+        }
+        let mut answers: Vec<Option<BookieAnswer>> = vec![None; last.ensemble.len()];
+        let mut lac = None;
+        while let Some(outcome) = requests.join_next().await {
+            let (position, result) = match outcome {
+                Ok(outcome) => outcome,
+                Err(error) => std::panic::resume_unwind(error.into_panic()),
+            };
+            self.shared.failures.note(&last.ensemble[position], result.as_ref().err());
+            let (answer, found) = self.judge_lac(result);
+            answers[position] = Some(answer);
+            lac = lac.max(found);
+            let is_known: Vec<bool> = answers
+                .iter()
+                .map(|answer| matches!(answer, Some(BookieAnswer::Answered | BookieAnswer::Absent)))
+                .collect();
+            if metadata.quorum.is_covered(&is_known) {
+                self.advance(lac);
+                return Ok(());
+            }
+        }
+        let answers = last.ensemble.iter().cloned().zip(answers.into_iter().flatten()).collect();
+        Err(ReadError::LacUnknown { ledger: self.id, answers: BookieAnswers(answers) })
+    }
+
+    fn judge_lac(&self, result: Result<LacAnswer, BookieError>) -> (BookieAnswer, Option<EntryId>) {
+        let answer = match result {
+            Ok(answer) => answer,
+            Err(BookieError::Refused(ErrorCode::NoEntry | ErrorCode::NoLedger)) => {
+                return (BookieAnswer::Absent, None);
+            }
+            Err(error) => return (BookieAnswer::Failed(error), None),
+        };
+        let explicit = answer.explicit.map(|body| self.codec.open_lac(&body));
+        let inside = answer.last_entry.map(|stored| self.codec.open(None, &stored));
+        let inside = inside.map(|entry| entry.map(|entry| entry.last_add_confirmed));
+        let is_sound = !matches!(explicit, Some(None)) && !matches!(inside, Some(None));
+        let lac = explicit.flatten().flatten().max(inside.flatten().flatten());
+        (if is_sound { BookieAnswer::Answered } else { BookieAnswer::Damaged }, lac)
+    }
+
+    /// The bookies of an entry in the order to ask them: from `rotation` on round the write set, those that failed
+    /// lately last.
+    pub fn replicas(&self, metadata: &LedgerMetadata, entry: EntryId, rotation: usize) -> Vec<BookieId> {
+        let mut replicas: Vec<BookieId> = metadata.write_set(entry).cloned().collect();
+        if !replicas.is_empty() {
+            let by = rotation % replicas.len();
+            replicas.rotate_left(by);
+        }
+        self.shared.failures.sort(&mut replicas);
+        replicas
+    }
+}

@@ -1,0 +1,252 @@
+//! A run of entries, read ahead.
+//!
+//! # Data flow
+//! ```text
+//! fill: [range | range | range]  one task each -> replicas      (batches when every replica has every entry)
+//! next: front range -> entries in order
+//! ```
+//!
+//! # Invariants
+//! 1. Entries come in order, once each, without a gap, up to the last one or the first error.
+//! 2. What is read ahead holds permits of the client's read budget. Only the range that the caller waits for is read
+//!    without one, so streams that are not read cannot hold up another (no permit is waited for).
+//!
+//! # Limits     [`BATCHES_MAX`] batches of [`BATCH_SIZE_BYTES`], or [`SINGLES_MAX`] single reads
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bindery_flow::Permit;
+use bindery_types::EntryId;
+use tokio::task::JoinSet;
+
+use super::state::ReaderState;
+use crate::entry::{Entry, OVERHEAD_SIZE_BYTES_MAX};
+use crate::error::ReadError;
+
+/// Ranges under way at a time.
+const BATCHES_MAX: usize = 4;
+/// Bytes asked for at a time; a whole frame must fit, headers included.
+const BATCH_SIZE_BYTES: u64 = 512 << 10;
+/// Entries of a range.
+const BATCH_ENTRIES_MAX: u64 = 4096;
+/// Reads of one entry under way at a time.
+const SINGLES_MAX: usize = 64;
+
+/// Entries being read, or read.
+struct Range {
+    number: u64,
+    first: i64,
+    count: u32,
+    read: Option<Result<Vec<Entry>, ReadError>>,
+    permit: Option<Permit>,
+}
+
+/// A run of entries, see [`LedgerReader::read`](crate::LedgerReader::read).
+pub struct EntryStream {
+    state: Arc<ReaderState>,
+    /// The next entry to ask for.
+    next: i64,
+    last: i64,
+    /// Entries behind the LAC (last add confirmed) may be read.
+    is_unconfirmed: bool,
+    is_checked: bool,
+    is_over: bool,
+    ranges: VecDeque<Range>,
+    ready: VecDeque<Entry>,
+    /// The bytes of `ready`.
+    ready_permit: Option<Permit>,
+    tasks: JoinSet<(u64, Result<Vec<Entry>, ReadError>)>,
+    /// Names ranges, and turns round the replicas.
+    started: u64,
+    /// Mean size of the entries so far, as stored; 0 before the first.
+    entry_size_bytes: u64,
+}
+
+impl EntryStream {
+    pub(super) fn new(
+        state: Arc<ReaderState>,
+        first: EntryId,
+        last: EntryId,
+        is_unconfirmed: bool,
+    ) -> EntryStream {
+        EntryStream {
+            state,
+            next: first.get(),
+            last: last.get(),
+            is_unconfirmed,
+            is_checked: false,
+            is_over: false,
+            ranges: VecDeque::new(),
+            ready: VecDeque::new(),
+            ready_permit: None,
+            tasks: JoinSet::new(),
+            started: 0,
+            entry_size_bytes: 0,
+        }
+    }
+
+    /// Goes on to a later entry.
+    pub(super) fn extend(&mut self, last: EntryId) {
+        self.last = self.last.max(last.get());
+    }
+
+    /// The next entry; `None` after the last one, or after an error. Cancel safe.
+    pub async fn next(&mut self) -> Option<Result<Entry, ReadError>> {
+        if let Some(entry) = self.ready.pop_front() {
+            return Some(Ok(entry));
+        }
+        match self.load().await {
+            Ok(true) => self.ready.pop_front().map(Ok),
+            Ok(false) => None,
+            Err(error) => {
+                self.is_over = true;
+                self.tasks.abort_all();
+                self.ranges.clear();
+                Some(Err(error))
+            }
+        }
+    }
+
+    /// Makes entries ready; false at the end.
+    async fn load(&mut self) -> Result<bool, ReadError> {
+        self.ready_permit = None;
+        if self.is_over {
+            return Ok(false);
+        }
+        if !self.is_checked && self.next <= self.last {
+            self.check().await?;
+            self.is_checked = true;
+        }
+        loop {
+            self.fill();
+            let Some(front) = self.ranges.front_mut() else { return Ok(false) };
+            if front.read.is_some() {
+                let mut range = self.ranges.pop_front().expect("it was just looked at");
+                let entries = range.read.take().expect("it was just looked at")?;
+                self.take(range, entries);
+                // Keeps the bookies busy while the caller works.
+                self.fill();
+                return Ok(true);
+            }
+            // Cancelled here, the task's outcome is there the next time.
+            let (number, outcome) = match self.tasks.join_next().await {
+                Some(Ok(outcome)) => outcome,
+                Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
+                None => unreachable!("a range without an outcome has a task"),
+            };
+            if let Some(range) = self.ranges.iter_mut().find(|range| range.number == number) {
+                range.read = Some(outcome);
+            }
+        }
+    }
+
+    /// Refuses what is behind the end.
+    async fn check(&mut self) -> Result<(), ReadError> {
+        let last = EntryId::new(self.last).expect("made from an entry");
+        let is_beyond = |state: &ReaderState| state.lac() < Some(last);
+        if is_beyond(&self.state) && self.state.end().is_none() && !self.is_unconfirmed {
+            self.state.refresh().await?;
+        }
+        if is_beyond(&self.state) && (self.state.end().is_some() || !self.is_unconfirmed) {
+            let ledger = self.state.id;
+            return Err(ReadError::BeyondEnd { ledger, entry: last, last: self.state.lac() });
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, range: Range, entries: Vec<Entry>) {
+        let Range { first, count, mut permit, .. } = range;
+        let size_bytes =
+            entries.iter().map(|entry| (entry.payload.len() + OVERHEAD_SIZE_BYTES_MAX) as u64).sum::<u64>();
+        let mean = size_bytes / entries.len().max(1) as u64;
+        self.entry_size_bytes = match self.entry_size_bytes {
+            0 => mean.max(1),
+            before => ((before * 3 + mean) / 4).max(1),
+        };
+        if let Some(permit) = &mut permit {
+            permit.shrink_to(size_bytes);
+        }
+        self.ready_permit = permit;
+        let got = entries.len() as u32;
+        self.ready.extend(entries);
+        if got < count {
+            // The rest first: invariant 1.
+            match self.ranges.is_empty() {
+                true => self.next = first + i64::from(got),
+                false => self.start(first + i64::from(got), count - got, None, true),
+            }
+        }
+    }
+
+    fn fill(&mut self) {
+        while !self.is_over && self.next <= self.last {
+            let Some(entry) = EntryId::new(self.next) else { return };
+            let metadata = self.state.metadata();
+            let quorum = metadata.quorum;
+            let is_batch = quorum.ensemble_size() == quorum.write_quorum_size()
+                && self.last > self.next
+                && self.state.can_batch.load(Ordering::Relaxed);
+            let is_first = self.entry_size_bytes == 0;
+            let ranges_max = match (is_batch, is_first) {
+                (true, true) => 1,
+                (true, false) => BATCHES_MAX,
+                (false, _) => SINGLES_MAX,
+            };
+            if self.ranges.len() >= ranges_max {
+                return;
+            }
+            let (count, size_bytes) = match is_batch {
+                true => {
+                    let end = metadata
+                        .segments()
+                        .iter()
+                        .find(|segment| segment.first_entry > entry)
+                        .map_or(self.last, |next| self.last.min(next.first_entry.get() - 1));
+                    let left = (end - self.next) as u64 + 1;
+                    let fitting = BATCH_SIZE_BYTES / self.entry_size_bytes.max(1);
+                    (left.min(fitting.clamp(1, BATCH_ENTRIES_MAX)) as u32, BATCH_SIZE_BYTES)
+                }
+                false => (1, self.entry_size_bytes.max(OVERHEAD_SIZE_BYTES_MAX as u64)),
+            };
+            // Invariant 2.
+            let permit = self.state.shared.read_budget.try_acquire(size_bytes);
+            let is_awaited = self.ranges.is_empty() && self.ready.is_empty();
+            if permit.is_none() && !is_awaited {
+                return;
+            }
+            self.start(self.next, count, permit, false);
+            self.next += i64::from(count);
+        }
+    }
+
+    fn start(&mut self, first: i64, count: u32, permit: Option<Permit>, is_front: bool) {
+        let number = self.started;
+        self.started += 1;
+        let state = self.state.clone();
+        let entry = EntryId::new(first).expect("an entry of the run");
+        // Owned by the set: ends with the stream.
+        self.tasks.spawn(async move {
+            let rotation = number as usize;
+            let outcome = match count {
+                // In the order of the write set: striping spreads them already.
+                1 => state.fetch(entry, 0).await.map(|entry| vec![entry]),
+                _ => state.fetch_batch(entry, count, BATCH_SIZE_BYTES, rotation).await,
+            };
+            (number, outcome)
+        });
+        let range = Range { number, first, count, read: None, permit };
+        if is_front { self.ranges.push_front(range) } else { self.ranges.push_back(range) }
+    }
+}
+
+impl std::fmt::Debug for EntryStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EntryStream")
+            .field("ledger_id", &self.state.id)
+            .field("next", &self.next)
+            .field("last", &self.last)
+            .finish_non_exhaustive()
+    }
+}

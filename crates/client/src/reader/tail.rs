@@ -1,0 +1,208 @@
+//! Following a ledger that is being written.
+//!
+//! # Data flow
+//! ```text
+//! read to the LAC (last add confirmed) -> wait -> ...
+//! wait: one long poll per bookie of the last ensemble, a watch on the metadata; READ_LAC when polls fail
+//! ```
+//!
+//! # Invariants
+//! 1. Entries come in order, once each, and only confirmed ones.
+//! 2. The stream ends when the ledger is closed and everything up to its last entry was returned.
+//! 3. At most one poll per bookie is under way, also across waits: a ledger that grows fast does not pile up requests.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bindery_types::{BookieId, EntryId};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use super::state::ReaderState;
+use super::stream::EntryStream;
+use crate::entry::Entry;
+use crate::error::ReadError;
+use crate::transport::{BookieError, PollRequest};
+
+/// How long a bookie holds a poll.
+const POLL_WAIT: Duration = Duration::from_secs(10);
+
+/// Pause after a poll that ended at once without news: a bookie without any entry of the ledger refuses it.
+const POLL_PAUSE: Duration = Duration::from_millis(200);
+
+/// Pause between two tries to learn the LAC otherwise, and to watch the metadata.
+const REFRESH_PAUSE: Duration = Duration::from_secs(1);
+
+enum Event {
+    Polled(BookieId, Result<Option<EntryId>, BookieError>),
+    /// Metadata changed, or could not be watched.
+    Metadata(Result<(), ReadError>),
+    Refreshed,
+}
+
+/// A ledger being followed, see [`LedgerReader::tail`](crate::LedgerReader::tail).
+pub struct TailStream {
+    state: Arc<ReaderState>,
+    /// The next entry to return.
+    next: i64,
+    entries: Option<EntryStream>,
+    is_over: bool,
+    /// Ends with the stream.
+    tasks: JoinSet<Event>,
+    polled: BTreeSet<BookieId>,
+    is_watching: bool,
+    is_refreshing: bool,
+}
+
+impl TailStream {
+    pub(super) fn new(state: Arc<ReaderState>, from: EntryId) -> TailStream {
+        TailStream {
+            state,
+            next: from.get(),
+            entries: None,
+            is_over: false,
+            tasks: JoinSet::new(),
+            polled: BTreeSet::new(),
+            is_watching: false,
+            is_refreshing: false,
+        }
+    }
+
+    /// The next entry, as soon as it is confirmed; `None` at the end of a closed ledger, or after an error. Cancel safe.
+    pub async fn next(&mut self) -> Option<Result<Entry, ReadError>> {
+        if self.is_over {
+            return None;
+        }
+        let outcome = self.entry().await.transpose();
+        self.is_over = !matches!(outcome, Some(Ok(_)));
+        outcome
+    }
+
+    async fn entry(&mut self) -> Result<Option<Entry>, ReadError> {
+        loop {
+            if let Some(entries) = &mut self.entries
+                && let Some(entry) = entries.next().await
+            {
+                let entry = entry?;
+                self.next = entry.id.get() + 1;
+                return Ok(Some(entry));
+            }
+            let is_closed = self.state.end().is_some();
+            // After the state: a LAC that came with the close is seen.
+            let lac = self.state.lac();
+            match (lac, EntryId::new(self.next)) {
+                (Some(lac), Some(next)) if next <= lac => match &mut self.entries {
+                    Some(entries) => entries.extend(lac),
+                    None => {
+                        self.entries = Some(EntryStream::new(self.state.clone(), next, lac, false));
+                    }
+                },
+                _ if is_closed => return Ok(None),
+                _ => self.wait(lac).await?,
+            }
+        }
+    }
+
+    /// Until the LAC is past `lac`, or the ledger is closed. Cancel safe: events stay in the set.
+    async fn wait(&mut self, lac: Option<EntryId>) -> Result<(), ReadError> {
+        while self.state.lac() <= lac && self.state.end().is_none() {
+            if self.state.shared.is_closed() {
+                return Err(ReadError::ClientClosed);
+            }
+            self.ask(lac);
+            let event = match self.tasks.join_next().await {
+                Some(Ok(event)) => event,
+                Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
+                None => unreachable!("the watch is always under way"),
+            };
+            match event {
+                Event::Polled(bookie, outcome) => {
+                    self.polled.remove(&bookie);
+                    match outcome {
+                        Ok(lac) => self.state.advance(lac),
+                        Err(_) => self.refresh(),
+                    }
+                }
+                Event::Metadata(outcome) => {
+                    self.is_watching = false;
+                    outcome?;
+                }
+                Event::Refreshed => self.is_refreshing = false,
+            }
+        }
+        Ok(())
+    }
+
+    /// Sees to it that everything that can bring news is under way.
+    fn ask(&mut self, previous: Option<EntryId>) {
+        if !self.is_watching {
+            self.is_watching = true;
+            let state = self.state.clone();
+            self.tasks.spawn(async move { Event::Metadata(watch(&state).await) });
+        }
+        let metadata = self.state.metadata();
+        let Some(last) = metadata.segments().last() else { return };
+        for bookie in &last.ensemble {
+            if !self.polled.insert(bookie.clone()) {
+                continue;
+            }
+            let (state, bookie) = (self.state.clone(), bookie.clone());
+            self.tasks.spawn(async move {
+                let started = Instant::now();
+                let request = PollRequest { ledger: state.id, previous, wait: POLL_WAIT };
+                let outcome = state.shared.transport.poll_lac(&bookie, request).await;
+                let has_news = matches!(outcome, Ok(lac) if lac > previous);
+                if !has_news && started.elapsed() < POLL_PAUSE {
+                    sleep(POLL_PAUSE).await;
+                }
+                Event::Polled(bookie, outcome)
+            });
+        }
+    }
+
+    /// Asks for the LAC by other means, after a pause.
+    fn refresh(&mut self) {
+        if self.is_refreshing {
+            return;
+        }
+        self.is_refreshing = true;
+        let state = self.state.clone();
+        self.tasks.spawn(async move {
+            sleep(REFRESH_PAUSE).await;
+            if let Err(error) = state.refresh().await {
+                tracing::debug!(ledger_id = %state.id, %error, "the LAC cannot be learned now");
+            }
+            Event::Refreshed
+        });
+    }
+}
+
+/// Waits until the metadata is news.
+async fn watch(state: &ReaderState) -> Result<(), ReadError> {
+    let watch = match state.shared.layout.ledgers().watch(state.id).await {
+        Ok(watch) => Some(watch),
+        Err(error) => {
+            tracing::debug!(ledger_id = %state.id, %error, "the metadata cannot be watched now");
+            None
+        }
+    };
+    // A change before the watch was armed.
+    if state.reread().await? {
+        return Ok(());
+    }
+    match watch {
+        Some(watch) => drop(watch.changed().await),
+        None => sleep(REFRESH_PAUSE).await,
+    }
+    state.reread().await.map(drop)
+}
+
+impl std::fmt::Debug for TailStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TailStream")
+            .field("ledger_id", &self.state.id)
+            .field("next", &self.next)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,138 @@
+//! Recovering a ledger whose writer is gone: the shell around [`core::RecoveryCore`].
+//!
+//! # Data flow
+//! ```text
+//! core -> reads (a task each, owned here) and adds -> bookies -> answers -> core
+//! core -> step -> metadata store -> core
+//! ```
+//! A recovery that is cancelled leaves the ledger in recovery; the next one starts anew.
+//!
+//! # Limits     those of the core; entries being recovered are not counted by the client's budget, so that a recovery
+//! is not held up by adds that wait for room
+
+pub(crate) mod core;
+
+use std::sync::Arc;
+
+use bindery_metadata::layout::{LedgerError, StoredLedger};
+use bindery_types::{BookieId, Digester, LedgerId, LedgerSecret};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use self::core::{Out, ReadTag, Recovered, RecoveryCore};
+use crate::client::Shared;
+use crate::entry::EntryCodec;
+use crate::error::RecoveryError;
+use crate::retry::{Retry, is_transient};
+use crate::transport::{AddAnswer, AddRequest, AddSink, BookieError, ReadRequest};
+use crate::writer::core::Step;
+
+/// Collects answers to recovery adds, of which the core allows a bounded number.
+#[derive(Default)]
+struct Answers {
+    queue: Mutex<Vec<AddAnswer>>,
+    arrived: Notify,
+}
+
+impl AddSink for Answers {
+    fn added(&self, _bookie: &BookieId, answers: &[AddAnswer]) {
+        self.queue.lock().extend_from_slice(answers);
+        self.arrived.notify_one();
+    }
+}
+
+/// Fences the ledger, finds its end and closes it; returns at once when it is closed.
+pub(crate) async fn recover(
+    shared: &Arc<Shared>,
+    ledger: LedgerId,
+    secret: &LedgerSecret,
+    stored: StoredLedger,
+) -> Result<Recovered, RecoveryError> {
+    let codec = EntryCodec::new(ledger, Digester::new(secret.digest_type, &secret.password));
+    let key = secret.master_key();
+    let answers = Arc::new(Answers::default());
+    let sink: Arc<dyn AddSink> = answers.clone();
+    // Dropped with this future: no read outlives it.
+    let mut reads: JoinSet<(ReadTag, Result<Bytes, BookieError>)> = JoinSet::new();
+    let mut retry = Retry::default();
+    let mut out = Out::default();
+    let mut core = RecoveryCore::new(ledger, codec, stored, &mut out);
+    loop {
+        for send in out.sends.drain(..) {
+            let request = AddRequest {
+                ledger,
+                entry: send.entry,
+                body: send.body,
+                master_key: key,
+                is_recovery: true,
+                tag: send.tag,
+            };
+            shared.transport.add(&core.ensemble()[send.position], request, &sink);
+        }
+        for read in out.reads.drain(..) {
+            let transport = shared.transport.clone();
+            let request = ReadRequest { ledger, entry: read.entry, fence: Some(key) };
+            reads.spawn(async move { (read.tag, transport.read(&read.bookie, request).await) });
+        }
+        shared.transport.flush();
+        if let Some(result) = core.result() {
+            return result.clone();
+        }
+        if let Some(step) = core.next_step() {
+            match take(shared, ledger, step, &mut core, &mut out).await {
+                None => retry = Retry::default(),
+                Some(error) if is_transient(&error) && !shared.is_closed() && retry.pause().await => {}
+                Some(error) => core.metadata_failed(error),
+            }
+            continue;
+        }
+        tokio::select! {
+            Some(read) = reads.join_next(), if !reads.is_empty() => match read {
+                Ok((tag, result)) => core.on_read(tag, result, &mut out),
+                Err(error) => std::panic::resume_unwind(error.into_panic()),
+            },
+            () = answers.arrived.notified() => {
+                for answer in std::mem::take(&mut *answers.queue.lock()) {
+                    core.on_answer(answer.entry, answer.tag, &answer.result);
+                }
+                core.settle(&mut out);
+            }
+        }
+    }
+}
+
+/// Takes a step; the error when it did not succeed and the core does not know of it, or should not hurry.
+async fn take(
+    shared: &Shared,
+    ledger: LedgerId,
+    step: Step,
+    core: &mut RecoveryCore,
+    out: &mut Out,
+) -> Option<LedgerError> {
+    let ledgers = shared.layout.ledgers();
+    match step {
+        Step::Place { count, excluded, avoided } => match shared.candidates().await {
+            Ok(mut candidates) => {
+                candidates.avoided.extend(avoided);
+                core.placed(&shared.placement.choose(&candidates, &excluded, count), out);
+                None
+            }
+            Err(error) => Some(LedgerError::Store(error)),
+        },
+        Step::Write { metadata, expected } => {
+            let outcome = ledgers.update(ledger, &metadata, expected).await;
+            let transient = outcome.as_ref().err().filter(|error| is_transient(error)).cloned();
+            core.written(outcome, out);
+            transient
+        }
+        Step::Read => match ledgers.get(ledger).await {
+            Ok(stored) => {
+                core.read(stored, out);
+                None
+            }
+            Err(error) => Some(error),
+        },
+    }
+}
