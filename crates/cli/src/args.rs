@@ -2,6 +2,7 @@
 
 use crate::bench::args::BenchArgs;
 use crate::ledger::args::{BookieListArgs, LedgerArgs};
+use crate::standalone::args::StandaloneArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -34,6 +35,8 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Run a coordinator and bookies in one process until SIGTERM or SIGINT
+    Standalone(Box<StandaloneArgs>),
     /// Run a bookie until SIGTERM or SIGINT, or list those of a cluster
     Bookie(Box<BookieCli>),
     /// Create, append to, read, follow, list and delete ledgers

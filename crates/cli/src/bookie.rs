@@ -4,11 +4,11 @@ use crate::args::BookieArgs;
 use crate::exit::{self, Failure};
 use crate::logging;
 use crate::settings;
+use crate::signals::Signals;
 use bindery_io::{RealDisk, SystemClock, SystemRandom};
 use bindery_server::bookie::{Bookie, Components, Ended, Metadata};
 use bindery_server::latch::Latch;
 use std::sync::Arc;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Runs a bookie until it is told to stop.
 pub fn run(args: BookieArgs) -> Result<(), Failure> {
@@ -40,8 +40,7 @@ pub fn run(args: BookieArgs) -> Result<(), Failure> {
 
 async fn serve(settings: settings::Settings) -> Result<(), Failure> {
     let stop = Arc::new(Latch::default());
-    let signals = Signals::new().map_err(|error| Failure::new(format!("cannot handle signals: {error}")))?;
-    let watching = tokio::spawn(signals.run(stop.clone()));
+    let watching = tokio::spawn(Signals::new()?.run(stop.clone()));
     let components = Components {
         disk: Arc::new(RealDisk::new()),
         clock: Arc::new(SystemClock::new()),
@@ -60,28 +59,5 @@ async fn serve(settings: settings::Settings) -> Result<(), Failure> {
         Ended::Stopped => Ok(()),
         Ended::RegistrationLost(why) => Err(Failure::with_code(exit::REGISTRATION_LOST, why)),
         Ended::Unclean(why) => Err(Failure::with_code(exit::UNCLEAN_STOP, why)),
-    }
-}
-
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Signals> {
-        Ok(Signals {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
-    }
-
-    async fn run(mut self, stop: Arc<Latch>) {
-        let name = tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
-        };
-        tracing::info!(signal = name, "asked to stop");
-        stop.set();
     }
 }

@@ -20,7 +20,8 @@ pub fn start_for_command(verbose: u8) {
     start_at(LogFormat::Text, level);
 }
 
-fn start_at(format: LogFormat, level: &str) {
+/// The log of this process from a level on, unless `RUST_LOG` says otherwise.
+pub fn start_at(format: LogFormat, level: &str) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let installed = match format {

@@ -14,6 +14,8 @@ mod logging;
 mod output;
 mod progress;
 mod settings;
+mod signals;
+mod standalone;
 
 use args::{BookieCommand, Cli, Command};
 use clap::Parser;
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
             None => bookie::run(args.run),
             Some(BookieCommand::List(list)) => bookie_list::run(list),
         },
+        Command::Standalone(args) => standalone::run(*args),
         Command::Ledger(args) => ledger::run(args.command),
         Command::Bench(args) => bench::run(args.command),
         Command::Cluster(args) => cluster::run(args.command),

@@ -292,7 +292,7 @@ fn absolute(dir: &Path) -> PathBuf {
 }
 
 /// `512MiB`, `1G`, `1000000`: powers of two whatever the letter case, as memory is counted.
-fn parse_size(text: &str) -> Option<u64> {
+pub fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

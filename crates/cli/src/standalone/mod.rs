@@ -31,8 +31,8 @@ pub fn run(args: StandaloneArgs) -> Result<(), Failure> {
         LogFormat::Json => "info",
     };
     logging::start_at(args.log_format, level);
-    let plan = plan::plan(&args, machine_bytes())
-        .map_err(|faults| Failure::usage(faults.join("\nbindery: ")))?;
+    let plan =
+        plan::plan(&args, machine_bytes()).map_err(|faults| Failure::usage(faults.join("\nbindery: ")))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_name("bindery-net")
         .enable_all()
