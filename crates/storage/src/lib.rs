@@ -29,6 +29,8 @@ pub mod redb_file;
 pub mod state_table;
 #[cfg(test)]
 mod testing;
+pub mod usage;
+pub mod verify_dir;
 
 pub use directory::{DirectoryCommit, FoundEntry, LedgerDirectory, LogView, OpenedDirectory, Source};
 pub use entry_log::{EntryLocation, EntryLog, EntryLogWriter, Extent, SealedLog};

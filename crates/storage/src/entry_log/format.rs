@@ -81,7 +81,7 @@ pub struct Extent {
     pub generation: Generation,
     pub(super) bodies_offset: u64,
     pub(super) bodies_len: u64,
-    pub(super) records_offset: u64,
+    pub(crate) records_offset: u64,
     pub(super) records_crc: u32,
 }
 
@@ -129,7 +129,7 @@ impl Extent {
         u64::from(self.count) * RECORD_SIZE as u64
     }
 
-    pub(super) fn records_end(&self) -> u64 {
+    pub(crate) fn records_end(&self) -> u64 {
         self.records_offset + self.records_len()
     }
 

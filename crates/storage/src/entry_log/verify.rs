@@ -250,7 +250,7 @@ impl Check<'_> {
                 Ok(record) => record,
                 Err(what) => {
                     let (expected, found) = record_crcs(record_bytes, extent, place);
-                    let (first, last) = around(extent, place, before, &bytes);
+                    let (first, last) = taken_by(extent, place);
                     let damage = LogDamage::new(LogPart::Index, at, what).expected(expected, found);
                     self.damage(damage.affects(extent.ledger, first, last));
                     (next_at, is_sound) = (None, false);
@@ -297,22 +297,23 @@ impl Check<'_> {
     }
 
     /// Checks one body; gives the LAC (last add confirmed) it carries.
-    fn body(&mut self, extent: &Extent, record: &IndexRecord) -> Result<Option<EntryId>, LogDamage> {
+    fn body(&mut self, extent: &Extent, record: &IndexRecord) -> Result<Option<EntryId>, Box<LogDamage>> {
         let (location, entry) = (record.location, record.entry);
         let body = self.bytes(extent, location.offset, location.length as usize);
-        let body = body.map_err(|error| LogDamage::from_read(LogPart::Entry, location.offset, error))?;
+        let body =
+            body.map_err(|error| Box::new(LogDamage::from_read(LogPart::Entry, location.offset, error)))?;
         let found = crc32c(&[body]);
         if found != location.crc32c {
             let what = format!("the checksum of entry {}:{entry} does not match", extent.ledger);
             let damage = LogDamage::new(LogPart::Entry, location.offset, what);
-            return Err(damage.expected(crc(location.crc32c), crc(found)));
+            return Err(Box::new(damage.expected(crc(location.crc32c), crc(found))));
         }
         let id = |at: usize| body[at..at + 8].try_into().map_or(-1, i64::from_be_bytes);
         if (id(0), id(8)) != (extent.ledger.get(), entry.get()) {
             let what = format!("the body found for entry {}:{entry} names another entry", extent.ledger);
             let damage = LogDamage::new(LogPart::Entry, location.offset, what);
             let expected = format!("{}:{entry}", extent.ledger);
-            return Err(damage.expected(expected, format!("{}:{}", id(0), id(8))));
+            return Err(Box::new(damage.expected(expected, format!("{}:{}", id(0), id(8)))));
         }
         let lac = EntryId::new(id(16));
         self.totals.entries += 1;
@@ -350,14 +351,9 @@ fn record_crcs(bytes: &[u8], extent: &Extent, place: u32) -> (String, String) {
     (crc(record_crc(extent.log_id, extent.ledger, place, head)), crc(stored))
 }
 
-/// Which entries the bad record at `place` may be: one in a regular run, else those between its neighbours.
-fn around(extent: &Extent, place: u32, before: Option<EntryId>, records: &[u8]) -> (EntryId, EntryId) {
-    if let Some(entry) = extent.regular_ids().and_then(|mut ids| ids.nth(place as usize)) {
-        return (entry, entry);
-    }
-    let first = before.and_then(|before| EntryId::new(before.get() + 1)).unwrap_or(extent.first);
-    let next = records.chunks_exact(RECORD_SIZE).nth(place as usize + 1);
-    let next = next.and_then(|bytes| IndexRecord::decode(bytes, extent, place + 1).ok());
-    let last = next.and_then(|next| EntryId::new(next.entry.get() - 1)).unwrap_or(extent.last);
-    (first.min(last), last)
+/// Which entries the bad record at `place` takes: its own in a regular run. Any in a run that is searched, because a
+/// search that meets it can go neither way.
+fn taken_by(extent: &Extent, place: u32) -> (EntryId, EntryId) {
+    let own = extent.regular_ids().and_then(|mut ids| ids.nth(place as usize));
+    own.map_or((extent.first, extent.last), |entry| (entry, entry))
 }

@@ -1,0 +1,174 @@
+//! Where the bytes of a ledger directory are: `bindery disk`. Reads extents, and the index records of runs that
+//! overlap; no bodies.
+//!
+//! A copy of an entry is dead when another log of the directory has one of a higher generation. That a ledger is
+//! deleted is the metadata store's knowledge, so entries of deleted ledgers count as live here.
+//!
+//! # Limits
+//! About 100 bytes per run, as in a bookie; the index of one run; [`OPEN_LOGS_MAX`] open files.
+
+use crate::entry_log::{file_name, log_id_of};
+use crate::read_only::ReadOnlyDisk;
+use crate::state_table::{NEW_FILE_NAME, Recovered, STATE_FILE_NAME};
+use crate::{DirectoryError, DiskError, EntryLog, Extent, ExtentDirectory, LogId, OpenLogError, StateTable};
+use bindery_io::Disk;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Logs kept open.
+pub const OPEN_LOGS_MAX: usize = 64;
+
+/// Bytes of a record in a run's index.
+const RECORD_BYTES: u64 = 28;
+
+/// What a ledger directory's bytes are for.
+#[derive(Debug, Clone, Default)]
+pub struct DirectoryUsage {
+    /// Listed logs that could be read.
+    pub logs: u64,
+    /// Bytes of their files: live, dead and overhead together.
+    pub log_bytes: u64,
+    /// Copies that count.
+    pub live_entries: u64,
+    /// Their bodies and index records.
+    pub live_bytes: u64,
+    /// Copies that a newer one replaces.
+    pub dead_entries: u64,
+    /// Their bodies and index records: what a compaction would return.
+    pub dead_bytes: u64,
+    /// The state table's file.
+    pub state_bytes: u64,
+    /// Files that a crash left.
+    pub leftover_files: u64,
+    /// Their bytes.
+    pub leftover_bytes: u64,
+    /// Logs that cannot be read, and why; their bytes are in no other number.
+    pub unreadable: Vec<(PathBuf, String)>,
+    /// What the state table holds.
+    pub recovered: Recovered,
+}
+
+impl DirectoryUsage {
+    /// Headers, footers and padding of the logs.
+    pub fn overhead_bytes(&self) -> u64 {
+        self.log_bytes - self.live_bytes - self.dead_bytes
+    }
+}
+
+/// Counts the directory `dir`, which holds state table and entry logs. Nothing is changed.
+///
+/// # Errors
+/// Without a readable state table nothing says what counts.
+pub fn directory_usage(disk: &Arc<dyn Disk>, dir: &Path) -> Result<DirectoryUsage, DirectoryError> {
+    let disk: Arc<dyn Disk> = Arc::new(ReadOnlyDisk::new(disk.clone()));
+    let files = disk.list(dir).map_err(|e| DiskError::new(dir, "list directory", e))?;
+    let logs_on_disk = files.iter().filter(|file| log_id_of(&file.name).is_some()).count();
+    let mut usage = DirectoryUsage::default();
+    if StateTable::exists(&disk, dir)? {
+        usage.recovered = StateTable::open(&disk, dir)?.1;
+    } else if logs_on_disk > 0 {
+        return Err(DirectoryError::StateMissing { dir: dir.to_owned(), logs: logs_on_disk });
+    }
+    for file in &files {
+        let is_orphan = |id: LogId| !usage.recovered.logs.iter().any(|log| log.log_id == id);
+        if file.name == STATE_FILE_NAME {
+            usage.state_bytes = file.len;
+        } else if file.name == NEW_FILE_NAME || log_id_of(&file.name).is_some_and(is_orphan) {
+            usage.leftover_files += 1;
+            usage.leftover_bytes += file.len;
+        }
+    }
+    let mut logs = Logs { disk, dir, open: BTreeMap::new() };
+    let mut extents = ExtentDirectory::new();
+    for record in usage.recovered.logs.clone() {
+        match EntryLog::open(&logs.disk, dir, record.log_id) {
+            Ok((log, of_log)) => {
+                usage.logs += 1;
+                usage.log_bytes += log.size();
+                extents.add_log(record.log_id, &of_log);
+            }
+            Err(error) => usage.unreadable.push((dir.join(file_name(record.log_id)), error.to_string())),
+        }
+    }
+    for ledger in extents.ledgers().collect::<Vec<_>>() {
+        // Runs that overlap, directly or through others, are judged together; most stand alone.
+        let mut rest = extents.runs(ledger);
+        while let Some(first) = rest.first() {
+            let mut reach = first.last;
+            let joined = rest.iter().take_while(|run| {
+                let is_joined = run.first <= reach;
+                reach = reach.max(run.last);
+                is_joined
+            });
+            let (cluster, behind) = rest.split_at(joined.count());
+            rest = behind;
+            for run in cluster {
+                count(run, cluster, &mut logs, &mut usage);
+            }
+        }
+    }
+    Ok(usage)
+}
+
+/// Adds the copies of `run` to the live or the dead ones; `cluster` holds all runs that may replace them.
+fn count(run: &Extent, cluster: &[Extent], logs: &mut Logs<'_>, usage: &mut DirectoryUsage) {
+    let age = |run: &Extent| (run.generation, run.log_id);
+    let newer: Vec<Extent> = cluster
+        .iter()
+        .filter(|other| age(other) > age(run) && other.first <= run.last && other.last >= run.first)
+        .copied()
+        .collect();
+    let (mut dead, mut dead_bytes) = (0, 0);
+    if !newer.is_empty() {
+        match logs.replaced(run, &newer) {
+            Ok(counted) => (dead, dead_bytes) = counted,
+            Err((log_id, error)) => usage.unreadable.push((logs.dir.join(file_name(log_id)), error)),
+        }
+    }
+    let (entries, bytes) = (u64::from(run.count), run.body_bytes() + u64::from(run.count) * RECORD_BYTES);
+    usage.dead_entries += dead;
+    usage.dead_bytes += dead_bytes;
+    usage.live_entries += entries - dead;
+    usage.live_bytes += bytes - dead_bytes;
+}
+
+struct Logs<'a> {
+    disk: Arc<dyn Disk>,
+    dir: &'a Path,
+    open: BTreeMap<LogId, EntryLog>,
+}
+
+impl Logs<'_> {
+    fn get(&mut self, log_id: LogId) -> Result<&EntryLog, OpenLogError> {
+        if self.open.len() >= OPEN_LOGS_MAX && !self.open.contains_key(&log_id) {
+            self.open.pop_first();
+        }
+        match self.open.entry(log_id) {
+            std::collections::btree_map::Entry::Occupied(found) => Ok(found.into_mut()),
+            std::collections::btree_map::Entry::Vacant(place) => {
+                Ok(place.insert(EntryLog::open(&self.disk, self.dir, log_id)?.0))
+            }
+        }
+    }
+
+    /// Copies of `run` that one of `newer` replaces, and their bytes.
+    fn replaced(&mut self, run: &Extent, newer: &[Extent]) -> Result<(u64, u64), (LogId, String)> {
+        let failed = |log_id: LogId| move |error: &dyn std::fmt::Display| (log_id, error.to_string());
+        let own = failed(run.log_id);
+        let records = self.get(run.log_id).map_err(|e| own(&e))?.entries(run).map_err(|e| own(&e))?;
+        let (mut dead, mut bytes) = (0, 0);
+        for record in records {
+            for other in newer.iter().filter(|other| other.may_hold(record.entry)) {
+                let failed = failed(other.log_id);
+                let found = self.get(other.log_id).map_err(|e| failed(&e))?.lookup(other, record.entry);
+                if found.map_err(|e| failed(&e))?.is_some() {
+                    dead += 1;
+                    bytes += u64::from(record.location.length) + RECORD_BYTES;
+                    break;
+                }
+            }
+        }
+        Ok((dead, bytes))
+    }
+}
