@@ -20,16 +20,14 @@
 //! 7. No zxid is used twice. After a restart they go on some ten thousand higher.
 //!
 //! # What clients can do
-//! All operations of ZooKeeper 3.9's clients: create and create2 with the four modes, containers (looked after each
-//! minute), delete, exists, getData, setData, getACL, setACL, getChildren and getChildren2, getAllChildrenNumber,
+//! All operations of ZooKeeper 3.9's clients: create and create2 with the four modes, containers, nodes
+//! with a time to live (as a ZooKeeper with `extendedTypesEnabled`; both looked after each minute), delete, exists, getData, setData, getACL, setACL, getChildren and getChildren2, getAllChildrenNumber,
 //! getEphemerals, sync, ping, multi with check, multiRead, one-time, persistent and recursive watches, checkWatches,
 //! removeWatches, setWatches and setWatches2, auth (digest, ip), whoAmI, closeSession. Access rules are enforced for
 //! `world`, `digest` and `ip`. The words `ruok`, `stat`, `srvr`, `mntr` and `isro` are answered.
 //!
 //! Not supported:
-//! - createTTL, and creates with a time to live: Unimplemented (-6), as ZooKeeper's default;
-//! - reconfig: ReconfigDisabled (-123), as ZooKeeper's default;
-//! - sasl: an empty token, and nobody is authenticated;
+//! - reconfig and sasl: Unimplemented (-6);
 //! - check and createSession as requests of their own, and unknown opcodes: Unimplemented, and the connection closes;
 //! - quotas, the super user, schemes other than the above (InvalidACL, AuthFailed), TLS, read-only mode, the admin
 //!   server and the other four letter words.

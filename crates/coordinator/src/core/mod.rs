@@ -209,13 +209,13 @@ impl Core {
         }
     }
 
-    /// Removes the containers whose last child has gone.
+    /// Removes the nodes that go by themselves.
     pub(crate) fn on_container_check(&mut self, now: Now, out: &mut Vec<Output>) {
-        for path in self.tree.abandoned_containers() {
+        for path in self.tree.abandoned(now.wall_ms) {
             let mut txn = self.begin(now);
             match self.tree.delete_container(&mut txn, &path) {
                 Ok(()) => self.commit(txn, out),
-                // A container above it that went first cannot be: it had a child.
+                // Cannot be: none of them has children.
                 Err(_) => self.tree.rollback(txn),
             }
         }

@@ -1,6 +1,6 @@
 //! Several operations in one request: writes that happen all or not at all, or reads.
 
-use super::requests::new_node;
+use super::requests::CreateRequest;
 use super::{Core, Now, Output};
 use crate::tree::acl::{Identity, PERM_READ};
 use crate::tree::{Tree, Txn};
@@ -68,8 +68,8 @@ fn write(
     op: MultiOp,
 ) -> Result<OpResult, Code> {
     match op {
-        MultiOp::Create { opcode, path, data, acl, flags } => {
-            let new = new_node(opcode, &path, data, acl, flags, session)?;
+        MultiOp::Create { opcode, path, data, acl, flags, ttl_ms } => {
+            let new = CreateRequest { opcode, path: &path, data, acl, flags, ttl_ms }.node(session)?;
             let (path, stat) = tree.create(txn, identities, new)?;
             let path = path.to_string();
             Ok(match opcode {

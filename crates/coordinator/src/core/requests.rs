@@ -2,7 +2,7 @@
 
 use super::{Core, Now, Output, Parsed, auth};
 use crate::tree::acl::{self, Identity, PERM_ADMIN, PERM_READ};
-use crate::tree::{CONTAINER_OWNER, NewNode, Tree, Txn};
+use crate::tree::{CONTAINER_OWNER, NewNode, Tree, Txn, ttl_owner};
 use crate::watches::ConnectionId;
 use crate::wire::{
     Acl, Code, CreateFlags, EventKind, Header, NO_ZXID, Reply, Request, WatchMode, XID_PING, notification,
@@ -23,28 +23,34 @@ pub(super) struct Call {
     xid: i32,
 }
 
-/// A create of either kind, as the tree takes it.
-pub(super) fn new_node<'a>(
-    opcode: i32,
-    path: &'a str,
-    data: Option<Bytes>,
-    acl: Vec<Acl>,
-    flags: i32,
-    session: i64,
-) -> Result<NewNode<'a>, Code> {
-    let flags = CreateFlags::from_number(flags).ok_or(Code::BadArguments)?;
-    // Nodes with a time to live need a switch that is off in ZooKeeper's default, too.
-    if flags.is_ttl || opcode == opcode::CREATE_TTL {
-        return Err(Code::Unimplemented);
+/// A create as a client asks for it.
+pub(super) struct CreateRequest<'a> {
+    pub(super) opcode: i32,
+    pub(super) path: &'a str,
+    pub(super) data: Option<Bytes>,
+    pub(super) acl: Vec<Acl>,
+    pub(super) flags: i32,
+    /// -1 for none.
+    pub(super) ttl_ms: i64,
+}
+
+impl<'a> CreateRequest<'a> {
+    /// The node, as the tree takes it.
+    pub(super) fn node(self, session: i64) -> Result<NewNode<'a>, Code> {
+        let CreateRequest { opcode, path, data, acl, flags, ttl_ms } = self;
+        let flags = CreateFlags::from_number(flags).ok_or(Code::BadArguments)?;
+        let owner = match (opcode, flags) {
+            _ if flags.is_ttl => ttl_owner(ttl_ms).ok_or(Code::BadArguments)?,
+            // A time without the flag for it.
+            (opcode::CREATE_TTL, _) => return Err(Code::BadArguments),
+            (opcode::CREATE_CONTAINER, _) => CONTAINER_OWNER,
+            (_, CreateFlags { is_ephemeral: true, .. }) => session,
+            _ => 0,
+        };
+        // Copied, so that the node does not keep the receive buffer.
+        let data = data.map(|data| Bytes::copy_from_slice(&data));
+        Ok(NewNode { path, data, acl, owner, is_sequential: flags.is_sequential })
     }
-    let owner = match (opcode, flags.is_ephemeral) {
-        (opcode::CREATE_CONTAINER, _) => CONTAINER_OWNER,
-        (_, true) => session,
-        (_, false) => 0,
-    };
-    // Copied, so that the node does not keep the receive buffer.
-    let data = data.map(|data| Bytes::copy_from_slice(&data));
-    Ok(NewNode { path, data, acl, owner, is_sequential: flags.is_sequential })
 }
 
 impl Core {
@@ -94,8 +100,8 @@ impl Core {
 
     fn perform(&mut self, call: &Call, request: Request, out: &mut Vec<Output>) {
         match request {
-            Request::Create { opcode, path, data, acl, flags, ttl_ms: _ } => {
-                let new = new_node(opcode, &path, data, acl, flags, call.session);
+            Request::Create { opcode, path, data, acl, flags, ttl_ms } => {
+                let new = CreateRequest { opcode, path: &path, data, acl, flags, ttl_ms }.node(call.session);
                 let created = self.write(call, out, |tree, txn| tree.create(txn, &call.identities, new?));
                 self.answer(call, out, created, |reply, (path, stat)| match opcode {
                     opcode::CREATE => reply.string(&path),
@@ -138,7 +144,10 @@ impl Core {
             Request::GetAcl { path } => self.get_acl(call, &path, out),
             Request::GetAllChildrenNumber { path } => {
                 let allowed = self.tree.node_for(&path, PERM_READ, &call.identities).map(drop);
-                let count = allowed.map(|()| i32::try_from(self.tree.descendants(&path)).unwrap_or(i32::MAX));
+                // Below the root's other name ZooKeeper counts the root, too.
+                let other_name = i32::from(path.is_empty());
+                let below = |()| i32::try_from(self.tree.descendants(&path)).unwrap_or(i32::MAX);
+                let count = allowed.map(below).map(|below| below.saturating_add(other_name));
                 self.answer(call, out, count, Reply::i32);
             }
             Request::GetEphemerals { prefix } => {
@@ -192,9 +201,7 @@ impl Core {
                 self.answer(call, out, Ok(()), |reply, ()| reply);
                 self.close(call.connection, out);
             }
-            // A server without SASL: the handshake has nothing to say.
-            Request::Sasl => self.answer(call, out, Ok(()), |reply, ()| reply.buffer(None)),
-            Request::Reconfig => self.fail(call, Code::ReconfigDisabled, out),
+            Request::Sasl | Request::Reconfig => self.fail(call, Code::Unimplemented, out),
             Request::Auth { .. } => unreachable!("answered before"),
             Request::Unknown => {
                 let refusal = Reply::bare(call.xid, NO_ZXID, Code::Unimplemented);

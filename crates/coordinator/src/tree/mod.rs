@@ -25,6 +25,16 @@ use std::sync::Arc;
 /// Owner of a container: a node that goes when its last child has gone.
 pub(crate) const CONTAINER_OWNER: i64 = i64::MIN;
 
+/// Highest byte of the owner of a node with a time to live; the lower five bytes are the time in ms.
+const TTL_OWNER: i64 = 0xff << 56;
+const TTL_MS_MAX: i64 = (1 << 40) - 1;
+
+/// The owner of a node that goes when it has no children and was not set for `ttl_ms`; `None` for a time that cannot
+/// be.
+pub(crate) fn ttl_owner(ttl_ms: i64) -> Option<i64> {
+    (1..=TTL_MS_MAX).contains(&ttl_ms).then_some(TTL_OWNER | ttl_ms)
+}
+
 /// What a node costs besides its path and value, roughly.
 pub(crate) const NODE_OVERHEAD_BYTES: usize = 256;
 
@@ -47,7 +57,7 @@ pub(crate) struct NodeRecord {
     /// Creations below this node.
     pub(crate) cversion: i32,
     pub(crate) aversion: i32,
-    /// 0, a session, or [`CONTAINER_OWNER`].
+    /// 0, a session, [`CONTAINER_OWNER`], or a [`ttl_owner`].
     pub(crate) owner: i64,
 }
 
@@ -70,7 +80,16 @@ impl NodeRecord {
 
     /// The session that the node goes with.
     pub(crate) fn session(&self) -> Option<i64> {
-        (self.owner != 0 && self.owner != CONTAINER_OWNER).then_some(self.owner)
+        (self.owner != 0 && !self.goes_by_itself()).then_some(self.owner)
+    }
+
+    /// True for a container and for a node with a time to live.
+    fn goes_by_itself(&self) -> bool {
+        self.owner == CONTAINER_OWNER || self.ttl_ms().is_some()
+    }
+
+    fn ttl_ms(&self) -> Option<i64> {
+        (self.owner & TTL_OWNER == TTL_OWNER).then_some(self.owner & TTL_MS_MAX)
     }
 
     fn data_len(&self) -> usize {
@@ -152,7 +171,7 @@ pub(crate) struct NewNode<'a> {
     pub(crate) path: &'a str,
     pub(crate) data: Option<Bytes>,
     pub(crate) acl: Vec<Acl>,
-    /// 0, a session, or [`CONTAINER_OWNER`].
+    /// 0, a session, [`CONTAINER_OWNER`], or a [`ttl_owner`].
     pub(crate) owner: i64,
     pub(crate) is_sequential: bool,
 }
@@ -163,7 +182,8 @@ pub(crate) struct Tree {
     nodes: HashMap<Arc<str>, Node>,
     /// Nodes of each session.
     ephemerals: HashMap<i64, BTreeSet<Arc<str>>>,
-    containers: BTreeSet<Arc<str>>,
+    /// Containers, and nodes with a time to live.
+    transient: BTreeSet<Arc<str>>,
     changed: HashSet<Arc<str>>,
     /// Most nodes share these rules.
     open_acl: Arc<[Acl]>,
@@ -179,7 +199,7 @@ impl Tree {
         let mut tree = Tree {
             nodes: HashMap::new(),
             ephemerals: HashMap::new(),
-            containers: BTreeSet::new(),
+            transient: BTreeSet::new(),
             changed: HashSet::new(),
             open_acl: open_acl.clone(),
             size_bytes: 0,
@@ -271,13 +291,18 @@ impl Tree {
         count
     }
 
-    /// Containers that had children and have none now.
-    pub(crate) fn abandoned_containers(&self) -> Vec<Arc<str>> {
+    /// Nodes that go by themselves now: containers that had children and have none, and nodes without children whose
+    /// time to live has passed since their value was set.
+    pub(crate) fn abandoned(&self, wall_ms: i64) -> Vec<Arc<str>> {
         let is_abandoned = |path: &&Arc<str>| {
-            let node = &self.nodes[&***path];
-            node.children.is_empty() && node.record.cversion > 0
+            let Node { record, children } = &self.nodes[&***path];
+            children.is_empty()
+                && match record.ttl_ms() {
+                    Some(ttl_ms) => wall_ms.saturating_sub(record.mtime_ms) > ttl_ms,
+                    None => record.cversion > 0,
+                }
         };
-        self.containers.iter().filter(is_abandoned).cloned().collect()
+        self.transient.iter().filter(is_abandoned).cloned().collect()
     }
 
     /// Makes a node; gives its path, which a sequential one learns only now, and its stat.
@@ -517,8 +542,8 @@ impl Tree {
         }
         if let Some(session) = node.record.session() {
             self.ephemerals.entry(session).or_default().insert(path.clone());
-        } else if node.record.owner == CONTAINER_OWNER {
-            self.containers.insert(path.clone());
+        } else if node.record.goes_by_itself() {
+            self.transient.insert(path.clone());
         }
         self.size_bytes += path.len() + node.record.data_len();
         self.nodes.insert(path, node);
@@ -537,8 +562,8 @@ impl Tree {
                     self.ephemerals.remove(&session);
                 }
             }
-        } else if node.record.owner == CONTAINER_OWNER {
-            self.containers.remove(&path);
+        } else if node.record.goes_by_itself() {
+            self.transient.remove(&path);
         }
         self.size_bytes -= path.len() + node.record.data_len();
         (path, node)
@@ -588,7 +613,7 @@ impl Tree {
             if let Some(session) = node.record.session() {
                 assert!(self.ephemerals[&session].contains(path), "{path} is known to its session");
             }
-            assert_eq!(node.record.owner == CONTAINER_OWNER, self.containers.contains(path));
+            assert_eq!(node.record.goes_by_itself(), self.transient.contains(path));
         }
         assert_eq!(size, self.size_bytes);
         for path in self.ephemerals.values().flatten() {

@@ -9,7 +9,7 @@ pub(crate) enum Code {
     RuntimeInconsistency = -2,
     /// The record is not what its opcode says.
     Marshalling = -5,
-    /// Not supported; the connection closes.
+    /// Not supported. After an opcode that means nothing the connection closes, too.
     Unimplemented = -6,
     /// A path or a flag that cannot be.
     BadArguments = -8,
@@ -31,8 +31,6 @@ pub(crate) enum Code {
     AuthFailed = -115,
     /// There is no such watch.
     NoWatcher = -121,
-    /// The ensemble cannot be changed through this server.
-    ReconfigDisabled = -123,
     /// The tree is as large as it may become.
     QuotaExceeded = -125,
 }

@@ -112,6 +112,7 @@ pub(crate) enum MultiOp {
         data: Option<Bytes>,
         acl: Vec<Acl>,
         flags: i32,
+        ttl_ms: i64,
     },
     Delete {
         path: String,
@@ -363,17 +364,18 @@ fn multi_op(opcode: i32, input: &mut Input) -> Result<MultiOp, Malformed> {
                 Some(CreateFlags { is_container: true, .. }) => opcode::CREATE_CONTAINER,
                 Some(_) => opcode,
             };
-            MultiOp::Create { opcode, path, data, acl, flags }
+            MultiOp::Create { opcode, path, data, acl, flags, ttl_ms: -1 }
         }
         opcode::CREATE_TTL => {
             let (path, data, acl) = (input.string()?, input.buffer()?, acls(input)?);
-            let (flags, _ttl_ms) = (input.i32()?, input.i64()?);
-            let opcode = match CreateFlags::from_number(flags) {
-                Some(CreateFlags { is_ttl: true, .. }) => opcode::CREATE_TTL,
-                Some(CreateFlags { is_container: true, .. }) => opcode::CREATE_CONTAINER,
-                _ => opcode::CREATE,
+            let (flags, ttl_ms) = (input.i32()?, input.i64()?);
+            // Without the flag for it the time is forgotten.
+            let (opcode, ttl_ms) = match CreateFlags::from_number(flags) {
+                Some(CreateFlags { is_ttl: true, .. }) => (opcode::CREATE_TTL, ttl_ms),
+                Some(CreateFlags { is_container: true, .. }) => (opcode::CREATE_CONTAINER, -1),
+                _ => (opcode::CREATE, -1),
             };
-            MultiOp::Create { opcode, path, data, acl, flags }
+            MultiOp::Create { opcode, path, data, acl, flags, ttl_ms }
         }
         opcode::DELETE => MultiOp::Delete { path: input.string()?, version: input.i32()? },
         opcode::SET_DATA => {
