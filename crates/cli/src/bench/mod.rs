@@ -1,10 +1,167 @@
-//! `bindery bench`.
+//! `bindery bench`: load on a cluster, measured the way `tests/interop/peer/load` measures it for the Java client, so
+//! that two results can be laid side by side: the fields of `--json` have the names and meanings of that tool's.
+//!
+//! # Invariants
+//! 1. Closed loop: the latency of an operation begins just before it is handed to the client. Open loop (`--rate`): it
+//!    begins when the operation was due, so that a stall is seen by every operation that it delayed.
+//! 2. Only what completes inside the measured seconds counts.
+//! 3. Ledgers that were made are deleted in the end, also after a failure or SIGINT, unless `--keep`.
+
+mod add;
 pub mod args;
-use self::args::BenchCommand;
-use crate::exit::Failure;
+mod latency;
+mod proc;
+mod read;
+mod report;
+
+use self::args::{BenchCommand, BenchCommonArgs};
+use crate::exit::{self, Failure};
+use crate::ledger::access::{self, with_tuned_client};
+use bindery_client::{Client, CreateOptions, LedgerId, LedgerWriter};
+use std::future::Future;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// No ledger of a benchmark is secret; the Java driver uses the same.
+const PASSWORD: &[u8] = b"peer";
+/// Ledgers deleted at once.
+const DELETES_MAX: usize = 16;
+
 /// Runs one workload.
 pub fn run(command: BenchCommand) -> Result<(), Failure> {
     match command {
-        BenchCommand::Add(_) | BenchCommand::Read(_) => Err(Failure::new("not there yet")),
+        BenchCommand::Add(args) => {
+            let access = args.common.access.clone();
+            let in_flight_bytes = u64::from(args.outstanding) * (u64::from(args.common.entry_size) + 256);
+            // The number of outstanding adds is to be the limit, not the client's memory.
+            let tune = |builder: bindery_client::ClientBuilder| {
+                builder.memory_limit(bindery_client::MEMORY_LIMIT_DEFAULT.max(2 * in_flight_bytes))
+            };
+            with_tuned_client(&access, true, tune, |client| add::run(client, args))
+        }
+        BenchCommand::Read(args) => {
+            let access = args.common.access.clone();
+            with_tuned_client(&access, true, |builder| builder, |client| read::run(client, args))
+        }
+    }
+}
+
+/// The ledgers of a run.
+struct Made {
+    client: Client,
+    ids: Vec<LedgerId>,
+    is_kept: bool,
+}
+
+impl Made {
+    fn new(client: &Client, args: &BenchCommonArgs) -> Made {
+        Made { client: client.clone(), ids: Vec::new(), is_kept: args.keep }
+    }
+
+    async fn create(&mut self, args: &BenchCommonArgs, count: u32) -> Result<Vec<LedgerWriter>, Failure> {
+        let mut options = CreateOptions::new(access::quorum(&args.quorum)?);
+        options.digest = args.digest.digest_type();
+        options.password = PASSWORD.to_vec();
+        let mut writers = Vec::with_capacity(count as usize);
+        for _ in 0..count {
+            let writer = self.client.create_ledger(options.clone()).await;
+            let writer = writer.map_err(|error| access::create_failure(&error))?;
+            self.ids.push(writer.id());
+            writers.push(writer);
+        }
+        Ok(writers)
+    }
+
+    /// Runs `work` until it is done or SIGINT comes, then deletes the ledgers (invariant 3). `interrupted` turns true
+    /// for what `work` left running.
+    async fn run_and_delete<T>(
+        &mut self,
+        stop: &watch::Sender<bool>,
+        work: impl AsyncFnOnce(&mut Made) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let outcome = tokio::select! {
+            outcome = work(self) => outcome,
+            _ = tokio::signal::ctrl_c() => {
+                Err(Failure::with_code(exit::SIGNALLED + 2, "stopped by SIGINT, no result"))
+            }
+        };
+        stop.send_replace(true);
+        let deleted = self.delete().await;
+        let value = outcome?;
+        deleted?;
+        Ok(value)
+    }
+
+    async fn delete(&mut self) -> Result<(), Failure> {
+        if self.is_kept {
+            return Ok(());
+        }
+        for ids in self.ids.chunks(DELETES_MAX) {
+            let mut deletes = JoinSet::new();
+            for id in ids {
+                let (client, id) = (self.client.clone(), *id);
+                deletes.spawn(async move { client.delete_ledger(id).await });
+            }
+            while let Some(deleted) = deletes.join_next().await {
+                let deleted = deleted.map_err(|error| Failure::new(format!("deleting failed: {error}")))?;
+                deleted.map_err(|error| access::ledger_failure(&error))?;
+            }
+        }
+        self.ids.clear();
+        Ok(())
+    }
+}
+
+/// Runs a future on a thread of its own, which may sleep without holding up the runtime.
+fn on_thread<T, F>(name: &str, future: F) -> Result<std::thread::JoinHandle<T>, Failure>
+where
+    T: Send + 'static,
+    F: Future<Output = T> + Send + 'static,
+{
+    let runtime = tokio::runtime::Handle::current();
+    let thread = std::thread::Builder::new().name(name.into());
+    let spawned = thread.spawn(move || runtime.block_on(future));
+    spawned.map_err(|error| Failure::new(format!("cannot start a thread: {error}")))
+}
+
+/// Joins it without holding up the runtime either.
+async fn join<T: Send + 'static>(thread: std::thread::JoinHandle<T>) -> Result<T, Failure> {
+    let joined = tokio::task::spawn_blocking(|| thread.join()).await;
+    match joined {
+        Ok(Ok(value)) => Ok(value),
+        _ => Err(Failure::new("a thread of the benchmark failed: this is a bug")),
+    }
+}
+
+/// SplitMix64: the same choices in every run, like the Java driver's.
+struct SplitMix(u64);
+
+impl SplitMix {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Below `bound`, which is above 0. The bias of 2^-32 and less does not show in a benchmark.
+    fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_are_below_their_bound_and_reach_all_of_it() {
+        let mut random = SplitMix(42);
+        let mut seen = [0u32; 7];
+        for _ in 0..7000 {
+            seen[random.below(7) as usize] += 1;
+        }
+        assert!(seen.iter().all(|count| (800..1200).contains(count)), "{seen:?}");
     }
 }

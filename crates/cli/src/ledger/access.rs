@@ -4,8 +4,8 @@ use super::args::{AccessArgs, QuorumArgs};
 use crate::exit::{self, Failure};
 use crate::logging;
 use bindery_client::{
-    AppendOpenError, Client, ConnectError, CreateError, LedgerError, MetadataUri, OpenError, Quorum,
-    ReadError, RecoveryError, Stopped, WhyStopped,
+    AppendOpenError, Client, ClientBuilder, ConnectError, CreateError, LedgerError, MetadataUri, OpenError,
+    Quorum, ReadError, RecoveryError, Stopped, WhyStopped,
 };
 use bindery_metadata::layout::IdError;
 use bindery_metadata::{OpenError as ClusterError, StoreError, UriError};
@@ -20,7 +20,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The runtime of a command. With one thread for what sends a handful of requests.
-pub fn runtime(is_data_moved: bool) -> Result<Runtime, Failure> {
+fn runtime(is_data_moved: bool) -> Result<Runtime, Failure> {
     let mut builder = if is_data_moved { Builder::new_multi_thread() } else { Builder::new_current_thread() };
     let built = builder.thread_name("bindery-net").enable_all().build();
     built.map_err(|error| Failure::new(format!("cannot start the runtime: {error}")))
@@ -35,10 +35,23 @@ pub fn with_client<F>(
 where
     F: Future<Output = Result<(), Failure>>,
 {
+    with_tuned_client(access, is_data_moved, |builder| builder, run)
+}
+
+/// The same, with a client of other limits.
+pub fn with_tuned_client<F>(
+    access: &AccessArgs,
+    is_data_moved: bool,
+    tune: impl FnOnce(ClientBuilder) -> ClientBuilder,
+    run: impl FnOnce(Client) -> F,
+) -> Result<(), Failure>
+where
+    F: Future<Output = Result<(), Failure>>,
+{
     logging::start_for_command(access.verbose);
     let runtime = runtime(is_data_moved)?;
     let result = runtime.block_on(async {
-        let client = connect(access).await?;
+        let client = connect(access, tune).await?;
         let result = run(client.clone()).await;
         let _ = tokio::time::timeout(GOODBYE_TIMEOUT, client.close()).await;
         result
@@ -49,11 +62,14 @@ where
 }
 
 /// Connects to the metadata store, or says within a few seconds that it cannot be reached.
-pub async fn connect(access: &AccessArgs) -> Result<Client, Failure> {
+async fn connect(
+    access: &AccessArgs,
+    tune: impl FnOnce(ClientBuilder) -> ClientBuilder,
+) -> Result<Client, Failure> {
     let text = &access.metadata.metadata;
     let uri: MetadataUri = text.parse().map_err(|error: UriError| Failure::usage(error))?;
     let servers = uri.servers.join(", ");
-    let mut builder = Client::builder().metadata(uri);
+    let mut builder = tune(Client::builder().metadata(uri));
     if let Some(timeout) = access.timeout {
         builder = builder.request_timeout(timeout);
     }
