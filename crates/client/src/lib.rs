@@ -7,6 +7,8 @@ mod error;
 mod handover;
 mod health;
 mod metadata_edit;
+#[cfg(test)]
+mod model;
 mod options;
 mod placement;
 mod reader;

@@ -461,7 +461,13 @@ impl RecoveryCore {
         let is_last = answers.iter().all(Option::is_some);
         match found {
             Some(entry) => self.close(self.lac, entry.length_bytes),
-            // Confirmed, and now on none of its bookies: where the ledger ends is known all the same.
+            // Somebody who cannot be asked now has it: tried again rather than closed with a wrong length.
+            None if is_last && answers.iter().flatten().any(|a| matches!(a, BookieAnswer::Failed(_))) => {
+                let entry = self.lac.expect("a length is asked for of an entry");
+                let answers = named(self.stored.write_set(entry), answers);
+                self.fail(RecoveryError::EntryUnknown { ledger: self.ledger, entry, answers });
+            }
+            // Confirmed, and now lost on all of its bookies: where the ledger ends is known all the same.
             None if is_last => {
                 tracing::warn!(ledger_id = %self.ledger, entry_id = EntryId::to_wire(self.lac),
                     "the last entry cannot be read: the length of the ledger is that of an earlier one");

@@ -184,6 +184,12 @@ impl WriterCore {
         if let Some(stopped) = self.stopped() {
             return Err(stopped);
         }
+        if let Phase::Writing(Goal::Close | Goal::HandOver) | Phase::Reading(Goal::Close | Goal::HandOver) =
+            self.phase
+        {
+            let last_confirmed = self.confirmed();
+            return Err(Stopped { ledger: self.ledger, last_confirmed, why: WhyStopped::Closing });
+        }
         let length_bytes = self.length_bytes.checked_add(payload.len() as u64);
         let length_bytes = length_bytes.filter(|length| i64::try_from(*length).is_ok());
         let (Some(entry), Some(length_bytes)) = (self.window.next(), length_bytes) else {
