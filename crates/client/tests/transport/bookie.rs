@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bindery_client::connection::{Bookies, ConnectionOptions};
 use bindery_client::transport::{
@@ -277,7 +277,7 @@ async fn the_lac_is_written_read_and_polled() {
     };
     // The last entry carries 3.
     assert_eq!(poll(None, 60_000).await.unwrap(), Some(entry(3)));
-    let begin = Instant::now();
+    let begin = tokio::time::Instant::now();
     assert_eq!(poll(Some(entry(3)), 200).await.unwrap(), Some(entry(3)));
     assert!(begin.elapsed() >= Duration::from_millis(200), "it waited");
 

@@ -1,7 +1,7 @@
 //! Against peers that follow a script: what a bookie does once in years, or never.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bindery_client::connection::{Bookies, ConnectionOptions};
 use bindery_client::transport::{
@@ -85,7 +85,7 @@ impl Line {
         self.socket.write_all(&out).await.unwrap();
     }
 
-    async fn is_closed(mut self) -> bool {
+    async fn until_closed(mut self) -> bool {
         while self.next().await.is_some() {}
         true
     }
@@ -135,7 +135,7 @@ async fn while_nobody_listens_requests_fail_at_once_until_somebody_does() {
     let Peer { id, listener } = peer;
     let address = listener.local_addr().unwrap();
     drop(listener);
-    let begin = Instant::now();
+    let begin = tokio::time::Instant::now();
     for _ in 0..1000 {
         let error = bookies.read(&id, read_last()).await.unwrap_err();
         assert!(matches!(&error, BookieError::Unreachable(why) if why.contains("refused")), "{error}");
@@ -171,7 +171,7 @@ async fn while_nobody_listens_requests_fail_at_once_until_somebody_does() {
 async fn a_late_answer_is_not_taken_for_the_answer_to_an_equal_request() {
     let timeout = Duration::from_millis(600);
     let (bookies, peer, sink) = (bookies(quick(600)).await, Peer::new().await, Recorder::new());
-    let begin = Instant::now();
+    let begin = tokio::time::Instant::now();
     sink.send(&bookies, &peer.id, add(1, 0, 1, 10));
     let first = tokio::spawn({
         let (bookies, id) = (bookies.clone(), peer.id.clone());
@@ -298,7 +298,7 @@ async fn what_is_no_answer_ends_the_connection() {
         for (_, result) in &outcomes[1..] {
             assert!(matches!(result, Err(BookieError::Unexpected(_))), "{bytes:?}: {result:?}");
         }
-        assert!(line.is_closed().await);
+        assert!(line.until_closed().await);
         // The next request gets a new connection.
         sink.send(&bookies, &peer.id, add(1, 3, 3, 10));
         let mut line = peer.accept().await;
@@ -312,12 +312,12 @@ async fn a_peer_that_says_nothing_is_left() {
     sink.send(&bookies, &peer.id, add(1, 0, 0, 10));
     let mut line = peer.accept().await;
     line.next_add().await;
-    assert!(line.is_closed().await, "`Verdict::Silent`");
+    assert!(line.until_closed().await, "`Verdict::Silent`");
     let lac = bookies.read_lac(&peer.id, ledger(1));
     let mut line = peer.accept().await;
     line.next().await.unwrap();
     assert_eq!(lac.await, Err(BookieError::TimedOut(Duration::from_millis(200))));
-    assert!(line.is_closed().await, "`Verdict::Silent`");
+    assert!(line.until_closed().await, "`Verdict::Silent`");
     assert_eq!(sink.outcomes(1).await, [(0, Err(BookieError::TimedOut(Duration::from_millis(200))))]);
 }
 
@@ -332,7 +332,7 @@ async fn a_peer_that_takes_nothing_is_left_and_nothing_piles_up() {
     assert!(outcomes.iter().all(|(_, result)| result.as_ref().is_err_and(|error| {
         matches!(error, BookieError::TimedOut(_) | BookieError::Lost | BookieError::Unreachable(_))
     })));
-    assert!(line.is_closed().await, "`Verdict::TakesNothing`");
+    assert!(line.until_closed().await, "`Verdict::TakesNothing`");
 }
 
 #[tokio::test]
@@ -342,7 +342,7 @@ async fn a_peer_that_owes_answers_for_long_is_left() {
     let mut line = peer.accept().await;
     line.next_add().await;
     // Entry 0 is never answered, all others are.
-    let begin = Instant::now();
+    let begin = tokio::time::Instant::now();
     for at in 1.. {
         sink.send(&bookies, &peer.id, add(1, at, at as u64, 10));
         let Some(_) = line.next().await else { break };
@@ -364,7 +364,7 @@ async fn closing_answers_everything_and_all_that_follows() {
     let line = peer.accept().await;
     bookies.close().await;
     assert_eq!((read.await, lac.await), (Err(BookieError::Closed), Err(BookieError::Closed)));
-    assert!(line.is_closed().await);
+    assert!(line.until_closed().await);
     sink.send(&bookies, &peer.id, add(1, 100, 100, 10));
     sink.send(&bookies, &bookie("never-used"), add(1, 101, 101, 10));
     let poll = PollRequest { ledger: ledger(1), previous: None, wait: Duration::from_secs(1) };
@@ -413,7 +413,7 @@ fn dropping_answers_everything_even_with_the_runtime() {
 async fn control_requests_are_told_apart_by_their_ids() {
     let (bookies, peer) = (bookies(quick(1000)).await, Peer::new().await);
     let poll = PollRequest { ledger: ledger(1), previous: Some(entry(3)), wait: Duration::from_millis(1500) };
-    let begin = Instant::now();
+    let begin = tokio::time::Instant::now();
     let (poll, first, second, third) = (
         bookies.poll_lac(&peer.id, poll),
         bookies.read_lac(&peer.id, ledger(1)),
