@@ -461,8 +461,8 @@ impl RecoveryCore {
         let is_last = answers.iter().all(Option::is_some);
         match found {
             Some(entry) => self.close(self.lac, entry.length_bytes),
-            // Somebody who cannot be asked now has it: tried again rather than closed with a wrong length.
-            None if is_last && answers.iter().flatten().any(|a| matches!(a, BookieAnswer::Failed(_))) => {
+            // Somebody may have it who cannot say so now: tried again rather than closed with a wrong length.
+            None if is_last && answers.iter().flatten().any(|answer| *answer != BookieAnswer::Absent) => {
                 let entry = self.lac.expect("a length is asked for of an entry");
                 let answers = named(self.stored.write_set(entry), answers);
                 self.fail(RecoveryError::EntryUnknown { ledger: self.ledger, entry, answers });
