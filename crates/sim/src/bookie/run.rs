@@ -59,6 +59,7 @@ impl Profile {
             ledger_dirs: (0..dirs).map(|i| PathBuf::from(format!("/data/ledgers{i}"))).collect(),
             shard_count,
             write_pool_bytes: chunks * chunk_bytes as u64,
+            pool_memory: bindery_engine::PoolMemory::Touched,
             chunk_bytes,
             journal_file_bytes: pick(&[16 << 10, 64 << 10, 256 << 10]),
             journal_files_preallocated: 0,
