@@ -21,6 +21,7 @@ pub const EXIT_CODES: &str = "Exit codes:
   6  no such ledger, or no such entry
   7  the metadata store, or a bookie that is needed, cannot be reached
   8  whoever read standard output went away
+  9  bindery verify found damage; each finding says where and what to do
   130, 143  an append stopped by SIGINT or SIGTERM; all that was read is acknowledged
 
 Data goes to standard output, everything else to standard error.";
@@ -47,6 +48,10 @@ pub enum Command {
     Cluster(ClusterArgs),
     /// Show raw files, without a server
     Inspect(InspectArgs),
+    /// Check everything a stopped bookie has on disk; changes nothing
+    Verify(OfflineArgs),
+    /// Show where the bytes of a stopped bookie are
+    Disk(OfflineArgs),
     /// Write a completion script for a shell to standard output
     Completions {
         /// The shell
@@ -200,6 +205,18 @@ pub enum CookieCommand {
         #[arg(long)]
         yes: bool,
     },
+}
+
+/// Flags of the commands that look at a stopped bookie's directories.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct OfflineArgs {
+    /// What --data names, of a bookie or a standalone; or its journal and ledger directories, all together
+    #[arg(value_name = "DIR", required = true)]
+    pub dirs: Vec<PathBuf>,
+    /// Lines of JSON instead of text
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -6,16 +6,19 @@ mod bookie;
 mod bookie_list;
 mod cluster;
 mod conf_file;
+mod disk;
 mod exit;
 mod generate;
 mod inspect;
 mod ledger;
 mod logging;
+mod offline;
 mod output;
 mod progress;
 mod settings;
 mod signals;
 mod standalone;
+mod verify;
 
 use args::{BookieCommand, Cli, Command};
 use clap::Parser;
@@ -41,6 +44,8 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(args.command),
         Command::Cluster(args) => cluster::run(args.command),
         Command::Inspect(args) => inspect::run(args.command),
+        Command::Verify(args) => verify::run(&args),
+        Command::Disk(args) => disk::run(&args),
         Command::Completions { shell } => generate::completions(shell),
         Command::Man { out } => generate::man(out.as_deref()),
     };

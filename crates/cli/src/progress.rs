@@ -63,6 +63,14 @@ impl Progress {
         }
     }
 
+    /// Prints lines without the bar between them.
+    pub fn beside<R>(&self, print: impl FnOnce() -> R) -> R {
+        match &self.bar {
+            Some(bar) => bar.suspend(print),
+            None => print(),
+        }
+    }
+
     fn show(&mut self) {
         let Some(bar) = &self.bar else { return };
         if self.is_shown || self.begin.elapsed() < SHOWN_AFTER {
