@@ -37,7 +37,7 @@
 //!
 //! # Parts
 //! [`store`] the trait · [`zookeeper`], [`memory`] drivers · [`conformance`] what every driver must do · [`uri`] ·
-//! [`layout`] cluster, cookies, registration, ledgers, ids · [`cookie`] start-up checks · [`registrar`] · [`codec`] bytes
+//! [`layout`] cluster, cookies, registration, ledgers, ids · [`cookie`] start-up checks · [`registrar`] · [`codec`] bytes · [`transfer`] export and import
 //!
 //! # Not here   files and clocks (callers keep the session file), placement, garbage collection
 
@@ -48,6 +48,7 @@ pub mod layout;
 pub mod memory;
 pub mod registrar;
 pub mod store;
+pub mod transfer;
 pub mod uri;
 pub mod zookeeper;
 
