@@ -293,17 +293,6 @@ impl Request {
             _ => Request::Unknown,
         })
     }
-
-    /// The path the request is about, when it has one.
-    #[cfg(test)]
-    pub(crate) fn path(&self) -> Option<&str> {
-        match self {
-            Request::Create { path, .. } | Request::Delete { path, .. } | Request::GetData { path, .. } => {
-                Some(path)
-            }
-            _ => None,
-        }
-    }
 }
 
 fn acls(input: &mut Input) -> Result<Vec<Acl>, Malformed> {
