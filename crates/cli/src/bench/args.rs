@@ -59,6 +59,7 @@ pub struct BenchCommonArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
 pub struct BenchAddArgs {
     #[command(flatten)]
     pub common: BenchCommonArgs,
@@ -71,6 +72,7 @@ pub struct BenchAddArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
 pub struct BenchReadArgs {
     #[command(flatten)]
     pub common: BenchCommonArgs,

@@ -53,6 +53,11 @@ impl Watched {
         self.bookies.iter().filter_map(|pid| of(&pid.to_string())).sum()
     }
 
+    /// Memory of the bookies now.
+    pub fn rss_mib(&self) -> f64 {
+        self.sum(|pid| field(pid, "status", "VmRSS:").map(|kib| kib / 1024.0))
+    }
+
     /// The counters now.
     pub fn counters(&self) -> Counters {
         Counters {

@@ -20,6 +20,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 /// A reader looks so often whether it is to stop.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// Memory is sampled so often, as the Java driver does.
+const RSS_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Runs the workload and reports.
 pub async fn run(client: Client, args: BenchReadArgs) -> Result<(), Failure> {
@@ -120,8 +122,13 @@ async fn measure(
     let begin = Instant::now();
     let mut each_second = Vec::with_capacity(common.seconds as usize);
     let mut last = counted.0;
+    let mut rss_peak_mib: f64 = 0.0;
     for second in 1..=u64::from(common.seconds) {
-        sleep_until(begin + Duration::from_secs(second)).await;
+        let until = begin + Duration::from_secs(second);
+        while Instant::now() < until {
+            sleep_until(until.min(Instant::now() + RSS_INTERVAL)).await;
+            rss_peak_mib = watched.rss_mib().max(rss_peak_mib);
+        }
         let calls = load.calls.load(Ordering::Acquire);
         each_second.push(calls - last);
         progress.say(|| format!("{} calls/s", calls - last));
@@ -166,6 +173,7 @@ async fn measure(
             errors_by_code: errors,
             client_cpu_us_per_call: per_call(used.client_cpu_s),
             bookie_cpu_us_per_call: used.bookie_cpu_s.map(per_call),
+            bookie_rss_peak_mib: used.bookie_rss_mib.map(|_| round(rss_peak_mib)),
             used: used.clone(),
         },
         reads_each_second: each_second,

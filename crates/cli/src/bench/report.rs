@@ -4,6 +4,7 @@ use super::latency::Percentiles;
 use super::proc::Used;
 use crate::exit::Failure;
 use crate::ledger::args::Digest;
+use crate::ledger::form;
 use crate::output;
 use bindery_client::{ReadError, WhyStopped};
 use serde::Serialize;
@@ -102,8 +103,8 @@ impl AddReport {
             (
                 "workload",
                 format!(
-                    "{} ledgers, E/Qw/Qa {}/{}/{}, entries of {} bytes, {}, {}",
-                    self.ledgers,
+                    "{}, E/Qw/Qa {}/{}/{}, entries of {} bytes, {}, {}",
+                    form::count(u64::from(self.ledgers), "ledger", "ledgers"),
                     self.ensemble,
                     self.quorum,
                     self.ack_quorum,
@@ -171,6 +172,9 @@ pub struct ReadPhase {
     pub client_cpu_us_per_call: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bookie_cpu_us_per_call: Option<f64>,
+    /// The highest of many samples.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bookie_rss_peak_mib: Option<f64>,
     #[serde(flatten)]
     pub used: Used,
 }
@@ -189,12 +193,12 @@ impl ReadReport {
             (
                 "workload",
                 format!(
-                    "{} ledgers of {} entries, {} readers, {}, {} entries each call, {}",
-                    self.ledgers,
-                    self.entries,
-                    self.readers,
+                    "{} of {}, {}, {}, {} each call, {}",
+                    form::count(self.ledgers as u64, "ledger", "ledgers"),
+                    form::count(self.entries, "entry", "entries"),
+                    form::count(u64::from(self.readers), "reader", "readers"),
                     self.mode,
-                    self.batch,
+                    form::count(u64::from(self.batch), "entry", "entries"),
                     loop_text(self.rate, "one call each at a time"),
                 ),
             ),

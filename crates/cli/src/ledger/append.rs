@@ -288,9 +288,9 @@ fn not_released(sent: &Sent, ledger: LedgerId, error: &CloseError) -> Failure {
     Failure::with_code(
         code,
         format!(
-            "{what}; {}. Entries after it may or may not be stored, and were not sent again: bindery ledger close \
+            "{what}. {}. Entries after it may or may not be stored, and were not sent again: bindery ledger close \
              {ledger} settles it, then bindery ledger read {ledger} --first {first_unknown} shows what else is there",
-            sent.acknowledged(confirmed)
+            form::sentence(&sent.acknowledged(confirmed))
         ),
     )
 }
@@ -315,8 +315,8 @@ impl Summary<'_> {
             };
             let per_second = sent.entries as f64 / seconds.max(1e-9);
             eprintln!(
-                "ledger {ledger}: {} entries{range}, {} in {seconds:.2} s ({per_second:.0} entries/s, {}/s){}",
-                sent.entries,
+                "ledger {ledger}: {}{range}, {} in {seconds:.2} s ({per_second:.0} entries/s, {}/s){}",
+                form::count(sent.entries, "entry", "entries"),
                 form::size(sent.bytes),
                 form::size((sent.bytes as f64 / seconds.max(1e-9)) as u64),
                 if *is_closed { ", closed" } else { "" },

@@ -78,6 +78,7 @@ pub struct QuorumArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
 pub struct CreateArgs {
     #[command(flatten)]
     pub access: AccessArgs,
@@ -128,6 +129,7 @@ impl Digest {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
 pub struct AppendArgs {
     #[command(flatten)]
     pub access: AccessArgs,
@@ -173,6 +175,7 @@ pub struct FormArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
 pub struct CloseArgs {
     #[command(flatten)]
     pub access: AccessArgs,
@@ -187,6 +190,7 @@ pub struct CloseArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
 pub struct ReadArgs {
     #[command(flatten)]
     pub access: AccessArgs,
@@ -234,6 +238,7 @@ pub enum Delimiter {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
 pub struct TailArgs {
     #[command(flatten)]
     pub access: AccessArgs,
@@ -256,6 +261,7 @@ pub struct TailArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
 pub struct ListArgs {
     #[command(flatten)]
     pub access: AccessArgs,
@@ -268,6 +274,7 @@ pub struct ListArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
 pub struct ShowArgs {
     #[command(flatten)]
     pub access: AccessArgs,
@@ -280,6 +287,7 @@ pub struct ShowArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
 pub struct DeleteArgs {
     #[command(flatten)]
     pub access: AccessArgs,
@@ -296,6 +304,7 @@ pub struct DeleteArgs {
 
 /// `bindery bookie list`.
 #[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
 pub struct BookieListArgs {
     #[command(flatten)]
     pub access: AccessArgs,

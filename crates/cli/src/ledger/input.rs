@@ -93,7 +93,7 @@ impl Source {
         if metadata.is_dir() {
             return Err(io::Error::from(ErrorKind::IsADirectory));
         }
-        Ok(metadata.is_file().then(|| metadata.len()))
+        Ok(metadata.is_file().then_some(metadata.len()))
     }
 
     fn open(&self) -> io::Result<Box<dyn Read>> {

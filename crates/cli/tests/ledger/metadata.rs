@@ -1,0 +1,108 @@
+//! Create, list, show, delete, and the list of bookies.
+
+use crate::shell::Cluster;
+use serde_json::{Value, json};
+
+fn keys(value: &Value) -> Vec<&str> {
+    value.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+#[test]
+fn create_prints_the_id_alone_and_refuses_what_cannot_be() {
+    let cluster = Cluster::start();
+    let created = cluster.run(&["ledger", "create"]);
+    assert_eq!((created.code, created.stdout.as_slice(), created.stderr.as_str()), (0, &b"0\n"[..], ""));
+    let created =
+        cluster.run(&["ledger", "create", "--json", "--digest", "crc32", "--property", "k=v=w"]).json();
+    let expected = json!({"ledger_id": 1, "ensemble_size": 1, "write_quorum_size": 1, "ack_quorum_size": 1, "digest": "crc32"});
+    assert_eq!(created, expected);
+    let shown = cluster.run(&["ledger", "show", "1", "--json"]).json();
+    assert_eq!((&shown["properties"]["k"]["text"], &shown["digest"]), (&"v=w".into(), &"crc32".into()));
+    cluster
+        .run(&["ledger", "create", "--ensemble", "2"])
+        .failed(7, &["not enough bookies: 2 needed, 1 available", "bindery bookie list", "--ensemble"]);
+    for sizes in
+        [&["--ensemble", "1", "--write-quorum", "2"][..], &["--ack-quorum", "2"], &["--ensemble", "0"]]
+    {
+        cluster.run(&[&["ledger", "create"], sizes].concat()).failed(2, &["--write-quorum"]);
+    }
+    assert_eq!(cluster.run(&["ledger", "list"]).done(), "0\n1\n");
+}
+
+#[test]
+fn list_and_show_say_what_the_metadata_says() {
+    let cluster = Cluster::start();
+    let open = cluster.ledger_of(b"abc\n");
+    let closed = cluster.ledger_of(b"a\nb\n");
+    cluster.run(&["ledger", "close", &closed]).done();
+    assert_eq!(cluster.run(&["ledger", "list"]).done(), format!("{open}\n{closed}\n"));
+    assert_eq!(cluster.run(&["ledger", "list", "--json"]).done(), "{\"ledger_id\":0}\n{\"ledger_id\":1}\n");
+
+    let long = cluster.run(&["ledger", "list", "--long"]).done();
+    let rows: Vec<Vec<&str>> = long.lines().map(|row| row.split_whitespace().collect()).collect();
+    let bookie = format!("127.0.0.1:{}", cluster.place.bookie_port);
+    assert_eq!(rows[0][..3], ["LEDGER", "STATE", "LAST"]);
+    assert_eq!((&rows[1][..5], rows[1][6]), (&["0", "open", "0", "4", "1/1/1"][..], bookie.as_str()));
+    assert_eq!((&rows[2][..5], rows.len()), (&["1", "closed", "1", "4", "1/1/1"][..], 3));
+
+    let long = cluster.run(&["ledger", "list", "--long", "--json"]).done();
+    let objects: Vec<Value> = long.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let shown = cluster.run(&["ledger", "show", &closed, "--json"]).json();
+    assert_eq!(objects[1], shown, "one set of fields");
+    assert_eq!(
+        keys(&shown),
+        [
+            "ack_quorum_size",
+            "created_ms",
+            "digest",
+            "ensemble_size",
+            "has_password",
+            "last_entry",
+            "ledger_id",
+            "length_bytes",
+            "metadata_format",
+            "metadata_version",
+            "properties",
+            "segments",
+            "state",
+            "write_quorum_size",
+            "writer"
+        ]
+    );
+    assert_eq!(shown["segments"], json!([{"first_entry": 0, "bookies": [bookie]}]));
+    assert_eq!(
+        (&shown["state"], &shown["writer"], &shown["last_entry"]),
+        (&"closed".into(), &().into(), &1.into())
+    );
+    assert_eq!((&objects[0]["state"], &objects[0]["writer"]), (&"open".into(), &"idle".into()));
+
+    let text = cluster.run(&["ledger", "show", &open]).done();
+    for line in ["ledger        0", "state         open, no writer", "last entry    0", "password      none"]
+    {
+        assert!(text.lines().any(|found| found == line), "{line:?}:\n{text}");
+    }
+    cluster.run(&["ledger", "show", "9"]).failed(6, &["ledger 9 does not exist"]);
+
+    let bookies = cluster.run(&["bookie", "list"]).done();
+    assert_eq!(bookies, format!("{bookie}  writable   {bookie}\n"));
+    let object = cluster.run(&["bookie", "list", "--json"]).json();
+    assert_eq!(keys(&object), ["address", "bookie_id", "endpoints", "state"]);
+    assert_eq!((&object["bookie_id"], &object["state"]), (&bookie.as_str().into(), &"writable".into()));
+}
+
+#[test]
+fn delete_needs_a_word_and_deletes_all_or_says_nothing_was() {
+    let cluster = Cluster::start();
+    let ids = [cluster.create(), cluster.create(), cluster.create()];
+    cluster.pipe(&["ledger", "delete", &ids[0]], b"yes\n").failed(2, &["no terminal", "--yes"]);
+    cluster
+        .run(&["ledger", "delete", &ids[0], "99", "--yes"])
+        .failed(6, &["ledger 99 does not exist", "nothing was deleted"]);
+    assert_eq!(cluster.run(&["ledger", "list"]).done(), "0\n1\n2\n");
+    let deleted = cluster.run(&["ledger", "delete", &ids[0], &ids[2], "--yes"]).done();
+    assert_eq!(deleted, "ledger 0 deleted\nledger 2 deleted\n");
+    let deleted = cluster.run(&["ledger", "delete", &ids[1], "--yes", "--json"]).json();
+    assert_eq!(deleted, json!({"ledger_id": 1, "deleted": true}));
+    assert_eq!(cluster.run(&["ledger", "list"]).done(), "");
+    cluster.run(&["ledger", "read", &ids[0]]).failed(6, &["does not exist"]);
+}
