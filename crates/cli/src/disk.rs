@@ -183,7 +183,8 @@ fn journal(
         })?;
         files_needed += u64::from(groups > before);
     }
-    let behind = if covered.is_some() { "behind the marks: a start reads them" } else { "marks not known" };
+    let behind =
+        if covered.is_some() { "behind the marks: the next start replays them" } else { "marks not known" };
     let lines = [
         Line {
             what: "needed",

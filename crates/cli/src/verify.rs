@@ -85,9 +85,14 @@ fn verify(disk: &Arc<dyn Disk>, dirs: &BookieDirs, report: &mut Report) {
         return;
     };
     if marks.is_none() {
-        let what =
-            "how far ledger directories hold the journal is not known: all of its groups count as needed";
-        report.find(&Finding::new(Severity::Note, Kind::Directory, journal_dir, what));
+        let (kind, why) = match dirs.ledgers.is_empty() {
+            true => (Kind::Directory, "its ledger directories were not named"),
+            false => (Kind::LeftOut, "a state table cannot be read"),
+        };
+        let what = format!(
+            "how far ledger storage holds the journal is not known ({why}): all groups count as needed"
+        );
+        report.find(&Finding::new(Severity::Note, kind, journal_dir, what));
     }
     let current = journal_dir.join(CURRENT);
     let (mut findings, mut bytes) = (Vec::new(), 0);
@@ -243,9 +248,9 @@ impl Report {
 
     fn ledgers(&mut self, dir: &Path, report: &bindery_storage::verify_dir::DirectoryReport, ledgers: usize) {
         self.lines.push(format!(
-            "  ledgers  {}: {} entry logs, {} entries, {} of them verified; {} ledgers",
+            "  ledgers  {}: {}, {} entries verified ({}), {} ledgers known",
             dir.display(),
-            grouped(report.logs),
+            counted(report.logs, "entry log"),
             grouped(report.entries),
             size(report.body_bytes),
             grouped(ledgers as u64)
@@ -302,12 +307,23 @@ impl Report {
         if damage > 0 {
             return Err(Failure::with_code(
                 exit::DAMAGED,
-                format!("{damage} damaged places; each says what to do. Nothing was changed"),
+                format!(
+                    "{} found: each says where, and what to do. Nothing was changed",
+                    counted(damage, "damage")
+                ),
             ));
         }
         if unchecked > 0 {
-            return Err(Failure::new(format!("{unchecked} files could not be checked; each says why")));
+            return Err(Failure::new(format!(
+                "{} could not be checked: each says why",
+                counted(unchecked, "file")
+            )));
         }
         self.failed.map_or(Ok(()), |error| Err(output::failure(&error)))
     }
+}
+
+/// `1 file`, `2,000 files`.
+fn counted(number: u64, what: &str) -> String {
+    format!("{} {what}{}", grouped(number), if number == 1 { "" } else { "s" })
 }

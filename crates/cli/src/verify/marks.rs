@@ -26,7 +26,10 @@ pub fn verify(disk: &dyn Disk, dirs: &BookieDirs, report: &mut dyn FnMut(Finding
         session(&dir.join(CURRENT).join(SESSION), report);
         let path = dir.join(CURRENT).join(COOKIE);
         match offline::cookie(disk, dir) {
-            Ok(Some(cookie)) => cookies.push((path, cookie)),
+            Ok(Some(cookie)) => {
+                as_written(disk, &path, &cookie, report);
+                cookies.push((path, cookie));
+            }
             Ok(None) if dirs.unused.contains(dir) => {
                 let what = "no start got further than the mark here";
                 report(Finding::new(Severity::Note, Kind::Cookie, &path, what));
@@ -63,6 +66,23 @@ pub fn verify(disk: &dyn Disk, dirs: &BookieDirs, report: &mut dyn FnMut(Finding
         report(Finding::new(Severity::Note, Kind::Directory, &dirs.name, what));
     }
     Some(first.clone())
+}
+
+/// A change that the reading of a cookie forgives is a change still.
+fn as_written(disk: &dyn Disk, path: &Path, cookie: &Cookie, report: &mut dyn FnMut(Finding)) {
+    let Ok(Some(bytes)) = offline::read_small(disk, path) else { return };
+    let expected = cookie.to_text();
+    if bytes == expected.as_bytes() {
+        return;
+    }
+    let at = expected.bytes().zip(&bytes).take_while(|(expected, found)| expected == *found).count();
+    let shown = |bytes: &[u8]| {
+        let rest = &bytes[at.min(bytes.len())..];
+        format!("{:?}", String::from_utf8_lossy(&rest[..rest.len().min(20)]))
+    };
+    let what = "the cookie is not as it was written";
+    let finding = Finding::new(Severity::Damage, Kind::Cookie, path, what).at(at as u64);
+    report(finding.expected(shown(expected.as_bytes()), shown(&bytes)));
 }
 
 /// What the system's refusal means.
