@@ -292,7 +292,7 @@ proptest! {
                 let place = place.index(frame.len());
                 frame[place] = value;
             }
-            if value_of(&cut) % 3 == 0 {
+            if value_of(&cut).is_multiple_of(3) {
                 frame.truncate(cut.index(frame.len() + 1));
             }
             let mut out = Vec::new();
