@@ -214,6 +214,13 @@ fn prepare(
         while !stop.load(Ordering::Relaxed) && engine.pool.warm_one() {}
     }
     for &slot in slots {
+        // What is filled ahead of its use must not be what entries and metadata then lack.
+        let free = disk.space(&config.dir).map_or(u64::MAX, |space| space.free);
+        if free < 2 * config.file_bytes {
+            let free_mib = free >> 20;
+            tracing::warn!(free_mib, "little disk space: journal files are made when needed, not ahead");
+            return;
+        }
         let proceed = || {
             std::thread::sleep(PREPARE_PAUSE);
             !stop.load(Ordering::Relaxed)

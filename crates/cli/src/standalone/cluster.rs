@@ -59,7 +59,12 @@ impl Cluster {
             init(&metadata, &*world.random).await?;
             start_bookies(plan.bookies, &home, &world, &metadata).await
         };
-        match started.await {
+        let started = tokio::select! {
+            started = started => started,
+            // Bookies that were starting are dropped with their start: nothing was acknowledged yet.
+            why = coordinator.failed() => Err(coordinator_failed(&why)),
+        };
+        match started {
             Ok(bookies) => Ok(Cluster { metadata, coordinator, bookies, _home: home }),
             Err(failure) => {
                 coordinator.stop().await;
@@ -90,7 +95,7 @@ impl Cluster {
         };
         tokio::select! {
             () = stop.wait() => {}
-            why = self.coordinator.failed() => note(Some(Failure::new(format!("the coordinator failed: {why}")))),
+            why = self.coordinator.failed() => note(Some(coordinator_failed(&why))),
             Some(ended) = running.join_next() => note(failure_of(ended)),
         }
         stop.set();
@@ -100,6 +105,23 @@ impl Cluster {
         self.coordinator.stop().await;
         first_failure.map_or(Ok(()), Err)
     }
+}
+
+fn start_failed(number: usize, error: &str) -> Failure {
+    // The system's words for a full disk, which reach this far as text only.
+    let advice = if error.contains("No space left on device") {
+        ". Make room on the disk and start again: nothing acknowledged is lost"
+    } else {
+        ""
+    };
+    Failure::new(format!("{}: {error}{advice}", bookie_name(number)))
+}
+
+fn coordinator_failed(why: &str) -> Failure {
+    Failure::new(format!(
+        "the coordinator failed: {why}. Everything was stopped, nothing acknowledged is lost: make room on the disk or \
+         replace it, and start again"
+    ))
 }
 
 fn failure_of(ended: Result<(usize, Ended), tokio::task::JoinError>) -> Option<Failure> {
@@ -178,8 +200,7 @@ async fn start_bookies(
             let World { disk, clock, random } = world;
             let components = Components { disk, clock, random, metadata: Metadata::Uri(metadata) };
             let started = Bookie::start(config, components).await;
-            let bookie =
-                started.map_err(|error| Failure::new(format!("{}: {error}", bookie_name(number))))?;
+            let bookie = started.map_err(|error| start_failed(number, &error.to_string()))?;
             Ok((index, bookie))
         });
     }

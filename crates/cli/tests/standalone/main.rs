@@ -6,3 +6,4 @@
 mod life;
 mod pipe_kill;
 mod server;
+mod start_times;
