@@ -33,6 +33,16 @@ take_port() { # sets $port to a free port
   next_port=$((port + 1))
 }
 
+take_ports() { # count: sets $port to the first of so many consecutive free ports
+  local first p
+  take_port; first=$port
+  while [ "$next_port" -lt $((first + $1)) ]; do
+    p=$next_port; take_port
+    [ "$port" = "$p" ] || first=$port
+  done
+  port=$first
+}
+
 need_jars() { # versions...
   local v
   for v in "$@"; do
@@ -66,4 +76,18 @@ start_bindery() { # name, further options of start-bindery-bookie: sets $bookie 
   started+=("$scratch/$name")
   "$peer/start-bindery-bookie" --data "$scratch/$name" --zk "$zk" --port "$p" --admin-port "$port" "$@" \
     >"$scratch/$name.out" 2>&1 || { cat "$scratch/$name.out" >&2; exit 1; }
+}
+
+start_standalone() { # name, bookies, further options: sets $zk, and $bookie and $admin of the first bookie
+  local name=$1 count=$2 dir=$scratch/$1 p; shift 2
+  take_port; zk=127.0.0.1:$port
+  take_ports "$count"; p=$port; take_ports "$count"; admin=127.0.0.1:$port
+  bookie=127.0.0.1:$p
+  started+=("$dir")
+  mkdir -p "$dir" || die "cannot make $dir"
+  "$BINDERY" standalone --data "$dir/data" --bookies "$count" --bookie-port "$p" --coordinator-port "${zk##*:}" \
+    --admin-port "$port" "$@" >>"$dir/log" 2>&1 </dev/null &
+  echo $! >"$dir/pid"
+  disown # its end is reported by the script, not by the shell
+  wait_ready 60 "$(cat "$dir/pid")" "$dir/log" grep -q '^  to stop' "$dir/log"
 }
