@@ -220,12 +220,16 @@ fn kind_of_file(name: &str) -> Option<bool> {
     (name.ends_with(".elog") || name == "state.redb").then_some(false)
 }
 
+/// A bookie's id and its cluster's.
+type Owner = (String, Option<String>);
+
 /// Sorts directories that were named by themselves to their bookies, by their cookies.
 fn group(disk: &dyn Disk, dirs: Vec<PathBuf>) -> Vec<BookieDirs> {
-    let mut groups: Vec<(Option<(String, Option<String>)>, BookieDirs)> = Vec::new();
+    let mut groups: Vec<(Option<Owner>, BookieDirs)> = Vec::new();
     let cookie_of = |dir: &Path| cookie(disk, dir).ok().flatten();
     let keys: Vec<_> = dirs.iter().map(|dir| cookie_of(dir).map(|c| (c.bookie_id, c.instance_id))).collect();
     let mut known: Vec<_> = keys.iter().flatten().collect();
+    known.sort();
     known.dedup();
     // One that lost its cookie belongs to the only bookie that is named.
     let only = if known.len() == 1 { Some(known[0].clone()) } else { None };
