@@ -1,6 +1,7 @@
 //! Progress bars on standard error, only where somebody sees them.
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use std::fmt::Write;
 use std::io::{IsTerminal, stderr, stdout};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -39,9 +40,9 @@ impl Progress {
             }
             (Unit::Bytes, None) => "{bytes}  {bytes_per_sec}",
             (Unit::Entries, Some(_)) => {
-                "{bar:30} {percent:>3}%  {human_pos} of {human_len} entries  {per_sec}  {eta} left"
+                "{bar:30} {percent:>3}%  {human_pos} of {human_len} entries  {rate}  {eta} left"
             }
-            (Unit::Entries, None) => "{human_pos} entries  {per_sec}",
+            (Unit::Entries, None) => "{human_pos} entries  {rate}",
             (Unit::Seconds, _) => "{bar:30} {pos} of {len} s  {msg}",
         };
         let bar = is_seen.then(|| ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden()));
@@ -78,7 +79,10 @@ impl Progress {
         }
         self.is_shown = true;
         let style = ProgressStyle::with_template(self.template).expect("a fixed template");
-        bar.set_style(style.progress_chars("=> "));
+        let rate = |state: &ProgressState, out: &mut dyn Write| {
+            let _ = write!(out, "{:.0}/s", state.per_sec());
+        };
+        bar.set_style(style.with_key("rate", rate).progress_chars("=> "));
         bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(DRAWS_EACH_SECOND));
     }
 

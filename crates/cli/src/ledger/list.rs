@@ -121,7 +121,7 @@ fn end(info: &LedgerInfo) -> (Option<EntryId>, Option<u64>) {
 }
 
 /// Who has the ledger: `idle` (the next append takes it), `busy`, or a program that hands nothing over.
-fn writer(info: &LedgerInfo) -> Option<&'static str> {
+pub fn writer(info: &LedgerInfo) -> Option<&'static str> {
     match (info.metadata.state, Handover::of(&info.metadata)) {
         (LedgerState::Open, Some(Ok(Handover::Idle { .. }))) => Some("idle"),
         (LedgerState::Open, Some(Ok(Handover::Busy { .. }))) => Some("busy"),

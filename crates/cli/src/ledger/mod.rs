@@ -108,7 +108,8 @@ async fn delete(client: Client, args: DeleteArgs) -> Result<(), Failure> {
                 format!("{id} (closed, entries 0 to {last}, {})", form::size(length_bytes))
             }
             LedgerState::Closed { last_entry: None, .. } => format!("{id} (closed, empty)"),
-            LedgerState::Open => format!("{id} (open: a writer may be at work)"),
+            LedgerState::Open if list::writer(&info) == Some("idle") => format!("{id} (open, no writer)"),
+            LedgerState::Open => format!("{id} (open, a writer may be at work)"),
             LedgerState::InRecovery => format!("{id} (in recovery)"),
         });
     }
