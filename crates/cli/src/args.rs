@@ -169,6 +169,28 @@ pub enum ClusterCommand {
     Init(MetadataArgs),
     /// Cookies: which bookies belong to the cluster, with which directories
     Cookie(CookieArgs),
+    /// Write the cluster's metadata to a file, to move it to another metadata store
+    Export(ExportArgs),
+    /// Read what export wrote into a metadata store where the root is missing or empty; repeat it if it stops
+    Import(ImportArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    #[command(flatten)]
+    pub metadata: MetadataArgs,
+    /// The file, which must not exist; - for standard output
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct ImportArgs {
+    #[command(flatten)]
+    pub metadata: MetadataArgs,
+    /// The file; - for standard input
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -1,6 +1,7 @@
 //! `bindery cluster`: metadata by hand.
 
 use crate::args::{ClusterCommand, CookieCommand, LogFormat, MetadataArgs};
+use crate::cluster_transfer;
 use crate::exit::Failure;
 use crate::logging;
 use bindery_io::{Random, SystemRandom};
@@ -18,6 +19,8 @@ pub fn run(command: ClusterCommand) -> Result<(), Failure> {
     runtime.block_on(async {
         match command {
             ClusterCommand::Init(args) => init(&args).await,
+            ClusterCommand::Export(args) => cluster_transfer::export(&args).await,
+            ClusterCommand::Import(args) => cluster_transfer::import(&args).await,
             ClusterCommand::Cookie(args) => match args.command {
                 CookieCommand::List(args) => list(&args).await,
                 CookieCommand::Show { metadata, bookie_id } => show(&metadata, &bookie_id).await,

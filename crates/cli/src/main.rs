@@ -5,6 +5,7 @@ mod bench;
 mod bookie;
 mod bookie_list;
 mod cluster;
+mod cluster_transfer;
 mod conf_file;
 mod disk;
 mod exit;

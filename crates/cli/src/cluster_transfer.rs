@@ -1,0 +1,153 @@
+//! `bindery cluster export` and `import`: a cluster's metadata as a file, to move it to another metadata store.
+
+use crate::args::{ExportArgs, ImportArgs};
+use crate::exit::{self, Failure};
+use crate::output;
+use bindery_metadata::transfer::{self, Dump, Export, ExportSummary, ImportError};
+use bindery_metadata::{
+    ConnectOptions, Layout, MetadataStore, MetadataUri, OpenError, StoreError, zookeeper,
+};
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+fn uri(text: &str) -> Result<MetadataUri, Failure> {
+    text.parse().map_err(|error: bindery_metadata::UriError| Failure::usage(error))
+}
+
+fn store_failure(error: &StoreError, message: String) -> Failure {
+    let code = if error.is_transient() { exit::UNREACHABLE } else { exit::FAILURE };
+    Failure::with_code(code, message)
+}
+
+/// Writes the whole cluster to a file, or to standard output for `-`.
+pub async fn export(args: &ExportArgs) -> Result<(), Failure> {
+    let uri = uri(&args.metadata.metadata)?;
+    let layout =
+        bindery_metadata::connect(&uri, ConnectOptions::default()).await.map_err(|error| match &error {
+            OpenError::Store(cause) => store_failure(cause, error.to_string()),
+            _ => Failure::new(&error),
+        })?;
+    let result = match args.file.as_os_str() == "-" {
+        true => export_to_stdout(&layout).await,
+        false => export_to_file(&layout, &args.file).await,
+    };
+    // The session would end by itself; an error in ending it changes nothing.
+    let _ = layout.store().close().await;
+    let summary = result?;
+    eprintln!(
+        "{}: {} nodes exported; left out: {} ephemeral nodes, {} registrations of bookies",
+        args.metadata.metadata, summary.nodes, summary.ephemeral_left_out, summary.registrations_left_out
+    );
+    if summary.registrations_left_out > 0 {
+        eprintln!(
+            "warning: bookies are running: what clients and bookies change from now on is not in the export. To move the \
+             cluster, stop them first and export again"
+        );
+    }
+    Ok(())
+}
+
+/// Hands every part to `write` on a thread where it may block: the session is kept up meanwhile.
+async fn write_parts(
+    layout: &Layout,
+    mut out: impl Write + Send + 'static,
+) -> Result<(ExportSummary, impl Write + Send + 'static), Failure> {
+    let mut export = Export::new(layout);
+    let read = |error: StoreError| store_failure(&error, format!("export: {error}"));
+    while let Some(part) = export.next().await.map_err(read)? {
+        let written = tokio::task::spawn_blocking(move || out.write_all(part.as_bytes()).map(|()| out)).await;
+        out = written.map_err(Failure::new)?.map_err(|error| output::failure(&error))?;
+    }
+    Ok((export.summary(), out))
+}
+
+async fn export_to_stdout(layout: &Layout) -> Result<ExportSummary, Failure> {
+    let out = output::raw_stdout().map_err(|error| output::failure(&error))?;
+    Ok(write_parts(layout, out).await?.0)
+}
+
+async fn export_to_file(layout: &Layout, path: &Path) -> Result<ExportSummary, Failure> {
+    let cannot =
+        |what: &str, error: &io::Error| Failure::new(format!("cannot {what} {}: {error}", path.display()));
+    if path.exists() {
+        return Err(Failure::new(format!("{} exists; choose another file or remove it", path.display())));
+    }
+    // Under its own name only when it is whole and on the disk.
+    let mut partial = PathBuf::from(path).into_os_string();
+    partial.push(".partial");
+    let partial = PathBuf::from(partial);
+    let file = OpenOptions::new().write(true).create(true).truncate(true).open(&partial);
+    let file = file.map_err(|error| cannot("create", &error))?;
+    let done = async {
+        let copy = file.try_clone().map_err(|error| cannot("write", &error))?;
+        let summary = write_parts(layout, copy).await?.0;
+        file.sync_all().map_err(|error| cannot("write", &error))?;
+        rename(&partial, path).map_err(|error| cannot("create", &error))?;
+        Ok(summary)
+    };
+    let outcome = done.await;
+    if outcome.is_err() {
+        let _ = remove(&partial);
+    }
+    outcome
+}
+
+#[expect(clippy::disallowed_methods, reason = "a file of the user's")]
+fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    std::fs::rename(from, to)
+}
+
+#[expect(clippy::disallowed_methods, reason = "a file of the user's")]
+fn remove(path: &Path) -> io::Result<()> {
+    std::fs::remove_file(path)
+}
+
+#[expect(clippy::disallowed_methods, reason = "a file of the user's")]
+fn open(path: &Path) -> io::Result<File> {
+    File::open(path)
+}
+
+/// Reads and checks the whole file before anything else happens.
+fn read(path: &Path) -> Result<Dump, Failure> {
+    let name = path.display();
+    let dump = match path.as_os_str() == "-" {
+        true => Dump::read(&mut io::stdin().lock()),
+        false => {
+            let file = open(path).map_err(|error| Failure::new(format!("cannot open {name}: {error}")))?;
+            Dump::read(&mut BufReader::with_capacity(1 << 20, file))
+        }
+    };
+    dump.map_err(|error| Failure::new(format!("{name}: {error}; nothing was changed")))
+}
+
+/// Writes a cluster from a file, or from standard input for `-`, to an empty place in a metadata store.
+pub async fn import(args: &ImportArgs) -> Result<(), Failure> {
+    let uri = uri(&args.metadata.metadata)?;
+    let dump = read(&args.file)?;
+    let store = zookeeper::connect(&uri.servers, ConnectOptions::default()).await;
+    let store: Arc<dyn MetadataStore> =
+        Arc::new(store.map_err(|error| store_failure(&error, error.to_string()))?);
+    let outcome = transfer::import(&store, &uri.root, &dump).await;
+    let opened = match &outcome {
+        Ok(_) => Layout::open(store.clone(), &uri.root, uri.layout).await.map(drop),
+        Err(_) => Ok(()),
+    };
+    // The session would end by itself; an error in ending it changes nothing.
+    let _ = store.close().await;
+    let summary = outcome.map_err(|error| match &error {
+        ImportError::Store(cause) => store_failure(cause, error.to_string()),
+        _ => Failure::new(&error),
+    })?;
+    opened.map_err(|error| Failure::new(format!("the cluster was imported, but: {error}")))?;
+    let name = &args.metadata.metadata;
+    match summary.already_there {
+        true => eprintln!("{name}: all {} nodes were there already, nothing changed", summary.nodes),
+        false => eprintln!(
+            "{name}: {} nodes imported and compared, {} of them by an earlier attempt; {}",
+            summary.nodes, summary.found, summary.ids
+        ),
+    }
+    Ok(())
+}
