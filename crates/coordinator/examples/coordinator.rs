@@ -1,4 +1,6 @@
-//! Runs an embedded coordinator alone: `coordinator DATA_DIR ADDRESS`, for example `coordinator /tmp/c 127.0.0.1:2181`.
+//! Runs an embedded coordinator alone: `coordinator DATA_DIR ADDRESS [CHECK_MS]`, for example
+//! `coordinator /tmp/c 127.0.0.1:2181`. `CHECK_MS` is the interval at which containers and times to live are looked
+//! after.
 //!
 //! Prints `listening ADDRESS` when it serves and runs until a signal ends it or its store fails (exit code 1).
 
@@ -6,6 +8,7 @@ use bindery_coordinator::{Coordinator, CoordinatorConfig};
 use bindery_io::{SystemClock, SystemRandom};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
 #[tokio::main(flavor = "current_thread")]
@@ -22,9 +25,12 @@ async fn main() -> ExitCode {
 async fn run() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
     let (Some(dir), Some(address)) = (args.next(), args.next()) else {
-        return Err("usage: coordinator DATA_DIR ADDRESS".into());
+        return Err("usage: coordinator DATA_DIR ADDRESS [CHECK_MS]".into());
     };
-    let config = CoordinatorConfig::new(address.parse()?, dir);
+    let mut config = CoordinatorConfig::new(address.parse()?, dir);
+    if let Some(check_ms) = args.next() {
+        config.container_check_interval = Duration::from_millis(check_ms.parse()?);
+    }
     let coordinator =
         Coordinator::start(config, Arc::new(SystemClock::new()), Arc::new(SystemRandom)).await?;
     println!("listening {}", coordinator.local_addr());

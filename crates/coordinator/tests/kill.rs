@@ -38,7 +38,17 @@ fn the_process_that_is_killed() {
     });
 }
 
-fn start(dir: &std::path::Path, address: SocketAddr) -> (Child, SocketAddr) {
+/// Does not outlive the test.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+fn start(dir: &std::path::Path, address: SocketAddr) -> (Process, SocketAddr) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "the_process_that_is_killed", "--ignored", "--nocapture"])
         .env(DIR, dir)
@@ -50,7 +60,7 @@ fn start(dir: &std::path::Path, address: SocketAddr) -> (Child, SocketAddr) {
     let listening = lines.find_map(|line| Some(line.strip_prefix("listening ")?.to_owned()));
     // Whatever else it prints; until it is killed.
     std::thread::spawn(move || lines.for_each(drop));
-    (child, listening.expect("it starts").parse().unwrap())
+    (Process(child), listening.expect("it starts").parse().unwrap())
 }
 
 async fn connect(address: SocketAddr) -> Arc<ZooKeeperStore> {
@@ -91,9 +101,8 @@ async fn no_kill_loses_what_was_acknowledged() {
             })
             .collect();
         tokio::time::sleep(Duration::from_micros(random.below(150_000))).await;
-        child.kill().unwrap();
+        drop(child);
         is_killed.store(true, Ordering::SeqCst);
-        child.wait().unwrap();
         (child, _) = start(dir.path(), address);
         for writer in writers {
             let (done, last) = writer.await.unwrap();
@@ -118,6 +127,5 @@ async fn no_kill_loses_what_was_acknowledged() {
     assert_eq!(store.get("/e").await.unwrap().stat.owner, Some(session));
     println!("kills={KILLS} acknowledged={} unknown={} SEED={seed}", acknowledged.len(), unknown.len());
     assert!(acknowledged.len() > 100);
-    child.kill().unwrap();
-    child.wait().unwrap();
+    drop(child);
 }
