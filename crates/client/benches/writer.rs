@@ -27,9 +27,12 @@ const OUTSTANDING: usize = 20_000;
 /// Answers that a bookie gives in one socket read.
 const BATCH: usize = 64;
 
+/// What one ledger waits for.
+type Unanswered = (Arc<dyn AddSink>, Vec<AddAnswer>);
+
 /// By ledger, as answers come in runs of one ledger each.
 #[derive(Default)]
-struct Acknowledging(Mutex<Vec<(Arc<dyn AddSink>, Vec<AddAnswer>)>>);
+struct Acknowledging(Mutex<Vec<Unanswered>>);
 
 impl Acknowledging {
     fn acknowledge_all(&self, bookie: &BookieId) {

@@ -1,4 +1,57 @@
-//! The ledger client.
+//! The ledger client: create, append, read, follow, recover, hand over.
+//!
+//! ```no_run
+//! use bindery_client::{Client, CreateOptions, EntryId, OpenMode, Quorum};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = Client::builder().metadata("zk://127.0.0.1:2181/ledgers".parse()?).connect().await?;
+//!
+//! // Entries go to 3 bookies each and are confirmed by 2. Pipelined: progress says how far.
+//! let writer = client.create_ledger(CreateOptions::new(Quorum::new(3, 3, 2)?)).await?;
+//! for line in ["one", "two", "three"] {
+//!     writer.enqueue(line.as_bytes()).await?; // waits for room only
+//! }
+//! let last = writer.append(b"four").await?; // confirmed, and all before it
+//! println!("{:?}, up to {last}", writer.progress().borrow().confirmed);
+//! let id = writer.id();
+//! writer.close().await?;
+//!
+//! // A ledger whose writer died is fenced, recovered and closed on the way.
+//! let reader = client.open_ledger(id, b"", OpenMode::Recover).await?;
+//! let mut entries = reader.read(EntryId::FIRST, last);
+//! while let Some(entry) = entries.next().await {
+//!     println!("{}", String::from_utf8_lossy(&entry?.payload));
+//! }
+//! client.close().await;
+//! # Ok(()) }
+//! ```
+//!
+//! # Data flow
+//! ```text
+//! LedgerWriter --> WriterCore ----+                       +--> connection::Bookies --> bookies
+//! LedgerReader --> fetch, tail ---+--> transport::Transport
+//! open, Recover -> RecoveryCore --+        bytes bounded by two budgets
+//!        |
+//!        +--> bindery_metadata::Layout --> conditional writes, watches
+//! ```
+//! The cores are synchronous: events in, requests out; no I/O, no clock, no task. Shells around them wait, send, and own
+//! the tasks. Tests drive the cores through every order of events that a seed can draw (`model`).
+//!
+//! # Invariants (numbers: reliability reference)
+//! 1. A confirmed entry is on an ack quorum of the bookies that metadata names; entries are confirmed in order; the LAC
+//!    (last add confirmed) never goes back (IC1, IC2, IC3, IC11). `window`, `writer`
+//! 2. A ledger ends where a sure answer of enough bookies says, never where one could not be asked; all opens agree
+//!    (IC4 to IC8, IC12, IC15). `recovery`
+//! 3. Metadata is written on the condition of what was read, and an unknown outcome is resolved by reading (IC13, IC14).
+//! 4. What a reader gets was verified, is confirmed unless it asked otherwise, and is asked of each replica once (IC9,
+//!    IC19, IC21). `reader`
+//! 5. Bytes in flight are bounded, nothing waits for a permit that it holds itself, and every call ends (IC17, IC18).
+//!
+//! # Limits     entry bytes in flight, and as much again read ahead: [`ClientBuilder::memory_limit`]; a write quorum:
+//! [`WRITE_QUORUM_SIZE_MAX`]; an entry: what fits a frame of 5 MiB ([`LedgerWriter::payload_bytes_max`])
+//!
+//! # Not here   racks and quarantine in placement, speculative reads, telling a bookie's incarnations apart (IC16),
+//! replacing a replica that is slow but answers in time, authentication and TLS
 
 mod client;
 pub mod connection;

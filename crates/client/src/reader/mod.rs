@@ -7,6 +7,8 @@ mod fetch;
 mod state;
 mod stream;
 mod tail;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

@@ -11,6 +11,8 @@
 //! is not held up by adds that wait for room
 
 pub(crate) mod core;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

@@ -17,6 +17,8 @@
 
 pub(crate) mod core;
 pub(crate) mod driver;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,0 +1,294 @@
+//! Readers against scripted bookies: damaged, missing, silent, old.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bindery_metadata::memory::MemoryCluster;
+use bindery_metadata::{Layout, LedgerLayout, layout};
+use bindery_types::{
+    BookieId, DigestType, Digester, EntryId, LedgerId, LedgerMetadata, LedgerSecret, LedgerState, MasterKey,
+    Quorum, Segment,
+};
+use bindery_wire::ErrorCode;
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use crate::client::Client;
+use crate::entry::EntryCodec;
+use crate::error::{OpenError, ReadError};
+use crate::options::OpenMode;
+use crate::transport::{
+    AddRequest, AddSink, Answer, BatchReadRequest, BookieError, LacAnswer, PollRequest, ReadRequest,
+    Transport,
+};
+
+fn at(entry: i64) -> EntryId {
+    EntryId::new(entry).unwrap()
+}
+
+fn id(name: &str) -> BookieId {
+    BookieId::new(name).unwrap()
+}
+
+#[derive(Default)]
+struct Bookies {
+    entries: Mutex<BTreeMap<(BookieId, i64), Bytes>>,
+    silent: Mutex<BTreeSet<BookieId>>,
+    explicit: Mutex<BTreeMap<BookieId, Bytes>>,
+    knows_no_batches: bool,
+    batches: AtomicUsize,
+    singles: AtomicUsize,
+}
+
+impl Bookies {
+    fn get(&self, bookie: &BookieId, entry: i64) -> Result<Bytes, BookieError> {
+        if self.silent.lock().contains(bookie) {
+            return Err(BookieError::Lost);
+        }
+        let found = self.entries.lock().get(&(bookie.clone(), entry)).cloned();
+        found.ok_or(BookieError::Refused(ErrorCode::NoEntry))
+    }
+}
+
+impl Transport for Bookies {
+    fn add(&self, _: &BookieId, _: AddRequest, _: &Arc<dyn AddSink>) {}
+
+    fn read(&self, bookie: &BookieId, request: ReadRequest) -> Answer<'_, Bytes> {
+        self.singles.fetch_add(1, Ordering::Relaxed);
+        let answer = self.get(bookie, EntryId::to_wire(request.entry));
+        Box::pin(async move { answer })
+    }
+
+    fn batch_read(&self, bookie: &BookieId, request: BatchReadRequest) -> Answer<'_, Vec<Bytes>> {
+        self.batches.fetch_add(1, Ordering::Relaxed);
+        let bookie = bookie.clone();
+        Box::pin(async move {
+            if self.knows_no_batches {
+                return Err(BookieError::Refused(ErrorCode::BadRequest));
+            }
+            let mut entries = vec![self.get(&bookie, request.first.get())?];
+            let mut size = entries[0].len() as u64;
+            for entry in request.first.get() + 1..request.first.get() + i64::from(request.count_max) {
+                let Ok(next) = self.get(&bookie, entry) else { break };
+                size += next.len() as u64;
+                if size > request.size_bytes_max {
+                    break;
+                }
+                entries.push(next);
+            }
+            Ok(entries)
+        })
+    }
+
+    fn read_lac(&self, bookie: &BookieId, _: LedgerId) -> Answer<'_, LacAnswer> {
+        let answer = if self.silent.lock().contains(bookie) {
+            Err(BookieError::Lost)
+        } else {
+            let entries = self.entries.lock();
+            let mine = entries.iter().filter(|((owner, _), _)| owner == bookie);
+            let last_entry = mine.map(|(_, stored)| stored.clone()).next_back();
+            Ok(LacAnswer { explicit: self.explicit.lock().get(bookie).cloned(), last_entry })
+        };
+        Box::pin(async move { answer })
+    }
+
+    fn write_lac(&self, _: &BookieId, _: LedgerId, _: MasterKey, _: EntryId, _: Bytes) -> Answer<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn poll_lac(&self, _: &BookieId, _: PollRequest) -> Answer<'_, Option<EntryId>> {
+        Box::pin(async { Err(BookieError::Refused(ErrorCode::BadRequest)) })
+    }
+}
+
+struct Setup {
+    client: Client,
+    bookies: Arc<Bookies>,
+    layout: Layout,
+    codec: EntryCodec,
+    ledger: LedgerId,
+    metadata: LedgerMetadata,
+}
+
+impl Setup {
+    /// Ledger 1 with `count` entries of `size` bytes on all bookies a, b, c of their write sets; open.
+    async fn new(quorum: (usize, usize, usize), count: i64, size: usize, bookies: Bookies) -> Setup {
+        let store = Arc::new(MemoryCluster::new().open());
+        layout::init_cluster(&*store, "/l", LedgerLayout::Hierarchical, [0; 16]).await.unwrap();
+        let layout = Layout::open(store, "/l", None).await.unwrap();
+        let bookies = Arc::new(bookies);
+        let builder = Client::builder().layout(layout.clone()).transport(bookies.clone());
+        let client = builder.memory_limit(100_000).connect().await.unwrap();
+        let secret = LedgerSecret { digest_type: DigestType::Crc32c, password: b"p".to_vec() };
+        let ledger = LedgerId::new(1).unwrap();
+        let codec = EntryCodec::new(ledger, Digester::new(secret.digest_type, &secret.password));
+        let (e, qw, qa) = quorum;
+        let mut metadata = LedgerMetadata::new(Quorum::new(e, qw, qa).unwrap(), secret);
+        let ensemble = ["a", "b", "c"][..e].iter().map(|name| id(name)).collect();
+        metadata.push_segment(Segment { first_entry: at(0), ensemble }).unwrap();
+        for entry in 0..count {
+            let mut stored = Vec::new();
+            let length = size as u64 * (entry as u64 + 1);
+            codec.put(at(entry), EntryId::new(entry - 1), length, &vec![entry as u8; size], &mut stored);
+            for bookie in metadata.write_set(at(entry)) {
+                bookies.entries.lock().insert((bookie.clone(), entry), stored.clone().into());
+            }
+        }
+        layout.ledgers().create(ledger, &metadata).await.unwrap();
+        Setup { client, bookies, layout, codec, ledger, metadata }
+    }
+
+    async fn close(&mut self, last: i64) {
+        let stored = self.layout.ledgers().get(self.ledger).await.unwrap();
+        self.metadata.state = LedgerState::Closed { last_entry: EntryId::new(last), length_bytes: 0 };
+        self.layout.ledgers().update(self.ledger, &self.metadata, stored.version).await.unwrap();
+    }
+
+    async fn open(&self) -> Result<super::LedgerReader, OpenError> {
+        self.client.open_ledger(self.ledger, b"p", OpenMode::ReadOnly).await
+    }
+
+    fn damage(&self, bookie: &str, entry: i64) {
+        let mut entries = self.bookies.entries.lock();
+        let stored = entries.get_mut(&(id(bookie), entry)).unwrap();
+        let mut bytes = stored.to_vec();
+        *bytes.last_mut().unwrap() ^= 1;
+        *stored = bytes.into();
+    }
+
+    fn lose(&self, bookie: &str, entry: i64) {
+        self.bookies.entries.lock().remove(&(id(bookie), entry)).unwrap();
+    }
+}
+
+async fn assert_all(reader: &super::LedgerReader, count: i64, size: usize) {
+    let mut stream = reader.read(at(0), at(count - 1));
+    for entry in 0..count {
+        let found = stream.next().await.unwrap().unwrap();
+        assert_eq!((found.id, &found.payload[..]), (at(entry), &vec![entry as u8; size][..]));
+    }
+    assert!(stream.next().await.is_none());
+}
+
+#[tokio::test]
+async fn damaged_misplaced_and_missing_entries_are_read_from_another_replica() {
+    // IC9, in batches (3/3/2) and one by one (3/2/2).
+    for quorum in [(3, 3, 2), (3, 2, 2)] {
+        let mut setup = Setup::new(quorum, 200, 100, Bookies::default()).await;
+        setup.close(199).await;
+        for entry in (0..200).step_by(3) {
+            setup.damage("a", entry);
+        }
+        let other = setup.bookies.entries.lock()[&(id("b"), 4)].clone();
+        setup.bookies.entries.lock().insert((id("b"), 10), other);
+        setup.lose("c", 50);
+        let reader = setup.open().await.unwrap();
+        assert_all(&reader, 200, 100).await;
+        setup.bookies.silent.lock().extend([id("a"), id("b")]);
+        setup.bookies.entries.lock().insert((id("c"), 50), Bytes::from_static(b"x"));
+        let error = reader.read_entry(at(50)).await.unwrap_err();
+        assert!(matches!(error, ReadError::Unavailable { .. }), "perhaps a has it: {error}");
+    }
+}
+
+#[tokio::test]
+async fn an_entry_that_no_replica_has_ends_the_stream_with_an_error() {
+    let mut setup = Setup::new((3, 3, 2), 20, 10, Bookies::default()).await;
+    setup.close(19).await;
+    for bookie in ["a", "b", "c"] {
+        setup.lose(bookie, 7);
+    }
+    let reader = setup.open().await.unwrap();
+    let mut stream = reader.read(at(0), at(19));
+    for entry in 0..7 {
+        assert_eq!(stream.next().await.unwrap().unwrap().id, at(entry));
+    }
+    assert!(matches!(stream.next().await, Some(Err(ReadError::NoEntry { entry, .. })) if entry == at(7)));
+    assert!(stream.next().await.is_none());
+}
+
+#[tokio::test]
+async fn bookies_that_know_no_batches_are_read_one_by_one() {
+    let bookies = Bookies { knows_no_batches: true, ..Bookies::default() };
+    let mut setup = Setup::new((3, 3, 2), 100, 10, bookies).await;
+    setup.close(99).await;
+    assert_all(&setup.open().await.unwrap(), 100, 10).await;
+    let (batches, singles) = (&setup.bookies.batches, &setup.bookies.singles);
+    assert!(batches.load(Ordering::Relaxed) <= 3 && singles.load(Ordering::Relaxed) >= 100);
+}
+
+#[tokio::test]
+async fn streams_that_are_not_read_do_not_hold_up_another() {
+    // IC17, IC18: the budget is smaller than one range.
+    for quorum in [(3, 3, 2), (3, 2, 2)] {
+        let mut setup = Setup::new(quorum, 100, 20_000, Bookies::default()).await;
+        setup.close(99).await;
+        let reader = setup.open().await.unwrap();
+        let mut idle: Vec<_> = (0..5).map(|_| reader.read(at(0), at(99))).collect();
+        for stream in &mut idle {
+            stream.next().await.unwrap().unwrap();
+        }
+        assert_all(&reader, 100, 20_000).await;
+        assert!(setup.client.0.read_budget.gauge().used <= 100_000);
+        drop(idle);
+    }
+}
+
+#[tokio::test]
+async fn the_lac_comes_from_a_covering_set_of_valid_answers_and_never_goes_back() {
+    let setup = Setup::new((3, 3, 2), 5, 10, Bookies::default()).await;
+    setup.bookies.silent.lock().insert(id("a"));
+    let reader = setup.open().await.unwrap();
+    assert_eq!(reader.last_add_confirmed(), Some(at(3)), "the last entry says so");
+    assert!(!reader.is_closed());
+    assert!(matches!(reader.read_entry(at(4)).await, Err(ReadError::BeyondEnd { last: Some(_), .. })));
+    assert_eq!(reader.read_unconfirmed(at(4), at(4)).next().await.unwrap().unwrap().id, at(4));
+    setup.bookies.explicit.lock().insert(id("b"), setup.codec.lac_body(at(4)));
+    setup.bookies.explicit.lock().insert(id("c"), setup.codec.lac_body(at(4)));
+    assert_eq!(reader.refresh().await, Ok(Some(at(4))));
+    setup.bookies.explicit.lock().clear();
+    assert_eq!(reader.refresh().await, Ok(Some(at(4))), "IC21");
+    assert_eq!(reader.read_entry(at(4)).await.unwrap().id, at(4));
+    // A damaged answer is no knowledge.
+    setup.damage("b", 4);
+    assert!(matches!(setup.open().await, Err(OpenError::Lac(ReadError::LacUnknown { .. }))));
+}
+
+#[tokio::test]
+async fn an_entry_behind_an_ensemble_change_is_found_by_reading_the_metadata_again() {
+    let setup = Setup::new((2, 2, 2), 5, 10, Bookies::default()).await;
+    let reader = setup.open().await.unwrap();
+    // Entries 3 and 4 move to b and c.
+    let changed = crate::metadata_edit::with_ensemble(&setup.metadata, at(3), vec![id("c"), id("b")]);
+    let version = setup.client.metadata(setup.ledger).await.unwrap().version;
+    setup.layout.ledgers().update(setup.ledger, &changed, version).await.unwrap();
+    {
+        let mut entries = setup.bookies.entries.lock();
+        for entry in 3..5 {
+            let stored = entries.remove(&(id("a"), entry)).unwrap();
+            entries.remove(&(id("b"), entry));
+            entries.insert((id("c"), entry), stored);
+        }
+    }
+    assert_eq!(reader.read_entry(at(3)).await.unwrap().id, at(3), "IC21");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tail_goes_on_by_asking_when_polls_are_refused_and_ends_with_the_ledger() {
+    let mut setup = Setup::new((3, 3, 2), 5, 10, Bookies::default()).await;
+    let reader = setup.open().await.unwrap();
+    let mut tail = reader.tail(at(2));
+    assert_eq!(tail.next().await.unwrap().unwrap().id, at(2));
+    assert_eq!(tail.next().await.unwrap().unwrap().id, at(3));
+    for bookie in ["a", "b", "c"] {
+        setup.bookies.explicit.lock().insert(id(bookie), setup.codec.lac_body(at(4)));
+    }
+    assert_eq!(tail.next().await.unwrap().unwrap().id, at(4));
+    let ended = tokio::spawn(async move { tail.next().await.is_none() });
+    tokio::task::yield_now().await;
+    setup.close(4).await;
+    assert!(ended.await.unwrap(), "the watch told");
+    setup.layout.ledgers().delete(setup.ledger, None).await.unwrap();
+    assert!(matches!(setup.open().await, Err(OpenError::NotFound(_))));
+}

@@ -1,0 +1,459 @@
+//! Each rule of adding (protocol reference, section 7.3) and of changing metadata (7.8), by scripted events.
+
+use bindery_metadata::StoreError;
+use bindery_metadata::layout::{LedgerError, StoredLedger};
+use bindery_metadata::store::Version;
+use bindery_types::{
+    BookieId, DigestType, Digester, EntryId, LedgerId, LedgerMetadata, LedgerSecret, LedgerState, Quorum,
+    Segment,
+};
+use bindery_wire::ErrorCode;
+
+use super::core::{CHANGES_IN_A_ROW_MAX, Start, Step, WriterCore};
+use crate::entry::EntryCodec;
+use crate::error::WhyStopped;
+use crate::handover::Handover;
+use crate::transport::{AddTag, BookieError};
+use crate::window::Send;
+
+fn ids(names: &str) -> Vec<BookieId> {
+    names.split(' ').map(|name| BookieId::new(name).unwrap()).collect()
+}
+
+fn at(entry: i64) -> EntryId {
+    EntryId::new(entry).unwrap()
+}
+
+struct Script {
+    core: WriterCore,
+    sent: Vec<Send>,
+    codec: EntryCodec,
+}
+
+impl Script {
+    /// A writer on bookies a, b, c, ...
+    fn new(e: usize, qw: usize, qa: usize) -> Script {
+        let secret = LedgerSecret { digest_type: DigestType::Crc32c, password: Vec::new() };
+        let ledger = LedgerId::new(1).unwrap();
+        let codec = EntryCodec::new(ledger, Digester::new(DigestType::Crc32c, b""));
+        let mut metadata = LedgerMetadata::new(Quorum::new(e, qw, qa).unwrap(), secret);
+        let ensemble = ids("a b c d e")[..e].to_vec();
+        metadata.push_segment(Segment { first_entry: at(0), ensemble }).unwrap();
+        let core = WriterCore::new(Start {
+            ledger,
+            codec: codec.clone(),
+            metadata,
+            version: Version(0),
+            confirmed: None,
+            length_bytes: 0,
+            token: None,
+        });
+        Script { core, sent: Vec::new(), codec }
+    }
+
+    fn append(&mut self, count: usize) {
+        for _ in 0..count {
+            self.core.append(b"12345", &mut self.sent).unwrap();
+        }
+    }
+
+    /// The tag under which an entry was last sent to a position.
+    fn tag(&self, entry: i64, position: usize) -> AddTag {
+        let is_it = |send: &&Send| send.entry == at(entry) && send.position == position;
+        self.sent.iter().rev().find(is_it).expect("it was sent there").tag
+    }
+
+    fn answer(&mut self, entry: i64, position: usize, result: Result<(), BookieError>) {
+        let tag = self.tag(entry, position);
+        self.core.on_answer(at(entry), tag, &result);
+        self.core.settle();
+    }
+
+    fn ack(&mut self, entry: i64, positions: &[usize]) {
+        for &position in positions {
+            self.answer(entry, position, Ok(()));
+        }
+    }
+
+    fn confirmed(&self) -> i64 {
+        EntryId::to_wire(self.core.confirmed())
+    }
+
+    fn why(&self) -> Option<WhyStopped> {
+        self.core.stopped().map(|stopped| stopped.why)
+    }
+
+    /// The write that is wanted now.
+    fn wanted_write(&self) -> (LedgerMetadata, Version) {
+        match self.core.next_step() {
+            Some(Step::Write { metadata, expected }) => (*metadata, expected),
+            other => panic!("a write is wanted, not {other:?}"),
+        }
+    }
+
+    fn written(&mut self, outcome: Result<i32, LedgerError>) {
+        self.core.written(outcome.map(Version), &mut self.sent);
+        self.core.settle();
+    }
+
+    fn read(&mut self, metadata: LedgerMetadata, version: i32) {
+        assert_eq!(self.core.next_step(), Some(Step::Read));
+        self.core.read(StoredLedger { metadata, version: Version(version), created_ms: 0 }, &mut self.sent);
+        self.core.settle();
+    }
+
+    fn change(&mut self, chosen: &str, version: i32) {
+        assert!(matches!(self.core.next_step(), Some(Step::Place { .. })));
+        self.core.placed(&ids(chosen));
+        self.written(Ok(version));
+    }
+}
+
+const LOST: Result<(), BookieError> = Err(BookieError::Lost);
+
+fn refused(code: ErrorCode) -> Result<(), BookieError> {
+    Err(BookieError::Refused(code))
+}
+
+fn changed() -> LedgerError {
+    LedgerError::Changed(LedgerId::new(1).unwrap())
+}
+
+#[test]
+fn entries_go_to_their_write_set_with_the_lac_of_the_moment() {
+    let mut script = Script::new(5, 3, 2);
+    script.append(2);
+    let positions = |sent: &[Send]| sent.iter().map(|send| send.position).collect::<Vec<_>>();
+    assert_eq!(positions(&script.sent), [0, 1, 2, 1, 2, 3]);
+    script.ack(0, &[0, 2]);
+    script.append(1);
+    let last = script.codec.open(Some(at(2)), &script.sent[6].body).unwrap();
+    assert_eq!((last.last_add_confirmed, last.length_bytes), (Some(at(0)), 15), "IC3");
+    assert_eq!(&last.payload[..], b"12345");
+}
+
+#[test]
+fn entries_are_confirmed_strictly_in_order_by_an_ack_quorum() {
+    let mut script = Script::new(3, 3, 2);
+    script.append(3);
+    script.ack(1, &[0, 1, 2]);
+    script.ack(0, &[1]);
+    assert_eq!(script.confirmed(), -1, "IC1, IC2: entry 0 has one ack");
+    script.answer(0, 1, Ok(()));
+    assert_eq!(script.confirmed(), -1, "an ack counts once");
+    script.ack(0, &[2]);
+    assert_eq!(script.confirmed(), 1, "IC2");
+    assert_eq!(script.core.confirmed_length_bytes(), 10);
+}
+
+#[test]
+fn bytes_are_given_back_when_every_replica_answered_or_was_replaced() {
+    let mut script = Script::new(3, 3, 2);
+    script.append(1);
+    let cost = WriterCore::cost_bytes(&script.codec, 5);
+    let hear = |script: &mut Script, position, result| {
+        let tag = script.tag(0, position);
+        script.core.on_answer(at(0), tag, &result);
+        script.core.settle().1
+    };
+    assert_eq!(hear(&mut script, 0, Ok(())), 0);
+    assert_eq!(hear(&mut script, 1, Ok(())), 0, "confirmed, but one replica still has the bytes (IC17)");
+    assert_eq!(hear(&mut script, 2, LOST), cost);
+}
+
+#[test]
+fn a_failed_bookie_is_replaced_from_the_lac_on_and_pending_entries_go_to_its_successor() {
+    let mut script = Script::new(3, 3, 2);
+    script.append(4);
+    script.ack(0, &[0, 1]);
+    script.ack(1, &[1]);
+    script.answer(1, 2, LOST);
+    script.ack(2, &[0, 1]);
+    script.ack(1, &[0]);
+    assert_eq!(script.confirmed(), 0, "IC11: nothing is confirmed while an ensemble change runs");
+    let Some(Step::Place { count, excluded, .. }) = script.core.next_step() else { panic!("a place step") };
+    assert_eq!((count, excluded.len()), (1, 3));
+    script.core.placed(&ids("d"));
+    let (metadata, expected) = script.wanted_write();
+    assert_eq!(expected, Version(0));
+    let segments = metadata.segments();
+    assert_eq!((segments[1].first_entry, &segments[1].ensemble), (at(1), &ids("a b d")), "from LAC + 1 on");
+    let before = script.sent.len();
+    script.written(Ok(1));
+    let resent: Vec<_> = script.sent[before..].iter().map(|s| (s.entry.get(), s.position)).collect();
+    assert_eq!(resent, [(1, 2), (2, 2), (3, 2)]);
+    assert_eq!(script.confirmed(), 2, "acks of the members that stay count");
+}
+
+#[test]
+fn acks_of_a_replaced_bookie_do_not_count_also_when_they_are_late() {
+    // R8, R9 (#4097, #4651).
+    let mut script = Script::new(2, 2, 2);
+    script.append(2);
+    let old = script.tag(0, 1);
+    script.ack(0, &[0]);
+    script.ack(1, &[0, 1]);
+    script.answer(0, 1, LOST);
+    script.change("c", 1);
+    assert_eq!(script.confirmed(), -1, "entry 1 had both acks, one of them of the replaced bookie");
+    script.core.on_answer(at(0), old, &Ok(()));
+    script.core.settle();
+    assert_eq!(script.confirmed(), -1, "an answer of a bookie no longer at the position is ignored");
+    script.ack(0, &[1]);
+    assert_eq!(script.confirmed(), 0);
+    script.ack(1, &[1]);
+    assert_eq!(script.confirmed(), 1);
+}
+
+#[test]
+fn a_segment_that_begins_at_the_same_entry_is_replaced() {
+    let mut script = Script::new(2, 2, 2);
+    script.append(1);
+    script.answer(0, 0, LOST);
+    script.change("c", 1);
+    script.answer(0, 1, LOST);
+    script.core.placed(&ids("d"));
+    let (metadata, expected) = script.wanted_write();
+    assert_eq!((expected, metadata.segments().len()), (Version(1), 1));
+    assert_eq!(metadata.segments()[0].ensemble, ids("c d"));
+}
+
+#[test]
+fn failures_during_a_change_make_the_next_one_and_nothing_is_confirmed_in_between() {
+    // R34 (#1886): one change at a time.
+    let mut script = Script::new(3, 3, 2);
+    script.append(1);
+    script.answer(0, 0, LOST);
+    script.ack(0, &[2]);
+    script.answer(0, 1, LOST);
+    assert!(matches!(script.core.next_step(), Some(Step::Place { count: 1, .. })), "IC11");
+    script.core.placed(&ids("d"));
+    let (metadata, _) = script.wanted_write();
+    assert_eq!(metadata.segments()[0].ensemble, ids("d b c"));
+    script.written(Ok(1));
+    script.ack(0, &[0]);
+    assert_eq!(script.confirmed(), -1, "two acks, and a change under way");
+    script.change("e", 2);
+    assert_eq!(script.core.ensemble(), ids("d e c"));
+    assert_eq!(script.confirmed(), 0);
+}
+
+#[test]
+fn an_entry_pushed_during_a_change_goes_to_the_successor() {
+    let mut script = Script::new(2, 2, 2);
+    script.append(1);
+    script.answer(0, 0, LOST);
+    script.append(1);
+    assert_eq!(script.sent.len(), 3, "not to the bookie that failed");
+    script.change("c", 1);
+    script.ack(0, &[0, 1]);
+    script.ack(1, &[0, 1]);
+    assert_eq!(script.confirmed(), 1);
+}
+
+#[test]
+fn a_failure_of_a_complete_entry_waits_for_the_next_entry() {
+    // #1592: then it is an ordinary ensemble change.
+    let mut script = Script::new(3, 3, 2);
+    script.append(1);
+    script.ack(0, &[0, 1]);
+    script.answer(0, 2, LOST);
+    assert_eq!((script.confirmed(), script.core.next_step()), (0, None));
+    script.append(1);
+    script.core.placed(&ids("d"));
+    assert_eq!(script.wanted_write().0.segments()[1].first_entry, at(1));
+    script.written(Ok(1));
+    script.ack(1, &[1, 2]);
+    assert_eq!(script.confirmed(), 1);
+}
+
+#[test]
+fn fenced_and_unauthorized_end_the_writer_at_once() {
+    for (code, why) in [
+        (ErrorCode::Fenced, WhyStopped::Fenced),
+        (ErrorCode::Unauthorized, WhyStopped::Unauthorized { bookie: ids("b")[0].clone() }),
+    ] {
+        let mut script = Script::new(3, 3, 2);
+        script.append(2);
+        script.ack(0, &[0, 2]);
+        script.ack(1, &[0]);
+        script.answer(1, 1, refused(code));
+        script.ack(1, &[2]);
+        assert_eq!(
+            (script.confirmed(), script.why()),
+            (0, Some(why)),
+            "nothing is confirmed afterwards (IC7)"
+        );
+        assert!(script.core.append(b"", &mut Vec::new()).is_err());
+        assert_eq!(script.core.stopped().unwrap().last_confirmed, Some(at(0)));
+    }
+}
+
+#[test]
+fn passing_refusals_replace_the_bookie() {
+    for code in [ErrorCode::ReadOnly, ErrorCode::TooManyRequests, ErrorCode::Io, ErrorCode::NoLedger] {
+        let mut script = Script::new(2, 2, 2);
+        script.append(1);
+        script.answer(0, 0, refused(code));
+        assert!(matches!(script.core.next_step(), Some(Step::Place { .. })), "{code:?}");
+    }
+}
+
+#[test]
+fn without_a_replacement_the_writer_stops_and_with_fewer_those_found_are_used() {
+    let mut script = Script::new(3, 3, 3);
+    script.append(1);
+    script.answer(0, 0, LOST);
+    script.core.placed(&[]);
+    assert!(matches!(script.why(), Some(WhyStopped::NotEnoughBookies(e)) if e.needed == 1));
+
+    let mut script = Script::new(3, 3, 2);
+    script.append(2);
+    script.ack(0, &[0, 1]);
+    script.answer(0, 2, LOST);
+    script.answer(1, 1, LOST);
+    assert!(matches!(script.core.next_step(), Some(Step::Place { count: 2, .. })), "merged");
+    let before = script.sent.len();
+    script.change("d", 1);
+    assert_eq!(script.core.ensemble(), ids("a d c"));
+    let resent: Vec<_> = script.sent[before..].iter().map(|s| (s.entry.get(), s.position)).collect();
+    assert_eq!(resent, [(1, 1), (1, 2)], "the member that stays is tried again");
+}
+
+#[test]
+fn changes_without_progress_are_bounded() {
+    let mut script = Script::new(2, 2, 2);
+    script.append(1);
+    for change in 0..CHANGES_IN_A_ROW_MAX {
+        script.answer(0, 0, LOST);
+        script.change(["c", "d"][change as usize % 2], change as i32 + 1);
+    }
+    script.answer(0, 0, LOST);
+    assert!(matches!(script.why(), Some(WhyStopped::TooManyChanges { .. })), "IC18");
+}
+
+/// A writer whose ensemble change met a conflict, and the metadata it has to decide by.
+fn in_conflict() -> (Script, LedgerMetadata) {
+    let mut script = Script::new(2, 2, 2);
+    script.append(1);
+    script.answer(0, 0, LOST);
+    script.core.placed(&ids("c"));
+    let mut before = script.wanted_write().0;
+    script.written(Err(changed()));
+    before = crate::metadata_edit::with_ensemble(&before, at(0), ids("a b"));
+    (script, before)
+}
+
+#[test]
+fn a_conflict_is_decided_by_what_the_metadata_says_now() {
+    // BK-584: never overwritten blindly. IC13, IC14.
+    let (mut script, mut metadata) = in_conflict();
+    metadata.state = LedgerState::Closed { last_entry: None, length_bytes: 0 };
+    script.read(metadata, 5);
+    assert_eq!(script.why(), Some(WhyStopped::Closed));
+
+    let (mut script, mut metadata) = in_conflict();
+    metadata.state = LedgerState::InRecovery;
+    script.read(metadata, 5);
+    assert_eq!(script.why(), Some(WhyStopped::Fenced));
+
+    let (mut script, metadata) = in_conflict();
+    let theirs = crate::metadata_edit::with_ensemble(&metadata, at(0), ids("a e"));
+    script.read(theirs, 5);
+    assert_eq!(script.why(), Some(WhyStopped::MetadataChanged));
+
+    let (mut script, mut metadata) = in_conflict();
+    metadata.custom.insert("k".into(), b"v".to_vec());
+    script.read(metadata, 5);
+    let (again, expected) = script.wanted_write();
+    assert_eq!((expected, &again.segments()[0].ensemble), (Version(5), &ids("c b")));
+    assert!(again.custom.contains_key("k"), "somebody else's property is kept");
+
+    let (mut script, _) = in_conflict();
+    script.core.metadata_failed(LedgerError::NotFound(LedgerId::new(1).unwrap()));
+    assert_eq!(script.why(), Some(WhyStopped::Deleted));
+}
+
+#[test]
+fn a_write_whose_answer_was_lost_is_found_by_reading() {
+    let loss = || LedgerError::Store(StoreError::ConnectionLoss);
+    let mut script = Script::new(2, 2, 2);
+    script.append(1);
+    script.ack(0, &[1]);
+    script.answer(0, 0, LOST);
+    script.core.placed(&ids("c"));
+    let (written, _) = script.wanted_write();
+    script.written(Err(loss()));
+    script.read(written, 1);
+    assert_eq!((script.core.ensemble(), script.core.next_step()), (&ids("c b")[..], None), "IC14");
+    script.ack(0, &[0]);
+    assert_eq!(script.confirmed(), 0);
+
+    // M20: a close whose reply was lost succeeded.
+    script.core.begin_close();
+    let (written, _) = script.wanted_write();
+    assert_eq!(written.state, LedgerState::Closed { last_entry: Some(at(0)), length_bytes: 5 });
+    script.written(Err(loss()));
+    script.read(written, 2);
+    assert_eq!(script.why(), Some(WhyStopped::Closing));
+}
+
+#[test]
+fn a_close_meets_what_others_did() {
+    let drained = || {
+        let mut script = Script::new(2, 2, 2);
+        script.append(1);
+        script.ack(0, &[0, 1]);
+        script.core.begin_close();
+        let closed = script.wanted_write().0;
+        script.written(Err(changed()));
+        (script, closed)
+    };
+    let (mut script, closed) = drained();
+    script.read(closed, 3);
+    assert_eq!(script.why(), Some(WhyStopped::Closing), "recovered to the same end (IC8)");
+
+    let (mut script, mut closed) = drained();
+    closed.state = LedgerState::Closed { last_entry: None, length_bytes: 0 };
+    script.read(closed, 3);
+    assert_eq!((script.why(), script.core.closed_elsewhere()), (Some(WhyStopped::Closed), Some(None)));
+
+    let (mut script, mut closed) = drained();
+    closed.state = LedgerState::InRecovery;
+    script.read(closed, 3);
+    assert_eq!(script.wanted_write().1, Version(3), "only on the condition of what was read");
+    assert!(script.core.append(b"", &mut Vec::new()).is_err(), "nothing follows a close");
+}
+
+#[test]
+fn a_hand_over_says_where_the_next_writer_goes_on() {
+    let mut script = Script::new(2, 2, 2);
+    script.append(2);
+    for entry in 0..2 {
+        script.ack(entry, &[0, 1]);
+    }
+    script.core.begin_hand_over();
+    let (metadata, _) = script.wanted_write();
+    let idle = Handover::Idle { next: at(2), length_bytes: 10 };
+    assert_eq!(Handover::of(&metadata), Some(Ok(idle)));
+    assert_eq!(metadata.state, LedgerState::Open);
+    script.written(Ok(1));
+    assert_eq!(script.why(), Some(WhyStopped::Closing));
+}
+
+#[test]
+fn a_lac_is_announced_once_when_no_entry_carries_it() {
+    let mut script = Script::new(3, 2, 2);
+    script.append(2);
+    script.ack(0, &[0, 1]);
+    assert_eq!(script.core.unannounced(), None, "an entry is under way");
+    script.ack(1, &[1, 2]);
+    assert_eq!(script.core.unannounced(), Some(at(1)));
+    let (lac, body, bookies) = script.core.announce().unwrap();
+    assert_eq!((lac, bookies), (at(1), ids("b c")), "the write set of the LAC's entry");
+    assert_eq!(script.codec.open_lac(&body), Some(Some(at(1))));
+    assert_eq!(script.core.unannounced(), None);
+    script.append(1);
+    script.ack(2, &[2, 0]);
+    assert_eq!(script.core.unannounced(), Some(at(2)));
+}
