@@ -9,8 +9,11 @@
 #![allow(clippy::disallowed_methods, reason = "golden files are read and written here")]
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
-use bindery_coordinator::conformance;
+use bindery_coordinator::{Coordinator, CoordinatorConfig, conformance};
+use bindery_io::{SystemClock, SystemRandom};
 
 fn golden(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(format!("{name}.txt"))
@@ -56,6 +59,20 @@ fn the_golden_transcripts_are_zookeepers() {
         return;
     }
     compare(&address, |_, expected, got| conformance::exact_differences(expected, got));
+}
+
+/// Ours, in this process. The first script needs a fresh server, and they run one after another: one test.
+#[test]
+fn the_coordinator_answers_as_zookeeper_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let mut config = CoordinatorConfig::new("127.0.0.1:0".parse().unwrap(), dir.path());
+    // As the server the transcripts are from.
+    config.container_check_interval = Duration::from_secs(1);
+    let start = Coordinator::start(config, Arc::new(SystemClock::new()), Arc::new(SystemRandom));
+    let coordinator = runtime.block_on(start).unwrap();
+    compare(&coordinator.local_addr().to_string(), conformance::differences);
+    runtime.block_on(coordinator.stop());
 }
 
 #[test]

@@ -275,11 +275,13 @@ impl Script {
 
     /// Waits for the next notification, keeping the session alive meanwhile; at most `seconds`.
     pub(super) fn wait_for_event(&mut self, who: &str, seconds: u32) -> Done {
-        for _ in 0..seconds {
+        let mut silent = 0;
+        while silent < seconds {
             match self.receive_within(who, Duration::from_secs(1)) {
                 Ok(Message::Event) => return Ok(()),
                 Ok(Message::Reply(_)) => {}
                 Err(Lost::Silent) => {
+                    silent += 1;
                     let client = self.client(who);
                     client.connection.send_frame(&Request::ping().encode(XID_PING));
                     client.waiting.push_back((XID_PING, Request::ping()));

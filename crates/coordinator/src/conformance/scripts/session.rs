@@ -84,12 +84,9 @@ pub(super) fn resume_refused(s: &mut Script) -> Done {
 pub(super) fn close(s: &mut Script) -> Done {
     s.connect("a")?;
     s.connect("w")?;
-    s.calls(
-        "a",
-        vec![R::create("/close", "", 0), R::create("/close/e", "", 1), R::create("/close/s-", "", 3)],
-    )?;
+    s.calls("a", vec![R::create("/close", "", 0), R::create("/close/e", "", 1)])?;
     s.calls("w", vec![R::exists("/close/e", true), R::children("/close", true)])?;
-    s.note("its ephemeral nodes are gone when the answer is there; they go in one transaction");
+    s.note("its ephemeral node is gone when the answer is there");
     s.close("a")?;
     s.calls("w", vec![R::children2("/close", false)])?;
     s.note("a connection that just ends leaves the session");
