@@ -198,6 +198,7 @@ fn pid_in(disk: &dyn Disk, path: &Path) -> Option<u32> {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "files of a stranger")]
 mod tests {
     use super::*;
     use bindery_io::RealDisk;
