@@ -42,8 +42,8 @@ pub async fn export(args: &ExportArgs) -> Result<(), Failure> {
     );
     if summary.registrations_left_out > 0 {
         eprintln!(
-            "warning: bookies are running: what clients and bookies change from now on is not in the export. To move the \
-             cluster, stop them first and export again"
+            "warning: bookies are running: ledgers created, closed or deleted from now on are not in the export. To move \
+             the cluster, let nobody write until it runs on its new metadata store"
         );
     }
     Ok(())
