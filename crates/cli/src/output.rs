@@ -171,7 +171,7 @@ mod tests {
         let mut output = Output::start_with(sink.clone()).unwrap();
         let mut ended = false;
         for _ in 0..1000 {
-            ended = output.write(&[7; 64 << 10]).await.is_err();
+            ended = output.write(&vec![7; 64 << 10]).await.is_err();
             if ended {
                 break;
             }
