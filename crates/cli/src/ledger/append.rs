@@ -10,7 +10,8 @@
 //! # Invariants
 //! 1. An entry is enqueued once: nothing is ever sent a second time by this command.
 //! 2. An id is printed, and counted in any message, only when the entry is confirmed.
-//! 3. Every way out but a second signal waits for what was enqueued, and says what became of it.
+//! 3. Every way out but a second signal waits for what was enqueued, says what became of it, and leaves the ledger to the
+//!    next append if it still can be written.
 //!
 //! # Limits     entries in flight: the client's memory limit; after a signal: [`STOP_TIMEOUT`]
 
@@ -22,7 +23,9 @@ use super::printer::IdPrinter;
 use crate::exit::{self, Failure};
 use crate::output;
 use crate::progress::{Progress, Unit};
-use bindery_client::{AppendError, Client, CloseError, EntryId, LedgerId, LedgerWriter, Stopped};
+use bindery_client::{
+    AppendError, AppendOpenError, Client, CloseError, EntryId, LedgerId, LedgerWriter, Stopped,
+};
 use serde_json::json;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -40,22 +43,56 @@ pub async fn run(client: Client, args: AppendArgs) -> Result<(), Failure> {
     };
     let sources = Source::of(&args.files);
     let size_bytes = size_of(&sources)?;
-    let writer = client.open_for_append(args.ledger, args.password.password.as_bytes()).await;
-    let writer = writer.map_err(|error| append_open_failure(&error))?;
+    let mut signals = Signals::new()?;
+    let (writer, stopped) = take(&client, &args, &mut signals).await?;
     let before = writer.progress().borrow().confirmed;
-    let printer = if args.print_ids { Some(IdPrinter::start(writer.progress(), before)?) } else { None };
-    let input = Input::start(sources.clone(), form);
-    let input = input.map_err(|error| Failure::new(format!("cannot start a thread: {error}")))?;
     let mut append = Append {
         writer,
         sent: Sent { form, sources, starts: Vec::new(), entries: 0, bytes: 0, before },
-        printer,
+        printer: None,
         progress: Progress::start(Unit::Bytes, size_bytes, args.print_ids),
-        signals: Signals::new()?,
+        signals,
         begin: Instant::now(),
     };
-    let why = append.send_all(input).await;
+    let why = match stopped {
+        Some(number) => Why::Signal(number),
+        None => match append.start(args.print_ids) {
+            Ok(input) => append.send_all(input).await,
+            Err(failure) => Why::NotStarted(failure),
+        },
+    };
     append.end(why, &args).await
+}
+
+/// Takes the ledger. A signal waits for the outcome and is returned with it: ended in between, this process would leave
+/// a ledger that looks taken. A second signal does not wait.
+async fn take(
+    client: &Client,
+    args: &AppendArgs,
+    signals: &mut Signals,
+) -> Result<(LedgerWriter, Option<i32>), Failure> {
+    let opening = client.open_for_append(args.ledger, args.password.password.as_bytes());
+    tokio::pin!(opening);
+    let failure = |error: AppendOpenError| append_open_failure(&error);
+    let number = tokio::select! {
+        biased;
+        opened = &mut opening => return Ok((opened.map_err(failure)?, None)),
+        number = signals.next() => number,
+    };
+    tokio::select! {
+        biased;
+        opened = &mut opening => return Ok((opened.map_err(failure)?, Some(number))),
+        _ = signals.next() => {}
+        () = tokio::time::sleep(STOP_TIMEOUT) => {}
+    }
+    let ledger = args.ledger;
+    Err(Failure::with_code(
+        exit::UNCLEAN_STOP,
+        format!(
+            "stopped by signal {number} before the metadata store answered; nothing was appended. If the next append \
+             says that ledger {ledger} has a writer: bindery ledger close {ledger} recovers it"
+        ),
+    ))
 }
 
 /// Sum of the sources, when all of them are files. A file that is not there is found before anything is appended.
@@ -78,6 +115,8 @@ enum Why {
     Input(InputError),
     /// SIGINT or SIGTERM.
     Signal(i32),
+    /// No thread for input or output: nothing was read.
+    NotStarted(Failure),
     /// This entry is refused; the ledger lives on.
     TooLarge { size_bytes: u64, max_bytes: u64 },
     /// The writer said so; the wait for acknowledgements says the same again.
@@ -145,6 +184,15 @@ struct Append {
 }
 
 impl Append {
+    /// Starts the threads.
+    fn start(&mut self, prints_ids: bool) -> Result<Input, Failure> {
+        if prints_ids {
+            self.printer = Some(IdPrinter::start(self.writer.progress(), self.sent.before)?);
+        }
+        let input = Input::start(self.sent.sources.clone(), self.sent.form);
+        input.map_err(|error| Failure::new(format!("cannot start a thread: {error}")))
+    }
+
     async fn send_all(&mut self, mut input: Input) -> Why {
         let mut watched = self.writer.progress();
         let stopped = async move {
@@ -240,6 +288,7 @@ impl Append {
                     sent.acknowledged(last)
                 ),
             )),
+            Why::NotStarted(failure) => Err(failure),
             // The writer stopped and yet released the ledger, or the output ended and yet was written.
             Why::WriterStopped | Why::OutputEnded => {
                 Err(Failure::new(format!("the append stopped early: {}", sent.acknowledged(last))))

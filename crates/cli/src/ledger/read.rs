@@ -82,10 +82,18 @@ fn beyond_end(ledger: LedgerId, entry: EntryId, end: Option<EntryId>, is_closed:
 async fn read_unconfirmed(reader: &LedgerReader, args: &ReadArgs) -> Result<(), Failure> {
     let first = args.entry.or(args.first).unwrap_or(EntryId::FIRST);
     let wanted = args.entry.or(args.last);
-    let last = wanted.unwrap_or(EntryId::new(i64::MAX).expect("not negative"));
-    if first > last {
-        return Err(Failure::usage(format!("--first {first} is behind --last {last}")));
-    }
+    let last = match wanted {
+        Some(last) if first > last => {
+            return Err(Failure::usage(format!("--first {first} is behind --last {last}")));
+        }
+        Some(last) => last,
+        // There is nothing behind the end of a closed ledger.
+        None if reader.is_closed() => match reader.last_add_confirmed() {
+            Some(end) if first <= end => end,
+            _ => return Ok(()),
+        },
+        None => EntryId::new(i64::MAX).expect("not negative"),
+    };
     let mut writer = EntryWriter::start(&args.output)?;
     let mut entries = reader.read_unconfirmed(first, last);
     let failed = loop {

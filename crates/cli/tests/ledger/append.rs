@@ -1,8 +1,13 @@
 //! Append: bytes in, acknowledgements out, and every way it ends.
 
-use crate::shell::{Cluster, send_signal};
+use crate::shell::{Cluster, PATIENCE, send_signal};
 use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 /// Empty lines, other line ends, bytes that are no text, a line longer than a pipe holds, no newline at the end.
@@ -154,6 +159,66 @@ fn a_signal_ends_it_with_everything_acknowledged_and_the_ledger_handed_over() {
         append.wait().failed(code, &["stopped", &last]);
     }
     assert_eq!(cluster.read(&id), b"a\nb\na\nb\n");
+}
+
+/// Passes on what goes between clients and the coordinator, but holds back the answer to the first conditional write
+/// until it is told to go on. The port to connect to, the news that it came, and the word to go on.
+fn hold_first_write(coordinator_port: u16) -> (u16, Receiver<()>, SyncSender<()>) {
+    const SET_DATA: [u8; 4] = 5u32.to_be_bytes();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (came, has_come) = sync_channel(1);
+    let (go_on, may_go_on) = sync_channel(1);
+    std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let mut server = TcpStream::connect(("127.0.0.1", coordinator_port)).unwrap();
+        let (mut answers, mut back) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+        let is_held = Arc::new(AtomicBool::new(false));
+        let holds = is_held.clone();
+        std::thread::spawn(move || {
+            let mut bytes = [0; 65536];
+            while let Ok(size @ 1..) = answers.read(&mut bytes) {
+                if holds.swap(false, Ordering::SeqCst) {
+                    may_go_on.recv().unwrap();
+                }
+                back.write_all(&bytes[..size]).unwrap();
+            }
+        });
+        // Length, then xid and operation; the first frame is the session's.
+        let mut is_over = false;
+        for index in 0.. {
+            let mut frame = vec![0; 4];
+            if client.read_exact(&mut frame).is_err() {
+                return;
+            }
+            let size = u32::from_be_bytes(frame[..4].try_into().unwrap()) as usize;
+            frame.resize(4 + size, 0);
+            client.read_exact(&mut frame[4..]).unwrap();
+            if index > 0 && !is_over && frame[8..12] == SET_DATA {
+                is_over = true;
+                is_held.store(true, Ordering::SeqCst);
+                came.send(()).unwrap();
+            }
+            server.write_all(&frame).unwrap();
+        }
+    });
+    (port, has_come, go_on)
+}
+
+#[test]
+fn a_signal_while_it_takes_the_ledger_leaves_the_ledger_to_the_next_one() {
+    let cluster = Cluster::start();
+    let id = cluster.ledger_of(b"a\n");
+    let (port, has_come, go_on) = hold_first_write(cluster.place.coordinator_port);
+    let uri = format!("zk://127.0.0.1:{port}/ledgers");
+    let append = cluster.spawn(&["ledger", "append", &id, "--metadata", &uri]);
+    has_come.recv_timeout(PATIENCE).unwrap();
+    append.signal("-INT");
+    std::thread::sleep(Duration::from_millis(200));
+    go_on.send(()).unwrap();
+    append.wait().failed(130, &["stopped by a signal", "last acknowledged entry is 0, from before"]);
+    cluster.pipe(&["ledger", "append", &id], b"b\n").done();
+    assert_eq!(cluster.read(&id), b"a\nb\n");
 }
 
 #[test]

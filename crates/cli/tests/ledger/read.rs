@@ -41,6 +41,9 @@ fn ranges_are_exact_and_what_is_not_there_is_refused_with_6() {
     assert_eq!(read(&["--first", "2", "--last", "1"]).code, 2);
     assert_eq!(read(&["--recover"]).done(), "a\nbb\n\nccc\n");
     check_beyond("and is closed");
+    assert_eq!(read(&["--unconfirmed"]).done(), "a\nbb\n\nccc\n", "all that a closed ledger has");
+    assert_eq!(read(&["--unconfirmed", "--first", "2"]).done(), "\nccc\n");
+    assert_eq!(read(&["--unconfirmed", "--first", "4"]).done(), "");
 
     let empty = cluster.create();
     assert_eq!(cluster.read(&empty), b"");
