@@ -31,6 +31,11 @@ pub struct CoordinatorConfig {
     pub tree_bytes_max: usize,
     /// Watches over all connections; a connection that adds one more is closed.
     pub watches_max: usize,
+    /// Bytes of the paths watched, over all connections; a connection that adds more is closed.
+    pub watched_bytes_max: usize,
+    /// Sessions at a time, with those whose clients are gone and whose time is not up; a connection that asks for one
+    /// more is closed.
+    pub sessions_max: usize,
     /// How often empty containers are looked for (`znode.container.checkIntervalMs`, 1 min).
     pub container_check_interval: Duration,
     /// How long a connection may take to open its session.
@@ -53,6 +58,8 @@ impl CoordinatorConfig {
             pending_bytes_max: 16 << 20,
             tree_bytes_max: 1 << 30,
             watches_max: 1_000_000,
+            watched_bytes_max: 128 << 20,
+            sessions_max: 100_000,
             container_check_interval: Duration::from_secs(60),
             handshake_timeout: Duration::from_secs(10),
         }

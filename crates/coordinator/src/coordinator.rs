@@ -22,15 +22,16 @@ const LOCK_FILE_NAME: &str = "coordinator.lock";
 /// Pause after accepting failed, for example because file descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A running coordinator. Dropping it stops it without waiting; [`Coordinator::stop`] waits.
+/// A running coordinator. Dropping it stops it without waiting, and the directory stays locked until what was begun is
+/// written; [`Coordinator::stop`] waits.
 pub struct Coordinator {
     local_addr: SocketAddr,
     shared: Arc<Shared>,
     stop: watch::Sender<bool>,
     /// Accepting with its connections, and ticks.
     tasks: JoinSet<()>,
+    /// Holds the lock of the directory while it may write there.
     commits: Option<std::thread::JoinHandle<()>>,
-    _lock: Box<dyn DiskLock>,
 }
 
 impl Coordinator {
@@ -85,7 +86,10 @@ impl Coordinator {
         let commits = {
             let for_thread = shared.clone();
             let thread = std::thread::Builder::new().name("coordinator-log".into());
-            let spawned = thread.spawn(move || for_thread.run_commits(store));
+            let spawned = thread.spawn(move || {
+                for_thread.run_commits(store);
+                drop(lock);
+            });
             let path = shared.config.data_dir.clone();
             Some(spawned.map_err(|source| StartError::Disk { action: "start a thread for", path, source })?)
         };
@@ -94,7 +98,7 @@ impl Coordinator {
         tasks.spawn(accept(shared.clone(), listener, stopped.clone()));
         tasks.spawn(tick(shared.clone(), stopped));
         tracing::info!(address = %local_addr, "coordinator is serving");
-        Ok(Coordinator { local_addr, shared, stop, tasks, commits, _lock: lock })
+        Ok(Coordinator { local_addr, shared, stop, tasks, commits })
     }
 
     /// Where it listens.
@@ -147,6 +151,8 @@ fn core_config(config: &CoordinatorConfig) -> CoreConfig {
         session_timeout_max_ms,
         tree_bytes_max: config.tree_bytes_max,
         watches_max: config.watches_max,
+        watched_bytes_max: config.watched_bytes_max,
+        sessions_max: config.sessions_max,
     }
 }
 

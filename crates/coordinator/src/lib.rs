@@ -24,7 +24,8 @@
 //! with a time to live (as a ZooKeeper with `extendedTypesEnabled`; both looked after each minute), delete, exists, getData, setData, getACL, setACL, getChildren and getChildren2, getAllChildrenNumber,
 //! getEphemerals, sync, ping, multi with check, multiRead, one-time, persistent and recursive watches, checkWatches,
 //! removeWatches, setWatches and setWatches2, auth (digest, ip), whoAmI, closeSession. Access rules are enforced for
-//! `world`, `digest` and `ip`. The words `ruok`, `stat`, `srvr`, `mntr` and `isro` are answered.
+//! `world`, `digest` and `ip`. The words `ruok`, `stat`, `srvr`, `mntr` and `isro` are answered; their counters do not
+//! wait for the disk.
 //!
 //! Not supported:
 //! - reconfig and sasl: Unimplemented (-6);
@@ -33,7 +34,9 @@
 //!   server and the other four letter words.
 //!
 //! Known differences: a wrong password does not disconnect the session's client; children come sorted; the total size
-//! of the tree has a limit, beyond which creations and larger values get QuotaExceeded (-125).
+//! of the tree has a limit, beyond which creations and larger values get QuotaExceeded (-125); a node has at most 1000
+//! access rules (more: InvalidACL), a connection 64 identities with credentials of 4 KiB each (more: AuthFailed), and a
+//! multiRead answers with at most 4 MiB of values and names (more: MarshallingError).
 //!
 //! # Limits
 //! [`CoordinatorConfig`] has them; a frame is below 1 MiB, as in ZooKeeper. The tree is in memory.

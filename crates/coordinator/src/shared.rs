@@ -11,7 +11,8 @@
 //!    So nobody, reader or writer, ever sees a change that a crash could take back, and reads are as fresh as writes.
 //! 2. Batches become durable in order, one at a time, each with everything that changed before it was taken.
 //! 3. After the first failure of the store no batch becomes durable and nothing is executed: the failure is latched,
-//!    every connection closes, and [`Progress::failure`] says why.
+//!    every connection closes, and [`Progress::failure`] says why. A panic of the core or of the commit thread is such
+//!    a failure: nobody can say what half a step left behind.
 //!
 //! # Limits     one batch waits while one is written; `pending_bytes_max` stops reading
 
@@ -124,6 +125,7 @@ impl Shared {
     pub(crate) fn act(&self, act: impl FnOnce(&mut Core, Now, &mut Vec<Output>)) {
         let now = now_of(&*self.clock);
         let mut outputs = Vec::new();
+        let _panics = PanicsFail { shared: self, who: "the coordinator" };
         let mut state = self.state.lock();
         if state.has_failed || state.is_stopping {
             return;
@@ -183,13 +185,22 @@ impl Shared {
         self.changed.notify_one();
     }
 
+    /// Latches the first failure (shared invariant 3).
+    fn fail(&self, why: String) {
+        self.state.lock().has_failed = true;
+        self.progress.send_modify(|progress| {
+            progress.failure.get_or_insert(why.into());
+        });
+    }
+
     /// The commit thread. Returns after [`Shared::stop`], or when the store fails (shared invariants 2 and 3).
     pub(crate) fn run_commits(&self, mut store: Store) {
+        let _panics = PanicsFail { shared: self, who: "the thread that writes the coordinator's store" };
         loop {
             let (batch, number) = {
                 let mut state = self.state.lock();
-                while !state.core.has_changes() {
-                    if state.is_stopping {
+                while !state.core.has_changes() || state.has_failed {
+                    if state.is_stopping || state.has_failed {
                         return;
                     }
                     self.changed.wait(&mut state);
@@ -200,13 +211,68 @@ impl Shared {
             };
             if let Err(error) = store.commit(&batch) {
                 tracing::error!(%error, path = %store.path().display(), "the coordinator's store failed");
-                self.state.lock().has_failed = true;
-                let failure: Arc<str> = format!("the coordinator's store failed: {error}").into();
-                self.progress.send_modify(|progress| progress.failure = Some(failure));
-                return;
+                return self.fail(format!("the coordinator's store failed: {error}"));
             }
             self.state.lock().writing_since_ms = None;
             self.progress.send_modify(|progress| progress.durable = number);
         }
+    }
+}
+
+/// Turns a panic while it lives into a failure. To be made before the state is locked: it locks it.
+struct PanicsFail<'a> {
+    shared: &'a Shared,
+    who: &'static str,
+}
+
+impl Drop for PanicsFail<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.shared.fail(format!("{} panicked", self.who));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::CoreConfig;
+    use bindery_io::{RealDisk, SeededRandom, SystemClock};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    fn shared() -> Shared {
+        let config = CoordinatorConfig::new(([127, 0, 0, 1], 0).into(), "unused");
+        let core_config = CoreConfig {
+            tick_ms: 1000,
+            session_timeout_min_ms: 2000,
+            session_timeout_max_ms: 20_000,
+            tree_bytes_max: 1 << 20,
+            watches_max: 100,
+            watched_bytes_max: 1 << 20,
+            sessions_max: 10,
+        };
+        let clock = Arc::new(SystemClock::new());
+        let core = Core::new(core_config, 0, now_of(&*clock), Arc::new(SeededRandom::new(1)));
+        Shared::new(config, core, clock)
+    }
+
+    /// Shared invariant 3: without it the commit thread would be gone and every client wait for ever.
+    #[test]
+    fn a_panic_is_a_failure_and_nothing_is_executed_after_it() {
+        let shared = shared();
+        let panicked = catch_unwind(AssertUnwindSafe(|| shared.act(|_, _, _| panic!("on purpose"))));
+        assert!(panicked.is_err());
+        let failure = shared.progress().borrow().failure.clone();
+        assert_eq!(failure.as_deref(), Some("the coordinator panicked"));
+        shared.act(|_, _, _| unreachable!("it has failed"));
+        let dir = tempfile::tempdir().unwrap();
+        let disk: Arc<dyn bindery_io::Disk> = Arc::new(RealDisk::new());
+        let (store, _) = Store::open(&disk, dir.path()).unwrap();
+        shared.run_commits(store);
+        assert_eq!(
+            shared.progress().borrow().durable,
+            0,
+            "a state of which half may be missing is not written"
+        );
     }
 }

@@ -5,7 +5,7 @@
 //! 2. One change of one node tells a connection once, however many of its watches it meets.
 //! 3. Watches belong to a connection, not to a session: a client sets them again after it reconnected.
 //!
-//! # Limits     the caller bounds [`Watches::len`]
+//! # Limits     the caller bounds [`Watches::len`] and [`Watches::path_bytes`]
 
 use crate::tree::Event;
 use crate::wire::{EventKind, WatchTarget};
@@ -46,6 +46,8 @@ struct Table {
     /// Number of recursive watches: without any, parents need not be looked at.
     recursive: usize,
     len: usize,
+    /// Bytes of the paths in `paths`.
+    path_bytes: usize,
 }
 
 impl Table {
@@ -61,7 +63,13 @@ impl Table {
             (Modes::NONE, Modes::NONE) => {}
             (Modes::NONE, _) => {
                 self.len += 1;
-                let key = self.paths.get_key_value(path).map_or_else(|| path.into(), |(key, _)| key.clone());
+                let key = match self.paths.get_key_value(path) {
+                    Some((key, _)) => key.clone(),
+                    None => {
+                        self.path_bytes += path.len();
+                        path.into()
+                    }
+                };
                 self.connections.entry(connection).or_default().insert(Arc::clone(&key));
                 self.paths.entry(key).or_default().insert(connection, modes);
             }
@@ -71,6 +79,7 @@ impl Table {
                     on_path.remove(&connection);
                     if on_path.is_empty() {
                         self.paths.remove(path);
+                        self.path_bytes -= path.len();
                     }
                 }
                 if let Some(of_connection) = self.connections.get_mut(&connection) {
@@ -137,6 +146,11 @@ impl Watches {
     /// Number of (path, connection) pairs.
     pub(crate) fn len(&self) -> usize {
         self.data.len + self.children.len
+    }
+
+    /// Bytes of the paths watched: a client may watch what does not exist, under names as long as a frame.
+    pub(crate) fn path_bytes(&self) -> usize {
+        self.data.path_bytes + self.children.path_bytes
     }
 
     /// Watches value, creation and deletion.
@@ -235,6 +249,7 @@ mod tests {
         watches.add_data("/a", A);
         watches.add_children("/a", A);
         watches.add_children("/a", B);
+        assert_eq!(watches.path_bytes(), 4, "each path once for values and once for children");
         assert_eq!(fire(&mut watches, EventKind::Deleted, "/a"), [A, B], "watches invariant 2");
         assert_eq!(watches.len(), 0);
     }
@@ -253,6 +268,7 @@ mod tests {
         assert_eq!(fire(&mut watches, EventKind::Created, "/a/b/c"), [B]);
         watches.forget(B);
         assert_eq!((watches.len(), watches.data.recursive), (0, 0), "watches invariant 3");
+        assert_eq!(watches.path_bytes(), 0);
     }
 
     #[test]

@@ -270,3 +270,37 @@ async fn nonsense_ends_its_connection_only() {
     store.create("/still", "here".into(), CreateMode::Persistent).await.unwrap();
     coordinator.stop().await;
 }
+
+/// A coordinator that is dropped goes on writing what it had begun: nobody else may open the store meanwhile, and the
+/// directory is free afterwards.
+#[tokio::test]
+async fn a_dropped_coordinator_lets_go_of_its_directory_when_it_has_written_everything() {
+    let dir = TempDir::new().unwrap();
+    for round in 0..20 {
+        let coordinator = tokio::time::timeout(PATIENCE, async {
+            loop {
+                match try_start(config("127.0.0.1:0", &dir)).await {
+                    Ok(coordinator) => break coordinator,
+                    Err(StartError::Locked { .. }) => tokio::time::sleep(Duration::from_millis(1)).await,
+                    Err(error) => panic!("round {round}: {error}"),
+                }
+            }
+        });
+        let coordinator = coordinator.await.expect("the directory is let go of");
+        let store = Arc::new(connect(coordinator.local_addr(), None).await);
+        for before in 0..round {
+            assert!(store.exists(&format!("/{before}")).await.unwrap().is_some(), "round {round}");
+        }
+        store.create(&format!("/{round}"), "v".into(), CreateMode::Persistent).await.unwrap();
+        let creates = (0..50).map(|n| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                let _ = store.create(&format!("/{round}-{n}"), "v".into(), CreateMode::Persistent).await;
+            })
+        });
+        let creates: Vec<_> = creates.collect();
+        tokio::task::yield_now().await;
+        drop(coordinator);
+        creates.into_iter().for_each(|create| create.abort());
+    }
+}

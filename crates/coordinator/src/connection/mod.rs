@@ -92,6 +92,12 @@ async fn read(shared: &Shared, outbox: &Outbox, id: ConnectionId, mut socket: Ow
         }
         Ok(Ok(First::Frame(frame))) => {
             outbox.received.fetch_add(1, Ordering::Relaxed);
+            // Sessions are written, too.
+            while shared.is_behind() {
+                if progress.changed().await.is_err() {
+                    return "the coordinator has stopped";
+                }
+            }
             shared.act(|core, now, out| core.on_connect_request(now, id, frame, out));
         }
     }

@@ -83,7 +83,7 @@ impl Outbox {
         }
         state.bytes += frame.len();
         if state.bytes > self.bytes_max {
-            tracing::warn!(peer = %self.peer, bytes = state.bytes, "a client takes nothing, closing its connection");
+            tracing::warn!(peer = %self.peer, bytes = state.bytes, "a client is owed more than may be, closing its connection");
             drop(state);
             return self.drop_now();
         }

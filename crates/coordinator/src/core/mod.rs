@@ -13,7 +13,10 @@
 //!    that was taken or is yet to be. A restart goes on behind the ceiling, so no zxid is used twice.
 //! 3. The nodes of a session and the session itself go in one transaction.
 //!
-//! # Limits     `watches_max` over all connections: beyond it a connection that adds one is dropped
+//! # Limits
+//! `watches_max` and `watched_bytes_max` over all connections, `sessions_max` sessions: beyond them a connection that adds
+//! one is dropped. [`IDENTITIES_MAX`] and [`CREDENTIALS_SIZE_MAX`] for a connection's `auth`, [`READS_BYTES_MAX`] for a
+//! multiRead's answer, [`RULES_MAX`](crate::tree::acl::RULES_MAX) for a node.
 
 mod auth;
 mod multi;
@@ -35,6 +38,15 @@ use std::sync::Arc;
 /// Zxids reserved with each batch. Failed writes use them up without one of their own.
 const ZXID_RESERVE: i64 = 1 << 16;
 
+/// Identities one connection may prove. Each request checks rules against all of them.
+const IDENTITIES_MAX: usize = 64;
+/// Largest credentials of an `auth` request.
+const CREDENTIALS_SIZE_MAX: usize = 4 << 10;
+/// Values and names that one multiRead may ask for: a small request could name a large node many thousand times.
+const READS_BYTES_MAX: usize = 4 << 20;
+/// What a request costs besides its bytes while it is not durable.
+const REQUEST_OVERHEAD_BYTES: usize = 512;
+
 /// The state machine's part of the configuration.
 #[derive(Debug, Clone)]
 pub(crate) struct CoreConfig {
@@ -43,6 +55,8 @@ pub(crate) struct CoreConfig {
     pub(crate) session_timeout_max_ms: u32,
     pub(crate) tree_bytes_max: usize,
     pub(crate) watches_max: usize,
+    pub(crate) watched_bytes_max: usize,
+    pub(crate) sessions_max: usize,
 }
 
 /// The two times a transaction needs.
@@ -174,9 +188,15 @@ impl Core {
             timeout_ms.clamp(self.config.session_timeout_min_ms, self.config.session_timeout_max_ms);
         let at = now.monotonic_ms;
         let granted = match request.session {
+            0 if self.sessions.len() >= self.config.sessions_max => {
+                tracing::warn!(sessions = self.sessions.len(), "too many sessions, refused one more");
+                out.push(Output::Drop(connection));
+                return;
+            }
             0 => {
                 // ZooKeeper's sessions begin and end with a transaction.
                 self.zxid += 1;
+                self.pending_bytes += REQUEST_OVERHEAD_BYTES;
                 Some(self.sessions.create(connection, timeout_ms, at, &*self.random))
             }
             id => self.sessions.resume(id, &request.password, connection, timeout_ms, at),

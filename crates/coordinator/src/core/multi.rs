@@ -1,7 +1,7 @@
 //! Several operations in one request: writes that happen all or not at all, or reads.
 
 use super::requests::CreateRequest;
-use super::{Core, Now, Output};
+use super::{Core, Now, Output, READS_BYTES_MAX};
 use crate::tree::acl::{Identity, PERM_READ};
 use crate::tree::{Tree, Txn};
 use crate::wire::{Code, MultiOp, OpResult, opcode};
@@ -40,15 +40,22 @@ impl Core {
         results
     }
 
-    /// Runs reads, each for itself.
-    pub(super) fn multi_read(&self, identities: &[Identity], ops: Vec<MultiOp>) -> Vec<OpResult> {
-        let read = |op| match op {
+    /// Runs reads, each for itself. An answer that would be too large is none.
+    pub(super) fn multi_read(
+        &self,
+        identities: &[Identity],
+        ops: Vec<MultiOp>,
+    ) -> Result<Vec<OpResult>, Code> {
+        let mut room = READS_BYTES_MAX;
+        let mut read = |op| match op {
             MultiOp::GetData { path } => {
                 let node = self.tree.node_for(&path, PERM_READ, identities)?;
+                take(&mut room, node.record.data.as_ref().map_or(0, Bytes::len))?;
                 Ok(OpResult::Data(node.record.data.clone(), node.stat()))
             }
             MultiOp::GetChildren { path } => {
                 let node = self.tree.node_for(&path, PERM_READ, identities)?;
+                take(&mut room, node.children().map(|name| 4 + name.len()).sum())?;
                 Ok(OpResult::Children(node.children().map(str::to_owned).collect()))
             }
             MultiOp::Create { .. }
@@ -56,8 +63,18 @@ impl Core {
             | MultiOp::SetData { .. }
             | MultiOp::Check { .. } => unreachable!("decoding keeps reads and writes apart"),
         };
-        ops.into_iter().map(|op| read(op).unwrap_or_else(OpResult::Error)).collect()
+        let keep = |result| match result {
+            Err(Code::Marshalling) => Err(Code::Marshalling),
+            result => Ok(result.unwrap_or_else(OpResult::Error)),
+        };
+        ops.into_iter().map(|op| keep(read(op))).collect()
     }
+}
+
+/// Takes from the room of an answer; "marshalling" when it is used up, which no read of its own ends with.
+fn take(room: &mut usize, size: usize) -> Result<(), Code> {
+    *room = room.checked_sub(size).ok_or(Code::Marshalling)?;
+    Ok(())
 }
 
 fn write(

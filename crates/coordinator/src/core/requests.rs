@@ -1,6 +1,6 @@
 //! One request of a client, after its session was opened.
 
-use super::{Core, Now, Output, Parsed, auth};
+use super::{CREDENTIALS_SIZE_MAX, Core, IDENTITIES_MAX, Now, Output, Parsed, REQUEST_OVERHEAD_BYTES, auth};
 use crate::tree::acl::{self, Identity, PERM_ADMIN, PERM_READ};
 use crate::tree::{CONTAINER_OWNER, NewNode, Tree, Txn, ttl_owner};
 use crate::watches::ConnectionId;
@@ -10,9 +10,6 @@ use crate::wire::{
 };
 use bytes::Bytes;
 use std::sync::Arc;
-
-/// What a request costs besides its bytes while it is not durable.
-const REQUEST_OVERHEAD_BYTES: usize = 512;
 
 /// What the parts of a request share.
 pub(super) struct Call {
@@ -88,11 +85,9 @@ impl Core {
         if self.zxid != before {
             self.pending_bytes += frame_len + REQUEST_OVERHEAD_BYTES;
         }
-        if self.watches.len() > self.config.watches_max {
-            tracing::warn!(
-                watches = self.watches.len(),
-                "too many watches, closing the connection that added one"
-            );
+        let (watches, bytes) = (self.watches.len(), self.watches.path_bytes());
+        if watches > self.config.watches_max || bytes > self.config.watched_bytes_max {
+            tracing::warn!(watches, bytes, "too many watches, closing the connection that added one");
             self.on_disconnect(connection);
             out.push(Output::Drop(connection));
         }
@@ -134,7 +129,7 @@ impl Core {
             }
             Request::MultiRead(ops) => {
                 let results = self.multi_read(&call.identities, ops);
-                self.answer(call, out, Ok(results), |reply, results| reply.results(&results));
+                self.answer(call, out, results, |reply, results| reply.results(&results));
             }
             Request::Exists { path, watch } => self.exists(call, &path, watch, out),
             Request::GetData { path, watch } => self.get_data(call, &path, watch, out),
@@ -254,7 +249,10 @@ impl Core {
             out.push(Output::Drop(call.connection));
             return;
         };
-        match auth::identity(&scheme, auth.as_deref(), &call.identities) {
+        let is_too_much = auth.as_ref().is_some_and(|auth| auth.len() > CREDENTIALS_SIZE_MAX)
+            || call.identities.len() >= IDENTITIES_MAX;
+        let proven = auth::identity(&scheme, auth.as_deref(), &call.identities);
+        match proven.filter(|proven| call.identities.contains(proven) || !is_too_much) {
             Some(identity) => {
                 if let Some(client) = self.clients.get_mut(&call.connection)
                     && !client.identities.contains(&identity)

@@ -15,6 +15,8 @@ fn core() -> Core {
         session_timeout_max_ms: 20_000,
         tree_bytes_max: 1 << 20,
         watches_max: 100,
+        watched_bytes_max: 1 << 20,
+        sessions_max: 1000,
     };
     Core::new(config, 0, at(0), Arc::new(SeededRandom::new(1)))
 }
@@ -325,4 +327,101 @@ proptest! {
 
 fn value_of(index: &prop::sample::Index) -> usize {
     index.index(1000)
+}
+
+fn is_dropped(out: &[Output], id: ConnectionId) -> bool {
+    out.contains(&Output::Drop(id))
+}
+
+/// Core's limits: a watch may have a name as long as a frame, and the number of watches says nothing then.
+#[test]
+fn watches_on_long_names_end_the_connection_before_they_fill_the_memory() {
+    let mut core = core();
+    connect(&mut core, A, 0, &[]);
+    let name = "x".repeat(400 << 10);
+    for number in 0..2 {
+        let out = read(&mut core, A, opcode::EXISTS, &format!("/{number}{name}"), true);
+        assert!(!is_dropped(&out, A), "{number}");
+    }
+    assert!(is_dropped(&read(&mut core, A, opcode::EXISTS, &format!("/2{name}"), true), A));
+    assert_eq!((core.watches.len(), core.watches.path_bytes()), (0, 0), "nothing is left of it");
+}
+
+#[test]
+fn sessions_of_clients_that_went_are_bounded() {
+    let mut core = core();
+    core.config.sessions_max = 10;
+    for number in 0..10 {
+        connect(&mut core, ConnectionId(number), 0, &[]);
+        core.on_disconnect(ConnectionId(number));
+    }
+    assert!(core.pending_bytes() > 0, "they wait to become durable like any other request");
+    core.on_connect(A, Ipv4Addr::LOCALHOST.into());
+    let mut out = Vec::new();
+    core.on_connect_request(at(0), A, connect_frame(0, &[], 5000), &mut out);
+    assert_eq!(out, [Output::Drop(A)]);
+    core.on_disconnect(A);
+    core.on_tick(at(900), false, &mut out);
+    (1..=10).for_each(|second| core.on_tick(at(second * 1000), false, &mut out));
+    assert_ne!(connect(&mut core, B, 0, &[]).1, 0, "when their time is up there is room again");
+}
+
+fn auth(core: &mut Core, id: ConnectionId, credentials: &str) -> Vec<Output> {
+    send(core, id, opcode::AUTH, |out| {
+        out.put_i32(0);
+        put(out, b"digest");
+        put(out, credentials.as_bytes());
+    })
+}
+
+#[test]
+fn a_connection_proves_a_bounded_number_of_small_identities() {
+    let mut core = core();
+    connect(&mut core, A, 0, &[]);
+    // One is the address.
+    for number in 1..IDENTITIES_MAX {
+        let out = auth(&mut core, A, &format!("user{number}:p"));
+        assert_eq!(header(&frames(&out, A)[0]).2, 0, "{number}");
+    }
+    assert_eq!(header(&frames(&auth(&mut core, A, "user1:p"), A)[0]).2, 0, "one that is known costs nothing");
+    let refused = auth(&mut core, A, "another:p");
+    assert_eq!(header(&frames(&refused, A)[0]).2, Code::AuthFailed.number());
+    assert!(refused.contains(&Output::Close(A)));
+    connect(&mut core, B, 0, &[]);
+    let refused = auth(&mut core, B, &"x".repeat(CREDENTIALS_SIZE_MAX + 1));
+    assert_eq!(header(&frames(&refused, B)[0]).2, Code::AuthFailed.number());
+}
+
+/// A frame names a node some 50,000 times: the answer would have been gigabytes, or a panic beyond 4 GiB.
+#[test]
+fn a_multi_read_does_not_multiply_a_large_value() {
+    let mut core = core();
+    connect(&mut core, A, 0, &[]);
+    send(&mut core, A, opcode::CREATE, |out| {
+        put(out, b"/big");
+        put(out, &vec![7; 900 << 10]);
+        out.put_i32(1);
+        out.put_i32(31);
+        put(out, b"world");
+        put(out, b"anyone");
+        out.put_i32(0);
+    });
+    let mut reads = |opcode, path: &str, count: usize| {
+        let out = send(&mut core, A, opcode::MULTI_READ, |out| {
+            for _ in 0..count {
+                (out.put_i32(opcode), out.put_u8(0), out.put_i32(-1));
+                put(out, path.as_bytes());
+                out.put_u8(0);
+            }
+            (out.put_i32(-1), out.put_u8(1), out.put_i32(-1));
+        });
+        let frame = frames(&out, A).remove(0);
+        (header(&frame).2, frame.len())
+    };
+    let (error, size) = reads(opcode::GET_DATA, "/big", 4);
+    assert!(error == 0 && size > 4 * (900 << 10), "{error} {size}");
+    assert_eq!(reads(opcode::GET_DATA, "/big", 5), (Code::Marshalling.number(), 20));
+    assert_eq!(reads(opcode::GET_DATA, "/big", 50_000), (Code::Marshalling.number(), 20));
+    // "big" and "zookeeper": 20 bytes with their lengths.
+    assert_eq!(reads(opcode::GET_CHILDREN, "/", READS_BYTES_MAX / 20 / 10).0, 0);
 }

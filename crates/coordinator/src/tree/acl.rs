@@ -13,6 +13,11 @@ pub(crate) const PERM_CREATE: i32 = 4;
 pub(crate) const PERM_DELETE: i32 = 8;
 pub(crate) const PERM_ADMIN: i32 = 16;
 const PERM_ALL: i32 = 31;
+/// What a rule costs besides its texts.
+const RULE_OVERHEAD_BYTES: usize = 64;
+
+/// Rules one node may have: every access goes through them.
+pub(crate) const RULES_MAX: usize = 1000;
 
 /// Someone a connection is: its address, and what it proved with `auth`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +33,14 @@ fn of_world(perms: i32) -> Arc<[Acl]> {
 /// Everybody may do everything.
 pub(crate) fn open_to_all() -> Arc<[Acl]> {
     of_world(PERM_ALL)
+}
+
+/// Bytes that rules take, roughly; those of [`open_to_all`] are shared.
+pub(crate) fn size_bytes(acl: &[Acl]) -> usize {
+    match acl {
+        [rule] if is_world(rule) && rule.perms == PERM_ALL => 0,
+        rules => rules.iter().map(|rule| RULE_OVERHEAD_BYTES + rule.scheme.len() + rule.id.len()).sum(),
+    }
 }
 
 /// Everybody may read.
@@ -63,6 +76,9 @@ pub(crate) fn settle(wanted: Vec<Acl>, identities: &[Identity]) -> Result<Vec<Ac
         if !unique.contains(&rule) {
             unique.push(rule);
         }
+        if unique.len() > RULES_MAX {
+            return Err(Code::InvalidAcl);
+        }
     }
     if unique.is_empty() {
         return Err(Code::InvalidAcl);
@@ -88,6 +104,9 @@ pub(crate) fn settle(wanted: Vec<Acl>, identities: &[Identity]) -> Result<Vec<Ac
             "digest" if is_digest(&rule.id) => settled.push(rule),
             "ip" if parse_network(&rule.id).is_some() => settled.push(rule),
             _ => return Err(Code::InvalidAcl),
+        }
+        if settled.len() > RULES_MAX {
+            return Err(Code::InvalidAcl);
         }
     }
     Ok(settled)
@@ -196,6 +215,18 @@ mod tests {
         for (scheme, id) in taken {
             assert!(settle(vec![rule(1, scheme, id)], &[]).is_ok(), "{scheme}:{id}");
         }
+    }
+
+    /// 80,000 rules in one frame took 17 s to compare with each other, and every other client waited.
+    #[test]
+    fn a_node_has_a_bounded_number_of_rules() {
+        let many = |count: usize| (0..count).map(|n| rule(1, "ip", &format!("10.0.{}.{}", n / 256, n % 256)));
+        assert_eq!(settle(many(RULES_MAX).collect(), &[]).map(|rules| rules.len()), Ok(RULES_MAX));
+        assert_eq!(settle(many(RULES_MAX + 1).collect(), &[]), Err(Code::InvalidAcl));
+        let auth = (0..100).map(|perms| rule(perms, "auth", "")).collect();
+        let identities: Vec<Identity> =
+            (0..11).map(|n| Identity { scheme: "digest", id: format!("u{n}:h") }).collect();
+        assert_eq!(settle(auth, &identities), Err(Code::InvalidAcl), "also those that stand for others");
     }
 
     #[test]

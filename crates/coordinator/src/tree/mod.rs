@@ -8,8 +8,8 @@
 //! 4. What a committed transaction touched is in [`Tree::take_changed`] once, with its final state.
 //!
 //! # Limits
-//! `size_bytes_max` over paths, values and [`NODE_OVERHEAD_BYTES`] per node; beyond it creations and larger values are
-//! refused. No quotas.
+//! `size_bytes_max` over paths, values, access rules and [`NODE_OVERHEAD_BYTES`] per node; beyond it creations, larger
+//! values and longer rules are refused. [`acl::RULES_MAX`] per node. No quotas.
 
 pub(crate) mod acl;
 pub(crate) mod path;
@@ -90,6 +90,11 @@ impl NodeRecord {
 
     fn ttl_ms(&self) -> Option<i64> {
         (self.owner & TTL_OWNER == TTL_OWNER).then_some(self.owner & TTL_MS_MAX)
+    }
+
+    /// Bytes of value and rules.
+    fn size_bytes(&self) -> usize {
+        self.data_len() + acl::size_bytes(&self.acl)
     }
 
     fn data_len(&self) -> usize {
@@ -187,7 +192,7 @@ pub(crate) struct Tree {
     changed: HashSet<Arc<str>>,
     /// Most nodes share these rules.
     open_acl: Arc<[Acl]>,
-    /// Bytes of paths and values.
+    /// Bytes of paths, values and rules.
     size_bytes: usize,
     size_bytes_max: usize,
 }
@@ -229,7 +234,7 @@ impl Tree {
         }
         if SPECIAL.contains(&path) {
             let node = self.nodes.get_mut(path).expect("special nodes always exist");
-            self.size_bytes = self.size_bytes - node.record.data_len() + record.data_len();
+            self.size_bytes = self.size_bytes - node.record.size_bytes() + record.size_bytes();
             node.record = record;
             return Ok(());
         }
@@ -259,7 +264,7 @@ impl Tree {
         self.nodes.len()
     }
 
-    /// Bytes of paths and values.
+    /// Bytes of paths, values and rules.
     pub(crate) fn size_bytes(&self) -> usize {
         self.size_bytes
     }
@@ -331,7 +336,8 @@ impl Tree {
         if parent.record.session().is_some() {
             return Err(Code::NoChildrenForEphemerals);
         }
-        self.check_room(path.len() + new.data.as_ref().map_or(0, Bytes::len) + NODE_OVERHEAD_BYTES)?;
+        let data_len = new.data.as_ref().map_or(0, Bytes::len);
+        self.check_room(path.len() + data_len + acl::size_bytes(&acl) + NODE_OVERHEAD_BYTES)?;
         let acl: Arc<[Acl]> = if acl[..] == self.open_acl[..] { self.open_acl.clone() } else { acl.into() };
         let parent_acl = parent.record.acl.clone();
         let parent_before = (parent.record.cversion, parent.record.pzxid);
@@ -448,6 +454,11 @@ impl Tree {
         let acl = acl::settle(wanted, identities)?;
         let node = self.node_for(path, PERM_ADMIN, identities)?;
         let next = next_version(node.record.aversion, version)?;
+        let (before, after) = (acl::size_bytes(&node.record.acl), acl::size_bytes(&acl));
+        if after > before {
+            self.check_room(after - before)?;
+        }
+        self.size_bytes = self.size_bytes - before + after;
         let (_no_event, stat) = self.update(txn, path, |record| {
             record.acl = acl.into();
             record.aversion = next;
@@ -501,7 +512,7 @@ impl Tree {
                 }
                 Undo::Update { path, record } => {
                     let node = self.nodes.get_mut(&path).expect("an updated node exists");
-                    self.size_bytes = self.size_bytes - node.record.data_len() + record.data_len();
+                    self.size_bytes = self.size_bytes - node.record.size_bytes() + record.size_bytes();
                     node.record = record;
                 }
             }
@@ -545,7 +556,7 @@ impl Tree {
         } else if node.record.goes_by_itself() {
             self.transient.insert(path.clone());
         }
-        self.size_bytes += path.len() + node.record.data_len();
+        self.size_bytes += path.len() + node.record.size_bytes();
         self.nodes.insert(path, node);
     }
 
@@ -565,7 +576,7 @@ impl Tree {
         } else if node.record.goes_by_itself() {
             self.transient.remove(&path);
         }
-        self.size_bytes -= path.len() + node.record.data_len();
+        self.size_bytes -= path.len() + node.record.size_bytes();
         (path, node)
     }
 
@@ -600,7 +611,7 @@ impl Tree {
     pub(crate) fn check_invariants(&self) {
         let mut size = 0;
         for (path, node) in &self.nodes {
-            size += path.len() + node.record.data_len();
+            size += path.len() + node.record.size_bytes();
             for child in node.children() {
                 assert!(self.nodes.contains_key(join(path, child).as_str()), "{path} lists {child}");
             }

@@ -132,7 +132,7 @@ fn wrong_requests_get_zookeepers_error() {
 
 #[test]
 fn a_full_tree_takes_no_more_but_lets_go() {
-    let mut tree = Tree::new(5 * NODE_OVERHEAD_BYTES + 200);
+    let mut tree = Tree::new(5 * NODE_OVERHEAD_BYTES + 275);
     create(&mut tree, 1, "/a").unwrap();
     assert_eq!(create(&mut tree, 2, "/b"), Err(Code::QuotaExceeded));
     let set = |tree: &mut Tree, size: usize| {
@@ -141,6 +141,12 @@ fn a_full_tree_takes_no_more_but_lets_go() {
     assert_eq!(set(&mut tree, 300), Err(Code::QuotaExceeded));
     set(&mut tree, 100).unwrap();
     set(&mut tree, 0).unwrap();
+    let rules = |tree: &mut Tree, size: usize| {
+        let acl = vec![Acl { perms: 31, scheme: "digest".into(), id: format!("{}:h", "u".repeat(size)) }];
+        run(tree, 3, |tree, txn| tree.set_acl(txn, &[], "/a", acl, -1)).map(drop)
+    };
+    assert_eq!(rules(&mut tree, 300), Err(Code::QuotaExceeded), "rules take memory, too");
+    rules(&mut tree, 10).unwrap();
     run(&mut tree, 4, |tree, txn| tree.delete(txn, &[], "/a", -1)).unwrap();
     create(&mut tree, 5, "/b").unwrap();
 }
