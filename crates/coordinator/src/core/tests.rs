@@ -409,11 +409,15 @@ fn a_multi_read_does_not_multiply_a_large_value() {
     let mut reads = |opcode, path: &str, count: usize| {
         let out = send(&mut core, A, opcode::MULTI_READ, |out| {
             for _ in 0..count {
-                (out.put_i32(opcode), out.put_u8(0), out.put_i32(-1));
+                out.put_i32(opcode);
+                out.put_u8(0);
+                out.put_i32(-1);
                 put(out, path.as_bytes());
                 out.put_u8(0);
             }
-            (out.put_i32(-1), out.put_u8(1), out.put_i32(-1));
+            out.put_i32(-1);
+            out.put_u8(1);
+            out.put_i32(-1);
         });
         let frame = frames(&out, A).remove(0);
         (header(&frame).2, frame.len())
