@@ -176,7 +176,7 @@ fn hold_first_write(coordinator_port: u16) -> (u16, Receiver<()>, SyncSender<()>
         let is_held = Arc::new(AtomicBool::new(false));
         let holds = is_held.clone();
         std::thread::spawn(move || {
-            let mut bytes = [0; 65536];
+            let mut bytes = vec![0; 65536];
             while let Ok(size @ 1..) = answers.read(&mut bytes) {
                 if holds.swap(false, Ordering::SeqCst) {
                     may_go_on.recv().unwrap();
