@@ -29,6 +29,9 @@ use tokio::task::JoinSet;
 const BIND_ATTEMPTS: u32 = 25;
 const BIND_PAUSE: Duration = Duration::from_millis(20);
 
+/// The coordinator's connections, where descriptors are plenty.
+const COORDINATOR_CONNECTIONS_MAX: usize = 1000;
+
 /// What all parts share.
 #[derive(Clone)]
 pub struct World {
@@ -52,12 +55,14 @@ pub struct Cluster {
 
 impl Cluster {
     /// Starts everything; what had started is ended again when something does not.
-    pub async fn start(plan: Plan, home: Arc<Home>, world: World) -> Result<Cluster, Failure> {
-        let coordinator = start_coordinator(&plan, &world).await?;
+    pub async fn start(mut plan: Plan, home: Arc<Home>, world: World) -> Result<Cluster, Failure> {
+        let connections_max = share_descriptors(&mut plan.bookies)?;
+        name_bookies(&mut plan.bookies, &home).await?;
+        let coordinator = start_coordinator(&plan, connections_max, &world).await?;
         let metadata = uri_of(coordinator.local_addr());
         let started = async {
             init(&metadata, &*world.random).await?;
-            start_bookies(plan.bookies, &home, &world, &metadata).await
+            start_bookies(plan.bookies, &world, &metadata).await
         };
         let started = tokio::select! {
             started = started => started,
@@ -144,10 +149,15 @@ fn uri_of(coordinator: SocketAddr) -> MetadataUri {
     text.parse().expect("an address and a path make a URI")
 }
 
-async fn start_coordinator(plan: &Plan, world: &World) -> Result<Coordinator, Failure> {
+async fn start_coordinator(
+    plan: &Plan,
+    connections_max: usize,
+    world: &World,
+) -> Result<Coordinator, Failure> {
     use bindery_coordinator::StartError;
     for attempt in 1.. {
-        let config = CoordinatorConfig::new(plan.coordinator, &plan.coordinator_dir);
+        let mut config = CoordinatorConfig::new(plan.coordinator, &plan.coordinator_dir);
+        config.connections_max = connections_max;
         let (clock, random) = (world.clock.clone(), world.random.clone());
         match Coordinator::start_on(world.disk.clone(), config, clock, random).await {
             Ok(coordinator) => return Ok(coordinator),
@@ -182,21 +192,15 @@ async fn init(metadata: &MetadataUri, random: &dyn Random) -> Result<(), Failure
 
 /// All of them at once: each waits for its own disk. When one cannot start, the others are stopped again.
 async fn start_bookies(
-    mut configs: Vec<BookieConfig>,
-    home: &Arc<Home>,
+    configs: Vec<BookieConfig>,
     world: &World,
     metadata: &MetadataUri,
 ) -> Result<Vec<Bookie>, Failure> {
-    share_descriptors(&mut configs)?;
     let mut starting = JoinSet::new();
-    for (index, mut config) in configs.into_iter().enumerate() {
-        let (home, world, metadata) = (home.clone(), world.clone(), metadata.clone());
+    for (index, config) in configs.into_iter().enumerate() {
+        let (world, metadata) = (world.clone(), metadata.clone());
         starting.spawn(async move {
             let number = index + 1;
-            let id = tokio::task::spawn_blocking(move || home.bookie_id(number)).await;
-            let id = id.map_err(Failure::new)?.map_err(Failure::new)?;
-            // Ledgers name a bookie by its id: it stays what it was when the port changes.
-            config.bookie_id = id;
             let World { disk, clock, random } = world;
             let components = Components { disk, clock, random, metadata: Metadata::Uri(metadata) };
             let started = Bookie::start(config, components).await;
@@ -229,15 +233,75 @@ async fn start_bookies(
     Err(failure)
 }
 
-/// The connections that the process may have, in equal parts.
-fn share_descriptors(configs: &mut [BookieConfig]) -> Result<(), Failure> {
-    let count = configs.len();
-    let Some(first) = configs.first() else { return Ok(()) };
-    let files = (count - 1) * descriptors::DESCRIPTORS_RESERVED as usize;
-    let allowed = descriptors::raise(first.limits.connections_max + files).map_err(Failure::new)?;
-    let each = allowed.saturating_sub(files).max(descriptors::CONNECTIONS_MIN as usize) / count;
-    for config in configs {
-        config.limits.connections_max = each.max(1);
+/// Gives bookies the ids under which they first started: ledgers name a bookie by its id, which stays when the port
+/// changes. A new bookie is named after its address, which must not be the name of an older one.
+async fn name_bookies(configs: &mut [BookieConfig], home: &Arc<Home>) -> Result<(), Failure> {
+    let (started, home) = (configs.len(), home.clone());
+    let ids = tokio::task::spawn_blocking(move || {
+        let count = started.max(home.bookies_with_data());
+        (1..=count).map(|number| home.bookie_id(number)).collect::<Result<Vec<_>, _>>()
+    });
+    let ids = ids.await.map_err(Failure::new)?.map_err(Failure::new)?;
+    for (index, config) in configs.iter_mut().enumerate() {
+        if ids[index].is_none()
+            && let Some(owner) = clash(&config.listen, &ids)
+        {
+            return Err(Failure::new(format!(
+                "{} is new and would be named {} after its port, which is the name of {}, whose data is from when it had \
+                 that port: choose another --bookie-port, none of whose ports an older bookie is named after. Nothing was \
+                 changed",
+                bookie_name(index + 1),
+                config.listen,
+                bookie_name(owner + 1)
+            )));
+        }
+        config.bookie_id.clone_from(&ids[index]);
     }
     Ok(())
+}
+
+/// Which bookie has this address for its id.
+fn clash(address: &SocketAddr, ids: &[Option<String>]) -> Option<usize> {
+    let address = address.to_string();
+    ids.iter().position(|id| id.as_ref() == Some(&address))
+}
+
+/// The connections that the process may have: bookies get equal parts. Returns the coordinator's.
+fn share_descriptors(configs: &mut [BookieConfig]) -> Result<usize, Failure> {
+    let wanted = configs.first().map_or(0, |config| config.limits.connections_max);
+    let files = configs.len().saturating_sub(1) * descriptors::DESCRIPTORS_RESERVED as usize;
+    let allowed = descriptors::raise(wanted + COORDINATOR_CONNECTIONS_MAX + files).map_err(Failure::new)?;
+    let (coordinator, each) = shares(allowed.saturating_sub(files), configs.len());
+    for config in configs {
+        config.limits.connections_max = each;
+    }
+    Ok(coordinator)
+}
+
+/// The coordinator's connections, and those of each bookie: an equal share for each when there are few.
+fn shares(allowed: usize, bookies: usize) -> (usize, usize) {
+    let allowed = allowed.max(descriptors::CONNECTIONS_MIN as usize);
+    let coordinator = (allowed / (bookies + 1)).clamp(1, COORDINATOR_CONNECTIONS_MAX);
+    (coordinator, (allowed.saturating_sub(coordinator) / bookies.max(1)).max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_of_all_parts_together_are_no_more_than_allowed() {
+        assert_eq!(shares(11_000, 1), (1000, 10_000));
+        assert_eq!(shares(512, 1), (256, 256));
+        assert_eq!(shares(512, 3), (128, 128));
+        assert_eq!(shares(0, 3), (16, 16), "as if there were 64");
+        assert_eq!(shares(10_000, 0).0, 1000);
+    }
+
+    #[test]
+    fn a_new_bookie_is_not_named_as_an_old_one() {
+        let ids = [Some("127.0.0.1:3182".to_owned()), None];
+        assert_eq!(clash(&"127.0.0.1:3182".parse().unwrap(), &ids), Some(0));
+        assert_eq!(clash(&"127.0.0.1:3183".parse().unwrap(), &ids), None);
+    }
 }

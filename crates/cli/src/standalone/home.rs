@@ -20,6 +20,7 @@ use std::time::Duration;
 
 const LOCK_NAME: &str = "LOCK";
 const COORDINATOR_NAME: &str = "coordinator";
+const COORDINATOR_FILE_NAME: &str = "coordinator.redb";
 /// How often, and at what distance, the lock is asked for: one second, for a killed process to be taken apart.
 const LOCK_ATTEMPTS: u32 = 50;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
@@ -81,8 +82,8 @@ pub enum HomeError {
     },
     /// Bookies without the metadata of their ledgers.
     #[error(
-        "{} has bookies ({found}) but no {COORDINATOR_NAME} directory, without which their ledgers cannot be found: bring it \
-         back, or name another directory with --data", path.display()
+        "{} has bookies ({found}) but no {COORDINATOR_NAME}/{COORDINATOR_FILE_NAME}, without which their ledgers cannot be \
+         found: bring it back, or name another directory with --data", path.display()
     )]
     CoordinatorMissing {
         /// The directory.
@@ -107,6 +108,8 @@ impl Home {
     pub fn open(disk: Arc<dyn Disk>, path: &Path) -> Result<Home, HomeError> {
         let failed = |action| move |source| HomeError::Io { action, path: path.to_owned(), source };
         examine(&*disk, path)?;
+        let is_missing = |dir: &&Path| matches!(disk.exists(dir), Ok(false));
+        let made: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
         disk.create_dir_all(path).map_err(failed("create"))?;
         let lock_path = path.join(LOCK_NAME);
         let lock = lock_patiently(&*disk, &lock_path).map_err(|source| match source.kind() {
@@ -118,8 +121,11 @@ impl Home {
         // Somebody else may have moved in between the first look and the lock.
         examine(&*disk, path)?;
         write_pid(&*disk, &lock_path).map_err(failed("write into"))?;
-        if let Some(parent) = path.parent() {
-            disk.sync_dir(path).and_then(|()| disk.sync_dir(parent)).map_err(failed("sync"))?;
+        disk.sync_dir(path).map_err(failed("sync"))?;
+        // A power cut must not take a new directory with everything in it. One that was there needs nothing: its parent
+        // may even be closed to this user.
+        for parent in made.iter().filter_map(|dir| dir.parent()) {
+            disk.sync_dir(parent).map_err(failed("sync the parent of"))?;
         }
         Ok(Home { disk, path: path.to_owned(), _lock: lock })
     }
@@ -152,9 +158,17 @@ fn examine(disk: &dyn Disk, path: &Path) -> Result<(), HomeError> {
         }
         Err(source) => return Err(HomeError::Io { action: "list", path: path.to_owned(), source }),
     };
-    // With a coordinator it is ours, and what others put beside it does no harm.
+    // With a coordinator it is ours, and what others put beside it does no harm. The coordinator's file was there before
+    // any bookie: a new one would be another cluster's.
     if entries.iter().any(|entry| entry.name == COORDINATOR_NAME && entry.is_dir) {
-        return Ok(());
+        let bookie = entries.iter().find(|entry| bookie_number(&entry.name).is_some());
+        let file = path.join(COORDINATOR_NAME).join(COORDINATOR_FILE_NAME);
+        return match bookie.filter(|_| matches!(disk.exists(&file), Ok(false))) {
+            Some(bookie) => {
+                Err(HomeError::CoordinatorMissing { path: path.to_owned(), found: bookie.name.clone() })
+            }
+            None => Ok(()),
+        };
     }
     let mut others: Vec<String> = entries.into_iter().map(|entry| entry.name).collect();
     others.retain(|name| ![LOCK_NAME, "lost+found"].contains(&name.as_str()));
@@ -225,7 +239,7 @@ mod tests {
             ("photos/1.jpg", "not empty"),
             ("journal/current/BINDERY", "bindery bookie --data"),
             ("current/lastMark", "bindery bookie --data"),
-            ("bookie-1/journal/LOCK", "no coordinator directory"),
+            ("bookie-1/journal/LOCK", "no coordinator/coordinator.redb"),
             ("coordinator", "not empty"),
         ];
         for (file, says) in cases {
@@ -244,11 +258,24 @@ mod tests {
     }
 
     #[test]
+    fn a_lost_store_of_the_coordinator_is_not_made_anew_beside_bookies() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("coordinator")).unwrap();
+        drop(open(dir.path()).unwrap());
+        std::fs::create_dir_all(dir.path().join("bookie-1")).unwrap();
+        let error = open(dir.path()).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains("bookie-1") && error.contains("bring it back"), "{error}");
+        std::fs::write(dir.path().join("coordinator/coordinator.redb"), "x").unwrap();
+        open(dir.path()).unwrap();
+    }
+
+    #[test]
     fn bookies_are_counted_by_the_highest_number() {
         let dir = tempfile::tempdir().unwrap();
         for name in ["coordinator", "bookie-1", "bookie-3", "bookie-0", "bookie-07", "other"] {
             std::fs::create_dir(dir.path().join(name)).unwrap();
         }
+        std::fs::write(dir.path().join("coordinator/coordinator.redb"), "x").unwrap();
         let home = open(dir.path()).unwrap();
         assert_eq!(home.bookies_with_data(), 3);
         assert_eq!(home.bookie_id(1).unwrap(), None);
