@@ -100,6 +100,13 @@ impl AddWindow {
         }
     }
 
+    /// The same, told from an earlier window of the ledger: answers to what that one sent are not counted here.
+    pub fn following(mut self, earlier: &AddWindow) -> AddWindow {
+        self.changes = earlier.changes + 1;
+        self.since.fill(self.changes);
+        self
+    }
+
     pub fn ensemble(&self) -> &[BookieId] {
         &self.ensemble
     }

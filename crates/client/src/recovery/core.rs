@@ -298,7 +298,8 @@ impl RecoveryCore {
             .collect();
         if self.stored.quorum.is_covered(&is_known) {
             let last = self.stored.segments().last().expect("its ensemble was fenced");
-            self.window = AddWindow::new(self.stored.quorum, last.ensemble.clone(), self.lac);
+            self.window =
+                AddWindow::new(self.stored.quorum, last.ensemble.clone(), self.lac).following(&self.window);
             self.adds_bytes = 0;
             self.changes_in_a_row = 0;
             self.given_up = BookieAnswers::default();

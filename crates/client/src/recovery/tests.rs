@@ -15,7 +15,7 @@ use crate::entry::EntryCodec;
 use crate::error::RecoveryError;
 use crate::handover::Handover;
 use crate::metadata_edit::with_ensemble;
-use crate::transport::BookieError;
+use crate::transport::{AddTag, BookieError};
 use crate::writer::core::Step;
 
 fn ids(names: &str) -> Vec<BookieId> {
@@ -52,6 +52,8 @@ const UNKNOWN: Result<Bytes, BookieError> = Err(BookieError::Lost);
 struct Script {
     core: RecoveryCore,
     out: Out,
+    /// What [`Script::ack`] answered.
+    answered: Vec<(EntryId, AddTag)>,
 }
 
 impl Script {
@@ -59,7 +61,7 @@ impl Script {
         let mut out = Out::default();
         let read = StoredLedger { metadata, version: Version(3), created_ms: 0 };
         let core = RecoveryCore::new(LedgerId::new(1).unwrap(), codec(), read, &mut out);
-        let mut script = Script { core, out };
+        let mut script = Script { core, out, answered: Vec::new() };
         if let Some(Step::Write { metadata, expected }) = script.core.next_step() {
             assert_eq!((metadata.state, expected), (LedgerState::InRecovery, Version(3)));
             assert!(
@@ -104,6 +106,7 @@ impl Script {
         let ensemble = self.core.ensemble().to_vec();
         for send in std::mem::take(&mut self.out.sends) {
             let bookie = &ensemble[send.position];
+            self.answered.push((send.entry, send.tag));
             if bookies.split(' ').any(|name| name == bookie.as_str()) {
                 self.core.on_answer(send.entry, send.tag, &Ok(()));
             } else {
@@ -346,6 +349,33 @@ fn a_conflicting_close_takes_what_others_decided() {
     read(&mut script, other);
     let fenced: Vec<&str> = script.out.reads.iter().map(|read| read.bookie.as_str()).collect();
     assert_eq!(fenced, ["a", "b", "x"], "another last ensemble: from the beginning");
+}
+
+#[test]
+fn acks_of_an_earlier_attempt_do_not_count() {
+    let (mut script, other) = closing();
+    let mut other = with_ensemble(&other, at(0), ids("x y z"));
+    other.state = LedgerState::InRecovery;
+    let earlier = script.answered.clone();
+    script.core.written(Err(LedgerError::Changed(LedgerId::new(1).unwrap())), &mut script.out);
+    script.out.reads.clear();
+    read(&mut script, other);
+    script.fence("x", Ok(stored(0, -1)));
+    script.fence("y", ABSENT);
+    script.answer("x", 0, Ok(stored(0, -1)));
+    script.answer("x", 1, ABSENT);
+    script.answer("y", 1, ABSENT);
+    assert_eq!(script.out.sends.len(), 3, "entry 0 goes to x, y and z");
+    // Sent to a, b and c by the first attempt, and answered late.
+    assert_eq!(earlier.len(), 3);
+    for (entry, tag) in earlier {
+        script.core.on_answer(entry, tag, &Ok(()));
+        script.core.settle(&mut script.out);
+    }
+    assert_eq!(script.core.next_step(), None, "IC15: nobody of the ensemble has the entry yet");
+    script.ack("x y");
+    let Some(Step::Write { metadata, .. }) = script.core.next_step() else { panic!("the close") };
+    assert_eq!(Some(metadata.state), closed(0));
 }
 
 #[test]
