@@ -217,7 +217,11 @@ impl EntryStream {
                 return;
             }
             self.start(self.next, count, permit, false);
-            self.next += i64::from(count);
+            match self.next.checked_add(i64::from(count)) {
+                Some(next) => self.next = next,
+                // The last entry there can be.
+                None => self.last = self.next - 1,
+            }
         }
     }
 
