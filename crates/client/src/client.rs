@@ -19,7 +19,7 @@ use crate::health::RecentFailures;
 use crate::options::{CreateOptions, Limits, OpenMode, WRITE_QUORUM_SIZE_MAX};
 use crate::placement::{Candidates, Placement, RandomPlacement, choose_ensemble};
 use crate::reader::LedgerReader;
-use crate::retry::Retry;
+use crate::retry::{Retry, is_transient};
 use crate::transport::Transport;
 use crate::writer::{LedgerWriter, TakenOver};
 
@@ -262,7 +262,12 @@ impl Client {
             if shared.is_closed() {
                 return Err(AppendOpenError::ClientClosed);
             }
-            let stored = ledgers.get(id).await.map_err(|error| append_open_error(id, error))?;
+            let stored = match ledgers.get(id).await {
+                Ok(stored) => stored,
+                // A claim may have gone through: given up here, it would leave a ledger that looks taken.
+                Err(error) if is_transient(&error) && retry.pause().await => continue,
+                Err(error) => return Err(append_open_error(id, error)),
+            };
             let metadata = stored.metadata;
             let secret = check_password(&metadata, password).ok_or(AppendOpenError::WrongPassword(id))?;
             match metadata.state {
@@ -285,6 +290,10 @@ impl Client {
                 (Some(Ok(Handover::Busy { .. })), _) => return Err(AppendOpenError::Busy(id)),
                 (Some(Ok(Handover::Idle { next, length_bytes })), _) => (next, length_bytes),
             };
+            if !is_writable_from(&metadata, next, length_bytes) {
+                let text = Handover::Idle { next, length_bytes }.to_string();
+                return Err(AppendOpenError::UnknownHandover { ledger: id, text });
+            }
             let mut claimed = metadata.clone();
             Handover::Busy { token }.set(&mut claimed);
             match ledgers.update(id, &claimed, stored.version).await {
@@ -389,6 +398,13 @@ pub(crate) fn check_password(metadata: &LedgerMetadata, password: &[u8]) -> Opti
             Some(LedgerSecret { digest_type: bindery_types::DigestType::Crc32, password: password.to_vec() })
         }
     }
+}
+
+/// Whether a writer can go on at `next`: what a writer that hands over always leaves, and bytes in a store may not say.
+fn is_writable_from(metadata: &LedgerMetadata, next: EntryId, length_bytes: u64) -> bool {
+    metadata.segments().last().is_some_and(|last| last.first_entry <= next)
+        && metadata.quorum.write_quorum_size() <= WRITE_QUORUM_SIZE_MAX
+        && i64::try_from(length_bytes).is_ok()
 }
 
 fn append_open_error(id: LedgerId, error: LedgerError) -> AppendOpenError {

@@ -253,7 +253,10 @@ pub enum AppendOpenError {
     )]
     NotHandedOver(LedgerId),
     /// Its hand-over property cannot be read.
-    #[error("ledger {ledger}: the property bindery.writer holds {text:?}, which this version does not know")]
+    #[error(
+        "ledger {ledger}: the property bindery.writer holds {text:?}, which this version does not know, or which does not \
+         fit the rest of the ledger's metadata"
+    )]
     UnknownHandover {
         /// The ledger.
         ledger: LedgerId,

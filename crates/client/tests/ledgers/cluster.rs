@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bindery_client::{BookieId, Client, ClientBuilder, CreateOptions, EntryId, Quorum};
 use bindery_io::{RealDisk, SystemClock, SystemRandom};
-use bindery_metadata::memory::MemoryCluster;
+use bindery_metadata::memory::{MemoryCluster, MemoryStore};
 use bindery_metadata::{Layout, LedgerLayout, layout};
 use bindery_server::bookie::{Bookie, Components, Ended, Metadata};
 use bindery_server::config::BookieConfig;
@@ -41,6 +41,13 @@ impl Cluster {
 
     pub async fn layout(&self) -> Layout {
         Layout::open(Arc::new(self.metadata.open()), "/ledgers", None).await.unwrap()
+    }
+
+    /// A client, and the store that it uses, to take away.
+    pub async fn client_on_store(&self) -> (Client, Arc<MemoryStore>) {
+        let store = Arc::new(self.metadata.open());
+        let layout = Layout::open(store.clone(), "/ledgers", None).await.unwrap();
+        (Client::builder().layout(layout).connect().await.unwrap(), store)
     }
 
     /// A client with a session and connections of its own.

@@ -1,0 +1,49 @@
+//! Claims of ledgers that were handed over, when the store fails or its bytes make no sense.
+
+use std::time::Duration;
+
+use bindery_client::{AppendOpenError, HANDOVER_PROPERTY, LedgerMetadata, Segment};
+use bindery_metadata::memory::Fault;
+
+use crate::PASSWORD;
+use crate::cluster::{Cluster, entry, options};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_outlasts_a_store_that_fails_for_a_moment() {
+    let cluster = Cluster::start(1).await;
+    let id = cluster.client().await.create_handed_over(options(1, 1, 1)).await.unwrap();
+    for fault in [Fault::LossBeforeApply, Fault::LossAfterApply] {
+        let (client, store) = cluster.client_on_store().await;
+        store.inject(fault);
+        let claim = tokio::spawn(async move { client.open_for_append(id, PASSWORD).await });
+        // Whatever the claim is at: reading, writing, or finding out what became of the write.
+        store.disconnect();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        store.reconnect();
+        let writer = claim.await.unwrap().unwrap();
+        writer.append(b"x").await.unwrap();
+        writer.hand_over().await.unwrap();
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ledger_is_refused_whose_hand_over_does_not_fit_its_metadata() {
+    let cluster = Cluster::start(1).await;
+    let client = cluster.client().await;
+    let id = client.create_handed_over(options(1, 1, 1)).await.unwrap();
+    let ledgers = cluster.layout().await.ledgers();
+    for text in ["idle next=4 length=9", "idle next=5 length=9223372036854775808"] {
+        let stored = ledgers.get(id).await.unwrap();
+        let mut metadata =
+            LedgerMetadata::new(stored.metadata.quorum, stored.metadata.secret.clone().unwrap());
+        let ensemble = stored.metadata.segments()[0].ensemble.clone();
+        metadata.push_segment(Segment { first_entry: entry(5), ensemble }).unwrap();
+        metadata.custom.insert(HANDOVER_PROPERTY.into(), text.into());
+        ledgers.update(id, &metadata, stored.version).await.unwrap();
+        let error = client.open_for_append(id, PASSWORD).await.unwrap_err();
+        assert!(matches!(&error, AppendOpenError::UnknownHandover { .. }), "{error}");
+        assert!(error.to_string().contains(text), "{error}");
+    }
+    cluster.stop().await;
+}
