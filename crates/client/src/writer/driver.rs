@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use bindery_metadata::layout::LedgerError;
+use bindery_types::EntryId;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
@@ -19,19 +20,26 @@ use crate::transport::AddSink;
 /// Runs until `inner.stop_driver` is notified and nothing is left to do.
 pub(super) async fn run(inner: Arc<Inner>) {
     let mut announcements = JoinSet::new();
-    let mut announce_at: Option<Instant> = None;
+    // When to look whether the LAC is still the one that it was.
+    let mut announce_at: Option<(Instant, Option<EntryId>)> = None;
+    // An entry that waits is seen by one look and announced by the next: within the interval.
+    let look_interval = inner.shared.limits.explicit_lac_interval / 2;
     loop {
         drive(&inner).await;
-        if inner.wants_announcement() && announce_at.is_none() && announcements.is_empty() {
-            announce_at = Some(Instant::now() + inner.shared.limits.explicit_lac_interval);
+        let unannounced = inner.wants_announcement();
+        if unannounced.is_some() && announce_at.is_none() && announcements.is_empty() {
+            announce_at = Some((Instant::now() + look_interval, unannounced));
         }
-        let due = announce_at.unwrap_or_else(Instant::now);
+        let due = announce_at.map_or_else(Instant::now, |(due, _)| due);
         tokio::select! {
             () = inner.wake_driver.notified() => {}
             () = inner.stop_driver.notified() => break,
             () = sleep_until(due), if announce_at.is_some() => {
-                announce_at = None;
-                announce(&inner, &mut announcements);
+                let seen = announce_at.take().and_then(|(_, seen)| seen);
+                // While entries come one after the other, each announces the one before it.
+                if inner.wants_announcement() == seen {
+                    announce(&inner, &mut announcements);
+                }
             }
             Some(_) = announcements.join_next(), if !announcements.is_empty() => {}
         }

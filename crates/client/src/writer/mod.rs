@@ -190,12 +190,13 @@ impl Inner {
         }
     }
 
-    /// Whether the LAC waits to be announced; resets the mark when it does not.
-    fn wants_announcement(&self) -> bool {
+    /// The LAC, when it waits to be announced; resets the mark when it does not.
+    fn wants_announcement(&self) -> Option<EntryId> {
         let mut state = self.state.lock();
-        state.is_announcing =
-            !self.shared.limits.explicit_lac_interval.is_zero() && state.core.unannounced().is_some();
-        state.is_announcing
+        let lac = state.core.unannounced();
+        let lac = lac.filter(|_| !self.shared.limits.explicit_lac_interval.is_zero());
+        state.is_announcing = lac.is_some();
+        lac
     }
 }
 
