@@ -554,11 +554,13 @@ async fn open_dirs(config: &BookieConfig, disk: &Arc<dyn Disk>) -> Result<Arc<Da
     let (disk, home) = (disk.clone(), config.home.clone());
     let (journal, ledgers): (PathBuf, Vec<PathBuf>) =
         (config.journal_dir.clone(), config.ledger_dirs.clone());
-    let names_below = if config.may_move { config.home.clone() } else { None };
+    let may_move = config.may_move;
     let dirs = blocking(move || {
-        if let Some(home) = home {
-            data_dirs::examine_home(&*disk, &home)?;
+        if let Some(home) = &home {
+            data_dirs::examine_home(&*disk, home)?;
         }
+        // Cookies stay as they were first written: a bookie of standalone may go on in a cluster.
+        let names_below = home.filter(|_| may_move || DataDirs::has_relative_names(&*disk, &journal));
         DataDirs::open(disk, &journal, &ledgers, names_below.as_deref())
     });
     Ok(Arc::new(dirs.await?))

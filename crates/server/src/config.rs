@@ -21,8 +21,8 @@ pub struct OptionNames {
 pub struct BookieConfig {
     /// The directory that `journal_dir` and `ledger_dirs` were derived from, if they were (`--data`).
     pub home: Option<PathBuf>,
-    /// Directories stand in the cookie by their path below `home`, so that `home` may be moved. False: by their whole
-    /// path, as a Java bookie's.
+    /// A new bookie's directories stand in its cookie by their path below `home`, so that `home` may be moved. False:
+    /// by their whole path, as a Java bookie's. An existing cookie's form is kept.
     pub may_move: bool,
     /// Journal directory (`journalDirectories`).
     pub journal_dir: PathBuf,

@@ -124,6 +124,15 @@ pub struct DataDirs {
 }
 
 impl DataDirs {
+    /// Whether the cookie in a journal directory names directories below a home that may be moved: those of
+    /// `bindery standalone` do. Without a readable cookie it does not; the start-up checks say what is wrong with one.
+    /// Blocks.
+    pub fn has_relative_names(disk: &dyn Disk, journal: &Path) -> bool {
+        let text = read_small(disk, &journal.join(CURRENT_NAME).join(COOKIE_NAME)).ok().flatten();
+        let cookie = text.and_then(|bytes| Cookie::parse(&bytes).ok());
+        cookie.is_some_and(|cookie| Path::new(&cookie.journal_dirs).is_relative())
+    }
+
     /// Examines, creates and locks the directories. With `names_below`, cookies name those in it by the rest of their
     /// path, which stays true when it is moved. Blocks.
     pub fn open(
