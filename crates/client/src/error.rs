@@ -345,6 +345,18 @@ pub enum RecoveryError {
         /// Why.
         error: NotEnoughBookies,
     },
+    /// Its write quorum is above [`WRITE_QUORUM_SIZE_MAX`](crate::WRITE_QUORUM_SIZE_MAX).
+    #[error(
+        "cannot recover ledger {ledger}: its write quorum of {write_quorum_size} is above the limit of {max}"
+    )]
+    WriteQuorumTooLarge {
+        /// The ledger.
+        ledger: LedgerId,
+        /// Its write quorum.
+        write_quorum_size: usize,
+        /// The limit.
+        max: usize,
+    },
     /// Its metadata kept changing.
     #[error("cannot recover ledger {0}: its metadata keeps changing. Try again")]
     MetadataChanging(LedgerId),

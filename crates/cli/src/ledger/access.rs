@@ -191,7 +191,9 @@ fn recovery_code(error: &RecoveryError) -> u8 {
         | RecoveryError::EntryUnknown { .. }
         | RecoveryError::NotEnoughBookies { .. } => exit::UNREACHABLE,
         RecoveryError::Metadata(error) => ledger_code(error),
-        RecoveryError::Unauthorized { .. } | RecoveryError::MetadataChanging(_) => exit::FAILURE,
+        RecoveryError::Unauthorized { .. }
+        | RecoveryError::WriteQuorumTooLarge { .. }
+        | RecoveryError::MetadataChanging(_) => exit::FAILURE,
     }
 }
 

@@ -27,6 +27,7 @@ use self::core::{Out, ReadTag, Recovered, RecoveryCore};
 use crate::client::Shared;
 use crate::entry::EntryCodec;
 use crate::error::RecoveryError;
+use crate::options::WRITE_QUORUM_SIZE_MAX;
 use crate::retry::{Retry, is_transient};
 use crate::transport::{AddAnswer, AddRequest, AddSink, BookieError, ReadRequest};
 use crate::writer::core::Step;
@@ -52,6 +53,14 @@ pub(crate) async fn recover(
     secret: &LedgerSecret,
     stored: StoredLedger,
 ) -> Result<Recovered, RecoveryError> {
+    let write_quorum_size = stored.metadata.quorum.write_quorum_size();
+    if write_quorum_size > WRITE_QUORUM_SIZE_MAX {
+        return Err(RecoveryError::WriteQuorumTooLarge {
+            ledger,
+            write_quorum_size,
+            max: WRITE_QUORUM_SIZE_MAX,
+        });
+    }
     let codec = EntryCodec::new(ledger, Digester::new(secret.digest_type, &secret.password));
     let key = secret.master_key();
     let answers = Arc::new(Answers::default());

@@ -1,9 +1,13 @@
-//! Claims of ledgers that were handed over, when the store fails or its bytes make no sense.
+//! Claims and recoveries when the store fails for a moment, or holds what no client of ours writes.
 
 use std::time::Duration;
 
-use bindery_client::{AppendOpenError, HANDOVER_PROPERTY, LedgerMetadata, Segment};
+use bindery_client::{
+    AppendOpenError, BookieId, HANDOVER_PROPERTY, LedgerId, LedgerMetadata, OpenError, OpenMode, Quorum,
+    RecoveryError, Segment,
+};
 use bindery_metadata::memory::Fault;
+use bindery_types::{DigestType, LedgerSecret};
 
 use crate::PASSWORD;
 use crate::cluster::{Cluster, entry, options};
@@ -46,4 +50,23 @@ async fn a_ledger_is_refused_whose_hand_over_does_not_fit_its_metadata() {
         assert!(error.to_string().contains(text), "{error}");
     }
     cluster.stop().await;
+}
+
+#[tokio::test]
+async fn a_recovery_refuses_a_write_quorum_above_the_limit() {
+    let cluster = Cluster::start(0).await;
+    let (id, size) = (LedgerId::new(7).unwrap(), 65);
+    let secret = LedgerSecret { digest_type: DigestType::Crc32c, password: PASSWORD.to_vec() };
+    let mut metadata = LedgerMetadata::new(Quorum::new(size, size, 1).unwrap(), secret);
+    let ensemble = (0..size).map(|index| BookieId::new(format!("b{index}")).unwrap()).collect();
+    metadata.push_segment(Segment { first_entry: entry(0), ensemble }).unwrap();
+    cluster.layout().await.ledgers().create(id, &metadata).await.unwrap();
+    let error = cluster.client().await.open_ledger(id, PASSWORD, OpenMode::Recover).await.unwrap_err();
+    assert!(
+        matches!(
+            &error,
+            OpenError::Recovery(RecoveryError::WriteQuorumTooLarge { write_quorum_size: 65, .. })
+        ),
+        "{error}"
+    );
 }
