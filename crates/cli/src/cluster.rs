@@ -11,7 +11,7 @@ use std::io::{IsTerminal, Write};
 
 /// Runs one command.
 pub fn run(command: ClusterCommand) -> Result<(), Failure> {
-    logging::start(LogFormat::Text);
+    logging::start_at(LogFormat::Text, "warn");
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
