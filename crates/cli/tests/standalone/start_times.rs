@@ -1,15 +1,14 @@
 //! How long a start takes until everything serves: the first one, one after a stop, one after kill -9 with a journal to
 //! replay; with one bookie and with three.
 //!
-//! `BINDERY_STARTS` sets how many of each are measured (default 2) and holds them to a second: without it the machine
-//! may be busy with other tests.
+//! `BINDERY_STARTS` sets how many of each are measured (default 2). The times are printed and not judged: machines are
+//! shared. That every one of these starts comes to serve is asserted.
 
 use crate::server::{Place, bindery};
 use std::io::Write;
 use std::process::Stdio;
 use std::time::Duration;
 
-const START_MAX: Duration = Duration::from_secs(1);
 /// Lines of 1 KiB in the journal when it is killed: 8 MiB.
 const LINES: usize = 8192;
 
@@ -27,7 +26,7 @@ fn fill(place: &Place) {
     assert!(append.wait().unwrap().success());
 }
 
-fn report(what: &str, times: &mut [Duration], is_bound: bool) {
+fn report(what: &str, times: &mut [Duration]) {
     times.sort_unstable();
     let (p50, max) = (times[times.len() / 2], times[times.len() - 1]);
     println!(
@@ -36,11 +35,10 @@ fn report(what: &str, times: &mut [Duration], is_bound: bool) {
         p50.as_millis(),
         max.as_millis()
     );
-    assert!(!is_bound || max < START_MAX, "{what}: {max:?}");
 }
 
 #[test]
-fn start_times_are_below_a_second() {
+fn start_times() {
     let asked: Option<usize> =
         std::env::var("BINDERY_STARTS").ok().map(|text| text.parse().expect("a number"));
     for bookies in [1, 3] {
@@ -59,9 +57,8 @@ fn start_times_are_below_a_second() {
             let server = place.start();
             after_kill.push(server.start_took);
         }
-        let is_bound = asked.is_some();
-        report(&format!("{bookies} bookies, first start"), &mut first, is_bound);
-        report(&format!("{bookies} bookies, after a stop"), &mut after_stop, is_bound);
-        report(&format!("{bookies} bookies, after kill -9 with 8 MiB to replay"), &mut after_kill, is_bound);
+        report(&format!("{bookies} bookies, first start"), &mut first);
+        report(&format!("{bookies} bookies, after a stop"), &mut after_stop);
+        report(&format!("{bookies} bookies, after kill -9 with 8 MiB to replay"), &mut after_kill);
     }
 }
