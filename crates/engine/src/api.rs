@@ -89,6 +89,17 @@ pub enum Refusal {
     Unknown,
 }
 
+/// What an engine knows of a ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// Nothing.
+    Unknown,
+    /// It is here.
+    Known,
+    /// It was removed, and that is remembered: nothing is shown of it and nothing is added to it.
+    Removed,
+}
+
 /// Which entry a read asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryRef {

@@ -16,6 +16,42 @@ pub enum PoolMemory {
     Lazy,
 }
 
+/// How space is given back. Keys of `bk_server.conf` in brackets.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SpaceConfig {
+    /// Time between two looks at what the logs are worth (`gcWaitTime`). Logs without live entries go then.
+    pub collection_interval: Duration,
+    /// Logs with a smaller live share are rewritten by a minor compaction (`minorCompactionThreshold`).
+    pub minor_threshold: f64,
+    /// Time between two minor compactions; zero for none (`minorCompactionInterval`).
+    pub minor_interval: Duration,
+    /// Logs with a smaller live share are rewritten by a major compaction (`majorCompactionThreshold`).
+    pub major_threshold: f64,
+    /// Time between two major compactions; zero for none (`majorCompactionInterval`).
+    pub major_interval: Duration,
+    /// Bytes that compaction copies in a second, at most (`compactionRateByBytes`).
+    pub bytes_per_second: u64,
+    /// Bytes that it copies in one step, between which flushes have their turn.
+    pub step_bytes: u64,
+    /// Live bytes that go into one output; several poor logs are merged up to it (`logSizeLimit`).
+    pub log_bytes_max: u64,
+}
+
+impl Default for SpaceConfig {
+    fn default() -> SpaceConfig {
+        SpaceConfig {
+            collection_interval: Duration::from_secs(900),
+            minor_threshold: 0.2,
+            minor_interval: Duration::from_secs(3600),
+            major_threshold: 0.8,
+            major_interval: Duration::from_secs(86_400),
+            bytes_per_second: 32 << 20,
+            step_bytes: 1 << 20,
+            log_bytes_max: 1 << 30,
+        }
+    }
+}
+
 /// Settings of an engine. See [`EngineConfig::default`] for the values.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
@@ -43,6 +79,8 @@ pub struct EngineConfig {
     pub entry_bytes_max: usize,
     /// Longest time between two flushes while there is something to flush (`flushInterval`).
     pub flush_interval: Duration,
+    /// How space is given back.
+    pub space: SpaceConfig,
     /// The cluster this data belongs to (INSTANCEID; empty when the cluster has none).
     pub instance_id: String,
     /// The bookie this data belongs to.
@@ -67,6 +105,7 @@ impl Default for EngineConfig {
             // BookKeeper's frame limit, less what an answer adds around an entry (protocol reference, section 1.1).
             entry_bytes_max: 5_242_880 - 500,
             flush_interval: Duration::from_secs(10),
+            space: SpaceConfig::default(),
             instance_id: String::new(),
             bookie_id: "bookie".to_owned(),
             canaries: Canaries::none(),
@@ -138,6 +177,15 @@ impl EngineConfig {
         }
         if !self.journal_file_bytes.is_multiple_of(4096) || self.journal_file_bytes < 8192 {
             faults.push("the length of a journal file is not a multiple of 4096, at least 8192".to_owned());
+        }
+        let space = &self.space;
+        if space.bytes_per_second == 0 || space.step_bytes == 0 {
+            faults.push("compaction may copy no bytes: give it a rate above 0".to_owned());
+        }
+        for (name, threshold) in [("minor", space.minor_threshold), ("major", space.major_threshold)] {
+            if !(0.0..1.0).contains(&threshold) {
+                faults.push(format!("the threshold {threshold} of {name} compaction is not between 0 and 1"));
+            }
         }
         if faults.is_empty() { Ok(()) } else { Err(ConfigFaults(faults)) }
     }

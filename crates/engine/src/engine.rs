@@ -2,11 +2,12 @@
 //!
 //! Lock order: shard, then log view. No lock is held across I/O.
 
-use crate::api::{Add, DurablePoint, EntryRef, EntryRun, Lookup, Poll, PollId, Refusal, Waiter};
+use crate::api::{Add, DurablePoint, EntryRef, EntryRun, Lookup, Poll, PollId, Refusal, Standing, Waiter};
 use crate::config::EngineConfig;
 use crate::lookup::{OnDisk, entries_on_disk, on_disk, runs_of};
 use crate::shard::{Found, NoRoom, Shard, ShardConfig};
 use crate::signal::Signal;
+use crate::space::{SpaceDesk, SpaceStatus, WantedCollection};
 use crate::stats::{Counters, EngineStats};
 use bindery_io::chunk::ChunkPool;
 use bindery_storage::LogView;
@@ -43,10 +44,17 @@ pub struct Engine {
     is_read_only: AtomicBool,
     failed: Mutex<Option<String>>,
     pub(crate) counters: Counters,
+    pub(crate) space: SpaceDesk,
+    /// The highest ledger that a state table remembers.
+    highest_recovered: Option<LedgerId>,
 }
 
 impl Engine {
-    pub(crate) fn new(config: EngineConfig, views: Vec<Arc<LogView>>) -> Engine {
+    pub(crate) fn new(
+        config: EngineConfig,
+        views: Vec<Arc<LogView>>,
+        highest_recovered: Option<LedgerId>,
+    ) -> Engine {
         let pool = ChunkPool::new(config.chunk_size(), config.chunk_count(), config.chunk_reserve());
         let shards = (0..config.shard_count)
             .map(|index| {
@@ -68,6 +76,8 @@ impl Engine {
             is_read_only: AtomicBool::new(false),
             failed: Mutex::new(None),
             counters: Counters::default(),
+            space: SpaceDesk::default(),
+            highest_recovered,
             config,
             pool,
             shards,
@@ -160,6 +170,40 @@ impl Engine {
         self.answer_or_wake(answered);
     }
 
+    /// Removes a ledger: from now on it reads as unknown and takes nothing, and once the waiter fires that outlives a
+    /// power cut. Its space comes back with the collection of entry logs. For a ledger that metadata says is gone.
+    pub fn remove_ledger(&self, ledger: LedgerId, waiter: Waiter) {
+        let answered = self.shard(ledger).lock().remove(ledger, waiter);
+        self.answer_or_wake(answered);
+    }
+
+    /// Lets a removed ledger exist again, empty, with the key and the fence it had. For a ledger that metadata says is
+    /// to be held here after all. Any other ledger stays as it is.
+    pub fn revive_ledger(&self, ledger: LedgerId, key: MasterKey, waiter: Waiter) {
+        let answered = self.shard(ledger).lock().revive(ledger, key, waiter);
+        self.answer_or_wake(answered);
+    }
+
+    /// What is known of a ledger.
+    pub fn standing(&self, ledger: LedgerId) -> Standing {
+        self.shard(ledger).lock().standing(ledger)
+    }
+
+    /// The ledgers that exist here, ascending.
+    pub fn ledgers(&self) -> Vec<LedgerId> {
+        let mut ledgers = Vec::new();
+        for shard in &self.shards {
+            shard.lock().ledgers(&mut ledgers);
+        }
+        ledgers.sort_unstable();
+        ledgers
+    }
+
+    /// The highest ledger that was ever here, also when it is gone.
+    pub fn highest_ledger(&self) -> Option<LedgerId> {
+        self.shards.iter().filter_map(|shard| shard.lock().highest_ledger()).max().max(self.highest_recovered)
+    }
+
     /// Fires after a sync that covers every add of the ledger received before.
     pub fn force(&self, ledger: LedgerId, waiter: Waiter) {
         let answered = self.shard(ledger).lock().force(waiter);
@@ -172,8 +216,8 @@ impl Engine {
         let shard = self.shards[index].lock();
         match shard.find(ledger, which)? {
             Found::Memory(body) => Ok(Lookup::Memory(body)),
-            Found::OnDisk { entry, otherwise } => {
-                match on_disk(&self.views, ledger, entry, otherwise, self.config.canaries) {
+            Found::OnDisk { entry, otherwise, hidden_below } => {
+                match on_disk(&self.views, ledger, entry, otherwise, hidden_below, self.config.canaries) {
                     OnDisk::Read(read) => Ok(Lookup::Disk(read)),
                     OnDisk::Refused(refusal) => Err(refusal),
                     OnDisk::Undurable(sequence) => {
@@ -218,8 +262,8 @@ impl Engine {
     /// Every durable entry of a ledger, as runs. Blocks on the disk.
     pub fn list_entries(&self, ledger: LedgerId) -> Result<Vec<EntryRun>, Refusal> {
         // Memory first: what a flush moves to disk in between is then seen twice, never missed.
-        let mut entries = self.shard(ledger).lock().cached_entries(ledger)?;
-        entries_on_disk(&self.views, ledger, &mut entries)?;
+        let (mut entries, hidden_below) = self.shard(ledger).lock().cached_entries(ledger)?;
+        entries_on_disk(&self.views, ledger, hidden_below, &mut entries)?;
         Ok(runs_of(entries))
     }
 
@@ -245,13 +289,37 @@ impl Engine {
 
     /// Counters and gauges.
     pub fn stats(&self) -> EngineStats {
+        let logs: Vec<_> = self.views.iter().flat_map(|view| view.logs()).collect();
         EngineStats {
+            entry_logs: logs.len() as u64,
+            entry_log_bytes: logs.iter().map(|log| log.size()).sum(),
             write_pool_chunks_in_use: self.pool.in_use() as u64,
             write_pool_chunks: self.pool.capacity() as u64,
             write_pool_chunk_bytes: self.pool.chunk_size() as u64,
             ledgers: self.shards.iter().map(|s| s.lock().ledger_count() as u64).sum(),
+            ledgers_removed: self.shards.iter().map(|s| s.lock().removed_count() as u64).sum(),
             ..self.counters.snapshot()
         }
+    }
+
+    /// Asks for a collection of space now, within a flush interval.
+    pub fn want_collection(&self, wanted: WantedCollection) {
+        self.space.want(wanted);
+    }
+
+    /// True while a collection that was asked for has not begun.
+    pub fn is_collection_wanted(&self) -> bool {
+        self.space.is_wanted()
+    }
+
+    /// How the collection of space goes.
+    pub fn space_status(&self) -> SpaceStatus {
+        self.space.status()
+    }
+
+    /// True when adds wait for room.
+    pub(crate) fn adds_wait(&self) -> bool {
+        self.rooms.iter().any(|room| !room.lock().is_empty())
     }
 
     /// Keeps the first reason; true when this is it.

@@ -4,7 +4,7 @@
 use crate::api::{PollId, Waiter};
 use crate::lagging::Lagging;
 use crate::write_cache::CacheRecords;
-use bindery_storage::LedgerRecord;
+use bindery_storage::{Generation, LedgerRecord};
 use bindery_types::{EntryId, LedgerId, MasterKey};
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub(crate) struct LedgerState {
     pub(crate) last_entry: Lagging,
     pub(crate) last_add_confirmed: Lagging,
     /// Explicit LACs with their sequence, oldest first; all but the last durable one are dropped as they age.
-    explicit_lacs: Vec<(u64, Arc<[u8]>)>,
+    pub(crate) explicit_lacs: Vec<(u64, Arc<[u8]>)>,
     /// Of the active write cache.
     pub(crate) records: CacheRecords,
     pub(crate) polls: Vec<ParkedPoll>,
@@ -33,6 +33,13 @@ pub(crate) struct LedgerState {
     pub(crate) wake_polls_at: Option<u64>,
     /// Changed since the last freeze.
     pub(crate) is_dirty: bool,
+    /// Odd while the ledger is removed: grows with each removal and each return, so that of two records of a ledger the
+    /// later one is known.
+    pub(crate) life: u32,
+    /// Copies of a lower generation are older than the last removal.
+    pub(crate) hidden_below: u64,
+    /// Sequence of the record that removed it last; 0 when the state table has it.
+    pub(crate) removed_at: u64,
 }
 
 impl LedgerState {
@@ -49,6 +56,9 @@ impl LedgerState {
             polls: Vec::new(),
             wake_polls_at: None,
             is_dirty: false,
+            life: 0,
+            hidden_below: 0,
+            removed_at: 0,
         }
     }
 
@@ -60,6 +70,8 @@ impl LedgerState {
             last_entry: Lagging::durable(EntryId::to_wire(record.last_entry)),
             last_add_confirmed: Lagging::durable(EntryId::to_wire(record.last_add_confirmed)),
             explicit_lacs: record.explicit_lac.iter().map(|body| (0, body.as_slice().into())).collect(),
+            life: record.life,
+            hidden_below: record.hidden_below.0,
             ..LedgerState::new(record.master_key)
         }
     }
@@ -75,7 +87,45 @@ impl LedgerState {
             explicit_lac: self.explicit_lacs.last().map(|(_, body)| body.to_vec()),
             last_add_confirmed: EntryId::new(self.last_add_confirmed.placed()),
             last_entry: EntryId::new(self.last_entry.placed()),
+            life: self.life,
+            hidden_below: Generation(self.hidden_below),
         }
+    }
+
+    /// True for a ledger that was removed and did not come back.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.life % 2 == 1
+    }
+
+    /// Everything placed so far is gone: `sequence` is the record that says so, `generation` the one that what is in
+    /// the active write cache will have on disk. Key and fence are remembered.
+    pub(crate) fn remove(&mut self, sequence: u64, generation: u64) {
+        if !self.is_removed() {
+            self.life += 1;
+        }
+        self.hidden_below = generation;
+        self.removed_at = sequence;
+        self.is_limbo = false;
+        self.last_entry = Lagging::durable(-1);
+        self.last_add_confirmed = Lagging::durable(-1);
+        self.explicit_lacs.clear();
+        self.records = CacheRecords::default();
+        if !self.polls.is_empty() {
+            self.wake_polls_at.get_or_insert(sequence);
+        }
+    }
+
+    /// The ledger exists again, empty.
+    pub(crate) fn revive(&mut self) {
+        if self.is_removed() {
+            self.life += 1;
+        }
+    }
+
+    /// The generation below which copies are gone for good: a removal that is not in the state table yet, which has
+    /// what was frozen up to `flushed`, hides nothing that a power cut could not bring back.
+    pub(crate) fn hidden_for_good(&self, flushed: u64) -> u64 {
+        if self.hidden_below <= flushed { self.hidden_below } else { 0 }
     }
 
     /// True when `key` may write or fence. The all-zero placeholder gives way to the first real key (section 4.1).

@@ -9,20 +9,24 @@
 //!                                                       |
 //!                                                       v
 //!            Flushing: frozen write caches -> entry log per directory -> commit with the mark -> journal files free
+//!                         between two flushes: logs dropped and rewritten (space)
 //! restart:   Machine::open: directories -> replay behind their marks -> flush -> ready
 //! ```
 //!
 //! The cores do no I/O of their own, read no clock and spawn nothing; [`Machine`] is stepped by the threads of
 //! [`threads`] in the binary and by the scheduler in the simulator.
 //!
-//! Invariants and limits stand with the part that keeps them: `shard`, `machine`, `open`, `write_cache`, `lagging`.
+//! Invariants and limits stand with the part that keeps them: `shard`, `machine`, `open`, `write_cache`, `lagging`,
+//! `space`.
 //!
 //! # Not here
-//! Sockets, protocols and metadata (server); when a ledger no longer exists (an answer the server gives).
+//! Sockets, protocols and metadata (server). Which ledgers are garbage is decided here (`GarbageRound`), on what the
+//! server reads in metadata.
 
 mod api;
 mod config;
 mod engine;
+mod garbage;
 mod lagging;
 mod ledger;
 mod lookup;
@@ -30,17 +34,21 @@ mod machine;
 mod open;
 mod shard;
 mod signal;
+mod space;
 mod stats;
 pub mod threads;
 mod write_cache;
 
 pub use api::{
-    Add, AddDone, AddSink, DurablePoint, EntryRef, EntryRun, Lookup, Origin, Poll, PollId, Refusal, Waiter,
+    Add, AddDone, AddSink, DurablePoint, EntryRef, EntryRun, Lookup, Origin, Poll, PollId, Refusal, Standing,
+    Waiter,
 };
-pub use config::{ConfigFaults, EngineConfig, PoolMemory};
+pub use config::{ConfigFaults, EngineConfig, PoolMemory, SpaceConfig};
 pub use engine::{Engine, Status};
+pub use garbage::{Doubt, GarbageLimits, GarbageRound, SecondLook};
 pub use lookup::DiskRead;
 pub use machine::{Completions, FlushError, Flushing, FreezeTicket, InFlight, Journaling};
 pub use open::{Machine, OpenError, ReplayFault};
+pub use space::{SpaceStatus, WantedCollection};
 pub use stats::EngineStats;
 pub use threads::{EngineThreads, StopError};

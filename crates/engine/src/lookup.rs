@@ -34,9 +34,11 @@ pub(crate) fn on_disk(
     ledger: LedgerId,
     entry: EntryId,
     otherwise: Otherwise,
+    hidden_below: u64,
     canaries: Canaries,
 ) -> OnDisk {
     let mut sources: Vec<Source> = views.iter().flat_map(|view| view.sources(ledger, entry)).collect();
+    sources.retain(|source| source.extent.generation.0 >= hidden_below);
     // Within a directory they come sorted; a ledger that changed directories has runs in several.
     sources.sort_by_key(|source| std::cmp::Reverse(source.extent.generation));
     let otherwise = match otherwise {
@@ -83,9 +85,13 @@ impl DiskRead {
 pub(crate) fn entries_on_disk(
     views: &Views,
     ledger: LedgerId,
+    hidden_below: u64,
     entries: &mut Vec<i64>,
 ) -> Result<(), Refusal> {
     for Source { log, extent } in views.iter().flat_map(|view| view.runs(ledger)) {
+        if extent.generation.0 < hidden_below {
+            continue;
+        }
         match log.entry_ids(&extent) {
             Ok(ids) => entries.extend(ids.iter().map(|id| id.get())),
             Err(error) => {

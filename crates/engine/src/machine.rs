@@ -18,6 +18,7 @@
 use crate::api::{AddDone, AddSink, Refusal, Waiter};
 use crate::engine::Engine;
 use crate::shard::ShardCut;
+use crate::space::Space;
 use crate::stats::Counters;
 use crate::write_cache::Frozen;
 use bindery_io::Clock;
@@ -237,9 +238,9 @@ impl Journaling {
 pub struct Flushing {
     pub(crate) engine: Arc<Engine>,
     pub(crate) directories: Vec<LedgerDirectory>,
-    /// Of the newest log in any directory. Each flush gets a higher one: two flushes can have the same boundary, when
-    /// the first of them ended before the last record of a replayed group.
-    pub(crate) last_generation: u64,
+    /// Everything of this generation or a lower one is on disk. Each freeze has the next one, in all shards.
+    pub(crate) flushed_generation: u64,
+    pub(crate) space: Space,
     pub(crate) clock: Arc<dyn Clock>,
 }
 
@@ -258,7 +259,6 @@ impl Flushing {
         self.assert_next(&ticket);
         let begun = self.clock.monotonic_ns();
         let directory_count = self.directories.len();
-        self.last_generation = ticket.boundary.group.max(self.last_generation + 1);
         for index in 0..directory_count {
             let mine: Vec<&Frozen> = ticket
                 .frozen
@@ -267,23 +267,29 @@ impl Flushing {
                 .map(|(_, f)| &**f)
                 .collect();
             if let Err(reason) = self.flush_directory(index, &mine, ticket.boundary) {
-                let directory = self.engine.config.ledger_dirs[index].display().to_string();
-                let error = FlushError { directory, reason };
-                tracing::error!(%error, "a flush failed: this bookie takes no adds any more; reads go on");
-                self.engine.latch(&error.to_string());
-                for shard in &self.engine.shards {
-                    shard.lock().refuse_adds();
-                }
-                return Err(error);
+                return Err(self.fail(index, reason));
             }
         }
         for (shard, frozen) in &ticket.frozen {
             self.engine.shards[*shard].lock().drop_frozen(frozen);
+            self.flushed_generation = self.flushed_generation.max(frozen.generation);
         }
         let counters = &self.engine.counters;
         Counters::add(&counters.flushes, 1);
         Counters::add(&counters.flush_ns, self.clock.monotonic_ns().saturating_sub(begun));
         Ok(ticket.boundary)
+    }
+
+    /// A directory can take no more changes: nor can this bookie take adds.
+    pub(crate) fn fail(&self, index: usize, reason: String) -> FlushError {
+        let directory = self.engine.config.ledger_dirs[index].display().to_string();
+        let error = FlushError { directory, reason };
+        tracing::error!(%error, "ledger storage failed: this bookie takes no adds any more; reads go on");
+        self.engine.latch(&error.to_string());
+        for shard in &self.engine.shards {
+            shard.lock().refuse_adds();
+        }
+        error
     }
 
     /// A mark covers everything below it: committing it over a cache that was never flushed would lose that cache.
@@ -303,14 +309,14 @@ impl Flushing {
     /// One directory: an entry log when there are entries, and always a commit with the mark, so that fences and LACs
     /// that came without entries are not forgotten with the journal (BookKeeper #4843).
     fn flush_directory(&mut self, index: usize, mine: &[&Frozen], boundary: Mark) -> Result<(), String> {
-        let generation = Generation(self.last_generation);
         let directory = &mut self.directories[index];
         let mut ledgers: Vec<_> =
             mine.iter().flat_map(|f| f.records.iter().map(move |(l, r)| (*l, r, *f))).collect();
         ledgers.sort_unstable_by_key(|(ledger, ..)| *ledger);
         let mut sealed = None;
         if !ledgers.is_empty() {
-            let mut log = directory.begin_log(generation).map_err(|e| e.to_string())?;
+            let generation = mine.iter().map(|frozen| frozen.generation).max().unwrap_or(0);
+            let mut log = directory.begin_log(Generation(generation)).map_err(|e| e.to_string())?;
             for (ledger, records, frozen) in ledgers {
                 for record in records.newest_ascending() {
                     let entry =

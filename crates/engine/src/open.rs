@@ -12,6 +12,7 @@ use crate::config::{ConfigFaults, EngineConfig};
 use crate::engine::Engine;
 use crate::machine::{FlushError, Flushing, FreezeTicket, Journaling, mark_of};
 use crate::shard::NoRoom;
+use crate::space::Space;
 use crate::write_cache::Frozen;
 use bindery_io::{Clock, Disk, Random};
 use bindery_journal::record::HEADER_SIZE_BYTES;
@@ -157,6 +158,7 @@ impl Machine {
         let mut known = Vec::new();
         // `None`: the directory is new.
         let mut marks: Vec<Option<Mark>> = Vec::new();
+        let mut highest_ledger = None;
         let mut is_settled = true;
         for (index, path) in config.ledger_dirs.iter().enumerate() {
             let failed = |source| OpenError::Directory { path: path.clone(), source };
@@ -166,6 +168,7 @@ impl Machine {
             }
             is_settled &= opened.recovered.meta == Some(meta_of(&config, index));
             marks.push(opened.recovered.marks.first().map(|m| m.mark));
+            highest_ledger = highest_ledger.max(opened.recovered.highest_ledger);
             known.append(&mut opened.recovered.ledgers);
             directories.push(opened.directory);
         }
@@ -195,10 +198,15 @@ impl Machine {
         }
         let views: Vec<_> = directories.iter().map(LedgerDirectory::view).collect();
         let generations = views.iter().flat_map(|view| view.logs()).map(|log| log.generation().0);
-        let last_generation = generations.max().unwrap_or(0);
-        let engine = Arc::new(Engine::new(config, views));
+        // A removed ledger hides generations that may have gone with their logs: what comes is above them too.
+        let hidden = known.iter().map(|record| record.hidden_below.0);
+        let last_generation = generations.chain(hidden).max().unwrap_or(0);
+        let engine = Arc::new(Engine::new(config, views, highest_ledger));
         for record in &known {
             engine.shards[engine.shard_of(record.ledger)].lock().restore(record);
+        }
+        for shard in &engine.shards {
+            shard.lock().begin_generation(last_generation + 1);
         }
         let mut machine = Machine {
             journaling: Journaling {
@@ -208,7 +216,13 @@ impl Machine {
                 is_flushing: false,
                 is_sealed: true,
             },
-            flushing: Flushing { engine: engine.clone(), directories, last_generation, clock },
+            flushing: Flushing {
+                engine: engine.clone(),
+                directories,
+                flushed_generation: last_generation,
+                space: Space::new(clock.monotonic_ns(), &engine.config.space),
+                clock,
+            },
             engine,
             replayed: Replayed::default(),
         };
@@ -217,6 +231,14 @@ impl Machine {
         let config = &machine.engine.config;
         let boundary = mark_of(&machine.journaling.journal);
         if !is_settled || marks.contains(&None) {
+            // The memory of removed ledgers moves to the directory that is theirs now, before any may be forgotten.
+            for shard in &machine.engine.shards {
+                shard.lock().touch_removed();
+            }
+            let frozen = freeze_all(&machine.engine);
+            if !frozen.is_empty() {
+                machine.flushing.flush(FreezeTicket { boundary, frozen })?;
+            }
             for index in 0..config.ledger_dirs.len() {
                 join(config, &mut machine.flushing.directories, index, boundary)?;
             }

@@ -19,12 +19,14 @@
 //! 4. Answers to adds leave in the order in which the adds came, refusals included.
 //! 5. A cut takes everything placed; there is never more than one cut in flight.
 //! 6. What is not durable is not shown.
+//! 7. A removed ledger answers nothing and takes nothing from the moment its removal is placed; its state stays, so
+//!    that late writers meet it (BookKeeper #4462), until [`Shard::forget`]. It hides copies of lower generations only.
 //!
 //! # Limits
 //! Bytes placed and not cut: `formed_bytes_max`, and one record more (a large one must not starve behind small ones);
 //! fences and explicit LACs are not held back by it. Parts of a cut: `parts_max`. Chunks: the pool.
 
-use crate::api::{Add, AddDone, EntryRef, Poll, PollId, Refusal, Waiter};
+use crate::api::{Add, AddDone, EntryRef, Poll, PollId, Refusal, Standing, Waiter};
 use crate::ledger::{LedgerState, ParkedPoll};
 use crate::write_cache::{CacheRecord, Frozen};
 use bindery_io::canary::{Canaries, Canary};
@@ -68,6 +70,8 @@ pub(crate) enum Found {
     OnDisk {
         entry: EntryId,
         otherwise: Otherwise,
+        /// Copies of a lower generation are those of a former life of the ledger.
+        hidden_below: u64,
     },
 }
 
@@ -117,6 +121,12 @@ pub(crate) struct Shard {
     chunks: Vec<ChunkSlice>,
     cached_records: usize,
     dirty: Vec<LedgerId>,
+    /// The one that the active write cache will have on disk.
+    generation: u64,
+    /// Removed and remembered.
+    removed: BTreeSet<LedgerId>,
+    /// Of all that ever changed here.
+    highest_ledger: Option<LedgerId>,
     /// Oldest first.
     frozen: Vec<Arc<Frozen>>,
     /// The journal failed.
@@ -151,6 +161,9 @@ impl Shard {
             chunks: Vec::new(),
             cached_records: 0,
             dirty: Vec::new(),
+            generation: 1,
+            removed: BTreeSet::new(),
+            highest_ledger: None,
             frozen: Vec::new(),
             is_failed: false,
             refuses_adds: false,
@@ -184,6 +197,9 @@ impl Shard {
             return Err(Refusal::BadRequest);
         }
         let Some(state) = self.ledgers.get(&add.ledger) else { return Ok(()) };
+        if state.is_removed() {
+            return Err(Refusal::Fenced);
+        }
         if !state.accepts(&add.key) {
             return Err(Refusal::WrongKey);
         }
@@ -226,11 +242,17 @@ impl Shard {
         if state.is_some_and(|s| !s.accepts(&key)) {
             return Some((waiter, Err(Refusal::WrongKey)));
         }
-        if let Some(sequence) = state.and_then(|s| s.fence) {
+        if let Some(state) = state
+            && let Some(sequence) = state.fence
+        {
+            let sequence = if state.is_removed() { sequence.max(state.removed_at) } else { sequence };
             return self.when_durable(sequence, waiter);
         }
         if self.is_failed {
             return Some((waiter, Err(Refusal::Io)));
+        }
+        if state.is_some_and(LedgerState::is_removed) {
+            return self.place_removal(ledger, true, waiter);
         }
         let ledger_bytes = ledger.get().to_be_bytes();
         let placed = if self.config.canaries.has(Canary::M4FenceWithoutKey) {
@@ -258,6 +280,99 @@ impl Shard {
         None
     }
 
+    /// Removes a ledger. The waiter fires when that is durable, at once when there is nothing to remove.
+    #[must_use]
+    pub(crate) fn remove(
+        &mut self,
+        ledger: LedgerId,
+        waiter: Waiter,
+    ) -> Option<(Waiter, Result<(), Refusal>)> {
+        let Some(state) = self.ledgers.get(&ledger) else { return Some((waiter, Ok(()))) };
+        if state.is_removed() {
+            let sequence = state.removed_at;
+            return self.when_durable(sequence, waiter);
+        }
+        if self.is_failed {
+            return Some((waiter, Err(Refusal::Io)));
+        }
+        let is_fenced = state.fence.is_some();
+        self.place_removal(ledger, is_fenced, waiter)
+    }
+
+    fn place_removal(
+        &mut self,
+        ledger: LedgerId,
+        is_fenced: bool,
+        waiter: Waiter,
+    ) -> Option<(Waiter, Result<(), Refusal>)> {
+        let pieces: [&[u8]; 2] = [&ledger.get().to_be_bytes(), &[u8::from(is_fenced)]];
+        let Ok(placed) = self.place(Kind::Removal, &pieces, Lane::Reserved) else {
+            return Some((waiter, Err(Refusal::TooManyRequests)));
+        };
+        self.index_removal(ledger, is_fenced, placed.sequence);
+        self.waiters.push((placed.sequence, waiter));
+        None
+    }
+
+    fn index_removal(&mut self, ledger: LedgerId, is_fenced: bool, sequence: u64) {
+        // What is in the active cache goes below; a canary keeps counting it as what was there before.
+        let generation = self.generation + u64::from(self.config.canaries.has(Canary::M25RemovalHidesNewer));
+        let state = self.ledgers.entry(ledger).or_insert_with(|| LedgerState::new(None));
+        state.remove(sequence, generation);
+        if is_fenced {
+            state.fence = state.fence.or(Some(sequence));
+        }
+        if state.wake_polls_at.is_some() {
+            self.raised.insert(ledger);
+        }
+        self.removed.insert(ledger);
+        self.mark_dirty(ledger);
+    }
+
+    /// A removed ledger exists after all: metadata names this bookie again. It is empty, its key and fence hold.
+    #[must_use]
+    pub(crate) fn revive(
+        &mut self,
+        ledger: LedgerId,
+        key: MasterKey,
+        waiter: Waiter,
+    ) -> Option<(Waiter, Result<(), Refusal>)> {
+        let Some(state) = self.ledgers.get(&ledger) else { return Some((waiter, Ok(()))) };
+        if !state.accepts(&key) {
+            return Some((waiter, Err(Refusal::WrongKey)));
+        }
+        if !state.is_removed() {
+            return Some((waiter, Ok(())));
+        }
+        if self.is_failed {
+            return Some((waiter, Err(Refusal::Io)));
+        }
+        let pieces: [&[u8]; 2] = [&ledger.get().to_be_bytes(), key.as_bytes()];
+        let Ok(placed) = self.place(Kind::LedgerKey, &pieces, Lane::Reserved) else {
+            return Some((waiter, Err(Refusal::TooManyRequests)));
+        };
+        self.index_key(ledger, key);
+        self.waiters.push((placed.sequence, waiter));
+        None
+    }
+
+    /// A record with this key was placed: the ledger exists, and the key is its own.
+    fn index_key(&mut self, ledger: LedgerId, key: MasterKey) {
+        let state = self.exists(ledger);
+        if state.needs_key(&key) {
+            state.key = Some(key);
+        }
+        self.mark_dirty(ledger);
+    }
+
+    /// The state of a ledger of which a record was just placed: known, and not removed any more.
+    fn exists(&mut self, ledger: LedgerId) -> &mut LedgerState {
+        self.removed.remove(&ledger);
+        let state = self.ledgers.entry(ledger).or_insert_with(|| LedgerState::new(None));
+        state.revive();
+        state
+    }
+
     /// Stores an explicit LAC (last add confirmed). Allowed on a fenced ledger; creates an unknown one.
     #[must_use]
     pub(crate) fn write_lac(
@@ -275,8 +390,13 @@ impl Shard {
         if body.len() > self.config.entry_bytes_max {
             return Some((waiter, Err(Refusal::BadRequest)));
         }
-        if self.ledgers.get(&ledger).is_some_and(|s| !s.accepts(&key)) {
-            return Some((waiter, Err(Refusal::WrongKey)));
+        if let Some(state) = self.ledgers.get(&ledger) {
+            if state.is_removed() {
+                return Some((waiter, Err(Refusal::NoLedger)));
+            }
+            if !state.accepts(&key) {
+                return Some((waiter, Err(Refusal::WrongKey)));
+            }
         }
         let pieces: [&[u8]; 3] = [&ledger.get().to_be_bytes(), key.as_bytes(), body];
         let Ok(placed) = self.place(Kind::ExplicitLac, &pieces, Lane::Reserved) else {
@@ -322,7 +442,7 @@ impl Shard {
         waiter: Waiter,
     ) -> Result<Poll, Refusal> {
         let durable = self.durable;
-        let state = self.ledgers.get_mut(&ledger).ok_or(Refusal::NoLedger)?;
+        let state = self.ledgers.get_mut(&ledger).filter(|s| !s.is_removed()).ok_or(Refusal::NoLedger)?;
         let previous = EntryId::to_wire(previous);
         if state.last_add_confirmed.shown(durable) > previous {
             return Ok(Poll::Ready);
@@ -348,7 +468,7 @@ impl Shard {
 
     /// Looks for a durable copy in memory.
     pub(crate) fn find(&self, ledger: LedgerId, which: EntryRef) -> Result<Found, Refusal> {
-        let state = self.ledgers.get(&ledger).ok_or(Refusal::NoLedger)?;
+        let state = self.live(ledger)?;
         let absent = if state.is_limbo { Refusal::Unknown } else { Refusal::NoEntry };
         let entry = match which {
             EntryRef::At(entry) => entry,
@@ -360,7 +480,7 @@ impl Shard {
             return Ok(Found::Memory(self.body(&record)));
         }
         let mut undurable = active.undurable;
-        for frozen in self.frozen.iter().rev() {
+        for frozen in self.frozen.iter().rev().filter(|frozen| frozen.generation >= state.hidden_below) {
             let found = frozen.find(ledger, entry, self.durable);
             if let Some(record) = found.durable {
                 return Ok(Found::Memory(frozen.body(&record)));
@@ -372,7 +492,11 @@ impl Shard {
             None if state.is_limbo => Otherwise::Unknown,
             None => Otherwise::NoEntry,
         };
-        Ok(Found::OnDisk { entry, otherwise })
+        Ok(Found::OnDisk { entry, otherwise, hidden_below: state.hidden_below })
+    }
+
+    fn live(&self, ledger: LedgerId) -> Result<&LedgerState, Refusal> {
+        self.ledgers.get(&ledger).filter(|state| !state.is_removed()).ok_or(Refusal::NoLedger)
     }
 
     fn body(&self, record: &CacheRecord) -> ChunkSlice {
@@ -385,33 +509,85 @@ impl Shard {
 
     /// The LAC that may be shown.
     pub(crate) fn last_add_confirmed(&self, ledger: LedgerId) -> Result<Option<EntryId>, Refusal> {
-        let state = self.ledgers.get(&ledger).ok_or(Refusal::NoLedger)?;
+        let state = self.live(ledger)?;
         Ok(EntryId::new(state.last_add_confirmed.shown(self.durable)))
     }
 
     /// The last durable explicit LAC.
     pub(crate) fn explicit_lac(&self, ledger: LedgerId) -> Result<Option<Arc<[u8]>>, Refusal> {
-        let state = self.ledgers.get(&ledger).ok_or(Refusal::NoLedger)?;
+        let state = self.live(ledger)?;
         Ok(state.explicit_lac(self.durable).cloned())
     }
 
-    /// Ids of the durable entries in memory, in no order, with duplicates; `Unknown` for a ledger in limbo.
-    pub(crate) fn cached_entries(&self, ledger: LedgerId) -> Result<Vec<i64>, Refusal> {
-        let state = self.ledgers.get(&ledger).ok_or(Refusal::NoLedger)?;
+    /// Ids of the durable entries in memory, in no order, with duplicates, and the generation below which copies on
+    /// disk do not count; `Unknown` for a ledger in limbo.
+    pub(crate) fn cached_entries(&self, ledger: LedgerId) -> Result<(Vec<i64>, u64), Refusal> {
+        let state = self.live(ledger)?;
         if state.is_limbo {
             return Err(Refusal::Unknown);
         }
-        let frozen = self.frozen.iter().filter_map(|f| f.records.get(&ledger));
+        let frozen = self.frozen.iter().filter(|f| f.generation >= state.hidden_below);
+        let frozen = frozen.filter_map(|f| f.records.get(&ledger));
         let caches = frozen.chain([&state.records]);
-        Ok(caches.flat_map(|records| records.durable_entries(self.durable)).collect())
+        let entries = caches.flat_map(|records| records.durable_entries(self.durable)).collect();
+        Ok((entries, state.hidden_below))
     }
 
     pub(crate) fn is_fenced(&self, ledger: LedgerId) -> bool {
-        self.ledgers.get(&ledger).is_some_and(|s| s.fence.is_some())
+        self.ledgers.get(&ledger).is_some_and(|s| s.fence.is_some() || s.is_removed())
+    }
+
+    pub(crate) fn standing(&self, ledger: LedgerId) -> Standing {
+        match self.ledgers.get(&ledger) {
+            None => Standing::Unknown,
+            Some(state) if state.is_removed() => Standing::Removed,
+            Some(_) => Standing::Known,
+        }
+    }
+
+    /// Appends the ledgers that exist here.
+    pub(crate) fn ledgers(&self, into: &mut Vec<LedgerId>) {
+        into.extend(self.ledgers.keys().filter(|ledger| !self.removed.contains(ledger)));
+    }
+
+    /// The highest ledger that ever changed here.
+    pub(crate) fn highest_ledger(&self) -> Option<LedgerId> {
+        self.highest_ledger
+    }
+
+    /// Copies of the ledger of a lower generation than this are gone for good.
+    pub(crate) fn hidden_for_good(&self, ledger: LedgerId, flushed: u64) -> u64 {
+        self.ledgers.get(&ledger).map_or(0, |state| state.hidden_for_good(flushed))
+    }
+
+    /// Removed ledgers, remembered for late writers.
+    pub(crate) fn removed_count(&self) -> usize {
+        self.removed.len()
+    }
+
+    /// Drops the memory of removed ledgers that nothing mentions any more, and returns them: those never fenced, whose
+    /// removal is flushed with generation `flushed` or before, and that have no copies on disk. A fenced one stays:
+    /// that it was fenced is for good (IB5).
+    pub(crate) fn forget(&mut self, flushed: u64, has_copies: impl Fn(LedgerId) -> bool) -> Vec<LedgerId> {
+        let (ledgers, frozen) = (&self.ledgers, &self.frozen);
+        let is_mentioned = |ledger: &LedgerId| {
+            let state = &ledgers[ledger];
+            let in_cache = || frozen.iter().any(|f| f.states.iter().any(|s| s.ledger == *ledger));
+            let is_busy = state.is_dirty || !state.polls.is_empty() || state.hidden_below > flushed;
+            state.fence.is_some() || is_busy || in_cache() || has_copies(*ledger)
+        };
+        let (kept, forgotten): (BTreeSet<_>, BTreeSet<_>) =
+            std::mem::take(&mut self.removed).into_iter().partition(is_mentioned);
+        self.removed = kept;
+        for ledger in &forgotten {
+            self.ledgers.remove(ledger);
+            self.raised.remove(ledger);
+        }
+        forgotten.into_iter().collect()
     }
 
     pub(crate) fn ledger_count(&self) -> usize {
-        self.ledgers.len()
+        self.ledgers.len() - self.removed.len()
     }
 
     // ---- the journal's side ------------------------------------------------------------------------------------
@@ -500,6 +676,8 @@ impl Shard {
     /// nothing changed since the last freeze.
     pub(crate) fn freeze(&mut self) -> Option<Arc<Frozen>> {
         debug_assert_eq!(self.sequence, self.cut, "a freeze follows a cut");
+        let generation = self.generation;
+        self.generation += 1;
         if self.dirty.is_empty() {
             return None;
         }
@@ -516,7 +694,8 @@ impl Shard {
         }
         states.sort_unstable_by_key(|s| s.ledger);
         self.cached_records = 0;
-        let frozen = Arc::new(Frozen { chunks: std::mem::take(&mut self.chunks), records, states });
+        let frozen =
+            Arc::new(Frozen { generation, chunks: std::mem::take(&mut self.chunks), records, states });
         self.frozen.push(frozen.clone());
         Some(frozen)
     }
@@ -549,13 +728,29 @@ impl Shard {
 
     // ---- restart -----------------------------------------------------------------------------------------------
 
-    /// A ledger from the state table. Records of two directories (after a change of their number) are merged.
+    /// The generation of what comes next: above all that is on disk or was removed.
+    pub(crate) fn begin_generation(&mut self, generation: u64) {
+        debug_assert!(
+            self.ledgers.values().all(|state| state.hidden_below <= generation),
+            "nothing new is hidden"
+        );
+        self.generation = generation;
+    }
+
+    /// A ledger from the state table. Records of two directories (after a change of their number) are merged; of two
+    /// lives the later one counts, and a fence of either.
     pub(crate) fn restore(&mut self, record: &LedgerRecord) {
         let restored = LedgerState::restore(record);
+        self.highest_ledger = self.highest_ledger.max(Some(record.ledger));
         match self.ledgers.get_mut(&record.ledger) {
             None => {
                 self.ledgers.insert(record.ledger, restored);
             }
+            Some(known) if known.life < restored.life => {
+                let fence = known.fence.or(restored.fence);
+                *known = LedgerState { fence, ..restored };
+            }
+            Some(known) if known.life > restored.life => known.fence = known.fence.or(restored.fence),
             Some(known) => {
                 let other = known.snapshot(record.ledger);
                 known.key = known.key.filter(|k| !k.is_zero()).or(restored.key);
@@ -575,6 +770,18 @@ impl Shard {
                 }
             }
         }
+        if self.ledgers[&record.ledger].is_removed() {
+            self.removed.insert(record.ledger);
+        } else {
+            self.removed.remove(&record.ledger);
+        }
+    }
+
+    /// Has the memory of removed ledgers written anew.
+    pub(crate) fn touch_removed(&mut self) {
+        for ledger in self.removed.clone() {
+            self.mark_dirty(ledger);
+        }
     }
 
     /// Between this and [`Shard::end_replay`] records are placed as durable.
@@ -589,20 +796,22 @@ impl Shard {
         match record.kind {
             Kind::Entry => {
                 let placed = self.place(Kind::Entry, &[record.body], Lane::Reserved)?;
-                self.ledgers.entry(ledger).or_insert_with(|| LedgerState::new(None));
+                self.exists(ledger);
                 let entry = record.entry().expect("replay gives entries with their id");
                 self.index_entry(ledger, entry, record.last_add_confirmed(), placed);
             }
             Kind::LedgerKey | Kind::Fence => {
                 let key = record.master_key().expect("key and fence records hold a key");
-                let state = self.ledgers.entry(ledger).or_insert_with(|| LedgerState::new(None));
-                if state.needs_key(&key) {
-                    state.key = Some(key);
-                }
+                self.index_key(ledger, key);
                 if record.kind == Kind::Fence {
+                    let state = self.exists(ledger);
                     state.fence = state.fence.or(Some(0));
                 }
-                self.mark_dirty(ledger);
+            }
+            Kind::Removal => {
+                self.sequence += 1;
+                self.index_removal(ledger, record.is_fenced_removal(), self.sequence);
+                (self.cut, self.durable) = (self.sequence, self.sequence);
             }
             Kind::ExplicitLac => {
                 let key = record.master_key().expect("explicit LAC records hold a key");
@@ -710,7 +919,7 @@ impl Shard {
         sequence: u64,
     ) {
         let (cut, durable) = (self.cut.min(sequence - 1), self.durable.min(sequence - 1));
-        let state = self.ledgers.entry(ledger).or_insert_with(|| LedgerState::new(None));
+        let state = self.exists(ledger);
         if state.needs_key(&key) {
             state.key = Some(key);
         }
@@ -728,6 +937,7 @@ impl Shard {
     }
 
     fn mark_dirty(&mut self, ledger: LedgerId) {
+        self.highest_ledger = self.highest_ledger.max(Some(ledger));
         let state = self.ledgers.get_mut(&ledger).expect("a ledger that changes is known");
         if !state.is_dirty {
             state.is_dirty = true;

@@ -19,6 +19,12 @@ macro_rules! counters {
             pub write_pool_chunk_bytes: u64,
             /// Ledgers known.
             pub ledgers: u64,
+            /// Live entry logs.
+            pub entry_logs: u64,
+            /// Bytes of their files.
+            pub entry_log_bytes: u64,
+            /// Removed ledgers that are remembered.
+            pub ledgers_removed: u64,
         }
 
         impl Counters {

@@ -174,6 +174,8 @@ fn complete(completions: &Receiver<Completions>, sink: &dyn AddSink) {
 }
 
 fn flush_loop(mut flushing: Flushing, desk: &FlushDesk, signal: &Signal, engine: &Engine) -> Flushing {
+    let interval_ns = u64::try_from(engine.config.flush_interval.as_nanos()).unwrap_or(u64::MAX);
+    let mut waited_from = flushing.clock.monotonic_ns();
     loop {
         // In this order: a ticket is on the desk before the flag says that it was the last one.
         let is_last = desk.is_last.load(Ordering::Acquire);
@@ -185,10 +187,18 @@ fn flush_loop(mut flushing: Flushing, desk: &FlushDesk, signal: &Signal, engine:
                     *desk.flushed.lock() = Some(mark);
                 }
                 engine.journal_signal.raise();
+                waited_from = flushing.clock.monotonic_ns();
             }
             None if is_last => return flushing,
             None => {
-                if !signal.wait(engine.config.flush_interval) {
+                // An error latches the engine, and then there is nothing to do here any more.
+                let soon = flushing.tend().ok().flatten();
+                let waited = flushing.clock.monotonic_ns().saturating_sub(waited_from);
+                let left = Duration::from_nanos(interval_ns.saturating_sub(waited));
+                if !signal.wait(soon.map_or(left, |soon| soon.min(left)))
+                    && soon.is_none_or(|soon| soon >= left)
+                {
+                    waited_from = flushing.clock.monotonic_ns();
                     if engine.config.pool_memory == PoolMemory::Lazy {
                         engine.pool.give_back_idle();
                     }

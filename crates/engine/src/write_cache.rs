@@ -95,6 +95,8 @@ impl CacheRecords {
 
 /// What a freeze took out of a shard: immutable until its flush is committed.
 pub(crate) struct Frozen {
+    /// Age of everything in it, as the entry log will carry it.
+    pub(crate) generation: u64,
     pub(crate) chunks: Vec<ChunkSlice>,
     pub(crate) records: HashMap<LedgerId, CacheRecords>,
     /// State at the freeze of every ledger that changed since the one before.

@@ -4,6 +4,7 @@
 
 use bindery_engine::{
     Add, AddDone, AddSink, Engine, EngineConfig, EngineThreads, EntryRef, Lookup, Machine, Origin, Refusal,
+    SpaceConfig,
 };
 use bindery_io::{RealDisk, SystemClock, SystemRandom};
 use bindery_types::{EntryId, LedgerId, MasterKey};
@@ -30,8 +31,8 @@ struct Bookie {
     replayed_groups: u64,
 }
 
-fn start(dir: &Path) -> Bookie {
-    let config = EngineConfig {
+fn config(dir: &Path) -> EngineConfig {
+    EngineConfig {
         journal_dir: dir.join("journal"),
         ledger_dirs: vec![dir.join("ledgers0"), dir.join("ledgers1")],
         shard_count: 2,
@@ -41,7 +42,14 @@ fn start(dir: &Path) -> Bookie {
         journal_file_bytes: 4 << 20,
         group_bytes_max: 1 << 20,
         ..EngineConfig::default()
-    };
+    }
+}
+
+fn start(dir: &Path) -> Bookie {
+    start_with(config(dir))
+}
+
+fn start_with(config: EngineConfig) -> Bookie {
     let disk = Arc::new(RealDisk::new());
     let machine =
         Machine::open(config, disk.clone(), Arc::new(SystemClock::new()), Arc::new(SystemRandom)).unwrap();
@@ -169,4 +177,64 @@ fn copy_dir(from: &Path, to: &Path) {
             std::fs::copy(entry.path(), target).unwrap();
         }
     }
+}
+
+/// Removed ledgers give their space back without anybody asking, and what is left is read from the rewritten logs.
+#[test]
+fn the_flush_thread_drops_and_rewrites_logs_of_removed_ledgers() {
+    let dir = tempfile::tempdir().unwrap();
+    let soon = Duration::from_millis(50);
+    let space = SpaceConfig {
+        collection_interval: soon,
+        minor_interval: soon,
+        major_interval: soon,
+        bytes_per_second: 100 << 20,
+        step_bytes: 4096,
+        ..SpaceConfig::default()
+    };
+    let config = EngineConfig { space, flush_interval: soon, ..config(dir.path()) };
+    let bookie = start_with(config.clone());
+    for ledger in 0..8 {
+        for entry in 0..40 {
+            add(&bookie, ledger, entry, &body(ledger, entry));
+        }
+    }
+    for _ in 0..8 * 40 {
+        assert_eq!(bookie.answers.recv_timeout(Duration::from_secs(20)).unwrap().result, Ok(()));
+    }
+    for ledger in (0..8).filter(|ledger| ledger % 4 != 3) {
+        let (sender, removed) = sync_channel(1);
+        let waiter = Box::new(move |outcome| sender.send(outcome).unwrap());
+        bookie.engine.remove_ledger(LedgerId::new(ledger).unwrap(), waiter);
+        assert_eq!(removed.recv_timeout(Duration::from_secs(20)).unwrap(), Ok(()));
+    }
+    let mut looks = 0;
+    let live: u64 = [3, 7].iter().flat_map(|l| (0..40).map(move |e| body(*l, e).len() as u64 + 28)).sum();
+    // A log has a header, a footer and padding besides.
+    while bookie.engine.stats().entry_log_bytes > live + 6 * 8192 {
+        let status = bookie.engine.space_status();
+        looks += 1;
+        assert!(looks < 3000, "{:?} {status:?}", bookie.engine.stats());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let check = |engine: &Engine| {
+        for ledger in 0..8 {
+            for entry in 0..40 {
+                let id = LedgerId::new(ledger).unwrap();
+                let found = match engine.read(id, EntryRef::At(EntryId::new(entry).unwrap())) {
+                    Ok(Lookup::Memory(bytes)) => Ok(bytes.to_vec()),
+                    Ok(Lookup::Disk(read)) => read.load(),
+                    Ok(Lookup::Undurable(_)) => panic!("it was acknowledged"),
+                    Err(refusal) => Err(refusal),
+                };
+                let expected = if ledger % 4 == 3 { Ok(body(ledger, entry)) } else { Err(Refusal::NoLedger) };
+                assert_eq!(found, expected, "{ledger}:{entry}");
+            }
+        }
+    };
+    check(&bookie.engine);
+    bookie.threads.stop().unwrap();
+    let bookie = start_with(config);
+    check(&bookie.engine);
+    bookie.threads.stop().unwrap();
 }

@@ -22,10 +22,20 @@ pub enum Canary {
     M12RecycledFileUnchecked,
     /// Fence check and insert are two critical sections.
     M13FenceCheckApart,
+    /// Compaction unlinks the old logs before the new one is committed.
+    M22UnlinkBeforeCommit,
+    /// The removal of a ledger hides what is added after the ledger came back.
+    M25RemovalHidesNewer,
+    /// Compaction copies overtaken entries as well, and as if they were the newest.
+    M26CompactionKeepsLosers,
+    /// A removal that is not in the state table yet counts when logs are dropped and rewritten.
+    M27UncommittedRemovalCounts,
+    /// Garbage collection believes a listing that failed or ended early, and reads no candidate again.
+    M21ListingBelieved,
 }
 
 /// The canaries that can be switched on, with the name the command line knows them by.
-pub const ALL: [(&str, Canary); 8] = [
+pub const ALL: [(&str, Canary); 13] = [
     ("M1", Canary::M1AckBeforeSync),
     ("M3", Canary::M3NegativeFenceBeforeDurable),
     ("M4", Canary::M4FenceWithoutKey),
@@ -34,6 +44,11 @@ pub const ALL: [(&str, Canary); 8] = [
     ("M11", Canary::M11ReplayStopsAtDamage),
     ("M12", Canary::M12RecycledFileUnchecked),
     ("M13", Canary::M13FenceCheckApart),
+    ("M22", Canary::M22UnlinkBeforeCommit),
+    ("M25", Canary::M25RemovalHidesNewer),
+    ("M26", Canary::M26CompactionKeepsLosers),
+    ("M27", Canary::M27UncommittedRemovalCounts),
+    ("M21", Canary::M21ListingBelieved),
 ];
 
 /// Which canary is on, if any.

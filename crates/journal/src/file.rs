@@ -19,8 +19,8 @@ use crate::group::FileIdentity;
 use crate::record::crc32c;
 use bindery_io::BLOCK_SIZE_BYTES;
 
-/// Version of the journal format. 1: first version.
-pub const FILE_FORMAT_VERSION: u32 = 1;
+/// Version of the journal format, and the newest that is read. 1: first version. 2: removal records.
+pub const FILE_FORMAT_VERSION: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"BNDJNL01";
 const IDENTITY_AT: usize = 56;
@@ -54,7 +54,7 @@ pub enum HeaderProblem {
     #[error("damaged or not a journal file header")]
     Damaged,
     /// A later format.
-    #[error("format version {0}, and this build reads version {FILE_FORMAT_VERSION}: use a newer bindery")]
+    #[error("format version {0}, and this build reads up to {FILE_FORMAT_VERSION}: use a newer bindery")]
     NewerFormat(u32),
 }
 
@@ -92,8 +92,10 @@ impl FileHeader {
         if block[..8] != MAGIC || crc32c(&block[..CRC_AT]) != u32_at(CRC_AT) {
             return Err(HeaderProblem::Damaged);
         }
-        if u32_at(8) != FILE_FORMAT_VERSION {
-            return Err(HeaderProblem::NewerFormat(u32_at(8)));
+        match u32_at(8) {
+            1..=FILE_FORMAT_VERSION => {}
+            0 => return Err(HeaderProblem::Damaged),
+            newer => return Err(HeaderProblem::NewerFormat(newer)),
         }
         let owner_length = u32_at(48) as usize;
         let owner = block.get(IDENTITY_AT..IDENTITY_AT + owner_length.min(IDENTITY_MAX));
@@ -141,6 +143,27 @@ mod tests {
             block[bit / 8] ^= 1 << (bit % 8);
         }
         assert_eq!(FileHeader::decode(&[0; BLOCK_SIZE_BYTES]), Err(HeaderProblem::Unused));
+    }
+
+    /// Version 1 had no removal records and is otherwise the same.
+    #[test]
+    fn the_version_before_is_read_and_a_newer_one_is_refused_by_its_number() {
+        let identity = FileIdentity { file_id: 5, nonce: 1 };
+        let header =
+            FileHeader { identity, first_group: 1, length: 8192, owner: "b".into(), is_unsynced: false };
+        let mut block = vec![0; BLOCK_SIZE_BYTES];
+        header.encode(&mut block);
+        let mut with_version = |version: u32| {
+            block[8..12].copy_from_slice(&version.to_be_bytes());
+            let crc = crc32c(&block[..CRC_AT]);
+            block[CRC_AT..].copy_from_slice(&crc.to_be_bytes());
+            FileHeader::decode(&block)
+        };
+        assert_eq!(with_version(0), Err(HeaderProblem::Damaged));
+        assert_eq!(with_version(1), Ok(header.clone()));
+        assert_eq!(with_version(FILE_FORMAT_VERSION), Ok(header));
+        let newer = FILE_FORMAT_VERSION + 1;
+        assert_eq!(with_version(newer), Err(HeaderProblem::NewerFormat(newer)));
     }
 
     #[test]

@@ -37,6 +37,9 @@ pub enum Kind {
     ExplicitLac = 4,
     /// Ledger id alone: the fence record of the M4 canary; never written otherwise.
     FenceWithoutKey = 5,
+    /// Ledger id, one byte, 1 when the ledger is fenced: everything of the ledger before it is gone. Any other record
+    /// of the ledger behind it says that the ledger is back. Since format version 2.
+    Removal = 6,
 }
 
 impl Kind {
@@ -47,6 +50,7 @@ impl Kind {
             3 => Kind::Fence,
             4 => Kind::ExplicitLac,
             5 => Kind::FenceWithoutKey,
+            6 => Kind::Removal,
             _ => return None,
         })
     }
@@ -117,8 +121,13 @@ impl<'a> Record<'a> {
             Kind::LedgerKey | Kind::Fence | Kind::ExplicitLac => {
                 MasterKey::from_slice(&self.body[8..KEY_END])
             }
-            Kind::Entry | Kind::FenceWithoutKey => None,
+            Kind::Entry | Kind::FenceWithoutKey | Kind::Removal => None,
         }
+    }
+
+    /// Of a removal record: whether the ledger was fenced, which is remembered.
+    pub fn is_fenced_removal(&self) -> bool {
+        self.kind == Kind::Removal && self.body[BODY_MIN] != 0
     }
 
     /// The WRITE_LAC body of an explicit-LAC record.
@@ -178,6 +187,7 @@ pub fn decode_part<'a>(
             Kind::Entry => ENTRY_BODY_MIN,
             Kind::LedgerKey | Kind::Fence | Kind::ExplicitLac => KEY_END,
             Kind::FenceWithoutKey => BODY_MIN,
+            Kind::Removal => BODY_MIN + 1,
         };
         if header[9..] != [0; 3] || length < body_min {
             return Err(BadRecord::Malformed(at));

@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use bindery_engine::{
-    Add, AddDone, AddSink, EngineConfig, EntryRef, Lookup, Machine, Origin, Refusal, Waiter,
+    Add, AddDone, AddSink, EngineConfig, EntryRef, Lookup, Machine, Origin, Refusal, Standing, Waiter,
+    WantedCollection,
 };
 use bindery_io::{Disk, ManualClock, SeededRandom};
 use bindery_sim::disk::{FaultKind, SimDisk, SimDiskConfig};
@@ -11,6 +12,7 @@ use bindery_types::{EntryId, LedgerId, MasterKey};
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 const KEY: MasterKey = MasterKey::new([1; 20]);
 const OTHER_KEY: MasterKey = MasterKey::new([2; 20]);
@@ -29,6 +31,7 @@ impl AddSink for Answers {
 struct Bookie {
     disk: Arc<SimDisk>,
     machine: Machine,
+    clock: Arc<ManualClock>,
     answers: Answers,
 }
 
@@ -48,8 +51,9 @@ fn config() -> EngineConfig {
 
 fn start(disk: Arc<SimDisk>) -> Bookie {
     let clock = Arc::new(ManualClock::new(0));
-    let machine = Machine::open(config(), disk.clone(), clock, Arc::new(SeededRandom::new(1))).unwrap();
-    Bookie { disk, machine, answers: Answers::default() }
+    let random = Arc::new(SeededRandom::new(1));
+    let machine = Machine::open(config(), disk.clone(), clock.clone(), random).unwrap();
+    Bookie { disk, machine, clock, answers: Answers::default() }
 }
 
 fn fresh() -> Bookie {
@@ -279,4 +283,298 @@ fn an_entry_that_is_added_again_stays_in_the_list() {
     let runs = bookie.machine.engine.list_entries(ledger(1)).unwrap();
     let ends: Vec<_> = runs.iter().map(|run| (run.first.get(), run.last.get())).collect();
     assert_eq!(ends, [(0, 1)]);
+}
+
+fn waiter(outcome: &Outcome) -> Waiter {
+    let slot = outcome.clone();
+    Box::new(move |result| *slot.lock() = Some(result))
+}
+
+impl Bookie {
+    fn remove(&self, id: i64) -> Outcome {
+        let outcome = Outcome::default();
+        self.machine.engine.remove_ledger(ledger(id), waiter(&outcome));
+        outcome
+    }
+
+    fn revive(&self, id: i64) -> Outcome {
+        let outcome = Outcome::default();
+        self.machine.engine.revive_ledger(ledger(id), KEY, waiter(&outcome));
+        outcome
+    }
+
+    /// One collection with a major compaction, to its end.
+    fn collect(&mut self) {
+        self.machine.engine.want_collection(WantedCollection { minor: false, major: true });
+        for _ in 0..1000 {
+            self.clock.advance(Duration::from_secs(1));
+            match self.machine.flushing.tend() {
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => return,
+            }
+        }
+        panic!("the collection does not end");
+    }
+
+    fn log_files(&self) -> Vec<String> {
+        let files = self.disk.list(Path::new("/data/ledgers")).unwrap();
+        files.into_iter().map(|file| file.name).filter(|name| name.ends_with(".elog")).collect()
+    }
+
+    fn standing(&self, id: i64) -> Standing {
+        self.machine.engine.standing(ledger(id))
+    }
+}
+
+/// BookKeeper #4462: a stale writer does not bring a ledger back that was fenced, deleted and collected; also after
+/// restarts, and when nothing but the memory of the fence is left.
+#[test]
+fn r20_bk_4462_a_ledger_fenced_and_removed_stays_refused() {
+    let mut bookie = fresh();
+    bookie.add(1, 0, 10, false);
+    bookie.fence(1, KEY);
+    bookie.group();
+    bookie.flush();
+    let removed = bookie.remove(1);
+    assert_eq!(*removed.lock(), None, "not durable yet");
+    bookie.group();
+    assert_eq!(*removed.lock(), Some(Ok(())));
+    bookie.results();
+    for round in 0..4 {
+        assert_eq!(bookie.read(1, EntryRef::At(entry(0))), Err(Refusal::NoLedger), "round {round}");
+        assert_eq!(bookie.standing(1), Standing::Removed, "round {round}");
+        bookie.add(1, 1, 10, false);
+        bookie.add(1, 2, 10, true);
+        let fenced = bookie.fence(1, KEY);
+        bookie.group();
+        assert_eq!(bookie.results(), [(1, Err(Refusal::Fenced)), (2, Err(Refusal::Fenced))]);
+        assert_eq!(*fenced.lock(), Some(Ok(())), "answered by the read behind it: no such ledger");
+        bookie = match round {
+            0 => bookie.power_cut(),
+            1 => {
+                bookie.flush();
+                bookie.collect();
+                bookie.collect();
+                assert!(bookie.log_files().is_empty(), "{:?}", bookie.log_files());
+                bookie
+            }
+            _ => bookie.power_cut(),
+        };
+    }
+}
+
+/// A ledger that was never fenced is refused too until nothing mentions it any more; a fence that comes meanwhile, and
+/// is answered "no such ledger", holds for good.
+#[test]
+fn r20_a_fence_on_a_removed_ledger_is_remembered() {
+    let mut bookie = fresh();
+    for id in [1, 2] {
+        bookie.add(id, 0, 10, false);
+    }
+    bookie.group();
+    bookie.flush();
+    bookie.remove(1);
+    bookie.remove(2);
+    let fenced = bookie.fence(2, KEY);
+    assert_eq!(*fenced.lock(), None);
+    bookie.group();
+    assert_eq!(*fenced.lock(), Some(Ok(())));
+    bookie.flush();
+    bookie.collect();
+    bookie.collect();
+    assert_eq!((bookie.standing(1), bookie.standing(2)), (Standing::Unknown, Standing::Removed));
+    let mut bookie = bookie.power_cut();
+    assert_eq!((bookie.standing(1), bookie.standing(2)), (Standing::Unknown, Standing::Removed));
+    bookie.add(2, 1, 10, false);
+    bookie.group();
+    assert_eq!(bookie.results(), [(1, Err(Refusal::Fenced))]);
+    assert_eq!(bookie.machine.engine.highest_ledger(), Some(ledger(2)), "also of what is forgotten");
+}
+
+/// BookKeeper #4840: an explicit LAC does not bring a removed ledger back.
+#[test]
+fn r6_bk_4840_an_explicit_lac_does_not_bring_a_ledger_back() {
+    let mut bookie = fresh();
+    bookie.add(1, 0, 10, false);
+    bookie.group();
+    bookie.remove(1);
+    let stored = Outcome::default();
+    let body = [1i64, 0, 0].map(i64::to_be_bytes).concat();
+    bookie.machine.engine.write_lac(ledger(1), KEY, Some(entry(0)), &body, waiter(&stored));
+    assert_eq!(*stored.lock(), Some(Err(Refusal::NoLedger)));
+    bookie.group();
+    let bookie = bookie.power_cut();
+    assert_eq!(bookie.standing(1), Standing::Removed);
+    assert_eq!(bookie.machine.engine.explicit_lac(ledger(1)), Err(Refusal::NoLedger));
+}
+
+/// BookKeeper #1757: the flush of what was added before does not bring a removed ledger back, and readers that wait
+/// for it are told.
+#[test]
+fn r22_bk_1757_a_flush_under_way_does_not_bring_a_ledger_back() {
+    let mut bookie = fresh();
+    bookie.add(1, 0, 10, false);
+    bookie.add(2, 0, 10, false);
+    bookie.group();
+    bookie.machine.want_freeze();
+    let in_flight = bookie.machine.journaling.cut().unwrap();
+    let written = bookie.machine.journaling.write(&in_flight);
+    let ticket = bookie.machine.journaling.finish(in_flight, written).freeze.unwrap();
+    let polled = Outcome::default();
+    bookie.machine.engine.poll_lac(ledger(1), Some(entry(5)), waiter(&polled)).unwrap();
+    bookie.remove(1);
+    bookie.group();
+    assert_eq!(*polled.lock(), Some(Ok(())), "look again: there is no such ledger");
+    let mark = bookie.machine.flushing.flush(ticket).unwrap();
+    bookie.machine.journaling.on_flushed(mark);
+    assert_eq!(bookie.read(1, EntryRef::At(entry(0))), Err(Refusal::NoLedger));
+    let mut bookie = bookie.power_cut();
+    assert_eq!(bookie.standing(1), Standing::Removed);
+    bookie.flush();
+    bookie.collect();
+    assert_eq!(bookie.read(2, EntryRef::At(entry(0))), Ok(body(2, 0, 10)));
+}
+
+/// A removal hides older copies only: what repair adds after the ledger came back is shown, also after restarts.
+#[test]
+fn a_ledger_that_comes_back_shows_what_is_newer_and_nothing_older() {
+    let mut bookie = fresh();
+    bookie.add(1, 0, 10, false);
+    bookie.add(1, 1, 10, false);
+    bookie.group();
+    bookie.flush();
+    bookie.remove(1);
+    let revived = bookie.revive(1);
+    bookie.add(1, 1, 20, true);
+    bookie.group();
+    assert_eq!(*revived.lock(), Some(Ok(())));
+    for round in 0..5 {
+        assert_eq!(bookie.read(1, EntryRef::At(entry(0))), Err(Refusal::NoEntry), "round {round}");
+        assert_eq!(bookie.read(1, EntryRef::Last), Ok(body(1, 1, 20)), "round {round}");
+        let runs = bookie.machine.engine.list_entries(ledger(1)).unwrap();
+        assert_eq!(runs.iter().map(|run| (run.first.get(), run.last.get())).collect::<Vec<_>>(), [(1, 1)]);
+        match round {
+            0 | 3 => bookie = bookie.power_cut(),
+            1 => bookie.flush(),
+            _ => bookie.collect(),
+        }
+    }
+}
+
+/// BookKeeper #1534: at whichever disk operation of a compaction the power goes, every entry is there afterwards, in
+/// one place (IB15, IB18), and no file is left over.
+#[test]
+fn r21_bk_1534_a_crash_anywhere_in_a_compaction_loses_nothing() {
+    let prepare = || {
+        let mut bookie = fresh();
+        for flush in 0..3 {
+            for id in 0..3 {
+                bookie.add(id, flush, 200, false);
+            }
+            bookie.add(9, flush, 3000, false);
+            // Overtaken by the next flush.
+            bookie.add(5, 0, 100 + flush as usize, false);
+            bookie.group();
+            bookie.flush();
+        }
+        bookie.remove(9);
+        bookie.group();
+        bookie.flush();
+        bookie
+    };
+    let check = |bookie: &Bookie, when: &str| {
+        for id in 0..3 {
+            for e in 0..3 {
+                assert_eq!(bookie.read(id, EntryRef::At(entry(e))), Ok(body(id, e, 200)), "{when}");
+            }
+        }
+        assert_eq!(bookie.read(5, EntryRef::Last), Ok(body(5, 0, 102)), "{when}");
+        assert_eq!(bookie.read(9, EntryRef::Last), Err(Refusal::NoLedger), "{when}");
+    };
+    let (mut before, mut after) = (0, 0);
+    for operations in 0..1000 {
+        let mut bookie = prepare();
+        assert_eq!(bookie.log_files().len(), 3);
+        bookie.disk.crash_after(operations);
+        bookie.collect();
+        let is_over = !bookie.disk.is_off();
+        if is_over {
+            check(&bookie, "without a crash");
+            assert_eq!(bookie.log_files().len(), 1, "three logs became one");
+        }
+        for seed in 0..3 {
+            let left = bookie.disk.crash(&SeededRandom::new(operations * 10 + seed));
+            let restarted = start(Arc::new(left));
+            check(&restarted, &format!("crash at operation {operations}, seed {seed}"));
+            match restarted.log_files().len() {
+                1 => after += 1,
+                3 => before += 1,
+                files => panic!("{files} files after a crash at operation {operations}"),
+            }
+        }
+        if is_over {
+            assert!(before > 20 && after > 20, "{before} before, {after} after");
+            return;
+        }
+    }
+    panic!("the compaction does not end");
+}
+
+/// BookKeeper #4596: one damaged log is skipped and reported, the others are collected; it stays, and so does what can
+/// be read of it.
+#[test]
+fn r27_bk_4596_a_damaged_log_does_not_stop_the_collection() {
+    let mut bookie = fresh();
+    for id in 1..=3 {
+        bookie.add(id, 0, 200, false);
+        bookie.add(id, 1, 200, false);
+        bookie.add(90 + id, 0, 5000, false);
+        bookie.group();
+        bookie.flush();
+    }
+    (91..=93).for_each(|id| drop(bookie.remove(id)));
+    bookie.group();
+    bookie.flush();
+    let path = Path::new("/data/ledgers").join(&bookie.log_files()[1]);
+    // Inside the first body.
+    bookie.disk.flip_bits(&path, 4096 + 100, 1).unwrap();
+    bookie.collect();
+    let status = bookie.machine.engine.space_status();
+    assert_eq!((status.logs_rewritten, status.skipped.len()), (2, 1), "{status:?}");
+    assert!(status.skipped[0].1.contains("checksum"), "{status:?}");
+    assert_eq!(bookie.log_files().len(), 2, "the damaged one and the new one");
+    for id in [1, 3] {
+        assert_eq!(bookie.read(id, EntryRef::At(entry(0))), Ok(body(id, 0, 200)));
+    }
+    assert_eq!(bookie.read(2, EntryRef::At(entry(0))), Err(Refusal::Io));
+    assert_eq!(bookie.read(2, EntryRef::At(entry(1))), Ok(body(2, 1, 200)));
+    // It is dropped without being read once nothing in it is live.
+    bookie.remove(2);
+    bookie.group();
+    bookie.flush();
+    bookie.collect();
+    assert_eq!(bookie.log_files().len(), 1);
+}
+
+/// BookKeeper #4544, #4607: ledger 0 is a ledger like any other, and a log is dropped only when nothing in it is live.
+#[test]
+fn r28_bk_4544_ledger_0_keeps_its_log() {
+    let mut bookie = fresh();
+    bookie.add(0, 0, 10, false);
+    bookie.add(1, 0, 5000, false);
+    bookie.group();
+    bookie.flush();
+    bookie.remove(1);
+    bookie.group();
+    bookie.flush();
+    bookie.collect();
+    assert_eq!(bookie.machine.engine.space_status().logs_rewritten, 1);
+    assert_eq!(bookie.read(0, EntryRef::Last), Ok(body(0, 0, 10)));
+    bookie.remove(0);
+    bookie.collect();
+    assert_eq!(bookie.log_files().len(), 1, "a removal that is not committed drops nothing");
+    bookie.group();
+    bookie.flush();
+    bookie.collect();
+    assert!(bookie.log_files().is_empty());
 }

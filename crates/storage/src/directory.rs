@@ -65,6 +65,8 @@ pub struct DirectoryCommit<'a> {
     pub marks: &'a [JournalMark],
     /// Ledger states that replace the ones before.
     pub ledgers: &'a [LedgerRecord],
+    /// Ledgers to be forgotten; one that the directory does not know is fine.
+    pub ledgers_forgotten: &'a [LedgerId],
     /// Replaces identity and layout.
     pub meta: Option<&'a Meta>,
 }
@@ -168,6 +170,7 @@ impl LedgerDirectory {
             logs_added: &records,
             logs_removed: commit.logs_removed,
             ledgers: commit.ledgers,
+            ledgers_forgotten: commit.ledgers_forgotten,
             meta: commit.meta,
             next_log_id: None,
         })?;
@@ -179,6 +182,13 @@ impl LedgerDirectory {
             self.withdrawn.push(live.remove(*log_id));
         }
         Ok(())
+    }
+
+    /// Removes files of live logs: canary M22, which does so before their successors are committed.
+    pub fn unlink_now(&mut self, logs: &[LogId]) {
+        let paths: Vec<PathBuf> = logs.iter().map(|id| self.dir.join(file_name(*id))).collect();
+        // Whatever comes of it: it is a bug on purpose.
+        let _ = remove_all(&self.disk, &self.dir, &paths);
     }
 
     /// Unlinks the files of removed logs that no reader holds any more; returns how many remain.
@@ -280,6 +290,21 @@ impl LogView {
     pub fn runs(&self, ledger: LedgerId) -> Vec<Source> {
         let live = self.live.read();
         live.extents.runs(ledger).iter().map(|extent| live.source(*extent)).collect()
+    }
+
+    /// A live log and its runs, in one snapshot.
+    pub fn log(&self, log_id: LogId) -> Option<(Arc<EntryLog>, Vec<Extent>)> {
+        let live = self.live.read();
+        let log = live.logs.get(&log_id)?.clone();
+        Some((log, live.extents.of_log(log_id)))
+    }
+
+    /// The newer runs that may hold an entry of `extent` too, in one snapshot.
+    pub fn newer(&self, extent: &Extent) -> Vec<Source> {
+        let mut found = Vec::new();
+        let live = self.live.read();
+        live.extents.newer(extent, &mut found);
+        found.into_iter().map(|extent| live.source(extent)).collect()
     }
 
     /// Finds the newest copy of an entry. `None` is proven (IB7). Reads index records without a lock.

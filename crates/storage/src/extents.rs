@@ -114,6 +114,28 @@ impl ExtentDirectory {
         found.sort_unstable_by_key(|run| std::cmp::Reverse((run.generation, run.log_id)));
     }
 
+    /// The runs of a log, ascending.
+    pub fn of_log(&self, log_id: LogId) -> Vec<Extent> {
+        let ledgers = self.logs.get(&log_id).into_iter().flatten();
+        ledgers.flat_map(|ledger| self.runs(*ledger)).filter(|run| run.log_id == log_id).copied().collect()
+    }
+
+    /// Fills `found` with the newer runs that may hold an entry of `extent` too.
+    pub fn newer(&self, extent: &Extent, found: &mut Vec<Extent>) {
+        let Some(runs) = self.ledgers.get(&extent.ledger) else { return };
+        let end = runs.runs.partition_point(|run| run.first <= extent.last);
+        for at in (0..end).rev() {
+            if runs.reach[at] < extent.first {
+                break;
+            }
+            let run = &runs.runs[at];
+            let is_newer = (run.generation, run.log_id) > (extent.generation, extent.log_id);
+            if run.last >= extent.first && is_newer {
+                found.push(*run);
+            }
+        }
+    }
+
     /// The runs of a ledger, by first entry.
     pub fn runs(&self, ledger: LedgerId) -> &[Extent] {
         self.ledgers.get(&ledger).map_or(&[], |runs| &runs.runs)
@@ -203,6 +225,14 @@ mod tests {
                 }
                 let copies: Vec<Extent> = model.values().flatten().copied().collect();
                 prop_assert_eq!(directory.len(), copies.len());
+                for (log_id, extents) in &model {
+                    // Runs of a real log never begin with the same entry; these may.
+                    let key = |e: &Extent| (e.ledger, e.first, e.last, e.count, e.stride, e.max_lac);
+                    let (mut found, mut expected) = (directory.of_log(*log_id), extents.clone());
+                    found.sort_by_key(key);
+                    expected.sort_by_key(key);
+                    prop_assert_eq!(found, expected);
+                }
                 let ledgers: BTreeSet<LedgerId> = copies.iter().map(|e| e.ledger).collect();
                 prop_assert_eq!(directory.ledgers().collect::<Vec<_>>(), ledgers.into_iter().collect::<Vec<_>>());
                 let mut found = Vec::new();
@@ -221,6 +251,18 @@ mod tests {
                         let mut actual = found.clone();
                         actual.sort_by_key(key);
                         prop_assert_eq!(actual, expected);
+                    }
+                    for extent in of_ledger() {
+                        let age = |e: &Extent| (e.generation, e.log_id);
+                        let overlaps = |e: &&Extent| e.first <= extent.last && e.last >= extent.first;
+                        let mut expected: Vec<Extent> =
+                            of_ledger().filter(|e| age(e) > age(extent)).filter(overlaps).copied().collect();
+                        let mut newer = Vec::new();
+                        directory.newer(extent, &mut newer);
+                        let key = |e: &Extent| (e.log_id, e.first, e.last, e.count);
+                        expected.sort_by_key(key);
+                        newer.sort_by_key(key);
+                        prop_assert_eq!(newer, expected);
                     }
                 }
             }

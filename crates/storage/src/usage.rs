@@ -1,13 +1,14 @@
 //! Where the bytes of a ledger directory are: `bindery disk`. Reads extents, and the index records of runs that
 //! overlap; no bodies.
 //!
-//! A copy of an entry is dead when another log of the directory has one of a higher generation. That a ledger is
-//! deleted is the metadata store's knowledge, so entries of deleted ledgers count as live here.
+//! A copy of an entry is dead when another log of the directory has one of a higher generation, or when its ledger was
+//! removed after it. That a ledger is deleted is the metadata store's knowledge: its entries count as live here until
+//! garbage collection removed it.
 //!
 //! # Limits
 //! About 100 bytes per run, as in a bookie; the index of one run; [`OPEN_LOGS_MAX`] open files.
 
-use crate::entry_log::{file_name, log_id_of};
+use crate::entry_log::{RECORD_BYTES, file_name, log_id_of};
 use crate::read_only::ReadOnlyDisk;
 use crate::state_table::{NEW_FILE_NAME, Recovered, STATE_FILE_NAME};
 use crate::{DirectoryError, DiskError, EntryLog, Extent, ExtentDirectory, LogId, OpenLogError, StateTable};
@@ -18,9 +19,6 @@ use std::sync::Arc;
 
 /// Logs kept open.
 pub const OPEN_LOGS_MAX: usize = 64;
-
-/// Bytes of a record in a run's index.
-const RECORD_BYTES: u64 = 28;
 
 /// What a ledger directory's bytes are for.
 #[derive(Debug, Clone, Default)]
@@ -33,7 +31,7 @@ pub struct DirectoryUsage {
     pub live_entries: u64,
     /// Their bodies and index records.
     pub live_bytes: u64,
-    /// Copies that a newer one replaces.
+    /// Copies that a newer one replaces, or whose ledger was removed.
     pub dead_entries: u64,
     /// Their bodies and index records: what a compaction would return.
     pub dead_bytes: u64,
@@ -92,6 +90,9 @@ pub fn directory_usage(disk: &Arc<dyn Disk>, dir: &Path) -> Result<DirectoryUsag
         }
     }
     for ledger in extents.ledgers().collect::<Vec<_>>() {
+        let records = &usage.recovered.ledgers;
+        let record = records.binary_search_by_key(&ledger, |record| record.ledger).map(|at| &records[at]);
+        let hidden_below = record.map_or(0, |record| record.hidden_below.0);
         // Runs that overlap, directly or through others, are judged together; most stand alone.
         let mut rest = extents.runs(ledger);
         while let Some(first) = rest.first() {
@@ -104,7 +105,12 @@ pub fn directory_usage(disk: &Arc<dyn Disk>, dir: &Path) -> Result<DirectoryUsag
             let (cluster, behind) = rest.split_at(joined.count());
             rest = behind;
             for run in cluster {
-                count(run, cluster, &mut logs, &mut usage);
+                if run.generation.0 < hidden_below {
+                    usage.dead_entries += u64::from(run.count);
+                    usage.dead_bytes += run.bytes();
+                } else {
+                    count(run, cluster, &mut logs, &mut usage);
+                }
             }
         }
     }
@@ -126,7 +132,7 @@ fn count(run: &Extent, cluster: &[Extent], logs: &mut Logs<'_>, usage: &mut Dire
             Err((log_id, error)) => usage.unreadable.push((logs.dir.join(file_name(log_id)), error)),
         }
     }
-    let (entries, bytes) = (u64::from(run.count), run.body_bytes() + u64::from(run.count) * RECORD_BYTES);
+    let (entries, bytes) = (u64::from(run.count), run.bytes());
     usage.dead_entries += dead;
     usage.dead_bytes += dead_bytes;
     usage.live_entries += entries - dead;

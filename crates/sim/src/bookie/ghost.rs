@@ -21,6 +21,18 @@ enum Fate {
     Acked,
     /// Refused before it was stored (fenced, wrong key): must never be seen.
     Refused,
+    /// Its ledger was removed after it: must never be seen again (IB17).
+    Gone,
+}
+
+/// Whether a ledger was removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Removal {
+    #[default]
+    No,
+    /// Asked for, not answered: it may or may not be there.
+    Asked,
+    Done,
 }
 
 #[derive(Debug, Clone)]
@@ -63,6 +75,11 @@ struct LedgerGhost {
     fence_last: Option<i64>,
     /// Entries that a fencing read answered "no such entry" for.
     fence_absent: BTreeSet<i64>,
+    removal: Removal,
+    /// Grows with each life that begins.
+    life: u32,
+    /// It was to come back, or to begin anew, and nobody said yet that this is durable.
+    is_revival_open: bool,
 }
 
 /// All ledgers.
@@ -174,6 +191,12 @@ impl Ghost {
         let sent =
             state.sent.get_mut(&entry).and_then(|all| all.iter_mut().find(|s| s.submission == submission));
         let Some(sent) = sent else { return Ok(()) };
+        if sent.fate == Fate::Gone {
+            return match result {
+                Ok(()) => Err(format!("IB17: add {ledger}:{entry} was acknowledged after the removal")),
+                Err(_) => Ok(()),
+            };
+        }
         match result {
             Ok(()) => {
                 sent.fate = Fate::Acked;
@@ -197,6 +220,12 @@ impl Ghost {
     pub fn on_wrong_key_answered(&self, ledger: LedgerId, result: Result<(), Refusal>) -> Check {
         match result {
             Err(Refusal::WrongKey | Refusal::ReadOnly | Refusal::Io | Refusal::TooManyRequests) => Ok(()),
+            // Refused as a removed ledger's; it may have come back since.
+            Err(Refusal::Fenced | Refusal::NoLedger)
+                if self.ledgers.get(&ledger).is_some_and(|l| l.removal != Removal::No || l.life > 0) =>
+            {
+                Ok(())
+            }
             other => Err(format!("IB6: a wrong key on ledger {ledger} was answered {other:?}")),
         }
     }
@@ -204,6 +233,9 @@ impl Ghost {
     /// What a read of a numbered entry gave: IB2, IB7, IB8. What it showed must stay, acknowledged or not.
     pub fn check_read(&mut self, ledger: LedgerId, entry: i64, result: &Result<Vec<u8>, Refusal>) -> Check {
         self.compared += 1;
+        if self.is_settled_by_removal(ledger, result)? {
+            return Ok(());
+        }
         let mut none = Vec::new();
         let sent = self.ledgers.get_mut(&ledger).and_then(|l| l.sent.get_mut(&entry)).unwrap_or(&mut none);
         let last_acked = sent.iter().filter(|s| s.must_stay()).map(|s| s.submission).max();
@@ -217,6 +249,9 @@ impl Ghost {
                 };
                 if found.fate == Fate::Refused {
                     return Err(format!("IB8: {ledger}:{entry} reads as an add that was refused"));
+                }
+                if found.fate == Fate::Gone {
+                    return Err(format!("IB17: {ledger}:{entry} reads as what was removed"));
                 }
                 if last_acked.is_some_and(|acked| found.submission < acked) {
                     return Err(format!(
@@ -243,6 +278,9 @@ impl Ghost {
         ledger: LedgerId,
         result: &Result<Vec<u8>, Refusal>,
     ) -> Result<Option<i64>, Violation> {
+        if self.is_settled_by_removal(ledger, result)? {
+            return Ok(None);
+        }
         let shown = match result {
             Ok(body) => {
                 let entry = body.get(8..16).and_then(|b| b.try_into().ok()).map(i64::from_be_bytes);
@@ -269,6 +307,9 @@ impl Ghost {
     /// What a LAC look-up gave: IB10.
     pub fn check_lac(&mut self, ledger: LedgerId, result: Result<Option<EntryId>, Refusal>) -> Check {
         self.compared += 1;
+        if self.is_settled_by_removal(ledger, &result)? {
+            return Ok(());
+        }
         let state = self.ledger(ledger);
         let shown = match result {
             Ok(lac) => EntryId::to_wire(lac),
@@ -312,6 +353,11 @@ impl Ghost {
         self.compared += 1;
         let all = self.ledgers.get(&ledger).and_then(|l| l.sent.get(&entry));
         let body = result.as_ref().ok();
+        if self.removal(ledger) != Removal::No
+            || all.into_iter().flatten().any(|s| s.submission == submission && s.fate == Fate::Gone)
+        {
+            return Ok(());
+        }
         let found = all.into_iter().flatten().find(|s| Some(&s.body) == body);
         if found.is_some_and(|s| s.submission >= submission) {
             return Ok(());
@@ -337,6 +383,12 @@ impl Ghost {
     ) -> Check {
         let state = self.ledger(ledger);
         match result {
+            Ok(()) if state.removal == Removal::Done => {
+                return Err(format!("IB17: an explicit LAC of ledger {ledger} was stored after its removal"));
+            }
+            Err(Refusal::NoLedger) if state.removal != Removal::No => {
+                state.explicit_sent.retain(|(_, sent)| sent != body);
+            }
             Ok(()) => {
                 state.acked_lac = state.acked_lac.max(lac);
                 state.explicit_acked = state.explicit_acked.max(Some(lac));
@@ -361,6 +413,9 @@ impl Ghost {
         result: Result<Option<Vec<u8>>, Refusal>,
     ) -> Check {
         self.compared += 1;
+        if self.is_settled_by_removal(ledger, &result)? {
+            return Ok(());
+        }
         let state = self.ledger(ledger);
         let shown = match result {
             Ok(body) => body,
@@ -417,7 +472,7 @@ impl Ghost {
                     continue;
                 };
                 let Some(at) = all.iter().position(|s| s.submission == submission) else { continue };
-                if all[at].fate == Fate::Refused {
+                if matches!(all[at].fate, Fate::Refused | Fate::Gone) {
                     continue;
                 }
                 let seen = read(ledger, entry)
@@ -447,6 +502,10 @@ impl Ghost {
             let mut kept = LedgerGhost {
                 sent: std::mem::take(&mut state.sent),
                 explicit_sent: std::mem::take(&mut state.explicit_sent),
+                // A removal may be undone as well.
+                removal: if state.removal == Removal::No { Removal::No } else { Removal::Asked },
+                is_revival_open: state.life > 0 && state.removal == Removal::No,
+                life: state.life,
                 acked_lac: -1,
                 sent_lac: state.sent_lac,
                 shown_lac: -1,
@@ -454,7 +513,10 @@ impl Ghost {
                 ..LedgerGhost::default()
             };
             for (entry, sent) in kept.sent.iter_mut().flat_map(|(e, all)| all.iter_mut().map(|s| (*e, s))) {
-                if sent.is_forced {
+                if sent.fate == Fate::Gone {
+                    sent.fate = Fate::Open;
+                    sent.is_forced = false;
+                } else if sent.is_forced {
                     kept.acked_last = kept.acked_last.max(Some(entry));
                     kept.acked_lac = kept.acked_lac.max(sent.lac);
                     kept.is_key_durable = true;
@@ -464,5 +526,113 @@ impl Ghost {
             }
             *state = kept;
         }
+    }
+
+    fn removal(&self, ledger: LedgerId) -> Removal {
+        self.ledgers.get(&ledger).map(|state| state.removal).unwrap_or_default()
+    }
+
+    /// The removal of the ledger was answered and it did not come back.
+    pub fn is_removed(&self, ledger: LedgerId) -> bool {
+        self.removal(ledger) == Removal::Done
+    }
+
+    /// True when the removal of the ledger decides what an answer must be: nothing is shown of a removed one (IB17).
+    fn is_settled_by_removal<T>(
+        &self,
+        ledger: LedgerId,
+        result: &Result<T, Refusal>,
+    ) -> Result<bool, Violation> {
+        match (self.removal(ledger), result.as_ref().err()) {
+            (Removal::No, _) => Ok(false),
+            (Removal::Asked, _) | (Removal::Done, Some(Refusal::NoLedger)) => Ok(true),
+            (Removal::Done, Some(other)) => Err(format!("IB17: removed ledger {ledger} answers {other:?}")),
+            (Removal::Done, None) => Err(format!("IB17: removed ledger {ledger} answers")),
+        }
+    }
+
+    /// The removal of a ledger is about to be asked for; returns the life it is to end.
+    pub fn on_remove_submitted(&mut self, ledger: LedgerId) -> u32 {
+        let state = self.ledger(ledger);
+        if state.removal == Removal::No {
+            state.removal = Removal::Asked;
+        }
+        state.life
+    }
+
+    /// The removal was answered.
+    pub fn on_removed(&mut self, ledger: LedgerId, life: u32) {
+        if self.ledger(ledger).life == life {
+            self.end_life(ledger);
+        }
+    }
+
+    /// The removal was refused before anything was done.
+    pub fn on_remove_refused(&mut self, ledger: LedgerId) {
+        let state = self.ledger(ledger);
+        if state.removal == Removal::Asked {
+            state.removal = Removal::No;
+        }
+    }
+
+    fn end_life(&mut self, ledger: LedgerId) {
+        let state = self.ledger(ledger);
+        state.removal = Removal::Done;
+        state.is_revival_open = false;
+        state
+            .sent
+            .values_mut()
+            .flatten()
+            .filter(|s| s.fate != Fate::Refused)
+            .for_each(|s| s.fate = Fate::Gone);
+    }
+
+    /// The ledger begins anew, empty; only what must never be seen again is remembered, and a fence.
+    pub fn begin_life(&mut self, ledger: LedgerId) {
+        self.end_life(ledger);
+        // Without sync a power cut may bring the former life back.
+        let may_return = !self.is_sync;
+        let state = self.ledger(ledger);
+        *state = LedgerGhost {
+            sent: std::mem::take(&mut state.sent),
+            explicit_sent: if may_return { std::mem::take(&mut state.explicit_sent) } else { Vec::new() },
+            acked_lac: -1,
+            sent_lac: if may_return { state.sent_lac } else { -1 },
+            shown_lac: -1,
+            shown_last: -1,
+            is_fence_answered: state.is_fence_answered,
+            is_key_durable: state.is_fence_answered,
+            fence_last: state.is_fence_answered.then_some(-1),
+            life: state.life + 1,
+            is_revival_open: true,
+            ..LedgerGhost::default()
+        };
+    }
+
+    /// The return of a ledger was answered OK.
+    pub fn on_revived(&mut self, ledger: LedgerId) {
+        self.ledger(ledger).is_revival_open = false;
+    }
+
+    /// After a restart: what was open about removals is as the bookie says, from now on for good.
+    pub fn settle_removals(&mut self, is_known: impl Fn(LedgerId) -> bool) -> Check {
+        for ledger in self.ledgers() {
+            let state = self.ledger(ledger);
+            match (state.removal, is_known(ledger)) {
+                (Removal::Asked, true) => state.removal = Removal::No,
+                (Removal::Asked, false) => self.end_life(ledger),
+                (Removal::Done, true) => {
+                    return Err(format!("IB17: removed ledger {ledger} exists again after a restart"));
+                }
+                (Removal::No, false) if state.is_revival_open => {
+                    if state.acked_last.is_some() {
+                        return Err(format!("IB2: ledger {ledger} came back, took entries, and is gone"));
+                    }
+                    self.end_life(ledger);
+                }
+                (Removal::No, _) | (Removal::Done, false) => state.is_revival_open = false,
+            }
+        }
+        Ok(())
     }
 }

@@ -2,20 +2,23 @@
 
 mod at_rest;
 mod damage;
+mod metadata;
+mod removals;
 mod requests;
 mod restarts;
 
 use super::ghost::{Check, Ghost};
 use crate::disk::{FaultPlan, SimDisk, SimDiskConfig};
 use bindery_engine::{
-    AddDone, AddSink, EngineConfig, EntryRef, InFlight, Lookup, Machine, OpenError, Refusal, Waiter,
+    AddDone, AddSink, EngineConfig, EntryRef, InFlight, Lookup, Machine, OpenError, Refusal, SpaceConfig,
+    Waiter,
 };
 use bindery_io::canary::Canaries;
 use bindery_io::{CheckedDisk, Disk, ManualClock, SeededRandom};
 use bindery_types::{EntryId, LedgerId, MasterKey};
 use parking_lot::Mutex;
 use std::any::Any;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -70,6 +73,7 @@ impl Profile {
             instance_id: "sim".into(),
             bookie_id: "b1".into(),
             canaries,
+            space: draw_space(&random.child("space")),
         };
         let with_faults = random.chance(0.6);
         Profile {
@@ -85,6 +89,21 @@ impl Profile {
             duplicates: pick(&[0, 5, 30]) as f64 / 100.0,
             image_check: 0.03,
         }
+    }
+}
+
+/// Collections and compactions as often as everything else.
+fn draw_space(random: &SeededRandom) -> SpaceConfig {
+    let pick = |from: &[u64]| from[random.below(from.len() as u64) as usize];
+    SpaceConfig {
+        collection_interval: Duration::from_micros(pick(&[500, 2000, 10_000])),
+        minor_threshold: pick(&[20, 50]) as f64 / 100.0,
+        minor_interval: Duration::from_micros(pick(&[0, 1000])),
+        major_threshold: pick(&[80, 95, 99]) as f64 / 100.0,
+        major_interval: Duration::from_micros(pick(&[0, 1000, 5000])),
+        bytes_per_second: pick(&[1 << 20, 100 << 20]),
+        step_bytes: pick(&[1, 1 << 10, 64 << 10]),
+        log_bytes_max: pick(&[2 << 10, 64 << 10]),
     }
 }
 
@@ -150,6 +169,13 @@ enum Op {
         ledger: LedgerId,
         previous: i64,
     },
+    Remove {
+        ledger: LedgerId,
+        life: u32,
+    },
+    Revive {
+        ledger: LedgerId,
+    },
     Room,
 }
 
@@ -202,6 +228,11 @@ struct Sim {
     /// Request whose add was answered last, for each shard, since the last restart (IB22 IB23).
     answered_last: BTreeMap<usize, u64>,
     ghost: Ghost,
+    /// The ledgers that clients write to now, and those they wrote to before.
+    slots: Vec<LedgerId>,
+    retired: Vec<LedgerId>,
+    /// Deleted in metadata.
+    deleted: BTreeSet<LedgerId>,
     restarts: u64,
     crash_number: u64,
 }
@@ -224,6 +255,9 @@ pub fn run(profile: Profile) -> Report {
         next_op: 0,
         answered_last: BTreeMap::new(),
         ghost: Ghost::new(profile.engine.journal_sync),
+        slots: (0..profile.ledgers).filter_map(LedgerId::new).collect(),
+        retired: Vec::new(),
+        deleted: BTreeSet::new(),
         restarts: 0,
         crash_number: 0,
         profile,
@@ -291,12 +325,17 @@ impl Sim {
         }
         match self.random.below(100) {
             0..=44 => self.submit_adds()?,
-            45..=47 => self.submit_fence(),
-            48..=50 => self.submit_write_lac(),
+            45..=47 => self.submit_fence()?,
+            48..=50 => self.submit_write_lac()?,
             51 => self.submit_force(),
             52..=53 => self.submit_poll()?,
             54..=65 => self.check_random_reads()?,
-            66..=94 => self.step_journal(),
+            66..=88 => self.step_journal(),
+            89..=92 => self.step_space(),
+            93 => self.submit_removal()?,
+            94 if self.random.chance(0.3) => self.step_forget(),
+            94 if self.random.chance(0.3) => self.delete_a_ledger(),
+            94 => self.collect_garbage()?,
             95..=97 => self.step_flush(),
             98 => self.machine().engine.set_read_only(self.random.chance(0.3)),
             _ => self.want_freeze(),
@@ -482,6 +521,11 @@ impl Sim {
                     return Err(format!("a poll of {ledger} beyond {previous} fired at {lac:?}"));
                 }
                 self.ghost.check_lac(ledger, lac)
+            }
+            (Op::Remove { ledger, life }, outcome) => self.on_removed(ledger, life, outcome),
+            (Op::Revive { ledger }, Ok(())) => {
+                self.ghost.on_revived(ledger);
+                Ok(())
             }
             (Op::Fence { ledger, .. }, Err(refusal @ (Refusal::WrongKey | Refusal::ReadOnly))) => {
                 Err(format!("IB6 IB19: a fence of ledger {ledger} with its key was refused: {refusal:?}"))

@@ -106,6 +106,11 @@ impl Extent {
         Some((0..i64::from(self.count)).filter_map(move |place| EntryId::new(first + place * stride)))
     }
 
+    /// Bytes of bodies and records: what the run takes in any log.
+    pub fn bytes(&self) -> u64 {
+        self.bodies_len + self.records_len()
+    }
+
     /// Bytes of the entry bodies.
     pub fn body_bytes(&self) -> u64 {
         self.bodies_len

@@ -38,3 +38,6 @@ pub use write::{EntryLogWriter, SealedLog};
 #[cfg(test)]
 pub(crate) use format::test_extent;
 pub(crate) use format::{file_name, log_id_of};
+
+/// Bytes of one entry's line in a run's index.
+pub const RECORD_BYTES: u64 = format::RECORD_SIZE as u64;

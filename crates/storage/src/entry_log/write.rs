@@ -47,6 +47,7 @@ struct Run {
     stride: u64,
     max_lac: Option<EntryId>,
     bodies_offset: u64,
+    generation: Generation,
 }
 
 /// A finished, durable log. It exists once the state table lists it.
@@ -65,7 +66,7 @@ pub struct SealedLog {
 }
 
 impl EntryLogWriter {
-    /// Starts log `log_id` in `dir`. All its entries have `generation`.
+    /// Starts log `log_id` in `dir`. No entry in it has a generation above `generation`.
     ///
     /// # Errors
     /// When the file exists already or cannot be created.
@@ -108,6 +109,11 @@ impl EntryLogWriter {
         self.header.log_id
     }
 
+    /// The highest generation its entries may have.
+    pub fn generation(&self) -> Generation {
+        self.header.generation
+    }
+
     /// Bytes handed to the disk so far: what pacing counts.
     pub fn written_bytes(&self) -> u64 {
         self.written
@@ -127,6 +133,22 @@ impl EntryLogWriter {
         body: &[u8],
         crc32c: u32,
     ) -> Result<(), WriteError> {
+        self.append_as(ledger, entry, body, crc32c, self.header.generation)
+    }
+
+    /// As [`EntryLogWriter::append`], for a copy that keeps its age: a change of generation begins a new run.
+    ///
+    /// # Panics
+    /// As `append`, and when `generation` is above the log's.
+    pub fn append_as(
+        &mut self,
+        ledger: LedgerId,
+        entry: EntryId,
+        body: &[u8],
+        crc32c: u32,
+        generation: Generation,
+    ) -> Result<(), WriteError> {
+        assert!(generation <= self.header.generation, "no entry is newer than its log");
         assert!(body.len() >= ENTRY_BODY_MIN_BYTES, "a body of {} bytes is no entry", body.len());
         assert_eq!(
             body[..8],
@@ -151,7 +173,7 @@ impl EntryLogWriter {
         if let Some(run) = &self.run {
             let last = (run.ledger, run.last);
             assert!((ledger, entry) > last, "{ledger}:{entry} does not ascend after {}:{}", last.0, last.1);
-            if run.ledger != ledger || run.count == RUN_ENTRIES_MAX {
+            if run.ledger != ledger || run.count == RUN_ENTRIES_MAX || run.generation != generation {
                 self.close_run()?;
             }
         }
@@ -164,6 +186,7 @@ impl EntryLogWriter {
             stride: 1,
             max_lac: None,
             bodies_offset: offset,
+            generation,
         });
         let step = entry.get().abs_diff(run.last.get());
         match run.count {
@@ -220,6 +243,13 @@ impl EntryLogWriter {
         Ok(SealedLog { log_id, generation, size, entries: self.entries, extents: self.extents })
     }
 
+    /// Gives the log up and removes its file. A file that comes back after a power cut is an orphan like any other.
+    pub fn abandon(self) -> Result<(), DiskError> {
+        let EntryLogWriter { disk, file, path, .. } = self;
+        drop(file);
+        disk.remove(&path).map_err(|e| DiskError::new(&path, "remove", e))
+    }
+
     /// Where the next byte goes.
     fn position(&self) -> u64 {
         self.written + self.filled as u64
@@ -237,7 +267,7 @@ impl EntryLogWriter {
             count: run.count,
             stride: run.stride,
             max_lac: run.max_lac,
-            generation: self.header.generation,
+            generation: run.generation,
             bodies_offset: run.bodies_offset,
             bodies_len: records_offset - run.bodies_offset,
             records_offset,

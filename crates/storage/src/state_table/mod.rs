@@ -57,7 +57,7 @@ use crate::{Damaged, DiskError, LogId, NewerFormat, StateError};
 use bindery_io::{BLOCK_SIZE_BYTES, Disk, OpenMode};
 use bindery_types::LedgerId;
 use crc_fast::{CrcAlgorithm, Digest};
-use record::{BadValue, TableId, seal, unseal};
+use record::{BadValue, NextIds, TableId, seal, unseal};
 use redb::{Builder, Database, Durability, ReadableDatabase, ReadableTable, Table, TableDefinition};
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
@@ -103,6 +103,8 @@ pub struct Recovered {
     pub ledgers: Vec<LedgerRecord>,
     /// All logs that were ever listed, or reserved, are below it.
     pub next_log_id: u64,
+    /// The highest ledger that this table ever held, also when it is gone.
+    pub highest_ledger: Option<LedgerId>,
 }
 
 /// Changes that come into force together.
@@ -116,6 +118,8 @@ pub struct Checkpoint<'a> {
     pub logs_removed: &'a [LogId],
     /// Ledger states that replace the ones before.
     pub ledgers: &'a [LedgerRecord],
+    /// Ledgers to be forgotten; one that the table does not hold is fine.
+    pub ledgers_forgotten: &'a [LedgerId],
     /// Replaces identity and layout.
     pub meta: Option<&'a Meta>,
     /// Log ids below it are never given out again; `None` reserves up to the logs added.
@@ -132,7 +136,7 @@ pub struct StateTable {
     sum: Sum,
     /// Number of the last commit in force, from 1.
     commits: u64,
-    next_log_id: u64,
+    next: NextIds,
 }
 
 /// Order-independent sum over records, to notice lost, stale and foreign ones.
@@ -199,7 +203,7 @@ impl StateTable {
             marks: BTreeMap::new(),
             sum: Sum::default(),
             commits: 0,
-            next_log_id: 0,
+            next: NextIds::default(),
         };
         table.commit(&Checkpoint::default())?;
         drop(table);
@@ -235,10 +239,11 @@ impl StateTable {
         let database = database.map_err(|e| state_error(&path, &latch, e.into()))?;
         let seals = Seals::new(file, latch.clone());
         let (marks, sum) = (BTreeMap::new(), Sum::default());
-        let mut table = StateTable { path, database, seals, latch, marks, sum, commits: 0, next_log_id: 0 };
+        let mut table =
+            StateTable { path, database, seals, latch, marks, sum, commits: 0, next: NextIds::default() };
         let recovered = table.load()?;
         table.marks = recovered.marks.iter().map(|m| (m.journal, m.mark)).collect();
-        table.next_log_id = recovered.next_log_id;
+        table.next = NextIds { log: recovered.next_log_id, highest_ledger: recovered.highest_ledger };
         (table.commits, table.sum) = table.committed_sum()?;
         table.check_seal()?;
         Ok((table, recovered))
@@ -288,7 +293,10 @@ impl StateTable {
         self.each(META, TableId::Meta, &mut sum, |key, value| {
             match key {
                 KEY_IDENTITY => recovered.meta = Some(unseal(TableId::Meta, key, value, Meta::take)?),
-                KEY_NEXT_LOG => recovered.next_log_id = unseal(TableId::Meta, key, value, |t| t.u64())?,
+                KEY_NEXT_LOG => {
+                    let next = unseal(TableId::Meta, key, value, NextIds::take)?;
+                    (recovered.next_log_id, recovered.highest_ledger) = (next.log, next.highest_ledger);
+                }
                 _ => return Err(BadValue::Damaged("there is a key that nobody wrote")),
             }
             Ok(())
@@ -310,6 +318,9 @@ impl StateTable {
             recovered.ledgers.push(unseal(TableId::Ledgers, key, value, |t| LedgerRecord::take(ledger, t))?);
             Ok(())
         })?;
+        // A table of the first value version did not keep it apart.
+        let highest_held = recovered.ledgers.last().map(|record| record.ledger);
+        recovered.highest_ledger = recovered.highest_ledger.max(highest_held);
         if sum != self.committed_sum()?.1 {
             let what = "the records are not the ones that were committed last";
             return Err(Damaged::new(&self.path, 0, what).into());
@@ -328,12 +339,15 @@ impl StateTable {
             }
         }
         let above_added = checkpoint.logs_added.iter().map(|log| log.log_id.0 + 1);
-        let next_log_id = above_added.chain(checkpoint.next_log_id).max().unwrap_or(0).max(self.next_log_id);
+        let log = above_added.chain(checkpoint.next_log_id).max().unwrap_or(0).max(self.next.log);
+        let highest_ledger =
+            checkpoint.ledgers.iter().map(|record| record.ledger).max().max(self.next.highest_ledger);
+        let next = NextIds { log, highest_ledger };
         if let Some(reason) = self.latch.reason() {
             return Err(StateError::Latched { path: self.path.clone(), reason });
         }
         let number = self.commits + 1;
-        let written = self.write(checkpoint, number, next_log_id);
+        let written = self.write(checkpoint, number, next);
         let sealed = written.and_then(|sum| Ok(self.seals.write(number).map(|()| sum)?));
         let sum = sealed.map_err(|error| {
             let error = state_error(&self.path, &self.latch, error);
@@ -343,12 +357,12 @@ impl StateTable {
         })?;
         self.sum = sum;
         self.commits = number;
-        self.next_log_id = next_log_id;
+        self.next = next;
         self.marks.extend(checkpoint.marks.iter().map(|m| (m.journal, m.mark)));
         Ok(())
     }
 
-    fn write(&self, checkpoint: &Checkpoint<'_>, number: u64, next_log_id: u64) -> Result<Sum, redb::Error> {
+    fn write(&self, checkpoint: &Checkpoint<'_>, number: u64, next: NextIds) -> Result<Sum, redb::Error> {
         let mut transaction = self.database.begin_write()?;
         transaction.set_durability(Durability::Immediate)?;
         // See the module's text.
@@ -357,12 +371,15 @@ impl StateTable {
         {
             let mut marks = transaction.open_table(MARKS)?;
             for JournalMark { journal, mark } in checkpoint.marks {
-                replace(&mut marks, TableId::Marks, (*journal).into(), &mut sum, |p| mark.put(p))?;
+                let key = (*journal).into();
+                let value = seal(TableId::Marks, key, |p| mark.put(p));
+                replace(&mut marks, TableId::Marks, key, &mut sum, &value)?;
             }
             let mut logs = transaction.open_table(LOGS)?;
             for log in checkpoint.logs_added {
                 let key = log.log_id.0;
-                let was_there = replace(&mut logs, TableId::Logs, key, &mut sum, |p| log.put(p))?;
+                let value = seal(TableId::Logs, key, |p| log.put(p));
+                let was_there = replace(&mut logs, TableId::Logs, key, &mut sum, &value)?;
                 assert!(!was_there, "log {} is added once", log.log_id);
             }
             for log_id in checkpoint.logs_removed {
@@ -372,16 +389,21 @@ impl StateTable {
             }
             let mut ledgers = transaction.open_table(LEDGERS)?;
             for record in checkpoint.ledgers {
-                let key = u64::try_from(record.ledger.get()).expect("a ledger id is not negative");
-                replace(&mut ledgers, TableId::Ledgers, key, &mut sum, |p| record.put(p))?;
+                let key = key_of(record.ledger);
+                replace(&mut ledgers, TableId::Ledgers, key, &mut sum, &record.seal(key))?;
+            }
+            for ledger in checkpoint.ledgers_forgotten {
+                let key = key_of(*ledger);
+                if let Some(value) = ledgers.remove(key)? {
+                    sum.subtract(TableId::Ledgers, key, value.value());
+                }
             }
             let mut meta = transaction.open_table(META)?;
             if let Some(identity) = checkpoint.meta {
-                replace(&mut meta, TableId::Meta, KEY_IDENTITY, &mut sum, |p| identity.put(p))?;
+                let value = seal(TableId::Meta, KEY_IDENTITY, |p| identity.put(p));
+                replace(&mut meta, TableId::Meta, KEY_IDENTITY, &mut sum, &value)?;
             }
-            replace(&mut meta, TableId::Meta, KEY_NEXT_LOG, &mut sum, |p| {
-                p.u64(next_log_id);
-            })?;
+            replace(&mut meta, TableId::Meta, KEY_NEXT_LOG, &mut sum, &next.seal(KEY_NEXT_LOG))?;
             let value = seal(TableId::Meta, KEY_SUM, |p| {
                 p.u64(number);
                 sum.put(p);
@@ -451,19 +473,22 @@ impl Drop for StateTable {
     }
 }
 
+fn key_of(ledger: LedgerId) -> u64 {
+    u64::try_from(ledger.get()).expect("a ledger id is not negative")
+}
+
 /// Sets a record and keeps the sum; true when it replaced one.
 fn replace(
     table: &mut Table<'_, u64, &'static [u8]>,
     id: TableId,
     key: u64,
     sum: &mut Sum,
-    fill: impl FnOnce(&mut Put<'_>),
+    value: &[u8],
 ) -> Result<bool, redb::Error> {
-    let value = seal(id, key, fill);
-    let before = table.insert(key, value.as_slice())?;
+    let before = table.insert(key, value)?;
     if let Some(before) = &before {
         sum.subtract(id, key, before.value());
     }
-    sum.add(id, key, &value);
+    sum.add(id, key, value);
     Ok(before.is_some())
 }

@@ -8,12 +8,16 @@ use std::fmt;
 
 /// Version byte in front of every value. 1: first.
 const VALUE_VERSION: u8 = 1;
+/// Of values with fields that came later: the life of a ledger, the highest ledger. Others stay at version 1.
+const VALUE_VERSION_MAX: u8 = 2;
 
 const HAS_KEY: u8 = 1;
 const FENCED: u8 = 2;
 const LIMBO: u8 = 4;
 const HAS_EXPLICIT_LAC: u8 = 8;
-const KNOWN_FLAGS: u8 = HAS_KEY | FENCED | LIMBO | HAS_EXPLICIT_LAC;
+/// The ledger was removed at least once: life and hidden generations follow. Since value version 2.
+const HAS_LIFE: u8 = 16;
+const KNOWN_FLAGS: u8 = HAS_KEY | FENCED | LIMBO | HAS_EXPLICIT_LAC | HAS_LIFE;
 
 /// A position in one journal: what lies at or before it is durable in the ledger directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -88,6 +92,10 @@ pub struct LedgerRecord {
     pub last_add_confirmed: Option<EntryId>,
     /// Highest entry.
     pub last_entry: Option<EntryId>,
+    /// How often it was removed and came back. See [`LedgerRecord::is_removed`].
+    pub life: u32,
+    /// Copies of a lower generation are older than its last removal and count as absent.
+    pub hidden_below: Generation,
 }
 
 /// Numbers of the tables, as they go into checksums.
@@ -105,7 +113,12 @@ fn value_crc(table: TableId, key: u64, payload: &[u8]) -> [u8; 4] {
 
 /// Appends version and checksum.
 pub(super) fn seal(table: TableId, key: u64, fill: impl FnOnce(&mut Put<'_>)) -> Vec<u8> {
-    let mut out = vec![VALUE_VERSION];
+    seal_as(VALUE_VERSION, table, key, fill)
+}
+
+/// As [`seal`], for a value with fields that an older build does not know: it then names the version.
+pub(super) fn seal_as(version: u8, table: TableId, key: u64, fill: impl FnOnce(&mut Put<'_>)) -> Vec<u8> {
+    let mut out = vec![version];
     fill(&mut Put(&mut out));
     let crc = value_crc(table, key, &out);
     out.extend_from_slice(&crc);
@@ -133,8 +146,8 @@ pub(super) fn unseal<T>(
     }
     let mut take = Take(payload);
     match take.u8() {
-        Some(VALUE_VERSION) => {}
-        Some(newer) if newer > VALUE_VERSION => return Err(BadValue::Newer(newer.into())),
+        Some(VALUE_VERSION..=VALUE_VERSION_MAX) => {}
+        Some(newer) if newer > VALUE_VERSION_MAX => return Err(BadValue::Newer(newer.into())),
         _ => return Err(damaged("a value has no version")),
     }
     let decoded = decode(&mut take).ok_or(damaged("a value has fields that cannot be"))?;
@@ -198,6 +211,32 @@ impl LogRecord {
     }
 }
 
+/// What is never given out again, and what was ever seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct NextIds {
+    pub(super) log: u64,
+    pub(super) highest_ledger: Option<LedgerId>,
+}
+
+impl NextIds {
+    pub(super) fn seal(&self, key: u64) -> Vec<u8> {
+        let Some(highest) = self.highest_ledger else {
+            return seal(TableId::Meta, key, |put| {
+                put.u64(self.log);
+            });
+        };
+        seal_as(VALUE_VERSION_MAX, TableId::Meta, key, |put| {
+            put.u64(self.log).i64(highest.get());
+        })
+    }
+
+    pub(super) fn take(take: &mut Take<'_>) -> Option<NextIds> {
+        let log = take.u64()?;
+        let highest_ledger = if take.is_empty() { None } else { Some(LedgerId::new(take.i64()?)?) };
+        Some(NextIds { log, highest_ledger })
+    }
+}
+
 impl LedgerRecord {
     /// A ledger of which nothing is known yet.
     pub fn new(ledger: LedgerId) -> LedgerRecord {
@@ -209,7 +248,23 @@ impl LedgerRecord {
             explicit_lac: None,
             last_add_confirmed: None,
             last_entry: None,
+            life: 0,
+            hidden_below: Generation(0),
         }
+    }
+
+    /// True for a ledger that was removed and did not come back: what is left is the memory of it.
+    pub fn is_removed(&self) -> bool {
+        self.life % 2 == 1
+    }
+
+    /// The version its value is written with.
+    pub(super) fn value_version(&self) -> u8 {
+        if self.life > 0 { VALUE_VERSION_MAX } else { VALUE_VERSION }
+    }
+
+    pub(super) fn seal(&self, key: u64) -> Vec<u8> {
+        seal_as(self.value_version(), TableId::Ledgers, key, |put| self.put(put))
     }
 
     pub(super) fn put(&self, put: &mut Put<'_>) {
@@ -217,10 +272,14 @@ impl LedgerRecord {
         put.u8(flag(self.master_key.is_some(), HAS_KEY)
             | flag(self.is_fenced, FENCED)
             | flag(self.is_limbo, LIMBO)
-            | flag(self.explicit_lac.is_some(), HAS_EXPLICIT_LAC));
+            | flag(self.explicit_lac.is_some(), HAS_EXPLICIT_LAC)
+            | flag(self.life > 0, HAS_LIFE));
         put.i64(EntryId::to_wire(self.last_add_confirmed)).i64(EntryId::to_wire(self.last_entry));
         if let Some(key) = &self.master_key {
             put.bytes(key.as_bytes());
+        }
+        if self.life > 0 {
+            put.u32(self.life).u64(self.hidden_below.0);
         }
         // The last field, so that the value's end is its own.
         if let Some(body) = &self.explicit_lac {
@@ -238,6 +297,10 @@ impl LedgerRecord {
             0 => None,
             _ => Some(MasterKey::new(take.array::<MASTER_KEY_SIZE_BYTES>()?)),
         };
+        let (life, hidden_below) = match flags & HAS_LIFE {
+            0 => (0, Generation(0)),
+            _ => (take.u32()?, Generation(take.u64()?)),
+        };
         let explicit_lac = match flags & HAS_EXPLICIT_LAC {
             0 => None,
             _ => Some(take.bytes(take.0.len())?.to_vec()),
@@ -251,6 +314,8 @@ impl LedgerRecord {
             explicit_lac,
             last_add_confirmed,
             last_entry,
+            life,
+            hidden_below,
         })
     }
 }

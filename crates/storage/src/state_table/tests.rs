@@ -26,6 +26,8 @@ fn record(id: i64, variant: u64) -> LedgerRecord {
         explicit_lac: (variant.is_multiple_of(4)).then(|| vec![variant as u8; (variant % 60) as usize]),
         last_add_confirmed: EntryId::new(variant as i64 % 7 - 1),
         last_entry: EntryId::new(variant as i64 % 11 - 1),
+        life: (variant % 7) as u32 / 2,
+        hidden_below: Generation(if variant % 7 / 2 > 0 { variant } else { 0 }),
     }
 }
 
@@ -45,12 +47,15 @@ fn step(table: &mut StateTable, model: &mut Recovered, n: u64) -> Result<(), Sta
     let removed: Vec<LogId> =
         model.logs.first().filter(|_| n % 3 == 2).map(|l| l.log_id).into_iter().collect();
     let ledgers: Vec<LedgerRecord> = (0..n % 40).map(|i| record((i * i * 7 % 90) as i64, n + i)).collect();
+    // Some that are there, some that are not, one that was just set.
+    let forgotten: Vec<LedgerId> = (0..n % 4).map(|i| ledger((i * 13 + n) as i64 % 90)).collect();
     let identity = (n % 5 == 1).then(|| meta(&format!("bookie {n}")));
     let committed = table.commit(&Checkpoint {
         marks: &marks,
         logs_added: &added,
         logs_removed: &removed,
         ledgers: &ledgers,
+        ledgers_forgotten: &forgotten,
         meta: identity.as_ref(),
         next_log_id: None,
     });
@@ -64,6 +69,8 @@ fn step(table: &mut StateTable, model: &mut Recovered, n: u64) -> Result<(), Sta
         model.ledgers.push(record);
     }
     model.ledgers.sort_by_key(|r| r.ledger);
+    model.highest_ledger = model.highest_ledger.max(model.ledgers.last().map(|r| r.ledger));
+    model.ledgers.retain(|r| !forgotten.contains(&r.ledger));
     model.meta = identity.or(model.meta.take());
     model.next_log_id = n + 1;
     committed

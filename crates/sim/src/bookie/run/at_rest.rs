@@ -11,6 +11,9 @@ impl Sim {
     pub(super) fn check_parked_polls(&self) -> Check {
         for op in self.ops.values() {
             let Op::Poll { ledger, previous } = op else { continue };
+            if self.ghost.is_removed(*ledger) {
+                return Err(format!("IB21: a poll of removed ledger {ledger} sleeps"));
+            }
             let lac = self.machine().engine.last_add_confirmed(*ledger);
             let shown = EntryId::to_wire(lac.unwrap_or(None));
             if shown > *previous {

@@ -2,7 +2,7 @@
 
 use super::{KEY, Op, Sim, WRONG_KEY, Writable};
 use crate::bookie::ghost::Check;
-use bindery_engine::{Add, Origin, Poll, Refusal};
+use bindery_engine::{Add, Origin, Poll, Refusal, Standing};
 use bindery_types::{EntryId, LedgerId};
 
 impl Sim {
@@ -13,12 +13,16 @@ impl Sim {
     }
 
     pub(super) fn some_ledger(&self) -> LedgerId {
-        LedgerId::new(self.random.below(self.profile.ledgers as u64) as i64).expect("not negative")
+        if !self.retired.is_empty() && self.random.chance(0.08) {
+            return self.retired[self.random.below(self.retired.len() as u64) as usize];
+        }
+        self.slots[self.random.below(self.slots.len() as u64) as usize]
     }
 
     pub(super) fn submit_adds(&mut self) -> Check {
         for _ in 0..1 + self.random.below(6) {
             let ledger = self.some_ledger();
+            self.meet(ledger)?;
             let highest = self.ghost.highest_sent(ledger);
             let entry = if highest >= 0 && self.random.chance(self.profile.duplicates) {
                 self.random.below(highest as u64 + 1) as i64
@@ -62,7 +66,9 @@ impl Sim {
             is_high_priority,
         };
         // A refusal is decided now and answered with the next group; a crash in between leaves nobody told.
-        let is_refused = writable != Writable::Yes || (engine.is_fenced(ledger) && !is_recovery);
+        let is_refused = writable != Writable::Yes
+            || (engine.is_fenced(ledger) && !is_recovery)
+            || engine.standing(ledger) == Standing::Removed;
         if engine.add_batch(shard, &[add]) == 0 {
             self.ops.remove(&op);
             let op = self.op(Op::Room);
@@ -73,23 +79,26 @@ impl Sim {
         }
     }
 
-    pub(super) fn submit_fence(&mut self) {
+    pub(super) fn submit_fence(&mut self) -> Check {
         // Half of the fences hit a ledger nobody wrote to yet.
         let ledger = if self.random.chance(0.5) {
             self.some_ledger()
         } else {
             LedgerId::new(1000 + self.random.below(5) as i64).expect("not negative")
         };
+        self.meet(ledger)?;
         let highest = self.ghost.highest_sent(ledger);
         let which = if self.random.chance(0.6) { -1 } else { self.random.below((highest + 3) as u64) as i64 };
         let is_key_right = !self.is_wrong_key_due(ledger);
         let op = self.op(Op::Fence { ledger, which, is_key_right });
         let key = if is_key_right { KEY } else { WRONG_KEY };
         self.machine().engine.clone().fence(ledger, key, self.inbox.waiter(op));
+        Ok(())
     }
 
-    pub(super) fn submit_write_lac(&mut self) {
+    pub(super) fn submit_write_lac(&mut self) -> Check {
         let ledger = self.some_ledger();
+        self.meet(ledger)?;
         let lac = self.random.below((self.ghost.highest_sent(ledger) + 2) as u64) as i64 - 1;
         let is_key_right = !self.is_wrong_key_due(ledger);
         let writable = self.writable(false);
@@ -102,6 +111,7 @@ impl Sim {
         let key = if is_key_right { KEY } else { WRONG_KEY };
         let engine = self.machine().engine.clone();
         engine.write_lac(ledger, key, EntryId::new(lac), &body, self.inbox.waiter(op));
+        Ok(())
     }
 
     /// A wrong key is presented only where the right one is known to be durable: it must be refused.

@@ -3,7 +3,7 @@
 use super::{Inbox, Op, Sim, Step, check_fenced, is_damage, read_now};
 use crate::bookie::ghost::Check;
 use crate::disk::FaultPlan;
-use bindery_engine::{EntryRef, Lookup, Machine, OpenError};
+use bindery_engine::{EntryRef, Lookup, Machine, OpenError, Standing};
 use bindery_io::{CheckedDisk, Disk, Random, SeededRandom};
 use bindery_types::EntryId;
 use std::sync::Arc;
@@ -162,7 +162,11 @@ impl Sim {
     /// After a restart: all that was acknowledged, all fences, all LACs.
     pub(super) fn check_everything(&mut self) -> Check {
         let machine = self.machine.take().expect("just opened");
-        let verdict = self.check_machine(&machine).and_then(|()| self.check_lists_of(&machine));
+        let is_known = |ledger| machine.engine.standing(ledger) == Standing::Known;
+        let settled = self.ghost.settle_removals(is_known);
+        let verdict = settled.and_then(|()| self.check_machine(&machine));
+        let verdict = verdict.and_then(|()| self.check_files(&machine));
+        let verdict = verdict.and_then(|()| self.check_lists_of(&machine));
         self.machine = Some(machine);
         verdict
     }

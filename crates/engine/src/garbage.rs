@@ -1,0 +1,314 @@
+//! Which ledgers are garbage: one round of comparing the ledgers here with those in metadata (protocol reference,
+//! section 6.1). Decides, and asks nobody: the shell lists and reads metadata and tells what it found.
+//!
+//! # Data flow
+//! ```text
+//! begin (ledgers here) -> metadata synced -> on_range ... -> on_listed -> candidate -> read again -> on_read -> Drop
+//! ```
+//!
+//! # Invariants (IB16)
+//! 1. The ledgers here are taken first. A ledger is in metadata before its first entry is anywhere, so what is here and
+//!    not in a later, complete listing was deleted.
+//! 2. Nothing is dropped before the listing ended well, and each ledger only when it was read again and is not there.
+//! 3. Metadata is believed only when its INSTANCEID is the one of our cookie, it lists a ledger at least as high as the
+//!    highest that was ever here (or gives out higher ids), and not too many ledgers would go. An empty listing is never
+//!    believed. An operator may waive the last two for one round, nothing else.
+//! 4. The first doubt ends the round; there is no way to go on with it.
+
+use bindery_io::canary::{Canaries, Canary};
+use bindery_types::LedgerId;
+
+/// When a round goes too far.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GarbageLimits {
+    /// Largest share of the ledgers here that one round may drop.
+    pub share_max: f64,
+    /// As many may always go: a few ledgers are easily all there are.
+    pub always: usize,
+}
+
+impl Default for GarbageLimits {
+    fn default() -> GarbageLimits {
+        GarbageLimits { share_max: 0.5, always: 10 }
+    }
+}
+
+/// Why a round ended early. Nothing more is dropped in it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Doubt {
+    /// Another cluster's metadata, or a new one's under the same address.
+    #[error(
+        "the metadata store says it is cluster {found:?}, and this bookie belongs to {ours:?}: check the metadata \
+         address of this bookie"
+    )]
+    OtherCluster {
+        /// INSTANCEID in metadata.
+        found: String,
+        /// INSTANCEID of the cookie.
+        ours: String,
+    },
+    /// The store failed, or the listing did.
+    #[error("metadata: {0}")]
+    Metadata(String),
+    /// Ids that do not ascend.
+    #[error("the listing of ledgers is out of order at ledger {0}")]
+    OutOfOrder(LedgerId),
+    /// No ledger at all.
+    #[error("metadata lists no ledger, and {here} are here: an empty metadata store is not believed")]
+    Empty {
+        /// Ledgers here.
+        here: usize,
+    },
+    /// The listing knows less than this bookie.
+    #[error(
+        "metadata knows of ledgers up to {listed} only, and ledger {seen} was here: it may be an old copy. If those \
+         ledgers really are deleted, ask for one round without this check"
+    )]
+    Behind {
+        /// Highest ledger that metadata lists or may give out next.
+        listed: LedgerId,
+        /// Highest ledger that was ever here.
+        seen: LedgerId,
+    },
+    /// Too large a share at once.
+    #[error(
+        "{dropped} of {here} ledgers here are not in metadata: that is too large a share to be dropped at once. If they \
+         really are deleted, ask for one round without this check"
+    )]
+    TooMany {
+        /// Ledgers to be dropped.
+        dropped: usize,
+        /// Ledgers here.
+        here: usize,
+    },
+}
+
+/// What a second look at a ledger's metadata said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SecondLook {
+    /// It is not there, on the store's own word.
+    Absent,
+    /// It is there.
+    Present,
+}
+
+/// One round.
+pub struct GarbageRound {
+    /// Ascending.
+    here: Vec<LedgerId>,
+    seen: Option<LedgerId>,
+    limits: GarbageLimits,
+    is_waived: bool,
+    canaries: Canaries,
+    /// How many of `here` the listing has passed.
+    passed: usize,
+    listed: Option<LedgerId>,
+    candidates: Vec<LedgerId>,
+    is_listed: bool,
+}
+
+impl GarbageRound {
+    /// Begins a round over the ledgers `here`, ascending; `seen` is the highest that was ever here. `is_waived` is the
+    /// word of an operator (invariant 3).
+    ///
+    /// # Panics
+    /// When `here` does not ascend.
+    pub fn begin(
+        here: Vec<LedgerId>,
+        seen: Option<LedgerId>,
+        limits: GarbageLimits,
+        is_waived: bool,
+        canaries: Canaries,
+    ) -> GarbageRound {
+        assert!(here.is_sorted_by(|a, b| a < b), "the ledgers here ascend");
+        let (passed, listed, candidates, is_listed) = (0, None, Vec::new(), false);
+        GarbageRound { here, seen, limits, is_waived, canaries, passed, listed, candidates, is_listed }
+    }
+
+    /// True when metadata of cluster `found` may speak about data of cluster `ours`; both empty for one without id.
+    pub fn check_cluster(found: &str, ours: &str) -> Result<(), Doubt> {
+        if found == ours {
+            return Ok(());
+        }
+        Err(Doubt::OtherCluster { found: found.to_owned(), ours: ours.to_owned() })
+    }
+
+    /// The next range of the listing, ascending and above all before.
+    pub fn on_range(&mut self, ids: &[LedgerId]) -> Result<(), Doubt> {
+        for id in ids {
+            if self.listed.is_some_and(|listed| listed >= *id) {
+                return Err(Doubt::OutOfOrder(*id));
+            }
+            self.listed = Some(*id);
+            while let Some(here) = self.here.get(self.passed).filter(|here| *here <= id) {
+                if here != id {
+                    self.candidates.push(*here);
+                }
+                self.passed += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// True when the listing is behind, so that only an id that the store gives out now can show that it is not old.
+    pub fn needs_new_id(&self) -> bool {
+        self.listed.is_some() && self.listed < self.seen
+    }
+
+    /// The listing ended, without any error. `new_id` is an id that the store gave out after it.
+    pub fn on_listed(&mut self, new_id: Option<LedgerId>) -> Result<(), Doubt> {
+        self.candidates.extend(&self.here[self.passed..]);
+        self.passed = self.here.len();
+        self.is_listed = true;
+        if self.candidates.is_empty() || self.canaries.has(Canary::M21ListingBelieved) {
+            return Ok(());
+        }
+        let here = self.here.len();
+        let Some(listed) = self.listed else { return Err(Doubt::Empty { here }) };
+        if self.is_waived {
+            return Ok(());
+        }
+        if let Some(seen) = self.seen
+            && listed.max(new_id.unwrap_or(listed)) < seen
+        {
+            return Err(Doubt::Behind { listed: listed.max(new_id.unwrap_or(listed)), seen });
+        }
+        let dropped = self.candidates.len();
+        if dropped > self.limits.always && dropped as f64 > self.limits.share_max * here as f64 {
+            return Err(Doubt::TooMany { dropped, here });
+        }
+        Ok(())
+    }
+
+    /// The next ledger whose metadata is to be read again; `None` at the end.
+    ///
+    /// # Panics
+    /// Before `on_listed`.
+    pub fn next_candidate(&mut self) -> Option<LedgerId> {
+        assert!(self.is_listed, "a candidate is one only when the listing has ended");
+        self.candidates.pop()
+    }
+
+    /// Candidates left.
+    pub fn candidates(&self) -> usize {
+        self.candidates.len()
+    }
+
+    /// True when the ledger is to be dropped.
+    pub fn is_garbage(&self, look: &SecondLook) -> bool {
+        *look == SecondLook::Absent || self.canaries.has(Canary::M21ListingBelieved)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn ids(raw: &[i64]) -> Vec<LedgerId> {
+        raw.iter().filter_map(|id| LedgerId::new(*id)).collect()
+    }
+
+    fn round(here: &[i64], seen: i64) -> GarbageRound {
+        let limits = GarbageLimits::default();
+        GarbageRound::begin(ids(here), LedgerId::new(seen), limits, false, Canaries::none())
+    }
+
+    fn rest(mut round: GarbageRound) -> Vec<i64> {
+        let mut found: Vec<i64> = std::iter::from_fn(|| round.next_candidate()).map(|id| id.get()).collect();
+        found.sort_unstable();
+        found
+    }
+
+    proptest! {
+        /// Invariant 1: candidates are exactly what is here and not listed, however the listing is cut into ranges;
+        /// ledger 0 (BookKeeper #4544) and the tail behind the last listed id included.
+        #[test]
+        fn candidates_are_what_is_here_and_not_listed(
+            here in prop::collection::btree_set(0..60i64, 0..30),
+            listed in prop::collection::btree_set(0..60i64, 1..60),
+            cut in 1..10usize,
+        ) {
+            let here: Vec<i64> = here.into_iter().collect();
+            let limits = GarbageLimits { share_max: 1.0, always: 0 };
+            let mut round =
+                GarbageRound::begin(ids(&here), LedgerId::new(0), limits, false, Canaries::none());
+            for range in listed.iter().copied().collect::<Vec<_>>().chunks(cut) {
+                round.on_range(&ids(range)).unwrap();
+            }
+            round.on_listed(None).unwrap();
+            let here: BTreeSet<i64> = here.into_iter().collect();
+            prop_assert_eq!(rest(round), here.difference(&listed).copied().collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn an_empty_listing_is_never_believed() {
+        for is_waived in [false, true] {
+            let limits = GarbageLimits { share_max: 1.0, always: 100 };
+            let mut round = GarbageRound::begin(ids(&[1, 2]), None, limits, is_waived, Canaries::none());
+            assert_eq!(round.on_listed(LedgerId::new(99)), Err(Doubt::Empty { here: 2 }));
+        }
+        assert_eq!(round(&[], 5).on_listed(None), Ok(()), "there is nothing to be wrong about");
+    }
+
+    #[test]
+    fn a_listing_that_knows_less_than_this_bookie_is_not_believed() {
+        let behind = |new_id: Option<i64>| {
+            let mut round = round(&[1, 7], 9);
+            round.on_range(&ids(&[0, 1, 8])).unwrap();
+            assert!(round.needs_new_id());
+            round.on_listed(new_id.and_then(LedgerId::new))
+        };
+        let doubt = |listed| {
+            Err(Doubt::Behind { listed: LedgerId::new(listed).unwrap(), seen: LedgerId::new(9).unwrap() })
+        };
+        assert_eq!(behind(None), doubt(8));
+        assert_eq!(behind(Some(3)), doubt(8));
+        assert_eq!(behind(Some(9)), Ok(()));
+        let mut round = round(&[1, 7], 9);
+        round.on_range(&ids(&[1, 9])).unwrap();
+        assert!(!round.needs_new_id());
+        assert_eq!(round.on_listed(None), Ok(()));
+        assert_eq!(rest(round), [7]);
+    }
+
+    #[test]
+    fn a_round_that_would_drop_too_much_is_stopped_unless_an_operator_says_so() {
+        let here: Vec<i64> = (0..30).collect();
+        let outcome = |listed: &[i64], is_waived| {
+            let limits = GarbageLimits::default();
+            let mut round =
+                GarbageRound::begin(ids(&here), LedgerId::new(29), limits, is_waived, Canaries::none());
+            round.on_range(&ids(listed)).unwrap();
+            round.on_listed(None)
+        };
+        assert_eq!(outcome(&(15..30).collect::<Vec<_>>(), false), Ok(()));
+        let listed: Vec<i64> = (16..30).collect();
+        assert_eq!(outcome(&listed, false), Err(Doubt::TooMany { dropped: 16, here: 30 }));
+        assert_eq!(outcome(&listed, true), Ok(()));
+        let mut few = round(&[1, 2, 3], 3);
+        few.on_range(&ids(&[5])).unwrap();
+        assert_eq!(few.on_listed(None), Ok(()), "all of a few");
+    }
+
+    #[test]
+    fn disorder_and_another_cluster_are_doubts() {
+        let mut round = round(&[1], 1);
+        round.on_range(&ids(&[3])).unwrap();
+        assert_eq!(round.on_range(&ids(&[3])), Err(Doubt::OutOfOrder(LedgerId::new(3).unwrap())));
+        assert!(GarbageRound::check_cluster("a", "a").is_ok());
+        assert!(GarbageRound::check_cluster("", "").is_ok());
+        for (found, ours) in [("a", "b"), ("", "b"), ("a", "")] {
+            assert!(GarbageRound::check_cluster(found, ours).is_err(), "{found} {ours}");
+        }
+    }
+
+    #[test]
+    fn only_an_absence_is_garbage() {
+        let round = round(&[1], 1);
+        assert!(round.is_garbage(&SecondLook::Absent));
+        assert!(!round.is_garbage(&SecondLook::Present));
+    }
+}

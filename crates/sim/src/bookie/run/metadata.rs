@@ -1,0 +1,108 @@
+//! Metadata as garbage collection meets it: ledgers that were deleted, and a store that fails, lies by omission, lags
+//! or is another cluster's.
+//!
+//! IB16: whatever the store does, only ledgers that it really lost are dropped.
+
+use super::{Op, Sim};
+use crate::bookie::ghost::Check;
+use bindery_engine::{Doubt, GarbageLimits, GarbageRound, SecondLook, Standing};
+use bindery_types::LedgerId;
+use std::collections::BTreeSet;
+
+/// What is wrong with the store during a round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trouble {
+    No,
+    /// The listing ends early with an error.
+    ListingFails,
+    /// It ends early and does not say so: the bug of a driver.
+    ListingPartial,
+    /// It is empty and does not say so.
+    ListingEmpty,
+    /// Reading a ledger again fails.
+    ReadFails,
+    /// Another cluster answers.
+    OtherCluster,
+}
+
+impl Sim {
+    /// The ledgers that exist: all that clients know, less those that they deleted.
+    fn in_metadata(&self) -> BTreeSet<LedgerId> {
+        let known = self.ghost.ledgers().into_iter().chain(self.slots.iter().copied());
+        known.filter(|ledger| !self.deleted.contains(ledger)).collect()
+    }
+
+    /// A client deletes a ledger, and goes on with another.
+    pub(super) fn delete_a_ledger(&mut self) {
+        let at = self.random.below(self.slots.len() as u64) as usize;
+        let ledger = self.slots[at];
+        self.deleted.insert(ledger);
+        self.retired.push(ledger);
+        self.slots[at] = LedgerId::new(10_000 + self.retired.len() as i64).expect("not negative");
+    }
+
+    /// A round of garbage collection, in one step: nothing of it depends on what happens meanwhile but the snapshot,
+    /// which comes first.
+    pub(super) fn collect_garbage(&mut self) -> Check {
+        let engine = self.machine().engine.clone();
+        let trouble = match self.random.below(12) {
+            0 => Trouble::ListingFails,
+            1 => Trouble::ListingPartial,
+            2 => Trouble::ListingEmpty,
+            3 => Trouble::ReadFails,
+            4 => Trouble::OtherCluster,
+            _ => Trouble::No,
+        };
+        let limits = GarbageLimits { share_max: 0.5, always: self.random.below(3) as usize };
+        let is_waived = self.random.chance(0.2);
+        let canaries = self.profile.canaries;
+        let mut round =
+            GarbageRound::begin(engine.ledgers(), engine.highest_ledger(), limits, is_waived, canaries);
+        let found = if trouble == Trouble::OtherCluster { "other" } else { "sim" };
+        let listing: Vec<LedgerId> = self.in_metadata().into_iter().collect();
+        let outcome = GarbageRound::check_cluster(found, &self.profile.engine.instance_id)
+            .and_then(|()| self.list(&mut round, &listing, trouble));
+        if outcome.is_err() {
+            return Ok(());
+        }
+        while let Some(ledger) = round.next_candidate() {
+            if trouble == Trouble::ReadFails && self.random.chance(0.5) {
+                return Ok(());
+            }
+            let is_there = listing.binary_search(&ledger).is_ok();
+            let look = if is_there { SecondLook::Present } else { SecondLook::Absent };
+            if !round.is_garbage(&look) {
+                continue;
+            }
+            if is_there {
+                return Err(format!("IB16: ledger {ledger} exists and is dropped ({trouble:?})"));
+            }
+            if engine.standing(ledger) == Standing::Known {
+                let life = self.ghost.on_remove_submitted(ledger);
+                let op = self.op(Op::Remove { ledger, life });
+                engine.remove_ledger(ledger, self.inbox.waiter(op));
+            }
+        }
+        Ok(())
+    }
+
+    fn list(&self, round: &mut GarbageRound, listing: &[LedgerId], trouble: Trouble) -> Result<(), Doubt> {
+        let cut = match trouble {
+            Trouble::ListingFails | Trouble::ListingPartial => {
+                self.random.below(listing.len() as u64 + 1) as usize
+            }
+            Trouble::ListingEmpty => 0,
+            Trouble::No | Trouble::ReadFails | Trouble::OtherCluster => listing.len(),
+        };
+        for range in listing[..cut].chunks(1 + self.random.below(4) as usize) {
+            round.on_range(range)?;
+        }
+        if trouble == Trouble::ListingFails
+            && !self.profile.canaries.has(bindery_io::canary::Canary::M21ListingBelieved)
+        {
+            return Err(Doubt::Metadata("the listing failed".to_owned()));
+        }
+        let new_id = if self.random.chance(0.5) { LedgerId::new(1 << 40) } else { None };
+        round.on_listed(new_id)
+    }
+}

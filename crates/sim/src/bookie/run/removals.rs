@@ -1,0 +1,120 @@
+//! Ledgers that go, and some that come back.
+
+use super::{KEY, Op, Sim};
+use crate::bookie::ghost::Check;
+use bindery_engine::{Machine, Refusal, Standing, WantedCollection};
+use bindery_io::Disk;
+use bindery_types::LedgerId;
+
+impl Sim {
+    /// A request that could bring the ledger into being is about to be made. One that was removed and never fenced may
+    /// be forgotten, and then begins anew; any other stays removed (IB5, IB17).
+    pub(super) fn meet(&mut self, ledger: LedgerId) -> Check {
+        if !self.ghost.is_removed(ledger) {
+            return Ok(());
+        }
+        match self.machine().engine.standing(ledger) {
+            Standing::Removed => Ok(()),
+            Standing::Known => Err(format!("IB17: removed ledger {ledger} exists again")),
+            Standing::Unknown if self.ghost.is_fence_answered(ledger) => {
+                Err(format!("IB5: that removed ledger {ledger} was fenced is forgotten"))
+            }
+            Standing::Unknown => {
+                self.ghost.begin_life(ledger);
+                Ok(())
+            }
+        }
+    }
+
+    /// Metadata lost a ledger, or names this bookie for it again.
+    pub(super) fn submit_removal(&mut self) -> Check {
+        let engine = self.machine().engine.clone();
+        if self.random.chance(0.3) {
+            let gone: Vec<LedgerId> =
+                self.ghost.ledgers().into_iter().filter(|ledger| self.ghost.is_removed(*ledger)).collect();
+            if gone.is_empty() {
+                return Ok(());
+            }
+            let ledger = gone[self.random.below(gone.len() as u64) as usize];
+            self.meet(ledger)?;
+            if engine.standing(ledger) == Standing::Removed && engine.status().failed.is_none() {
+                self.ghost.begin_life(ledger);
+                let op = self.op(Op::Revive { ledger });
+                engine.revive_ledger(ledger, KEY, self.inbox.waiter(op));
+                if engine.standing(ledger) == Standing::Removed {
+                    // No room for the record.
+                    self.ghost.on_remove_submitted(ledger);
+                }
+            }
+            return Ok(());
+        }
+        let ledger = self.some_ledger();
+        self.meet(ledger)?;
+        if engine.standing(ledger) == Standing::Unknown {
+            return Ok(());
+        }
+        let life = self.ghost.on_remove_submitted(ledger);
+        let op = self.op(Op::Remove { ledger, life });
+        engine.remove_ledger(ledger, self.inbox.waiter(op));
+        if let Some(slot) = self.slots.iter_mut().find(|slot| **slot == ledger)
+            && self.random.chance(0.8)
+        {
+            self.retired.push(ledger);
+            *slot = LedgerId::new(10_000 + self.retired.len() as i64).expect("not negative");
+        }
+        Ok(())
+    }
+
+    /// IB17: the durable image has nothing of a ledger whose removal was answered.
+    pub(super) fn on_removed(&mut self, ledger: LedgerId, life: u32, outcome: Result<(), Refusal>) -> Check {
+        match outcome {
+            Ok(()) => {
+                self.ghost.on_removed(ledger, life);
+                if !self.ghost.is_removed(ledger) || !self.ghost.is_sync || !self.random.chance(0.3) {
+                    return Ok(());
+                }
+                self.check_image(|_, image| match image.engine.standing(ledger) {
+                    Standing::Removed | Standing::Unknown => Ok(()),
+                    Standing::Known => Err(format!("IB17: removed ledger {ledger} is in the durable image")),
+                })
+            }
+            Err(Refusal::TooManyRequests) if self.machine().engine.standing(ledger) == Standing::Known => {
+                self.ghost.on_remove_refused(ledger);
+                Ok(())
+            }
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Gives space back, a step.
+    pub(super) fn step_space(&mut self) {
+        if self.random.chance(0.1) {
+            let wanted = WantedCollection { minor: self.random.chance(0.5), major: self.random.chance(0.5) };
+            self.machine().engine.want_collection(wanted);
+        }
+        let machine = self.machine.as_mut().expect("a bookie is running");
+        // A failure latches the engine, which the schedule notices.
+        let _ = machine.flushing.tend();
+    }
+
+    /// IB18: after a start the ledger directories hold the files of live logs and no others.
+    pub(super) fn check_files(&self, machine: &Machine) -> Check {
+        let mut files = 0;
+        for dir in &self.profile.engine.ledger_dirs {
+            let Ok(names) = self.disk.list(dir) else { return Ok(()) };
+            files += names.iter().filter(|file| file.name.ends_with(".elog")).count() as u64;
+        }
+        let logs = machine.engine.stats().entry_logs;
+        if files == logs {
+            Ok(())
+        } else {
+            Err(format!("IB18: {files} entry log files for {logs} live logs"))
+        }
+    }
+
+    pub(super) fn step_forget(&mut self) {
+        let machine = self.machine.as_mut().expect("a bookie is running");
+        // A failure latches the engine, which the schedule notices.
+        let _ = machine.flushing.forget_removed();
+    }
+}
