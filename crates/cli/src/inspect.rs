@@ -161,7 +161,8 @@ fn state_of(disk: &Arc<dyn Disk>, dir: &Path, ledger: LedgerId, out: &mut impl W
         Ok(records) => match records.iter().find(|record| record.ledger == ledger) {
             Some(record) => writeln!(
                 out,
-                "state of ledger {ledger}: fenced={} has_explicit_lac={}",
+                "state of ledger {ledger}: removed={} fenced={} has_explicit_lac={}",
+                record.is_removed(),
                 record.is_fenced,
                 record.explicit_lac.is_some()
             ),

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Keys of `bk_server.conf` that BookKeeper knows and that have no meaning here: pools and limits of this bookie are
 /// its own.
-const WITHOUT_EFFECT: [&str; 68] = [
+const WITHOUT_EFFECT: [&str; 60] = [
     "allowEphemeralPorts",
     "auditorPeriodicBookieCheckInterval",
     "auditorPeriodicCheckInterval",
@@ -23,7 +23,6 @@ const WITHOUT_EFFECT: [&str; 68] = [
     "closeChannelOnResponseTimeout",
     "codahaleStatsOutputFrequencySeconds",
     "compactionRate",
-    "compactionRateByBytes",
     "compactionRateByEntries",
     "dataIntegrityChecking",
     "dataIntegrityStampMissingCookies",
@@ -38,10 +37,8 @@ const WITHOUT_EFFECT: [&str; 68] = [
     "diskUsageThreshold",
     "diskUsageWarnThreshold",
     "enableStatistics",
-    "gcMetadataOpRateLimit",
     "gcOverreplicatedLedgerMaxConcurrentRequests",
     "gcOverreplicatedLedgerWaitTime",
-    "gcWaitTime",
     "httpServerClass",
     "indexDirectories",
     "isForceGCAllowWhenNoSpace",
@@ -62,16 +59,11 @@ const WITHOUT_EFFECT: [&str; 68] = [
     "journalReuseFiles",
     "journalWriteBufferSizeKB",
     "ledgerStorageClass",
-    "logSizeLimit",
-    "majorCompactionInterval",
-    "majorCompactionThreshold",
     "maxAddsInProgressLimit",
     "maxPendingAddRequestsPerThread",
     "maxPendingReadRequestsPerThread",
     "maxReadsInProgressLimit",
     "minUsableSizeForHighPriorityWrites",
-    "minorCompactionInterval",
-    "minorCompactionThreshold",
     "numAddWorkerThreads",
     "numHighPriorityWorkerThreads",
     "numJournalCallbackThreads",
@@ -175,6 +167,7 @@ pub fn resolve(args: &BookieArgs, file: Option<&str>) -> Result<Settings, Vec<St
     if args.memory == Some(MemoryUse::Lazy) {
         config.pool_memory = PoolMemory::Lazy;
     }
+    space(&mut file, &mut config);
     let metadata = metadata(args, &mut file);
 
     let without_effect: Vec<&str> =
@@ -187,6 +180,43 @@ pub fn resolve(args: &BookieArgs, file: Option<&str>) -> Result<Settings, Vec<St
     match (metadata, file.faults.is_empty()) {
         (Some(metadata), true) => Ok(Settings { config, metadata, warnings }),
         _ => Err(file.faults),
+    }
+}
+
+/// Garbage collection and compaction.
+fn space(file: &mut Values, config: &mut BookieConfig) {
+    if let Some(ms) = file.parsed::<u64>("gcWaitTime") {
+        config.garbage.interval = Duration::from_millis(ms.max(1000));
+        config.space.collection_interval = config.garbage.interval;
+    }
+    if let Some(ops) = file.parsed::<u32>("gcMetadataOpRateLimit") {
+        config.garbage.ops_per_second = ops.max(1);
+    }
+    // As in BookKeeper, zero or less of either switches a compaction off.
+    for (which, is_minor) in [("minor", true), ("major", false)] {
+        let space = &mut config.space;
+        let (threshold, interval) = if is_minor {
+            (&mut space.minor_threshold, &mut space.minor_interval)
+        } else {
+            (&mut space.major_threshold, &mut space.major_interval)
+        };
+        if let Some(seconds) = file.parsed::<i64>(&format!("{which}CompactionInterval")) {
+            *interval = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+        }
+        let key = format!("{which}CompactionThreshold");
+        match file.parsed::<f64>(&key) {
+            Some(share) if share <= 0.0 => *interval = Duration::ZERO,
+            Some(share) if share < 1.0 => *threshold = share,
+            Some(share) => file.faults.push(format!("{key}={share}: give a share below 1")),
+            None => {}
+        }
+    }
+    if let Some(bytes) = file.parsed::<u64>("compactionRateByBytes") {
+        config.space.bytes_per_second = bytes.max(1);
+        config.space.step_bytes = config.space.step_bytes.min(bytes.max(1));
+    }
+    if let Some(bytes) = file.parsed::<u64>("logSizeLimit") {
+        config.space.log_bytes_max = bytes.clamp(1 << 20, 4 << 30);
     }
 }
 
@@ -373,6 +403,23 @@ mod tests {
         assert!(settings.warnings[1].contains("madeUp"), "{:?}", settings.warnings);
         let on = resolve(&args(&["--journal-sync", "on"]), Some(file)).unwrap();
         assert!(on.config.journal_sync);
+    }
+
+    #[test]
+    fn garbage_collection_and_compaction_take_bookkeepers_keys() {
+        let file = "gcWaitTime=60000\ngcMetadataOpRateLimit=50\nminorCompactionThreshold=0.3\n\
+                    minorCompactionInterval=100\nmajorCompactionThreshold=-1\nmajorCompactionInterval=7\n\
+                    compactionRateByBytes=1000000\nlogSizeLimit=2147483648\n";
+        let line = ["--metadata", "zk+null://z:1/l", "--data", "/d"];
+        let settings = resolve(&args(&line), Some(file)).unwrap();
+        assert!(settings.warnings.is_empty(), "{:?}", settings.warnings);
+        let (garbage, space) = (settings.config.garbage, settings.config.space);
+        assert_eq!((garbage.interval.as_secs(), garbage.ops_per_second), (60, 50));
+        assert_eq!((space.collection_interval.as_secs(), space.minor_interval.as_secs()), (60, 100));
+        assert_eq!((space.minor_threshold, space.major_interval), (0.3, Duration::ZERO));
+        assert_eq!((space.bytes_per_second, space.log_bytes_max), (1_000_000, 2 << 30));
+        let faults = resolve(&args(&line), Some("minorCompactionThreshold=1.5")).unwrap_err();
+        assert!(faults[0].contains("minorCompactionThreshold"), "{faults:?}");
     }
 
     #[test]

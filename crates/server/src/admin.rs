@@ -1,13 +1,18 @@
-//! The admin port: health, state and metrics over HTTP (protocol reference, section 8.1). It changes nothing.
+//! The admin port: health, state and metrics over HTTP (protocol reference, section 8.1). It changes nothing, but asks
+//! for garbage collection when told to.
 
+use crate::garbage::{GarbageDesk, GarbageRequest};
 use crate::latch::Latch;
 use crate::metrics::{Exposition, SummarySnapshot};
 use crate::shared::Shared;
 use axum::Router;
-use axum::extract::State;
+use axum::body::Bytes;
+use axum::extract::{ConnectInfo, State};
 use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
+use serde::Deserialize;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::net::TcpListener;
@@ -17,6 +22,8 @@ use tokio::net::TcpListener;
 pub struct AdminState {
     /// Set once the engine is open.
     pub shared: OnceLock<Arc<Shared>>,
+    /// Set once the engine is open.
+    pub garbage: OnceLock<Arc<GarbageDesk>>,
     /// Registered and serving.
     pub is_running: AtomicBool,
     /// On its way out.
@@ -25,8 +32,8 @@ pub struct AdminState {
 
 /// Answers until `stop`.
 pub async fn serve(listener: TcpListener, state: Arc<AdminState>, stop: Arc<Latch>) {
-    let served =
-        axum::serve(listener, router(state)).with_graceful_shutdown(async move { stop.wait().await });
+    let served = axum::serve(listener, router(state).into_make_service_with_connect_info::<SocketAddr>())
+        .with_graceful_shutdown(async move { stop.wait().await });
     if let Err(error) = served.await {
         tracing::warn!(%error, "admin port");
     }
@@ -38,6 +45,8 @@ fn router(state: Arc<AdminState>) -> Router {
         .route("/metrics", any(metrics))
         .route("/api/v1/bookie/is_ready", any(is_ready))
         .route("/api/v1/bookie/state", any(bookie_state))
+        .route("/api/v1/bookie/gc", any(gc))
+        .route("/api/v1/bookie/gc_details", any(gc_details))
         .with_state(state)
 }
 
@@ -75,6 +84,97 @@ async fn bookie_state(State(state): State<Arc<AdminState>>, method: Method) -> R
     (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }
 
+/// What `PUT /api/v1/bookie/gc` may say.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+struct GcOrder {
+    force_major: bool,
+    force_minor: bool,
+    /// Ours: one round without the checks that an operator may waive. From this machine only.
+    waive_checks: bool,
+}
+
+/// GET says whether a round that was asked for is still to be done, PUT asks for one.
+async fn gc(
+    State(state): State<Arc<AdminState>>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    method: Method,
+    body: Bytes,
+) -> Response {
+    let Some(desk) = state.garbage.get() else {
+        return (StatusCode::SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n").into_response();
+    };
+    match method {
+        Method::GET => {
+            let is_forced = desk.status().is_forced.to_string();
+            json(&serde_json::json!({ "is_in_force_gc": is_forced }))
+        }
+        Method::PUT => {
+            let order = if body.is_empty() { Ok(GcOrder::default()) } else { serde_json::from_slice(&body) };
+            let order = match order {
+                Ok(order) => order,
+                Err(error) => return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
+            };
+            if order.waive_checks && !peer.ip().to_canonical().is_loopback() {
+                let why = "waiveChecks is taken from this machine only\n";
+                return (StatusCode::FORBIDDEN, why).into_response();
+            }
+            if order.waive_checks {
+                tracing::warn!(%peer, "the next garbage collection runs without checking how much it removes");
+            }
+            desk.ask(GarbageRequest {
+                minor: order.force_minor,
+                major: order.force_major,
+                is_waived: order.waive_checks,
+            });
+            (StatusCode::OK, "Triggered GC on BookieServer\n").into_response()
+        }
+        _ => (
+            StatusCode::METHOD_NOT_ALLOWED,
+            "Not found method. Should be PUT to trigger GC, Or GET to get Force GC state.\n",
+        )
+            .into_response(),
+    }
+}
+
+/// Java's keys, in a list as there; what is ours besides under "bindery".
+async fn gc_details(State(state): State<Arc<AdminState>>, method: Method) -> Response {
+    if method != Method::GET {
+        return not_found(&method);
+    }
+    let (Some(shared), Some(desk)) = (state.shared.get(), state.garbage.get()) else {
+        return (StatusCode::SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n").into_response();
+    };
+    let (space, garbage) = (shared.engine.space_status(), desk.status());
+    let skipped: Vec<_> =
+        space.skipped.iter().map(|(log, why)| serde_json::json!({ "log": log, "why": why })).collect();
+    json(&serde_json::json!([{
+        "forceCompacting": garbage.is_forced,
+        "majorCompacting": space.is_major_compacting,
+        "minorCompacting": space.is_minor_compacting,
+        "majorCompactionCounter": space.major_compactions,
+        "minorCompactionCounter": space.minor_compactions,
+        "gcCounter": desk.rounds.get(),
+        "bindery": {
+            "lastRoundEndMs": garbage.last_end_ms,
+            "lastRoundLedgers": garbage.last_ledgers,
+            "lastRoundRemoved": garbage.last_removed,
+            "stoppedBecause": garbage.last_doubt,
+            "ledgersRemoved": desk.removed.get(),
+            "logsDropped": space.logs_dropped,
+            "logsRewritten": space.logs_rewritten,
+            "bytesCopied": space.bytes_copied,
+            "logsSkipped": skipped,
+            "errors": space.errors,
+            "lastError": space.last_error,
+        },
+    }]))
+}
+
+fn json(body: &serde_json::Value) -> Response {
+    (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
+}
+
 async fn metrics(State(state): State<Arc<AdminState>>, method: Method) -> Response {
     if method != Method::GET {
         return (StatusCode::FORBIDDEN, format!("{method} is forbidden\n")).into_response();
@@ -83,8 +183,21 @@ async fn metrics(State(state): State<Arc<AdminState>>, method: Method) -> Respon
     if let Some(shared) = state.shared.get() {
         expose(shared, &mut out);
     }
+    if let Some(desk) = state.garbage.get() {
+        expose_garbage(desk, &mut out);
+    }
     (StatusCode::OK, [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], out.into_text())
         .into_response()
+}
+
+/// Progress of garbage collection: a round that ended in doubt shows as `bindery_gc_stopped` until one goes through.
+pub fn expose_garbage(desk: &GarbageDesk, out: &mut Exposition) {
+    let status = desk.status();
+    out.counter("bindery_gc_rounds", &[], desk.rounds.get());
+    out.counter("bindery_gc_rounds_stopped", &[], desk.doubts.get());
+    out.counter("bindery_gc_ledgers_removed", &[], desk.removed.get());
+    out.gauge("bindery_gc_stopped", &[], i64::from(status.last_doubt.is_some()));
+    out.gauge("bindery_gc_last_end_ms", &[], status.last_end_ms.unwrap_or(0));
 }
 
 /// Everything there is to measure.
@@ -115,6 +228,18 @@ pub fn expose(shared: &Shared, out: &mut Exposition) {
         gauge(stats.write_pool_chunks_in_use * stats.write_pool_chunk_bytes),
     );
     out.gauge("bookie_ledgers_count", &[], gauge(stats.ledgers));
+    let space = shared.engine.space_status();
+    out.gauge("bindery_ledgers_removed", &[], gauge(stats.ledgers_removed));
+    out.gauge("bindery_entry_logs", &[], gauge(stats.entry_logs));
+    out.gauge("bindery_entry_log_bytes", &[], gauge(stats.entry_log_bytes));
+    out.counter("bindery_space_collections", &[], space.collections);
+    out.counter("bindery_space_logs_dropped", &[], space.logs_dropped);
+    out.counter("bindery_space_logs_rewritten", &[], space.logs_rewritten);
+    out.counter("bindery_space_bytes_copied", &[], space.bytes_copied);
+    out.counter("bindery_space_bytes_removed", &[], space.bytes_removed);
+    out.counter("bindery_space_bytes_rewritten", &[], space.bytes_rewritten);
+    out.gauge("bindery_space_logs_skipped", &[], gauge(space.skipped.len() as u64));
+    out.counter("bindery_space_errors", &[], space.errors);
     out.counter("bindery_flushes", &[], stats.flushes);
     out.counter("bindery_flushed_entries", &[], stats.flushed_entries);
     out.counter("bindery_flushed_bytes", &[], stats.flushed_bytes);

@@ -17,6 +17,7 @@ use crate::config::{BookieConfig, Identity, IdentityError};
 use crate::connection::{Completion, Registry};
 use crate::data_dirs::{self, DataDirError, DataDirs};
 use crate::descriptors::{self, TooFewDescriptors};
+use crate::garbage::{GarbageCollector, GarbageDesk};
 use crate::io_pool::IoPool;
 use crate::latch::Latch;
 use crate::listener::Listener;
@@ -160,6 +161,7 @@ pub struct Bookie {
     engine: EngineThreads,
     stop_serving: Arc<Latch>,
     serving: JoinHandle<()>,
+    garbage: JoinHandle<()>,
     stop_admin: Arc<Latch>,
     admin: Option<AdminTask>,
     /// Ends with the bookie: the directories' locks.
@@ -188,7 +190,7 @@ impl Bookie {
 
         // Whoever connects before everything is ready is closed at once.
         let opening = Opening { config: &config, components: &components, dirs: &dirs, plan: &plan, address };
-        let (identity, layout, machine) = tokio::select! {
+        let (identity, layout, instance_id, machine) = tokio::select! {
             () = listener.refuse() => return Err(StartError::Stopped),
             opened = opening.run() => opened?,
         };
@@ -213,6 +215,18 @@ impl Bookie {
             async move { listener.run(shared, &stop).await }
         });
 
+        let desk = Arc::new(GarbageDesk::default());
+        let _ = state.garbage.set(desk.clone());
+        let collector = GarbageCollector {
+            desk,
+            engine: shared.engine.clone(),
+            layout: layout.clone(),
+            instance_id,
+            config: config.garbage.clone(),
+            clock: components.clock.clone(),
+        };
+        let garbage = tokio::spawn(collector.run(stop_serving.clone()));
+
         let mode = if config.read_only { RegistrationMode::ReadOnly } else { RegistrationMode::Writable };
         let admin_endpoint = admin_address.map(|admin| (identity.host.as_str(), admin.port()));
         let info = BookieServiceInfo::of_bookie((&identity.host, identity.port), admin_endpoint);
@@ -235,6 +249,7 @@ impl Bookie {
             engine,
             stop_serving,
             serving,
+            garbage,
             stop_admin,
             admin,
             dirs,
@@ -354,6 +369,7 @@ impl Bookie {
             engine,
             stop_serving,
             serving,
+            garbage,
             stop_admin,
             admin,
             dirs,
@@ -368,6 +384,9 @@ impl Bookie {
             stop_serving.set();
             if serving.await.is_err() {
                 tracing::error!("the listener panicked");
+            }
+            if garbage.await.is_err() {
+                tracing::error!("the garbage collector panicked");
             }
             let stopped = tokio::task::spawn_blocking(move || {
                 shared.io.stop();
@@ -419,7 +438,7 @@ struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    async fn run(&self) -> Result<(Identity, Layout, Machine), StartError> {
+    async fn run(&self) -> Result<(Identity, Layout, String, Machine), StartError> {
         let identity = {
             let (config, address) = (self.config.clone(), self.address);
             blocking(move || config.identity(address, &host_name())).await?
@@ -442,7 +461,8 @@ impl Opening<'_> {
             journal_sync: self.config.journal_sync,
             entry_bytes_max: self.config.limits.frame.entry_size_bytes_max(),
             flush_interval: self.config.flush_interval,
-            instance_id: instance_id.unwrap_or_default(),
+            space: self.config.space.clone(),
+            instance_id: instance_id.clone().unwrap_or_default(),
             bookie_id: identity.bookie_id.to_string(),
             ..engine_sizes(self.dirs.ledgers().len(), self.plan.write, &self.config.limits)
         };
@@ -458,7 +478,7 @@ impl Opening<'_> {
             torn_tail = machine.replayed.torn_tail.is_some(),
             "engine open"
         );
-        Ok((identity, layout, machine))
+        Ok((identity, layout, instance_id.unwrap_or_default(), machine))
     }
 
     async fn connect(&self) -> Result<Layout, StartError> {

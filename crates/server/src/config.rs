@@ -1,7 +1,8 @@
 //! Settings of a bookie as its operator gives them. The command line fills this in from flags and files.
 
+use crate::garbage::GarbageConfig;
 use crate::limits::Limits;
-use bindery_engine::PoolMemory;
+use bindery_engine::{PoolMemory, SpaceConfig};
 use bindery_types::{BookieId, InvalidBookieId};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -60,6 +61,10 @@ pub struct BookieConfig {
     pub session_timeout: Duration,
     /// Threads that may block on disk reads.
     pub read_threads: usize,
+    /// How deleted ledgers are found.
+    pub garbage: GarbageConfig,
+    /// How space is given back.
+    pub space: SpaceConfig,
     /// Bounds.
     pub limits: Limits,
 }
@@ -87,6 +92,8 @@ impl Default for BookieConfig {
             allow_storage_expansion: false,
             session_timeout: Duration::from_secs(10),
             read_threads: 4,
+            garbage: GarbageConfig::default(),
+            space: SpaceConfig::default(),
             limits: Limits::default(),
         }
     }

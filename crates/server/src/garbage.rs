@@ -1,0 +1,299 @@
+//! Garbage collection: ledgers that metadata does not have any more are removed here (protocol reference, section 6).
+//!
+//! What is garbage is decided by [`GarbageRound`]; this shell keeps time, asks the metadata store, and tells the engine.
+//!
+//! # Data flow
+//! ```text
+//! interval, or somebody asks -> ledgers here -> store synced -> INSTANCEID -> listing -> each candidate again
+//!     -> INSTANCEID again -> engine removes (batch by batch, durable) -> collection of entry logs
+//! ```
+//!
+//! # Invariants
+//! 1. Any error of the store ends the round, before or between batches; the next round begins anew.
+//! 2. The store is synced after the ledgers here were taken: a server that lags would not list a new ledger.
+//! 3. A round that ended in doubt says so in a log line, a metric and the admin port, until one goes through.
+//!
+//! # Limits
+//! One round at a time; metadata operations of a second: [`GarbageConfig::ops_per_second`]; removals under way:
+//! [`BATCH_MAX`]. A round holds the ids of the ledgers here.
+
+use crate::latch::Latch;
+use crate::metrics::Counter;
+use bindery_engine::{
+    Doubt, Engine, GarbageLimits, GarbageRound, Refusal, SecondLook, Standing, WantedCollection,
+};
+use bindery_io::Clock;
+use bindery_io::canary::Canaries;
+use bindery_metadata::layout::LedgerError;
+use bindery_metadata::{Layout, StoreError};
+use bindery_types::LedgerId;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Notify, oneshot};
+
+/// Ledgers whose removal is under way at once: their records take room that is kept for fences.
+const BATCH_MAX: usize = 64;
+/// How long a removal waits for room before it is tried again, and how often.
+const ROOM_PAUSE: Duration = Duration::from_millis(50);
+const ROOM_ATTEMPTS: u32 = 20;
+
+/// Settings. Keys of `bk_server.conf` in brackets.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GarbageConfig {
+    /// Time between two rounds (`gcWaitTime`).
+    pub interval: Duration,
+    /// Metadata operations in a second, at most (`gcMetadataOpRateLimit`).
+    pub ops_per_second: u32,
+    /// When a round goes too far.
+    pub limits: GarbageLimits,
+}
+
+impl Default for GarbageConfig {
+    fn default() -> GarbageConfig {
+        GarbageConfig {
+            interval: Duration::from_secs(900),
+            ops_per_second: 1000,
+            limits: GarbageLimits::default(),
+        }
+    }
+}
+
+/// A round that somebody asks for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GarbageRequest {
+    /// With a minor compaction behind it.
+    pub minor: bool,
+    /// With a major compaction behind it.
+    pub major: bool,
+    /// Without the checks that an operator may waive ([`GarbageRound`], invariant 3).
+    pub is_waived: bool,
+}
+
+/// How collection goes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GarbageStatus {
+    /// Somebody asked for the round under way, or for one that has not begun.
+    pub is_forced: bool,
+    /// When the last round ended, in milliseconds since the Unix epoch.
+    pub last_end_ms: Option<i64>,
+    /// Ledgers here when it began.
+    pub last_ledgers: u64,
+    /// Ledgers it removed.
+    pub last_removed: u64,
+    /// Why it ended early.
+    pub last_doubt: Option<String>,
+}
+
+/// What the collector shares with the admin port.
+pub struct GarbageDesk {
+    asked: Notify,
+    request: Mutex<Option<GarbageRequest>>,
+    status: Mutex<GarbageStatus>,
+    /// Rounds begun.
+    pub rounds: Counter,
+    /// Rounds that ended in doubt.
+    pub doubts: Counter,
+    /// Ledgers removed.
+    pub removed: Counter,
+}
+
+impl Default for GarbageDesk {
+    fn default() -> GarbageDesk {
+        GarbageDesk {
+            asked: Notify::new(),
+            request: Mutex::default(),
+            status: Mutex::default(),
+            rounds: Counter::default(),
+            doubts: Counter::default(),
+            removed: Counter::default(),
+        }
+    }
+}
+
+impl GarbageDesk {
+    /// Asks for a round now.
+    pub fn ask(&self, request: GarbageRequest) {
+        let mut slot = self.request.lock();
+        let before = slot.unwrap_or_default();
+        *slot = Some(GarbageRequest {
+            minor: before.minor | request.minor,
+            major: before.major | request.major,
+            is_waived: before.is_waived | request.is_waived,
+        });
+        self.status.lock().is_forced = true;
+        self.asked.notify_one();
+    }
+
+    /// How it goes.
+    pub fn status(&self) -> GarbageStatus {
+        self.status.lock().clone()
+    }
+}
+
+/// What collects.
+pub struct GarbageCollector {
+    /// Shared with the admin port.
+    pub desk: Arc<GarbageDesk>,
+    /// What removes.
+    pub engine: Arc<Engine>,
+    /// The cluster.
+    pub layout: Layout,
+    /// INSTANCEID of the cookie; empty when the cluster has none.
+    pub instance_id: String,
+    /// Settings.
+    pub config: GarbageConfig,
+    /// Time of day, for the status.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl GarbageCollector {
+    /// Works until `stop`.
+    pub async fn run(self, stop: Arc<Latch>) {
+        loop {
+            tokio::select! {
+                () = stop.wait() => return,
+                () = tokio::time::sleep(self.config.interval) => {}
+                () = self.desk.asked.notified() => {}
+            }
+            tokio::select! {
+                () = stop.wait() => return,
+                () = self.round() => {}
+            }
+        }
+    }
+
+    async fn round(&self) {
+        let request = self.desk.request.lock().take().unwrap_or_default();
+        self.desk.rounds.add(1);
+        let mut removed = 0;
+        let (here, outcome) = match self.snapshot().await {
+            Some(here) => {
+                let count = here.len() as u64;
+                (count, self.compare(here, request.is_waived, &mut removed).await)
+            }
+            None => (0, Err(Doubt::Metadata("the bookie's storage failed".to_owned()))),
+        };
+        self.desk.removed.add(removed);
+        match &outcome {
+            Ok(()) if removed > 0 => tracing::info!(removed, ledgers = here, "garbage collected"),
+            Ok(()) => tracing::debug!(ledgers = here, "no garbage"),
+            Err(doubt @ Doubt::Metadata(_)) => {
+                tracing::warn!(%doubt, removed, "garbage collection stopped; it is tried again");
+            }
+            Err(doubt) => {
+                tracing::error!(%doubt, removed, "garbage collection stopped: no ledger is removed before this ends");
+            }
+        }
+        if outcome.is_err() {
+            self.desk.doubts.add(1);
+        }
+        {
+            let is_asked_again = self.desk.request.lock().is_some();
+            let mut status = self.desk.status.lock();
+            *status = GarbageStatus {
+                is_forced: is_asked_again,
+                last_end_ms: Some(self.clock.wall_ms()),
+                last_ledgers: here,
+                last_removed: removed,
+                last_doubt: outcome.err().map(|doubt| doubt.to_string()),
+            };
+        }
+        // What was removed in earlier rounds may give space back now, whatever became of this one.
+        self.engine.want_collection(WantedCollection { minor: request.minor, major: request.major });
+    }
+
+    /// The ledgers here, taken off the runtime's threads: there may be a million.
+    async fn snapshot(&self) -> Option<Vec<LedgerId>> {
+        if self.engine.status().failed.is_some() {
+            return None;
+        }
+        let engine = self.engine.clone();
+        tokio::task::spawn_blocking(move || engine.ledgers()).await.ok()
+    }
+
+    async fn compare(&self, here: Vec<LedgerId>, is_waived: bool, removed: &mut u64) -> Result<(), Doubt> {
+        let limits = self.config.limits;
+        let seen = self.engine.highest_ledger();
+        let mut round = GarbageRound::begin(here, seen, limits, is_waived, Canaries::none());
+        let store = |error: StoreError| Doubt::Metadata(error.to_string());
+        self.layout.store().sync(self.layout.root()).await.map_err(store)?;
+        self.check_cluster().await?;
+        let ledgers = self.layout.ledgers();
+        let mut listing = ledgers.list();
+        while let Some(range) = listing.next().await.map_err(store)? {
+            round.on_range(&range)?;
+            self.pace().await;
+        }
+        let new_id = match round.needs_new_id() {
+            false => None,
+            true => Some(self.layout.ids().next().await.map_err(|error| Doubt::Metadata(error.to_string()))?),
+        };
+        round.on_listed(new_id)?;
+        loop {
+            let mut batch = Vec::with_capacity(BATCH_MAX);
+            while batch.len() < BATCH_MAX {
+                let Some(ledger) = round.next_candidate() else { break };
+                self.pace().await;
+                let is_there = ledgers.exists(ledger).await;
+                let is_there = is_there.map_err(|error: LedgerError| Doubt::Metadata(error.to_string()))?;
+                let look = if is_there { SecondLook::Present } else { SecondLook::Absent };
+                if round.is_garbage(&look) {
+                    batch.push(ledger);
+                }
+            }
+            if batch.is_empty() {
+                return Ok(());
+            }
+            // Whoever answered just now is the one that was asked in the beginning.
+            self.check_cluster().await?;
+            for ledger in &batch {
+                tracing::debug!(%ledger, "not in metadata: removed");
+            }
+            *removed += self.remove(&batch).await?;
+        }
+    }
+
+    async fn check_cluster(&self) -> Result<(), Doubt> {
+        let found = self.layout.instance_id().await.map_err(|error| Doubt::Metadata(error.to_string()))?;
+        GarbageRound::check_cluster(found.as_deref().unwrap_or_default(), &self.instance_id)
+    }
+
+    async fn pace(&self) {
+        tokio::time::sleep(Duration::from_secs(1) / self.config.ops_per_second.max(1)).await;
+    }
+
+    /// Removes ledgers, durably, and returns how many were here.
+    async fn remove(&self, batch: &[LedgerId]) -> Result<u64, Doubt> {
+        let mut removed = 0;
+        let mut left: Vec<LedgerId> = batch.to_vec();
+        for _ in 0..ROOM_ATTEMPTS {
+            let mut answers = Vec::with_capacity(left.len());
+            for ledger in left.drain(..) {
+                let was_here = self.engine.standing(ledger) == Standing::Known;
+                let (done, answer) = oneshot::channel();
+                self.engine.remove_ledger(
+                    ledger,
+                    Box::new(move |outcome| {
+                        let _ = done.send(outcome);
+                    }),
+                );
+                answers.push((ledger, was_here, answer));
+            }
+            for (ledger, was_here, answer) in answers {
+                match answer.await {
+                    Ok(Ok(())) => removed += u64::from(was_here),
+                    Ok(Err(Refusal::TooManyRequests)) => left.push(ledger),
+                    Ok(Err(_)) | Err(_) => {
+                        return Err(Doubt::Metadata("the bookie's storage failed".to_owned()));
+                    }
+                }
+            }
+            if left.is_empty() {
+                return Ok(removed);
+            }
+            tokio::time::sleep(ROOM_PAUSE).await;
+        }
+        Err(Doubt::Metadata("the journal has no room for removals".to_owned()))
+    }
+}
