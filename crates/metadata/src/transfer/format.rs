@@ -170,6 +170,8 @@ impl Dump {
         let (mut line, mut number, mut total) = (Vec::new(), 0, 0_u64);
         let mut counts = None;
         let mut at = HashSet::new();
+        // The checksum decides first, at the end: what a damaged line says is no fault of the export's.
+        let mut fault = None;
         loop {
             line.clear();
             let size = input.take(LINE_SIZE_BYTES_MAX).read_until(b'\n', &mut line);
@@ -187,12 +189,9 @@ impl Dump {
                 return Err(DumpError::Truncated(number));
             }
             number += 1;
-            let bad = |why| DumpError::Line { number, why };
-            let text = std::str::from_utf8(&line).map_err(|_| bad("not text"))?;
-            let fields: Vec<&str> = text.split('\t').collect();
-            if fields[0] == "crc32c" {
+            if let Some(stored) = line.strip_prefix(b"crc32c\t") {
                 let computed = format!("{:08x}", digest.finalize());
-                let stored = fields.get(1).copied().unwrap_or_default().to_string();
+                let stored = String::from_utf8_lossy(stored).into_owned();
                 if computed != stored {
                     return Err(DumpError::Checksum { stored, computed });
                 }
@@ -201,31 +200,15 @@ impl Dump {
             }
             digest.update(&line);
             digest.update(b"\n");
-            // The checksum decides first, at the end: what a damaged line says is no fault of the export's.
-            match (fields.as_slice(), number) {
-                ([_, version], 1) => {
-                    if *version != VERSION.to_string() {
-                        return Err(DumpError::Version((*version).into()));
-                    }
-                }
-                (["root", root], 2) => dump.root = string(root).ok_or(bad("a root that is none"))?,
-                (["node", path, data], _) if counts.is_none() => {
-                    let path = string(path).ok_or(bad("a path that is none"))?;
-                    let data = unescape(data).ok_or(bad("data that is not escaped"))?;
-                    check_node(&path, &data, &at).map_err(bad)?;
-                    at.insert(path.clone());
-                    dump.nodes.push((path, data.into()));
-                }
-                (["counter", path, next], _) if counts.is_none() => {
-                    let next =
-                        next.parse().ok().filter(|next| *next >= 0).ok_or(bad("a counter that is none"))?;
-                    dump.counters.push(((*path).into(), next));
-                }
-                (["end", nodes, counters], _) if counts.is_none() => {
-                    counts = Some((nodes.parse::<usize>().ok(), counters.parse::<usize>().ok()));
-                }
-                _ => return Err(bad("neither a node nor a counter nor the end")),
+            match dump.take_line(&line, number, &mut counts, &mut at) {
+                // What a later version writes behind it is not ours to judge.
+                Err(error @ DumpError::Version(_)) => return Err(error),
+                Err(error) => fault = fault.or(Some(error)),
+                Ok(()) => {}
             }
+        }
+        if let Some(fault) = fault {
+            return Err(fault);
         }
         let bad = |why| DumpError::Line { number, why };
         if counts != Some((Some(dump.nodes.len()), Some(dump.counters.len()))) {
@@ -239,6 +222,44 @@ impl Dump {
             return Err(bad("no cluster: the root or its LAYOUT is missing"));
         }
         Ok(dump)
+    }
+
+    /// One line between the first byte and the checksum.
+    fn take_line(
+        &mut self,
+        line: &[u8],
+        number: usize,
+        counts: &mut Option<(Option<usize>, Option<usize>)>,
+        at: &mut HashSet<String>,
+    ) -> Result<(), DumpError> {
+        let bad = |why| DumpError::Line { number, why };
+        let text = std::str::from_utf8(line).map_err(|_| bad("not text"))?;
+        let fields: Vec<&str> = text.split('\t').collect();
+        match (fields.as_slice(), number) {
+            ([_, version], 1) => {
+                if *version != VERSION.to_string() {
+                    return Err(DumpError::Version((*version).into()));
+                }
+            }
+            (["root", root], 2) => self.root = string(root).ok_or(bad("a root that is none"))?,
+            (["node", path, data], _) if counts.is_none() => {
+                let path = string(path).ok_or(bad("a path that is none"))?;
+                let data = unescape(data).ok_or(bad("data that is not escaped"))?;
+                check_node(&path, &data, at).map_err(bad)?;
+                at.insert(path.clone());
+                self.nodes.push((path, data.into()));
+            }
+            (["counter", path, next], _) if counts.is_none() => {
+                let next =
+                    next.parse().ok().filter(|next| *next >= 0).ok_or(bad("a counter that is none"))?;
+                self.counters.push(((*path).into(), next));
+            }
+            (["end", nodes, counters], _) if counts.is_none() => {
+                *counts = Some((nodes.parse::<usize>().ok(), counters.parse::<usize>().ok()));
+            }
+            _ => return Err(bad("neither a node nor a counter nor the end")),
+        }
+        Ok(())
     }
 
     /// The number of nodes.
@@ -312,6 +333,8 @@ mod tests {
             bytes[at] ^= 1;
             assert!(Dump::read(&mut bytes.as_slice()).is_err(), "byte {at}");
         }
+        // A word that is none is damage first: the checksum tells it from a wrong export.
+        assert!(matches!(read(&text.replace("node", "nude")), Err(DumpError::Checksum { .. })));
         assert!(matches!(read(&(text.clone() + "x")), Err(DumpError::Line { .. })));
         assert_eq!(read("PNG"), Err(DumpError::NoDump));
         assert_eq!(read(""), Err(DumpError::NoDump));
