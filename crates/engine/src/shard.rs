@@ -572,7 +572,8 @@ impl Shard {
         let (ledgers, frozen) = (&self.ledgers, &self.frozen);
         let is_mentioned = |ledger: &LedgerId| {
             let state = &ledgers[ledger];
-            let in_cache = || frozen.iter().any(|f| f.states.iter().any(|s| s.ledger == *ledger));
+            let in_cache =
+                || frozen.iter().any(|f| f.states.binary_search_by_key(ledger, |s| s.ledger).is_ok());
             let is_busy = state.is_dirty || !state.polls.is_empty() || state.hidden_below > flushed;
             state.fence.is_some() || is_busy || in_cache() || has_copies(*ledger)
         };

@@ -520,6 +520,59 @@ fn r21_bk_1534_a_crash_anywhere_in_a_compaction_loses_nothing() {
     panic!("the compaction does not end");
 }
 
+/// A full disk that refuses the end of an output gets back what the attempt took, or each collection would leave
+/// another file until the next start.
+#[test]
+fn an_output_that_cannot_be_finished_leaves_no_file() {
+    let mut bookie = fresh();
+    for id in 1..=3 {
+        bookie.add(id, 0, 200, false);
+        bookie.add(90 + id, 0, 5000, false);
+        bookie.group();
+        bookie.flush();
+    }
+    (91..=93).for_each(|id| drop(bookie.remove(id)));
+    bookie.group();
+    bookie.flush();
+    for errors in 1..=2 {
+        let output = Path::new("/data/ledgers").join(format!("{:016x}.elog", 2 + errors));
+        bookie.disk.order_fault(FaultKind::SyncNoSpace, Some(&output));
+        bookie.collect();
+        let status = bookie.machine.engine.space_status();
+        assert_eq!((status.errors, status.logs_rewritten), (errors, 0), "{status:?}");
+        assert_eq!(bookie.log_files().len(), 3);
+    }
+    bookie.collect();
+    assert_eq!(bookie.log_files().len(), 1, "the disk has room again");
+    for id in 1..=3 {
+        assert_eq!(bookie.read(id, EntryRef::At(entry(0))), Ok(body(id, 0, 200)));
+    }
+}
+
+/// Adds that always wait for room slow compaction down, and do not stop it: it is what gives room back.
+#[test]
+fn compaction_goes_on_slowly_under_adds_that_always_wait() {
+    let mut bookie = fresh();
+    for id in 1..=3 {
+        bookie.add(id, 0, 200, false);
+        bookie.add(90 + id, 0, 5000, false);
+        bookie.group();
+        bookie.flush();
+    }
+    (91..=93).for_each(|id| drop(bookie.remove(id)));
+    bookie.group();
+    bookie.flush();
+    bookie.machine.engine.when_room(0, Box::new(|_| {}));
+    bookie.machine.engine.want_collection(WantedCollection { minor: false, major: true });
+    let mut seconds = 0;
+    while bookie.log_files().len() > 1 {
+        seconds += 1;
+        assert!(seconds < 20, "{:?}", bookie.machine.engine.space_status());
+        bookie.clock.advance(Duration::from_secs(1));
+        bookie.machine.flushing.tend().unwrap();
+    }
+}
+
 /// BookKeeper #4596: one damaged log is skipped and reported, the others are collected; it stays, and so does what can
 /// be read of it.
 #[test]

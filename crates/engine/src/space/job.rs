@@ -123,12 +123,12 @@ impl Job {
         Ok(())
     }
 
-    /// Makes the output durable; `None` when nothing was left to copy.
+    /// Makes the output durable; `None` when nothing was left to copy. After an error nothing is left of it.
     pub(super) fn finish(self) -> Result<Option<SealedLog>, String> {
         if self.copied == 0 {
             return self.writer.abandon().map(|()| None).map_err(|error| error.to_string());
         }
-        self.writer.finish().map(Some).map_err(|error| error.to_string())
+        self.writer.finish_or_abandon().map(Some).map_err(|error| error.to_string())
     }
 
     /// Leaves everything as it was; returns what it worked on.

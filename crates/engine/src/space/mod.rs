@@ -48,6 +48,9 @@ use std::time::Duration;
 /// What happens to a log that is not read: its directory and its id.
 type LogRef = (usize, LogId);
 
+/// Adds that wait for room put steps off so long, and no longer: compaction is what gives a full disk room back.
+const PUT_OFF_MAX: Duration = Duration::from_secs(1);
+
 /// Where collection and compaction stand.
 pub(crate) struct Space {
     job: Option<Job>,
@@ -58,6 +61,7 @@ pub(crate) struct Space {
     /// Bytes that may be copied now.
     tokens: i64,
     refilled_ns: u64,
+    stepped_ns: u64,
     collected_ns: u64,
     minor_ns: u64,
     major_ns: u64,
@@ -78,6 +82,7 @@ impl Space {
             skipped: BTreeMap::new(),
             tokens: i64::try_from(config.step_bytes).unwrap_or(i64::MAX),
             refilled_ns: now_ns,
+            stepped_ns: now_ns,
             collected_ns: now_ns,
             minor_ns: now_ns,
             major_ns: now_ns,
@@ -123,9 +128,12 @@ impl Flushing {
             return Ok(None);
         }
         // Adds that wait for room want the disk for a flush.
-        if self.space.tokens <= 0 || self.engine.adds_wait() {
+        let is_put_off =
+            now.saturating_sub(self.space.stepped_ns) < as_ns(PUT_OFF_MAX) && self.engine.adds_wait();
+        if self.space.tokens <= 0 || is_put_off {
             return Ok(Some(self.space.pause(&config).max(Duration::from_millis(5))));
         }
+        self.space.stepped_ns = now;
         self.step()?;
         let is_done = self.space.job.is_none() && self.space.planned.is_empty();
         if is_done {

@@ -207,6 +207,21 @@ impl EntryLogWriter {
     /// Writes index and footer, and makes file and name durable. The log still has to be committed to the state
     /// table to exist.
     pub fn finish(mut self) -> Result<SealedLog, WriteError> {
+        self.seal()
+    }
+
+    /// As [`EntryLogWriter::finish`], for a log that is not needed: after an error its file is removed again, so that
+    /// attempts on a full disk do not pile up.
+    pub fn finish_or_abandon(mut self) -> Result<SealedLog, WriteError> {
+        let sealed = self.seal();
+        if sealed.is_err() {
+            // If that fails too, it is an orphan of the next open.
+            let _ = self.abandon();
+        }
+        sealed
+    }
+
+    fn seal(&mut self) -> Result<SealedLog, WriteError> {
         self.close_run()?;
         let footer_offset = self.position();
         let mut crc = Crc32c::new();
@@ -240,7 +255,13 @@ impl EntryLogWriter {
         let Header { log_id, generation } = self.header;
         let (disk, dir) = (&self.disk, &self.dir);
         disk.sync_dir(dir).map_err(|e| DiskError::new(dir, "sync directory", e))?;
-        Ok(SealedLog { log_id, generation, size, entries: self.entries, extents: self.extents })
+        Ok(SealedLog {
+            log_id,
+            generation,
+            size,
+            entries: self.entries,
+            extents: std::mem::take(&mut self.extents),
+        })
     }
 
     /// Gives the log up and removes its file. A file that comes back after a power cut is an orphan like any other.
