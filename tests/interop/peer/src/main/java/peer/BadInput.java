@@ -179,7 +179,8 @@ public final class BadInput {
             f.readFully(block);
             for (ByteOrder order : new ByteOrder[] {ByteOrder.BIG_ENDIAN, ByteOrder.LITTLE_ENDIAN}) {
                 ByteBuffer b = ByteBuffer.wrap(block).order(order);
-                if (b.getInt(8) == 1 && b.getInt(4092) == crc(block)) {
+                int version = b.getInt(8);
+                if (version >= 1 && version < 99 && b.getInt(4092) == crc(block)) {
                     b.putInt(8, 99);
                     b.putInt(4092, crc(block));
                     f.seek(0);
@@ -187,7 +188,7 @@ public final class BadInput {
                     return;
                 }
             }
-            throw new IllegalStateException("no header of version 1 with a good checksum in " + o.str("file", ""));
+            throw new IllegalStateException("no header with a version and a good checksum in " + o.str("file", ""));
         }
     }
 
