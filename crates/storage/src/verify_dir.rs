@@ -417,6 +417,8 @@ impl Check<'_> {
         let mut unknown = Affected::default();
         for extent in extents {
             match recovered.ledgers.binary_search_by_key(&extent.ledger, |record| record.ledger) {
+                // Copies from before a removal are absent, until a compaction takes them.
+                Ok(at) if extent.generation < recovered.ledgers[at].hidden_below => {}
                 Ok(at) => self.seen[at] = self.seen[at].max(extent.last.get()),
                 Err(_) => unknown.push(extent.ledger, extent.first, extent.last),
             }

@@ -493,6 +493,19 @@ fn logs_and_table_that_contradict_each_other_are_damage() {
 
 /// Many damages in one file are listed up to a limit and counted.
 #[test]
+fn entries_of_a_removed_ledger_are_no_contradiction() {
+    let (disk, _) = prepare();
+    let mut directory = LedgerDirectory::open(&disk.disk(), &dir()).unwrap().directory;
+    // Ledger 9 has an entry of generation 2 and no last entry any more.
+    let gone = LedgerRecord { life: 1, hidden_below: Generation(3), ..LedgerRecord::new(ledger(9)) };
+    directory.commit(&DirectoryCommit { ledgers: &[gone.clone()], ..Default::default() }).unwrap();
+    assert_eq!(check(&disk).1.len(), 0);
+    let too_low = LedgerRecord { hidden_below: Generation(2), ..gone };
+    directory.commit(&DirectoryCommit { ledgers: &[too_low], ..Default::default() }).unwrap();
+    assert_eq!(check(&disk).1.len(), 1, "what is not hidden counts");
+}
+
+#[test]
 fn findings_are_bounded_and_counted() {
     let disk = MemDisk::default();
     let mut directory = LedgerDirectory::open(&disk.disk(), &dir()).unwrap().directory;
