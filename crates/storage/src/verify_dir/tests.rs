@@ -498,7 +498,9 @@ fn entries_of_a_removed_ledger_are_no_contradiction() {
     let mut directory = LedgerDirectory::open(&disk.disk(), &dir()).unwrap().directory;
     // Ledger 9 has an entry of generation 2 and no last entry any more.
     let gone = LedgerRecord { life: 1, hidden_below: Generation(3), ..LedgerRecord::new(ledger(9)) };
-    directory.commit(&DirectoryCommit { ledgers: &[gone.clone()], ..Default::default() }).unwrap();
+    directory
+        .commit(&DirectoryCommit { ledgers: std::slice::from_ref(&gone), ..Default::default() })
+        .unwrap();
     assert_eq!(check(&disk).1.len(), 0);
     let too_low = LedgerRecord { hidden_below: Generation(2), ..gone };
     directory.commit(&DirectoryCommit { ledgers: &[too_low], ..Default::default() }).unwrap();
