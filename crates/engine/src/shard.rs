@@ -26,13 +26,16 @@
 //! Bytes placed and not cut: `formed_bytes_max`, and one record more (a large one must not starve behind small ones);
 //! fences and explicit LACs are not held back by it. Parts of a cut: `parts_max`. Chunks: the pool.
 
-use crate::api::{Add, AddDone, EntryRef, Poll, PollId, Refusal, Standing, Waiter};
+mod removal;
+mod replay;
+
+use crate::api::{Add, AddDone, EntryRef, Poll, PollId, Refusal, Waiter};
 use crate::ledger::{LedgerState, ParkedPoll};
 use crate::write_cache::{CacheRecord, Frozen};
 use bindery_io::canary::{Canaries, Canary};
 use bindery_io::chunk::{ChunkPool, ChunkSlice, Lane, OpenChunk};
 use bindery_journal::Part;
-use bindery_journal::record::{self, HEADER_SIZE_BYTES, Kind, Record};
+use bindery_journal::record::{self, HEADER_SIZE_BYTES, Kind};
 use bindery_storage::LedgerRecord;
 use bindery_types::{EntryId, LedgerId, MasterKey};
 use std::collections::{BTreeSet, HashMap};
@@ -280,82 +283,6 @@ impl Shard {
         None
     }
 
-    /// Removes a ledger. The waiter fires when that is durable, at once when there is nothing to remove.
-    #[must_use]
-    pub(crate) fn remove(
-        &mut self,
-        ledger: LedgerId,
-        waiter: Waiter,
-    ) -> Option<(Waiter, Result<(), Refusal>)> {
-        let Some(state) = self.ledgers.get(&ledger) else { return Some((waiter, Ok(()))) };
-        if state.is_removed() {
-            let sequence = state.removed_at;
-            return self.when_durable(sequence, waiter);
-        }
-        if self.is_failed {
-            return Some((waiter, Err(Refusal::Io)));
-        }
-        let is_fenced = state.fence.is_some();
-        self.place_removal(ledger, is_fenced, waiter)
-    }
-
-    fn place_removal(
-        &mut self,
-        ledger: LedgerId,
-        is_fenced: bool,
-        waiter: Waiter,
-    ) -> Option<(Waiter, Result<(), Refusal>)> {
-        let pieces: [&[u8]; 2] = [&ledger.get().to_be_bytes(), &[u8::from(is_fenced)]];
-        let Ok(placed) = self.place(Kind::Removal, &pieces, Lane::Reserved) else {
-            return Some((waiter, Err(Refusal::TooManyRequests)));
-        };
-        self.index_removal(ledger, is_fenced, placed.sequence);
-        self.waiters.push((placed.sequence, waiter));
-        None
-    }
-
-    fn index_removal(&mut self, ledger: LedgerId, is_fenced: bool, sequence: u64) {
-        // What is in the active cache goes below; a canary keeps counting it as what was there before.
-        let generation = self.generation + u64::from(self.config.canaries.has(Canary::M25RemovalHidesNewer));
-        let state = self.ledgers.entry(ledger).or_insert_with(|| LedgerState::new(None));
-        state.remove(sequence, generation);
-        if is_fenced {
-            state.fence = state.fence.or(Some(sequence));
-        }
-        if state.wake_polls_at.is_some() {
-            self.raised.insert(ledger);
-        }
-        self.removed.insert(ledger);
-        self.mark_dirty(ledger);
-    }
-
-    /// A removed ledger exists after all: metadata names this bookie again. It is empty, its key and fence hold.
-    #[must_use]
-    pub(crate) fn revive(
-        &mut self,
-        ledger: LedgerId,
-        key: MasterKey,
-        waiter: Waiter,
-    ) -> Option<(Waiter, Result<(), Refusal>)> {
-        let Some(state) = self.ledgers.get(&ledger) else { return Some((waiter, Ok(()))) };
-        if !state.accepts(&key) {
-            return Some((waiter, Err(Refusal::WrongKey)));
-        }
-        if !state.is_removed() {
-            return Some((waiter, Ok(())));
-        }
-        if self.is_failed {
-            return Some((waiter, Err(Refusal::Io)));
-        }
-        let pieces: [&[u8]; 2] = [&ledger.get().to_be_bytes(), key.as_bytes()];
-        let Ok(placed) = self.place(Kind::LedgerKey, &pieces, Lane::Reserved) else {
-            return Some((waiter, Err(Refusal::TooManyRequests)));
-        };
-        self.index_key(ledger, key);
-        self.waiters.push((placed.sequence, waiter));
-        None
-    }
-
     /// A record with this key was placed: the ledger exists, and the key is its own.
     fn index_key(&mut self, ledger: LedgerId, key: MasterKey) {
         let state = self.exists(ledger);
@@ -537,56 +464,6 @@ impl Shard {
         self.ledgers.get(&ledger).is_some_and(|s| s.fence.is_some() || s.is_removed())
     }
 
-    pub(crate) fn standing(&self, ledger: LedgerId) -> Standing {
-        match self.ledgers.get(&ledger) {
-            None => Standing::Unknown,
-            Some(state) if state.is_removed() => Standing::Removed,
-            Some(_) => Standing::Known,
-        }
-    }
-
-    /// Appends the ledgers that exist here.
-    pub(crate) fn ledgers(&self, into: &mut Vec<LedgerId>) {
-        into.extend(self.ledgers.keys().filter(|ledger| !self.removed.contains(ledger)));
-    }
-
-    /// The highest ledger that ever changed here.
-    pub(crate) fn highest_ledger(&self) -> Option<LedgerId> {
-        self.highest_ledger
-    }
-
-    /// Copies of the ledger of a lower generation than this are gone for good.
-    pub(crate) fn hidden_for_good(&self, ledger: LedgerId, flushed: u64) -> u64 {
-        self.ledgers.get(&ledger).map_or(0, |state| state.hidden_for_good(flushed))
-    }
-
-    /// Removed ledgers, remembered for late writers.
-    pub(crate) fn removed_count(&self) -> usize {
-        self.removed.len()
-    }
-
-    /// Drops the memory of removed ledgers that nothing mentions any more, and returns them: those never fenced, whose
-    /// removal is flushed with generation `flushed` or before, and that have no copies on disk. A fenced one stays:
-    /// that it was fenced is for good (IB5).
-    pub(crate) fn forget(&mut self, flushed: u64, has_copies: impl Fn(LedgerId) -> bool) -> Vec<LedgerId> {
-        let (ledgers, frozen) = (&self.ledgers, &self.frozen);
-        let is_mentioned = |ledger: &LedgerId| {
-            let state = &ledgers[ledger];
-            let in_cache =
-                || frozen.iter().any(|f| f.states.binary_search_by_key(ledger, |s| s.ledger).is_ok());
-            let is_busy = state.is_dirty || !state.polls.is_empty() || state.hidden_below > flushed;
-            state.fence.is_some() || is_busy || in_cache() || has_copies(*ledger)
-        };
-        let (kept, forgotten): (BTreeSet<_>, BTreeSet<_>) =
-            std::mem::take(&mut self.removed).into_iter().partition(is_mentioned);
-        self.removed = kept;
-        for ledger in &forgotten {
-            self.ledgers.remove(ledger);
-            self.raised.remove(ledger);
-        }
-        forgotten.into_iter().collect()
-    }
-
     pub(crate) fn ledger_count(&self) -> usize {
         self.ledgers.len() - self.removed.len()
     }
@@ -725,115 +602,6 @@ impl Shard {
 
     pub(crate) fn is_dirty(&self) -> bool {
         !self.dirty.is_empty()
-    }
-
-    // ---- restart -----------------------------------------------------------------------------------------------
-
-    /// The generation of what comes next: above all that is on disk or was removed.
-    pub(crate) fn begin_generation(&mut self, generation: u64) {
-        debug_assert!(
-            self.ledgers.values().all(|state| state.hidden_below <= generation),
-            "nothing new is hidden"
-        );
-        self.generation = generation;
-    }
-
-    /// A ledger from the state table. Records of two directories (after a change of their number) are merged; of two
-    /// lives the later one counts, and a fence of either.
-    pub(crate) fn restore(&mut self, record: &LedgerRecord) {
-        let restored = LedgerState::restore(record);
-        self.highest_ledger = self.highest_ledger.max(Some(record.ledger));
-        match self.ledgers.get_mut(&record.ledger) {
-            None => {
-                self.ledgers.insert(record.ledger, restored);
-            }
-            Some(known) if known.life < restored.life => {
-                let fence = known.fence.or(restored.fence);
-                *known = LedgerState { fence, ..restored };
-            }
-            Some(known) if known.life > restored.life => known.fence = known.fence.or(restored.fence),
-            Some(known) => {
-                let other = known.snapshot(record.ledger);
-                known.key = known.key.filter(|k| !k.is_zero()).or(restored.key);
-                known.fence = known.fence.or(restored.fence);
-                known.is_limbo |= restored.is_limbo;
-                let last = other.last_entry.max(record.last_entry);
-                known.last_entry = crate::lagging::Lagging::durable(EntryId::to_wire(last));
-                if record.last_add_confirmed >= other.last_add_confirmed {
-                    let lac = EntryId::to_wire(record.last_add_confirmed);
-                    known.last_add_confirmed = crate::lagging::Lagging::durable(lac);
-                }
-                let newest = known.explicit_lacs_newest().map(explicit_lac_of);
-                if let Some(body) = record.explicit_lac.as_deref()
-                    && Some(explicit_lac_of(body)) > newest
-                {
-                    known.push_explicit_lac(0, 0, body.into());
-                }
-            }
-        }
-        if self.ledgers[&record.ledger].is_removed() {
-            self.removed.insert(record.ledger);
-        } else {
-            self.removed.remove(&record.ledger);
-        }
-    }
-
-    /// Has the memory of removed ledgers written anew.
-    pub(crate) fn touch_removed(&mut self) {
-        for ledger in self.removed.clone() {
-            self.mark_dirty(ledger);
-        }
-    }
-
-    /// Between this and [`Shard::end_replay`] records are placed as durable.
-    pub(crate) fn begin_replay(&mut self) {
-        self.is_replaying = true;
-    }
-
-    /// Applies a record of the journal again.
-    pub(crate) fn replay(&mut self, record: &Record<'_>) -> Result<(), NoRoom> {
-        debug_assert!(self.is_replaying, "between begin_replay and end_replay");
-        let ledger = record.ledger;
-        match record.kind {
-            Kind::Entry => {
-                let placed = self.place(Kind::Entry, &[record.body], Lane::Reserved)?;
-                self.exists(ledger);
-                let entry = record.entry().expect("replay gives entries with their id");
-                self.index_entry(ledger, entry, record.last_add_confirmed(), placed);
-            }
-            Kind::LedgerKey | Kind::Fence => {
-                let key = record.master_key().expect("key and fence records hold a key");
-                self.index_key(ledger, key);
-                if record.kind == Kind::Fence {
-                    let state = self.exists(ledger);
-                    state.fence = state.fence.or(Some(0));
-                }
-            }
-            Kind::Removal => {
-                self.sequence += 1;
-                self.index_removal(ledger, record.is_fenced_removal(), self.sequence);
-                (self.cut, self.durable) = (self.sequence, self.sequence);
-            }
-            Kind::ExplicitLac => {
-                let key = record.master_key().expect("explicit LAC records hold a key");
-                let body = record.explicit_lac().expect("explicit LAC records hold a body");
-                self.sequence += 1;
-                self.index_explicit_lac(ledger, key, explicit_lac_of(body), body.into(), self.sequence);
-                (self.cut, self.durable) = (self.sequence, self.sequence);
-            }
-            Kind::FenceWithoutKey => {
-                if let Some(state) = self.ledgers.get_mut(&ledger) {
-                    state.fence = state.fence.or(Some(0));
-                    self.mark_dirty(ledger);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Replay is over: what was placed is in the journal already and not written to it again.
-    pub(crate) fn end_replay(&mut self) {
-        self.is_replaying = false;
     }
 
     // ---- placing -----------------------------------------------------------------------------------------------

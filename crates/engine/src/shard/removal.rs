@@ -1,0 +1,145 @@
+//! Removal: a ledger goes, is remembered for late writers, comes back or is forgotten. Shard invariant 7.
+
+use super::Shard;
+use crate::api::{Refusal, Standing, Waiter};
+use crate::ledger::LedgerState;
+use bindery_io::canary::Canary;
+use bindery_io::chunk::Lane;
+use bindery_journal::record::Kind;
+use bindery_types::{LedgerId, MasterKey};
+use std::collections::BTreeSet;
+
+impl Shard {
+    /// Removes a ledger. The waiter fires when that is durable, at once when there is nothing to remove.
+    #[must_use]
+    pub(crate) fn remove(
+        &mut self,
+        ledger: LedgerId,
+        waiter: Waiter,
+    ) -> Option<(Waiter, Result<(), Refusal>)> {
+        let Some(state) = self.ledgers.get(&ledger) else { return Some((waiter, Ok(()))) };
+        if state.is_removed() {
+            let sequence = state.removed_at;
+            return self.when_durable(sequence, waiter);
+        }
+        if self.is_failed {
+            return Some((waiter, Err(Refusal::Io)));
+        }
+        let is_fenced = state.fence.is_some();
+        self.place_removal(ledger, is_fenced, waiter)
+    }
+
+    pub(super) fn place_removal(
+        &mut self,
+        ledger: LedgerId,
+        is_fenced: bool,
+        waiter: Waiter,
+    ) -> Option<(Waiter, Result<(), Refusal>)> {
+        let pieces: [&[u8]; 2] = [&ledger.get().to_be_bytes(), &[u8::from(is_fenced)]];
+        let Ok(placed) = self.place(Kind::Removal, &pieces, Lane::Reserved) else {
+            return Some((waiter, Err(Refusal::TooManyRequests)));
+        };
+        self.index_removal(ledger, is_fenced, placed.sequence);
+        self.waiters.push((placed.sequence, waiter));
+        None
+    }
+
+    pub(super) fn index_removal(&mut self, ledger: LedgerId, is_fenced: bool, sequence: u64) {
+        // What is in the active cache goes below; a canary keeps counting it as what was there before.
+        let generation = self.generation + u64::from(self.config.canaries.has(Canary::M25RemovalHidesNewer));
+        let state = self.ledgers.entry(ledger).or_insert_with(|| LedgerState::new(None));
+        state.remove(sequence, generation);
+        if is_fenced {
+            state.fence = state.fence.or(Some(sequence));
+        }
+        if state.wake_polls_at.is_some() {
+            self.raised.insert(ledger);
+        }
+        self.removed.insert(ledger);
+        self.mark_dirty(ledger);
+    }
+
+    /// A removed ledger exists after all: metadata names this bookie again. It is empty, its key and fence hold.
+    #[must_use]
+    pub(crate) fn revive(
+        &mut self,
+        ledger: LedgerId,
+        key: MasterKey,
+        waiter: Waiter,
+    ) -> Option<(Waiter, Result<(), Refusal>)> {
+        let Some(state) = self.ledgers.get(&ledger) else { return Some((waiter, Ok(()))) };
+        if !state.accepts(&key) {
+            return Some((waiter, Err(Refusal::WrongKey)));
+        }
+        if !state.is_removed() {
+            return Some((waiter, Ok(())));
+        }
+        if self.is_failed {
+            return Some((waiter, Err(Refusal::Io)));
+        }
+        let pieces: [&[u8]; 2] = [&ledger.get().to_be_bytes(), key.as_bytes()];
+        let Ok(placed) = self.place(Kind::LedgerKey, &pieces, Lane::Reserved) else {
+            return Some((waiter, Err(Refusal::TooManyRequests)));
+        };
+        self.index_key(ledger, key);
+        self.waiters.push((placed.sequence, waiter));
+        None
+    }
+
+    pub(crate) fn standing(&self, ledger: LedgerId) -> Standing {
+        match self.ledgers.get(&ledger) {
+            None => Standing::Unknown,
+            Some(state) if state.is_removed() => Standing::Removed,
+            Some(_) => Standing::Known,
+        }
+    }
+
+    /// Appends the ledgers that exist here.
+    pub(crate) fn ledgers(&self, into: &mut Vec<LedgerId>) {
+        into.extend(self.ledgers.keys().filter(|ledger| !self.removed.contains(ledger)));
+    }
+
+    /// The highest ledger that ever changed here.
+    pub(crate) fn highest_ledger(&self) -> Option<LedgerId> {
+        self.highest_ledger
+    }
+
+    /// Copies of the ledger of a lower generation than this are gone for good.
+    pub(crate) fn hidden_for_good(&self, ledger: LedgerId, flushed: u64) -> u64 {
+        self.ledgers.get(&ledger).map_or(0, |state| state.hidden_for_good(flushed))
+    }
+
+    /// Removed ledgers, remembered for late writers.
+    pub(crate) fn removed_count(&self) -> usize {
+        self.removed.len()
+    }
+
+    /// Drops the memory of removed ledgers that nothing mentions any more, and returns them: those never fenced, whose
+    /// removal is flushed with generation `flushed` or before, and that have no copies on disk. A fenced one stays:
+    /// that it was fenced is for good (IB5).
+    pub(crate) fn forget(&mut self, flushed: u64, has_copies: impl Fn(LedgerId) -> bool) -> Vec<LedgerId> {
+        let (ledgers, frozen) = (&self.ledgers, &self.frozen);
+        let is_mentioned = |ledger: &LedgerId| {
+            let state = &ledgers[ledger];
+            let in_cache =
+                || frozen.iter().any(|f| f.states.binary_search_by_key(ledger, |s| s.ledger).is_ok());
+            let is_busy = state.is_dirty || !state.polls.is_empty() || state.hidden_below > flushed;
+            state.fence.is_some() || is_busy || in_cache() || has_copies(*ledger)
+        };
+        let (kept, forgotten): (BTreeSet<_>, BTreeSet<_>) =
+            std::mem::take(&mut self.removed).into_iter().partition(is_mentioned);
+        self.removed = kept;
+        for ledger in &forgotten {
+            self.ledgers.remove(ledger);
+            self.raised.remove(ledger);
+        }
+        forgotten.into_iter().collect()
+    }
+
+    /// Has the memory of removed ledgers written anew.
+    pub(crate) fn touch_removed(&mut self) {
+        for ledger in self.removed.clone() {
+            self.mark_dirty(ledger);
+        }
+    }
+}
