@@ -18,10 +18,11 @@ use super::args::BenchAddArgs;
 use super::latency::{Latencies, round};
 use super::proc::Watched;
 use super::report::{AddReport, why_stopped};
-use super::{Made, SplitMix, join, on_thread};
+use super::{Made, join, on_thread};
 use crate::exit::Failure;
 use crate::progress::{Progress, Unit};
 use bindery_client::{AppendError, Client, EntryId, LedgerWriter, Progress as Confirmed};
+use bindery_io::SeededRandom;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -276,7 +277,8 @@ struct Sender {
 impl Sender {
     /// Sends until it is told to stop, or no ledger is left; returns itself with what it counted.
     async fn run(mut self) -> Sender {
-        let mut random = SplitMix(42);
+        // The same choices in every run, as the Java driver makes them.
+        let random = SeededRandom::new(42);
         let mut usable: Vec<usize> = (0..self.writers.len()).collect();
         loop {
             if self.load.failures.load(Ordering::Acquire) != self.failures {

@@ -132,36 +132,3 @@ async fn join<T: Send + 'static>(thread: std::thread::JoinHandle<T>) -> Result<T
         _ => Err(Failure::new("a thread of the benchmark failed: this is a bug")),
     }
 }
-
-/// SplitMix64: the same choices in every run, like the Java driver's.
-struct SplitMix(u64);
-
-impl SplitMix {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Below `bound`, which is above 0. The bias of 2^-32 and less does not show in a benchmark.
-    fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn choices_are_below_their_bound_and_reach_all_of_it() {
-        let mut random = SplitMix(42);
-        let mut seen = [0u32; 7];
-        for _ in 0..7000 {
-            seen[random.below(7) as usize] += 1;
-        }
-        assert!(seen.iter().all(|count| (800..1200).contains(count)), "{seen:?}");
-    }
-}

@@ -6,11 +6,12 @@ use super::args::{BenchReadArgs, ReadMode};
 use super::latency::{Latencies, round};
 use super::proc::Watched;
 use super::report::{ReadPhase, ReadReport, java_name, why_unread};
-use super::{Made, PASSWORD, SplitMix, join, on_thread};
+use super::{Made, PASSWORD, join, on_thread};
 use crate::exit::Failure;
 use crate::ledger::access::{open_failure, stopped_code};
 use crate::progress::{Progress, Unit};
 use bindery_client::{AppendError, Client, CloseError, EntryId, LedgerId, LedgerReader, OpenMode, ReadError};
+use bindery_io::SeededRandom;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -104,7 +105,7 @@ async fn measure(
     for index in 0..args.readers {
         let reader = Reader {
             load: load.clone(),
-            random: (args.mode == ReadMode::Random).then(|| SplitMix(u64::from(index))),
+            random: (args.mode == ReadMode::Random).then(|| SeededRandom::new(u64::from(index))),
             ledger: index as usize % ledger_count,
             next: 0,
             pace: common.rate.map(|rate| Pace { rate, readers: args.readers, turn: u64::from(index) }),
@@ -222,7 +223,7 @@ struct Pace {
 
 struct Reader {
     load: Arc<Load>,
-    random: Option<SplitMix>,
+    random: Option<SeededRandom>,
     ledger: usize,
     next: u64,
     pace: Option<Pace>,
@@ -266,7 +267,7 @@ impl Reader {
     /// Ledger and first entry of the next call.
     fn choose(&mut self) -> (usize, u64) {
         let Load { ledgers, entries, batch, .. } = &*self.load;
-        if let Some(random) = &mut self.random {
+        if let Some(random) = &self.random {
             return (random.below(ledgers.len() as u64) as usize, random.below(entries - batch + 1));
         }
         if self.next + batch > *entries {

@@ -11,7 +11,7 @@ use super::form;
 use crate::exit::{self, Failure};
 use crate::output::{Output, OutputEnded};
 use crate::progress::{Progress, Unit};
-use bindery_client::{Client, Entry, EntryId, LedgerId, LedgerReader, OpenMode, ReadError};
+use bindery_client::{Client, Entry, EntryId, EntryStream, LedgerId, LedgerReader, OpenMode, ReadError};
 use serde_json::json;
 
 /// `bindery ledger read`.
@@ -43,19 +43,12 @@ pub async fn read(client: Client, args: ReadArgs) -> Result<(), Failure> {
     let mut progress = Progress::start(Unit::Entries, Some(count), true);
     let mut entries = reader.read(first, last);
     let mut done = 0;
-    let failed = loop {
-        match entries.next().await {
-            None => break None,
-            Some(Err(error)) => break Some(error),
-            Some(Ok(entry)) => {
-                if writer.write(&entry).await.is_err() {
-                    break None;
-                }
-                done += 1;
-                progress.set(done);
-            }
-        }
-    };
+    let failed = writer
+        .write_all(&mut entries, || {
+            done += 1;
+            progress.set(done);
+        })
+        .await;
     progress.clear();
     writer.output.finish().await?;
     match failed {
@@ -96,17 +89,7 @@ async fn read_unconfirmed(reader: &LedgerReader, args: &ReadArgs) -> Result<(), 
     };
     let mut writer = EntryWriter::start(&args.output)?;
     let mut entries = reader.read_unconfirmed(first, last);
-    let failed = loop {
-        match entries.next().await {
-            None => break None,
-            Some(Err(error)) => break Some(error),
-            Some(Ok(entry)) => {
-                if writer.write(&entry).await.is_err() {
-                    break None;
-                }
-            }
-        }
-    };
+    let failed = writer.write_all(&mut entries, || {}).await;
     writer.output.finish().await?;
     match failed {
         None => Ok(()),
@@ -173,6 +156,18 @@ struct EntryWriter {
 impl EntryWriter {
     fn start(args: &OutputArgs) -> Result<EntryWriter, Failure> {
         Ok(EntryWriter { output: Output::start()?, delimiter: args.delimiter, is_json: args.json })
+    }
+
+    /// Writes entries until they end, one cannot be read, or nobody takes them any more, which [`Output::finish`] then
+    /// says. Gives why reading failed.
+    async fn write_all(&mut self, entries: &mut EntryStream, mut written: impl FnMut()) -> Option<ReadError> {
+        loop {
+            match entries.next().await? {
+                Err(error) => return Some(error),
+                Ok(entry) => self.write(&entry).await.ok()?,
+            }
+            written();
+        }
     }
 
     async fn write(&mut self, entry: &Entry) -> Result<(), OutputEnded> {

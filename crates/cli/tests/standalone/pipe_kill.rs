@@ -12,6 +12,7 @@
 //! the seed and the number of bookies; `tests/interop/pipe-kill` sets them from its options.
 
 use crate::server::{Place, Server, bindery};
+use bindery_io::{Random, SeededRandom};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -30,29 +31,13 @@ const FULL_SPEED_BYTES: usize = 2 << 20;
 const KILLS_PER_ABSENCE: u64 = 200;
 const ABSENCE_AT: u64 = 40;
 
-/// SplitMix64: small, and a seed repeats the schedule.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-}
-
 /// Entry `index` of a ledger: mostly short, one in fifty long, never the same twice.
 fn line(ledger: u64, index: u64) -> Vec<u8> {
-    let mut rng = Rng(ledger.wrapping_mul(0x1_0000_0001).wrapping_add(index));
+    let rng = SeededRandom::new(ledger.wrapping_mul(0x1_0000_0001).wrapping_add(index));
     let size = if rng.below(50) == 0 { rng.below(20_000) } else { rng.below(300) };
+    let noise = rng.next_u64();
     let mut line = format!("ledger {ledger} line {index} ").into_bytes();
-    line.extend((0..size).map(|i| b'a' + ((rng.0 >> (i % 50)) as u8).wrapping_add(i as u8) % 26));
+    line.extend((0..size).map(|i| b'a' + ((noise >> (i % 50)) as u8).wrapping_add(i as u8) % 26));
     line.push(b'\n');
     line
 }
@@ -190,7 +175,7 @@ struct Totals {
 }
 
 struct Run {
-    rng: Rng,
+    rng: SeededRandom,
     totals: Totals,
 }
 
@@ -424,7 +409,7 @@ fn pipe_kill_loses_nothing_that_was_reported() {
     eprintln!("pipe-kill: {kills} kills, {bookies} bookies, seed {seed}");
     // Beside the build: /tmp may be memory.
     let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let mut run = Run { rng: Rng(seed), totals: Totals::default() };
+    let mut run = Run { rng: SeededRandom::new(seed), totals: Totals::default() };
     let mut said = Instant::now();
     while run.totals.kills < kills && run.totals.faults.is_empty() {
         let data = scratch.path().join(format!("data-{}", run.totals.kills));
