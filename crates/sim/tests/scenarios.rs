@@ -520,10 +520,8 @@ fn r21_bk_1534_a_crash_anywhere_in_a_compaction_loses_nothing() {
     panic!("the compaction does not end");
 }
 
-/// A full disk that refuses the end of an output gets back what the attempt took, or each collection would leave
-/// another file until the next start.
-#[test]
-fn an_output_that_cannot_be_finished_leaves_no_file() {
+/// Three logs with one small living entry each (ledgers 1 to 3) beside a large one whose ledger was removed.
+fn three_poor_logs() -> Bookie {
     let mut bookie = fresh();
     for id in 1..=3 {
         bookie.add(id, 0, 200, false);
@@ -534,6 +532,14 @@ fn an_output_that_cannot_be_finished_leaves_no_file() {
     (91..=93).for_each(|id| drop(bookie.remove(id)));
     bookie.group();
     bookie.flush();
+    bookie
+}
+
+/// A full disk that refuses the end of an output gets back what the attempt took, or each collection would leave
+/// another file until the next start.
+#[test]
+fn an_output_that_cannot_be_finished_leaves_no_file() {
+    let mut bookie = three_poor_logs();
     for errors in 1..=2 {
         let output = Path::new("/data/ledgers").join(format!("{:016x}.elog", 2 + errors));
         bookie.disk.order_fault(FaultKind::SyncNoSpace, Some(&output));
@@ -552,16 +558,7 @@ fn an_output_that_cannot_be_finished_leaves_no_file() {
 /// Adds that always wait for room slow compaction down, and do not stop it: it is what gives room back.
 #[test]
 fn compaction_goes_on_slowly_under_adds_that_always_wait() {
-    let mut bookie = fresh();
-    for id in 1..=3 {
-        bookie.add(id, 0, 200, false);
-        bookie.add(90 + id, 0, 5000, false);
-        bookie.group();
-        bookie.flush();
-    }
-    (91..=93).for_each(|id| drop(bookie.remove(id)));
-    bookie.group();
-    bookie.flush();
+    let mut bookie = three_poor_logs();
     bookie.machine.engine.when_room(0, Box::new(|_| {}));
     bookie.machine.engine.want_collection(WantedCollection { minor: false, major: true });
     let mut seconds = 0;
