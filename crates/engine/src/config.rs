@@ -1,5 +1,6 @@
 //! How an engine is laid out and bounded.
 
+use crate::pacing::Room;
 use bindery_io::canary::Canaries;
 use bindery_journal::record::HEADER_SIZE_BYTES;
 use std::path::PathBuf;
@@ -79,6 +80,8 @@ pub struct EngineConfig {
     pub entry_bytes_max: usize,
     /// Longest time between two flushes while there is something to flush (`flushInterval`).
     pub flush_interval: Duration,
+    /// Longest time over which a flush is spread, so that adds find the disk free; zero for flushes that never pause.
+    pub flush_spread: Duration,
     /// How space is given back.
     pub space: SpaceConfig,
     /// The cluster this data belongs to (INSTANCEID; empty when the cluster has none).
@@ -105,6 +108,7 @@ impl Default for EngineConfig {
             // BookKeeper's frame limit, less what an answer adds around an entry (protocol reference, section 1.1).
             entry_bytes_max: 5_242_880 - 500,
             flush_interval: Duration::from_secs(10),
+            flush_spread: Duration::from_secs(1),
             space: SpaceConfig::default(),
             instance_id: String::new(),
             bookie_id: "bookie".to_owned(),
@@ -143,6 +147,18 @@ impl EngineConfig {
     /// Most parts of one shard in a group.
     pub(crate) fn parts_max(&self) -> usize {
         bindery_journal::group::PARTS_MAX / self.shard_count.max(1)
+    }
+
+    /// The room of the pool as pacing sees it. A frozen set and the active one each hold at most half of the chunks
+    /// that ordinary adds may take, less one in each shard that was not full when it was frozen.
+    pub(crate) fn room(&self) -> Room {
+        let chunks = self.chunk_count().saturating_sub(self.chunk_reserve() + 2 * self.shard_count);
+        let pool = self.write_pool_bytes;
+        Room {
+            unwritten_max: ((chunks / 2 * self.chunk_size()) as u64).max(pool / 4),
+            freeze_at: pool / 8,
+            group_bytes_max: self.group_bytes_max as u64,
+        }
     }
 
     /// Smallest write pool for these shards and this largest entry: for each shard a chunk being filled, one frozen,

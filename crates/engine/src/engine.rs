@@ -5,6 +5,7 @@
 use crate::api::{Add, DurablePoint, EntryRef, EntryRun, Lookup, Poll, PollId, Refusal, Standing, Waiter};
 use crate::config::EngineConfig;
 use crate::lookup::{OnDisk, entries_on_disk, on_disk, runs_of};
+use crate::pacing::Load;
 use crate::shard::{Found, NoRoom, Shard, ShardConfig};
 use crate::signal::Signal;
 use crate::space::{SpaceDesk, SpaceStatus, WantedCollection};
@@ -15,10 +16,19 @@ use bindery_types::{EntryId, LedgerId, MasterKey};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Waiters for room of one shard. They stay after their request gave up, so a disk that hangs would pile them up.
 const ROOM_WAITERS_MAX: usize = 16_384;
+
+/// What the flush tells the journal, and a stop the flush.
+#[derive(Default)]
+pub(crate) struct PacingDesk {
+    /// Bytes that the flush under way has written; 0 between flushes.
+    pub(crate) written: AtomicU64,
+    /// Flushes must not pause any more.
+    pub(crate) is_hurried: AtomicBool,
+}
 
 /// What an operator should know about an engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +54,7 @@ pub struct Engine {
     is_read_only: AtomicBool,
     failed: Mutex<Option<String>>,
     pub(crate) counters: Counters,
+    pub(crate) pacing: PacingDesk,
     pub(crate) space: SpaceDesk,
     /// The highest ledger that a state table remembers.
     highest_recovered: Option<LedgerId>,
@@ -76,6 +87,7 @@ impl Engine {
             is_read_only: AtomicBool::new(false),
             failed: Mutex::new(None),
             counters: Counters::default(),
+            pacing: PacingDesk::default(),
             space: SpaceDesk::default(),
             highest_recovered,
             config,
@@ -315,6 +327,17 @@ impl Engine {
     /// How the collection of space goes.
     pub fn space_status(&self) -> SpaceStatus {
         self.space.status()
+    }
+
+    /// What the write caches hold now.
+    pub(crate) fn load(&self) -> Load {
+        let mut load = Load { written: self.pacing.written.load(Ordering::Acquire), ..Load::default() };
+        for shard in &self.shards {
+            let shard = shard.lock();
+            load.active += shard.active_bytes();
+            load.frozen += shard.frozen_bytes();
+        }
+        load
     }
 
     /// True when adds wait for room.

@@ -17,7 +17,7 @@
 //! [`threads`] in the binary and by the scheduler in the simulator.
 //!
 //! Invariants and limits stand with the part that keeps them: `shard`, `machine`, `open`, `write_cache`, `lagging`,
-//! `space`.
+//! `pacing`, `space`.
 //!
 //! # Not here
 //! Sockets, protocols and metadata (server). Which ledgers are garbage is decided here (`GarbageRound`), on what the
@@ -32,6 +32,7 @@ mod ledger;
 mod lookup;
 mod machine;
 mod open;
+mod pacing;
 mod shard;
 mod signal;
 mod space;

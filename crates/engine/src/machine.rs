@@ -17,6 +17,7 @@
 
 use crate::api::{AddDone, AddSink, Refusal, Waiter};
 use crate::engine::Engine;
+use crate::pacing::FlushPace;
 use crate::shard::ShardCut;
 use crate::space::Space;
 use crate::stats::Counters;
@@ -28,6 +29,7 @@ use bindery_storage::{
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// A group between cut and finish.
 pub struct InFlight {
@@ -89,6 +91,7 @@ pub struct Journaling {
 impl Journaling {
     /// Takes what formed. `None` when there is nothing to write, to answer or to freeze.
     pub fn cut(&mut self) -> Option<InFlight> {
+        self.offer_room();
         let engine = &self.engine;
         let is_freeze = self.is_freeze_due();
         if !is_freeze && !engine.has_room_to_offer() && !engine.shards.iter().any(|s| s.lock().has_work()) {
@@ -111,23 +114,34 @@ impl Journaling {
         Some(InFlight { group, cuts, frozen, is_freeze })
     }
 
-    /// A freeze is due when the active caches hold a quarter of the pool, or somebody asked for it.
+    /// While a flush is under way, adds get the room that pacing leaves them; its end gives them all of it.
+    fn offer_room(&self) {
+        let engine = &self.engine;
+        let room = engine.config.room();
+        let offer = if self.is_flushing { room.offer(engine.load()) } else { room.group_bytes_max };
+        let offer = usize::try_from(offer).unwrap_or(usize::MAX).div_ceil(engine.shards.len());
+        for shard in &engine.shards {
+            shard.lock().offer(offer);
+        }
+    }
+
+    /// A freeze is due when the active caches hold an eighth of the pool's bytes or a quarter of its chunks, or
+    /// somebody asked for it.
     fn is_freeze_due(&self) -> bool {
         let engine = &self.engine;
         if self.is_flushing || engine.is_failed() {
             return false;
         }
-        let (mut chunks, mut records, mut is_dirty) = (0, 0, false);
+        let (mut chunks, mut bytes, mut is_dirty) = (0, 0, false);
         for shard in &engine.shards {
             let shard = shard.lock();
             chunks += shard.active_chunks();
-            records += shard.active_records();
+            bytes += shard.active_bytes();
             is_dirty |= shard.is_dirty();
         }
-        // Charged at 64 bytes, a record of the index and its share of growth counts like entry bytes.
-        let cached = (chunks * engine.pool.chunk_size() + records * 64) as u64;
+        let is_full = bytes >= engine.config.room().freeze_at || chunks * 4 >= engine.pool.capacity();
         let is_wanted = engine.is_freeze_wanted.swap(false, Ordering::AcqRel);
-        is_dirty && (is_wanted || cached >= engine.config.write_pool_bytes / 4)
+        is_dirty && (is_wanted || is_full)
     }
 
     /// Makes the group durable: one write, one sync. Blocks on the disk.
@@ -242,6 +256,8 @@ pub struct Flushing {
     pub(crate) flushed_generation: u64,
     pub(crate) space: Space,
     pub(crate) clock: Arc<dyn Clock>,
+    /// How a flush pauses between two writes; `None` for one that does not, as at a restart and a stop.
+    pub(crate) pause: Option<fn(Duration)>,
 }
 
 /// A flush failed; the engine takes no adds any more (IB14).
@@ -259,6 +275,7 @@ impl Flushing {
         self.assert_next(&ticket);
         let begun = self.clock.monotonic_ns();
         let directory_count = self.directories.len();
+        let mut writes = PacedWrites::begin(self, &ticket, begun);
         for index in 0..directory_count {
             let mine: Vec<&Frozen> = ticket
                 .frozen
@@ -266,10 +283,11 @@ impl Flushing {
                 .filter(|(s, _)| s % directory_count == index)
                 .map(|(_, f)| &**f)
                 .collect();
-            if let Err(reason) = self.flush_directory(index, &mine, ticket.boundary) {
+            if let Err(reason) = self.flush_directory(index, &mine, ticket.boundary, &mut writes) {
                 return Err(self.fail(index, reason));
             }
         }
+        self.engine.pacing.written.store(0, Ordering::Release);
         for (shard, frozen) in &ticket.frozen {
             self.engine.shards[*shard].lock().drop_frozen(frozen);
             self.flushed_generation = self.flushed_generation.max(frozen.generation);
@@ -308,7 +326,13 @@ impl Flushing {
 
     /// One directory: an entry log when there are entries, and always a commit with the mark, so that fences and LACs
     /// that came without entries are not forgotten with the journal (BookKeeper #4843).
-    fn flush_directory(&mut self, index: usize, mine: &[&Frozen], boundary: Mark) -> Result<(), String> {
+    fn flush_directory(
+        &mut self,
+        index: usize,
+        mine: &[&Frozen],
+        boundary: Mark,
+        writes: &mut PacedWrites,
+    ) -> Result<(), String> {
         let directory = &mut self.directories[index];
         let mut ledgers: Vec<_> =
             mine.iter().flat_map(|f| f.records.iter().map(move |(l, r)| (*l, r, *f))).collect();
@@ -323,8 +347,10 @@ impl Flushing {
                         bindery_types::EntryId::new(record.entry).expect("placed entries are not negative");
                     log.append(ledger, entry, &frozen.body(&record), record.crc32c)
                         .map_err(|e| e.to_string())?;
+                    writes.on_written(log.written_bytes());
                 }
             }
+            writes.end_log();
             sealed = Some(log.finish().map_err(|e| e.to_string())?);
         }
         let states: Vec<LedgerRecord> = mine.iter().flat_map(|f| f.states.iter().cloned()).collect();
@@ -341,5 +367,58 @@ impl Flushing {
             Counters::add(&self.engine.counters.flushed_bytes, log.size);
         }
         Ok(())
+    }
+}
+
+/// Carries out what [`FlushPace`] says, between the writes of one flush.
+struct PacedWrites {
+    engine: Arc<Engine>,
+    clock: Arc<dyn Clock>,
+    pause: Option<fn(Duration)>,
+    pace: FlushPace,
+    total: u64,
+    /// Bytes of the logs that are finished, and of the one under way.
+    finished: u64,
+    current: u64,
+}
+
+impl PacedWrites {
+    fn begin(flushing: &Flushing, ticket: &FreezeTicket, now_ns: u64) -> PacedWrites {
+        let total = ticket.frozen.iter().map(|(_, frozen)| frozen.bytes).sum();
+        let config = &flushing.engine.config;
+        PacedWrites {
+            engine: flushing.engine.clone(),
+            clock: flushing.clock.clone(),
+            pause: flushing.pause,
+            pace: FlushPace::begin(config.room(), total, now_ns, config.flush_spread),
+            total,
+            finished: 0,
+            current: 0,
+        }
+    }
+
+    /// The log under way has `bytes` on disk: tells those who wait for room, and pauses when the next write is early.
+    fn on_written(&mut self, bytes: u64) {
+        if bytes == self.current {
+            return;
+        }
+        self.current = bytes;
+        let engine = &self.engine;
+        engine.pacing.written.store((self.finished + bytes).min(self.total), Ordering::Release);
+        if engine.adds_wait() {
+            engine.journal_signal.raise();
+        }
+        let Some(pause) = self.pause else { return };
+        while !engine.pacing.is_hurried.load(Ordering::Acquire) {
+            let wait = self.pace.wait(self.clock.monotonic_ns(), engine.load());
+            if wait.is_zero() {
+                return;
+            }
+            pause(wait);
+        }
+    }
+
+    fn end_log(&mut self) {
+        self.finished += std::mem::take(&mut self.current);
     }
 }

@@ -222,6 +222,7 @@ impl Machine {
                 flushed_generation: last_generation,
                 space: Space::new(clock.monotonic_ns(), &engine.config.space),
                 clock,
+                pause: None,
             },
             engine,
             replayed: Replayed::default(),

@@ -23,8 +23,8 @@
 //!    that late writers meet it (BookKeeper #4462), until [`Shard::forget`]. It hides copies of lower generations only.
 //!
 //! # Limits
-//! Bytes placed and not cut: `formed_bytes_max`, and one record more (a large one must not starve behind small ones);
-//! fences and explicit LACs are not held back by it. Parts of a cut: `parts_max`. Chunks: the pool.
+//! Bytes placed and not cut: `formed_bytes_max`, or what pacing offers, and one record more (a large one must not starve
+//! behind small ones); fences and explicit LACs are not held back by it, recovery adds not by pacing. Parts of a cut: `parts_max`. Chunks: the pool.
 
 mod removal;
 mod replay;
@@ -40,6 +40,9 @@ use bindery_storage::LedgerRecord;
 use bindery_types::{EntryId, LedgerId, MasterKey};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+
+/// What a record of the write cache's index counts for.
+const INDEX_RECORD_BYTES: usize = 64;
 
 /// What a shard is made with.
 #[derive(Clone)]
@@ -109,6 +112,8 @@ pub(crate) struct Shard {
     /// Parts of chunks that filled up since the last cut.
     parts: Vec<Part>,
     formed_bytes: usize,
+    /// Bytes that ordinary adds may place until the next cut: at most `formed_bytes_max`.
+    offered_bytes: usize,
     /// Last sequence placed, taken by a cut, durable.
     sequence: u64,
     cut: u64,
@@ -123,6 +128,8 @@ pub(crate) struct Shard {
     /// Full chunks of the active write cache.
     chunks: Vec<ChunkSlice>,
     cached_records: usize,
+    /// Bytes of the records in the active write cache.
+    cached_bytes: usize,
     dirty: Vec<LedgerId>,
     /// The one that the active write cache will have on disk.
     generation: u64,
@@ -143,6 +150,7 @@ pub(crate) struct Shard {
 
 impl Shard {
     pub(crate) fn new(config: ShardConfig, pool: ChunkPool) -> Shard {
+        let config_offer = config.formed_bytes_max;
         Shard {
             config,
             pool,
@@ -153,6 +161,7 @@ impl Shard {
             part_headers_crc: 0,
             parts: Vec::new(),
             formed_bytes: 0,
+            offered_bytes: config_offer,
             sequence: 0,
             cut: 0,
             durable: 0,
@@ -163,6 +172,7 @@ impl Shard {
             next_poll: 0,
             chunks: Vec::new(),
             cached_records: 0,
+            cached_bytes: 0,
             dirty: Vec::new(),
             generation: 1,
             removed: BTreeSet::new(),
@@ -478,9 +488,17 @@ impl Shard {
     /// True when an entry of any size would find its place after a cut.
     pub(crate) fn has_room(&self) -> bool {
         let largest = self.config.entry_bytes_max + HEADER_SIZE_BYTES;
-        self.is_failed || self.refuses_adds || self.pool.has_free(Lane::Normal) || {
-            self.open.as_ref().is_some_and(|open| open.remaining() >= largest)
-        }
+        let has_chunk = || {
+            self.pool.has_free(Lane::Normal) || {
+                self.open.as_ref().is_some_and(|open| open.remaining() >= largest)
+            }
+        };
+        self.is_failed || self.refuses_adds || (self.offered_bytes > 0 && has_chunk())
+    }
+
+    /// Sets what ordinary adds may place until the next cut. Recovery adds and fences do not see it.
+    pub(crate) fn offer(&mut self, bytes: usize) {
+        self.offered_bytes = bytes.min(self.config.formed_bytes_max);
     }
 
     /// Takes everything placed since the last cut (invariant 5).
@@ -571,9 +589,10 @@ impl Shard {
             }
         }
         states.sort_unstable_by_key(|s| s.ledger);
-        self.cached_records = 0;
-        let frozen =
-            Arc::new(Frozen { generation, chunks: std::mem::take(&mut self.chunks), records, states });
+        let bytes = self.active_bytes();
+        (self.cached_records, self.cached_bytes) = (0, 0);
+        let chunks = std::mem::take(&mut self.chunks);
+        let frozen = Arc::new(Frozen { generation, chunks, records, bytes, states });
         self.frozen.push(frozen.clone());
         Some(frozen)
     }
@@ -595,9 +614,15 @@ impl Shard {
         self.chunks.len() + usize::from(self.open.is_some())
     }
 
-    /// Records in the active write cache.
-    pub(crate) fn active_records(&self) -> usize {
-        self.cached_records
+    /// Bytes of the active write cache. Charged at 64 bytes, a record of the index and its share of growth counts like
+    /// entry bytes.
+    pub(crate) fn active_bytes(&self) -> u64 {
+        (self.cached_bytes + self.cached_records * INDEX_RECORD_BYTES) as u64
+    }
+
+    /// Bytes of the frozen write caches.
+    pub(crate) fn frozen_bytes(&self) -> u64 {
+        self.frozen.iter().map(|frozen| frozen.bytes).sum()
     }
 
     pub(crate) fn is_dirty(&self) -> bool {
@@ -610,7 +635,12 @@ impl Shard {
     fn place(&mut self, kind: Kind, pieces: &[&[u8]], lane: Lane) -> Result<Placed, NoRoom> {
         let length: usize = pieces.iter().map(|p| p.len()).sum();
         let size = HEADER_SIZE_BYTES + length;
-        if self.formed_bytes >= self.config.formed_bytes_max && lane != Lane::Reserved {
+        let formed_max = match lane {
+            Lane::Normal => self.offered_bytes,
+            Lane::Recovery => self.config.formed_bytes_max,
+            Lane::Reserved => usize::MAX,
+        };
+        if self.formed_bytes >= formed_max {
             return Err(NoRoom);
         }
         if self.open.as_ref().is_none_or(|open| open.remaining() < size) {
@@ -626,6 +656,7 @@ impl Shard {
         let (mut header, mut crc) = ([0; HEADER_SIZE_BYTES], 0);
         let start = open.append(size, |target| (header, crc) = record::encode(target, kind, pieces));
         self.sequence += 1;
+        self.cached_bytes += size;
         if self.is_replaying {
             (self.cut, self.durable) = (self.sequence, self.sequence);
             self.part_start = start + size;

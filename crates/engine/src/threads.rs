@@ -61,7 +61,8 @@ struct FlushDesk {
 impl Machine {
     /// Starts the threads. Answers to adds go to `sink`.
     pub fn start(self, disk: Arc<dyn Disk>, sink: Arc<dyn AddSink>) -> EngineThreads {
-        let Machine { engine, mut journaling, flushing, .. } = self;
+        let Machine { engine, mut journaling, mut flushing, .. } = self;
+        flushing.pause = Some(std::thread::sleep);
         let is_stopping = Arc::new(AtomicBool::new(false));
         let desk = Arc::new(FlushDesk::default());
         let flush_signal = Arc::new(Signal::default());
@@ -97,6 +98,7 @@ impl EngineThreads {
     /// Blocks for as long as the disk takes.
     pub fn stop(self) -> Result<(), StopError> {
         self.is_stopping.store(true, Ordering::Release);
+        self.engine.pacing.is_hurried.store(true, Ordering::Release);
         self.engine.journal_signal.raise();
         let mut journaling = self.journal.join().map_err(|_| StopError::Panicked("journal"))?;
         self.desk.is_last.store(true, Ordering::Release);

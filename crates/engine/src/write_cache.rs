@@ -99,6 +99,8 @@ pub(crate) struct Frozen {
     pub(crate) generation: u64,
     pub(crate) chunks: Vec<ChunkSlice>,
     pub(crate) records: HashMap<LedgerId, CacheRecords>,
+    /// Bytes of its records and of their index.
+    pub(crate) bytes: u64,
     /// State at the freeze of every ledger that changed since the one before.
     pub(crate) states: Vec<LedgerRecord>,
 }

@@ -11,7 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
@@ -487,4 +487,54 @@ fn recovery_adds_leave_room_for_a_fence() {
         }),
     );
     println!("{e} recovery adds on shard 0 in one forming group; fence on shard 1: {:?}", rx.try_recv());
+}
+
+/// Pacing invariants 3 and 4: adds that overrun a flush are held back before the pool is full, recovery adds and fences
+/// are not, and the end of the flush lets the adds in again.
+#[test]
+fn a_flush_that_is_overrun_holds_back_ordinary_adds_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut c = config(dir.path(), 1, 1);
+    c.write_pool_bytes = 16 << 20;
+    let mut m = open(c, budget(1000)).unwrap();
+    let (tx, _rx) = sync_channel(1 << 16);
+    let sink = Answers(tx);
+    let mut tickets = Vec::new();
+    let mut group = |m: &mut Machine| {
+        let Some(f) = m.journaling.cut() else { return };
+        let w = m.journaling.write(&f);
+        let mut d = m.journaling.finish(f, w);
+        tickets.extend(d.freeze.take());
+        d.deliver(&sink);
+    };
+    let mut entry = 0;
+    while add(&m.engine, 1, entry, 100 << 10, false) == 1 {
+        entry += 1;
+        group(&mut m);
+    }
+    let stats = m.engine.stats();
+    let free = stats.write_pool_chunks - stats.write_pool_chunks_in_use;
+    assert!(free * 2 > stats.write_pool_chunks / 2, "{free} chunks are free of {}", stats.write_pool_chunks);
+    assert_eq!(add(&m.engine, 1, entry, 100 << 10, true), 1, "a recovery add has its place");
+    let fenced = Arc::new(AtomicBool::new(false));
+    let seen = fenced.clone();
+    let waiter = Box::new(move |outcome: Result<(), Refusal>| seen.store(outcome.is_ok(), Ordering::SeqCst));
+    m.engine.fence(LedgerId::new(2).unwrap(), KEY, waiter);
+    group(&mut m);
+    assert!(fenced.load(Ordering::SeqCst), "a fence is written at once");
+    assert_eq!(add(&m.engine, 1, entry + 1, 100, false), 0, "the flush has not moved");
+
+    let waits = Arc::new(AtomicBool::new(true));
+    let told = waits.clone();
+    m.engine.when_room(0, Box::new(move |_| told.store(false, Ordering::SeqCst)));
+    group(&mut m);
+    assert!(waits.load(Ordering::SeqCst), "nobody is woken without room");
+    let ticket = tickets.pop().unwrap();
+    let mark = m.flushing.flush(ticket).unwrap();
+    m.journaling.on_flushed(mark);
+    let f = m.journaling.cut().unwrap();
+    let w = m.journaling.write(&f);
+    m.journaling.finish(f, w).deliver(&sink);
+    assert!(!waits.load(Ordering::SeqCst), "room wakes who waits for it");
+    assert_eq!(add(&m.engine, 1, entry + 1, 100, false), 1);
 }

@@ -70,6 +70,7 @@ impl Profile {
             group_bytes_max: pick(&[8 << 10, 32 << 10, 128 << 10]) as usize,
             entry_bytes_max: 4 << 10,
             flush_interval: Duration::from_secs(10),
+            flush_spread: Duration::from_secs(1),
             instance_id: "sim".into(),
             bookie_id: "b1".into(),
             canaries,
