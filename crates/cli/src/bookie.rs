@@ -58,6 +58,9 @@ async fn serve(settings: settings::Settings) -> Result<(), Failure> {
     match ended {
         Ended::Stopped => Ok(()),
         Ended::RegistrationLost(why) => Err(Failure::with_code(exit::REGISTRATION_LOST, why)),
+        Ended::DiskFull(why) => {
+            Err(Failure::new(format!("stopped, because readOnlyModeEnabled is false: {why}")))
+        }
         Ended::Unclean(why) => Err(Failure::with_code(exit::UNCLEAN_STOP, why)),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::args::OfflineArgs;
 use crate::exit::Failure;
-use crate::offline::{BookieDirs, CURRENT, Offline, grouped, size};
+use crate::offline::{BookieDirs, CURRENT, Offline, RESERVE, grouped, size};
 use crate::output;
 use bindery_io::{Disk, RealDisk};
 use bindery_journal::survey::{self, Place};
@@ -50,7 +50,9 @@ impl Report {
         mut json: Value,
     ) {
         let volume = disk.space(dir);
+        let reserve = reserve_bytes(disk, dir);
         if self.is_json {
+            json["reserve_bytes"] = reserve.into();
             json["path"] = dir.to_string_lossy().into();
             json["bookie"] = bookie.into();
             json["volume_bytes"] = volume.as_ref().map_or(Value::Null, |space| space.total.into());
@@ -61,6 +63,10 @@ impl Report {
             let _ = writeln!(self.text, "{}{id}", dir.display());
             for Line { what, bytes, about } in lines {
                 let _ = writeln!(self.text, "  {what:<12}{:>12}  {about}", size(*bytes));
+            }
+            if reserve > 0 {
+                let about = "kept free for a full disk: the bookie gives it up when it needs it";
+                let _ = writeln!(self.text, "  {:<12}{:>12}  {about}", "reserve", size(reserve));
             }
             if let Ok(space) = &volume {
                 let _ = writeln!(
@@ -76,6 +82,12 @@ impl Report {
             self.problems.push(format!("cannot ask for the free space of {}: {error}", dir.display()));
         }
     }
+}
+
+/// Bytes of the volume's reserve, in the directory that has it.
+fn reserve_bytes(disk: &dyn Disk, dir: &Path) -> u64 {
+    let files = disk.list(&dir.join(CURRENT)).unwrap_or_default();
+    files.iter().find(|file| file.name == RESERVE).map_or(0, |file| file.len)
 }
 
 fn count(disk: &Arc<dyn Disk>, dirs: &BookieDirs, report: &mut Report) {

@@ -21,6 +21,7 @@ pub const LOCK: &str = "LOCK";
 pub const MARK: &str = "BINDERY";
 pub const COOKIE: &str = "VERSION";
 pub const SESSION: &str = "SESSION";
+pub const RESERVE: &str = bindery_server::disks::reserve::RESERVE_NAME;
 /// Longer small files are not ours.
 const SMALL_FILE_BYTES_MAX: u64 = 64 * 1024;
 

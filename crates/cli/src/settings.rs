@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Keys of `bk_server.conf` that BookKeeper knows and that have no meaning here: pools and limits of this bookie are
 /// its own.
-const WITHOUT_EFFECT: [&str; 60] = [
+const WITHOUT_EFFECT: [&str; 53] = [
     "allowEphemeralPorts",
     "auditorPeriodicBookieCheckInterval",
     "auditorPeriodicCheckInterval",
@@ -32,16 +32,11 @@ const WITHOUT_EFFECT: [&str; 60] = [
     "dbStorage_readAheadCacheBatchSize",
     "dbStorage_readAheadCacheMaxSizeMb",
     "dbStorage_writeCacheMaxSizeMb",
-    "diskCheckInterval",
-    "diskUsageLwmThreshold",
-    "diskUsageThreshold",
-    "diskUsageWarnThreshold",
     "enableStatistics",
     "gcOverreplicatedLedgerMaxConcurrentRequests",
     "gcOverreplicatedLedgerWaitTime",
     "httpServerClass",
     "indexDirectories",
-    "isForceGCAllowWhenNoSpace",
     "isThrottleByBytes",
     "journalAdaptiveGroupWrites",
     "journalAlignmentSize",
@@ -63,13 +58,11 @@ const WITHOUT_EFFECT: [&str; 60] = [
     "maxPendingAddRequestsPerThread",
     "maxPendingReadRequestsPerThread",
     "maxReadsInProgressLimit",
-    "minUsableSizeForHighPriorityWrites",
     "numAddWorkerThreads",
     "numHighPriorityWorkerThreads",
     "numJournalCallbackThreads",
     "numLongPollWorkerThreads",
     "persistBookieStatusEnabled",
-    "readOnlyModeEnabled",
     "readWorkerThreadsThrottlingEnabled",
     "serverNumIOThreads",
     "serverSockKeepalive",
@@ -168,6 +161,7 @@ pub fn resolve(args: &BookieArgs, file: Option<&str>) -> Result<Settings, Vec<St
         config.pool_memory = PoolMemory::Lazy;
     }
     space(&mut file, &mut config);
+    disks(&mut file, &mut config);
     let metadata = metadata(args, &mut file);
 
     let without_effect: Vec<&str> =
@@ -217,6 +211,54 @@ fn space(file: &mut Values, config: &mut BookieConfig) {
     }
     if let Some(bytes) = file.parsed::<u64>("logSizeLimit") {
         config.space.log_bytes_max = bytes.clamp(1 << 20, 4 << 30);
+    }
+}
+
+/// Full and slow disks.
+fn disks(file: &mut Values, config: &mut BookieConfig) {
+    let disks = &mut config.disks;
+    let mut share = |key: &str, into: &mut f64| match file.parsed::<f64>(key) {
+        Some(share) if share > 0.0 && share <= 1.0 => {
+            *into = share;
+            true
+        }
+        Some(share) => {
+            file.faults.push(format!("{key}={share}: give a share above 0, at most 1"));
+            false
+        }
+        None => false,
+    };
+    share("diskUsageThreshold", &mut disks.usage);
+    share("diskUsageWarnThreshold", &mut disks.warn);
+    if !share("diskUsageLwmThreshold", &mut disks.low_water) {
+        disks.low_water = disks.usage;
+    }
+    // The default of one may be above what was chosen for the other.
+    disks.warn = disks.warn.min(disks.usage);
+    if disks.low_water > disks.usage {
+        file.faults.push("diskUsageLwmThreshold is above diskUsageThreshold".to_owned());
+    }
+    if let Some(ms) = file.parsed::<u64>("diskCheckInterval") {
+        disks.interval = Duration::from_millis(ms.max(100));
+    }
+    if let Some(wanted) = file.parsed("readOnlyModeOnAnyDiskFullEnabled") {
+        disks.is_any_enough = wanted;
+    }
+    if let Some(wanted) = file.parsed("readOnlyModeEnabled") {
+        disks.may_be_read_only = wanted;
+    }
+    if let Some(wanted) = file.parsed("isForceGCAllowWhenNoSpace") {
+        disks.forces_collection = wanted;
+    }
+    let log_creation = file.parsed::<u64>("minUsableSizeForEntryLogCreation");
+    let high_priority = file.parsed::<u64>("minUsableSizeForHighPriorityWrites");
+    disks.high_priority_bytes_min = high_priority.or(log_creation).unwrap_or(config.space.log_bytes_max);
+    disks.reserve_bytes = file.parsed::<u64>("diskReserveSizeMB").map(|mib| mib.min(1 << 20) << 20);
+    if let Some(ms) = file.parsed::<u64>("journalSyncP99LimitMSec") {
+        config.slow_journal.p99_max = Duration::from_millis(ms);
+    }
+    if let Some(seconds) = file.parsed::<u64>("journalSyncP99WindowSec") {
+        config.slow_journal.window = Duration::from_secs(seconds.clamp(3, 3600));
     }
 }
 
@@ -420,6 +462,27 @@ mod tests {
         assert_eq!((space.bytes_per_second, space.log_bytes_max), (1_000_000, 2 << 30));
         let faults = resolve(&args(&line), Some("minorCompactionThreshold=1.5")).unwrap_err();
         assert!(faults[0].contains("minorCompactionThreshold"), "{faults:?}");
+    }
+
+    #[test]
+    fn thresholds_of_disks_take_bookkeepers_keys() {
+        let line = ["--metadata", "zk+null://z:1/l", "--data", "/d"];
+        let file = "diskUsageThreshold=0.8\ndiskCheckInterval=2000\nreadOnlyModeOnAnyDiskFullEnabled=false\n\
+                    readOnlyModeEnabled=false\nisForceGCAllowWhenNoSpace=true\nlogSizeLimit=2147483648\n\
+                    diskReserveSizeMB=100\njournalSyncP99LimitMSec=0\njournalSyncP99WindowSec=60\n";
+        let settings = resolve(&args(&line), Some(file)).unwrap();
+        assert!(settings.warnings.is_empty(), "{:?}", settings.warnings);
+        let disks = settings.config.disks;
+        assert_eq!((disks.usage, disks.warn, disks.low_water), (0.8, 0.8, 0.8));
+        assert_eq!((disks.interval.as_secs(), disks.reserve_bytes), (2, Some(100 << 20)));
+        assert!(!disks.is_any_enough && !disks.may_be_read_only && disks.forces_collection);
+        assert_eq!(disks.high_priority_bytes_min, 2 << 30, "as large as an entry log");
+        let slow = settings.config.slow_journal;
+        assert_eq!((slow.p99_max, slow.window.as_secs()), (Duration::ZERO, 60));
+        for bad in ["diskUsageThreshold=1.5", "diskUsageThreshold=0.5\ndiskUsageLwmThreshold=0.6"] {
+            let faults = resolve(&args(&line), Some(bad)).unwrap_err();
+            assert!(faults[0].contains("diskUsage"), "{faults:?}");
+        }
     }
 
     #[test]

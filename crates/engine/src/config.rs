@@ -74,6 +74,8 @@ pub struct EngineConfig {
     pub journal_files_preallocated: usize,
     /// False: adds are acknowledged after the write, before any sync (`journalSyncData=false`).
     pub journal_sync: bool,
+    /// A group whose write and sync take longer counts as slow (`journalSyncP99LimitMSec`).
+    pub journal_slow: Duration,
     /// Most bytes that form one group, over all shards; beyond it adds wait for the group being written.
     pub group_bytes_max: usize,
     /// Largest entry that is accepted, in bytes.
@@ -104,6 +106,7 @@ impl Default for EngineConfig {
             journal_file_bytes: 256 << 20,
             journal_files_preallocated: 2,
             journal_sync: true,
+            journal_slow: Duration::from_secs(1),
             group_bytes_max: 16 << 20,
             // BookKeeper's frame limit, less what an answer adds around an entry (protocol reference, section 1.1).
             entry_bytes_max: 5_242_880 - 500,

@@ -6,6 +6,7 @@ use crate::api::{Add, DurablePoint, EntryRef, EntryRun, Lookup, Poll, PollId, Re
 use crate::config::EngineConfig;
 use crate::lookup::{OnDisk, entries_on_disk, on_disk, runs_of};
 use crate::pacing::Load;
+use crate::pulse::{JournalPulse, PulseCounters};
 use crate::shard::{Found, NoRoom, Shard, ShardConfig};
 use crate::signal::Signal;
 use crate::space::{SpaceDesk, SpaceStatus, WantedCollection};
@@ -35,8 +36,12 @@ pub(crate) struct PacingDesk {
 pub struct Status {
     /// Adds are refused, except with high priority.
     pub is_read_only: bool,
+    /// Adds with high priority find room, read-only or not.
+    pub takes_high_priority: bool,
     /// The first failure of journal or storage. Nothing is acknowledged any more; reads go on.
     pub failed: Option<String>,
+    /// What found no space on its volume and is tried again until it does; no add is taken meanwhile.
+    pub waits_for_space: Option<String>,
     /// False: acknowledged adds may be lost in a power cut.
     pub journal_sync: bool,
 }
@@ -52,9 +57,13 @@ pub struct Engine {
     pub(crate) journal_signal: Signal,
     pub(crate) is_freeze_wanted: AtomicBool,
     is_read_only: AtomicBool,
+    takes_high_priority: AtomicBool,
     failed: Mutex<Option<String>>,
+    waits_for_space: Mutex<Option<String>>,
     pub(crate) counters: Counters,
     pub(crate) pacing: PacingDesk,
+    /// Of each journal.
+    pub(crate) pulses: Vec<PulseCounters>,
     pub(crate) space: SpaceDesk,
     /// The highest ledger that a state table remembers.
     highest_recovered: Option<LedgerId>,
@@ -85,7 +94,10 @@ impl Engine {
             journal_signal: Signal::default(),
             is_freeze_wanted: AtomicBool::new(false),
             is_read_only: AtomicBool::new(false),
+            takes_high_priority: AtomicBool::new(true),
+            pulses: vec![PulseCounters::new(config.journal_slow)],
             failed: Mutex::new(None),
+            waits_for_space: Mutex::new(None),
             counters: Counters::default(),
             pacing: PacingDesk::default(),
             space: SpaceDesk::default(),
@@ -115,9 +127,13 @@ impl Engine {
             return 0;
         }
         let is_read_only = self.is_read_only.load(Ordering::Relaxed);
+        let takes_high_priority = self.takes_high_priority.load(Ordering::Relaxed);
         let taken = {
             let mut shard = self.shards[shard].lock();
-            let no_room = adds.iter().position(|add| shard.add(add, is_read_only) == Err(NoRoom));
+            let no_room = adds.iter().position(|add| {
+                let is_high_priority = add.is_high_priority && takes_high_priority;
+                shard.add(&Add { is_high_priority, ..*add }, is_read_only) == Err(NoRoom)
+            });
             no_room.unwrap_or(adds.len())
         };
         if taken < adds.len() {
@@ -289,12 +305,31 @@ impl Engine {
         self.is_read_only.store(is_read_only, Ordering::Relaxed);
     }
 
+    /// Whether adds with high priority pass while the engine is read-only (section 4.7). At first they do.
+    pub fn set_takes_high_priority(&self, takes: bool) {
+        self.takes_high_priority.store(takes, Ordering::Relaxed);
+    }
+
+    /// How each journal does. `now_ns` is the time of the clock that the engine was opened with.
+    pub fn pulses(&self, now_ns: u64) -> Vec<JournalPulse> {
+        self.pulses.iter().map(|pulse| pulse.read(now_ns)).collect()
+    }
+
+    /// Asks for an empty group now and then while nothing else is written, so that a journal that became slow is seen
+    /// to be fast again.
+    pub fn set_probing(&self, is_probing: bool) {
+        self.pulses.iter().for_each(|pulse| pulse.set_probing(is_probing));
+        self.journal_signal.raise();
+    }
+
     /// State for operators.
     pub fn status(&self) -> Status {
         let failed = self.failed.lock().clone();
         Status {
             is_read_only: failed.is_some() || self.is_read_only.load(Ordering::Relaxed),
+            takes_high_priority: failed.is_none() && self.takes_high_priority.load(Ordering::Relaxed),
             failed,
+            waits_for_space: self.waits_for_space.lock().clone(),
             journal_sync: self.config.journal_sync,
         }
     }

@@ -157,7 +157,7 @@ impl Journaling {
             return if is_needed { self.journal.sync() } else { Ok(()) };
         }
         let begun = self.clock.monotonic_ns();
-        self.journal.write(group)?;
+        self.write_timed(group)?;
         self.is_sealed = false;
         let took = self.clock.monotonic_ns().saturating_sub(begun);
         let counters = &self.engine.counters;
@@ -169,15 +169,25 @@ impl Journaling {
         Ok(())
     }
 
+    fn write_timed(&mut self, group: &Group) -> Result<u64, JournalError> {
+        let pulse = &self.engine.pulses[0];
+        pulse.begin(self.clock.monotonic_ns());
+        let written = self.journal.write(group);
+        pulse.end(self.clock.monotonic_ns());
+        written
+    }
+
     /// Writes an empty group behind the last one, once, when the journal has gone idle: damage to the last group of
     /// records then has a group behind it and is not taken for a write that never finished. Nobody waits for it.
     /// Blocks on the disk.
     pub fn seal(&mut self) {
-        if self.is_sealed || self.journal.last_group() == 0 || self.journal.failure().is_some() {
+        // While a slow journal is watched for its recovery, again and again.
+        let is_done = self.is_sealed && !self.engine.pulses[0].is_probing();
+        if is_done || self.journal.last_group() == 0 || self.journal.failure().is_some() {
             return;
         }
         self.is_sealed = true;
-        if let Err(error) = self.journal.write(&Group::default()) {
+        if let Err(error) = self.write_timed(&Group::default()) {
             self.engine.latch(&error.to_string());
             tracing::error!(%error, "the journal failed while idle: this bookie takes no adds any more; reads go on");
         }

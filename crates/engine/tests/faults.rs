@@ -85,6 +85,9 @@ impl DiskFile for GateFile {
     fn set_len(&self, l: u64) -> io::Result<()> {
         self.inner.set_len(l)
     }
+    fn allocate(&self, l: u64) -> io::Result<()> {
+        self.inner.allocate(l)
+    }
     fn len(&self) -> io::Result<u64> {
         self.inner.len()
     }

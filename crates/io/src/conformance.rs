@@ -24,6 +24,7 @@ pub fn disk(disk: &dyn Disk, root: &Path) {
     open_files_outlive_their_names(disk, &root.join("unnamed"));
     direct_files_take_aligned_transfers(disk, &root.join("direct"));
     zeros_are_filled_in_steps(disk, &root.join("zero"));
+    blocks_are_allocated_and_nothing_is_lost(disk, &root.join("allocate"));
     a_lock_has_one_holder(disk, &root.join("lock"));
     random_operations_agree_with_a_model(disk, &root.join("model"));
     let space = disk.space(root).expect(WORKS);
@@ -209,6 +210,26 @@ fn zeros_are_filled_in_steps(disk: &dyn Disk, dir: &Path) {
     assert!(found == expected, "zeros are exactly where they were asked for");
     zero_fill(&*file, 301 * BLOCK, 3 << 20).expect(WORKS);
     assert_eq!(file.len().expect(WORKS), 301 * BLOCK + (3 << 20));
+}
+
+fn blocks_are_allocated_and_nothing_is_lost(disk: &dyn Disk, dir: &Path) {
+    make(disk, dir);
+    for mode in [OpenMode::CreateBuffered, OpenMode::CreateDirect] {
+        let path = dir.join(format!("{mode:?}"));
+        let file = disk.open(&path, mode).expect(WORKS);
+        let mut block = AlignedBuf::zeroed(4096);
+        block.fill(5);
+        for at in [0, 3] {
+            file.write_all_at(&mut [IoSlice::new(&block)], at * BLOCK).expect(WORKS);
+        }
+        file.allocate(2 * BLOCK).expect("a shorter allocation changes nothing");
+        file.allocate(300 * BLOCK).expect(WORKS);
+        file.allocate(300 * BLOCK).expect("allocating again is fine");
+        file.sync().expect(WORKS);
+        let found = content(&*disk.open(&path, OpenMode::Read).expect(WORKS));
+        let written = [vec![5; 4096], vec![0; 2 * 4096], vec![5; 4096], vec![0; 296 * 4096]].concat();
+        assert!(found == written, "{mode:?}: what was written stays, the rest is zero");
+    }
 }
 
 fn a_lock_has_one_holder(disk: &dyn Disk, dir: &Path) {

@@ -107,6 +107,14 @@ pub trait DiskFile: Send + Sync {
     fn sync(&self) -> io::Result<()>;
     /// Cuts or extends (with zeros) the file.
     fn set_len(&self, len: u64) -> io::Result<()>;
+    /// Makes the file at least `len` bytes long (whole blocks) and has the file system take all blocks below that, so
+    /// that writing them finds room. What is there stays, what is new reads as zero. An error, for want of space most
+    /// likely, is no failed write: nothing that was in the file is in doubt. Where the file system cannot reserve,
+    /// zeros are written behind the end, and blocks that were never written below it are not taken.
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        let end = self.len()?;
+        crate::zero_fill(self, end, len.saturating_sub(end))
+    }
     /// Current length in bytes.
     fn len(&self) -> io::Result<u64>;
     /// True when the file is empty.

@@ -5,6 +5,7 @@
 //! write_at          pwritev
 //! write_durable_at  pwritev2(RWF_DSYNC), or pwritev + fdatasync where the flag is refused
 //! sync              fdatasync          sync_dir   open(O_DIRECTORY) + fsync
+//! allocate          fallocate, or zeros behind the end where it is refused
 //! ```
 //!
 //! # Invariants
@@ -22,7 +23,7 @@ use crate::chunk::AlignedBuf;
 use crate::direct::{read_is_aligned, whole_blocks, write_is_aligned};
 use crate::disk::{Disk, DiskFile, DiskLock, Entry, OpenMode, SLICES_MAX, Space};
 use rustix::fd::OwnedFd;
-use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::unix::fs::DirBuilderExt;
@@ -241,6 +242,16 @@ impl DiskFile for RealFile {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         Ok(retry_on_intr(|| rustix::fs::ftruncate(&self.fd, len))?)
+    }
+
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        match retry_on_intr(|| rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), 0, len)) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                let end = self.len()?;
+                crate::zero_fill(self, end, len.saturating_sub(end))
+            }
+            done => Ok(done?),
+        }
     }
 
     fn len(&self) -> io::Result<u64> {

@@ -33,7 +33,7 @@ impl ZeroFill {
     }
 
     /// Writes the next bytes, at most [`ZERO_FILL_STEP_BYTES`]; true while there is more to do.
-    pub fn step(&mut self, file: &dyn DiskFile) -> io::Result<bool> {
+    pub fn step(&mut self, file: &(impl DiskFile + ?Sized)) -> io::Result<bool> {
         let zeros = ZEROS.get_or_init(|| AlignedBuf::zeroed(ZERO_FILL_STEP_BYTES));
         let size = usize::try_from(self.remaining()).unwrap_or(usize::MAX).min(ZERO_FILL_STEP_BYTES);
         if size > 0 {
@@ -48,7 +48,7 @@ impl ZeroFill {
 }
 
 /// Writes zeros over `len` bytes from `offset`, all steps at once. Not durable before a sync.
-pub fn zero_fill(file: &dyn DiskFile, offset: u64, len: u64) -> io::Result<()> {
+pub fn zero_fill(file: &(impl DiskFile + ?Sized), offset: u64, len: u64) -> io::Result<()> {
     let mut fill = ZeroFill::new(offset, len);
     while fill.step(file)? {}
     Ok(())

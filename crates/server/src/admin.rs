@@ -1,6 +1,7 @@
 //! The admin port: health, state and metrics over HTTP (protocol reference, section 8.1). It changes nothing, but asks
 //! for garbage collection when told to.
 
+use crate::disks::{DiskDesk, Standing};
 use crate::garbage::{GarbageDesk, GarbageRequest};
 use crate::latch::Latch;
 use crate::metrics::{Exposition, SummarySnapshot};
@@ -24,6 +25,8 @@ pub struct AdminState {
     pub shared: OnceLock<Arc<Shared>>,
     /// Set once the engine is open.
     pub garbage: OnceLock<Arc<GarbageDesk>>,
+    /// Set once the engine is open.
+    pub disks: OnceLock<(Arc<DiskDesk>, Arc<Standing>)>,
     /// Registered and serving.
     pub is_running: AtomicBool,
     /// On its way out.
@@ -72,12 +75,29 @@ async fn bookie_state(State(state): State<Arc<AdminState>>, method: Method) -> R
         return not_found(&method);
     }
     let status = state.shared.get().map(|shared| shared.engine.status());
-    let is_failed = status.as_ref().is_some_and(|status| status.failed.is_some());
+    let takes_high_priority = status.as_ref().is_some_and(|status| status.takes_high_priority);
+    let (mut reasons, mut volumes) = (serde_json::Map::new(), Vec::new());
+    if let Some((desk, standing)) = state.disks.get() {
+        reasons
+            .extend(standing.reasons().into_iter().map(|(cause, why)| (cause.name().to_owned(), why.into())));
+        volumes.extend(desk.volumes().iter().map(|volume| {
+            serde_json::json!({
+                "dir": volume.dir.display().to_string(),
+                "totalBytes": volume.space.map(|space| space.total),
+                "freeBytes": volume.space.map(|space| space.free),
+                "reserveBytes": volume.reserve.0,
+                "reserveBytesWanted": volume.reserve.1,
+                "full": volume.is_full,
+            })
+        }));
+    }
     let body = serde_json::json!({
         "running": state.is_running.load(Ordering::Acquire),
         "readOnly": status.as_ref().is_none_or(|status| status.is_read_only),
         "shuttingDown": state.is_shutting_down.load(Ordering::Acquire),
-        "availableForHighPriorityWrites": status.is_some() && !is_failed,
+        "availableForHighPriorityWrites": takes_high_priority,
+        "readOnlyBecause": reasons,
+        "volumes": volumes,
         "journalSync": status.as_ref().map(|status| status.journal_sync),
         "failed": status.and_then(|status| status.failed),
     });
@@ -182,6 +202,9 @@ async fn metrics(State(state): State<Arc<AdminState>>, method: Method) -> Respon
     let mut out = Exposition::new();
     if let Some(shared) = state.shared.get() {
         expose(shared, &mut out);
+    }
+    if let Some((desk, standing)) = state.disks.get() {
+        desk.expose(standing, &mut out);
     }
     if let Some(desk) = state.garbage.get() {
         expose_garbage(desk, &mut out);

@@ -17,6 +17,7 @@ use crate::config::{BookieConfig, Identity, IdentityError};
 use crate::connection::{Completion, Registry};
 use crate::data_dirs::{self, DataDirError, DataDirs};
 use crate::descriptors::{self, TooFewDescriptors};
+use crate::disks::{Cause, DiskWatch, Standing};
 use crate::garbage::{GarbageCollector, GarbageDesk};
 use crate::io_pool::IoPool;
 use crate::latch::Latch;
@@ -46,8 +47,6 @@ use tokio::task::JoinHandle;
 pub const STOP_MAX: Duration = Duration::from_secs(10);
 /// How long the stop waits for the metadata store.
 const UNREGISTER_MAX: Duration = Duration::from_secs(2);
-/// How often the engine is asked whether it failed.
-const HEALTH_INTERVAL: Duration = Duration::from_millis(500);
 /// How often, and at what distance, a taken port is tried again: half a second.
 const BIND_ATTEMPTS: u32 = 25;
 const BIND_PAUSE: Duration = Duration::from_millis(20);
@@ -144,6 +143,8 @@ pub enum Ended {
     Stopped,
     /// Its registration was refused while it ran.
     RegistrationLost(String),
+    /// A disk is full and `readOnlyModeEnabled` is false; everything is flushed that finds room.
+    DiskFull(String),
     /// It was asked to, but not everything could be flushed; the next start replays it.
     Unclean(String),
 }
@@ -162,6 +163,9 @@ pub struct Bookie {
     stop_serving: Arc<Latch>,
     serving: JoinHandle<()>,
     garbage: JoinHandle<()>,
+    standing: Arc<Standing>,
+    may_be_read_only: bool,
+    watch: JoinHandle<()>,
     stop_admin: Arc<Latch>,
     admin: Option<AdminTask>,
     /// Ends with the bookie: the directories' locks.
@@ -188,6 +192,15 @@ impl Bookie {
         let stop_admin = Arc::new(Latch::default());
         let (admin, admin_address) = start_admin(&config, &state, &stop_admin).await?;
 
+        let disk_watch = {
+            let (disk, dirs, write) = (components.disk.clone(), dirs.clone(), plan.write);
+            let (limits, slow) = (config.disks.clone(), config.slow_journal);
+            let prepare = move || {
+                let (ledgers, volumes) = (dirs.ledger_files(), dirs.volumes_of_all());
+                DiskWatch::prepare(disk, ledgers, volumes, write, limits, slow)
+            };
+            blocking(move || Ok::<_, StartError>(prepare())).await?
+        };
         // Whoever connects before everything is ready is closed at once.
         let opening = Opening { config: &config, components: &components, dirs: &dirs, plan: &plan, address };
         let (identity, layout, instance_id, machine) = tokio::select! {
@@ -206,9 +219,15 @@ impl Bookie {
             volumes: Volumes::new(components.disk.clone(), dirs.volumes()),
             limits: config.limits.clone(),
         });
-        shared.engine.set_read_only(config.read_only);
+        let standing = Arc::new(Standing::new(shared.engine.clone()));
+        if config.read_only {
+            standing
+                .set(Cause::Configured, Some("the configuration says so (forceReadOnlyBookie)".to_owned()));
+        }
+        disk_watch.check(&shared.engine, &standing).await;
         let engine = machine.start(components.disk.clone(), Arc::new(Completion::new(shared.clone())));
         let _ = state.shared.set(shared.clone());
+        let _ = state.disks.set((disk_watch.desk(), standing.clone()));
         let stop_serving = Arc::new(Latch::default());
         let serving = tokio::spawn({
             let (shared, stop) = (shared.clone(), stop_serving.clone());
@@ -227,7 +246,14 @@ impl Bookie {
         };
         let garbage = tokio::spawn(collector.run(stop_serving.clone()));
 
-        let mode = if config.read_only { RegistrationMode::ReadOnly } else { RegistrationMode::Writable };
+        let may_be_read_only = disk_watch.may_be_read_only();
+        let watch = tokio::spawn(disk_watch.run(
+            shared.engine.clone(),
+            components.clock.clone(),
+            standing.clone(),
+            stop_serving.clone(),
+        ));
+        let mode = *standing.mode().borrow();
         let admin_endpoint = admin_address.map(|admin| (identity.host.as_str(), admin.port()));
         let info = BookieServiceInfo::of_bookie((&identity.host, identity.port), admin_endpoint);
         let (registrar, events) = BookieRegistrar::start(
@@ -250,6 +276,9 @@ impl Bookie {
             stop_serving,
             serving,
             garbage,
+            standing,
+            may_be_read_only,
+            watch,
             stop_admin,
             admin,
             dirs,
@@ -263,7 +292,7 @@ impl Bookie {
             bookie_id = %bookie.identity.bookie_id,
             listen = %bookie.address,
             admin = bookie.admin_address.map(tracing::field::display),
-            read_only = config.read_only,
+            read_only = mode == RegistrationMode::ReadOnly,
             journal_sync = config.journal_sync,
             start_ms = elapsed_ms,
             "serving"
@@ -315,7 +344,10 @@ impl Bookie {
     /// Serves until `stop`, or until the registration is refused; then shuts down.
     pub async fn run(mut self, stop: &Latch) -> Ended {
         let mut lost = None;
-        let mut was_failed = false;
+        let mut full = None;
+        let mut mode = self.standing.mode();
+        // What changed while the bookie was being registered is a change too.
+        mode.mark_changed();
         loop {
             tokio::select! {
                 () = stop.wait() => break,
@@ -338,23 +370,30 @@ impl Bookie {
                         break;
                     }
                 },
-                () = tokio::time::sleep(HEALTH_INTERVAL) => {
-                    if let (false, Some(reason)) = (was_failed, self.shared.engine.status().failed) {
-                        was_failed = true;
-                        tracing::error!(reason, "storage failed: read-only from now on; replace the disk and restart");
-                        self.registrar.set_mode(RegistrationMode::ReadOnly);
+                Ok(()) = mode.changed() => {
+                    let mode = *mode.borrow_and_update();
+                    let reasons = self.standing.reasons();
+                    let why = reasons.get(&Cause::DiskFull).or(reasons.get(&Cause::NoSpace));
+                    if let (false, Some(why)) = (self.may_be_read_only, why) {
+                        full = Some(why.clone());
+                        break;
                     }
+                    self.registrar.set_mode(mode);
                 }
             }
         }
         if let Some(why) = &lost {
             tracing::error!(why, "registration refused: stopping");
         }
+        if let Some(why) = &full {
+            tracing::error!(why, "stopping, because readOnlyModeEnabled is false");
+        }
         let unclean = self.shut_down().await;
-        match (lost, unclean) {
-            (Some(why), _) => Ended::RegistrationLost(why),
-            (None, Some(why)) => Ended::Unclean(why),
-            (None, None) => Ended::Stopped,
+        match (lost, full, unclean) {
+            (Some(why), ..) => Ended::RegistrationLost(why),
+            (None, Some(why), _) => Ended::DiskFull(why),
+            (None, None, Some(why)) => Ended::Unclean(why),
+            (None, None, None) => Ended::Stopped,
         }
     }
 
@@ -370,6 +409,7 @@ impl Bookie {
             stop_serving,
             serving,
             garbage,
+            watch,
             stop_admin,
             admin,
             dirs,
@@ -388,6 +428,8 @@ impl Bookie {
             if garbage.await.is_err() {
                 tracing::error!("the garbage collector panicked");
             }
+            // It may be waiting for a disk that does not answer; it holds nothing that a stop needs.
+            watch.abort();
             let stopped = tokio::task::spawn_blocking(move || {
                 shared.io.stop();
                 engine.stop().map_err(|error| error.to_string())
@@ -462,6 +504,7 @@ impl Opening<'_> {
             entry_bytes_max: self.config.limits.frame.entry_size_bytes_max(),
             flush_interval: self.config.flush_interval,
             space: self.config.space.clone(),
+            journal_slow: self.config.slow_journal.p99_max,
             instance_id: instance_id.clone().unwrap_or_default(),
             bookie_id: identity.bookie_id.to_string(),
             ..engine_sizes(self.dirs.ledgers().len(), self.plan.write, &self.config.limits)

@@ -1,5 +1,6 @@
 //! Settings of a bookie as its operator gives them. The command line fills this in from flags and files.
 
+use crate::disks::{DiskLimits, SlowLimits};
 use crate::garbage::GarbageConfig;
 use crate::limits::Limits;
 use bindery_engine::{PoolMemory, SpaceConfig};
@@ -65,6 +66,10 @@ pub struct BookieConfig {
     pub garbage: GarbageConfig,
     /// How space is given back.
     pub space: SpaceConfig,
+    /// When disks are too full.
+    pub disks: DiskLimits,
+    /// When the journal is too slow.
+    pub slow_journal: SlowLimits,
     /// Bounds.
     pub limits: Limits,
 }
@@ -94,6 +99,8 @@ impl Default for BookieConfig {
             read_threads: 4,
             garbage: GarbageConfig::default(),
             space: SpaceConfig::default(),
+            disks: DiskLimits::default(),
+            slow_journal: SlowLimits::default(),
             limits: Limits::default(),
         }
     }

@@ -5,6 +5,7 @@
 //! <journal dir>/current/BINDERY "bindery-format 1"
 //! <journal dir>/current/VERSION the cookie (protocol reference, section 5.3)
 //! <journal dir>/current/...     journal files
+//! <first dir of a volume>/current/RESERVE   blocks kept free for a full disk (see disks::reserve)
 //! <ledger dir>/...              the same, with entry logs and the state table
 //! <first ledger dir>/current/SESSION   the metadata session to be resumed, mode 0600
 //! ```
@@ -14,6 +15,8 @@
 //! 2. Everything that is later trusted (cookie, session) is read and written under the lock.
 //! 3. `BINDERY` is there before `VERSION`: a directory with a cookie and without the mark is a Java bookie's.
 
+use crate::disks::Volume;
+use crate::disks::reserve::RESERVE_NAME;
 use bindery_io::{Disk, DiskFile, DiskLock, Entry, OpenMode};
 use bindery_metadata::{Cookie, Directory, SessionCredentials, SessionStore};
 use std::io::{self, ErrorKind, IoSlice};
@@ -255,14 +258,40 @@ impl DataDirs {
         }
     }
 
+    /// The file systems of the directories. Blocks.
+    pub fn volumes_of_all(&self) -> Vec<Volume> {
+        let mut volumes: Vec<(Option<u64>, Volume)> = Vec::new();
+        for (place, dir) in self.all().enumerate() {
+            let device = device(dir);
+            let known = volumes.iter_mut().find(|(of, _)| device.is_some() && *of == device);
+            let volume = match known {
+                Some((_, volume)) => volume,
+                None => {
+                    let reserve_dir = dir.join(CURRENT_NAME);
+                    let volume = Volume { reserve_dir, ledger_dirs: Vec::new(), has_journal: false };
+                    volumes.push((device, volume));
+                    &mut volumes.last_mut().expect("just pushed").1
+                }
+            };
+            match place.checked_sub(self.journal_count()) {
+                Some(ledgers) => volume.ledger_dirs.push(ledgers),
+                None => volume.has_journal = true,
+            }
+        }
+        volumes.into_iter().map(|(_, volume)| volume).collect()
+    }
+
+    /// How many of `all` are journals; they come first.
+    fn journal_count(&self) -> usize {
+        1
+    }
+
     /// One directory of each file system that holds ledgers, so that space is counted once.
     pub fn volumes(&self) -> Vec<PathBuf> {
-        use std::os::unix::fs::MetadataExt;
         let mut seen = Vec::new();
         let mut volumes = Vec::new();
         for dir in &self.ledgers {
-            // Which file system a directory is on is asked once, here; space is asked through the disk.
-            let device = std::fs::metadata(dir).map(|metadata| metadata.dev()).ok();
+            let device = device(dir);
             if device.is_none() || !seen.contains(&device) {
                 seen.push(device);
                 volumes.push(dir.clone());
@@ -270,6 +299,12 @@ impl DataDirs {
         }
         volumes
     }
+}
+
+/// Which file system a directory is on: asked at the start only; space is asked through the disk.
+fn device(dir: &Path) -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(dir).map(|metadata| metadata.dev()).ok()
 }
 
 /// A killed bookie keeps its locks until the kernel has taken it apart, and a supervisor starts the next one before.
@@ -322,7 +357,7 @@ pub fn examine_home(disk: &dyn Disk, home: &Path) -> Result<(), DataDirError> {
 
 /// Files in `current` that say nothing about data.
 fn is_not_data(name: &str) -> bool {
-    [MARK_NAME, COOKIE_NAME, SESSION_NAME]
+    [MARK_NAME, COOKIE_NAME, SESSION_NAME, RESERVE_NAME]
         .iter()
         .any(|known| name.strip_suffix(".new").unwrap_or(name) == *known)
 }

@@ -9,6 +9,7 @@ pub mod config;
 pub mod connection;
 pub mod data_dirs;
 pub mod descriptors;
+pub mod disks;
 pub mod garbage;
 pub mod io_pool;
 pub mod latch;

@@ -9,6 +9,7 @@ use bindery_metadata::store::CreateMode;
 use bindery_metadata::{Layout, LedgerLayout, layout};
 use bindery_server::bookie::{Bookie, Components, Ended, Metadata};
 use bindery_server::config::BookieConfig;
+use bindery_server::disks::DiskLimits;
 use bindery_server::latch::Latch;
 use bindery_types::{
     BookieId, DigestType, EntryId, LedgerId, LedgerMetadata, LedgerSecret, MasterKey, Quorum, Segment,
@@ -50,6 +51,7 @@ async fn start(dir: &Path, cluster: &MemoryCluster) -> Running {
         journal_file_bytes: 16 << 20,
         flush_interval: Duration::from_millis(100),
         allow_loopback: true,
+        disks: DiskLimits { reserve_bytes: Some(0), ..DiskLimits::default() },
         ..BookieConfig::default()
     };
     let components = Components {

@@ -7,6 +7,7 @@ use bindery_metadata::memory::MemoryCluster;
 use bindery_metadata::{Layout, LedgerLayout, RegistrationMode, layout};
 use bindery_server::bookie::{Bookie, Components, Ended, Metadata, StartError};
 use bindery_server::config::BookieConfig;
+use bindery_server::disks::DiskLimits;
 use bindery_server::latch::Latch;
 use bindery_types::{BookieId, MasterKey};
 use bindery_wire::{ErrorCode, v2};
@@ -50,6 +51,7 @@ fn config(dir: &Path) -> BookieConfig {
         preallocate: 0,
         journal_file_bytes: 16 << 20,
         allow_loopback: true,
+        disks: DiskLimits { reserve_bytes: Some(0), ..DiskLimits::default() },
         ..BookieConfig::default()
     }
 }

@@ -140,6 +140,7 @@ fn failure_of(ended: Result<(usize, Ended), tokio::task::JoinError>) -> Option<F
         Ended::RegistrationLost(why) => {
             Some(Failure::with_code(exit::REGISTRATION_LOST, format!("{name}: {why}")))
         }
+        Ended::DiskFull(why) => Some(Failure::new(format!("{name}: {why}"))),
         Ended::Unclean(why) => Some(Failure::with_code(exit::UNCLEAN_STOP, format!("{name}: {why}"))),
     }
 }

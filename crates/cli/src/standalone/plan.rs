@@ -5,6 +5,7 @@ use crate::args::Switch;
 use crate::settings::parse_size;
 use bindery_engine::PoolMemory;
 use bindery_server::config::{BookieConfig, OptionNames};
+use bindery_server::disks::DiskLimits;
 use bindery_server::limits::Limits;
 use bindery_server::memory::{MemoryPlan, MemoryPlanError, default_limit};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,6 +15,8 @@ use std::path::{Path, PathBuf};
 /// (256 MiB for each bookie) is what a flush cycle with the default memory needs.
 const JOURNAL_FILE_BYTES: u64 = 64 << 20;
 const JOURNAL_FILES_PREALLOCATED: usize = 4;
+/// Kept free on the disk for each bookie, so that a full one still starts.
+const RESERVE_BYTES: u64 = 16 << 20;
 
 /// What is started.
 #[derive(Debug)]
@@ -98,6 +101,7 @@ fn of_directory(dir: &Path) -> BookieConfig {
         preallocate: JOURNAL_FILES_PREALLOCATED,
         journal_file_bytes: JOURNAL_FILE_BYTES,
         allow_loopback: true,
+        disks: DiskLimits { reserve_bytes: Some(RESERVE_BYTES), ..DiskLimits::default() },
         ..BookieConfig::default()
     }
 }

@@ -5,7 +5,7 @@
 
 use super::finding::{Finding, Kind};
 use super::marks::refused;
-use crate::offline::{COOKIE, MARK, SESSION};
+use crate::offline::{COOKIE, MARK, RESERVE, SESSION};
 use bindery_io::canary::Canaries;
 use bindery_io::{BLOCK_SIZE_BYTES, Disk, SystemRandom};
 use bindery_journal::survey::{self, BadPlace, CLAIMS_MAX, File, Place};
@@ -116,7 +116,7 @@ impl Check<'_> {
     fn other_files(&mut self) {
         for entry in self.disk.list(self.dir).unwrap_or_default() {
             let name = &*entry.name;
-            let is_ours = |name: &str| [MARK, COOKIE, SESSION].contains(&name);
+            let is_ours = |name: &str| [MARK, COOKIE, SESSION, RESERVE].contains(&name);
             if survey::is_journal_file(name) || is_ours(name) {
                 continue;
             }

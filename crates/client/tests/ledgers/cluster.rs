@@ -9,6 +9,7 @@ use bindery_metadata::memory::{MemoryCluster, MemoryStore};
 use bindery_metadata::{Layout, LedgerLayout, layout};
 use bindery_server::bookie::{Bookie, Components, Ended, Metadata};
 use bindery_server::config::BookieConfig;
+use bindery_server::disks::DiskLimits;
 use bindery_server::latch::Latch;
 
 /// A bookie that runs.
@@ -72,6 +73,7 @@ impl Cluster {
             preallocate: 0,
             journal_file_bytes: 16 << 20,
             allow_loopback: true,
+            disks: DiskLimits { reserve_bytes: Some(0), ..DiskLimits::default() },
             ..BookieConfig::default()
         };
         let components = Components {

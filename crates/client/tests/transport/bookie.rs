@@ -12,6 +12,7 @@ use bindery_io::{RealDisk, SystemClock, SystemRandom};
 use bindery_metadata::memory::MemoryCluster;
 use bindery_server::bookie::{Bookie, Components, Ended, Metadata};
 use bindery_server::config::BookieConfig;
+use bindery_server::disks::DiskLimits;
 use bindery_server::latch::Latch;
 use bindery_types::{BookieId, EntryId, MasterKey};
 use bindery_wire::ErrorCode;
@@ -37,6 +38,7 @@ async fn start(dir: &Path, cluster: &MemoryCluster, id: &str) -> Running {
         preallocate: 0,
         journal_file_bytes: 16 << 20,
         allow_loopback: true,
+        disks: DiskLimits { reserve_bytes: Some(0), ..DiskLimits::default() },
         ..BookieConfig::default()
     };
     let components = Components {

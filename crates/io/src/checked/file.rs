@@ -200,6 +200,22 @@ impl DiskFile for CheckedFile {
         result
     }
 
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        self.may_change("allocation");
+        let old = self.state.lock().len;
+        let grown = old..old.max(len);
+        let call = self.begin("allocation", grown.clone());
+        let result = self.inner.allocate(len);
+        let mut state = self.state.lock();
+        state.writing.remove(&call);
+        // An error took nothing away; what it left behind the old end is as good as written and not synced.
+        state.unsynced.insert(grown);
+        if result.is_ok() {
+            state.len = state.len.max(len);
+        }
+        result
+    }
+
     fn len(&self) -> io::Result<u64> {
         self.inner.len()
     }

@@ -67,6 +67,7 @@ impl Profile {
             journal_file_bytes: pick(&[16 << 10, 64 << 10, 256 << 10]),
             journal_files_preallocated: 0,
             journal_sync: !random.chance(0.05),
+            journal_slow: Duration::from_secs(1),
             group_bytes_max: pick(&[8 << 10, 32 << 10, 128 << 10]) as usize,
             entry_bytes_max: 4 << 10,
             flush_interval: Duration::from_secs(10),

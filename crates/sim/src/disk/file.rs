@@ -187,6 +187,28 @@ impl SimFile {
         Ok(n)
     }
 
+    /// Takes the pages below `len` that the file does not have, all or none.
+    fn allocate_pages(&self, state: &mut State, len: u64, run: Run) -> io::Result<()> {
+        self.must_be_writable()?;
+        let free_pages = state.free_bytes().map(|free| free / PAGE_U64);
+        let inode = self.inode(state)?;
+        let holes: Vec<u64> =
+            (0..len.div_ceil(PAGE_U64)).filter(|page| !inode.cache.has_page(*page)).collect();
+        if free_pages.is_some_and(|free| free < holes.len() as u64) {
+            return Err(no_space());
+        }
+        if run == Run::Cut && !state.cut_left_something() {
+            return Ok(());
+        }
+        let zeros = [0u8; PAGE];
+        let inode = self.inode(state)?;
+        for page in holes {
+            let n = usize::try_from(len - page * PAGE_U64).unwrap_or(PAGE).min(PAGE);
+            inode.write(&[IoSlice::new(&zeros)], n, page * PAGE_U64, Reach::Medium);
+        }
+        Ok(())
+    }
+
     /// Puts the bytes of a write at another aligned place of this file or of one beside it, when there is one.
     fn misdirect(&self, state: &mut State, slices: &[IoSlice<'_>], n: usize, offset: u64) {
         let dir = self.path.parent().unwrap_or(&self.path);
@@ -296,6 +318,11 @@ impl DiskFile for SimFile {
                 Ok(())
             },
         )
+    }
+
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        let call = self.call("allocate", 0, usize::try_from(len).unwrap_or(usize::MAX), true);
+        self.shared.lock().run(call, |_| 0, |state, run| self.allocate_pages(state, len, run))
     }
 
     fn len(&self) -> io::Result<u64> {
