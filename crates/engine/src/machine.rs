@@ -23,6 +23,7 @@ use crate::space::Space;
 use crate::stats::Counters;
 use crate::write_cache::Frozen;
 use bindery_io::Clock;
+use bindery_io::canary::Canary;
 use bindery_journal::{Group, Journal, JournalError};
 use bindery_storage::{
     DirectoryCommit, Generation, JournalMark, LedgerDirectory, LedgerRecord, Mark, SealedLog,
@@ -222,6 +223,9 @@ impl Journaling {
         done.waiters.extend(rooms.into_iter().map(|w| (w, Ok(()))));
         if is_freeze {
             done.freeze = Some(FreezeTicket { boundary: mark_of(&self.journal), frozen });
+            if self.engine.config.canaries.has(Canary::M28ReleasedBeforeFlush) {
+                self.journal.release_up_to(self.journal.last_group());
+            }
         }
         done
     }
@@ -239,7 +243,8 @@ impl Journaling {
             let mut all = cut.adds;
             all.append(&mut adds);
             // A refusal stays what it was; what would have been acknowledged is refused.
-            for add in &mut all {
+            let is_told = self.engine.config.canaries.has(Canary::M29FailedGroupAcknowledged);
+            for add in all.iter_mut().filter(|_| !is_told) {
                 add.result = add.result.and(Err(Refusal::ReadOnly));
             }
             done.adds.push(all);
@@ -361,7 +366,12 @@ impl Flushing {
                 }
             }
             writes.end_log();
-            sealed = Some(log.finish().map_err(|e| e.to_string())?);
+            let is_early = self.engine.config.canaries.has(Canary::M9IndexBeforeLog);
+            let finished = if is_early { log.finish_unsynced() } else { log.finish() };
+            sealed = Some(finished.map_err(|e| e.to_string())?);
+        }
+        if sealed.is_none() && self.engine.config.canaries.has(Canary::M8EmptyFlushSkipped) {
+            return Ok(());
         }
         let states: Vec<LedgerRecord> = mine.iter().flat_map(|f| f.states.iter().cloned()).collect();
         let logs: &[SealedLog] = sealed.as_slice();

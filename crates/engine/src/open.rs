@@ -291,8 +291,9 @@ impl Machine {
             journaling.journal.raise_group(newest.group);
         }
         let boundary = mark_of(&journaling.journal);
-        // Also without entries (a seal alone, say): files are released up to the mark, so the mark must be there.
-        if replayed.groups > 0 {
+        // Also without records (a seal alone, or numbers raised over a hole): files are released up to the mark, and the
+        // next one begins behind it, which a lower mark would take for a gap.
+        if boundary.group > lowest.group {
             flushing.flush(FreezeTicket { boundary, frozen: freeze_all(engine) })?;
         }
         journaling.journal.release_up_to(boundary.group);

@@ -14,6 +14,10 @@ pub enum Canary {
     M4FenceWithoutKey,
     /// A failed sync is tried again, and the group acknowledged when that succeeds.
     M5SyncRetried,
+    /// A flush without entries commits nothing, and counts as done.
+    M8EmptyFlushSkipped,
+    /// The index of a flush is committed before its entry log is durable.
+    M9IndexBeforeLog,
     /// A checksum error is answered as "no such entry".
     M10DamageAsNoEntry,
     /// Replay stops silently at damage in the middle of a file.
@@ -32,14 +36,20 @@ pub enum Canary {
     M27UncommittedRemovalCounts,
     /// Garbage collection believes a listing that failed or ended early, and reads no candidate again.
     M21ListingBelieved,
+    /// Journal files are free when their caches are frozen, before the flush.
+    M28ReleasedBeforeFlush,
+    /// The answers to a group whose write failed say that it is durable.
+    M29FailedGroupAcknowledged,
 }
 
 /// The canaries that can be switched on, with the name the command line knows them by.
-pub const ALL: [(&str, Canary); 13] = [
+pub const ALL: [(&str, Canary); 17] = [
     ("M1", Canary::M1AckBeforeSync),
     ("M3", Canary::M3NegativeFenceBeforeDurable),
     ("M4", Canary::M4FenceWithoutKey),
     ("M5", Canary::M5SyncRetried),
+    ("M8", Canary::M8EmptyFlushSkipped),
+    ("M9", Canary::M9IndexBeforeLog),
     ("M10", Canary::M10DamageAsNoEntry),
     ("M11", Canary::M11ReplayStopsAtDamage),
     ("M12", Canary::M12RecycledFileUnchecked),
@@ -49,6 +59,8 @@ pub const ALL: [(&str, Canary); 13] = [
     ("M26", Canary::M26CompactionKeepsLosers),
     ("M27", Canary::M27UncommittedRemovalCounts),
     ("M21", Canary::M21ListingBelieved),
+    ("M28", Canary::M28ReleasedBeforeFlush),
+    ("M29", Canary::M29FailedGroupAcknowledged),
 ];
 
 /// Which canary is on, if any.

@@ -20,7 +20,8 @@ use crate::record::crc32c;
 use bindery_io::BLOCK_SIZE_BYTES;
 
 /// Version of the journal format, and the newest that is read. 1: first version. 2: removal records.
-pub const FILE_FORMAT_VERSION: u32 = 2;
+/// 3: groups of files written without sync say what is durable before them.
+pub const FILE_FORMAT_VERSION: u32 = 3;
 
 const MAGIC: [u8; 8] = *b"BNDJNL01";
 const IDENTITY_AT: usize = 56;

@@ -7,12 +7,16 @@
 //! header  0  8 magic "BNDGRP01"      32  8 group sequence
 //!         8  4 header length         40  8 offset of this group in its file
 //!        12  4 number of parts       48  8 length of the group in bytes, whole blocks
-//!        16  8 file id               56  4 zero
+//!        16  8 file id               56  4 unsynced groups before, see below
 //!        24  8 nonce of the file     60  4 CRC32C of the header with this field zero
 //! part    0  4 offset from the start of the group      12  4 number of records
 //!         4  4 length                                  16  4 chained CRC32C of the record headers
 //!         8  4 shard                                   20  4 zero
 //! ```
+//!
+//! A file that is written without sync can lose groups in a power cut, which is no damage, and hold groups behind them
+//! that a forced sync covered, whose loss is. To tell the two apart each group there says how many groups before it no
+//! sync has covered, plus one; 0 says nothing, and is what a file with syncs holds.
 //!
 //! A part lies at the same place inside its block as in the memory it is written from. So the whole blocks inside a
 //! part go to a direct file straight from the chunk, and only the blocks at its two ends pass through a scratch
@@ -99,6 +103,8 @@ pub struct GroupHeader {
     pub offset: u64,
     /// Its length, whole blocks.
     pub total_bytes: u64,
+    /// One more than the groups before it in its file that no sync covered when it was written; 0 says nothing.
+    pub unsynced_before: u32,
     /// Its parts.
     pub parts: Vec<PartHeader>,
 }
@@ -114,7 +120,8 @@ impl GroupHeader {
         for v in [self.identity.file_id, self.identity.nonce, self.sequence, self.offset, self.total_bytes] {
             target.extend_from_slice(&v.to_be_bytes());
         }
-        target.extend_from_slice(&[0; 8]);
+        target.extend_from_slice(&self.unsynced_before.to_be_bytes());
+        target.extend_from_slice(&[0; 4]);
         for p in &self.parts {
             for v in [p.offset, p.length, p.shard, p.record_count, p.headers_crc, 0] {
                 target.extend_from_slice(&v.to_be_bytes());
@@ -138,7 +145,7 @@ impl GroupHeader {
         }
         let mut copy = block.get(..header_bytes)?.to_vec();
         copy[60..64].fill(0);
-        if crc32c(&copy) != u32_at(60)? || u32_at(56)? != 0 {
+        if crc32c(&copy) != u32_at(60)? {
             return None;
         }
         let mut parts = Vec::with_capacity(part_count);
@@ -157,9 +164,19 @@ impl GroupHeader {
             sequence: u64_at(32)?,
             offset: u64_at(40)?,
             total_bytes: u64_at(48)?,
+            unsynced_before: u32_at(56)?,
             parts,
         };
         header.has_sound_positions().then_some(header)
+    }
+
+    /// The last group of its file that this one says was durable before it was written; 0 for none.
+    pub fn proves_durable(&self) -> u64 {
+        if self.unsynced_before == 0 {
+            0
+        } else {
+            self.sequence.saturating_sub(u64::from(self.unsynced_before))
+        }
     }
 
     /// The positions are those that [`layout`] gives for these parts (invariant 6).
@@ -212,6 +229,7 @@ mod tests {
             sequence: 9,
             offset: 8192,
             total_bytes: 4096,
+            unsynced_before: 3,
             parts: vec![PartHeader { offset: 100, length: 500, shard: 1, record_count: 2, headers_crc: 77 }],
         };
         let mut block = Vec::new();

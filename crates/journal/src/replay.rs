@@ -151,10 +151,10 @@ impl Journal {
                     header.first_group,
                     seen.last_group + 1
                 );
-                if !header.is_unsynced && !self.config.canaries.has(Canary::M11ReplayStopsAtDamage) {
+                // Also without sync: the file before is synced as a whole before another one begins.
+                if !self.config.canaries.has(Canary::M11ReplayStopsAtDamage) {
                     return Err(Damage { path: slot.path.clone(), offset: 0, what }.into());
                 }
-                seen.unsynced_holes += 1;
                 seen.last_group = header.first_group - 1;
             }
             let last_in_file = self.replay_file(slot, header, covered, &mut seen, &mut visit)?;
@@ -216,6 +216,16 @@ impl Journal {
                         }
                         if !header.is_unsynced {
                             let what = format!("{}, and group {sequence} follows at {next}", what.text);
+                            return Err(reader.damage(offset, what).into());
+                        }
+                        let missing = seen.last_group + 1;
+                        let proves =
+                            |h: &GroupHeader| h.identity == header.identity && h.proves_durable() >= missing;
+                        if let Some((at, proof)) = reader.scan(next, proves)? {
+                            let what = format!(
+                                "{}, and group {} at {at} was written when group {missing} was durable",
+                                what.text, proof.sequence
+                            );
                             return Err(reader.damage(offset, what).into());
                         }
                         seen.unsynced_holes += 1;

@@ -77,6 +77,8 @@ struct Current {
     identity: FileIdentity,
     position: u64,
     length: u64,
+    /// Groups since the last sync that covered all before it. Counted in a journal that does not sync by itself.
+    unsynced: u32,
 }
 
 pub(crate) struct Used {
@@ -158,12 +160,18 @@ impl Journal {
         if self.current.as_ref().is_none_or(|c| c.position + place.total_bytes > c.length) {
             self.roll(place.total_bytes)?;
         }
+        // Groups written before without sync come first: this one says that they are durable.
+        let is_forced = group.force_sync && !self.config.sync;
+        if is_forced {
+            self.sync()?;
+        }
         let current = self.current.as_ref().expect("roll opened a file");
         let header = GroupHeader {
             identity: current.identity,
             sequence: self.next_group,
             offset: current.position,
             total_bytes: place.total_bytes,
+            unsynced_before: if self.config.sync { 0 } else { current.unsynced.saturating_add(1) },
             parts: parts
                 .iter()
                 .zip(&place.part_offsets)
@@ -198,9 +206,7 @@ impl Journal {
         } else {
             current.file.write_all_at(&mut slices, position)
         };
-        // Groups written before without sync are covered by a forced one only after a sync of the whole file.
         let written = match written {
-            Ok(()) if group.force_sync && !self.config.sync => current.file.sync(),
             Err(_) if self.config.canaries.has(Canary::M5SyncRetried) => current.file.sync(),
             other => other,
         };
@@ -210,6 +216,9 @@ impl Journal {
         }
         let current = self.current.as_mut().expect("still open");
         current.position += place.total_bytes;
+        if !is_synced {
+            current.unsynced = current.unsynced.saturating_add(1);
+        }
         self.next_group += 1;
         Ok(self.next_group - 1)
     }
@@ -229,8 +238,11 @@ impl Journal {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        let Some(current) = &self.current else { return Ok(()) };
+        let Some(current) = &mut self.current else { return Ok(()) };
         let (synced, slot) = (current.file.sync(), current.slot);
+        if synced.is_ok() {
+            current.unsynced = 0;
+        }
         synced.map_err(|error| self.latch("sync", slot, error))
     }
 
@@ -307,7 +319,7 @@ impl Journal {
             return Err(self.latch("start", slot, error));
         }
         self.next_file_id += 1;
-        self.current = Some(Current { slot, file, identity, position: BLOCK, length });
+        self.current = Some(Current { slot, file, identity, position: BLOCK, length, unsynced: 0 });
         Ok(())
     }
 

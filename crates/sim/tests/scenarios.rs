@@ -2,9 +2,12 @@
 //! scripts: seeds rot when code changes, scripts do not.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "scenarios/unsynced.rs"]
+mod unsynced;
+
 use bindery_engine::{
-    Add, AddDone, AddSink, EngineConfig, EntryRef, Lookup, Machine, Origin, Refusal, Standing, Waiter,
-    WantedCollection,
+    Add, AddDone, AddSink, EngineConfig, EntryRef, Lookup, Machine, OpenError, Origin, Refusal, Standing,
+    Waiter, WantedCollection,
 };
 use bindery_io::{Disk, ManualClock, SeededRandom};
 use bindery_sim::disk::{FaultKind, SimDisk, SimDiskConfig};
@@ -49,18 +52,30 @@ fn config() -> EngineConfig {
     }
 }
 
-fn start(disk: Arc<SimDisk>) -> Bookie {
+fn open(config: EngineConfig, disk: &Arc<SimDisk>) -> Result<Bookie, OpenError> {
     let clock = Arc::new(ManualClock::new(0));
     let random = Arc::new(SeededRandom::new(1));
-    let machine = Machine::open(config(), disk.clone(), clock.clone(), random).unwrap();
-    Bookie { disk, machine, clock, answers: Answers::default() }
+    let machine = Machine::open(config, disk.clone(), clock.clone(), random)?;
+    Ok(Bookie { disk: disk.clone(), machine, clock, answers: Answers::default() })
 }
 
-fn fresh() -> Bookie {
+fn start_with(config: EngineConfig, disk: Arc<SimDisk>) -> Bookie {
+    open(config, &disk).unwrap()
+}
+
+fn start(disk: Arc<SimDisk>) -> Bookie {
+    start_with(config(), disk)
+}
+
+fn new_disk() -> Arc<SimDisk> {
     let disk = Arc::new(SimDisk::new(SimDiskConfig::default(), &SeededRandom::new(7)));
     disk.create_dir_all(Path::new("/data")).unwrap();
     disk.sync_dir(Path::new("/")).unwrap();
-    start(disk)
+    disk
+}
+
+fn fresh() -> Bookie {
+    start(new_disk())
 }
 
 fn ledger(id: i64) -> LedgerId {

@@ -19,17 +19,22 @@
 //!   right one is not.
 //! - IB9 IB10 the last entry, the LAC and the body of the explicit LAC never go back, also over a restart, and are such
 //!   as were sent.
-//! - IB11 IB25 IB26 a prefix survives, a second restart changes nothing, a clean stop leaves nothing to replay; also
-//!   when the number of shards, of chunks and their size change between two starts.
-//! - IB14 no call on a failed file; IB19 writes without high priority, and only they, are refused as read-only; IB20
+//! - IB11 IB25 IB26 a prefix survives, a start that was interrupted finds what an undisturbed one finds, a second restart
+//!   changes nothing (ledgers, marks, files), a clean stop leaves nothing to replay; also when the number of shards, of chunks and their size change between two starts.
+//! - IB12 no durable mark goes back, and a journal file is overwritten only below all marks; IB15 no log is unlinked that
+//!   its durable state table lists ([`watch`]).
+//! - IB13 at rest every listed log, run and body verifies, by the code of `bindery verify` (K12).
+//! - IB14 no call on a failed file, no good news from a group whose write failed; IB19 writes without high priority, and only they, are refused as read-only; IB20
 //!   pools are empty after a stop.
 //! - IB21 every request is answered, and a poll is ready or fires exactly when the LAC is beyond its own.
 //! - IB22 IB23 one answer for each request; those to adds leave in the order of submission in each shard.
 //!
 //! Damage put on the medium turns entries into errors and stops the comparison of lists, nothing else.
 
+mod facts;
 mod ghost;
 mod run;
+mod watch;
 
 pub use ghost::{Check, Ghost, Violation};
 pub use run::{Outcome, Profile, Report, run};

@@ -7,7 +7,9 @@ mod removals;
 mod requests;
 mod restarts;
 
+use super::facts::Facts;
 use super::ghost::{Check, Ghost};
+use super::watch::{self, Marks, WatchedDisk};
 use crate::disk::{FaultPlan, SimDisk, SimDiskConfig};
 use bindery_engine::{
     AddDone, AddSink, EngineConfig, EntryRef, InFlight, Lookup, Machine, OpenError, Refusal, SpaceConfig,
@@ -217,7 +219,16 @@ struct Sim {
     random: SeededRandom,
     disk: Arc<SimDisk>,
     /// Around `disk` for as long as a bookie runs on it: IB14.
-    checked: Option<Arc<CheckedDisk<Arc<SimDisk>>>>,
+    checked: Option<Arc<CheckedDisk<Arc<WatchedDisk>>>>,
+    watched: Option<Arc<WatchedDisk>>,
+    /// When to look closely: a generator of its own, so that checks do not move the schedule.
+    checks: SeededRandom,
+    /// The durable marks, as last seen.
+    marks: Marks,
+    /// What the start under way must find.
+    expected: Option<Facts>,
+    /// A broken promise found where no verdict could be returned.
+    broken: Option<String>,
     clock: Arc<ManualClock>,
     machine: Option<Machine>,
     in_flight: Option<InFlight>,
@@ -247,6 +258,11 @@ pub fn run(profile: Profile) -> Report {
         random: random.child("schedule"),
         disk,
         checked: None,
+        watched: None,
+        checks: random.child("checks"),
+        marks: Marks::new(),
+        expected: None,
+        broken: None,
         clock: Arc::new(ManualClock::new(1_700_000_000_000)),
         machine: None,
         in_flight: None,
@@ -430,11 +446,15 @@ impl Sim {
     fn step_journal(&mut self) {
         let machine = self.machine.as_mut().expect("a bookie is running");
         if let Some((in_flight, written)) = self.written.take() {
+            let is_failed = written.is_err();
             let mut done = machine.journaling.finish(in_flight, written);
             if let Some(ticket) = done.freeze.take() {
                 assert!(self.ticket.replace(ticket).is_none(), "one ticket at a time");
             }
             done.deliver(&self.inbox);
+            if is_failed {
+                self.check_answers_of_a_failed_group();
+            }
         } else if let Some(in_flight) = self.in_flight.take() {
             let written = machine.journaling.write(&in_flight);
             self.written = Some((in_flight, written));
@@ -446,11 +466,43 @@ impl Sim {
         }
     }
 
+    /// IB14: a group whose write failed is good news for nobody.
+    fn check_answers_of_a_failed_group(&mut self) {
+        let is_told = |answer: &Answer| match answer {
+            Answer::Add(done) => done.result.is_ok(),
+            Answer::Waiter(op, outcome) => {
+                outcome.is_ok()
+                    && !matches!(self.ops.get(op), Some(Op::Room | Op::Read { .. } | Op::Poll { .. }))
+            }
+        };
+        if self.inbox.0.lock().iter().any(is_told) {
+            self.broken = Some("IB14: a request of a group whose write failed was answered OK".into());
+        } else if self.machine().engine.status().failed.is_none() {
+            self.broken = Some("IB14: the journal failed and the state does not say so".into());
+        }
+    }
+
     fn step_flush(&mut self) {
         let Some(ticket) = self.ticket.take() else { return };
         let machine = self.machine.as_mut().expect("a bookie is running");
         if let Ok(mark) = machine.flushing.flush(ticket) {
             machine.journaling.on_flushed(mark);
+            if self.checks.chance(0.2) {
+                self.check_marks();
+            }
+        }
+    }
+
+    /// IB12: no durable mark goes back.
+    fn check_marks(&mut self) {
+        if self.ghost.is_damaged || self.disk.is_off() {
+            return;
+        }
+        let image: Arc<dyn Disk> = Arc::new(self.disk.durable_image());
+        let checked = watch::marks(&image, &self.profile.engine.ledger_dirs)
+            .and_then(|now| watch::check_marks(&self.marks, &now).map(|()| self.marks.extend(now)));
+        if let Err(violation) = checked {
+            self.broken = Some(violation);
         }
     }
 

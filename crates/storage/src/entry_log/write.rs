@@ -221,7 +221,21 @@ impl EntryLogWriter {
         sealed
     }
 
+    /// As [`EntryLogWriter::finish`], and leaves file and name to whatever the system does with them: canary M9, which
+    /// commits before the log is durable.
+    pub fn finish_unsynced(mut self) -> Result<SealedLog, WriteError> {
+        self.write_all()
+    }
+
     fn seal(&mut self) -> Result<SealedLog, WriteError> {
+        let sealed = self.write_all()?;
+        self.attempt("sync entry log", |w| w.file.sync())?;
+        let (disk, dir) = (&self.disk, &self.dir);
+        disk.sync_dir(dir).map_err(|e| DiskError::new(dir, "sync directory", e))?;
+        Ok(sealed)
+    }
+
+    fn write_all(&mut self) -> Result<SealedLog, WriteError> {
         self.close_run()?;
         let footer_offset = self.position();
         let mut crc = Crc32c::new();
@@ -251,10 +265,7 @@ impl EntryLogWriter {
         self.push(&trailer)?;
         self.write_staging()?;
         assert_eq!(self.written, size, "the trailer ends the file");
-        self.attempt("sync entry log", |w| w.file.sync())?;
         let Header { log_id, generation } = self.header;
-        let (disk, dir) = (&self.disk, &self.dir);
-        disk.sync_dir(dir).map_err(|e| DiskError::new(dir, "sync directory", e))?;
         Ok(SealedLog {
             log_id,
             generation,

@@ -1,8 +1,10 @@
 //! Crashes, stops, starts, and what must hold after each.
 
 use super::{Inbox, Op, Sim, Step, check_fenced, is_damage, read_now};
+use crate::bookie::facts::Facts;
 use crate::bookie::ghost::Check;
-use crate::disk::FaultPlan;
+use crate::bookie::watch::{self, WatchedDisk};
+use crate::disk::{FaultPlan, SimDisk};
 use bindery_engine::{EntryRef, Lookup, Machine, OpenError, Standing};
 use bindery_io::{CheckedDisk, Disk, Random, SeededRandom};
 use bindery_types::EntryId;
@@ -26,8 +28,17 @@ impl Sim {
         Machine::open(self.profile.engine.clone(), disk, self.clock.clone(), random as Arc<dyn Random>)
     }
 
-    /// IB14 and the rest of the order in which a disk may be called.
-    pub(super) fn check_call_order(&self) -> Check {
+    /// IB14 and the rest of the order in which a disk may be called; IB12 and IB15 where something was overwritten.
+    pub(super) fn check_call_order(&mut self) -> Check {
+        if let Some(broken) = self.broken.take() {
+            return Err(broken);
+        }
+        for (moment, before) in self.watched.iter().flat_map(|watched| watched.take()) {
+            if !self.ghost.is_damaged {
+                let journals = std::slice::from_ref(&self.profile.engine.journal_dir);
+                watch::judge(&moment, before, journals, &self.profile.engine.ledger_dirs)?;
+            }
+        }
         match self.checked.as_ref().and_then(|checked| checked.violations().into_iter().next()) {
             Some(violation) => Err(format!("IB14: {violation}")),
             None => Ok(()),
@@ -47,9 +58,10 @@ impl Sim {
                     self.disk.crash_after(self.random.below(30));
                 }
             }
-            let checked = Arc::new(CheckedDisk::recording(self.disk.clone()));
+            let watched = Arc::new(WatchedDisk::new(self.disk.clone()));
+            let checked = Arc::new(CheckedDisk::recording(watched.clone()));
             let result = self.open_machine(checked.clone());
-            self.checked = Some(checked);
+            (self.checked, self.watched) = (Some(checked), Some(watched));
             self.check_call_order()?;
             self.disk.set_faults(FaultPlan::default());
             match result {
@@ -72,8 +84,42 @@ impl Sim {
         }
         self.machine = Some(opened.ok_or("IB11: the bookie does not start")?);
         self.check_everything()?;
+        if let Some(expected) = self.expected.take() {
+            let found = self.facts()?;
+            expected.check_same_for_clients(&found).map_err(|what| format!("IB11: {what}"))?;
+        }
+        self.check_marks();
+        if !self.ghost.is_damaged && self.checks.chance(0.2) {
+            let image: Arc<dyn Disk> = Arc::new(self.disk.durable_image());
+            watch::scan(&image, &self.profile.engine.ledger_dirs)?;
+        }
         self.disk.set_faults(self.profile.faults.clone());
         Ok(None)
+    }
+
+    fn facts(&self) -> Result<Facts, String> {
+        self.disk.set_faults(FaultPlan::default());
+        let facts = self.facts_of(self.machine(), &self.disk);
+        self.disk.set_faults(self.profile.faults.clone());
+        facts
+    }
+
+    fn facts_of(&self, machine: &Machine, disk: &SimDisk) -> Result<Facts, String> {
+        Facts::of(machine, disk, &self.profile.engine.ledger_dirs, &self.ghost.ledgers())
+    }
+
+    /// IB11: what an undisturbed start finds on this disk, for the start that follows, which may be cut short and tried
+    /// again.
+    fn expect_same_replay(&mut self) -> Check {
+        if self.ghost.is_damaged || !self.checks.chance(0.1) {
+            return Ok(());
+        }
+        let image = Arc::new(self.disk.durable_image());
+        match self.open_machine(image.clone()) {
+            Ok(machine) => self.expected = Some(self.facts_of(&machine, &image)?),
+            Err(error) => return Err(format!("IB11: the bookie does not start: {error}")),
+        }
+        Ok(())
     }
 
     pub(super) fn replace_disk_after_crash(&mut self) {
@@ -93,12 +139,18 @@ impl Sim {
         if self.random.chance(self.profile.damage * 20.0) {
             self.damage_the_journal();
         }
+        self.expect_same_replay()?;
         let opened = self.open()?;
         if opened.is_none() && self.random.chance(0.1) {
-            // IB11, IB25: a second restart without traffic changes nothing that a client can see.
+            // A second restart without traffic changes nothing.
+            let before = if self.ghost.is_damaged { None } else { Some(self.facts()?) };
             self.machine = None;
             self.replace_disk_after_crash();
-            return self.open();
+            let opened = self.open()?;
+            if let (Some(before), None) = (before, &opened) {
+                before.check_same(&self.facts()?).map_err(|what| format!("IB25: {what}"))?;
+            }
+            return Ok(opened);
         }
         Ok(opened)
     }
@@ -138,6 +190,7 @@ impl Sim {
     /// Steps until nothing is under way; then every request has its answer (IB21).
     pub(super) fn drain(&mut self) -> Check {
         for _ in 0..10_000 {
+            self.check_call_order()?;
             if self.disk.is_off() {
                 return Ok(());
             }
