@@ -12,6 +12,9 @@ use std::hash::Hasher;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+/// A body by its hash.
+type Body = Result<u64, Refusal>;
+
 /// One ledger, as every kind of request shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct LedgerFacts {
@@ -19,9 +22,9 @@ struct LedgerFacts {
     is_fenced: bool,
     lac: Result<Option<EntryId>, Refusal>,
     explicit_lac: Result<Option<u64>, Refusal>,
-    last: Result<u64, Refusal>,
-    /// Listed entries. Bodies everywhere by their hashes.
-    entries: Result<Vec<(i64, Result<u64, Refusal>)>, Refusal>,
+    last: Body,
+    /// Those listed.
+    entries: Result<Vec<(i64, Body)>, Refusal>,
 }
 
 /// A bookie at rest. Nothing may be under way.
@@ -34,7 +37,7 @@ pub(super) struct Facts {
     logs: BTreeMap<PathBuf, u64>,
 }
 
-fn read(machine: &Machine, ledger: LedgerId, which: EntryRef) -> Result<u64, Refusal> {
+fn read(machine: &Machine, ledger: LedgerId, which: EntryRef) -> Body {
     match machine.engine.read(ledger, which)? {
         Lookup::Memory(body) => Ok(hash(&body)),
         Lookup::Disk(read) => read.load().map(|body| hash(&body)),
