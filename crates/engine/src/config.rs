@@ -17,6 +17,17 @@ pub enum PoolMemory {
     Lazy,
 }
 
+/// What bounds the adds that form a group.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Admission {
+    /// Their bytes: [`EngineConfig::group_bytes_max`].
+    #[default]
+    Bytes,
+    /// So many records in each shard, whatever their size: what a bookie would do that counts requests. For the benchmark
+    /// `admission` only, which shows what it costs.
+    Writes(usize),
+}
+
 /// How space is given back. Keys of `bk_server.conf` in brackets.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SpaceConfig {
@@ -78,6 +89,8 @@ pub struct EngineConfig {
     pub journal_slow: Duration,
     /// Most bytes that form one group, over all shards; beyond it adds wait for the group being written.
     pub group_bytes_max: usize,
+    /// What bounds a group: its bytes, but for a benchmark.
+    pub admission: Admission,
     /// Largest entry that is accepted, in bytes.
     pub entry_bytes_max: usize,
     /// Longest time between two flushes while there is something to flush (`flushInterval`).
@@ -108,6 +121,7 @@ impl Default for EngineConfig {
             journal_sync: true,
             journal_slow: Duration::from_secs(1),
             group_bytes_max: 16 << 20,
+            admission: Admission::Bytes,
             // BookKeeper's frame limit, less what an answer adds around an entry (protocol reference, section 1.1).
             entry_bytes_max: 5_242_880 - 500,
             flush_interval: Duration::from_secs(10),

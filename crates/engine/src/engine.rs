@@ -81,6 +81,7 @@ impl Engine {
                 let shard = ShardConfig {
                     index: u32::try_from(index).expect("shards are few"),
                     formed_bytes_max: config.group_bytes_max / config.shard_count,
+                    admission: config.admission,
                     parts_max: config.parts_max(),
                     entry_bytes_max: config.entry_bytes_max,
                     canaries: config.canaries,

@@ -45,7 +45,7 @@ pub use api::{
     Add, AddDone, AddSink, DurablePoint, EntryRef, EntryRun, Lookup, Origin, Poll, PollId, Refusal, Standing,
     Waiter,
 };
-pub use config::{ConfigFaults, EngineConfig, PoolMemory, SpaceConfig};
+pub use config::{Admission, ConfigFaults, EngineConfig, PoolMemory, SpaceConfig};
 pub use engine::{Engine, Status};
 pub use garbage::{Doubt, GarbageLimits, GarbageRound, SecondLook};
 pub use lookup::DiskRead;

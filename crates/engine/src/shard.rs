@@ -30,6 +30,7 @@ mod removal;
 mod replay;
 
 use crate::api::{Add, AddDone, EntryRef, Poll, PollId, Refusal, Waiter};
+use crate::config::Admission;
 use crate::ledger::{LedgerState, ParkedPoll};
 use crate::write_cache::{CacheRecord, Frozen};
 use bindery_io::canary::{Canaries, Canary};
@@ -49,6 +50,7 @@ const INDEX_RECORD_BYTES: usize = 64;
 pub(crate) struct ShardConfig {
     pub(crate) index: u32,
     pub(crate) formed_bytes_max: usize,
+    pub(crate) admission: Admission,
     /// Most parts in one cut, and one more that is still open.
     pub(crate) parts_max: usize,
     pub(crate) entry_bytes_max: usize,
@@ -112,6 +114,7 @@ pub(crate) struct Shard {
     /// Parts of chunks that filled up since the last cut.
     parts: Vec<Part>,
     formed_bytes: usize,
+    formed_records: usize,
     /// Bytes that ordinary adds may place until the next cut: at most `formed_bytes_max`.
     offered_bytes: usize,
     /// Last sequence placed, taken by a cut, durable.
@@ -161,6 +164,7 @@ impl Shard {
             part_headers_crc: 0,
             parts: Vec::new(),
             formed_bytes: 0,
+            formed_records: 0,
             offered_bytes: config_offer,
             sequence: 0,
             cut: 0,
@@ -511,7 +515,7 @@ impl Shard {
         }
         self.close_part();
         self.cut = self.sequence;
-        self.formed_bytes = 0;
+        (self.formed_bytes, self.formed_records) = (0, 0);
         ShardCut {
             parts: std::mem::take(&mut self.parts),
             upto: self.sequence,
@@ -635,12 +639,13 @@ impl Shard {
     fn place(&mut self, kind: Kind, pieces: &[&[u8]], lane: Lane) -> Result<Placed, NoRoom> {
         let length: usize = pieces.iter().map(|p| p.len()).sum();
         let size = HEADER_SIZE_BYTES + length;
-        let formed_max = match lane {
-            Lane::Normal => self.offered_bytes,
-            Lane::Recovery => self.config.formed_bytes_max,
-            Lane::Reserved => usize::MAX,
+        let is_full = match (lane, self.config.admission) {
+            (Lane::Normal, Admission::Writes(most)) => self.formed_records >= most,
+            (Lane::Normal, Admission::Bytes) => self.formed_bytes >= self.offered_bytes,
+            (Lane::Recovery, _) => self.formed_bytes >= self.config.formed_bytes_max,
+            (Lane::Reserved, _) => false,
         };
-        if self.formed_bytes >= formed_max {
+        if is_full {
             return Err(NoRoom);
         }
         if self.open.as_ref().is_none_or(|open| open.remaining() < size) {
@@ -664,6 +669,7 @@ impl Shard {
             self.part_records += 1;
             self.part_headers_crc = record::fold_header(self.part_headers_crc, &header);
             self.formed_bytes += size;
+            self.formed_records += 1;
         }
         Ok(Placed {
             sequence: self.sequence,

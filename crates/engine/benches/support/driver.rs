@@ -4,7 +4,7 @@ use super::Histogram;
 use bindery_engine::{Add, AddDone, AddSink, Engine, Origin};
 use bindery_types::{EntryId, LedgerId, MasterKey};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 /// Most bytes that a producer offers at once: what a connection finds in one read.
@@ -181,16 +181,11 @@ pub fn run(engine: &Arc<Engine>, sink: &Arc<Sink>, load: &Load) -> (Outcome, Vec
         adds: totals.iter().map(|(adds, _)| adds).sum(),
         bytes: totals.iter().map(|(_, bytes)| bytes).sum(),
         seconds: begun.elapsed().as_secs_f64(),
-        cpu: (super::cpu()
-            + CPU_OF_PRODUCERS.get_or_init(Mutex::default).lock().unwrap().split_off(0).iter().sum())
-            - cpu_before,
+        cpu: super::cpu() - cpu_before,
         latencies: sink.take(),
     };
     (outcome, ledgers)
 }
-
-/// Processor time of producers that ended: it goes with their threads.
-static CPU_OF_PRODUCERS: OnceLock<Mutex<Vec<Duration>>> = OnceLock::new();
 
 fn produce(
     engine: &Arc<Engine>,
@@ -262,9 +257,6 @@ fn produce(
     while outstanding(sent) > 0 {
         producer.sleep(|| outstanding(sent) == 0);
     }
-    let own = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-    let own = Duration::from_nanos(own.split(' ').next().unwrap().parse().unwrap());
-    CPU_OF_PRODUCERS.get_or_init(Mutex::default).lock().unwrap().push(own);
     (sent, bytes)
 }
 

@@ -1,7 +1,9 @@
 //! What the storage benchmarks share: arguments, a histogram, the process's own counters, a load driver, tables.
 #![allow(dead_code, reason = "each benchmark uses a part")]
 
+pub mod bare;
 pub mod driver;
+pub mod machine;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -128,12 +130,11 @@ impl Histogram {
 
 /// Processor time of the whole process, load generator included.
 pub fn cpu() -> Duration {
-    // Nanoseconds of each thread that lives; the benchmarks keep theirs.
-    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-    let of =
-        |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
-    let ns = tasks.map(|task| of(task.unwrap()).split(' ').next().unwrap_or("").parse().unwrap_or(0u64));
-    Duration::from_nanos(ns.sum())
+    // utime and stime in clock ticks of 10 ms; threads that ended count.
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+    Duration::from_millis(ticks * 10)
 }
 
 /// Bytes that this process made the kernel send to the disk.

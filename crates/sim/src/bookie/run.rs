@@ -71,6 +71,7 @@ impl Profile {
             journal_sync: !random.chance(0.05),
             journal_slow: Duration::from_secs(1),
             group_bytes_max: pick(&[8 << 10, 32 << 10, 128 << 10]) as usize,
+            admission: bindery_engine::Admission::Bytes,
             entry_bytes_max: 4 << 10,
             flush_interval: Duration::from_secs(10),
             flush_spread: Duration::from_secs(1),
