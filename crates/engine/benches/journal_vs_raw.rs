@@ -162,6 +162,7 @@ impl Ours {
             dir: dir.join("journal"),
             file_bytes,
             owner: "bench".to_owned(),
+            journal: 0,
             sync: true,
             canaries: Canaries::none(),
         };

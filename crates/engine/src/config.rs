@@ -64,14 +64,21 @@ impl Default for SpaceConfig {
     }
 }
 
+/// Most journals of an engine: each has a thread.
+const JOURNALS_MAX: usize = 64;
+
 /// Settings of an engine. See [`EngineConfig::default`] for the values.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
-    /// Directory of the journal files (`journalDirectories`).
-    pub journal_dir: PathBuf,
+    /// Directories of the journals (`journalDirectories`), at least one, best on disks of their own. The place in the
+    /// list is the number of the journal, for good.
+    pub journal_dirs: Vec<PathBuf>,
+    /// Where the journals were that this bookie had behind these, in their order: they may be gone when everything in
+    /// them is flushed.
+    pub former_journal_dirs: Vec<PathBuf>,
     /// Ledger directories (`ledgerDirectories`), at least one.
     pub ledger_dirs: Vec<PathBuf>,
-    /// Number of shards, at least one for each ledger directory. Default: the cores, at most 8.
+    /// Number of shards, at least one for each ledger directory and each journal. Default: the cores, at most 8.
     pub shard_count: usize,
     /// Bytes of journal chunks, which are the write cache as well (with `dbStorage_writeCacheMaxSizeMb` in mind).
     pub write_pool_bytes: u64,
@@ -81,13 +88,13 @@ pub struct EngineConfig {
     pub chunk_bytes: usize,
     /// Length of a journal file.
     pub journal_file_bytes: u64,
-    /// Journal files that are zero-filled in the background at the start.
+    /// Files of each journal that are zero-filled in the background at the start.
     pub journal_files_preallocated: usize,
     /// False: adds are acknowledged after the write, before any sync (`journalSyncData=false`).
     pub journal_sync: bool,
     /// A group whose write and sync take longer counts as slow (`journalSyncP99LimitMSec`).
     pub journal_slow: Duration,
-    /// Most bytes that form one group, over all shards; beyond it adds wait for the group being written.
+    /// Most bytes that form one group, over all shards of a journal; beyond it adds wait for the group being written.
     pub group_bytes_max: usize,
     /// What bounds a group: its bytes, but for a benchmark.
     pub admission: Admission,
@@ -110,7 +117,8 @@ pub struct EngineConfig {
 impl Default for EngineConfig {
     fn default() -> EngineConfig {
         EngineConfig {
-            journal_dir: PathBuf::new(),
+            journal_dirs: Vec::new(),
+            former_journal_dirs: Vec::new(),
             ledger_dirs: Vec::new(),
             shard_count: std::thread::available_parallelism().map_or(1, |n| n.get().min(8)),
             write_pool_bytes: 256 << 20,
@@ -163,7 +171,12 @@ impl EngineConfig {
 
     /// Most parts of one shard in a group.
     pub(crate) fn parts_max(&self) -> usize {
-        bindery_journal::group::PARTS_MAX / self.shard_count.max(1)
+        bindery_journal::group::PARTS_MAX / self.shards_of_a_journal()
+    }
+
+    /// Shards of the journal that has most.
+    pub(crate) fn shards_of_a_journal(&self) -> usize {
+        self.shard_count.div_ceil(self.journal_dirs.len().max(1)).max(1)
     }
 
     /// The room of the pool as pacing sees it. A frozen set and the active one each hold at most half of the chunks
@@ -190,11 +203,18 @@ impl EngineConfig {
         if self.ledger_dirs.is_empty() {
             faults.push("no ledger directory".to_owned());
         }
-        if self.shard_count < self.ledger_dirs.len().max(1) {
+        if self.journal_dirs.is_empty() {
+            faults.push("no journal directory".to_owned());
+        }
+        if self.journal_dirs.len() > JOURNALS_MAX {
+            faults.push(format!("{} journals are more than {JOURNALS_MAX}", self.journal_dirs.len()));
+        }
+        if self.shard_count < self.ledger_dirs.len().max(self.journal_dirs.len()).max(1) {
             faults.push(format!(
-                "{} shards cannot serve {} ledger directories",
+                "{} shards cannot serve {} ledger directories and {} journals",
                 self.shard_count,
-                self.ledger_dirs.len()
+                self.ledger_dirs.len(),
+                self.journal_dirs.len()
             ));
         }
         if self.write_pool_bytes < self.write_pool_bytes_min() {

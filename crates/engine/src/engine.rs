@@ -4,11 +4,11 @@
 
 use crate::api::{Add, DurablePoint, EntryRef, EntryRun, Lookup, Poll, PollId, Refusal, Standing, Waiter};
 use crate::config::EngineConfig;
+use crate::journals::{JournalDesk, MarkVector};
 use crate::lookup::{OnDisk, entries_on_disk, on_disk, runs_of};
 use crate::pacing::Load;
 use crate::pulse::{JournalPulse, PulseCounters};
 use crate::shard::{Found, NoRoom, Shard, ShardConfig};
-use crate::signal::Signal;
 use crate::space::{SpaceDesk, SpaceStatus, WantedCollection};
 use crate::stats::{Counters, EngineStats};
 use bindery_io::chunk::ChunkPool;
@@ -27,6 +27,8 @@ const ROOM_WAITERS_MAX: usize = 16_384;
 pub(crate) struct PacingDesk {
     /// Bytes that the flush under way has written; 0 between flushes.
     pub(crate) written: AtomicU64,
+    /// Freezes whose flush is not committed.
+    pub(crate) flushes: AtomicU64,
     /// Flushes must not pause any more.
     pub(crate) is_hurried: AtomicBool,
 }
@@ -46,16 +48,19 @@ pub struct Status {
     pub journal_sync: bool,
 }
 
-/// Shards over one journal and the ledger directories. Every method takes `&self`; none waits for a peer.
+/// Shards over the journals and the ledger directories. Every method takes `&self`; none waits for a peer.
 pub struct Engine {
     pub(crate) config: EngineConfig,
     pub(crate) pool: ChunkPool,
     pub(crate) shards: Vec<Mutex<Shard>>,
     pub(crate) views: Vec<Arc<LogView>>,
     rooms: Vec<Mutex<VecDeque<Waiter>>>,
-    /// Wakes the journal thread.
-    pub(crate) journal_signal: Signal,
-    pub(crate) is_freeze_wanted: AtomicBool,
+    /// By the number of the journal.
+    pub(crate) journals: Vec<JournalDesk>,
+    /// What every ledger directory has committed.
+    pub(crate) covered: Mutex<MarkVector>,
+    /// The generation that the next freeze gives to what comes after it: one count over all journals.
+    next_generation: AtomicU64,
     is_read_only: AtomicBool,
     takes_high_priority: AtomicBool,
     failed: Mutex<Option<String>>,
@@ -80,7 +85,7 @@ impl Engine {
             .map(|index| {
                 let shard = ShardConfig {
                     index: u32::try_from(index).expect("shards are few"),
-                    formed_bytes_max: config.group_bytes_max / config.shard_count,
+                    formed_bytes_max: config.group_bytes_max / config.shards_of_a_journal(),
                     admission: config.admission,
                     parts_max: config.parts_max(),
                     entry_bytes_max: config.entry_bytes_max,
@@ -92,11 +97,12 @@ impl Engine {
         Engine {
             views,
             rooms: (0..config.shard_count).map(|_| Mutex::default()).collect(),
-            journal_signal: Signal::default(),
-            is_freeze_wanted: AtomicBool::new(false),
+            journals: config.journal_dirs.iter().map(|_| JournalDesk::new()).collect(),
+            covered: Mutex::default(),
+            next_generation: AtomicU64::new(0),
             is_read_only: AtomicBool::new(false),
             takes_high_priority: AtomicBool::new(true),
-            pulses: vec![PulseCounters::new(config.journal_slow)],
+            pulses: config.journal_dirs.iter().map(|_| PulseCounters::new(config.journal_slow)).collect(),
             failed: Mutex::new(None),
             waits_for_space: Mutex::new(None),
             counters: Counters::default(),
@@ -112,6 +118,47 @@ impl Engine {
     /// Number of shards.
     pub fn shard_count(&self) -> usize {
         self.shards.len()
+    }
+
+    /// Number of journals.
+    pub fn journal_count(&self) -> usize {
+        self.journals.len()
+    }
+
+    /// The journal of a shard.
+    pub fn journal_of(&self, shard: usize) -> usize {
+        shard % self.journals.len()
+    }
+
+    /// The shards of a journal, ascending.
+    pub(crate) fn shards_of(&self, journal: usize) -> impl Iterator<Item = usize> + use<> {
+        (journal..self.shards.len()).step_by(self.journals.len())
+    }
+
+    /// Has all shards frozen and flushed soon.
+    pub(crate) fn want_freeze(&self) {
+        self.journals.iter().for_each(|journal| journal.is_freeze_wanted.store(true, Ordering::Release));
+    }
+
+    pub(crate) fn wake_journals(&self) {
+        self.journals.iter().for_each(|journal| journal.signal.raise());
+    }
+
+    fn wake_journal_of(&self, shard: usize) {
+        self.journals[self.journal_of(shard)].signal.raise();
+    }
+
+    /// Everything that is placed from now on is of this generation or a higher one.
+    pub(crate) fn begin_generations(&self, first: u64) {
+        self.next_generation.store(first + 1, Ordering::Release);
+        for shard in &self.shards {
+            shard.lock().begin_generation(first);
+        }
+    }
+
+    /// For what is placed after a freeze.
+    pub(crate) fn next_generation(&self) -> u64 {
+        self.next_generation.fetch_add(1, Ordering::AcqRel)
     }
 
     /// The shard of a ledger.
@@ -141,10 +188,11 @@ impl Engine {
             Counters::add(&self.counters.no_room, 1);
             // Either the group forming is full, and the next cut makes room; or all chunks are, and a flush does.
             if !self.pool.has_free(bindery_io::chunk::Lane::Normal) {
-                self.is_freeze_wanted.store(true, Ordering::Release);
+                self.want_freeze();
+                self.wake_journals();
             }
         }
-        self.journal_signal.raise();
+        self.wake_journal_of(shard);
         taken
     }
 
@@ -161,28 +209,28 @@ impl Engine {
             oldest(Ok(()));
         }
         // Room may have been made between the failed attempt and now: the next cut looks.
-        self.journal_signal.raise();
+        self.wake_journal_of(shard);
     }
 
     /// Takes the waiters of a shard out, to be fired, when it has room: woken without, they would only try and fail.
-    /// A flush that frees chunks wakes the journal thread, which asks again.
+    /// A flush that frees chunks wakes the journal threads, which ask again.
     pub(crate) fn take_room_waiters(&self, shard: usize, into: &mut Vec<Waiter>) {
         if self.shards[shard].lock().has_room() {
             into.extend(self.rooms[shard].lock().drain(..));
         }
     }
 
-    /// True when somebody waits for room that there is.
-    pub(crate) fn has_room_to_offer(&self) -> bool {
-        let mut waited_for = self.rooms.iter().zip(&self.shards).filter(|(room, _)| !room.lock().is_empty());
-        waited_for.any(|(_, shard)| shard.lock().has_room())
+    /// True when somebody waits for room that there is in a shard of the journal.
+    pub(crate) fn has_room_to_offer(&self, journal: usize) -> bool {
+        let mut waited_for = self.shards_of(journal).filter(|shard| !self.rooms[*shard].lock().is_empty());
+        waited_for.any(|shard| self.shards[shard].lock().has_room())
     }
 
     /// Fences the ledger, known or not. The waiter fires with `Ok` when the fence is durable; only then may the
     /// request be answered, whether the entry it asks for exists or not (protocol reference, section 4.3).
     pub fn fence(&self, ledger: LedgerId, key: MasterKey, waiter: Waiter) {
         let answered = self.shard(ledger).lock().fence(ledger, key, waiter);
-        self.answer_or_wake(answered);
+        self.answer_or_wake(self.shard_of(ledger), answered);
     }
 
     /// Stores an explicit LAC (last add confirmed); the waiter fires when it is durable.
@@ -196,21 +244,21 @@ impl Engine {
     ) {
         let is_read_only = self.is_read_only.load(Ordering::Relaxed);
         let answered = self.shard(ledger).lock().write_lac(ledger, key, lac, body, is_read_only, waiter);
-        self.answer_or_wake(answered);
+        self.answer_or_wake(self.shard_of(ledger), answered);
     }
 
     /// Removes a ledger: from now on it reads as unknown and takes nothing, and once the waiter fires that outlives a
     /// power cut. Its space comes back with the collection of entry logs. For a ledger that metadata says is gone.
     pub fn remove_ledger(&self, ledger: LedgerId, waiter: Waiter) {
         let answered = self.shard(ledger).lock().remove(ledger, waiter);
-        self.answer_or_wake(answered);
+        self.answer_or_wake(self.shard_of(ledger), answered);
     }
 
     /// Lets a removed ledger exist again, empty, with the key and the fence it had. For a ledger that metadata says is
     /// to be held here after all. Any other ledger stays as it is.
     pub fn revive_ledger(&self, ledger: LedgerId, key: MasterKey, waiter: Waiter) {
         let answered = self.shard(ledger).lock().revive(ledger, key, waiter);
-        self.answer_or_wake(answered);
+        self.answer_or_wake(self.shard_of(ledger), answered);
     }
 
     /// What is known of a ledger.
@@ -236,7 +284,7 @@ impl Engine {
     /// Fires after a sync that covers every add of the ledger received before.
     pub fn force(&self, ledger: LedgerId, waiter: Waiter) {
         let answered = self.shard(ledger).lock().force(waiter);
-        self.answer_or_wake(answered);
+        self.answer_or_wake(self.shard_of(ledger), answered);
     }
 
     /// Looks an entry up. Memory hits are returned; the rest says what to do next.
@@ -260,7 +308,7 @@ impl Engine {
     /// Fires when the point is durable, possibly at once; then read again.
     pub fn when_durable(&self, point: DurablePoint, waiter: Waiter) {
         let answered = self.shards[point.shard].lock().when_durable(point.sequence, waiter);
-        self.answer_or_wake(answered);
+        self.answer_or_wake(point.shard, answered);
     }
 
     /// The highest LAC (last add confirmed) of durable entries and explicit LACs.
@@ -320,7 +368,7 @@ impl Engine {
     /// to be fast again.
     pub fn set_probing(&self, is_probing: bool) {
         self.pulses.iter().for_each(|pulse| pulse.set_probing(is_probing));
-        self.journal_signal.raise();
+        self.wake_journals();
     }
 
     /// State for operators.
@@ -365,6 +413,14 @@ impl Engine {
         self.space.status()
     }
 
+    /// Bytes and chunks of the active write caches, of all journals as of their last cuts.
+    pub(crate) fn active(&self) -> (u64, u64) {
+        let of = |journal: &JournalDesk| {
+            (journal.active_bytes.load(Ordering::Relaxed), journal.active_chunks.load(Ordering::Relaxed))
+        };
+        self.journals.iter().map(of).fold((0, 0), |(b, c), (bytes, chunks)| (b + bytes, c + chunks))
+    }
+
     /// What the write caches hold now.
     pub(crate) fn load(&self) -> Load {
         let mut load = Load { written: self.pacing.written.load(Ordering::Acquire), ..Load::default() };
@@ -381,8 +437,20 @@ impl Engine {
         self.rooms.iter().any(|room| !room.lock().is_empty())
     }
 
+    /// A journal or a ledger directory failed: no shard takes adds any more, those of other journals neither. True
+    /// when this is the first failure.
+    pub(crate) fn fail(&self, reason: &str) -> bool {
+        let is_first = self.latch(reason);
+        for shard in &self.shards {
+            shard.lock().refuse_adds();
+        }
+        // Whoever waits for room is to be told.
+        self.wake_journals();
+        is_first
+    }
+
     /// Keeps the first reason; true when this is it.
-    pub(crate) fn latch(&self, reason: &str) -> bool {
+    fn latch(&self, reason: &str) -> bool {
         let mut failed = self.failed.lock();
         let is_first = failed.is_none();
         failed.get_or_insert_with(|| reason.to_owned());
@@ -398,10 +466,10 @@ impl Engine {
     }
 
     /// Called without the shard's lock: a waiter may do anything short.
-    fn answer_or_wake(&self, answered: Option<(Waiter, Result<(), Refusal>)>) {
+    fn answer_or_wake(&self, shard: usize, answered: Option<(Waiter, Result<(), Refusal>)>) {
         match answered {
             Some((waiter, outcome)) => waiter(outcome),
-            None => self.journal_signal.raise(),
+            None => self.wake_journal_of(shard),
         }
     }
 }

@@ -1,11 +1,11 @@
-//! The bookie's state machine over journal and storage.
+//! The bookie's state machine over journals and storage.
 //!
 //! # Data flow
 //! ```text
 //! request -> Engine -> Shard (under its lock: check, place in the open journal chunk, index)
-//!                        |                                         sink, waiters
-//!                        v                                              ^
-//!            Journaling: cut -> one write and sync -> finish -----------+
+//!                        |                                              |-> sink, waiters
+//!                        v                                              |
+//!            Journaling (one for each journal): cut -> one write and sync -> finish
 //!                                                       |
 //!                                                       v
 //!            Flushing: frozen write caches -> entry log per directory -> commit with the mark -> journal files free
@@ -27,6 +27,7 @@ mod api;
 mod config;
 mod engine;
 mod garbage;
+mod journals;
 mod lagging;
 mod ledger;
 mod lookup;
@@ -49,7 +50,7 @@ pub use config::{Admission, ConfigFaults, EngineConfig, PoolMemory, SpaceConfig}
 pub use engine::{Engine, Status};
 pub use garbage::{Doubt, GarbageLimits, GarbageRound, SecondLook};
 pub use lookup::DiskRead;
-pub use machine::{Completions, FlushError, Flushing, FreezeTicket, InFlight, Journaling};
+pub use machine::{Completions, FlushError, Flushed, Flushing, FreezeTicket, InFlight, Journaling};
 pub use open::{Machine, OpenError, ReplayFault};
 pub use pulse::JournalPulse;
 pub use space::{SpaceStatus, WantedCollection};

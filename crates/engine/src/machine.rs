@@ -1,22 +1,28 @@
-//! The moving parts of an engine: journal and ledger directories, stepped from outside.
+//! The moving parts of an engine: journals and ledger directories, stepped from outside.
 //!
 //! The binary's threads ([`crate::threads`]) and the simulator call the same steps; nothing here waits.
 //!
 //! # Data flow
 //! ```text
-//! Journaling: cut -> write -> finish -> Completions (answers, waiters)
-//!                                  \-> FreezeTicket (sometimes) -> Flushing::flush -> release
+//! Journaling, one for each journal: cut -> write -> finish -> Completions (answers, waiters)
+//!                                                        \-> FreezeTicket (sometimes) -> Flushing::flush -> release
 //! ```
 //!
 //! # Invariants
-//! 1. `cut`, `write`, `finish` follow each other; there is one group in flight.
-//! 2. A ticket's boundary is the group of the cut its caches were frozen at, so the mark committed with them covers
-//!    exactly what they and earlier flushes hold.
-//! 3. Journal files are released only after every directory committed the mark (IB12).
+//! 1. In each journal `cut`, `write`, `finish` follow each other; there is one group in flight.
+//! 2. A ticket's mark is the group of the cut its caches were frozen at, so the mark committed with them covers exactly
+//!    what they and earlier flushes of the same journal hold (BookKeeper #1345, #2983). Whatever is placed after the
+//!    cut is in a later group and in the next cache.
+//! 3. Every ledger directory commits the component of the ticket's journal, also one that has no entries of it, and
+//!    no component goes back (IB12, BookKeeper #3329, #4105). Journal files are released only after that.
 //! 4. A new log is visible before the frozen cache it came from is dropped.
+//! 5. Of one journal, caches are flushed in the order in which they were frozen; between journals any order will do,
+//!    because no ledger is in two of them.
+//! 6. A generation is given out once, over all journals.
 
 use crate::api::{AddDone, AddSink, Refusal, Waiter};
 use crate::engine::Engine;
+use crate::journals::MarkVector;
 use crate::pacing::FlushPace;
 use crate::shard::ShardCut;
 use crate::space::Space;
@@ -25,9 +31,7 @@ use crate::write_cache::Frozen;
 use bindery_io::Clock;
 use bindery_io::canary::Canary;
 use bindery_journal::{Group, Journal, JournalError};
-use bindery_storage::{
-    DirectoryCommit, Generation, JournalMark, LedgerDirectory, LedgerRecord, Mark, SealedLog,
-};
+use bindery_storage::{DirectoryCommit, Generation, LedgerDirectory, LedgerRecord, Mark, SealedLog};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -35,7 +39,8 @@ use std::time::Duration;
 /// A group between cut and finish.
 pub struct InFlight {
     group: Group,
-    cuts: Vec<ShardCut>,
+    /// Of each shard of the journal.
+    cuts: Vec<(usize, ShardCut)>,
     /// Caches frozen at this cut.
     frozen: Vec<(usize, Arc<Frozen>)>,
     is_freeze: bool,
@@ -67,10 +72,23 @@ impl Completions {
     }
 }
 
-/// Frozen write caches whose entries are durable in the journal up to group `boundary`.
+/// Frozen write caches whose entries are durable in their journal.
 pub struct FreezeTicket {
-    pub(crate) boundary: Mark,
+    /// The journal whose shards were frozen; `None` for all, at the start.
+    pub(crate) journal: Option<usize>,
+    /// What is covered once the caches are flushed, sampled at the freeze: the component of the journal, and of the
+    /// others what was committed by then.
+    pub(crate) marks: MarkVector,
     pub(crate) frozen: Vec<(usize, Arc<Frozen>)>,
+}
+
+/// A flush that is committed in all ledger directories.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "its journal waits for it"]
+pub struct Flushed {
+    /// The journal whose component rose: give it to [`Journaling::on_flushed`] of that one.
+    pub journal: usize,
+    pub(crate) mark: Mark,
 }
 
 /// Everything the journal holds so far, as a mark.
@@ -78,9 +96,11 @@ pub(crate) fn mark_of(journal: &Journal) -> Mark {
     Mark { file_id: journal.last_file_id(), group: journal.last_group() }
 }
 
-/// The journal's half.
+/// One journal's half.
 pub struct Journaling {
     pub(crate) engine: Arc<Engine>,
+    /// Number of the journal.
+    pub(crate) index: usize,
     pub(crate) journal: Journal,
     pub(crate) clock: Arc<dyn Clock>,
     /// A ticket is out; no other freeze until it is back.
@@ -95,53 +115,70 @@ impl Journaling {
         self.offer_room();
         let engine = &self.engine;
         let is_freeze = self.is_freeze_due();
-        if !is_freeze && !engine.has_room_to_offer() && !engine.shards.iter().any(|s| s.lock().has_work()) {
+        let has_work = || engine.shards_of(self.index).any(|shard| engine.shards[shard].lock().has_work());
+        if !is_freeze && !engine.has_room_to_offer(self.index) && !has_work() {
             return None;
         }
-        let mut cuts = Vec::with_capacity(engine.shards.len());
-        let mut frozen = Vec::new();
-        for (index, shard) in engine.shards.iter().enumerate() {
-            let mut shard = shard.lock();
-            cuts.push(shard.cut());
-            if is_freeze {
-                frozen.extend(shard.freeze().map(|cache| (index, cache)));
+        let next_generation = is_freeze.then(|| engine.next_generation());
+        let (mut cuts, mut frozen) = (Vec::new(), Vec::new());
+        for index in engine.shards_of(self.index) {
+            let mut shard = engine.shards[index].lock();
+            cuts.push((index, shard.cut()));
+            if let Some(next) = next_generation {
+                frozen.extend(shard.freeze(next).map(|cache| (index, cache)));
             }
         }
         let group = Group {
-            parts: cuts.iter().flat_map(|c| c.parts.iter().cloned()).collect(),
-            force_sync: cuts.iter().any(|c| !c.forces.is_empty()),
+            parts: cuts.iter().flat_map(|(_, c)| c.parts.iter().cloned()).collect(),
+            force_sync: cuts.iter().any(|(_, c)| !c.forces.is_empty()),
         };
-        self.is_flushing |= is_freeze;
+        if is_freeze {
+            self.is_flushing = true;
+            engine.pacing.flushes.fetch_add(1, Ordering::AcqRel);
+            engine.journals[self.index].set_active(0, 0);
+        }
         Some(InFlight { group, cuts, frozen, is_freeze })
     }
 
-    /// While a flush is under way, adds get the room that pacing leaves them; its end gives them all of it.
+    /// While a flush is under way, of whatever journal, adds get the room that pacing leaves them; its end gives them all
+    /// of it.
     fn offer_room(&self) {
         let engine = &self.engine;
         let room = engine.config.room();
-        let offer = if self.is_flushing { room.offer(engine.load()) } else { room.group_bytes_max };
-        let offer = usize::try_from(offer).unwrap_or(usize::MAX).div_ceil(engine.shards.len());
-        for shard in &engine.shards {
-            shard.lock().offer(offer);
+        let is_flushing = engine.pacing.flushes.load(Ordering::Acquire) > 0;
+        let offer = if is_flushing { room.offer(engine.load()) } else { room.group_bytes_max };
+        // The room is that of all journals; without scarcity each has its whole group.
+        let sharers = match offer < room.group_bytes_max {
+            true => engine.shards.len(),
+            false => engine.config.shards_of_a_journal(),
+        };
+        let offer = usize::try_from(offer).unwrap_or(usize::MAX).div_ceil(sharers);
+        for index in engine.shards_of(self.index) {
+            engine.shards[index].lock().offer(offer);
         }
     }
 
-    /// A freeze is due when the active caches hold an eighth of the pool's bytes or a quarter of its chunks, or
-    /// somebody asked for it.
+    /// A freeze is due when the active caches of all journals hold an eighth of the pool's bytes or a quarter of its
+    /// chunks, and this one its share of that, or when somebody asked for it.
     fn is_freeze_due(&self) -> bool {
         let engine = &self.engine;
-        if self.is_flushing || engine.is_failed() {
-            return false;
-        }
         let (mut chunks, mut bytes, mut is_dirty) = (0, 0, false);
-        for shard in &engine.shards {
-            let shard = shard.lock();
+        for index in engine.shards_of(self.index) {
+            let shard = engine.shards[index].lock();
             chunks += shard.active_chunks();
             bytes += shard.active_bytes();
             is_dirty |= shard.is_dirty();
         }
-        let is_full = bytes >= engine.config.room().freeze_at || chunks * 4 >= engine.pool.capacity();
-        let is_wanted = engine.is_freeze_wanted.swap(false, Ordering::AcqRel);
+        let desk = &engine.journals[self.index];
+        desk.set_active(bytes, chunks as u64);
+        if self.is_flushing || engine.is_failed() {
+            return false;
+        }
+        let (journals, pool) = (engine.journals.len() as u64, engine.pool.capacity() as u64);
+        let (all_bytes, all_chunks) = engine.active();
+        let is_full = all_bytes >= engine.config.room().freeze_at && bytes * journals >= all_bytes
+            || all_chunks * 4 >= pool && chunks as u64 * journals >= all_chunks;
+        let is_wanted = desk.is_freeze_wanted.swap(false, Ordering::AcqRel);
         is_dirty && (is_wanted || is_full)
     }
 
@@ -163,7 +200,7 @@ impl Journaling {
         let took = self.clock.monotonic_ns().saturating_sub(begun);
         let counters = &self.engine.counters;
         Counters::add(&counters.journal_groups, 1);
-        Counters::add(&counters.journal_entries, in_flight.cuts.iter().map(|c| c.adds.len() as u64).sum());
+        Counters::add(&counters.journal_entries, in_flight.cuts.iter().map(|(_, c)| c.adds.len() as u64).sum());
         Counters::add(&counters.journal_bytes, group.parts.iter().map(|p| p.data.len() as u64).sum());
         Counters::add(&counters.journal_write_ns, took);
         counters.journal_write_ns_max.fetch_max(took, Ordering::Relaxed);
@@ -171,7 +208,7 @@ impl Journaling {
     }
 
     fn write_timed(&mut self, group: &Group) -> Result<u64, JournalError> {
-        let pulse = &self.engine.pulses[0];
+        let pulse = &self.engine.pulses[self.index];
         pulse.begin(self.clock.monotonic_ns());
         let written = self.journal.write(group);
         pulse.end(self.clock.monotonic_ns());
@@ -183,14 +220,14 @@ impl Journaling {
     /// Blocks on the disk.
     pub fn seal(&mut self) {
         // While a slow journal is watched for its recovery, again and again.
-        let is_done = self.is_sealed && !self.engine.pulses[0].is_probing();
+        let is_done = self.is_sealed && !self.engine.pulses[self.index].is_probing();
         if is_done || self.journal.last_group() == 0 || self.journal.failure().is_some() {
             return;
         }
         self.is_sealed = true;
         if let Err(error) = self.write_timed(&Group::default()) {
-            self.engine.latch(&error.to_string());
-            tracing::error!(%error, "the journal failed while idle: this bookie takes no adds any more; reads go on");
+            self.engine.fail(&error.to_string());
+            tracing::error!(%error, "a journal failed while idle: this bookie takes no adds any more; reads go on");
         }
     }
 
@@ -206,13 +243,13 @@ impl Journaling {
 
     fn finish_durable(
         &mut self,
-        cuts: Vec<ShardCut>,
+        cuts: Vec<(usize, ShardCut)>,
         frozen: Vec<(usize, Arc<Frozen>)>,
         is_freeze: bool,
     ) -> Completions {
         let mut done = Completions::default();
         let mut rooms = Vec::new();
-        for (index, cut) in cuts.into_iter().enumerate() {
+        for (index, cut) in cuts {
             let fired = self.engine.shards[index].lock().on_durable(cut.upto);
             done.waiters.extend(fired.into_iter().chain(cut.forces).map(|w| (w, Ok(()))));
             if !cut.adds.is_empty() {
@@ -221,8 +258,12 @@ impl Journaling {
             self.engine.take_room_waiters(index, &mut rooms);
         }
         done.waiters.extend(rooms.into_iter().map(|w| (w, Ok(()))));
+        let written = mark_of(&self.journal);
+        *self.engine.journals[self.index].written.lock() = written;
         if is_freeze {
-            done.freeze = Some(FreezeTicket { boundary: mark_of(&self.journal), frozen });
+            let mut marks = self.engine.covered.lock().clone();
+            marks.raise(self.index, written);
+            done.freeze = Some(FreezeTicket { journal: Some(self.index), marks, frozen });
             if self.engine.config.canaries.has(Canary::M28ReleasedBeforeFlush) {
                 self.journal.release_up_to(self.journal.last_group());
             }
@@ -230,15 +271,15 @@ impl Journaling {
         done
     }
 
-    fn finish_failed(&mut self, cuts: Vec<ShardCut>, reason: &str) -> Completions {
-        if self.engine.latch(reason) {
+    fn finish_failed(&mut self, cuts: Vec<(usize, ShardCut)>, reason: &str) -> Completions {
+        if self.engine.fail(reason) {
             tracing::error!(
                 reason,
-                "the journal failed: this bookie acknowledges nothing any more; reads go on"
+                "a journal failed: this bookie acknowledges nothing any more; reads go on"
             );
         }
         let mut done = Completions::default();
-        for (index, cut) in cuts.into_iter().enumerate() {
+        for (index, cut) in cuts {
             let (mut adds, waiters) = self.engine.shards[index].lock().fail();
             let mut all = cut.adds;
             all.append(&mut adds);
@@ -257,9 +298,10 @@ impl Journaling {
     }
 
     /// A flush came back: its journal files may be reused, and the next freeze may come.
-    pub fn on_flushed(&mut self, boundary: Mark) {
+    pub fn on_flushed(&mut self, flushed: Flushed) {
+        assert_eq!(flushed.journal, self.index, "a flush goes back to its journal");
         self.is_flushing = false;
-        self.journal.release_up_to(boundary.group);
+        self.journal.release_up_to(flushed.mark.group);
     }
 }
 
@@ -267,8 +309,8 @@ impl Journaling {
 pub struct Flushing {
     pub(crate) engine: Arc<Engine>,
     pub(crate) directories: Vec<LedgerDirectory>,
-    /// Everything of this generation or a lower one is on disk. Each freeze has the next one, in all shards.
-    pub(crate) flushed_generation: u64,
+    /// By journal: everything in its shards of this generation or a lower one is on disk.
+    pub(crate) flushed_generations: Vec<u64>,
     pub(crate) space: Space,
     pub(crate) clock: Arc<dyn Clock>,
     /// How a flush pauses between two writes; `None` for one that does not, as at a restart and a stop.
@@ -286,31 +328,48 @@ pub struct FlushError {
 impl Flushing {
     /// Writes the frozen caches into one entry log for each directory, commits, and lets the memory go. Blocks on the
     /// disk. After an error the engine is latched.
-    pub fn flush(&mut self, ticket: FreezeTicket) -> Result<Mark, FlushError> {
+    pub fn flush(&mut self, mut ticket: FreezeTicket) -> Result<Flushed, FlushError> {
         self.assert_next(&ticket);
+        let canaries = self.engine.config.canaries;
+        if let (true, Some(journal)) = (canaries.has(Canary::M6MarkAfterSwap), ticket.journal) {
+            ticket.marks.raise(journal, *self.engine.journals[journal].written.lock());
+        }
+        let is_skipped =
+            canaries.has(Canary::M7MarksLexicographic) && ticket.marks <= *self.engine.covered.lock();
         let begun = self.clock.monotonic_ns();
         let directory_count = self.directories.len();
         let mut writes = PacedWrites::begin(self, &ticket, begun);
-        for index in 0..directory_count {
+        for index in (0..directory_count).filter(|_| !is_skipped) {
             let mine: Vec<&Frozen> = ticket
                 .frozen
                 .iter()
                 .filter(|(s, _)| s % directory_count == index)
                 .map(|(_, f)| &**f)
                 .collect();
-            if let Err(reason) = self.flush_directory(index, &mine, ticket.boundary, &mut writes) {
+            if let Err(reason) = self.flush_directory(index, &mine, &ticket.marks, &mut writes) {
                 return Err(self.fail(index, reason));
             }
         }
         self.engine.pacing.written.store(0, Ordering::Release);
+        if ticket.journal.is_some() {
+            self.engine.pacing.flushes.fetch_sub(1, Ordering::AcqRel);
+        }
+        self.engine.covered.lock().join(&ticket.marks);
         for (shard, frozen) in &ticket.frozen {
             self.engine.shards[*shard].lock().drop_frozen(frozen);
-            self.flushed_generation = self.flushed_generation.max(frozen.generation);
+            let flushed = &mut self.flushed_generations[self.engine.journal_of(*shard)];
+            *flushed = frozen.generation.max(*flushed);
         }
         let counters = &self.engine.counters;
         Counters::add(&counters.flushes, 1);
         Counters::add(&counters.flush_ns, self.clock.monotonic_ns().saturating_sub(begun));
-        Ok(ticket.boundary)
+        let journal = ticket.journal.unwrap_or(0);
+        Ok(Flushed { journal, mark: ticket.marks.of_journal(journal) })
+    }
+
+    /// Everything in the shard of this generation or a lower one is on disk.
+    pub(crate) fn flushed_generation(&self, shard: usize) -> u64 {
+        self.flushed_generations[self.engine.journal_of(shard)]
     }
 
     /// A directory can take no more changes: nor can this bookie take adds.
@@ -318,17 +377,18 @@ impl Flushing {
         let directory = self.engine.config.ledger_dirs[index].display().to_string();
         let error = FlushError { directory, reason };
         tracing::error!(%error, "ledger storage failed: this bookie takes no adds any more; reads go on");
-        self.engine.latch(&error.to_string());
-        for shard in &self.engine.shards {
-            shard.lock().refuse_adds();
-        }
+        self.engine.fail(&error.to_string());
         error
     }
 
     /// A mark covers everything below it: committing it over a cache that was never flushed would lose that cache.
     fn assert_next(&self, ticket: &FreezeTicket) {
-        for (index, shard) in self.engine.shards.iter().enumerate() {
-            let shard = shard.lock();
+        let shards: Vec<usize> = match ticket.journal {
+            Some(journal) => self.engine.shards_of(journal).collect(),
+            None => (0..self.engine.shards.len()).collect(),
+        };
+        for index in shards {
+            let shard = self.engine.shards[index].lock();
             let mine = ticket.frozen.iter().find(|(s, _)| *s == index).map(|(_, frozen)| frozen);
             let is_next = match (mine, shard.oldest_frozen()) {
                 (Some(mine), Some(oldest)) => Arc::ptr_eq(mine, oldest),
@@ -345,7 +405,7 @@ impl Flushing {
         &mut self,
         index: usize,
         mine: &[&Frozen],
-        boundary: Mark,
+        marks: &MarkVector,
         writes: &mut PacedWrites,
     ) -> Result<(), String> {
         let directory = &mut self.directories[index];
@@ -375,10 +435,10 @@ impl Flushing {
         }
         let states: Vec<LedgerRecord> = mine.iter().flat_map(|f| f.states.iter().cloned()).collect();
         let logs: &[SealedLog] = sealed.as_slice();
-        // A directory that is ahead keeps its mark: two directories can differ after a crash between their commits.
-        let own = directory.marks().first().map_or(boundary, |m| m.mark);
-        let mark = Mark { file_id: own.file_id.max(boundary.file_id), group: own.group.max(boundary.group) };
-        let marks = [JournalMark { journal: 0, mark }];
+        // A directory that is ahead keeps its marks: two directories can differ after a crash between their commits.
+        let mut all = MarkVector::of(&directory.marks());
+        all.join(marks);
+        let marks = all.marks();
         let commit =
             DirectoryCommit { logs_added: logs, ledgers: &states, marks: &marks, ..Default::default() };
         directory.commit(&commit).map_err(|e| e.to_string())?;
@@ -426,7 +486,7 @@ impl PacedWrites {
         let engine = &self.engine;
         engine.pacing.written.store((self.finished + bytes).min(self.total), Ordering::Release);
         if engine.adds_wait() {
-            engine.journal_signal.raise();
+            engine.wake_journals();
         }
         let Some(pause) = self.pause else { return };
         while !engine.pacing.is_hurried.load(Ordering::Acquire) {

@@ -1,25 +1,30 @@
-//! Opening an engine: ledger directories, then the journal behind their marks, then one flush.
+//! Opening an engine: ledger directories, then each journal behind its lowest mark, then one flush.
 //!
 //! # Invariants
-//! 1. Replay starts behind the lowest mark of any directory; applying a record that a directory has already is
+//! 1. Replay of a journal starts behind its lowest component in any directory; applying a record that a directory has already is
 //!    harmless, because a later generation holds the same content. A directory that joins has no mark and nothing
 //!    behind it: it gets its first mark when the replay is over. Directories that begin together start with mark 0.
 //! 2. No mark is above what the journal proved to hold: a journal that ends before one has lost acknowledged groups.
-//! 3. When opening returns, everything the journal held is committed in the directories and its files are free. So a
-//!    change of the number of shards or directories needs nothing else.
+//! 3. When opening returns, everything the journals held is committed in all directories and their files are free. So
+//!    behind the marks a ledger's records are in one journal only, and a change of the number of shards, journals or
+//!    directories needs nothing else.
 
 use crate::config::{ConfigFaults, EngineConfig};
 use crate::engine::Engine;
+use crate::journals::MarkVector;
 use crate::machine::{FlushError, Flushing, FreezeTicket, Journaling, mark_of};
 use crate::shard::NoRoom;
 use crate::space::Space;
 use crate::write_cache::Frozen;
 use bindery_io::{Clock, Disk, Random};
 use bindery_journal::record::HEADER_SIZE_BYTES;
-use bindery_journal::{Journal, JournalConfig, ReplayError, Replayed};
+use bindery_journal::{ReplayError, Replayed};
 use bindery_storage::{DirectoryCommit, JournalMark, LedgerDirectory, Mark, Meta};
+use journals::Coverage;
 use std::path::PathBuf;
 use std::sync::Arc;
+
+mod journals;
 
 /// Why an engine cannot be opened. Nothing is lost: what is on disk stays as it was.
 #[derive(Debug, thiserror::Error)]
@@ -106,6 +111,33 @@ pub enum OpenError {
         /// Last group known to have been written.
         expected: u64,
     },
+    /// A journal is configured no more, and nothing says where it was.
+    #[error(
+        "this bookie has {found} journals, and {configured} are configured: name all of them in journalDirectories, in \
+         the order they had. To give up journal {number} (counted from 0), start once with it, stop the bookie with \
+         SIGTERM, which flushes everything, and take it from the end of the list while it is still readable"
+    )]
+    JournalRemoved {
+        /// The first one that is not configured.
+        number: usize,
+        /// How many there were.
+        found: usize,
+        /// How many are configured.
+        configured: usize,
+    },
+    /// A journal that is configured no more holds records that are nowhere else.
+    #[error(
+        "journal directory {} is not configured any more and holds {records} records that are not flushed: name it in \
+         journalDirectories again, at its former place, start once, and stop the bookie with SIGTERM, which flushes \
+         everything; then it may go",
+        path.display()
+    )]
+    JournalNotDrained {
+        /// The directory.
+        path: PathBuf,
+        /// Records in it that ledger storage lacks.
+        records: u64,
+    },
     /// Replayed entries cannot be written to a ledger directory.
     #[error(transparent)]
     Flush(#[from] FlushError),
@@ -134,16 +166,16 @@ pub enum ReplayFault {
 pub struct Machine {
     /// What requests go to.
     pub engine: Arc<Engine>,
-    /// The journal's half.
-    pub journaling: Journaling,
+    /// The journals' halves, by their number.
+    pub journals: Vec<Journaling>,
     /// The ledger directories' half.
     pub flushing: Flushing,
-    /// What the restart found.
+    /// What the restart found, in all journals.
     pub replayed: Replayed,
 }
 
 impl Machine {
-    /// Opens everything, replays the journal and flushes what it held. Blocks on the disk.
+    /// Opens everything, replays the journals and flushes what they held. Blocks on the disk.
     pub fn open(
         config: EngineConfig,
         disk: Arc<dyn Disk>,
@@ -151,75 +183,63 @@ impl Machine {
         random: Arc<dyn Random>,
     ) -> Result<Machine, OpenError> {
         config.validate()?;
-        for dir in config.ledger_dirs.iter().chain([&config.journal_dir]) {
+        for dir in config.ledger_dirs.iter().chain(&config.journal_dirs) {
             make_dir(&*disk, dir).map_err(|source| OpenError::Create { path: dir.clone(), source })?;
         }
         let mut directories = Vec::new();
         let mut known = Vec::new();
         // `None`: the directory is new.
-        let mut marks: Vec<Option<Mark>> = Vec::new();
+        let mut marks: Vec<Option<MarkVector>> = Vec::new();
+        let mut metas = Vec::new();
         let mut highest_ledger = None;
-        let mut is_settled = true;
         for (index, path) in config.ledger_dirs.iter().enumerate() {
             let failed = |source| OpenError::Directory { path: path.clone(), source };
             let mut opened = LedgerDirectory::open(&disk, path).map_err(failed)?;
             if let Some(found) = &opened.recovered.meta {
                 check_owner(path, found, &meta_of(&config, index))?;
             }
-            is_settled &= opened.recovered.meta == Some(meta_of(&config, index));
-            marks.push(opened.recovered.marks.first().map(|m| m.mark));
+            let found = &opened.recovered.marks;
+            marks.push((!found.is_empty()).then(|| MarkVector::of(found)));
+            metas.push(opened.recovered.meta.take());
             highest_ledger = highest_ledger.max(opened.recovered.highest_ledger);
             known.append(&mut opened.recovered.ledgers);
             directories.push(opened.directory);
         }
-        let newest = marks.iter().flatten().max().copied().unwrap_or(NO_MARK);
-        let lowest = marks.iter().flatten().min().copied().unwrap_or(NO_MARK);
-        let is_first_start = marks.iter().all(Option::is_none);
-        if is_first_start {
+        let is_settled =
+            metas.iter().enumerate().all(|(index, meta)| meta.as_ref() == Some(&meta_of(&config, index)));
+        let mut coverage = Coverage::of(&marks, &metas);
+        if marks.iter().all(Option::is_none) {
             for index in 0..directories.len() {
-                join(&config, &mut directories, index, NO_MARK)?;
+                join(&config, &mut directories, index, &MarkVector::default())?;
             }
         }
-        let journal_config = JournalConfig {
-            dir: config.journal_dir.clone(),
-            file_bytes: config.journal_file_bytes,
-            owner: format!("{} {}", config.instance_id, config.bookie_id),
-            sync: config.journal_sync,
-            canaries: config.canaries,
-        };
-        let mut journal =
-            Journal::open(disk.clone(), journal_config, random).map_err(|e| Box::new(e.into()))?;
-        journal.raise_file_id(newest.file_id);
-        if newest.group > 0 && journal.file_count() == 0 {
-            return Err(OpenError::JournalMissing {
-                path: config.journal_dir.clone(),
-                expected: newest.group,
-            });
-        }
+        let journals = journals::open_all(&config, &mut coverage, &disk, &random)?;
+        journals::check_former(&config, &coverage, &disk, &random)?;
         let views: Vec<_> = directories.iter().map(LedgerDirectory::view).collect();
         let generations = views.iter().flat_map(|view| view.logs()).map(|log| log.generation().0);
         // A removed ledger hides generations that may have gone with their logs: what comes is above them too.
         let hidden = known.iter().map(|record| record.hidden_below.0);
         let last_generation = generations.chain(hidden).max().unwrap_or(0);
         let engine = Arc::new(Engine::new(config, views, highest_ledger));
+        *engine.covered.lock() = coverage.lowest.clone();
         for record in &known {
             engine.shards[engine.shard_of(record.ledger)].lock().restore(record);
         }
-        for shard in &engine.shards {
-            shard.lock().begin_generation(last_generation + 1);
-        }
+        engine.begin_generations(last_generation + 1);
+        let journaling = |(index, journal)| Journaling {
+            engine: engine.clone(),
+            index,
+            journal,
+            clock: clock.clone(),
+            is_flushing: false,
+            is_sealed: true,
+        };
         let mut machine = Machine {
-            journaling: Journaling {
-                engine: engine.clone(),
-                journal,
-                clock: clock.clone(),
-                is_flushing: false,
-                is_sealed: true,
-            },
+            journals: journals.into_iter().enumerate().map(journaling).collect(),
             flushing: Flushing {
                 engine: engine.clone(),
                 directories,
-                flushed_generation: last_generation,
+                flushed_generations: vec![last_generation; engine.journal_count()],
                 space: Space::new(clock.monotonic_ns(), &engine.config.space),
                 clock,
                 pause: None,
@@ -227,21 +247,22 @@ impl Machine {
             engine,
             replayed: Replayed::default(),
         };
-        machine.replay(lowest, newest)?;
-        // Also after a change of their number, which only now needs nothing of the journal any more.
-        let config = &machine.engine.config;
-        let boundary = mark_of(&machine.journaling.journal);
+        machine.replay(&coverage)?;
+        // Also after a change of their number, which only now needs nothing of the journals any more.
         if !is_settled || marks.contains(&None) {
+            let boundary = machine.boundary();
             // The memory of removed ledgers moves to the directory that is theirs now, before any may be forgotten.
             for shard in &machine.engine.shards {
                 shard.lock().touch_removed();
             }
             let frozen = freeze_all(&machine.engine);
             if !frozen.is_empty() {
-                machine.flushing.flush(FreezeTicket { boundary, frozen })?;
+                let ticket = FreezeTicket { journal: None, marks: boundary.clone(), frozen };
+                let _ = machine.flushing.flush(ticket)?;
             }
+            let config = &machine.engine.config;
             for index in 0..config.ledger_dirs.len() {
-                join(config, &mut machine.flushing.directories, index, boundary)?;
+                join(config, &mut machine.flushing.directories, index, &boundary)?;
             }
         }
         Ok(machine)
@@ -249,29 +270,74 @@ impl Machine {
 
     /// Asks for a flush of everything at the next cut, as an elapsed flush interval does.
     pub fn want_freeze(&self) {
-        self.engine.is_freeze_wanted.store(true, std::sync::atomic::Ordering::Release);
+        self.engine.want_freeze();
     }
 
-    fn replay(&mut self, lowest: Mark, newest: Mark) -> Result<(), OpenError> {
-        let Machine { engine, journaling, flushing, .. } = self;
-        for shard in &engine.shards {
+    /// All that the journals hold.
+    fn boundary(&self) -> MarkVector {
+        let mut boundary = MarkVector::default();
+        for journaling in &self.journals {
+            boundary.raise(journaling.index, mark_of(&journaling.journal));
+        }
+        boundary
+    }
+
+    /// Applies what each journal holds behind its lowest mark, and flushes all of it (invariant 3).
+    fn replay(&mut self, coverage: &Coverage) -> Result<(), OpenError> {
+        for shard in &self.engine.shards {
             shard.lock().begin_replay();
         }
-        let file_id = journaling.journal.last_file_id();
+        // What is applied so far: a flush in between covers that, and nothing of the journals behind.
+        let mut applied = coverage.lowest.clone();
+        for index in 0..self.journals.len() {
+            let replayed = self.replay_journal(index, coverage, &mut applied)?;
+            self.replayed.add(replayed);
+        }
+        // Also without records (a seal alone, or numbers raised over a hole): files are released up to the mark, and the
+        // next one begins behind it, which a lower mark would take for a gap.
+        let group = |marks: &MarkVector, journal| marks.of_journal(journal).group;
+        let mut all = 0..self.journals.len();
+        if all.any(|journal| group(&applied, journal) > group(&coverage.lowest, journal)) {
+            let ticket = FreezeTicket { journal: None, marks: applied, frozen: freeze_all(&self.engine) };
+            let _ = self.flushing.flush(ticket)?;
+        }
+        for journaling in &mut self.journals {
+            let journal = &mut journaling.journal;
+            journal.release_up_to(journal.last_group());
+            *self.engine.journals[journaling.index].written.lock() = mark_of(journal);
+        }
+        for shard in &self.engine.shards {
+            shard.lock().end_replay();
+        }
+        Ok(())
+    }
+
+    fn replay_journal(
+        &mut self,
+        index: usize,
+        coverage: &Coverage,
+        applied: &mut MarkVector,
+    ) -> Result<Replayed, OpenError> {
+        let Machine { engine, journals, flushing, .. } = self;
+        let journal = &mut journals[index].journal;
+        let (lowest, newest) = (coverage.lowest.of_journal(index), coverage.newest.of_journal(index));
+        let file_id = journal.last_file_id();
         let chunk_bytes = engine.pool.chunk_size();
-        let replayed = journaling.journal.replay(lowest.group, |group, records| {
+        let replayed = journal.replay(lowest.group, |group, records| {
             for record in records {
                 let bytes = record.body.len() + HEADER_SIZE_BYTES;
                 if bytes > chunk_bytes {
                     return Err(ReplayFault::TooLarge { bytes, chunk_bytes });
                 }
-                let index = engine.shard_of(record.ledger);
-                let placed = engine.shards[index].lock().replay(record);
+                let shard = engine.shard_of(record.ledger);
+                let placed = engine.shards[shard].lock().replay(record);
                 if placed == Err(NoRoom) {
                     // The group is applied up to here; committing the group before it keeps all of it replayable.
-                    let boundary = Mark { file_id, group: group - 1 };
-                    flushing.flush(FreezeTicket { boundary, frozen: freeze_all(engine) })?;
-                    let again = engine.shards[index].lock().replay(record);
+                    applied.raise(index, Mark { file_id, group: group - 1 });
+                    let marks = applied.clone();
+                    let ticket = FreezeTicket { journal: None, marks, frozen: freeze_all(engine) };
+                    let _ = flushing.flush(ticket)?;
+                    let again = engine.shards[shard].lock().replay(record);
                     assert_eq!(again, Ok(()), "an empty pool holds a record");
                 }
             }
@@ -280,7 +346,7 @@ impl Machine {
         let replayed = replayed.map_err(Box::new)?;
         if replayed.last_group < newest.group {
             if engine.config.journal_sync && replayed.unsynced_holes == 0 {
-                let path = engine.config.journal_dir.clone();
+                let path = engine.config.journal_dirs[index].clone();
                 return Err(OpenError::JournalEnds {
                     path,
                     last: replayed.last_group,
@@ -288,43 +354,37 @@ impl Machine {
                 });
             }
             // Without sync a power cut may take the end of the journal; numbers go on behind what is flushed.
-            journaling.journal.raise_group(newest.group);
+            journal.raise_group(newest.group);
         }
-        let boundary = mark_of(&journaling.journal);
-        // Also without records (a seal alone, or numbers raised over a hole): files are released up to the mark, and the
-        // next one begins behind it, which a lower mark would take for a gap.
-        if boundary.group > lowest.group {
-            flushing.flush(FreezeTicket { boundary, frozen: freeze_all(engine) })?;
-        }
-        journaling.journal.release_up_to(boundary.group);
-        for shard in &engine.shards {
-            shard.lock().end_replay();
-        }
-        self.replayed = replayed;
-        Ok(())
+        applied.raise(index, mark_of(journal));
+        Ok(replayed)
     }
 }
 
-const NO_MARK: Mark = Mark { file_id: 0, group: 0 };
-
-/// Writes identity and layout into a directory that lacks them or knows others, and its first mark if it has none.
+/// Writes identity and layout into a directory that lacks them or knows others, and its first mark of each journal that
+/// it has none of.
 fn join(
     config: &EngineConfig,
     directories: &mut [LedgerDirectory],
     index: usize,
-    mark: Mark,
+    marks: &MarkVector,
 ) -> Result<(), OpenError> {
     let (directory, meta) = (&mut directories[index], meta_of(config, index));
-    let first = [JournalMark { journal: 0, mark }];
-    let marks: &[JournalMark] = if directory.marks().is_empty() { &first } else { &[] };
-    let commit = DirectoryCommit { meta: Some(&meta), marks, ..Default::default() };
+    let known = directory.marks();
+    let number = |journal: usize| u32::try_from(journal).expect("journals are few");
+    let first: Vec<JournalMark> = (0..config.journal_dirs.len())
+        .map(|journal| JournalMark { journal: number(journal), mark: marks.of_journal(journal) })
+        .filter(|first| known.iter().all(|mark| mark.journal != first.journal))
+        .collect();
+    let commit = DirectoryCommit { meta: Some(&meta), marks: &first, ..Default::default() };
     let failed = |source| OpenError::Directory { path: config.ledger_dirs[index].clone(), source };
     directory.commit(&commit).map_err(failed)
 }
 
-/// Freezes everything placed so far.
+/// Freezes everything placed so far, in all shards, under one generation.
 fn freeze_all(engine: &Engine) -> Vec<(usize, Arc<Frozen>)> {
-    engine.shards.iter().enumerate().filter_map(|(i, s)| Some((i, s.lock().freeze()?))).collect()
+    let next = engine.next_generation();
+    engine.shards.iter().enumerate().filter_map(|(i, s)| Some((i, s.lock().freeze(next)?))).collect()
 }
 
 /// Makes a directory whose name survives a power cut.
@@ -340,12 +400,12 @@ fn make_dir(disk: &dyn Disk, dir: &std::path::Path) -> std::io::Result<()> {
 }
 
 fn meta_of(config: &EngineConfig, index: usize) -> Meta {
-    let small = |n: usize| u32::try_from(n).expect("shards and directories are few");
+    let small = |n: usize| u32::try_from(n).expect("shards, journals and directories are few");
     Meta {
         bookie_id: config.bookie_id.clone(),
         instance_id: config.instance_id.clone(),
         shards: small(config.shard_count),
-        journals: 1,
+        journals: small(config.journal_dirs.len()),
         directories: small(config.ledger_dirs.len()),
         directory: small(index),
     }

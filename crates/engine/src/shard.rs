@@ -573,11 +573,12 @@ impl Shard {
     // ---- the flush's side --------------------------------------------------------------------------------------
 
     /// Takes the active write cache out, right after a cut: the group of that cut is its boundary. `None` when
-    /// nothing changed since the last freeze.
-    pub(crate) fn freeze(&mut self) -> Option<Arc<Frozen>> {
+    /// nothing changed since the last freeze. What comes after it has the generation `next`.
+    pub(crate) fn freeze(&mut self, next: u64) -> Option<Arc<Frozen>> {
         debug_assert_eq!(self.sequence, self.cut, "a freeze follows a cut");
         let generation = self.generation;
-        self.generation += 1;
+        debug_assert!(next > generation, "generations ascend");
+        self.generation = next;
         if self.dirty.is_empty() {
             return None;
         }

@@ -1,23 +1,24 @@
-//! The threads that drive a [`Machine`]: journal, completion, flush, preparation of journal files. They decide nothing.
+//! The threads that drive a [`Machine`]: one for each journal, completion, flush, preparation of journal files. They
+//! decide nothing.
 
 use crate::api::AddSink;
 use crate::config::PoolMemory;
 use crate::engine::Engine;
-use crate::machine::{Completions, Flushing, FreezeTicket, Journaling};
+use crate::machine::{Completions, Flushed, Flushing, FreezeTicket, Journaling};
 use crate::open::Machine;
 use crate::signal::Signal;
 use bindery_io::Disk;
 use bindery_journal::{JournalConfig, PreparedFile};
-use bindery_storage::Mark;
 use parking_lot::Mutex;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Groups between the journal and the completion thread: enough that the journal never waits for a thread that
-/// itself never waits.
+/// Groups of a journal on their way to the completion thread: enough that no journal waits for a thread that itself
+/// never waits.
 const COMPLETIONS_MAX: usize = 4;
 
 /// After this long without an add the journal counts as idle and seals its last group.
@@ -34,7 +35,7 @@ pub struct EngineThreads {
     desk: Arc<FlushDesk>,
     flush_signal: Arc<Signal>,
     threads: Vec<JoinHandle<()>>,
-    journal: JoinHandle<Journaling>,
+    journals: Vec<JoinHandle<Journaling>>,
     flush: JoinHandle<Flushing>,
 }
 
@@ -49,47 +50,87 @@ pub enum StopError {
     Panicked(&'static str),
 }
 
-/// What the flush thread shares with the journal thread.
-#[derive(Default)]
+/// What the flush thread shares with the journal threads.
 struct FlushDesk {
-    ticket: Mutex<Option<FreezeTicket>>,
-    flushed: Mutex<Option<Mark>>,
-    /// Set when the journal thread has ended, so that no ticket follows.
+    /// In the order in which they came; at most one of each journal.
+    tickets: Mutex<VecDeque<FreezeTicket>>,
+    /// By journal.
+    flushed: Vec<Mutex<Option<Flushed>>>,
+    /// Set when the journal threads have ended, so that no ticket follows.
     is_last: AtomicBool,
+}
+
+/// What a journal thread has besides its journal.
+struct JournalLine {
+    completions: SyncSender<Completions>,
+    prepared: Receiver<PreparedFile>,
+    desk: Arc<FlushDesk>,
+    flush_signal: Arc<Signal>,
+    stop: Arc<AtomicBool>,
+}
+
+/// Journal files to be made ahead of their use.
+struct Preparation {
+    config: JournalConfig,
+    slots: Vec<u32>,
+    prepared: SyncSender<PreparedFile>,
 }
 
 impl Machine {
     /// Starts the threads. Answers to adds go to `sink`.
     pub fn start(self, disk: Arc<dyn Disk>, sink: Arc<dyn AddSink>) -> EngineThreads {
-        let Machine { engine, mut journaling, mut flushing, .. } = self;
+        let Machine { engine, journals, mut flushing, .. } = self;
         flushing.pause = Some(std::thread::sleep);
         let is_stopping = Arc::new(AtomicBool::new(false));
-        let desk = Arc::new(FlushDesk::default());
+        let desk = Arc::new(FlushDesk {
+            tickets: Mutex::default(),
+            flushed: journals.iter().map(|_| Mutex::default()).collect(),
+            is_last: AtomicBool::new(false),
+        });
         let flush_signal = Arc::new(Signal::default());
-        let (completions, to_complete) = sync_channel::<Completions>(COMPLETIONS_MAX);
-        let (prepared, from_preparation) = sync_channel::<PreparedFile>(1);
+        let (completions, to_complete) = sync_channel::<Completions>(COMPLETIONS_MAX * journals.len());
 
-        let missing =
-            engine.config.journal_files_preallocated.saturating_sub(journaling.journal.files_free());
-        let slots: Vec<u32> = (0..missing).map(|_| journaling.journal.reserve_slot()).collect();
-        let journal_config = journaling.journal.config().clone();
+        let (mut preparations, mut lines) = (Vec::new(), Vec::new());
+        for mut journaling in journals {
+            let (prepared, from_preparation) = sync_channel::<PreparedFile>(1);
+            let journal = &mut journaling.journal;
+            let missing = engine.config.journal_files_preallocated.saturating_sub(journal.files_free());
+            let slots: Vec<u32> = (0..missing).map(|_| journal.reserve_slot()).collect();
+            preparations.push(Preparation { config: journal.config().clone(), slots, prepared });
+            let line = JournalLine {
+                completions: completions.clone(),
+                prepared: from_preparation,
+                desk: desk.clone(),
+                flush_signal: flush_signal.clone(),
+                stop: is_stopping.clone(),
+            };
+            lines.push((journaling, line));
+        }
+        drop(completions);
 
         let threads = vec![
             spawn("bindery-complete", move || complete(&to_complete, &*sink)),
             spawn("bindery-prepare", {
                 let (stop, engine) = (is_stopping.clone(), engine.clone());
-                move || prepare(&*disk, &engine, &journal_config, &slots, &prepared, &stop)
+                move || prepare(&*disk, &engine, &preparations, &stop)
             }),
         ];
         let flush = spawn("bindery-flush", {
             let (desk, signal, engine) = (desk.clone(), flush_signal.clone(), engine.clone());
             move || flush_loop(flushing, &desk, &signal, &engine)
         });
-        let journal = spawn("bindery-journal", {
-            let (stop, signal, desk) = (is_stopping.clone(), flush_signal.clone(), desk.clone());
-            move || journal_loop(journaling, &completions, &from_preparation, &desk, &signal, &stop)
-        });
-        EngineThreads { engine, is_stopping, desk, flush_signal, threads, journal, flush }
+        let journals = lines
+            .into_iter()
+            .map(|(journaling, line)| {
+                // The kernel shows 15 bytes of a name.
+                let name = match journaling.index {
+                    0 => "bindery-journal".to_owned(),
+                    index => format!("bindery-jrnl-{index}"),
+                };
+                spawn(&name, move || journal_loop(journaling, &line))
+            })
+            .collect();
+        EngineThreads { engine, is_stopping, desk, flush_signal, threads, journals, flush }
     }
 }
 
@@ -99,24 +140,34 @@ impl EngineThreads {
     pub fn stop(self) -> Result<(), StopError> {
         self.is_stopping.store(true, Ordering::Release);
         self.engine.pacing.is_hurried.store(true, Ordering::Release);
-        self.engine.journal_signal.raise();
-        let mut journaling = self.journal.join().map_err(|_| StopError::Panicked("journal"))?;
+        self.engine.wake_journals();
+        let mut journals = Vec::with_capacity(self.journals.len());
+        for journal in self.journals {
+            journals.push(journal.join().map_err(|_| StopError::Panicked("journal"))?);
+        }
         self.desk.is_last.store(true, Ordering::Release);
         self.flush_signal.raise();
         let mut flushing = self.flush.join().map_err(|_| StopError::Panicked("flush"))?;
         for thread in self.threads {
             thread.join().map_err(|_| StopError::Panicked("completion or preparation"))?;
         }
-        journaling.is_flushing = false;
-        self.engine.is_freeze_wanted.store(true, Ordering::Release);
-        while let Some(in_flight) = journaling.cut() {
-            let written = journaling.write(&in_flight);
-            let done = journaling.finish(in_flight, written);
-            // The sink's connections are closed by now; the adds in it were never acknowledged.
-            if let Some(ticket) = done.freeze {
-                match flushing.flush(ticket) {
-                    Ok(mark) => journaling.on_flushed(mark),
-                    Err(error) => return Err(StopError::Failed(error.to_string())),
+        for journaling in &mut journals {
+            match self.desk.flushed[journaling.index].lock().take() {
+                Some(flushed) => journaling.on_flushed(flushed),
+                None => journaling.is_flushing = false,
+            }
+        }
+        self.engine.want_freeze();
+        for journaling in &mut journals {
+            while let Some(in_flight) = journaling.cut() {
+                let written = journaling.write(&in_flight);
+                let done = journaling.finish(in_flight, written);
+                // The sink's connections are closed by now; the adds in it were never acknowledged.
+                if let Some(ticket) = done.freeze {
+                    match flushing.flush(ticket) {
+                        Ok(flushed) => journaling.on_flushed(flushed),
+                        Err(error) => return Err(StopError::Failed(error.to_string())),
+                    }
                 }
             }
         }
@@ -131,27 +182,21 @@ fn spawn<T: Send + 'static>(name: &str, run: impl FnOnce() -> T + Send + 'static
     std::thread::Builder::new().name(name.to_owned()).spawn(run).expect("a thread can be started at start-up")
 }
 
-fn journal_loop(
-    mut journaling: Journaling,
-    completions: &SyncSender<Completions>,
-    prepared: &Receiver<PreparedFile>,
-    desk: &FlushDesk,
-    flush_signal: &Signal,
-    stop: &AtomicBool,
-) -> Journaling {
+fn journal_loop(mut journaling: Journaling, line: &JournalLine) -> Journaling {
     loop {
-        if let Some(mark) = desk.flushed.lock().take() {
-            journaling.on_flushed(mark);
+        let flushed = line.desk.flushed[journaling.index].lock().take();
+        if let Some(flushed) = flushed {
+            journaling.on_flushed(flushed);
         }
-        match prepared.try_recv() {
+        match line.prepared.try_recv() {
             Ok(file) => journaling.journal.add_prepared(file),
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
         }
         let Some(in_flight) = journaling.cut() else {
-            if stop.load(Ordering::Acquire) {
+            if line.stop.load(Ordering::Acquire) {
                 return journaling;
             }
-            if !journaling.engine.journal_signal.wait(IDLE_WAIT) {
+            if !journaling.engine.journals[journaling.index].signal.wait(IDLE_WAIT) {
                 journaling.seal();
             }
             continue;
@@ -159,12 +204,14 @@ fn journal_loop(
         let written = journaling.write(&in_flight);
         let mut done = journaling.finish(in_flight, written);
         if let Some(ticket) = done.freeze.take() {
-            let before = desk.ticket.lock().replace(ticket);
-            assert!(before.is_none(), "one ticket at a time");
-            flush_signal.raise();
+            let mut tickets = line.desk.tickets.lock();
+            let is_first = tickets.iter().all(|waiting| waiting.journal != ticket.journal);
+            assert!(is_first, "one ticket of a journal at a time");
+            tickets.push_back(ticket);
+            line.flush_signal.raise();
         }
         if !done.is_empty() {
-            completions.send(done).expect("the completion thread outlives the journal thread");
+            line.completions.send(done).expect("the completion thread outlives the journal threads");
         }
     }
 }
@@ -181,14 +228,15 @@ fn flush_loop(mut flushing: Flushing, desk: &FlushDesk, signal: &Signal, engine:
     loop {
         // In this order: a ticket is on the desk before the flag says that it was the last one.
         let is_last = desk.is_last.load(Ordering::Acquire);
-        let ticket = desk.ticket.lock().take();
+        let ticket = desk.tickets.lock().pop_front();
         match ticket {
             Some(ticket) => {
                 // On failure the ticket is not given back: no freeze follows, and the engine is latched.
-                if let Ok(mark) = flushing.flush(ticket) {
-                    *desk.flushed.lock() = Some(mark);
+                if let Ok(flushed) = flushing.flush(ticket) {
+                    *desk.flushed[flushed.journal].lock() = Some(flushed);
                 }
-                engine.journal_signal.raise();
+                // Chunks are free again, for the shards of any journal.
+                engine.wake_journals();
                 waited_from = flushing.clock.monotonic_ns();
             }
             None if is_last => return flushing,
@@ -204,8 +252,8 @@ fn flush_loop(mut flushing: Flushing, desk: &FlushDesk, signal: &Signal, engine:
                     if engine.config.pool_memory == PoolMemory::Lazy {
                         engine.pool.give_back_idle();
                     }
-                    engine.is_freeze_wanted.store(true, Ordering::Release);
-                    engine.journal_signal.raise();
+                    engine.want_freeze();
+                    engine.wake_journals();
                 }
             }
         }
@@ -217,38 +265,54 @@ fn flush_loop(mut flushing: Flushing, desk: &FlushDesk, signal: &Signal, engine:
 fn prepare(
     disk: &dyn Disk,
     engine: &Engine,
-    config: &JournalConfig,
-    slots: &[u32],
-    prepared: &SyncSender<PreparedFile>,
+    journals: &[Preparation],
     stop: &AtomicBool,
 ) {
     if engine.config.pool_memory == PoolMemory::Touched {
         while !stop.load(Ordering::Relaxed) && engine.pool.warm_one() {}
     }
-    for &slot in slots {
-        // What is filled ahead of its use must not be what entries and metadata then lack.
-        let free = disk.space(&config.dir).map_or(u64::MAX, |space| space.free);
-        if free < 2 * config.file_bytes {
-            let free_mib = free >> 20;
-            tracing::warn!(free_mib, "little disk space: journal files are made when needed, not ahead");
-            return;
-        }
-        let proceed = || {
-            std::thread::sleep(PREPARE_PAUSE);
-            !stop.load(Ordering::Relaxed)
-        };
-        match PreparedFile::create(disk, config, slot, proceed) {
-            Ok(Some(file)) => {
-                if prepared.send(file).is_err() {
-                    return;
-                }
-                engine.journal_signal.raise();
-            }
-            Ok(None) => return,
-            Err(error) => {
-                tracing::warn!(%error, slot, "cannot prepare a journal file; the journal makes its own when needed");
+    // One file of each in turn: the first journal's spare files do not keep the others waiting.
+    let rounds = journals.iter().map(|journal| journal.slots.len()).max().unwrap_or(0);
+    for round in 0..rounds {
+        for journal in journals {
+            let Some(slot) = journal.slots.get(round) else { continue };
+            if !prepare_file(disk, engine, journal, *slot, stop) {
                 return;
             }
+        }
+    }
+}
+
+/// False: no more of them.
+fn prepare_file(
+    disk: &dyn Disk,
+    engine: &Engine,
+    journal: &Preparation,
+    slot: u32,
+    stop: &AtomicBool,
+) -> bool {
+    let config = &journal.config;
+    // What is filled ahead of its use must not be what entries and metadata then lack.
+    let free = disk.space(&config.dir).map_or(u64::MAX, |space| space.free);
+    if free < 2 * config.file_bytes {
+        let free_mib = free >> 20;
+        tracing::warn!(free_mib, "little disk space: journal files are made when needed, not ahead");
+        return false;
+    }
+    let proceed = || {
+        std::thread::sleep(PREPARE_PAUSE);
+        !stop.load(Ordering::Relaxed)
+    };
+    match PreparedFile::create(disk, config, slot, proceed) {
+        Ok(Some(file)) => {
+            let is_taken = journal.prepared.send(file).is_ok();
+            engine.journals[usize::from(config.journal)].signal.raise();
+            is_taken
+        }
+        Ok(None) => false,
+        Err(error) => {
+            tracing::warn!(%error, slot, "cannot prepare a journal file; the journal makes its own when needed");
+            false
         }
     }
 }

@@ -172,7 +172,7 @@ fn budget(n: i64) -> Arc<dyn Disk> {
 }
 fn config(dir: &Path, dirs: usize, shards: usize) -> EngineConfig {
     EngineConfig {
-        journal_dir: dir.join("journal"),
+        journal_dirs: vec![dir.join("journal")],
         ledger_dirs: (0..dirs).map(|i| dir.join(format!("ledgers{i}"))).collect(),
         shard_count: shards,
         write_pool_bytes: 8 << 20,
@@ -274,12 +274,12 @@ fn stop_during_a_stalled_freeze_loses_nothing() {
 }
 
 fn drive(m: &mut Machine, sink: &dyn AddSink) {
-    while let Some(f) = m.journaling.cut() {
-        let w = m.journaling.write(&f);
-        let mut done = m.journaling.finish(f, w);
+    while let Some(f) = m.journals[0].cut() {
+        let w = m.journals[0].write(&f);
+        let mut done = m.journals[0].finish(f, w);
         if let Some(t) = done.freeze.take() {
             let mark = m.flushing.flush(t).unwrap();
-            m.journaling.on_flushed(mark);
+            m.journals[0].on_flushed(mark);
         }
         done.deliver(sink);
     }
@@ -366,9 +366,9 @@ fn a_smaller_entry_limit_is_refused_while_the_journal_needs_the_larger() {
     let (tx, _rx) = sync_channel(1 << 16);
     let mut m = open(config(dir.path(), 1, 1), disk.clone()).unwrap();
     add(&m.engine, 1, 0, 100 << 10, false);
-    let f = m.journaling.cut().unwrap();
-    let w = m.journaling.write(&f);
-    m.journaling.finish(f, w).deliver(&Answers(tx));
+    let f = m.journals[0].cut().unwrap();
+    let w = m.journals[0].write(&f);
+    m.journals[0].finish(f, w).deliver(&Answers(tx));
     drop(m);
     let mut c = config(dir.path(), 1, 1);
     c.entry_bytes_max = 60 << 10;
@@ -394,9 +394,9 @@ fn half_flushed(dir: &Path) -> (i64, i64) {
         if e == 39 {
             m.want_freeze();
         }
-        let f = m.journaling.cut().unwrap();
-        let w = m.journaling.write(&f);
-        let mut d = m.journaling.finish(f, w);
+        let f = m.journals[0].cut().unwrap();
+        let w = m.journals[0].write(&f);
+        let mut d = m.journals[0].finish(f, w);
         if let Some(t) = d.freeze.take() {
             println!("first flush: {:?}", m.flushing.flush(t).err().map(|e| e.to_string()));
         }
@@ -504,9 +504,9 @@ fn a_flush_that_is_overrun_holds_back_ordinary_adds_only() {
     let sink = Answers(tx);
     let mut tickets = Vec::new();
     let mut group = |m: &mut Machine| {
-        let Some(f) = m.journaling.cut() else { return };
-        let w = m.journaling.write(&f);
-        let mut d = m.journaling.finish(f, w);
+        let Some(f) = m.journals[0].cut() else { return };
+        let w = m.journals[0].write(&f);
+        let mut d = m.journals[0].finish(f, w);
         tickets.extend(d.freeze.take());
         d.deliver(&sink);
     };
@@ -534,10 +534,10 @@ fn a_flush_that_is_overrun_holds_back_ordinary_adds_only() {
     assert!(waits.load(Ordering::SeqCst), "nobody is woken without room");
     let ticket = tickets.pop().unwrap();
     let mark = m.flushing.flush(ticket).unwrap();
-    m.journaling.on_flushed(mark);
-    let f = m.journaling.cut().unwrap();
-    let w = m.journaling.write(&f);
-    m.journaling.finish(f, w).deliver(&sink);
+    m.journals[0].on_flushed(mark);
+    let f = m.journals[0].cut().unwrap();
+    let w = m.journals[0].write(&f);
+    m.journals[0].finish(f, w).deliver(&sink);
     assert!(!waits.load(Ordering::SeqCst), "room wakes who waits for it");
     assert_eq!(add(&m.engine, 1, entry + 1, 100, false), 1);
 }

@@ -33,7 +33,7 @@ struct Bookie {
 
 fn config(dir: &Path) -> EngineConfig {
     EngineConfig {
-        journal_dir: dir.join("journal"),
+        journal_dirs: vec![dir.join("journal")],
         ledger_dirs: vec![dir.join("ledgers0"), dir.join("ledgers1")],
         shard_count: 2,
         write_pool_bytes: 8 << 20,

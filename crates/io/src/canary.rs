@@ -8,12 +8,18 @@
 pub enum Canary {
     /// An add is acknowledged after the write, before the sync.
     M1AckBeforeSync,
+    /// A group is acknowledged after a sync of the newest journal file alone.
+    M2NewestFileSynced,
     /// A negative answer to a fence is sent before the fence record is durable.
     M3NegativeFenceBeforeDurable,
     /// A fence on an unknown ledger journals no key, so that replay cannot recreate the ledger.
     M4FenceWithoutKey,
     /// A failed sync is tried again, and the group acknowledged when that succeeds.
     M5SyncRetried,
+    /// The mark of a flush is sampled when it runs, after the caches were swapped.
+    M6MarkAfterSwap,
+    /// Marks of several journals are compared lexicographically.
+    M7MarksLexicographic,
     /// A flush without entries commits nothing, and counts as done.
     M8EmptyFlushSkipped,
     /// The index of a flush is committed before its entry log is durable.
@@ -43,11 +49,14 @@ pub enum Canary {
 }
 
 /// The canaries that can be switched on, with the name the command line knows them by.
-pub const ALL: [(&str, Canary); 17] = [
+pub const ALL: [(&str, Canary); 20] = [
     ("M1", Canary::M1AckBeforeSync),
+    ("M2", Canary::M2NewestFileSynced),
     ("M3", Canary::M3NegativeFenceBeforeDurable),
     ("M4", Canary::M4FenceWithoutKey),
     ("M5", Canary::M5SyncRetried),
+    ("M6", Canary::M6MarkAfterSwap),
+    ("M7", Canary::M7MarksLexicographic),
     ("M8", Canary::M8EmptyFlushSkipped),
     ("M9", Canary::M9IndexBeforeLog),
     ("M10", Canary::M10DamageAsNoEntry),

@@ -10,7 +10,7 @@
 //!     32    8  first group sequence
 //!     40    8  file length in bytes
 //!     48    4  length of the identity
-//!     52    4  flags                     bit 0: groups are written without sync
+//!     52    4  flags                     bit 0: groups are written without sync; bits 16 to 31: number of the journal
 //!     56    n  identity                  which bookie's data this is, UTF-8
 //!   4092    4  CRC32C of the 4092 bytes before
 //! ```
@@ -19,13 +19,17 @@ use crate::group::FileIdentity;
 use crate::record::crc32c;
 use bindery_io::BLOCK_SIZE_BYTES;
 
-/// Version of the journal format, and the newest that is read. 1: first version. 2: removal records.
-/// 3: groups of files written without sync say what is durable before them.
-pub const FILE_FORMAT_VERSION: u32 = 3;
+/// The newest version of the journal format that is read. 1: first version. 2: removal records. 3: groups of files
+/// written without sync say what is durable before them. 4: the number of the journal, written where it is not 0: the
+/// files of the first journal stay of version 3.
+pub const FILE_FORMAT_VERSION: u32 = 4;
+/// Without the number of the journal.
+const VERSION_UNNUMBERED: u32 = 3;
 
 const MAGIC: [u8; 8] = *b"BNDJNL01";
 const IDENTITY_AT: usize = 56;
 const FLAG_UNSYNCED: u32 = 1;
+const JOURNAL_SHIFT: u32 = 16;
 const CRC_AT: usize = BLOCK_SIZE_BYTES - 4;
 /// Longest identity.
 pub(crate) const IDENTITY_MAX: usize = CRC_AT - IDENTITY_AT;
@@ -41,6 +45,8 @@ pub struct FileHeader {
     pub length: u64,
     /// Which bookie's data this is.
     pub owner: String,
+    /// Number of the journal among those of the bookie.
+    pub journal: u16,
     /// Groups were written without sync (`journal.sync = false`): after a power cut they may have holes.
     pub is_unsynced: bool,
 }
@@ -69,14 +75,16 @@ impl FileHeader {
         assert!(self.owner.len() <= IDENTITY_MAX, "the identity fits the header");
         block.fill(0);
         block[..8].copy_from_slice(&MAGIC);
-        block[8..12].copy_from_slice(&FILE_FORMAT_VERSION.to_be_bytes());
+        let version = if self.journal == 0 { VERSION_UNNUMBERED } else { FILE_FORMAT_VERSION };
+        block[8..12].copy_from_slice(&version.to_be_bytes());
         block[12..16].copy_from_slice(&(BLOCK_SIZE_BYTES as u32).to_be_bytes());
         let numbers = [self.identity.file_id, self.identity.nonce, self.first_group, self.length];
         for (i, v) in numbers.into_iter().enumerate() {
             block[16 + i * 8..24 + i * 8].copy_from_slice(&v.to_be_bytes());
         }
         block[48..52].copy_from_slice(&(self.owner.len() as u32).to_be_bytes());
-        let flags = if self.is_unsynced { FLAG_UNSYNCED } else { 0 };
+        let number = u32::from(self.journal) << JOURNAL_SHIFT;
+        let flags = number | if self.is_unsynced { FLAG_UNSYNCED } else { 0 };
         block[52..56].copy_from_slice(&flags.to_be_bytes());
         block[IDENTITY_AT..IDENTITY_AT + self.owner.len()].copy_from_slice(self.owner.as_bytes());
         let crc = crc32c(&block[..CRC_AT]);
@@ -106,6 +114,7 @@ impl FileHeader {
             first_group: u64_at(32),
             length: u64_at(40),
             owner: owner.to_owned(),
+            journal: (u32_at(52) >> JOURNAL_SHIFT) as u16,
             is_unsynced: u32_at(52) & FLAG_UNSYNCED != 0,
         })
     }
@@ -133,6 +142,7 @@ mod tests {
             first_group: 17,
             length: 1 << 20,
             owner: "cluster/bookie".into(),
+            journal: 3,
             is_unsynced: true,
         };
         let mut block = vec![0; BLOCK_SIZE_BYTES];
@@ -151,7 +161,7 @@ mod tests {
     fn the_version_before_is_read_and_a_newer_one_is_refused_by_its_number() {
         let identity = FileIdentity { file_id: 5, nonce: 1 };
         let header =
-            FileHeader { identity, first_group: 1, length: 8192, owner: "b".into(), is_unsynced: false };
+            FileHeader { identity, first_group: 1, length: 8192, owner: "b".into(), journal: 0, is_unsynced: false };
         let mut block = vec![0; BLOCK_SIZE_BYTES];
         header.encode(&mut block);
         let mut with_version = |version: u32| {

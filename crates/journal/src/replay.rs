@@ -40,6 +40,19 @@ pub enum OpenError {
         /// Always [`HeaderProblem::NewerFormat`].
         problem: HeaderProblem,
     },
+    /// The file belongs to another journal of the bookie.
+    #[error(
+        "journal file {path} is of journal {found} of this bookie, and its directory is configured as journal \
+         {expected}: name the journal directories in the order they had, and only take away from the end of the list"
+    )]
+    OtherJournal {
+        /// The file.
+        path: PathBuf,
+        /// Number of the journal that wrote it.
+        found: u16,
+        /// Number by the configuration.
+        expected: u16,
+    },
     /// The file belongs to another bookie.
     #[error(
         "journal file {path} belongs to {found:?}, and this is {expected:?}: give each bookie its own directory"
@@ -99,6 +112,18 @@ pub struct Replayed {
     pub torn_tail: Option<(PathBuf, u64)>,
     /// Unsynced files with holes (only after a power cut with `journal.sync = false`).
     pub unsynced_holes: u64,
+}
+
+impl Replayed {
+    /// Adds what the replay of another journal saw.
+    pub fn add(&mut self, other: Replayed) {
+        self.groups += other.groups;
+        self.records += other.records;
+        self.bytes += other.bytes;
+        self.last_group = self.last_group.max(other.last_group);
+        self.torn_tail = self.torn_tail.take().or(other.torn_tail);
+        self.unsynced_holes += other.unsynced_holes;
+    }
 }
 
 struct Slot {
@@ -273,7 +298,13 @@ impl Journal {
             let reader = self.reader(&found)?;
             let read = reader.read(0, &mut block)?;
             match FileHeader::decode(&block[..read]) {
-                Ok(header) if header.owner == self.config.owner => found.header = Some(header),
+                Ok(header) if header.owner == self.config.owner => {
+                    let (number, expected) = (header.journal, self.config.journal);
+                    if number != expected {
+                        return Err(OpenError::OtherJournal { path: found.path, found: number, expected });
+                    }
+                    found.header = Some(header);
+                }
                 Ok(header) => {
                     let expected = self.config.owner.clone();
                     return Err(OpenError::OtherOwner { path: found.path, found: header.owner, expected });

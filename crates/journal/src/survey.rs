@@ -191,6 +191,7 @@ mod tests {
             dir: dir.to_owned(),
             file_bytes: 4 * BLOCK,
             owner: "cluster bookie".into(),
+            journal: 0,
             sync: true,
             canaries: Canaries::none(),
         };

@@ -25,6 +25,8 @@ pub struct JournalConfig {
     pub file_bytes: u64,
     /// Which bookie's data this is; a file of another owner is refused.
     pub owner: String,
+    /// Number of the journal among those of the bookie; a file of another one is refused.
+    pub journal: u16,
     /// False: groups are written and not synced (BookKeeper's `journalSyncData=false`).
     pub sync: bool,
     /// Planted bugs (simulator only).
@@ -201,7 +203,8 @@ impl Journal {
         let position = current.position;
         let is_synced =
             (self.config.sync || group.force_sync) && !self.config.canaries.has(Canary::M1AckBeforeSync);
-        let written = if is_synced {
+        let is_newest_synced = is_synced && self.config.canaries.has(Canary::M2NewestFileSynced);
+        let written = if is_synced && !is_newest_synced {
             current.file.write_all_durable_at(&mut slices, position)
         } else {
             current.file.write_all_at(&mut slices, position)
@@ -220,6 +223,12 @@ impl Journal {
             current.unsynced = current.unsynced.saturating_add(1);
         }
         self.next_group += 1;
+        if is_newest_synced {
+            if current.position + place.total_bytes > current.length {
+                self.roll(place.total_bytes)?;
+            }
+            self.sync()?;
+        }
         Ok(self.next_group - 1)
     }
 
@@ -308,6 +317,7 @@ impl Journal {
             first_group: self.next_group,
             length,
             owner: self.config.owner.clone(),
+            journal: self.config.journal,
             is_unsynced: !self.config.sync,
         };
         header.encode(&mut self.scratch[..BLOCK_SIZE_BYTES]);

@@ -283,7 +283,7 @@ impl DataDirs {
 
     /// How many of `all` are journals; they come first.
     fn journal_count(&self) -> usize {
-        1
+        self.journals.len()
     }
 
     /// One directory of each file system that holds ledgers, so that space is counted once.

@@ -19,6 +19,7 @@ fn open(disk: Arc<dyn Disk>) -> Journal {
         dir: PathBuf::from("/j"),
         file_bytes: FILE_BYTES,
         owner: "test".into(),
+        journal: 0,
         sync: true,
         canaries: Canaries::none(),
     };

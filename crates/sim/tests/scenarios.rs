@@ -40,7 +40,7 @@ struct Bookie {
 
 fn config() -> EngineConfig {
     EngineConfig {
-        journal_dir: PathBuf::from("/data/journal"),
+        journal_dirs: vec![PathBuf::from("/data/journal")],
         ledger_dirs: vec![PathBuf::from("/data/ledgers")],
         shard_count: 1,
         write_pool_bytes: 1 << 20,
@@ -118,13 +118,13 @@ impl Bookie {
 
     /// One group: cut, write, finish, deliver; and the flush it asks for.
     fn group(&mut self) {
-        let Some(in_flight) = self.machine.journaling.cut() else { return };
-        let written = self.machine.journaling.write(&in_flight);
-        let mut done = self.machine.journaling.finish(in_flight, written);
+        let Some(in_flight) = self.machine.journals[0].cut() else { return };
+        let written = self.machine.journals[0].write(&in_flight);
+        let mut done = self.machine.journals[0].finish(in_flight, written);
         if let Some(ticket) = done.freeze.take()
             && let Ok(mark) = self.machine.flushing.flush(ticket)
         {
-            self.machine.journaling.on_flushed(mark);
+            self.machine.journals[0].on_flushed(mark);
         }
         done.deliver(&self.answers);
     }
@@ -201,7 +201,7 @@ fn r48_a_negative_fence_answer_waits_for_the_record() {
     bookie.add(1, 0, 10, false);
     bookie.group();
     let fenced = bookie.fence(1, KEY);
-    let in_flight = bookie.machine.journaling.cut().unwrap();
+    let in_flight = bookie.machine.journals[0].cut().unwrap();
     assert_eq!(*fenced.lock(), None, "cut, not written");
     let image = Bookie {
         disk: Arc::new(bookie.disk.durable_image()),
@@ -211,9 +211,9 @@ fn r48_a_negative_fence_answer_waits_for_the_record() {
         !image.machine.engine.is_fenced(ledger(1)),
         "the record was not durable, and nobody was told it was"
     );
-    let written = bookie.machine.journaling.write(&in_flight);
+    let written = bookie.machine.journals[0].write(&in_flight);
     assert_eq!(*fenced.lock(), None, "written, not finished");
-    bookie.machine.journaling.finish(in_flight, written).deliver(&bookie.answers.clone());
+    bookie.machine.journals[0].finish(in_flight, written).deliver(&bookie.answers.clone());
     assert_eq!(*fenced.lock(), Some(Ok(())));
     assert!(bookie.power_cut().machine.engine.is_fenced(ledger(1)));
 }
@@ -432,16 +432,16 @@ fn r22_bk_1757_a_flush_under_way_does_not_bring_a_ledger_back() {
     bookie.add(2, 0, 10, false);
     bookie.group();
     bookie.machine.want_freeze();
-    let in_flight = bookie.machine.journaling.cut().unwrap();
-    let written = bookie.machine.journaling.write(&in_flight);
-    let ticket = bookie.machine.journaling.finish(in_flight, written).freeze.unwrap();
+    let in_flight = bookie.machine.journals[0].cut().unwrap();
+    let written = bookie.machine.journals[0].write(&in_flight);
+    let ticket = bookie.machine.journals[0].finish(in_flight, written).freeze.unwrap();
     let polled = Outcome::default();
     bookie.machine.engine.poll_lac(ledger(1), Some(entry(5)), waiter(&polled)).unwrap();
     bookie.remove(1);
     bookie.group();
     assert_eq!(*polled.lock(), Some(Ok(())), "look again: there is no such ledger");
     let mark = bookie.machine.flushing.flush(ticket).unwrap();
-    bookie.machine.journaling.on_flushed(mark);
+    bookie.machine.journals[0].on_flushed(mark);
     assert_eq!(bookie.read(1, EntryRef::At(entry(0))), Err(Refusal::NoLedger));
     let mut bookie = bookie.power_cut();
     assert_eq!(bookie.standing(1), Standing::Removed);

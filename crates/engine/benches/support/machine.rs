@@ -17,7 +17,7 @@ pub struct Running {
 /// The defaults of a bookie with a memory limit of 1 GiB, but for a short flush interval, so that a round ends soon.
 pub fn config(dir: &Path, is_smoke: bool) -> EngineConfig {
     let full = EngineConfig {
-        journal_dir: dir.join("engine/journal"),
+        journal_dirs: vec![dir.join("engine/journal")],
         ledger_dirs: vec![dir.join("engine/ledgers")],
         write_pool_bytes: 512 << 20,
         flush_interval: Duration::from_secs(1),
@@ -34,7 +34,7 @@ impl Running {
     /// Starts it and waits until journal files are filled and memory is touched.
     pub fn start(config: EngineConfig, sink: Arc<Sink>) -> Running {
         let disk: Arc<dyn Disk> = Arc::new(RealDisk::new());
-        let (journal_dir, files) = (config.journal_dir.clone(), config.journal_files_preallocated as u64);
+        let (journal_dir, files) = (config.journal_dirs[0].clone(), config.journal_files_preallocated as u64);
         let bytes = files * config.journal_file_bytes;
         let (clock, random) = (Arc::new(SystemClock::new()), Arc::new(SystemRandom));
         let machine = Machine::open(config, disk.clone(), clock, random).unwrap();

@@ -248,9 +248,10 @@ impl Flushing {
 
     /// A committed removal says that the run is gone.
     fn is_hidden(&self, extent: &Extent) -> bool {
-        let shard = &self.engine.shards[self.engine.shard_of(extent.ledger)];
+        let index = self.engine.shard_of(extent.ledger);
+        let shard = &self.engine.shards[index];
         let believes_all = self.engine.config.canaries.has(Canary::M27UncommittedRemovalCounts);
-        let flushed = if believes_all { u64::MAX } else { self.flushed_generation };
+        let flushed = if believes_all { u64::MAX } else { self.flushed_generation(index) };
         extent.generation.0 < shard.lock().hidden_for_good(extent.ledger, flushed)
     }
 
@@ -399,8 +400,8 @@ impl Flushing {
         let mut forgotten: Vec<Vec<LedgerId>> = vec![Vec::new(); directory_count];
         for (index, shard) in self.engine.shards.iter().enumerate() {
             let has_copies = |ledger| self.engine.views.iter().any(|view| view.last_entry(ledger).is_some());
-            let mut shard = shard.lock();
-            forgotten[index % directory_count].append(&mut shard.forget(self.flushed_generation, has_copies));
+            let flushed = self.flushed_generation(index);
+            forgotten[index % directory_count].append(&mut shard.lock().forget(flushed, has_copies));
         }
         let total = forgotten.iter().map(Vec::len).sum();
         for is_last in [false, true] {

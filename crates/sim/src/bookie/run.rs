@@ -57,10 +57,12 @@ impl Profile {
         let pick = |from: &[u64]| from[random.below(from.len() as u64) as usize];
         let shard_count = pick(&[1, 1, 2, 3]) as usize;
         let dirs = if shard_count > 1 && random.chance(0.3) { 2 } else { 1 };
+        let journals = 1 + random.child("journals").below(shard_count.min(JOURNALS_MAX) as u64) as usize;
         let chunk_bytes = pick(&[8 << 10, 16 << 10, 64 << 10]) as usize;
         let chunks = shard_count as u64 * pick(&[4, 6, 12]);
         let engine = EngineConfig {
-            journal_dir: PathBuf::from("/data/journal"),
+            journal_dirs: journal_dirs(0..journals),
+            former_journal_dirs: Vec::new(),
             ledger_dirs: (0..dirs).map(|i| PathBuf::from(format!("/data/ledgers{i}"))).collect(),
             shard_count,
             write_pool_bytes: chunks * chunk_bytes as u64,
@@ -95,6 +97,14 @@ impl Profile {
             image_check: 0.03,
         }
     }
+}
+
+/// Most journals of a run.
+const JOURNALS_MAX: usize = 3;
+
+/// The directories of journals by their numbers.
+fn journal_dirs(numbers: std::ops::Range<usize>) -> Vec<PathBuf> {
+    numbers.map(|number| PathBuf::from(format!("/data/journal{number}"))).collect()
 }
 
 /// Collections and compactions as often as everything else.
@@ -215,6 +225,14 @@ impl Inbox {
     }
 }
 
+/// Where a journal is between cut and finish.
+#[derive(Default)]
+struct Lane {
+    in_flight: Option<InFlight>,
+    /// Written, not finished.
+    written: Option<(InFlight, Result<(), bindery_journal::JournalError>)>,
+}
+
 struct Sim {
     profile: Profile,
     random: SeededRandom,
@@ -232,10 +250,9 @@ struct Sim {
     broken: Option<String>,
     clock: Arc<ManualClock>,
     machine: Option<Machine>,
-    in_flight: Option<InFlight>,
-    /// Written, not finished.
-    written: Option<(InFlight, Result<(), bindery_journal::JournalError>)>,
-    ticket: Option<bindery_engine::FreezeTicket>,
+    /// Of each journal, when a bookie runs.
+    lanes: Vec<Lane>,
+    tickets: Vec<bindery_engine::FreezeTicket>,
     inbox: Inbox,
     ops: BTreeMap<u64, Op>,
     next_op: u64,
@@ -249,6 +266,10 @@ struct Sim {
     deleted: BTreeSet<LedgerId>,
     restarts: u64,
     crash_number: u64,
+    /// The bookie was stopped with nothing left to replay: a journal may be taken away.
+    is_drained: bool,
+    /// Journals there ever were.
+    journals_ever: usize,
 }
 
 /// Runs one seed.
@@ -266,9 +287,8 @@ pub fn run(profile: Profile) -> Report {
         broken: None,
         clock: Arc::new(ManualClock::new(1_700_000_000_000)),
         machine: None,
-        in_flight: None,
-        written: None,
-        ticket: None,
+        lanes: Vec::new(),
+        tickets: Vec::new(),
         inbox: Inbox::default(),
         ops: BTreeMap::new(),
         next_op: 0,
@@ -279,6 +299,8 @@ pub fn run(profile: Profile) -> Report {
         deleted: BTreeSet::new(),
         restarts: 0,
         crash_number: 0,
+        is_drained: false,
+        journals_ever: 0,
         profile,
     };
     let outcome = match catch_unwind(AssertUnwindSafe(|| sim.run())) {
@@ -349,7 +371,7 @@ impl Sim {
             51 => self.submit_force(),
             52..=53 => self.submit_poll()?,
             54..=65 => self.check_random_reads()?,
-            66..=88 => self.step_journal(),
+            66..=88 => self.step_some_journal(),
             89..=92 => self.step_space(),
             93 => self.submit_removal()?,
             94 if self.random.chance(0.3) => self.step_forget(),
@@ -444,25 +466,29 @@ impl Sim {
 
     // ---- journal and flush -------------------------------------------------------------------------------------
 
-    fn step_journal(&mut self) {
+    fn step_some_journal(&mut self) {
+        let journal = self.random.below(self.lanes.len() as u64) as usize;
+        self.step_journal(journal);
+    }
+
+    fn step_journal(&mut self, journal: usize) {
         let machine = self.machine.as_mut().expect("a bookie is running");
-        if let Some((in_flight, written)) = self.written.take() {
+        let (journaling, lane) = (&mut machine.journals[journal], &mut self.lanes[journal]);
+        if let Some((in_flight, written)) = lane.written.take() {
             let is_failed = written.is_err();
-            let mut done = machine.journaling.finish(in_flight, written);
-            if let Some(ticket) = done.freeze.take() {
-                assert!(self.ticket.replace(ticket).is_none(), "one ticket at a time");
-            }
+            let mut done = journaling.finish(in_flight, written);
+            self.tickets.extend(done.freeze.take());
             done.deliver(&self.inbox);
             if is_failed {
                 self.check_answers_of_a_failed_group();
             }
-        } else if let Some(in_flight) = self.in_flight.take() {
-            let written = machine.journaling.write(&in_flight);
-            self.written = Some((in_flight, written));
+        } else if let Some(in_flight) = lane.in_flight.take() {
+            let written = journaling.write(&in_flight);
+            lane.written = Some((in_flight, written));
         } else {
-            self.in_flight = machine.journaling.cut();
-            if self.in_flight.is_none() && self.random.chance(0.05) {
-                machine.journaling.seal();
+            lane.in_flight = journaling.cut();
+            if lane.in_flight.is_none() && self.random.chance(0.05) {
+                journaling.seal();
             }
         }
     }
@@ -483,11 +509,15 @@ impl Sim {
         }
     }
 
+    /// Between journals any order of flushes will do.
     fn step_flush(&mut self) {
-        let Some(ticket) = self.ticket.take() else { return };
+        if self.tickets.is_empty() {
+            return;
+        }
+        let ticket = self.tickets.remove(self.random.below(self.tickets.len() as u64) as usize);
         let machine = self.machine.as_mut().expect("a bookie is running");
-        if let Ok(mark) = machine.flushing.flush(ticket) {
-            machine.journaling.on_flushed(mark);
+        if let Ok(flushed) = machine.flushing.flush(ticket) {
+            machine.journals[flushed.journal].on_flushed(flushed);
             if self.checks.chance(0.2) {
                 self.check_marks();
             }

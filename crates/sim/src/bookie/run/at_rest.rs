@@ -1,6 +1,6 @@
 //! Checks of a bookie at rest, and what changes between two starts.
 
-use super::{Op, Sim, read_now};
+use super::{JOURNALS_MAX, Op, Sim, journal_dirs, read_now};
 use crate::bookie::ghost::Check;
 use bindery_engine::{Machine, Refusal};
 use bindery_types::EntryId;
@@ -64,18 +64,33 @@ impl Sim {
         Ok(())
     }
 
-    /// An operator may change the number of shards and the size of the write pool between two starts: everything is
-    /// replayed and flushed before the bookie serves.
-    pub(super) fn redraw_layout(&mut self) {
+    /// An operator may change the number of shards and the size of the write pool between two starts, add journals,
+    /// and take away drained ones: everything is replayed and flushed before the bookie serves.
+    pub(super) fn redraw_layout(&mut self, are_journals_redrawn: bool) {
+        self.journals_ever = self.journals_ever.max(self.profile.engine.journal_dirs.len());
         if self.restarts < 2 || !self.random.chance(0.3) {
             return;
         }
+        if are_journals_redrawn {
+            self.set_journals(1 + self.random.below(JOURNALS_MAX as u64) as usize);
+        }
         let engine = &mut self.profile.engine;
-        let fewest = engine.ledger_dirs.len() as u64;
+        let fewest = engine.ledger_dirs.len().max(engine.journal_dirs.len()) as u64;
         let shards = fewest + self.random.below(4 - fewest);
         let chunks = shards * [4, 6, 12][self.random.below(3) as usize];
         engine.shard_count = shards as usize;
         engine.chunk_bytes = [8 << 10, 16 << 10, 64 << 10][self.random.below(3) as usize];
         engine.write_pool_bytes = chunks * engine.chunk_bytes as u64;
+    }
+
+    /// Configures so many journals, and as many shards as they need.
+    pub(super) fn set_journals(&mut self, journals: usize) {
+        let engine = &mut self.profile.engine;
+        engine.shard_count = engine.shard_count.max(journals);
+        let chunks = 4 * engine.shard_count as u64;
+        engine.write_pool_bytes = engine.write_pool_bytes.max(chunks * engine.chunk_bytes as u64);
+        self.journals_ever = self.journals_ever.max(journals);
+        engine.journal_dirs = journal_dirs(0..journals);
+        engine.former_journal_dirs = journal_dirs(journals..self.journals_ever);
     }
 }

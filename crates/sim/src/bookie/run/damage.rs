@@ -23,10 +23,11 @@ impl Sim {
         }
     }
 
-    /// Inverts bits inside a group of the newest journal file that another group follows: unlike damage to the last
+    /// Inverts bits inside a group of the newest file of a journal that another group follows: unlike damage to the last
     /// group, it cannot be taken for a write that never finished.
     pub(super) fn damage_the_journal(&mut self) {
-        let dir = self.profile.engine.journal_dir.clone();
+        let dirs = &self.profile.engine.journal_dirs;
+        let dir = dirs[self.random.below(dirs.len() as u64) as usize].clone();
         let Ok(files) = self.disk.list(&dir) else { return };
         let disk: Arc<dyn Disk> = self.disk.clone();
         let mut newest: Option<(u64, PathBuf, GroupPlaces)> = None;

@@ -1,6 +1,6 @@
 //! Crashes, stops, starts, and what must hold after each.
 
-use super::{Inbox, Op, Sim, Step, check_fenced, is_damage, read_now};
+use super::{Inbox, Lane, Op, Sim, Step, check_fenced, is_damage, read_now};
 use crate::bookie::facts::Facts;
 use crate::bookie::ghost::Check;
 use crate::bookie::watch::{self, WatchedDisk};
@@ -35,8 +35,8 @@ impl Sim {
         }
         for (moment, before) in self.watched.iter().flat_map(|watched| watched.take()) {
             if !self.ghost.is_damaged {
-                let journals = std::slice::from_ref(&self.profile.engine.journal_dir);
-                watch::judge(&moment, before, journals, &self.profile.engine.ledger_dirs)?;
+                let engine = &self.profile.engine;
+                watch::judge(&moment, before, &engine.journal_dirs, &engine.ledger_dirs)?;
             }
         }
         match self.checked.as_ref().and_then(|checked| checked.violations().into_iter().next()) {
@@ -50,8 +50,9 @@ impl Sim {
         self.restarts += 1;
         let mut opened = None;
         self.answered_last.clear();
-        for attempt in 0..4 {
-            self.redraw_layout();
+        let journals_before = self.profile.engine.journal_dirs.len();
+        for attempt in 0..5 {
+            self.redraw_layout(attempt == 0);
             if attempt < 2 && self.restarts > 1 {
                 self.disk.set_faults(self.profile.faults.clone());
                 if self.random.chance(0.1) {
@@ -69,20 +70,26 @@ impl Sim {
                     opened = Some(machine);
                     break;
                 }
+                Err(OpenError::JournalNotDrained { .. }) if !self.is_drained => {
+                    self.set_journals(journals_before);
+                }
                 // The power went during the start.
                 Ok(_) | Err(_) if self.disk.is_off() => self.replace_disk_after_crash(),
                 Ok(_) => unreachable!("covered by the two arms before"),
                 Err(error) if self.ghost.is_damaged && is_damage(&error) => {
                     return Ok(Some(error.to_string()));
                 }
-                Err(error) if attempt == 3 || is_damage(&error) => {
+                Err(error) if attempt == 4 || is_damage(&error) => {
                     return Err(format!("IB11: the bookie does not start: {error}"));
                 }
                 // A failed sync leaves pages that only a restart of the machine reads as the medium has them.
                 Err(_) => self.replace_disk_after_crash(),
             }
         }
-        self.machine = Some(opened.ok_or("IB11: the bookie does not start")?);
+        let machine = opened.ok_or("IB11: the bookie does not start")?;
+        self.lanes = machine.journals.iter().map(|_| Lane::default()).collect();
+        self.machine = Some(machine);
+        self.is_drained = false;
         self.check_everything()?;
         if let Some(expected) = self.expected.take() {
             let found = self.facts()?;
@@ -129,7 +136,9 @@ impl Sim {
     }
 
     pub(super) fn crash_and_restart(&mut self) -> Step {
-        (self.in_flight, self.written, self.ticket, self.machine) = (None, None, None, None);
+        self.machine = None;
+        self.lanes.clear();
+        self.tickets.clear();
         self.inbox = Inbox::default();
         self.ops.clear();
         self.replace_disk_after_crash();
@@ -177,6 +186,7 @@ impl Sim {
         if is_failed {
             return self.crash_and_restart();
         }
+        self.is_drained = true;
         let restarted = self.open()?;
         if restarted.is_none() && self.machine().replayed.records != 0 {
             return Err(format!(
@@ -194,12 +204,19 @@ impl Sim {
             if self.disk.is_off() {
                 return Ok(());
             }
-            self.step_journal();
+            for journal in 0..self.lanes.len() {
+                self.step_journal(journal);
+                self.take_answers()?;
+            }
             self.step_flush();
             self.take_answers()?;
-            if self.in_flight.is_none() && self.written.is_none() && self.ticket.is_none() {
-                self.in_flight = self.machine.as_mut().expect("a bookie is running").journaling.cut();
-                if self.in_flight.is_none() {
+            let is_idle = |lane: &Lane| lane.in_flight.is_none() && lane.written.is_none();
+            if self.lanes.iter().all(is_idle) && self.tickets.is_empty() {
+                let machine = self.machine.as_mut().expect("a bookie is running");
+                for (journaling, lane) in machine.journals.iter_mut().zip(&mut self.lanes) {
+                    lane.in_flight = journaling.cut();
+                }
+                if self.lanes.iter().all(is_idle) {
                     self.check_parked_polls()?;
                     self.ops.retain(|_, op| !matches!(op, Op::Poll { .. }));
                     if self.ops.is_empty() {

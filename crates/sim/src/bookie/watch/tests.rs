@@ -21,7 +21,7 @@ fn disk() -> SimDisk {
     disk.create_dir_all(Path::new("/d")).unwrap();
     disk.sync_dir(Path::new("/")).unwrap();
     let config = EngineConfig {
-        journal_dir: JOURNAL.into(),
+        journal_dirs: vec![JOURNAL.into()],
         ledger_dirs: vec![LEDGERS.into()],
         shard_count: 1,
         write_pool_bytes: 1 << 20,
@@ -49,12 +49,12 @@ fn disk() -> SimDisk {
         if entry == 0 {
             machine.want_freeze();
         }
-        let in_flight = machine.journaling.cut().unwrap();
-        let written = machine.journaling.write(&in_flight);
-        let mut done = machine.journaling.finish(in_flight, written);
+        let in_flight = machine.journals[0].cut().unwrap();
+        let written = machine.journals[0].write(&in_flight);
+        let mut done = machine.journals[0].finish(in_flight, written);
         if let Some(ticket) = done.freeze.take() {
             let mark = machine.flushing.flush(ticket).unwrap();
-            machine.journaling.on_flushed(mark);
+            machine.journals[0].on_flushed(mark);
         }
         done.deliver(&Deaf);
     }

@@ -1,0 +1,126 @@
+//! What the rest of the engine sees of its journals, and the vector of their marks.
+//!
+//! Shard s belongs to journal s % J. Each journal is driven by a thread of its own, which alone cuts and freezes its
+//! shards; what several threads look at is here.
+//!
+//! # Invariants
+//! 1. Marks of several journals are compared component by component, never as one number or in lexicographic order
+//!    (IB12, BookKeeper #4844).
+//! 2. No component decreases.
+
+use crate::signal::Signal;
+use bindery_storage::{JournalMark, Mark};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+/// The beginning of a journal: nothing is covered.
+pub(crate) const NO_MARK: Mark = Mark { file_id: 0, group: 0 };
+
+/// One journal, as the threads beside its own see it.
+pub(crate) struct JournalDesk {
+    /// Wakes its thread.
+    pub(crate) signal: Signal,
+    /// Somebody asked for a freeze of its shards.
+    pub(crate) is_freeze_wanted: AtomicBool,
+    /// Bytes and chunks in the active caches of its shards, as of its last cut.
+    pub(crate) active_bytes: AtomicU64,
+    pub(crate) active_chunks: AtomicU64,
+    /// The last group that is durable.
+    pub(crate) written: Mutex<Mark>,
+}
+
+impl JournalDesk {
+    pub(crate) fn new() -> JournalDesk {
+        JournalDesk {
+            signal: Signal::default(),
+            is_freeze_wanted: AtomicBool::new(false),
+            active_bytes: AtomicU64::new(0),
+            active_chunks: AtomicU64::new(0),
+            written: Mutex::new(NO_MARK),
+        }
+    }
+
+    pub(crate) fn set_active(&self, bytes: u64, chunks: u64) {
+        self.active_bytes.store(bytes, Relaxed);
+        self.active_chunks.store(chunks, Relaxed);
+    }
+}
+
+/// A position in each journal. A journal that it does not name is at its beginning.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct MarkVector(Vec<Mark>);
+
+impl MarkVector {
+    /// From what a state table holds.
+    pub(crate) fn of(marks: &[JournalMark]) -> MarkVector {
+        let mut vector = MarkVector::default();
+        for JournalMark { journal, mark } in marks {
+            vector.raise(*journal as usize, *mark);
+        }
+        vector
+    }
+
+    /// The component of one journal.
+    pub(crate) fn of_journal(&self, journal: usize) -> Mark {
+        self.0.get(journal).copied().unwrap_or(NO_MARK)
+    }
+
+    /// Raises one component; the others stay.
+    pub(crate) fn raise(&mut self, journal: usize, to: Mark) {
+        if self.0.len() <= journal {
+            self.0.resize(journal + 1, NO_MARK);
+        }
+        let mark = &mut self.0[journal];
+        *mark = Mark { file_id: mark.file_id.max(to.file_id), group: mark.group.max(to.group) };
+    }
+
+    /// Each component the higher of both.
+    pub(crate) fn join(&mut self, other: &MarkVector) {
+        for (journal, mark) in other.0.iter().enumerate() {
+            self.raise(journal, *mark);
+        }
+    }
+
+    /// Each component the lower of both.
+    pub(crate) fn meet(&mut self, other: &MarkVector) {
+        for (journal, mark) in self.0.iter_mut().enumerate() {
+            *mark = (*mark).min(other.of_journal(journal));
+        }
+    }
+
+    /// For a state table.
+    pub(crate) fn marks(&self) -> Vec<JournalMark> {
+        let number = |journal: usize| u32::try_from(journal).expect("journals are few");
+        self.0.iter().enumerate().map(|(j, mark)| JournalMark { journal: number(j), mark: *mark }).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vector(groups: &[u64]) -> MarkVector {
+        let mut vector = MarkVector::default();
+        for (journal, group) in groups.iter().enumerate() {
+            vector.raise(journal, Mark { file_id: 1, group: *group });
+        }
+        vector
+    }
+
+    /// IB12, BookKeeper #4844: of [2, 1] and [1, 2] neither is the later one.
+    #[test]
+    fn vectors_are_joined_and_met_by_component() {
+        let (a, b) = (vector(&[2, 1]), vector(&[1, 2]));
+        let (mut high, mut low) = (a.clone(), a.clone());
+        high.join(&b);
+        low.meet(&b);
+        assert_eq!((high, low), (vector(&[2, 2]), vector(&[1, 1])));
+        let mut longer = vector(&[1]);
+        longer.join(&vector(&[0, 3]));
+        assert_eq!(longer.of_journal(1).group, 3);
+        longer.meet(&vector(&[5]));
+        assert_eq!((longer.of_journal(0).group, longer.of_journal(1).group), (1, 0));
+        assert_eq!(MarkVector::of(&a.marks()), a);
+        assert_eq!(a.of_journal(7), NO_MARK);
+    }
+}
