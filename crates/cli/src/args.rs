@@ -91,9 +91,9 @@ pub struct BookieArgs {
     /// Keep the journal in DIR/journal and ledgers in DIR/ledgers
     #[arg(long, value_name = "DIR", conflicts_with_all = ["journal_dir", "ledger_dir"])]
     pub data: Option<PathBuf>,
-    /// Journal directory, best on a disk of its own
+    /// Journal directory, best on a disk of its own; may be repeated, and keeps its place in the order
     #[arg(long, value_name = "DIR", requires = "ledger_dir")]
-    pub journal_dir: Option<PathBuf>,
+    pub journal_dir: Vec<PathBuf>,
     /// Ledger directory; may be repeated, one for each disk
     #[arg(long, value_name = "DIR", requires = "journal_dir")]
     pub ledger_dir: Vec<PathBuf>,

@@ -6,6 +6,7 @@ use crate::offline::{BookieDirs, CURRENT, Offline, RESERVE, grouped, size};
 use crate::output;
 use bindery_io::{Disk, RealDisk};
 use bindery_journal::survey::{self, Place};
+use bindery_storage::JournalMark;
 use bindery_storage::usage::{DirectoryUsage, directory_usage};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -96,13 +97,14 @@ fn count(disk: &Arc<dyn Disk>, dirs: &BookieDirs, report: &mut Report) {
     for missing in &dirs.missing {
         report.problems.push(format!("{} is missing or empty", missing.display()));
     }
-    // How far all ledger directories hold the journal; `None` when one of them cannot say.
-    let mut covered: Option<u64> = (!dirs.ledgers.is_empty()).then_some(u64::MAX);
+    // How far all ledger directories hold each journal; `None` when one of them cannot say.
+    let mut covered: Option<Vec<Vec<JournalMark>>> = (!dirs.ledgers.is_empty()).then(Vec::new);
     for dir in &dirs.ledgers {
         match directory_usage(disk, &dir.join(CURRENT)) {
             Ok(usage) => {
-                let mark = usage.recovered.marks.first().map_or(u64::MAX, |mark| mark.mark.group);
-                covered = covered.map(|covered| covered.min(mark));
+                if let (Some(covered), false) = (&mut covered, usage.recovered.marks.is_empty()) {
+                    covered.push(usage.recovered.marks.clone());
+                }
                 for (path, why) in &usage.unreadable {
                     report.problems.push(format!("{} is not counted: {why}", path.display()));
                 }
@@ -114,13 +116,14 @@ fn count(disk: &Arc<dyn Disk>, dirs: &BookieDirs, report: &mut Report) {
             }
         }
     }
-    if covered == Some(u64::MAX) {
-        covered = Some(0);
-    }
-    if let Some(dir) = &dirs.journal
-        && let Err(error) = journal(disk, dir, id, covered, report)
-    {
-        report.problems.push(format!("{} is not counted: {error}", dir.display()));
+    for (number, dir) in &dirs.journals {
+        let of = |marks: &Vec<JournalMark>| {
+            marks.iter().find(|m| m.journal == u32::from(*number)).map_or(0, |m| m.mark.group)
+        };
+        let covered = covered.as_ref().map(|all| all.iter().map(of).min().unwrap_or(0));
+        if let Err(error) = journal(disk, dir, id, covered, report) {
+            report.problems.push(format!("{} is not counted: {error}", dir.display()));
+        }
     }
 }
 

@@ -48,8 +48,8 @@ fn journal_item(item: &Item<'_>, out: &mut impl Write) -> io::Result<()> {
     match item {
         Item::Header(Ok(header)) => writeln!(
             out,
-            "journal file id={} nonce={:016x} owner={:?}",
-            header.identity.file_id, header.identity.nonce, header.owner
+            "journal file id={} nonce={:016x} journal={} owner={:?}",
+            header.identity.file_id, header.identity.nonce, header.journal, header.owner
         ),
         Item::Header(Err(problem)) => writeln!(out, "journal file with an unusable header: {problem:?}"),
         Item::Group(group, records) => {

@@ -30,7 +30,8 @@ const SMALL_FILE_BYTES_MAX: u64 = 64 * 1024;
 pub struct BookieDirs {
     /// What was asked for, to be shown.
     pub name: PathBuf,
-    pub journal: Option<PathBuf>,
+    /// With their numbers, ascending.
+    pub journals: Vec<(u16, PathBuf)>,
     pub ledgers: Vec<PathBuf>,
     /// Ours, and nothing says of which kind: no start got further than the mark.
     pub unused: Vec<PathBuf>,
@@ -41,7 +42,7 @@ pub struct BookieDirs {
 impl BookieDirs {
     /// The directories that exist.
     pub fn all(&self) -> impl Iterator<Item = &PathBuf> {
-        self.journal.iter().chain(&self.ledgers).chain(&self.unused)
+        self.journals.iter().map(|(_, dir)| dir).chain(&self.ledgers).chain(&self.unused)
     }
 }
 
@@ -172,7 +173,11 @@ fn home(disk: &dyn Disk, dir: &Path, names: &[Entry]) -> Result<Option<BookieDir
             continue;
         }
         refuse_java(disk, &half)?;
-        if is_journal { home.journal = Some(half) } else { home.ledgers.push(half) }
+        if is_journal {
+            home.journals.push((journal_number(disk, &half), half));
+        } else {
+            home.ledgers.push(half);
+        }
     }
     Ok((home.missing.len() < 2).then_some(home))
 }
@@ -242,14 +247,37 @@ fn group(disk: &dyn Disk, dirs: Vec<PathBuf>) -> Vec<BookieDirs> {
         });
         let bookie = &mut groups[at].1;
         match is_journal(disk, &dir) {
-            Some(true) if bookie.journal.is_none() => bookie.journal = Some(dir),
-            Some(true) => groups
-                .push((None, BookieDirs { name: dir.clone(), journal: Some(dir), ..Default::default() })),
+            Some(true) => {
+                let number = journal_number(disk, &dir);
+                if bookie.journals.iter().all(|(other, _)| *other != number) {
+                    bookie.journals.push((number, dir));
+                    bookie.journals.sort_unstable();
+                    continue;
+                }
+                let journals = vec![(number, dir.clone())];
+                groups.push((None, BookieDirs { name: dir, journals, ..Default::default() }));
+            }
             Some(false) => bookie.ledgers.push(dir),
             None => bookie.unused.push(dir),
         }
     }
     groups.into_iter().map(|(_, bookie)| bookie).collect()
+}
+
+/// By its files, then by its place in its cookie; otherwise the first.
+fn journal_number(disk: &dyn Disk, dir: &Path) -> u16 {
+    if let Some(number) = bindery_journal::survey::number(disk, &dir.join(CURRENT)) {
+        return number;
+    }
+    let listed = cookie(disk, dir).ok().flatten().map(|cookie| cookie.journal_dirs);
+    let at = listed.and_then(|dirs| dirs.split(',').position(|listed| is_listed_as(listed, dir)));
+    at.and_then(|at| u16::try_from(at).ok()).unwrap_or(0)
+}
+
+/// Whether a cookie means this directory, which may have been moved together with those above it.
+fn is_listed_as(listed: &str, dir: &Path) -> bool {
+    let name = dir.file_name().unwrap_or_default();
+    listed == dir.to_string_lossy() || (!name.is_empty() && Path::new(listed).ends_with(name))
 }
 
 /// By its files, then by what its cookie calls it, then by its name.
@@ -259,7 +287,7 @@ fn is_journal(disk: &dyn Disk, dir: &Path) -> Option<bool> {
         return Some(kind);
     }
     let name = dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let is_it = |listed: &str| listed == dir.to_string_lossy() || Path::new(listed).ends_with(&name);
+    let is_it = |listed: &str| is_listed_as(listed, dir);
     if let Ok(Some(cookie)) = cookie(disk, dir) {
         if cookie.journal_dirs.split(',').any(is_it) {
             return Some(true);

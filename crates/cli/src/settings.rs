@@ -290,20 +290,14 @@ fn directories(args: &BookieArgs, file: &mut Values, config: &mut BookieConfig) 
     let ledgers = file.take("ledgerDirectories").map(list);
     if let Some(home) = &args.data {
         let home = absolute(home);
-        config.journal_dir = home.join("journal");
+        config.journal_dirs = vec![home.join("journal")];
         config.ledger_dirs = vec![home.join("ledgers")];
         config.home = Some(home);
-    } else if let Some(journal) = &args.journal_dir {
-        config.journal_dir = absolute(journal);
+    } else if !args.journal_dir.is_empty() {
+        config.journal_dirs = args.journal_dir.iter().map(|dir| absolute(dir)).collect();
         config.ledger_dirs = args.ledger_dir.iter().map(|dir| absolute(dir)).collect();
     } else if let (Some(journals), Some(ledgers)) = (journals, ledgers) {
-        if journals.len() != 1 {
-            file.faults.push(
-                "journalDirectories names several directories: this version has one journal; name one"
-                    .to_owned(),
-            );
-        }
-        config.journal_dir = journals.first().map(|dir| absolute(dir)).unwrap_or_default();
+        config.journal_dirs = journals.iter().map(|dir| absolute(dir)).collect();
         config.ledger_dirs = ledgers.iter().map(|dir| absolute(dir)).collect();
     } else {
         file.faults.push(
@@ -311,6 +305,11 @@ fn directories(args: &BookieArgs, file: &mut Values, config: &mut BookieConfig) 
              ledgerDirectories in the configuration file"
                 .to_owned(),
         );
+    }
+    for dir in config.journal_dirs.iter().filter(|dir| dir.to_string_lossy().contains(',')) {
+        let dir = dir.display();
+        file.faults
+            .push(format!("journal directory {dir}: a comma separates directories, choose another name"));
     }
 }
 
@@ -417,7 +416,7 @@ mod tests {
         ];
         let settings = resolve(&args(&line), None).unwrap();
         let config = settings.config;
-        assert_eq!(config.journal_dir, PathBuf::from("/d/journal"));
+        assert_eq!(config.journal_dirs, [PathBuf::from("/d/journal")]);
         assert_eq!(config.ledger_dirs, [PathBuf::from("/d/ledgers")]);
         assert_eq!(config.memory_limit, Some(512 << 20));
         assert_eq!(config.advertise, Some(("h".to_owned(), 1)));
@@ -483,6 +482,20 @@ mod tests {
             let faults = resolve(&args(&line), Some(bad)).unwrap_err();
             assert!(faults[0].contains("diskUsage"), "{faults:?}");
         }
+    }
+
+    #[test]
+    fn several_journals_come_from_repeated_flags_or_a_list() {
+        let metadata = ["--metadata", "zk+null://z:1/l"];
+        let expected = [PathBuf::from("/j0"), PathBuf::from("/j1")];
+        let file = "journalDirectories=/j0, /j1\nledgerDirectories=/l\n";
+        assert_eq!(resolve(&args(&metadata), Some(file)).unwrap().config.journal_dirs, expected);
+        let flags = ["--journal-dir", "/j0", "--journal-dir", "/j1", "--ledger-dir", "/l"];
+        let line: Vec<&str> = metadata.iter().chain(&flags).copied().collect();
+        assert_eq!(resolve(&args(&line), None).unwrap().config.journal_dirs, expected);
+        let line = ["--metadata", "zk+null://z:1/l", "--journal-dir", "/a,b", "--ledger-dir", "/l"];
+        let faults = resolve(&args(&line), None).unwrap_err();
+        assert!(faults[0].contains("comma"), "{faults:?}");
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::output;
 use crate::progress::{Progress, Unit};
 use bindery_io::{Disk, RealDisk};
 use bindery_storage::verify_dir::{DirectoryEvent, Severity, verify_directory};
-use bindery_storage::{Mark, Meta};
+use bindery_storage::{JournalMark, Mark, Meta};
 use finding::{Finding, Kind};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -70,20 +70,41 @@ fn verify(disk: &Arc<dyn Disk>, dirs: &BookieDirs, report: &mut Report) {
         Some((cookie.instance_id.clone().unwrap_or_default(), cookie.bookie_id.clone()))
     });
     let owner = owner.map(|(instance, bookie)| format!("{instance} {bookie}"));
-    let are_known = !ledgers.is_empty() && ledgers.iter().all(|ledger| ledger.is_readable);
-    let of_directories = || ledgers.iter().filter_map(|ledger| ledger.mark);
-    let none = Mark { file_id: 0, group: 0 };
-    let marks = are_known.then(|| journal::Marks {
-        lowest: of_directories().min().unwrap_or(none),
-        newest: of_directories().max().unwrap_or(none),
-    });
-    let Some(journal_dir) = &dirs.journal else {
+    if dirs.journals.is_empty() {
         if !dirs.ledgers.is_empty() && dirs.missing.is_empty() {
             let what = "the journal of this bookie was not named, so its records are not checked";
             report.find(&Finding::new(Severity::Note, Kind::Directory, &dirs.name, what));
         }
         return;
-    };
+    }
+    if let Some(meta) = meta
+        && meta.journals as usize > dirs.journals.len()
+    {
+        let what =
+            format!("{} of the bookie's {} journals are looked at", dirs.journals.len(), meta.journals);
+        report.find(&Finding::new(Severity::Note, Kind::Directory, &dirs.name, what));
+    }
+    for (number, dir) in &dirs.journals {
+        journal(disk, dirs, (*number, dir), &ledgers, owner.as_deref(), report);
+    }
+}
+
+/// One journal, held against its component of the marks.
+fn journal(
+    disk: &Arc<dyn Disk>,
+    dirs: &BookieDirs,
+    (number, journal_dir): (u16, &Path),
+    ledgers: &[LedgerDirectory],
+    owner: Option<&str>,
+    report: &mut Report,
+) {
+    let are_known = !ledgers.is_empty() && ledgers.iter().all(|ledger| ledger.is_readable);
+    let of_directories = || ledgers.iter().filter_map(|ledger| ledger.mark_of(number));
+    let none = Mark { file_id: 0, group: 0 };
+    let marks = are_known.then(|| journal::Marks {
+        lowest: of_directories().min().unwrap_or(none),
+        newest: of_directories().max().unwrap_or(none),
+    });
     if marks.is_none() {
         let (kind, why) = match dirs.ledgers.is_empty() {
             true => (Kind::Directory, "its ledger directories were not named"),
@@ -99,7 +120,8 @@ fn verify(disk: &Arc<dyn Disk>, dirs: &BookieDirs, report: &mut Report) {
     let totals = journal::Check {
         disk,
         dir: &current,
-        owner: owner.as_deref(),
+        number,
+        owner,
         marks,
         report: &mut |finding| findings.push(finding),
         progress: &mut |n| bytes += n,
@@ -107,7 +129,7 @@ fn verify(disk: &Arc<dyn Disk>, dirs: &BookieDirs, report: &mut Report) {
     .run();
     report.read(bytes);
     findings.iter().for_each(|finding| report.find(finding));
-    for (dir, ledger) in dirs.ledgers.iter().zip(&ledgers) {
+    for (dir, ledger) in dirs.ledgers.iter().zip(ledgers) {
         if totals.was_used && ledger.never_started {
             let what = "the journal was written, and this ledger directory holds nothing";
             let finding = Finding::new(Severity::Damage, Kind::Directory, dir, what);
@@ -115,16 +137,24 @@ fn verify(disk: &Arc<dyn Disk>, dirs: &BookieDirs, report: &mut Report) {
                 .find(&finding.expected("a state table", "no file").affects("all ledgers of this directory"));
         }
     }
-    report.journal(journal_dir, &totals, marks.is_some());
+    report.journal(journal_dir, number, &totals, marks.is_some());
 }
 
 /// What a ledger directory says of itself.
 #[derive(Default)]
 struct LedgerDirectory {
     meta: Option<Meta>,
-    mark: Option<Mark>,
+    marks: Vec<JournalMark>,
     is_readable: bool,
     never_started: bool,
+}
+
+impl LedgerDirectory {
+    /// How far it holds a journal; `None` when it says nothing of any.
+    fn mark_of(&self, journal: u16) -> Option<Mark> {
+        let found = self.marks.iter().find(|mark| mark.journal == u32::from(journal)).map(|mark| mark.mark);
+        (!self.marks.is_empty()).then(|| found.unwrap_or(Mark { file_id: 0, group: 0 }))
+    }
 }
 
 fn ledger_directory(disk: &Arc<dyn Disk>, dir: &Path, report: &mut Report) -> LedgerDirectory {
@@ -137,7 +167,7 @@ fn ledger_directory(disk: &Arc<dyn Disk>, dir: &Path, report: &mut Report) -> Le
     report.ledgers(dir, &checked, ledgers);
     match checked.recovered {
         Some(recovered) => LedgerDirectory {
-            mark: recovered.marks.first().map(|mark| mark.mark),
+            marks: recovered.marks,
             meta: recovered.meta,
             is_readable: true,
             never_started: false,
@@ -261,7 +291,7 @@ impl Report {
         }));
     }
 
-    fn journal(&mut self, dir: &Path, totals: &journal::Totals, are_marks_known: bool) {
+    fn journal(&mut self, dir: &Path, number: u16, totals: &journal::Totals, are_marks_known: bool) {
         let needed = match are_marks_known {
             true => format!("{} groups behind the marks", grouped(totals.groups_needed)),
             false => "marks not known".to_owned(),
@@ -275,7 +305,7 @@ impl Report {
             grouped(totals.records)
         ));
         self.directories.push(json!({
-            "kind": "journal", "path": dir.to_string_lossy(), "bookie": self.bookie, "files": totals.files,
+            "kind": "journal", "path": dir.to_string_lossy(), "bookie": self.bookie, "number": number, "files": totals.files,
             "bytes": totals.bytes, "groups": totals.groups, "records": totals.records,
             "groups_needed": are_marks_known.then_some(totals.groups_needed),
         }));

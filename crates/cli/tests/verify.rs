@@ -96,6 +96,7 @@ fn ledgers(dir: &Path) {
 fn journal(dir: &Path) {
     stamp(dir);
     let config = JournalConfig {
+        journal: 0,
         dir: dir.join("current"),
         file_bytes: 5 * 4096,
         owner: format!("{CLUSTER} {BOOKIE}"),

@@ -200,7 +200,10 @@ impl Journaling {
         let took = self.clock.monotonic_ns().saturating_sub(begun);
         let counters = &self.engine.counters;
         Counters::add(&counters.journal_groups, 1);
-        Counters::add(&counters.journal_entries, in_flight.cuts.iter().map(|(_, c)| c.adds.len() as u64).sum());
+        Counters::add(
+            &counters.journal_entries,
+            in_flight.cuts.iter().map(|(_, c)| c.adds.len() as u64).sum(),
+        );
         Counters::add(&counters.journal_bytes, group.parts.iter().map(|p| p.data.len() as u64).sum());
         Counters::add(&counters.journal_write_ns, took);
         counters.journal_write_ns_max.fetch_max(took, Ordering::Relaxed);

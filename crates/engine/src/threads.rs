@@ -262,12 +262,7 @@ fn flush_loop(mut flushing: Flushing, desk: &FlushDesk, signal: &Signal, engine:
 
 /// Zero-fills journal files and, unless it is to be taken lazily, touches the memory of the write pool, both once, so
 /// that the hot path meets neither unallocated disk blocks nor fresh pages.
-fn prepare(
-    disk: &dyn Disk,
-    engine: &Engine,
-    journals: &[Preparation],
-    stop: &AtomicBool,
-) {
+fn prepare(disk: &dyn Disk, engine: &Engine, journals: &[Preparation], stop: &AtomicBool) {
     if engine.config.pool_memory == PoolMemory::Touched {
         while !stop.load(Ordering::Relaxed) && engine.pool.warm_one() {}
     }

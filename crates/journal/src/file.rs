@@ -160,8 +160,14 @@ mod tests {
     #[test]
     fn the_version_before_is_read_and_a_newer_one_is_refused_by_its_number() {
         let identity = FileIdentity { file_id: 5, nonce: 1 };
-        let header =
-            FileHeader { identity, first_group: 1, length: 8192, owner: "b".into(), journal: 0, is_unsynced: false };
+        let header = FileHeader {
+            identity,
+            first_group: 1,
+            length: 8192,
+            owner: "b".into(),
+            journal: 0,
+            is_unsynced: false,
+        };
         let mut block = vec![0; BLOCK_SIZE_BYTES];
         header.encode(&mut block);
         let mut with_version = |version: u32| {

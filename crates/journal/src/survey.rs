@@ -11,7 +11,7 @@ use crate::file::{FileHeader, HeaderProblem, slot_of_name};
 use crate::group::GroupHeader;
 use crate::record::{HEADER_SIZE_BYTES, Kind, Record};
 use crate::replay::{OpenError, Reader};
-use bindery_io::{BLOCK_SIZE_BYTES, Disk};
+use bindery_io::{BLOCK_SIZE_BYTES, Disk, OpenMode};
 use bindery_types::{EntryId, LedgerId};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -85,6 +85,17 @@ pub fn file(disk: &Arc<dyn Disk>, path: &Path) -> Result<File, OpenError> {
     let mut block = vec![0; BLOCK_SIZE_BYTES];
     let n = reader.read(0, &mut block)?;
     Ok(File { path: path.to_owned(), length: reader.length(), header: FileHeader::decode(&block[..n]) })
+}
+
+/// The number of the journal whose files are in `dir`, by the first of them that can be read and has a header.
+pub fn number(disk: &dyn Disk, dir: &Path) -> Option<u16> {
+    let names = disk.list(dir).ok()?;
+    names.iter().filter(|entry| !entry.is_dir && slot_of_name(&entry.name).is_some()).find_map(|entry| {
+        let file = disk.open(&dir.join(&entry.name), OpenMode::Read).ok()?;
+        let mut block = vec![0; BLOCK_SIZE_BYTES];
+        file.read_exact_at(&mut block, 0).ok()?;
+        Some(FileHeader::decode(&block).ok()?.journal)
+    })
 }
 
 /// True for a name that a journal file has.
@@ -182,7 +193,7 @@ mod tests {
     use crate::{Group, Journal, JournalConfig, Part, ReplayError};
     use bindery_io::canary::Canaries;
     use bindery_io::chunk::{ChunkPool, Lane};
-    use bindery_io::{OpenMode, RealDisk, SeededRandom};
+    use bindery_io::{RealDisk, SeededRandom};
     use std::convert::Infallible;
     use std::io::IoSlice;
 

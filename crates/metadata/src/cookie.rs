@@ -158,7 +158,8 @@ impl Cookie {
     }
 
     /// The first thing in which `found` differs from what this, the expected cookie, says. With `expansion` the
-    /// expected ledger and index directories may be more than the found ones.
+    /// expected ledger and index directories may be more than the found ones, and journals more or fewer at the end of
+    /// the list: a journal is known by its place in it.
     fn mismatch(&self, found: &Cookie, expansion: bool) -> Option<Mismatch> {
         let same_dirs = |expected: &str, found: &str| {
             if !expansion {
@@ -173,7 +174,7 @@ impl Cookie {
         let none = "(none)";
         if self.bookie_id != found.bookie_id {
             differ("bookie id", &self.bookie_id, &found.bookie_id)
-        } else if self.journal_dirs != found.journal_dirs {
+        } else if !self.has_journals_of(found, expansion) {
             differ("journal directories", &self.journal_dirs, &found.journal_dirs)
         } else if !same_dirs(&self.ledger_dirs, &found.ledger_dirs) {
             differ("ledger directories", &self.ledger_dirs, &found.ledger_dirs)
@@ -187,11 +188,26 @@ impl Cookie {
         }
     }
 
+    /// The same journals; with `expansion` one list may go on behind the end of the other.
+    fn has_journals_of(&self, found: &Cookie, expansion: bool) -> bool {
+        let mut both = self.journals().zip(found.journals());
+        self.journal_dirs == found.journal_dirs || (expansion && both.all(|(ours, theirs)| ours == theirs))
+    }
+
+    fn journals(&self) -> impl Iterator<Item = &str> {
+        self.journal_dirs.split(',')
+    }
+
+    /// The journal directories that `found` names behind the end of this one's list.
+    fn journals_behind(&self, found: &Cookie) -> Vec<String> {
+        found.journals().skip(self.journals().count()).map(String::from).collect()
+    }
+
     /// Java leaves the journal directories out, so that a wiped journal passes as a new directory.
     fn knows(&self, dir: &str) -> bool {
         decode_dirs(&self.ledger_dirs).contains(&dir)
             || decode_dirs(self.index_or_ledger_dirs()).contains(&dir)
-            || self.journal_dirs.split(',').any(|journal| journal == dir)
+            || self.journals().any(|journal| journal == dir)
     }
 }
 
@@ -229,6 +245,14 @@ pub enum StartKind {
     /// the one in the store, expecting its version. The bookie must not serve before that is done.
     Expansion {
         /// Every directory, new ones first.
+        stamp: Vec<String>,
+    },
+    /// With fewer journals than before: when these prove to be drained, write the expected cookie into the directories,
+    /// then replace the one in the store, expecting its version, and serve.
+    JournalsRemoved {
+        /// Their directories, in the order of the former cookie.
+        former: Vec<String>,
+        /// Every configured directory.
         stamp: Vec<String>,
     },
 }
@@ -287,6 +311,21 @@ pub enum CookieProblem {
         /// The directories without a cookie.
         directories: Vec<String>,
     },
+    /// Directories come and journals go in one start.
+    #[error(
+        "directories {} are to be added to bookie {bookie_id}, and journal directories {} are to go: change one of the \
+         two, start once, then the other",
+        directories.join(", "),
+        former.join(", ")
+    )]
+    AddedAndRemoved {
+        /// The bookie.
+        bookie_id: String,
+        /// The new directories.
+        directories: Vec<String>,
+        /// The journal directories that are configured no more.
+        former: Vec<String>,
+    },
     /// Expansion was asked for, but a new directory has contents.
     #[error(
         "directories {} are to be added to bookie {bookie_id} but are not empty: empty them or name others",
@@ -340,11 +379,16 @@ pub fn validate(
     }
     let missing = paths(&|directory| directory.cookie.is_none());
     let current = |cookie: &Cookie| expected.mismatch(cookie, false).is_none();
+    let of_directories = directories.iter().filter_map(|directory| directory.cookie.as_ref());
+    let former = stored.iter().chain(of_directories).map(|cookie| expected.journals_behind(cookie));
+    let former = former.max_by_key(Vec::len).unwrap_or_default();
     if missing.is_empty() {
         let all_current = stored.iter().chain(directories.iter().flat_map(|dir| &dir.cookie)).all(current);
         // A cookie that names fewer directories: the last expansion stopped half-way.
         return Ok(if all_current {
             StartKind::Restart
+        } else if !former.is_empty() {
+            StartKind::JournalsRemoved { former, stamp: paths(&|_| true) }
         } else {
             StartKind::Expansion { stamp: paths(&|_| true) }
         });
@@ -356,6 +400,9 @@ pub fn validate(
         missing.iter().filter(|path| !allow_storage_expansion || known(path)).cloned().collect();
     if !lost.is_empty() {
         return Err(CookieProblem::DirectoryLost { bookie_id, directories: lost });
+    }
+    if !former.is_empty() {
+        return Err(CookieProblem::AddedAndRemoved { bookie_id, directories: missing, former });
     }
     let filled = paths(&|directory| directory.cookie.is_none() && !directory.is_empty);
     if !filled.is_empty() {

@@ -58,7 +58,7 @@ pub use crate::codec::service_info::{BookieServiceInfo, Endpoint};
 pub use crate::cookie::{Cookie, CookieProblem, Directory, StartKind};
 pub use crate::layout::{InitError, InitOutcome, Layout, LedgerLayout, OpenError, RegistrationMode};
 pub use crate::registrar::{BookieRegistrar, RegistrationEvent, SessionStore};
-pub use crate::store::{MetadataStore, SessionCredentials, SessionId, SessionState, StoreError};
+pub use crate::store::{MetadataStore, SessionCredentials, SessionId, SessionState, StoreError, Version};
 pub use crate::uri::{MetadataUri, UriError};
 pub use crate::zookeeper::ZooKeeperOptions as ConnectOptions;
 

@@ -170,3 +170,43 @@ fn an_expansion_that_stops_anywhere_is_finished_by_the_next_start() {
     let directories = ["/j", "/a", "/b", "/c"].map(|path| directory(path, Some(target.clone()), false));
     assert_eq!(validate(&target, std::slice::from_ref(&target), &directories, true), Ok(StartKind::Restart));
 }
+
+/// A journal is known by its place in the list: more may come behind the last, and the last may go.
+#[test]
+fn journals_come_and_go_at_the_end_of_the_list() {
+    let of = |journals: &[&str]| cookie("b:1", journals, &["/a"], None, Some("i"));
+    let (one, two) = (of(&["/j"]), of(&["/j", "/k"]));
+    let with = |journals: &[(&str, Option<&Cookie>, bool)], ledgers: &Cookie| -> Vec<Directory> {
+        let journals = journals.iter().map(|(path, cookie, empty)| directory(path, cookie.cloned(), *empty));
+        journals.chain([directory("/a", Some(ledgers.clone()), false)]).collect()
+    };
+    let stored = |cookie: &Cookie| std::slice::from_ref(cookie).to_vec();
+
+    let grown = with(&[("/j", Some(&one), false), ("/k", None, true)], &one);
+    let stamp = dirs(&["/k", "/j", "/a"]);
+    assert_eq!(validate(&two, &stored(&one), &grown, true), Ok(StartKind::Expansion { stamp }));
+    assert!(matches!(
+        validate(&two, &stored(&one), &grown, false),
+        Err(CookieProblem::StoredMismatch { mismatch, .. }) if mismatch.what == "journal directories"
+    ));
+    let filled = with(&[("/j", Some(&one), false), ("/k", None, false)], &one);
+    let refused = validate(&two, &stored(&one), &filled, true);
+    assert!(matches!(refused, Err(CookieProblem::ExpansionNotEmpty { .. })), "{refused:?}");
+
+    let fewer = with(&[("/j", Some(&two), false)], &two);
+    let removed = StartKind::JournalsRemoved { former: dirs(&["/k"]), stamp: dirs(&["/j", "/a"]) };
+    assert_eq!(validate(&one, &stored(&two), &fewer, true), Ok(removed.clone()));
+    assert!(validate(&one, &stored(&two), &fewer, false).is_err());
+    // A crash between the stamps: the store's cookie is the last.
+    let half = with(&[("/j", Some(&one), false)], &two);
+    assert_eq!(validate(&one, &stored(&two), &half, true), Ok(removed));
+
+    for other in [of(&["/k", "/j"]), of(&["/k"]), of(&["/j", "/x"])] {
+        let refused = validate(&other, &stored(&two), &fewer, true);
+        assert!(matches!(refused, Err(CookieProblem::StoredMismatch { .. })), "{other:?}: {refused:?}");
+    }
+    let both = with(&[("/j", Some(&two), false)], &two).into_iter().chain([directory("/b", None, true)]);
+    let expected = cookie("b:1", &["/j"], &["/a", "/b"], None, Some("i"));
+    let refused = validate(&expected, &stored(&two), &both.collect::<Vec<_>>(), true);
+    assert!(matches!(refused, Err(CookieProblem::AddedAndRemoved { .. })), "{refused:?}");
+}

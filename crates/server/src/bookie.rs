@@ -29,8 +29,8 @@ use bindery_engine::{EngineConfig, EngineThreads, Machine};
 use bindery_io::{Clock, Disk, Random};
 use bindery_metadata::layout::CookiesError;
 use bindery_metadata::{
-    BookieRegistrar, BookieServiceInfo, ConnectOptions, CookieProblem, Layout, MetadataUri, OpenError,
-    RegistrationEvent, RegistrationMode, StartKind, StoreError,
+    BookieRegistrar, BookieServiceInfo, ConnectOptions, Cookie, CookieProblem, Layout, MetadataUri,
+    OpenError, RegistrationEvent, RegistrationMode, StartKind, StoreError, Version,
 };
 use bindery_types::BookieId;
 use std::io;
@@ -492,9 +492,10 @@ impl Opening<'_> {
         }
         let layout = self.connect().await?;
         let instance_id = layout.instance_id().await?;
-        self.check_cookies(&identity, &layout, instance_id.as_deref()).await?;
+        let cookies = self.check_cookies(&identity, &layout, instance_id.as_deref()).await?;
         let config = EngineConfig {
-            journal_dir: self.dirs.journal_files(),
+            journal_dirs: self.dirs.journal_files(),
+            former_journal_dirs: cookies.former,
             ledger_dirs: self.dirs.ledger_files(),
             write_pool_bytes: self.plan.write,
             pool_memory: self.config.pool_memory,
@@ -507,7 +508,11 @@ impl Opening<'_> {
             journal_slow: self.config.slow_journal.p99_max,
             instance_id: instance_id.clone().unwrap_or_default(),
             bookie_id: identity.bookie_id.to_string(),
-            ..engine_sizes(self.dirs.ledgers().len(), self.plan.write, &self.config.limits)
+            ..engine_sizes(
+                self.dirs.ledgers().len().max(self.config.journal_dirs.len()),
+                self.plan.write,
+                &self.config.limits,
+            )
         };
         let Components { disk, clock, random, .. } = self.components;
         let begun_ns = clock.monotonic_ns();
@@ -521,6 +526,12 @@ impl Opening<'_> {
             torn_tail = machine.replayed.torn_tail.is_some(),
             "engine open"
         );
+        if let Some((order, version)) = cookies.stamp_later {
+            let expected = self.dirs.expected_cookie(&identity.bookie_id, instance_id.as_deref());
+            self.stamp(&expected, Some(order)).await?;
+            layout.cookies().update(&identity.bookie_id, &expected, version).await?;
+            tracing::info!("drained journals taken away: cookie updated");
+        }
         Ok((identity, layout, instance_id.unwrap_or_default(), machine))
     }
 
@@ -554,7 +565,7 @@ impl Opening<'_> {
         identity: &Identity,
         layout: &Layout,
         instance_id: Option<&str>,
-    ) -> Result<(), StartError> {
+    ) -> Result<CheckedCookies, StartError> {
         let expected = self.dirs.expected_cookie(&identity.bookie_id, instance_id);
         let dirs = self.dirs.clone();
         let directories = blocking(move || dirs.directories()).await?;
@@ -568,36 +579,52 @@ impl Opening<'_> {
             self.config.allow_storage_expansion,
         )
         .map_err(Box::new)?;
-        let stamp = |order: Option<Vec<String>>| {
-            let (dirs, cookie) = (self.dirs.clone(), expected.clone());
-            blocking(move || dirs.stamp(&cookie, order.as_deref()))
-        };
+        let mut checked = CheckedCookies::default();
         match kind {
             StartKind::Restart => tracing::info!("cookies match: restart"),
             StartKind::New => {
-                stamp(None).await?;
+                self.stamp(&expected, None).await?;
                 cookies.create(&identity.bookie_id, &expected).await?;
                 tracing::info!("new bookie: cookie written to directories and metadata");
             }
             StartKind::Expansion { stamp: order } => {
-                stamp(Some(order)).await?;
+                self.stamp(&expected, Some(order)).await?;
                 let version = stored.map(|stored| stored.version);
                 if let Some(version) = version {
                     cookies.update(&identity.bookie_id, &expected, version).await?;
                 }
                 tracing::info!("new directories: cookie updated");
             }
+            StartKind::JournalsRemoved { former, stamp } => {
+                checked.former = self.dirs.former_journal_files(&former);
+                checked.stamp_later = stored.map(|stored| (stamp, stored.version));
+            }
         }
-        Ok(())
+        Ok(checked)
+    }
+
+    async fn stamp(&self, cookie: &Cookie, order: Option<Vec<String>>) -> Result<(), DataDirError> {
+        let (dirs, cookie) = (self.dirs.clone(), cookie.clone());
+        blocking(move || dirs.stamp(&cookie, order.as_deref())).await
     }
 }
 
-/// Shards and group size for a write pool: fewer shards when the pool is small.
-fn engine_sizes(ledger_dirs: usize, write_pool_bytes: u64, limits: &crate::limits::Limits) -> EngineConfig {
+/// What the cookies ask of the rest of the start.
+#[derive(Default)]
+struct CheckedCookies {
+    /// Files of journals that are configured no more.
+    former: Vec<PathBuf>,
+    /// Directories to be stamped, and the version of the cookie to be replaced, once those proved to be drained.
+    stamp_later: Option<(Vec<String>, Version)>,
+}
+
+/// Shards and group size for a write pool: fewer shards when the pool is small, but as many as there are journals and
+/// ledger directories.
+fn engine_sizes(shards_min: usize, write_pool_bytes: u64, limits: &crate::limits::Limits) -> EngineConfig {
     let entry_bytes_max = limits.frame.entry_size_bytes_max();
     let mut sizes = EngineConfig { entry_bytes_max, write_pool_bytes, ..EngineConfig::default() };
-    sizes.shard_count = sizes.shard_count.max(ledger_dirs);
-    while sizes.shard_count > ledger_dirs.max(1) && sizes.write_pool_bytes_min() > write_pool_bytes {
+    sizes.shard_count = sizes.shard_count.max(shards_min);
+    while sizes.shard_count > shards_min.max(1) && sizes.write_pool_bytes_min() > write_pool_bytes {
         sizes.shard_count -= 1;
     }
     sizes
@@ -615,16 +642,16 @@ async fn blocking<T: Send + 'static, E: Send + 'static>(
 
 async fn open_dirs(config: &BookieConfig, disk: &Arc<dyn Disk>) -> Result<Arc<DataDirs>, StartError> {
     let (disk, home) = (disk.clone(), config.home.clone());
-    let (journal, ledgers): (PathBuf, Vec<PathBuf>) =
-        (config.journal_dir.clone(), config.ledger_dirs.clone());
+    let (journals, ledgers) = (config.journal_dirs.clone(), config.ledger_dirs.clone());
     let may_move = config.may_move;
     let dirs = blocking(move || {
         if let Some(home) = &home {
             data_dirs::examine_home(&*disk, home)?;
         }
         // Cookies stay as they were first written: a bookie of standalone may go on in a cluster.
-        let names_below = home.filter(|_| may_move || DataDirs::has_relative_names(&*disk, &journal));
-        DataDirs::open(disk, &journal, &ledgers, names_below.as_deref())
+        let has_relative_names = |dir: &PathBuf| DataDirs::has_relative_names(&*disk, dir);
+        let names_below = home.filter(|_| may_move || journals.first().is_some_and(has_relative_names));
+        DataDirs::open(disk, &journals, &ledgers, names_below.as_deref())
     });
     Ok(Arc::new(dirs.await?))
 }
@@ -654,11 +681,13 @@ async fn start_admin(
 }
 
 fn log_start(config: &BookieConfig, plan: &MemoryPlan) {
-    let ledgers: Vec<String> = config.ledger_dirs.iter().map(|dir| dir.display().to_string()).collect();
+    let list = |dirs: &[PathBuf]| -> String {
+        dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(",")
+    };
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
-        journal_dir = %config.journal_dir.display(),
-        ledger_dirs = ledgers.join(","),
+        journal_dirs = list(&config.journal_dirs),
+        ledger_dirs = list(&config.ledger_dirs),
         listen = %config.listen,
         connections_max = config.limits.connections_max,
         "starting"

@@ -21,13 +21,13 @@ pub struct OptionNames {
 /// Values only; components (disk, clock, metadata store) are passed beside it.
 #[derive(Debug, Clone)]
 pub struct BookieConfig {
-    /// The directory that `journal_dir` and `ledger_dirs` were derived from, if they were (`--data`).
+    /// The directory that `journal_dirs` and `ledger_dirs` were derived from, if they were (`--data`).
     pub home: Option<PathBuf>,
     /// A new bookie's directories stand in its cookie by their path below `home`, so that `home` may be moved. False:
     /// by their whole path, as a Java bookie's. An existing cookie's form is kept.
     pub may_move: bool,
-    /// Journal directory (`journalDirectories`).
-    pub journal_dir: PathBuf,
+    /// Journal directories (`journalDirectories`), at least one. The place in the list is the number of the journal.
+    pub journal_dirs: Vec<PathBuf>,
     /// Ledger directories (`ledgerDirectories`), at least one.
     pub ledger_dirs: Vec<PathBuf>,
     /// Where to listen (`listeningInterface`, `bookiePort`).
@@ -46,7 +46,7 @@ pub struct BookieConfig {
     pub pool_memory: PoolMemory,
     /// Sync before acknowledging (`journalSyncData`).
     pub journal_sync: bool,
-    /// Journal files that are zero-filled at start, in the background.
+    /// Files of each journal that are zero-filled at start, in the background.
     pub preallocate: usize,
     /// Length of a journal file in bytes (`journalMaxSizeMB`).
     pub journal_file_bytes: u64,
@@ -56,7 +56,7 @@ pub struct BookieConfig {
     pub allow_loopback: bool,
     /// Take no writes (`forceReadOnlyBookie`).
     pub read_only: bool,
-    /// New ledger directories may be added (`allowStorageExpansion`).
+    /// New directories may be added, and drained journals taken away (`allowStorageExpansion`).
     pub allow_storage_expansion: bool,
     /// Session timeout asked for (`zkTimeout`).
     pub session_timeout: Duration,
@@ -79,7 +79,7 @@ impl Default for BookieConfig {
         BookieConfig {
             home: None,
             may_move: false,
-            journal_dir: PathBuf::new(),
+            journal_dirs: Vec::new(),
             ledger_dirs: Vec::new(),
             listen: SocketAddr::from(([0, 0, 0, 0], 3181)),
             advertise: None,

@@ -1,7 +1,7 @@
 //! The data directories of a bookie: who they belong to, whether they may be used, and the lock on them.
 //!
 //! ```text
-//! <journal dir>/LOCK            held while the process lives
+//! <journal dir>/LOCK            held while the process lives; several journals have a directory each
 //! <journal dir>/current/BINDERY "bindery-format 1"
 //! <journal dir>/current/VERSION the cookie (protocol reference, section 5.3)
 //! <journal dir>/current/...     journal files
@@ -63,7 +63,7 @@ pub enum DataDirError {
         path: PathBuf,
     },
     /// The same directory is named twice.
-    #[error("{} is configured twice: the journal and each ledger directory need directories of their own", path.display())]
+    #[error("{} is configured twice: each journal and each ledger directory needs a directory of its own", path.display())]
     Twice {
         /// The directory.
         path: PathBuf,
@@ -119,7 +119,7 @@ pub enum DataDirError {
 /// All directories of a bookie, locked.
 pub struct DataDirs {
     disk: Arc<dyn Disk>,
-    journal: PathBuf,
+    journals: Vec<PathBuf>,
     ledgers: Vec<PathBuf>,
     /// Cookies name directories by what follows this.
     names_below: Option<PathBuf>,
@@ -140,11 +140,11 @@ impl DataDirs {
     /// path, which stays true when it is moved. Blocks.
     pub fn open(
         disk: Arc<dyn Disk>,
-        journal: &Path,
+        journals: &[PathBuf],
         ledgers: &[PathBuf],
         names_below: Option<&Path>,
     ) -> Result<DataDirs, DataDirError> {
-        let all: Vec<&Path> = std::iter::once(journal).chain(ledgers.iter().map(PathBuf::as_path)).collect();
+        let all: Vec<&Path> = journals.iter().chain(ledgers).map(PathBuf::as_path).collect();
         for (index, dir) in all.iter().enumerate() {
             if all[..index].contains(dir) {
                 return Err(DataDirError::Twice { path: dir.to_path_buf() });
@@ -163,14 +163,20 @@ impl DataDirs {
             // Somebody else may have moved in between the first look and the lock.
             examine(&*disk, dir)?;
         }
-        let (journal, ledgers) = (journal.to_path_buf(), ledgers.to_vec());
+        let (journals, ledgers) = (journals.to_vec(), ledgers.to_vec());
         let names_below = names_below.map(Path::to_owned);
-        Ok(DataDirs { disk, journal, ledgers, names_below, _locks: locks })
+        Ok(DataDirs { disk, journals, ledgers, names_below, _locks: locks })
     }
 
-    /// Where the journal files go.
-    pub fn journal_files(&self) -> PathBuf {
-        self.journal.join(CURRENT_NAME)
+    /// Where the files of each journal go.
+    pub fn journal_files(&self) -> Vec<PathBuf> {
+        self.journals.iter().map(|dir| dir.join(CURRENT_NAME)).collect()
+    }
+
+    /// Where the files of journals are that are configured no more, by what cookies call their directories.
+    pub fn former_journal_files(&self, names: &[String]) -> Vec<PathBuf> {
+        let base = self.names_below.as_deref().unwrap_or(Path::new(""));
+        names.iter().map(|name| base.join(name).join(CURRENT_NAME)).collect()
     }
 
     /// Where entry logs and the state tables go.
@@ -184,13 +190,13 @@ impl DataDirs {
     }
 
     fn all(&self) -> impl Iterator<Item = &PathBuf> {
-        std::iter::once(&self.journal).chain(&self.ledgers)
+        self.journals.iter().chain(&self.ledgers)
     }
 
     /// The cookie that these directories call for.
     pub fn expected_cookie(&self, bookie_id: &bindery_types::BookieId, instance_id: Option<&str>) -> Cookie {
-        let ledgers: Vec<String> = self.ledgers.iter().map(|dir| self.name(dir)).collect();
-        Cookie::new(bookie_id, &[self.name(&self.journal)], &ledgers, None, instance_id)
+        let names = |dirs: &[PathBuf]| -> Vec<String> { dirs.iter().map(|dir| self.name(dir)).collect() };
+        Cookie::new(bookie_id, &names(&self.journals), &names(&self.ledgers), None, instance_id)
     }
 
     /// What cookies call a directory.
@@ -242,15 +248,20 @@ impl DataDirs {
         Ok(())
     }
 
+    /// The first ledger directory. Without any, which the engine refuses, a journal's.
+    fn home_of_session(&self) -> &Path {
+        self.ledgers.first().or(self.journals.first()).map_or(Path::new(""), PathBuf::as_path)
+    }
+
     /// Keeps the metadata session beside the first ledger directory's cookie.
     pub fn session_store(&self) -> Arc<dyn SessionStore> {
-        let dir = self.ledgers.first().unwrap_or(&self.journal).join(CURRENT_NAME);
+        let dir = self.home_of_session().join(CURRENT_NAME);
         Arc::new(SessionFile { disk: self.disk.clone(), dir })
     }
 
     /// Removes the kept session: it was ended. Blocks.
     pub fn forget_session(&self) {
-        let dir = self.ledgers.first().unwrap_or(&self.journal).join(CURRENT_NAME);
+        let dir = self.home_of_session().join(CURRENT_NAME);
         let removed = self.disk.remove(&dir.join(SESSION_NAME));
         if let Err(error) = removed.and_then(|()| self.disk.sync_dir(&dir)) {
             // The next start asks for it in vain, and opens a new one.
@@ -525,7 +536,7 @@ mod tests {
             file.write_all_at(&mut [IoSlice::new(text.as_bytes())], 0).unwrap();
         }
         fn open(&self) -> Result<DataDirs, DataDirError> {
-            DataDirs::open(self.disk.clone(), &self.path("journal"), &[self.path("ledgers")], None)
+            DataDirs::open(self.disk.clone(), &[self.path("journal")], &[self.path("ledgers")], None)
         }
     }
 
@@ -554,7 +565,7 @@ mod tests {
         let place = Place::new();
         let open = |home: &str| {
             let (journal, ledgers) = (place.path(home).join("journal"), place.path(home).join("ledgers"));
-            DataDirs::open(place.disk.clone(), &journal, &[ledgers], Some(&place.path(home))).unwrap()
+            DataDirs::open(place.disk.clone(), &[journal], &[ledgers], Some(&place.path(home))).unwrap()
         };
         let id = BookieId::new("b:1").unwrap();
         let dirs = open("here");
@@ -622,7 +633,9 @@ mod tests {
         place.put("ledgers", "x");
         assert!(matches!(place.open().map(|_| ()).unwrap_err(), DataDirError::NotADirectory { .. }));
         let (disk, one) = (place.disk.clone(), place.path("one"));
-        let error = DataDirs::open(disk, &one, std::slice::from_ref(&one), None).map(|_| ()).unwrap_err();
+        let error = DataDirs::open(disk, std::slice::from_ref(&one), std::slice::from_ref(&one), None)
+            .map(|_| ())
+            .unwrap_err();
         assert!(matches!(error, DataDirError::Twice { .. }));
     }
 

@@ -86,7 +86,7 @@ impl Place {
     async fn start(&self, disks: DiskLimits) -> Running {
         let dir = self.dir.path();
         let config = BookieConfig {
-            journal_dir: dir.join("journal"),
+            journal_dirs: vec![dir.join("journal")],
             ledger_dirs: vec![dir.join("ledgers")],
             home: Some(dir.to_owned()),
             listen: "127.0.0.1:0".parse().unwrap(),

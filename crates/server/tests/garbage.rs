@@ -40,7 +40,7 @@ async fn start(dir: &Path, cluster: &MemoryCluster) -> Running {
     let store = Arc::new(cluster.open());
     let own = Layout::open(store.clone(), "/ledgers", None).await.unwrap();
     let config = BookieConfig {
-        journal_dir: dir.join("journal"),
+        journal_dirs: vec![dir.join("journal")],
         ledger_dirs: vec![dir.join("ledgers")],
         home: Some(dir.to_owned()),
         listen: "127.0.0.1:0".parse().unwrap(),

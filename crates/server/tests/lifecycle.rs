@@ -41,7 +41,7 @@ async fn components(cluster: &MemoryCluster) -> Components {
 
 fn config(dir: &Path) -> BookieConfig {
     BookieConfig {
-        journal_dir: dir.join("journal"),
+        journal_dirs: vec![dir.join("journal")],
         ledger_dirs: vec![dir.join("ledgers")],
         home: Some(dir.to_owned()),
         listen: "127.0.0.1:0".parse().unwrap(),

@@ -41,7 +41,7 @@ async fn start(limits: Limits) -> Bookie {
     let dir = tempfile::tempdir().unwrap();
     let plan = MemoryPlan::new(256 << 20, &limits).unwrap();
     let config = EngineConfig {
-        journal_dir: dir.path().join("journal"),
+        journal_dirs: vec![dir.path().join("journal")],
         ledger_dirs: vec![dir.path().join("ledgers")],
         shard_count: 2,
         write_pool_bytes: plan.write,

@@ -94,7 +94,7 @@ fn of_directory(dir: &Path) -> BookieConfig {
     BookieConfig {
         home: Some(dir.to_owned()),
         may_move: true,
-        journal_dir: dir.join("journal"),
+        journal_dirs: vec![dir.join("journal")],
         ledger_dirs: vec![dir.join("ledgers")],
         option_names: OptionNames { listen: "--bookie-port", admin: "--admin-port" },
         pool_memory: PoolMemory::Lazy,
@@ -177,7 +177,7 @@ mod tests {
         let third = &plan.bookies[2];
         assert_eq!(third.listen, "127.0.0.1:3183".parse().unwrap());
         assert_eq!(third.admin, Some("127.0.0.1:8082".parse().unwrap()));
-        assert_eq!(third.journal_dir, Path::new("/d/bookie-3/journal"));
+        assert_eq!(third.journal_dirs, [Path::new("/d/bookie-3/journal")]);
     }
 
     #[test]

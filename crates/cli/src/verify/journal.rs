@@ -42,6 +42,8 @@ pub struct Check<'a> {
     pub disk: &'a Arc<dyn Disk>,
     /// Where the files are.
     pub dir: &'a Path,
+    /// Number of the journal.
+    pub number: u16,
     /// Whose they must be, when that is known.
     pub owner: Option<&'a str>,
     /// `None`: not all marks are known, so every group counts as needed.
@@ -105,6 +107,11 @@ impl Check<'_> {
                 let kind = Kind::Storage(FindingKind::NewerFormat);
                 self.find(Finding::new(Severity::Unchecked, kind, path, problem.to_string()));
             }
+            OpenError::OtherJournal { path, found, expected } => {
+                let what = "the journal file belongs to another journal of the bookie";
+                let finding = Finding::new(Severity::Damage, Kind::Journal, path, what);
+                self.find(finding.at(0).expected(format!("journal {expected}"), format!("journal {found}")));
+            }
             OpenError::OtherOwner { path, found, expected } => {
                 let what = "the journal file belongs to another bookie";
                 let finding = Finding::new(Severity::Damage, Kind::Journal, path, what);
@@ -146,6 +153,11 @@ impl Check<'_> {
                     found,
                     expected: owner.unwrap_or_default().into(),
                 });
+                false
+            }
+            Ok(header) if header.journal != self.number => {
+                let (path, found) = (file.path.clone(), header.journal);
+                self.refused(&OpenError::OtherJournal { path, found, expected: self.number });
                 false
             }
             Err(problem @ HeaderProblem::NewerFormat(_)) => {
@@ -221,6 +233,7 @@ impl Check<'_> {
             dir: self.dir.to_owned(),
             file_bytes: 2 * BLOCK_SIZE_BYTES as u64,
             owner,
+            journal: self.number,
             sync: true,
             canaries: Canaries::none(),
         };

@@ -64,7 +64,7 @@ impl Cluster {
     pub async fn start_bookie(&mut self, index: usize) {
         let home = self.dir.path().join(format!("b{index}"));
         let config = BookieConfig {
-            journal_dir: home.join("journal"),
+            journal_dirs: vec![home.join("journal")],
             ledger_dirs: vec![home.join("ledgers")],
             home: Some(home),
             listen: "127.0.0.1:0".parse().unwrap(),

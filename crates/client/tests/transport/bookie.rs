@@ -29,7 +29,7 @@ struct Running {
 
 async fn start(dir: &Path, cluster: &MemoryCluster, id: &str) -> Running {
     let config = BookieConfig {
-        journal_dir: dir.join("journal"),
+        journal_dirs: vec![dir.join("journal")],
         ledger_dirs: vec![dir.join("ledgers")],
         home: Some(dir.to_owned()),
         listen: "127.0.0.1:0".parse().unwrap(),

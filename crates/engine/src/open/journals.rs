@@ -76,7 +76,8 @@ pub(super) fn check_former(
             let found = coverage.journals;
             return Err(OpenError::JournalRemoved { number, found, configured });
         };
-        let failed = |source| unusable(JournalOpenError::Io { action: "look for", path: dir.clone(), source });
+        let failed =
+            |source| unusable(JournalOpenError::Io { action: "look for", path: dir.clone(), source });
         let is_there = disk.exists(dir).map_err(failed)?;
         let expected = coverage.newest.of_journal(number).group;
         if !is_there {
