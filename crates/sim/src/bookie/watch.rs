@@ -151,7 +151,9 @@ fn table(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Option<Recovered>, String> 
 pub(super) fn marks(disk: &Arc<dyn Disk>, dirs: &[PathBuf]) -> Result<Marks, String> {
     let mut marks = Marks::new();
     for dir in dirs {
-        for mark in table(disk, dir)?.into_iter().flat_map(|recovered| recovered.marks) {
+        // A journal that is new at a restart is at its beginning, as one that no directory knows.
+        let recovered = table(disk, dir)?.into_iter().flat_map(|recovered| recovered.marks);
+        for mark in recovered.filter(|mark| mark.mark.group > 0) {
             marks.insert((dir.clone(), mark.journal), mark.mark.group);
         }
     }
