@@ -420,10 +420,10 @@ impl Flushing {
             let generation = mine.iter().map(|frozen| frozen.generation).max().unwrap_or(0);
             let mut log = directory.begin_log(Generation(generation)).map_err(|e| e.to_string())?;
             for (ledger, records, frozen) in ledgers {
-                for record in records.newest_ascending() {
+                for record in records.newest_ascending().iter() {
                     let entry =
                         bindery_types::EntryId::new(record.entry).expect("placed entries are not negative");
-                    log.append(ledger, entry, &frozen.body(&record), record.crc32c)
+                    log.append(ledger, entry, frozen.bytes_of(record), record.crc32c)
                         .map_err(|e| e.to_string())?;
                     writes.on_written(log.written_bytes());
                 }

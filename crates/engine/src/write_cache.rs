@@ -7,6 +7,7 @@
 use bindery_io::chunk::ChunkSlice;
 use bindery_storage::LedgerRecord;
 use bindery_types::{EntryId, LedgerId};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 /// Where one copy of an entry stands in memory.
@@ -75,15 +76,15 @@ impl CacheRecords {
         copies.filter(move |r| r.sequence <= durable).map(|r| r.entry)
     }
 
-    /// The newest copy of each entry, ascending.
-    pub(crate) fn newest_ascending(&self) -> Vec<CacheRecord> {
+    /// The newest copy of each entry, ascending. Nothing is copied when all came in order.
+    pub(crate) fn newest_ascending(&self) -> Cow<'_, [CacheRecord]> {
         if self.strays.is_empty() {
-            return self.run.clone();
+            return Cow::Borrowed(&self.run);
         }
         let mut all: Vec<_> = self.run.iter().chain(self.strays.values()).copied().collect();
         all.sort_unstable_by_key(|r| (r.entry, std::cmp::Reverse(r.sequence)));
         all.dedup_by_key(|r| r.entry);
-        all
+        Cow::Owned(all)
     }
 
     /// Drops copies that will never become durable.
@@ -109,6 +110,12 @@ impl Frozen {
     pub(crate) fn body(&self, record: &CacheRecord) -> ChunkSlice {
         let start = record.offset as usize;
         self.chunks[record.chunk as usize].slice(start..start + record.length as usize)
+    }
+
+    /// As `body`, without a handle of its own: a flush looks at each entry once.
+    pub(crate) fn bytes_of(&self, record: &CacheRecord) -> &[u8] {
+        let start = record.offset as usize;
+        &self.chunks[record.chunk as usize][start..start + record.length as usize]
     }
 
     pub(crate) fn find(&self, ledger: LedgerId, entry: EntryId, durable: u64) -> Found {
@@ -150,7 +157,7 @@ mod tests {
             expected.sort_unstable();
             expected.dedup();
             prop_assert_eq!(newest.iter().map(|r| r.entry).collect::<Vec<_>>(), expected);
-            for r in newest {
+            for r in newest.iter() {
                 let last = (1u64..).zip(&entries).filter(|(_, e)| **e == r.entry).map(|(s, _)| s).max();
                 prop_assert_eq!(Some(r.sequence), last);
             }

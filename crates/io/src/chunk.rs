@@ -16,7 +16,7 @@
 
 use crate::BLOCK_SIZE_BYTES;
 use parking_lot::Mutex;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
@@ -25,6 +25,10 @@ use std::sync::Arc;
 /// From this size on memory comes from the kernel page by page, as it is touched, and goes back when it is dropped.
 /// The allocator does neither for aligned memory: it writes the zeros itself, and keeps large blocks it got back.
 const MAPPED_BYTES_MIN: usize = 128 << 10;
+
+/// From this size on memory asks for huge pages: entries are copied to and from places all over it, and direct writes pin
+/// its pages one by one.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Zero-initialised memory aligned to [`BLOCK_SIZE_BYTES`].
 pub struct AlignedBuf {
@@ -58,6 +62,11 @@ impl AlignedBuf {
                 memory.as_ptr().addr().is_multiple_of(BLOCK_SIZE_BYTES),
                 "pages are blocks or more"
             );
+            if size >= HUGE_PAGE_BYTES {
+                // SAFETY: the mapping made above; the advice changes how it is backed, not what it holds. Where it is
+                // not taken, small pages serve.
+                let _ = unsafe { madvise(memory.as_ptr().cast(), size, Advice::LinuxHugepage) };
+            }
             return AlignedBuf { memory, size };
         }
         // SAFETY: `layout` has a size above 0.
