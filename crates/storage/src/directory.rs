@@ -193,14 +193,42 @@ impl LedgerDirectory {
 
     /// Unlinks the files of removed logs that no reader holds any more; returns how many remain.
     pub fn unlink_withdrawn(&mut self) -> Result<usize, DirectoryError> {
+        self.unlink_withdrawn_if(|_| true)
+    }
+
+    /// As [`LedgerDirectory::unlink_withdrawn`], of those only that `may_go`. The others stay for a later call, or for
+    /// the next open.
+    pub fn unlink_withdrawn_if(&mut self, may_go: impl Fn(LogId) -> bool) -> Result<usize, DirectoryError> {
         // The view lost them before, so a count of one cannot grow again.
-        let (held, free): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.withdrawn).into_iter().partition(|log| Arc::strong_count(log) > 1);
+        let stays = |log: &Arc<EntryLog>| Arc::strong_count(log) > 1 || !may_go(log.log_id());
+        let (held, free): (Vec<_>, Vec<_>) = std::mem::take(&mut self.withdrawn).into_iter().partition(stays);
         self.withdrawn = held;
         let paths: Vec<PathBuf> = free.iter().map(|log| log.path().to_owned()).collect();
         drop(free);
         remove_all(&self.disk, &self.dir, &paths)?;
         Ok(self.withdrawn.len())
+    }
+}
+
+impl LedgerDirectory {
+    /// Logs that were removed and whose files are still there, with the length of each.
+    pub fn withdrawn(&self) -> impl Iterator<Item = (LogId, u64)> + '_ {
+        self.withdrawn.iter().map(|log| (log.log_id(), log.size()))
+    }
+
+    /// Removes the file of a finished log that was never committed: a commit refused it because it does not read back
+    /// as it was written. One that cannot be removed is an orphan of the next open.
+    ///
+    /// # Panics
+    /// When the log is live.
+    pub fn discard(&self, log_id: LogId) -> Result<(), DiskError> {
+        assert!(self.view.log(log_id).is_none(), "log {log_id} is live");
+        remove_all(&self.disk, &self.dir, &[self.dir.join(file_name(log_id))])
+    }
+
+    /// The disk it is on, for checks of its files.
+    pub fn disk(&self) -> &Arc<dyn Disk> {
+        &self.disk
     }
 }
 

@@ -32,7 +32,7 @@ mod write;
 
 pub use format::{ENTRY_BODY_MIN_BYTES, EntryLocation, Extent, FORMAT_VERSION, IndexRecord, RUN_ENTRIES_MAX};
 pub use read::{EntryLog, LogDescription};
-pub use verify::{LogDamage, LogEvent, LogPart, LogTotals, VerifyReport};
+pub use verify::{LogCheck, LogDamage, LogEvent, LogPart, LogTotals, VerifyReport};
 pub use write::{EntryLogWriter, SealedLog};
 
 #[cfg(test)]

@@ -246,6 +246,30 @@ impl EntryLog {
         Ok(records)
     }
 
+    /// At most `count` records of a run's index, from `place` on. Each is verified by itself; that they ascend from one
+    /// call to the next is the caller's to check.
+    pub fn records_from(
+        &self,
+        extent: &Extent,
+        place: u32,
+        count: u32,
+    ) -> Result<Vec<IndexRecord>, ReadError> {
+        assert_eq!(extent.log_id, self.log_id(), "an extent is read from its own log");
+        let end = extent.count.min(place.saturating_add(count));
+        let mut bytes = vec![0; end.saturating_sub(place) as usize * RECORD_SIZE];
+        self.read_records(extent, place, &mut bytes)?;
+        let mut records: Vec<IndexRecord> = Vec::with_capacity(bytes.len() / RECORD_SIZE);
+        for (place, bytes) in (place..).zip(bytes.chunks_exact(RECORD_SIZE)) {
+            let record = self.decode_record(bytes, extent, place)?;
+            if records.last().is_some_and(|before| before.entry >= record.entry) {
+                let what = "the records of a run do not ascend";
+                return Err(Damaged::new(&self.path, extent.records_offset, what).into());
+            }
+            records.push(record);
+        }
+        Ok(records)
+    }
+
     /// The entries of a run, ascending. Reads nothing when the run is regular.
     pub fn entry_ids(&self, extent: &Extent) -> Result<Vec<EntryId>, ReadError> {
         assert_eq!(extent.log_id, self.log_id(), "an extent is read from its own log");

@@ -1,7 +1,9 @@
-//! Checking a whole log: every byte that is read by anything is read here, and compared with what implies it.
+//! Checking a whole log: every byte that is read by anything is read here, and compared with what implies it. At once
+//! ([`EntryLog::verify_extents`]) or in steps ([`LogCheck`]), by the same code.
 //!
 //! # Limits
-//! One run's index (1.75 MiB at most), 1 MiB of bodies or the longest body, and the footer are in memory.
+//! One run's index (1.75 MiB at most), 1 MiB of bodies or the longest body, and the footer are in memory. A step ends
+//! with the entry that reaches its bound.
 
 use super::format::{
     BLOCK, Extent, IndexRecord, RECORD_SIZE, TRAILER_SIZE, Trailer, decode_footer, record_crc,
@@ -80,14 +82,39 @@ pub struct LogTotals {
     pub body_bytes: u64,
 }
 
-/// A check under way.
-struct Check<'a> {
-    log: &'a EntryLog,
+/// How far the check of one log has come: the frame first, then run after run.
+#[derive(Default)]
+pub struct LogCheck {
     totals: LogTotals,
-    visit: &'a mut dyn FnMut(LogEvent),
+    is_frame_done: bool,
+    /// The next run, or the one under way.
+    extent: usize,
+    run: Option<Run>,
     window: Vec<u8>,
     /// Where `window` begins in the file.
     window_at: u64,
+}
+
+/// A run under way.
+struct Run {
+    /// Its index records.
+    records: Vec<u8>,
+    /// The next record.
+    place: u32,
+    before: Option<EntryId>,
+    /// Where the next body must begin; unknown behind a bad record.
+    next_at: Option<u64>,
+    is_sound: bool,
+    max_lac: Option<EntryId>,
+}
+
+/// A step of a check.
+struct Check<'a> {
+    log: &'a EntryLog,
+    state: &'a mut LogCheck,
+    visit: &'a mut dyn FnMut(LogEvent),
+    /// Bytes of the file that this step looked at.
+    spent: u64,
 }
 
 impl LogDamage {
@@ -162,14 +189,9 @@ impl EntryLog {
 
     /// Checks header, padding, trailer and all runs; `extents` are those that opening the log gave.
     pub fn verify_extents(&self, extents: &[Extent], visit: &mut dyn FnMut(LogEvent)) -> LogTotals {
-        let mut check =
-            Check { log: self, totals: LogTotals::default(), visit, window: Vec::new(), window_at: 0 };
-        check.frame();
-        for extent in extents {
-            assert_eq!(extent.log_id, self.log_id(), "an extent is checked in its own log");
-            check.run(extent);
-            (check.visit)(LogEvent::Bytes(extent.body_bytes() + extent.records_len()));
-        }
+        let mut check = LogCheck::default();
+        let is_done = check.step(self, extents, u64::MAX, visit);
+        assert!(is_done, "no log is that long");
         check.totals
     }
 
@@ -190,7 +212,48 @@ impl EntryLog {
     }
 }
 
+impl LogCheck {
+    /// Checks on, in the log and with the extents of the steps before, until `bytes_max` bytes were looked at or the log
+    /// is done: true.
+    ///
+    /// # Panics
+    /// When an extent is of another log.
+    pub fn step(
+        &mut self,
+        log: &EntryLog,
+        extents: &[Extent],
+        bytes_max: u64,
+        visit: &mut dyn FnMut(LogEvent),
+    ) -> bool {
+        let mut check = Check { log, state: self, visit, spent: 0 };
+        if !check.state.is_frame_done {
+            check.frame();
+            check.state.is_frame_done = true;
+        }
+        while let Some(extent) = extents.get(check.state.extent) {
+            assert_eq!(extent.log_id, log.log_id(), "an extent is checked in its own log");
+            if check.spent >= bytes_max {
+                return false;
+            }
+            if check.run(extent, bytes_max) {
+                check.state.extent += 1;
+            }
+        }
+        true
+    }
+
+    /// What verified so far.
+    pub fn totals(&self) -> LogTotals {
+        self.totals
+    }
+}
+
 impl Check<'_> {
+    fn look(&mut self, bytes: u64) {
+        self.spent += bytes;
+        (self.visit)(LogEvent::Bytes(bytes));
+    }
+
     fn damage(&mut self, damage: LogDamage) {
         (self.visit)(LogEvent::Damage(damage));
     }
@@ -231,69 +294,94 @@ impl Check<'_> {
             }
             Ok(()) => {}
         }
-        (self.visit)(LogEvent::Bytes(trailer.file_len - trailer.footer_offset + BLOCK));
+        self.look(trailer.file_len - trailer.footer_offset + BLOCK);
     }
 
-    fn run(&mut self, extent: &Extent) {
+    /// Checks a run, or goes on with it; true when it is done.
+    fn run(&mut self, extent: &Extent, bytes_max: u64) -> bool {
         let whole = |damage: LogDamage| damage.affects(extent.ledger, extent.first, extent.last);
-        let mut bytes = vec![0; usize::try_from(extent.records_len()).expect("a run is bounded")];
-        if let Err(error) = self.read(&mut bytes, extent.records_offset, "the index records") {
-            return self.damage(whole(LogDamage::from_read(LogPart::Index, extent.records_offset, error)));
-        }
-        let mut before: Option<EntryId> = None;
-        // Where the next body must begin; unknown behind a bad record.
-        let mut next_at = Some(extent.bodies_offset);
-        let (mut is_sound, mut max_lac) = (true, None);
-        for (place, record_bytes) in (0..).zip(bytes.chunks_exact(RECORD_SIZE)) {
-            let at = extent.records_offset + u64::from(place) * RECORD_SIZE as u64;
-            let record = match IndexRecord::decode(record_bytes, extent, place) {
-                Ok(record) => record,
-                Err(what) => {
-                    let (expected, found) = record_crcs(record_bytes, extent, place);
-                    let (first, last) = taken_by(extent, place);
-                    let damage = LogDamage::new(LogPart::Index, at, what).expected(expected, found);
-                    self.damage(damage.affects(extent.ledger, first, last));
-                    (next_at, is_sound) = (None, false);
-                    continue;
+        let mut run = match self.state.run.take() {
+            Some(run) => run,
+            None => {
+                let mut records = vec![0; usize::try_from(extent.records_len()).expect("a run is bounded")];
+                let read = self.read(&mut records, extent.records_offset, "the index records");
+                self.look(extent.records_len());
+                if let Err(error) = read {
+                    self.damage(whole(LogDamage::from_read(LogPart::Index, extent.records_offset, error)));
+                    self.look(extent.body_bytes());
+                    return true;
                 }
-            };
-            if before.is_some_and(|before| before >= record.entry) {
-                self.damage(whole(LogDamage::new(LogPart::Index, at, "the records of a run do not ascend")));
-                is_sound = false;
+                let next_at = Some(extent.bodies_offset);
+                Run { records, place: 0, before: None, next_at, is_sound: true, max_lac: None }
             }
-            before = Some(record.entry);
-            let location = record.location;
-            if next_at.is_some_and(|next| next != location.offset) {
-                let expected = format!("offset {}", next_at.unwrap_or_default());
-                let damage = LogDamage::new(LogPart::Index, at, "there is a gap between two bodies");
-                self.damage(whole(damage.expected(expected, format!("offset {}", location.offset))));
-                is_sound = false;
+        };
+        while run.place < extent.count {
+            if self.spent >= bytes_max {
+                self.state.run = Some(run);
+                return false;
             }
-            next_at = Some(location.offset + u64::from(location.length));
-            match self.body(extent, &record) {
-                Ok(lac) => max_lac = max_lac.max(lac),
-                Err(damage) => {
-                    self.damage(damage.affects(extent.ledger, record.entry, record.entry));
-                    is_sound = false;
-                }
-            }
+            self.record(extent, &mut run);
+            run.place += 1;
         }
-        if next_at.is_some_and(|next| next != extent.records_offset) {
+        if run.next_at.is_some_and(|next| next != extent.records_offset) {
             let damage =
                 LogDamage::new(LogPart::Index, extent.records_offset, "the bodies of a run do not fill it");
             let expected = format!("an end at {}", extent.records_offset);
-            self.damage(whole(damage.expected(expected, format!("at {}", next_at.unwrap_or_default()))));
-            is_sound = false;
+            self.damage(whole(
+                damage.expected(expected, format!("at {}", run.next_at.unwrap_or_default())),
+            ));
+            run.is_sound = false;
         }
-        let records_crc = crc32c(&[&bytes]);
-        if is_sound && (records_crc != extent.records_crc || max_lac != extent.max_lac) {
+        let records_crc = crc32c(&[&run.records]);
+        if run.is_sound && (records_crc != extent.records_crc || run.max_lac != extent.max_lac) {
             let what = format!("the extent of ledger {} contradicts its run", extent.ledger);
             let line =
                 |records_crc, lac| format!("records {}, LAC {}", crc(records_crc), EntryId::to_wire(lac));
             let damage = LogDamage::new(LogPart::Index, extent.records_offset, what)
-                .expected(line(extent.records_crc, extent.max_lac), line(records_crc, max_lac));
+                .expected(line(extent.records_crc, extent.max_lac), line(records_crc, run.max_lac));
             self.damage(whole(damage));
         }
+        true
+    }
+
+    /// Checks the next record of a run, and its body.
+    fn record(&mut self, extent: &Extent, run: &mut Run) {
+        let whole = |damage: LogDamage| damage.affects(extent.ledger, extent.first, extent.last);
+        let place = run.place;
+        let at = extent.records_offset + u64::from(place) * RECORD_SIZE as u64;
+        let record_bytes = &run.records[place as usize * RECORD_SIZE..][..RECORD_SIZE];
+        let record = match IndexRecord::decode(record_bytes, extent, place) {
+            Ok(record) => record,
+            Err(what) => {
+                let (expected, found) = record_crcs(record_bytes, extent, place);
+                let (first, last) = taken_by(extent, place);
+                let damage = LogDamage::new(LogPart::Index, at, what).expected(expected, found);
+                self.damage(damage.affects(extent.ledger, first, last));
+                (run.next_at, run.is_sound) = (None, false);
+                return;
+            }
+        };
+        if run.before.is_some_and(|before| before >= record.entry) {
+            self.damage(whole(LogDamage::new(LogPart::Index, at, "the records of a run do not ascend")));
+            run.is_sound = false;
+        }
+        run.before = Some(record.entry);
+        let location = record.location;
+        if run.next_at.is_some_and(|next| next != location.offset) {
+            let expected = format!("offset {}", run.next_at.unwrap_or_default());
+            let damage = LogDamage::new(LogPart::Index, at, "there is a gap between two bodies");
+            self.damage(whole(damage.expected(expected, format!("offset {}", location.offset))));
+            run.is_sound = false;
+        }
+        run.next_at = Some(location.offset + u64::from(location.length));
+        match self.body(extent, &record) {
+            Ok(lac) => run.max_lac = run.max_lac.max(lac),
+            Err(damage) => {
+                self.damage(damage.affects(extent.ledger, record.entry, record.entry));
+                run.is_sound = false;
+            }
+        }
+        self.look(u64::from(location.length));
     }
 
     /// Checks one body; gives the LAC (last add confirmed) it carries.
@@ -316,17 +404,17 @@ impl Check<'_> {
             return Err(Box::new(damage.expected(expected, format!("{}:{}", id(0), id(8)))));
         }
         let lac = EntryId::new(id(16));
-        self.totals.entries += 1;
-        self.totals.body_bytes += u64::from(location.length);
+        self.state.totals.entries += 1;
+        self.state.totals.body_bytes += u64::from(location.length);
         Ok(lac)
     }
 
     /// `length` bytes at `offset` of a run's bodies, through the window.
     fn bytes(&mut self, extent: &Extent, offset: u64, length: usize) -> Result<&[u8], ReadError> {
-        let held = self.window_at..self.window_at + self.window.len() as u64;
+        let held = self.state.window_at..self.state.window_at + self.state.window.len() as u64;
         if !(held.contains(&offset) && offset + length as u64 <= held.end) {
             let behind = usize::try_from(extent.records_offset - offset).unwrap_or(usize::MAX);
-            let mut window = std::mem::take(&mut self.window);
+            let mut window = std::mem::take(&mut self.state.window);
             window.resize(length.max(WINDOW_BYTES).min(behind), 0);
             let mut read = self.read(&mut window, offset, "an entry");
             if read.is_err() {
@@ -337,10 +425,10 @@ impl Check<'_> {
             if read.is_err() {
                 window.clear();
             }
-            (self.window, self.window_at) = (window, offset);
+            (self.state.window, self.state.window_at) = (window, offset);
             read?;
         }
-        Ok(&self.window[(offset - self.window_at) as usize..][..length])
+        Ok(&self.state.window[(offset - self.state.window_at) as usize..][..length])
     }
 }
 
