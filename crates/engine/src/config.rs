@@ -41,12 +41,24 @@ pub struct SpaceConfig {
     pub major_threshold: f64,
     /// Time between two major compactions; zero for none (`majorCompactionInterval`).
     pub major_interval: Duration,
-    /// Bytes that compaction copies in a second, at most (`compactionRateByBytes`).
+    /// Bytes that compaction, merging and scrub together copy or read in a second, at most (`compactionRateByBytes`).
     pub bytes_per_second: u64,
     /// Bytes that it copies in one step, between which flushes have their turn.
     pub step_bytes: u64,
-    /// Live bytes that go into one output; several poor logs are merged up to it (`logSizeLimit`).
+    /// Live bytes that go into one output; several logs are merged up to it (`logSizeLimit`).
     pub log_bytes_max: u64,
+    /// Logs of about one size that are merged into one (`mergeFanIn`); below 2: none.
+    pub merge_fan_in: usize,
+    /// Where ledgers have less than this in a log, it grows beyond `log_bytes_max` (`mergeLedgerBytes`) ...
+    pub merge_ledger_bytes: u64,
+    /// ... up to this (`mergeLogSizeLimit`).
+    pub merge_log_bytes_max: u64,
+    /// How long the files of replaced logs stay (`replacedLogGraceTime`).
+    pub replaced_grace: Duration,
+    /// Time in which the scrub reads all logs once; zero for no scrub (`scrubPeriod`).
+    pub scrub_period: Duration,
+    /// Bytes that it reads in a second; 0: as the period asks (`scrubRateByBytes`).
+    pub scrub_bytes_per_second: u64,
 }
 
 impl Default for SpaceConfig {
@@ -60,6 +72,12 @@ impl Default for SpaceConfig {
             bytes_per_second: 32 << 20,
             step_bytes: 1 << 20,
             log_bytes_max: 1 << 30,
+            merge_fan_in: 16,
+            merge_ledger_bytes: 64 << 10,
+            merge_log_bytes_max: 4 << 30,
+            replaced_grace: Duration::from_secs(30),
+            scrub_period: Duration::from_secs(7 * 86_400),
+            scrub_bytes_per_second: 0,
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::lookup::{OnDisk, entries_on_disk, on_disk, runs_of};
 use crate::pacing::Load;
 use crate::pulse::{JournalPulse, PulseCounters};
 use crate::shard::{Found, NoRoom, Shard, ShardConfig};
-use crate::space::{SpaceDesk, SpaceStatus, WantedCollection};
+use crate::space::{ScrubStatus, SpaceDesk, SpaceStatus, WantedCollection};
 use crate::stats::{Counters, EngineStats};
 use bindery_io::chunk::ChunkPool;
 use bindery_storage::LogView;
@@ -430,6 +430,17 @@ impl Engine {
             load.frozen += shard.frozen_bytes();
         }
         load
+    }
+
+    /// Asks for a check of all live logs now, within a flush interval. Returns the number of the request: it is answered
+    /// when [`ScrubStatus::answered`] has reached it.
+    pub fn want_scrub(&self) -> u64 {
+        self.space.want_scrub()
+    }
+
+    /// How the scrub goes.
+    pub fn scrub_status(&self) -> ScrubStatus {
+        self.space.scrub_status()
     }
 
     /// True when adds wait for room.

@@ -9,7 +9,7 @@
 //!                                                       |
 //!                                                       v
 //!            Flushing: frozen write caches -> entry log per directory -> commit with the mark -> journal files free
-//!                         between two flushes: logs dropped and rewritten (space)
+//!                         between two flushes: logs dropped, rewritten, merged and checked (space)
 //! restart:   Machine::open: directories -> replay behind their marks -> flush -> ready
 //! ```
 //!
@@ -53,6 +53,6 @@ pub use lookup::DiskRead;
 pub use machine::{Completions, FlushError, Flushed, Flushing, FreezeTicket, InFlight, Journaling};
 pub use open::{Machine, OpenError, ReplayFault};
 pub use pulse::JournalPulse;
-pub use space::{SpaceStatus, WantedCollection};
+pub use space::{ScrubFinding, ScrubPass, ScrubStatus, SpaceStatus, WantedCollection};
 pub use stats::EngineStats;
 pub use threads::{EngineThreads, StopError};

@@ -195,6 +195,7 @@ impl Journaling {
             return if is_needed { self.journal.sync() } else { Ok(()) };
         }
         let begun = self.clock.monotonic_ns();
+        let written_before = self.journal.written_bytes();
         self.write_timed(group)?;
         self.is_sealed = false;
         let took = self.clock.monotonic_ns().saturating_sub(begun);
@@ -205,6 +206,7 @@ impl Journaling {
             in_flight.cuts.iter().map(|(_, c)| c.adds.len() as u64).sum(),
         );
         Counters::add(&counters.journal_bytes, group.parts.iter().map(|p| p.data.len() as u64).sum());
+        Counters::add(&counters.journal_disk_bytes, self.journal.written_bytes() - written_before);
         Counters::add(&counters.journal_write_ns, took);
         counters.journal_write_ns_max.fetch_max(took, Ordering::Relaxed);
         Ok(())

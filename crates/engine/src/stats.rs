@@ -52,6 +52,12 @@ counters! {
     flushed_entries,
     /// Bytes written to entry logs.
     flushed_bytes,
+    /// Bytes of entry logs written by compaction.
+    compacted_bytes,
+    /// Bytes of entry logs written by merging.
+    merged_bytes,
+    /// Bytes of journal files written: headers and padding included.
+    journal_disk_bytes,
     /// Nanoseconds spent in flushes.
     flush_ns,
     /// Times a batch of adds found no room.

@@ -99,6 +99,8 @@ pub struct Journal {
     pub(crate) next_slot: u32,
     pub(crate) next_file_id: u64,
     pub(crate) next_group: u64,
+    /// Of all groups since the start.
+    written_bytes: u64,
     failed: Option<JournalError>,
     scratch: AlignedBuf,
 }
@@ -120,6 +122,7 @@ impl Journal {
             next_slot: 0,
             next_file_id: 1,
             next_group: 1,
+            written_bytes: 0,
             failed: None,
             scratch: AlignedBuf::zeroed(256 << 10),
         }
@@ -149,6 +152,11 @@ impl Journal {
     /// lost its header in a crash while it was taken into use again.
     pub fn raise_file_id(&mut self, file_id: u64) {
         self.next_file_id = self.next_file_id.max(file_id + 1);
+    }
+
+    /// Bytes of all groups written since the start, with headers and padding.
+    pub fn written_bytes(&self) -> u64 {
+        self.written_bytes
     }
 
     /// Writes a group and returns its sequence. After an error the journal is latched: the caller answers every
@@ -222,6 +230,7 @@ impl Journal {
         if !is_synced {
             current.unsynced = current.unsynced.saturating_add(1);
         }
+        self.written_bytes += place.total_bytes;
         self.next_group += 1;
         if is_newest_synced {
             if current.position + place.total_bytes > current.length {

@@ -6,7 +6,7 @@
 mod unsynced;
 
 use bindery_engine::{
-    Add, AddDone, AddSink, EngineConfig, EntryRef, Lookup, Machine, OpenError, Origin, Refusal, Standing,
+    Add, AddDone, AddSink, EngineConfig, EntryRef, Lookup, Machine, OpenError, Origin, Refusal, SpaceConfig, Standing,
     Waiter, WantedCollection,
 };
 use bindery_io::{Disk, ManualClock, SeededRandom};
@@ -48,6 +48,12 @@ fn config() -> EngineConfig {
         journal_file_bytes: 32 << 10,
         group_bytes_max: 64 << 10,
         entry_bytes_max: 16 << 10,
+        // Files are counted right behind the step that replaces them.
+        space: SpaceConfig {
+            replaced_grace: Duration::ZERO,
+            scrub_period: Duration::ZERO,
+            ..SpaceConfig::default()
+        },
         ..EngineConfig::default()
     }
 }

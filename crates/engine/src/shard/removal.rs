@@ -109,6 +109,11 @@ impl Shard {
         self.ledgers.get(&ledger).map_or(0, |state| state.hidden_for_good(flushed))
     }
 
+    /// Copies of the ledger of a lower generation than this are hidden, by a removal that may not be committed.
+    pub(crate) fn hidden_below(&self, ledger: LedgerId) -> u64 {
+        self.ledgers.get(&ledger).map_or(0, |state| state.hidden_below)
+    }
+
     /// Removed ledgers, remembered for late writers.
     pub(crate) fn removed_count(&self) -> usize {
         self.removed.len()

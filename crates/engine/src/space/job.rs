@@ -1,37 +1,90 @@
 //! One rewrite: the winners of some logs of a directory, merged into one output.
+//!
+//! # Data flow
+//! ```text
+//! runs of all sources, by (ledger, first) -> those that begin before the next entry are open: 1,024 records each
+//!     -> the lowest entry of the open runs, its newest copy -> judged -> body, verified -> output
+//! ```
+//!
+//! # Generations
+//! Order between copies of an entry is by generation. A copy for which every newer run of every log was read, and does
+//! not hold the entry, is newer than all others on disk, and what is flushed later is newer still: its generation may be
+//! raised, up to the highest generation that a run of its ledger has in the sources, and stays below that of every
+//! later flush of the ledger. So all such winners of a ledger take that one generation and become one run (of at most
+//! 65,536 entries), whatever logs they came from. Two kinds of copy keep their own generation, in a run of their own:
+//! 1. A newer run that may hold the entry cannot be read: raised above it, an older copy would answer for a newer one.
+//! 2. The ledger was ever removed after it (also when the removal is not committed, or was overtaken by another):
+//!    raised above the removal, it would come back (IB17).
+//!
+//! # Limits
+//! [`JOB_RUNS_MAX`] runs, 120 bytes each, unless one source alone has more; 1,024 records of each open run, of which a
+//! source has one. One call does one piece of work: it opens a run, reads records, or settles one entry.
 
-use super::LogRef;
+use super::{LogRef, Verdict};
 use crate::machine::Flushing;
 use bindery_io::canary::Canary;
 use bindery_storage::entry_log::{IndexRecord, RECORD_BYTES};
-use bindery_storage::{EntryLog, EntryLogWriter, Extent, Generation, LogId, ReadError, SealedLog};
-use bindery_types::LedgerId;
+use bindery_storage::{
+    EntryLog, EntryLogWriter, Extent, Generation, LogId, ReadError, SealedLog, Source, WriteError,
+};
+use bindery_types::{EntryId, LedgerId};
 use std::collections::VecDeque;
 use std::sync::Arc;
+
+/// Runs of the sources of one job.
+pub(super) const JOB_RUNS_MAX: u64 = 1 << 18;
+/// Records of an open run in memory.
+const RECORDS_READ: u32 = 1024;
+
+/// What a rewrite is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    Compaction,
+    Merge,
+}
 
 /// Why a rewrite was given up.
 pub(super) enum JobError {
     /// A source cannot be read.
     Source(LogRef, ReadError),
     /// The output cannot be written.
-    Output(String),
+    Output(WriteError),
 }
 
-/// A winner to be copied.
-struct Copy {
-    ledger: LedgerId,
-    record: IndexRecord,
+/// What one call did.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Piece {
+    /// Bytes copied.
+    pub copied: u64,
+    /// Reads of the disk, and one.
+    pub work: u64,
+    pub is_done: bool,
+}
+
+/// A run whose entries are next.
+struct Open {
     source: usize,
+    run: Extent,
+    newer: Vec<Source>,
+    /// What winners take: their own, or the ledger's highest.
     generation: Generation,
+    /// Records that were read and not settled.
+    records: VecDeque<IndexRecord>,
+    /// The next record to read.
+    place: u32,
+    last: Option<EntryId>,
 }
 
 pub(super) struct Job {
     directory: usize,
+    cause: Cause,
     sources: Vec<Arc<EntryLog>>,
-    /// Runs still to be looked at, with the index of their source; ascending by (ledger, first).
+    /// Runs not open yet, with the index of their source; ascending by (ledger, first).
     runs: VecDeque<(usize, Extent)>,
-    /// Winners of the runs that were looked at last, ascending.
-    copies: VecDeque<Copy>,
+    /// All of one ledger.
+    open: Vec<Open>,
+    /// The ledger that was begun last, and its highest generation in the sources.
+    highest: Option<(LedgerId, Generation)>,
     writer: EntryLogWriter,
     copied: u64,
     body: Vec<u8>,
@@ -40,6 +93,7 @@ pub(super) struct Job {
 impl Job {
     pub(super) fn new(
         directory: usize,
+        cause: Cause,
         sources: Vec<(Arc<EntryLog>, Vec<Extent>)>,
         writer: EntryLogWriter,
     ) -> Job {
@@ -50,9 +104,11 @@ impl Job {
         runs.sort_by_key(|(_, run)| (run.ledger, run.first));
         Job {
             directory,
+            cause,
             sources: sources.into_iter().map(|(log, _)| log).collect(),
             runs: runs.into(),
-            copies: VecDeque::new(),
+            open: Vec::new(),
+            highest: None,
             writer,
             copied: 0,
             body: Vec::new(),
@@ -63,64 +119,115 @@ impl Job {
         self.directory
     }
 
+    pub(super) fn cause(&self) -> Cause {
+        self.cause
+    }
+
+    pub(super) fn output(&self) -> LogId {
+        self.writer.log_id()
+    }
+
     pub(super) fn sources(&self) -> Vec<LogRef> {
         self.sources.iter().map(|log| (self.directory, log.log_id())).collect()
     }
 
-    /// Copies one entry, verified, and returns its bytes; `None` at the end.
-    pub(super) fn copy_next(&mut self, flushing: &Flushing) -> Result<Option<u64>, JobError> {
-        while self.copies.is_empty() {
-            if self.runs.is_empty() {
-                return Ok(None);
+    /// Does one piece of work.
+    pub(super) fn advance(&mut self, flushing: &Flushing) -> Result<Piece, JobError> {
+        let passed = Piece { work: 1, ..Piece::default() };
+        if let Some(at) = self.open.iter().position(|open| open.records.is_empty()) {
+            if self.open[at].place == self.open[at].run.count {
+                self.open.swap_remove(at);
+            } else {
+                self.read_records(at)?;
             }
-            self.look_at_runs(flushing)?;
+            return Ok(passed);
         }
-        let Copy { ledger, record, source, generation } = self.copies.pop_front().expect("it is not empty");
-        let log = &self.sources[source];
-        self.body.resize(record.location.length as usize, 0);
-        let read = log.read_into(&record.location, ledger, record.entry, &mut self.body);
-        read.map_err(|error| JobError::Source((self.directory, log.log_id()), error))?;
-        let crc = record.location.crc32c;
-        let appended = self.writer.append_as(ledger, record.entry, &self.body, crc, generation);
-        appended.map_err(|error| JobError::Output(error.to_string()))?;
-        self.copied += 1;
-        Ok(Some(u64::from(record.location.length) + RECORD_BYTES))
+        let next = self.open.iter().map(|open| (open.run.ledger, open.records[0].entry)).min();
+        if let Some((_, run)) = self.runs.front()
+            && next.is_none_or(|next| (run.ledger, run.first) <= next)
+        {
+            self.open_run(flushing);
+            return Ok(passed);
+        }
+        match next {
+            Some((ledger, entry)) => self.settle(flushing, ledger, entry),
+            None => Ok(Piece { is_done: true, ..passed }),
+        }
     }
 
-    /// Takes the next run, and those that overlap it or each other, so that what follows is all behind them.
-    fn look_at_runs(&mut self, flushing: &Flushing) -> Result<(), JobError> {
-        let mut reach = None;
-        let mut found: Vec<Copy> = Vec::new();
-        while let Some((source, run)) = self.runs.front().copied() {
-            if reach.is_some_and(|reach| (run.ledger, run.first) > reach) {
-                break;
-            }
-            self.runs.pop_front();
-            reach = reach.max(Some((run.ledger, run.last)));
-            if flushing.is_hidden(&run) {
-                continue;
-            }
-            let log = &self.sources[source];
-            let newer = flushing.newer(&run);
-            let records =
-                log.entries(&run).map_err(|error| JobError::Source((self.directory, log.log_id()), error))?;
-            let mut generation = run.generation;
-            if flushing.engine.config.canaries.has(Canary::M26CompactionKeepsLosers) {
-                generation = self.writer.generation();
-            }
-            let is_wanted = |record: &IndexRecord| flushing.is_winner(&newer, record.entry);
-            found.extend(records.into_iter().filter(is_wanted).map(|record| Copy {
-                ledger: run.ledger,
-                record,
-                source,
-                generation,
-            }));
+    /// Opens the next run, unless a removal hides it.
+    fn open_run(&mut self, flushing: &Flushing) {
+        let (_, run) = self.runs[0];
+        if self.highest.is_none_or(|(ledger, _)| ledger != run.ledger) {
+            let of_ledger =
+                self.runs.iter().map(|(_, run)| run).take_while(|other| other.ledger == run.ledger);
+            let highest = of_ledger.filter(|run| !flushing.is_hidden(run)).map(|run| run.generation).max();
+            self.highest = Some((run.ledger, highest.unwrap_or(run.generation)));
         }
-        found.sort_by_key(|copy| (copy.record.entry, std::cmp::Reverse(copy.generation)));
-        // Two sources never win with the same entry; of losers (a canary) one is enough.
-        found.dedup_by_key(|copy| copy.record.entry);
-        self.copies = found.into();
+        let (source, run) = self.runs.pop_front().expect("it was looked at");
+        if flushing.is_hidden(&run) {
+            return;
+        }
+        let generation = match self.highest {
+            Some((_, highest)) if flushing.may_rise(&run) => highest,
+            _ => run.generation,
+        };
+        let newer = flushing.newer(&run);
+        self.open.push(Open {
+            source,
+            run,
+            newer,
+            generation,
+            records: VecDeque::new(),
+            place: 0,
+            last: None,
+        });
+    }
+
+    fn read_records(&mut self, at: usize) -> Result<(), JobError> {
+        let open = &mut self.open[at];
+        let log = &self.sources[open.source];
+        let failed = |error| JobError::Source((self.directory, log.log_id()), error);
+        let records = log.records_from(&open.run, open.place, RECORDS_READ, open.last).map_err(failed)?;
+        open.last = records.last().map(|record| record.entry);
+        open.place += u32::try_from(records.len()).expect("it is at most what was asked for");
+        open.records = records.into();
         Ok(())
+    }
+
+    /// Copies the newest copy of an entry if it is a winner, and is done with the entry.
+    fn settle(&mut self, flushing: &Flushing, ledger: LedgerId, entry: EntryId) -> Result<Piece, JobError> {
+        let mut newest: Option<(Generation, LogId, usize, IndexRecord)> = None;
+        for (at, open) in self.open.iter_mut().enumerate() {
+            if open.records[0].entry == entry
+                && let Some(record) = open.records.pop_front()
+            {
+                let age = (open.run.generation, open.run.log_id);
+                if newest.is_none_or(|(generation, log_id, ..)| age > (generation, log_id)) {
+                    newest = Some((age.0, age.1, at, record));
+                }
+            }
+        }
+        let (own, _, at, record) = newest.expect("an open run has the entry");
+        let open = &self.open[at];
+        let (verdict, reads) = flushing.judge(&open.newer, entry);
+        let generation = match verdict {
+            Verdict::Loser => return Ok(Piece { work: 1 + reads, ..Piece::default() }),
+            _ if flushing.engine.config.canaries.has(Canary::M26CompactionKeepsLosers) => {
+                self.writer.generation()
+            }
+            Verdict::Winner => open.generation,
+            Verdict::InDoubt => own,
+        };
+        let log = &self.sources[open.source];
+        self.body.resize(record.location.length as usize, 0);
+        let read = log.read_into(&record.location, ledger, entry, &mut self.body);
+        read.map_err(|error| JobError::Source((self.directory, log.log_id()), error))?;
+        let crc = record.location.crc32c;
+        self.writer.append_as(ledger, entry, &self.body, crc, generation).map_err(JobError::Output)?;
+        self.copied += 1;
+        let copied = u64::from(record.location.length) + RECORD_BYTES;
+        Ok(Piece { copied, work: 2 + reads, is_done: false })
     }
 
     /// Makes the output durable; `None` when nothing was left to copy. After an error nothing is left of it.

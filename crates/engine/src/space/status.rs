@@ -1,5 +1,6 @@
-//! What an operator sees of the collection of space, and what he may ask for.
+//! What an operator sees of the collection of space and of the scrub, and what he may ask for.
 
+use super::job::Cause;
 use parking_lot::Mutex;
 
 /// Logs that could not be read are listed one by one up to this number.
@@ -38,14 +39,24 @@ pub struct SpaceStatus {
     pub logs_planned: u64,
     /// Logs dropped because nothing in them was live.
     pub logs_dropped: u64,
-    /// Logs rewritten.
+    /// Logs rewritten by compaction.
     pub logs_rewritten: u64,
-    /// Bytes of entries copied.
+    /// Merges done.
+    pub merges: u64,
+    /// Logs that went in them.
+    pub logs_merged: u64,
+    /// Bytes of entries copied, by compaction and merging.
     pub bytes_copied: u64,
-    /// Bytes of files dropped and rewritten.
+    /// Bytes of files dropped, rewritten and merged.
     pub bytes_removed: u64,
-    /// Bytes of files that rewriting made.
+    /// Bytes of files that compaction made.
     pub bytes_rewritten: u64,
+    /// Bytes of files that merging made.
+    pub bytes_merged: u64,
+    /// Files of replaced logs that wait for their grace.
+    pub replaced_files: u64,
+    /// Their bytes.
+    pub replaced_bytes: u64,
     /// Times a log was left out because it cannot be read.
     pub logs_skipped: u64,
     /// Which, in the last collection, and why; at most 100.
@@ -56,11 +67,78 @@ pub struct SpaceStatus {
     pub last_error: Option<String>,
 }
 
+/// One damage that the scrub found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScrubFinding {
+    /// The file.
+    pub file: String,
+    /// Where in it, in bytes; `None`: the file as a whole.
+    pub offset: Option<u64>,
+    /// What is wrong.
+    pub what: String,
+    /// Ledger, first and last entry that cannot be read.
+    pub affected: Option<(i64, i64, i64)>,
+    /// What to do.
+    pub advice: String,
+}
+
+/// One walk over all live logs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ScrubPass {
+    /// Somebody asked for it; otherwise it is periodic.
+    pub is_asked_for: bool,
+    /// When it began, ms since 1970.
+    pub begin_ms: i64,
+    /// When it ended.
+    pub end_ms: i64,
+    /// Logs checked to their end.
+    pub logs: u64,
+    /// Entries that verified in them.
+    pub entries: u64,
+    /// Bytes looked at.
+    pub bytes: u64,
+    /// Damages found.
+    pub findings: u64,
+}
+
+/// Progress of the scrub since the start.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ScrubStatus {
+    /// Passes that ended.
+    pub passes: u64,
+    /// Bytes looked at.
+    pub bytes: u64,
+    /// Damages found, each as often as it was met.
+    pub findings: u64,
+    /// Live logs that the last look at them found damaged.
+    pub damaged_logs: u64,
+    /// A pass is under way.
+    pub is_running: bool,
+    /// Bytes it has looked at, and bytes there were when it began.
+    pub progress: (u64, u64),
+    /// The last pass that ended.
+    pub last: Option<ScrubPass>,
+    /// Findings of the pass under way and of the one before, the latest last; at most 100.
+    pub listed: Vec<ScrubFinding>,
+    /// The last request (see [`crate::Engine::want_scrub`]) whose pass has ended.
+    pub answered: u64,
+}
+
 /// Shared with whoever asks.
 #[derive(Default)]
 pub(crate) struct SpaceDesk {
     status: Mutex<SpaceStatus>,
     wanted: Mutex<Option<WantedCollection>>,
+    scrub: Mutex<ScrubDesk>,
+}
+
+#[derive(Default)]
+struct ScrubDesk {
+    status: ScrubStatus,
+    /// Requests so far.
+    requests: u64,
+    /// Findings of the pass under way.
+    of_pass: usize,
 }
 
 impl SpaceDesk {
@@ -106,11 +184,25 @@ impl SpaceDesk {
         status.bytes_removed += bytes;
     }
 
-    pub(super) fn on_rewritten(&self, logs: u64, bytes_before: u64, bytes_after: u64) {
+    pub(super) fn on_rewritten(&self, cause: Cause, logs: u64, bytes_before: u64, bytes_after: u64) {
         let mut status = self.status.lock();
-        status.logs_rewritten += logs;
         status.bytes_removed += bytes_before;
-        status.bytes_rewritten += bytes_after;
+        match cause {
+            Cause::Compaction => {
+                status.logs_rewritten += logs;
+                status.bytes_rewritten += bytes_after;
+            }
+            Cause::Merge => {
+                status.merges += 1;
+                status.logs_merged += logs;
+                status.bytes_merged += bytes_after;
+            }
+        }
+    }
+
+    pub(super) fn set_replaced(&self, files: u64, bytes: u64) {
+        let mut status = self.status.lock();
+        (status.replaced_files, status.replaced_bytes) = (files, bytes);
     }
 
     pub(super) fn on_copied(&self, bytes: u64) {
@@ -133,5 +225,74 @@ impl SpaceDesk {
         let mut status = self.status.lock();
         status.errors += 1;
         status.last_error = Some(error);
+    }
+}
+
+impl SpaceDesk {
+    /// Findings kept.
+    pub(super) const FINDINGS_MAX: usize = 100;
+
+    pub(crate) fn scrub_status(&self) -> ScrubStatus {
+        self.scrub.lock().status.clone()
+    }
+
+    /// Asks for a pass; returns the number of the request.
+    pub(crate) fn want_scrub(&self) -> u64 {
+        let mut desk = self.scrub.lock();
+        desk.requests += 1;
+        desk.requests
+    }
+
+    /// The last request, while it is not answered.
+    pub(super) fn wanted_scrub(&self) -> Option<u64> {
+        let desk = self.scrub.lock();
+        (desk.requests > desk.status.answered).then_some(desk.requests)
+    }
+
+    pub(super) fn on_pass_begun(&self, bytes: u64) {
+        let mut desk = self.scrub.lock();
+        // What the pass before last found goes; a damage that is still there was found again by the last one.
+        let keep = desk.of_pass;
+        let listed = desk.status.listed.len();
+        desk.status.listed.drain(..listed - keep);
+        desk.of_pass = 0;
+        desk.status.is_running = true;
+        desk.status.progress = (0, bytes);
+    }
+
+    pub(super) fn on_scrubbed(&self, looked: u64, of_pass: u64) {
+        let status = &mut self.scrub.lock().status;
+        status.bytes += looked;
+        status.progress.0 = of_pass;
+    }
+
+    pub(super) fn on_finding(&self, finding: ScrubFinding) {
+        let mut desk = self.scrub.lock();
+        desk.status.findings += 1;
+        if desk.of_pass >= Self::FINDINGS_MAX {
+            return;
+        }
+        if desk.status.listed.len() >= Self::FINDINGS_MAX {
+            // Of the pass before: this one has less than that many.
+            desk.status.listed.remove(0);
+        }
+        desk.status.listed.push(finding);
+        desk.of_pass += 1;
+    }
+
+    pub(super) fn on_more_findings(&self, more: u64) {
+        self.scrub.lock().status.findings += more;
+    }
+
+    pub(super) fn set_damaged_logs(&self, logs: u64) {
+        self.scrub.lock().status.damaged_logs = logs;
+    }
+
+    pub(super) fn on_pass_ended(&self, pass: ScrubPass, answers: Option<u64>) {
+        let mut desk = self.scrub.lock();
+        desk.status.passes += 1;
+        desk.status.is_running = false;
+        desk.status.last = Some(pass);
+        desk.status.answered = desk.status.answered.max(answers.unwrap_or(0));
     }
 }

@@ -119,6 +119,12 @@ fn draw_space(random: &SeededRandom) -> SpaceConfig {
         bytes_per_second: pick(&[1 << 20, 100 << 20]),
         step_bytes: pick(&[1, 1 << 10, 64 << 10]),
         log_bytes_max: pick(&[2 << 10, 64 << 10]),
+        merge_fan_in: pick(&[0, 2, 2, 3]) as usize,
+        merge_ledger_bytes: pick(&[0, 1 << 10, 64 << 10]),
+        merge_log_bytes_max: pick(&[64 << 10, 1 << 20]),
+        replaced_grace: Duration::from_micros(pick(&[0, 500, 10_000])),
+        scrub_period: Duration::from_micros(pick(&[0, 2000, 50_000])),
+        scrub_bytes_per_second: 0,
     }
 }
 

@@ -246,13 +246,13 @@ impl EntryLog {
         Ok(records)
     }
 
-    /// At most `count` records of a run's index, from `place` on. Each is verified by itself; that they ascend from one
-    /// call to the next is the caller's to check.
+    /// At most `count` records of a run's index, from `place` on, ascending behind `after`. Each is verified by itself.
     pub fn records_from(
         &self,
         extent: &Extent,
         place: u32,
         count: u32,
+        after: Option<EntryId>,
     ) -> Result<Vec<IndexRecord>, ReadError> {
         assert_eq!(extent.log_id, self.log_id(), "an extent is read from its own log");
         let end = extent.count.min(place.saturating_add(count));
@@ -261,13 +261,19 @@ impl EntryLog {
         let mut records: Vec<IndexRecord> = Vec::with_capacity(bytes.len() / RECORD_SIZE);
         for (place, bytes) in (place..).zip(bytes.chunks_exact(RECORD_SIZE)) {
             let record = self.decode_record(bytes, extent, place)?;
-            if records.last().is_some_and(|before| before.entry >= record.entry) {
+            let before = records.last().map(|before| before.entry).or(after);
+            if before.is_some_and(|before| before >= record.entry) {
                 let what = "the records of a run do not ascend";
                 return Err(Damaged::new(&self.path, extent.records_offset, what).into());
             }
             records.push(record);
         }
         Ok(records)
+    }
+
+    /// Number of runs.
+    pub fn run_count(&self) -> u64 {
+        self.extents
     }
 
     /// The entries of a run, ascending. Reads nothing when the run is regular.

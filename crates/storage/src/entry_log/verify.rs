@@ -327,9 +327,7 @@ impl Check<'_> {
             let damage =
                 LogDamage::new(LogPart::Index, extent.records_offset, "the bodies of a run do not fill it");
             let expected = format!("an end at {}", extent.records_offset);
-            self.damage(whole(
-                damage.expected(expected, format!("at {}", run.next_at.unwrap_or_default())),
-            ));
+            self.damage(whole(damage.expected(expected, format!("at {}", run.next_at.unwrap_or_default()))));
             run.is_sound = false;
         }
         let records_crc = crc32c(&[&run.records]);

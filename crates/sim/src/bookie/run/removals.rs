@@ -92,6 +92,9 @@ impl Sim {
             let wanted = WantedCollection { minor: self.random.chance(0.5), major: self.random.chance(0.5) };
             self.machine().engine.want_collection(wanted);
         }
+        if self.random.chance(0.02) {
+            self.machine().engine.want_scrub();
+        }
         let machine = self.machine.as_mut().expect("a bookie is running");
         // A failure latches the engine, which the schedule notices.
         let _ = machine.flushing.tend();

@@ -1,0 +1,125 @@
+//! How many bytes background work may read and write now: a token bucket, and how it yields to adds.
+//!
+//! The bucket fills at `bytes_per_second`. While the journal's writes take more than twice as long as the quickest
+//! lately, and half a millisecond more, the rate is halved every [`WINDOW_NS`], down to a sixteenth; while they do not,
+//! it comes back a sixteenth at a time. The quickest is the lowest mean of a window, and rises slowly, so that a
+//! journal that became slow for other reasons does not hold background work back for good.
+
+use crate::config::SpaceConfig;
+use std::time::Duration;
+
+const WINDOW_NS: u64 = 200_000_000;
+/// Groups in a window below which its mean says nothing.
+const GROUPS_MIN: u64 = 4;
+/// Shares of the rate are sixteenths.
+const WHOLE: u64 = 16;
+const SLACK_NS: u64 = 500_000;
+
+pub(super) struct Budget {
+    /// Bytes that may be copied now; below zero after a step that needed more.
+    tokens: i64,
+    refilled_ns: u64,
+    share: u64,
+    window_ns: u64,
+    /// Groups and time of journal writes when the window began.
+    seen: (u64, u64),
+    quickest_ns: Option<u64>,
+}
+
+impl Budget {
+    pub(super) fn new(now_ns: u64, config: &SpaceConfig) -> Budget {
+        Budget {
+            tokens: i64::try_from(config.step_bytes).unwrap_or(i64::MAX),
+            refilled_ns: now_ns,
+            share: WHOLE,
+            window_ns: now_ns,
+            seen: (0, 0),
+            quickest_ns: None,
+        }
+    }
+
+    /// `journal`: groups written since the start, and nanoseconds that took.
+    pub(super) fn refill(&mut self, now_ns: u64, config: &SpaceConfig, journal: (u64, u64)) {
+        if now_ns.saturating_sub(self.window_ns) >= WINDOW_NS {
+            self.window_ns = now_ns;
+            self.watch(journal);
+        }
+        let elapsed = u128::from(now_ns.saturating_sub(self.refilled_ns));
+        let earned = elapsed * u128::from(self.rate(config)) / 1_000_000_000;
+        // What is less than a byte is not lost: the time it took is counted again.
+        if earned > 0 {
+            self.refilled_ns = now_ns;
+            let most = i64::try_from(config.step_bytes).unwrap_or(i64::MAX);
+            self.tokens = self.tokens.saturating_add(i64::try_from(earned).unwrap_or(i64::MAX)).min(most);
+        }
+    }
+
+    fn watch(&mut self, journal: (u64, u64)) {
+        let (groups, ns) = (journal.0.saturating_sub(self.seen.0), journal.1.saturating_sub(self.seen.1));
+        self.seen = journal;
+        if groups < GROUPS_MIN {
+            self.share = (self.share + 1).min(WHOLE);
+            return;
+        }
+        let mean = ns / groups;
+        let quickest = self.quickest_ns.map_or(mean, |before| mean.min(before + before / 64 + 1));
+        self.quickest_ns = Some(quickest);
+        let is_slow = mean > 2 * quickest + SLACK_NS;
+        self.share = if is_slow { (self.share / 2).max(1) } else { (self.share + 1).min(WHOLE) };
+    }
+
+    fn rate(&self, config: &SpaceConfig) -> u64 {
+        (config.bytes_per_second / WHOLE).saturating_mul(self.share).max(1)
+    }
+
+    pub(super) fn spend(&mut self, bytes: u64) {
+        self.tokens = self.tokens.saturating_sub(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+
+    /// Bytes that a step may take, 0 for none now.
+    pub(super) fn available(&self) -> u64 {
+        u64::try_from(self.tokens).unwrap_or(0)
+    }
+
+    /// How long until a step may go on.
+    pub(super) fn pause(&self, config: &SpaceConfig) -> Duration {
+        let missing = u128::from(self.tokens.min(0).unsigned_abs()) + 1;
+        let ns = missing * 1_000_000_000 / u128::from(self.rate(config));
+        Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX)).max(Duration::from_millis(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes earned in ten seconds of windows in which each of 100 groups took `ns`.
+    fn earned(budget: &mut Budget, begin_s: u64, ns: u64) -> u64 {
+        let config = SpaceConfig::default();
+        let (mut bytes, from) = (0, budget.seen);
+        for window in 1..=50 {
+            let journal = (from.0 + window * 100, from.1 + window * 100 * ns);
+            for step in 0..20 {
+                let now = begin_s * 1_000_000_000 + (window - 1) * WINDOW_NS + (step + 1) * WINDOW_NS / 20;
+                budget.refill(now, &config, journal);
+                bytes += budget.available();
+                budget.spend(budget.available());
+            }
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_slow_journal_takes_the_rate_down_and_a_quick_one_brings_it_back() {
+        let config = SpaceConfig { step_bytes: 8 << 20, ..SpaceConfig::default() };
+        let mut budget = Budget::new(0, &config);
+        budget.spend(budget.available());
+        let whole = 10 * config.bytes_per_second;
+        let quick = earned(&mut budget, 0, 200_000);
+        assert!(quick > whole * 9 / 10 && quick <= whole, "{quick} of {whole}");
+        let slow = earned(&mut budget, 10, 3_000_000);
+        assert!(slow < whole / 4 && slow > 0, "{slow} of {whole}");
+        let quick = earned(&mut budget, 20, 200_000);
+        assert!(quick > whole / 2, "{quick} of {whole}");
+    }
+}

@@ -1,0 +1,234 @@
+//! Rewrites, from the choice of their sources to the files that go.
+
+use super::job::{Cause, Job, JobError};
+use super::tiers::{self, Candidate};
+use super::{LogRef, Planned, SPACE_LOOK_NS, as_ns};
+use crate::config::SpaceConfig;
+use crate::machine::{FlushError, Flushing};
+use crate::stats::Counters;
+use bindery_io::canary::Canary;
+use bindery_storage::{DirectoryCommit, DirectoryError, EntryLog, Extent, LogId};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Reads of the disk in one step, when little or nothing is copied.
+const WORK_MAX: u64 = 4096;
+/// After a merge that failed.
+const RETRY_PAUSE: Duration = Duration::from_secs(60);
+
+impl Flushing {
+    /// Begins the next rewrite, or copies on.
+    pub(super) fn rewrite_on(&mut self, now: u64) -> Result<(), FlushError> {
+        let Some(mut job) = self.space.job.take() else {
+            if let Some(planned) = self.space.planned.pop_front() {
+                self.begin_job(now, &planned);
+            }
+            return Ok(());
+        };
+        let (mut copied, mut work) = (0, 0);
+        let limit = self.space.budget.available().max(1);
+        let outcome = loop {
+            match job.advance(self) {
+                Ok(piece) => {
+                    copied += piece.copied;
+                    work += piece.work;
+                    if piece.is_done || copied >= limit || work >= WORK_MAX {
+                        break Ok(piece.is_done);
+                    }
+                }
+                Err(error) => break Err(error),
+            }
+        };
+        self.space.budget.spend(copied);
+        self.engine.space.on_copied(copied);
+        match outcome {
+            Ok(false) => self.space.job = Some(job),
+            Ok(true) => self.finish_job(now, job)?,
+            Err(JobError::Source(log, error)) => {
+                self.skip(log, &error.to_string());
+                // The others are tried again without it; those of a merge are chosen anew.
+                let cause = job.cause();
+                let (directory, rest) = job.give_up();
+                let rest: Vec<LogId> = rest.into_iter().filter(|log_id| *log_id != log.1).collect();
+                if !rest.is_empty() && cause == Cause::Compaction {
+                    self.space.planned.push_front(Planned { directory, logs: rest, cause });
+                }
+            }
+            Err(JobError::Output(error)) => {
+                job.give_up();
+                self.put_off_rewrites(now, error.to_string());
+            }
+        }
+        Ok(())
+    }
+
+    /// Plans a merge when there are enough small logs and room for what it makes.
+    pub(super) fn plan_merge(&mut self, now: u64, config: &SpaceConfig) {
+        if now < self.space.merge_not_before_ns {
+            return;
+        }
+        for index in 0..self.directories.len() {
+            let logs = self.engine.views[index].logs();
+            let candidates: Vec<Candidate> = logs
+                .iter()
+                .filter(|log| !self.space.is_left_out((index, log.log_id())))
+                .map(|log| Candidate {
+                    log_id: log.log_id(),
+                    generation: log.generation(),
+                    bytes: log.size(),
+                    runs: log.run_count(),
+                })
+                .collect();
+            let Some(chosen) = tiers::choose(&candidates, config) else { continue };
+            let bytes: u64 = candidates.iter().filter(|c| chosen.contains(&c.log_id)).map(|c| c.bytes).sum();
+            let directory = &self.directories[index];
+            // The room that is left belongs to flushes and compaction.
+            let has_room = directory
+                .disk()
+                .space(directory.path())
+                .is_ok_and(|space| space.free > bytes.saturating_mul(2).max(space.total / 20));
+            if has_room {
+                let planned = Planned { directory: index, logs: chosen, cause: Cause::Merge };
+                self.space.planned.push_back(planned);
+                return;
+            }
+        }
+    }
+
+    fn begin_job(&mut self, now: u64, planned: &Planned) {
+        let index = planned.directory;
+        let sources: Vec<(Arc<EntryLog>, Vec<Extent>)> =
+            planned.logs.iter().filter_map(|log_id| self.engine.views[index].log(*log_id)).collect();
+        let Some(generation) = sources.iter().map(|(log, _)| log.generation()).max() else { return };
+        match self.directories[index].begin_log(generation) {
+            Ok(writer) => self.space.job = Some(Job::new(index, planned.cause, sources, writer)),
+            Err(error) => self.put_off_rewrites(now, error.to_string()),
+        }
+    }
+
+    fn finish_job(&mut self, now: u64, job: Job) -> Result<(), FlushError> {
+        let (index, cause, output_id) = (job.directory(), job.cause(), job.output());
+        let sources: Vec<LogId> = job.sources().into_iter().map(|(_, log_id)| log_id).collect();
+        let freed = self.bytes_of(index, &sources);
+        let output = match job.finish() {
+            Ok(output) => output,
+            Err(error) => {
+                self.put_off_rewrites(now, error);
+                return Ok(());
+            }
+        };
+        if self.engine.config.canaries.has(Canary::M22UnlinkBeforeCommit) {
+            self.directories[index].unlink_now(&sources);
+        }
+        let commit =
+            DirectoryCommit { logs_added: output.as_slice(), logs_removed: &sources, ..Default::default() };
+        match self.directories[index].commit(&commit) {
+            Ok(()) => {}
+            // Nothing was committed: the output does not read back as it was written. The sources are as they were.
+            Err(DirectoryError::Log(error)) => {
+                if let Err(error) = self.directories[index].discard(output_id) {
+                    tracing::warn!(%error, "an unfinished log stays until the next start");
+                }
+                self.put_off_rewrites(now, error.to_string());
+                return Ok(());
+            }
+            Err(error) => return Err(self.fail(index, error.to_string())),
+        }
+        self.on_replaced(now, index, &sources);
+        let made = output.map_or(0, |output| output.size);
+        self.engine.space.on_rewritten(cause, sources.len() as u64, freed, made);
+        let counters = &self.engine.counters;
+        let counter = match cause {
+            Cause::Compaction => &counters.compacted_bytes,
+            Cause::Merge => &counters.merged_bytes,
+        };
+        Counters::add(counter, made);
+        self.unlink_replaced(now);
+        Ok(())
+    }
+
+    /// An output could not be made. Compaction tries again with the next collection, merging after a while.
+    fn put_off_rewrites(&mut self, now: u64, error: String) {
+        tracing::error!(
+            error,
+            "a rewrite of entry logs failed and is tried again later; the logs stay as they were"
+        );
+        self.engine.space.on_error(error);
+        self.space.planned.clear();
+        let pause = self.engine.config.space.collection_interval.min(RETRY_PAUSE);
+        self.space.merge_not_before_ns = now.saturating_add(as_ns(pause));
+    }
+
+    pub(super) fn drop_logs(&mut self, index: usize, logs: &[LogId]) -> Result<(), FlushError> {
+        if logs.is_empty() {
+            return Ok(());
+        }
+        let freed = self.bytes_of(index, logs);
+        let commit = DirectoryCommit { logs_removed: logs, ..Default::default() };
+        self.directories[index].commit(&commit).map_err(|error| self.fail(index, error.to_string()))?;
+        self.engine.space.on_dropped(logs.len() as u64, freed);
+        let now = self.clock.monotonic_ns();
+        self.on_replaced(now, index, logs);
+        self.unlink_replaced(now);
+        Ok(())
+    }
+
+    fn bytes_of(&self, index: usize, logs: &[LogId]) -> u64 {
+        let live = self.engine.views[index].logs();
+        live.iter().filter(|log| logs.contains(&log.log_id())).map(|log| log.size()).sum()
+    }
+
+    fn on_replaced(&mut self, now: u64, index: usize, logs: &[LogId]) {
+        for log_id in logs {
+            self.space.replaced.insert((index, *log_id), now);
+            self.space.scrub.forget((index, *log_id));
+        }
+    }
+
+    /// Removes the files of replaced logs whose grace is over, or all of them where space is short. A file that cannot be
+    /// removed is removed by the next start.
+    pub(super) fn unlink_replaced(&mut self, now: u64) {
+        if self.space.replaced.is_empty() {
+            return;
+        }
+        let grace = as_ns(self.engine.config.space.replaced_grace);
+        for index in 0..self.directories.len() {
+            let is_short = self.is_short(now, index);
+            let replaced = &self.space.replaced;
+            let is_due = |log_id: LogId| {
+                let since = replaced.get(&(index, log_id));
+                is_short || since.is_none_or(|since| now.saturating_sub(*since) >= grace)
+            };
+            let directory = &mut self.directories[index];
+            if !directory.withdrawn().any(|(log_id, _)| is_due(log_id)) {
+                continue;
+            }
+            if let Err(error) = directory.unlink_withdrawn_if(is_due) {
+                tracing::warn!(%error, "a file of entries that live elsewhere stays until the next start");
+                self.engine.space.on_error(error.to_string());
+            }
+        }
+        let directories = &self.directories;
+        let withdrawn = |(index, log_id): &LogRef| {
+            directories[*index].withdrawn().any(|(withdrawn, _)| withdrawn == *log_id)
+        };
+        self.space.replaced.retain(|log, _| withdrawn(log));
+        let bytes =
+            self.directories.iter().flat_map(|directory| directory.withdrawn()).map(|(_, bytes)| bytes);
+        self.engine.space.set_replaced(self.space.replaced.len() as u64, bytes.sum());
+    }
+
+    /// Less than a twentieth of the volume is free: room matters more than grace.
+    fn is_short(&mut self, now: u64, index: usize) -> bool {
+        self.space.short.resize(self.directories.len(), (0, false));
+        let (asked_ns, is_short) = self.space.short[index];
+        if asked_ns > 0 && now.saturating_sub(asked_ns) < SPACE_LOOK_NS {
+            return is_short;
+        }
+        let directory = &self.directories[index];
+        let space = directory.disk().space(directory.path());
+        let is_short = space.is_ok_and(|space| space.free < space.total / 20);
+        self.space.short[index] = (now.max(1), is_short);
+        is_short
+    }
+}

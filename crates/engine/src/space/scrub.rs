@@ -1,0 +1,378 @@
+//! The scrub: everything in the live logs is read and checked in the background, again and again.
+//!
+//! # Data flow
+//! ```text
+//! pass: live logs of all directories, from the place where the wall clock says a pass is
+//!   log: opened anew by its name (is it there, is it this one: header, footer, trailer) -> extents against those in use
+//!        -> `LogCheck`, some bytes at a time -> findings -> log line, status, mark
+//! ```
+//!
+//! # Invariants
+//! 1. Nothing is changed or removed. A log with findings is marked: it is not rewritten until a later pass finds it
+//!    sound. It is dropped like any other when nothing in it is live. Its intact entries are read as before.
+//! 2. A log that goes while it is checked is left; its findings stay reported, its mark goes.
+//! 3. A pass that was asked for covers every log that was live when it began, and runs as fast as the budget allows.
+//!
+//! # Limits
+//! One log at a time; bytes of a step: [`STEP_BYTES`]. A log's extents are copied while it is checked. Findings kept: 100
+//! of a pass; log lines: [`LINES_MAX`] of a log. The journal and the pages of the state table are checked at each start,
+//! not here. Reads go through the kernel's page cache: bytes that it still has are not read from the medium.
+//!
+//! # Position
+//! A pass takes `scrub_period`, so the wall clock alone tells where one is: at `time mod period` of the way, in the order
+//! of directories and log ids. A bookie that starts goes on there, and keeps nothing on disk for it.
+
+use super::status::{ScrubFinding, ScrubPass};
+use super::{LogRef, SpaceDesk, as_ns};
+use crate::config::SpaceConfig;
+use crate::machine::Flushing;
+use bindery_storage::entry_log::{LogCheck, LogDamage, LogEvent, LogPart};
+use bindery_storage::{EntryLog, Extent, OpenLogError};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes looked at in one step.
+const STEP_BYTES: u64 = 1 << 20;
+/// Findings of one log that are logged one by one.
+const LINES_MAX: u64 = 10;
+/// Between two periodic passes, unless the period is shorter.
+const IDLE_PAUSE: Duration = Duration::from_secs(60);
+
+pub(super) struct Scrub {
+    pass: Option<Pass>,
+    /// What was found in logs that are still live.
+    damaged: BTreeMap<LogRef, String>,
+    /// Bytes that the pace allows now.
+    tokens: i64,
+    refilled_ns: u64,
+    /// Bytes of all live logs when the pass began: with the period they give the pace.
+    total_bytes: u64,
+    /// No periodic pass begins before.
+    not_before_ns: u64,
+}
+
+struct Pass {
+    /// Asked for, and the number of the request that it answers.
+    answers: Option<u64>,
+    logs: VecDeque<LogRef>,
+    log: Option<Checking>,
+    done: ScrubPass,
+}
+
+/// The log being checked.
+struct Checking {
+    at: LogRef,
+    log: Arc<EntryLog>,
+    extents: Vec<Extent>,
+    check: LogCheck,
+    findings: u64,
+    /// The first finding, unless it is about bytes that nothing reads.
+    first: Option<String>,
+}
+
+impl Scrub {
+    pub(super) fn new(now_ns: u64) -> Scrub {
+        Scrub {
+            pass: None,
+            damaged: BTreeMap::new(),
+            tokens: 0,
+            refilled_ns: now_ns,
+            total_bytes: 0,
+            not_before_ns: now_ns,
+        }
+    }
+
+    pub(super) fn is_damaged(&self, log: LogRef) -> bool {
+        self.damaged.contains_key(&log)
+    }
+
+    /// The log is not live any more.
+    pub(super) fn forget(&mut self, log: LogRef) {
+        self.damaged.remove(&log);
+    }
+
+    /// Bytes of a second at which a pass takes the period.
+    fn rate(&self, config: &SpaceConfig) -> u64 {
+        if config.scrub_bytes_per_second > 0 {
+            return config.scrub_bytes_per_second;
+        }
+        (u128::from(self.total_bytes) * 1_000_000_000)
+            .checked_div(config.scrub_period.as_nanos())
+            .map_or(0, |rate| u64::try_from(rate).unwrap_or(u64::MAX))
+            .max(1)
+    }
+
+    fn refill(&mut self, now: u64, config: &SpaceConfig) {
+        let elapsed = u128::from(now.saturating_sub(self.refilled_ns));
+        let earned = elapsed * u128::from(self.rate(config)) / 1_000_000_000;
+        // What is less than a byte is not lost: the time it took is counted again.
+        if earned > 0 {
+            self.refilled_ns = now;
+            let earned = i64::try_from(earned).unwrap_or(i64::MAX);
+            self.tokens = self.tokens.saturating_add(earned).min(STEP_BYTES as i64);
+        }
+    }
+
+    /// Until a periodic pass may go on.
+    fn pause(&self, config: &SpaceConfig) -> Duration {
+        let missing = u128::from(self.tokens.min(0).unsigned_abs()) + 1;
+        let ns = missing * 1_000_000_000 / u128::from(self.rate(config));
+        Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX)).max(Duration::from_millis(1))
+    }
+}
+
+impl Flushing {
+    /// Checks on, when it is time. Returns after how long it wants to be called again.
+    pub(super) fn scrub_on(&mut self, now: u64, config: &SpaceConfig) -> Option<Duration> {
+        let wanted = self.engine.space.wanted_scrub();
+        let is_answered = self
+            .space
+            .scrub
+            .pass
+            .as_ref()
+            .is_some_and(|pass| pass.answers.is_some_and(|n| Some(n) >= wanted));
+        // A pass that was asked for ends before another one that was asked for begins.
+        let is_free = self.space.scrub.pass.as_ref().is_none_or(|pass| pass.answers.is_none());
+        if wanted.is_some() && !is_answered && is_free {
+            self.begin_pass(config, wanted);
+        } else if self.space.scrub.pass.is_none() {
+            let is_off = config.scrub_period.is_zero() && config.scrub_bytes_per_second == 0;
+            if is_off {
+                return None;
+            }
+            if now < self.space.scrub.not_before_ns {
+                return Some(Duration::from_nanos(self.space.scrub.not_before_ns - now));
+            }
+            self.begin_pass(config, None);
+        }
+        let is_asked = self.space.scrub.pass.as_ref().is_some_and(|pass| pass.answers.is_some());
+        self.space.scrub.refill(now, config);
+        if !is_asked && self.space.scrub.tokens <= 0 {
+            return Some(self.space.scrub.pause(config));
+        }
+        if self.space.budget.available() == 0 || self.is_put_off(now) {
+            return Some(self.space.budget.pause(config).max(Duration::from_millis(5)));
+        }
+        self.space.stepped_ns = now;
+        let looked = self.scrub_step();
+        self.space.budget.spend(looked);
+        if !is_asked {
+            let looked = i64::try_from(looked).unwrap_or(i64::MAX);
+            self.space.scrub.tokens = self.space.scrub.tokens.saturating_sub(looked);
+        }
+        if self.space.scrub.pass.is_none() {
+            // Of a bookie without data a pass takes no time at all.
+            self.space.scrub.not_before_ns = now.saturating_add(as_ns(IDLE_PAUSE.min(config.scrub_period)));
+        }
+        let pause = if is_asked { self.space.budget.pause(config) } else { self.space.scrub.pause(config) };
+        Some(pause)
+    }
+
+    fn begin_pass(&mut self, config: &SpaceConfig, answers: Option<u64>) {
+        let mut logs: Vec<(LogRef, u64)> = Vec::new();
+        for (index, view) in self.engine.views.iter().enumerate() {
+            logs.extend(view.logs().iter().map(|log| ((index, log.log_id()), log.size())));
+        }
+        let total: u64 = logs.iter().map(|(_, bytes)| bytes).sum();
+        self.space.scrub.total_bytes = total;
+        if answers.is_none() {
+            let period_ms = match config.scrub_bytes_per_second {
+                0 => config.scrub_period.as_millis(),
+                rate => u128::from(total) * 1000 / u128::from(rate),
+            };
+            let wall_ms = u128::from(self.clock.wall_ms().unsigned_abs());
+            let way = u128::from(total) * (wall_ms % period_ms.max(1)) / period_ms.max(1);
+            let mut before = 0;
+            let passed = logs.iter().take_while(|(_, bytes)| {
+                before += u128::from(*bytes);
+                before <= way
+            });
+            let passed = passed.count() % logs.len().max(1);
+            logs.rotate_left(passed);
+        }
+        let done = ScrubPass {
+            is_asked_for: answers.is_some(),
+            begin_ms: self.clock.wall_ms(),
+            ..ScrubPass::default()
+        };
+        self.space.scrub.pass =
+            Some(Pass { answers, logs: logs.into_iter().map(|(log, _)| log).collect(), log: None, done });
+        self.engine.space.on_pass_begun(total);
+    }
+
+    /// Checks a piece of the next log, or ends the pass; returns the bytes looked at.
+    fn scrub_step(&mut self) -> u64 {
+        let Some(mut pass) = self.space.scrub.pass.take() else { return 0 };
+        if pass.log.is_none() {
+            let Some(at) = pass.logs.pop_front() else {
+                pass.done.end_ms = self.clock.wall_ms();
+                self.engine.space.on_pass_ended(pass.done, pass.answers);
+                return 0;
+            };
+            pass.log = self.begin_log_check(at, &mut pass.done);
+        }
+        let mut looked = 0;
+        if let Some(mut checking) = pass.log.take() {
+            let is_live = self.engine.views[checking.at.0].logs().iter().any(|l| l.log_id() == checking.at.1);
+            if is_live {
+                let is_done = self.check_on(&mut checking, &mut pass.done, &mut looked);
+                if is_done {
+                    self.end_log_check(checking, &mut pass.done);
+                } else {
+                    pass.log = Some(checking);
+                }
+            }
+        }
+        pass.done.bytes += looked;
+        self.engine.space.on_scrubbed(looked, pass.done.bytes);
+        self.space.scrub.pass = Some(pass);
+        looked
+    }
+
+    fn begin_log_check(&mut self, at: LogRef, done: &mut ScrubPass) -> Option<Checking> {
+        let (index, log_id) = at;
+        let (log, extents) = self.engine.views[index].log(log_id)?;
+        let mut checking =
+            Checking { at, log, extents, check: LogCheck::default(), findings: 0, first: None };
+        let directory = &self.directories[index];
+        // By its name, as the next start will.
+        match EntryLog::open(directory.disk(), directory.path(), log_id) {
+            Ok((found, extents)) => {
+                let is_same =
+                    (found.generation(), found.size()) == (checking.log.generation(), checking.log.size());
+                if is_same && extents == checking.extents {
+                    checking.log = Arc::new(found);
+                } else {
+                    let what = "the file holds another log than the one in use";
+                    self.on_finding(&mut checking, done, Found::frame(0, what));
+                }
+            }
+            Err(error) => self.on_finding(&mut checking, done, Found::not_opened(&error)),
+        }
+        Some(checking)
+    }
+
+    /// Checks a piece; true when the log is done.
+    fn check_on(&mut self, checking: &mut Checking, done: &mut ScrubPass, looked: &mut u64) -> bool {
+        let mut found = Vec::new();
+        let mut more = 0;
+        let (log, extents) = (checking.log.clone(), std::mem::take(&mut checking.extents));
+        let is_done = checking.check.step(&log, &extents, STEP_BYTES, &mut |event| match event {
+            LogEvent::Bytes(bytes) => *looked += bytes,
+            LogEvent::Damage(damage) if found.len() < SpaceDesk::FINDINGS_MAX => {
+                found.push(Found::of(damage))
+            }
+            LogEvent::Damage(_) => more += 1,
+        });
+        checking.extents = extents;
+        for found in found {
+            self.on_finding(checking, done, found);
+        }
+        checking.findings += more;
+        done.findings += more;
+        self.engine.space.on_more_findings(more);
+        is_done
+    }
+
+    fn on_finding(&mut self, checking: &mut Checking, done: &mut ScrubPass, found: Found) {
+        let file = checking.log.path().display().to_string();
+        let advice = advice(&self.engine.config.bookie_id, &found);
+        checking.findings += 1;
+        done.findings += 1;
+        if found.part != Some(LogPart::Padding) {
+            checking.first.get_or_insert_with(|| found.what.clone());
+        }
+        if checking.findings <= LINES_MAX {
+            let affected = found.affected_text();
+            let (offset, what) = (found.offset, &found.what);
+            tracing::error!(file, offset, affected, what, advice, "the scrub found damage");
+        }
+        let affected = found.affected.map(|(ledger, first, last)| (ledger.get(), first.get(), last.get()));
+        self.engine.space.on_finding(ScrubFinding {
+            file,
+            offset: found.offset,
+            what: found.what,
+            affected,
+            advice,
+        });
+    }
+
+    fn end_log_check(&mut self, checking: Checking, done: &mut ScrubPass) {
+        done.logs += 1;
+        done.entries += checking.check.totals().entries;
+        if checking.findings > LINES_MAX {
+            let file = checking.log.path().display().to_string();
+            let (listed, findings) = (LINES_MAX, checking.findings);
+            tracing::error!(file, findings, listed, "the scrub found more damage in a log than it lists");
+        }
+        match checking.first {
+            Some(first) => self.space.scrub.damaged.insert(checking.at, first),
+            None => self.space.scrub.damaged.remove(&checking.at),
+        };
+        self.engine.space.set_damaged_logs(self.space.scrub.damaged.len() as u64);
+    }
+}
+
+/// One damage, as reported.
+struct Found {
+    /// `None`: the file as a whole.
+    part: Option<LogPart>,
+    offset: Option<u64>,
+    what: String,
+    affected: Option<(bindery_types::LedgerId, bindery_types::EntryId, bindery_types::EntryId)>,
+}
+
+impl Found {
+    fn frame(offset: u64, what: &str) -> Found {
+        Found { part: Some(LogPart::Frame), offset: Some(offset), what: what.to_owned(), affected: None }
+    }
+
+    fn not_opened(error: &OpenLogError) -> Found {
+        match error {
+            OpenLogError::Damaged(damaged) => Found::frame(damaged.offset, &damaged.what),
+            OpenLogError::Disk(_) | OpenLogError::NewerFormat(_) => {
+                Found { part: None, offset: None, what: error.to_string(), affected: None }
+            }
+        }
+    }
+
+    fn of(damage: LogDamage) -> Found {
+        let LogDamage { part, offset, mut what, expected_found, affected, .. } = damage;
+        if let Some((expected, found)) = expected_found {
+            what = format!("{what}: expected {expected}, found {found}");
+        }
+        Found { part: Some(part), offset: Some(offset), what, affected }
+    }
+
+    fn affected_text(&self) -> String {
+        match self.affected {
+            Some((ledger, first, last)) if first == last => format!("ledger {ledger} entry {first}"),
+            Some((ledger, first, last)) => format!("ledger {ledger} entries {first} to {last}"),
+            None if self.part == Some(LogPart::Padding) => "no entry: nothing reads these bytes".to_owned(),
+            None => "the whole log, at the next start".to_owned(),
+        }
+    }
+}
+
+/// What to do about it, with commands that exist.
+fn advice(bookie: &str, found: &Found) -> String {
+    let ledger = found.affected.map_or_else(|| "LEDGER_ID".to_owned(), |(ledger, ..)| ledger.to_string());
+    match found.part {
+        Some(LogPart::Entry | LogPart::Index) => format!(
+            "these entries are answered with an error, never as absent, and readers take another replica; the others of \
+             the log are served. See whether the ledger can be read (\"bindery ledger read {ledger}\"), and have it copied \
+             from its other replicas: \"bookkeeper shell recover {bookie} --ledger {ledger}\""
+        ),
+        Some(LogPart::Padding) => {
+            "no data is lost; but a disk that changed these bytes will change others: look at the \
+                                   kernel's log and replace it in time"
+                .to_owned()
+        }
+        Some(LogPart::Frame) | None => format!(
+            "this bookie serves on from what it has in memory, and will not start again with this file. Keep it running \
+             until \"bookkeeper shell recover {bookie}\" has copied its ledgers from their other replicas, or restore the \
+             file from a copy; after a stop, \"bindery verify DIR\" says what is lost with it"
+        ),
+    }
+}
