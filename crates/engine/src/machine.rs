@@ -413,21 +413,21 @@ impl Flushing {
         marks: &MarkVector,
         writes: &mut PacedWrites,
     ) -> Result<(), String> {
-        let directory = &mut self.directories[index];
         let mut ledgers: Vec<_> =
             mine.iter().flat_map(|f| f.records.iter().map(move |(l, r)| (*l, r, *f))).collect();
         ledgers.sort_unstable_by_key(|(ledger, ..)| *ledger);
         let mut sealed = None;
         if !ledgers.is_empty() {
             let generation = mine.iter().map(|frozen| frozen.generation).max().unwrap_or(0);
-            let mut log = directory.begin_log(Generation(generation)).map_err(|e| e.to_string())?;
+            let begun = self.directories[index].begin_log(Generation(generation));
+            let mut log = begun.map_err(|e| e.to_string())?;
             for (ledger, records, frozen) in ledgers {
                 for record in records.newest_ascending().iter() {
                     let entry =
                         bindery_types::EntryId::new(record.entry).expect("placed entries are not negative");
                     log.append(ledger, entry, frozen.bytes_of(record), record.crc32c)
                         .map_err(|e| e.to_string())?;
-                    writes.on_written(log.written_bytes());
+                    writes.on_written(log.written_bytes(), || self.tend_aside());
                 }
             }
             writes.end_log();
@@ -438,6 +438,7 @@ impl Flushing {
         if sealed.is_none() && self.engine.config.canaries.has(Canary::M8EmptyFlushSkipped) {
             return Ok(());
         }
+        let directory = &mut self.directories[index];
         let states: Vec<LedgerRecord> = mine.iter().flat_map(|f| f.states.iter().cloned()).collect();
         let logs: &[SealedLog] = sealed.as_slice();
         // A directory that is ahead keeps its marks: two directories can differ after a crash between their commits.
@@ -483,7 +484,8 @@ impl PacedWrites {
     }
 
     /// The log under way has `bytes` on disk: tells those who wait for room, and pauses when the next write is early.
-    fn on_written(&mut self, bytes: u64) {
+    /// `aside` does something else in the pause, and says whether it did.
+    fn on_written(&mut self, bytes: u64, mut aside: impl FnMut() -> bool) {
         if bytes == self.current {
             return;
         }
@@ -499,7 +501,9 @@ impl PacedWrites {
             if wait.is_zero() {
                 return;
             }
-            pause(wait);
+            if !aside() {
+                pause(wait);
+            }
         }
     }
 

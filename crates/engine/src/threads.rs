@@ -238,6 +238,9 @@ fn flush_loop(mut flushing: Flushing, desk: &FlushDesk, signal: &Signal, engine:
                 // Chunks are free again, for the shards of any journal.
                 engine.wake_journals();
                 waited_from = flushing.clock.monotonic_ns();
+                // A step, also when the next ticket is there already: load that never ends does not end compaction. Its
+                // error latches the engine.
+                let _ = flushing.tend();
             }
             None if is_last => return flushing,
             None => {

@@ -19,6 +19,8 @@ pub(super) struct Budget {
     /// Bytes that may be copied now; below zero after a step that needed more.
     tokens: i64,
     refilled_ns: u64,
+    /// Bytes since the start.
+    spent: u64,
     share: u64,
     window_ns: u64,
     /// Groups and time of journal writes when the window began.
@@ -31,6 +33,7 @@ impl Budget {
         Budget {
             tokens: i64::try_from(config.step_bytes).unwrap_or(i64::MAX),
             refilled_ns: now_ns,
+            spent: 0,
             share: WHOLE,
             window_ns: now_ns,
             seen: (0, 0),
@@ -73,7 +76,13 @@ impl Budget {
     }
 
     pub(super) fn spend(&mut self, bytes: u64) {
+        self.spent += bytes;
         self.tokens = self.tokens.saturating_sub(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+
+    /// Bytes since the start.
+    pub(super) fn spent(&self) -> u64 {
+        self.spent
     }
 
     /// Bytes that a step may take, 0 for none now.

@@ -1,8 +1,8 @@
 //! Giving space back, and looking after what is kept: logs without live entries are dropped, logs with few are
 //! rewritten, small ones merged, removed ledgers forgotten, all logs checked in the background.
 //!
-//! Runs in small steps on the owner of the directories, between two flushes. Each step ends soon, so a flush waits for
-//! one step at most.
+//! Runs in small steps on the owner of the directories, between two flushes and in the pauses of one. Each step ends
+//! soon, so a flush waits for one step at most.
 //!
 //! # Data flow
 //! ```text
@@ -187,8 +187,16 @@ impl Flushing {
         if !self.space.is_compacting() {
             self.engine.space.set_compacting(None);
         }
-        let is_done = self.space.job.is_none() && self.space.planned.is_empty();
-        Ok(if is_done { scrub } else { sooner(self.space.budget.pause(&config)) })
+        // Also behind the last one: what it made, or could not, may call for the next.
+        Ok(sooner(self.space.budget.pause(&config)))
+    }
+
+    /// A step in a pause of a flush, whose log is not committed yet; true when it read or wrote anything. An error
+    /// latches the engine, as the flush will find.
+    pub(crate) fn tend_aside(&mut self) -> bool {
+        let before = self.space.budget.spent();
+        let _ = self.tend();
+        self.space.budget.spent() > before
     }
 
     /// Adds that wait for room want the disk for a flush.

@@ -1,0 +1,513 @@
+//! Merging, steps of planning, failed outputs, the grace of replaced files, and the scrub, on the simulated disk.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use bindery_engine::{
+    Add, AddDone, AddSink, EngineConfig, EntryRef, Lookup, Machine, Origin, Refusal, SpaceConfig,
+    WantedCollection,
+};
+use bindery_io::{Disk, ManualClock, SeededRandom};
+use bindery_sim::disk::{FaultKind, SimDisk, SimDiskConfig};
+use bindery_storage::{EntryLog, Extent, Generation};
+use bindery_types::{EntryId, LedgerId, MasterKey};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+const KEY: MasterKey = MasterKey::new([1; 20]);
+const DIR: &str = "/data/ledgers";
+
+struct Nobody;
+
+impl AddSink for Nobody {
+    fn on_adds_done(&self, done: &[AddDone]) {
+        assert!(done.iter().all(|add| add.result.is_ok()), "{done:?}");
+    }
+}
+
+struct Bookie {
+    disk: Arc<SimDisk>,
+    machine: Machine,
+    clock: Arc<ManualClock>,
+    config: EngineConfig,
+}
+
+fn config(space: SpaceConfig) -> EngineConfig {
+    EngineConfig {
+        journal_dir: PathBuf::from("/data/journal"),
+        ledger_dirs: vec![PathBuf::from(DIR)],
+        shard_count: 1,
+        write_pool_bytes: 4 << 20,
+        chunk_bytes: 64 << 10,
+        journal_file_bytes: 256 << 10,
+        group_bytes_max: 1 << 20,
+        entry_bytes_max: 16 << 10,
+        space,
+        ..EngineConfig::default()
+    }
+}
+
+/// Merges four logs; nothing else by itself.
+fn merging() -> SpaceConfig {
+    SpaceConfig {
+        merge_fan_in: 4,
+        replaced_grace: Duration::ZERO,
+        scrub_period: Duration::ZERO,
+        collection_interval: Duration::from_secs(3600),
+        ..SpaceConfig::default()
+    }
+}
+
+/// Merges nothing.
+fn quiet() -> SpaceConfig {
+    SpaceConfig { merge_fan_in: 0, ..merging() }
+}
+
+fn start(disk: Arc<SimDisk>, config: EngineConfig) -> Bookie {
+    let clock = Arc::new(ManualClock::new(1_700_000_000_000));
+    let random = Arc::new(SeededRandom::new(1));
+    let machine = Machine::open(config.clone(), disk.clone(), clock.clone(), random).unwrap();
+    Bookie { disk, machine, clock, config }
+}
+
+fn fresh(space: SpaceConfig) -> Bookie {
+    let disk = Arc::new(SimDisk::new(SimDiskConfig::default(), &SeededRandom::new(7)));
+    disk.create_dir_all(Path::new("/data")).unwrap();
+    disk.sync_dir(Path::new("/")).unwrap();
+    start(disk, config(space))
+}
+
+fn ledger(id: i64) -> LedgerId {
+    LedgerId::new(id).unwrap()
+}
+
+fn entry(id: i64) -> EntryId {
+    EntryId::new(id).unwrap()
+}
+
+fn body(ledger: i64, entry: i64, size: usize) -> Vec<u8> {
+    let mut body = [ledger, entry, entry - 1, 0].map(i64::to_be_bytes).concat();
+    body.resize(32 + size, entry as u8);
+    body
+}
+
+impl Bookie {
+    fn add(&self, id: i64, e: i64, size: usize) {
+        let body = body(id, e, size);
+        let add = Add {
+            origin: Origin { connection: 0, txn: e as u64, tag: 0 },
+            ledger: ledger(id),
+            entry: entry(e),
+            last_add_confirmed: EntryId::new(e - 1),
+            key: KEY,
+            body: &body,
+            is_recovery: false,
+            is_high_priority: false,
+        };
+        assert_eq!(self.machine.engine.add_batch(0, &[add]), 1, "there is room");
+    }
+
+    fn group(&mut self) {
+        let Some(in_flight) = self.machine.journaling.cut() else { return };
+        let written = self.machine.journaling.write(&in_flight);
+        let mut done = self.machine.journaling.finish(in_flight, written);
+        if let Some(ticket) = done.freeze.take() {
+            let mark = self.machine.flushing.flush(ticket).unwrap();
+            self.machine.journaling.on_flushed(mark);
+        }
+        done.deliver(&Nobody);
+    }
+
+    fn flush(&mut self) {
+        self.group();
+        self.machine.want_freeze();
+        self.group();
+    }
+
+    fn read(&self, id: i64, e: i64) -> Result<Vec<u8>, Refusal> {
+        match self.machine.engine.read(ledger(id), EntryRef::At(entry(e)))? {
+            Lookup::Memory(body) => Ok(body.to_vec()),
+            Lookup::Disk(read) => read.load(),
+            Lookup::Undurable(_) => panic!("{id} is not durable"),
+        }
+    }
+
+    /// Steps, a second each, until nothing is left to do.
+    fn rest(&mut self) {
+        for _ in 0..2000 {
+            self.clock.advance(Duration::from_secs(1));
+            match self.machine.flushing.tend() {
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => return,
+            }
+        }
+        panic!("it does not end");
+    }
+
+    fn collect(&mut self) {
+        self.machine.engine.want_collection(WantedCollection { minor: false, major: true });
+        self.rest();
+    }
+
+    /// A pass of the scrub that was asked for; its findings.
+    fn scrub(&mut self) -> u64 {
+        let request = self.machine.engine.want_scrub();
+        for _ in 0..2000 {
+            self.clock.advance(Duration::from_secs(1));
+            self.machine.flushing.tend().unwrap();
+            let status = self.machine.engine.scrub_status();
+            if status.answered >= request {
+                return status.last.unwrap().findings;
+            }
+        }
+        panic!("the scrub does not end");
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let files = self.disk.list(Path::new(DIR)).unwrap();
+        let logs = files.into_iter().filter(|file| file.name.ends_with(".elog"));
+        logs.map(|file| Path::new(DIR).join(file.name)).collect()
+    }
+
+    fn extents(&self, path: &Path) -> Vec<Extent> {
+        let disk: Arc<dyn Disk> = self.disk.clone();
+        EntryLog::open_file(&disk, path).unwrap().1
+    }
+
+    fn power_cut(self) -> Bookie {
+        let left = self.disk.crash(&SeededRandom::new(3));
+        start(Arc::new(left), self.config)
+    }
+}
+
+/// Four logs that each have a piece of ledgers 0 to 2, and a copy of 5:0 that the next one overtakes.
+fn four_flushes(space: SpaceConfig) -> Bookie {
+    let mut bookie = fresh(space);
+    for flush in 0..4 {
+        for id in 0..3 {
+            (0..10).for_each(|e| bookie.add(id, flush * 10 + e, 100));
+        }
+        bookie.add(5, 0, flush as usize);
+        bookie.flush();
+    }
+    bookie
+}
+
+fn check_four(bookie: &Bookie, when: &str) {
+    for id in 0..3 {
+        for e in 0..40 {
+            assert_eq!(bookie.read(id, e), Ok(body(id, e, 100)), "{when}");
+        }
+    }
+    assert_eq!(bookie.read(5, 0), Ok(body(5, 0, 3)), "{when}");
+}
+
+/// Space invariant 2, and what merging is for: one log, with one run for each ledger, whatever flush an entry came from.
+#[test]
+fn small_logs_become_one_with_a_run_for_each_ledger() {
+    let mut bookie = four_flushes(merging());
+    assert_eq!(bookie.files().len(), 4);
+    bookie.rest();
+    let files = bookie.files();
+    assert_eq!(files.len(), 1);
+    let extents = bookie.extents(&files[0]);
+    let runs: Vec<_> =
+        extents.iter().map(|run| (run.ledger.get(), run.first.get(), run.last.get(), run.stride)).collect();
+    assert_eq!(runs, [(0, 0, 39, 1), (1, 0, 39, 1), (2, 0, 39, 1), (5, 0, 0, 1)]);
+    assert!(extents.iter().all(|run| run.generation == extents[0].generation));
+    check_four(&bookie, "merged");
+    let status = bookie.machine.engine.space_status();
+    assert_eq!((status.merges, status.logs_merged, status.logs_rewritten), (1, 4, 0));
+    let stats = bookie.machine.engine.stats();
+    assert!(stats.merged_bytes > 12_000 && stats.merged_bytes < stats.flushed_bytes, "{stats:?}");
+    // What is added later is newer.
+    bookie.add(5, 0, 50);
+    bookie.flush();
+    assert_eq!(bookie.read(5, 0), Ok(body(5, 0, 50)));
+    let bookie = bookie.power_cut();
+    assert_eq!(bookie.read(5, 0), Ok(body(5, 0, 50)));
+}
+
+/// IB15, IB18: a crash at any step of a merge leaves the four or the one, and every entry.
+#[test]
+fn a_crash_anywhere_in_a_merge_loses_nothing() {
+    let (mut before, mut after) = (0, 0);
+    for operations in 0..1000 {
+        let mut bookie = four_flushes(merging());
+        bookie.disk.crash_after(operations);
+        bookie.rest();
+        let is_over = !bookie.disk.is_off();
+        if is_over {
+            check_four(&bookie, "without a crash");
+        }
+        for seed in 0..3 {
+            let left = bookie.disk.crash(&SeededRandom::new(operations * 10 + seed));
+            let restarted = start(Arc::new(left), config(quiet()));
+            check_four(&restarted, &format!("crash at operation {operations}, seed {seed}"));
+            match restarted.files().len() {
+                1 => after += 1,
+                4 => before += 1,
+                files => panic!("{files} files after a crash at operation {operations}"),
+            }
+        }
+        if is_over {
+            assert!(before > 9 && after > 9, "{before} before, {after} after");
+            return;
+        }
+    }
+    panic!("the merge does not end");
+}
+
+/// Rule 1 of `job`: an older copy does not rise above a newer one that cannot be read, or it would answer for it.
+#[test]
+fn a_copy_that_may_be_overtaken_keeps_its_age() {
+    let mut bookie = fresh(merging());
+    (0..4).for_each(|e| bookie.add(1, e, 100));
+    bookie.flush();
+    // The newer copy of entry 1, in a run of varying distances.
+    [1, 5, 8].iter().for_each(|e| bookie.add(1, *e, 200));
+    bookie.flush();
+    let newer = bookie.files()[1].clone();
+    let run = bookie.extents(&newer)[0];
+    // Its first record: nobody can tell any more which entries the run holds.
+    let record = 4096 + run.body_bytes();
+    bookie.disk.flip_bits(&newer, record, 3).unwrap();
+    for e in 100..103 {
+        bookie.add(1, e, 100);
+        bookie.flush();
+    }
+    assert_eq!(bookie.read(1, 1), Err(Refusal::Io));
+    bookie.rest();
+    let status = bookie.machine.engine.space_status();
+    assert_eq!((status.logs_merged, status.skipped.len()), (4, 1), "{status:?}");
+    assert_eq!(bookie.files().len(), 2, "the damaged one and the new one");
+    assert_eq!(bookie.read(1, 1), Err(Refusal::Io), "the older copy does not answer for the newer one");
+    for e in [0, 100, 101, 102] {
+        assert_eq!(bookie.read(1, e), Ok(body(1, e, 100)));
+    }
+}
+
+/// Rule 2 of `job`, IB17: what an earlier life of a ledger left does not rise above the removal that ended it, also while
+/// a later removal is under way that a power cut then forgets.
+#[test]
+fn what_was_removed_does_not_come_back_by_a_merge() {
+    let mut bookie = fresh(merging());
+    bookie.add(7, 0, 100);
+    bookie.add(1, 0, 100);
+    bookie.flush();
+    bookie.machine.engine.remove_ledger(ledger(7), Box::new(|_| {}));
+    bookie.flush();
+    bookie.machine.engine.revive_ledger(ledger(7), KEY, Box::new(|_| {}));
+    bookie.group();
+    for e in 1..4 {
+        bookie.add(7, e, 100);
+        bookie.flush();
+    }
+    bookie.machine.engine.remove_ledger(ledger(7), Box::new(|_| {}));
+    bookie.rest();
+    assert_eq!(bookie.machine.engine.space_status().merges, 1);
+    let bookie = bookie.power_cut();
+    assert_eq!(bookie.read(7, 0), Err(Refusal::NoEntry));
+    assert_eq!(bookie.read(7, 3), Ok(body(7, 3, 100)));
+}
+
+/// Space invariant 6: an output that does not read back is removed, the bookie takes adds as before, and the next
+/// attempt succeeds.
+#[test]
+fn an_output_that_does_not_read_back_is_dropped() {
+    let mut bookie = four_flushes(merging());
+    let output = Path::new(DIR).join(format!("{:016x}.elog", 4));
+    bookie.disk.order_fault(FaultKind::ReadError, Some(&output));
+    bookie.machine.flushing.tend().unwrap();
+    for _ in 0..5 {
+        bookie.clock.advance(Duration::from_secs(1));
+        bookie.machine.flushing.tend().unwrap();
+    }
+    let status = bookie.machine.engine.space_status();
+    assert_eq!((status.errors, status.merges), (1, 0), "{status:?}");
+    assert_eq!(bookie.files().len(), 4, "nothing is left of it");
+    assert_eq!(bookie.machine.engine.status().failed, None);
+    bookie.add(9, 0, 10);
+    bookie.group();
+    // Later, not at once.
+    bookie.clock.advance(Duration::from_secs(60));
+    bookie.rest();
+    assert_eq!(bookie.files().len(), 1);
+    check_four(&bookie, "at the second attempt");
+}
+
+/// Files of replaced logs stay for their grace; a start removes them.
+#[test]
+fn replaced_files_stay_for_their_grace() {
+    let grace = Duration::from_secs(30);
+    let mut bookie = four_flushes(SpaceConfig { replaced_grace: grace, ..merging() });
+    bookie.rest();
+    assert_eq!(bookie.machine.engine.space_status().merges, 1);
+    assert_eq!(bookie.files().len(), 5, "the old ones stay");
+    let status = bookie.machine.engine.space_status();
+    assert!(status.replaced_files == 4 && status.replaced_bytes >= 4 * 8192, "{status:?}");
+    let restarted = start(Arc::new(bookie.disk.durable_image()), config(quiet()));
+    assert_eq!(restarted.files().len(), 1);
+    check_four(&restarted, "after a restart");
+    bookie.clock.advance(grace);
+    bookie.rest();
+    assert_eq!(bookie.files().len(), 1);
+    assert_eq!(bookie.machine.engine.space_status().replaced_files, 0);
+}
+
+/// Room matters more than grace.
+#[test]
+fn replaced_files_go_at_once_where_space_is_short() {
+    let mut bookie = four_flushes(SpaceConfig { replaced_grace: Duration::from_secs(3600), ..merging() });
+    bookie.rest();
+    assert_eq!(bookie.files().len(), 5);
+    let space = bookie.disk.space(Path::new(DIR)).unwrap();
+    bookie.disk.set_capacity(Some(space.total - space.free + 10_000));
+    bookie.clock.advance(Duration::from_secs(2));
+    bookie.machine.flushing.tend().unwrap();
+    assert_eq!(bookie.files().len(), 1);
+}
+
+/// A step of planning or of a rewrite does a bounded number of disk operations, however many runs overlap.
+#[test]
+fn steps_are_bounded_where_many_runs_overlap() {
+    let mut bookie = fresh(quiet());
+    // Runs of varying distances that all overlap: their indexes must be read.
+    for flush in 0..5 {
+        (0..2500).for_each(|n| bookie.add(1, n * 3 + (n * (flush + 1)) % 2, 16));
+        bookie.flush();
+    }
+    bookie.machine.engine.want_collection(WantedCollection { minor: false, major: true });
+    let (mut steps, mut most) = (0, 0);
+    loop {
+        bookie.clock.advance(Duration::from_secs(1));
+        let before = bookie.disk.operations();
+        let is_done = bookie.machine.flushing.tend().unwrap().is_none();
+        most = most.max(bookie.disk.operations() - before);
+        steps += 1;
+        if is_done {
+            break;
+        }
+    }
+    let status = bookie.machine.engine.space_status();
+    assert_eq!((status.logs_dropped, status.logs_rewritten), (3, 1), "{status:?}");
+    // Several reads for each lookup of a search; both bounds are of one step.
+    assert!(most < 20_000, "{most} operations in a step");
+    assert!(steps > 5, "{steps} steps");
+    let expected = |n: i64| body(1, n, 16);
+    for n in 0..2500 {
+        assert_eq!(bookie.read(1, n * 3), Ok(expected(n * 3)));
+    }
+}
+
+/// Scrub invariants 1 and 3: sound logs give no finding; damage is found where it is, marks the log, costs no other
+/// entry, and is found again until it is gone.
+#[test]
+fn the_scrub_finds_damage_and_nothing_else() {
+    let mut bookie = four_flushes(quiet());
+    assert_eq!(bookie.scrub(), 0);
+    let pass = bookie.machine.engine.scrub_status().last.unwrap();
+    assert_eq!((pass.logs, pass.entries, pass.is_asked_for), (4, 4 * 31, true));
+    let damaged = bookie.files()[2].clone();
+    // In the body of entry 20 of ledger 0, behind its ids.
+    bookie.disk.flip_bits(&damaged, 4096 + 40, 1).unwrap();
+    assert_eq!(bookie.scrub(), 1);
+    let status = bookie.machine.engine.scrub_status();
+    assert_eq!(status.damaged_logs, 1);
+    let finding = status.listed.last().unwrap();
+    assert_eq!((finding.file.as_str(), finding.offset), (damaged.to_str().unwrap(), Some(4096)));
+    assert_eq!(finding.affected, Some((0, 20, 20)));
+    assert!(finding.advice.contains("bookkeeper shell recover"), "{}", finding.advice);
+    assert_eq!(bookie.read(0, 20), Err(Refusal::Io));
+    assert_eq!(bookie.read(0, 21), Ok(body(0, 21, 100)));
+    assert_eq!(bookie.files().len(), 4, "nothing is removed");
+    bookie.disk.flip_bits(&damaged, 4096 + 40, 1).unwrap();
+    assert_eq!(bookie.scrub(), 0);
+    assert_eq!(bookie.machine.engine.scrub_status().damaged_logs, 0);
+}
+
+/// Scrub invariant 1: neither compaction nor merging takes a log with findings, and it is dropped when it is dead.
+#[test]
+fn a_log_with_findings_is_not_rewritten() {
+    let mut bookie = fresh(SpaceConfig { merge_fan_in: 2, ..quiet() });
+    // The second flush makes most of the first log dead.
+    (0..10).for_each(|e| bookie.add(1, e, 100));
+    bookie.add(2, 0, 100);
+    bookie.flush();
+    let damaged = bookie.files()[0].clone();
+    // In the body of 2:0, which stays live.
+    let last = bookie.extents(&damaged)[1];
+    let at = 4096 + bookie.extents(&damaged)[0].bytes() + last.body_bytes() - 1;
+    bookie.disk.flip_bits(&damaged, at, 1).unwrap();
+    assert_eq!(bookie.scrub(), 1);
+    (0..10).for_each(|e| bookie.add(1, e, 200));
+    bookie.flush();
+    bookie.collect();
+    let status = bookie.machine.engine.space_status();
+    assert_eq!((status.merges, status.logs_rewritten, status.logs_dropped), (0, 0, 0), "{status:?}");
+    assert!(bookie.files().contains(&damaged));
+    bookie.machine.engine.remove_ledger(ledger(2), Box::new(|_| {}));
+    bookie.flush();
+    bookie.collect();
+    assert!(!bookie.files().contains(&damaged));
+    assert_eq!(bookie.machine.engine.scrub_status().damaged_logs, 1, "until the next look");
+    assert_eq!(bookie.scrub(), 0);
+    assert_eq!(bookie.machine.engine.scrub_status().damaged_logs, 0);
+}
+
+/// Header, footer and missing files are found before the next start trips over them.
+#[test]
+fn the_scrub_opens_each_log_as_the_next_start_will() {
+    let mut bookie = four_flushes(quiet());
+    let files = bookie.files();
+    bookie.disk.flip_bits(&files[0], 30, 1).unwrap();
+    let footer = 4096 + bookie.extents(&files[1]).iter().map(Extent::bytes).sum::<u64>() + 32 + 33;
+    bookie.disk.flip_bits(&files[1], footer, 1).unwrap();
+    bookie.disk.remove(&files[2]).unwrap();
+    assert!(bookie.scrub() >= 3);
+    let status = bookie.machine.engine.scrub_status();
+    for file in &files[..3] {
+        let found = status.listed.iter().filter(|finding| Path::new(&finding.file) == file);
+        assert!(found.clone().count() > 0, "{}: {status:?}", file.display());
+        assert!(found.clone().all(|finding| finding.advice.contains("will not start again")));
+    }
+    assert_eq!(status.damaged_logs, 3);
+    check_four(&bookie, "reads go on");
+}
+
+/// A periodic pass takes its period, spread over it, and goes on at the place that the wall clock says.
+#[test]
+fn a_pass_takes_its_period() {
+    let period = Duration::from_secs(1000);
+    let mut bookie = four_flushes(SpaceConfig { scrub_period: period, ..quiet() });
+    let mut seconds = 0;
+    while bookie.machine.engine.scrub_status().passes == 0 {
+        bookie.clock.advance(Duration::from_secs(1));
+        assert!(bookie.machine.flushing.tend().unwrap().is_some());
+        seconds += 1;
+        assert!(seconds < 3000);
+    }
+    assert!(seconds > 700, "{seconds} s");
+    let pass = bookie.machine.engine.scrub_status().last.unwrap();
+    assert_eq!((pass.logs, pass.findings, pass.is_asked_for), (4, 0, false));
+}
+
+/// Generations stay below those of later flushes, also over restarts.
+#[test]
+fn merges_of_merges_keep_the_newest_copy() {
+    let mut bookie = fresh(merging());
+    for round in 0..40 {
+        bookie.add(3, 0, round);
+        bookie.add(3, 1 + round as i64, 10);
+        bookie.flush();
+        bookie.rest();
+        assert_eq!(bookie.read(3, 0), Ok(body(3, 0, round)), "round {round}");
+        if round % 7 == 6 {
+            bookie = bookie.power_cut();
+            assert_eq!(bookie.read(3, 0), Ok(body(3, 0, round)), "restart after round {round}");
+        }
+    }
+    let highest: Vec<Generation> =
+        bookie.files().iter().flat_map(|path| bookie.extents(path)).map(|run| run.generation).collect();
+    assert!(highest.iter().all(|generation| generation.0 <= 60), "{highest:?}");
+    assert!(bookie.files().len() < 8);
+}
