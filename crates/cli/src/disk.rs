@@ -145,6 +145,11 @@ fn ledgers(disk: &dyn Disk, dir: &Path, id: Option<&str>, usage: &DirectoryUsage
             format!("{} replaced copies: what a compaction would return", grouped(usage.dead_entries)),
         ),
         line(
+            "replaced",
+            usage.replaced_bytes,
+            format!("{} logs that are dead as a whole: the next start removes them", usage.replaced_files),
+        ),
+        line(
             "overhead",
             usage.overhead_bytes(),
             format!("headers and indexes of {} entry logs", grouped(usage.logs)),
@@ -161,6 +166,7 @@ fn ledgers(disk: &dyn Disk, dir: &Path, id: Option<&str>, usage: &DirectoryUsage
         "live_bytes": usage.live_bytes, "live_entries": usage.live_entries,
         "dead_bytes": usage.dead_bytes, "dead_entries": usage.dead_entries,
         "compaction_returns_bytes": usage.dead_bytes,
+        "replaced_files": usage.replaced_files, "replaced_bytes": usage.replaced_bytes,
         "overhead_bytes": usage.overhead_bytes(), "logs": usage.logs, "log_bytes": usage.log_bytes,
         "state_bytes": usage.state_bytes, "ledgers": usage.recovered.ledgers.len(),
         "leftover_bytes": usage.leftover_bytes, "leftover_files": usage.leftover_files,

@@ -212,6 +212,25 @@ fn space(file: &mut Values, config: &mut BookieConfig) {
     if let Some(bytes) = file.parsed::<u64>("logSizeLimit") {
         config.space.log_bytes_max = bytes.clamp(1 << 20, 4 << 30);
     }
+    let space = &mut config.space;
+    if let Some(logs) = file.parsed::<usize>("mergeFanIn") {
+        space.merge_fan_in = logs.min(64);
+    }
+    if let Some(bytes) = file.parsed::<u64>("mergeLedgerBytes") {
+        space.merge_ledger_bytes = bytes;
+    }
+    if let Some(bytes) = file.parsed::<u64>("mergeLogSizeLimit") {
+        space.merge_log_bytes_max = bytes.clamp(1 << 20, 4 << 30);
+    }
+    if let Some(ms) = file.parsed::<u64>("replacedLogGraceTime") {
+        space.replaced_grace = Duration::from_millis(ms);
+    }
+    if let Some(seconds) = file.parsed::<u64>("scrubPeriod") {
+        space.scrub_period = Duration::from_secs(seconds);
+    }
+    if let Some(bytes) = file.parsed::<u64>("scrubRateByBytes") {
+        space.scrub_bytes_per_second = bytes;
+    }
 }
 
 /// Full and slow disks.
@@ -496,6 +515,22 @@ mod tests {
         let line = ["--metadata", "zk+null://z:1/l", "--journal-dir", "/a,b", "--ledger-dir", "/l"];
         let faults = resolve(&args(&line), None).unwrap_err();
         assert!(faults[0].contains("comma"), "{faults:?}");
+    }
+
+    #[test]
+    fn merging_grace_and_scrub_have_keys_of_their_own() {
+        let file = "mergeFanIn=8\nmergeLedgerBytes=1000\nmergeLogSizeLimit=2147483648\nreplacedLogGraceTime=500\n\
+                    scrubPeriod=3600\nscrubRateByBytes=4096\n";
+        let line = ["--metadata", "zk+null://z:1/l", "--data", "/d"];
+        let settings = resolve(&args(&line), Some(file)).unwrap();
+        assert!(settings.warnings.is_empty(), "{:?}", settings.warnings);
+        let space = settings.config.space;
+        assert_eq!(
+            (space.merge_fan_in, space.merge_ledger_bytes, space.merge_log_bytes_max),
+            (8, 1000, 2 << 30)
+        );
+        assert_eq!((space.replaced_grace, space.scrub_period.as_secs()), (Duration::from_millis(500), 3600));
+        assert_eq!(space.scrub_bytes_per_second, 4096);
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! The admin port: health, state and metrics over HTTP (protocol reference, section 8.1). It changes nothing, but asks
-//! for garbage collection when told to.
+//! for garbage collection or a scrub when told to.
 
 use crate::disks::{DiskDesk, Standing};
 use crate::garbage::{GarbageDesk, GarbageRequest};
@@ -12,11 +12,16 @@ use axum::extract::{ConnectInfo, State};
 use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
+use bindery_engine::{EngineStats, ScrubStatus};
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::net::TcpListener;
+
+/// What a journal record has beside the entry.
+const RECORD_HEADER_BYTES: u64 = 12;
 
 /// What the admin port knows of the bookie.
 #[derive(Default)]
@@ -50,6 +55,7 @@ fn router(state: Arc<AdminState>) -> Router {
         .route("/api/v1/bookie/state", any(bookie_state))
         .route("/api/v1/bookie/gc", any(gc))
         .route("/api/v1/bookie/gc_details", any(gc_details))
+        .route("/api/v1/bookie/scrub", any(scrub))
         .with_state(state)
 }
 
@@ -183,12 +189,116 @@ async fn gc_details(State(state): State<Arc<AdminState>>, method: Method) -> Res
             "ledgersRemoved": desk.removed.get(),
             "logsDropped": space.logs_dropped,
             "logsRewritten": space.logs_rewritten,
+            "merges": space.merges,
+            "logsMerged": space.logs_merged,
+            "bytesMerged": space.bytes_merged,
+            "replacedBytes": space.replaced_bytes,
             "bytesCopied": space.bytes_copied,
             "logsSkipped": skipped,
             "errors": space.errors,
             "lastError": space.last_error,
         },
     }]))
+}
+
+/// What `PUT /api/v1/bookie/scrub` may say.
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+struct ScrubOrder {
+    /// Answer when the pass has ended, with its result.
+    wait: bool,
+    /// But not later than this.
+    wait_seconds: u32,
+}
+
+impl Default for ScrubOrder {
+    fn default() -> ScrubOrder {
+        ScrubOrder { wait: false, wait_seconds: 3600 }
+    }
+}
+
+/// Between two looks whether the pass has ended.
+const SCRUB_LOOK: Duration = Duration::from_millis(100);
+
+/// GET says how the scrub goes and what it found, PUT asks for a pass now. Ours: BookKeeper has none.
+async fn scrub(State(state): State<Arc<AdminState>>, method: Method, body: Bytes) -> Response {
+    let Some(shared) = state.shared.get() else {
+        return (StatusCode::SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n").into_response();
+    };
+    let engine = &shared.engine;
+    match method {
+        Method::GET => json(&scrub_json(&engine.scrub_status())),
+        Method::PUT => {
+            let order =
+                if body.is_empty() { Ok(ScrubOrder::default()) } else { serde_json::from_slice(&body) };
+            let order = match order {
+                Ok(order) => order,
+                Err(error) => return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
+            };
+            let request = engine.want_scrub();
+            if !order.wait {
+                return (StatusCode::OK, "Triggered a scrub of all entry logs\n").into_response();
+            }
+            // It begins within a flush interval.
+            for _ in 0..u64::from(order.wait_seconds) * 10 {
+                let status = engine.scrub_status();
+                if status.answered >= request {
+                    return json(&scrub_json(&status));
+                }
+                if state.is_shutting_down.load(Ordering::Acquire) {
+                    return (StatusCode::SERVICE_UNAVAILABLE, "Bookie is shutting down\n").into_response();
+                }
+                tokio::time::sleep(SCRUB_LOOK).await;
+            }
+            let why = "the scrub goes on: ask for its state with GET\n";
+            (StatusCode::GATEWAY_TIMEOUT, why).into_response()
+        }
+        _ => (
+            StatusCode::METHOD_NOT_ALLOWED,
+            "Not found method. Should be PUT to trigger a scrub, Or GET to get its state.\n",
+        )
+            .into_response(),
+    }
+}
+
+fn scrub_json(status: &ScrubStatus) -> serde_json::Value {
+    let findings: Vec<_> = status
+        .listed
+        .iter()
+        .map(|finding| {
+            let affected = finding.affected.map(
+                |(ledger, first, last)| serde_json::json!({ "ledger": ledger, "first": first, "last": last }),
+            );
+            serde_json::json!({
+                "file": finding.file,
+                "offset": finding.offset,
+                "what": finding.what,
+                "affected": affected,
+                "advice": finding.advice,
+            })
+        })
+        .collect();
+    let last = status.last.as_ref().map(|pass| {
+        serde_json::json!({
+            "askedFor": pass.is_asked_for,
+            "beginMs": pass.begin_ms,
+            "endMs": pass.end_ms,
+            "logs": pass.logs,
+            "entries": pass.entries,
+            "bytes": pass.bytes,
+            "findings": pass.findings,
+        })
+    });
+    serde_json::json!({
+        "running": status.is_running,
+        "bytesDone": status.progress.0,
+        "bytesInPass": status.progress.1,
+        "passes": status.passes,
+        "findingsEver": status.findings,
+        "damagedLogs": status.damaged_logs,
+        "lastPass": last,
+        "findings": findings,
+    })
 }
 
 fn json(body: &serde_json::Value) -> Response {
@@ -221,6 +331,25 @@ pub fn expose_garbage(desk: &GarbageDesk, out: &mut Exposition) {
     out.counter("bindery_gc_ledgers_removed", &[], desk.removed.get());
     out.gauge("bindery_gc_stopped", &[], i64::from(status.last_doubt.is_some()));
     out.gauge("bindery_gc_last_end_ms", &[], status.last_end_ms.unwrap_or(0));
+}
+
+/// Bytes written by cause, and what they are to the bytes of the entries that came.
+fn expose_written(stats: &EngineStats, out: &mut Exposition) {
+    let causes = [
+        ("journal", stats.journal_disk_bytes),
+        ("flush", stats.flushed_bytes),
+        ("compaction", stats.compacted_bytes),
+        ("merge", stats.merged_bytes),
+    ];
+    for (cause, bytes) in causes {
+        out.counter("bindery_written_bytes", &[("cause", cause)], bytes);
+    }
+    // Records are counted with their headers, entries without.
+    let entries = stats.journal_bytes.saturating_sub(stats.journal_entries * RECORD_HEADER_BYTES);
+    let written: u64 = causes.iter().map(|(_, bytes)| bytes).sum();
+    let permille = (u128::from(written) * 1000).checked_div(u128::from(entries)).unwrap_or(0);
+    let permille = i64::try_from(permille).unwrap_or(i64::MAX);
+    out.gauge("bindery_write_amplification_permille", &[], permille);
 }
 
 /// Everything there is to measure.
@@ -261,6 +390,15 @@ pub fn expose(shared: &Shared, out: &mut Exposition) {
     out.counter("bindery_space_bytes_copied", &[], space.bytes_copied);
     out.counter("bindery_space_bytes_removed", &[], space.bytes_removed);
     out.counter("bindery_space_bytes_rewritten", &[], space.bytes_rewritten);
+    out.counter("bindery_space_merges", &[], space.merges);
+    out.counter("bindery_space_logs_merged", &[], space.logs_merged);
+    out.gauge("bindery_space_replaced_bytes", &[], gauge(space.replaced_bytes));
+    expose_written(&stats, out);
+    let scrub = shared.engine.scrub_status();
+    out.counter("bindery_scrub_passes", &[], scrub.passes);
+    out.counter("bindery_scrub_bytes", &[], scrub.bytes);
+    out.counter("bindery_scrub_findings", &[], scrub.findings);
+    out.gauge("bindery_scrub_damaged_logs", &[], gauge(scrub.damaged_logs));
     out.gauge("bindery_space_logs_skipped", &[], gauge(space.skipped.len() as u64));
     out.counter("bindery_space_errors", &[], space.errors);
     out.counter("bindery_flushes", &[], stats.flushes);

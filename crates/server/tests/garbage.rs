@@ -273,3 +273,51 @@ async fn doubt_about_metadata_drops_nothing() {
     assert!(status.contains("400"), "{status}");
     bookie.stop().await;
 }
+
+/// A scrub that is asked for covers everything that is flushed, names damage, and costs no other entry.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scrub_can_be_asked_for_and_waited_for() {
+    let (dir, cluster) = (tempfile::tempdir().unwrap(), cluster().await);
+    let bookie = start(dir.path(), &cluster).await;
+    for ledger in [1, 2] {
+        bookie.create(ledger).await;
+    }
+    let flushed = async {
+        while bookie.metric("bindery_flushed_entries").await < 2 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, flushed).await.unwrap();
+    let scrub = async || {
+        let order = r#"{"wait":true,"waitSeconds":30}"#;
+        let (status, body) = bookie.http("PUT", "/api/v1/bookie/scrub", order).await;
+        assert!(status.contains("200"), "{status} {body}");
+        serde_json::from_str::<serde_json::Value>(&body).unwrap()
+    };
+    let result = scrub().await;
+    assert_eq!((&result["lastPass"]["entries"], &result["lastPass"]["findings"]), (&2.into(), &0.into()));
+
+    let current = dir.path().join("ledgers/current");
+    let mut logs: Vec<_> = std::fs::read_dir(current).unwrap().map(|file| file.unwrap().path()).collect();
+    logs.retain(|path| path.extension().is_some_and(|extension| extension == "elog"));
+    logs.sort();
+    // The last byte of the first body: "hello" becomes "helln".
+    let log = std::fs::OpenOptions::new().write(true).open(&logs[0]).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&log, b"n", 4096 + 36).unwrap();
+    let result = scrub().await;
+    assert_eq!(result["lastPass"]["findings"], 1, "{result}");
+    let finding = &result["findings"][0];
+    assert_eq!((finding["file"].as_str(), &finding["offset"]), (logs[0].to_str(), &4096.into()));
+    assert_eq!((&finding["affected"]["ledger"], &finding["affected"]["first"]), (&1.into(), &0.into()));
+    assert!(finding["advice"].as_str().unwrap().contains("bookkeeper shell recover bookie-0 --ledger 1"));
+    assert_eq!(bookie.metric("bindery_scrub_damaged_logs").await, 1);
+    assert_eq!((bookie.read(1).await, bookie.read(2).await), (ErrorCode::Io, ErrorCode::Ok));
+    let (_, state) = bookie.http("GET", "/api/v1/bookie/scrub", "").await;
+    assert!(state.contains(r#""damagedLogs":1"#), "{state}");
+    let (status, _) = bookie.http("PUT", "/api/v1/bookie/scrub", r#"{"weit":true}"#).await;
+    assert!(status.contains("400"), "{status}");
+    let (status, _) = bookie.http("POST", "/api/v1/bookie/scrub", "").await;
+    assert!(status.contains("405"), "{status}");
+    assert!(bookie.metric("bindery_write_amplification_permille").await > 1000);
+    bookie.stop().await;
+}

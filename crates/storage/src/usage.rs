@@ -37,7 +37,12 @@ pub struct DirectoryUsage {
     pub dead_bytes: u64,
     /// The state table's file.
     pub state_bytes: u64,
-    /// Files that a crash left.
+    /// Whole logs that the table does not list any more, or not yet: replaced by a rewrite, most likely, and still there
+    /// because their grace was not over. Dead.
+    pub replaced_files: u64,
+    /// Their bytes.
+    pub replaced_bytes: u64,
+    /// Parts of files that a crash left.
     pub leftover_files: u64,
     /// Their bytes.
     pub leftover_bytes: u64,
@@ -72,6 +77,11 @@ pub fn directory_usage(disk: &Arc<dyn Disk>, dir: &Path) -> Result<DirectoryUsag
         let is_orphan = |id: LogId| !usage.recovered.logs.iter().any(|log| log.log_id == id);
         if file.name == STATE_FILE_NAME {
             usage.state_bytes = file.len;
+        } else if log_id_of(&file.name)
+            .is_some_and(|id| is_orphan(id) && EntryLog::open(&disk, dir, id).is_ok())
+        {
+            usage.replaced_files += 1;
+            usage.replaced_bytes += file.len;
         } else if file.name == NEW_FILE_NAME || log_id_of(&file.name).is_some_and(is_orphan) {
             usage.leftover_files += 1;
             usage.leftover_bytes += file.len;

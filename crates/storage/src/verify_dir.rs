@@ -245,7 +245,7 @@ impl Check<'_> {
                 }
                 for log_id in on_disk.iter().filter(|id| !listed.iter().any(|log| log.log_id == **id)) {
                     let path = self.dir.join(file_name(*log_id));
-                    let what = "the state table does not list this entry log: a crash left it";
+                    let what = "the state table does not list this entry log: a rewrite replaced it, or a crash left it";
                     self.find(Finding::new(Severity::Leftover, FindingKind::Orphan, &path, what));
                 }
             }

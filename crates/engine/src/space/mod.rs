@@ -191,6 +191,14 @@ impl Flushing {
         Ok(sooner(self.space.budget.pause(&config)))
     }
 
+    /// A step of the scrub and of nothing else.
+    pub fn scrub_alone(&mut self) {
+        let now = self.clock.monotonic_ns();
+        let config = self.engine.config.space.clone();
+        self.space.budget.refill(now, &config, (0, 0));
+        self.scrub_on(now, &config);
+    }
+
     /// A step in a pause of a flush, whose log is not committed yet; true when it read or wrote anything. An error
     /// latches the engine, as the flush will find.
     pub(crate) fn tend_aside(&mut self) -> bool {

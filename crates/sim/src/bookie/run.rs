@@ -347,6 +347,7 @@ impl Sim {
         if let Some(refusal) = self.stop_and_restart()? {
             return Ok(Some(refusal));
         }
+        self.check_scrub()?;
         self.crash_and_restart()
     }
 

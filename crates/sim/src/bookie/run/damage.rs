@@ -1,10 +1,14 @@
 //! Damage to the medium, put where the bookie can tell it from a write that never finished.
 
 use super::{GroupPlaces, Sim};
+use crate::bookie::ghost::Check;
+use crate::disk::FaultPlan;
 use bindery_io::{BLOCK_SIZE_BYTES, Disk};
 use bindery_journal::inspect;
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 impl Sim {
     /// Inverts bits of a durable entry log: its entries may become errors, nothing else.
@@ -21,6 +25,63 @@ impl Sim {
                 self.ghost.is_damaged = true;
             }
         }
+    }
+
+    /// IB29: a scrub right behind a start, when all log files are live, finds the logs that the medium holds wrongly, and
+    /// no others.
+    pub(super) fn check_scrub(&mut self) -> Check {
+        if self.disk.is_off() || self.machine().engine.status().failed.is_some() {
+            return Ok(());
+        }
+        self.disk.set_faults(FaultPlan::default());
+        let mut live = BTreeSet::new();
+        for dir in &self.profile.engine.ledger_dirs {
+            let files =
+                self.disk.list(dir).map_err(|error| format!("{} has no list: {error}", dir.display()))?;
+            let logs = files.into_iter().filter(|file| file.name.ends_with(".elog"));
+            live.extend(logs.map(|file| dir.join(file.name)));
+        }
+        let request = self.machine().engine.want_scrub();
+        let machine = self.machine.as_mut().expect("a bookie is running");
+        // A log that a rewrite replaces before its turn cannot be checked, so none is left to go: nothing but the scrub.
+        let mut steps = 0;
+        while machine.engine.scrub_status().answered < request {
+            steps += 1;
+            if steps > 100_000 {
+                return Err("IB29: a scrub does not end".to_owned());
+            }
+            self.clock.advance(Duration::from_millis(50));
+            machine.flushing.scrub_alone();
+        }
+        let status = machine.engine.scrub_status();
+        let found: BTreeSet<&Path> = status.listed.iter().map(|finding| Path::new(&finding.file)).collect();
+        let planted: BTreeSet<PathBuf> = self
+            .disk
+            .damage()
+            .into_iter()
+            .map(|damage| damage.path)
+            .filter(|path| live.contains(path))
+            .collect();
+        self.ghost.compared += live.len() as u64;
+        if let Some(wrong) = found.iter().find(|path| !planted.contains(**path)) {
+            return Err(format!("IB29: the scrub found damage in {}, which is sound", wrong.display()));
+        }
+        let missed = planted.iter().find(|path| !found.contains(path.as_path()));
+        // Findings kept are bounded; the same bits inverted twice are as they were.
+        let is_full = status.listed.len() >= 100;
+        match missed.filter(|path| !is_full && !self.is_restored(path)) {
+            Some(missed) => Err(format!("IB29: the scrub missed the damage in {}", missed.display())),
+            None => Ok(()),
+        }
+    }
+
+    /// True when two damages of the file overlap and may have undone each other.
+    fn is_restored(&self, path: &Path) -> bool {
+        let damage = self.disk.damage();
+        let of_file: Vec<_> = damage.iter().filter(|damage| damage.path == path).map(|d| &d.bytes).collect();
+        of_file.iter().enumerate().any(|(at, one)| {
+            of_file[at + 1..].iter().any(|other| one.start < other.end && other.start < one.end)
+        })
     }
 
     /// Inverts bits inside a group of the newest file of a journal that another group follows: unlike damage to the last
