@@ -6,8 +6,8 @@
 mod unsynced;
 
 use bindery_engine::{
-    Add, AddDone, AddSink, EngineConfig, EntryRef, Lookup, Machine, OpenError, Origin, Refusal, SpaceConfig, Standing,
-    Waiter, WantedCollection,
+    Add, AddDone, AddSink, EngineConfig, EntryRef, Lookup, Machine, OpenError, Origin, Refusal, SpaceConfig,
+    Standing, Waiter, WantedCollection,
 };
 use bindery_io::{Disk, ManualClock, SeededRandom};
 use bindery_sim::disk::{FaultKind, SimDisk, SimDiskConfig};
