@@ -33,7 +33,7 @@ struct Bookie {
 
 fn config(space: SpaceConfig) -> EngineConfig {
     EngineConfig {
-        journal_dir: PathBuf::from("/data/journal"),
+        journal_dirs: vec![PathBuf::from("/data/journal")],
         ledger_dirs: vec![PathBuf::from(DIR)],
         shard_count: 1,
         write_pool_bytes: 4 << 20,
@@ -107,12 +107,12 @@ impl Bookie {
     }
 
     fn group(&mut self) {
-        let Some(in_flight) = self.machine.journaling.cut() else { return };
-        let written = self.machine.journaling.write(&in_flight);
-        let mut done = self.machine.journaling.finish(in_flight, written);
+        let Some(in_flight) = self.machine.journals[0].cut() else { return };
+        let written = self.machine.journals[0].write(&in_flight);
+        let mut done = self.machine.journals[0].finish(in_flight, written);
         if let Some(ticket) = done.freeze.take() {
             let mark = self.machine.flushing.flush(ticket).unwrap();
-            self.machine.journaling.on_flushed(mark);
+            self.machine.journals[0].on_flushed(mark);
         }
         done.deliver(&Nobody);
     }

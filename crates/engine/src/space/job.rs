@@ -16,6 +16,8 @@
 //! 2. The ledger was ever removed after it (also when the removal is not committed, or was overtaken by another):
 //!    raised above the removal, it would come back (IB17).
 //!
+//! Why this is right: `docs/decisions/0013`.
+//!
 //! # Limits
 //! [`JOB_RUNS_MAX`] runs, 120 bytes each, unless one source alone has more; 1,024 records of each open run, of which a
 //! source has one. One call does one piece of work: it opens a run, reads records, or settles one entry.
