@@ -2,12 +2,16 @@
 //! scripts: seeds rot when code changes, scripts do not.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "scenarios/checkpoint.rs"]
+mod checkpoint;
+#[path = "scenarios/damage.rs"]
+mod damage;
 #[path = "scenarios/unsynced.rs"]
 mod unsynced;
 
 use bindery_engine::{
-    Add, AddDone, AddSink, EngineConfig, EntryRef, Lookup, Machine, OpenError, Origin, Refusal, SpaceConfig,
-    Standing, Waiter, WantedCollection,
+    Add, AddDone, AddSink, EngineConfig, EntryRef, FlushError, FreezeTicket, Lookup, Machine, OpenError,
+    Origin, Refusal, SpaceConfig, Standing, Waiter, WantedCollection,
 };
 use bindery_io::{Disk, ManualClock, SeededRandom};
 use bindery_sim::disk::{FaultKind, SimDisk, SimDiskConfig};
@@ -111,7 +115,8 @@ impl Bookie {
             is_recovery,
             is_high_priority: false,
         };
-        assert_eq!(self.machine.engine.add_batch(0, &[add]), 1, "there is room");
+        let shard = self.machine.engine.shard_of(ledger(id));
+        assert_eq!(self.machine.engine.add_batch(shard, &[add]), 1, "there is room");
     }
 
     fn fence(&self, id: i64, key: MasterKey) -> Outcome {
@@ -133,6 +138,23 @@ impl Bookie {
             self.machine.journals[0].on_flushed(mark);
         }
         done.deliver(&self.answers);
+    }
+
+    /// Freezes the write caches with a group, and leaves the flush to [`Bookie::end_flush`]. `None`: no freeze.
+    fn begin_flush(&mut self) -> Option<FreezeTicket> {
+        self.machine.want_freeze();
+        let in_flight = self.machine.journals[0].cut()?;
+        let written = self.machine.journals[0].write(&in_flight);
+        let mut done = self.machine.journals[0].finish(in_flight, written);
+        let ticket = done.freeze.take();
+        done.deliver(&self.answers);
+        ticket
+    }
+
+    fn end_flush(&mut self, ticket: FreezeTicket) -> Result<(), FlushError> {
+        let mark = self.machine.flushing.flush(ticket)?;
+        self.machine.journals[0].on_flushed(mark);
+        Ok(())
     }
 
     fn flush(&mut self) {

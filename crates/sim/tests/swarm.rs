@@ -4,7 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use bindery_io::canary::Canaries;
-use bindery_sim::bookie::{Outcome, Profile, run};
+use bindery_sim::bookie::{MARKS, Outcome, Profile, run};
+use std::collections::BTreeSet;
 
 fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().unwrap())
@@ -17,6 +18,7 @@ fn every_seed_keeps_every_promise() {
         None => (1, setting("BINDERY_SIM_SEEDS").unwrap_or(2000)),
     };
     let (mut restarts, mut compared, mut refused) = (0, 0, 0);
+    let mut missing: BTreeSet<_> = MARKS.into_iter().collect();
     for seed in first..first + count {
         let report = run(Profile::draw(seed, Canaries::none()));
         match report.outcome {
@@ -28,11 +30,13 @@ fn every_seed_keeps_every_promise() {
         }
         restarts += report.restarts;
         compared += report.compared;
+        missing.retain(|mark| !report.marks.contains_key(mark));
     }
     println!(
         "{count} seeds, {restarts} restarts, {compared} reads compared, {refused} runs refused planted damage"
     );
     assert!(compared > count && restarts > count, "a swarm that checks nothing proves nothing");
+    assert!(count < 500 || missing.is_empty(), "rare states that {count} seeds never met: {missing:?}");
 }
 
 #[test]

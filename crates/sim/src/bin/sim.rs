@@ -2,8 +2,12 @@
 
 use anyhow::{Context, bail};
 use bindery_io::canary::Canaries;
-use bindery_sim::bookie::{Outcome, Profile, run};
+use bindery_sim::bookie::{MARKS, Outcome, Profile, run};
 use clap::Parser;
+use std::collections::BTreeSet;
+
+/// A swarm of so many seeds meets every rare state, or fails.
+const SEEDS_FOR_ALL_MARKS: u64 = 500;
 
 /// Drives the bookie's cores over a simulated disk and checks every answer.
 #[derive(Parser)]
@@ -31,10 +35,12 @@ fn main() -> anyhow::Result<()> {
     let first = args.seed.unwrap_or(1);
     let count = if args.seed.is_some() && args.trace { 1 } else { args.seeds };
     let (mut restarts, mut compared, mut refused) = (0, 0, 0);
+    let mut missing: BTreeSet<_> = MARKS.into_iter().collect();
     for seed in first..first + count {
         let report = run(Profile::draw(seed, canaries));
         restarts += report.restarts;
         compared += report.compared;
+        missing.retain(|mark| !report.marks.contains_key(mark));
         if args.trace {
             println!("{:#?}", Profile::draw(seed, canaries));
             report.trace.iter().for_each(|line| println!("{line}"));
@@ -52,6 +58,9 @@ fn main() -> anyhow::Result<()> {
     println!(
         "{count} seeds, {restarts} restarts, {compared} reads compared, {refused} runs refused planted damage"
     );
+    if count >= SEEDS_FOR_ALL_MARKS && args.canary.is_none() && !missing.is_empty() {
+        bail!("{count} seeds never met {missing:?}: the swarm says nothing about them any more");
+    }
     if let Some(name) = args.canary {
         bail!("canary {name} was not found in {count} seeds");
     }

@@ -37,4 +37,4 @@ mod run;
 mod watch;
 
 pub use ghost::{Check, Ghost, Violation};
-pub use run::{Outcome, Profile, Report, run};
+pub use run::{MARKS, Mark, Outcome, Profile, Report, run};

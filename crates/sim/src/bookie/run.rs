@@ -1,6 +1,7 @@
 //! The schedule of one run.
 
 mod at_rest;
+mod coverage;
 mod damage;
 mod metadata;
 mod removals;
@@ -18,6 +19,7 @@ use bindery_engine::{
 use bindery_io::canary::Canaries;
 use bindery_io::{CheckedDisk, Disk, ManualClock, SeededRandom};
 use bindery_types::{EntryId, LedgerId, MasterKey};
+pub use coverage::{MARKS, Mark};
 use parking_lot::Mutex;
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -48,6 +50,8 @@ pub struct Profile {
     duplicates: f64,
     /// Chance that an answer's durable image is opened and looked at.
     image_check: f64,
+    /// Chance, for each step, that somebody else fills the disk.
+    fill: f64,
 }
 
 impl Profile {
@@ -83,18 +87,28 @@ impl Profile {
             space: draw_space(&random.child("space")),
         };
         let with_faults = random.chance(0.6);
+        let mut disk = SimDiskConfig::draw(&random);
+        let mut faults = if with_faults { FaultPlan::draw(&random, false) } else { FaultPlan::default() };
+        // A journal that lies about its last group cannot be found out by one bookie alone, so what it holds is damaged
+        // by hand, between starts.
+        let media = random.child("media");
+        if media.chance(0.1) {
+            disk.damaged_files = vec![".elog".into()];
+            faults = faults.with_drawn_damage(&media);
+        }
         Profile {
             seed,
             steps: 200 + random.below(800),
             canaries,
             ledgers: 1 + random.below(6) as i64,
             engine,
-            disk: SimDiskConfig::draw(&random),
-            faults: if with_faults { FaultPlan::draw(&random, false) } else { FaultPlan::default() },
+            disk,
+            faults,
             crash: pick(&[0, 5, 20]) as f64 / 1000.0,
             damage: if random.chance(0.15) { 0.01 } else { 0.0 },
             duplicates: pick(&[0, 5, 30]) as f64 / 100.0,
             image_check: 0.03,
+            fill: if random.child("fill").chance(0.1) { 0.01 } else { 0.0 },
         }
     }
 }
@@ -148,6 +162,8 @@ pub struct Report {
     pub restarts: u64,
     /// Reads compared with the ghost.
     pub compared: u64,
+    /// How often each rare state came up, see [`MARKS`].
+    pub marks: BTreeMap<Mark, u64>,
     /// Hash over all disk operations: equal for equal seeds (K11).
     pub hash: u64,
     /// The last disk operations, for a failure.
@@ -254,6 +270,7 @@ struct Sim {
     expected: Option<Facts>,
     /// A broken promise found where no verdict could be returned.
     broken: Option<String>,
+    hits: BTreeMap<Mark, u64>,
     clock: Arc<ManualClock>,
     machine: Option<Machine>,
     /// Of each journal, when a bookie runs.
@@ -291,6 +308,7 @@ pub fn run(profile: Profile) -> Report {
         marks: Marks::new(),
         expected: None,
         broken: None,
+        hits: BTreeMap::new(),
         clock: Arc::new(ManualClock::new(1_700_000_000_000)),
         machine: None,
         lanes: Vec::new(),
@@ -316,8 +334,13 @@ pub fn run(profile: Profile) -> Report {
         // A failed assertion of the code under test is a finding like any other.
         Err(panic) => Outcome::Violated(format!("panic: {}", panic_text(&*panic))),
     };
+    sim.note_faults();
+    if matches!(outcome, Outcome::RefusedDamage(_)) {
+        sim.hit("start.refused_damage");
+    }
     Report {
         outcome,
+        marks: sim.hits,
         restarts: sim.restarts,
         compared: sim.ghost.compared,
         hash: sim.disk.trace_hash(),
@@ -335,6 +358,7 @@ impl Sim {
             return Ok(Some(refusal));
         }
         self.disk.set_faults(self.profile.faults.clone());
+        self.ghost.is_damaged |= self.is_media_damage_due();
         for _ in 0..self.profile.steps {
             self.clock.advance(Duration::from_micros(50));
             if let Some(refusal) = self.step()? {
@@ -349,6 +373,11 @@ impl Sim {
         }
         self.check_scrub()?;
         self.crash_and_restart()
+    }
+
+    /// The medium may lie in this run: errors are honest answers, negatives and other bytes are not.
+    fn is_media_damage_due(&self) -> bool {
+        !self.profile.disk.damaged_files.is_empty()
     }
 
     fn make_root(&self) {
@@ -368,6 +397,7 @@ impl Sim {
         if self.random.chance(self.profile.damage) {
             self.damage_an_entry_log();
         }
+        self.step_capacity();
         if self.random.chance(0.002) {
             return self.stop_and_restart();
         }
@@ -412,6 +442,7 @@ impl Sim {
             Ok(Lookup::Disk(read)) => Some(self.load_patiently(&read)),
             Ok(Lookup::Undurable(point)) => {
                 let EntryRef::At(entry) = which else { return None };
+                self.hit("read.waited_for_durable");
                 let op = self.op(Op::Read { ledger, entry: entry.get() });
                 self.machine().engine.clone().when_durable(point, self.inbox.waiter(op));
                 None
@@ -487,6 +518,7 @@ impl Sim {
             self.tickets.extend(done.freeze.take());
             done.deliver(&self.inbox);
             if is_failed {
+                self.hit("journal.failed");
                 self.check_answers_of_a_failed_group();
             }
         } else if let Some(in_flight) = lane.in_flight.take() {
@@ -523,11 +555,17 @@ impl Sim {
         }
         let ticket = self.tickets.remove(self.random.below(self.tickets.len() as u64) as usize);
         let machine = self.machine.as_mut().expect("a bookie is running");
+        let logs = machine.engine.stats().entry_logs;
         if let Ok(flushed) = machine.flushing.flush(ticket) {
             machine.journals[flushed.journal].on_flushed(flushed);
+            if machine.engine.stats().entry_logs == logs {
+                self.hit("flush.without_entries");
+            }
             if self.checks.chance(0.2) {
                 self.check_marks();
             }
+        } else {
+            self.hit("flush.failed");
         }
     }
 
@@ -617,6 +655,7 @@ impl Sim {
             (Op::Remove { ledger, life }, outcome) => self.on_removed(ledger, life, outcome),
             (Op::Revive { ledger }, Ok(())) => {
                 self.ghost.on_revived(ledger);
+                self.hit("ledger.revived");
                 Ok(())
             }
             (Op::Fence { ledger, .. }, Err(refusal @ (Refusal::WrongKey | Refusal::ReadOnly))) => {
@@ -629,6 +668,9 @@ impl Sim {
     /// IB24: what was acknowledged before the FORCE is in the durable image.
     fn on_forced(&mut self, ledger: LedgerId, covered: &[(i64, u64)]) -> Check {
         self.ghost.on_forced(ledger, covered);
+        if !covered.is_empty() {
+            self.hit("force.covered");
+        }
         // A journal that syncs every group forces nothing on its own: rarely looked at.
         if covered.is_empty() || (self.ghost.is_sync && !self.random.chance(0.05)) {
             return Ok(());

@@ -60,6 +60,9 @@ faults! {
     LatentReadError latent_read_error,
     /// A read finds 1 to 64 bits in a row inverted, for good.
     BitRot bit_rot,
+    /// A read finds, once, what a page held before it was last overwritten and synced: a file that was used again shows
+    /// its former use.
+    StaleRead stale_read,
     /// A read returns less than there is.
     ShortRead short_read,
     /// A write fails with an I/O error after part of it went in.
@@ -89,7 +92,7 @@ impl FaultKind {
     /// keep a promise alone when its only copy is damaged.
     pub fn is_media_damage(self) -> bool {
         use FaultKind as F;
-        matches!(self, F::LatentReadError | F::BitRot | F::LostWrite | F::MisdirectedWrite)
+        matches!(self, F::LatentReadError | F::BitRot | F::StaleRead | F::LostWrite | F::MisdirectedWrite)
     }
 }
 
@@ -98,9 +101,22 @@ impl FaultPlan {
     /// probability one half. Rates are log-uniform between 1e-4 and 3e-2. Kinds that damage the medium are left out
     /// unless `with_damage`.
     pub fn draw(random: &SeededRandom, with_damage: bool) -> FaultPlan {
-        let mut plan = FaultPlan::default();
         let kinds: Vec<FaultKind> =
             FaultKind::ALL.iter().copied().filter(|kind| with_damage || !kind.is_media_damage()).collect();
+        FaultPlan::draw_of(random, &kinds)
+    }
+
+    /// As `draw`, of the kinds that damage the medium only; those of `self` stay.
+    pub fn with_drawn_damage(mut self, random: &SeededRandom) -> FaultPlan {
+        let kinds: Vec<FaultKind> =
+            FaultKind::ALL.iter().copied().filter(|kind| kind.is_media_damage()).collect();
+        let damage = FaultPlan::draw_of(random, &kinds);
+        kinds.into_iter().for_each(|kind| self.set_rate(kind, damage.rate(kind)));
+        self
+    }
+
+    fn draw_of(random: &SeededRandom, kinds: &[FaultKind]) -> FaultPlan {
+        let mut plan = FaultPlan::default();
         let rate = |name: &str| 10f64.powf(-4.0 + random.child(name).unit() * 2.5);
         match random.below(10) {
             0 => {}
@@ -109,7 +125,7 @@ impl FaultPlan {
                 plan.set_rate(only, rate(only.name()));
             }
             _ => {
-                for kind in kinds {
+                for &kind in kinds {
                     if random.child(kind.name()).child("on").chance(0.5) {
                         plan.set_rate(kind, rate(kind.name()));
                     }
@@ -136,13 +152,15 @@ pub(super) struct Faults {
     plan: FaultPlan,
     generators: BTreeMap<FaultKind, SeededRandom>,
     ordered: Vec<(FaultKind, Option<PathBuf>)>,
+    /// How often each kind came up.
+    pub(super) hits: BTreeMap<FaultKind, u64>,
     pub(super) damage: Vec<Damage>,
 }
 
 impl Faults {
     pub(super) fn new(plan: FaultPlan, random: &SeededRandom) -> Faults {
         let generators = FaultKind::ALL.iter().map(|&kind| (kind, random.child(kind.name()))).collect();
-        Faults { plan, generators, ordered: Vec::new(), damage: Vec::new() }
+        Faults { plan, generators, ordered: Vec::new(), hits: BTreeMap::new(), damage: Vec::new() }
     }
 
     pub(super) fn set_plan(&mut self, plan: FaultPlan) {
@@ -153,13 +171,29 @@ impl Faults {
         self.ordered.push((kind, path));
     }
 
-    /// Decides whether an operation on `path` has this fault.
-    pub(super) fn hit(&mut self, kind: FaultKind, path: &Path) -> bool {
+    /// Decides whether an operation on `path` has this fault. `damaged_files`: ends of the names of those that drawn
+    /// damage to the medium may meet; none for all.
+    pub(super) fn hit(&mut self, kind: FaultKind, path: &Path, damaged_files: &[String]) -> bool {
+        let is_hit = self.decide(kind, path, damaged_files);
+        if is_hit {
+            *self.hits.entry(kind).or_default() += 1;
+        }
+        is_hit
+    }
+
+    fn decide(&mut self, kind: FaultKind, path: &Path, damaged_files: &[String]) -> bool {
         let ordered =
             |(k, p): &(FaultKind, Option<PathBuf>)| *k == kind && p.as_deref().is_none_or(|p| p == path);
         if let Some(position) = self.ordered.iter().position(ordered) {
             self.ordered.remove(position);
             return true;
+        }
+        let name = path.as_os_str().as_encoded_bytes();
+        let is_spared = kind.is_media_damage()
+            && !damaged_files.is_empty()
+            && !damaged_files.iter().any(|end| name.ends_with(end.as_bytes()));
+        if is_spared {
+            return false;
         }
         let rate = self.plan.rate(kind);
         rate > 0.0 && self.random(kind).chance(rate)

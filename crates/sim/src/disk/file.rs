@@ -78,11 +78,11 @@ impl SimFile {
         if n == 0 {
             return Ok(0);
         }
-        if state.faults.hit(FaultKind::ReadError, &self.path) {
+        if state.hit(FaultKind::ReadError, &self.path) {
             return Err(io_error());
         }
         for kind in [FaultKind::LatentReadError, FaultKind::BitRot] {
-            if state.faults.hit(kind, &self.path) {
+            if state.hit(kind, &self.path) {
                 let random = state.faults.random(kind);
                 let at = offset + random.below(n as u64);
                 let bits = random.below(64) as u32 + 1;
@@ -97,14 +97,19 @@ impl SimFile {
                 state.faults.note(kind, &self.path, bytes);
             }
         }
-        if state.faults.hit(FaultKind::ShortRead, &self.path) {
+        if state.hit(FaultKind::ShortRead, &self.path) {
             n = self.shorten(n, 1, state.faults.random(FaultKind::ShortRead));
         }
         let inode = self.inode(state)?;
         if !inode.is_readable(offset, n) {
             return Err(io_error());
         }
-        Ok(inode.cache.read(&mut buf[..n], offset))
+        let n = inode.cache.read(&mut buf[..n], offset);
+        if state.hit(FaultKind::StaleRead, &self.path) {
+            let at = offset + state.faults.random(FaultKind::StaleRead).below(n as u64);
+            self.inode(state)?.read_stale(at / PAGE_U64, &mut buf[..n], offset);
+        }
+        Ok(n)
     }
 
     /// How much of a write finds space.
@@ -146,10 +151,10 @@ impl SimFile {
             }
             return Ok(n);
         }
-        if state.faults.hit(FaultKind::ShortWrite, &self.path) {
+        if state.hit(FaultKind::ShortWrite, &self.path) {
             n = self.shorten(n, 1, state.faults.random(FaultKind::ShortWrite));
         }
-        if state.faults.hit(FaultKind::WriteError, &self.path) {
+        if state.hit(FaultKind::WriteError, &self.path) {
             let part = self.shorten(n, 0, state.faults.random(FaultKind::WriteError));
             self.inode(state)?.write(slices, part, offset, Reach::Medium);
             return Err(io_error());
@@ -157,7 +162,7 @@ impl SimFile {
         let bytes = offset..offset + n as u64;
         let mut reach = Reach::Medium;
         for kind in [FaultKind::LostWrite, FaultKind::MisdirectedWrite] {
-            if reach == Reach::Medium && state.faults.hit(kind, &self.path) {
+            if reach == Reach::Medium && state.hit(kind, &self.path) {
                 // A direct write has no cache that could still show it.
                 reach = if self.is_direct { Reach::Nowhere } else { Reach::CacheOnly };
                 state.faults.note(kind, &self.path, bytes.clone());
@@ -240,14 +245,14 @@ impl SimFile {
 
     fn sync_end(&self, state: &mut State) -> SyncEnd {
         let dir = self.path.parent().unwrap_or(&self.path);
-        if state.late_errors.remove(dir) || state.faults.hit(FaultKind::SyncErrorNewData, &self.path) {
+        if state.late_errors.remove(dir) || state.hit(FaultKind::SyncErrorNewData, &self.path) {
             SyncEnd::FailsWithNewData(io_error())
-        } else if state.faults.hit(FaultKind::SyncErrorOldData, &self.path) {
+        } else if state.hit(FaultKind::SyncErrorOldData, &self.path) {
             SyncEnd::FailsWithOldData(io_error())
-        } else if state.faults.hit(FaultKind::SyncNoSpace, &self.path) {
+        } else if state.hit(FaultKind::SyncNoSpace, &self.path) {
             SyncEnd::FailsWithNewData(no_space())
         } else {
-            if state.faults.hit(FaultKind::SyncErrorNext, &self.path) {
+            if state.hit(FaultKind::SyncErrorNext, &self.path) {
                 state.late_errors.insert(dir.to_path_buf());
             }
             SyncEnd::Works

@@ -94,6 +94,8 @@ pub(super) struct Inode {
     lengths: Vec<(u64, u64)>,
     /// Pages that cannot be read until they are written again.
     unreadable: BTreeSet<u64>,
+    /// What overwritten pages held before the last sync that touched them.
+    former: BTreeMap<u64, Arc<Page>>,
 }
 
 impl Inode {
@@ -106,13 +108,14 @@ impl Inode {
             pending: BTreeMap::new(),
             lengths: Vec::new(),
             unreadable: BTreeSet::new(),
+            former: BTreeMap::new(),
         }
     }
 
     /// The file after a restart with this content on the medium.
     fn restarted(&self, durable: Content) -> Inode {
-        let unreadable = self.unreadable.clone();
-        Inode { cache: durable.clone(), durable, unreadable, ..Inode::new(self.sector) }
+        let (unreadable, former) = (self.unreadable.clone(), self.former.clone());
+        Inode { cache: durable.clone(), durable, unreadable, former, ..Inode::new(self.sector) }
     }
 
     /// What is left when nothing pending survived.
@@ -250,6 +253,9 @@ impl Inode {
     }
 
     fn persist(&mut self, index: u64, mask: u8) {
+        if self.durable.has_page(index) {
+            self.former.insert(index, self.durable.share_page(index));
+        }
         let page = self.durable.page_mut(index);
         for sector in self.sector.sectors(mask) {
             page[sector.clone()].copy_from_slice(&self.cache.page(index)[sector]);
@@ -343,6 +349,33 @@ impl Inode {
         self.restarted(found)
     }
 
+    /// The file of a restart that finds each pending sector new or old, and the new length or the old one, as `keep`
+    /// says.
+    pub(super) fn crash_choosing(&self, keep: &mut dyn FnMut() -> bool) -> Inode {
+        let lengths = if !self.lengths.is_empty() && keep() { &self.lengths[..] } else { &[] };
+        let mut found = self.durable.clone();
+        let len = lengths.last().map_or(found.len(), |&(_, len)| len);
+        if let Some(cut) = lengths.iter().map(|&(_, len)| len).min() {
+            found.cut(cut);
+        }
+        for (&index, versions) in &self.pending {
+            let mask = versions.iter().fold(0, |mask, version| mask | version.mask);
+            for sector in self.sector.sectors(mask) {
+                let newest = versions.iter().rev().find(|v| v.mask & self.sector.mask(&sector) != 0);
+                let Some(version) = newest else { continue };
+                let mut page = *version.page;
+                cut_page(&mut page, index, cut_after(lengths, version.sequence));
+                // What is the same either way is no question.
+                if page[sector.clone()] != found.page(index)[sector.clone()] && keep() {
+                    found.page_mut(index)[sector.clone()].copy_from_slice(&page[sector]);
+                }
+            }
+        }
+        found.cut(len);
+        found.grow(len);
+        self.restarted(found)
+    }
+
     /// Puts bytes on the medium, where no writer of this file wanted them. Pending writes are not affected.
     pub(super) fn overwrite(&mut self, mut bytes: &[u8], offset: u64) {
         for (index, range) in pages_of(offset, bytes.len()) {
@@ -359,6 +392,19 @@ impl Inode {
     /// Makes the pages of a range unreadable until they are written again.
     pub(super) fn fail_reads(&mut self, offset: u64, n: usize) {
         self.unreadable.extend(pages_of(offset, n).map(|(index, _)| index));
+    }
+
+    /// Puts what a page held before into what was read from `offset` on.
+    pub(super) fn read_stale(&self, page: u64, buf: &mut [u8], offset: u64) {
+        let Some(former) = self.former.get(&page) else { return };
+        let mut rest = &mut buf[..];
+        for (index, range) in pages_of(offset, rest.len()) {
+            let (part, after) = rest.split_at_mut(range.len());
+            if index == page {
+                part.copy_from_slice(&former[range]);
+            }
+            rest = after;
+        }
     }
 
     pub(super) fn is_readable(&self, offset: u64, n: usize) -> bool {

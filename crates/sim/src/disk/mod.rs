@@ -21,7 +21,7 @@
 //!
 //! # Limits
 //! The newest four versions of a page take part in a crash. No latency (calls return at once; the simulator delays
-//! completions), no hung device, no stale reads. Driven from one thread; the mutex only makes it `Sync`.
+//! completions), no hung device. Driven from one thread; the mutex only makes it `Sync`.
 
 mod content;
 mod faults;
@@ -60,6 +60,8 @@ pub struct SimDiskConfig {
     /// Names of files whose torn sectors are never nonsense, because their format takes for granted that bytes next
     /// to those being written stay (redb rewrites the first 320 bytes of its file in place).
     pub garbage_spares: Vec<String>,
+    /// Ends of the names of files whose medium the drawn faults may damage; none for all. Faults by order go anywhere.
+    pub damaged_files: Vec<String>,
     /// How many of the last operations [`SimDisk::trace`] gives.
     pub trace_lines: usize,
 }
@@ -73,6 +75,7 @@ impl Default for SimDiskConfig {
             torn: 0.1,
             garbage: 0.25,
             garbage_spares: Vec::new(),
+            damaged_files: Vec::new(),
             trace_lines: 200,
         }
     }
@@ -123,6 +126,18 @@ impl SimDisk {
         self.shared.lock().power = Power::Changes(changes);
     }
 
+    /// As `crash_after`, for an explorer: the change that the cut meets leaves all it can pending, and nothing is drawn.
+    pub fn crash_after_leaving_all(&self, changes: u64) {
+        let mut state = self.shared.lock();
+        (state.power, state.cut_leaves_all) = (Power::Changes(changes), true);
+    }
+
+    /// Cuts the power and gives the disk that a restart finds when `keep` says yes or no to each pending sector, length
+    /// and name, asked in the same order each time. May be called again for another answer.
+    pub fn crash_choosing(&self, mut keep: impl FnMut() -> bool) -> SimDisk {
+        SimDisk::from_state(self.shared.lock().crash_choosing(&mut keep))
+    }
+
     /// True when the power is off.
     pub fn is_off(&self) -> bool {
         self.shared.lock().power == Power::Off
@@ -168,6 +183,11 @@ impl SimDisk {
     /// What the medium holds wrongly since the disk was made, oldest first. Crashes keep it.
     pub fn damage(&self) -> Vec<Damage> {
         self.shared.lock().faults.damage.clone()
+    }
+
+    /// How often each kind of fault came up since the disk was made or restarted.
+    pub fn fault_hits(&self) -> Vec<(FaultKind, u64)> {
+        self.shared.lock().faults.hits.iter().map(|(kind, hits)| (*kind, *hits)).collect()
     }
 
     /// Operations so far.

@@ -136,6 +136,15 @@ impl Names {
         Names::restarted(found)
     }
 
+    /// The names of a restart that keeps the pending changes for which `keep` says so.
+    pub(super) fn crash_choosing(&self, keep: &mut dyn FnMut() -> bool) -> Names {
+        let mut found = self.durable.clone();
+        for change in self.pending.iter().filter(|_| keep()) {
+            change.apply(&mut found);
+        }
+        Names::restarted(found)
+    }
+
     fn restarted(mut found: BTreeMap<PathBuf, Node>) -> Names {
         // Parents sort before what is in them, so one pass sees each parent's fate first.
         let mut dirs: Vec<PathBuf> = Vec::new();

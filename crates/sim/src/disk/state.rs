@@ -72,6 +72,8 @@ pub(super) struct State {
     pub(super) late_errors: BTreeSet<PathBuf>,
     pub(super) power: Power,
     pub(super) power_random: SeededRandom,
+    /// An operation that the power cut meets leaves all it can.
+    pub(super) cut_leaves_all: bool,
     pub(super) trace: Trace,
 }
 
@@ -96,6 +98,7 @@ impl State {
             late_errors: BTreeSet::new(),
             power: Power::On,
             power_random: random.child("power"),
+            cut_leaves_all: false,
             trace: Trace::new(config.trace_lines),
             config,
         }
@@ -135,11 +138,16 @@ impl State {
 
     /// True when an operation that the power cut met went as far as leaving something pending.
     pub(super) fn cut_left_something(&mut self) -> bool {
-        self.power_random.chance(0.5)
+        self.cut_leaves_all || self.power_random.chance(0.5)
+    }
+
+    /// Decides whether an operation on `path` has this fault.
+    pub(super) fn hit(&mut self, kind: FaultKind, path: &Path) -> bool {
+        self.faults.hit(kind, path, &self.config.damaged_files)
     }
 
     fn fault_on_name(&mut self, kind: FaultKind, path: &Path) -> io::Result<()> {
-        if self.faults.hit(kind, path) { Err(io_error()) } else { Ok(()) }
+        if self.hit(kind, path) { Err(io_error()) } else { Ok(()) }
     }
 
     fn parent_must_exist(&self, path: &Path) -> io::Result<()> {
@@ -267,7 +275,7 @@ impl State {
         if run == Run::Cut {
             return Ok(()); // what was pending stays so, and the crash draws for each
         }
-        let failed = self.faults.hit(FaultKind::SyncDirError, dir);
+        let failed = self.hit(FaultKind::SyncDirError, dir);
         let random = self.faults.random(FaultKind::SyncDirError);
         self.names.sync_dir(dir, || !failed || random.chance(0.25));
         let candidates: Vec<u64> = self.inodes.keys().copied().collect();
@@ -308,7 +316,12 @@ impl State {
     }
 
     /// The disk after a restart that found these names and files.
-    fn restarted(&self, random: &SeededRandom, names: Names, file: impl Fn(&Path, &Inode) -> Inode) -> State {
+    fn restarted(
+        &self,
+        random: &SeededRandom,
+        names: Names,
+        mut file: impl FnMut(&Path, &Inode) -> Inode,
+    ) -> State {
         let mut state = State::new(self.config.clone(), random);
         for (path, node) in names.iter() {
             if let Node::File(inode) = node
@@ -343,6 +356,13 @@ impl State {
             inode.crash(CrashDraw { new, torn, garbage }, random)
         };
         self.restarted(&SeededRandom::new(random.next_u64()), names, file)
+    }
+
+    pub(super) fn crash_choosing(&mut self, keep: &mut dyn FnMut() -> bool) -> State {
+        self.power = Power::Off;
+        self.locks.clear();
+        let names = self.names.crash_choosing(keep);
+        self.restarted(&SeededRandom::new(0), names, |_, inode| inode.crash_choosing(keep))
     }
 
     pub(super) fn wipe(&mut self) {

@@ -70,6 +70,7 @@ impl Sim {
         match outcome {
             Ok(()) => {
                 self.ghost.on_removed(ledger, life);
+                self.hit("ledger.removed");
                 if !self.ghost.is_removed(ledger) || !self.ghost.is_sync || !self.random.chance(0.3) {
                     return Ok(());
                 }
@@ -119,5 +120,6 @@ impl Sim {
         let machine = self.machine.as_mut().expect("a bookie is running");
         // A failure latches the engine, which the schedule notices.
         let _ = machine.flushing.forget_removed();
+        self.note_forgotten();
     }
 }

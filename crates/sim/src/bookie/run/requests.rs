@@ -71,6 +71,7 @@ impl Sim {
             || engine.standing(ledger) == Standing::Removed;
         if engine.add_batch(shard, &[add]) == 0 {
             self.ops.remove(&op);
+            self.hit("add.no_room");
             let op = self.op(Op::Room);
             engine.when_room(shard, self.inbox.waiter(op));
         } else if is_key_right {

@@ -16,9 +16,12 @@ impl Sim {
         if self.ghost.is_damaged || self.disk.is_off() {
             return Ok(());
         }
-        let image: Arc<dyn Disk> = Arc::new(self.disk.durable_image());
+        let image: Arc<dyn Disk> = Arc::new(self.image());
         match self.open_machine(image) {
-            Ok(machine) => check(self, &machine),
+            Ok(machine) => {
+                self.hit("image.checked");
+                check(self, &machine)
+            }
             Err(error) => Err(format!("IB1 IB11: the durable image cannot be opened: {error}")),
         }
     }
@@ -34,6 +37,12 @@ impl Sim {
             return Err(broken);
         }
         for (moment, before) in self.watched.iter().flat_map(|watched| watched.take()) {
+            match &moment {
+                watch::Moment::JournalFileTaken(_) => {
+                    *self.hits.entry("journal.file_taken").or_default() += 1
+                }
+                watch::Moment::LogUnlinked(_) => *self.hits.entry("space.log_unlinked").or_default() += 1,
+            }
             if !self.ghost.is_damaged {
                 let engine = &self.profile.engine;
                 watch::judge(&moment, before, &engine.journal_dirs, &engine.ledger_dirs)?;
@@ -48,10 +57,14 @@ impl Sim {
     /// Opens the bookie on the current disk, with faults for the first tries, and checks everything it should hold.
     pub(super) fn open(&mut self) -> Step {
         self.restarts += 1;
+        // Somebody made room: a start on a full disk has scripts of its own.
+        self.disk.set_capacity(None);
+        let mut attempts = 0;
         let mut opened = None;
         self.answered_last.clear();
         let journals_before = self.profile.engine.journal_dirs.len();
         for attempt in 0..5 {
+            attempts = attempt;
             self.redraw_layout(attempt == 0);
             if attempt < 2 && self.restarts > 1 {
                 self.disk.set_faults(self.profile.faults.clone());
@@ -76,7 +89,11 @@ impl Sim {
                 // The power went during the start.
                 Ok(_) | Err(_) if self.disk.is_off() => self.replace_disk_after_crash(),
                 Ok(_) => unreachable!("covered by the two arms before"),
-                Err(error) if self.ghost.is_damaged && is_damage(&error) => {
+                // A log that the medium does not give back names itself and stops the start, as damage does.
+                Err(error)
+                    if self.ghost.is_damaged
+                        && (is_damage(&error) || (attempt == 4 && self.is_media_damage_due())) =>
+                {
                     return Ok(Some(error.to_string()));
                 }
                 Err(error) if attempt == 4 || is_damage(&error) => {
@@ -90,6 +107,7 @@ impl Sim {
         self.lanes = machine.journals.iter().map(|_| Lane::default()).collect();
         self.machine = Some(machine);
         self.is_drained = false;
+        self.note_start(attempts > 0);
         self.check_everything()?;
         if let Some(expected) = self.expected.take() {
             let found = self.facts()?;
@@ -121,7 +139,7 @@ impl Sim {
         if self.ghost.is_damaged || !self.checks.chance(0.1) {
             return Ok(());
         }
-        let image = Arc::new(self.disk.durable_image());
+        let image = Arc::new(self.image());
         match self.open_machine(image.clone()) {
             Ok(machine) => self.expected = Some(self.facts_of(&machine, &image)?),
             Err(error) => return Err(format!("IB11: the bookie does not start: {error}")),
@@ -131,11 +149,13 @@ impl Sim {
 
     pub(super) fn replace_disk_after_crash(&mut self) {
         self.crash_number += 1;
+        self.note_faults();
         let name = format!("crash/{}", self.crash_number);
         self.disk = Arc::new(self.disk.crash(&SeededRandom::new(self.profile.seed).child(&name)));
     }
 
     pub(super) fn crash_and_restart(&mut self) -> Step {
+        self.note_space();
         self.machine = None;
         self.lanes.clear();
         self.tickets.clear();
@@ -177,6 +197,7 @@ impl Sim {
             return self.crash_and_restart();
         }
         self.check_lists()?;
+        self.note_space();
         let is_failed = self.machine().engine.status().failed.is_some();
         let in_use = self.machine().engine.stats().write_pool_chunks_in_use;
         if !is_failed && in_use != 0 {

@@ -99,6 +99,39 @@ fn media_faults_do_what_they_say_and_are_written_down() {
 }
 
 #[test]
+fn a_stale_read_shows_once_what_was_overwritten() {
+    let (disk, file) = disk_with_file(SimDiskConfig::default(), 2 * 4096);
+    let path = Path::new(FILE);
+    put(&*file, 0, &[7; 2 * 4096]);
+    file.sync().unwrap();
+    let read = || {
+        let mut buf = [0; 4096];
+        file.read_exact_at(&mut buf, 4096).unwrap();
+        buf[0]
+    };
+    assert_eq!(read(), 7);
+    disk.order_fault(FaultKind::StaleRead, Some(path));
+    let stale = read();
+    assert_ne!(stale, 7, "the former content");
+    assert_eq!(read(), 7, "once");
+    assert_eq!(disk.fault_hits(), [(FaultKind::StaleRead, 1)]);
+}
+
+#[test]
+fn drawn_damage_keeps_to_the_files_it_is_for() {
+    let config = SimDiskConfig { damaged_files: vec![".elog".into()], ..SimDiskConfig::default() };
+    let disk = new_disk(config);
+    disk.set_faults(FaultPlan { bit_rot: 1.0, ..FaultPlan::default() });
+    for (name, is_damaged) in [("/d/a.bjl", false), ("/d/a.elog", true)] {
+        let file = disk.open(Path::new(name), OpenMode::CreateBuffered).unwrap();
+        put(&*file, 0, &[0; 100]);
+        let mut buf = [0; 100];
+        file.read_exact_at(&mut buf, 0).unwrap();
+        assert_eq!(buf != [0; 100], is_damaged, "{name}");
+    }
+}
+
+#[test]
 fn a_full_disk_takes_what_fits_and_goes_on_when_space_is_freed() {
     let (disk, file) =
         disk_with_file(SimDiskConfig { capacity: Some(10 * 4096), ..SimDiskConfig::default() }, 2 * 4096);
