@@ -117,8 +117,8 @@ fn drive(disk: &Arc<SimDisk>, cut_after: u64, schedule: Schedule, canaries: Cana
         let written = machine.journals[0].write(&in_flight);
         machine.journals[0].finish(in_flight, written).deliver(&inbox);
     }
-    let told = inbox.0.lock().clone();
-    told
+    let told = inbox.0.lock();
+    told.clone()
 }
 
 fn read(machine: &Machine, entry: i64) -> Result<Vec<u8>, Refusal> {
