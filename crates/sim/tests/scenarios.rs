@@ -6,6 +6,8 @@
 mod checkpoint;
 #[path = "scenarios/damage.rs"]
 mod damage;
+#[path = "scenarios/journals.rs"]
+mod journals;
 #[path = "scenarios/unsynced.rs"]
 mod unsynced;
 

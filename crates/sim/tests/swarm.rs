@@ -36,7 +36,7 @@ fn every_seed_keeps_every_promise() {
         "{count} seeds, {restarts} restarts, {compared} reads compared, {refused} runs refused planted damage"
     );
     assert!(compared > count && restarts > count, "a swarm that checks nothing proves nothing");
-    assert!(count < 500 || missing.is_empty(), "rare states that {count} seeds never met: {missing:?}");
+    assert!(count < 1000 || missing.is_empty(), "rare states that {count} seeds never met: {missing:?}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use clap::Parser;
 use std::collections::BTreeSet;
 
 /// A swarm of so many seeds meets every rare state, or fails.
-const SEEDS_FOR_ALL_MARKS: u64 = 500;
+const SEEDS_FOR_ALL_MARKS: u64 = 1000;
 
 /// Drives the bookie's cores over a simulated disk and checks every answer.
 #[derive(Parser)]

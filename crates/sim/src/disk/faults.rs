@@ -106,12 +106,13 @@ impl FaultPlan {
         FaultPlan::draw_of(random, &kinds)
     }
 
-    /// As `draw`, of the kinds that damage the medium only; those of `self` stay.
+    /// As `draw`, of the kinds that damage the medium only, five times as often: few files may have them. The other kinds
+    /// of `self` stay.
     pub fn with_drawn_damage(mut self, random: &SeededRandom) -> FaultPlan {
         let kinds: Vec<FaultKind> =
             FaultKind::ALL.iter().copied().filter(|kind| kind.is_media_damage()).collect();
         let damage = FaultPlan::draw_of(random, &kinds);
-        kinds.into_iter().for_each(|kind| self.set_rate(kind, damage.rate(kind)));
+        kinds.into_iter().for_each(|kind| self.set_rate(kind, 5.0 * damage.rate(kind)));
         self
     }
 
