@@ -165,7 +165,7 @@ impl Sim {
         if !self.ghost.is_sync {
             self.ghost.forget_unsynced();
         }
-        if self.random.chance(self.profile.damage * 20.0) {
+        if self.random.chance(self.profile.damage * 60.0) {
             self.damage_the_journal();
         }
         self.expect_same_replay()?;
