@@ -100,7 +100,11 @@ pub struct EngineConfig {
     pub shard_count: usize,
     /// Bytes of journal chunks, which are the write cache as well (with `dbStorage_writeCacheMaxSizeMb` in mind).
     pub write_pool_bytes: u64,
-    /// When these bytes are taken from the system.
+    /// Bytes of extents and ledger states in memory. Extents beyond it stay on disk.
+    pub index_pool_bytes: u64,
+    /// Bytes of index blocks and of what is read ahead.
+    pub cache_pool_bytes: u64,
+    /// When the bytes of the write pool are taken from the system.
     pub pool_memory: PoolMemory,
     /// Bytes of one chunk; 0 chooses one between 1/64 of the pool and 8 MiB that holds the largest entry.
     pub chunk_bytes: usize,
@@ -140,6 +144,8 @@ impl Default for EngineConfig {
             ledger_dirs: Vec::new(),
             shard_count: std::thread::available_parallelism().map_or(1, |n| n.get().min(8)),
             write_pool_bytes: 256 << 20,
+            index_pool_bytes: 64 << 20,
+            cache_pool_bytes: 32 << 20,
             pool_memory: PoolMemory::Touched,
             chunk_bytes: 0,
             journal_file_bytes: 256 << 20,

@@ -12,7 +12,7 @@ use crate::shard::{Found, NoRoom, Shard, ShardConfig};
 use crate::space::{ScrubStatus, SpaceDesk, SpaceStatus, WantedCollection};
 use crate::stats::{Counters, EngineStats};
 use bindery_io::chunk::ChunkPool;
-use bindery_storage::LogView;
+use bindery_storage::{LogView, StorageMemory};
 use bindery_types::{EntryId, LedgerId, MasterKey};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -54,6 +54,7 @@ pub struct Engine {
     pub(crate) pool: ChunkPool,
     pub(crate) shards: Vec<Mutex<Shard>>,
     pub(crate) views: Vec<Arc<LogView>>,
+    pub(crate) memory: StorageMemory,
     rooms: Vec<Mutex<VecDeque<Waiter>>>,
     /// By the number of the journal.
     pub(crate) journals: Vec<JournalDesk>,
@@ -78,6 +79,7 @@ impl Engine {
     pub(crate) fn new(
         config: EngineConfig,
         views: Vec<Arc<LogView>>,
+        memory: StorageMemory,
         highest_recovered: Option<LedgerId>,
     ) -> Engine {
         let pool = ChunkPool::new(config.chunk_size(), config.chunk_count(), config.chunk_reserve());
@@ -90,12 +92,14 @@ impl Engine {
                     parts_max: config.parts_max(),
                     entry_bytes_max: config.entry_bytes_max,
                     canaries: config.canaries,
+                    index_pool: memory.index.clone(),
                 };
                 Mutex::new(Shard::new(shard, pool.clone()))
             })
             .collect();
         Engine {
             views,
+            memory,
             rooms: (0..config.shard_count).map(|_| Mutex::default()).collect(),
             journals: config.journal_dirs.iter().map(|_| JournalDesk::new()).collect(),
             covered: Mutex::default(),
@@ -396,6 +400,18 @@ impl Engine {
             ledgers_removed: self.shards.iter().map(|s| s.lock().removed_count() as u64).sum(),
             ..self.counters.snapshot()
         }
+    }
+
+    /// Number of runs of flushed entries whose extents are in memory, and of those that are found by the fences of their
+    /// logs.
+    pub fn index_runs(&self) -> (usize, usize) {
+        let counts = self.views.iter().map(|view| view.run_counts());
+        counts.fold((0, 0), |sum, counts| (sum.0 + counts.0, sum.1 + counts.1))
+    }
+
+    /// The pools of the index and of the block cache.
+    pub fn storage_memory(&self) -> &StorageMemory {
+        &self.memory
     }
 
     /// Asks for a collection of space now, within a flush interval.

@@ -11,10 +11,16 @@
 //!    written and takes everything placed.
 
 /// See the module docs. Values are wire numbers: -1 means none.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Lagging {
     durable: i64,
-    /// (value, sequence of its record); sequence 0 means empty.
+    /// What is not durable yet, or was not when somebody looked last: most ledgers have none.
+    pending: Option<Box<Pending>>,
+}
+
+/// (value, sequence of its record); sequence 0 means empty.
+#[derive(Debug, Clone)]
+struct Pending {
     writing: (i64, u64),
     forming: (i64, u64),
 }
@@ -24,7 +30,7 @@ const EMPTY: (i64, u64) = (-1, 0);
 impl Lagging {
     /// A value that is durable already.
     pub(crate) fn durable(value: i64) -> Lagging {
-        Lagging { durable: value, writing: EMPTY, forming: EMPTY }
+        Lagging { durable: value, pending: None }
     }
 
     /// A record that carries `value` was placed at `sequence`. `cut` is the last sequence taken into a group,
@@ -32,22 +38,27 @@ impl Lagging {
     pub(crate) fn raise(&mut self, value: i64, sequence: u64, cut: u64, durable: u64) {
         debug_assert!(sequence > cut && cut >= durable, "{sequence} > {cut} >= {durable}");
         self.settle(durable);
-        if self.forming.1 != 0 && self.forming.1 <= cut {
-            self.writing = (self.writing.0.max(self.forming.0), self.forming.1);
-            self.forming = EMPTY;
+        let pending =
+            self.pending.get_or_insert_with(|| Box::new(Pending { writing: EMPTY, forming: EMPTY }));
+        if pending.forming.1 != 0 && pending.forming.1 <= cut {
+            pending.writing = (pending.writing.0.max(pending.forming.0), pending.forming.1);
+            pending.forming = EMPTY;
         }
-        self.forming = (self.forming.0.max(value), sequence);
+        pending.forming = (pending.forming.0.max(value), sequence);
     }
 
     /// What may be shown.
     pub(crate) fn shown(&self, durable: u64) -> i64 {
         let of = |(value, sequence): (i64, u64)| if sequence <= durable { value } else { -1 };
-        self.durable.max(of(self.writing)).max(of(self.forming))
+        self.pending
+            .as_ref()
+            .map_or(self.durable, |pending| self.durable.max(of(pending.writing)).max(of(pending.forming)))
     }
 
     /// What was placed, durable or not.
     pub(crate) fn placed(&self) -> i64 {
-        self.durable.max(self.writing.0).max(self.forming.0)
+        let pending = self.pending.as_ref();
+        pending.map_or(self.durable, |pending| self.durable.max(pending.writing.0).max(pending.forming.0))
     }
 
     /// Drops what is not durable: the journal failed.
@@ -55,8 +66,17 @@ impl Lagging {
         *self = Lagging::durable(self.shown(durable));
     }
 
+    /// Gives back what it takes while something is not durable, when everything is.
+    pub(crate) fn rest(&mut self, durable: u64) {
+        self.settle(durable);
+        if self.pending.as_ref().is_some_and(|pending| pending.writing.1 == 0 && pending.forming.1 == 0) {
+            self.pending = None;
+        }
+    }
+
     fn settle(&mut self, durable: u64) {
-        for slot in [&mut self.writing, &mut self.forming] {
+        let Some(pending) = &mut self.pending else { return };
+        for slot in [&mut pending.writing, &mut pending.forming] {
             if slot.1 <= durable {
                 self.durable = self.durable.max(slot.0);
                 *slot = EMPTY;
@@ -84,6 +104,10 @@ mod tests {
                         placed.push((value, sequence));
                     }
                     2 if cut == durable => cut = sequence,
+                    3 if value < 10 => {
+                        lagging.rest(durable);
+                        prop_assert_eq!(lagging.pending.is_none(), durable == sequence);
+                    }
                     _ => durable = cut,
                 }
                 let expected = placed.iter().filter(|(_, s)| *s <= durable).map(|(v, _)| *v).max().unwrap_or(-1);

@@ -1,8 +1,12 @@
 //! What a shard knows of one ledger. There is one such object for each ledger, ever: two would mean two fence bits,
 //! and an add could slip past a fence (BookKeeper #4701).
+//!
+//! It is small, because there may be a million: what a ledger has only while somebody writes to it or waits for it is in
+//! boxes, which go with [`LedgerState::rest`].
 
 use crate::api::{PollId, Waiter};
 use crate::lagging::Lagging;
+use crate::rare::RareVec;
 use crate::write_cache::CacheRecords;
 use bindery_storage::{Generation, LedgerRecord};
 use bindery_types::{EntryId, LedgerId, MasterKey};
@@ -25,10 +29,10 @@ pub(crate) struct LedgerState {
     pub(crate) last_entry: Lagging,
     pub(crate) last_add_confirmed: Lagging,
     /// Explicit LACs with their sequence, oldest first; all but the last durable one are dropped as they age.
-    pub(crate) explicit_lacs: Vec<(u64, Arc<[u8]>)>,
+    pub(crate) explicit_lacs: RareVec<(u64, Arc<[u8]>)>,
     /// Of the active write cache.
     pub(crate) records: CacheRecords,
-    pub(crate) polls: Vec<ParkedPoll>,
+    pub(crate) polls: RareVec<ParkedPoll>,
     /// Sequence of a fence that wakes them.
     pub(crate) wake_polls_at: Option<u64>,
     /// Changed since the last freeze.
@@ -51,15 +55,23 @@ impl LedgerState {
             is_limbo: false,
             last_entry: Lagging::durable(-1),
             last_add_confirmed: Lagging::durable(-1),
-            explicit_lacs: Vec::new(),
+            explicit_lacs: RareVec::default(),
             records: CacheRecords::default(),
-            polls: Vec::new(),
+            polls: RareVec::default(),
             wake_polls_at: None,
             is_dirty: false,
             life: 0,
             hidden_below: 0,
             removed_at: 0,
         }
+    }
+
+    /// Charged for one: the state, and what the allocator adds to a box.
+    pub(crate) const BYTES: usize = size_of::<LedgerState>() + 16;
+
+    /// As [`LedgerState::new`], as shards keep it.
+    pub(crate) fn boxed(key: Option<MasterKey>) -> Box<LedgerState> {
+        Box::new(LedgerState::new(key))
     }
 
     /// A ledger from the state table.
@@ -108,7 +120,7 @@ impl LedgerState {
         self.is_limbo = false;
         self.last_entry = Lagging::durable(-1);
         self.last_add_confirmed = Lagging::durable(-1);
-        self.explicit_lacs.clear();
+        self.explicit_lacs = RareVec::default();
         self.records = CacheRecords::default();
         if !self.polls.is_empty() {
             self.wake_polls_at.get_or_insert(sequence);
@@ -139,9 +151,11 @@ impl LedgerState {
     }
 
     pub(crate) fn push_explicit_lac(&mut self, sequence: u64, durable: u64, body: Arc<[u8]>) {
-        let settled = self.explicit_lacs.iter().rposition(|(s, _)| *s <= durable).unwrap_or(0);
-        self.explicit_lacs.drain(..settled);
-        self.explicit_lacs.push((sequence, body));
+        let mut kept = self.explicit_lacs.take();
+        let settled = kept.iter().rposition(|(s, _)| *s <= durable).unwrap_or(0);
+        kept.drain(..settled);
+        kept.push((sequence, body));
+        self.explicit_lacs = kept.into();
     }
 
     /// The last durable explicit LAC.
@@ -152,6 +166,12 @@ impl LedgerState {
     /// The newest explicit LAC placed, durable or not.
     pub(crate) fn explicit_lacs_newest(&self) -> Option<&[u8]> {
         self.explicit_lacs.last().map(|(_, body)| &**body)
+    }
+
+    /// Gives back what only a ledger that is written to needs, as far as it does not need it now.
+    pub(crate) fn rest(&mut self, durable: u64) {
+        self.last_entry.rest(durable);
+        self.last_add_confirmed.rest(durable);
     }
 
     /// Drops what is not durable: the journal failed. The fence bit stays: no add is accepted any more anyway.

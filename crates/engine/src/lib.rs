@@ -35,6 +35,7 @@ mod machine;
 mod open;
 mod pacing;
 mod pulse;
+mod rare;
 mod shard;
 mod signal;
 mod space;

@@ -36,6 +36,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+/// Ledgers put to rest while a shard's lock is held.
+const RESTING_AT_ONCE: usize = 256;
+
 /// A group between cut and finish.
 pub struct InFlight {
     group: Group,
@@ -364,6 +367,9 @@ impl Flushing {
             self.engine.shards[*shard].lock().drop_frozen(frozen);
             let flushed = &mut self.flushed_generations[self.engine.journal_of(*shard)];
             *flushed = frozen.generation.max(*flushed);
+            for some in frozen.states.chunks(RESTING_AT_ONCE) {
+                self.engine.shards[*shard].lock().rest(some);
+            }
         }
         let counters = &self.engine.counters;
         Counters::add(&counters.flushes, 1);

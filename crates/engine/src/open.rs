@@ -19,7 +19,7 @@ use crate::write_cache::Frozen;
 use bindery_io::{Clock, Disk, Random};
 use bindery_journal::record::HEADER_SIZE_BYTES;
 use bindery_journal::{ReplayError, Replayed};
-use bindery_storage::{DirectoryCommit, JournalMark, LedgerDirectory, Mark, Meta};
+use bindery_storage::{DirectoryCommit, JournalMark, LedgerDirectory, Mark, Meta, StorageMemory};
 use journals::Coverage;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -192,9 +192,10 @@ impl Machine {
         let mut marks: Vec<Option<MarkVector>> = Vec::new();
         let mut metas = Vec::new();
         let mut highest_ledger = None;
+        let memory = StorageMemory::new(config.index_pool_bytes, config.cache_pool_bytes);
         for (index, path) in config.ledger_dirs.iter().enumerate() {
             let failed = |source| OpenError::Directory { path: path.clone(), source };
-            let mut opened = LedgerDirectory::open(&disk, path).map_err(failed)?;
+            let mut opened = LedgerDirectory::open_with(&disk, path, &memory).map_err(failed)?;
             if let Some(found) = &opened.recovered.meta {
                 check_owner(path, found, &meta_of(&config, index))?;
             }
@@ -220,7 +221,7 @@ impl Machine {
         // A removed ledger hides generations that may have gone with their logs: what comes is above them too.
         let hidden = known.iter().map(|record| record.hidden_below.0);
         let last_generation = generations.chain(hidden).max().unwrap_or(0);
-        let engine = Arc::new(Engine::new(config, views, highest_ledger));
+        let engine = Arc::new(Engine::new(config, views, memory, highest_ledger));
         *engine.covered.lock() = coverage.lowest.clone();
         for record in &known {
             engine.shards[engine.shard_of(record.ledger)].lock().restore(record);

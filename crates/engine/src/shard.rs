@@ -37,7 +37,7 @@ use bindery_io::canary::{Canaries, Canary};
 use bindery_io::chunk::{ChunkPool, ChunkSlice, Lane, OpenChunk};
 use bindery_journal::Part;
 use bindery_journal::record::{self, HEADER_SIZE_BYTES, Kind};
-use bindery_storage::LedgerRecord;
+use bindery_storage::{IndexPool, IndexUse, LedgerRecord};
 use bindery_types::{EntryId, LedgerId, MasterKey};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -55,6 +55,8 @@ pub(crate) struct ShardConfig {
     pub(crate) parts_max: usize,
     pub(crate) entry_bytes_max: usize,
     pub(crate) canaries: Canaries,
+    /// Charged for the states of ledgers.
+    pub(crate) index_pool: Arc<IndexPool>,
 }
 
 /// No chunk, or no room in the group that is forming.
@@ -102,10 +104,13 @@ struct Placed {
     crc32c: u32,
 }
 
+/// In boxes: a map has room for up to twice what is in it.
+type Ledgers = HashMap<LedgerId, Box<LedgerState>>;
+
 pub(crate) struct Shard {
     config: ShardConfig,
     pool: ChunkPool,
-    ledgers: HashMap<LedgerId, LedgerState>,
+    ledgers: Ledgers,
     open: Option<OpenChunk>,
     /// Start of what is placed in the open chunk and not cut.
     part_start: usize,
@@ -138,6 +143,8 @@ pub(crate) struct Shard {
     generation: u64,
     /// Removed and remembered.
     removed: BTreeSet<LedgerId>,
+    /// Charged to the index pool.
+    charged: u64,
     /// Of all that ever changed here.
     highest_ledger: Option<LedgerId>,
     /// Oldest first.
@@ -157,7 +164,7 @@ impl Shard {
         Shard {
             config,
             pool,
-            ledgers: HashMap::new(),
+            ledgers: Ledgers::new(),
             open: None,
             part_start: 0,
             part_records: 0,
@@ -180,6 +187,7 @@ impl Shard {
             dirty: Vec::new(),
             generation: 1,
             removed: BTreeSet::new(),
+            charged: 0,
             highest_ledger: None,
             frozen: Vec::new(),
             is_failed: false,
@@ -237,7 +245,7 @@ impl Shard {
         let ledger = done.ledger;
         if self.ledgers.get(&ledger).is_none_or(|state| state.needs_key(&key)) {
             self.place(Kind::LedgerKey, &[&ledger.get().to_be_bytes(), key.as_bytes()], lane)?;
-            self.ledgers.entry(ledger).or_insert_with(|| LedgerState::new(None)).key = Some(key);
+            self.ledgers.entry(ledger).or_insert_with(|| LedgerState::boxed(None)).key = Some(key);
             self.mark_dirty(ledger);
         }
         let placed = self.place(Kind::Entry, &[body], lane)?;
@@ -268,7 +276,7 @@ impl Shard {
         if self.is_failed {
             return Some((waiter, Err(Refusal::Io)));
         }
-        if state.is_some_and(LedgerState::is_removed) {
+        if state.is_some_and(|state| state.is_removed()) {
             return self.place_removal(ledger, true, waiter);
         }
         let ledger_bytes = ledger.get().to_be_bytes();
@@ -278,7 +286,7 @@ impl Shard {
             self.place(Kind::Fence, &[&ledger_bytes, key.as_bytes()], Lane::Reserved)
         };
         let Ok(placed) = placed else { return Some((waiter, Err(Refusal::TooManyRequests))) };
-        let state = self.ledgers.entry(ledger).or_insert_with(|| LedgerState::new(None));
+        let state = self.ledgers.entry(ledger).or_insert_with(|| LedgerState::boxed(None));
         if state.needs_key(&key) {
             state.key = Some(key);
         }
@@ -309,7 +317,7 @@ impl Shard {
     /// The state of a ledger of which a record was just placed: known, and not removed any more.
     fn exists(&mut self, ledger: LedgerId) -> &mut LedgerState {
         self.removed.remove(&ledger);
-        let state = self.ledgers.entry(ledger).or_insert_with(|| LedgerState::new(None));
+        let state = self.ledgers.entry(ledger).or_insert_with(|| LedgerState::boxed(None));
         state.revive();
         state
     }
@@ -437,7 +445,8 @@ impl Shard {
     }
 
     fn live(&self, ledger: LedgerId) -> Result<&LedgerState, Refusal> {
-        self.ledgers.get(&ledger).filter(|state| !state.is_removed()).ok_or(Refusal::NoLedger)
+        let state = self.ledgers.get(&ledger).filter(|state| !state.is_removed());
+        state.map(|state| &**state).ok_or(Refusal::NoLedger)
     }
 
     fn body(&self, record: &CacheRecord) -> ChunkSlice {
@@ -516,6 +525,7 @@ impl Shard {
         self.close_part();
         self.cut = self.sequence;
         (self.formed_bytes, self.formed_records) = (0, 0);
+        self.charge_ledgers();
         ShardCut {
             parts: std::mem::take(&mut self.parts),
             upto: self.sequence,
@@ -537,10 +547,9 @@ impl Shard {
             let state = ledgers.get_mut(ledger).expect("a polled ledger is known");
             let shown = state.last_add_confirmed.shown(upto);
             let is_fenced_now = state.wake_polls_at.take_if(|fence| *fence <= upto).is_some();
-            let (ready, parked): (Vec<_>, Vec<_>) = std::mem::take(&mut state.polls)
-                .into_iter()
-                .partition(|p| is_fenced_now || p.previous < shown);
-            state.polls = parked;
+            let (ready, parked): (Vec<_>, Vec<_>) =
+                state.polls.take().into_iter().partition(|p| is_fenced_now || p.previous < shown);
+            state.polls = parked.into();
             fired.extend(ready.into_iter().map(|p| p.waiter));
             let may_follow = state.last_add_confirmed.placed() > shown || state.wake_polls_at.is_some();
             !state.polls.is_empty() && may_follow
@@ -600,6 +609,26 @@ impl Shard {
         let frozen = Arc::new(Frozen { generation, chunks, records, bytes, states });
         self.frozen.push(frozen.clone());
         Some(frozen)
+    }
+
+    /// The ledgers of a flushed cache go to rest, as far as they are not written to any more. Call it with some at a time.
+    pub(crate) fn rest(&mut self, flushed: &[LedgerRecord]) {
+        let durable = self.durable;
+        for record in flushed {
+            if let Some(state) = self.ledgers.get_mut(&record.ledger) {
+                state.rest(durable);
+            }
+        }
+    }
+
+    /// Charges the index pool for the ledgers there are now.
+    pub(super) fn charge_ledgers(&mut self) {
+        let slots = self.ledgers.capacity() * (size_of::<(LedgerId, Box<LedgerState>)>() + 1);
+        let removed = self.removed.len() * size_of::<LedgerId>() * 2;
+        let now = (slots + removed + self.ledgers.len() * LedgerState::BYTES) as u64;
+        let before = std::mem::replace(&mut self.charged, now);
+        self.config.index_pool.charge(IndexUse::Ledgers, now.saturating_sub(before));
+        self.config.index_pool.release(IndexUse::Ledgers, before.saturating_sub(now));
     }
 
     /// The cache that must be flushed next.

@@ -23,9 +23,12 @@ pub(crate) struct CacheRecord {
     pub(crate) crc32c: u32,
 }
 
-/// The copies a cache holds of one ledger's entries.
+/// The copies a cache holds of one ledger's entries; a pointer while there are none.
 #[derive(Debug, Default)]
-pub(crate) struct CacheRecords {
+pub(crate) struct CacheRecords(Option<Box<Copies>>);
+
+#[derive(Debug, Default)]
+struct Copies {
     /// Entries that came in order: ascending, one copy each.
     run: Vec<CacheRecord>,
     /// Everything else. A map, because a writer that sends backwards must not make each add cost a memmove.
@@ -43,24 +46,25 @@ pub(crate) struct Found {
 
 impl CacheRecords {
     pub(crate) fn is_empty(&self) -> bool {
-        self.run.is_empty() && self.strays.is_empty()
+        self.0.as_ref().is_none_or(|copies| copies.run.is_empty() && copies.strays.is_empty())
     }
 
     pub(crate) fn insert(&mut self, record: CacheRecord) {
-        if self.run.last().is_none_or(|last| last.entry < record.entry) {
-            self.run.push(record);
+        let copies = self.0.get_or_insert_default();
+        if copies.run.last().is_none_or(|last| last.entry < record.entry) {
+            copies.run.push(record);
         } else {
-            self.strays.insert((record.entry, record.sequence), record);
+            copies.strays.insert((record.entry, record.sequence), record);
         }
     }
 
     pub(crate) fn find(&self, entry: i64, durable: u64) -> Found {
         let mut found = Found::default();
-        let in_run = self.run.binary_search_by_key(&entry, |r| r.entry).ok().map(|i| &self.run[i]);
+        let Some(copies) = &self.0 else { return found };
+        let in_run = copies.run.binary_search_by_key(&entry, |r| r.entry).ok().map(|i| &copies.run[i]);
+        let strays = copies.strays.range((entry, 0)..=(entry, u64::MAX)).map(|(_, r)| r);
         // Ascending by sequence: a stray of an entry is always newer than its copy in the run.
-        for record in
-            in_run.into_iter().chain(self.strays.range((entry, 0)..=(entry, u64::MAX)).map(|(_, r)| r))
-        {
+        for record in in_run.into_iter().chain(strays) {
             if record.sequence <= durable {
                 found.durable = Some(*record);
             } else if found.undurable.is_none() {
@@ -72,16 +76,17 @@ impl CacheRecords {
 
     /// Ids of the entries with a durable copy, in no order, with duplicates.
     pub(crate) fn durable_entries(&self, durable: u64) -> impl Iterator<Item = i64> {
-        let copies = self.run.iter().chain(self.strays.values());
+        let copies = self.0.iter().flat_map(|copies| copies.run.iter().chain(copies.strays.values()));
         copies.filter(move |r| r.sequence <= durable).map(|r| r.entry)
     }
 
     /// The newest copy of each entry, ascending. Nothing is copied when all came in order.
     pub(crate) fn newest_ascending(&self) -> Cow<'_, [CacheRecord]> {
-        if self.strays.is_empty() {
-            return Cow::Borrowed(&self.run);
+        let Some(copies) = &self.0 else { return Cow::Borrowed(&[]) };
+        if copies.strays.is_empty() {
+            return Cow::Borrowed(&copies.run);
         }
-        let mut all: Vec<_> = self.run.iter().chain(self.strays.values()).copied().collect();
+        let mut all: Vec<_> = copies.run.iter().chain(copies.strays.values()).copied().collect();
         all.sort_unstable_by_key(|r| (r.entry, std::cmp::Reverse(r.sequence)));
         all.dedup_by_key(|r| r.entry);
         Cow::Owned(all)
@@ -89,8 +94,10 @@ impl CacheRecords {
 
     /// Drops copies that will never become durable.
     pub(crate) fn forget_above(&mut self, durable: u64) {
-        self.run.retain(|r| r.sequence <= durable);
-        self.strays.retain(|_, r| r.sequence <= durable);
+        if let Some(copies) = &mut self.0 {
+            copies.run.retain(|r| r.sequence <= durable);
+            copies.strays.retain(|_, r| r.sequence <= durable);
+        }
     }
 }
 
@@ -162,7 +169,8 @@ mod tests {
                 prop_assert_eq!(Some(r.sequence), last);
             }
             cache.forget_above(durable);
-            prop_assert_eq!(cache.run.len() + cache.strays.len(), entries.len().min(durable as usize));
+            let held = cache.0.map_or(0, |copies| copies.run.len() + copies.strays.len());
+            prop_assert_eq!(held, entries.len().min(durable as usize));
         }
     }
 }

@@ -19,6 +19,7 @@ pub fn disk(disk: &dyn Disk, root: &Path) {
     directories_and_names(disk, &root.join("names"));
     missing_things_are_not_found(disk, &root.join("missing"));
     reads_see_writes_holes_and_the_end(disk, &root.join("reads"));
+    cached_reads_agree_or_would_wait(disk, &root.join("cached"));
     many_slices_are_written_in_order(disk, &root.join("slices"));
     existing_files_are_kept_when_opened(disk, &root.join("keep"));
     open_files_outlive_their_names(disk, &root.join("unnamed"));
@@ -53,6 +54,31 @@ fn content(file: &dyn DiskFile) -> Vec<u8> {
             return all;
         }
         all.extend_from_slice(&piece[..n]);
+    }
+}
+
+/// A disk may never have anything in memory; what it gives without waiting is what is there.
+fn cached_reads_agree_or_would_wait(disk: &dyn Disk, dir: &Path) {
+    make(disk, dir);
+    let bytes: Vec<u8> = (0..20_000u32).map(|i| (i * 7) as u8).collect();
+    let file = create(disk, &dir.join("f"), &bytes);
+    file.sync().expect(WORKS);
+    for (offset, len) in [(0usize, 1usize), (0, 20_000), (4095, 2), (8192, 4096), (19_999, 1)].repeat(20) {
+        let mut read = vec![0xAA; len];
+        match file.read_cached_at(&mut read, offset as u64).expect(WORKS) {
+            None => {}
+            Some(n) => assert!(n > 0 && read[..n] == bytes[offset..offset + n], "{n} of {len} at {offset}"),
+        }
+        if file.read_cached_exact_at(&mut read, offset as u64).expect(WORKS) {
+            assert_eq!(read, bytes[offset..offset + len], "{len} at {offset}");
+        }
+    }
+    let mut behind = [0; 10];
+    assert!(matches!(file.read_cached_at(&mut behind, 20_000).expect(WORKS), None | Some(0)));
+    // Half of it is there: an exact read never passes the rest off as read.
+    match file.read_cached_exact_at(&mut behind, 19_995) {
+        Ok(is_there) => assert!(!is_there, "the file ends inside"),
+        Err(e) => assert_eq!(e.kind(), ErrorKind::UnexpectedEof),
     }
 }
 

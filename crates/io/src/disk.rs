@@ -98,6 +98,12 @@ pub trait DiskFile: Send + Sync {
     /// Reads into `buf` from `offset`; may be short, 0 at or behind the end. `Interrupted` is retried inside. What
     /// `buf` holds behind the returned length is arbitrary: direct reads fill whole blocks.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// As `read_at`, but takes only what the kernel holds in memory: `None` when it would have to wait for the device.
+    /// May be short where what is held ends. A disk that cannot tell always answers `None`.
+    fn read_cached_at(&self, buf: &mut [u8], offset: u64) -> io::Result<Option<usize>> {
+        let _ = (buf, offset);
+        Ok(None)
+    }
     /// Writes the slices one after another from `offset`; may be short. `Interrupted` is retried inside.
     fn write_at(&self, slices: &[io::IoSlice<'_>], offset: u64) -> io::Result<usize>;
     /// As `write_at`, and what was written is durable when it returns.
@@ -137,6 +143,21 @@ impl dyn DiskFile + '_ {
             offset += n as u64;
         }
         Ok(())
+    }
+
+    /// Reads exactly `buf.len()` bytes without waiting for the device. False when it would have to wait: what `buf`
+    /// holds is arbitrary then. `UnexpectedEof` when the file ends before.
+    pub fn read_cached_exact_at(&self, mut buf: &mut [u8], mut offset: u64) -> io::Result<bool> {
+        while !buf.is_empty() {
+            let n = match self.read_cached_at(buf, offset)? {
+                None => return Ok(false),
+                Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Some(n) => n,
+            };
+            buf = &mut buf[n..];
+            offset += n as u64;
+        }
+        Ok(true)
     }
 
     /// Writes all slices, going on after short writes.

@@ -13,6 +13,7 @@ use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use bindery_engine::{EngineStats, ScrubStatus};
+use bindery_storage::IndexUse;
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -413,6 +414,26 @@ pub fn expose(shared: &Shared, out: &mut Exposition) {
     )];
     for (name, pool) in shared.pools.gauges() {
         pools.push((name, gauge(pool.capacity), gauge(pool.used), pool.waiting as i64));
+    }
+    let memory = shared.engine.storage_memory();
+    let (index, cache) = (&memory.index, memory.cache.stats());
+    let (of_extents, of_ledgers) = (index.used(IndexUse::Extents), index.used(IndexUse::Ledgers));
+    pools.push(("index", gauge(index.capacity()), gauge(of_extents + of_ledgers), 0));
+    pools.push(("cache", gauge(cache.capacity), gauge(cache.held), 0));
+    out.gauge("bindery_index_extent_bytes", &[], gauge(of_extents));
+    out.gauge("bindery_index_ledger_bytes", &[], gauge(of_ledgers));
+    let (in_memory, on_disk) = shared.engine.index_runs();
+    out.gauge("bindery_index_runs", &[("kind", "memory")], gauge(in_memory as u64));
+    out.gauge("bindery_index_runs", &[("kind", "disk")], gauge(on_disk as u64));
+    let reads = &shared.metrics.reads_without_wait;
+    out.counter("bindery_reads_without_wait", &[], reads.get());
+    let caches =
+        [("index", cache.index_hits, cache.index_misses), ("ahead", cache.ahead_hits, cache.ahead_misses)];
+    for (kind, hits, _) in caches {
+        out.counter("bindery_cache_hits", &[("kind", kind)], hits);
+    }
+    for (kind, _, misses) in caches {
+        out.counter("bindery_cache_misses", &[("kind", kind)], misses);
     }
     for (name, capacity, _, _) in &pools {
         out.gauge("bindery_pool_capacity_bytes", &[("pool", name)], *capacity);

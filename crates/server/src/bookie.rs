@@ -498,6 +498,8 @@ impl Opening<'_> {
             former_journal_dirs: cookies.former,
             ledger_dirs: self.dirs.ledger_files(),
             write_pool_bytes: self.plan.write,
+            index_pool_bytes: self.plan.index,
+            cache_pool_bytes: self.plan.cache,
             pool_memory: self.config.pool_memory,
             journal_file_bytes: self.config.journal_file_bytes,
             journal_files_preallocated: self.config.preallocate,

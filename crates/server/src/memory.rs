@@ -1,8 +1,8 @@
 //! Byte pools: one limit, split into named parts, with a check that the parts fit (architecture, section 8).
 //!
 //! `--memory-limit` bounds the bytes that peers can make the bookie hold: bytes read from sockets (inbound), journal
-//! chunks that are also the write cache (write), answers (outbox) and loaded entries (outbound). The index of flushed
-//! entries and the libraries are not in it yet; the start-up table says so.
+//! chunks that are also the write cache (write), answers (outbox) and loaded entries (outbound), and what it keeps of
+//! the index of flushed entries (index, cache). The libraries are not in it yet; the start-up table says so.
 
 use crate::limits::Limits;
 use bindery_flow::{BudgetGauge, ByteBudget};
@@ -31,6 +31,10 @@ pub struct MemoryPlan {
     pub outbound: u64,
     /// Loaded entries of fencing and recovery reads.
     pub outbound_priority: u64,
+    /// Extents and ledger states.
+    pub index: u64,
+    /// Index blocks and what is read ahead.
+    pub cache: u64,
 }
 
 /// A memory limit that cannot work.
@@ -50,7 +54,7 @@ pub enum MemoryPlanError {
 }
 
 impl MemoryPlan {
-    /// Splits `limit` bytes: half for writes, the rest for the sockets.
+    /// Splits `limit` bytes: nearly half for writes, the rest for the sockets and the index.
     ///
     /// # Errors
     /// When a pool would not hold two of the largest frames.
@@ -61,15 +65,17 @@ impl MemoryPlan {
         if limit < least {
             return Err(MemoryPlanError::TooSmall { limit, least });
         }
-        let share = limit / 16;
+        let share = limit / 32;
         let plan = MemoryPlan {
             limit,
-            write: 8 * share,
-            inbound: 2 * share,
-            inbound_large: 2 * share,
-            outbox: share,
-            outbound: 2 * share,
-            outbound_priority: share,
+            write: 14 * share,
+            inbound: 3 * share,
+            inbound_large: 3 * share,
+            outbox: 2 * share,
+            outbound: 3 * share,
+            outbound_priority: 2 * share,
+            index: 3 * share,
+            cache: 2 * share,
         };
         assert!(plan.sum() <= limit, "the pools fit the limit");
         Ok(plan)
@@ -80,7 +86,7 @@ impl MemoryPlan {
         self.parts().iter().map(|(_, bytes, _)| bytes).sum()
     }
 
-    fn parts(&self) -> [(&'static str, u64, &'static str); 6] {
+    fn parts(&self) -> [(&'static str, u64, &'static str); 8] {
         [
             ("write", self.write, "journal chunks = write cache; full: adds wait, then too-many-requests"),
             ("inbound", self.inbound, "socket read buffers; full: connections wait to be read"),
@@ -88,6 +94,8 @@ impl MemoryPlan {
             ("outbox", self.outbox, "answers not taken by peers; full: those peers are not read"),
             ("outbound", self.outbound, "loaded entries not taken by peers; full: reads wait"),
             ("outbound-priority", self.outbound_priority, "the same for fencing and recovery reads"),
+            ("index", self.index, "extents and ledger states; full: extents stay on disk"),
+            ("cache", self.cache, "index blocks and read-ahead; full: the coldest go"),
         ]
     }
 }
@@ -100,7 +108,7 @@ impl fmt::Display for MemoryPlan {
         }
         write!(
             f,
-            "  {:<18} {:>6} MiB  of {} MiB; bounds inbound, write and outgoing bytes, not yet the index of flushed entries",
+            "  {:<18} {:>6} MiB  of {} MiB; not in it: 4 MiB of redb's for each ledger directory",
             "sum",
             self.sum() / MIB,
             self.limit / MIB

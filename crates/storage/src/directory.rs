@@ -13,19 +13,18 @@
 //! 2. A file is removed only when it has a name of ours and the table does not list it. Without a table nothing is
 //!    removed (IB15). Orphans of a crash are removed at open (IB18).
 //! 3. A log id is never used twice: ids of orphans are reserved durably before the orphans go.
-//! 4. A lookup takes its sources in one snapshot, and a new source is published together with the withdrawal of
-//!    the ones it replaces. Withdrawn files are unlinked when no reader holds them.
+//! 4. A lookup takes its sources in one snapshot, and a new source is published before the withdrawal of the ones it
+//!    replaces. Withdrawn files are unlinked when no reader holds them.
 //! 5. The newest copy that may hold an entry decides: when it cannot be read, an older one is not given instead.
 
 use crate::entry_log::{file_name, log_id_of};
 use crate::state_table::{Checkpoint, JournalMark, LedgerRecord, LogRecord, Meta, NEW_FILE_NAME, Recovered};
 use crate::{
-    Damaged, DirectoryError, DiskError, EntryLocation, EntryLog, EntryLogWriter, Extent, ExtentDirectory,
-    Generation, LogId, OpenLogError, ReadError, SealedLog, StateTable, WriteError,
+    Damaged, DirectoryError, DiskError, EntryLog, EntryLogWriter, Generation, LogId, LogView, OpenLogError,
+    SealedLog, StateTable, StorageMemory, WriteError,
 };
 use bindery_io::Disk;
-use bindery_types::{EntryId, LedgerId};
-use parking_lot::RwLock;
+use bindery_types::LedgerId;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -36,6 +35,7 @@ pub struct LedgerDirectory {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
     state: StateTable,
+    memory: StorageMemory,
     next_log_id: u64,
     view: Arc<LogView>,
     /// No longer listed; files still there.
@@ -78,6 +78,15 @@ impl LedgerDirectory {
     /// Any unusable log or table fails the whole directory: serving the rest would answer "no such entry" for what
     /// is merely unreadable. Nothing is removed then.
     pub fn open(disk: &Arc<dyn Disk>, dir: &Path) -> Result<OpenedDirectory, DirectoryError> {
+        LedgerDirectory::open_with(disk, dir, &StorageMemory::new(u64::MAX, 0))
+    }
+
+    /// As [`LedgerDirectory::open`], with pools that are shared with other directories.
+    pub fn open_with(
+        disk: &Arc<dyn Disk>,
+        dir: &Path,
+        memory: &StorageMemory,
+    ) -> Result<OpenedDirectory, DirectoryError> {
         let files = disk.list(dir).map_err(|e| DiskError::new(dir, "list directory", e))?;
         let on_disk: Vec<LogId> = files.iter().filter_map(|file| log_id_of(&file.name)).collect();
         let is_fresh = !StateTable::exists(disk, dir)?;
@@ -87,14 +96,15 @@ impl LedgerDirectory {
         let (mut state, recovered) =
             if is_fresh { StateTable::create(disk, dir)? } else { StateTable::open(disk, dir)? };
 
-        let mut live = Live::default();
+        let view = Arc::new(LogView::new(memory.index.clone()));
         for record in &recovered.logs {
             let (log, extents) = EntryLog::open(disk, dir, record.log_id)?;
             check_against_table(&log, record.generation, record.size)?;
-            live.add(Arc::new(log), &extents);
+            view.add(&Arc::new(log.cached_by(&memory.cache)), &extents);
+            view.make_room();
         }
 
-        let is_orphan = |id: &LogId| !live.logs.contains_key(id);
+        let is_orphan = |id: &LogId| !recovered.logs.iter().any(|record| record.log_id == *id);
         let orphans: Vec<LogId> = on_disk.into_iter().filter(is_orphan).collect();
         let above_orphans = orphans.iter().map(|id| id.0.saturating_add(1)).max().unwrap_or(0);
         let next_log_id = recovered.next_log_id.max(above_orphans);
@@ -110,8 +120,9 @@ impl LedgerDirectory {
             disk: disk.clone(),
             dir: dir.to_owned(),
             state,
+            memory: memory.clone(),
             next_log_id,
-            view: Arc::new(LogView { live: RwLock::new(live) }),
+            view,
             withdrawn: Vec::new(),
         };
         Ok(OpenedDirectory { directory, recovered, is_fresh, orphans })
@@ -162,7 +173,7 @@ impl LedgerDirectory {
                 let what = "the footer read back is not the one that was written";
                 return Err(OpenLogError::from(Damaged::new(log.path(), 0, what)).into());
             }
-            opened.push((Arc::new(log), read_back));
+            opened.push((Arc::new(log.cached_by(&self.memory.cache)), read_back));
             records.push(LogRecord { log_id, generation, size, entries, marks: marks.clone() });
         }
         self.state.commit(&Checkpoint {
@@ -174,13 +185,15 @@ impl LedgerDirectory {
             meta: commit.meta,
             next_log_id: None,
         })?;
-        let mut live = self.view.live.write();
         for (log, extents) in opened {
-            live.add(log, &extents);
+            self.view.add(&log, &extents);
         }
         for log_id in commit.logs_removed {
-            self.withdrawn.push(live.remove(*log_id));
+            self.withdrawn.push(self.view.remove(*log_id));
         }
+        self.view.make_room();
+        // What cannot be read now stays on disk, and whoever looks there is told.
+        let _ = self.view.page_in();
         Ok(())
     }
 
@@ -255,128 +268,6 @@ fn remove_all(disk: &Arc<dyn Disk>, dir: &Path, paths: &[PathBuf]) -> Result<(),
         return Ok(());
     }
     disk.sync_dir(dir).map_err(|e| DiskError::new(dir, "sync directory", e))
-}
-
-/// The live logs, as readers see them.
-pub struct LogView {
-    live: RwLock<Live>,
-}
-
-#[derive(Default)]
-struct Live {
-    extents: ExtentDirectory,
-    logs: BTreeMap<LogId, Arc<EntryLog>>,
-}
-
-impl Live {
-    fn add(&mut self, log: Arc<EntryLog>, extents: &[Extent]) {
-        self.extents.add_log(log.log_id(), extents);
-        self.logs.insert(log.log_id(), log);
-    }
-
-    fn remove(&mut self, log_id: LogId) -> Arc<EntryLog> {
-        self.extents.remove_log(log_id);
-        self.logs.remove(&log_id).expect("a removed log was live: the state table listed it")
-    }
-
-    fn source(&self, extent: Extent) -> Source {
-        let log = self.logs.get(&extent.log_id).expect("an extent's log is live").clone();
-        Source { log, extent }
-    }
-}
-
-/// A run and the log that holds it. Keeps the log readable while it lives, also after its removal.
-#[derive(Clone)]
-pub struct Source {
-    /// The log.
-    pub log: Arc<EntryLog>,
-    /// The run in it.
-    pub extent: Extent,
-}
-
-/// A copy of an entry, found and not yet read.
-#[derive(Clone)]
-pub struct FoundEntry {
-    /// The log that holds it.
-    pub log: Arc<EntryLog>,
-    /// Where, and how long it is: known before a byte of it is loaded.
-    pub location: EntryLocation,
-    /// Age of the copy.
-    pub generation: Generation,
-}
-
-impl LogView {
-    /// The runs that may hold an entry, newest generation first, in one snapshot.
-    pub fn sources(&self, ledger: LedgerId, entry: EntryId) -> Vec<Source> {
-        let mut candidates = Vec::new();
-        let live = self.live.read();
-        live.extents.candidates(ledger, entry, &mut candidates);
-        candidates.into_iter().map(|extent| live.source(extent)).collect()
-    }
-
-    /// All runs of a ledger, by first entry, in one snapshot.
-    pub fn runs(&self, ledger: LedgerId) -> Vec<Source> {
-        let live = self.live.read();
-        live.extents.runs(ledger).iter().map(|extent| live.source(*extent)).collect()
-    }
-
-    /// A live log and its runs, in one snapshot.
-    pub fn log(&self, log_id: LogId) -> Option<(Arc<EntryLog>, Vec<Extent>)> {
-        let live = self.live.read();
-        let log = live.logs.get(&log_id)?.clone();
-        Some((log, live.extents.of_log(log_id)))
-    }
-
-    /// The newer runs that may hold an entry of `extent` too, in one snapshot.
-    pub fn newer(&self, extent: &Extent) -> Vec<Source> {
-        let mut found = Vec::new();
-        let live = self.live.read();
-        live.extents.newer(extent, &mut found);
-        found.into_iter().map(|extent| live.source(extent)).collect()
-    }
-
-    /// Finds the newest copy of an entry. `None` is proven (IB7). Reads index records without a lock.
-    pub fn find(&self, ledger: LedgerId, entry: EntryId) -> Result<Option<FoundEntry>, ReadError> {
-        for Source { log, extent } in self.sources(ledger, entry) {
-            if let Some(location) = log.lookup(&extent, entry)? {
-                return Ok(Some(FoundEntry { log, location, generation: extent.generation }));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Finds and reads an entry, verified.
-    pub fn read(&self, ledger: LedgerId, entry: EntryId) -> Result<Option<Vec<u8>>, ReadError> {
-        match self.find(ledger, entry)? {
-            Some(found) => found.log.read(&found.location, ledger, entry).map(Some),
-            None => Ok(None),
-        }
-    }
-
-    /// The highest entry of a ledger in the logs.
-    pub fn last_entry(&self, ledger: LedgerId) -> Option<EntryId> {
-        self.live.read().extents.last_entry(ledger)
-    }
-
-    /// The largest LAC (last add confirmed) that an entry of the ledger in the logs carries.
-    pub fn max_lac(&self, ledger: LedgerId) -> Option<EntryId> {
-        self.live.read().extents.max_lac(ledger)
-    }
-
-    /// The ledgers with entries in the logs, ascending.
-    pub fn ledgers(&self) -> Vec<LedgerId> {
-        self.live.read().extents.ledgers().collect()
-    }
-
-    /// The live logs, ascending.
-    pub fn logs(&self) -> Vec<Arc<EntryLog>> {
-        self.live.read().logs.values().cloned().collect()
-    }
-
-    /// Number of runs: what the memory of the extent directory is made of.
-    pub fn run_count(&self) -> usize {
-        self.live.read().extents.len()
-    }
 }
 
 #[cfg(test)]

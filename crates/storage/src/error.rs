@@ -80,6 +80,17 @@ pub enum ReadError {
     Damaged(#[from] Damaged),
 }
 
+/// Why a read that does not wait for the disk gave nothing.
+#[derive(Debug, Error)]
+pub enum TryReadError {
+    /// It would have to wait: read again where that is allowed. Says nothing about the entry.
+    #[error("the bytes are not in memory")]
+    WouldBlock,
+    /// As a read that waits.
+    #[error(transparent)]
+    Failed(#[from] ReadError),
+}
+
 impl From<ReadError> for OpenLogError {
     fn from(error: ReadError) -> OpenLogError {
         match error {

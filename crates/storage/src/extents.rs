@@ -1,4 +1,4 @@
-//! The extent directory: which runs may hold an entry, in memory.
+//! The extent directory: which runs may hold an entry, of those logs whose extents are in memory.
 //!
 //! # Invariants
 //! 1. Candidates come newest generation first. Copies of equal generation are the same write (a merge copies an
@@ -6,9 +6,10 @@
 //! 2. A ledger's runs are sorted by first entry, with the running maximum of their last entries: a lookup visits
 //!    the runs that reach the entry and, in the usual case of runs that do not overlap, one other.
 //! 3. `last_entry` and `max_lac` are kept, not computed.
+//! 4. `bytes` is what the memory of all runs comes to: the capacity of every list, and a charge for each node.
 //!
 //! # Limits
-//! About 100 bytes per run; the owner bounds the number of runs by merging logs.
+//! About 120 bytes per run, and 140 per ledger; the owner pages logs out ([`crate::LogView`]).
 
 use crate::{Extent, LogId};
 use bindery_types::{EntryId, LedgerId};
@@ -22,7 +23,15 @@ pub struct ExtentDirectory {
     /// its ledgers have in other logs.
     logs: BTreeMap<LogId, Vec<(LedgerId, EntryId)>>,
     extents: usize,
+    bytes: u64,
 }
+
+/// Charged for a ledger: its node, and what the allocator adds to two lists.
+const LEDGER_BYTES: usize = (size_of::<LedgerId>() + size_of::<Runs>()) * 3 / 2 + 32;
+/// Charged for a log.
+const LOG_BYTES: usize = 64;
+/// Lists shorter than this grow by one: most ledgers of a bookie with very many have few runs.
+const GROW_BY_ONE: usize = 8;
 
 /// The runs of one ledger; never empty.
 #[derive(Debug, Default, Clone)]
@@ -35,7 +44,16 @@ struct Runs {
 }
 
 impl Runs {
+    fn bytes(&self) -> u64 {
+        let lists = self.runs.capacity() * size_of::<Extent>() + self.reach.capacity() * size_of::<EntryId>();
+        (LEDGER_BYTES + lists) as u64
+    }
+
     fn insert(&mut self, extent: Extent) {
+        if self.runs.len() < GROW_BY_ONE {
+            self.runs.reserve_exact(1);
+            self.reach.reserve_exact(self.runs.len() + 1 - self.reach.len());
+        }
         let at = self.runs.partition_point(|run| (run.first, run.log_id) < (extent.first, extent.log_id));
         self.runs.insert(at, extent);
         self.max_lac = self.max_lac.max(extent.max_lac);
@@ -47,6 +65,10 @@ impl Runs {
         self.runs.retain(|run| run.log_id != log_id);
         self.max_lac = self.runs.iter().map(|run| run.max_lac).max().flatten();
         self.recompute_reach(0);
+        if self.runs.len() * 2 < self.runs.capacity() {
+            self.runs.shrink_to_fit();
+            self.reach.shrink_to_fit();
+        }
         before - self.runs.len()
     }
 
@@ -72,37 +94,96 @@ impl ExtentDirectory {
     /// # Panics
     /// When the log is there already or an extent is of another log.
     pub fn add_log(&mut self, log_id: LogId, extents: &[Extent]) {
-        let mut places = Vec::with_capacity(extents.len());
+        assert!(!self.logs.contains_key(&log_id), "log {log_id} is added once");
+        self.add_runs(log_id, extents);
+    }
+
+    /// Adds some runs of a log, behind those that were added before.
+    pub fn add_runs(&mut self, log_id: LogId, extents: &[Extent]) {
+        let places = self.logs.entry(log_id).or_insert_with(|| {
+            self.bytes += LOG_BYTES as u64;
+            Vec::new()
+        });
+        let place_bytes = |places: &Vec<_>| (places.capacity() * size_of::<(LedgerId, EntryId)>()) as u64;
+        let before = place_bytes(places);
+        places.reserve_exact(extents.len());
         for extent in extents {
             assert_eq!(extent.log_id, log_id, "extents are added with their log");
-            self.ledgers.entry(extent.ledger).or_default().insert(*extent);
             places.push((extent.ledger, extent.first));
         }
-        self.extents += extents.len();
         places.sort_unstable();
         places.dedup();
-        let replaced = self.logs.insert(log_id, places);
-        assert!(replaced.is_none(), "log {log_id} is added once");
+        self.bytes = self.bytes - before + place_bytes(places);
+        for extent in extents {
+            let mut is_new = false;
+            let runs = self.ledgers.entry(extent.ledger).or_insert_with(|| {
+                is_new = true;
+                Runs::default()
+            });
+            let before = if is_new { 0 } else { runs.bytes() };
+            runs.insert(*extent);
+            self.bytes = self.bytes - before + runs.bytes();
+        }
+        self.extents += extents.len();
     }
 
     /// Forgets the runs of a log; false when it is not there.
     pub fn remove_log(&mut self, log_id: LogId) -> bool {
-        let Some(mut places) = self.logs.remove(&log_id) else { return false };
-        places.dedup_by_key(|(ledger, _)| *ledger);
-        for (ledger, _) in places {
+        let is_there = self.logs.contains_key(&log_id);
+        while !self.remove_runs(log_id, usize::MAX) {}
+        is_there
+    }
+
+    /// Forgets up to `most` runs of a log, the last ones first; true when none is left.
+    pub fn remove_runs(&mut self, log_id: LogId, most: usize) -> bool {
+        let Some(places) = self.logs.get_mut(&log_id) else { return true };
+        // Runs of one ledger go together.
+        let mut keep = places.len().saturating_sub(most);
+        while keep > 0 && keep < places.len() && places[keep - 1].0 == places[keep].0 {
+            keep -= 1;
+        }
+        let mut gone = places.split_off(keep);
+        let is_empty = places.is_empty();
+        if is_empty {
+            let capacity = places.capacity();
+            self.bytes -= (LOG_BYTES + capacity * size_of::<(LedgerId, EntryId)>()) as u64;
+            self.logs.remove(&log_id);
+        }
+        gone.dedup_by_key(|(ledger, _)| *ledger);
+        for (ledger, _) in gone {
             let Some(runs) = self.ledgers.get_mut(&ledger) else { continue };
+            let before = runs.bytes();
             self.extents -= runs.remove_log(log_id);
+            self.bytes -= before;
             if runs.runs.is_empty() {
                 self.ledgers.remove(&ledger);
+            } else {
+                self.bytes += runs.bytes();
             }
         }
-        true
+        is_empty
+    }
+
+    /// Bytes in memory.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// True when runs of the log are here.
+    pub fn has_log(&self, log_id: LogId) -> bool {
+        self.logs.contains_key(&log_id)
     }
 
     /// Fills `found` with the runs that may hold the entry, newest generation first. The buffer is the caller's so
     /// that a lookup allocates nothing.
     pub fn candidates(&self, ledger: LedgerId, entry: EntryId, found: &mut Vec<Extent>) {
         found.clear();
+        self.visit_candidates(ledger, entry, |run| found.push(*run));
+        found.sort_unstable_by_key(|run| std::cmp::Reverse((run.generation, run.log_id)));
+    }
+
+    /// The runs that may hold the entry, in no order of age.
+    pub fn visit_candidates(&self, ledger: LedgerId, entry: EntryId, mut visit: impl FnMut(&Extent)) {
         let Some(runs) = self.ledgers.get(&ledger) else { return };
         let end = runs.runs.partition_point(|run| run.first <= entry);
         for at in (0..end).rev() {
@@ -110,10 +191,9 @@ impl ExtentDirectory {
                 break;
             }
             if runs.runs[at].may_hold(entry) {
-                found.push(runs.runs[at]);
+                visit(&runs.runs[at]);
             }
         }
-        found.sort_unstable_by_key(|run| std::cmp::Reverse((run.generation, run.log_id)));
     }
 
     /// The runs of a log, ascending.
@@ -127,18 +207,22 @@ impl ExtentDirectory {
         places.flat_map(runs_at).copied().collect()
     }
 
-    /// Fills `found` with the newer runs that may hold an entry of `extent` too.
-    pub fn newer(&self, extent: &Extent, found: &mut Vec<Extent>) {
-        let Some(runs) = self.ledgers.get(&extent.ledger) else { return };
-        let end = runs.runs.partition_point(|run| run.first <= extent.last);
+    /// The runs of a ledger that reach into `first..=last`, the last ones first.
+    pub fn visit_overlapping(
+        &self,
+        ledger: LedgerId,
+        first: EntryId,
+        last: EntryId,
+        mut visit: impl FnMut(&Extent),
+    ) {
+        let Some(runs) = self.ledgers.get(&ledger) else { return };
+        let end = runs.runs.partition_point(|run| run.first <= last);
         for at in (0..end).rev() {
-            if runs.reach[at] < extent.first {
+            if runs.reach[at] < first {
                 break;
             }
-            let run = &runs.runs[at];
-            let is_newer = (run.generation, run.log_id) > (extent.generation, extent.log_id);
-            if run.last >= extent.first && is_newer {
-                found.push(*run);
+            if runs.runs[at].last >= first {
+                visit(&runs.runs[at]);
             }
         }
     }
@@ -180,6 +264,16 @@ impl ExtentDirectory {
 }
 
 #[cfg(test)]
+impl ExtentDirectory {
+    /// Invariant 4, counted anew.
+    fn counted_bytes(&self) -> u64 {
+        let places = |places: &Vec<_>| LOG_BYTES + places.capacity() * size_of::<(LedgerId, EntryId)>();
+        let logs: usize = self.logs.values().map(places).sum();
+        logs as u64 + self.ledgers.values().map(Runs::bytes).sum::<u64>()
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::Generation;
@@ -210,7 +304,11 @@ mod tests {
                 if remove && !model.is_empty() {
                     let victim = *model.keys().nth(generation as usize % model.len()).unwrap();
                     model.remove(&victim);
-                    prop_assert!(directory.remove_log(victim));
+                    if generation % 2 == 0 {
+                        while !directory.remove_runs(victim, 2) {}
+                    } else {
+                        prop_assert!(directory.remove_log(victim));
+                    }
                     prop_assert!(!directory.remove_log(victim));
                 } else {
                     let log_id = LogId(number as u64);
@@ -227,11 +325,16 @@ mod tests {
                         })
                         .collect();
                     extents.sort_by_key(|e| (e.ledger, e.first));
-                    directory.add_log(log_id, &extents);
+                    if generation % 2 == 0 || extents.is_empty() {
+                        directory.add_log(log_id, &extents);
+                    } else {
+                        extents.chunks(2).for_each(|some| directory.add_runs(log_id, some));
+                    }
                     model.insert(log_id, extents);
                 }
                 let copies: Vec<Extent> = model.values().flatten().copied().collect();
                 prop_assert_eq!(directory.len(), copies.len());
+                prop_assert_eq!(directory.bytes(), directory.counted_bytes());
                 for (log_id, extents) in &model {
                     // Runs of a real log never begin with the same entry; these may.
                     let key = |e: &Extent| (e.ledger, e.first, e.last, e.count, e.stride, e.max_lac);
@@ -260,16 +363,14 @@ mod tests {
                         prop_assert_eq!(actual, expected);
                     }
                     for extent in of_ledger() {
-                        let age = |e: &Extent| (e.generation, e.log_id);
                         let overlaps = |e: &&Extent| e.first <= extent.last && e.last >= extent.first;
-                        let mut expected: Vec<Extent> =
-                            of_ledger().filter(|e| age(e) > age(extent)).filter(overlaps).copied().collect();
-                        let mut newer = Vec::new();
-                        directory.newer(extent, &mut newer);
+                        let mut expected: Vec<Extent> = of_ledger().filter(overlaps).copied().collect();
+                        let mut overlapping = Vec::new();
+                        directory.visit_overlapping(ledger, extent.first, extent.last, |run| overlapping.push(*run));
                         let key = |e: &Extent| (e.log_id, e.first, e.last, e.count);
                         expected.sort_by_key(key);
-                        newer.sort_by_key(key);
-                        prop_assert_eq!(newer, expected);
+                        overlapping.sort_by_key(key);
+                        prop_assert_eq!(overlapping, expected);
                     }
                 }
             }

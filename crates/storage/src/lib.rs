@@ -6,7 +6,7 @@
 //!
 //! # Data flow
 //! ```text
-//! frozen write cache -> EntryLogWriter -> sealed log, synced -> StateTable::commit -> ExtentDirectory -> reads
+//! frozen write cache -> EntryLogWriter -> sealed log, synced -> StateTable::commit -> LogView -> reads
 //!                                                               (only commit point)
 //! ```
 //!
@@ -19,11 +19,14 @@
 //! 5. After the first failed write or sync on a file nothing more is written to it (IB14).
 //! 6. Journal marks never go back (IB12).
 
+mod block_cache;
 mod codec;
 mod directory;
 pub mod entry_log;
 mod error;
 mod extents;
+mod index_pool;
+mod paged;
 mod read_only;
 pub mod redb_file;
 pub mod state_table;
@@ -31,15 +34,22 @@ pub mod state_table;
 mod testing;
 pub mod usage;
 pub mod verify_dir;
+mod view;
 
-pub use directory::{DirectoryCommit, FoundEntry, LedgerDirectory, LogView, OpenedDirectory, Source};
+pub use block_cache::{BLOCK_COST_BYTES, BlockCache, CacheStats};
+pub use directory::{DirectoryCommit, LedgerDirectory, OpenedDirectory};
 pub use entry_log::{EntryLocation, EntryLog, EntryLogWriter, Extent, SealedLog};
 pub use error::{
-    Damaged, DirectoryError, DiskError, NewerFormat, OpenLogError, ReadError, StateError, WriteError,
+    Damaged, DirectoryError, DiskError, NewerFormat, OpenLogError, ReadError, StateError, TryReadError,
+    WriteError,
 };
 pub use extents::ExtentDirectory;
+pub use index_pool::{IndexPool, IndexUse, StorageMemory};
+pub use paged::PagedLog;
 pub use read_only::ReadOnlyDisk;
 pub use state_table::{Checkpoint, JournalMark, LedgerRecord, LogRecord, Mark, Meta, Recovered, StateTable};
+
+pub use view::{FoundEntry, Lead, LogView, Source, locate, try_locate};
 
 use std::fmt;
 

@@ -35,6 +35,11 @@ struct Content {
 struct Shared {
     files: Mutex<BTreeMap<PathBuf, Arc<Mutex<Content>>>>,
     faults: Mutex<Faults>,
+    cached_reads: std::sync::atomic::AtomicU64,
+    /// Reads give at most so many bytes at once; 0 for all there are. And so many reads from now on fail, as of a
+    /// bad sector.
+    read_bytes_max: std::sync::atomic::AtomicUsize,
+    reads_fail: std::sync::atomic::AtomicUsize,
 }
 
 #[derive(Default)]
@@ -50,12 +55,24 @@ impl MemDisk {
     pub(crate) fn disk(&self) -> Arc<dyn Disk> {
         Arc::new(self.clone())
     }
+    /// Reads become short, `most` bytes at a time; 0 for as many as there are.
+    pub(crate) fn shorten_reads(&self, most: usize) {
+        self.0.read_bytes_max.store(most, std::sync::atomic::Ordering::Relaxed);
+    }
+    /// The next `reads` fail.
+    pub(crate) fn fail_reads(&self, reads: usize) {
+        self.0.reads_fail.store(reads, std::sync::atomic::Ordering::Relaxed);
+    }
     pub(crate) fn bytes(&self, path: &Path) -> Vec<u8> {
         self.0.files.lock()[path].lock().now.clone()
     }
     pub(crate) fn put(&self, path: &Path, bytes: Vec<u8>) {
         let content = Content { now: bytes.clone(), durable: bytes };
         self.0.files.lock().insert(path.to_owned(), Arc::new(Mutex::new(content)));
+    }
+    /// Other bytes in a file that stays open.
+    pub(crate) fn overwrite(&self, path: &Path, bytes: Vec<u8>) {
+        self.0.files.lock()[path].lock().now = bytes;
     }
     pub(crate) fn names(&self) -> Vec<String> {
         let files = self.0.files.lock();
@@ -177,10 +194,23 @@ impl Disk for MemDisk {
 }
 
 impl DiskFile for MemFile {
+    fn read_cached_at(&self, buf: &mut [u8], offset: u64) -> io::Result<Option<usize>> {
+        // Every third time the page is not there.
+        let calls = self.shared.cached_reads.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        if calls.is_multiple_of(3) { Ok(None) } else { self.read_at(buf, offset).map(Some) }
+    }
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let bytes = self.bytes.lock();
         let from = bytes.now.get(offset as usize..).unwrap_or(&[]);
-        let n = from.len().min(buf.len());
+        let most = self.shared.read_bytes_max.load(std::sync::atomic::Ordering::Relaxed);
+        let failing = |left: usize| left.checked_sub(1);
+        let relaxed = std::sync::atomic::Ordering::Relaxed;
+        if self.shared.reads_fail.fetch_update(relaxed, relaxed, failing).is_ok() {
+            // As a failed transfer may: something is in the buffer.
+            buf.fill(0xEE);
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        let n = from.len().min(buf.len()).min(if most == 0 { usize::MAX } else { most });
         buf[..n].copy_from_slice(&from[..n]);
         Ok(n)
     }

@@ -30,6 +30,8 @@ pub struct EntryId(i64);
 impl EntryId {
     /// The first entry of a ledger.
     pub const FIRST: EntryId = EntryId(0);
+    /// The largest that can be written down.
+    pub const MAX: EntryId = EntryId(i64::MAX);
 
     /// `None` when `raw` is negative: -1 means "none" on the wire, other negatives are Java's journal meta records.
     pub const fn new(raw: i64) -> Option<EntryId> {

@@ -47,7 +47,7 @@ impl Shard {
     pub(super) fn index_removal(&mut self, ledger: LedgerId, is_fenced: bool, sequence: u64) {
         // What is in the active cache goes below; a canary keeps counting it as what was there before.
         let generation = self.generation + u64::from(self.config.canaries.has(Canary::M25RemovalHidesNewer));
-        let state = self.ledgers.entry(ledger).or_insert_with(|| LedgerState::new(None));
+        let state = self.ledgers.entry(ledger).or_insert_with(|| LedgerState::boxed(None));
         state.remove(sequence, generation);
         if is_fenced {
             state.fence = state.fence.or(Some(sequence));

@@ -16,6 +16,7 @@ impl Shard {
             "nothing new is hidden"
         );
         self.generation = generation;
+        self.charge_ledgers();
     }
 
     /// A ledger from the state table. Records of two directories (after a change of their number) are merged; of two
@@ -25,11 +26,11 @@ impl Shard {
         self.highest_ledger = self.highest_ledger.max(Some(record.ledger));
         match self.ledgers.get_mut(&record.ledger) {
             None => {
-                self.ledgers.insert(record.ledger, restored);
+                self.ledgers.insert(record.ledger, Box::new(restored));
             }
             Some(known) if known.life < restored.life => {
                 let fence = known.fence.or(restored.fence);
-                *known = LedgerState { fence, ..restored };
+                **known = LedgerState { fence, ..restored };
             }
             Some(known) if known.life > restored.life => known.fence = known.fence.or(restored.fence),
             Some(known) => {

@@ -148,7 +148,7 @@ impl Job {
         if let Some((_, run)) = self.runs.front()
             && next.is_none_or(|next| (run.ledger, run.first) <= next)
         {
-            self.open_run(flushing);
+            self.open_run(flushing)?;
             return Ok(passed);
         }
         match next {
@@ -158,7 +158,7 @@ impl Job {
     }
 
     /// Opens the next run, unless a removal hides it.
-    fn open_run(&mut self, flushing: &Flushing) {
+    fn open_run(&mut self, flushing: &Flushing) -> Result<(), JobError> {
         let (_, run) = self.runs[0];
         if self.highest.is_none_or(|(ledger, _)| ledger != run.ledger) {
             let of_ledger =
@@ -168,13 +168,14 @@ impl Job {
         }
         let (source, run) = self.runs.pop_front().expect("it was looked at");
         if flushing.is_hidden(&run) {
-            return;
+            return Ok(());
         }
         let generation = match self.highest {
             Some((_, highest)) if flushing.may_rise(&run) => highest,
             _ => run.generation,
         };
-        let newer = flushing.newer(&run);
+        let failed = |error| JobError::Source((self.directory, self.sources[source].log_id()), error);
+        let newer = flushing.newer(&run).map_err(failed)?;
         self.open.push(Open {
             source,
             run,
@@ -184,6 +185,7 @@ impl Job {
             place: 0,
             last: None,
         });
+        Ok(())
     }
 
     fn read_records(&mut self, at: usize) -> Result<(), JobError> {

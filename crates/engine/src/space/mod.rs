@@ -47,7 +47,7 @@ pub use status::{ScrubFinding, ScrubPass, ScrubStatus, SpaceStatus, WantedCollec
 use crate::config::SpaceConfig;
 use crate::machine::{FlushError, Flushing};
 use bindery_io::canary::Canary;
-use bindery_storage::{DirectoryCommit, Extent, LogId, Source};
+use bindery_storage::{DirectoryCommit, EntryLog, Extent, LogId, ReadError, Source};
 use bindery_types::{EntryId, LedgerId};
 use budget::Budget;
 use job::{Cause, Job};
@@ -55,6 +55,7 @@ use plan::Plan;
 use scrub::Scrub;
 use status::CompactionKind;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -262,8 +263,24 @@ impl Flushing {
         extent.generation.0 >= shard.lock().hidden_below(extent.ledger)
     }
 
-    fn newer(&self, extent: &Extent) -> Vec<Source> {
-        self.engine.views.iter().flat_map(|view| view.newer(extent)).collect()
+    /// A live log and its runs. One whose runs cannot be read is skipped: it counts as live.
+    fn log_with_runs(&mut self, index: usize, log_id: LogId) -> Option<(Arc<EntryLog>, Vec<Extent>)> {
+        let log = self.engine.views[index].log(log_id)?;
+        match self.engine.views[index].runs_of_log(&log) {
+            Ok(runs) => Some((log, runs)),
+            Err(error) => {
+                self.skip((index, log_id), &error.to_string());
+                None
+            }
+        }
+    }
+
+    fn newer(&self, extent: &Extent) -> Result<Vec<Source>, ReadError> {
+        let mut newer = Vec::new();
+        for view in &self.engine.views {
+            newer.append(&mut view.newer(extent)?);
+        }
+        Ok(newer)
     }
 
     /// What the newer runs say, and how many of them were read.
@@ -303,7 +320,7 @@ impl Flushing {
         // Of each directory, the ledgers whose memory it has.
         let mut forgotten: Vec<Vec<LedgerId>> = vec![Vec::new(); directory_count];
         for (index, shard) in self.engine.shards.iter().enumerate() {
-            let has_copies = |ledger| self.engine.views.iter().any(|view| view.last_entry(ledger).is_some());
+            let has_copies = |ledger| self.engine.views.iter().any(|view| view.may_have(ledger));
             let flushed = self.flushed_generation(index);
             forgotten[index % directory_count].append(&mut shard.lock().forget(flushed, has_copies));
         }

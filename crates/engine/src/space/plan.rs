@@ -112,7 +112,7 @@ impl Flushing {
             let next = plan.logs.front().copied().filter(|(index, _)| *index == plan.directory);
             if let Some((index, log_id)) = next {
                 plan.logs.pop_front();
-                if let Some((log, runs)) = self.engine.views[index].log(log_id) {
+                if let Some((log, runs)) = self.log_with_runs(index, log_id) {
                     work += 1;
                     let run_count = runs.len() as u64;
                     plan.weighing = Some(Weighing {
@@ -196,7 +196,15 @@ impl Flushing {
         if self.is_hidden(&run) {
             return false;
         }
-        let newer = self.newer(&run);
+        let newer = match self.newer(&run) {
+            Ok(newer) => newer,
+            Err(error) => {
+                // What cannot be read counts as live.
+                weighing.live += run.bytes();
+                self.skip((index, weighing.log_id), &error.to_string());
+                return false;
+            }
+        };
         if newer.is_empty() {
             weighing.live += run.bytes();
         } else {

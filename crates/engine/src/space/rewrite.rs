@@ -98,7 +98,7 @@ impl Flushing {
     fn begin_job(&mut self, now: u64, planned: &Planned) {
         let index = planned.directory;
         let sources: Vec<(Arc<EntryLog>, Vec<Extent>)> =
-            planned.logs.iter().filter_map(|log_id| self.engine.views[index].log(*log_id)).collect();
+            planned.logs.iter().filter_map(|log_id| self.log_with_runs(index, *log_id)).collect();
         let Some(generation) = sources.iter().map(|(log, _)| log.generation()).max() else { return };
         match self.directories[index].begin_log(generation) {
             Ok(writer) => self.space.job = Some(Job::new(index, planned.cause, sources, writer)),

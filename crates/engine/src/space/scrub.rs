@@ -232,7 +232,10 @@ impl Flushing {
 
     fn begin_log_check(&mut self, at: LogRef, done: &mut ScrubPass) -> Option<Checking> {
         let (index, log_id) = at;
-        let (log, extents) = self.engine.views[index].log(log_id)?;
+        let log = self.engine.views[index].log(log_id)?;
+        // What is wrong with those that are on disk is found below.
+        let known = self.engine.views[index].runs_of_log(&log).ok();
+        let extents = known.clone().unwrap_or_default();
         let mut checking =
             Checking { at, log, extents, check: LogCheck::default(), findings: 0, first: None };
         let directory = &self.directories[index];
@@ -241,8 +244,8 @@ impl Flushing {
             Ok((found, extents)) => {
                 let is_same =
                     (found.generation(), found.size()) == (checking.log.generation(), checking.log.size());
-                if is_same && extents == checking.extents {
-                    checking.log = Arc::new(found);
+                if is_same && known.is_none_or(|known| known == extents) {
+                    (checking.log, checking.extents) = (Arc::new(found), extents);
                 } else {
                     let what = "the file holds another log than the one in use";
                     self.on_finding(&mut checking, done, Found::frame(0, what));

@@ -153,6 +153,10 @@ impl DiskFile for CheckedFile {
         self.inner.read_at(buf, offset)
     }
 
+    fn read_cached_at(&self, buf: &mut [u8], offset: u64) -> io::Result<Option<usize>> {
+        self.inner.read_cached_at(buf, offset)
+    }
+
     fn write_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
         let written = self.write("write", slices, offset, || self.inner.write_at(slices, offset))?;
         Ok((written.end - written.start) as usize)

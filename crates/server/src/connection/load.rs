@@ -4,7 +4,9 @@
 //! 1. A permit for an entry's bytes is held before they are loaded. When an entry turns out larger than was expected
 //!    its bytes are dropped and the request goes back with the size it needs.
 //! 2. What is not durable is not shown: such a request is parked until it is, without a thread.
-//! 3. Every request given to `start` is answered, parked or put back, exactly one of them.
+//! 3. Nothing here waits for a disk but what runs on the I/O pool: an entry is read inline only with calls that give up
+//!    where the kernel would have to wait.
+//! 4. Every request given to `start` is answered, parked or put back, exactly one of them.
 
 use super::Connection;
 use super::outbox::{Body, Window};
@@ -24,6 +26,9 @@ use std::sync::atomic::Ordering;
 const HEAD_BYTES: usize = 128;
 /// Charged for a list of entries before its length is known: about 2,700 runs.
 const LIST_BYTES: usize = 64 * 1024;
+
+/// Largest entry that is read on a thread of the runtime, when the kernel has it in memory.
+const INLINE_BYTES_MAX: usize = 64 * 1024;
 
 /// What to load, and how many bytes it takes.
 pub enum Plan {
@@ -93,9 +98,16 @@ pub fn plan(
             let charge = bytes.len() + explicit_lac_bytes + HEAD_BYTES;
             (Plan::Memory(bytes, charge), Some(request))
         }
-        Ok(Lookup::Disk(read)) => {
-            let guess = connection.size_guess.load(Ordering::Relaxed);
-            let size = if request.size_hint > 0 { request.size_hint } else { guess };
+        Ok(Lookup::Disk(mut read)) => {
+            let size = match read.try_locate() {
+                Some(Ok(size)) => size as usize,
+                Some(Err(refusal)) => {
+                    answer_without_entry(shared, connection, &request, refusal);
+                    return (Plan::Settled, None);
+                }
+                None if request.size_hint > 0 => request.size_hint,
+                None => connection.size_guess.load(Ordering::Relaxed),
+            };
             (Plan::Disk(read, size + explicit_lac_bytes + HEAD_BYTES), Some(request))
         }
         Ok(Lookup::Undurable(point)) => {
@@ -107,6 +119,44 @@ pub fn plan(
             (Plan::Settled, None)
         }
     }
+}
+
+thread_local! {
+    /// Where entries are read to before they are copied to the outbox: one for each thread of the runtime.
+    static INLINE: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+/// Answers an entry on disk at once when nobody has to wait for the disk, up to [`INLINE_BYTES_MAX`]. Gives everything
+/// back when it takes a thread that may wait.
+#[allow(clippy::result_large_err, reason = "what is given back goes on to `run`")]
+pub fn run_inline(
+    shared: &Arc<Shared>,
+    connection: &Arc<Connection>,
+    request: ReadRequest,
+    mut read: DiskRead,
+    permit: Permit,
+    window: Window,
+) -> Result<(), (ReadRequest, DiskRead, Permit, Window)> {
+    let is_small = matches!(read.try_locate(), Some(Ok(size)) if size as usize + HEAD_BYTES <= permit.bytes() as usize
+            && size as usize <= INLINE_BYTES_MAX);
+    if !is_small {
+        return Err((request, read, permit, window));
+    }
+    INLINE.with_borrow_mut(|body| match read.try_load(body) {
+        None => Err((request, read, permit, window)),
+        Some(Ok(())) => {
+            shared.metrics.reads_without_wait.add(1);
+            learn_size(connection, body.len());
+            answer_entry(shared, connection, &request, Body::Copy(body), permit, window);
+            connection.finish_read(&request);
+            Ok(())
+        }
+        Some(Err(refusal)) => {
+            connection.outbox.close_window(window);
+            answer_without_entry(shared, connection, &request, refusal);
+            Ok(())
+        }
+    })
 }
 
 /// Carries a plan out. The charge is covered by `permit` and by `window`. `slot` is there for the plans that

@@ -192,6 +192,17 @@ impl Sender {
             // Plain reads may go on while the fencing lane waits for bytes.
             return is_high;
         };
+        let (request, plan, permit, window) = match plan {
+            Plan::Disk(read, charge) => {
+                match load::run_inline(&self.shared, &self.connection, request, read, permit, window) {
+                    Ok(()) => return true,
+                    Err((request, read, permit, window)) => {
+                        (request, Plan::Disk(read, charge), permit, window)
+                    }
+                }
+            }
+            plan => (request, plan, permit, window),
+        };
         // Disks free slots, peers do not: this wait is short.
         let slot = match plan {
             Plan::Disk(..) | Plan::Blocking(_) => Some(self.shared.io.slot(load::lane_of(&request)).await),

@@ -72,6 +72,8 @@ pub struct Metrics {
     pub write_bytes: Counter,
     /// `bookie_READ_BYTES`: entry bytes answered.
     pub read_bytes: Counter,
+    /// Entries on disk that were answered without a thread that waits: the kernel had them in memory.
+    pub reads_without_wait: Counter,
     /// `bookkeeper_server_ADD_ENTRY_REJECTED`: adds answered with too-many-requests by admission.
     pub add_rejected: Counter,
     /// `bookkeeper_server_READ_ENTRY_REJECTED`: reads refused because a connection's queue was full.
@@ -109,6 +111,7 @@ impl Metrics {
             get_list_of_entries: Summary::latency(1),
             write_bytes: Counter::default(),
             read_bytes: Counter::default(),
+            reads_without_wait: Counter::default(),
             add_rejected: Counter::default(),
             read_rejected: Counter::default(),
             adds_in_progress: Gauge::default(),

@@ -59,6 +59,8 @@ impl Profile {
     pub fn draw(seed: u64, canaries: Canaries) -> Profile {
         let random = SeededRandom::new(seed).child("profile");
         let pick = |from: &[u64]| from[random.below(from.len() as u64) as usize];
+        let memory = random.child("memory");
+        let of_memory = |from: &[u64]| from[memory.below(from.len() as u64) as usize];
         let shard_count = pick(&[1, 1, 2, 3]) as usize;
         let dirs = if shard_count > 1 && random.chance(0.3) { 2 } else { 1 };
         let journals = 1 + random.child("journals").below(shard_count.min(JOURNALS_MAX) as u64) as usize;
@@ -70,6 +72,9 @@ impl Profile {
             ledger_dirs: (0..dirs).map(|i| PathBuf::from(format!("/data/ledgers{i}"))).collect(),
             shard_count,
             write_pool_bytes: chunks * chunk_bytes as u64,
+            // Often too small for anything to stay in memory.
+            index_pool_bytes: of_memory(&[0, 3 << 10, 16 << 10, 1 << 20]),
+            cache_pool_bytes: of_memory(&[0, 9 << 10, 200 << 10, 4 << 20]),
             pool_memory: bindery_engine::PoolMemory::Touched,
             chunk_bytes,
             journal_file_bytes: pick(&[16 << 10, 64 << 10, 256 << 10]),
@@ -439,7 +444,7 @@ impl Sim {
     fn read(&mut self, ledger: LedgerId, which: EntryRef) -> Option<Result<Vec<u8>, Refusal>> {
         match self.machine().engine.read(ledger, which) {
             Ok(Lookup::Memory(body)) => Some(Ok(body.to_vec())),
-            Ok(Lookup::Disk(read)) => Some(self.load_patiently(&read)),
+            Ok(Lookup::Disk(read)) => Some(self.load_patiently(read)),
             Ok(Lookup::Undurable(point)) => {
                 let EntryRef::At(entry) = which else { return None };
                 self.hit("read.waited_for_durable");
@@ -452,8 +457,13 @@ impl Sim {
     }
 
     /// A transient read error is an honest answer; asking again must give the entry.
-    fn load_patiently(&self, read: &bindery_engine::DiskRead) -> Result<Vec<u8>, Refusal> {
-        match read.load() {
+    fn load_patiently(&self, mut read: bindery_engine::DiskRead) -> Result<Vec<u8>, Refusal> {
+        let mut body = Vec::new();
+        let first = match read.try_load(&mut body) {
+            Some(loaded) => loaded.map(|()| body),
+            None => read.load(),
+        };
+        match first {
             Err(Refusal::Io) => {
                 self.disk.set_faults(FaultPlan::default());
                 let again = read.load();

@@ -290,6 +290,19 @@ impl DiskFile for SimFile {
         self.shared.lock().run(call, |&n| n as u64, |state, _| self.read(state, buf, offset))
     }
 
+    fn read_cached_at(&self, buf: &mut [u8], offset: u64) -> io::Result<Option<usize>> {
+        let call = self.call("read_cached", offset, buf.len(), false);
+        self.shared.lock().run(
+            call,
+            |n: &Option<usize>| n.unwrap_or(0) as u64,
+            |state, _| {
+                // Whether the kernel has a page is nobody's to foresee.
+                let would_wait = self.is_direct || state.faults.random(FaultKind::ShortRead).chance(0.4);
+                if would_wait { Ok(None) } else { self.read(state, buf, offset).map(Some) }
+            },
+        )
+    }
+
     fn write_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
         let call = self.call("write", offset, total_len(slices), true);
         self.shared.lock().run(

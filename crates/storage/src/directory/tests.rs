@@ -2,6 +2,8 @@ use super::*;
 use crate::state_table::{Mark, STATE_FILE_NAME};
 use crate::testing::{MemDisk, numbers};
 use crate::{EntryLog, StateError};
+use crate::{Extent, IndexUse, ReadError, Source};
+use bindery_types::EntryId;
 
 fn dir() -> PathBuf {
     PathBuf::from("/ledgers")
@@ -51,21 +53,65 @@ fn assert_holds(view: &LogView, model: &Model) {
             assert_eq!(view.read(l, e).unwrap(), expected, "{l}:{e}");
         }
         let last = model.range((l, EntryId::FIRST)..(ledger(l.get() + 1), EntryId::FIRST)).next_back();
-        assert_eq!(view.last_entry(l), last.map(|((_, e), _)| *e));
+        let runs = view.runs(l).unwrap();
+        assert_eq!(runs.iter().map(|run| run.extent.last).max(), last.map(|((_, e), _)| *e));
+        assert!(view.may_have(l) || runs.is_empty());
     }
 }
 
+/// Small enough that blocks come and go.
+fn memory() -> StorageMemory {
+    StorageMemory::new(1 << 20, 20_000)
+}
+
 fn open(disk: &MemDisk) -> Result<OpenedDirectory, DirectoryError> {
-    LedgerDirectory::open(&disk.disk(), &dir())
+    open_in(disk, &memory())
+}
+
+fn open_in(disk: &MemDisk, memory: &StorageMemory) -> Result<OpenedDirectory, DirectoryError> {
+    LedgerDirectory::open_with(&disk.disk(), &dir(), memory)
+}
+
+/// What a view says about runs, whatever of it is in memory, is what one says that has all of it there.
+fn assert_same_runs(view: &LogView, all: &LogView) {
+    let ids = |sources: Vec<Source>| sources.iter().map(|source| source.extent).collect::<Vec<Extent>>();
+    let mut leads = Vec::new();
+    for l in (0..6).map(ledger) {
+        let runs = ids(all.runs(l).unwrap());
+        assert_eq!(ids(view.runs(l).unwrap()), runs);
+        for run in &runs {
+            assert_eq!(ids(view.newer(run).unwrap()), ids(all.newer(run).unwrap()));
+        }
+        for (e, hidden_below) in (0..55).flat_map(|e| [(entry(e), Generation(0)), (entry(e), Generation(4))])
+        {
+            let found = [view, all].map(|view| {
+                leads.clear();
+                view.leads(l, e, &mut leads);
+                let found = crate::locate(&leads, l, e, hidden_below).unwrap();
+                if let Ok(cached) = crate::try_locate(&leads, l, e, hidden_below) {
+                    let location = |found: &Option<crate::FoundEntry>| found.as_ref().map(|f| f.location);
+                    assert_eq!(location(&cached), location(&found));
+                }
+                found.map(|found| (found.location, found.generation))
+            });
+            assert_eq!(found[0], found[1], "{l}:{e}");
+        }
+    }
+    for log in all.logs() {
+        let same = view.log(log.log_id()).unwrap();
+        assert_eq!(view.runs_of_log(&same).unwrap(), all.runs_of_log(&log).unwrap());
+    }
 }
 
 /// Flushes with random overlapping entries, replacements of several logs by one, restarts: reads equal the model.
 #[test]
 fn reads_give_the_newest_copy_through_flushes_merges_and_restarts() {
+    let (mut paged, mut resident) = (0, 0);
     for seed in 0..20 {
         let mut next = numbers(seed);
         let disk = MemDisk::default();
-        let mut directory = open(&disk).unwrap().directory;
+        let memory = StorageMemory::new([0, 600, 2500, 6000, 1 << 20][seed as usize % 5], 20_000);
+        let mut directory = open_in(&disk, &memory).unwrap().directory;
         let mut model = Model::new();
         let mut used = std::collections::BTreeSet::new();
         for generation in 1..25 {
@@ -73,7 +119,7 @@ fn reads_give_the_newest_copy_through_flushes_merges_and_restarts() {
                 (0..next() % 30).map(|_| (i64::from(next() % 5), i64::from(next() % 50))).collect();
             ids.sort_unstable();
             ids.dedup();
-            let held = directory.view().sources(ledger(0), entry(3));
+            let held = directory.view().runs(ledger(0)).unwrap();
             assert!(used.insert(flush_and_commit(&mut directory, generation, &ids)), "log ids are new");
             model.extend(ids.iter().map(|(l, e)| ((ledger(*l), entry(*e)), generation as u8)));
             if generation % 6 == 0 {
@@ -104,15 +150,45 @@ fn reads_give_the_newest_copy_through_flushes_merges_and_restarts() {
             }
             if next().is_multiple_of(4) {
                 drop(directory);
-                let opened = open(&disk).unwrap();
+                assert_eq!(memory.index.used(IndexUse::Extents), 0, "what was charged is released");
+                let opened = open_in(&disk, &memory).unwrap();
                 assert_eq!((opened.is_fresh, opened.orphans.len()), (false, 0));
                 directory = opened.directory;
             }
-            assert_holds(&directory.view(), &model);
+            let view = directory.view();
+            paged += view.paged_logs();
+            resident += view.run_counts().0;
+            assert!(!memory.index.is_over() || view.run_counts().0 == 0, "what can be paged out is");
+            assert_holds(&view, &model);
+            let beside: Arc<dyn Disk> = Arc::new(crate::ReadOnlyDisk::new(disk.disk()));
+            assert_same_runs(&view, &LedgerDirectory::open(&beside, &dir()).unwrap().directory.view());
         }
         drop(directory);
         assert_holds(&open(&disk).unwrap().directory.view(), &model);
     }
+    assert!(paged > 100 && resident > 200, "{paged} logs on disk, {resident} runs in memory");
+}
+
+/// What looks at a log that was paged out brings it back when there is room again.
+#[test]
+fn a_log_that_is_looked_at_comes_back_into_memory() {
+    let (disk, memory) = (MemDisk::default(), StorageMemory::new(5000, 20_000));
+    let mut directory = open_in(&disk, &memory).unwrap().directory;
+    let logs: Vec<LogId> = (1..30)
+        .map(|generation| flush_and_commit(&mut directory, generation, &[(1, generation as i64)]))
+        .collect();
+    let view = directory.view();
+    let before = view.paged_logs();
+    assert!(before > 0 && view.run_counts().0 > 0, "{:?}", view.run_counts());
+    // Half of what is there goes, and the oldest is read.
+    let commit = DirectoryCommit { logs_removed: &logs[15..], ..Default::default() };
+    directory.commit(&commit).unwrap();
+    for _ in 0..40 {
+        assert!(view.read(ledger(1), entry(1)).unwrap().is_some());
+        directory.commit(&DirectoryCommit::default()).unwrap();
+    }
+    assert!(view.paged_logs() < before.min(15), "{} logs on disk", view.paged_logs());
+    assert!(!memory.index.is_over());
 }
 
 /// IB13, IB15, IB18. Goal: at any failure the directory afterwards is the one before or the one after.
@@ -259,7 +335,7 @@ fn a_damaged_newest_copy_does_not_bring_an_older_one_back() {
 fn a_directory_on_the_real_disk_survives_a_restart() {
     let temp = tempfile::tempdir().unwrap();
     let disk: Arc<dyn Disk> = Arc::new(bindery_io::RealDisk::new());
-    let mut directory = LedgerDirectory::open(&disk, temp.path()).unwrap().directory;
+    let mut directory = LedgerDirectory::open_with(&disk, temp.path(), &memory()).unwrap().directory;
     let mut model = Model::new();
     for generation in 1..6 {
         let ids: Vec<(i64, i64)> = (0..50).filter(|e| e % 3 != 1).map(|e| (generation % 3, e)).collect();
@@ -267,7 +343,7 @@ fn a_directory_on_the_real_disk_survives_a_restart() {
         model.extend(ids.iter().map(|(l, e)| ((ledger(*l), entry(*e)), generation as u8)));
     }
     drop(directory);
-    let opened = LedgerDirectory::open(&disk, temp.path()).unwrap();
+    let opened = LedgerDirectory::open_with(&disk, temp.path(), &memory()).unwrap();
     assert_eq!(opened.recovered.logs.len(), 5);
     assert_holds(&opened.directory.view(), &model);
     for log in opened.directory.view().logs() {

@@ -138,7 +138,7 @@ impl Extent {
         self.records_offset + self.records_len()
     }
 
-    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let mut put = Put(out);
         put.i64(self.ledger.get()).i64(self.first.get()).i64(self.last.get());
         put.i64(EntryId::to_wire(self.max_lac)).u64(self.generation.0).u64(self.stride);
@@ -146,8 +146,13 @@ impl Extent {
         put.u32(self.count).u32(self.records_crc);
     }
 
-    /// `start` is where the run must begin: runs follow each other without gap.
-    fn decode(bytes: &[u8], log_id: LogId, start: u64, limit: u64) -> Result<Extent, &'static str> {
+    /// `start` is where the run must begin, when the one before is known: runs follow each other without gap.
+    pub(super) fn decode(
+        bytes: &[u8],
+        log_id: LogId,
+        start: Option<u64>,
+        limit: u64,
+    ) -> Result<Extent, &'static str> {
         let mut take = Take(bytes);
         let mut decode = || {
             let ledger = LedgerId::new(take.i64()?)?;
@@ -188,7 +193,9 @@ impl Extent {
             return Err("first, last, count and stride of an extent contradict each other");
         }
         let records_offset = extent.bodies_offset.checked_add(extent.bodies_len);
-        if extent.bodies_offset != start || records_offset != Some(extent.records_offset) {
+        if start.is_some_and(|start| start != extent.bodies_offset)
+            || records_offset != Some(extent.records_offset)
+        {
             return Err("an extent does not follow the one before");
         }
         if extent.records_offset.checked_add(extent.records_len()).is_none_or(|end| end > limit) {
@@ -402,8 +409,8 @@ pub(super) fn decode_footer(
     let mut extents: Vec<Extent> = Vec::with_capacity(runs.len());
     let mut start = BLOCK;
     for run in runs {
-        let extent =
-            Extent::decode(run, trailer.header.log_id, start, trailer.footer_offset).map_err(damaged)?;
+        let extent = Extent::decode(run, trailer.header.log_id, Some(start), trailer.footer_offset)
+            .map_err(damaged)?;
         if extents.last().is_some_and(|e| (e.ledger, e.last) >= (extent.ledger, extent.first)) {
             return Err(damaged("the extents do not ascend"));
         }

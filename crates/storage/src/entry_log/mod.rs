@@ -32,12 +32,16 @@ mod write;
 
 pub use format::{ENTRY_BODY_MIN_BYTES, EntryLocation, Extent, FORMAT_VERSION, IndexRecord, RUN_ENTRIES_MAX};
 pub use read::{EntryLog, LogDescription};
+pub(crate) use read::{Patience, waited};
 pub use verify::{LogCheck, LogDamage, LogEvent, LogPart, LogTotals, VerifyReport};
 pub use write::{EntryLogWriter, SealedLog};
 
 #[cfg(test)]
 pub(crate) use format::test_extent;
 pub(crate) use format::{file_name, log_id_of};
+
+/// Extents that are read together when they are not in memory: they fit an index block.
+pub(crate) const FOOTER_BLOCK_EXTENTS: usize = 4096 / format::EXTENT_SIZE;
 
 /// Bytes of one entry's line in a run's index.
 pub const RECORD_BYTES: u64 = format::RECORD_SIZE as u64;

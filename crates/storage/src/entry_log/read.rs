@@ -1,19 +1,70 @@
-//! Reading an entry log. Nothing is cached here; the kernel's page cache is (files are opened for buffered reads).
+//! Reading an entry log: index records through the block cache, bodies from the kernel's page cache (files are opened
+//! for buffered reads) or, for a sequential reader, from what was read ahead.
+//!
+//! # Invariants
+//! 1. Each read exists twice: one that waits for the disk and one that gives up instead ([`TryReadError::WouldBlock`]);
+//!    both are the same code with another [`Patience`] and verify the same.
+//! 2. A buffer is filled whole or the read fails: short reads are gone on with, at the place where they stopped.
 
 use super::format::{
-    BLOCK, EntryLocation, Extent, Header, IndexRecord, Place, RECORD_SIZE, TRAILER_SIZE, Trailer,
-    decode_footer, file_name,
+    BLOCK, EXTENT_SIZE, EntryLocation, Extent, FOOTER_HEAD_SIZE, Header, IndexRecord, Place, RECORD_SIZE,
+    TRAILER_SIZE, Trailer, decode_footer, file_name,
 };
+use crate::block_cache::{BlockCache, BlockKey, BlockKind};
 use crate::codec::crc32c;
-use crate::{Damaged, DiskError, Generation, LogId, OpenLogError, ReadError};
+use crate::{Damaged, DiskError, Generation, LogId, OpenLogError, ReadError, TryReadError};
 use bindery_io::{BLOCK_SIZE_BYTES, Disk, DiskFile, OpenMode};
 use bindery_types::{EntryId, LedgerId};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Records fetched per step of a search: one read covers the neighbourhood of a good guess.
 const WINDOW_RECORDS: u32 = 16;
+
+/// Bodies read one after another before what follows is read ahead.
+const STREAK_MIN: u32 = 3;
+/// Longest body that is read ahead: of longer ones a read of their own costs little.
+const AHEAD_BODY_BYTES_MAX: usize = BlockKind::Ahead.bytes() / 2;
+
+/// Whether a read may wait for the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patience {
+    Wait,
+    /// Take what is in memory, ours or the kernel's, or give up.
+    Never,
+}
+
+/// The cache that a log is read through.
+struct Cached {
+    cache: Arc<BlockCache>,
+    /// The file's number in it. Another one from the first bytes on that do not verify: what was read may have been
+    /// damaged on its way, and is not kept.
+    file: AtomicU64,
+}
+
+/// How the bodies of a log are being read: a hint, shared by all readers.
+#[derive(Default)]
+struct Streak {
+    /// Where the body read last ended.
+    end: AtomicU64,
+    /// Bodies in a row that began there, or just behind.
+    length: AtomicU32,
+}
+
+impl Streak {
+    /// Notes a read; true when it goes on a sequence.
+    fn note(&self, offset: u64, length: usize) -> bool {
+        let end = self.end.swap(offset + length as u64, Relaxed);
+        // Several threads serve one reader: the order is not exact.
+        if offset.abs_diff(end) > 4 * BLOCK {
+            self.length.store(0, Relaxed);
+            return false;
+        }
+        self.length.fetch_add(1, Relaxed) >= STREAK_MIN
+    }
+}
 
 /// A sealed log, open for reading. Shared by any number of readers.
 pub struct EntryLog {
@@ -22,6 +73,8 @@ pub struct EntryLog {
     pub(super) trailer: Trailer,
     entries: u64,
     extents: u64,
+    cache: Option<Cached>,
+    streak: Streak,
 }
 
 /// What `bindery inspect entry-log` shows.
@@ -81,8 +134,23 @@ impl EntryLog {
             return Err(Damaged::new(path, trailer_offset, "trailer and header are of different logs").into());
         }
         let (extents, entries) = read_footer(&*file, path, &trailer)?;
-        let log = EntryLog { file, path: path.to_owned(), trailer, entries, extents: extents.len() as u64 };
+        let log = EntryLog {
+            file,
+            path: path.to_owned(),
+            trailer,
+            entries,
+            extents: extents.len() as u64,
+            cache: None,
+            streak: Streak::default(),
+        };
         Ok((log, extents))
+    }
+
+    /// Reads through `cache` from now on.
+    #[must_use]
+    pub fn cached_by(mut self, cache: &Arc<BlockCache>) -> EntryLog {
+        self.cache = Some(Cached { cache: cache.clone(), file: cache.register().into() });
+        self
     }
 
     /// The log's id.
@@ -125,23 +193,37 @@ impl EntryLog {
     /// # Panics
     /// When `extent` is of another log.
     pub fn lookup(&self, extent: &Extent, entry: EntryId) -> Result<Option<EntryLocation>, ReadError> {
+        self.lookup_with(extent, entry, Patience::Wait).map_err(waited)
+    }
+
+    pub(crate) fn lookup_with(
+        &self,
+        extent: &Extent,
+        entry: EntryId,
+        patience: Patience,
+    ) -> Result<Option<EntryLocation>, TryReadError> {
         assert_eq!(extent.log_id, self.log_id(), "an extent is looked up in its own log");
         match extent.place(entry) {
             Place::Absent => Ok(None),
             Place::At(place) => {
                 let mut bytes = [0; RECORD_SIZE];
-                self.read_records(extent, place, &mut bytes)?;
-                let record = self.decode_record(&bytes, extent, place)?;
+                self.read_records(extent, place, &mut bytes, patience)?;
+                let record = self.decode_record(&bytes, extent, place).map_err(|e| self.distrust(e))?;
                 debug_assert_eq!(record.entry, entry, "decode checks the place of a regular run's record");
                 Ok(Some(record.location))
             }
-            Place::Search => self.search(extent, entry),
+            Place::Search => self.search(extent, entry, patience),
         }
     }
 
     /// Interpolation with bisection every second step: near misses of striping (two of every three entries) are
     /// found with one read, and the worst case stays logarithmic.
-    fn search(&self, extent: &Extent, wanted: EntryId) -> Result<Option<EntryLocation>, ReadError> {
+    fn search(
+        &self,
+        extent: &Extent,
+        wanted: EntryId,
+        patience: Patience,
+    ) -> Result<Option<EntryLocation>, TryReadError> {
         let mut window = [0; WINDOW_RECORDS as usize * RECORD_SIZE];
         // The entry is in places [low, high) or nowhere; `below` and `above` bound the ids in there, inclusively.
         let (mut low, mut high) = (0, extent.count);
@@ -159,7 +241,7 @@ impl EntryLog {
             let start = guess.saturating_sub(WINDOW_RECORDS / 2).max(low);
             let end = high.min(start + WINDOW_RECORDS);
             let bytes = &mut window[..(end - start) as usize * RECORD_SIZE];
-            self.read_records(extent, start, bytes)?;
+            self.read_records(extent, start, bytes, patience)?;
             let record_at = |place: u32| {
                 let at = (place - start) as usize * RECORD_SIZE;
                 self.decode_record(&bytes[at..at + RECORD_SIZE], extent, place)
@@ -168,7 +250,7 @@ impl EntryLog {
             let (mut left, mut right) = (start, end);
             while left < right {
                 let middle = left + (right - left) / 2;
-                let record = record_at(middle)?;
+                let record = record_at(middle).map_err(|e| self.distrust(e))?;
                 if record.entry == wanted {
                     return Ok(Some(record.location));
                 }
@@ -201,10 +283,39 @@ impl EntryLog {
         entry: EntryId,
         body: &mut [u8],
     ) -> Result<(), ReadError> {
+        self.read_with(location, ledger, entry, body, Patience::Wait).map_err(waited)
+    }
+
+    /// As [`EntryLog::read_into`], without waiting for the disk.
+    pub fn try_read_into(
+        &self,
+        location: &EntryLocation,
+        ledger: LedgerId,
+        entry: EntryId,
+        body: &mut [u8],
+    ) -> Result<(), TryReadError> {
+        self.read_with(location, ledger, entry, body, Patience::Never)
+    }
+
+    fn read_with(
+        &self,
+        location: &EntryLocation,
+        ledger: LedgerId,
+        entry: EntryId,
+        body: &mut [u8],
+        patience: Patience,
+    ) -> Result<(), TryReadError> {
         assert_eq!(location.log_id, self.log_id(), "a location is read from its own log");
         assert_eq!(body.len(), location.length as usize, "the buffer has the length of the entry");
-        read_exact(&*self.file, &self.path, body, location.offset, "an entry")?;
-        let damaged = |what: String| Err(Damaged::new(&self.path, location.offset, what).into());
+        let is_sequential = self.streak.note(location.offset, body.len());
+        if is_sequential && body.len() <= AHEAD_BODY_BYTES_MAX {
+            self.read_blocks(BlockKind::Ahead, body, location.offset, "an entry", patience)?;
+        } else {
+            self.read_plain(body, location.offset, "an entry", patience)?;
+        }
+        let damaged = |what: String| {
+            Err(self.distrust(ReadError::from(Damaged::new(&self.path, location.offset, what))))
+        };
         if crc32c(&[body]) != location.crc32c {
             return damaged(format!("the checksum of entry {ledger}:{entry} does not match"));
         }
@@ -230,7 +341,7 @@ impl EntryLog {
     pub fn entries(&self, extent: &Extent) -> Result<Vec<IndexRecord>, ReadError> {
         assert_eq!(extent.log_id, self.log_id(), "an extent is read from its own log");
         let mut bytes = vec![0; extent.count as usize * RECORD_SIZE];
-        self.read_records(extent, 0, &mut bytes)?;
+        read_exact(&*self.file, &self.path, &mut bytes, extent.records_offset, "the index records")?;
         let damaged = |what: &str| ReadError::from(Damaged::new(&self.path, extent.records_offset, what));
         if crc32c(&[&bytes]) != extent.records_crc {
             return Err(damaged("the checksum of a run's records does not match"));
@@ -257,7 +368,8 @@ impl EntryLog {
         assert_eq!(extent.log_id, self.log_id(), "an extent is read from its own log");
         let end = extent.count.min(place.saturating_add(count));
         let mut bytes = vec![0; end.saturating_sub(place) as usize * RECORD_SIZE];
-        self.read_records(extent, place, &mut bytes)?;
+        let offset = extent.records_offset + u64::from(place) * RECORD_SIZE as u64;
+        read_exact(&*self.file, &self.path, &mut bytes, offset, "the index records")?;
         let mut records: Vec<IndexRecord> = Vec::with_capacity(bytes.len() / RECORD_SIZE);
         for (place, bytes) in (place..).zip(bytes.chunks_exact(RECORD_SIZE)) {
             let record = self.decode_record(bytes, extent, place)?;
@@ -285,9 +397,111 @@ impl EntryLog {
         }
     }
 
-    fn read_records(&self, extent: &Extent, place: u32, bytes: &mut [u8]) -> Result<(), ReadError> {
+    /// All extents, from the footer. Blocks on the disk.
+    pub fn read_extents(&self) -> Result<Vec<Extent>, ReadError> {
+        Ok(read_footer(&*self.file, &self.path, &self.trailer)?.0)
+    }
+
+    /// Reads `count` extents of the footer from number `begin` on, which have `checksum`, and gives them to `look` by
+    /// their place among them.
+    pub(crate) fn with_footer_extents<T>(
+        &self,
+        begin: usize,
+        count: usize,
+        checksum: u32,
+        patience: Patience,
+        look: impl FnOnce(&dyn Fn(usize) -> Result<Extent, ReadError>) -> Result<T, ReadError>,
+    ) -> Result<T, TryReadError> {
+        let mut buffer = [0; super::FOOTER_BLOCK_EXTENTS * EXTENT_SIZE];
+        let bytes = &mut buffer[..count * EXTENT_SIZE];
+        let offset = self.trailer.footer_offset + (FOOTER_HEAD_SIZE + begin * EXTENT_SIZE) as u64;
+        self.read_blocks(BlockKind::Index, bytes, offset, "the footer", patience)?;
+        let damaged = |what: &str| ReadError::from(Damaged::new(&self.path, offset, what));
+        if crc32c(&[bytes]) != checksum {
+            return Err(self.distrust(damaged("the footer is not what it was when the log was opened")));
+        }
+        let (log_id, limit) = (self.log_id(), self.trailer.footer_offset);
+        let extent_at = |at: usize| {
+            Extent::decode(&bytes[at * EXTENT_SIZE..][..EXTENT_SIZE], log_id, None, limit).map_err(damaged)
+        };
+        Ok(look(&extent_at)?)
+    }
+
+    fn read_records(
+        &self,
+        extent: &Extent,
+        place: u32,
+        bytes: &mut [u8],
+        patience: Patience,
+    ) -> Result<(), TryReadError> {
         let offset = extent.records_offset + u64::from(place) * RECORD_SIZE as u64;
-        read_exact(&*self.file, &self.path, bytes, offset, "the index records")
+        self.read_blocks(BlockKind::Index, bytes, offset, "the index records", patience)
+    }
+
+    /// Reads through the block cache. Blocks that are missing are read whole, up to the end of the file.
+    pub(super) fn read_blocks(
+        &self,
+        kind: BlockKind,
+        mut bytes: &mut [u8],
+        mut offset: u64,
+        what: &str,
+        patience: Patience,
+    ) -> Result<(), TryReadError> {
+        let Some(Cached { cache, file }) = &self.cache else {
+            return self.read_plain(bytes, offset, what, patience);
+        };
+        let file = file.load(Relaxed);
+        let block_bytes = kind.bytes();
+        while !bytes.is_empty() {
+            let (number, at) = (offset / block_bytes as u64, (offset % block_bytes as u64) as usize);
+            let (head, tail) = bytes.split_at_mut(bytes.len().min(block_bytes - at));
+            offset += head.len() as u64;
+            let key = BlockKey { file, kind, number };
+            if !cache.get(key, at, head) {
+                let begin = number * block_bytes as u64;
+                let behind = self.trailer.file_len.saturating_sub(begin).min(block_bytes as u64) as usize;
+                let mut block = vec![0; behind.max(at + head.len())].into_boxed_slice();
+                match self.read_plain(&mut block, begin, what, patience) {
+                    Ok(()) => {
+                        head.copy_from_slice(&block[at..at + head.len()]);
+                        cache.put(key, block);
+                    }
+                    Err(TryReadError::WouldBlock) => return Err(TryReadError::WouldBlock),
+                    // A bad sector elsewhere in the block is not the business of these bytes.
+                    Err(TryReadError::Failed(_)) => {
+                        let at = offset - head.len() as u64;
+                        self.read_plain(head, at, what, patience)?;
+                    }
+                }
+            }
+            bytes = tail;
+        }
+        Ok(())
+    }
+
+    /// Bytes that did not verify are not kept; gives the error back.
+    fn distrust(&self, error: impl Into<TryReadError>) -> TryReadError {
+        if let Some(Cached { cache, file }) = &self.cache {
+            file.store(cache.register(), Relaxed);
+        }
+        error.into()
+    }
+
+    fn read_plain(
+        &self,
+        bytes: &mut [u8],
+        offset: u64,
+        what: &str,
+        patience: Patience,
+    ) -> Result<(), TryReadError> {
+        if patience == Patience::Wait {
+            return Ok(read_exact(&*self.file, &self.path, bytes, offset, what)?);
+        }
+        match self.file.read_cached_exact_at(bytes, offset) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(TryReadError::WouldBlock),
+            Err(error) => Err(read_error(&self.path, offset, what, error).into()),
+        }
     }
 
     fn decode_record(&self, bytes: &[u8], extent: &Extent, place: u32) -> Result<IndexRecord, ReadError> {
@@ -316,10 +530,22 @@ pub(super) fn read_exact(
     offset: u64,
     what: &str,
 ) -> Result<(), ReadError> {
-    file.read_exact_at(bytes, offset).map_err(|e| match e.kind() {
+    file.read_exact_at(bytes, offset).map_err(|e| read_error(path, offset, what, e))
+}
+
+fn read_error(path: &Path, offset: u64, what: &str, error: io::Error) -> ReadError {
+    match error.kind() {
         io::ErrorKind::UnexpectedEof => {
             Damaged::new(path, offset, format!("the file ends inside {what}")).into()
         }
-        _ => DiskError::new(path, "read entry log", e).into(),
-    })
+        _ => DiskError::new(path, "read entry log", error).into(),
+    }
+}
+
+/// The error of a read that may wait.
+pub(crate) fn waited(error: TryReadError) -> ReadError {
+    match error {
+        TryReadError::Failed(error) => error,
+        TryReadError::WouldBlock => unreachable!("a read that may wait does not give up"),
+    }
 }

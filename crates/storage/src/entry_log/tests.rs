@@ -263,3 +263,75 @@ fn only_exact_names_are_ours() {
     }
     assert_eq!(Path::new(&file_name(LogId(255))).extension().unwrap(), "elog");
 }
+
+/// R24 (BookKeeper #4841): a read that gives less than was asked for, and one that fails in between, never pass bytes
+/// of another place off as the entry's, neither at once nor from the block cache later.
+#[test]
+fn r24_short_and_failed_reads_never_give_other_bytes() {
+    let shapes = [(1, (0..400).collect()), (2, (0..300).filter(|i| i % 3 != 2).collect::<Vec<i64>>())];
+    let model = model_of(&shapes, |e| (e as usize * 131) % 3000);
+    let disk = MemDisk::default();
+    write(&disk, LogId(3), &model).unwrap();
+    let (mut failures, mut waits) = (0, 0);
+    for (most, cache_bytes) in
+        [(0, 0), (0, 1 << 20), (1, 1 << 20), (512, 40_000), (4095, 1 << 20), (4097, 300_000)]
+    {
+        let (log, extents) = EntryLog::open(&disk.disk(), &dir(), LogId(3)).unwrap();
+        let log = log.cached_by(&std::sync::Arc::new(crate::BlockCache::new(cache_bytes)));
+        disk.shorten_reads(most);
+        let mut next = crate::testing::numbers(most as u64 + 1);
+        for round in 0..2 {
+            for ((l, e), expected) in &model {
+                if next().is_multiple_of(2) {
+                    disk.fail_reads(1 + next() as usize % 4);
+                }
+                let extent = extents.iter().find(|x| x.ledger == *l && x.may_hold(*e)).unwrap();
+                // First as the runtime would, then as an I/O thread does.
+                let mut body = Vec::new();
+                let read = log.lookup_with(extent, *e, Patience::Never).and_then(|location| {
+                    let location = location.expect("the entry is there");
+                    body.resize(location.length as usize, 0xAA);
+                    log.try_read_into(&location, *l, *e, &mut body)
+                });
+                match read {
+                    Ok(()) => assert_eq!(&body, expected, "{l}:{e}, {most} bytes at once, round {round}"),
+                    Err(crate::TryReadError::WouldBlock) => waits += 1,
+                    Err(crate::TryReadError::Failed(_)) => failures += 1,
+                }
+                match get(&log, &extents, *l, *e) {
+                    Ok(found) => assert_eq!(found.as_ref(), Some(expected), "{l}:{e}, {most} bytes at once"),
+                    Err(error) => {
+                        assert!(matches!(error, ReadError::Disk(_)), "{error}");
+                        failures += 1;
+                    }
+                }
+                disk.fail_reads(0);
+                assert_eq!(get(&log, &extents, *l, *e).unwrap().as_ref(), Some(expected));
+            }
+        }
+        disk.shorten_reads(0);
+    }
+    assert!(failures > 100 && waits > 100, "{failures} failures, {waits} waits");
+}
+
+/// Damage that is met is not kept: once the medium gives good bytes again, so does the log.
+#[test]
+fn damaged_bytes_do_not_stay_in_the_block_cache() {
+    let model = model_of(&[(1, (0..200).collect())], |_| 100);
+    let disk = MemDisk::default();
+    write(&disk, LogId(3), &model).unwrap();
+    let (log, extents) = EntryLog::open(&disk.disk(), &dir(), LogId(3)).unwrap();
+    let log = log.cached_by(&std::sync::Arc::new(crate::BlockCache::new(1 << 20)));
+    let path = dir().join(file_name(LogId(3)));
+    let good = disk.bytes(&path);
+    let record = extents[0].records_offset as usize + 50 * RECORD_BYTES as usize;
+    for at in [record + 3, 4096 + 132 * 50 + 40] {
+        let mut bad = good.clone();
+        bad[at] ^= 1;
+        disk.overwrite(&path, bad);
+        let error = get(&log, &extents, ledger(1), entry(50)).unwrap_err();
+        assert!(matches!(error, ReadError::Damaged(_)), "{error}");
+        disk.overwrite(&path, good.clone());
+        assert!(get(&log, &extents, ledger(1), entry(50)).unwrap().is_some());
+    }
+}

@@ -1,0 +1,86 @@
+//! The index pool: the bytes of extents and ledger states in memory, counted against one limit.
+//!
+//! # Invariants
+//! 1. What is charged is released, exactly once; releasing more than was charged is a bug and panics.
+//! 2. The pool refuses nothing: who charges extents asks [`IndexPool::is_over`] and pages out what can be read back.
+//!    Ledger states cannot be paged out and have precedence.
+
+use crate::BlockCache;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// What is charged to the pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IndexUse {
+    /// Extents in memory, and what finds the others.
+    Extents,
+    /// States of ledgers.
+    Ledgers,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct IndexPool {
+    capacity: u64,
+    used: [AtomicU64; 2],
+}
+
+impl IndexPool {
+    /// A pool of `capacity` bytes.
+    pub fn new(capacity: u64) -> IndexPool {
+        IndexPool { capacity, used: Default::default() }
+    }
+
+    /// Counts bytes in.
+    pub fn charge(&self, what: IndexUse, bytes: u64) {
+        self.used[what as usize].fetch_add(bytes, Relaxed);
+    }
+
+    /// Counts bytes out.
+    ///
+    /// # Panics
+    /// When fewer are charged.
+    pub fn release(&self, what: IndexUse, bytes: u64) {
+        let before = self.used[what as usize].fetch_sub(bytes, Relaxed);
+        assert!(before >= bytes, "{bytes} bytes of {what:?} are released, {before} are charged");
+    }
+
+    /// Bytes charged.
+    pub fn used(&self, what: IndexUse) -> u64 {
+        self.used[what as usize].load(Relaxed)
+    }
+
+    /// The limit.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// Bytes above the limit; 0 when it holds.
+    pub fn excess(&self) -> u64 {
+        (self.used(IndexUse::Extents) + self.used(IndexUse::Ledgers)).saturating_sub(self.capacity)
+    }
+
+    /// True when more is charged than the limit allows.
+    pub fn is_over(&self) -> bool {
+        self.excess() > 0
+    }
+}
+
+/// What the ledger directories of a bookie share.
+#[derive(Clone)]
+pub struct StorageMemory {
+    /// Extents and ledger states.
+    pub index: Arc<IndexPool>,
+    /// Index blocks and what is read ahead.
+    pub cache: Arc<BlockCache>,
+}
+
+impl StorageMemory {
+    /// Pools of these sizes.
+    pub fn new(index_bytes: u64, cache_bytes: u64) -> StorageMemory {
+        StorageMemory {
+            index: Arc::new(IndexPool::new(index_bytes)),
+            cache: Arc::new(BlockCache::new(cache_bytes)),
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! The live logs of a ledger directory, as readers see them: which runs may hold an entry, in memory or on disk.
+//!
+//! # Data flow
+//! ```text
+//! leads (under the lock, no I/O) -> Lead::Run | Lead::Paged, newest first -> locate -> EntryLocation
+//! add -> extents in memory -> pool full: make_room -> fence; extents dropped (they are in the footer)
+//! ```
+//!
+//! # Invariants
+//! 1. At every moment a run of a live log is found in memory or by its log's fence. Paging a log out shows the fence
+//!    first, and drops the runs afterwards, some at a time; paging in is the reverse. A run that is found twice is the same
+//!    copy.
+//! 2. One owner adds, removes and pages: the owner of the directory. Readers only look.
+//! 3. What is in memory is charged to the index pool, to the byte, and released when the view goes.
+//! 4. The newest copy that may hold an entry decides: when it cannot be read, an older one is not given instead.
+//!
+//! # Limits
+//! The lock is held for [`STEP_RUNS`] runs at most, or those of one ledger. While a log is added or paged, its own
+//! extents are in memory once more; fences cannot be paged out.
+
+use crate::entry_log::{Patience, waited};
+use crate::paged::{Fence, PagedLog};
+use crate::{
+    EntryLocation, EntryLog, Extent, ExtentDirectory, Generation, IndexPool, IndexUse, LogId, ReadError,
+    TryReadError,
+};
+use bindery_types::{EntryId, LedgerId};
+use parking_lot::RwLock;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// Runs that are added or dropped while the lock is held.
+const STEP_RUNS: usize = 1024;
+
+/// The live logs, as readers see them.
+pub struct LogView {
+    live: RwLock<Live>,
+    pool: Arc<IndexPool>,
+}
+
+#[derive(Default)]
+struct Live {
+    /// Of the logs that are in memory.
+    extents: ExtentDirectory,
+    logs: BTreeMap<LogId, LiveLog>,
+    /// Logs with a fence, by number.
+    paged: Vec<PagedLog>,
+    fence_bytes: u64,
+    /// Charged to the pool.
+    charged: u64,
+    /// Where the clock stands.
+    hand: Option<LogId>,
+}
+
+struct LiveLog {
+    log: Arc<EntryLog>,
+    /// Looked at since the clock came by.
+    was_used: AtomicBool,
+}
+
+/// A run and the log that holds it. Keeps the log readable while it lives, also after its removal.
+#[derive(Clone)]
+pub struct Source {
+    /// The log.
+    pub log: Arc<EntryLog>,
+    /// The run in it.
+    pub extent: Extent,
+}
+
+/// Where a copy of an entry may be.
+#[derive(Clone)]
+pub enum Lead {
+    /// In this run.
+    Run(Source),
+    /// In a log whose extents are on disk.
+    Paged(PagedLog),
+}
+
+impl Lead {
+    /// No copy that it leads to is newer.
+    pub fn newest(&self) -> Generation {
+        match self {
+            Lead::Run(source) => source.extent.generation,
+            Lead::Paged(paged) => paged.newest(),
+        }
+    }
+}
+
+/// A copy of an entry, found and not yet read.
+#[derive(Clone)]
+pub struct FoundEntry {
+    /// The log that holds it.
+    pub log: Arc<EntryLog>,
+    /// Where, and how long it is: known before a byte of it is loaded.
+    pub location: EntryLocation,
+    /// Age of the copy.
+    pub generation: Generation,
+}
+
+/// Finds the newest copy of an entry that is not older than `hidden_below`, among `leads` with the newest first. `None`
+/// is proven (IB7). Blocks on the disk.
+pub fn locate(
+    leads: &[Lead],
+    ledger: LedgerId,
+    entry: EntryId,
+    hidden_below: Generation,
+) -> Result<Option<FoundEntry>, ReadError> {
+    locate_with(leads, ledger, entry, hidden_below, Patience::Wait).map_err(waited)
+}
+
+/// As [`locate`], without waiting for the disk.
+pub fn try_locate(
+    leads: &[Lead],
+    ledger: LedgerId,
+    entry: EntryId,
+    hidden_below: Generation,
+) -> Result<Option<FoundEntry>, TryReadError> {
+    locate_with(leads, ledger, entry, hidden_below, Patience::Never)
+}
+
+fn locate_with(
+    leads: &[Lead],
+    ledger: LedgerId,
+    entry: EntryId,
+    hidden_below: Generation,
+    patience: Patience,
+) -> Result<Option<FoundEntry>, TryReadError> {
+    debug_assert!(leads.is_sorted_by_key(|lead| std::cmp::Reverse(lead.newest())));
+    let look = |Source { log, extent }: Source| {
+        let location = log.lookup_with(&extent, entry, patience)?;
+        let generation = extent.generation;
+        Ok::<_, TryReadError>(location.map(|location| FoundEntry { log, location, generation }))
+    };
+    // Runs that logs on disk turned out to have, the oldest first: a log made by compaction has older ones than itself.
+    let mut waiting: Vec<Source> = Vec::new();
+    for lead in leads {
+        while waiting.last().is_some_and(|source| source.extent.generation >= lead.newest()) {
+            if let Some(found) = waiting.pop().map(look).transpose()?.flatten() {
+                return Ok(Some(found));
+            }
+        }
+        let source = match lead {
+            Lead::Run(source) => Some(source.clone()),
+            Lead::Paged(PagedLog { log, .. }) if log.generation() < hidden_below => None,
+            Lead::Paged(paged) => {
+                let found = paged.find(ledger, entry, patience)?;
+                found.map(|extent| Source { log: paged.log.clone(), extent })
+            }
+        };
+        let Some(source) = source.filter(|source| source.extent.generation >= hidden_below) else { continue };
+        if source.extent.generation == lead.newest() {
+            if let Some(found) = look(source)? {
+                return Ok(Some(found));
+            }
+            continue;
+        }
+        let at = waiting.partition_point(|other| other.extent.generation < source.extent.generation);
+        waiting.insert(at, source);
+    }
+    while let Some(source) = waiting.pop() {
+        if let Some(found) = look(source)? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+impl Live {
+    fn source(&self, extent: Extent) -> Source {
+        let live = self.logs.get(&extent.log_id).expect("an extent's log is live");
+        if !live.was_used.load(Relaxed) {
+            live.was_used.store(true, Relaxed);
+        }
+        Source { log: live.log.clone(), extent }
+    }
+
+    /// The logs on disk that may have runs of a ledger.
+    fn paged(&self, ledger: LedgerId) -> impl Iterator<Item = &PagedLog> {
+        self.paged.iter().filter(move |paged| paged.fence.may_have(ledger))
+    }
+
+    fn fence_at(&self, log_id: LogId) -> Result<usize, usize> {
+        self.paged.binary_search_by_key(&log_id, |paged| paged.log.log_id())
+    }
+
+    /// Takes a log off the disk's side: its runs are in memory, or it is gone.
+    fn drop_fence(&mut self, log_id: LogId) {
+        if let Ok(at) = self.fence_at(log_id) {
+            let gone = self.paged.remove(at);
+            self.fence_bytes -= gone.fence.bytes();
+        }
+    }
+
+    /// The log in memory that was looked at least lately, by the clock.
+    fn victim(&mut self) -> Option<LogId> {
+        let behind = |hand: Option<LogId>, id: &LogId| hand.is_none_or(|hand| *id > hand);
+        let in_memory: Vec<LogId> = self
+            .logs
+            .keys()
+            .copied()
+            .filter(|id| self.extents.has_log(*id) && self.fence_at(*id).is_err())
+            .collect();
+        let start = in_memory.iter().position(|id| behind(self.hand, id)).unwrap_or(0);
+        let order = in_memory[start..].iter().chain(&in_memory[..start]);
+        let unused = order.clone().find(|id| !self.logs[*id].was_used.swap(false, Relaxed));
+        let victim = unused.or(in_memory.get(start)).copied()?;
+        self.hand = Some(victim);
+        Some(victim)
+    }
+}
+
+impl LogView {
+    pub(crate) fn new(pool: Arc<IndexPool>) -> LogView {
+        LogView { live: RwLock::default(), pool }
+    }
+
+    /// Changes what is there and charges the pool for it.
+    fn change<T>(&self, change: impl FnOnce(&mut Live) -> T) -> T {
+        let mut live = self.live.write();
+        let result = change(&mut live);
+        let (before, now) = (live.charged, live.extents.bytes() + live.fence_bytes);
+        live.charged = now;
+        self.pool.charge(IndexUse::Extents, now.saturating_sub(before));
+        self.pool.release(IndexUse::Extents, before.saturating_sub(now));
+        result
+    }
+
+    /// Shows a log. When this returns all of its runs are found.
+    pub(crate) fn add(&self, log: &Arc<EntryLog>, extents: &[Extent]) {
+        self.change(|live| {
+            let shown = LiveLog { log: log.clone(), was_used: AtomicBool::new(true) };
+            let replaced = live.logs.insert(log.log_id(), shown);
+            assert!(replaced.is_none(), "log {} is added once", log.log_id());
+        });
+        for some in extents.chunks(STEP_RUNS) {
+            self.change(|live| live.extents.add_runs(log.log_id(), some));
+        }
+    }
+
+    /// Hides a log: all it has is elsewhere, or dead.
+    pub(crate) fn remove(&self, log_id: LogId) -> Arc<EntryLog> {
+        while !self.change(|live| live.extents.remove_runs(log_id, STEP_RUNS)) {}
+        self.change(|live| {
+            live.drop_fence(log_id);
+            live.logs.remove(&log_id).expect("a removed log was live: the state table listed it").log
+        })
+    }
+
+    /// Pages logs out until the pool holds, or none is left in memory.
+    pub(crate) fn make_room(&self) {
+        while self.pool.is_over() {
+            let Some(log_id) = self.live.write().victim() else { return };
+            self.page_out(log_id);
+        }
+    }
+
+    fn page_out(&self, log_id: LogId) {
+        let (log, extents) = {
+            let live = self.live.read();
+            (live.logs[&log_id].log.clone(), live.extents.of_log(log_id))
+        };
+        let Some(fence) = Fence::of(&extents) else { return };
+        drop(extents);
+        self.change(|live| {
+            let at = live.fence_at(log_id).expect_err("a log in memory has no fence");
+            live.fence_bytes += fence.bytes();
+            live.paged.insert(at, PagedLog { log, fence: Arc::new(fence) });
+        });
+        while !self.change(|live| live.extents.remove_runs(log_id, STEP_RUNS)) {}
+    }
+
+    /// Brings the extents of one log that is looked at back into memory, when there is room for twice as many. True
+    /// when one came. Blocks on the disk.
+    pub(crate) fn page_in(&self) -> Result<bool, ReadError> {
+        let used = self.pool.used(IndexUse::Extents) + self.pool.used(IndexUse::Ledgers);
+        let room = self.pool.capacity().saturating_sub(used);
+        let log = {
+            let live = self.live.read();
+            let fits = |paged: &&PagedLog| {
+                let bytes = paged.fence.len() as u64 * 2 * size_of::<Extent>() as u64;
+                bytes.saturating_mul(2) <= room && paged.fence.was_used.swap(false, Relaxed)
+            };
+            live.paged.iter().rev().find(fits).map(|paged| paged.log.clone())
+        };
+        let Some(log) = log else { return Ok(false) };
+        let extents = log.read_extents()?;
+        for some in extents.chunks(STEP_RUNS) {
+            self.change(|live| live.extents.add_runs(log.log_id(), some));
+        }
+        self.change(|live| live.drop_fence(log.log_id()));
+        Ok(true)
+    }
+
+    /// Where copies of an entry may be, newest first, in one snapshot. Reads nothing.
+    pub fn leads(&self, ledger: LedgerId, entry: EntryId, into: &mut Vec<Lead>) {
+        let live = self.live.read();
+        live.extents.visit_candidates(ledger, entry, |extent| into.push(Lead::Run(live.source(*extent))));
+        for paged in live.paged(ledger) {
+            if !paged.fence.was_used.load(Relaxed) {
+                paged.fence.was_used.store(true, Relaxed);
+            }
+            into.push(Lead::Paged(paged.clone()));
+        }
+        drop(live);
+        if into.len() > 1 {
+            into.sort_by_key(|lead| std::cmp::Reverse(lead.newest()));
+        }
+    }
+
+    /// The runs of a ledger that reach into `first..=last`, in one snapshot, by first entry. Blocks on the disk.
+    fn runs_between(
+        &self,
+        ledger: LedgerId,
+        first: EntryId,
+        last: EntryId,
+        is_wanted: impl Fn(Generation) -> bool,
+    ) -> Result<Vec<Source>, ReadError> {
+        let (mut found, paged) = {
+            let live = self.live.read();
+            let mut runs = Vec::new();
+            live.extents.visit_overlapping(ledger, first, last, |run| {
+                if is_wanted(run.generation) {
+                    runs.push(live.source(*run));
+                }
+            });
+            (runs, live.paged(ledger).cloned().collect::<Vec<_>>())
+        };
+        // No run is newer than its log.
+        for paged in paged.iter().filter(|paged| is_wanted(paged.newest())) {
+            for extent in paged.runs_between(ledger, first, last)? {
+                if is_wanted(extent.generation) {
+                    found.push(Source { log: paged.log.clone(), extent });
+                }
+            }
+        }
+        // A run of a log that is on its way is found twice.
+        found.sort_by_key(|source| (source.extent.first, source.extent.log_id));
+        found.dedup_by_key(|source| (source.extent.first, source.extent.log_id));
+        Ok(found)
+    }
+
+    /// All runs of a ledger, by first entry, in one snapshot. Blocks on the disk.
+    pub fn runs(&self, ledger: LedgerId) -> Result<Vec<Source>, ReadError> {
+        self.runs_between(ledger, EntryId::FIRST, EntryId::MAX, |_| true)
+    }
+
+    /// The newer runs that may hold an entry of `extent` too, in one snapshot. Blocks on the disk.
+    pub fn newer(&self, extent: &Extent) -> Result<Vec<Source>, ReadError> {
+        let is_wanted = |generation: Generation| generation >= extent.generation;
+        let mut found = self.runs_between(extent.ledger, extent.first, extent.last, is_wanted)?;
+        found.retain(|source| {
+            let run = &source.extent;
+            (run.generation, run.log_id) > (extent.generation, extent.log_id)
+        });
+        Ok(found)
+    }
+
+    /// A live log.
+    pub fn log(&self, log_id: LogId) -> Option<Arc<EntryLog>> {
+        Some(self.live.read().logs.get(&log_id)?.log.clone())
+    }
+
+    /// The runs of a live log, ascending. Blocks on the disk.
+    pub fn runs_of_log(&self, log: &EntryLog) -> Result<Vec<Extent>, ReadError> {
+        let live = self.live.read();
+        if live.fence_at(log.log_id()).is_err() {
+            return Ok(live.extents.of_log(log.log_id()));
+        }
+        drop(live);
+        log.read_extents()
+    }
+
+    /// Finds the newest copy of an entry. `None` is proven (IB7). Reads index records without a lock.
+    pub fn find(&self, ledger: LedgerId, entry: EntryId) -> Result<Option<FoundEntry>, ReadError> {
+        let mut leads = Vec::new();
+        self.leads(ledger, entry, &mut leads);
+        locate(&leads, ledger, entry, Generation(0))
+    }
+
+    /// Finds and reads an entry, verified.
+    pub fn read(&self, ledger: LedgerId, entry: EntryId) -> Result<Option<Vec<u8>>, ReadError> {
+        match self.find(ledger, entry)? {
+            Some(found) => found.log.read(&found.location, ledger, entry).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// False when no log has a run of the ledger. True is certain only for logs in memory: of the others, one in a
+    /// hundred says so without having one. Reads nothing.
+    pub fn may_have(&self, ledger: LedgerId) -> bool {
+        let live = self.live.read();
+        !live.extents.runs(ledger).is_empty() || live.paged(ledger).next().is_some()
+    }
+
+    /// The live logs, ascending.
+    pub fn logs(&self) -> Vec<Arc<EntryLog>> {
+        self.live.read().logs.values().map(|live| live.log.clone()).collect()
+    }
+
+    /// Number of runs in memory, and of runs that are found by fences.
+    pub fn run_counts(&self) -> (usize, usize) {
+        let live = self.live.read();
+        (live.extents.len(), live.paged.iter().map(|paged| paged.fence.len()).sum())
+    }
+
+    /// Logs whose extents are on disk.
+    pub fn paged_logs(&self) -> usize {
+        self.live.read().paged.len()
+    }
+}
+
+impl Drop for LogView {
+    fn drop(&mut self) {
+        self.pool.release(IndexUse::Extents, self.live.get_mut().charged);
+    }
+}
