@@ -371,8 +371,12 @@ impl Engine {
     /// Asks for an empty group now and then while nothing else is written, so that a journal that became slow is seen
     /// to be fast again.
     pub fn set_probing(&self, is_probing: bool) {
-        self.pulses.iter().for_each(|pulse| pulse.set_probing(is_probing));
-        self.wake_journals();
+        // Said again and again, it wakes nobody: a journal that is woken more often than it takes to count as idle would
+        // neither seal its last group nor write the groups that are asked for here.
+        let changed = self.pulses.iter().filter(|pulse| pulse.set_probing(is_probing)).count();
+        if changed > 0 {
+            self.wake_journals();
+        }
     }
 
     /// State for operators.

@@ -183,6 +183,9 @@ fn spawn<T: Send + 'static>(name: &str, run: impl FnOnce() -> T + Send + 'static
 }
 
 fn journal_loop(mut journaling: Journaling, line: &JournalLine) -> Journaling {
+    let idle_wait_ns = u64::try_from(IDLE_WAIT.as_nanos()).unwrap_or(u64::MAX);
+    // Since when there was nothing to write. Flushes and checks of the disks wake this thread, too, perhaps more often.
+    let mut idle_from = None;
     loop {
         let flushed = line.desk.flushed[journaling.index].lock().take();
         if let Some(flushed) = flushed {
@@ -196,11 +199,18 @@ fn journal_loop(mut journaling: Journaling, line: &JournalLine) -> Journaling {
             if line.stop.load(Ordering::Acquire) {
                 return journaling;
             }
-            if !journaling.engine.journals[journaling.index].signal.wait(IDLE_WAIT) {
+            let now = journaling.clock.monotonic_ns();
+            let idle_ns = now.saturating_sub(*idle_from.get_or_insert(now));
+            if idle_ns >= idle_wait_ns {
                 journaling.seal();
+                idle_from = None;
+            } else {
+                let rest = Duration::from_nanos(idle_wait_ns - idle_ns);
+                journaling.engine.journals[journaling.index].signal.wait(rest);
             }
             continue;
         };
+        idle_from = None;
         let written = journaling.write(&in_flight);
         let mut done = journaling.finish(in_flight, written);
         if let Some(ticket) = done.freeze.take() {
