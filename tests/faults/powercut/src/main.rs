@@ -282,6 +282,29 @@ impl Filesystem for Mounted {
         reply.ok();
     }
 
+    fn fallocate(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        if mode != 0 {
+            return reply.error(Errno::EOPNOTSUPP);
+        }
+        let mut disk = self.disk();
+        let len = disk.attributes(ino.0).map(|it| it.len);
+        done(
+            len.and_then(
+                |len| if offset + length > len { disk.set_len(ino.0, offset + length) } else { Ok(()) },
+            ),
+            reply,
+        );
+    }
+
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
         let blocks = (64 << 30) / 4096;
         reply.statfs(blocks, blocks, blocks, 1 << 20, 1 << 20, 4096, 255, 4096);
