@@ -1,0 +1,5 @@
+//! Links the system's RocksDB.
+
+fn main() {
+    println!("cargo:rustc-link-lib=rocksdb");
+}
