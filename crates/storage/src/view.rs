@@ -184,6 +184,20 @@ impl Live {
         self.paged.binary_search_by_key(&log_id, |paged| paged.log.log_id())
     }
 
+    /// Shows a log whose extents stay on disk.
+    fn add_paged(&mut self, log: &Arc<EntryLog>, fence: Fence) {
+        let shown = LiveLog { log: log.clone(), was_used: AtomicBool::new(true) };
+        let replaced = self.logs.insert(log.log_id(), shown);
+        assert!(replaced.is_none(), "log {} is added once", log.log_id());
+        self.show_fence(log.clone(), fence);
+    }
+
+    fn show_fence(&mut self, log: Arc<EntryLog>, fence: Fence) {
+        let at = self.fence_at(log.log_id()).expect_err("a log gets its fence once");
+        self.fence_bytes += fence.bytes();
+        self.paged.insert(at, PagedLog { log, fence: Arc::new(fence) });
+    }
+
     /// Takes a log off the disk's side: its runs are in memory, or it is gone.
     fn drop_fence(&mut self, log_id: LogId) {
         if let Ok(at) = self.fence_at(log_id) {
@@ -228,6 +242,13 @@ impl LogView {
 
     /// Shows a log. When this returns all of its runs are found.
     pub(crate) fn add(&self, log: &Arc<EntryLog>, extents: &[Extent]) {
+        // What would not fit with all others gone is not brought in to be dropped again.
+        let room = self.pool.capacity().saturating_sub(self.pool.used(IndexUse::Ledgers));
+        if size_of_val(extents) as u64 > room
+            && let Some(fence) = Fence::of(extents)
+        {
+            return self.change(|live| live.add_paged(log, fence));
+        }
         self.change(|live| {
             let shown = LiveLog { log: log.clone(), was_used: AtomicBool::new(true) };
             let replaced = live.logs.insert(log.log_id(), shown);
@@ -262,11 +283,7 @@ impl LogView {
         };
         let Some(fence) = Fence::of(&extents) else { return };
         drop(extents);
-        self.change(|live| {
-            let at = live.fence_at(log_id).expect_err("a log in memory has no fence");
-            live.fence_bytes += fence.bytes();
-            live.paged.insert(at, PagedLog { log, fence: Arc::new(fence) });
-        });
+        self.change(|live| live.show_fence(log, fence));
         while !self.change(|live| live.extents.remove_runs(log_id, STEP_RUNS)) {}
     }
 
