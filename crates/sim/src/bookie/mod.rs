@@ -29,7 +29,9 @@
 //! - IB21 every request is answered, and a poll is ready or fires exactly when the LAC is beyond its own.
 //! - IB22 IB23 one answer for each request; those to adds leave in the order of submission in each shard.
 //!
-//! Damage put on the medium turns entries into errors and stops the comparison of lists, nothing else.
+//! Damage put on the medium turns entries into errors and stops the comparison of lists, nothing else. In one run of ten
+//! the disk itself damages entry logs, in some of them the state table too; in one of ten it fills up between starts.
+//! Journals are damaged between starts only, where a single bookie can notice.
 
 mod facts;
 mod ghost;
