@@ -3,24 +3,21 @@
 //! Lock order: shard, then log view. No lock is held across I/O.
 
 use crate::api::{Add, DurablePoint, EntryRef, EntryRun, Lookup, Poll, PollId, Refusal, Standing, Waiter};
-use crate::config::EngineConfig;
+use crate::config::{Admission, EngineConfig};
 use crate::journals::{JournalDesk, MarkVector};
+use crate::line::{Line, RoomWaiter, Turn};
 use crate::lookup::{OnDisk, entries_on_disk, on_disk, runs_of};
 use crate::pacing::Load;
 use crate::pulse::{JournalPulse, PulseCounters};
 use crate::shard::{Found, NoRoom, Shard, ShardConfig};
 use crate::space::{ScrubStatus, SpaceDesk, SpaceStatus, WantedCollection};
 use crate::stats::{Counters, EngineStats};
-use bindery_io::chunk::ChunkPool;
+use bindery_io::chunk::{ChunkPool, Lane};
 use bindery_storage::{LogView, StorageMemory};
 use bindery_types::{EntryId, LedgerId, MasterKey};
 use parking_lot::Mutex;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-/// Waiters for room of one shard. They stay after their request gave up, so a disk that hangs would pile them up.
-const ROOM_WAITERS_MAX: usize = 16_384;
 
 /// What the flush tells the journal, and a stop the flush.
 #[derive(Default)]
@@ -32,6 +29,9 @@ pub(crate) struct PacingDesk {
     /// Flushes must not pause any more.
     pub(crate) is_hurried: AtomicBool,
 }
+
+/// What a turn counts beside the body of an entry: its record's header, and a record with its ledger's key, if it is new.
+const OVERHEAD_BYTES: usize = 64;
 
 /// What an operator should know about an engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub struct Engine {
     pub(crate) shards: Vec<Mutex<Shard>>,
     pub(crate) views: Vec<Arc<LogView>>,
     pub(crate) memory: StorageMemory,
-    rooms: Vec<Mutex<VecDeque<Waiter>>>,
+    lines: Vec<Arc<Line>>,
     /// By the number of the journal.
     pub(crate) journals: Vec<JournalDesk>,
     /// What every ledger directory has committed.
@@ -100,7 +100,7 @@ impl Engine {
         Engine {
             views,
             memory,
-            rooms: (0..config.shard_count).map(|_| Mutex::default()).collect(),
+            lines: (0..config.shard_count).map(|_| Arc::default()).collect(),
             journals: config.journal_dirs.iter().map(|_| JournalDesk::new()).collect(),
             covered: Mutex::default(),
             next_generation: AtomicU64::new(0),
@@ -175,59 +175,89 @@ impl Engine {
     /// Takes adds in order, all of them of ledgers of `shard`, and returns how many were taken. What was taken is
     /// answered through the sink, refusals included. Fewer than given: there was no room; see [`Engine::when_room`].
     pub fn add_batch(&self, shard: usize, adds: &[Add<'_>]) -> usize {
-        if adds.is_empty() {
+        self.place_batch(shard, adds, None)
+    }
+
+    /// As [`Engine::add_batch`], with the turn that [`Engine::when_room`] gave.
+    pub fn add_batch_in_turn(&self, shard: usize, adds: &[Add<'_>], turn: Turn) -> usize {
+        self.place_batch(shard, adds, Some(turn))
+    }
+
+    fn place_batch(&self, index: usize, adds: &[Add<'_>], turn: Option<Turn>) -> usize {
+        let Some(first) = adds.first() else { return 0 };
+        let line = &self.lines[index];
+        // Nobody passes the line (line invariant 1). Recovery does not stand in it.
+        if turn.is_none() && !first.is_recovery && line.is_waited_for() {
+            Counters::add(&self.counters.no_room, 1);
             return 0;
         }
         let is_read_only = self.is_read_only.load(Ordering::Relaxed);
         let takes_high_priority = self.takes_high_priority.load(Ordering::Relaxed);
         let taken = {
-            let mut shard = self.shards[shard].lock();
+            let mut shard = self.shards[index].lock();
+            shard.admit(turn.as_ref().map(Turn::cost), line.reserved());
             let no_room = adds.iter().position(|add| {
                 let is_high_priority = add.is_high_priority && takes_high_priority;
                 shard.add(&Add { is_high_priority, ..*add }, is_read_only) == Err(NoRoom)
             });
             no_room.unwrap_or(adds.len())
         };
+        drop(turn);
         if taken < adds.len() {
             Counters::add(&self.counters.no_room, 1);
             // Either the group forming is full, and the next cut makes room; or all chunks are, and a flush does.
-            if !self.pool.has_free(bindery_io::chunk::Lane::Normal) {
+            if !self.pool.has_free(Lane::Normal) {
                 self.want_freeze();
                 self.wake_journals();
             }
         }
-        self.wake_journal_of(shard);
+        self.wake_journal_of(index);
         taken
     }
 
-    /// Fires when it is worth to offer adds to the shard again; first come, first served.
-    pub fn when_room(&self, shard: usize, waiter: Waiter) {
-        let oldest = {
-            let mut room = self.rooms[shard].lock();
-            let oldest = if room.len() >= ROOM_WAITERS_MAX { room.pop_front() } else { None };
-            room.push_back(waiter);
-            oldest
+    /// Gives the turn to add `adds`, which were not taken, or as many of them as find room; first come, first served.
+    /// Recovery adds do not stand in line.
+    pub fn when_room(&self, shard: usize, adds: &[Add<'_>], waiter: RoomWaiter) {
+        let cost = match self.config.admission {
+            Admission::Bytes => adds.iter().map(|add| add.body.len() + OVERHEAD_BYTES).sum(),
+            Admission::Writes(_) => adds.len(),
         };
-        // Whoever asked gave up long ago, most likely; if not, it tries again and queues behind the others.
-        if let Some(oldest) = oldest {
-            oldest(Ok(()));
+        let is_urgent = adds.first().is_some_and(|add| add.is_recovery);
+        // A turn that is worth nothing tries as everybody does, and stands in line again.
+        if let Some((oldest, turn)) = self.lines[shard].wait(cost, is_urgent, waiter) {
+            oldest(turn);
         }
         // Room may have been made between the failed attempt and now: the next cut looks.
         self.wake_journal_of(shard);
     }
 
-    /// Takes the waiters of a shard out, to be fired, when it has room: woken without, they would only try and fail.
+    /// Hands out the turns of the group that a shard begins now: who is woken without room would only try and fail.
     /// A flush that frees chunks wakes the journal threads, which ask again.
-    pub(crate) fn take_room_waiters(&self, shard: usize, into: &mut Vec<Waiter>) {
-        if self.shards[shard].lock().has_room() {
-            into.extend(self.rooms[shard].lock().drain(..));
+    pub(crate) fn give_turns(&self, shard: usize, into: &mut Vec<(RoomWaiter, Turn)>) {
+        let (is_over, room, has_urgent_room) = {
+            let shard = self.shards[shard].lock();
+            let room = if shard.has_room() { shard.offered() } else { 0 };
+            (shard.refuses_all(), room, shard.has_chunk(Lane::Recovery))
+        };
+        if is_over {
+            self.lines[shard].let_all_go(into);
+        } else {
+            self.lines[shard].give_turns(room, has_urgent_room, into);
         }
     }
 
     /// True when somebody waits for room that there is in a shard of the journal.
     pub(crate) fn has_room_to_offer(&self, journal: usize) -> bool {
-        let mut waited_for = self.shards_of(journal).filter(|shard| !self.rooms[*shard].lock().is_empty());
-        waited_for.any(|shard| self.shards[shard].lock().has_room())
+        self.shards_of(journal).any(|index| {
+            let line = &self.lines[index];
+            if !line.is_waited_for() && !line.has_urgent() {
+                return false;
+            }
+            let shard = self.shards[index].lock();
+            shard.refuses_all()
+                || line.has_urgent() && shard.has_chunk(Lane::Recovery)
+                || line.is_waited_for() && shard.has_room() && line.reserved() < shard.offered()
+        })
     }
 
     /// Fences the ledger, known or not. The waiter fires with `Ok` when the fence is durable; only then may the
@@ -465,7 +495,7 @@ impl Engine {
 
     /// True when adds wait for room.
     pub(crate) fn adds_wait(&self) -> bool {
-        self.rooms.iter().any(|room| !room.lock().is_empty())
+        self.lines.iter().any(|line| line.is_waited_for() || line.has_urgent())
     }
 
     /// A journal or a ledger directory failed: no shard takes adds any more, those of other journals neither. True

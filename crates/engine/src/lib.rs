@@ -16,7 +16,7 @@
 //! The cores do no I/O of their own, read no clock and spawn nothing; [`Machine`] is stepped by the threads of
 //! [`threads`] in the binary and by the scheduler in the simulator.
 //!
-//! Invariants and limits stand with the part that keeps them: `shard`, `machine`, `open`, `write_cache`, `lagging`,
+//! Invariants and limits stand with the part that keeps them: `shard`, `line`, `machine`, `open`, `write_cache`, `lagging`,
 //! `pacing`, `space`.
 //!
 //! # Not here
@@ -30,6 +30,7 @@ mod garbage;
 mod journals;
 mod lagging;
 mod ledger;
+mod line;
 mod lookup;
 mod machine;
 mod open;
@@ -50,6 +51,7 @@ pub use api::{
 pub use config::{Admission, ConfigFaults, EngineConfig, PoolMemory, SpaceConfig};
 pub use engine::{Engine, Status};
 pub use garbage::{Doubt, GarbageLimits, GarbageRound, SecondLook};
+pub use line::{RoomWaiter, Turn};
 pub use lookup::DiskRead;
 pub use machine::{Completions, FlushError, Flushed, Flushing, FreezeTicket, InFlight, Journaling};
 pub use open::{Machine, OpenError, ReplayFault};

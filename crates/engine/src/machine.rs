@@ -23,6 +23,7 @@
 use crate::api::{AddDone, AddSink, Refusal, Waiter};
 use crate::engine::Engine;
 use crate::journals::MarkVector;
+use crate::line::{RoomWaiter, Turn};
 use crate::pacing::FlushPace;
 use crate::shard::ShardCut;
 use crate::space::Space;
@@ -47,6 +48,15 @@ pub struct InFlight {
     /// Caches frozen at this cut.
     frozen: Vec<(usize, Arc<Frozen>)>,
     is_freeze: bool,
+    /// Who may add to the group that forms now.
+    turns: Vec<(RoomWaiter, Turn)>,
+}
+
+impl InFlight {
+    /// Takes out the turns to add, to be delivered before the group is written: what comes while it is forms the next.
+    pub fn take_turns(&mut self) -> Completions {
+        Completions { turns: std::mem::take(&mut self.turns), ..Completions::default() }
+    }
 }
 
 /// What a finished group answers. Deliver it without holding a lock.
@@ -54,6 +64,7 @@ pub struct InFlight {
 pub struct Completions {
     adds: Vec<Vec<AddDone>>,
     waiters: Vec<(Waiter, Result<(), Refusal>)>,
+    turns: Vec<(RoomWaiter, Turn)>,
     /// Set when this group froze the write caches.
     pub freeze: Option<FreezeTicket>,
 }
@@ -67,11 +78,14 @@ impl Completions {
         for (waiter, outcome) in self.waiters {
             waiter(outcome);
         }
+        for (waiter, turn) in self.turns {
+            waiter(turn);
+        }
     }
 
     /// True when there is nothing to deliver.
     pub fn is_empty(&self) -> bool {
-        self.adds.is_empty() && self.waiters.is_empty()
+        self.adds.is_empty() && self.waiters.is_empty() && self.turns.is_empty()
     }
 }
 
@@ -123,13 +137,15 @@ impl Journaling {
             return None;
         }
         let next_generation = is_freeze.then(|| engine.next_generation());
-        let (mut cuts, mut frozen) = (Vec::new(), Vec::new());
+        let (mut cuts, mut frozen, mut turns) = (Vec::new(), Vec::new(), Vec::new());
         for index in engine.shards_of(self.index) {
             let mut shard = engine.shards[index].lock();
             cuts.push((index, shard.cut()));
             if let Some(next) = next_generation {
                 frozen.extend(shard.freeze(next).map(|cache| (index, cache)));
             }
+            drop(shard);
+            engine.give_turns(index, &mut turns);
         }
         let group = Group {
             parts: cuts.iter().flat_map(|(_, c)| c.parts.iter().cloned()).collect(),
@@ -140,7 +156,7 @@ impl Journaling {
             engine.pacing.flushes.fetch_add(1, Ordering::AcqRel);
             engine.journals[self.index].set_active(0, 0);
         }
-        Some(InFlight { group, cuts, frozen, is_freeze })
+        Some(InFlight { group, cuts, frozen, is_freeze, turns })
     }
 
     /// While a flush is under way, of whatever journal, adds get the room that pacing leaves them; its end gives them all
@@ -241,12 +257,14 @@ impl Journaling {
 
     /// Turns the outcome of `write` into answers.
     pub fn finish(&mut self, in_flight: InFlight, written: Result<(), JournalError>) -> Completions {
-        let InFlight { group, cuts, frozen, is_freeze } = in_flight;
+        let InFlight { group, cuts, frozen, is_freeze, turns } = in_flight;
         drop(group);
-        match written {
+        let mut done = match written {
             Ok(()) => self.finish_durable(cuts, frozen, is_freeze),
             Err(error) => self.finish_failed(cuts, &error.to_string()),
-        }
+        };
+        done.turns.splice(..0, turns);
+        done
     }
 
     fn finish_durable(
@@ -256,16 +274,13 @@ impl Journaling {
         is_freeze: bool,
     ) -> Completions {
         let mut done = Completions::default();
-        let mut rooms = Vec::new();
         for (index, cut) in cuts {
             let fired = self.engine.shards[index].lock().on_durable(cut.upto);
             done.waiters.extend(fired.into_iter().chain(cut.forces).map(|w| (w, Ok(()))));
             if !cut.adds.is_empty() {
                 done.adds.push(cut.adds);
             }
-            self.engine.take_room_waiters(index, &mut rooms);
         }
-        done.waiters.extend(rooms.into_iter().map(|w| (w, Ok(()))));
         let written = mark_of(&self.journal);
         *self.engine.journals[self.index].written.lock() = written;
         if is_freeze {
@@ -298,9 +313,7 @@ impl Journaling {
             }
             done.adds.push(all);
             done.waiters.extend(waiters.into_iter().chain(cut.forces).map(|w| (w, Err(Refusal::Io))));
-            let mut rooms = Vec::new();
-            self.engine.take_room_waiters(index, &mut rooms);
-            done.waiters.extend(rooms.into_iter().map(|w| (w, Ok(()))));
+            self.engine.give_turns(index, &mut done.turns);
         }
         done
     }

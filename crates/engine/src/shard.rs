@@ -122,6 +122,8 @@ pub(crate) struct Shard {
     formed_records: usize,
     /// Bytes that ordinary adds may place until the next cut: at most `formed_bytes_max`.
     offered_bytes: usize,
+    /// What ordinary adds of the batch under way may make `formed` at most; see [`Shard::admit`].
+    admitted: usize,
     /// Last sequence placed, taken by a cut, durable.
     sequence: u64,
     cut: u64,
@@ -173,6 +175,7 @@ impl Shard {
             formed_bytes: 0,
             formed_records: 0,
             offered_bytes: config_offer,
+            admitted: usize::MAX,
             sequence: 0,
             cut: 0,
             durable: 0,
@@ -500,13 +503,42 @@ impl Shard {
 
     /// True when an entry of any size would find its place after a cut.
     pub(crate) fn has_room(&self) -> bool {
+        self.refuses_all() || (self.offered_bytes > 0 && self.has_chunk(Lane::Normal))
+    }
+
+    /// True when an entry of any size would find a chunk.
+    pub(crate) fn has_chunk(&self, lane: Lane) -> bool {
         let largest = self.config.entry_bytes_max + HEADER_SIZE_BYTES;
-        let has_chunk = || {
-            self.pool.has_free(Lane::Normal) || {
-                self.open.as_ref().is_some_and(|open| open.remaining() >= largest)
-            }
+        self.pool.has_free(lane) || self.open.as_ref().is_some_and(|open| open.remaining() >= largest)
+    }
+
+    /// What has formed, in what admission counts.
+    fn formed(&self) -> usize {
+        match self.config.admission {
+            Admission::Bytes => self.formed_bytes,
+            Admission::Writes(_) => self.formed_records,
+        }
+    }
+
+    /// What ordinary adds may place until the next cut, in what admission counts.
+    pub(crate) fn offered(&self) -> usize {
+        match self.config.admission {
+            Admission::Bytes => self.offered_bytes,
+            Admission::Writes(most) => most,
+        }
+    }
+
+    /// Before a batch: with a turn it may place what that is worth, without one what is neither formed nor reserved.
+    pub(crate) fn admit(&mut self, turn: Option<usize>, reserved: usize) {
+        self.admitted = match turn {
+            Some(cost) => self.formed() + cost,
+            None => self.offered().saturating_sub(reserved),
         };
-        self.is_failed || self.refuses_adds || (self.offered_bytes > 0 && has_chunk())
+    }
+
+    /// True when adds are refused, so that nobody has to wait for room.
+    pub(crate) fn refuses_all(&self) -> bool {
+        self.is_failed || self.refuses_adds
     }
 
     /// Sets what ordinary adds may place until the next cut. Recovery adds and fences do not see it.
@@ -669,11 +701,10 @@ impl Shard {
     fn place(&mut self, kind: Kind, pieces: &[&[u8]], lane: Lane) -> Result<Placed, NoRoom> {
         let length: usize = pieces.iter().map(|p| p.len()).sum();
         let size = HEADER_SIZE_BYTES + length;
-        let is_full = match (lane, self.config.admission) {
-            (Lane::Normal, Admission::Writes(most)) => self.formed_records >= most,
-            (Lane::Normal, Admission::Bytes) => self.formed_bytes >= self.offered_bytes,
-            (Lane::Recovery, _) => self.formed_bytes >= self.config.formed_bytes_max,
-            (Lane::Reserved, _) => false,
+        let is_full = match lane {
+            Lane::Normal => self.formed() >= self.admitted,
+            Lane::Recovery => self.formed_bytes >= self.config.formed_bytes_max,
+            Lane::Reserved => false,
         };
         if is_full {
             return Err(NoRoom);

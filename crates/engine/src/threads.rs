@@ -195,7 +195,7 @@ fn journal_loop(mut journaling: Journaling, line: &JournalLine) -> Journaling {
             Ok(file) => journaling.journal.add_prepared(file),
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
         }
-        let Some(in_flight) = journaling.cut() else {
+        let Some(mut in_flight) = journaling.cut() else {
             if line.stop.load(Ordering::Acquire) {
                 return journaling;
             }
@@ -211,6 +211,10 @@ fn journal_loop(mut journaling: Journaling, line: &JournalLine) -> Journaling {
             continue;
         };
         idle_from = None;
+        let turns = in_flight.take_turns();
+        if !turns.is_empty() {
+            line.completions.send(turns).expect("the completion thread outlives the journal threads");
+        }
         let written = journaling.write(&in_flight);
         let mut done = journaling.finish(in_flight, written);
         if let Some(ticket) = done.freeze.take() {

@@ -529,12 +529,13 @@ fn a_flush_that_is_overrun_holds_back_ordinary_adds_only() {
 
     let waits = Arc::new(AtomicBool::new(true));
     let told = waits.clone();
-    m.engine.when_room(0, Box::new(move |_| told.store(false, Ordering::SeqCst)));
+    m.engine.when_room(0, &[], Box::new(move |_| told.store(false, Ordering::SeqCst)));
     group(&mut m);
     assert!(waits.load(Ordering::SeqCst), "nobody is woken without room");
     let ticket = tickets.pop().unwrap();
     let mark = m.flushing.flush(ticket).unwrap();
     m.journals[0].on_flushed(mark);
+    assert_eq!(add(&m.engine, 1, entry + 1, 100, false), 0, "nobody passes who waits (line invariant 1)");
     let f = m.journals[0].cut().unwrap();
     let w = m.journals[0].write(&f);
     m.journals[0].finish(f, w).deliver(&sink);

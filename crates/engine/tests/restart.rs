@@ -82,8 +82,12 @@ fn add(bookie: &Bookie, ledger: i64, entry: i64, body: &[u8]) {
     };
     while bookie.engine.add_batch(bookie.engine.shard_of(id), &[add]) == 0 {
         let (sender, room) = sync_channel(1);
-        bookie.engine.when_room(bookie.engine.shard_of(id), Box::new(move |_| sender.send(()).unwrap()));
-        room.recv_timeout(Duration::from_secs(20)).expect("room is made");
+        let shard = bookie.engine.shard_of(id);
+        bookie.engine.when_room(shard, &[add], Box::new(move |turn| sender.send(turn).unwrap()));
+        let turn = room.recv_timeout(Duration::from_secs(20)).expect("room is made");
+        if bookie.engine.add_batch_in_turn(shard, &[add], turn) == 1 {
+            break;
+        }
     }
 }
 

@@ -604,7 +604,7 @@ fn an_output_that_cannot_be_finished_leaves_no_file() {
 #[test]
 fn compaction_goes_on_slowly_under_adds_that_always_wait() {
     let mut bookie = three_poor_logs();
-    bookie.machine.engine.when_room(0, Box::new(|_| {}));
+    bookie.machine.engine.when_room(0, &[], Box::new(|_| {}));
     bookie.machine.engine.want_collection(WantedCollection { minor: false, major: true });
     let mut seconds = 0;
     while bookie.log_files().len() > 1 {

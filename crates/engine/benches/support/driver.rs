@@ -1,7 +1,7 @@
 //! A load driver in process: producers with a window of outstanding adds each, as clients have, and no network.
 
 use super::Histogram;
-use bindery_engine::{Add, AddDone, AddSink, Engine, Origin};
+use bindery_engine::{Add, AddDone, AddSink, Engine, Origin, Turn};
 use bindery_types::{EntryId, LedgerId, MasterKey};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -244,11 +244,14 @@ fn produce(
                     }
                 })
                 .collect();
-            let mut taken = 0;
+            let (mut taken, mut turn) = (0, None);
             while taken < adds.len() {
-                taken += engine.add_batch(shard, &adds[taken..]);
+                taken += match turn.take() {
+                    Some(turn) => engine.add_batch_in_turn(shard, &adds[taken..], turn),
+                    None => engine.add_batch(shard, &adds[taken..]),
+                };
                 if taken < adds.len() {
-                    wait_for_room(engine, sink, index, shard);
+                    turn = Some(wait_for_room(engine, sink, index, shard, &adds[taken..]));
                 }
             }
         }
@@ -260,18 +263,22 @@ fn produce(
     (sent, bytes)
 }
 
-/// As a connection does: in line, woken when it is worth trying again.
-fn wait_for_room(engine: &Arc<Engine>, sink: &Arc<Sink>, index: usize, shard: usize) {
-    let told = Arc::new(AtomicBool::new(false));
-    let (waker, flag) = (sink.clone(), told.clone());
+/// As a connection does: in line, woken when it is its turn.
+fn wait_for_room(engine: &Engine, sink: &Arc<Sink>, index: usize, shard: usize, left: &[Add<'_>]) -> Turn {
+    let told: Arc<Mutex<Option<Turn>>> = Arc::default();
+    let (waker, place) = (sink.clone(), told.clone());
     engine.when_room(
         shard,
-        Box::new(move |_| {
-            flag.store(true, Ordering::SeqCst);
+        left,
+        Box::new(move |turn| {
+            *place.lock().unwrap() = Some(turn);
             waker.producers[index].wake();
         }),
     );
-    while !told.load(Ordering::SeqCst) {
-        sink.producers[index].sleep(|| told.load(Ordering::SeqCst));
+    loop {
+        if let Some(turn) = told.lock().unwrap().take() {
+            return turn;
+        }
+        sink.producers[index].sleep(|| told.lock().unwrap().is_some());
     }
 }

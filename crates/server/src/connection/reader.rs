@@ -22,7 +22,7 @@ use super::outbox::Closed;
 use super::request::Reply;
 use super::{CloseReason, Connection};
 use crate::shared::Shared;
-use bindery_engine::Add;
+use bindery_engine::{Add, Turn};
 use bindery_flow::{ByteBudget, Permit};
 use bindery_wire::frame::{self, LENGTH_PREFIX_SIZE_BYTES, Split};
 use bindery_wire::{ErrorCode, Protocol};
@@ -365,42 +365,46 @@ impl<'a, 'f> Frames<'a, 'f> {
 
     async fn hand_over(&self, shard: usize, adds: &[Add<'f>]) -> Result<(), CloseReason> {
         let mut given = 0;
-        let mut deadline = None;
+        let (mut deadline, mut turn) = (None, None);
         loop {
-            given += self.shared.engine.add_batch(shard, &adds[given..]);
+            given += match turn.take() {
+                Some(turn) => self.shared.engine.add_batch_in_turn(shard, &adds[given..], turn),
+                None => self.shared.engine.add_batch(shard, &adds[given..]),
+            };
             let left = &adds[given..];
             if left.is_empty() {
                 return Ok(());
             }
-            let waited = self.wait_for_room(shard, &mut deadline).await;
-            if let Ok(true) = waited {
-                continue;
+            match self.wait_for_room(shard, left, &mut deadline).await {
+                Ok(Some(given)) => turn = Some(given),
+                outcome => {
+                    self.shared.metrics.adds_in_progress.add(-(left.len() as i64));
+                    return outcome.map(|_| self.refuse(left));
+                }
             }
-            self.shared.metrics.adds_in_progress.add(-(left.len() as i64));
-            return waited.map(|_| self.refuse(left));
         }
     }
 
-    /// Waits until the shard may have room; false when the admission deadline passed.
-    async fn wait_for_room(&self, shard: usize, deadline: &mut Option<Instant>) -> Result<bool, CloseReason> {
+    /// Waits for the turn to add; none when the admission deadline passed.
+    async fn wait_for_room(
+        &self,
+        shard: usize,
+        left: &[Add<'_>],
+        deadline: &mut Option<Instant>,
+    ) -> Result<Option<Turn>, CloseReason> {
         let deadline =
             *deadline.get_or_insert_with(|| Instant::now() + self.shared.limits.admission_deadline);
         let (told, room) = oneshot::channel();
-        let waiter = Box::new(move |outcome| {
-            // Nobody listens any more after the deadline.
-            let _ = told.send(outcome);
-        });
-        self.shared.engine.when_room(shard, waiter);
+        // Nobody listens any more after the deadline: the turn comes back, and goes to the next.
+        let waiter = Box::new(move |turn| drop(told.send(turn)));
+        self.shared.engine.when_room(shard, left, waiter);
         let blocked = &self.shared.metrics.adds_blocked;
         blocked.add(1);
         // A cancelled wait leaves a waiter that finds nobody to tell.
         let result = tokio::select! {
             () = self.connection.closed.wait() => Err(CloseReason::Ours),
-            outcome = room => match outcome {
-                Ok(_) => Ok(true),
-                Err(_) => Err(CloseReason::Ours),
-            },
-            () = tokio::time::sleep_until(deadline) => Ok(false),
+            turn = room => turn.map(Some).map_err(|_| CloseReason::Ours),
+            () = tokio::time::sleep_until(deadline) => Ok(None),
         };
         blocked.add(-1);
         result

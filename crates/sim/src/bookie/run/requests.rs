@@ -73,7 +73,8 @@ impl Sim {
             self.ops.remove(&op);
             self.hit("add.no_room");
             let op = self.op(Op::Room);
-            engine.when_room(shard, self.inbox.waiter(op));
+            let waiter = self.inbox.waiter(op);
+            engine.when_room(shard, &[add], Box::new(move |_| waiter(Ok(()))));
         } else if is_key_right {
             let order = (!is_refused).then_some(shard);
             self.ghost.on_submitted(order, ledger, entry, submission, lac, &body);

@@ -1,0 +1,186 @@
+//! Who waits for room, in order: a line for each shard.
+//!
+//! # Data flow
+//! ```text
+//! add_batch (no room, or somebody waits) -> when_room -> line -> cut: Turns for what the next group takes -> waiters
+//! Turn -> add_batch_in_turn
+//! ```
+//!
+//! # Invariants
+//! 1. While somebody waits, ordinary adds without a turn are not taken: nobody passes the line.
+//! 2. Turns and what has formed are together at most what is offered, and one record more.
+//! 3. A turn is given back exactly once, used or not: dropping it does that.
+//! 4. Who waits with recovery adds does not stand in the line.
+//!
+//! # Limits
+//! Waiters of a shard: [`WAITERS_MAX`].
+
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Waiters stay after their request gave up, so a disk that hangs would pile them up.
+const WAITERS_MAX: usize = 16_384;
+
+/// Called once, on the completion thread, with the turn to add; must not block. Dropped uncalled only at shutdown.
+pub type RoomWaiter = Box<dyn FnOnce(Turn) + Send>;
+
+/// The right to add so much to the group that forms, ahead of those who came later.
+#[must_use = "it keeps room from others until it is dropped"]
+pub struct Turn {
+    line: Arc<Line>,
+    cost: usize,
+}
+
+impl Turn {
+    /// What it is worth: bytes, or records where these are counted.
+    pub(crate) fn cost(&self) -> usize {
+        self.cost
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.line.reserved.fetch_sub(self.cost, Ordering::AcqRel);
+    }
+}
+
+struct Place {
+    cost: usize,
+    waiter: RoomWaiter,
+}
+
+#[derive(Default)]
+struct Places {
+    ordinary: VecDeque<Place>,
+    urgent: Vec<Place>,
+}
+
+/// The line of one shard.
+#[derive(Default)]
+pub(crate) struct Line {
+    places: Mutex<Places>,
+    /// Length of the ordinary line.
+    waiting: AtomicUsize,
+    urgent: AtomicUsize,
+    /// Sum of the turns that are out.
+    reserved: AtomicUsize,
+}
+
+impl Line {
+    /// True while ordinary adds have to wait their turn.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) > 0
+    }
+
+    pub(crate) fn has_urgent(&self) -> bool {
+        self.urgent.load(Ordering::Acquire) > 0
+    }
+
+    pub(crate) fn reserved(&self) -> usize {
+        self.reserved.load(Ordering::Acquire)
+    }
+
+    /// Takes a place at the end. Gives back the oldest waiter when there are too many: it gave up long ago, most likely.
+    #[must_use]
+    pub(crate) fn wait(
+        self: &Arc<Self>,
+        cost: usize,
+        is_urgent: bool,
+        waiter: RoomWaiter,
+    ) -> Option<(RoomWaiter, Turn)> {
+        let mut places = self.places.lock();
+        let place = Place { cost, waiter };
+        if is_urgent && places.urgent.len() < WAITERS_MAX {
+            places.urgent.push(place);
+            self.urgent.store(places.urgent.len(), Ordering::Release);
+            return None;
+        }
+        let oldest = if places.ordinary.len() >= WAITERS_MAX { places.ordinary.pop_front() } else { None };
+        places.ordinary.push_back(place);
+        self.waiting.store(places.ordinary.len(), Ordering::Release);
+        oldest.map(|place| (place.waiter, self.turn(0)))
+    }
+
+    fn turn(self: &Arc<Self>, cost: usize) -> Turn {
+        self.reserved.fetch_add(cost, Ordering::AcqRel);
+        Turn { line: self.clone(), cost }
+    }
+
+    /// Turns for the first of the line, as far as `room` goes, and for all urgent ones when there is room for them.
+    pub(crate) fn give_turns(
+        self: &Arc<Self>,
+        room: usize,
+        has_urgent_room: bool,
+        into: &mut Vec<(RoomWaiter, Turn)>,
+    ) {
+        if !self.is_waited_for() && !self.has_urgent() {
+            return;
+        }
+        let places = &mut *self.places.lock();
+        if has_urgent_room {
+            into.extend(places.urgent.drain(..).map(|place| (place.waiter, self.turn(0))));
+        }
+        loop {
+            let left = room.saturating_sub(self.reserved());
+            let Some(place) = (if left > 0 { places.ordinary.pop_front() } else { None }) else { break };
+            // One that needs more takes what there is, and stands in line for the rest.
+            let cost = place.cost.clamp(1, left);
+            into.push((place.waiter, self.turn(cost)));
+        }
+        self.waiting.store(places.ordinary.len(), Ordering::Release);
+        self.urgent.store(places.urgent.len(), Ordering::Release);
+    }
+
+    /// Everybody, in order, when what they add is refused anyhow.
+    pub(crate) fn let_all_go(self: &Arc<Self>, into: &mut Vec<(RoomWaiter, Turn)>) {
+        let places = &mut *self.places.lock();
+        let all = places.urgent.drain(..).chain(places.ordinary.drain(..));
+        into.extend(all.map(|place| (place.waiter, self.turn(0))));
+        self.waiting.store(0, Ordering::Release);
+        self.urgent.store(0, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Line invariants 2 and 3, and the order of the line.
+        #[test]
+        fn turns_come_in_order_within_the_room_and_come_back(
+            steps in prop::collection::vec((0u8..3, 1usize..50), 1..200), room in 1usize..100,
+        ) {
+            let line = Arc::new(Line::default());
+            let order = Arc::new(Mutex::new(Vec::new()));
+            let (mut number, mut held) = (0u64, VecDeque::new());
+            for (step, cost) in steps {
+                match step {
+                    0 => {
+                        let (order, mine) = (order.clone(), number);
+                        let waiter = Box::new(move |turn: Turn| order.lock().push((mine, turn.cost())));
+                        prop_assert!(line.wait(cost, false, waiter).is_none());
+                        number += 1;
+                    }
+                    1 => {
+                        let mut given = Vec::new();
+                        line.give_turns(room, true, &mut given);
+                        held.extend(given);
+                    }
+                    _ => if let Some((waiter, turn)) = held.pop_front() {
+                        waiter(turn);
+                    }
+                }
+                prop_assert!(line.reserved() <= room, "{} reserved of {room}", line.reserved());
+                prop_assert_eq!(line.reserved(), held.iter().map(|(_, turn)| turn.cost()).sum::<usize>());
+            }
+            let order: Vec<u64> = order.lock().iter().map(|(number, _)| *number).collect();
+            prop_assert!(order.is_sorted(), "{order:?}");
+            drop(held);
+            prop_assert_eq!(line.reserved(), 0);
+        }
+    }
+}
