@@ -78,6 +78,7 @@ fn ledgers(dir: &Path) {
             journals: 1,
             directories: 1,
             directory: 0,
+            out: Vec::new(),
         };
         let meta = (generation == 1).then_some(&meta);
         directory

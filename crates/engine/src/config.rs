@@ -114,6 +114,8 @@ pub struct EngineConfig {
     pub journal_files_preallocated: usize,
     /// False: adds are acknowledged after the write, before any sync (`journalSyncData=false`).
     pub journal_sync: bool,
+    /// Time between two tries of a flush that found no space.
+    pub space_retry_interval: Duration,
     /// A group whose write and sync take longer counts as slow (`journalSyncP99LimitMSec`).
     pub journal_slow: Duration,
     /// Most bytes that form one group, over all shards of a journal; beyond it adds wait for the group being written.
@@ -151,6 +153,7 @@ impl Default for EngineConfig {
             journal_file_bytes: 256 << 20,
             journal_files_preallocated: 2,
             journal_sync: true,
+            space_retry_interval: Duration::from_secs(1),
             journal_slow: Duration::from_secs(1),
             group_bytes_max: 16 << 20,
             admission: Admission::Bytes,

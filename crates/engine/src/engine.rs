@@ -4,6 +4,7 @@
 
 use crate::api::{Add, DurablePoint, EntryRef, EntryRun, Lookup, Poll, PollId, Refusal, Standing, Waiter};
 use crate::config::{Admission, EngineConfig};
+use crate::direct_fence::DirectFence;
 use crate::journals::{JournalDesk, MarkVector};
 use crate::line::{Line, RoomWaiter, Turn};
 use crate::lookup::{OnDisk, entries_on_disk, on_disk, runs_of};
@@ -16,8 +17,9 @@ use bindery_io::chunk::{ChunkPool, Lane};
 use bindery_storage::{LogView, StorageMemory};
 use bindery_types::{EntryId, LedgerId, MasterKey};
 use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// What the flush tells the journal, and a stop the flush.
 #[derive(Default)]
@@ -33,6 +35,13 @@ pub(crate) struct PacingDesk {
 /// What a turn counts beside the body of an entry: its record's header, and a record with its ledger's key, if it is new.
 const OVERHEAD_BYTES: usize = 64;
 
+/// Who wants space and finds none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Wanting {
+    Flush,
+    Journal(usize),
+}
+
 /// What an operator should know about an engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
@@ -44,6 +53,8 @@ pub struct Status {
     pub failed: Option<String>,
     /// What found no space on its volume and is tried again until it does; no add is taken meanwhile.
     pub waits_for_space: Option<String>,
+    /// Ledger directories that failed while the others went on, by their number, and why.
+    pub directories_failed: BTreeMap<usize, String>,
     /// False: acknowledged adds may be lost in a power cut.
     pub journal_sync: bool,
 }
@@ -65,7 +76,15 @@ pub struct Engine {
     is_read_only: AtomicBool,
     takes_high_priority: AtomicBool,
     failed: Mutex<Option<String>>,
-    waits_for_space: Mutex<Option<String>>,
+    waits_for_space: Mutex<BTreeMap<Wanting, String>>,
+    directories_failed: Mutex<BTreeMap<usize, String>>,
+    /// No ledger directory takes anything any more.
+    is_storage_lost: AtomicBool,
+    /// Ledger directories that are nearly full; empty when that is not known.
+    pub(crate) full: Mutex<Vec<bool>>,
+    /// Tickets that are neither flushed nor refused for good.
+    pub(crate) tickets_out: AtomicUsize,
+    pub(crate) direct_fences: Mutex<VecDeque<DirectFence>>,
     pub(crate) counters: Counters,
     pub(crate) pacing: PacingDesk,
     /// Of each journal.
@@ -108,7 +127,12 @@ impl Engine {
             takes_high_priority: AtomicBool::new(true),
             pulses: config.journal_dirs.iter().map(|_| PulseCounters::new(config.journal_slow)).collect(),
             failed: Mutex::new(None),
-            waits_for_space: Mutex::new(None),
+            waits_for_space: Mutex::default(),
+            directories_failed: Mutex::default(),
+            is_storage_lost: AtomicBool::new(false),
+            full: Mutex::default(),
+            tickets_out: AtomicUsize::new(0),
+            direct_fences: Mutex::default(),
             counters: Counters::default(),
             pacing: PacingDesk::default(),
             space: SpaceDesk::default(),
@@ -263,7 +287,13 @@ impl Engine {
     /// Fences the ledger, known or not. The waiter fires with `Ok` when the fence is durable; only then may the
     /// request be answered, whether the entry it asks for exists or not (protocol reference, section 4.3).
     pub fn fence(&self, ledger: LedgerId, key: MasterKey, waiter: Waiter) {
-        let answered = self.shard(ledger).lock().fence(ledger, key, waiter);
+        let mut shard = self.shard(ledger).lock();
+        if shard.has_failed() {
+            drop(shard);
+            return self.fence_directly(ledger, key, waiter);
+        }
+        let answered = shard.fence(ledger, key, waiter);
+        drop(shard);
         self.answer_or_wake(self.shard_of(ledger), answered);
     }
 
@@ -416,7 +446,8 @@ impl Engine {
             is_read_only: failed.is_some() || self.is_read_only.load(Ordering::Relaxed),
             takes_high_priority: failed.is_none() && self.takes_high_priority.load(Ordering::Relaxed),
             failed,
-            waits_for_space: self.waits_for_space.lock().clone(),
+            waits_for_space: self.waits_for_space.lock().values().next().cloned(),
+            directories_failed: self.directories_failed.lock().clone(),
             journal_sync: self.config.journal_sync,
         }
     }
@@ -518,11 +549,47 @@ impl Engine {
         is_first
     }
 
+    /// Somebody finds no space (or does again): until it does no add is taken, so that memory stays bounded.
+    pub(crate) fn wait_for_space(&self, who: Wanting, reason: Option<String>) {
+        let mut waits = self.waits_for_space.lock();
+        let before = match reason {
+            Some(reason) => {
+                if !waits.contains_key(&who) {
+                    tracing::warn!(reason, "no space: no adds until there is");
+                }
+                waits.insert(who, reason)
+            }
+            None => waits.remove(&who).inspect(|_| tracing::info!(?who, "space is back")),
+        };
+        if before.is_some() == waits.contains_key(&who) {
+            return;
+        }
+        let is_waiting = !waits.is_empty();
+        for shard in &self.shards {
+            shard.lock().set_waits_for_space(is_waiting);
+        }
+    }
+
+    /// One of several ledger directories failed.
+    pub(crate) fn lose_directory(&self, index: usize, reason: String) {
+        self.directories_failed.lock().insert(index, reason);
+    }
+
+    /// No ledger directory is left: what is added could never be flushed.
+    pub(crate) fn lose_storage(&self, reason: &str) {
+        self.is_storage_lost.store(true, Ordering::Release);
+        self.fail(reason);
+    }
+
+    pub(crate) fn is_storage_lost(&self) -> bool {
+        self.is_storage_lost.load(Ordering::Acquire)
+    }
+
     pub(crate) fn is_failed(&self) -> bool {
         self.failed.lock().is_some()
     }
 
-    fn shard(&self, ledger: LedgerId) -> &Mutex<Shard> {
+    pub(crate) fn shard(&self, ledger: LedgerId) -> &Mutex<Shard> {
         &self.shards[self.shard_of(ledger)]
     }
 

@@ -25,6 +25,7 @@
 
 mod api;
 mod config;
+mod direct_fence;
 mod engine;
 mod garbage;
 mod journals;
@@ -35,6 +36,7 @@ mod lookup;
 mod machine;
 mod open;
 mod pacing;
+mod placement;
 mod pulse;
 mod rare;
 mod shard;

@@ -21,10 +21,11 @@
 //! 6. A generation is given out once, over all journals.
 
 use crate::api::{AddDone, AddSink, Refusal, Waiter};
-use crate::engine::Engine;
+use crate::engine::{Engine, Wanting};
 use crate::journals::MarkVector;
 use crate::line::{RoomWaiter, Turn};
 use crate::pacing::FlushPace;
+use crate::placement::{Left, Placement, StorageFault};
 use crate::shard::ShardCut;
 use crate::space::Space;
 use crate::stats::Counters;
@@ -236,13 +237,26 @@ impl Journaling {
         pulse.begin(self.clock.monotonic_ns());
         let written = self.journal.write(group);
         pulse.end(self.clock.monotonic_ns());
+        self.tell_about_space();
         written
+    }
+
+    /// A journal that can make no further file takes what must be written only, and wants a flush, which gives files
+    /// back.
+    fn tell_about_space(&self) {
+        let short = self.journal.short_of_files().map(str::to_owned);
+        if short.is_some() && self.journal.files_used() > 0 {
+            self.engine.journals[self.index].is_freeze_wanted.store(true, Ordering::Release);
+        }
+        self.engine.wait_for_space(Wanting::Journal(self.index), short);
     }
 
     /// Writes an empty group behind the last one, once, when the journal has gone idle: damage to the last group of
     /// records then has a group behind it and is not taken for a write that never finished. Nobody waits for it.
     /// Blocks on the disk.
     pub fn seal(&mut self) {
+        self.journal.make_spare();
+        self.tell_about_space();
         // While a slow journal is watched for its recovery, again and again.
         let is_done = self.is_sealed && !self.engine.pulses[self.index].is_probing();
         if is_done || self.journal.last_group() == 0 || self.journal.failure().is_some() {
@@ -286,6 +300,7 @@ impl Journaling {
         if is_freeze {
             let mut marks = self.engine.covered.lock().clone();
             marks.raise(self.index, written);
+            self.engine.tickets_out.fetch_add(1, Ordering::AcqRel);
             done.freeze = Some(FreezeTicket { journal: Some(self.index), marks, frozen });
             if self.engine.config.canaries.has(Canary::M28ReleasedBeforeFlush) {
                 self.journal.release_up_to(self.journal.last_group());
@@ -323,6 +338,7 @@ impl Journaling {
         assert_eq!(flushed.journal, self.index, "a flush goes back to its journal");
         self.is_flushing = false;
         self.journal.release_up_to(flushed.mark.group);
+        self.tell_about_space();
     }
 }
 
@@ -334,11 +350,13 @@ pub struct Flushing {
     pub(crate) flushed_generations: Vec<u64>,
     pub(crate) space: Space,
     pub(crate) clock: Arc<dyn Clock>,
+    /// Which directories failed, and what waits for space.
+    pub(crate) placement: Placement,
     /// How a flush pauses between two writes; `None` for one that does not, as at a restart and a stop.
     pub(crate) pause: Option<fn(Duration)>,
 }
 
-/// A flush failed; the engine takes no adds any more (IB14).
+/// A flush did not go through: it waits for space, or no ledger directory is left and the engine is latched (IB14).
 #[derive(Debug, thiserror::Error)]
 #[error("flush to {directory}: {reason}")]
 pub struct FlushError {
@@ -346,9 +364,15 @@ pub struct FlushError {
     reason: String,
 }
 
+impl FlushError {
+    pub(crate) fn new(directory: String, reason: String) -> FlushError {
+        FlushError { directory, reason }
+    }
+}
+
 impl Flushing {
     /// Writes the frozen caches into one entry log for each directory, commits, and lets the memory go. Blocks on the
-    /// disk. After an error the engine is latched.
+    /// disk. After an error the ticket waits for [`Flushing::retry`], or the engine is latched: see `placement`.
     pub fn flush(&mut self, mut ticket: FreezeTicket) -> Result<Flushed, FlushError> {
         self.assert_next(&ticket);
         let canaries = self.engine.config.canaries;
@@ -357,23 +381,37 @@ impl Flushing {
         }
         let is_skipped =
             canaries.has(Canary::M7MarksLexicographic) && ticket.marks <= *self.engine.covered.lock();
+        if let Some(lost) = self.lost() {
+            return Err(lost);
+        }
+        let left = if is_skipped { Left::new() } else { self.spread(&ticket) };
+        self.flush_left(ticket, left)
+    }
+
+    /// Flushes the parts that are left of a ticket.
+    pub(crate) fn flush_left(
+        &mut self,
+        mut ticket: FreezeTicket,
+        mut left: Left,
+    ) -> Result<Flushed, FlushError> {
         let begun = self.clock.monotonic_ns();
-        let directory_count = self.directories.len();
         let mut writes = PacedWrites::begin(self, &ticket, begun);
-        for index in (0..directory_count).filter(|_| !is_skipped) {
-            let mine: Vec<&Frozen> = ticket
-                .frozen
-                .iter()
-                .filter(|(s, _)| s % directory_count == index)
-                .map(|(_, f)| &**f)
-                .collect();
-            if let Err(reason) = self.flush_directory(index, &mine, &ticket.marks, &mut writes) {
-                return Err(self.fail(index, reason));
+        while let Some((&index, part)) = left.first_key_value() {
+            let pick =
+                |places: &[usize]| places.iter().map(|p| &*ticket.frozen[*p].1).collect::<Vec<&Frozen>>();
+            let (entries, states) = (pick(&part.entries), pick(&part.states));
+            match self.flush_directory(index, &entries, &states, &ticket.marks, &mut writes) {
+                Ok(()) => drop(left.remove(&index)),
+                Err(fault) => ticket = self.after_fault(index, fault, ticket, &mut left)?,
             }
+        }
+        if let Err((index, fault)) = self.tell_who_is_out() {
+            ticket = self.after_fault(index, fault, ticket, &mut left)?;
         }
         self.engine.pacing.written.store(0, Ordering::Release);
         if ticket.journal.is_some() {
             self.engine.pacing.flushes.fetch_sub(1, Ordering::AcqRel);
+            self.engine.tickets_out.fetch_sub(1, Ordering::AcqRel);
         }
         self.engine.covered.lock().join(&ticket.marks);
         for (shard, frozen) in &ticket.frozen {
@@ -394,15 +432,6 @@ impl Flushing {
     /// Everything in the shard of this generation or a lower one is on disk.
     pub(crate) fn flushed_generation(&self, shard: usize) -> u64 {
         self.flushed_generations[self.engine.journal_of(shard)]
-    }
-
-    /// A directory can take no more changes: nor can this bookie take adds.
-    pub(crate) fn fail(&self, index: usize, reason: String) -> FlushError {
-        let directory = self.engine.config.ledger_dirs[index].display().to_string();
-        let error = FlushError { directory, reason };
-        tracing::error!(%error, "ledger storage failed: this bookie takes no adds any more; reads go on");
-        self.engine.fail(&error.to_string());
-        error
     }
 
     /// A mark covers everything below it: committing it over a cache that was never flushed would lose that cache.
@@ -428,37 +457,39 @@ impl Flushing {
     fn flush_directory(
         &mut self,
         index: usize,
-        mine: &[&Frozen],
+        entries: &[&Frozen],
+        states: &[&Frozen],
         marks: &MarkVector,
         writes: &mut PacedWrites,
-    ) -> Result<(), String> {
+    ) -> Result<(), StorageFault> {
         let mut ledgers: Vec<_> =
-            mine.iter().flat_map(|f| f.records.iter().map(move |(l, r)| (*l, r, *f))).collect();
+            entries.iter().flat_map(|f| f.records.iter().map(move |(l, r)| (*l, r, *f))).collect();
         ledgers.sort_unstable_by_key(|(ledger, ..)| *ledger);
         let mut sealed = None;
         if !ledgers.is_empty() {
-            let generation = mine.iter().map(|frozen| frozen.generation).max().unwrap_or(0);
-            let begun = self.directories[index].begin_log(Generation(generation));
-            let mut log = begun.map_err(|e| e.to_string())?;
+            let generation = entries.iter().map(|frozen| frozen.generation).max().unwrap_or(0);
+            let mut log = self.directories[index].begin_log(Generation(generation))?;
             for (ledger, records, frozen) in ledgers {
                 for record in records.newest_ascending().iter() {
                     let entry =
                         bindery_types::EntryId::new(record.entry).expect("placed entries are not negative");
-                    log.append(ledger, entry, frozen.bytes_of(record), record.crc32c)
-                        .map_err(|e| e.to_string())?;
+                    if let Err(error) = log.append(ledger, entry, frozen.bytes_of(record), record.crc32c) {
+                        // What it holds is in no table; if it stays, the next start removes it.
+                        let _ = log.abandon();
+                        return Err(error.into());
+                    }
                     writes.on_written(log.written_bytes(), || self.tend_aside());
                 }
             }
             writes.end_log();
             let is_early = self.engine.config.canaries.has(Canary::M9IndexBeforeLog);
-            let finished = if is_early { log.finish_unsynced() } else { log.finish() };
-            sealed = Some(finished.map_err(|e| e.to_string())?);
+            sealed = Some(if is_early { log.finish_unsynced()? } else { log.finish_or_abandon()? });
         }
         if sealed.is_none() && self.engine.config.canaries.has(Canary::M8EmptyFlushSkipped) {
             return Ok(());
         }
         let directory = &mut self.directories[index];
-        let states: Vec<LedgerRecord> = mine.iter().flat_map(|f| f.states.iter().cloned()).collect();
+        let states: Vec<LedgerRecord> = states.iter().flat_map(|f| f.states.iter().cloned()).collect();
         let logs: &[SealedLog] = sealed.as_slice();
         // A directory that is ahead keeps its marks: two directories can differ after a crash between their commits.
         let mut all = MarkVector::of(&directory.marks());
@@ -466,7 +497,14 @@ impl Flushing {
         let marks = all.marks();
         let commit =
             DirectoryCommit { logs_added: logs, ledgers: &states, marks: &marks, ..Default::default() };
-        directory.commit(&commit).map_err(|e| e.to_string())?;
+        if let Err(error) = directory.commit(&commit) {
+            let fault = self.fault_of(index, &error);
+            if let (StorageFault::NoSpace(_), Some(log)) = (&fault, logs.first()) {
+                // If that fails too, it is an orphan of the next open.
+                let _ = self.directories[index].discard(log.log_id);
+            }
+            return Err(fault);
+        }
         for log in logs {
             Counters::add(&self.engine.counters.flushed_entries, log.entries);
             Counters::add(&self.engine.counters.flushed_bytes, log.size);

@@ -13,6 +13,7 @@ use crate::config::{ConfigFaults, EngineConfig};
 use crate::engine::Engine;
 use crate::journals::MarkVector;
 use crate::machine::{FlushError, Flushing, FreezeTicket, Journaling, mark_of};
+use crate::placement::{Placement, take_back};
 use crate::shard::NoRoom;
 use crate::space::Space;
 use crate::write_cache::Frozen;
@@ -188,8 +189,6 @@ impl Machine {
         }
         let mut directories = Vec::new();
         let mut known = Vec::new();
-        // `None`: the directory is new.
-        let mut marks: Vec<Option<MarkVector>> = Vec::new();
         let mut metas = Vec::new();
         let mut highest_ledger = None;
         let memory = StorageMemory::new(config.index_pool_bytes, config.cache_pool_bytes);
@@ -199,13 +198,20 @@ impl Machine {
             if let Some(found) = &opened.recovered.meta {
                 check_owner(path, found, &meta_of(&config, index))?;
             }
-            let found = &opened.recovered.marks;
-            marks.push((!found.is_empty()).then(|| MarkVector::of(found)));
             metas.push(opened.recovered.meta.take());
             highest_ledger = highest_ledger.max(opened.recovered.highest_ledger);
             known.append(&mut opened.recovered.ledgers);
             directories.push(opened.directory);
         }
+        if let Err((index, source)) = take_back(&mut directories, &metas) {
+            return Err(OpenError::Directory { path: config.ledger_dirs[index].clone(), source });
+        }
+        // `None`: the directory is new.
+        let marks_of = |directory: &LedgerDirectory| {
+            let found = directory.marks();
+            (!found.is_empty()).then(|| MarkVector::of(&found))
+        };
+        let marks: Vec<Option<MarkVector>> = directories.iter().map(marks_of).collect();
         let is_settled =
             metas.iter().enumerate().all(|(index, meta)| meta.as_ref() == Some(&meta_of(&config, index)));
         let mut coverage = Coverage::of(&marks, &metas);
@@ -221,6 +227,7 @@ impl Machine {
         // A removed ledger hides generations that may have gone with their logs: what comes is above them too.
         let hidden = known.iter().map(|record| record.hidden_below.0);
         let last_generation = generations.chain(hidden).max().unwrap_or(0);
+        let directory_count = directories.len();
         let engine = Arc::new(Engine::new(config, views, memory, highest_ledger));
         *engine.covered.lock() = coverage.lowest.clone();
         for record in &known {
@@ -241,6 +248,7 @@ impl Machine {
                 engine: engine.clone(),
                 directories,
                 flushed_generations: vec![last_generation; engine.journal_count()],
+                placement: Placement::new(directory_count),
                 space: Space::new(clock.monotonic_ns(), &engine.config.space),
                 clock,
                 pause: None,
@@ -266,6 +274,7 @@ impl Machine {
                 join(config, &mut machine.flushing.directories, index, &boundary)?;
             }
         }
+        machine.flushing.placement.may_lose = true;
         Ok(machine)
     }
 
@@ -400,7 +409,7 @@ fn make_dir(disk: &dyn Disk, dir: &std::path::Path) -> std::io::Result<()> {
     Ok(())
 }
 
-fn meta_of(config: &EngineConfig, index: usize) -> Meta {
+pub(crate) fn meta_of(config: &EngineConfig, index: usize) -> Meta {
     let small = |n: usize| u32::try_from(n).expect("shards, journals and directories are few");
     Meta {
         bookie_id: config.bookie_id.clone(),
@@ -409,6 +418,7 @@ fn meta_of(config: &EngineConfig, index: usize) -> Meta {
         journals: small(config.journal_dirs.len()),
         directories: small(config.ledger_dirs.len()),
         directory: small(index),
+        out: Vec::new(),
     }
 }
 

@@ -26,8 +26,11 @@
 //! Bytes placed and not cut: `formed_bytes_max`, or what pacing offers, and one record more (a large one must not starve
 //! behind small ones); fences and explicit LACs are not held back by it, recovery adds not by pacing. Parts of a cut: `parts_max`. Chunks: the pool.
 
+mod direct;
 mod removal;
 mod replay;
+
+pub(crate) use direct::DirectStep;
 
 use crate::api::{Add, AddDone, EntryRef, Poll, PollId, Refusal, Waiter};
 use crate::config::Admission;
@@ -155,6 +158,8 @@ pub(crate) struct Shard {
     is_failed: bool,
     /// Ledger storage failed: what is added could never be flushed. Fences still go to the journal.
     refuses_adds: bool,
+    /// A flush or the journal found no space: as `refuses_adds`, until it does.
+    waits_for_space: bool,
     is_replaying: bool,
     /// Adds between check and insert: the M13 canary only.
     apart: Vec<(AddDone, Option<EntryId>, MasterKey, Vec<u8>)>,
@@ -195,6 +200,7 @@ impl Shard {
             frozen: Vec::new(),
             is_failed: false,
             refuses_adds: false,
+            waits_for_space: false,
             is_replaying: false,
             apart: Vec::new(),
         }
@@ -218,7 +224,7 @@ impl Shard {
     }
 
     fn check_add(&self, add: &Add<'_>, is_read_only: bool) -> Result<(), Refusal> {
-        if self.is_failed || self.refuses_adds || (is_read_only && !add.is_high_priority) {
+        if self.takes_no_adds() || (is_read_only && !add.is_high_priority) {
             return Err(Refusal::ReadOnly);
         }
         if add.body.len() > self.config.entry_bytes_max || add.body.len() < record::ENTRY_BODY_MIN {
@@ -336,7 +342,7 @@ impl Shard {
         is_read_only: bool,
         waiter: Waiter,
     ) -> Option<(Waiter, Result<(), Refusal>)> {
-        if self.is_failed || self.refuses_adds || is_read_only {
+        if self.takes_no_adds() || is_read_only {
             return Some((waiter, Err(Refusal::ReadOnly)));
         }
         if body.len() > self.config.entry_bytes_max {
@@ -538,7 +544,7 @@ impl Shard {
 
     /// True when adds are refused, so that nobody has to wait for room.
     pub(crate) fn refuses_all(&self) -> bool {
-        self.is_failed || self.refuses_adds
+        self.takes_no_adds()
     }
 
     /// Sets what ordinary adds may place until the next cut. Recovery adds and fences do not see it.
@@ -604,6 +610,20 @@ impl Shard {
         let waiters = std::mem::take(&mut self.waiters).into_iter().map(|(_, w)| w);
         let waiters = waiters.chain(std::mem::take(&mut self.forces)).collect();
         (std::mem::take(&mut self.adds), waiters)
+    }
+
+    /// True when the journal failed: nothing can be placed any more.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.is_failed
+    }
+
+    fn takes_no_adds(&self) -> bool {
+        self.is_failed || self.refuses_adds || self.waits_for_space
+    }
+
+    /// Takes no adds and explicit LACs while somebody waits for space.
+    pub(crate) fn set_waits_for_space(&mut self, waits: bool) {
+        self.waits_for_space = waits;
     }
 
     /// Ledger storage failed: takes no adds and explicit LACs any more.

@@ -151,6 +151,10 @@ impl EngineThreads {
         for thread in self.threads {
             thread.join().map_err(|_| StopError::Panicked("completion or preparation"))?;
         }
+        if flushing.is_waiting() {
+            let why = self.engine.status().waits_for_space.unwrap_or_default();
+            return Err(StopError::Failed(why));
+        }
         for journaling in &mut journals {
             match self.desk.flushed[journaling.index].lock().take() {
                 Some(flushed) => journaling.on_flushed(flushed),
@@ -258,7 +262,11 @@ fn flush_loop(mut flushing: Flushing, desk: &FlushDesk, signal: &Signal, engine:
             }
             None if is_last => return flushing,
             None => {
-                // An error latches the engine, and then there is nothing to do here any more.
+                if let Some(Ok(flushed)) = flushing.retry() {
+                    *desk.flushed[flushed.journal].lock() = Some(flushed);
+                    engine.wake_journals();
+                }
+                // After an error the next look finds what is left to do.
                 let soon = flushing.tend().ok().flatten();
                 let waited = flushing.clock.monotonic_ns().saturating_sub(waited_from);
                 let left = Duration::from_nanos(interval_ns.saturating_sub(waited));

@@ -12,6 +12,10 @@ use std::sync::Arc;
 
 const BLOCK: u64 = BLOCK_SIZE_BYTES as u64;
 
+/// Free files that are taken only when no other can be made: with one, a journal on a full volume still takes fences,
+/// and the group that has the caches frozen whose flush gives files back.
+const FILES_KEPT_BACK: usize = 1;
+
 /// Whole-block runs shorter than this are copied through the scratch buffer: a copy of 32 KiB costs less than the
 /// kernel spends on further slices.
 const DIRECT_RUN_MIN: u64 = 32 << 10;
@@ -101,6 +105,8 @@ pub struct Journal {
     pub(crate) next_group: u64,
     /// Of all groups since the start.
     written_bytes: u64,
+    /// Why the last file that was to be made found no space.
+    no_space: Option<String>,
     failed: Option<JournalError>,
     scratch: AlignedBuf,
 }
@@ -123,6 +129,7 @@ impl Journal {
             next_file_id: 1,
             next_group: 1,
             written_bytes: 0,
+            no_space: None,
             failed: None,
             scratch: AlignedBuf::zeroed(256 << 10),
         }
@@ -286,6 +293,75 @@ impl Journal {
         self.free.len()
     }
 
+    /// Why no further file can be made, while the one in use is the last: only what must be written should be.
+    pub fn short_of_files(&self) -> Option<&str> {
+        self.no_space.as_deref().filter(|_| self.free.is_empty())
+    }
+
+    /// Files full of groups that are not released.
+    pub fn files_used(&self) -> usize {
+        self.used.len()
+    }
+
+    /// Tries to make a file when the last try found no space. Blocks on the disk.
+    pub fn make_spare(&mut self) {
+        if self.short_of_files().is_some()
+            && self.failed.is_none()
+            && let Ok(file) = self.create_file(self.config.file_bytes)
+        {
+            self.free.push_back(file);
+        }
+    }
+
+    /// Makes a file with all its blocks, so that no group finds the volume full half-way. Nothing is left of one that
+    /// finds no space.
+    fn create_file(&mut self, length: u64) -> io::Result<PreparedFile> {
+        let slot = self.reserve_slot();
+        let path = self.config.dir.join(slot_name(slot));
+        let made = self.disk.open(&path, OpenMode::CreateDirect).and_then(|file| {
+            file.allocate(length)?;
+            Ok(PreparedFile { slot, file })
+        });
+        match &made {
+            Ok(_) => self.no_space = None,
+            Err(error) => {
+                // Unused, it is skipped by the next start.
+                let _ = self.disk.remove(&path);
+                self.next_slot = slot;
+                self.no_space =
+                    is_no_space(error).then(|| format!("cannot make {}: {error}", path.display()));
+            }
+        }
+        made
+    }
+
+    /// The file for the next groups, and how much of it can be used.
+    fn next_file(&mut self, length: u64) -> Result<(PreparedFile, u64), JournalError> {
+        if self.free.len() <= FILES_KEPT_BACK {
+            match self.create_file(length) {
+                Ok(file) => return Ok((file, length)),
+                Err(error) if !is_no_space(&error) || self.free.is_empty() => {
+                    let slot = self.next_slot;
+                    return Err(self.latch("create", slot, error));
+                }
+                Err(_) => {} // one that is kept back; `no_space` says why
+            }
+        }
+        let prepared = self.free.pop_front().expect("one is free");
+        // One of an earlier version may be shorter than its blocks should be. What it has is enough for a start.
+        let usable = match prepared.file.allocate(length).or_else(|error| match is_no_space(&error) {
+            true => Ok(()),
+            false => Err(error),
+        }) {
+            Ok(()) => prepared.file.len(),
+            Err(error) => Err(error),
+        };
+        match usable {
+            Ok(usable) => Ok((prepared, length.min(usable - usable % BLOCK))),
+            Err(error) => Err(self.latch("allocate", prepared.slot, error)),
+        }
+    }
+
     /// Reserves a slot to be filled by [`PreparedFile::create`] on another thread.
     pub fn reserve_slot(&mut self) -> u32 {
         self.next_slot += 1;
@@ -308,19 +384,13 @@ impl Journal {
             }
             self.used.push(Used { slot: old.slot, last_group: self.next_group - 1 });
         }
-        let (slot, file) = match self.free.pop_front() {
-            Some(PreparedFile { slot, file }) => (slot, file),
-            None => {
-                let slot = self.reserve_slot();
-                let path = self.config.dir.join(slot_name(slot));
-                match self.disk.open(&path, OpenMode::CreateDirect) {
-                    Ok(file) => (slot, file),
-                    Err(error) => return Err(self.latch("create", slot, error)),
-                }
-            }
-        };
+        let (PreparedFile { slot, file }, length) =
+            self.next_file(self.config.file_bytes.max(BLOCK + group_bytes))?;
+        if length < BLOCK + group_bytes {
+            let full = io::Error::new(io::ErrorKind::StorageFull, "the file is too short for the group");
+            return Err(self.latch("use", slot, full));
+        }
         let identity = FileIdentity { file_id: self.next_file_id, nonce: self.random.next_u64() };
-        let length = self.config.file_bytes.max(BLOCK + group_bytes);
         let header = FileHeader {
             identity,
             first_group: self.next_group,
@@ -348,6 +418,11 @@ impl Journal {
         self.failed = Some(error.clone());
         error
     }
+}
+
+/// The file system, or a quota on it, has no room.
+fn is_no_space(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 impl PreparedFile {

@@ -83,6 +83,8 @@ async fn bookie_state(State(state): State<Arc<AdminState>>, method: Method) -> R
     }
     let status = state.shared.get().map(|shared| shared.engine.status());
     let takes_high_priority = status.as_ref().is_some_and(|status| status.takes_high_priority);
+    let failed_directories: Vec<String> =
+        status.iter().flat_map(|status| status.directories_failed.values().cloned()).collect();
     let (mut reasons, mut volumes) = (serde_json::Map::new(), Vec::new());
     if let Some((desk, standing)) = state.disks.get() {
         reasons
@@ -104,6 +106,7 @@ async fn bookie_state(State(state): State<Arc<AdminState>>, method: Method) -> R
         "shuttingDown": state.is_shutting_down.load(Ordering::Acquire),
         "availableForHighPriorityWrites": takes_high_priority,
         "readOnlyBecause": reasons,
+        "directoriesFailed": failed_directories,
         "volumes": volumes,
         "journalSync": status.as_ref().map(|status| status.journal_sync),
         "failed": status.and_then(|status| status.failed),
@@ -445,5 +448,8 @@ pub fn expose(shared: &Shared, out: &mut Exposition) {
         out.gauge("bindery_pool_waiting", &[("pool", name)], *waiting);
     }
     out.gauge("bindery_disk_reads_queued", &[], gauge(shared.io.queued() as u64));
-    out.gauge("bindery_failed", &[], i64::from(shared.engine.status().failed.is_some()));
+    let status = shared.engine.status();
+    out.gauge("bindery_failed", &[], i64::from(status.failed.is_some()));
+    out.gauge("bindery_directories_failed", &[], gauge(status.directories_failed.len() as u64));
+    out.gauge("bindery_waits_for_space", &[], i64::from(status.waits_for_space.is_some()));
 }

@@ -148,6 +148,11 @@ impl LedgerDirectory {
         self.state.failure()
     }
 
+    /// True when the last commit failed for want of space: the next one tries again.
+    pub fn lacks_space(&self) -> bool {
+        self.state.lacks_space()
+    }
+
     /// Starts a log under a new id.
     pub fn begin_log(&mut self, generation: Generation) -> Result<EntryLogWriter, WriteError> {
         let log_id = LogId(self.next_log_id);
@@ -156,8 +161,12 @@ impl LedgerDirectory {
     }
 
     /// Puts `commit` into force: durable, then visible. On an error it may or may not be in force after a restart,
-    /// is not visible now, and the directory takes no more commits when it came from the state table.
+    /// is not visible now, and the directory takes no more commits when it came from the state table, unless
+    /// [`LedgerDirectory::lacks_space`]: then it is not in force.
     pub fn commit(&mut self, commit: &DirectoryCommit<'_>) -> Result<(), DirectoryError> {
+        if self.state.lacks_space() {
+            self.state.reopen(&self.disk, &self.dir)?;
+        }
         let mut marks: BTreeMap<u32, JournalMark> = BTreeMap::new();
         marks.extend(
             self.state.marks().into_iter().chain(commit.marks.iter().copied()).map(|m| (m.journal, m)),

@@ -20,6 +20,19 @@ impl DiskError {
     pub(crate) fn new(path: &Path, action: &'static str, source: io::Error) -> DiskError {
         DiskError { path: path.to_owned(), action, source }
     }
+
+    /// True when the volume is full, and nothing else is wrong: the same may work later, on another file.
+    pub fn is_for_want_of_space(&self) -> bool {
+        // A directory cannot be made anew, and its sync is not to be asked for twice.
+        self.action != SYNC_DIRECTORY && is_no_space(&self.source)
+    }
+}
+
+pub(crate) const SYNC_DIRECTORY: &str = "sync directory";
+
+/// The file system, or a quota on it, has no room.
+pub(crate) fn is_no_space(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// Bytes on disk are not what was written there. The answer to the client is an I/O error, never "no such entry".
@@ -112,6 +125,13 @@ pub enum WriteError {
         /// The file.
         path: PathBuf,
     },
+}
+
+impl WriteError {
+    /// True when the volume is full: another log may be written later, never this one.
+    pub fn is_for_want_of_space(&self) -> bool {
+        matches!(self, WriteError::Disk(error) if error.is_for_want_of_space())
+    }
 }
 
 /// Why a state table could not be used.

@@ -13,10 +13,14 @@
 //! cost the whole database, so the header is kept here in two slots instead: the one that the last sync covered is
 //! never overwritten before the next sync worked (found by the simulator, which tears sectors into garbage).
 //!
+//! A file that grows takes its blocks before redb writes into them: on a full disk a commit then fails without a failed
+//! write, and the file can be opened again when there is room. (On file systems that write in place, that is.)
+//!
 //! The header is written before redb sees the file and never changes. It is read first, so that a file of a newer
 //! release is refused before anything (redb marks a file as soon as it opens it) is written.
 
 use crate::codec::{Put, Take, crc32c};
+use crate::error::is_no_space;
 use crate::{Damaged, DiskError, NewerFormat, StateError};
 use bindery_io::{BLOCK_SIZE_BYTES, DiskFile};
 use parking_lot::Mutex;
@@ -123,12 +127,34 @@ pub fn check_header(block: &[u8], format: &Format, path: &Path) -> Result<(), St
 
 /// The first failure on the file. Once set it stays (IB14).
 #[derive(Debug, Default)]
-pub struct Latch(Mutex<Option<(&'static str, String)>>);
+pub struct Latch(Mutex<Option<First>>);
+
+#[derive(Debug)]
+struct First {
+    action: &'static str,
+    why: String,
+    /// Blocks were asked for and there were none. No write and no sync failed.
+    is_for_want_of_space: bool,
+}
 
 impl Latch {
     /// The first failure, as one sentence.
     pub fn reason(&self) -> Option<String> {
-        self.0.lock().as_ref().map(|(action, why)| format!("cannot {action}: {why}"))
+        self.0.lock().as_ref().map(|First { action, why, .. }| format!("cannot {action}: {why}"))
+    }
+
+    /// True when the first failure was that no blocks could be had: the file is as it was, and may be opened again.
+    pub fn is_for_want_of_space(&self) -> bool {
+        self.0.lock().as_ref().is_some_and(|first| first.is_for_want_of_space)
+    }
+
+    /// Has `file` take the blocks below `len`, before anything is written into them.
+    fn allocate(&self, file: &dyn DiskFile, len: u64) -> io::Result<()> {
+        file.allocate(len).inspect_err(|error| {
+            let is_for_want_of_space = is_no_space(error);
+            let (action, why) = ("allocate blocks", error.to_string());
+            self.0.lock().get_or_insert(First { action, why, is_for_want_of_space });
+        })
     }
 
     /// Runs `act` unless something failed before; its own failure is the first then.
@@ -141,7 +167,8 @@ impl Latch {
 
     /// Makes this the first failure, unless there was one.
     pub fn set(&self, action: &'static str, why: &dyn std::fmt::Display) {
-        self.0.lock().get_or_insert_with(|| (action, why.to_string()));
+        let first = || First { action, why: why.to_string(), is_for_want_of_space: false };
+        self.0.lock().get_or_insert_with(first);
     }
 }
 
@@ -233,7 +260,17 @@ impl StorageBackend for Backend {
         })
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.latch.guard("set the length", || self.file.set_len(Self::shifted(len)?))
+        self.latch.guard("set the length", || {
+            let (old, len) = (self.file.len()?, Self::shifted(len)?);
+            if len > old
+                && let Err(error) = self.latch.allocate(&*self.file, len)
+            {
+                // What of it was had is given back; nothing depends on that.
+                let _ = self.file.set_len(old);
+                return Err(error);
+            }
+            self.file.set_len(len)
+        })
     }
     fn sync_data(&self) -> io::Result<()> {
         self.latch.guard("sync", || {

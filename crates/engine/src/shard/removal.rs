@@ -6,6 +6,7 @@ use crate::ledger::LedgerState;
 use bindery_io::canary::Canary;
 use bindery_io::chunk::Lane;
 use bindery_journal::record::Kind;
+use bindery_storage::LedgerRecord;
 use bindery_types::{LedgerId, MasterKey};
 use std::collections::BTreeSet;
 
@@ -122,7 +123,11 @@ impl Shard {
     /// Drops the memory of removed ledgers that nothing mentions any more, and returns them: those never fenced, whose
     /// removal is flushed with generation `flushed` or before, and that have no copies on disk. A fenced one stays:
     /// that it was fenced is for good (IB5).
-    pub(crate) fn forget(&mut self, flushed: u64, has_copies: impl Fn(LedgerId) -> bool) -> Vec<LedgerId> {
+    pub(crate) fn forget(
+        &mut self,
+        flushed: u64,
+        has_copies: impl Fn(LedgerId) -> bool,
+    ) -> Vec<LedgerRecord> {
         let (ledgers, frozen) = (&self.ledgers, &self.frozen);
         let is_mentioned = |ledger: &LedgerId| {
             let state = &ledgers[ledger];
@@ -134,11 +139,30 @@ impl Shard {
         let (kept, forgotten): (BTreeSet<_>, BTreeSet<_>) =
             std::mem::take(&mut self.removed).into_iter().partition(is_mentioned);
         self.removed = kept;
+        let mut records = Vec::with_capacity(forgotten.len());
         for ledger in &forgotten {
-            self.ledgers.remove(ledger);
+            records.extend(self.ledgers.remove(ledger).map(|state| state.snapshot(*ledger)));
             self.raised.remove(ledger);
         }
-        forgotten.into_iter().collect()
+        records
+    }
+
+    /// A ledger was forgotten here, and some table still remembers it: so must the shard, or what comes of the ledger
+    /// from now on would count as older than its removal after a restart.
+    pub(crate) fn remember(&mut self, record: &LedgerRecord) {
+        let ledger = record.ledger;
+        match self.ledgers.get_mut(&ledger) {
+            None => {
+                self.ledgers.insert(ledger, Box::new(LedgerState::restore(record)));
+                self.removed.insert(ledger);
+            }
+            // It came back in between, or came back and went again: later than what the table says, both times.
+            Some(state) => {
+                state.life += record.life + 1;
+                state.hidden_below = state.hidden_below.max(record.hidden_below.0);
+            }
+        }
+        self.mark_dirty(ledger);
     }
 
     /// Has the memory of removed ledgers written anew.

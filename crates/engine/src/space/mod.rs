@@ -45,9 +45,10 @@ pub(crate) use status::SpaceDesk;
 pub use status::{ScrubFinding, ScrubPass, ScrubStatus, SpaceStatus, WantedCollection};
 
 use crate::config::SpaceConfig;
+use crate::direct_fence::DIRECT_FENCE_PAUSE;
 use crate::machine::{FlushError, Flushing};
 use bindery_io::canary::Canary;
-use bindery_storage::{DirectoryCommit, EntryLog, Extent, LogId, ReadError, Source};
+use bindery_storage::{DirectoryCommit, EntryLog, Extent, LedgerRecord, LogId, ReadError, Source};
 use bindery_types::{EntryId, LedgerId};
 use budget::Budget;
 use job::{Cause, Job};
@@ -151,6 +152,16 @@ impl Flushing {
     /// One step. Returns after how long it wants to be called again, `None` when there is nothing to do before the next
     /// collection is due. After an error the engine is latched.
     pub fn tend(&mut self) -> Result<Option<Duration>, FlushError> {
+        let is_failed = self.engine.is_failed();
+        if is_failed {
+            self.fence_directly();
+        }
+        let soon = self.tend_space()?;
+        let retry = self.is_waiting().then_some(self.engine.config.space_retry_interval);
+        Ok(soon.into_iter().chain(retry).chain(is_failed.then_some(DIRECT_FENCE_PAUSE)).min())
+    }
+
+    fn tend_space(&mut self) -> Result<Option<Duration>, FlushError> {
         let now = self.clock.monotonic_ns();
         let config = self.engine.config.space.clone();
         let counters = &self.engine.counters;
@@ -313,16 +324,20 @@ impl Flushing {
     /// Forgets the removed ledgers that nothing mentions any more; returns how many. After an error the engine is
     /// latched.
     pub fn forget_removed(&mut self) -> Result<usize, FlushError> {
-        if self.engine.is_failed() {
+        // A failed directory could bring what the others forget back at the next start.
+        if self.engine.is_failed() || self.placement.has_any_failed() {
             return Ok(0);
         }
         let directory_count = self.directories.len();
         // Of each directory, the ledgers whose memory it has.
         let mut forgotten: Vec<Vec<LedgerId>> = vec![Vec::new(); directory_count];
+        let mut memory: Vec<(usize, LedgerRecord)> = Vec::new();
         for (index, shard) in self.engine.shards.iter().enumerate() {
             let has_copies = |ledger| self.engine.views.iter().any(|view| view.may_have(ledger));
             let flushed = self.flushed_generation(index);
-            forgotten[index % directory_count].append(&mut shard.lock().forget(flushed, has_copies));
+            let records = shard.lock().forget(flushed, has_copies);
+            forgotten[index % directory_count].extend(records.iter().map(|record| record.ledger));
+            memory.extend(records.into_iter().map(|record| (index, record)));
         }
         let total = forgotten.iter().map(Vec::len).sum();
         for is_last in [false, true] {
@@ -335,8 +350,12 @@ impl Flushing {
                     continue;
                 }
                 let commit = DirectoryCommit { ledgers_forgotten: &ledgers, ..Default::default() };
-                let committed = self.directories[index].commit(&commit);
-                committed.map_err(|error| self.fail(index, error.to_string()))?;
+                if let Err(error) = self.commit_space(index, &commit) {
+                    for (shard, record) in &memory {
+                        self.engine.shards[*shard].lock().remember(record);
+                    }
+                    return Err(error);
+                }
             }
         }
         Ok(total)

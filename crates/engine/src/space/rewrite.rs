@@ -5,6 +5,7 @@ use super::tiers::{self, Candidate};
 use super::{LogRef, Planned, SPACE_LOOK_NS, as_ns};
 use crate::config::SpaceConfig;
 use crate::machine::{FlushError, Flushing};
+use crate::placement::StorageFault;
 use crate::stats::Counters;
 use bindery_io::canary::Canary;
 use bindery_storage::{DirectoryCommit, DirectoryError, EntryLog, Extent, LogId};
@@ -68,6 +69,9 @@ impl Flushing {
             return;
         }
         for index in 0..self.directories.len() {
+            if self.placement.has_failed(index) {
+                continue;
+            }
             let logs = self.engine.views[index].logs();
             let candidates: Vec<Candidate> = logs
                 .iter()
@@ -95,8 +99,28 @@ impl Flushing {
         }
     }
 
+    /// A commit that brings no log. One that finds no space is tried again with the next collection; any other failure
+    /// costs the directory.
+    pub(super) fn commit_space(
+        &mut self,
+        index: usize,
+        commit: &DirectoryCommit<'_>,
+    ) -> Result<(), FlushError> {
+        let Err(error) = self.directories[index].commit(commit) else { return Ok(()) };
+        match self.fault_of(index, &error) {
+            StorageFault::Failed(reason) => Err(self.fail(index, reason)),
+            StorageFault::NoSpace(reason) => {
+                self.engine.space.on_error(reason.clone());
+                Err(self.error(index, reason))
+            }
+        }
+    }
+
     fn begin_job(&mut self, now: u64, planned: &Planned) {
         let index = planned.directory;
+        if self.placement.has_failed(index) {
+            return;
+        }
         let sources: Vec<(Arc<EntryLog>, Vec<Extent>)> =
             planned.logs.iter().filter_map(|log_id| self.log_with_runs(index, *log_id)).collect();
         let Some(generation) = sources.iter().map(|(log, _)| log.generation()).max() else { return };
@@ -132,7 +156,15 @@ impl Flushing {
                 self.put_off_rewrites(now, error.to_string());
                 return Ok(());
             }
-            Err(error) => return Err(self.fail(index, error.to_string())),
+            Err(error) => {
+                if self.fault_of(index, &error).is_for_want_of_space() {
+                    // Not in force; nothing but space is missing.
+                    let _ = self.directories[index].discard(output_id);
+                    self.put_off_rewrites(now, error.to_string());
+                    return Ok(());
+                }
+                return Err(self.fail(index, error.to_string()));
+            }
         }
         self.on_replaced(now, index, &sources);
         let made = output.map_or(0, |output| output.size);
@@ -165,7 +197,7 @@ impl Flushing {
         }
         let freed = self.bytes_of(index, logs);
         let commit = DirectoryCommit { logs_removed: logs, ..Default::default() };
-        self.directories[index].commit(&commit).map_err(|error| self.fail(index, error.to_string()))?;
+        self.commit_space(index, &commit)?;
         self.engine.space.on_dropped(logs.len() as u64, freed);
         let now = self.clock.monotonic_ns();
         self.on_replaced(now, index, logs);

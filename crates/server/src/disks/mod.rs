@@ -176,6 +176,7 @@ impl DiskWatch {
         if verdict.is_almost_full && self.limits.forces_collection {
             engine.want_collection(WantedCollection { minor: true, major: false });
         }
+        engine.set_full_directories(&verdict.full);
         standing.set_high_priority(verdict.takes_high_priority);
         standing.set(Cause::DiskFull, verdict.read_only);
     }

@@ -80,6 +80,7 @@ impl Profile {
             journal_file_bytes: pick(&[16 << 10, 64 << 10, 256 << 10]),
             journal_files_preallocated: 0,
             journal_sync: !random.chance(0.05),
+            space_retry_interval: Duration::from_micros(100),
             journal_slow: Duration::from_secs(1),
             group_bytes_max: pick(&[8 << 10, 32 << 10, 128 << 10]) as usize,
             admission: bindery_engine::Admission::Bytes,

@@ -17,7 +17,7 @@ use bindery_storage::state_table::STATE_FILE_NAME;
 use bindery_storage::verify_dir::{DirectoryEvent, Severity, verify_directory};
 use bindery_storage::{ReadOnlyDisk, Recovered, StateTable};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -192,8 +192,16 @@ pub(super) fn judge(moment: &Moment, before: SimDisk, journals: &[PathBuf], dirs
         Moment::JournalFileTaken(path) => {
             let Some(last) = last_group(&disk, path) else { return Ok(()) };
             let number = journals.iter().position(|dir| path.starts_with(dir)).unwrap_or(0) as u32;
+            let mut tables = Vec::new();
             for dir in dirs {
-                let Some(recovered) = table(&disk, dir)? else { continue };
+                tables.push((dir, table(&disk, dir)?));
+            }
+            // What a failed directory lacks is in the others before one of them says that it is out.
+            let metas = tables.iter().filter_map(|(_, table)| table.as_ref()?.meta.as_ref());
+            let out: BTreeSet<u32> = metas.flat_map(|meta| meta.out.iter().copied()).collect();
+            let within = (0u32..).zip(tables).filter(|(number, _)| !out.contains(number));
+            for (_, (dir, recovered)) in within {
+                let Some(recovered) = recovered else { continue };
                 // A directory that joins gets its first mark at the end of the start.
                 let Some(mark) = recovered.marks.iter().find(|mark| mark.journal == number) else { continue };
                 if mark.mark.group < last {

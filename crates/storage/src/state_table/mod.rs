@@ -233,6 +233,8 @@ impl StateTable {
         let mut block = vec![0; BLOCK_SIZE_BYTES];
         file.read_exact_at(&mut block, 0).map_err(failed)?;
         check_header(&block, &FORMAT, &path)?;
+        // Blocks for what was never written of it. Without them a commit may fail later; that is no reason not to start.
+        let _ = file.len().and_then(|len| file.allocate(len));
         let latch = Arc::new(Latch::default());
         let backend = Backend::new(file.clone(), path.clone(), latch.clone()).map_err(failed)?;
         let database = Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(backend);
@@ -279,6 +281,30 @@ impl StateTable {
     /// Why the table takes no more commits, once something failed.
     pub fn failure(&self) -> Option<String> {
         self.latch.reason()
+    }
+
+    /// True when the last commit failed because no blocks could be had, and nothing else ever did:
+    /// [`StateTable::reopen`] may help.
+    pub fn lacks_space(&self) -> bool {
+        self.latch.is_for_want_of_space()
+    }
+
+    /// Opens the table of `dir` again after a commit that found no space. That commit is not in force: it failed before
+    /// anything of it could be.
+    ///
+    /// # Errors
+    /// As [`StateTable::open`]; and [`StateError::Damaged`] when the table is not at the last commit that worked. This
+    /// table then stays as it was: it takes no commits.
+    pub fn reopen(&mut self, disk: &Arc<dyn Disk>, dir: &Path) -> Result<(), StateError> {
+        assert!(self.lacks_space(), "only a table that nothing else happened to is opened again");
+        let (table, _) = StateTable::open(disk, dir)?;
+        if (table.commits, table.sum) != (self.commits, self.sum) {
+            let what =
+                format!("it is at commit {}, and {} was the last that worked", table.commits, self.commits);
+            return Err(Damaged::new(&self.path, 0, what).into());
+        }
+        *self = table;
+        Ok(())
     }
 
     /// The committed marks, ascending by journal.
@@ -400,7 +426,7 @@ impl StateTable {
             }
             let mut meta = transaction.open_table(META)?;
             if let Some(identity) = checkpoint.meta {
-                let value = seal(TableId::Meta, KEY_IDENTITY, |p| identity.put(p));
+                let value = identity.seal(KEY_IDENTITY);
                 replace(&mut meta, TableId::Meta, KEY_IDENTITY, &mut sum, &value)?;
             }
             replace(&mut meta, TableId::Meta, KEY_NEXT_LOG, &mut sum, &next.seal(KEY_NEXT_LOG))?;

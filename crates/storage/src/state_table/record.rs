@@ -8,8 +8,10 @@ use std::fmt;
 
 /// Version byte in front of every value. 1: first.
 const VALUE_VERSION: u8 = 1;
-/// Of values with fields that came later: the life of a ledger, the highest ledger. Others stay at version 1.
-const VALUE_VERSION_MAX: u8 = 2;
+/// Of values with fields that came later. Others stay at version 1.
+const VERSION_WITH_LIFE: u8 = 2;
+const VERSION_WITH_OUT: u8 = 3;
+const VALUE_VERSION_MAX: u8 = VERSION_WITH_OUT;
 
 const HAS_KEY: u8 = 1;
 const FENCED: u8 = 2;
@@ -58,6 +60,8 @@ pub struct Meta {
     pub directories: u32,
     /// Which of them this is, from 0.
     pub directory: u32,
+    /// Directories that failed while the others went on: whatever their marks do not cover, the others hold.
+    pub out: Vec<u32>,
 }
 
 /// A live entry log.
@@ -164,10 +168,16 @@ fn take_string(take: &mut Take<'_>) -> Option<String> {
 }
 
 impl Meta {
-    pub(super) fn put(&self, put: &mut Put<'_>) {
-        put_string(put, &self.bookie_id);
-        put_string(put, &self.instance_id);
-        put.u32(self.shards).u32(self.journals).u32(self.directories).u32(self.directory);
+    pub(super) fn seal(&self, key: u64) -> Vec<u8> {
+        let version = if self.out.is_empty() { VALUE_VERSION } else { VERSION_WITH_OUT };
+        seal_as(version, TableId::Meta, key, |put| {
+            put_string(put, &self.bookie_id);
+            put_string(put, &self.instance_id);
+            put.u32(self.shards).u32(self.journals).u32(self.directories).u32(self.directory);
+            for directory in &self.out {
+                put.u32(*directory);
+            }
+        })
     }
 
     pub(super) fn take(take: &mut Take<'_>) -> Option<Meta> {
@@ -178,6 +188,13 @@ impl Meta {
             journals: take.u32()?,
             directories: take.u32()?,
             directory: take.u32()?,
+            out: {
+                let mut out = Vec::new();
+                while !take.is_empty() {
+                    out.push(take.u32()?);
+                }
+                out
+            },
         })
     }
 }
@@ -225,7 +242,7 @@ impl NextIds {
                 put.u64(self.log);
             });
         };
-        seal_as(VALUE_VERSION_MAX, TableId::Meta, key, |put| {
+        seal_as(VERSION_WITH_LIFE, TableId::Meta, key, |put| {
             put.u64(self.log).i64(highest.get());
         })
     }
@@ -260,7 +277,7 @@ impl LedgerRecord {
 
     /// The version its value is written with.
     pub(super) fn value_version(&self) -> u8 {
-        if self.life > 0 { VALUE_VERSION_MAX } else { VALUE_VERSION }
+        if self.life > 0 { VERSION_WITH_LIFE } else { VALUE_VERSION }
     }
 
     pub(super) fn seal(&self, key: u64) -> Vec<u8> {

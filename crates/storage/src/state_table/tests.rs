@@ -37,7 +37,7 @@ fn log(id: u64, marks: Vec<JournalMark>) -> LogRecord {
 
 fn meta(name: &str) -> Meta {
     let (bookie_id, instance_id) = (name.to_owned(), format!("{name} cluster"));
-    Meta { bookie_id, instance_id, shards: 4, journals: 2, directories: 1, directory: 0 }
+    Meta { bookie_id, instance_id, shards: 4, journals: 2, directories: 1, directory: 0, out: Vec::new() }
 }
 
 /// The state after `steps` checkpoints, and the checkpoints themselves as a function of the step.

@@ -50,7 +50,7 @@ fn flush(directory: &mut LedgerDirectory, model: &mut Model, generation: u64, id
 
 fn identity() -> Meta {
     let (bookie_id, instance_id) = ("bookie:1".into(), "cluster".into());
-    Meta { bookie_id, instance_id, shards: 1, journals: 1, directories: 1, directory: 0 }
+    Meta { bookie_id, instance_id, shards: 1, journals: 1, directories: 1, directory: 0, out: Vec::new() }
 }
 
 /// Two small logs: regular, irregular and single-entry runs, and a copy that is replaced.

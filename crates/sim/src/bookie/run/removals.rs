@@ -97,7 +97,10 @@ impl Sim {
             self.machine().engine.want_scrub();
         }
         let machine = self.machine.as_mut().expect("a bookie is running");
-        // A failure latches the engine, which the schedule notices.
+        if let Some(Ok(flushed)) = machine.flushing.retry() {
+            machine.journals[flushed.journal].on_flushed(flushed);
+        }
+        // A failure costs a directory or latches the engine, which the schedule notices.
         let _ = machine.flushing.tend();
     }
 

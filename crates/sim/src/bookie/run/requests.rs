@@ -126,7 +126,7 @@ impl Sim {
         let status = self.machine().engine.status();
         if status.failed.is_some() {
             Writable::Failed
-        } else if status.is_read_only && !is_high_priority {
+        } else if status.waits_for_space.is_some() || (status.is_read_only && !is_high_priority) {
             Writable::No
         } else {
             Writable::Yes

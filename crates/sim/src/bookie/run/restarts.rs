@@ -9,6 +9,7 @@ use bindery_engine::{EntryRef, Lookup, Machine, OpenError, Standing};
 use bindery_io::{CheckedDisk, Disk, Random, SeededRandom};
 use bindery_types::EntryId;
 use std::sync::Arc;
+use std::time::Duration;
 
 impl Sim {
     /// Opens what would be left if the power went now and nothing unsynced survived.
@@ -229,6 +230,7 @@ impl Sim {
 
     /// Steps until nothing is under way; then every request has its answer (IB21).
     pub(super) fn drain(&mut self) -> Check {
+        self.disk.set_capacity(None);
         for _ in 0..10_000 {
             self.check_call_order()?;
             if self.disk.is_off() {
@@ -239,9 +241,12 @@ impl Sim {
                 self.take_answers()?;
             }
             self.step_flush();
+            self.clock.advance(Duration::from_micros(200));
+            self.step_space();
             self.take_answers()?;
             let is_idle = |lane: &Lane| lane.in_flight.is_none() && lane.written.is_none();
-            if self.lanes.iter().all(is_idle) && self.tickets.is_empty() {
+            let is_waiting = self.machine().flushing.is_waiting();
+            if self.lanes.iter().all(is_idle) && self.tickets.is_empty() && !is_waiting {
                 let machine = self.machine.as_mut().expect("a bookie is running");
                 for (journaling, lane) in machine.journals.iter_mut().zip(&mut self.lanes) {
                     lane.in_flight = journaling.cut();

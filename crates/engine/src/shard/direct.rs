@@ -1,0 +1,52 @@
+//! Fences past a failed journal: what the state table must say, and what holds once it does.
+
+use super::Shard;
+use crate::api::{Refusal, Waiter};
+use crate::ledger::LedgerState;
+use bindery_storage::LedgerRecord;
+use bindery_types::{LedgerId, MasterKey};
+
+/// What a fence needs when the journal has failed.
+pub(crate) enum DirectStep {
+    /// Nothing: the answer is known.
+    Answer(Result<(), Refusal>),
+    /// This record, durably.
+    Commit(Box<LedgerRecord>),
+}
+
+impl Shard {
+    pub(crate) fn direct_fence(&self, ledger: LedgerId, key: MasterKey) -> DirectStep {
+        debug_assert!(self.is_failed, "a journal that works takes fences");
+        let unknown = LedgerState::boxed(None);
+        let state = self.ledgers.get(&ledger).unwrap_or(&unknown);
+        if !state.accepts(&key) {
+            return DirectStep::Answer(Err(Refusal::WrongKey));
+        }
+        if state.is_removed() {
+            // Its removal may be in the failed journal only: nothing is known for certain.
+            let is_certain = state.fence.is_some_and(|fence| fence.max(state.removed_at) <= self.durable);
+            return DirectStep::Answer(if is_certain { Ok(()) } else { Err(Refusal::Io) });
+        }
+        if state.fence.is_some_and(|fence| fence <= self.durable) {
+            return DirectStep::Answer(Ok(()));
+        }
+        let mut record = state.snapshot(ledger);
+        record.is_fenced = true;
+        if state.needs_key(&key) {
+            record.master_key = Some(key);
+        }
+        DirectStep::Commit(Box::new(record))
+    }
+
+    /// The state table says fenced. Returns the polls that this wakes.
+    pub(crate) fn on_fenced_directly(&mut self, ledger: LedgerId, key: MasterKey) -> Vec<Waiter> {
+        self.highest_ledger = self.highest_ledger.max(Some(ledger));
+        let state = self.ledgers.entry(ledger).or_insert_with(|| LedgerState::boxed(None));
+        if state.needs_key(&key) {
+            state.key = Some(key);
+        }
+        state.fence = Some(0);
+        self.raised.remove(&ledger);
+        state.polls.take().into_iter().map(|poll| poll.waiter).collect()
+    }
+}

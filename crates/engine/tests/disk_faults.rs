@@ -1,0 +1,611 @@
+//! Disks that are full or fail, write site by write site: no space is waited for and tried again in a new file, a
+//! failure costs one directory, and nothing acknowledged or fenced is lost either way (IB4 IB7 IB12 IB14 IB19).
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use bindery_engine::*;
+use bindery_io::{
+    CheckedDisk, Disk, DiskFile, DiskLock, Entry, ManualClock, OpenMode, RealDisk, Space, SystemRandom,
+};
+use bindery_types::{EntryId, LedgerId, MasterKey};
+use parking_lot::Mutex;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+const KEY: MasterKey = MasterKey::new([1; 20]);
+
+/// What fails: calls of these names on paths that contain the text, from the first one on.
+#[derive(Clone)]
+struct Rule {
+    calls: &'static [&'static str],
+    path: String,
+    error: ErrorKind,
+}
+
+/// The real disk with rules, each counting what it hit.
+#[derive(Default)]
+struct Faults {
+    rules: Mutex<Vec<Rule>>,
+    hits: AtomicU64,
+}
+
+impl Faults {
+    fn check(&self, call: &str, path: &Path) -> io::Result<()> {
+        let rules = self.rules.lock();
+        let hit = rules.iter().find(|r| r.calls.contains(&call) && path.to_string_lossy().contains(&r.path));
+        match hit {
+            None => Ok(()),
+            Some(rule) => {
+                self.hits.fetch_add(1, Ordering::SeqCst);
+                Err(io::Error::new(rule.error, "injected"))
+            }
+        }
+    }
+
+    fn set(&self, rules: &[Rule]) {
+        *self.rules.lock() = rules.to_vec();
+    }
+
+    fn hits(&self) -> u64 {
+        self.hits.swap(0, Ordering::SeqCst)
+    }
+}
+
+struct FailingDisk(RealDisk, Arc<Faults>);
+struct FailingFile {
+    inner: Arc<dyn DiskFile>,
+    path: PathBuf,
+    faults: Arc<Faults>,
+}
+
+impl DiskFile for FailingFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.faults.check("read", &self.path)?;
+        self.inner.read_at(buf, offset)
+    }
+    fn write_at(&self, slices: &[io::IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        self.faults.check("write", &self.path)?;
+        self.inner.write_at(slices, offset)
+    }
+    fn write_durable_at(&self, slices: &[io::IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        self.faults.check("write", &self.path)?;
+        self.inner.write_durable_at(slices, offset)
+    }
+    fn sync(&self) -> io::Result<()> {
+        self.faults.check("sync", &self.path)?;
+        self.inner.sync()
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.faults.check("set_len", &self.path)?;
+        self.inner.set_len(len)
+    }
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        self.faults.check("allocate", &self.path)?;
+        self.inner.allocate(len)
+    }
+    fn len(&self) -> io::Result<u64> {
+        self.inner.len()
+    }
+    fn is_direct(&self) -> bool {
+        self.inner.is_direct()
+    }
+}
+
+impl Disk for FailingDisk {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        if mode != OpenMode::Read && !self.0.exists(path)? {
+            self.1.check("create", path)?;
+        }
+        let inner = self.0.open(path, mode)?;
+        Ok(Arc::new(FailingFile { inner, path: path.to_owned(), faults: self.1.clone() }))
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
+        self.0.list(dir)
+    }
+    fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
+        self.0.create_dir_all(dir)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.1.check("rename", to)?;
+        self.0.rename(from, to)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.0.remove(path)
+    }
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.1.check("sync_dir", dir)?;
+        self.0.sync_dir(dir)
+    }
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        self.0.exists(path)
+    }
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn DiskLock>> {
+        self.0.lock(path)
+    }
+    fn space(&self, dir: &Path) -> io::Result<Space> {
+        self.0.space(dir)
+    }
+}
+
+struct Bookie {
+    dir: tempfile::TempDir,
+    dirs: usize,
+    faults: Arc<Faults>,
+    clock: Arc<ManualClock>,
+    machine: Option<Machine>,
+    acked: Vec<(i64, i64)>,
+}
+
+#[derive(Clone, Default)]
+struct Inbox(Arc<Mutex<Vec<AddDone>>>);
+impl AddSink for Inbox {
+    fn on_adds_done(&self, done: &[AddDone]) {
+        self.0.lock().extend_from_slice(done);
+    }
+}
+
+impl Bookie {
+    fn new(dirs: usize) -> Bookie {
+        let mut bookie = Bookie {
+            dir: tempfile::tempdir().unwrap(),
+            dirs,
+            faults: Arc::default(),
+            clock: Arc::new(ManualClock::new(0)),
+            machine: None,
+            acked: Vec::new(),
+        };
+        bookie.open().unwrap();
+        bookie
+    }
+
+    fn config(&self) -> EngineConfig {
+        let dir = self.dir.path();
+        EngineConfig {
+            journal_dirs: vec![dir.join("journal")],
+            ledger_dirs: (0..self.dirs).map(|i| dir.join(format!("ledgers{i}"))).collect(),
+            shard_count: 3,
+            write_pool_bytes: 8 << 20,
+            chunk_bytes: 256 << 10,
+            entry_bytes_max: 128 << 10,
+            journal_file_bytes: 1 << 20,
+            journal_files_preallocated: 0,
+            ..EngineConfig::default()
+        }
+    }
+
+    fn open(&mut self) -> Result<(), OpenError> {
+        self.machine = None;
+        // Panics when a file is written or synced again after it failed (IB14).
+        let disk = CheckedDisk::new(FailingDisk(RealDisk::new(), self.faults.clone()));
+        let opened = Machine::open(self.config(), Arc::new(disk), self.clock.clone(), Arc::new(SystemRandom));
+        self.machine = Some(opened?);
+        Ok(())
+    }
+
+    fn engine(&self) -> Arc<Engine> {
+        self.machine.as_ref().unwrap().engine.clone()
+    }
+
+    /// A ledger of each shard, so of each directory.
+    fn ledgers(&self) -> Vec<i64> {
+        let engine = self.engine();
+        (0..3).map(|s| (0..).find(|l| engine.shard_of(LedgerId::new(*l).unwrap()) == s).unwrap()).collect()
+    }
+
+    fn add(&mut self, ledger: i64, entry: i64, is_high_priority: bool) -> Result<(), Refusal> {
+        let mut body = Vec::new();
+        for field in [ledger, entry, entry - 1, 0] {
+            body.extend_from_slice(&field.to_be_bytes());
+        }
+        body.resize(2000, entry as u8);
+        let id = LedgerId::new(ledger).unwrap();
+        let engine = self.engine();
+        let taken = engine.add_batch(
+            engine.shard_of(id),
+            &[Add {
+                origin: Origin { connection: 0, txn: 0, tag: 0 },
+                ledger: id,
+                entry: EntryId::new(entry).unwrap(),
+                last_add_confirmed: EntryId::new(entry - 1),
+                key: KEY,
+                body: &body,
+                is_recovery: false,
+                is_high_priority,
+            }],
+        );
+        assert_eq!(taken, 1);
+        let result = self.drive().pop().unwrap().result;
+        if result.is_ok() {
+            self.acked.push((ledger, entry));
+        }
+        result
+    }
+
+    /// Runs the journal and the flushes that become due.
+    fn drive(&mut self) -> Vec<AddDone> {
+        let inbox = Inbox::default();
+        let machine = self.machine.as_mut().unwrap();
+        while let Some(in_flight) = machine.journals[0].cut() {
+            let written = machine.journals[0].write(&in_flight);
+            let mut done = machine.journals[0].finish(in_flight, written);
+            if let Some(ticket) = done.freeze.take()
+                && let Ok(flushed) = machine.flushing.flush(ticket)
+            {
+                machine.journals[flushed.journal].on_flushed(flushed);
+            }
+            done.deliver(&inbox);
+        }
+        std::mem::take(&mut *inbox.0.lock())
+    }
+
+    fn flush(&mut self) {
+        self.machine.as_ref().unwrap().want_freeze();
+        self.drive();
+    }
+
+    /// What the flush thread does between two tickets.
+    fn tend(&mut self) {
+        self.clock.advance(Duration::from_secs(2));
+        let machine = self.machine.as_mut().unwrap();
+        if let Some(Ok(flushed)) = machine.flushing.retry() {
+            machine.journals[flushed.journal].on_flushed(flushed);
+        }
+        let _ = machine.flushing.tend();
+    }
+
+    fn fence(&mut self, ledger: i64) -> Result<(), Refusal> {
+        let (sender, receiver) = channel();
+        let waiter = Box::new(move |outcome| sender.send(outcome).unwrap());
+        self.engine().fence(LedgerId::new(ledger).unwrap(), KEY, waiter);
+        self.drive();
+        self.tend();
+        receiver.try_recv().expect("a fence is answered")
+    }
+
+    fn read(&self, ledger: i64, entry: i64) -> Result<Vec<u8>, Refusal> {
+        match self
+            .engine()
+            .read(LedgerId::new(ledger).unwrap(), EntryRef::At(EntryId::new(entry).unwrap()))?
+        {
+            Lookup::Memory(body) => Ok(body.to_vec()),
+            Lookup::Disk(read) => read.load(),
+            Lookup::Undurable(_) => Err(Refusal::TooManyRequests),
+        }
+    }
+
+    fn check_acked(&self) {
+        for (ledger, entry) in &self.acked {
+            let found = self.read(*ledger, *entry).map(|body| body[32]);
+            assert_eq!(found, Ok(*entry as u8), "{ledger}:{entry} was acknowledged");
+        }
+    }
+
+    /// As after a kill -9: everything acknowledged is there, and no directory is behind.
+    fn restart(&mut self) {
+        self.faults.set(&[]);
+        self.open().unwrap();
+        self.check_acked();
+    }
+
+    /// Number of entry logs in the directories.
+    fn logs(&self) -> usize {
+        let names = (0..self.dirs)
+            .flat_map(|i| std::fs::read_dir(self.dir.path().join(format!("ledgers{i}"))).unwrap());
+        names.filter(|name| name.as_ref().unwrap().file_name().to_string_lossy().ends_with(".elog")).count()
+    }
+}
+
+fn full(calls: &'static [&'static str], path: &str) -> Rule {
+    Rule { calls, path: path.to_owned(), error: ErrorKind::StorageFull }
+}
+
+fn broken(calls: &'static [&'static str], path: &str) -> Rule {
+    Rule { error: ErrorKind::Other, ..full(calls, path) }
+}
+
+/// Every write site of a flush that may find no space: adds are refused meanwhile, reads and fences go on, the retry
+/// goes into a new file, and then everything goes on. Nothing piles up.
+#[test]
+fn a_flush_without_space_waits_and_goes_on() {
+    for (dirs, calls, path) in [
+        (1, &["create"][..], ".elog"),
+        (1, &["write"], ".elog"),
+        (1, &["sync"], ".elog"),
+        (2, &["write"], ".elog"),
+        (2, &["write"], "ledgers1"),
+    ] {
+        let mut bookie = Bookie::new(dirs);
+        let ledgers = bookie.ledgers();
+        for entry in 0..5 {
+            for ledger in &ledgers {
+                bookie.add(*ledger, entry, false).unwrap();
+            }
+        }
+        let path = if path == "ledgers1" { "ledgers1/0" } else { path };
+        bookie.faults.set(&[full(calls, path)]);
+        bookie.flush();
+        if bookie.faults.hits() == 0 {
+            panic!("{calls:?} {path}: nothing was injected");
+        }
+        let status = bookie.engine().status();
+        assert!(status.waits_for_space.is_some() && status.failed.is_none(), "{status:?}");
+        let before = bookie.logs();
+        for _ in 0..5 {
+            bookie.tend();
+        }
+        assert!(bookie.faults.hits() >= 5, "{calls:?} {path}: tried again");
+        assert!(bookie.logs() <= before, "{calls:?} {path}: attempts pile up");
+        for is_high_priority in [false, true] {
+            assert_eq!(bookie.add(ledgers[0], 99, is_high_priority), Err(Refusal::ReadOnly));
+        }
+        bookie.check_acked();
+        assert_eq!(bookie.fence(ledgers[1]), Ok(()), "a full bookie fences");
+
+        bookie.faults.set(&[]);
+        bookie.tend();
+        assert_eq!(bookie.engine().status().waits_for_space, None, "{calls:?} {path}");
+        for entry in 5..8 {
+            bookie.add(ledgers[0], entry, false).unwrap();
+        }
+        assert_eq!(bookie.add(ledgers[1], 8, false), Err(Refusal::Fenced));
+        bookie.flush();
+        bookie.check_acked();
+        bookie.restart();
+        assert!(bookie.engine().is_fenced(LedgerId::new(ledgers[1]).unwrap()));
+        assert_eq!(bookie.machine.as_ref().unwrap().replayed.records, 0, "everything was flushed");
+    }
+}
+
+/// The state table asks for its blocks before it writes: without them its commit fails and nothing else, and it is
+/// opened again. Enough ledgers that it grows.
+#[test]
+fn a_state_table_without_space_waits_and_goes_on() {
+    let mut bookie = Bookie::new(2);
+    bookie.faults.set(&[full(&["allocate"], "state.redb")]);
+    let mut next = 0;
+    while bookie.faults.hits() == 0 {
+        assert!(next < 60_000, "the table never grew");
+        for _ in 0..3000 {
+            let (ledger, waiter) = (LedgerId::new(next).unwrap(), Box::new(|_| ()));
+            bookie.engine().fence(ledger, KEY, waiter);
+            next += 1;
+        }
+        bookie.drive();
+        bookie.flush();
+    }
+    assert!(bookie.engine().status().waits_for_space.is_some());
+    assert_eq!(bookie.add(next, 0, false), Err(Refusal::ReadOnly));
+    bookie.tend();
+    assert!(bookie.faults.hits() > 0, "the same again");
+    bookie.faults.set(&[]);
+    bookie.tend();
+    assert_eq!(bookie.engine().status().waits_for_space, None);
+    bookie.add(next, 0, false).unwrap();
+    bookie.flush();
+    bookie.restart();
+    for ledger in (0..next).step_by(97) {
+        assert!(bookie.engine().is_fenced(LedgerId::new(ledger).unwrap()), "{ledger}");
+    }
+}
+
+/// One bad directory of several, at each of its write sites: the others take what it would have, acknowledged entries
+/// stay readable, marks move on, and the restart finds everything.
+#[test]
+fn the_others_go_on_without_a_failed_directory() {
+    for calls in [&["create"][..], &["write"], &["sync"], &["sync_dir"]] {
+        let mut bookie = Bookie::new(3);
+        let ledgers = bookie.ledgers();
+        for entry in 0..4 {
+            for ledger in &ledgers {
+                bookie.add(*ledger, entry, false).unwrap();
+            }
+        }
+        bookie.flush();
+        for entry in 4..8 {
+            for ledger in &ledgers {
+                bookie.add(*ledger, entry, false).unwrap();
+            }
+        }
+        bookie.faults.set(&[broken(calls, "ledgers1")]);
+        bookie.flush();
+        assert!(bookie.faults.hits() > 0, "{calls:?}: nothing was injected");
+        let status = bookie.engine().status();
+        assert_eq!(status.failed, None, "{calls:?}");
+        assert_eq!(status.directories_failed.keys().copied().collect::<Vec<_>>(), [1], "{calls:?}");
+        bookie.check_acked();
+        // Enough to use journal files again, which only the marks of the others allow.
+        for entry in 8..400 {
+            for ledger in &ledgers {
+                bookie.add(*ledger, entry, false).unwrap();
+            }
+            if entry % 20 == 0 {
+                bookie.flush();
+                bookie.tend();
+            }
+        }
+        bookie.check_acked();
+        assert_eq!(bookie.fence(ledgers[1]), Ok(()));
+        // Killed: the directory is back, and knows less than the others.
+        bookie.restart();
+        assert!(bookie.engine().is_fenced(LedgerId::new(ledgers[1]).unwrap()));
+        for entry in 400..410 {
+            bookie.add(ledgers[0], entry, false).unwrap();
+            bookie.add(ledgers[2], entry, false).unwrap();
+        }
+        bookie.flush();
+        bookie.restart();
+        // And once more, so that nothing rests on what only that start knew.
+        bookie.restart();
+    }
+}
+
+/// What only the failed directory holds is an I/O error while it cannot be read, and reads of the others go on.
+#[test]
+fn reads_of_a_failed_directory_are_errors_never_no_such_entry() {
+    let mut bookie = Bookie::new(3);
+    let ledgers = bookie.ledgers();
+    for ledger in &ledgers {
+        bookie.add(*ledger, 0, false).unwrap();
+    }
+    bookie.flush();
+    bookie.faults.set(&[broken(&["create", "write", "sync", "read"], "ledgers1")]);
+    bookie.add(ledgers[1], 1, false).unwrap();
+    bookie.flush();
+    assert_eq!(bookie.read(ledgers[1], 0), Err(Refusal::Io));
+    assert!(bookie.read(ledgers[1], 1).is_ok(), "what came later is on another one");
+    assert!(bookie.read(ledgers[0], 0).is_ok() && bookie.read(ledgers[2], 0).is_ok());
+    assert_eq!(bookie.read(ledgers[0], 1), Err(Refusal::NoEntry));
+    bookie.restart();
+}
+
+/// With the last directory the bookie stops taking adds, as with its only one.
+#[test]
+fn without_any_directory_left_the_engine_is_latched() {
+    let mut bookie = Bookie::new(2);
+    let ledgers = bookie.ledgers();
+    bookie.add(ledgers[0], 0, false).unwrap();
+    bookie.faults.set(&[broken(&["write"], ".elog")]);
+    bookie.flush();
+    assert!(bookie.faults.hits() >= 2);
+    let status = bookie.engine().status();
+    assert!(status.failed.is_some() && status.directories_failed.len() == 2, "{status:?}");
+    assert_eq!(bookie.add(ledgers[0], 1, true), Err(Refusal::ReadOnly));
+    assert_eq!(bookie.fence(ledgers[0]), Ok(()), "the journal still takes fences");
+    bookie.check_acked();
+    bookie.restart();
+    assert!(bookie.engine().is_fenced(LedgerId::new(ledgers[0]).unwrap()));
+}
+
+/// A directory that is nearly full gets its states and marks, and no entries.
+#[test]
+fn entries_go_past_a_full_directory() {
+    let mut bookie = Bookie::new(3);
+    let ledgers = bookie.ledgers();
+    bookie.engine().set_full_directories(&[false, true, false]);
+    for ledger in &ledgers {
+        bookie.add(*ledger, 0, false).unwrap();
+    }
+    bookie.flush();
+    let logs =
+        |i: usize| std::fs::read_dir(bookie.dir.path().join(format!("ledgers{i}"))).unwrap().count() - 1;
+    assert_eq!([logs(0), logs(1), logs(2)], [1, 0, 1]);
+    bookie.check_acked();
+    bookie.restart();
+    assert_eq!(bookie.machine.as_ref().unwrap().replayed.records, 0);
+}
+
+/// R4, IB4: a journal that failed takes no fences, so they go to the state table, and hold after a restart, for a
+/// ledger with entries and for one nobody knew. Nothing else is acknowledged.
+#[test]
+fn fences_go_to_the_state_table_when_the_journal_failed() {
+    for dirs in [1, 2] {
+        let mut bookie = Bookie::new(dirs);
+        let ledgers = bookie.ledgers();
+        bookie.add(ledgers[0], 0, false).unwrap();
+        bookie.faults.set(&[broken(&["write"], "journal")]);
+        assert_eq!(bookie.add(ledgers[0], 1, false), Err(Refusal::ReadOnly));
+        assert!(bookie.engine().status().failed.is_some());
+        let unknown = 1_000_000;
+        for ledger in [ledgers[0], unknown, ledgers[0]] {
+            assert_eq!(bookie.fence(ledger), Ok(()));
+            assert!(bookie.engine().is_fenced(LedgerId::new(ledger).unwrap()));
+        }
+        let (sender, receiver) = channel();
+        let wrong = MasterKey::new([9; 20]);
+        bookie.engine().fence(
+            LedgerId::new(unknown).unwrap(),
+            wrong,
+            Box::new(move |o| sender.send(o).unwrap()),
+        );
+        bookie.tend();
+        assert_eq!(receiver.try_recv(), Ok(Err(Refusal::WrongKey)));
+        assert_eq!(bookie.read(ledgers[0], 1), Err(Refusal::NoEntry));
+        bookie.restart();
+        for ledger in [ledgers[0], unknown] {
+            assert!(bookie.engine().is_fenced(LedgerId::new(ledger).unwrap()), "{ledger}");
+            assert_eq!(bookie.add(ledger, 5, false), Err(Refusal::Fenced));
+        }
+    }
+}
+
+/// When the state table fails as well, the fence is refused: never a lie.
+#[test]
+fn a_fence_that_nothing_can_keep_is_an_error() {
+    let mut bookie = Bookie::new(1);
+    bookie.faults.set(&[broken(&["write", "sync"], "")]);
+    assert_eq!(bookie.add(1, 0, false), Err(Refusal::ReadOnly));
+    assert_eq!(bookie.fence(2), Err(Refusal::Io));
+    assert_eq!(bookie.fence(2), Err(Refusal::Io));
+    bookie.restart();
+}
+
+/// A ticket that was out when the journal failed is flushed before a fence is committed, or it would take it back.
+#[test]
+fn a_direct_fence_waits_for_the_flush_under_way() {
+    let mut bookie = Bookie::new(1);
+    bookie.add(1, 0, false).unwrap();
+    let machine = bookie.machine.as_mut().unwrap();
+    machine.want_freeze();
+    let in_flight = machine.journals[0].cut().unwrap();
+    let written = machine.journals[0].write(&in_flight);
+    let ticket = machine.journals[0].finish(in_flight, written).freeze.unwrap();
+    bookie.faults.set(&[broken(&["write"], "journal")]);
+    assert_eq!(bookie.add(1, 1, false), Err(Refusal::ReadOnly));
+    let (sender, receiver) = channel();
+    bookie.engine().fence(LedgerId::new(1).unwrap(), KEY, Box::new(move |o| sender.send(o).unwrap()));
+    bookie.tend();
+    assert!(receiver.try_recv().is_err(), "not before the flush");
+    let _ = bookie.machine.as_mut().unwrap().flushing.flush(ticket).unwrap();
+    bookie.tend();
+    assert_eq!(receiver.try_recv(), Ok(Ok(())));
+    bookie.restart();
+    assert!(bookie.engine().is_fenced(LedgerId::new(1).unwrap()));
+}
+
+/// R39: no further journal file can be made. Flushes give files back, so adds go on in turn; when they cannot, adds are
+/// refused and fences are not; the bookie starts on the full volume; a file is made as soon as there is space.
+#[test]
+fn a_full_journal_volume_goes_on_with_what_it_has() {
+    let mut bookie = Bookie::new(1);
+    let ledgers = bookie.ledgers();
+    let mut entry = 0;
+    let mut add = |bookie: &mut Bookie| {
+        entry += 1;
+        bookie.add(ledgers[0], entry, false)
+    };
+    // Three files of 1 MiB, of which one is free at the end.
+    for _ in 0..600 {
+        add(&mut bookie).unwrap();
+    }
+    bookie.flush();
+    let files = |bookie: &Bookie| std::fs::read_dir(bookie.dir.path().join("journal")).unwrap().count();
+    let before = files(&bookie);
+    bookie.faults.set(&[full(&["create", "allocate"], "journal/")]);
+    for _ in 0..2000 {
+        add(&mut bookie).unwrap();
+    }
+    assert!(bookie.faults.hits() > 0, "it never wanted a further file");
+    assert_eq!(files(&bookie), before, "nothing is left of files that were not made");
+
+    // Without flushes nothing comes back: adds are refused, and what is kept back is for fences.
+    bookie.faults.set(&[full(&["create", "allocate"], "journal/"), full(&["write"], ".elog")]);
+    bookie.flush();
+    for ledger in 0..200 {
+        assert_eq!(bookie.fence(1_000_000 + ledger), Ok(()));
+        assert_eq!(add(&mut bookie), Err(Refusal::ReadOnly));
+    }
+    bookie.faults.set(&[full(&["create", "allocate"], "journal/")]);
+    bookie.open().unwrap();
+    bookie.check_acked();
+    assert_eq!(bookie.fence(2_000_000), Ok(()));
+    bookie.faults.set(&[]);
+    // What the idle journal does.
+    bookie.machine.as_mut().unwrap().journals[0].seal();
+    bookie.tend();
+    assert_eq!(bookie.engine().status().waits_for_space, None);
+    add(&mut bookie).unwrap();
+    bookie.restart();
+}
