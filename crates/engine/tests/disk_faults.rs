@@ -12,7 +12,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 const KEY: MasterKey = MasterKey::new([1; 20]);
@@ -257,7 +257,7 @@ impl Bookie {
     }
 
     fn fence(&mut self, ledger: i64) -> Result<(), Refusal> {
-        let (sender, receiver) = channel();
+        let (sender, receiver) = sync_channel(1);
         let waiter = Box::new(move |outcome| sender.send(outcome).unwrap());
         self.engine().fence(LedgerId::new(ledger).unwrap(), KEY, waiter);
         self.drive();
@@ -513,7 +513,7 @@ fn fences_go_to_the_state_table_when_the_journal_failed() {
             assert_eq!(bookie.fence(ledger), Ok(()));
             assert!(bookie.engine().is_fenced(LedgerId::new(ledger).unwrap()));
         }
-        let (sender, receiver) = channel();
+        let (sender, receiver) = sync_channel(1);
         let wrong = MasterKey::new([9; 20]);
         bookie.engine().fence(
             LedgerId::new(unknown).unwrap(),
@@ -554,7 +554,7 @@ fn a_direct_fence_waits_for_the_flush_under_way() {
     let ticket = machine.journals[0].finish(in_flight, written).freeze.unwrap();
     bookie.faults.set(&[broken(&["write"], "journal")]);
     assert_eq!(bookie.add(1, 1, false), Err(Refusal::ReadOnly));
-    let (sender, receiver) = channel();
+    let (sender, receiver) = sync_channel(1);
     bookie.engine().fence(LedgerId::new(1).unwrap(), KEY, Box::new(move |o| sender.send(o).unwrap()));
     bookie.tend();
     assert!(receiver.try_recv().is_err(), "not before the flush");
