@@ -130,6 +130,10 @@ pub struct BookieArgs {
     /// Take no writes
     #[arg(long)]
     pub read_only: bool,
+    /// Start although the journal is damaged where acknowledged entries may be: until they are repaired, what may be
+    /// missing is answered as unknown
+    #[arg(long)]
+    pub accept_journal_damage: bool,
     /// Form of the log on standard error
     #[arg(long, value_name = "text|json", default_value = "text")]
     pub log_format: LogFormat,

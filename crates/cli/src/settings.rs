@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Keys of `bk_server.conf` that BookKeeper knows and that have no meaning here: pools and limits of this bookie are
 /// its own.
-const WITHOUT_EFFECT: [&str; 53] = [
+const WITHOUT_EFFECT: [&str; 49] = [
     "allowEphemeralPorts",
     "auditorPeriodicBookieCheckInterval",
     "auditorPeriodicCheckInterval",
@@ -24,8 +24,6 @@ const WITHOUT_EFFECT: [&str; 53] = [
     "codahaleStatsOutputFrequencySeconds",
     "compactionRate",
     "compactionRateByEntries",
-    "dataIntegrityChecking",
-    "dataIntegrityStampMissingCookies",
     "dbStorage_directIOEntryLogger",
     "dbStorage_maxThrottleTimeMs",
     "dbStorage_readAheadCacheBatchBytesSize",
@@ -33,8 +31,6 @@ const WITHOUT_EFFECT: [&str; 53] = [
     "dbStorage_readAheadCacheMaxSizeMb",
     "dbStorage_writeCacheMaxSizeMb",
     "enableStatistics",
-    "gcOverreplicatedLedgerMaxConcurrentRequests",
-    "gcOverreplicatedLedgerWaitTime",
     "httpServerClass",
     "indexDirectories",
     "isThrottleByBytes",
@@ -117,6 +113,10 @@ pub fn resolve(args: &BookieArgs, file: Option<&str>) -> Result<Settings, Vec<St
     config.allow_loopback = args.allow_loopback | file.parsed::<bool>("allowLoopback").unwrap_or(false);
     config.read_only = args.read_only | file.parsed::<bool>("forceReadOnlyBookie").unwrap_or(false);
     config.allow_storage_expansion = file.parsed("allowStorageExpansion").unwrap_or(false);
+    let is_checked = file.parsed::<bool>("dataIntegrityChecking").unwrap_or(false);
+    let is_stamped = file.parsed::<bool>("dataIntegrityStampMissingCookies").unwrap_or(false);
+    config.accept_lost_directories = is_checked && is_stamped;
+    config.accept_journal_damage = args.accept_journal_damage;
     let file_sync = file.parsed::<bool>("journalSyncData").unwrap_or(true);
     config.journal_sync = args.journal_sync.map_or(file_sync, |switch| switch == Switch::On);
     if file.parsed::<bool>("journalWriteData") == Some(false) {
@@ -185,6 +185,12 @@ fn space(file: &mut Values, config: &mut BookieConfig) {
     }
     if let Some(ops) = file.parsed::<u32>("gcMetadataOpRateLimit") {
         config.garbage.ops_per_second = ops.max(1);
+    }
+    if let Some(ms) = file.parsed::<i64>("gcOverreplicatedLedgerWaitTime") {
+        config.surplus.interval = Duration::from_millis(u64::try_from(ms).unwrap_or(0));
+    }
+    if let Some(reads) = file.parsed::<usize>("gcOverreplicatedLedgerMaxConcurrentRequests") {
+        config.surplus.reads_max = reads.clamp(1, 10_000);
     }
     // As in BookKeeper, zero or less of either switches a compaction off.
     for (which, is_minor) in [("minor", true), ("major", false)] {
@@ -469,17 +475,31 @@ mod tests {
     fn garbage_collection_and_compaction_take_bookkeepers_keys() {
         let file = "gcWaitTime=60000\ngcMetadataOpRateLimit=50\nminorCompactionThreshold=0.3\n\
                     minorCompactionInterval=100\nmajorCompactionThreshold=-1\nmajorCompactionInterval=7\n\
-                    compactionRateByBytes=1000000\nlogSizeLimit=2147483648\n";
+                    compactionRateByBytes=1000000\nlogSizeLimit=2147483648\n\
+                    gcOverreplicatedLedgerWaitTime=5000\ngcOverreplicatedLedgerMaxConcurrentRequests=9\n";
         let line = ["--metadata", "zk+null://z:1/l", "--data", "/d"];
         let settings = resolve(&args(&line), Some(file)).unwrap();
         assert!(settings.warnings.is_empty(), "{:?}", settings.warnings);
         let (garbage, space) = (settings.config.garbage, settings.config.space);
+        let surplus = settings.config.surplus;
+        assert_eq!((surplus.interval.as_secs(), surplus.reads_max), (5, 9));
         assert_eq!((garbage.interval.as_secs(), garbage.ops_per_second), (60, 50));
         assert_eq!((space.collection_interval.as_secs(), space.minor_interval.as_secs()), (60, 100));
         assert_eq!((space.minor_threshold, space.major_interval), (0.3, Duration::ZERO));
         assert_eq!((space.bytes_per_second, space.log_bytes_max), (1_000_000, 2 << 30));
         let faults = resolve(&args(&line), Some("minorCompactionThreshold=1.5")).unwrap_err();
         assert!(faults[0].contains("minorCompactionThreshold"), "{faults:?}");
+    }
+
+    #[test]
+    fn losses_are_accepted_only_when_both_keys_say_so() {
+        let line = ["--metadata", "zk+null://z:1/l", "--data", "/d"];
+        let accepts = |file: &str| resolve(&args(&line), Some(file)).unwrap().config.accept_lost_directories;
+        let (checks, stamps) = ("dataIntegrityChecking=true\n", "dataIntegrityStampMissingCookies=true\n");
+        assert_eq!([accepts(""), accepts(checks), accepts(stamps)], [false; 3]);
+        assert!(accepts(&format!("{checks}{stamps}")));
+        let flags = [&line[..], &["--accept-journal-damage"]].concat();
+        assert!(resolve(&args(&flags), None).unwrap().config.accept_journal_damage);
     }
 
     #[test]

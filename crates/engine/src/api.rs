@@ -100,6 +100,30 @@ pub enum Standing {
     Removed,
 }
 
+/// What metadata says of a ledger, read after the request that asks came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Word {
+    /// There is no such ledger.
+    Absent,
+    /// It is closed or in recovery: nobody may write to it but a recovery.
+    Ended,
+    /// It is open, and its last ensemble is without this bookie.
+    OpenElsewhere,
+    /// It is open, and this bookie is in its last ensemble.
+    OpenHere,
+    /// Metadata could not be read in time.
+    Silent,
+}
+
+/// When something was placed for a ledger last, to be compared with a later look. Good for the life of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Changes(pub(crate) u64);
+
+impl Changes {
+    /// Nothing was placed in this process.
+    pub const NONE: Changes = Changes(0);
+}
+
 /// Which entry a read asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryRef {

@@ -3,6 +3,7 @@
 use crate::pacing::Room;
 use bindery_io::canary::Canaries;
 use bindery_journal::record::HEADER_SIZE_BYTES;
+use bindery_types::LedgerId;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -134,6 +135,14 @@ pub struct EngineConfig {
     pub instance_id: String,
     /// The bookie this data belongs to.
     pub bookie_id: String,
+    /// Every ledger up to it may have lost entries here and starts in limbo, until [`crate::Engine::end_cover`] (IB27).
+    pub limbo_up_to: Option<LedgerId>,
+    /// Normal adds of ledgers up to it wait for a word of metadata: the highest ledger when the directories were new
+    /// (IB28).
+    pub checked_up_to: Option<LedgerId>,
+    /// Start although the journal is damaged where acknowledged records may be: what can be read is taken over. Give
+    /// `limbo_up_to` with it.
+    pub accepts_journal_damage: bool,
     /// Planted bugs (simulator only).
     pub canaries: Canaries,
 }
@@ -164,6 +173,9 @@ impl Default for EngineConfig {
             space: SpaceConfig::default(),
             instance_id: String::new(),
             bookie_id: "bookie".to_owned(),
+            limbo_up_to: None,
+            checked_up_to: None,
+            accepts_journal_damage: false,
             canaries: Canaries::none(),
         }
     }

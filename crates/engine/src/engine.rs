@@ -2,7 +2,9 @@
 //!
 //! Lock order: shard, then log view. No lock is held across I/O.
 
-use crate::api::{Add, DurablePoint, EntryRef, EntryRun, Lookup, Poll, PollId, Refusal, Standing, Waiter};
+use crate::api::{
+    Add, Changes, DurablePoint, EntryRef, EntryRun, Lookup, Poll, PollId, Refusal, Standing, Waiter, Word,
+};
 use crate::config::{Admission, EngineConfig};
 use crate::direct_fence::DirectFence;
 use crate::journals::{JournalDesk, MarkVector};
@@ -10,7 +12,7 @@ use crate::line::{Line, RoomWaiter, Turn};
 use crate::lookup::{OnDisk, entries_on_disk, on_disk, runs_of};
 use crate::pacing::Load;
 use crate::pulse::{JournalPulse, PulseCounters};
-use crate::shard::{Found, NoRoom, Shard, ShardConfig};
+use crate::shard::{Found, NoRoom, Shard, ShardConfig, Taken};
 use crate::space::{ScrubStatus, SpaceDesk, SpaceStatus, WantedCollection};
 use crate::stats::{Counters, EngineStats};
 use bindery_io::chunk::{ChunkPool, Lane};
@@ -110,6 +112,8 @@ impl Engine {
                     admission: config.admission,
                     parts_max: config.parts_max(),
                     entry_bytes_max: config.entry_bytes_max,
+                    limbo_up_to: config.limbo_up_to,
+                    checked_up_to: config.checked_up_to,
                     canaries: config.canaries,
                     index_pool: memory.index.clone(),
                 };
@@ -198,16 +202,36 @@ impl Engine {
 
     /// Takes adds in order, all of them of ledgers of `shard`, and returns how many were taken. What was taken is
     /// answered through the sink, refusals included. Fewer than given: there was no room; see [`Engine::when_room`].
+    /// Adds that metadata would have to speak for are refused.
     pub fn add_batch(&self, shard: usize, adds: &[Add<'_>]) -> usize {
-        self.place_batch(shard, adds, None)
+        self.place_batch(shard, adds, None, None)
     }
 
     /// As [`Engine::add_batch`], with the turn that [`Engine::when_room`] gave.
     pub fn add_batch_in_turn(&self, shard: usize, adds: &[Add<'_>], turn: Turn) -> usize {
-        self.place_batch(shard, adds, Some(turn))
+        self.place_batch(shard, adds, Some(turn), None)
     }
 
-    fn place_batch(&self, index: usize, adds: &[Add<'_>], turn: Option<Turn>) -> usize {
+    /// As [`Engine::add_batch`], or [`Engine::add_batch_in_turn`], but adds that metadata must speak for are left with the
+    /// caller: their places in `adds` are appended to `asks`. The caller reads metadata, gives the word to
+    /// [`Engine::on_word`], and comes again. They count as taken.
+    pub fn add_or_ask(
+        &self,
+        shard: usize,
+        adds: &[Add<'_>],
+        turn: Option<Turn>,
+        asks: &mut Vec<usize>,
+    ) -> usize {
+        self.place_batch(shard, adds, turn, Some(asks))
+    }
+
+    fn place_batch(
+        &self,
+        index: usize,
+        adds: &[Add<'_>],
+        turn: Option<Turn>,
+        mut asks: Option<&mut Vec<usize>>,
+    ) -> usize {
         let Some(first) = adds.first() else { return 0 };
         let line = &self.lines[index];
         // Nobody passes the line (line invariant 1). Recovery does not stand in it.
@@ -220,11 +244,17 @@ impl Engine {
         let taken = {
             let mut shard = self.shards[index].lock();
             shard.admit(turn.as_ref().map(Turn::cost), line.reserved());
-            let no_room = adds.iter().position(|add| {
+            let mut taken = 0;
+            for add in adds {
                 let is_high_priority = add.is_high_priority && takes_high_priority;
-                shard.add(&Add { is_high_priority, ..*add }, is_read_only) == Err(NoRoom)
-            });
-            no_room.unwrap_or(adds.len())
+                match shard.add(&Add { is_high_priority, ..*add }, is_read_only, asks.is_some()) {
+                    Ok(Taken::Answered) => {}
+                    Ok(Taken::Asks) => asks.as_mut().expect("only asked for when allowed").push(taken),
+                    Err(NoRoom) => break,
+                }
+                taken += 1;
+            }
+            taken
         };
         drop(turn);
         if taken < adds.len() {
@@ -318,11 +348,70 @@ impl Engine {
         self.answer_or_wake(self.shard_of(ledger), answered);
     }
 
+    /// When something was placed for a ledger last. Ask before the metadata that decides about a removal is read.
+    pub fn changes(&self, ledger: LedgerId) -> Changes {
+        self.shard(ledger).lock().changes(ledger)
+    }
+
+    /// As [`Engine::remove_ledger`], unless something was placed for the ledger since `seen`: somebody may have created
+    /// it again under the same id, and what was acknowledged since is not to be lost. Then false, and the waiter is
+    /// dropped uncalled.
+    pub fn remove_unchanged(&self, ledger: LedgerId, seen: Changes, waiter: Waiter) -> bool {
+        let answered = {
+            let mut shard = self.shard(ledger).lock();
+            if !shard.is_unchanged(ledger, seen) {
+                return false;
+            }
+            shard.remove(ledger, waiter)
+        };
+        self.answer_or_wake(self.shard_of(ledger), answered);
+        true
+    }
+
     /// Lets a removed ledger exist again, empty, with the key and the fence it had. For a ledger that metadata says is
     /// to be held here after all. Any other ledger stays as it is.
     pub fn revive_ledger(&self, ledger: LedgerId, key: MasterKey, waiter: Waiter) {
         let answered = self.shard(ledger).lock().revive(ledger, key, waiter);
         self.answer_or_wake(self.shard_of(ledger), answered);
+    }
+
+    /// Takes what metadata says of a ledger to which an add was left by [`Engine::add_or_ask`], and does what it calls
+    /// for. It must have been read after the add came. `Ok`: offer the add again; else refuse it.
+    pub fn on_word(
+        &self,
+        ledger: LedgerId,
+        key: MasterKey,
+        is_recovery: bool,
+        word: Word,
+    ) -> Result<(), Refusal> {
+        let outcome = self.shard(ledger).lock().on_word(ledger, key, is_recovery, word);
+        self.wake_journal_of(self.shard_of(ledger));
+        outcome
+    }
+
+    /// Marks a ledger, known or not, as in limbo or as sound; the waiter fires when that is durable. Sound is one that
+    /// holds, durably, every entry that it should hold.
+    pub fn set_limbo(&self, ledger: LedgerId, is_limbo: bool, waiter: Waiter) {
+        let answered = self.shard(ledger).lock().set_limbo(ledger, is_limbo, waiter);
+        self.answer_or_wake(self.shard_of(ledger), answered);
+    }
+
+    /// The ledgers marked as in limbo, ascending.
+    pub fn limbo_ledgers(&self) -> Vec<LedgerId> {
+        let mut ledgers = Vec::new();
+        for shard in &self.shards {
+            shard.lock().limbo_ledgers(&mut ledgers);
+        }
+        ledgers.sort_unstable();
+        ledgers
+    }
+
+    /// From now on only marked ledgers are in limbo: every one that needs it is marked, durably
+    /// ([`EngineConfig::limbo_up_to`]).
+    pub fn end_cover(&self) {
+        for shard in &self.shards {
+            shard.lock().cover_with_limbo(None);
+        }
     }
 
     /// What is known of a ledger.
@@ -402,8 +491,17 @@ impl Engine {
 
     /// Every durable entry of a ledger, as runs. Blocks on the disk.
     pub fn list_entries(&self, ledger: LedgerId) -> Result<Vec<EntryRun>, Refusal> {
+        self.list(ledger, false)
+    }
+
+    /// As [`Engine::list_entries`], also in limbo: what is here, not what should be.
+    pub fn held_entries(&self, ledger: LedgerId) -> Result<Vec<EntryRun>, Refusal> {
+        self.list(ledger, true)
+    }
+
+    fn list(&self, ledger: LedgerId, with_limbo: bool) -> Result<Vec<EntryRun>, Refusal> {
         // Memory first: what a flush moves to disk in between is then seen twice, never missed.
-        let (mut entries, hidden_below) = self.shard(ledger).lock().cached_entries(ledger)?;
+        let (mut entries, hidden_below) = self.shard(ledger).lock().cached_entries(ledger, with_limbo)?;
         entries_on_disk(&self.views, ledger, hidden_below, &mut entries)?;
         Ok(runs_of(entries))
     }

@@ -11,8 +11,9 @@
 //!    not in a later, complete listing was deleted.
 //! 2. Nothing is dropped before the listing ended well, and each ledger only when it was read again and is not there.
 //! 3. Metadata is believed only when its INSTANCEID is the one of our cookie, it lists a ledger at least as high as the
-//!    highest that was ever here (or gives out higher ids), and not too many ledgers would go. An empty listing is never
-//!    believed. An operator may waive the last two for one round, nothing else.
+//!    highest that was ever here (or has given out that id), and not too many ledgers would go. An empty listing is never
+//!    believed. An operator may waive the last two for one round, nothing else; that ledgers above the listing are
+//!    gone is then remembered ([`AcceptedGap`]), because the highest that was ever here never falls.
 //! 4. The first doubt ends the round; there is no way to go on with it.
 
 use bindery_io::canary::{Canaries, Canary};
@@ -65,7 +66,7 @@ pub enum Doubt {
          ledgers really are deleted, ask for one round without this check"
     )]
     Behind {
-        /// Highest ledger that metadata lists or may give out next.
+        /// Highest ledger that metadata lists or has given out.
         listed: LedgerId,
         /// Highest ledger that was ever here.
         seen: LedgerId,
@@ -92,6 +93,38 @@ pub enum SecondLook {
     Present,
 }
 
+/// An operator's word, kept for later rounds: of the ledgers above `listed`, those that are gone really are deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AcceptedGap {
+    /// What metadata listed, or had given out, when the operator said so.
+    pub listed: LedgerId,
+    /// The highest ledger that had ever been here.
+    pub seen: LedgerId,
+}
+
+impl AcceptedGap {
+    /// The highest ledger that a listing must reach: `seen`, the highest that was ever here, unless it is in the gap.
+    /// `here` are the ledgers here now, ascending.
+    pub fn highest_expected(
+        gap: Option<AcceptedGap>,
+        seen: Option<LedgerId>,
+        here: &[LedgerId],
+    ) -> Option<LedgerId> {
+        match gap {
+            Some(gap) if seen.is_some_and(|seen| seen <= gap.seen) => {
+                Some(here.last().map_or(gap.listed, |here| gap.listed.max(*here)))
+            }
+            Some(_) | None => seen,
+        }
+    }
+
+    /// A later word beside an earlier one.
+    pub fn joined(self, earlier: Option<AcceptedGap>) -> AcceptedGap {
+        let seen = earlier.map_or(self.seen, |earlier| earlier.seen.max(self.seen));
+        AcceptedGap { seen, ..self }
+    }
+}
+
 /// One round.
 pub struct GarbageRound {
     /// Ascending.
@@ -105,6 +138,7 @@ pub struct GarbageRound {
     listed: Option<LedgerId>,
     candidates: Vec<LedgerId>,
     is_listed: bool,
+    gap: Option<AcceptedGap>,
 }
 
 impl GarbageRound {
@@ -121,8 +155,8 @@ impl GarbageRound {
         canaries: Canaries,
     ) -> GarbageRound {
         assert!(here.is_sorted_by(|a, b| a < b), "the ledgers here ascend");
-        let (passed, listed, candidates, is_listed) = (0, None, Vec::new(), false);
-        GarbageRound { here, seen, limits, is_waived, canaries, passed, listed, candidates, is_listed }
+        let (passed, listed, candidates, is_listed, gap) = (0, None, Vec::new(), false, None);
+        GarbageRound { here, seen, limits, is_waived, canaries, passed, listed, candidates, is_listed, gap }
     }
 
     /// True when metadata of cluster `found` may speak about data of cluster `ours`; both empty for one without id.
@@ -165,19 +199,31 @@ impl GarbageRound {
         }
         let here = self.here.len();
         let Some(listed) = self.listed else { return Err(Doubt::Empty { here }) };
+        // The id given out now is one that the store had not counted to before.
+        let counted = new_id.and_then(|id| LedgerId::new(id.get() - 1));
+        let listed = counted.map_or(listed, |counted| listed.max(counted));
+        if let Some(seen) = self.seen
+            && listed < seen
+        {
+            if !self.is_waived {
+                return Err(Doubt::Behind { listed, seen });
+            }
+            self.gap = Some(AcceptedGap { listed, seen });
+        }
         if self.is_waived {
             return Ok(());
-        }
-        if let Some(seen) = self.seen
-            && listed.max(new_id.unwrap_or(listed)) < seen
-        {
-            return Err(Doubt::Behind { listed: listed.max(new_id.unwrap_or(listed)), seen });
         }
         let dropped = self.candidates.len();
         if dropped > self.limits.always && dropped as f64 > self.limits.share_max * here as f64 {
             return Err(Doubt::TooMany { dropped, here });
         }
         Ok(())
+    }
+
+    /// What a waiver accepted: to be kept, and given to later rounds ([`AcceptedGap::highest_expected`]), before anything
+    /// is dropped.
+    pub fn accepted_gap(&self) -> Option<AcceptedGap> {
+        self.gap
     }
 
     /// The next ledger whose metadata is to be read again; `None` at the end.
@@ -266,12 +312,38 @@ mod tests {
         };
         assert_eq!(behind(None), doubt(8));
         assert_eq!(behind(Some(3)), doubt(8));
-        assert_eq!(behind(Some(9)), Ok(()));
+        // It gives out 9 only now: a copy from before ledger 9, which was here, does the same.
+        assert_eq!(behind(Some(9)), doubt(8));
+        assert_eq!(behind(Some(10)), Ok(()));
         let mut round = round(&[1, 7], 9);
         round.on_range(&ids(&[1, 9])).unwrap();
         assert!(!round.needs_new_id());
         assert_eq!(round.on_listed(None), Ok(()));
         assert_eq!(rest(round), [7]);
+    }
+
+    #[test]
+    fn a_gap_that_an_operator_accepted_is_no_doubt_later() {
+        let waived = |seen: i64, here: &[i64], listed: &[i64]| {
+            let limits = GarbageLimits::default();
+            let mut round =
+                GarbageRound::begin(ids(here), LedgerId::new(seen), limits, true, Canaries::none());
+            round.on_range(&ids(listed)).unwrap();
+            round.on_listed(None).unwrap();
+            round.accepted_gap()
+        };
+        assert_eq!(waived(9, &[1, 2], &[1, 9]), None, "there was nothing to accept");
+        let far = 1 << 50;
+        let gap = waived(far, &[1, 2, far], &[1, 3]);
+        assert_eq!(gap, Some(AcceptedGap { listed: ids(&[3])[0], seen: ids(&[far])[0] }));
+        let expected = |seen: i64, here: &[i64]| {
+            AcceptedGap::highest_expected(gap, LedgerId::new(seen), &ids(here)).map(LedgerId::get)
+        };
+        assert_eq!(expected(far, &[]), Some(3));
+        assert_eq!(expected(far, &[1, 7]), Some(7), "what is here counts again");
+        assert_eq!(expected(far + 1, &[1]), Some(far + 1), "a higher one than was spoken of");
+        let later = AcceptedGap { listed: ids(&[2])[0], seen: ids(&[7])[0] };
+        assert_eq!(later.joined(gap), AcceptedGap { listed: ids(&[2])[0], seen: ids(&[far])[0] });
     }
 
     #[test]

@@ -37,13 +37,15 @@ pub(crate) struct LedgerState {
     pub(crate) wake_polls_at: Option<u64>,
     /// Changed since the last freeze.
     pub(crate) is_dirty: bool,
-    /// Odd while the ledger is removed: grows with each removal and each return, so that of two records of a ledger the
-    /// later one is known.
+    /// Odd while the ledger is removed: grows with each removal, each return and, by two, each end of limbo, so that of
+    /// two records of a ledger the later one is known.
     pub(crate) life: u32,
     /// Copies of a lower generation are older than the last removal.
     pub(crate) hidden_below: u64,
     /// Sequence of the record that removed it last; 0 when the state table has it.
     pub(crate) removed_at: u64,
+    /// Sequence of the record that was placed last; 0 when none was in this process.
+    pub(crate) changed_at: u64,
 }
 
 impl LedgerState {
@@ -63,6 +65,7 @@ impl LedgerState {
             life: 0,
             hidden_below: 0,
             removed_at: 0,
+            changed_at: 0,
         }
     }
 
@@ -127,10 +130,11 @@ impl LedgerState {
         }
     }
 
-    /// The ledger exists again, empty.
+    /// The ledger exists again, empty. One that nobody fenced takes the key it is given next.
     pub(crate) fn revive(&mut self) {
         if self.is_removed() {
             self.life += 1;
+            self.key = self.key.filter(|_| self.fence.is_some());
         }
     }
 

@@ -47,12 +47,12 @@ pub mod threads;
 mod write_cache;
 
 pub use api::{
-    Add, AddDone, AddSink, DurablePoint, EntryRef, EntryRun, Lookup, Origin, Poll, PollId, Refusal, Standing,
-    Waiter,
+    Add, AddDone, AddSink, Changes, DurablePoint, EntryRef, EntryRun, Lookup, Origin, Poll, PollId, Refusal,
+    Standing, Waiter, Word,
 };
 pub use config::{Admission, ConfigFaults, EngineConfig, PoolMemory, SpaceConfig};
 pub use engine::{Engine, Status};
-pub use garbage::{Doubt, GarbageLimits, GarbageRound, SecondLook};
+pub use garbage::{AcceptedGap, Doubt, GarbageLimits, GarbageRound, SecondLook};
 pub use line::{RoomWaiter, Turn};
 pub use lookup::DiskRead;
 pub use machine::{Completions, FlushError, Flushed, Flushing, FreezeTicket, InFlight, Journaling};

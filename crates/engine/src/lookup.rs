@@ -51,10 +51,10 @@ pub(crate) fn on_disk(
         leads.sort_by_key(|lead| std::cmp::Reverse(lead.newest()));
     }
     let otherwise = match otherwise {
-        Otherwise::Undurable(sequence) if leads.is_empty() => return OnDisk::Undurable(sequence),
+        Otherwise::Undurable { sequence, .. } if leads.is_empty() => return OnDisk::Undurable(sequence),
         // Should no run hold the entry after all, its copy on the way was not acknowledged when it was asked for.
-        Otherwise::Undurable(_) | Otherwise::NoEntry => Refusal::NoEntry,
-        Otherwise::Unknown => Refusal::Unknown,
+        Otherwise::Undurable { in_limbo: false, .. } | Otherwise::NoEntry => Refusal::NoEntry,
+        Otherwise::Undurable { in_limbo: true, .. } | Otherwise::Unknown => Refusal::Unknown,
     };
     if leads.is_empty() {
         return OnDisk::Refused(otherwise);

@@ -75,7 +75,7 @@ pub enum OpenError {
         "the journal in {} ends with group {last}, and a ledger directory holds entries up to group {expected}: the \
          end of the journal is damaged or a file is missing. Nothing was changed. Look at the files with `bindery \
          inspect journal`; restore them from a copy, or remove this bookie from the cluster and let its ledgers be \
-         re-replicated",
+         re-replicated, or start with --accept-journal-damage: what may be missing is then answered as unknown",
         path.display()
     )]
     JournalEnds {
@@ -103,7 +103,8 @@ pub enum OpenError {
     /// The directories cover groups that the journal does not have any more.
     #[error(
         "the journal files in {} are gone: the ledger directories expect them up to group {expected}. If the journal \
-         is on another disk, mount it and start again",
+         is on another disk, mount it and start again. If it is lost for good, start with --accept-journal-damage: \
+         what may be missing is then answered as unknown",
         path.display()
     )]
     JournalMissing {
@@ -142,6 +143,18 @@ pub enum OpenError {
     /// Replayed entries cannot be written to a ledger directory.
     #[error(transparent)]
     Flush(#[from] FlushError),
+}
+
+impl OpenError {
+    /// True when acknowledged records may be missing from the journal, and nothing else is wrong:
+    /// [`EngineConfig::accepts_journal_damage`] would open what is left.
+    pub fn is_journal_damage(&self) -> bool {
+        match self {
+            OpenError::Journal(error) => matches!(**error, ReplayError::Damage(_)),
+            OpenError::JournalEnds { .. } | OpenError::JournalMissing { .. } => true,
+            _ => false,
+        }
+    }
 }
 
 /// Why replayed records cannot be taken over.
@@ -355,7 +368,8 @@ impl Machine {
         });
         let replayed = replayed.map_err(Box::new)?;
         if replayed.last_group < newest.group {
-            if engine.config.journal_sync && replayed.unsynced_holes == 0 {
+            let is_explained = replayed.unsynced_holes > 0 || engine.config.accepts_journal_damage;
+            if engine.config.journal_sync && !is_explained {
                 let path = engine.config.journal_dirs[index].clone();
                 return Err(OpenError::JournalEnds {
                     path,

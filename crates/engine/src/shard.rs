@@ -27,6 +27,7 @@
 //! behind small ones); fences and explicit LACs are not held back by it, recovery adds not by pacing. Parts of a cut: `parts_max`. Chunks: the pool.
 
 mod direct;
+mod limbo;
 mod removal;
 mod replay;
 
@@ -57,6 +58,8 @@ pub(crate) struct ShardConfig {
     /// Most parts in one cut, and one more that is still open.
     pub(crate) parts_max: usize,
     pub(crate) entry_bytes_max: usize,
+    pub(crate) limbo_up_to: Option<LedgerId>,
+    pub(crate) checked_up_to: Option<LedgerId>,
     pub(crate) canaries: Canaries,
     /// Charged for the states of ledgers.
     pub(crate) index_pool: Arc<IndexPool>,
@@ -65,6 +68,22 @@ pub(crate) struct ShardConfig {
 /// No chunk, or no room in the group that is forming.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NoRoom;
+
+/// What became of an add.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// Placed or refused: its answer leaves with a cut.
+    Answered,
+    /// Left with the caller, who asks metadata and then comes again ([`Shard::on_word`]).
+    Asks,
+}
+
+/// Why an add is not placed.
+enum Obstacle {
+    Refused(Refusal),
+    /// Metadata can say; the refusal holds where nobody asks it.
+    Asks(Refusal),
+}
 
 /// What a shard gives to one group.
 pub(crate) struct ShardCut {
@@ -95,8 +114,8 @@ pub(crate) enum Otherwise {
     NoEntry,
     /// The ledger is in limbo.
     Unknown,
-    /// A copy at this sequence is on its way to the disk.
-    Undurable(u64),
+    /// A copy at this sequence is on its way to the disk; `in_limbo` as in [`Otherwise::Unknown`].
+    Undurable { sequence: u64, in_limbo: bool },
 }
 
 struct Placed {
@@ -152,6 +171,10 @@ pub(crate) struct Shard {
     charged: u64,
     /// Of all that ever changed here.
     highest_ledger: Option<LedgerId>,
+    /// Every ledger up to it is in limbo.
+    limbo_up_to: Option<LedgerId>,
+    /// Metadata spoke for their writers since the start.
+    vouched: BTreeSet<LedgerId>,
     /// Oldest first.
     frozen: Vec<Arc<Frozen>>,
     /// The journal failed.
@@ -169,6 +192,8 @@ impl Shard {
     pub(crate) fn new(config: ShardConfig, pool: ChunkPool) -> Shard {
         let config_offer = config.formed_bytes_max;
         Shard {
+            limbo_up_to: config.limbo_up_to,
+            vouched: BTreeSet::new(),
             config,
             pool,
             ledgers: Ledgers::new(),
@@ -208,37 +233,54 @@ impl Shard {
 
     // ---- requests ----------------------------------------------------------------------------------------------
 
-    /// Checks and places one add. Its answer leaves with a cut, whatever it is; `NoRoom` leaves no trace.
-    pub(crate) fn add(&mut self, add: &Add<'_>, is_read_only: bool) -> Result<(), NoRoom> {
+    /// Checks and places one add. Its answer leaves with a cut, whatever it is, unless it must be asked for and
+    /// `may_ask`; `NoRoom` leaves no trace.
+    pub(crate) fn add(&mut self, add: &Add<'_>, is_read_only: bool, may_ask: bool) -> Result<Taken, NoRoom> {
         let done = AddDone { origin: add.origin, ledger: add.ledger, entry: add.entry, result: Ok(()) };
-        if let Err(refusal) = self.check_add(add, is_read_only) {
-            self.adds.push(AddDone { result: Err(refusal), ..done });
-            return Ok(());
+        match self.check_add(add, is_read_only) {
+            Ok(()) => {}
+            Err(Obstacle::Asks(_)) if may_ask => return Ok(Taken::Asks),
+            Err(Obstacle::Asks(refusal) | Obstacle::Refused(refusal)) => {
+                self.adds.push(AddDone { result: Err(refusal), ..done });
+                return Ok(Taken::Answered);
+            }
         }
         if self.config.canaries.has(Canary::M13FenceCheckApart) {
             self.apart.push((done, add.last_add_confirmed, add.key, add.body.to_vec()));
-            return Ok(());
+            return Ok(Taken::Answered);
         }
         let lane = if add.is_recovery { Lane::Recovery } else { Lane::Normal };
-        self.insert(&done, add.last_add_confirmed, add.key, add.body, lane)
+        self.insert(&done, add.last_add_confirmed, add.key, add.body, lane)?;
+        Ok(Taken::Answered)
     }
 
-    fn check_add(&self, add: &Add<'_>, is_read_only: bool) -> Result<(), Refusal> {
+    fn check_add(&self, add: &Add<'_>, is_read_only: bool) -> Result<(), Obstacle> {
+        let refused = |refusal| Err(Obstacle::Refused(refusal));
         if self.takes_no_adds() || (is_read_only && !add.is_high_priority) {
-            return Err(Refusal::ReadOnly);
+            return refused(Refusal::ReadOnly);
         }
         if add.body.len() > self.config.entry_bytes_max || add.body.len() < record::ENTRY_BODY_MIN {
-            return Err(Refusal::BadRequest);
+            return refused(Refusal::BadRequest);
         }
-        let Some(state) = self.ledgers.get(&add.ledger) else { return Ok(()) };
-        if state.is_removed() {
-            return Err(Refusal::Fenced);
+        let state = self.ledgers.get(&add.ledger);
+        if let Some(state) = state {
+            let is_fenced = state.fence.is_some() && !add.is_recovery;
+            if state.is_removed() {
+                return if is_fenced {
+                    refused(Refusal::Fenced)
+                } else {
+                    Err(Obstacle::Asks(Refusal::Fenced))
+                };
+            }
+            if !state.accepts(&add.key) {
+                return refused(Refusal::WrongKey);
+            }
+            if is_fenced {
+                return refused(Refusal::Fenced);
+            }
         }
-        if !state.accepts(&add.key) {
-            return Err(Refusal::WrongKey);
-        }
-        if state.fence.is_some() && !add.is_recovery {
-            return Err(Refusal::Fenced);
+        if !add.is_recovery && self.needs_word(add.ledger, state.map(|state| &**state)) {
+            return Err(Obstacle::Asks(Refusal::Unknown));
         }
         Ok(())
     }
@@ -400,7 +442,8 @@ impl Shard {
         waiter: Waiter,
     ) -> Result<Poll, Refusal> {
         let durable = self.durable;
-        let state = self.ledgers.get_mut(&ledger).filter(|s| !s.is_removed()).ok_or(Refusal::NoLedger)?;
+        self.sound(ledger)?;
+        let state = self.ledgers.get_mut(&ledger).expect("a sound ledger is known");
         let previous = EntryId::to_wire(previous);
         if state.last_add_confirmed.shown(durable) > previous {
             return Ok(Poll::Ready);
@@ -427,11 +470,11 @@ impl Shard {
     /// Looks for a durable copy in memory.
     pub(crate) fn find(&self, ledger: LedgerId, which: EntryRef) -> Result<Found, Refusal> {
         let state = self.live(ledger)?;
-        let absent = if state.is_limbo { Refusal::Unknown } else { Refusal::NoEntry };
+        let is_limbo = self.is_limbo(ledger, state);
         let entry = match which {
             EntryRef::At(entry) => entry,
-            EntryRef::Last if state.is_limbo => return Err(Refusal::Unknown),
-            EntryRef::Last => EntryId::new(state.last_entry.shown(self.durable)).ok_or(absent)?,
+            EntryRef::Last if is_limbo => return Err(Refusal::Unknown),
+            EntryRef::Last => EntryId::new(state.last_entry.shown(self.durable)).ok_or(Refusal::NoEntry)?,
         };
         let active = state.records.find(entry.get(), self.durable);
         if let Some(record) = active.durable {
@@ -446,8 +489,8 @@ impl Shard {
             undurable = found.undurable.or(undurable);
         }
         let otherwise = match undurable {
-            Some(sequence) => Otherwise::Undurable(sequence),
-            None if state.is_limbo => Otherwise::Unknown,
+            Some(sequence) => Otherwise::Undurable { sequence, in_limbo: is_limbo },
+            None if is_limbo => Otherwise::Unknown,
             None => Otherwise::NoEntry,
         };
         Ok(Found::OnDisk { entry, otherwise, hidden_below: state.hidden_below })
@@ -455,7 +498,7 @@ impl Shard {
 
     fn live(&self, ledger: LedgerId) -> Result<&LedgerState, Refusal> {
         let state = self.ledgers.get(&ledger).filter(|state| !state.is_removed());
-        state.map(|state| &**state).ok_or(Refusal::NoLedger)
+        state.map(|state| &**state).ok_or_else(|| self.absence(ledger))
     }
 
     fn body(&self, record: &CacheRecord) -> ChunkSlice {
@@ -468,23 +511,24 @@ impl Shard {
 
     /// The LAC that may be shown.
     pub(crate) fn last_add_confirmed(&self, ledger: LedgerId) -> Result<Option<EntryId>, Refusal> {
-        let state = self.live(ledger)?;
+        let state = self.sound(ledger)?;
         Ok(EntryId::new(state.last_add_confirmed.shown(self.durable)))
     }
 
     /// The last durable explicit LAC.
     pub(crate) fn explicit_lac(&self, ledger: LedgerId) -> Result<Option<Arc<[u8]>>, Refusal> {
-        let state = self.live(ledger)?;
+        let state = self.sound(ledger)?;
         Ok(state.explicit_lac(self.durable).cloned())
     }
 
     /// Ids of the durable entries in memory, in no order, with duplicates, and the generation below which copies on
-    /// disk do not count; `Unknown` for a ledger in limbo.
-    pub(crate) fn cached_entries(&self, ledger: LedgerId) -> Result<(Vec<i64>, u64), Refusal> {
-        let state = self.live(ledger)?;
-        if state.is_limbo {
-            return Err(Refusal::Unknown);
-        }
+    /// disk do not count; `Unknown` for a ledger in limbo, unless `with_limbo`.
+    pub(crate) fn cached_entries(
+        &self,
+        ledger: LedgerId,
+        with_limbo: bool,
+    ) -> Result<(Vec<i64>, u64), Refusal> {
+        let state = if with_limbo { self.live(ledger)? } else { self.sound(ledger)? };
         let frozen = self.frozen.iter().filter(|f| f.generation >= state.hidden_below);
         let frozen = frozen.filter_map(|f| f.records.get(&ledger));
         let caches = frozen.chain([&state.records]);
@@ -826,6 +870,7 @@ impl Shard {
     fn mark_dirty(&mut self, ledger: LedgerId) {
         self.highest_ledger = self.highest_ledger.max(Some(ledger));
         let state = self.ledgers.get_mut(&ledger).expect("a ledger that changes is known");
+        state.changed_at = self.sequence;
         if !state.is_dirty {
             state.is_dirty = true;
             self.dirty.push(ledger);

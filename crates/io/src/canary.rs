@@ -46,10 +46,14 @@ pub enum Canary {
     M28ReleasedBeforeFlush,
     /// The answers to a group whose write failed say that it is durable.
     M29FailedGroupAcknowledged,
+    /// A ledger in limbo answers as if nothing of it were missing.
+    M30LimboDenies,
+    /// A removal is placed although the ledger changed since metadata was read for it.
+    M31StaleRemoval,
 }
 
 /// The canaries that can be switched on, with the name the command line knows them by.
-pub const ALL: [(&str, Canary); 20] = [
+pub const ALL: [(&str, Canary); 22] = [
     ("M1", Canary::M1AckBeforeSync),
     ("M2", Canary::M2NewestFileSynced),
     ("M3", Canary::M3NegativeFenceBeforeDurable),
@@ -70,6 +74,8 @@ pub const ALL: [(&str, Canary); 20] = [
     ("M21", Canary::M21ListingBelieved),
     ("M28", Canary::M28ReleasedBeforeFlush),
     ("M29", Canary::M29FailedGroupAcknowledged),
+    ("M30", Canary::M30LimboDenies),
+    ("M31", Canary::M31StaleRemoval),
 ];
 
 /// Which canary is on, if any.

@@ -40,6 +40,9 @@ pub enum Kind {
     /// Ledger id, one byte, 1 when the ledger is fenced: everything of the ledger before it is gone. Any other record
     /// of the ledger behind it says that the ledger is back. Since format version 2.
     Removal = 6,
+    /// Ledger id, one byte, 1 when the ledger enters limbo, 0 when it leaves: whether entries of it may be missing here.
+    /// The ledger exists from then on. An older build takes it for damage.
+    Limbo = 7,
 }
 
 impl Kind {
@@ -51,6 +54,7 @@ impl Kind {
             4 => Kind::ExplicitLac,
             5 => Kind::FenceWithoutKey,
             6 => Kind::Removal,
+            7 => Kind::Limbo,
             _ => return None,
         })
     }
@@ -121,13 +125,18 @@ impl<'a> Record<'a> {
             Kind::LedgerKey | Kind::Fence | Kind::ExplicitLac => {
                 MasterKey::from_slice(&self.body[8..KEY_END])
             }
-            Kind::Entry | Kind::FenceWithoutKey | Kind::Removal => None,
+            Kind::Entry | Kind::FenceWithoutKey | Kind::Removal | Kind::Limbo => None,
         }
     }
 
     /// Of a removal record: whether the ledger was fenced, which is remembered.
     pub fn is_fenced_removal(&self) -> bool {
         self.kind == Kind::Removal && self.body[BODY_MIN] != 0
+    }
+
+    /// Of a limbo record: whether the ledger enters limbo.
+    pub fn enters_limbo(&self) -> bool {
+        self.kind == Kind::Limbo && self.body[BODY_MIN] != 0
     }
 
     /// The WRITE_LAC body of an explicit-LAC record.
@@ -187,7 +196,7 @@ pub fn decode_part<'a>(
             Kind::Entry => ENTRY_BODY_MIN,
             Kind::LedgerKey | Kind::Fence | Kind::ExplicitLac => KEY_END,
             Kind::FenceWithoutKey => BODY_MIN,
-            Kind::Removal => BODY_MIN + 1,
+            Kind::Removal | Kind::Limbo => BODY_MIN + 1,
         };
         if header[9..] != [0; 3] || length < body_min {
             return Err(BadRecord::Malformed(at));

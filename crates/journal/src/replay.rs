@@ -72,7 +72,8 @@ pub enum OpenError {
 #[error(
     "journal file {path} is damaged at offset {offset}: {what}. Nothing was changed. Look at it with \
      `bindery inspect journal {path}`; restore the file from a copy, or remove this bookie from the cluster and let \
-     its ledgers be re-replicated"
+     its ledgers be re-replicated, or start with --accept-journal-damage: what may be missing is then answered as \
+     unknown"
 )]
 pub struct Damage {
     /// The file.
@@ -112,6 +113,10 @@ pub struct Replayed {
     pub torn_tail: Option<(PathBuf, u64)>,
     /// Unsynced files with holes (only after a power cut with `journal.sync = false`).
     pub unsynced_holes: u64,
+    /// Damaged places that were passed over ([`Journal::accept_damage`]).
+    pub damaged_places: u64,
+    /// The first of them.
+    pub first_damage: Option<Damage>,
 }
 
 impl Replayed {
@@ -149,6 +154,22 @@ impl Journal {
         Ok(journal)
     }
 
+    /// Has [`Journal::replay`] pass over damage instead of stopping at it: everything that can be read is given. For an
+    /// operator who accepts that acknowledged records are missing; what they were about must be answered as unknown.
+    pub fn accept_damage(&mut self) {
+        self.accepts_damage = true;
+    }
+
+    /// Damage: the end of the replay, or one more place that is left out.
+    fn pass_over(&self, damage: Damage, seen: &mut Replayed) -> Result<(), Damage> {
+        if !self.accepts_damage {
+            return Err(damage);
+        }
+        seen.damaged_places += 1;
+        seen.first_damage.get_or_insert(damage);
+        Ok(())
+    }
+
     /// Gives `visit` every group behind `covered` (sequence and records, in order), and makes the journal ready to be
     /// written. Replaying twice gives the same (requirement J9).
     pub fn replay<E>(
@@ -178,7 +199,7 @@ impl Journal {
                 );
                 // Also without sync: the file before is synced as a whole before another one begins.
                 if !self.config.canaries.has(Canary::M11ReplayStopsAtDamage) {
-                    return Err(Damage { path: slot.path.clone(), offset: 0, what }.into());
+                    self.pass_over(Damage { path: slot.path.clone(), offset: 0, what }, &mut seen)?;
                 }
                 seen.last_group = header.first_group - 1;
             }
@@ -186,7 +207,7 @@ impl Journal {
             self.used.push(Used { slot: slot.slot, last_group: last_in_file });
         }
         for slot in slots.iter().filter(|s| s.header.is_none()) {
-            self.check_headless(slot, &seen)?;
+            self.check_headless(slot, &mut seen)?;
             self.used.push(Used { slot: slot.slot, last_group: 0 });
         }
         self.next_group = seen.last_group + 1;
@@ -214,7 +235,8 @@ impl Journal {
                     let sequence = if unchecked { seen.last_group.max(covered) + 1 } else { group.sequence };
                     if sequence > seen.last_group + 1 {
                         let what = format!("group {sequence} follows group {}", seen.last_group);
-                        return Err(reader.damage(offset, what).into());
+                        self.pass_over(reader.damage(offset, what), seen)?;
+                        seen.last_group = sequence - 1;
                     }
                     if sequence == seen.last_group + 1 {
                         let records = reader.records(&group, &buffer);
@@ -241,7 +263,10 @@ impl Journal {
                         }
                         if !header.is_unsynced {
                             let what = format!("{}, and group {sequence} follows at {next}", what.text);
-                            return Err(reader.damage(offset, what).into());
+                            self.pass_over(reader.damage(offset, what), seen)?;
+                            seen.last_group = sequence - 1;
+                            offset = next;
+                            continue;
                         }
                         let missing = seen.last_group + 1;
                         let proves =
@@ -251,7 +276,7 @@ impl Journal {
                                 "{}, and group {} at {at} was written when group {missing} was durable",
                                 what.text, proof.sequence
                             );
-                            return Err(reader.damage(offset, what).into());
+                            self.pass_over(reader.damage(offset, what), seen)?;
                         }
                         seen.unsynced_holes += 1;
                         seen.last_group = sequence - 1;
@@ -264,18 +289,21 @@ impl Journal {
 
     /// A file whose header is bad counts as unused, unless it holds a group that would come next: then its header
     /// was damaged after groups were acknowledged from it.
-    fn check_headless(&self, slot: &Slot, seen: &Replayed) -> Result<(), OpenOrDamage> {
+    fn check_headless(&self, slot: &Slot, seen: &mut Replayed) -> Result<(), OpenOrDamage> {
         let reader = self.reader(slot)?;
         let mut offset = BLOCK;
         if reader.seems_unused()? {
             return Ok(());
         }
-        while let Some((at, header)) = reader.scan(offset, |h| h.sequence > seen.last_group)? {
+        let last_group = seen.last_group;
+        while let Some((at, header)) = reader.scan(offset, |h| h.sequence > last_group)? {
             let mut buffer = Vec::new();
             if reader.group_at(at, Some(header.identity), &mut buffer)?.is_ok() {
                 let what = format!("its header is unreadable, but group {} is in it", header.sequence);
                 if !self.config.canaries.has(Canary::M11ReplayStopsAtDamage) {
-                    return Err(reader.damage(0, what).into());
+                    self.pass_over(reader.damage(0, what), seen)?;
+                    // Its groups are given up; numbers go on behind them.
+                    seen.last_group = seen.last_group.max(header.sequence);
                 }
             }
             offset = at + BLOCK;

@@ -255,6 +255,12 @@ pub enum StartKind {
         /// Every configured directory.
         stamp: Vec<String>,
     },
+    /// Although directories were lost, because an operator said so: as [`StartKind::Expansion`], and the bookie must not
+    /// deny anything that it may have held.
+    Lost {
+        /// Every directory, the empty ones first.
+        stamp: Vec<String>,
+    },
 }
 
 /// Why a bookie must not start. The text says what to do.
@@ -301,8 +307,9 @@ pub enum CookieProblem {
     #[error(
         "directories {} have no cookie although bookie {bookie_id} is known to the cluster: a disk may be missing or not \
          mounted. Mount it; or, if its data is gone for good, re-replicate this bookie's ledgers, remove its cookie \
-         (bindery cluster cookie delete {bookie_id}) and start with empty directories. New directories need \
-         allowStorageExpansion=true",
+         (bindery cluster cookie delete {bookie_id}) and start with empty directories, or start with \
+         dataIntegrityChecking=true and dataIntegrityStampMissingCookies=true, and it answers \
+         \"unknown\" for what is lost. New directories need allowStorageExpansion=true",
         directories.join(", ")
     )]
     DirectoryLost {
@@ -337,6 +344,23 @@ pub enum CookieProblem {
         /// The directories at fault.
         directories: Vec<String>,
     },
+}
+
+/// As [`validate`], for an operator who accepts that directories were lost: those without a cookie may come back empty.
+pub fn validate_with_losses(
+    expected: &Cookie,
+    stored: &[Cookie],
+    directories: &[Directory],
+    allow_storage_expansion: bool,
+) -> Result<StartKind, CookieProblem> {
+    let verdict = validate(expected, stored, directories, allow_storage_expansion);
+    let Err(CookieProblem::DirectoryLost { .. }) = &verdict else { return verdict };
+    let (missing, present): (Vec<&Directory>, Vec<&Directory>) =
+        directories.iter().partition(|directory| directory.cookie.is_none());
+    if missing.iter().any(|directory| !directory.is_empty) {
+        return verdict;
+    }
+    Ok(StartKind::Lost { stamp: missing.iter().chain(&present).map(|d| d.path.clone()).collect() })
 }
 
 /// Decides whether and how a bookie may start.

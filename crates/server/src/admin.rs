@@ -57,6 +57,7 @@ fn router(state: Arc<AdminState>) -> Router {
         .route("/api/v1/bookie/gc", any(gc))
         .route("/api/v1/bookie/gc_details", any(gc_details))
         .route("/api/v1/bookie/scrub", any(scrub))
+        .route("/api/v1/bookie/limbo", any(limbo))
         .with_state(state)
 }
 
@@ -122,6 +123,8 @@ struct GcOrder {
     force_minor: bool,
     /// Ours: one round without the checks that an operator may waive. From this machine only.
     waive_checks: bool,
+    /// Ours: with a round over ledgers that should not be here.
+    force_surplus: bool,
 }
 
 /// GET says whether a round that was asked for is still to be done, PUT asks for one.
@@ -156,6 +159,7 @@ async fn gc(
                 minor: order.force_minor,
                 major: order.force_major,
                 is_waived: order.waive_checks,
+                surplus: order.force_surplus,
             });
             (StatusCode::OK, "Triggered GC on BookieServer\n").into_response()
         }
@@ -191,6 +195,9 @@ async fn gc_details(State(state): State<Arc<AdminState>>, method: Method) -> Res
             "lastRoundRemoved": garbage.last_removed,
             "stoppedBecause": garbage.last_doubt,
             "ledgersRemoved": desk.removed.get(),
+            "surplusRounds": desk.surplus_rounds.get(),
+            "surplusRemoved": desk.surplus_removed.get(),
+            "surplusStoppedBecause": garbage.surplus_doubt,
             "logsDropped": space.logs_dropped,
             "logsRewritten": space.logs_rewritten,
             "merges": space.merges,
@@ -305,6 +312,33 @@ fn scrub_json(status: &ScrubStatus) -> serde_json::Value {
     })
 }
 
+/// Ledgers of which entries may be missing here, and what is known of them.
+async fn limbo(State(state): State<Arc<AdminState>>, method: Method) -> Response {
+    if method != Method::GET {
+        return not_found(&method);
+    }
+    let Some(desk) = state.garbage.get() else {
+        return (StatusCode::SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n").into_response();
+    };
+    let ledgers: Vec<_> = desk
+        .limbo()
+        .iter()
+        .map(|limbo| {
+            serde_json::json!({
+                "ledgerId": limbo.ledger.get(),
+                "why": limbo.why,
+                "firstMissing": limbo.first.map(bindery_types::EntryId::get),
+                "missing": limbo.count,
+            })
+        })
+        .collect();
+    json(&serde_json::json!({
+        "count": desk.limbo_count(),
+        "ledgers": ledgers,
+        "stoppedBecause": desk.status().limbo_doubt,
+    }))
+}
+
 fn json(body: &serde_json::Value) -> Response {
     (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }
@@ -333,6 +367,10 @@ pub fn expose_garbage(desk: &GarbageDesk, out: &mut Exposition) {
     out.counter("bindery_gc_rounds", &[], desk.rounds.get());
     out.counter("bindery_gc_rounds_stopped", &[], desk.doubts.get());
     out.counter("bindery_gc_ledgers_removed", &[], desk.removed.get());
+    out.counter("bindery_gc_surplus_rounds", &[], desk.surplus_rounds.get());
+    out.counter("bindery_gc_surplus_removed", &[], desk.surplus_removed.get());
+    out.gauge("bindery_gc_surplus_stopped", &[], i64::from(status.surplus_doubt.is_some()));
+    out.gauge("bindery_limbo_ledgers", &[], i64::try_from(desk.limbo_count()).unwrap_or(i64::MAX));
     out.gauge("bindery_gc_stopped", &[], i64::from(status.last_doubt.is_some()));
     out.gauge("bindery_gc_last_end_ms", &[], status.last_end_ms.unwrap_or(0));
 }
@@ -405,6 +443,10 @@ pub fn expose(shared: &Shared, out: &mut Exposition) {
     out.gauge("bindery_scrub_damaged_logs", &[], gauge(scrub.damaged_logs));
     out.gauge("bindery_space_logs_skipped", &[], gauge(space.skipped.len() as u64));
     out.counter("bindery_space_errors", &[], space.errors);
+    out.counter("bindery_words_adds", &[], shared.words.adds.get());
+    out.counter("bindery_words_reads", &[], shared.words.reads.get());
+    out.counter("bindery_words_silent", &[], shared.words.silent.get());
+    out.gauge("bindery_words_waiting", &[], gauge(shared.words.held() as u64));
     out.counter("bindery_flushes", &[], stats.flushes);
     out.counter("bindery_flushed_entries", &[], stats.flushed_entries);
     out.counter("bindery_flushed_bytes", &[], stats.flushed_bytes);

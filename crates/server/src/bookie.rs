@@ -19,12 +19,16 @@ use crate::data_dirs::{self, DataDirError, DataDirs};
 use crate::descriptors::{self, TooFewDescriptors};
 use crate::disks::{Cause, DiskWatch, Standing};
 use crate::garbage::{GarbageCollector, GarbageDesk};
+use crate::integrity;
 use crate::io_pool::IoPool;
+use crate::known::Known;
 use crate::latch::Latch;
 use crate::listener::Listener;
 use crate::memory::{MemoryPlan, MemoryPlanError, Pools, default_limit, machine_bytes};
 use crate::metrics::Metrics;
 use crate::shared::{BufferSlab, Shared, Volumes};
+use crate::surplus::Surplus;
+use crate::words::{WordDesk, WordReader};
 use bindery_engine::{EngineConfig, EngineThreads, Machine};
 use bindery_io::{Clock, Disk, Random};
 use bindery_metadata::layout::CookiesError;
@@ -33,6 +37,7 @@ use bindery_metadata::{
     OpenError, RegistrationEvent, RegistrationMode, StartKind, StoreError, Version,
 };
 use bindery_types::BookieId;
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -50,6 +55,9 @@ const UNREGISTER_MAX: Duration = Duration::from_secs(2);
 /// How often, and at what distance, a taken port is tried again: half a second.
 const BIND_ATTEMPTS: u32 = 25;
 const BIND_PAUSE: Duration = Duration::from_millis(20);
+/// How often, and at what distance, ledgers that may have lost entries are looked for.
+const COVER_ATTEMPTS: u32 = 10;
+const COVER_PAUSE: Duration = Duration::from_secs(1);
 /// Disk reads queued or running, for each lane.
 const READ_SLOTS: usize = 256;
 
@@ -119,6 +127,12 @@ pub enum StartError {
     /// The bookie cannot be registered.
     #[error("{0}")]
     Registration(String),
+    /// Entries may be lost, and metadata does not say of which ledgers.
+    #[error(
+        "cannot find out in metadata which ledgers this bookie may have lost entries of: {0}. Nothing was denied to \
+         anybody; start again when the metadata store is well"
+    )]
+    Integrity(String),
     /// Stopped while starting.
     #[error("stopped while starting")]
     Stopped,
@@ -163,6 +177,7 @@ pub struct Bookie {
     stop_serving: Arc<Latch>,
     serving: JoinHandle<()>,
     garbage: JoinHandle<()>,
+    words: JoinHandle<()>,
     standing: Arc<Standing>,
     may_be_read_only: bool,
     watch: JoinHandle<()>,
@@ -203,7 +218,7 @@ impl Bookie {
         };
         // Whoever connects before everything is ready is closed at once.
         let opening = Opening { config: &config, components: &components, dirs: &dirs, plan: &plan, address };
-        let (identity, layout, instance_id, machine) = tokio::select! {
+        let Opened { identity, layout, instance_id, machine, mut known } = tokio::select! {
             () = listener.refuse() => return Err(StartError::Stopped),
             opened = opening.run() => opened?,
         };
@@ -218,6 +233,7 @@ impl Bookie {
             buffers: BufferSlab::new(config.limits.read_buffer_bytes),
             volumes: Volumes::new(components.disk.clone(), dirs.volumes()),
             limits: config.limits.clone(),
+            words: WordDesk::default(),
         });
         let standing = Arc::new(Standing::new(shared.engine.clone()));
         if config.read_only {
@@ -234,17 +250,56 @@ impl Bookie {
             async move { listener.run(shared, &stop).await }
         });
 
+        if let Some(up_to) = known.limbo_up_to {
+            // Before anybody can find this bookie: who names it now named it when its entries were lost.
+            let marked = replace_cover(&layout, &shared.engine, &identity.bookie_id, up_to).await;
+            let without = Known { limbo_up_to: None, ..known };
+            let saved = match marked {
+                Ok(()) => {
+                    let dirs = dirs.clone();
+                    blocking(move || dirs.save_known(&without)).await.map_err(StartError::from)
+                }
+                Err(why) => Err(StartError::Integrity(why)),
+            };
+            if let Err(error) = saved {
+                stop_serving.set();
+                let _ = serving.await;
+                // What it could not flush is replayed; the error of the start says more.
+                let _ = tokio::task::spawn_blocking(move || engine.stop()).await;
+                return Err(error);
+            }
+            known = without;
+            shared.engine.end_cover();
+        }
         let desk = Arc::new(GarbageDesk::default());
         let _ = state.garbage.set(desk.clone());
         let collector = GarbageCollector {
             desk,
             engine: shared.engine.clone(),
             layout: layout.clone(),
-            instance_id,
+            instance_id: instance_id.clone(),
             config: config.garbage.clone(),
             clock: components.clock.clone(),
+            known,
+            dirs: dirs.clone(),
+            surplus: Surplus {
+                engine: shared.engine.clone(),
+                layout: layout.clone(),
+                bookie_id: identity.bookie_id.clone(),
+                instance_id,
+                config: config.surplus.clone(),
+                ops_per_second: config.garbage.ops_per_second,
+                limits: config.garbage.limits,
+                before: BTreeMap::new(),
+            },
         };
         let garbage = tokio::spawn(collector.run(stop_serving.clone()));
+        let words = WordReader {
+            shared: shared.clone(),
+            layout: layout.clone(),
+            bookie_id: identity.bookie_id.clone(),
+        };
+        let words = tokio::spawn(words.run(stop_serving.clone()));
 
         let may_be_read_only = disk_watch.may_be_read_only();
         let watch = tokio::spawn(disk_watch.run(
@@ -276,6 +331,7 @@ impl Bookie {
             stop_serving,
             serving,
             garbage,
+            words,
             standing,
             may_be_read_only,
             watch,
@@ -409,6 +465,7 @@ impl Bookie {
             stop_serving,
             serving,
             garbage,
+            words,
             watch,
             stop_admin,
             admin,
@@ -427,6 +484,9 @@ impl Bookie {
             }
             if garbage.await.is_err() {
                 tracing::error!("the garbage collector panicked");
+            }
+            if words.await.is_err() {
+                tracing::error!("the reader of metadata for adds panicked");
             }
             // It may be waiting for a disk that does not answer; it holds nothing that a stop needs.
             watch.abort();
@@ -480,7 +540,7 @@ struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    async fn run(&self) -> Result<(Identity, Layout, String, Machine), StartError> {
+    async fn run(&self) -> Result<Opened, StartError> {
         let identity = {
             let (config, address) = (self.config.clone(), self.address);
             blocking(move || config.identity(address, &host_name())).await?
@@ -493,7 +553,10 @@ impl Opening<'_> {
         let layout = self.connect().await?;
         let instance_id = layout.instance_id().await?;
         let cookies = self.check_cookies(&identity, &layout, instance_id.as_deref()).await?;
+        let mut known = self.known().await?;
         let config = EngineConfig {
+            limbo_up_to: known.limbo_up_to,
+            checked_up_to: known.checked_up_to,
             journal_dirs: self.dirs.journal_files(),
             former_journal_dirs: cookies.former,
             ledger_dirs: self.dirs.ledger_files(),
@@ -518,9 +581,27 @@ impl Opening<'_> {
         };
         let Components { disk, clock, random, .. } = self.components;
         let begun_ns = clock.monotonic_ns();
-        let (disk, of_engine, random) = (disk.clone(), clock.clone(), random.clone());
-        let machine =
-            blocking(move || Machine::open(config, disk, of_engine, random).map_err(Box::new)).await?;
+        let open = |config: EngineConfig| {
+            let (disk, clock, random) = (disk.clone(), clock.clone(), random.clone());
+            blocking(move || Machine::open(config, disk, clock, random).map_err(Box::new))
+        };
+        let machine = match open(config.clone()).await {
+            Err(error) if self.config.accept_journal_damage && error.is_journal_damage() => {
+                tracing::error!(
+                    %error,
+                    "the journal is damaged, and the operator accepts it: every ledger that may have lost entries is in limbo"
+                );
+                // Durable before anything of the journal is taken over: after that nothing shows the damage any more.
+                known = self.enter_limbo(&layout).await?;
+                let (limbo_up_to, checked_up_to) = (known.limbo_up_to, known.checked_up_to);
+                open(EngineConfig { limbo_up_to, checked_up_to, accepts_journal_damage: true, ..config })
+                    .await?
+            }
+            opened => opened?,
+        };
+        if let Some(damage) = &machine.replayed.first_damage {
+            tracing::error!(places = machine.replayed.damaged_places, first = %damage, "damage was passed over");
+        }
         tracing::info!(
             open_ms = (clock.monotonic_ns() - begun_ns) / 1_000_000,
             replayed_records = machine.replayed.records,
@@ -534,7 +615,36 @@ impl Opening<'_> {
             layout.cookies().update(&identity.bookie_id, &expected, version).await?;
             tracing::info!("drained journals taken away: cookie updated");
         }
-        Ok((identity, layout, instance_id.unwrap_or_default(), machine))
+        let instance_id = instance_id.unwrap_or_default();
+        Ok(Opened { identity, layout, instance_id, machine, known })
+    }
+
+    async fn known(&self) -> Result<Known, DataDirError> {
+        let dirs = self.dirs.clone();
+        blocking(move || dirs.known()).await
+    }
+
+    /// Notes, durably, that every ledger that metadata has now may have lost entries here, and that nobody's writer is
+    /// believed without asking (IB28).
+    async fn enter_limbo(&self, layout: &Layout) -> Result<Known, StartError> {
+        layout.store().sync(layout.root()).await?;
+        let mut highest = None;
+        let ledgers = layout.ledgers();
+        let mut listing = ledgers.list();
+        while let Some(range) = listing.next().await? {
+            highest = highest.max(range.last().copied());
+        }
+        let before = self.known().await?;
+        let known = Known {
+            checked_up_to: before.checked_up_to.max(highest),
+            limbo_up_to: before.limbo_up_to.max(highest),
+            ..before
+        };
+        if known != before {
+            let dirs = self.dirs.clone();
+            blocking(move || dirs.save_known(&known)).await?;
+        }
+        Ok(known)
     }
 
     async fn connect(&self) -> Result<Layout, StartError> {
@@ -574,20 +684,28 @@ impl Opening<'_> {
         let cookies = layout.cookies();
         let stored = cookies.get(&identity.bookie_id).await?;
         let found: Vec<_> = stored.iter().map(|stored| stored.cookie.clone()).collect();
-        let kind = bindery_metadata::cookie::validate(
-            &expected,
-            &found,
-            &directories,
-            self.config.allow_storage_expansion,
-        )
-        .map_err(Box::new)?;
+        let validate = match self.config.accept_lost_directories {
+            true => bindery_metadata::cookie::validate_with_losses,
+            false => bindery_metadata::cookie::validate,
+        };
+        let kind = validate(&expected, &found, &directories, self.config.allow_storage_expansion)
+            .map_err(Box::new)?;
         let mut checked = CheckedCookies::default();
         match kind {
             StartKind::Restart => tracing::info!("cookies match: restart"),
             StartKind::New => {
+                // Ledgers may name a bookie of this id whose cookie was removed.
+                self.enter_limbo(layout).await?;
                 self.stamp(&expected, None).await?;
                 cookies.create(&identity.bookie_id, &expected).await?;
                 tracing::info!("new bookie: cookie written to directories and metadata");
+            }
+            StartKind::Lost { stamp: order } => {
+                self.enter_limbo(layout).await?;
+                self.stamp(&expected, Some(order)).await?;
+                tracing::error!(
+                    "directories were lost and come back empty: what may have been in them is answered as unknown"
+                );
             }
             StartKind::Expansion { stamp: order } => {
                 self.stamp(&expected, Some(order)).await?;
@@ -608,6 +726,41 @@ impl Opening<'_> {
     async fn stamp(&self, cookie: &Cookie, order: Option<Vec<String>>) -> Result<(), DataDirError> {
         let (dirs, cookie) = (self.dirs.clone(), cookie.clone());
         blocking(move || dirs.stamp(&cookie, order.as_deref())).await
+    }
+}
+
+/// What the middle of the start leads to.
+struct Opened {
+    identity: Identity,
+    layout: Layout,
+    /// Empty for a cluster without one.
+    instance_id: String,
+    machine: Machine,
+    known: Known,
+}
+
+/// Marks the ledgers that metadata says may have been here, in place of the cover over all of them.
+async fn replace_cover(
+    layout: &Layout,
+    engine: &Arc<bindery_engine::Engine>,
+    bookie_id: &BookieId,
+    up_to: bindery_types::LedgerId,
+) -> Result<(), String> {
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        match integrity::mark(layout, engine, bookie_id, up_to).await {
+            Ok(0) => return Ok(()),
+            Ok(ledgers) => {
+                tracing::warn!(ledgers, "in limbo: metadata says that they may have been here");
+                return Ok(());
+            }
+            Err(why) if attempt == COVER_ATTEMPTS => return Err(why),
+            Err(why) => {
+                tracing::warn!(why, "looking for ledgers that name this bookie; it is tried again");
+                tokio::time::sleep(COVER_PAUSE).await;
+            }
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::disks::{DiskLimits, SlowLimits};
 use crate::garbage::GarbageConfig;
 use crate::limits::Limits;
+use crate::surplus::SurplusConfig;
 use bindery_engine::{PoolMemory, SpaceConfig};
 use bindery_types::{BookieId, InvalidBookieId};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -58,6 +59,13 @@ pub struct BookieConfig {
     pub read_only: bool,
     /// New directories may be added, and drained journals taken away (`allowStorageExpansion`).
     pub allow_storage_expansion: bool,
+    /// Empty directories without a cookie may stand for lost ones: everything that may have been in them is in limbo
+    /// (`dataIntegrityChecking` with `dataIntegrityStampMissingCookies`).
+    pub accept_lost_directories: bool,
+    /// Start although the journal is damaged where acknowledged records may be: everything here is in limbo.
+    pub accept_journal_damage: bool,
+    /// How ledgers that should not be here are found.
+    pub surplus: SurplusConfig,
     /// Session timeout asked for (`zkTimeout`).
     pub session_timeout: Duration,
     /// Threads that may block on disk reads.
@@ -95,6 +103,9 @@ impl Default for BookieConfig {
             allow_loopback: false,
             read_only: false,
             allow_storage_expansion: false,
+            accept_lost_directories: false,
+            accept_journal_damage: false,
+            surplus: SurplusConfig::default(),
             session_timeout: Duration::from_secs(10),
             read_threads: 4,
             garbage: GarbageConfig::default(),

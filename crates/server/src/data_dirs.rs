@@ -7,6 +7,7 @@
 //! <journal dir>/current/...     journal files
 //! <first dir of a volume>/current/RESERVE   blocks kept free for a full disk (see disks::reserve)
 //! <ledger dir>/...              the same, with entry logs and the state table
+//! <each ledger dir>/current/KNOWN      what to remember of metadata: see `known`
 //! <first ledger dir>/current/SESSION   the metadata session to be resumed, mode 0600
 //! ```
 //!
@@ -17,6 +18,7 @@
 
 use crate::disks::Volume;
 use crate::disks::reserve::RESERVE_NAME;
+use crate::known::{KNOWN_NAME, Known, KnownError};
 use bindery_io::{Disk, DiskFile, DiskLock, Entry, OpenMode};
 use bindery_metadata::{Cookie, Directory, SessionCredentials, SessionStore};
 use std::io::{self, ErrorKind, IoSlice};
@@ -105,6 +107,18 @@ pub enum DataDirError {
         path: PathBuf,
         /// Something found in it.
         found: String,
+    },
+    /// What is remembered of metadata cannot be read.
+    #[error(
+        "{}: {source}. Copy the file of this name from another ledger directory of this bookie; if there is none, \
+         treat this bookie's data as lost",
+        path.display()
+    )]
+    BadKnown {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: KnownError,
     },
     /// The cookie cannot be read.
     #[error("{}: {source}", path.display())]
@@ -259,6 +273,30 @@ impl DataDirs {
         Arc::new(SessionFile { disk: self.disk.clone(), dir })
     }
 
+    /// What is remembered of metadata, from all ledger directories that have it. Blocks.
+    pub fn known(&self) -> Result<Known, DataDirError> {
+        let mut joined: Option<Known> = None;
+        for dir in &self.ledgers {
+            let path = dir.join(CURRENT_NAME).join(KNOWN_NAME);
+            let bytes = read_small(&*self.disk, &path).map_err(|source| io_error("read", &path, source))?;
+            // A directory that joined later has none, and nothing to forbid.
+            let Some(bytes) = bytes else { continue };
+            let known = Known::parse(&bytes).map_err(|source| DataDirError::BadKnown { path, source })?;
+            joined = Some(joined.map_or(known, |before| before.joined(known)));
+        }
+        Ok(joined.unwrap_or_default())
+    }
+
+    /// Replaces what is remembered of metadata, durably. After an error some directories have the former text. Blocks.
+    pub fn save_known(&self, known: &Known) -> Result<(), DataDirError> {
+        for dir in &self.ledgers {
+            let current = dir.join(CURRENT_NAME);
+            publish(&*self.disk, &current, KNOWN_NAME, known.to_text().as_bytes(), false)
+                .map_err(|source| io_error("write", &current.join(KNOWN_NAME), source))?;
+        }
+        Ok(())
+    }
+
     /// Removes the kept session: it was ended. Blocks.
     pub fn forget_session(&self) {
         let dir = self.home_of_session().join(CURRENT_NAME);
@@ -368,7 +406,7 @@ pub fn examine_home(disk: &dyn Disk, home: &Path) -> Result<(), DataDirError> {
 
 /// Files in `current` that say nothing about data.
 fn is_not_data(name: &str) -> bool {
-    [MARK_NAME, COOKIE_NAME, SESSION_NAME, RESERVE_NAME]
+    [MARK_NAME, COOKIE_NAME, SESSION_NAME, RESERVE_NAME, KNOWN_NAME]
         .iter()
         .any(|known| name.strip_suffix(".new").unwrap_or(name) == *known)
 }

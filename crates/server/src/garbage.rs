@@ -11,16 +11,22 @@
 //! # Invariants
 //! 1. Any error of the store ends the round, before or between batches; the next round begins anew.
 //! 2. The store is synced after the ledgers here were taken: a server that lags would not list a new ledger.
-//! 3. A round that ended in doubt says so in a log line, a metric and the admin port, until one goes through.
+//! 3. What was placed for a ledger after metadata was read for it is not removed on the word of that reading.
+//! 4. A round that ended in doubt says so in a log line, a metric and the admin port, until one goes through.
 //!
 //! # Limits
 //! One round at a time; metadata operations of a second: [`GarbageConfig::ops_per_second`]; removals under way:
 //! [`BATCH_MAX`]. A round holds the ids of the ledgers here.
 
+use crate::data_dirs::DataDirs;
+use crate::integrity::{self, InLimbo};
+use crate::known::Known;
 use crate::latch::Latch;
 use crate::metrics::Counter;
+use crate::surplus::Surplus;
 use bindery_engine::{
-    Doubt, Engine, GarbageLimits, GarbageRound, Refusal, SecondLook, Standing, WantedCollection,
+    AcceptedGap, Changes, Doubt, Engine, GarbageLimits, GarbageRound, Refusal, SecondLook, Standing,
+    WantedCollection,
 };
 use bindery_io::Clock;
 use bindery_io::canary::Canaries;
@@ -29,14 +35,18 @@ use bindery_metadata::{Layout, StoreError};
 use bindery_types::LedgerId;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
 
 /// Ledgers whose removal is under way at once: their records take room that is kept for fences.
 const BATCH_MAX: usize = 64;
 /// How long a removal waits for room before it is tried again, and how often.
 const ROOM_PAUSE: Duration = Duration::from_millis(50);
 const ROOM_ATTEMPTS: u32 = 20;
+/// Ledgers in limbo that are shown one by one.
+pub const LIMBO_LISTED_MAX: usize = 1000;
 
 /// Settings. Keys of `bk_server.conf` in brackets.
 #[derive(Debug, Clone, PartialEq)]
@@ -68,6 +78,8 @@ pub struct GarbageRequest {
     pub major: bool,
     /// Without the checks that an operator may waive ([`GarbageRound`], invariant 3).
     pub is_waived: bool,
+    /// With a round over surplus ledgers behind it.
+    pub surplus: bool,
 }
 
 /// How collection goes.
@@ -83,6 +95,10 @@ pub struct GarbageStatus {
     pub last_removed: u64,
     /// Why it ended early.
     pub last_doubt: Option<String>,
+    /// Why the last round over surplus ledgers ended early.
+    pub surplus_doubt: Option<String>,
+    /// Why the last look at ledgers in limbo ended early.
+    pub limbo_doubt: Option<String>,
 }
 
 /// What the collector shares with the admin port.
@@ -96,6 +112,12 @@ pub struct GarbageDesk {
     pub doubts: Counter,
     /// Ledgers removed.
     pub removed: Counter,
+    /// Rounds over surplus ledgers begun.
+    pub surplus_rounds: Counter,
+    /// Surplus ledgers removed.
+    pub surplus_removed: Counter,
+    limbo: Mutex<Vec<InLimbo>>,
+    limbo_count: AtomicU64,
 }
 
 impl Default for GarbageDesk {
@@ -107,6 +129,10 @@ impl Default for GarbageDesk {
             rounds: Counter::default(),
             doubts: Counter::default(),
             removed: Counter::default(),
+            surplus_rounds: Counter::default(),
+            surplus_removed: Counter::default(),
+            limbo: Mutex::default(),
+            limbo_count: AtomicU64::new(0),
         }
     }
 }
@@ -120,9 +146,20 @@ impl GarbageDesk {
             minor: before.minor | request.minor,
             major: before.major | request.major,
             is_waived: before.is_waived | request.is_waived,
+            surplus: before.surplus | request.surplus,
         });
         self.status.lock().is_forced = true;
         self.asked.notify_one();
+    }
+
+    /// Ledgers in limbo, the first [`LIMBO_LISTED_MAX`], as they were last looked at.
+    pub fn limbo(&self) -> Vec<InLimbo> {
+        self.limbo.lock().clone()
+    }
+
+    /// How many ledgers are in limbo, as they were last looked at.
+    pub fn limbo_count(&self) -> u64 {
+        self.limbo_count.load(Ordering::Relaxed)
     }
 
     /// How it goes.
@@ -145,26 +182,85 @@ pub struct GarbageCollector {
     pub config: GarbageConfig,
     /// Time of day, for the status.
     pub clock: Arc<dyn Clock>,
+    /// What is remembered of metadata, and where; nobody else changes it while this runs.
+    pub known: Known,
+    /// Where that is kept.
+    pub dirs: Arc<DataDirs>,
+    /// Ledgers that should not be here.
+    pub surplus: Surplus,
 }
 
 impl GarbageCollector {
     /// Works until `stop`.
-    pub async fn run(self, stop: Arc<Latch>) {
+    pub async fn run(mut self, stop: Arc<Latch>) {
+        // What came out of a repair while this bookie was down is served as before at once.
+        tokio::select! {
+            () = stop.wait() => return,
+            () = self.look_at_limbo() => {}
+        }
+        let mut surplus_at = Instant::now() + self.surplus.config.interval;
         loop {
             tokio::select! {
                 () = stop.wait() => return,
                 () = tokio::time::sleep(self.config.interval) => {}
                 () = self.desk.asked.notified() => {}
             }
+            let request = self.desk.request.lock().take().unwrap_or_default();
+            let is_surplus_due = !self.surplus.config.interval.is_zero() && Instant::now() >= surplus_at;
+            let rounds = async {
+                if request.surplus || is_surplus_due {
+                    surplus_at = Instant::now() + self.surplus.config.interval;
+                    self.surplus_round(request.is_waived).await;
+                }
+                self.look_at_limbo().await;
+                self.round(request).await;
+            };
             tokio::select! {
                 () = stop.wait() => return,
-                () = self.round() => {}
+                () = rounds => {}
             }
         }
     }
 
-    async fn round(&self) {
-        let request = self.desk.request.lock().take().unwrap_or_default();
+    async fn surplus_round(&mut self, is_waived: bool) {
+        self.desk.surplus_rounds.add(1);
+        let Some(here) = self.snapshot().await else { return };
+        let outcome = self.surplus.round(here, is_waived).await;
+        match &outcome {
+            Ok(removed) => self.desk.surplus_removed.add(*removed),
+            Err(why) => tracing::warn!(why, "the search for surplus ledgers stopped; it is tried again"),
+        }
+        self.desk.status.lock().surplus_doubt = outcome.err();
+    }
+
+    /// Lets those ledgers out of limbo that lack nothing.
+    async fn look_at_limbo(&mut self) {
+        let engine = self.engine.clone();
+        let Ok(ledgers) = tokio::task::spawn_blocking(move || engine.limbo_ledgers()).await else { return };
+        let (mut stay, mut count, mut doubt) = (Vec::new(), ledgers.len() as u64, None);
+        self.desk.limbo_count.store(count, Ordering::Relaxed);
+        for ledger in ledgers {
+            self.pace().await;
+            match integrity::check(&self.layout, &self.engine, &self.surplus.bookie_id, ledger).await {
+                Ok(None) => count -= 1,
+                Ok(Some(in_limbo)) if stay.len() < LIMBO_LISTED_MAX => stay.push(in_limbo),
+                Ok(Some(_)) => {}
+                Err(why) => {
+                    tracing::warn!(why, "the look at ledgers in limbo stopped; it is tried again");
+                    doubt = Some(why);
+                    break;
+                }
+            }
+        }
+        if count > 0 {
+            tracing::warn!(ledgers = count, "in limbo: what may be missing of them is answered as unknown");
+        }
+        *self.desk.limbo.lock() = stay;
+        self.desk.limbo_count.store(count, Ordering::Relaxed);
+        self.desk.status.lock().limbo_doubt = doubt;
+    }
+
+    async fn round(&mut self, request: GarbageRequest) {
         self.desk.rounds.add(1);
         let mut removed = 0;
         let (here, outcome) = match self.snapshot().await {
@@ -192,6 +288,8 @@ impl GarbageCollector {
             let is_asked_again = self.desk.request.lock().is_some();
             let mut status = self.desk.status.lock();
             *status = GarbageStatus {
+                surplus_doubt: status.surplus_doubt.take(),
+                limbo_doubt: status.limbo_doubt.take(),
                 is_forced: is_asked_again,
                 last_end_ms: Some(self.clock.wall_ms()),
                 last_ledgers: here,
@@ -212,9 +310,15 @@ impl GarbageCollector {
         tokio::task::spawn_blocking(move || engine.ledgers()).await.ok()
     }
 
-    async fn compare(&self, here: Vec<LedgerId>, is_waived: bool, removed: &mut u64) -> Result<(), Doubt> {
+    async fn compare(
+        &mut self,
+        here: Vec<LedgerId>,
+        is_waived: bool,
+        removed: &mut u64,
+    ) -> Result<(), Doubt> {
         let limits = self.config.limits;
-        let seen = self.engine.highest_ledger();
+        let seen =
+            AcceptedGap::highest_expected(self.known.accepted_gap, self.engine.highest_ledger(), &here);
         let mut round = GarbageRound::begin(here, seen, limits, is_waived, Canaries::none());
         let store = |error: StoreError| Doubt::Metadata(error.to_string());
         self.layout.store().sync(self.layout.root()).await.map_err(store)?;
@@ -230,16 +334,22 @@ impl GarbageCollector {
             true => Some(self.layout.ids().next().await.map_err(|error| Doubt::Metadata(error.to_string()))?),
         };
         round.on_listed(new_id)?;
+        if let Some(gap) = round.accepted_gap() {
+            let accepted_gap = Some(gap.joined(self.known.accepted_gap));
+            self.remember(Known { accepted_gap, ..self.known }).await.map_err(Doubt::Metadata)?;
+        }
         loop {
             let mut batch = Vec::with_capacity(BATCH_MAX);
             while batch.len() < BATCH_MAX {
                 let Some(ledger) = round.next_candidate() else { break };
                 self.pace().await;
+                // Before the read: what comes after it may be of a ledger created again under the same id.
+                let changes = self.engine.changes(ledger);
                 let is_there = ledgers.exists(ledger).await;
                 let is_there = is_there.map_err(|error: LedgerError| Doubt::Metadata(error.to_string()))?;
                 let look = if is_there { SecondLook::Present } else { SecondLook::Absent };
                 if round.is_garbage(&look) {
-                    batch.push(ledger);
+                    batch.push((ledger, changes));
                 }
             }
             if batch.is_empty() {
@@ -247,10 +357,23 @@ impl GarbageCollector {
             }
             // Whoever answered just now is the one that was asked in the beginning.
             self.check_cluster().await?;
-            for ledger in &batch {
+            for (ledger, _) in &batch {
                 tracing::debug!(%ledger, "not in metadata: removed");
             }
             *removed += self.remove(&batch).await?;
+        }
+    }
+
+    /// Keeps `known` for later starts.
+    async fn remember(&mut self, known: Known) -> Result<(), String> {
+        let dirs = self.dirs.clone();
+        match tokio::task::spawn_blocking(move || dirs.save_known(&known)).await {
+            Ok(Ok(())) => {
+                self.known = known;
+                Ok(())
+            }
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(error) => Err(error.to_string()),
         }
     }
 
@@ -263,22 +386,24 @@ impl GarbageCollector {
         tokio::time::sleep(Duration::from_secs(1) / self.config.ops_per_second.max(1)).await;
     }
 
-    /// Removes ledgers, durably, and returns how many were here.
-    async fn remove(&self, batch: &[LedgerId]) -> Result<u64, Doubt> {
+    /// Removes ledgers, durably, and returns how many were here. One that changed since it was looked at stays until the
+    /// next round.
+    async fn remove(&self, batch: &[(LedgerId, Changes)]) -> Result<u64, Doubt> {
         let mut removed = 0;
-        let mut left: Vec<LedgerId> = batch.to_vec();
+        let mut left = batch.to_vec();
         for _ in 0..ROOM_ATTEMPTS {
             let mut answers = Vec::with_capacity(left.len());
-            for ledger in left.drain(..) {
+            for (ledger, changes) in left.drain(..) {
                 let was_here = self.engine.standing(ledger) == Standing::Known;
                 let (done, answer) = oneshot::channel();
-                self.engine.remove_ledger(
-                    ledger,
-                    Box::new(move |outcome| {
-                        let _ = done.send(outcome);
-                    }),
-                );
-                answers.push((ledger, was_here, answer));
+                let waiter = Box::new(move |outcome| {
+                    let _ = done.send(outcome);
+                });
+                if self.engine.remove_unchanged(ledger, changes, waiter) {
+                    answers.push(((ledger, changes), was_here, answer));
+                } else {
+                    tracing::info!(%ledger, "written to while it was looked at: left for the next round");
+                }
             }
             for (ledger, was_here, answer) in answers {
                 match answer.await {

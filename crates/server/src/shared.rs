@@ -5,6 +5,7 @@ use crate::io_pool::IoPool;
 use crate::limits::Limits;
 use crate::memory::Pools;
 use crate::metrics::Metrics;
+use crate::words::WordDesk;
 use bindery_engine::Engine;
 use bindery_io::{Clock, Disk, Space};
 use parking_lot::Mutex;
@@ -32,6 +33,8 @@ pub struct Shared {
     pub buffers: BufferSlab,
     /// Where GET_BOOKIE_INFO looks.
     pub volumes: Volumes,
+    /// Adds that wait for metadata.
+    pub words: WordDesk,
 }
 
 impl Shared {

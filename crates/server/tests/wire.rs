@@ -54,6 +54,7 @@ async fn start(limits: Limits) -> Bookie {
     let clock = Arc::new(SystemClock::new());
     let machine = Machine::open(config, disk.clone(), clock.clone(), Arc::new(SystemRandom)).unwrap();
     let shared = Arc::new(Shared {
+        words: bindery_server::words::WordDesk::default(),
         engine: machine.engine.clone(),
         clock,
         pools: Pools::new(&plan),

@@ -13,7 +13,7 @@ mod unsynced;
 
 use bindery_engine::{
     Add, AddDone, AddSink, EngineConfig, EntryRef, FlushError, FreezeTicket, Lookup, Machine, OpenError,
-    Origin, Refusal, SpaceConfig, Standing, Waiter, WantedCollection,
+    Origin, Refusal, SpaceConfig, Standing, Waiter, WantedCollection, Word,
 };
 use bindery_io::{Disk, ManualClock, SeededRandom};
 use bindery_sim::disk::{FaultKind, SimDisk, SimDiskConfig};
@@ -672,4 +672,128 @@ fn r28_bk_4544_ledger_0_keeps_its_log() {
     bookie.flush();
     bookie.collect();
     assert!(bookie.log_files().is_empty());
+}
+
+/// A ledger that was deleted and created again under its id, after metadata was read for a removal and before the
+/// removal was placed, keeps what was acknowledged in between.
+#[test]
+fn a_removal_decided_before_the_ledger_was_created_again_is_dropped() {
+    let mut bookie = fresh();
+    bookie.add(1, 0, 10, false);
+    bookie.group();
+    let seen = bookie.machine.engine.changes(ledger(1));
+    // Metadata is read: absent. Then it is created again.
+    bookie.add(1, 1, 10, false);
+    bookie.group();
+    let removed = Outcome::default();
+    assert!(!bookie.machine.engine.remove_unchanged(ledger(1), seen, waiter(&removed)));
+    assert_eq!(bookie.read(1, EntryRef::Last), Ok(body(1, 1, 10)));
+    let seen = bookie.machine.engine.changes(ledger(1));
+    assert!(bookie.machine.engine.remove_unchanged(ledger(1), seen, waiter(&removed)));
+    bookie.group();
+    assert_eq!((*removed.lock(), bookie.standing(1)), (Some(Ok(())), Standing::Removed));
+}
+
+impl Bookie {
+    fn set_limbo(&self, id: i64, is_limbo: bool) -> Outcome {
+        let outcome = Outcome::default();
+        self.machine.engine.set_limbo(ledger(id), is_limbo, waiter(&outcome));
+        outcome
+    }
+}
+
+/// IB27: an older record of the ledger, in the directory that was its own when there were fewer shards, does not bring
+/// the mark back that was taken.
+#[test]
+fn the_end_of_limbo_outlives_an_older_mark_in_another_directory() {
+    let with_shards = |shard_count| EngineConfig {
+        ledger_dirs: vec![PathBuf::from("/data/ledgers0"), PathBuf::from("/data/ledgers1")],
+        shard_count,
+        ..config()
+    };
+    let mut bookie = start_with(with_shards(2), new_disk());
+    let before = |id: i64| bookie.machine.engine.shard_of(ledger(id)) % 2;
+    let three = start_with(with_shards(3), new_disk());
+    let moves = (0..50).find(|id| before(*id) != three.machine.engine.shard_of(ledger(*id)) % 2).unwrap();
+    let marked = bookie.set_limbo(moves, true);
+    bookie.group();
+    assert_eq!(*marked.lock(), Some(Ok(())));
+    bookie.flush();
+    let mut bookie = start_with(with_shards(3), Arc::new(bookie.disk.durable_image()));
+    assert_eq!(bookie.machine.engine.limbo_ledgers(), [ledger(moves)]);
+    let taken = bookie.set_limbo(moves, false);
+    bookie.group();
+    assert_eq!(*taken.lock(), Some(Ok(())));
+    bookie.flush();
+    let bookie = start_with(with_shards(3), Arc::new(bookie.disk.durable_image()));
+    assert_eq!(bookie.machine.engine.limbo_ledgers(), []);
+    assert_eq!(bookie.read(moves, EntryRef::At(entry(0))), Err(Refusal::NoEntry));
+}
+
+/// IB27: an entry that is being copied back, with runs of the ledger on disk around it, is unknown until it is durable.
+#[test]
+fn a_copy_on_its_way_into_limbo_reads_as_unknown() {
+    let mut bookie = fresh();
+    bookie.add(1, 0, 10, false);
+    bookie.add(1, 4, 10, false);
+    bookie.group();
+    bookie.flush();
+    let _ = bookie.set_limbo(1, true);
+    bookie.group();
+    bookie.add(1, 2, 10, true);
+    // Its record is in the group that is forming.
+    let found = match bookie.machine.engine.read(ledger(1), EntryRef::At(entry(2))) {
+        Ok(Lookup::Disk(read)) => read.load(),
+        Ok(Lookup::Undurable(_)) | Err(Refusal::Unknown) => Err(Refusal::Unknown),
+        Ok(Lookup::Memory(_)) => panic!("it is not durable"),
+        Err(other) => Err(other),
+    };
+    assert_eq!(found, Err(Refusal::Unknown));
+    bookie.group();
+    assert_eq!(bookie.read(1, EntryRef::At(entry(2))), Ok(body(1, 2, 10)));
+    assert_eq!(bookie.read(1, EntryRef::Last), Err(Refusal::Unknown));
+    assert_eq!(bookie.machine.engine.last_add_confirmed(ledger(1)), Err(Refusal::Unknown));
+}
+
+/// R12, R10, IB28 in the engine: with empty disks every ledger that metadata had is in limbo, and a writer waits for a
+/// word; a removed ledger comes back for a recovery, into limbo (IB17, BookKeeper #4668).
+#[test]
+fn r12_bk_2612_empty_disks_deny_nothing_and_believe_no_writer() {
+    let fresh_under_known_id =
+        EngineConfig { limbo_up_to: Some(ledger(5)), checked_up_to: Some(ledger(5)), ..config() };
+    let mut bookie = start_with(fresh_under_known_id, new_disk());
+    assert_eq!(bookie.read(3, EntryRef::At(entry(0))), Err(Refusal::Unknown));
+    assert_eq!(bookie.read(6, EntryRef::At(entry(0))), Err(Refusal::NoLedger), "it did not exist then");
+    bookie.add(3, 1, 10, false);
+    bookie.add(6, 0, 10, false);
+    bookie.group();
+    assert_eq!(bookie.results(), [(1, Err(Refusal::Unknown)), (0, Ok(()))]);
+    let engine = bookie.machine.engine.clone();
+    let word = |word| engine.on_word(ledger(3), KEY, false, word);
+    assert_eq!(word(Word::Silent), Err(Refusal::Unknown));
+    assert_eq!(word(Word::OpenElsewhere), Err(Refusal::Unknown));
+    assert_eq!((word(Word::Ended), word(Word::Absent)), (Err(Refusal::Fenced), Err(Refusal::Fenced)));
+    assert_eq!(word(Word::OpenHere), Ok(()));
+    bookie.add(3, 1, 10, false);
+    bookie.group();
+    assert_eq!(bookie.results(), [(1, Ok(()))]);
+    let _ = bookie.set_limbo(3, true);
+    bookie.group();
+    engine.end_cover();
+    assert_eq!(bookie.read(3, EntryRef::At(entry(0))), Err(Refusal::Unknown), "its mark");
+    assert_eq!(bookie.read(4, EntryRef::At(entry(0))), Err(Refusal::NoLedger), "metadata did not name us");
+    bookie.add(3, 2, 10, false);
+    bookie.group();
+    assert_eq!(bookie.results(), [(2, Err(Refusal::Unknown))], "the word was before the mark");
+
+    let removed = bookie.remove(6);
+    bookie.group();
+    assert_eq!(*removed.lock(), Some(Ok(())));
+    assert_eq!(engine.on_word(ledger(6), KEY, true, Word::Absent), Err(Refusal::Fenced));
+    assert_eq!(engine.on_word(ledger(6), KEY, true, Word::Ended), Ok(()));
+    bookie.add(6, 1, 10, true);
+    bookie.group();
+    let bookie = bookie.power_cut();
+    assert_eq!(bookie.read(6, EntryRef::At(entry(1))), Ok(body(6, 1, 10)));
+    assert_eq!(bookie.read(6, EntryRef::At(entry(0))), Err(Refusal::Unknown), "a copy before the removal");
 }

@@ -51,11 +51,14 @@ pub(super) fn open_all(
         let mut journal = open(config, number, dir, disk, random)?;
         let newest = coverage.newest.of_journal(number);
         journal.raise_file_id(newest.file_id);
+        if config.accepts_journal_damage {
+            journal.accept_damage();
+        }
         if number >= coverage.journals {
             // A journal of that number was drained and taken away, if there was one: this one goes on behind it, and a
             // directory that never heard of it lacks nothing.
             coverage.lowest.raise(number, newest);
-        } else if newest.group > 0 && journal.file_count() == 0 {
+        } else if newest.group > 0 && journal.file_count() == 0 && !config.accepts_journal_damage {
             return Err(OpenError::JournalMissing { path: dir.clone(), expected: newest.group });
         }
         journals.push(journal);

@@ -1,7 +1,7 @@
 //! Removal: a ledger goes, is remembered for late writers, comes back or is forgotten. Shard invariant 7.
 
 use super::Shard;
-use crate::api::{Refusal, Standing, Waiter};
+use crate::api::{Changes, Refusal, Standing, Waiter};
 use crate::ledger::LedgerState;
 use bindery_io::canary::Canary;
 use bindery_io::chunk::Lane;
@@ -28,6 +28,16 @@ impl Shard {
         }
         let is_fenced = state.fence.is_some();
         self.place_removal(ledger, is_fenced, waiter)
+    }
+
+    /// When something was placed for the ledger last, for [`Shard::is_unchanged`].
+    pub(crate) fn changes(&self, ledger: LedgerId) -> Changes {
+        Changes(self.ledgers.get(&ledger).map_or(0, |state| state.changed_at))
+    }
+
+    /// True when nothing was placed for the ledger since `seen` was asked for.
+    pub(crate) fn is_unchanged(&self, ledger: LedgerId, seen: Changes) -> bool {
+        self.changes(ledger) == seen || self.config.canaries.has(Canary::M31StaleRemoval)
     }
 
     pub(super) fn place_removal(
@@ -57,10 +67,12 @@ impl Shard {
             self.raised.insert(ledger);
         }
         self.removed.insert(ledger);
+        self.vouched.remove(&ledger);
         self.mark_dirty(ledger);
     }
 
-    /// A removed ledger exists after all: metadata names this bookie again. It is empty, its key and fence hold.
+    /// A removed ledger exists after all: metadata names this bookie again. It is empty. Its fence holds, and with it its
+    /// key; a ledger that nobody fenced may be a new one under the same id.
     #[must_use]
     pub(crate) fn revive(
         &mut self,
@@ -69,7 +81,7 @@ impl Shard {
         waiter: Waiter,
     ) -> Option<(Waiter, Result<(), Refusal>)> {
         let Some(state) = self.ledgers.get(&ledger) else { return Some((waiter, Ok(()))) };
-        if !state.accepts(&key) {
+        if !state.accepts(&key) && (state.fence.is_some() || !state.is_removed()) {
             return Some((waiter, Err(Refusal::WrongKey)));
         }
         if !state.is_removed() {
@@ -83,6 +95,7 @@ impl Shard {
             return Some((waiter, Err(Refusal::TooManyRequests)));
         };
         self.index_key(ledger, key);
+        self.vouched.insert(ledger);
         self.waiters.push((placed.sequence, waiter));
         None
     }
@@ -143,6 +156,7 @@ impl Shard {
         for ledger in &forgotten {
             records.extend(self.ledgers.remove(ledger).map(|state| state.snapshot(*ledger)));
             self.raised.remove(ledger);
+            self.vouched.remove(ledger);
         }
         records
     }

@@ -95,6 +95,11 @@ impl Shard {
                 self.index_explicit_lac(ledger, key, explicit_lac_of(body), body.into(), self.sequence);
                 (self.cut, self.durable) = (self.sequence, self.sequence);
             }
+            Kind::Limbo => {
+                self.sequence += 1;
+                self.index_limbo(ledger, record.enters_limbo());
+                (self.cut, self.durable) = (self.sequence, self.sequence);
+            }
             Kind::FenceWithoutKey => {
                 if let Some(state) = self.ledgers.get_mut(&ledger) {
                     state.fence = state.fence.or(Some(0));

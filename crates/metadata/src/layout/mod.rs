@@ -4,6 +4,7 @@
 //! <root>/LAYOUT  INSTANCEID                                  cluster
 //! <root>/available/<id>  available/readonly/<id>             registration
 //! <root>/cookies/<id>                                        cookies
+//! <root>/underreplication/locks/urL<id>                      replication locks
 //! <root>/idgen/ID-*  idgen-long/HOB-*/ID-*                   ids
 //! <root>/00/0000/L0001  000/0000/0000/0000/L0001             ledgers
 //! ```
@@ -15,6 +16,7 @@ mod ledgers;
 
 mod paths;
 mod registration;
+mod replication_locks;
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,6 +27,7 @@ pub use self::ids::{IdError, Ids};
 pub use self::ledgers::{LedgerError, LedgerListing, Ledgers, StoredLedger};
 pub use self::paths::LedgerLayout;
 pub use self::registration::{RegisteredBookie, Registration, RegistrationError, RegistrationMode};
+pub use self::replication_locks::{ReplicationLock, ReplicationLocks};
 use crate::store::{MetadataStore, StoreError};
 
 /// A metadata store that holds an initialised BookKeeper cluster. Cheap to clone.
@@ -94,6 +97,11 @@ impl Layout {
     /// The metadata of all ledgers.
     pub fn ledgers(&self) -> Ledgers {
         Ledgers::new(self.store.clone(), &self.root, self.ledger_layout)
+    }
+
+    /// The locks on ledgers that are being replicated.
+    pub fn replication_locks(&self) -> ReplicationLocks {
+        ReplicationLocks::new(self.store.clone(), &self.root)
     }
 
     /// The generator of ledger ids.

@@ -19,10 +19,10 @@
 //!    over that whole frame: a byte now and then is no progress.
 
 use super::outbox::Closed;
-use super::request::Reply;
+use super::request::{Reply, add_code};
 use super::{CloseReason, Connection};
 use crate::shared::Shared;
-use bindery_engine::{Add, Turn};
+use bindery_engine::{Add, Refusal, Turn};
 use bindery_flow::{ByteBudget, Permit};
 use bindery_wire::frame::{self, LENGTH_PREFIX_SIZE_BYTES, Split};
 use bindery_wire::{ErrorCode, Protocol};
@@ -366,11 +366,16 @@ impl<'a, 'f> Frames<'a, 'f> {
     async fn hand_over(&self, shard: usize, adds: &[Add<'f>]) -> Result<(), CloseReason> {
         let mut given = 0;
         let (mut deadline, mut turn) = (None, None);
+        let mut asks = Vec::new();
         loop {
-            given += match turn.take() {
-                Some(turn) => self.shared.engine.add_batch_in_turn(shard, &adds[given..], turn),
-                None => self.shared.engine.add_batch(shard, &adds[given..]),
-            };
+            let from = given;
+            given += self.shared.engine.add_or_ask(shard, &adds[from..], turn.take(), &mut asks);
+            for at in asks.drain(..) {
+                let add = &adds[from + at];
+                if let Err(refusal) = self.shared.words.hold(self.shared, add) {
+                    refuse_held(self.shared, add, refusal);
+                }
+            }
             let left = &adds[given..];
             if left.is_empty() {
                 return Ok(());
@@ -422,6 +427,19 @@ impl<'a, 'f> Frames<'a, 'f> {
             metrics.add_entry.record(0, now_ns, now_ns.saturating_sub(received_ns), false);
         }
     }
+}
+
+/// Answers an add that was counted as in progress and did not reach the engine.
+pub fn refuse_held(shared: &Shared, add: &Add<'_>, refusal: Refusal) {
+    let (reply, received_ns) = Reply::of_origin(&add.origin);
+    let now_ns = shared.clock.monotonic_ns();
+    shared.metrics.adds_in_progress.add(-1);
+    shared.metrics.add_entry.record(0, now_ns, now_ns.saturating_sub(received_ns), false);
+    let Some(connection) = shared.connection(add.origin.connection) else { return };
+    connection.outbox.answer(reply.add_answer_bytes(), |out| {
+        reply.put_add(add_code(refusal), add.ledger.get(), add.entry.get(), out);
+    });
+    connection.flush();
 }
 
 #[cfg(test)]

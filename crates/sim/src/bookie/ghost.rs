@@ -44,6 +44,8 @@ struct Sent {
     fate: Fate,
     /// Acknowledged before a FORCE that was answered OK: durable also when the journal runs without sync (IB24).
     is_forced: bool,
+    /// The disk it was on is gone.
+    is_lost: bool,
 }
 
 impl Sent {
@@ -51,6 +53,16 @@ impl Sent {
     fn must_stay(&self) -> bool {
         matches!(self.fate, Fate::Acked | Fate::Shown)
     }
+}
+
+/// Whether entries may be missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Limbo {
+    #[default]
+    No,
+    Yes,
+    /// It was said to be sound, and nobody answered yet.
+    Leaving,
 }
 
 /// One ledger, as its clients know it.
@@ -76,6 +88,7 @@ struct LedgerGhost {
     /// Entries that a fencing read answered "no such entry" for.
     fence_absent: BTreeSet<i64>,
     removal: Removal,
+    limbo: Limbo,
     /// Grows with each life that begins.
     life: u32,
     /// It was to come back, or to begin anew, and nobody said yet that this is durable.
@@ -89,6 +102,8 @@ pub struct Ghost {
     /// Submissions since the last restart, per shard, in the order of submission.
     order: BTreeMap<usize, Vec<(LedgerId, i64, u64)>>,
     next_submission: u64,
+    /// Ledgers up to it are in limbo, whatever they are.
+    covered: Option<LedgerId>,
     /// Acknowledgements mean durable (false: the journal runs without sync).
     pub is_sync: bool,
     /// The medium was damaged on purpose: entries may turn into errors, never into negatives or other bytes.
@@ -139,6 +154,11 @@ impl Ghost {
         self.next_submission
     }
 
+    /// The number given out last.
+    pub fn last_submission(&self) -> u64 {
+        self.next_submission
+    }
+
     /// The engine took the add; `shard` is `None` when it must have refused it.
     pub fn on_submitted(
         &mut self,
@@ -157,6 +177,7 @@ impl Ghost {
             lac,
             fate: Fate::Open,
             is_forced: false,
+            is_lost: false,
         });
         if let Some(shard) = shard {
             self.order.entry(shard).or_default().push((ledger, entry, submission));
@@ -233,13 +254,19 @@ impl Ghost {
     /// What a read of a numbered entry gave: IB2, IB7, IB8. What it showed must stay, acknowledged or not.
     pub fn check_read(&mut self, ledger: LedgerId, entry: i64, result: &Result<Vec<u8>, Refusal>) -> Check {
         self.compared += 1;
-        if self.is_settled_by_removal(ledger, result)? {
+        if self.is_settled_by_limbo(ledger, result, true)? || self.is_settled_by_removal(ledger, result)? {
             return Ok(());
         }
+        let may_be_limbo = self.may_be_limbo(ledger);
         let mut none = Vec::new();
         let sent = self.ledgers.get_mut(&ledger).and_then(|l| l.sent.get_mut(&entry)).unwrap_or(&mut none);
         let last_acked = sent.iter().filter(|s| s.must_stay()).map(|s| s.submission).max();
+        let has_sound = sent.iter().any(|s| s.must_stay() && !s.is_lost);
         match result {
+            Err(Refusal::Unknown) if may_be_limbo && has_sound => {
+                Err(format!("IB2: {ledger}:{entry} was acknowledged in limbo and reads as unknown"))
+            }
+            Err(Refusal::Unknown) if may_be_limbo => Ok(()),
             Ok(body) => {
                 let Some(found) = sent.iter_mut().find(|s| s.body == *body) else {
                     return Err(format!(
@@ -278,7 +305,7 @@ impl Ghost {
         ledger: LedgerId,
         result: &Result<Vec<u8>, Refusal>,
     ) -> Result<Option<i64>, Violation> {
-        if self.is_settled_by_removal(ledger, result)? {
+        if self.is_settled_by_limbo(ledger, result, false)? || self.is_settled_by_removal(ledger, result)? {
             return Ok(None);
         }
         let shown = match result {
@@ -307,7 +334,7 @@ impl Ghost {
     /// What a LAC look-up gave: IB10.
     pub fn check_lac(&mut self, ledger: LedgerId, result: Result<Option<EntryId>, Refusal>) -> Check {
         self.compared += 1;
-        if self.is_settled_by_removal(ledger, &result)? {
+        if self.is_settled_by_limbo(ledger, &result, false)? || self.is_settled_by_removal(ledger, &result)? {
             return Ok(());
         }
         let state = self.ledger(ledger);
@@ -326,11 +353,13 @@ impl Ghost {
         Ok(())
     }
 
-    /// Entries of a ledger that are acknowledged now, with their order of submission.
+    /// Entries of a ledger that are acknowledged and not lost with a disk, with their order of submission.
     pub fn acked(&self, ledger: LedgerId) -> Vec<(i64, u64)> {
         let sent = self.ledgers.get(&ledger).into_iter().flat_map(|l| &l.sent);
         let all = sent.flat_map(|(entry, all)| all.iter().map(|s| (*entry, s)));
-        all.filter(|(_, s)| s.fate == Fate::Acked).map(|(entry, s)| (entry, s.submission)).collect()
+        all.filter(|(_, s)| s.fate == Fate::Acked && !s.is_lost)
+            .map(|(entry, s)| (entry, s.submission))
+            .collect()
     }
 
     /// A FORCE was answered OK: `covered` was acknowledged before it was sent (IB24).
@@ -413,7 +442,7 @@ impl Ghost {
         result: Result<Option<Vec<u8>>, Refusal>,
     ) -> Check {
         self.compared += 1;
-        if self.is_settled_by_removal(ledger, &result)? {
+        if self.is_settled_by_limbo(ledger, &result, false)? || self.is_settled_by_removal(ledger, &result)? {
             return Ok(());
         }
         let state = self.ledger(ledger);
@@ -505,6 +534,8 @@ impl Ghost {
                 // A removal may be undone as well.
                 removal: if state.removal == Removal::No { Removal::No } else { Removal::Asked },
                 is_revival_open: state.life > 0 && state.removal == Removal::No,
+                // The return that put it into limbo may be undone, and the removal before it.
+                limbo: if state.life > 0 && state.limbo == Limbo::Yes { Limbo::Leaving } else { state.limbo },
                 life: state.life,
                 acked_lac: -1,
                 sent_lac: state.sent_lac,
@@ -551,6 +582,160 @@ impl Ghost {
         }
     }
 
+    // ---- limbo -------------------------------------------------------------------------------------------------
+
+    /// True while "unknown" is a good answer.
+    pub fn may_be_limbo(&self, ledger: LedgerId) -> bool {
+        let limbo = self.ledgers.get(&ledger).map(|state| state.limbo).unwrap_or_default();
+        limbo != Limbo::No || self.covered.is_some_and(|up_to| ledger <= up_to)
+    }
+
+    /// IB27: of a ledger in limbo only entries are shown, `is_entry`. True when that decides what the answer must be.
+    fn is_settled_by_limbo<T>(
+        &self,
+        ledger: LedgerId,
+        result: &Result<T, Refusal>,
+        is_entry: bool,
+    ) -> Result<bool, Violation> {
+        let limbo = self.ledgers.get(&ledger).map(|state| state.limbo).unwrap_or_default();
+        let is_covered = self.covered.is_some_and(|up_to| ledger <= up_to);
+        match result {
+            _ if limbo == Limbo::No && !is_covered => Ok(false),
+            _ if limbo == Limbo::Leaving && !is_covered => {
+                Ok(matches!(result, Err(Refusal::Unknown)) && !is_entry)
+            }
+            Err(Refusal::NoEntry | Refusal::NoLedger) if self.removal(ledger) == Removal::Asked => Ok(true),
+            Err(refusal @ (Refusal::NoEntry | Refusal::NoLedger)) => {
+                Err(format!("IB27: ledger {ledger} is in limbo and answers {refusal:?}"))
+            }
+            Ok(_) if !is_entry => {
+                Err(format!("IB27: ledger {ledger} is in limbo and answers its last entry or LAC"))
+            }
+            Err(Refusal::Unknown) if !is_entry || self.removal(ledger) != Removal::No => Ok(true),
+            _ => Ok(!is_entry),
+        }
+    }
+
+    /// The disks are gone, and everything that was on them. Ledgers up to `covered` are in limbo until it ends, those
+    /// that metadata has until they are repaired.
+    pub fn on_wiped(&mut self, covered: Option<LedgerId>, is_in_metadata: impl Fn(LedgerId) -> bool) {
+        self.covered = covered;
+        self.order.clear();
+        for ledger in self.ledgers() {
+            let state = self.ledger(ledger);
+            state.is_revival_open = false;
+            if !is_in_metadata(ledger) || state.removal != Removal::No {
+                self.end_life(ledger);
+            } else {
+                state.limbo = Limbo::Yes;
+                for sent in state.sent.values_mut().flatten() {
+                    sent.is_lost = true;
+                    sent.is_forced = false;
+                }
+            }
+            let state = self.ledger(ledger);
+            (state.acked_last, state.acked_lac, state.shown_lac, state.shown_last) = (None, -1, -1, -1);
+            (state.explicit_acked, state.explicit_shown) = (None, None);
+            (state.is_key_durable, state.is_fence_answered) = (false, false);
+        }
+    }
+
+    /// Only marked ledgers are in limbo from now on.
+    pub fn end_cover(&mut self) {
+        self.covered = None;
+    }
+
+    /// Ledgers that lost entries, or may have.
+    pub fn limbo_ledgers(&self) -> Vec<LedgerId> {
+        let limbo = self.ledgers.iter().filter(|(_, l)| l.limbo == Limbo::Yes && l.removal == Removal::No);
+        limbo.map(|(ledger, _)| *ledger).collect()
+    }
+
+    /// A recovery brought a removed ledger back: it is in limbo.
+    pub fn enter_limbo(&mut self, ledger: LedgerId) {
+        self.ledger(ledger).limbo = Limbo::Yes;
+    }
+
+    /// It is said to be sound.
+    pub fn leave_limbo(&mut self, ledger: LedgerId) {
+        self.ledger(ledger).limbo = Limbo::Leaving;
+    }
+
+    /// That is durable.
+    pub fn left_limbo(&mut self, ledger: LedgerId) {
+        let state = self.ledger(ledger);
+        if state.limbo == Limbo::Leaving {
+            state.limbo = Limbo::No;
+        }
+    }
+
+    /// It was refused.
+    pub fn stays_in_limbo(&mut self, ledger: LedgerId) {
+        let state = self.ledger(ledger);
+        if state.limbo == Limbo::Leaving {
+            state.limbo = Limbo::Yes;
+        }
+    }
+
+    /// After a restart: IB27, a mark is there as long as it was not said to go.
+    pub fn settle_limbo(&mut self, is_marked: impl Fn(LedgerId) -> bool) -> Check {
+        let is_sync = self.is_sync;
+        for ledger in self.ledgers() {
+            let is_covered = self.covered.is_some_and(|up_to| ledger <= up_to);
+            let state = self.ledger(ledger);
+            match (state.limbo, is_marked(ledger)) {
+                (Limbo::Leaving, true) => state.limbo = Limbo::Yes,
+                (Limbo::Leaving, false) => state.limbo = Limbo::No,
+                (Limbo::Yes, false)
+                    if !is_covered && state.removal == Removal::No && !state.is_revival_open =>
+                {
+                    return Err(format!("IB27: ledger {ledger} left limbo in a restart"));
+                }
+                // Without sync a power cut may undo that it left.
+                (Limbo::No, true) if !is_sync => state.limbo = Limbo::Yes,
+                (Limbo::No, true) if !is_covered && state.removal == Removal::No => {
+                    return Err(format!("IB2: sound ledger {ledger} is in limbo after a restart"));
+                }
+                (Limbo::Yes, _) | (Limbo::No, _) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// What a ledger in limbo lost: entry, submission, LAC and bytes of what must come back. `None` while an add is
+    /// under way that may stand for it.
+    pub fn lost(&self, ledger: LedgerId) -> Option<Vec<(i64, u64, i64, Vec<u8>)>> {
+        let mut lost = Vec::new();
+        for (entry, all) in &self.ledgers.get(&ledger)?.sent {
+            if all.iter().any(|s| !s.is_lost && s.fate == Fate::Open) {
+                return None;
+            }
+            let newest = all.iter().filter(|s| s.must_stay()).max_by_key(|s| s.submission);
+            if let Some(sent) = newest.filter(|s| s.is_lost) {
+                lost.push((*entry, sent.submission, sent.lac, sent.body.clone()));
+            }
+        }
+        Some(lost)
+    }
+
+    /// A lost entry was copied back, durably.
+    pub fn on_repaired(&mut self, ledger: LedgerId, entry: i64, submission: u64) {
+        let state = self.ledger(ledger);
+        let Some(sent) =
+            state.sent.get_mut(&entry).into_iter().flatten().find(|s| s.submission == submission)
+        else {
+            return;
+        };
+        if sent.fate == Fate::Gone {
+            return;
+        }
+        (sent.is_lost, sent.fate) = (false, Fate::Acked);
+        let lac = sent.lac;
+        state.is_key_durable = true;
+        state.acked_last = state.acked_last.max(Some(entry));
+        state.acked_lac = state.acked_lac.max(lac);
+    }
+
     /// The removal of a ledger is about to be asked for; returns the life it is to end.
     pub fn on_remove_submitted(&mut self, ledger: LedgerId) -> u32 {
         let state = self.ledger(ledger);
@@ -578,6 +763,7 @@ impl Ghost {
     fn end_life(&mut self, ledger: LedgerId) {
         let state = self.ledger(ledger);
         state.removal = Removal::Done;
+        state.limbo = Limbo::No;
         state.is_revival_open = false;
         state
             .sent

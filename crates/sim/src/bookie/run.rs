@@ -7,14 +7,15 @@ mod metadata;
 mod removals;
 mod requests;
 mod restarts;
+mod words;
 
 use super::facts::Facts;
 use super::ghost::{Check, Ghost};
 use super::watch::{self, Marks, WatchedDisk};
 use crate::disk::{FaultPlan, SimDisk, SimDiskConfig};
 use bindery_engine::{
-    AddDone, AddSink, EngineConfig, EntryRef, InFlight, Lookup, Machine, OpenError, Refusal, SpaceConfig,
-    Waiter,
+    AddDone, AddSink, Changes, EngineConfig, EntryRef, InFlight, Lookup, Machine, OpenError, Refusal,
+    SpaceConfig, Waiter,
 };
 use bindery_io::canary::Canaries;
 use bindery_io::{CheckedDisk, Disk, ManualClock, SeededRandom};
@@ -27,6 +28,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use words::{Comeback, Held};
 
 const KEY: MasterKey = MasterKey::new([0x11; 20]);
 const WRONG_KEY: MasterKey = MasterKey::new([0x22; 20]);
@@ -48,6 +50,8 @@ pub struct Profile {
     crash: f64,
     damage: f64,
     duplicates: f64,
+    /// Chance that a crash takes the disks along.
+    wipe: f64,
     /// Chance that an answer's durable image is opened and looked at.
     image_check: f64,
     /// Chance, for each step, that somebody else fills the disk.
@@ -91,6 +95,9 @@ impl Profile {
             bookie_id: "b1".into(),
             canaries,
             space: draw_space(&random.child("space")),
+            limbo_up_to: None,
+            checked_up_to: None,
+            accepts_journal_damage: false,
         };
         let with_faults = random.chance(0.6);
         let mut disk = SimDiskConfig::draw(&random);
@@ -119,6 +126,7 @@ impl Profile {
             crash: pick(&[0, 5, 20]) as f64 / 1000.0,
             damage: if random.chance(0.15) { 0.01 } else { 0.0 },
             duplicates: pick(&[0, 5, 30]) as f64 / 100.0,
+            wipe: if random.chance(0.3) { 0.2 } else { 0.0 },
             image_check: 0.03,
             fill: if random.child("fill").chance(0.1) { 0.01 } else { 0.0 },
         }
@@ -225,6 +233,17 @@ enum Op {
     Revive {
         ledger: LedgerId,
     },
+    /// A ledger is marked as in limbo, or as sound.
+    Mark,
+    Sound {
+        ledger: LedgerId,
+    },
+    /// A lost entry is copied back.
+    Repair {
+        ledger: LedgerId,
+        entry: i64,
+        submission: u64,
+    },
     Room,
 }
 
@@ -299,6 +318,17 @@ struct Sim {
     retired: Vec<LedgerId>,
     /// Deleted in metadata.
     deleted: BTreeSet<LedgerId>,
+    /// To be removed, as metadata was read, and the number of the last add submitted before that.
+    condemned: Vec<(LedgerId, Changes, u64)>,
+    /// A recovery began in metadata: they never are open again.
+    ended: BTreeSet<LedgerId>,
+    /// Adds that wait for a word of metadata.
+    held: Vec<Held>,
+    /// Ledgers whose writers metadata spoke for since the last start.
+    spoken: BTreeSet<LedgerId>,
+    comeback: Comeback,
+    marks_failed: bool,
+    wipes: u64,
     restarts: u64,
     crash_number: u64,
     /// The bookie was stopped with nothing left to replay: a journal may be taken away.
@@ -333,6 +363,13 @@ pub fn run(profile: Profile) -> Report {
         slots: (0..profile.ledgers).filter_map(LedgerId::new).collect(),
         retired: Vec::new(),
         deleted: BTreeSet::new(),
+        condemned: Vec::new(),
+        ended: BTreeSet::new(),
+        held: Vec::new(),
+        spoken: BTreeSet::new(),
+        comeback: Comeback::No,
+        marks_failed: false,
+        wipes: 0,
         restarts: 0,
         crash_number: 0,
         is_drained: false,
@@ -424,13 +461,19 @@ impl Sim {
             89..=92 => self.step_space(),
             93 => self.submit_removal()?,
             94 if self.random.chance(0.3) => self.step_forget(),
-            94 if self.random.chance(0.3) => self.delete_a_ledger(),
+            94 if self.random.chance(0.3) => self.delete_or_recreate(),
+            94 if !self.condemned.is_empty() => self.remove_condemned()?,
             94 => self.collect_garbage()?,
-            95..=97 => self.step_flush(),
+            95..=96 => self.step_flush(),
+            97 if self.random.chance(0.5) => self.step_comeback()?,
+            97 => self.settle_a_word()?,
             98 => self.machine().engine.set_read_only(self.random.chance(0.3)),
             _ => self.want_freeze(),
         }
         self.take_answers()?;
+        if !self.held.is_empty() && self.random.chance(0.2) {
+            self.settle_a_word()?;
+        }
         self.check_call_order()?;
         if self.random.chance(0.05) {
             self.check_parked_polls()?;
@@ -614,10 +657,18 @@ impl Sim {
     }
 
     fn on_add_done(&mut self, done: &AddDone) -> Check {
-        let Some(Op::Add { ledger, entry, submission, lac, is_recovery, is_key_right, writable }) =
-            self.ops.remove(&done.origin.txn)
-        else {
-            return Err(format!("IB22: an add of {}:{} was answered twice", done.ledger, done.entry));
+        let (ledger, entry, submission, lac, is_recovery, is_key_right, writable) = match self
+            .ops
+            .remove(&done.origin.txn)
+        {
+            Some(Op::Add { ledger, entry, submission, lac, is_recovery, is_key_right, writable }) => {
+                (ledger, entry, submission, lac, is_recovery, is_key_right, writable)
+            }
+            Some(Op::Repair { ledger, entry, submission }) => {
+                self.on_repaired(ledger, entry, submission, done);
+                return Ok(());
+            }
+            _ => return Err(format!("IB22: an add of {}:{} was answered twice", done.ledger, done.entry)),
         };
         // Requests are numbered in the order of submission.
         let shard = self.machine().engine.shard_of(ledger);
@@ -626,6 +677,9 @@ impl Sim {
             return Err(format!("IB22 IB23: the answer to add {ledger}:{entry} comes behind a later one's"));
         }
         self.check_writable(&format!("add {ledger}:{entry}"), writable, done.result)?;
+        if done.result.is_ok() {
+            self.check_spoken(ledger, entry, is_recovery)?;
+        }
         if !is_key_right {
             return self.ghost.on_wrong_key_answered(ledger, done.result);
         }
@@ -661,6 +715,9 @@ impl Sim {
             (Op::Read { ledger, entry }, Ok(())) => self.check_entry(ledger, entry),
             (Op::Poll { ledger, previous }, Ok(())) => {
                 let lac = self.machine().engine.last_add_confirmed(ledger);
+                if self.ghost.may_be_limbo(ledger) {
+                    return self.ghost.check_lac(ledger, lac);
+                }
                 // A fence wakes those that wait, whatever the LAC.
                 if EntryId::to_wire(lac.unwrap_or(None)) <= previous
                     && !self.machine().engine.is_fenced(ledger)
@@ -670,6 +727,14 @@ impl Sim {
                 self.ghost.check_lac(ledger, lac)
             }
             (Op::Remove { ledger, life }, outcome) => self.on_removed(ledger, life, outcome),
+            (Op::Mark, outcome) => {
+                self.on_marked(outcome);
+                Ok(())
+            }
+            (Op::Sound { ledger }, outcome) => {
+                self.on_sound(ledger, outcome);
+                Ok(())
+            }
             (Op::Revive { ledger }, Ok(())) => {
                 self.ghost.on_revived(ledger);
                 self.hit("ledger.revived");

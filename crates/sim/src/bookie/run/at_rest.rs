@@ -50,6 +50,7 @@ impl Sim {
             let runs = match machine.engine.list_entries(ledger) {
                 Ok(runs) => runs,
                 Err(Refusal::NoLedger) => Vec::new(),
+                Err(Refusal::Unknown) if self.ghost.may_be_limbo(ledger) => continue,
                 Err(other) => return Err(format!("the list of {ledger} failed with {other:?}")),
             };
             let listed: BTreeSet<i64> = runs.iter().flat_map(|r| r.first.get()..=r.last.get()).collect();

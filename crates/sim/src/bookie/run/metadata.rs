@@ -27,22 +27,31 @@ enum Trouble {
 
 impl Sim {
     /// The ledgers that exist: all that clients know, less those that they deleted.
-    fn in_metadata(&self) -> BTreeSet<LedgerId> {
+    pub(super) fn in_metadata(&self) -> BTreeSet<LedgerId> {
         let known = self.ghost.ledgers().into_iter().chain(self.slots.iter().copied());
         known.filter(|ledger| !self.deleted.contains(ledger)).collect()
     }
 
-    /// A client deletes a ledger, and goes on with another.
-    pub(super) fn delete_a_ledger(&mut self) {
+    /// A client deletes a ledger, and goes on with another: a new one, or one that was deleted, under the same id.
+    pub(super) fn delete_or_recreate(&mut self) {
         let at = self.random.below(self.slots.len() as u64) as usize;
         let ledger = self.slots[at];
         self.deleted.insert(ledger);
         self.retired.push(ledger);
+        // One whose recovery began was fenced here, for good.
+        let is_free = |ledger: &LedgerId| !self.slots.contains(ledger) && !self.ended.contains(ledger);
+        let former: Vec<LedgerId> = self.deleted.iter().copied().filter(is_free).collect();
+        if !former.is_empty() && self.random.chance(0.3) {
+            let again = former[self.random.below(former.len() as u64) as usize];
+            self.deleted.remove(&again);
+            self.slots[at] = again;
+            return;
+        }
         self.slots[at] = LedgerId::new(10_000 + self.retired.len() as i64).expect("not negative");
     }
 
-    /// A round of garbage collection, in one step: nothing of it depends on what happens meanwhile but the snapshot,
-    /// which comes first.
+    /// A round of garbage collection up to the removals, in one step: nothing of it depends on what happens meanwhile
+    /// but the snapshot, which comes first.
     pub(super) fn collect_garbage(&mut self) -> Check {
         let engine = self.machine().engine.clone();
         let trouble = match self.random.below(12) {
@@ -69,6 +78,7 @@ impl Sim {
             if trouble == Trouble::ReadFails && self.random.chance(0.5) {
                 return Ok(());
             }
+            let changes = engine.changes(ledger);
             let is_there = listing.binary_search(&ledger).is_ok();
             let look = if is_there { SecondLook::Present } else { SecondLook::Absent };
             if !round.is_garbage(&look) {
@@ -77,10 +87,28 @@ impl Sim {
             if is_there {
                 return Err(format!("IB16: ledger {ledger} exists and is dropped ({trouble:?})"));
             }
-            if engine.standing(ledger) == Standing::Known {
-                let life = self.ghost.on_remove_submitted(ledger);
-                let op = self.op(Op::Remove { ledger, life });
-                engine.remove_ledger(ledger, self.inbox.waiter(op));
+            self.condemned.push((ledger, changes, self.ghost.last_submission()));
+        }
+        if self.random.chance(0.5) { self.remove_condemned() } else { Ok(()) }
+    }
+
+    /// The removals of a round: by now a ledger may have been created again under the same id, and written to (IB2).
+    pub(super) fn remove_condemned(&mut self) -> Check {
+        let engine = self.machine().engine.clone();
+        for (ledger, changes, submission) in std::mem::take(&mut self.condemned) {
+            if engine.standing(ledger) != Standing::Known {
+                continue;
+            }
+            let was_acked_since = self.ghost.acked(ledger).iter().any(|(_, sent)| *sent > submission);
+            let life = self.ghost.on_remove_submitted(ledger);
+            let op = self.op(Op::Remove { ledger, life });
+            if !engine.remove_unchanged(ledger, changes, self.inbox.waiter(op)) {
+                self.ops.remove(&op);
+                self.ghost.on_remove_refused(ledger);
+            } else if was_acked_since {
+                return Err(format!(
+                    "IB2: ledger {ledger} is removed with what was acknowledged after metadata was read"
+                ));
             }
         }
         Ok(())

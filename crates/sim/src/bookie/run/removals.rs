@@ -41,6 +41,7 @@ impl Sim {
                 self.ghost.begin_life(ledger);
                 let op = self.op(Op::Revive { ledger });
                 engine.revive_ledger(ledger, KEY, self.inbox.waiter(op));
+                self.spoken.insert(ledger);
                 if engine.standing(ledger) == Standing::Removed {
                     // No room for the record.
                     self.ghost.on_remove_submitted(ledger);

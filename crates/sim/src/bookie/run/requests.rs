@@ -1,6 +1,6 @@
 //! What the clients of a run ask for.
 
-use super::{KEY, Op, Sim, WRONG_KEY, Writable};
+use super::{Held, KEY, Op, Sim, WRONG_KEY, Writable};
 use crate::bookie::ghost::Check;
 use bindery_engine::{Add, Origin, Poll, Refusal, Standing};
 use bindery_types::{EntryId, LedgerId};
@@ -69,12 +69,26 @@ impl Sim {
         let is_refused = writable != Writable::Yes
             || (engine.is_fenced(ledger) && !is_recovery)
             || engine.standing(ledger) == Standing::Removed;
-        if engine.add_batch(shard, &[add]) == 0 {
+        let mut asks = Vec::new();
+        if engine.add_or_ask(shard, &[add], None, &mut asks) == 0 {
             self.ops.remove(&op);
             self.hit("add.no_room");
             let op = self.op(Op::Room);
             let waiter = self.inbox.waiter(op);
             engine.when_room(shard, &[add], Box::new(move |_| waiter(Ok(()))));
+        } else if !asks.is_empty() {
+            self.ops.remove(&op);
+            if self.held.len() < 20 {
+                self.held.push(Held {
+                    ledger,
+                    entry,
+                    lac,
+                    is_recovery,
+                    is_key_right,
+                    is_high_priority,
+                    body,
+                });
+            }
         } else if is_key_right {
             let order = (!is_refused).then_some(shard);
             self.ghost.on_submitted(order, ledger, entry, submission, lac, &body);
@@ -92,6 +106,8 @@ impl Sim {
         let highest = self.ghost.highest_sent(ledger);
         let which = if self.random.chance(0.6) { -1 } else { self.random.below((highest + 3) as u64) as i64 };
         let is_key_right = !self.is_wrong_key_due(ledger);
+        // As clients do: metadata first.
+        self.ended.insert(ledger);
         let op = self.op(Op::Fence { ledger, which, is_key_right });
         let key = if is_key_right { KEY } else { WRONG_KEY };
         self.machine().engine.clone().fence(ledger, key, self.inbox.waiter(op));
@@ -160,6 +176,9 @@ impl Sim {
             Ok(Poll::Parked(_)) => {}
             Ok(Poll::Ready) if shown <= previous => {
                 return Err(format!("IB10: a poll of {ledger} beyond {previous} is ready at {shown}"));
+            }
+            Err(Refusal::Unknown) if self.ghost.may_be_limbo(ledger) => {
+                self.ops.remove(&op);
             }
             Ok(Poll::Ready) | Err(Refusal::NoLedger) => {
                 self.ops.remove(&op);

@@ -63,6 +63,9 @@ impl Sim {
         let mut attempts = 0;
         let mut opened = None;
         self.answered_last.clear();
+        self.condemned.clear();
+        self.held.clear();
+        self.spoken.clear();
         let journals_before = self.profile.engine.journal_dirs.len();
         for attempt in 0..5 {
             attempts = attempt;
@@ -109,6 +112,7 @@ impl Sim {
         self.machine = Some(machine);
         self.is_drained = false;
         self.note_start(attempts > 0);
+        self.settle_limbo()?;
         self.check_everything()?;
         if let Some(expected) = self.expected.take() {
             let found = self.facts()?;
@@ -156,6 +160,9 @@ impl Sim {
     }
 
     pub(super) fn crash_and_restart(&mut self) -> Step {
+        if self.random.chance(self.profile.wipe) {
+            return self.wipe_and_restart();
+        }
         self.note_space();
         self.machine = None;
         self.lanes.clear();

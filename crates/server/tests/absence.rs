@@ -1,0 +1,429 @@
+//! A bookie that lost entries, and ledgers that are gone or should not be here, against a metadata store in memory:
+//! IB17, IB27, IB28, X18 in process, R10, R12, R33, R42.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use bindery_io::{RealDisk, SystemClock, SystemRandom};
+use bindery_metadata::memory::{MemoryCluster, MemoryStore};
+use bindery_metadata::{Layout, LedgerLayout, layout};
+use bindery_server::bookie::{Bookie, Components, Ended, Metadata, StartError};
+use bindery_server::config::BookieConfig;
+use bindery_server::latch::Latch;
+use bindery_server::surplus::SurplusConfig;
+use bindery_types::{
+    BookieId, DigestType, EntryId, LedgerId, LedgerMetadata, LedgerSecret, LedgerState, MasterKey, Quorum,
+    Segment,
+};
+use bindery_wire::{ErrorCode, v2};
+use bytes::BytesMut;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const KEY: MasterKey = MasterKey::new([1; 20]);
+
+struct Running {
+    address: SocketAddr,
+    admin: SocketAddr,
+    stop: Arc<Latch>,
+    task: tokio::task::JoinHandle<Ended>,
+    store: Arc<MemoryStore>,
+    layout: Layout,
+}
+
+async fn cluster() -> MemoryCluster {
+    let cluster = MemoryCluster::new();
+    layout::init_cluster(&cluster.open(), "/ledgers", LedgerLayout::Hierarchical, [1; 16]).await.unwrap();
+    cluster
+}
+
+fn config(dir: &Path) -> BookieConfig {
+    BookieConfig {
+        journal_dirs: vec![dir.join("journal")],
+        ledger_dirs: vec![dir.join("ledgers")],
+        home: Some(dir.to_owned()),
+        listen: "127.0.0.1:0".parse().unwrap(),
+        admin: Some("127.0.0.1:0".parse().unwrap()),
+        bookie_id: Some("bookie-0".to_owned()),
+        memory_limit: Some(256 << 20),
+        preallocate: 0,
+        journal_file_bytes: 16 << 20,
+        flush_interval: Duration::from_millis(100),
+        allow_loopback: true,
+        ..BookieConfig::default()
+    }
+}
+
+async fn try_start(config: BookieConfig, cluster: &MemoryCluster) -> Result<Running, StartError> {
+    let store = Arc::new(cluster.open());
+    let own = Layout::open(store.clone(), "/ledgers", None).await.unwrap();
+    let components = Components {
+        disk: Arc::new(RealDisk::new()),
+        clock: Arc::new(SystemClock::new()),
+        random: Arc::new(SystemRandom),
+        metadata: Metadata::Layout(own),
+    };
+    let bookie = Bookie::start(config, components).await?;
+    let (address, admin) = (bookie.address(), bookie.admin_address().unwrap());
+    let stop = Arc::new(Latch::default());
+    let task = tokio::spawn({
+        let stop = stop.clone();
+        async move { bookie.run(&stop).await }
+    });
+    let layout = Layout::open(Arc::new(cluster.open()), "/ledgers", None).await.unwrap();
+    Ok(Running { address, admin, stop, task, store, layout })
+}
+
+async fn start(config: BookieConfig, cluster: &MemoryCluster) -> Running {
+    try_start(config, cluster).await.unwrap()
+}
+
+fn lossy(dir: &Path) -> BookieConfig {
+    BookieConfig { accept_lost_directories: true, ..config(dir) }
+}
+
+fn id(raw: i64) -> LedgerId {
+    LedgerId::new(raw).unwrap()
+}
+
+/// A ledger on one bookie.
+fn metadata(bookie: &str, state: LedgerState) -> LedgerMetadata {
+    let secret = LedgerSecret { digest_type: DigestType::Crc32c, password: b"p".to_vec() };
+    let mut metadata = LedgerMetadata::new(Quorum::new(1, 1, 1).unwrap(), secret);
+    let ensemble = vec![BookieId::new(bookie).unwrap()];
+    metadata.push_segment(Segment { first_entry: EntryId::FIRST, ensemble }).unwrap();
+    metadata.state = state;
+    metadata
+}
+
+fn closed(last: i64) -> LedgerState {
+    LedgerState::Closed { last_entry: EntryId::new(last), length_bytes: 5 * (last as u64 + 1) }
+}
+
+impl Running {
+    async fn put(&self, ledger: i64, bookie: &str, state: LedgerState) {
+        let ledgers = self.layout.ledgers();
+        let metadata = metadata(bookie, state);
+        match ledgers.get(id(ledger)).await {
+            Ok(stored) => ledgers.update(id(ledger), &metadata, stored.version).await.map(|_| ()).unwrap(),
+            Err(_) => ledgers.create(id(ledger), &metadata).await.map(|_| ()).unwrap(),
+        }
+    }
+
+    async fn exchange(&self, request: v2::Request<'_>) -> Vec<u8> {
+        let mut socket = TcpStream::connect(self.address).await.unwrap();
+        let mut out = BytesMut::new();
+        request.encode(&mut out);
+        socket.write_all(&out).await.unwrap();
+        let len = socket.read_u32().await.unwrap();
+        let mut payload = vec![0; len as usize];
+        socket.read_exact(&mut payload).await.unwrap();
+        payload
+    }
+
+    async fn add_as(&self, flags: v2::Flags, ledger: i64, entry: i64) -> ErrorCode {
+        let mut body = [ledger, entry, entry - 1, 5].map(i64::to_be_bytes).concat();
+        body.extend_from_slice(b"hello");
+        let add = v2::Add::new(flags, KEY, &body).unwrap();
+        match v2::Response::decode(&self.exchange(v2::Request::Add(add)).await).unwrap() {
+            v2::Response::Add { code, .. } => code,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn add(&self, ledger: i64, entry: i64) -> ErrorCode {
+        self.add_as(v2::Flags::NONE, ledger, entry).await
+    }
+
+    async fn recover(&self, ledger: i64, entry: i64) -> ErrorCode {
+        self.add_as(v2::Flags::RECOVERY_ADD, ledger, entry).await
+    }
+
+    async fn read(&self, ledger: i64, entry_id: i64) -> ErrorCode {
+        let read =
+            v2::Read { version: 2, flags: v2::Flags::NONE, ledger_id: ledger, entry_id, master_key: None };
+        match v2::Response::decode(&self.exchange(v2::Request::Read(read)).await).unwrap() {
+            v2::Response::Read { code, .. } => code,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn http(&self, method: &str, path: &str, body: &str) -> String {
+        let mut socket = TcpStream::connect(self.admin).await.unwrap();
+        let length = body.len();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+        socket.write_all(request.as_bytes()).await.unwrap();
+        let mut text = String::new();
+        socket.read_to_string(&mut text).await.unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(" 200 "), "{head} {body}");
+        body.to_owned()
+    }
+
+    async fn json(&self, path: &str) -> serde_json::Value {
+        serde_json::from_str(&self.http("GET", path, "").await).unwrap()
+    }
+
+    /// One round of everything, to its end.
+    async fn collect(&self, order: &str) {
+        self.http("PUT", "/api/v1/bookie/gc", order).await;
+        let ended = async {
+            while self.http("GET", "/api/v1/bookie/gc", "").await != r#"{"is_in_force_gc":"false"}"# {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, ended).await.unwrap();
+    }
+
+    async fn stop(self) {
+        self.stop.set();
+        assert_eq!(self.task.await.unwrap(), Ended::Stopped);
+    }
+}
+
+fn wipe(dir: &Path) {
+    for part in ["journal", "ledgers"] {
+        std::fs::remove_dir_all(dir.join(part)).unwrap();
+    }
+}
+
+/// X18: the data directory is wiped, identity and cookie are kept. The start is refused; with the operator's word
+/// everything that may have been lost is unknown, writers of those ledgers wait for metadata, and a ledger is sound
+/// again when it was copied back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn x18_r12_bk_2612_wiped_disks_deny_nothing() {
+    let (dir, cluster) = (tempfile::tempdir().unwrap(), cluster().await);
+    let bookie = start(config(dir.path()), &cluster).await;
+    for (ledger, bookie_id, state) in [
+        (1, "bookie-0", LedgerState::Open),
+        (2, "bookie-0", closed(1)),
+        (3, "bookie-1", LedgerState::Open),
+        (4, "bookie-0", LedgerState::InRecovery),
+    ] {
+        bookie.put(ledger, bookie_id, state).await;
+    }
+    for (ledger, entry) in [(1, 0), (1, 1), (2, 0), (2, 1)] {
+        assert_eq!(bookie.add(ledger, entry).await, ErrorCode::Ok);
+    }
+    assert_eq!(bookie.read(1, 7).await, ErrorCode::NoEntry);
+    bookie.stop().await;
+    wipe(dir.path());
+
+    let refused = try_start(config(dir.path()), &cluster).await.map(|_| ()).unwrap_err().to_string();
+    assert!(refused.contains("dataIntegrityStampMissingCookies"), "{refused}");
+    let bookie = start(lossy(dir.path()), &cluster).await;
+    for round in 0..2 {
+        for (ledger, entry) in [(1, 0), (1, 7), (1, -1), (2, 0), (2, -1), (4, 0)] {
+            assert_eq!(
+                bookie.read(ledger, entry).await,
+                ErrorCode::Io,
+                "unknown, round {round}: {ledger}:{entry}"
+            );
+        }
+        assert_eq!(bookie.read(3, 0).await, ErrorCode::NoLedger, "never here");
+        // IB28.
+        assert_eq!(bookie.add(1, 2 + round).await, ErrorCode::Ok, "open, and named last");
+        assert_eq!(bookie.read(1, 2 + round).await, ErrorCode::Ok);
+        assert_eq!(bookie.add(2, 2).await, ErrorCode::Fenced, "closed");
+        assert_eq!(bookie.add(4, 0).await, ErrorCode::Fenced, "in recovery");
+        assert_eq!(bookie.add(3, 0).await, ErrorCode::Io, "open on others");
+        assert_eq!(bookie.add(0, 0).await, ErrorCode::Fenced, "deleted");
+    }
+    bookie.store.disconnect();
+    assert_eq!(bookie.add(3, 0).await, ErrorCode::Io, "metadata cannot be asked");
+    bookie.store.reconnect();
+    // A ledger that did not exist when the disks were new: nobody is asked.
+    assert_eq!(bookie.add(100, 0).await, ErrorCode::Ok);
+    bookie.collect("").await;
+    let limbo = bookie.json("/api/v1/bookie/limbo").await;
+    assert_eq!(limbo["count"], 3, "{limbo}");
+    bookie.stop().await;
+
+    // It outlives restarts, and needs no word of the operator any more.
+    let bookie = start(config(dir.path()), &cluster).await;
+    assert_eq!(bookie.read(2, 0).await, ErrorCode::Io);
+    assert_eq!(bookie.add(2, 2).await, ErrorCode::Fenced);
+    assert_eq!(bookie.recover(2, 0).await, ErrorCode::Ok);
+    bookie.collect("").await;
+    let limbo = bookie.json("/api/v1/bookie/limbo").await;
+    let two = limbo["ledgers"].as_array().unwrap().iter().find(|l| l["ledgerId"] == 2).unwrap();
+    assert_eq!((&two["firstMissing"], &two["missing"]), (&1.into(), &1.into()), "{limbo}");
+    assert_eq!((bookie.read(2, 0).await, bookie.read(2, 1).await), (ErrorCode::Ok, ErrorCode::Io));
+    assert_eq!(bookie.recover(2, 1).await, ErrorCode::Ok);
+    bookie.collect("").await;
+    assert_eq!(bookie.json("/api/v1/bookie/limbo").await["count"], 2);
+    assert_eq!((bookie.read(2, 1).await, bookie.read(2, 2).await), (ErrorCode::Ok, ErrorCode::NoEntry));
+    bookie.stop().await;
+    let bookie = start(config(dir.path()), &cluster).await;
+    assert_eq!((bookie.read(2, 2).await, bookie.read(1, 0).await), (ErrorCode::NoEntry, ErrorCode::Io));
+    bookie.stop().await;
+}
+
+/// R10: the cookie was removed as well, so the bookie starts as new at its old address. Recovery closed the ledger
+/// meanwhile; its writer is not acknowledged, and what was lost is not denied.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r10_bk_4812_a_bookie_created_anew_under_its_id_takes_no_late_writer() {
+    let (dir, cluster) = (tempfile::tempdir().unwrap(), cluster().await);
+    let bookie = start(config(dir.path()), &cluster).await;
+    bookie.put(1, "bookie-0", LedgerState::Open).await;
+    assert_eq!(bookie.add(1, 0).await, ErrorCode::Ok);
+    let (layout, me) = (bookie.layout.clone(), BookieId::new("bookie-0").unwrap());
+    bookie.stop().await;
+    wipe(dir.path());
+    layout.cookies().delete(&me, None).await.unwrap();
+    let bookie = start(config(dir.path()), &cluster).await;
+    bookie.put(1, "bookie-0", closed(0)).await;
+    assert_eq!(bookie.add(1, 1).await, ErrorCode::Fenced, "the writer of a closed ledger");
+    assert_eq!((bookie.read(1, 0).await, bookie.read(1, -1).await), (ErrorCode::Io, ErrorCode::Io));
+    bookie.stop().await;
+}
+
+/// R42: data, and no cookie in metadata.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r42_bk_2305_data_without_a_cookie_in_metadata_does_not_start() {
+    let (dir, cluster) = (tempfile::tempdir().unwrap(), cluster().await);
+    let bookie = start(config(dir.path()), &cluster).await;
+    assert_eq!(bookie.add(1, 0).await, ErrorCode::Ok);
+    let (layout, me) = (bookie.layout.clone(), BookieId::new("bookie-0").unwrap());
+    bookie.stop().await;
+    layout.cookies().delete(&me, None).await.unwrap();
+    for config in [config(dir.path()), lossy(dir.path())] {
+        let refused = try_start(config, &cluster).await.map(|_| ()).unwrap_err().to_string();
+        assert!(refused.contains("no cookie"), "{refused}");
+    }
+}
+
+/// IB17, R33: a ledger that should not be here goes only when nobody replicates it and nothing was written to it since
+/// the round before; a recovery add brings it back, into limbo, because earlier copies are gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r33_bk_4668_a_surplus_ledger_goes_without_harm_to_a_repair() {
+    let (dir, cluster) = (tempfile::tempdir().unwrap(), cluster().await);
+    let never = SurplusConfig { interval: Duration::ZERO, ..SurplusConfig::default() };
+    let bookie = start(BookieConfig { surplus: never, ..config(dir.path()) }, &cluster).await;
+    for ledger in 1..4 {
+        bookie.put(ledger, "bookie-0", LedgerState::Open).await;
+        assert_eq!(bookie.add(ledger, 0).await, ErrorCode::Ok);
+    }
+    bookie.put(1, "bookie-1", closed(0)).await;
+    bookie.put(2, "bookie-1", LedgerState::InRecovery).await;
+    let surplus = r#"{"forceSurplus":true}"#;
+    bookie.collect(surplus).await;
+    assert_eq!(bookie.read(1, 0).await, ErrorCode::Ok, "written to a moment ago: it may be a repair");
+    // A repair goes on: the round that finds the ledger changed again leaves it.
+    assert_eq!(bookie.recover(1, 1).await, ErrorCode::Ok);
+    bookie.collect(surplus).await;
+    assert_eq!(bookie.read(1, 1).await, ErrorCode::Ok);
+    // Unchanged, but somebody holds the lock.
+    let (locks, other) = (bookie.layout.replication_locks(), BookieId::new("worker").unwrap());
+    let lock = locks.try_lock(id(1), &other).await.unwrap().unwrap();
+    bookie.collect(surplus).await;
+    assert_eq!(bookie.read(1, 1).await, ErrorCode::Ok);
+    locks.unlock(lock).await.unwrap();
+    bookie.collect(surplus).await;
+    assert_eq!(
+        (bookie.read(1, 0).await, bookie.read(1, 1).await),
+        (ErrorCode::NoLedger, ErrorCode::NoLedger)
+    );
+    assert_eq!((bookie.read(2, 0).await, bookie.read(3, 0).await), (ErrorCode::Ok, ErrorCode::Ok));
+    assert!(locks.try_lock(id(1), &other).await.unwrap().is_some(), "the lock was given back");
+    assert_eq!(bookie.json("/api/v1/bookie/gc_details").await[0]["bindery"]["surplusRemoved"], 1);
+
+    assert_eq!(bookie.add(1, 2).await, ErrorCode::Fenced, "a late writer of a closed ledger");
+    assert_eq!(bookie.recover(1, 1).await, ErrorCode::Ok, "a repair chose this bookie again");
+    assert_eq!(bookie.read(1, 1).await, ErrorCode::Ok);
+    assert_eq!((bookie.read(1, 0).await, bookie.read(1, -1).await), (ErrorCode::Io, ErrorCode::Io));
+    bookie.stop().await;
+    let bookie = start(config(dir.path()), &cluster).await;
+    assert_eq!((bookie.read(1, 1).await, bookie.read(1, 0).await), (ErrorCode::Ok, ErrorCode::Io));
+    bookie.stop().await;
+}
+
+/// IB17: a ledger that is deleted, and created again under the same id by a writer with another password.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ledger_created_again_under_its_id_is_taken_when_metadata_says_so() {
+    let (dir, cluster) = (tempfile::tempdir().unwrap(), cluster().await);
+    let bookie = start(config(dir.path()), &cluster).await;
+    for ledger in [1, 2] {
+        bookie.put(ledger, "bookie-0", LedgerState::Open).await;
+        assert_eq!(bookie.add(ledger, 0).await, ErrorCode::Ok);
+    }
+    bookie.layout.ledgers().delete(id(1), None).await.unwrap();
+    bookie.collect("").await;
+    assert_eq!(bookie.read(1, 0).await, ErrorCode::NoLedger);
+    assert_eq!((bookie.add(1, 1).await, bookie.recover(1, 1).await), (ErrorCode::Fenced, ErrorCode::Fenced));
+    // What was said of it a moment ago is kept for a second.
+    tokio::time::sleep(bindery_server::words::WORD_KEPT).await;
+    bookie.put(1, "bookie-0", LedgerState::Open).await;
+    assert_eq!(bookie.add(1, 1).await, ErrorCode::Ok);
+    assert_eq!((bookie.read(1, 1).await, bookie.read(1, 0).await), (ErrorCode::Ok, ErrorCode::NoEntry));
+    bookie.stop().await;
+}
+
+/// The brake of garbage collection against an old copy of metadata, after one ledger with a very high id was deleted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_waiver_is_enough_for_a_gap_of_ids() {
+    let (dir, cluster) = (tempfile::tempdir().unwrap(), cluster().await);
+    let bookie = start(config(dir.path()), &cluster).await;
+    for ledger in [1, 2, 3, 1 << 50] {
+        bookie.put(ledger, "bookie-0", LedgerState::Open).await;
+        assert_eq!(bookie.add(ledger, 0).await, ErrorCode::Ok);
+    }
+    for ledger in [2, 1 << 50] {
+        bookie.layout.ledgers().delete(id(ledger), None).await.unwrap();
+    }
+    bookie.collect("").await;
+    let why = bookie.json("/api/v1/bookie/gc_details").await[0]["bindery"]["stoppedBecause"].take();
+    assert!(why.as_str().is_some_and(|why| why.contains("up to 3 only")), "{why}");
+    bookie.collect(r#"{"waiveChecks":true}"#).await;
+    assert_eq!(
+        (bookie.read(2, 0).await, bookie.read(1 << 50, 0).await),
+        (ErrorCode::NoLedger, ErrorCode::NoLedger)
+    );
+    bookie.stop().await;
+    let bookie = start(config(dir.path()), &cluster).await;
+    bookie.layout.ledgers().delete(id(1), None).await.unwrap();
+    bookie.collect("").await;
+    assert_eq!((bookie.read(1, 0).await, bookie.read(3, 0).await), (ErrorCode::NoLedger, ErrorCode::Ok));
+    bookie.stop().await;
+}
+
+/// J13: the journal is gone below the marks. The start is refused; with the operator's word all ledgers that it may
+/// have concerned are in limbo, for good until they are whole.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_accepted_loss_of_the_journal_denies_nothing() {
+    let (dir, cluster) = (tempfile::tempdir().unwrap(), cluster().await);
+    let bookie = start(config(dir.path()), &cluster).await;
+    for (ledger, state) in [(1, LedgerState::Open), (2, closed(0)), (3, closed(1))] {
+        bookie.put(ledger, "bookie-0", state).await;
+        assert_eq!(bookie.add(ledger, 0).await, ErrorCode::Ok);
+    }
+    bookie.stop().await;
+    for file in std::fs::read_dir(dir.path().join("journal/current")).unwrap() {
+        let path = file.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "bjl") {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+    let refused = try_start(config(dir.path()), &cluster).await.map(|_| ()).unwrap_err().to_string();
+    assert!(refused.contains("are gone") && refused.contains("--accept-journal-damage"), "{refused}");
+    let accepting = BookieConfig { accept_journal_damage: true, ..config(dir.path()) };
+    let bookie = start(accepting, &cluster).await;
+    bookie.collect("").await;
+    assert_eq!((bookie.read(1, 0).await, bookie.read(1, 1).await), (ErrorCode::Ok, ErrorCode::Io));
+    assert_eq!((bookie.read(3, 0).await, bookie.read(3, 1).await), (ErrorCode::Ok, ErrorCode::Io));
+    assert_eq!(
+        (bookie.read(2, 0).await, bookie.read(2, 1).await),
+        (ErrorCode::Ok, ErrorCode::NoEntry),
+        "whole"
+    );
+    bookie.stop().await;
+    let bookie = start(config(dir.path()), &cluster).await;
+    assert_eq!((bookie.read(1, 1).await, bookie.read(2, 1).await), (ErrorCode::Io, ErrorCode::NoEntry));
+    bookie.stop().await;
+}
