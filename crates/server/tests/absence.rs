@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use bindery_io::{RealDisk, SystemClock, SystemRandom};
+use bindery_io::{Disk, RealDisk, SystemClock, SystemRandom};
 use bindery_metadata::memory::{MemoryCluster, MemoryStore};
 use bindery_metadata::{Layout, LedgerLayout, layout};
 use bindery_server::bookie::{Bookie, Components, Ended, Metadata, StartError};
@@ -407,7 +407,7 @@ async fn an_accepted_loss_of_the_journal_denies_nothing() {
     for file in std::fs::read_dir(dir.path().join("journal/current")).unwrap() {
         let path = file.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "bjl") {
-            std::fs::remove_file(path).unwrap();
+            RealDisk::new().remove(&path).unwrap();
         }
     }
     let refused = try_start(config(dir.path()), &cluster).await.map(|_| ()).unwrap_err().to_string();

@@ -65,6 +65,9 @@ enum Limbo {
     Leaving,
 }
 
+/// Entry, submission, LAC and bytes of what a disk took along.
+pub type Lost = (i64, u64, i64, Vec<u8>);
+
 /// One ledger, as its clients know it.
 #[derive(Debug, Clone, Default)]
 struct LedgerGhost {
@@ -704,7 +707,7 @@ impl Ghost {
 
     /// What a ledger in limbo lost: entry, submission, LAC and bytes of what must come back. `None` while an add is
     /// under way that may stand for it.
-    pub fn lost(&self, ledger: LedgerId) -> Option<Vec<(i64, u64, i64, Vec<u8>)>> {
+    pub fn lost(&self, ledger: LedgerId) -> Option<Vec<Lost>> {
         let mut lost = Vec::new();
         for (entry, all) in &self.ledgers.get(&ledger)?.sent {
             if all.iter().any(|s| !s.is_lost && s.fate == Fate::Open) {
