@@ -97,6 +97,7 @@ fn ledgers(dir: &Path) {
 fn journal(dir: &Path) {
     stamp(dir);
     let config = JournalConfig {
+        bytes_max: 0,
         journal: 0,
         dir: dir.join("current"),
         file_bytes: 5 * 4096,

@@ -159,6 +159,7 @@ impl Ours {
         let syncs = Arc::new(Mutex::new(Histogram::new()));
         let disk: Arc<dyn Disk> = Arc::new(TimedDisk { inner: RealDisk::new(), syncs: syncs.clone() });
         let config = JournalConfig {
+            bytes_max: 0,
             dir: dir.join("journal"),
             file_bytes,
             owner: "bench".to_owned(),

@@ -83,6 +83,9 @@ impl Default for SpaceConfig {
     }
 }
 
+/// Fewest files of a journal: one to write, one that a flush frees meanwhile, and as many while that flush waits.
+pub const JOURNAL_FILES_MIN: u64 = 4;
+
 /// Most journals of an engine: each has a thread.
 const JOURNALS_MAX: usize = 64;
 
@@ -111,6 +114,9 @@ pub struct EngineConfig {
     pub chunk_bytes: usize,
     /// Length of a journal file.
     pub journal_file_bytes: u64,
+    /// Bytes that the files of each journal may take together (`journalDiskSizeMaxMB`); 0 chooses twice the write pool,
+    /// and at least [`JOURNAL_FILES_MIN`] files. At half of it everything is flushed, at all of it adds wait for that.
+    pub journal_bytes_max: u64,
     /// Files of each journal that are zero-filled in the background at the start.
     pub journal_files_preallocated: usize,
     /// False: adds are acknowledged after the write, before any sync (`journalSyncData=false`).
@@ -160,6 +166,7 @@ impl Default for EngineConfig {
             pool_memory: PoolMemory::Touched,
             chunk_bytes: 0,
             journal_file_bytes: 256 << 20,
+            journal_bytes_max: 0,
             journal_files_preallocated: 2,
             journal_sync: true,
             space_retry_interval: Duration::from_secs(1),
@@ -211,6 +218,16 @@ impl EngineConfig {
     /// Most parts of one shard in a group.
     pub(crate) fn parts_max(&self) -> usize {
         bindery_journal::group::PARTS_MAX / self.shards_of_a_journal()
+    }
+
+    /// Bytes that the files of each journal may take together, in whole files. Twice the write pool, because a flush
+    /// under way and the set that fills meanwhile are at most the pool, and groups are padded.
+    pub fn journal_cap_bytes(&self) -> u64 {
+        let files = match self.journal_bytes_max {
+            0 => (2 * self.write_pool_bytes).div_ceil(self.journal_file_bytes.max(1)).max(JOURNAL_FILES_MIN),
+            bytes => bytes / self.journal_file_bytes.max(1),
+        };
+        files * self.journal_file_bytes
     }
 
     /// Shards of the journal that has most.
@@ -269,6 +286,12 @@ impl EngineConfig {
         }
         if !self.journal_file_bytes.is_multiple_of(4096) || self.journal_file_bytes < 8192 {
             faults.push("the length of a journal file is not a multiple of 4096, at least 8192".to_owned());
+        }
+        if self.journal_cap_bytes() < JOURNAL_FILES_MIN * self.journal_file_bytes {
+            faults.push(format!(
+                "{} bytes for the files of a journal are fewer than {JOURNAL_FILES_MIN} files of {} bytes",
+                self.journal_bytes_max, self.journal_file_bytes
+            ));
         }
         let space = &self.space;
         if space.bytes_per_second == 0 || space.step_bytes == 0 {

@@ -19,6 +19,9 @@
 //! 5. Of one journal, caches are flushed in the order in which they were frozen; between journals any order will do,
 //!    because no ledger is in two of them.
 //! 6. A generation is given out once, over all journals.
+//! 7. The files of a journal take its cap and one file at most (requirement J11): from half of it on a freeze is due;
+//!    at the cap only a freeze may take one more file, and while its flush is under way other groups wait for that. A
+//!    flush frees every file but the last, so the wait ends with it (J12).
 
 use crate::api::{AddDone, AddSink, Refusal, Waiter};
 use crate::engine::{Engine, Wanting};
@@ -30,8 +33,9 @@ use crate::shard::ShardCut;
 use crate::space::Space;
 use crate::stats::Counters;
 use crate::write_cache::Frozen;
-use bindery_io::Clock;
+use bindery_io::{BLOCK_SIZE_BYTES, Clock};
 use bindery_io::canary::Canary;
+use bindery_journal::group::layout;
 use bindery_journal::{Group, Journal, JournalError};
 use bindery_storage::{DirectoryCommit, Generation, LedgerDirectory, LedgerRecord, Mark, SealedLog};
 use std::sync::Arc;
@@ -123,6 +127,8 @@ pub struct Journaling {
     pub(crate) clock: Arc<dyn Clock>,
     /// A ticket is out; no other freeze until it is back.
     pub(crate) is_flushing: bool,
+    /// Since when the next group waits for a file to be freed.
+    pub(crate) waits_from_ns: Option<u64>,
     /// The last group of the journal is an empty one: see [`Journaling::seal`].
     pub(crate) is_sealed: bool,
 }
@@ -131,16 +137,30 @@ impl Journaling {
     /// Takes what formed. `None` when there is nothing to write, to answer or to freeze.
     pub fn cut(&mut self) -> Option<InFlight> {
         self.offer_room();
-        let engine = &self.engine;
+        let engine = self.engine.clone();
         let is_freeze = self.is_freeze_due();
         let has_work = || engine.shards_of(self.index).any(|shard| engine.shards[shard].lock().has_work());
         if !is_freeze && !engine.has_room_to_offer(self.index) && !has_work() {
             return None;
         }
+        let mut held = Vec::new();
+        // At the cap a group must fit the file there is, until the flush under way frees one (requirement J11). That is
+        // looked at under the locks of all shards, so that nothing is placed in between.
+        if self.is_flushing && self.journal.is_at_cap() && !engine.is_failed() {
+            held.extend(engine.shards_of(self.index).map(|shard| engine.shards[shard].lock()));
+            let bytes: u64 = held.iter().map(|shard| shard.cut_bytes_max()).sum();
+            if bytes > 0 && !self.journal.fits(bytes + BLOCK_SIZE_BYTES as u64) {
+                drop(held);
+                self.begin_to_wait();
+                return None;
+            }
+        }
+        self.end_to_wait();
         let next_generation = is_freeze.then(|| engine.next_generation());
         let (mut cuts, mut frozen, mut turns) = (Vec::new(), Vec::new(), Vec::new());
+        let mut held = held.into_iter();
         for index in engine.shards_of(self.index) {
-            let mut shard = engine.shards[index].lock();
+            let mut shard = held.next().unwrap_or_else(|| engine.shards[index].lock());
             cuts.push((index, shard.cut()));
             if let Some(next) = next_generation {
                 frozen.extend(shard.freeze(next).map(|cache| (index, cache)));
@@ -199,7 +219,30 @@ impl Journaling {
         let is_full = all_bytes >= engine.config.room().freeze_at && bytes * journals >= all_bytes
             || all_chunks * 4 >= pool && chunks as u64 * journals >= all_chunks;
         let is_wanted = desk.is_freeze_wanted.swap(false, Ordering::AcqRel);
-        is_dirty && (is_wanted || is_full)
+        (is_dirty && (is_wanted || is_full)) || self.is_half_used()
+    }
+
+    /// Half of the journal's cap is in use, and a flush, of marks alone perhaps, would free some of it.
+    fn is_half_used(&self) -> bool {
+        let (cap, desk) = (self.journal.config().bytes_max, &self.engine.journals[self.index]);
+        let is_behind =
+            || desk.written.lock().group > self.engine.covered.lock().of_journal(self.index).group;
+        cap > 0 && self.journal.bytes_in_use() >= cap / 2 && is_behind()
+    }
+
+    /// The next group waits for a file.
+    fn begin_to_wait(&mut self) {
+        if self.waits_from_ns.is_none() {
+            self.waits_from_ns = Some(self.clock.monotonic_ns());
+            Counters::add(&self.engine.counters.journal_file_waits, 1);
+        }
+    }
+
+    fn end_to_wait(&mut self) {
+        if let Some(from) = self.waits_from_ns.take() {
+            let waited = self.clock.monotonic_ns().saturating_sub(from);
+            Counters::add(&self.engine.counters.journal_file_wait_ns, waited);
+        }
     }
 
     /// Makes the group durable: one write, one sync. Blocks on the disk.
@@ -213,6 +256,12 @@ impl Journaling {
             // A journal that syncs by itself has nothing left to force.
             let is_needed = group.force_sync && !self.engine.config.journal_sync;
             return if is_needed { self.journal.sync() } else { Ok(()) };
+        }
+        if self.engine.is_failed() && self.journal.is_at_cap() {
+            let parts = group.parts.iter().map(|part| (part.data.offset_in_chunk(), part.data.len()));
+            if !self.journal.fits(layout(parts).total_bytes) {
+                return Err(self.journal.give_up());
+            }
         }
         let begun = self.clock.monotonic_ns();
         let written_before = self.journal.written_bytes();
@@ -260,6 +309,9 @@ impl Journaling {
         // While a slow journal is watched for its recovery, again and again.
         let is_done = self.is_sealed && !self.engine.pulses[self.index].is_probing();
         if is_done || self.journal.last_group() == 0 || self.journal.failure().is_some() {
+            return;
+        }
+        if self.journal.is_at_cap() && !self.journal.fits(BLOCK_SIZE_BYTES as u64) {
             return;
         }
         self.is_sealed = true;

@@ -253,6 +253,7 @@ impl Machine {
             journal,
             clock: clock.clone(),
             is_flushing: false,
+            waits_from_ns: None,
             is_sealed: true,
         };
         let mut machine = Machine {

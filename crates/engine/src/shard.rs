@@ -37,6 +37,7 @@ use crate::api::{Add, AddDone, EntryRef, Poll, PollId, Refusal, Waiter};
 use crate::config::Admission;
 use crate::ledger::{LedgerState, ParkedPoll};
 use crate::write_cache::{CacheRecord, Frozen};
+use bindery_io::BLOCK_SIZE_BYTES;
 use bindery_io::canary::{Canaries, Canary};
 use bindery_io::chunk::{ChunkPool, ChunkSlice, Lane, OpenChunk};
 use bindery_journal::Part;
@@ -549,6 +550,14 @@ impl Shard {
     /// True when a cut would hold something.
     pub(crate) fn has_work(&self) -> bool {
         self.formed_bytes > 0 || !self.adds.is_empty() || !self.forces.is_empty() || !self.apart.is_empty()
+    }
+
+    /// Most bytes that a cut would take in a group: of records, and for each part a block of alignment.
+    pub(crate) fn cut_bytes_max(&self) -> u64 {
+        if self.formed_bytes == 0 {
+            return 0;
+        }
+        (self.formed_bytes + (self.parts.len() + 1) * 2 * BLOCK_SIZE_BYTES) as u64
     }
 
     /// True when an entry of any size would find its place after a cut.

@@ -46,6 +46,10 @@ counters! {
     journal_write_ns,
     /// Longest single write and sync, in nanoseconds.
     journal_write_ns_max,
+    /// Times a group waited for a journal file to be freed: the journal was at its cap.
+    journal_file_waits,
+    /// Nanoseconds of these waits.
+    journal_file_wait_ns,
     /// Flushes committed.
     flushes,
     /// Entries written to entry logs.

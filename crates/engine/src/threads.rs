@@ -94,7 +94,11 @@ impl Machine {
         for mut journaling in journals {
             let (prepared, from_preparation) = sync_channel::<PreparedFile>(1);
             let journal = &mut journaling.journal;
-            let missing = engine.config.journal_files_preallocated.saturating_sub(journal.files_free());
+            // Those that are free, in use, and made ahead are within the cap.
+            let config = &engine.config;
+            let allowed = (config.journal_cap_bytes() / config.journal_file_bytes) as usize;
+            let missing = config.journal_files_preallocated.saturating_sub(journal.files_free());
+            let missing = missing.min(allowed.saturating_sub(journal.file_count()));
             let slots: Vec<u32> = (0..missing).map(|_| journal.reserve_slot()).collect();
             preparations.push(Preparation { config: journal.config().clone(), slots, prepared });
             let line = JournalLine {

@@ -199,6 +199,7 @@ mod tests {
 
     fn open(disk: &Arc<dyn Disk>, dir: &Path) -> Journal {
         let config = JournalConfig {
+            bytes_max: 0,
             dir: dir.to_owned(),
             file_bytes: 4 * BLOCK,
             owner: "cluster bookie".into(),

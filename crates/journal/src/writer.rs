@@ -31,6 +31,9 @@ pub struct JournalConfig {
     pub owner: String,
     /// Number of the journal among those of the bookie; a file of another one is refused.
     pub journal: u16,
+    /// Bytes that all files together may take; 0 for no limit. One file more is made when a flush needs it to begin
+    /// (requirement J11).
+    pub bytes_max: u64,
     /// False: groups are written and not synced (BookKeeper's `journalSyncData=false`).
     pub sync: bool,
     /// Planted bugs (simulator only).
@@ -157,6 +160,34 @@ impl Journal {
         self.next_slot as usize
     }
 
+    /// Bytes of all files.
+    pub fn footprint_bytes(&self) -> u64 {
+        u64::from(self.next_slot) * self.config.file_bytes
+    }
+
+    /// Bytes that a flush could free: files that are written, and what is written of the current one.
+    pub fn bytes_in_use(&self) -> u64 {
+        self.used.len() as u64 * self.config.file_bytes + self.current.as_ref().map_or(0, |c| c.position)
+    }
+
+    /// True when a group that needs another file has to wait for a flush: none is free and the cap allows no more.
+    pub fn is_at_cap(&self) -> bool {
+        let cap = self.config.bytes_max;
+        cap > 0 && self.free.is_empty() && self.footprint_bytes() + self.config.file_bytes > cap
+    }
+
+    /// Latches a journal that is at its cap when nothing will free a file any more.
+    pub fn give_up(&mut self) -> JournalError {
+        let what = "the journal has all the files it may have, and ledger storage, which failed, frees none of them";
+        let slot = self.current.as_ref().map_or(0, |current| current.slot);
+        self.latch("go on behind", slot, io::Error::other(what))
+    }
+
+    /// True when a group of so many bytes needs no other file.
+    pub fn fits(&self, bytes: u64) -> bool {
+        self.current.as_ref().is_some_and(|c| c.position + bytes <= c.length)
+    }
+
     /// The next file gets a higher id than `file_id`: ids stay ascending even when the file that had the highest one
     /// lost its header in a crash while it was taken into use again.
     pub fn raise_file_id(&mut self, file_id: u64) {
@@ -276,12 +307,19 @@ impl Journal {
     /// Everything up to `group` is in ledger storage: files that hold nothing later may be reused (invariant 5).
     pub fn release_up_to(&mut self, group: u64) {
         let mut kept = Vec::with_capacity(self.used.len());
-        for used in self.used.drain(..) {
+        for used in std::mem::take(&mut self.used) {
             if used.last_group > group {
                 kept.push(used);
                 continue;
             }
             let path = self.config.dir.join(slot_name(used.slot));
+            // Above the cap the last slot goes: numbers stay without gaps. What a crash brings back is covered.
+            let cap = self.config.bytes_max;
+            let is_last = used.slot + 1 == self.next_slot;
+            if cap > 0 && is_last && self.footprint_bytes() > cap && self.disk.remove(&path).is_ok() {
+                self.next_slot -= 1;
+                continue;
+            }
             // A slot that cannot be opened any more is left alone: it holds nothing that is needed.
             if let Ok(file) = self.disk.open(&path, OpenMode::CreateDirect) {
                 self.free.push_back(PreparedFile { slot: used.slot, file });

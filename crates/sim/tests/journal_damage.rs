@@ -16,6 +16,7 @@ const FILE_BYTES: u64 = 64 << 10;
 
 fn open(disk: Arc<dyn Disk>) -> Journal {
     let config = JournalConfig {
+        bytes_max: 0,
         dir: PathBuf::from("/j"),
         file_bytes: FILE_BYTES,
         owner: "test".into(),

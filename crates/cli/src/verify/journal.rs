@@ -230,6 +230,7 @@ impl Check<'_> {
     fn replay(&mut self, covered: u64, owner: String, is_unsynced: bool, damaged: &[(PathBuf, u64)]) {
         let disk: Arc<dyn Disk> = Arc::new(ReadOnlyDisk::new(self.disk.clone()));
         let config = JournalConfig {
+            bytes_max: 0,
             dir: self.dir.to_owned(),
             file_bytes: 2 * BLOCK_SIZE_BYTES as u64,
             owner,

@@ -70,6 +70,7 @@ impl Profile {
         let journals = 1 + random.child("journals").below(shard_count.min(JOURNALS_MAX) as u64) as usize;
         let chunk_bytes = pick(&[8 << 10, 16 << 10, 64 << 10]) as usize;
         let chunks = shard_count as u64 * pick(&[4, 6, 12]);
+        let journal_file_bytes = pick(&[16 << 10, 64 << 10, 256 << 10]);
         let engine = EngineConfig {
             journal_dirs: journal_dirs(0..journals),
             former_journal_dirs: Vec::new(),
@@ -81,7 +82,8 @@ impl Profile {
             cache_pool_bytes: of_memory(&[0, 9 << 10, 200 << 10, 4 << 20]),
             pool_memory: bindery_engine::PoolMemory::Touched,
             chunk_bytes,
-            journal_file_bytes: pick(&[16 << 10, 64 << 10, 256 << 10]),
+            journal_file_bytes,
+            journal_bytes_max: journal_file_bytes * random.child("cap").below(4).max(1).pow(2).max(4),
             journal_files_preallocated: 0,
             journal_sync: !random.chance(0.05),
             space_retry_interval: Duration::from_micros(100),
