@@ -2,6 +2,7 @@
 
 use crate::args::{BookieArgs, MemoryUse, Switch};
 use crate::conf_file;
+use bindery_engine::JOURNAL_FILES_MIN;
 use bindery_engine::PoolMemory;
 use bindery_metadata::MetadataUri;
 use bindery_server::config::BookieConfig;
@@ -130,6 +131,16 @@ pub fn resolve(args: &BookieArgs, file: Option<&str>) -> Result<Settings, Vec<St
     if let Some(mib) = file.parsed::<u64>("journalMaxSizeMB") {
         // Files are recycled and zero-filled here: Java's default of 2 GiB would only cost space.
         config.journal_file_bytes = mib.clamp(16, 1024) << 20;
+    }
+    if let Some(mib) = file.parsed::<u64>("journalDiskSizeMaxMB") {
+        config.journal_bytes_max = mib.saturating_mul(1 << 20);
+        let least = JOURNAL_FILES_MIN * config.journal_file_bytes;
+        if config.journal_bytes_max < least {
+            file.faults.push(format!(
+                "journalDiskSizeMaxMB={mib}: give at least {} MB, for {JOURNAL_FILES_MIN} files of journalMaxSizeMB",
+                least >> 20
+            ));
+        }
     }
     if let Some(ms) = file.parsed::<u64>("flushInterval") {
         config.flush_interval = Duration::from_millis(ms.max(100));
@@ -532,6 +543,11 @@ mod tests {
         let flags = ["--journal-dir", "/j0", "--journal-dir", "/j1", "--ledger-dir", "/l"];
         let line: Vec<&str> = metadata.iter().chain(&flags).copied().collect();
         assert_eq!(resolve(&args(&line), None).unwrap().config.journal_dirs, expected);
+        let file = "journalMaxSizeMB=64\njournalDiskSizeMaxMB=256\n";
+        let line: Vec<&str> = metadata.iter().chain(&["--data", "/d"]).copied().collect();
+        assert_eq!(resolve(&args(&line), Some(file)).unwrap().config.journal_bytes_max, 256 << 20);
+        let faults = resolve(&args(&line), Some("journalDiskSizeMaxMB=256")).unwrap_err();
+        assert!(faults[0].contains("at least 1024 MB"), "{faults:?}");
         let line = ["--metadata", "zk+null://z:1/l", "--journal-dir", "/a,b", "--ledger-dir", "/l"];
         let faults = resolve(&args(&line), None).unwrap_err();
         assert!(faults[0].contains("comma"), "{faults:?}");

@@ -230,6 +230,12 @@ impl EngineConfig {
         files * self.journal_file_bytes
     }
 
+    /// Most bytes of one shard in a group. A group is half a file at most (requirement J5), but for the largest record.
+    pub(crate) fn formed_bytes_max(&self) -> usize {
+        let half = usize::try_from(self.journal_file_bytes / 2).unwrap_or(usize::MAX);
+        self.group_bytes_max.min(half) / self.shards_of_a_journal()
+    }
+
     /// Shards of the journal that has most.
     pub(crate) fn shards_of_a_journal(&self) -> usize {
         self.shard_count.div_ceil(self.journal_dirs.len().max(1)).max(1)

@@ -108,7 +108,7 @@ impl Engine {
             .map(|index| {
                 let shard = ShardConfig {
                     index: u32::try_from(index).expect("shards are few"),
-                    formed_bytes_max: config.group_bytes_max / config.shards_of_a_journal(),
+                    formed_bytes_max: config.formed_bytes_max(),
                     admission: config.admission,
                     parts_max: config.parts_max(),
                     entry_bytes_max: config.entry_bytes_max,

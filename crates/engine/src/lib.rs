@@ -50,7 +50,7 @@ pub use api::{
     Add, AddDone, AddSink, Changes, DurablePoint, EntryRef, EntryRun, Lookup, Origin, Poll, PollId, Refusal,
     Standing, Waiter, Word,
 };
-pub use config::{JOURNAL_FILES_MIN, Admission, ConfigFaults, EngineConfig, PoolMemory, SpaceConfig};
+pub use config::{Admission, ConfigFaults, EngineConfig, JOURNAL_FILES_MIN, PoolMemory, SpaceConfig};
 pub use engine::{Engine, Status};
 pub use garbage::{AcceptedGap, Doubt, GarbageLimits, GarbageRound, SecondLook};
 pub use line::{RoomWaiter, Turn};

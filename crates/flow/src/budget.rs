@@ -329,6 +329,56 @@ mod tests {
         drop(held);
     }
 
+    /// Requirement J4. Goal: after a million steps of whatever can happen to a permit, all bytes are available. Method:
+    /// a seed draws adds, polls, cancellations, time-outs and failures (a permit dropped half used) of many at once.
+    #[tokio::test(start_paused = true)]
+    async fn random_add_cancel_timeout_fail_leaves_everything_available() {
+        use bindery_io::{Random, SeededRandom};
+        const CAPACITY: u64 = 1000;
+        let random = SeededRandom::new(4);
+        let below = |n: usize| random.below(n as u64) as usize;
+        let budget = ByteBudget::new("test", CAPACITY);
+        let (mut waiting, mut held): (Vec<Acquire>, Vec<Permit>) = (Vec::new(), Vec::new());
+        let (mut granted, mut timed_out, mut refused) = (0u64, 0u64, 0u64);
+        for _ in 0..1_000_000 {
+            match random.below(16) {
+                0..=4 if waiting.len() < 64 => {
+                    let (budget, bytes) = (budget.clone(), random.below(CAPACITY * 11 / 10));
+                    let deadline = Duration::from_millis(1 + random.below(50));
+                    waiting.push(Box::pin(async move { budget.acquire_within(bytes, deadline).await }));
+                }
+                0..=9 if !waiting.is_empty() => {
+                    let at = below(waiting.len());
+                    if let Poll::Ready(result) = poll(&mut waiting[at]) {
+                        drop(waiting.swap_remove(at));
+                        match result {
+                            Ok(permit) => {
+                                granted += 1;
+                                held.push(permit);
+                            }
+                            Err(AcquireError::Deadline { .. }) => timed_out += 1,
+                            Err(AcquireError::TooLarge { .. }) => refused += 1,
+                        }
+                    }
+                }
+                10 if !waiting.is_empty() => drop(waiting.swap_remove(below(waiting.len()))),
+                11..=13 if !held.is_empty() => drop(held.swap_remove(below(held.len()))),
+                14 if !held.is_empty() => {
+                    let at = below(held.len());
+                    let bytes = random.below(held[at].bytes() + 1);
+                    let part = held[at].split(bytes);
+                    if random.chance(0.5) { held.push(part) } else { held[at].shrink_to(0) }
+                }
+                15 if random.chance(0.05) => tokio::time::advance(Duration::from_millis(10)).await,
+                _ => {}
+            }
+            assert!(budget.gauge().used <= CAPACITY, "available is never negative");
+        }
+        assert!(granted > 10_000 && timed_out > 1000 && refused > 1000, "{granted} {timed_out} {refused}");
+        drop((waiting, held));
+        assert_eq!(budget.gauge(), BudgetGauge { capacity: CAPACITY, used: 0, waiting: 0 });
+    }
+
     #[derive(Debug, Clone)]
     enum Step {
         Acquire(u64),

@@ -178,7 +178,8 @@ impl Journal {
 
     /// Latches a journal that is at its cap when nothing will free a file any more.
     pub fn give_up(&mut self) -> JournalError {
-        let what = "the journal has all the files it may have, and ledger storage, which failed, frees none of them";
+        let what =
+            "the journal has all the files it may have, and ledger storage, which failed, frees none of them";
         let slot = self.current.as_ref().map_or(0, |current| current.slot);
         self.latch("go on behind", slot, io::Error::other(what))
     }
@@ -306,20 +307,19 @@ impl Journal {
 
     /// Everything up to `group` is in ledger storage: files that hold nothing later may be reused (invariant 5).
     pub fn release_up_to(&mut self, group: u64) {
-        let mut kept = Vec::with_capacity(self.used.len());
-        for used in std::mem::take(&mut self.used) {
-            if used.last_group > group {
-                kept.push(used);
-                continue;
+        let (kept, mut released): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.used).into_iter().partition(|used| used.last_group > group);
+        // Above the cap the last slots go: numbers stay without gaps. What a crash brings back is covered.
+        while self.config.bytes_max > 0 && self.footprint_bytes() > self.config.bytes_max {
+            let Some(at) = released.iter().position(|used| used.slot + 1 == self.next_slot) else { break };
+            if self.disk.remove(&self.config.dir.join(slot_name(released[at].slot))).is_err() {
+                break;
             }
+            released.remove(at);
+            self.next_slot -= 1;
+        }
+        for used in released {
             let path = self.config.dir.join(slot_name(used.slot));
-            // Above the cap the last slot goes: numbers stay without gaps. What a crash brings back is covered.
-            let cap = self.config.bytes_max;
-            let is_last = used.slot + 1 == self.next_slot;
-            if cap > 0 && is_last && self.footprint_bytes() > cap && self.disk.remove(&path).is_ok() {
-                self.next_slot -= 1;
-                continue;
-            }
             // A slot that cannot be opened any more is left alone: it holds nothing that is needed.
             if let Ok(file) = self.disk.open(&path, OpenMode::CreateDirect) {
                 self.free.push_back(PreparedFile { slot: used.slot, file });

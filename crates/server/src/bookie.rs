@@ -564,6 +564,7 @@ impl Opening<'_> {
             index_pool_bytes: self.plan.index,
             cache_pool_bytes: self.plan.cache,
             pool_memory: self.config.pool_memory,
+            journal_bytes_max: self.config.journal_bytes_max,
             journal_file_bytes: self.config.journal_file_bytes,
             journal_files_preallocated: self.config.preallocate,
             journal_sync: self.config.journal_sync,

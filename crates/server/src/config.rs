@@ -49,6 +49,8 @@ pub struct BookieConfig {
     pub journal_sync: bool,
     /// Files of each journal that are zero-filled at start, in the background.
     pub preallocate: usize,
+    /// Bytes of all files of one journal (`journalDiskSizeMaxMB`); 0 for twice the write pool.
+    pub journal_bytes_max: u64,
     /// Length of a journal file in bytes (`journalMaxSizeMB`).
     pub journal_file_bytes: u64,
     /// Longest time between two flushes (`flushInterval`).
@@ -98,6 +100,7 @@ impl Default for BookieConfig {
             pool_memory: PoolMemory::Touched,
             journal_sync: true,
             preallocate: 2,
+            journal_bytes_max: 0,
             journal_file_bytes: 256 << 20,
             flush_interval: Duration::from_secs(10),
             allow_loopback: false,

@@ -1,0 +1,444 @@
+//! Several journals, and the journal's limits, on real files and threads. The names of the second half are those of
+//! docs/reference/journal-requirements.md.
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test fails by panicking, and waits in real time"
+)]
+
+use bindery_engine::{
+    Add, AddDone, AddSink, Engine, EngineConfig, EngineThreads, EntryRef, Lookup, Machine, OpenError, Origin,
+    Refusal,
+};
+use bindery_io::{Disk, DiskFile, DiskLock, Entry, OpenMode, RealDisk, Space, SystemClock, SystemRandom};
+use bindery_types::{EntryId, LedgerId, MasterKey};
+use parking_lot::{Condvar, Mutex};
+use std::io::{self, IoSlice};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+const KEY: MasterKey = MasterKey::new([1; 20]);
+/// Nothing here takes so long unless it hangs.
+const HANG: Duration = Duration::from_secs(60);
+
+struct Answers(SyncSender<AddDone>);
+impl AddSink for Answers {
+    fn on_adds_done(&self, done: &[AddDone]) {
+        for d in done {
+            let _ = self.0.send(*d);
+        }
+    }
+}
+
+/// Entry logs of this disk wait at a gate: a flush that takes as long as the test wants.
+struct GatedDisk {
+    inner: RealDisk,
+    gate: Arc<Gate>,
+}
+
+#[derive(Default)]
+struct Gate {
+    is_shut: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn set(&self, is_shut: bool) {
+        *self.is_shut.lock() = is_shut;
+        self.opened.notify_all();
+    }
+    fn pass(&self) {
+        let mut is_shut = self.is_shut.lock();
+        while *is_shut {
+            self.opened.wait(&mut is_shut);
+        }
+    }
+}
+
+struct GatedFile {
+    inner: Arc<dyn DiskFile>,
+    gate: Arc<Gate>,
+}
+
+impl DiskFile for GatedFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.inner.read_at(buf, offset)
+    }
+    fn write_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        self.gate.pass();
+        self.inner.write_at(slices, offset)
+    }
+    fn write_durable_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        self.gate.pass();
+        self.inner.write_durable_at(slices, offset)
+    }
+    fn sync(&self) -> io::Result<()> {
+        self.inner.sync()
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.inner.set_len(len)
+    }
+    fn len(&self) -> io::Result<u64> {
+        self.inner.len()
+    }
+    fn is_direct(&self) -> bool {
+        self.inner.is_direct()
+    }
+}
+
+impl Disk for GatedDisk {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        let inner = self.inner.open(path, mode)?;
+        if path.extension().is_some_and(|extension| extension == "elog") && mode != OpenMode::Read {
+            return Ok(Arc::new(GatedFile { inner, gate: self.gate.clone() }));
+        }
+        Ok(inner)
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
+        self.inner.list(dir)
+    }
+    fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
+        self.inner.create_dir_all(dir)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.inner.rename(from, to)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.inner.remove(path)
+    }
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.inner.sync_dir(dir)
+    }
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        self.inner.exists(path)
+    }
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn DiskLock>> {
+        self.inner.lock(path)
+    }
+    fn space(&self, dir: &Path) -> io::Result<Space> {
+        self.inner.space(dir)
+    }
+}
+
+struct Bookie {
+    engine: Arc<Engine>,
+    threads: EngineThreads,
+    answers: Receiver<AddDone>,
+}
+
+fn dirs(dir: &Path, name: &str, count: usize) -> Vec<PathBuf> {
+    (0..count).map(|number| dir.join(format!("{name}{number}"))).collect()
+}
+
+fn config(dir: &Path, journals: usize, shards: usize) -> EngineConfig {
+    EngineConfig {
+        journal_dirs: dirs(dir, "journal", journals),
+        ledger_dirs: dirs(dir, "ledgers", 2),
+        shard_count: shards,
+        write_pool_bytes: 16 << 20,
+        chunk_bytes: 256 << 10,
+        entry_bytes_max: 128 << 10,
+        journal_file_bytes: 256 << 10,
+        journal_files_preallocated: 1,
+        group_bytes_max: 1 << 20,
+        flush_interval: Duration::from_secs(3600),
+        ..EngineConfig::default()
+    }
+}
+
+fn open(config: EngineConfig, disk: Arc<dyn Disk>) -> Result<Machine, OpenError> {
+    Machine::open(config, disk, Arc::new(SystemClock::new()), Arc::new(SystemRandom))
+}
+
+fn start_on(config: EngineConfig, disk: Arc<dyn Disk>) -> Bookie {
+    let machine = open(config, disk.clone()).unwrap();
+    let (sender, answers) = sync_channel(1 << 16);
+    let engine = machine.engine.clone();
+    Bookie { engine, threads: machine.start(disk, Arc::new(Answers(sender))), answers }
+}
+
+fn start(config: EngineConfig) -> Bookie {
+    start_on(config, Arc::new(RealDisk::new()))
+}
+
+fn body(ledger: i64, entry: i64, size: usize) -> Vec<u8> {
+    let mut body = [ledger, entry, entry - 1, 0].map(i64::to_be_bytes).concat();
+    body.resize(32 + size, (ledger + entry) as u8);
+    body
+}
+
+/// False when there is no room.
+fn offer(engine: &Engine, ledger: i64, entry: i64, size: usize) -> bool {
+    let id = LedgerId::new(ledger).unwrap();
+    let body = body(ledger, entry, size);
+    let add = Add {
+        origin: Origin { connection: 0, txn: 0, tag: 0 },
+        ledger: id,
+        entry: EntryId::new(entry).unwrap(),
+        last_add_confirmed: EntryId::new(entry - 1),
+        key: KEY,
+        body: &body,
+        is_recovery: false,
+        is_high_priority: false,
+    };
+    engine.add_batch(engine.shard_of(id), &[add]) == 1
+}
+
+fn add(bookie: &Bookie, ledger: i64, entry: i64, size: usize) {
+    let begun = Instant::now();
+    while !offer(&bookie.engine, ledger, entry, size) {
+        assert!(begun.elapsed() < HANG, "room is made");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn acknowledged(bookie: &Bookie) {
+    assert_eq!(bookie.answers.recv_timeout(HANG).expect("every add is answered").result, Ok(()));
+}
+
+fn read(engine: &Engine, ledger: i64, entry: i64) -> Result<Vec<u8>, Refusal> {
+    match engine.read(LedgerId::new(ledger).unwrap(), EntryRef::At(EntryId::new(entry).unwrap()))? {
+        Lookup::Memory(body) => Ok(body.to_vec()),
+        Lookup::Disk(read) => read.load(),
+        Lookup::Undurable(_) => panic!("acknowledged entries are durable"),
+    }
+}
+
+fn check(engine: &Engine, ledgers: i64, entries: i64) {
+    for ledger in 0..ledgers {
+        for entry in 0..entries {
+            let expected = body(ledger, entry, 500);
+            assert_eq!(read(engine, ledger, entry).as_deref(), Ok(&expected[..]), "{ledger}:{entry}");
+        }
+        let beyond = if entries == 0 { Refusal::NoLedger } else { Refusal::NoEntry };
+        assert_eq!(read(engine, ledger, entries), Err(beyond));
+    }
+}
+
+fn copy_dir(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            std::fs::create_dir(&target).unwrap();
+            copy_dir(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+fn used_files(dir: &Path) -> usize {
+    std::fs::read_dir(dir).unwrap().count()
+}
+
+/// IB12. What three journals acknowledged is there after a kill, whatever the numbers of journals and shards are then,
+/// and each journal got its share.
+#[test]
+fn several_journals_survive_kills_and_changes_of_their_number() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ledgers, mut entries) = (24, 0);
+    let mut kept = dir;
+    for (round, (journals, shards)) in [(3, 3), (3, 4), (4, 4), (4, 6)].into_iter().enumerate() {
+        let bookie = start(config(kept.path(), journals, shards));
+        check(&bookie.engine, ledgers, entries);
+        for entry in entries..entries + 20 {
+            (0..ledgers).for_each(|ledger| add(&bookie, ledger, entry, 500));
+            (0..ledgers).for_each(|_| acknowledged(&bookie));
+        }
+        entries += 20;
+        for journal in dirs(kept.path(), "journal", journals) {
+            assert!(used_files(&journal) > 0, "round {round}: {}", journal.display());
+        }
+        // A kill: a copy of the files is opened, while the threads still run.
+        let copy = tempfile::tempdir().unwrap();
+        copy_dir(kept.path(), copy.path());
+        bookie.threads.stop().unwrap();
+        kept = copy;
+    }
+    let bookie = start(config(kept.path(), 4, 4));
+    check(&bookie.engine, ledgers, entries);
+    bookie.threads.stop().unwrap();
+
+    // Drained, so the last two may go; the state tables know three of the places, and the order counts.
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk::new());
+    let fewer = config(kept.path(), 2, 2);
+    let error = open(fewer.clone(), disk.clone()).map(|_| ()).unwrap_err();
+    assert!(matches!(error, OpenError::JournalRemoved { number: 2, found: 4, configured: 2 }), "{error}");
+    let former_journal_dirs = dirs(kept.path(), "journal", 4).split_off(2);
+    let bookie = start(EngineConfig { former_journal_dirs, ..fewer.clone() });
+    check(&bookie.engine, ledgers, entries);
+    bookie.threads.stop().unwrap();
+    let swapped = EngineConfig {
+        journal_dirs: vec![kept.path().join("journal1"), kept.path().join("journal0")],
+        ..fewer.clone()
+    };
+    let error = open(swapped, disk.clone()).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("is of journal 1"), "{error}");
+    // A new one under the number of one that went.
+    let mut again = config(kept.path(), 3, 3);
+    again.journal_dirs[2] = kept.path().join("journal-new");
+    let bookie = start(again.clone());
+    (0..ledgers).for_each(|ledger| add(&bookie, ledger, entries, 500));
+    (0..ledgers).for_each(|_| acknowledged(&bookie));
+    let copy = tempfile::tempdir().unwrap();
+    copy_dir(kept.path(), copy.path());
+    bookie.threads.stop().unwrap();
+
+    // A kill leaves records in each: none may go.
+    let mut copied = config(copy.path(), 3, 3);
+    copied.journal_dirs[2] = copy.path().join("journal-new");
+    let without = EngineConfig {
+        former_journal_dirs: vec![copied.journal_dirs[2].clone()],
+        journal_dirs: copied.journal_dirs[..2].to_vec(),
+        ..copied.clone()
+    };
+    let error = open(without, disk.clone()).map(|_| ()).unwrap_err();
+    assert!(matches!(error, OpenError::JournalNotDrained { .. }), "{error}");
+    assert!(error.to_string().contains("SIGTERM"), "{error}");
+    let bookie = start(copied);
+    check(&bookie.engine, ledgers, entries + 1);
+    bookie.threads.stop().unwrap();
+}
+
+// ---- acceptance -------------------------------------------------------------------------------------------------
+
+/// Limits, J5: an entry of exactly the limit is taken.
+#[test]
+fn equal_record_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let bookie = start(config(dir.path(), 1, 2));
+    let largest = (128 << 10) - 32;
+    assert!(offer(&bookie.engine, 1, 0, largest));
+    acknowledged(&bookie);
+    assert_eq!(read(&bookie.engine, 1, 0).unwrap(), body(1, 0, largest));
+    bookie.threads.stop().unwrap();
+}
+
+/// Limits, J5: a larger one is refused at once, and holds nothing.
+#[test]
+fn exceed_record_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let bookie = start(config(dir.path(), 1, 2));
+    assert!(offer(&bookie.engine, 1, 0, (128 << 10) - 31), "taken, to be answered in order");
+    assert_eq!(bookie.answers.recv_timeout(HANG).unwrap().result, Err(Refusal::BadRequest));
+    assert_eq!(bookie.engine.stats().write_pool_chunks_in_use, 0);
+    bookie.threads.stop().unwrap();
+}
+
+/// A bookie with the smallest cap, whose flushes wait at the gate.
+fn capped(dir: &Path) -> (Bookie, Arc<Gate>) {
+    let gate = Arc::new(Gate::default());
+    let disk = Arc::new(GatedDisk { inner: RealDisk::new(), gate: gate.clone() });
+    let config = EngineConfig { journal_bytes_max: 4 * (256 << 10), ..config(dir, 1, 2) };
+    (start_on(config, disk), gate)
+}
+
+/// Adds until the journal is at its cap and groups wait. Returns how many were taken.
+fn fill(bookie: &Bookie) -> i64 {
+    let begun = Instant::now();
+    let mut entry = 0;
+    while bookie.engine.stats().journal_file_waits == 0 {
+        assert!(begun.elapsed() < HANG, "{:?}", bookie.engine.stats());
+        if offer(&bookie.engine, entry % 7, entry / 7, 20_000) {
+            entry += 1;
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    entry
+}
+
+/// J11: at the cap a group waits for the flush under way, which frees files; nothing is lost, the wait is counted, and
+/// the files never take more than the cap and one.
+#[test]
+fn wait_for_delete() {
+    let dir = tempfile::tempdir().unwrap();
+    let (bookie, gate) = capped(dir.path());
+    gate.set(true);
+    let taken = fill(&bookie);
+    assert!(used_files(&dir.path().join("journal0")) <= 5);
+    gate.set(false);
+    (0..taken).for_each(|_| acknowledged(&bookie));
+    let stats = bookie.engine.stats();
+    assert!(stats.journal_file_wait_ns > 0 && stats.flushes > 0, "{stats:?}");
+    for entry in 0..taken {
+        assert_eq!(read(&bookie.engine, entry % 7, entry / 7).unwrap(), body(entry % 7, entry / 7, 20_000));
+    }
+    bookie.threads.stop().unwrap();
+}
+
+/// J11, J12: many times round all files, with flushes, recycling and both limits at once, and no deadlock.
+#[test]
+fn deadlock_in_recycle() {
+    let dir = tempfile::tempdir().unwrap();
+    let (bookie, _) = capped(dir.path());
+    let adds = 1500;
+    for entry in 0..adds {
+        add(&bookie, entry % 7, entry / 7, 10_000);
+    }
+    (0..adds).for_each(|_| acknowledged(&bookie));
+    assert!(used_files(&dir.path().join("journal0")) <= 5);
+    assert!(bookie.engine.stats().flushes > 5, "{:?}", bookie.engine.stats());
+    bookie.threads.stop().unwrap();
+}
+
+/// J11: at half of the cap a flush begins by itself, without a full pool and without an interval.
+#[test]
+fn deadlock_with_flush_threshold() {
+    let dir = tempfile::tempdir().unwrap();
+    let (bookie, _) = capped(dir.path());
+    let begun = Instant::now();
+    let mut entry = 0;
+    // Small entries one by one: a block of the journal each, and next to nothing in the pool.
+    while bookie.engine.stats().flushes < 3 {
+        assert!(begun.elapsed() < HANG, "{:?}", bookie.engine.stats());
+        add(&bookie, 1, entry, 10);
+        acknowledged(&bookie);
+        entry += 1;
+    }
+    assert_eq!(bookie.engine.stats().journal_file_waits, 0, "early enough that nobody waits");
+    bookie.threads.stop().unwrap();
+}
+
+/// J12: a stop while a group waits for a file ends when the flush does, and everything taken is answered and kept.
+#[test]
+fn shutdown_during_wait() {
+    let dir = tempfile::tempdir().unwrap();
+    let (bookie, gate) = capped(dir.path());
+    gate.set(true);
+    let taken = fill(&bookie);
+    let Bookie { threads, answers, .. } = bookie;
+    let (sender, stopped) = sync_channel(1);
+    std::thread::spawn(move || sender.send(threads.stop().map_err(|e| e.to_string())).unwrap());
+    std::thread::sleep(Duration::from_millis(50));
+    gate.set(false);
+    assert_eq!(stopped.recv_timeout(HANG).expect("the stop ends"), Ok(()));
+    let acknowledged = answers.try_iter().filter(|done| done.result.is_ok()).count() as i64;
+    assert!(acknowledged <= taken);
+    let machine = open(config(dir.path(), 1, 2), Arc::new(RealDisk::new())).unwrap();
+    assert_eq!(machine.replayed.records, 0, "IB26");
+    for entry in 0..taken {
+        let expected = body(entry % 7, entry / 7, 20_000);
+        assert_eq!(read(&machine.engine, entry % 7, entry / 7).as_deref(), Ok(&expected[..]));
+    }
+}
+
+/// J4: when everything is flushed, every chunk is back.
+#[test]
+fn buffer_size_counter() {
+    let dir = tempfile::tempdir().unwrap();
+    let bookie =
+        start(EngineConfig { flush_interval: Duration::from_millis(20), ..config(dir.path(), 2, 2) });
+    for entry in 0..200 {
+        add(&bookie, entry % 5, entry / 5, 3000);
+    }
+    (0..200).for_each(|_| acknowledged(&bookie));
+    let begun = Instant::now();
+    while bookie.engine.stats().write_pool_chunks_in_use > 0 {
+        assert!(begun.elapsed() < HANG, "{:?}", bookie.engine.stats());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    bookie.threads.stop().unwrap();
+}
