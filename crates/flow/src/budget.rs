@@ -333,7 +333,7 @@ mod tests {
     /// a seed draws adds, polls, cancellations, time-outs and failures (a permit dropped half used) of many at once.
     #[tokio::test(start_paused = true)]
     async fn random_add_cancel_timeout_fail_leaves_everything_available() {
-        use bindery_io::{Random, SeededRandom};
+        use bindery_io::SeededRandom;
         const CAPACITY: u64 = 1000;
         let random = SeededRandom::new(4);
         let below = |n: usize| random.below(n as u64) as usize;
