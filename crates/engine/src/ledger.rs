@@ -138,6 +138,14 @@ impl LedgerState {
         }
     }
 
+    /// It came after `record`, which a table may remember: came back, or came back and went again. Later than what the
+    /// table says, both times.
+    pub(crate) fn outlive(&mut self, record: &LedgerRecord) {
+        debug_assert!(record.life % 2 == 1, "what is forgotten was removed");
+        self.life += record.life + 1;
+        self.hidden_below = self.hidden_below.max(record.hidden_below.0);
+    }
+
     /// The generation below which copies are gone for good: a removal that is not in the state table yet, which has
     /// what was frozen up to `flushed`, hides nothing that a power cut could not bring back.
     pub(crate) fn hidden_for_good(&self, flushed: u64) -> u64 {

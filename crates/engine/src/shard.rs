@@ -44,7 +44,7 @@ use bindery_journal::Part;
 use bindery_journal::record::{self, HEADER_SIZE_BYTES, Kind};
 use bindery_storage::{IndexPool, IndexUse, LedgerRecord};
 use bindery_types::{EntryId, LedgerId, MasterKey};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// What a record of the write cache's index counts for.
@@ -168,6 +168,8 @@ pub(crate) struct Shard {
     generation: u64,
     /// Removed and remembered.
     removed: BTreeSet<LedgerId>,
+    /// Dropped here, and still in a table, perhaps for good: the commits that forget them are under way.
+    forgetting: BTreeMap<LedgerId, LedgerRecord>,
     /// Charged to the index pool.
     charged: u64,
     /// Of all that ever changed here.
@@ -221,6 +223,7 @@ impl Shard {
             dirty: Vec::new(),
             generation: 1,
             removed: BTreeSet::new(),
+            forgetting: BTreeMap::new(),
             charged: 0,
             highest_ledger: None,
             frozen: Vec::new(),
@@ -702,6 +705,10 @@ impl Shard {
         for ledger in std::mem::take(&mut self.dirty) {
             let state = self.ledgers.get_mut(&ledger).expect("a dirty ledger is known");
             state.is_dirty = false;
+            // Whether the tables forget it is not known yet, and this may be all that a crash leaves of the ledger.
+            if let Some(record) = self.forgetting.remove(&ledger) {
+                state.outlive(&record);
+            }
             states.push(state.snapshot(ledger));
             if !state.records.is_empty() {
                 records.insert(ledger, std::mem::take(&mut state.records));

@@ -30,6 +30,8 @@ struct Rule {
 struct Faults {
     rules: Mutex<Vec<Rule>>,
     hits: AtomicU64,
+    /// Called at the first hit: what another thread does meanwhile.
+    meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl Faults {
@@ -40,7 +42,13 @@ impl Faults {
             None => Ok(()),
             Some(rule) => {
                 self.hits.fetch_add(1, Ordering::SeqCst);
-                Err(io::Error::new(rule.error, "injected"))
+                let error = rule.error;
+                drop(rules);
+                let meanwhile = self.meanwhile.lock().take();
+                if let Some(meanwhile) = meanwhile {
+                    meanwhile();
+                }
+                Err(io::Error::new(error, "injected"))
             }
         }
     }
@@ -147,6 +155,29 @@ impl AddSink for Inbox {
     }
 }
 
+fn place(engine: &Engine, ledger: i64, entry: i64, is_high_priority: bool) {
+    let mut body = Vec::new();
+    for field in [ledger, entry, entry - 1, 0] {
+        body.extend_from_slice(&field.to_be_bytes());
+    }
+    body.resize(2000, entry as u8);
+    let id = LedgerId::new(ledger).unwrap();
+    let taken = engine.add_batch(
+        engine.shard_of(id),
+        &[Add {
+            origin: Origin { connection: 0, txn: 0, tag: 0 },
+            ledger: id,
+            entry: EntryId::new(entry).unwrap(),
+            last_add_confirmed: EntryId::new(entry - 1),
+            key: KEY,
+            body: &body,
+            is_recovery: false,
+            is_high_priority,
+        }],
+    );
+    assert_eq!(taken, 1);
+}
+
 impl Bookie {
     fn new(dirs: usize) -> Bookie {
         let mut bookie = Bookie {
@@ -196,27 +227,7 @@ impl Bookie {
     }
 
     fn add(&mut self, ledger: i64, entry: i64, is_high_priority: bool) -> Result<(), Refusal> {
-        let mut body = Vec::new();
-        for field in [ledger, entry, entry - 1, 0] {
-            body.extend_from_slice(&field.to_be_bytes());
-        }
-        body.resize(2000, entry as u8);
-        let id = LedgerId::new(ledger).unwrap();
-        let engine = self.engine();
-        let taken = engine.add_batch(
-            engine.shard_of(id),
-            &[Add {
-                origin: Origin { connection: 0, txn: 0, tag: 0 },
-                ledger: id,
-                entry: EntryId::new(entry).unwrap(),
-                last_add_confirmed: EntryId::new(entry - 1),
-                key: KEY,
-                body: &body,
-                is_recovery: false,
-                is_high_priority,
-            }],
-        );
-        assert_eq!(taken, 1);
+        place(&self.engine(), ledger, entry, is_high_priority);
         let result = self.drive().pop().unwrap().result;
         if result.is_ok() {
             self.acked.push((ledger, entry));
@@ -357,6 +368,41 @@ fn a_flush_without_space_waits_and_goes_on() {
         assert!(bookie.engine().is_fenced(LedgerId::new(ledgers[1]).unwrap()));
         assert_eq!(bookie.machine.as_ref().unwrap().replayed.records, 0, "everything was flushed");
     }
+}
+
+/// Space invariant 5: a ledger comes back while the directory that was its own before fails to forget its removal, and
+/// is frozen at that moment. The other directory's memory must not count as later.
+#[test]
+fn a_ledger_frozen_while_it_is_forgotten_outlives_its_removal() {
+    let mut bookie = Bookie::new(1);
+    let ledger = bookie.ledgers()[1];
+    bookie.add(ledger, 0, false).unwrap();
+    bookie.acked.clear();
+    bookie.engine().remove_ledger(LedgerId::new(ledger).unwrap(), Box::new(|_| ()));
+    bookie.flush();
+    // With two directories the second one is home to its shard, and the first still remembers the removal.
+    bookie.dirs = 2;
+    bookie.restart();
+    bookie.machine.as_ref().unwrap().want_freeze();
+    let Machine { engine, mut journals, mut flushing, .. } = bookie.machine.take().unwrap();
+    let (inbox, engine_of_others) = (Inbox::default(), engine.clone());
+    let (sender, frozen) = sync_channel(1);
+    *bookie.faults.meanwhile.lock() = Some(Box::new(move || {
+        place(&engine_of_others, ledger, 1, false);
+        let in_flight = journals[0].cut().unwrap();
+        let written = journals[0].write(&in_flight);
+        let mut done = journals[0].finish(in_flight, written);
+        sender.send((done.freeze.take().unwrap(), journals)).unwrap();
+        done.deliver(&inbox);
+        assert_eq!(inbox.0.lock().pop().unwrap().result, Ok(()));
+    }));
+    bookie.faults.set(&[broken(&["write"], "ledgers0/")]);
+    assert!(flushing.forget_removed().is_err(), "one directory cannot forget");
+    bookie.acked.push((ledger, 1));
+    let (ticket, mut journals) = frozen.try_recv().expect("it was forgotten in the shard, and came back");
+    journals[0].on_flushed(flushing.flush(ticket).unwrap());
+    drop((engine, journals, flushing));
+    bookie.restart();
 }
 
 /// The state table asks for its blocks before it writes: without them its commit fails and nothing else, and it is

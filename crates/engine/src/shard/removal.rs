@@ -6,7 +6,6 @@ use crate::ledger::LedgerState;
 use bindery_io::canary::Canary;
 use bindery_io::chunk::Lane;
 use bindery_journal::record::Kind;
-use bindery_storage::LedgerRecord;
 use bindery_types::{LedgerId, MasterKey};
 use std::collections::BTreeSet;
 
@@ -135,12 +134,9 @@ impl Shard {
 
     /// Drops the memory of removed ledgers that nothing mentions any more, and returns them: those never fenced, whose
     /// removal is flushed with generation `flushed` or before, and that have no copies on disk. A fenced one stays:
-    /// that it was fenced is for good (IB5).
-    pub(crate) fn forget(
-        &mut self,
-        flushed: u64,
-        has_copies: impl Fn(LedgerId) -> bool,
-    ) -> Vec<LedgerRecord> {
+    /// that it was fenced is for good (IB5). Once the tables forgot them too, or could not: [`Shard::end_forgetting`].
+    pub(crate) fn forget(&mut self, flushed: u64, has_copies: impl Fn(LedgerId) -> bool) -> Vec<LedgerId> {
+        debug_assert!(self.forgetting.is_empty(), "one forgetting at a time");
         let (ledgers, frozen) = (&self.ledgers, &self.frozen);
         let is_mentioned = |ledger: &LedgerId| {
             let state = &ledgers[ledger];
@@ -152,31 +148,31 @@ impl Shard {
         let (kept, forgotten): (BTreeSet<_>, BTreeSet<_>) =
             std::mem::take(&mut self.removed).into_iter().partition(is_mentioned);
         self.removed = kept;
-        let mut records = Vec::with_capacity(forgotten.len());
         for ledger in &forgotten {
-            records.extend(self.ledgers.remove(ledger).map(|state| state.snapshot(*ledger)));
+            let state = self.ledgers.remove(ledger).expect("a removed ledger is known");
+            self.forgetting.insert(*ledger, state.snapshot(*ledger));
             self.raised.remove(ledger);
             self.vouched.remove(ledger);
         }
-        records
+        forgotten.into_iter().collect()
     }
 
-    /// A ledger was forgotten here, and some table still remembers it: so must the shard, or what comes of the ledger
-    /// from now on would count as older than its removal after a restart.
-    pub(crate) fn remember(&mut self, record: &LedgerRecord) {
-        let ledger = record.ledger;
-        match self.ledgers.get_mut(&ledger) {
-            None => {
-                self.ledgers.insert(ledger, Box::new(LedgerState::restore(record)));
-                self.removed.insert(ledger);
+    /// Every table forgot what [`Shard::forget`] returned, or some table still remembers it: then so must the shard, or
+    /// what comes of the ledger from now on would count as older than its removal after a restart.
+    pub(crate) fn end_forgetting(&mut self, is_committed: bool) {
+        for (ledger, record) in std::mem::take(&mut self.forgetting) {
+            if is_committed {
+                continue;
             }
-            // It came back in between, or came back and went again: later than what the table says, both times.
-            Some(state) => {
-                state.life += record.life + 1;
-                state.hidden_below = state.hidden_below.max(record.hidden_below.0);
+            match self.ledgers.get_mut(&ledger) {
+                None => {
+                    self.ledgers.insert(ledger, Box::new(LedgerState::restore(&record)));
+                    self.removed.insert(ledger);
+                }
+                Some(state) => state.outlive(&record),
             }
+            self.mark_dirty(ledger);
         }
-        self.mark_dirty(ledger);
     }
 
     /// Has the memory of removed ledgers written anew.

@@ -25,7 +25,8 @@
 //!    the next collection; one that the scrub found damaged only when a later pass finds it sound.
 //! 5. The memory of a removed ledger goes from the shard first and from the tables afterwards; records that come in
 //!    between say that the ledger exists, so a restart with the old memory applies them too. In the tables it goes last
-//!    from the directory that has it, or an older record of the ledger elsewhere would come back.
+//!    from the directory that has it, or an older record of the ledger elsewhere would come back. What is frozen in
+//!    between is of a later life than that memory, so that it counts whether or not the tables forget.
 //! 6. An output that cannot be written, or does not read back as it was written, is removed again; its sources stay,
 //!    and another attempt comes later. Only a commit that fails is serious: then nobody knows what is in force.
 //!
@@ -48,7 +49,7 @@ use crate::config::SpaceConfig;
 use crate::direct_fence::DIRECT_FENCE_PAUSE;
 use crate::machine::{FlushError, Flushing};
 use bindery_io::canary::Canary;
-use bindery_storage::{DirectoryCommit, EntryLog, Extent, LedgerRecord, LogId, ReadError, Source};
+use bindery_storage::{DirectoryCommit, EntryLog, Extent, LogId, ReadError, Source};
 use bindery_types::{EntryId, LedgerId};
 use budget::Budget;
 use job::{Cause, Job};
@@ -331,15 +332,21 @@ impl Flushing {
         let directory_count = self.directories.len();
         // Of each directory, the ledgers whose memory it has.
         let mut forgotten: Vec<Vec<LedgerId>> = vec![Vec::new(); directory_count];
-        let mut memory: Vec<(usize, LedgerRecord)> = Vec::new();
         for (index, shard) in self.engine.shards.iter().enumerate() {
             let has_copies = |ledger| self.engine.views.iter().any(|view| view.may_have(ledger));
             let flushed = self.flushed_generation(index);
-            let records = shard.lock().forget(flushed, has_copies);
-            forgotten[index % directory_count].extend(records.iter().map(|record| record.ledger));
-            memory.extend(records.into_iter().map(|record| (index, record)));
+            forgotten[index % directory_count].extend(shard.lock().forget(flushed, has_copies));
         }
-        let total = forgotten.iter().map(Vec::len).sum();
+        let committed = self.commit_forgetting(&forgotten);
+        for shard in &self.engine.shards {
+            shard.lock().end_forgetting(committed.is_ok());
+        }
+        committed.map(|()| forgotten.iter().map(Vec::len).sum())
+    }
+
+    /// Of each directory, the ledgers whose memory it has: that goes from the others first (invariant 5).
+    fn commit_forgetting(&mut self, forgotten: &[Vec<LedgerId>]) -> Result<(), FlushError> {
+        let directory_count = forgotten.len();
         for is_last in [false, true] {
             for index in 0..directory_count {
                 let of_others =
@@ -350,15 +357,10 @@ impl Flushing {
                     continue;
                 }
                 let commit = DirectoryCommit { ledgers_forgotten: &ledgers, ..Default::default() };
-                if let Err(error) = self.commit_space(index, &commit) {
-                    for (shard, record) in &memory {
-                        self.engine.shards[*shard].lock().remember(record);
-                    }
-                    return Err(error);
-                }
+                self.commit_space(index, &commit)?;
             }
         }
-        Ok(total)
+        Ok(())
     }
 }
 
