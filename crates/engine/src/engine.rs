@@ -120,11 +120,13 @@ impl Engine {
                 Mutex::new(Shard::new(shard, pool.clone()))
             })
             .collect();
+        let journals: Vec<JournalDesk> = config.journal_dirs.iter().map(|_| JournalDesk::new()).collect();
+        let line_of = |shard: usize| Arc::new(Line::new(journals[shard % journals.len()].signal.clone()));
         Engine {
             views,
             memory,
-            lines: (0..config.shard_count).map(|_| Arc::default()).collect(),
-            journals: config.journal_dirs.iter().map(|_| JournalDesk::new()).collect(),
+            lines: (0..config.shard_count).map(line_of).collect(),
+            journals,
             covered: Mutex::default(),
             next_generation: AtomicU64::new(0),
             is_read_only: AtomicBool::new(false),

@@ -11,6 +11,7 @@
 use crate::signal::Signal;
 use bindery_storage::{JournalMark, Mark};
 use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// The beginning of a journal: nothing is covered.
@@ -19,7 +20,7 @@ pub(crate) const NO_MARK: Mark = Mark { file_id: 0, group: 0 };
 /// One journal, as the threads beside its own see it.
 pub(crate) struct JournalDesk {
     /// Wakes its thread.
-    pub(crate) signal: Signal,
+    pub(crate) signal: Arc<Signal>,
     /// Somebody asked for a freeze of its shards.
     pub(crate) is_freeze_wanted: AtomicBool,
     /// Bytes and chunks in the active caches of its shards, as of its last cut.
@@ -32,7 +33,7 @@ pub(crate) struct JournalDesk {
 impl JournalDesk {
     pub(crate) fn new() -> JournalDesk {
         JournalDesk {
-            signal: Signal::default(),
+            signal: Arc::default(),
             is_freeze_wanted: AtomicBool::new(false),
             active_bytes: AtomicU64::new(0),
             active_chunks: AtomicU64::new(0),

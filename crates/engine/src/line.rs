@@ -9,12 +9,14 @@
 //! # Invariants
 //! 1. While somebody waits, ordinary adds without a turn are not taken: nobody passes the line.
 //! 2. Turns and what has formed are together at most what is offered, and one record more.
-//! 3. A turn is given back exactly once, used or not: dropping it does that.
+//! 3. A turn is given back exactly once, used or not: dropping it does that, and wakes the journal thread when others
+//!    wait for what it kept.
 //! 4. Who waits with recovery adds does not stand in the line.
 //!
 //! # Limits
 //! Waiters of a shard: [`WAITERS_MAX`].
 
+use crate::signal::Signal;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -43,6 +45,11 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         self.line.reserved.fetch_sub(self.cost, Ordering::AcqRel);
+        // One that was used wakes the thread anyhow. One whose client is gone leaves nothing to write, and without this
+        // the next in line would wait until the thread looks by itself.
+        if self.line.is_waited_for() {
+            self.line.signal.raise();
+        }
     }
 }
 
@@ -58,8 +65,9 @@ struct Places {
 }
 
 /// The line of one shard.
-#[derive(Default)]
 pub(crate) struct Line {
+    /// Wakes the thread of the shard's journal, which gives the turns.
+    signal: Arc<Signal>,
     places: Mutex<Places>,
     /// Length of the ordinary line.
     waiting: AtomicUsize,
@@ -69,6 +77,16 @@ pub(crate) struct Line {
 }
 
 impl Line {
+    pub(crate) fn new(signal: Arc<Signal>) -> Line {
+        Line {
+            signal,
+            places: Mutex::default(),
+            waiting: AtomicUsize::new(0),
+            urgent: AtomicUsize::new(0),
+            reserved: AtomicUsize::new(0),
+        }
+    }
+
     /// True while ordinary adds have to wait their turn.
     pub(crate) fn is_waited_for(&self) -> bool {
         self.waiting.load(Ordering::Acquire) > 0
@@ -147,6 +165,33 @@ impl Line {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::time::Duration;
+
+    /// Line invariant 3: a turn whose client is gone wakes the thread that gives the next one; without anybody in line
+    /// it does not.
+    #[test]
+    fn a_turn_dropped_unused_wakes_the_journal_thread() {
+        let signal = Arc::new(Signal::default());
+        let is_raised = || signal.wait(Duration::ZERO);
+        let line = Arc::new(Line::new(signal.clone()));
+        let room = 10;
+        for _ in 0..2 {
+            assert!(line.wait(room, false, Box::new(drop)).is_none());
+        }
+        let mut given = Vec::new();
+        line.give_turns(room, true, &mut given);
+        let (waiter, turn) = given.pop().unwrap();
+        line.give_turns(room, true, &mut given);
+        assert!(given.is_empty(), "the first has all the room");
+        assert!(!is_raised());
+        waiter(turn);
+        assert!(is_raised(), "there is room for the next");
+        line.give_turns(room, true, &mut given);
+        let (waiter, turn) = given.pop().unwrap();
+        waiter(turn);
+        assert!(!is_raised(), "nobody waits");
+        assert_eq!(line.reserved(), 0);
+    }
 
     proptest! {
         /// Line invariants 2 and 3, and the order of the line.
@@ -154,7 +199,7 @@ mod tests {
         fn turns_come_in_order_within_the_room_and_come_back(
             steps in prop::collection::vec((0u8..3, 1usize..50), 1..200), room in 1usize..100,
         ) {
-            let line = Arc::new(Line::default());
+            let line = Arc::new(Line::new(Arc::default()));
             let order = Arc::new(Mutex::new(Vec::new()));
             let (mut number, mut held) = (0u64, VecDeque::new());
             for (step, cost) in steps {
