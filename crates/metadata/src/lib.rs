@@ -18,6 +18,8 @@
 //!     StartKind::New => layout.cookies().create(&id, &expected).await?, // after stamping the directories
 //!     StartKind::Restart => {}
 //!     StartKind::Expansion { stamp: _ } => {} // stamp in this order, then cookies().update(.., version)
+//!     StartKind::JournalsRemoved { .. } => {} // the same, once the former journals proved to be drained
+//!     StartKind::Lost { stamp: _ } => {} // note that everything may be missing, durably, then stamp in this order
 //! }
 //!
 //! let info = BookieServiceInfo::of_bookie(("127.0.0.1", 3181), Some(("127.0.0.1", 8080)));
