@@ -670,6 +670,11 @@ impl Engine {
         }
     }
 
+    /// Somebody finds no space.
+    pub(crate) fn is_waiting_for_space(&self) -> bool {
+        !self.waits_for_space.lock().is_empty()
+    }
+
     /// One of several ledger directories failed.
     pub(crate) fn lose_directory(&self, index: usize, reason: String) {
         self.directories_failed.lock().insert(index, reason);

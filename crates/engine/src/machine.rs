@@ -20,8 +20,9 @@
 //!    because no ledger is in two of them.
 //! 6. A generation is given out once, over all journals.
 //! 7. The files of a journal take its cap and one file at most (requirement J11): from half of it on a freeze is due;
-//!    at the cap only a freeze may take one more file, and while its flush is under way other groups wait for that. A
-//!    flush frees every file but the last, so the wait ends with it (J12).
+//!    at the cap only a freeze may take one more file, the one that is kept back if there is one, and while its flush is
+//!    under way other groups wait for that. A flush frees every file but the last, so the wait ends with it (J12). One
+//!    that waits for space leaves the file that is kept back to what has formed, and to fences.
 
 use crate::api::{AddDone, AddSink, Refusal, Waiter};
 use crate::engine::{Engine, Wanting};
@@ -146,7 +147,7 @@ impl Journaling {
         let mut held = Vec::new();
         // At the cap a group must fit the file there is, until the flush under way frees one (requirement J11). That is
         // looked at under the locks of all shards, so that nothing is placed in between.
-        if self.is_flushing && self.journal.is_at_cap() && !engine.is_failed() {
+        if self.is_flushing && self.journal.is_at_cap() && !engine.is_failed() && !self.may_use_kept_file() {
             held.extend(engine.shards_of(self.index).map(|shard| engine.shards[shard].lock()));
             let bytes: u64 = held.iter().map(|shard| shard.cut_bytes_max()).sum();
             if bytes > 0 && !self.journal.fits(bytes + BLOCK_SIZE_BYTES as u64) {
@@ -230,6 +231,12 @@ impl Journaling {
         cap > 0 && self.journal.bytes_in_use() >= cap / 2 && is_behind()
     }
 
+    /// The flush under way waits for space, nobody knows how long: no adds are taken then, so the file that is kept back
+    /// takes what has formed, and fences.
+    fn may_use_kept_file(&self) -> bool {
+        self.journal.files_free() > 0 && self.engine.is_waiting_for_space()
+    }
+
     /// The next group waits for a file.
     fn begin_to_wait(&mut self) {
         if self.waits_from_ns.is_none() {
@@ -257,7 +264,7 @@ impl Journaling {
             let is_needed = group.force_sync && !self.engine.config.journal_sync;
             return if is_needed { self.journal.sync() } else { Ok(()) };
         }
-        if self.engine.is_failed() && self.journal.is_at_cap() {
+        if self.engine.is_failed() && self.journal.is_at_cap() && self.journal.files_free() == 0 {
             let parts = group.parts.iter().map(|part| (part.data.offset_in_chunk(), part.data.len()));
             if !self.journal.fits(layout(parts).total_bytes) {
                 return Err(self.journal.give_up());
@@ -452,7 +459,12 @@ impl Flushing {
             let pick =
                 |places: &[usize]| places.iter().map(|p| &*ticket.frozen[*p].1).collect::<Vec<&Frozen>>();
             let (entries, states) = (pick(&part.entries), pick(&part.states));
-            match self.flush_directory(index, &entries, &states, &ticket.marks, &mut writes) {
+            let outcome = match self.placement.failure(index) {
+                // It failed while the ticket waited (placement invariant 2).
+                Some(reason) => Err(StorageFault::Failed(reason)),
+                None => self.flush_directory(index, &entries, &states, &ticket.marks, &mut writes),
+            };
+            match outcome {
                 Ok(()) => drop(left.remove(&index)),
                 Err(fault) => ticket = self.after_fault(index, fault, ticket, &mut left)?,
             }

@@ -94,6 +94,11 @@ impl Placement {
         self.failed[directory].is_some()
     }
 
+    /// Why a directory failed, if it did.
+    pub(crate) fn failure(&self, directory: usize) -> Option<String> {
+        self.failed[directory].clone()
+    }
+
     pub(crate) fn has_any_failed(&self) -> bool {
         self.failed.iter().any(Option::is_some)
     }

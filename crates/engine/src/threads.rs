@@ -211,6 +211,9 @@ fn journal_loop(mut journaling: Journaling, line: &JournalLine) -> Journaling {
             let idle_ns = now.saturating_sub(*idle_from.get_or_insert(now));
             if idle_ns >= idle_wait_ns {
                 journaling.seal();
+                if journaling.journal.failure().is_some() {
+                    line.flush_signal.raise();
+                }
                 idle_from = None;
             } else {
                 let rest = Duration::from_nanos(idle_wait_ns - idle_ns);
@@ -224,7 +227,12 @@ fn journal_loop(mut journaling: Journaling, line: &JournalLine) -> Journaling {
             line.completions.send(turns).expect("the completion thread outlives the journal threads");
         }
         let written = journaling.write(&in_flight);
+        let is_failed = written.is_err();
         let mut done = journaling.finish(in_flight, written);
+        if is_failed {
+            // From now on the flush thread looks for fences (`direct_fence`).
+            line.flush_signal.raise();
+        }
         if let Some(ticket) = done.freeze.take() {
             let mut tickets = line.desk.tickets.lock();
             let is_first = tickets.iter().all(|waiting| waiting.journal != ticket.journal);

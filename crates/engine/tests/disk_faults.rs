@@ -141,6 +141,9 @@ impl Disk for FailingDisk {
 struct Bookie {
     dir: tempfile::TempDir,
     dirs: usize,
+    journals: usize,
+    shards: usize,
+    journal_bytes_max: u64,
     faults: Arc<Faults>,
     clock: Arc<ManualClock>,
     machine: Option<Machine>,
@@ -180,9 +183,16 @@ fn place(engine: &Engine, ledger: i64, entry: i64, is_high_priority: bool) {
 
 impl Bookie {
     fn new(dirs: usize) -> Bookie {
+        Bookie::of(dirs, 1, 3, 0)
+    }
+
+    fn of(dirs: usize, journals: usize, shards: usize, journal_bytes_max: u64) -> Bookie {
         let mut bookie = Bookie {
             dir: tempfile::tempdir().unwrap(),
             dirs,
+            journals,
+            shards,
+            journal_bytes_max,
             faults: Arc::default(),
             clock: Arc::new(ManualClock::new(0)),
             machine: None,
@@ -195,9 +205,10 @@ impl Bookie {
     fn config(&self) -> EngineConfig {
         let dir = self.dir.path();
         EngineConfig {
-            journal_dirs: vec![dir.join("journal")],
+            journal_dirs: ["journal", "second"][..self.journals].iter().map(|name| dir.join(name)).collect(),
+            journal_bytes_max: self.journal_bytes_max,
             ledger_dirs: (0..self.dirs).map(|i| dir.join(format!("ledgers{i}"))).collect(),
-            shard_count: 3,
+            shard_count: self.shards,
             write_pool_bytes: 8 << 20,
             chunk_bytes: 256 << 10,
             entry_bytes_max: 128 << 10,
@@ -223,7 +234,9 @@ impl Bookie {
     /// A ledger of each shard, so of each directory.
     fn ledgers(&self) -> Vec<i64> {
         let engine = self.engine();
-        (0..3).map(|s| (0..).find(|l| engine.shard_of(LedgerId::new(*l).unwrap()) == s).unwrap()).collect()
+        (0..self.shards)
+            .map(|s| (0..).find(|l| engine.shard_of(LedgerId::new(*l).unwrap()) == s).unwrap())
+            .collect()
     }
 
     fn add(&mut self, ledger: i64, entry: i64, is_high_priority: bool) -> Result<(), Refusal> {
@@ -237,19 +250,33 @@ impl Bookie {
 
     /// Runs the journal and the flushes that become due.
     fn drive(&mut self) -> Vec<AddDone> {
+        (0..self.journals).flat_map(|journal| self.drive_journal(journal)).collect()
+    }
+
+    fn drive_journal(&mut self, journal: usize) -> Vec<AddDone> {
         let inbox = Inbox::default();
-        let machine = self.machine.as_mut().unwrap();
-        while let Some(in_flight) = machine.journals[0].cut() {
-            let written = machine.journals[0].write(&in_flight);
-            let mut done = machine.journals[0].finish(in_flight, written);
-            if let Some(ticket) = done.freeze.take()
-                && let Ok(flushed) = machine.flushing.flush(ticket)
-            {
+        while let Some(ticket) = self.groups(journal, &inbox) {
+            let machine = self.machine.as_mut().unwrap();
+            if let Ok(flushed) = machine.flushing.flush(ticket) {
                 machine.journals[flushed.journal].on_flushed(flushed);
             }
-            done.deliver(&inbox);
         }
         std::mem::take(&mut *inbox.0.lock())
+    }
+
+    /// Writes what formed, up to a group that froze the caches.
+    fn groups(&mut self, journal: usize, inbox: &Inbox) -> Option<FreezeTicket> {
+        let journaling = &mut self.machine.as_mut().unwrap().journals[journal];
+        while let Some(in_flight) = journaling.cut() {
+            let written = journaling.write(&in_flight);
+            let mut done = journaling.finish(in_flight, written);
+            let ticket = done.freeze.take();
+            done.deliver(inbox);
+            if ticket.is_some() {
+                return ticket;
+            }
+        }
+        None
     }
 
     fn flush(&mut self) {
@@ -653,5 +680,83 @@ fn a_full_journal_volume_goes_on_with_what_it_has() {
     bookie.tend();
     assert_eq!(bookie.engine().status().waits_for_space, None);
     add(&mut bookie).unwrap();
+    bookie.restart();
+}
+
+/// J11, P11: a journal that keeps a file back stops at its cap, too, while a flush is under way. When that flush finds no
+/// space, the file that is kept back takes what has formed, and fences.
+#[test]
+fn at_the_cap_of_the_journal_a_flush_without_space_holds_no_fence_back() {
+    let mut bookie = Bookie::of(1, 1, 3, 4 << 20);
+    let ledger = bookie.ledgers()[0];
+    let files = |bookie: &Bookie| std::fs::read_dir(bookie.dir.path().join("journal")).unwrap().count();
+    for entry in 0..600 {
+        bookie.add(ledger, entry, false).unwrap();
+    }
+    bookie.flush();
+    assert!(bookie.machine.as_ref().unwrap().engine.stats().flushes > 1, "files were used again");
+
+    bookie.machine.as_ref().unwrap().want_freeze();
+    let inbox = Inbox::default();
+    let (mut ticket, mut entry) = (None, 600);
+    loop {
+        place(&bookie.engine(), ledger, entry, false);
+        ticket = bookie.groups(0, &inbox).or(ticket);
+        if inbox.0.lock().pop().is_none() {
+            break;
+        }
+        bookie.acked.push((ledger, entry));
+        entry += 1;
+        assert!(files(&bookie) <= 4, "it takes what it may have");
+    }
+    assert!(bookie.engine().stats().journal_file_waits > 0, "the last one waits");
+
+    bookie.faults.set(&[full(&["write"], ".elog")]);
+    assert!(bookie.machine.as_mut().unwrap().flushing.flush(ticket.unwrap()).is_err());
+    assert_eq!(bookie.drive().pop().expect("what formed is answered").result, Ok(()));
+    bookie.acked.push((ledger, entry));
+    for ledger in 0..20 {
+        assert_eq!(bookie.fence(1_000_000 + ledger), Ok(()));
+    }
+    assert_eq!(bookie.add(ledger, entry + 1, false), Err(Refusal::ReadOnly));
+    bookie.faults.set(&[]);
+    bookie.tend();
+    assert_eq!(bookie.engine().status().waits_for_space, None);
+    for entry in entry + 1..entry + 600 {
+        bookie.add(ledger, entry, false).unwrap();
+        assert!(files(&bookie) <= 4);
+    }
+    bookie.restart();
+}
+
+/// A directory that fails while a ticket waits for space in it gets nothing of that ticket, whatever it would say now.
+#[test]
+fn a_ticket_that_waits_goes_past_a_directory_that_failed_meanwhile() {
+    let mut bookie = Bookie::of(3, 2, 6, 0);
+    let ledgers = bookie.ledgers();
+    for ledger in &ledgers {
+        bookie.add(*ledger, 0, false).unwrap();
+    }
+    bookie.flush();
+    for ledger in &ledgers {
+        bookie.add(*ledger, 1, false).unwrap();
+    }
+    bookie.machine.as_ref().unwrap().want_freeze();
+    bookie.faults.set(&[full(&["create"], "ledgers2")]);
+    bookie.drive_journal(0);
+    assert!(bookie.engine().status().waits_for_space.is_some());
+    bookie.faults.set(&[broken(&["write"], "ledgers2")]);
+    bookie.drive_journal(1);
+    assert!(bookie.engine().status().directories_failed.contains_key(&2));
+    bookie.faults.set(&[]);
+    let logs = |bookie: &Bookie| {
+        let names = std::fs::read_dir(bookie.dir.path().join("ledgers2")).unwrap();
+        names.filter(|n| n.as_ref().unwrap().file_name().to_string_lossy().ends_with(".elog")).count()
+    };
+    let before = logs(&bookie);
+    bookie.tend();
+    assert_eq!(bookie.engine().status().waits_for_space, None, "the others took it");
+    assert_eq!(logs(&bookie), before, "nothing goes to a directory that failed");
+    bookie.check_acked();
     bookie.restart();
 }

@@ -228,7 +228,9 @@ fn stop_during_a_stalled_freeze_loses_nothing() {
     let (jg, lg) = (Arc::new(Gate::default()), Arc::new(Gate::default()));
     let disk: Arc<dyn Disk> =
         Arc::new(GateDisk { inner: RealDisk::new(), journal: jg.clone(), logs: lg.clone() });
-    let machine = open(config(dir.path(), 1, 1), disk.clone()).unwrap();
+    // Files that hold the largest group twice (requirement J5).
+    let config = EngineConfig { journal_file_bytes: 16 << 20, ..config(dir.path(), 1, 1) };
+    let machine = open(config.clone(), disk.clone()).unwrap();
     let engine = machine.engine.clone();
     let (tx, rx) = sync_channel(1 << 16);
     let threads = machine.start(disk.clone(), Arc::new(Answers(tx)));
@@ -264,7 +266,7 @@ fn stop_during_a_stalled_freeze_loses_nothing() {
         stopped.as_ref().map(|r| r.as_ref().map_err(|e| e.to_string())).map_err(|_| "PANIC")
     );
     drop(engine);
-    let machine = open(config(dir.path(), 1, 1), disk).unwrap();
+    let machine = open(config, disk).unwrap();
     let lost: Vec<_> = acked.iter().filter(|e| read(&machine.engine, 1, **e).is_err()).collect();
     println!("acked {} lost {:?} replayed groups {}", acked.len(), lost, machine.replayed.groups);
     for e in lost.iter().take(2) {
@@ -349,6 +351,7 @@ fn recovery_adds_stay_within_a_group() {
     c.write_pool_bytes = 256 << 20;
     c.chunk_bytes = 1 << 20;
     c.entry_bytes_max = 900 << 10;
+    c.journal_file_bytes = 16 << 20; // a group is half a file at most
     let (tx, _rx) = sync_channel(1 << 16);
     let mut m = open(c, disk).unwrap();
     let taken = (0..200).take_while(|e| add(&m.engine, 1, *e, 890 << 10, true) == 1).count();

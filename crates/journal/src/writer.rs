@@ -170,10 +170,16 @@ impl Journal {
         self.used.len() as u64 * self.config.file_bytes + self.current.as_ref().map_or(0, |c| c.position)
     }
 
-    /// True when a group that needs another file has to wait for a flush: none is free and the cap allows no more.
+    /// True when a group that needs another file has to wait for a flush: the cap allows no more, and what is free is kept
+    /// back.
     pub fn is_at_cap(&self) -> bool {
+        self.free.len() <= FILES_KEPT_BACK && self.has_all_files()
+    }
+
+    /// The cap allows no further file.
+    fn has_all_files(&self) -> bool {
         let cap = self.config.bytes_max;
-        cap > 0 && self.free.is_empty() && self.footprint_bytes() + self.config.file_bytes > cap
+        cap > 0 && self.footprint_bytes() + self.config.file_bytes > cap
     }
 
     /// Latches a journal that is at its cap when nothing will free a file any more.
@@ -377,7 +383,9 @@ impl Journal {
 
     /// The file for the next groups, and how much of it can be used.
     fn next_file(&mut self, length: u64) -> Result<(PreparedFile, u64), JournalError> {
-        if self.free.len() <= FILES_KEPT_BACK {
+        // At the cap it is what is kept back that is used, and one is made beyond only when there is none.
+        let may_make = self.free.is_empty() || !self.has_all_files();
+        if self.free.len() <= FILES_KEPT_BACK && may_make {
             match self.create_file(length) {
                 Ok(file) => return Ok((file, length)),
                 Err(error) if !is_no_space(&error) || self.free.is_empty() => {

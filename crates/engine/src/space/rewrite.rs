@@ -26,6 +26,10 @@ impl Flushing {
             }
             return Ok(());
         };
+        if self.placement.has_failed(job.directory()) {
+            job.give_up();
+            return Ok(());
+        }
         let (mut copied, mut work) = (0, 0);
         let limit = self.space.budget.available().max(1);
         let outcome = loop {
