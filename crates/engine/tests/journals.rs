@@ -303,6 +303,54 @@ fn several_journals_survive_kills_and_changes_of_their_number() {
     bookie.threads.stop().unwrap();
 }
 
+/// IB27. Damage in one of several journals refuses the start; one that accepts it says how much there is, and where.
+#[test]
+fn accepted_damage_of_any_journal_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let bookie = start(config(dir.path(), 2, 2));
+    for entry in 0..20 {
+        (0..8).for_each(|ledger| add(&bookie, ledger, entry, 500));
+        (0..8).for_each(|_| acknowledged(&bookie));
+    }
+    let killed = tempfile::tempdir().unwrap();
+    copy_dir(dir.path(), killed.path());
+    bookie.threads.stop().unwrap();
+    let mut spoiled = 0;
+    for file in std::fs::read_dir(killed.path().join("journal1")).unwrap() {
+        let path = file.unwrap().path();
+        let mut bytes = std::fs::read(&path).unwrap();
+        if bytes[4096..8192].iter().any(|byte| *byte != 0) {
+            bytes[4096..8192].fill(0x5a);
+            std::fs::write(&path, bytes).unwrap();
+            spoiled += 1;
+        }
+    }
+    assert_eq!(spoiled, 1, "one file is in use, and its first group is damaged");
+
+    let damaged = config(killed.path(), 2, 2);
+    let error = open(damaged.clone(), Arc::new(RealDisk::new())).map(|_| ()).unwrap_err();
+    assert!(error.is_journal_damage(), "{error}");
+    let accepting = EngineConfig {
+        accepts_journal_damage: true,
+        limbo_up_to: LedgerId::new(7),
+        checked_up_to: LedgerId::new(7),
+        ..damaged
+    };
+    let machine = open(accepting, Arc::new(RealDisk::new())).unwrap();
+    assert_eq!(machine.replayed.damaged_places, 1);
+    let first = machine.replayed.first_damage.as_ref().expect("it is named");
+    assert!(first.path.starts_with(killed.path().join("journal1")), "{first}");
+    for ledger in 0..8 {
+        for entry in 0..21 {
+            let found = read(&machine.engine, ledger, entry);
+            assert!(
+                found == Ok(body(ledger, entry, 500)) || found == Err(Refusal::Unknown),
+                "{ledger}:{entry}"
+            );
+        }
+    }
+}
+
 // ---- acceptance -------------------------------------------------------------------------------------------------
 
 /// Limits, J5: an entry of exactly the limit is taken.

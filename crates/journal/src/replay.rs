@@ -128,6 +128,8 @@ impl Replayed {
         self.last_group = self.last_group.max(other.last_group);
         self.torn_tail = self.torn_tail.take().or(other.torn_tail);
         self.unsynced_holes += other.unsynced_holes;
+        self.damaged_places += other.damaged_places;
+        self.first_damage = self.first_damage.take().or(other.first_damage);
     }
 }
 
