@@ -10,7 +10,8 @@
 //!     32    8  first group sequence
 //!     40    8  file length in bytes
 //!     48    4  length of the identity
-//!     52    4  flags                     bit 0: groups are written without sync; bits 16 to 31: number of the journal
+//!     52    4  flags                     bit 0: groups are written without sync; bit 1: the file had its length, durably,
+//!                                       before this header; bits 16 to 31: number of the journal
 //!     56    n  identity                  which bookie's data this is, UTF-8
 //!   4092    4  CRC32C of the 4092 bytes before
 //! ```
@@ -29,6 +30,7 @@ const VERSION_UNNUMBERED: u32 = 3;
 const MAGIC: [u8; 8] = *b"BNDJNL01";
 const IDENTITY_AT: usize = 56;
 const FLAG_UNSYNCED: u32 = 1;
+const FLAG_WHOLE: u32 = 2;
 const JOURNAL_SHIFT: u32 = 16;
 const CRC_AT: usize = BLOCK_SIZE_BYTES - 4;
 /// Longest identity.
@@ -49,6 +51,9 @@ pub struct FileHeader {
     pub journal: u16,
     /// Groups were written without sync (`journal.sync = false`): after a power cut they may have holes.
     pub is_unsynced: bool,
+    /// The file had its length before it had this header: one that is shorter was cut. Files of earlier builds grew with
+    /// their groups.
+    pub is_whole: bool,
 }
 
 /// Why a header block is not a header.
@@ -84,7 +89,8 @@ impl FileHeader {
         }
         block[48..52].copy_from_slice(&(self.owner.len() as u32).to_be_bytes());
         let number = u32::from(self.journal) << JOURNAL_SHIFT;
-        let flags = number | if self.is_unsynced { FLAG_UNSYNCED } else { 0 };
+        let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
+        let flags = number | flag(self.is_unsynced, FLAG_UNSYNCED) | flag(self.is_whole, FLAG_WHOLE);
         block[52..56].copy_from_slice(&flags.to_be_bytes());
         block[IDENTITY_AT..IDENTITY_AT + self.owner.len()].copy_from_slice(self.owner.as_bytes());
         let crc = crc32c(&block[..CRC_AT]);
@@ -116,6 +122,7 @@ impl FileHeader {
             owner: owner.to_owned(),
             journal: (u32_at(52) >> JOURNAL_SHIFT) as u16,
             is_unsynced: u32_at(52) & FLAG_UNSYNCED != 0,
+            is_whole: u32_at(52) & FLAG_WHOLE != 0,
         })
     }
 }
@@ -144,6 +151,7 @@ mod tests {
             owner: "cluster/bookie".into(),
             journal: 3,
             is_unsynced: true,
+            is_whole: true,
         };
         let mut block = vec![0; BLOCK_SIZE_BYTES];
         header.encode(&mut block);
@@ -167,6 +175,7 @@ mod tests {
             owner: "b".into(),
             journal: 0,
             is_unsynced: false,
+            is_whole: false,
         };
         let mut block = vec![0; BLOCK_SIZE_BYTES];
         header.encode(&mut block);

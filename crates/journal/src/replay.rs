@@ -2,7 +2,8 @@
 //!
 //! A bad group is a torn tail when no later group of the same file use exists, and damage otherwise (requirement
 //! J13): damage stops the start, because a bookie that forgot acknowledged entries must not answer "no such entry".
-//! Damage below the covered group is harmless and skipped.
+//! Damage below the covered group is harmless and skipped. A newest file that is shorter than it was when its header was
+//! written is damage as well: no write of ours leaves one.
 
 use crate::file::{FileHeader, HeaderProblem, slot_name, slot_of_name};
 use crate::group::{FileIdentity, GroupHeader};
@@ -206,6 +207,9 @@ impl Journal {
                 seen.last_group = header.first_group - 1;
             }
             let last_in_file = self.replay_file(slot, header, covered, &mut seen, &mut visit)?;
+            if position == first_groups.len() {
+                self.check_length(slot, header, &mut seen)?;
+            }
             self.used.push(Used { slot: slot.slot, last_group: last_in_file });
         }
         for slot in slots.iter().filter(|s| s.header.is_none()) {
@@ -287,6 +291,23 @@ impl Journal {
                 }
             }
         }
+    }
+
+    /// The newest file may end with any group, so nothing else tells that it was cut. Of the others the next one tells
+    /// what is missing.
+    fn check_length(
+        &self,
+        slot: &Slot,
+        header: &FileHeader,
+        seen: &mut Replayed,
+    ) -> Result<(), OpenOrDamage> {
+        let reader = self.reader(slot)?;
+        let is_cut = header.is_whole && reader.length < header.length;
+        if is_cut && !self.config.canaries.has(Canary::M11ReplayStopsAtDamage) {
+            let what = format!("it was cut: it had {} bytes, and has {}", header.length, reader.length);
+            self.pass_over(reader.damage(reader.length, what), seen)?;
+        }
+        Ok(())
     }
 
     /// A file whose header is bad counts as unused, unless it holds a group that would come next: then its header

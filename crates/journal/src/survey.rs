@@ -32,6 +32,14 @@ pub struct File {
     pub header: Result<FileHeader, HeaderProblem>,
 }
 
+impl File {
+    /// True when it is shorter than it was when its header was written. Of the newest file that is damage; of an earlier
+    /// one only when groups are missing before the next.
+    pub fn was_cut(&self) -> bool {
+        self.header.as_ref().is_ok_and(|header| header.is_whole && self.length < header.length)
+    }
+}
+
 /// What stands at a place of a file.
 pub enum Place<'a> {
     /// A good group and its records.
@@ -254,6 +262,39 @@ mod tests {
             .unwrap();
         }
         (groups, bad, is_damage)
+    }
+
+    /// J13. Goal: a newest file that was cut anywhere is damage, whatever is left of it, and the survey says so, too.
+    /// Method: cut it at every half block; then the same with a header that does not say how long the file was.
+    #[test]
+    fn a_newest_file_that_was_cut_is_damage() {
+        let (dir, disk): (_, Arc<dyn Disk>) = (tempfile::tempdir().unwrap(), Arc::new(RealDisk::new()));
+        journal(&disk, dir.path());
+        let newest = files(&disk, dir.path()).unwrap().into_iter().rfind(|file| file.header.is_ok()).unwrap();
+        let header = newest.header.unwrap();
+        assert_eq!(newest.length, header.length);
+        let shrinking = disk.open(&newest.path, OpenMode::CreateBuffered).unwrap();
+        let begin_with = |header: &FileHeader| {
+            let mut block = vec![0; BLOCK_SIZE_BYTES];
+            header.encode(&mut block);
+            shrinking.write_all_at(&mut [IoSlice::new(&block)], 0).unwrap();
+        };
+        let replay = || open(&disk, dir.path()).replay(0, |_, _| Ok::<(), Infallible>(()));
+        for at in (2..newest.length * 2 / BLOCK).rev().map(|half_blocks| half_blocks * BLOCK / 2) {
+            shrinking.set_len(at).unwrap();
+            begin_with(&header);
+            let Err(ReplayError::Damage(damage)) = replay() else { panic!("cut at {at} and replayed") };
+            assert_eq!((&damage.path, damage.offset), (&newest.path, at));
+            assert!(file(&disk, &newest.path).unwrap().was_cut());
+            let mut accepting = open(&disk, dir.path());
+            accepting.accept_damage();
+            let seen = accepting.replay(0, |_, _| Ok::<(), Infallible>(())).unwrap();
+            assert_eq!(seen.damaged_places, 1);
+
+            begin_with(&FileHeader { is_whole: false, ..header.clone() });
+            replay().unwrap();
+            assert!(!file(&disk, &newest.path).unwrap().was_cut());
+        }
     }
 
     #[test]

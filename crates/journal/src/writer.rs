@@ -421,7 +421,8 @@ impl Journal {
         self.free.push_back(file);
     }
 
-    /// Takes the next file into use: its header is durable before the first group (invariant 3).
+    /// Takes the next file into use: its length is durable before its header, and that before the first group
+    /// (invariant 3).
     fn roll(&mut self, group_bytes: u64) -> Result<(), JournalError> {
         if let Some(old) = self.current.take() {
             // A forced sync later reaches the file of its time only, so this one is synced while it is at hand.
@@ -446,11 +447,15 @@ impl Journal {
             owner: self.config.owner.clone(),
             journal: self.config.journal,
             is_unsynced: !self.config.sync,
+            is_whole: true,
         };
         header.encode(&mut self.scratch[..BLOCK_SIZE_BYTES]);
+        // The length first: behind a header that survived a power cut it is as long as the header says, or was cut.
         let ready = file
-            .write_all_durable_at(&mut [IoSlice::new(&self.scratch[..BLOCK_SIZE_BYTES])], 0)
-            .and_then(|()| file.sync())
+            .sync()
+            .and_then(|()| {
+                file.write_all_durable_at(&mut [IoSlice::new(&self.scratch[..BLOCK_SIZE_BYTES])], 0)
+            })
             .and_then(|()| self.disk.sync_dir(&self.config.dir));
         if let Err(error) = ready {
             return Err(self.latch("start", slot, error));

@@ -520,7 +520,8 @@ fn chunk_corruption3() {
     assert!(found.is_empty(), "the last group is torn, and nothing of an older use came instead");
 }
 
-/// J13: a file that was cut in a group others follow in the next file is damage; cut in the last of all, a torn tail.
+/// J13: a file that was cut is damage: in a group that others follow in the next file, and in the last of all, because
+/// no write that was never finished leaves a file shorter than it was.
 #[test]
 fn chunk_truncation() {
     let disk = medium();
@@ -529,17 +530,12 @@ fn chunk_truncation() {
         put(&mut journal, entry, 700).unwrap();
     }
     let all = files(&disk);
-    assert_eq!(all.len(), 2);
-    for (at, is_newest) in [(0, false), (1, true)] {
-        let path = &all[at].0;
+    assert!(all.len() >= 2);
+    for (path, _) in &all {
         let (offset, _) = *places(&disk, path).last().unwrap();
         let image = disk.durable_image();
         image.open(path, OpenMode::CreateBuffered).unwrap().set_len(offset + 100).unwrap();
-        match bodies(image, 0) {
-            Ok((found, _)) => assert!(is_newest && found.len() == 9, "{}", found.len()),
-            Err(ReplayError::Damage(_)) => assert!(!is_newest),
-            Err(other) => panic!("{other}"),
-        }
+        assert!(matches!(bodies(image, 0), Err(ReplayError::Damage(_))), "{}", path.display());
     }
 }
 
