@@ -215,7 +215,10 @@ impl Sim {
         }
         self.check_lists()?;
         self.note_space();
-        let is_failed = self.machine().engine.status().failed.is_some();
+        // What a failed sync left in the cache is not what the medium has: only a restart of the machine, or a mount,
+        // shows that. So a bookie with a failed directory is not started again on the same cache.
+        let status = self.machine().engine.status();
+        let is_failed = status.failed.is_some() || !status.directories_failed.is_empty();
         let in_use = self.machine().engine.stats().write_pool_chunks_in_use;
         if !is_failed && in_use != 0 {
             return Err(format!("IB20: {in_use} chunks in use after everything was flushed"));
