@@ -871,9 +871,10 @@ impl Shard {
             state.key = Some(key);
         }
         let lac = EntryId::to_wire(lac);
-        // An older explicit LAC that arrives late is acknowledged and changes nothing: the LAC never goes back.
-        let newest = state.explicit_lacs_newest().and_then(explicit_lac_of);
-        if lac >= EntryId::to_wire(newest) {
+        // One that says nothing new is acknowledged and changes nothing: the LAC never goes back, and of two records of
+        // the ledger, in two directories, the same LAC has the same body (IB25).
+        let newest = state.explicit_lacs_newest().map(|body| EntryId::to_wire(explicit_lac_of(body)));
+        if newest.is_none_or(|newest| lac > newest) {
             state.push_explicit_lac(sequence, durable, body);
         }
         state.last_add_confirmed.raise(lac, sequence, cut, durable);

@@ -643,9 +643,16 @@ impl Ghost {
         }
     }
 
-    /// Only marked ledgers are in limbo from now on.
+    /// Only marked ledgers are in limbo from now on. Metadata lost those that are about to be removed: they may have no
+    /// mark when a crash undoes the removal, and nobody is promised what the disks took along.
     pub fn end_cover(&mut self) {
         self.covered = None;
+        let is_unmarked = |l: &&mut LedgerGhost| l.limbo == Limbo::Yes && l.removal == Removal::Asked;
+        for state in self.ledgers.values_mut().filter(is_unmarked) {
+            state.limbo = Limbo::Leaving;
+            let lost = state.sent.values_mut().flatten().filter(|s| s.is_lost && s.must_stay());
+            lost.for_each(|s| s.fate = Fate::Gone);
+        }
     }
 
     /// Ledgers that lost entries, or may have.

@@ -209,6 +209,41 @@ fn r40_bk_1527_an_explicit_lac_outlives_restarts() {
     }
 }
 
+/// IB25: of two bodies with the same LAC the first stays, also when its record is in the directory that was the ledger's
+/// own when there were fewer shards and the second came after the ledger had moved.
+#[test]
+fn the_same_explicit_lac_again_in_another_directory_changes_nothing() {
+    let with_shards = |shard_count| EngineConfig { shard_count, ..two_directories() };
+    let mut bookie = start_with(with_shards(2), new_disk());
+    let three = start_with(with_shards(3), new_disk());
+    let dir = |bookie: &Bookie, id: &i64| bookie.machine.engine.shard_of(ledger(*id)) % 2;
+    // Directories are read in order: both ways count.
+    for first in [0, 1] {
+        let moves = |id: &i64| dir(&bookie, id) == first && dir(&three, id) != first;
+        let moves = (0..100).find(moves).unwrap();
+        let write = |bookie: &mut Bookie, body: &[u8]| {
+            let stored = Outcome::default();
+            let engine = bookie.machine.engine.clone();
+            engine.write_lac(ledger(moves), KEY, EntryId::new(2), body, waiter(&stored));
+            bookie.group();
+            assert_eq!(*stored.lock(), Some(Ok(())));
+        };
+        let body = |number: i64| [moves, 2, number].map(i64::to_be_bytes).concat();
+        let shown = |bookie: &Bookie| bookie.machine.engine.explicit_lac(ledger(moves));
+        write(&mut bookie, &body(1));
+        bookie.flush();
+        let mut moved = start_with(with_shards(3), Arc::new(bookie.disk.durable_image()));
+        write(&mut moved, &body(2));
+        assert_eq!(shown(&moved), Ok(Some(body(1))));
+        // Once from the journal, once from both tables.
+        for _ in 0..2 {
+            moved = start_with(with_shards(3), Arc::new(moved.disk.durable_image()));
+            assert_eq!(shown(&moved), Ok(Some(body(1))), "first in directory {first}");
+        }
+        bookie = start_with(with_shards(2), new_disk());
+    }
+}
+
 /// BookKeeper BK-584, BK-500: a fence bit was lost when the ledger's state was evicted, or at a restart.
 #[test]
 fn r41_bk_500_a_fence_outlives_flushes_and_restarts() {
