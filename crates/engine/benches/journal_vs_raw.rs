@@ -17,7 +17,7 @@ mod support;
 
 use bindery_io::canary::Canaries;
 use bindery_io::chunk::{AlignedBuf, ChunkPool, Lane};
-use bindery_io::{Disk, DiskFile, DiskLock, Entry, OpenMode, RealDisk, Space, SystemRandom};
+use bindery_io::{Disk, DiskFile, DiskLayer, FileLayer, OpenMode, RealDisk, SystemRandom};
 use bindery_journal::group::layout;
 use bindery_journal::record::{self, HEADER_SIZE_BYTES, Kind};
 use bindery_journal::{Group, Journal, JournalConfig, Part, PreparedFile};
@@ -44,60 +44,24 @@ fn ns(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap()
 }
 
-impl Disk for TimedDisk {
+impl DiskLayer for TimedDisk {
+    fn beneath(&self) -> &dyn Disk {
+        &self.inner
+    }
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
         Ok(Arc::new(TimedFile { inner: self.inner.open(path, mode)?, syncs: self.syncs.clone() }))
     }
-    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
-        self.inner.list(dir)
-    }
-    fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
-        self.inner.create_dir_all(dir)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.inner.rename(from, to)
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.inner.remove(path)
-    }
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.inner.sync_dir(dir)
-    }
-    fn exists(&self, path: &Path) -> io::Result<bool> {
-        self.inner.exists(path)
-    }
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn DiskLock>> {
-        self.inner.lock(path)
-    }
-    fn space(&self, dir: &Path) -> io::Result<Space> {
-        self.inner.space(dir)
-    }
 }
 
-impl DiskFile for TimedFile {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.inner.read_at(buf, offset)
-    }
-    fn write_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
-        self.inner.write_at(slices, offset)
+impl FileLayer for TimedFile {
+    fn beneath(&self) -> &dyn DiskFile {
+        &*self.inner
     }
     fn write_durable_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
         let begun = Instant::now();
         let written = self.inner.write_durable_at(slices, offset);
         self.syncs.lock().unwrap().record(ns(begun.elapsed()), 1);
         written
-    }
-    fn sync(&self) -> io::Result<()> {
-        self.inner.sync()
-    }
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.inner.set_len(len)
-    }
-    fn len(&self) -> io::Result<u64> {
-        self.inner.len()
-    }
-    fn is_direct(&self) -> bool {
-        self.inner.is_direct()
     }
 }
 

@@ -4,7 +4,7 @@
 
 use bindery_engine::*;
 use bindery_io::{
-    CheckedDisk, Disk, DiskFile, DiskLock, Entry, ManualClock, OpenMode, RealDisk, Space, SystemRandom,
+    CheckedDisk, Disk, DiskFile, DiskLayer, FileLayer, ManualClock, OpenMode, RealDisk, SystemRandom,
 };
 use bindery_types::{EntryId, LedgerId, MasterKey};
 use parking_lot::Mutex;
@@ -69,10 +69,17 @@ struct FailingFile {
     faults: Arc<Faults>,
 }
 
-impl DiskFile for FailingFile {
+impl FileLayer for FailingFile {
+    fn beneath(&self) -> &dyn DiskFile {
+        &*self.inner
+    }
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         self.faults.check("read", &self.path)?;
         self.inner.read_at(buf, offset)
+    }
+    fn read_cached_at(&self, buf: &mut [u8], offset: u64) -> io::Result<Option<usize>> {
+        self.faults.check("read", &self.path)?;
+        self.inner.read_cached_at(buf, offset)
     }
     fn write_at(&self, slices: &[io::IoSlice<'_>], offset: u64) -> io::Result<usize> {
         self.faults.check("write", &self.path)?;
@@ -94,15 +101,12 @@ impl DiskFile for FailingFile {
         self.faults.check("allocate", &self.path)?;
         self.inner.allocate(len)
     }
-    fn len(&self) -> io::Result<u64> {
-        self.inner.len()
-    }
-    fn is_direct(&self) -> bool {
-        self.inner.is_direct()
-    }
 }
 
-impl Disk for FailingDisk {
+impl DiskLayer for FailingDisk {
+    fn beneath(&self) -> &dyn Disk {
+        &self.0
+    }
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
         if mode != OpenMode::Read && !self.0.exists(path)? {
             self.1.check("create", path)?;
@@ -110,31 +114,13 @@ impl Disk for FailingDisk {
         let inner = self.0.open(path, mode)?;
         Ok(Arc::new(FailingFile { inner, path: path.to_owned(), faults: self.1.clone() }))
     }
-    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
-        self.0.list(dir)
-    }
-    fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
-        self.0.create_dir_all(dir)
-    }
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.1.check("rename", to)?;
         self.0.rename(from, to)
     }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.0.remove(path)
-    }
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         self.1.check("sync_dir", dir)?;
         self.0.sync_dir(dir)
-    }
-    fn exists(&self, path: &Path) -> io::Result<bool> {
-        self.0.exists(path)
-    }
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn DiskLock>> {
-        self.0.lock(path)
-    }
-    fn space(&self, dir: &Path) -> io::Result<Space> {
-        self.0.space(dir)
     }
 }
 

@@ -5,7 +5,7 @@
     reason = "a test fails by panicking, and waits in real time"
 )]
 use bindery_engine::*;
-use bindery_io::{Disk, DiskFile, DiskLock, Entry, OpenMode, RealDisk, Space, SystemClock, SystemRandom};
+use bindery_io::{Disk, DiskFile, DiskLayer, FileLayer, OpenMode, RealDisk, SystemClock, SystemRandom};
 use bindery_types::{EntryId, LedgerId, MasterKey};
 use parking_lot::{Condvar, Mutex};
 use std::io;
@@ -63,9 +63,9 @@ struct GateFile {
     inner: Arc<dyn DiskFile>,
     gate: Option<Arc<Gate>>,
 }
-impl DiskFile for GateFile {
-    fn read_at(&self, b: &mut [u8], o: u64) -> io::Result<usize> {
-        self.inner.read_at(b, o)
+impl FileLayer for GateFile {
+    fn beneath(&self) -> &dyn DiskFile {
+        &*self.inner
     }
     fn write_at(&self, s: &[io::IoSlice<'_>], o: u64) -> io::Result<usize> {
         if let Some(g) = &self.gate {
@@ -79,23 +79,11 @@ impl DiskFile for GateFile {
         }
         self.inner.write_durable_at(s, o)
     }
-    fn sync(&self) -> io::Result<()> {
-        self.inner.sync()
-    }
-    fn set_len(&self, l: u64) -> io::Result<()> {
-        self.inner.set_len(l)
-    }
-    fn allocate(&self, l: u64) -> io::Result<()> {
-        self.inner.allocate(l)
-    }
-    fn len(&self) -> io::Result<u64> {
-        self.inner.len()
-    }
-    fn is_direct(&self) -> bool {
-        self.inner.is_direct()
-    }
 }
-impl Disk for GateDisk {
+impl DiskLayer for GateDisk {
+    fn beneath(&self) -> &dyn Disk {
+        &self.inner
+    }
     fn open(&self, p: &Path, m: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
         let n = p.to_string_lossy();
         let gate = if n.ends_with(".bjl") {
@@ -107,32 +95,11 @@ impl Disk for GateDisk {
         };
         Ok(Arc::new(GateFile { inner: self.inner.open(p, m)?, gate }))
     }
-    fn list(&self, d: &Path) -> io::Result<Vec<Entry>> {
-        self.inner.list(d)
-    }
-    fn create_dir_all(&self, d: &Path) -> io::Result<()> {
-        self.inner.create_dir_all(d)
-    }
-    fn rename(&self, a: &Path, b: &Path) -> io::Result<()> {
-        self.inner.rename(a, b)
-    }
-    fn remove(&self, a: &Path) -> io::Result<()> {
-        self.inner.remove(a)
-    }
-    fn sync_dir(&self, a: &Path) -> io::Result<()> {
-        self.inner.sync_dir(a)
-    }
-    fn exists(&self, a: &Path) -> io::Result<bool> {
-        self.inner.exists(a)
-    }
-    fn lock(&self, a: &Path) -> io::Result<Box<dyn DiskLock>> {
-        self.inner.lock(a)
-    }
-    fn space(&self, a: &Path) -> io::Result<Space> {
-        self.inner.space(a)
-    }
 }
-impl Disk for LogBudget {
+impl DiskLayer for LogBudget {
+    fn beneath(&self) -> &dyn Disk {
+        &self.0
+    }
     fn open(&self, p: &Path, m: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
         if p.to_string_lossy().ends_with(".elog")
             && m == OpenMode::CreateDirect
@@ -141,30 +108,6 @@ impl Disk for LogBudget {
             return Err(io::Error::other("power cut"));
         }
         self.0.open(p, m)
-    }
-    fn list(&self, d: &Path) -> io::Result<Vec<Entry>> {
-        self.0.list(d)
-    }
-    fn create_dir_all(&self, d: &Path) -> io::Result<()> {
-        self.0.create_dir_all(d)
-    }
-    fn rename(&self, a: &Path, b: &Path) -> io::Result<()> {
-        self.0.rename(a, b)
-    }
-    fn remove(&self, a: &Path) -> io::Result<()> {
-        self.0.remove(a)
-    }
-    fn sync_dir(&self, a: &Path) -> io::Result<()> {
-        self.0.sync_dir(a)
-    }
-    fn exists(&self, a: &Path) -> io::Result<bool> {
-        self.0.exists(a)
-    }
-    fn lock(&self, a: &Path) -> io::Result<Box<dyn DiskLock>> {
-        self.0.lock(a)
-    }
-    fn space(&self, a: &Path) -> io::Result<Space> {
-        self.0.space(a)
     }
 }
 fn budget(n: i64) -> Arc<dyn Disk> {

@@ -10,7 +10,7 @@ use bindery_engine::{
     Add, AddDone, AddSink, Engine, EngineConfig, EngineThreads, EntryRef, Lookup, Machine, OpenError, Origin,
     Refusal,
 };
-use bindery_io::{Disk, DiskFile, DiskLock, Entry, OpenMode, RealDisk, Space, SystemClock, SystemRandom};
+use bindery_io::{Disk, DiskFile, DiskLayer, FileLayer, OpenMode, RealDisk, SystemClock, SystemRandom};
 use bindery_types::{EntryId, LedgerId, MasterKey};
 use parking_lot::{Condvar, Mutex};
 use std::io::{self, IoSlice};
@@ -62,9 +62,9 @@ struct GatedFile {
     gate: Arc<Gate>,
 }
 
-impl DiskFile for GatedFile {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.inner.read_at(buf, offset)
+impl FileLayer for GatedFile {
+    fn beneath(&self) -> &dyn DiskFile {
+        &*self.inner
     }
     fn write_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
         self.gate.pass();
@@ -74,51 +74,18 @@ impl DiskFile for GatedFile {
         self.gate.pass();
         self.inner.write_durable_at(slices, offset)
     }
-    fn sync(&self) -> io::Result<()> {
-        self.inner.sync()
-    }
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.inner.set_len(len)
-    }
-    fn len(&self) -> io::Result<u64> {
-        self.inner.len()
-    }
-    fn is_direct(&self) -> bool {
-        self.inner.is_direct()
-    }
 }
 
-impl Disk for GatedDisk {
+impl DiskLayer for GatedDisk {
+    fn beneath(&self) -> &dyn Disk {
+        &self.inner
+    }
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
         let inner = self.inner.open(path, mode)?;
         if path.extension().is_some_and(|extension| extension == "elog") && mode != OpenMode::Read {
             return Ok(Arc::new(GatedFile { inner, gate: self.gate.clone() }));
         }
         Ok(inner)
-    }
-    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
-        self.inner.list(dir)
-    }
-    fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
-        self.inner.create_dir_all(dir)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.inner.rename(from, to)
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.inner.remove(path)
-    }
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.inner.sync_dir(dir)
-    }
-    fn exists(&self, path: &Path) -> io::Result<bool> {
-        self.inner.exists(path)
-    }
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn DiskLock>> {
-        self.inner.lock(path)
-    }
-    fn space(&self, dir: &Path) -> io::Result<Space> {
-        self.inner.space(dir)
     }
 }
 

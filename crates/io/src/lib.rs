@@ -14,12 +14,14 @@ pub mod chunk;
 pub mod conformance;
 pub mod direct;
 mod disk;
+mod layer;
 mod real;
 mod source;
 mod zero;
 
 pub use checked::{CheckedDisk, Violation};
 pub use disk::{Disk, DiskFile, DiskLock, Entry, OpenMode, Space};
+pub use layer::{DiskLayer, FileLayer};
 pub use real::RealDisk;
 pub use source::{ManualClock, SeededRandom, SystemClock, SystemRandom};
 pub use zero::{ZERO_FILL_STEP_BYTES, ZeroFill, zero_fill};

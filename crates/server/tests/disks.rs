@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use bindery_io::{Disk, DiskFile, DiskLock, Entry, OpenMode, RealDisk, Space, SystemClock, SystemRandom};
+use bindery_io::{Disk, DiskLayer, RealDisk, Space, SystemClock, SystemRandom};
 use bindery_metadata::memory::MemoryCluster;
 use bindery_metadata::{Layout, LedgerLayout, RegistrationMode, layout};
 use bindery_server::bookie::{Bookie, Components, Ended, Metadata};
@@ -29,30 +29,9 @@ struct Scripted {
 
 const TOTAL: u64 = 1 << 40;
 
-impl Disk for Scripted {
-    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
-        self.inner.open(path, mode)
-    }
-    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
-        self.inner.list(dir)
-    }
-    fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
-        self.inner.create_dir_all(dir)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.inner.rename(from, to)
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.inner.remove(path)
-    }
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.inner.sync_dir(dir)
-    }
-    fn exists(&self, path: &Path) -> io::Result<bool> {
-        self.inner.exists(path)
-    }
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn DiskLock>> {
-        self.inner.lock(path)
+impl DiskLayer for Scripted {
+    fn beneath(&self) -> &dyn Disk {
+        &self.inner
     }
     fn space(&self, _: &Path) -> io::Result<Space> {
         Ok(Space { total: TOTAL, free: self.free.load(Ordering::SeqCst) })

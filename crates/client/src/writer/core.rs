@@ -422,8 +422,12 @@ impl WriterCore {
         }
     }
 
-    /// Begins to close the ledger after its last confirmed entry.
+    /// Begins to close the ledger after its last confirmed entry. A writer that was fenced with everything confirmed has
+    /// an end to write like any other: whether the late answer of a slow bookie told it of the fence makes no difference.
     pub fn begin_close(&mut self) {
+        if self.stopped == Some(WhyStopped::Fenced) && !self.has_unconfirmed() {
+            self.stopped = None;
+        }
         self.begin(Goal::Close);
     }
 

@@ -290,6 +290,30 @@ fn fenced_and_unauthorized_end_the_writer_at_once() {
 }
 
 #[test]
+fn a_late_refusal_of_a_complete_entry_does_not_keep_the_writer_from_closing() {
+    // The third bookie of an entry that two acknowledged gets it after a recovery has fenced the ledger.
+    let fenced_with = |entries: usize| {
+        let mut script = Script::new(3, 3, 2);
+        script.append(entries);
+        script.ack(0, &[0, 1]);
+        script.answer(0, 2, refused(ErrorCode::Fenced));
+        assert_eq!((script.confirmed(), script.why()), (0, Some(WhyStopped::Fenced)));
+        script.core.begin_close();
+        script
+    };
+    let mut script = fenced_with(1);
+    let (closed, _) = script.wanted_write();
+    assert_eq!(closed.state, LedgerState::Closed { last_entry: Some(at(0)), length_bytes: 5 });
+    script.written(Err(changed()));
+    script.read(closed, 3);
+    assert_eq!(script.why(), Some(WhyStopped::Closing), "recovered to the same end (IC8)");
+
+    let script = fenced_with(2);
+    assert_eq!(script.core.next_step(), None, "the end of one with unconfirmed entries is the recovery's to find");
+    assert_eq!(script.why(), Some(WhyStopped::Fenced));
+}
+
+#[test]
 fn passing_refusals_replace_the_bookie() {
     for code in [ErrorCode::ReadOnly, ErrorCode::TooManyRequests, ErrorCode::Io, ErrorCode::NoLedger] {
         let mut script = Script::new(2, 2, 2);

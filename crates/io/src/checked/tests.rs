@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::chunk::AlignedBuf;
-use crate::{RealDisk, conformance};
+use crate::{DiskLayer, RealDisk, conformance};
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -20,35 +20,14 @@ struct Faulty {
 /// The last field says that it is direct: alignment is then for the checks alone to see, the file is buffered.
 struct FaultyFile(Arc<dyn DiskFile>, Faulty, bool);
 
-impl Disk for Faulty {
+impl DiskLayer for Faulty {
+    fn beneath(&self) -> &dyn Disk {
+        &RealDisk
+    }
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
         let is_direct = mode == OpenMode::CreateDirect;
         let buffered = if is_direct { OpenMode::CreateBuffered } else { mode };
         Ok(Arc::new(FaultyFile(RealDisk.open(path, buffered)?, self.clone(), is_direct)))
-    }
-    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
-        RealDisk.list(dir)
-    }
-    fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
-        RealDisk.create_dir_all(dir)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        RealDisk.rename(from, to)
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        RealDisk.remove(path)
-    }
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        RealDisk.sync_dir(dir)
-    }
-    fn exists(&self, path: &Path) -> io::Result<bool> {
-        RealDisk.exists(path)
-    }
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn DiskLock>> {
-        RealDisk.lock(path)
-    }
-    fn space(&self, dir: &Path) -> io::Result<Space> {
-        RealDisk.space(dir)
     }
 }
 

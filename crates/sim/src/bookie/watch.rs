@@ -11,7 +11,7 @@
 
 use super::ghost::Check;
 use crate::disk::SimDisk;
-use bindery_io::{Disk, DiskFile, DiskLock, Entry, OpenMode, Space};
+use bindery_io::{Disk, DiskFile, DiskLayer, FileLayer, OpenMode};
 use bindery_journal::inspect;
 use bindery_storage::state_table::STATE_FILE_NAME;
 use bindery_storage::verify_dir::{DirectoryEvent, Severity, verify_directory};
@@ -68,9 +68,9 @@ impl WatchedFile {
     }
 }
 
-impl DiskFile for WatchedFile {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.inner.read_at(buf, offset)
+impl FileLayer for WatchedFile {
+    fn beneath(&self) -> &dyn DiskFile {
+        &*self.inner
     }
     fn write_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
         self.before_write(offset);
@@ -80,21 +80,12 @@ impl DiskFile for WatchedFile {
         self.before_write(offset);
         self.inner.write_durable_at(slices, offset)
     }
-    fn sync(&self) -> io::Result<()> {
-        self.inner.sync()
-    }
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.inner.set_len(len)
-    }
-    fn len(&self) -> io::Result<u64> {
-        self.inner.len()
-    }
-    fn is_direct(&self) -> bool {
-        self.inner.is_direct()
-    }
 }
 
-impl Disk for WatchedDisk {
+impl DiskLayer for WatchedDisk {
+    fn beneath(&self) -> &dyn Disk {
+        &*self.inner
+    }
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
         let inner = self.inner.open(path, mode)?;
         if path.extension().is_none_or(|extension| extension != "bjl") || mode == OpenMode::Read {
@@ -103,33 +94,12 @@ impl Disk for WatchedDisk {
         let (disk, moments) = (self.inner.clone(), self.moments.clone());
         Ok(Arc::new(WatchedFile { inner, disk, moments, path: path.to_owned() }))
     }
-    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
-        self.inner.list(dir)
-    }
-    fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
-        self.inner.create_dir_all(dir)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.inner.rename(from, to)
-    }
     fn remove(&self, path: &Path) -> io::Result<()> {
         if path.extension().is_some_and(|extension| extension == "elog") && !self.inner.is_off() {
             let moment = Moment::LogUnlinked(path.to_owned());
             self.moments.lock().push((moment, self.inner.durable_image()));
         }
         self.inner.remove(path)
-    }
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.inner.sync_dir(dir)
-    }
-    fn exists(&self, path: &Path) -> io::Result<bool> {
-        self.inner.exists(path)
-    }
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn DiskLock>> {
-        self.inner.lock(path)
-    }
-    fn space(&self, dir: &Path) -> io::Result<Space> {
-        self.inner.space(dir)
     }
 }
 

@@ -1,0 +1,174 @@
+//! A disk over another one, and a file over another one: every call that a layer does not take for itself is passed on,
+//! those with a default in [`Disk`] and [`DiskFile`] too.
+//!
+//! For wrappers that look at a few calls, slow them down or make them fail. One that must judge every call (as
+//! [`crate::CheckedDisk`] does) implements [`Disk`] itself, so that a call added later does not slip through.
+
+use crate::{Disk, DiskFile, DiskLock, Entry, OpenMode, Space};
+use std::io::{self, IoSlice};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Passes the calls of a [`Disk`] on to the one beneath; an implementation is a [`Disk`].
+#[expect(missing_docs, reason = "what each call does is said in `Disk`")]
+pub trait DiskLayer: Send + Sync {
+    /// The disk that has what this one has not.
+    fn beneath(&self) -> &dyn Disk;
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        self.beneath().open(path, mode)
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
+        self.beneath().list(dir)
+    }
+    fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
+        self.beneath().create_dir_all(dir)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.beneath().rename(from, to)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.beneath().remove(path)
+    }
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.beneath().sync_dir(dir)
+    }
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        self.beneath().exists(path)
+    }
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn DiskLock>> {
+        self.beneath().lock(path)
+    }
+    fn space(&self, dir: &Path) -> io::Result<Space> {
+        self.beneath().space(dir)
+    }
+}
+
+impl<L: DiskLayer> Disk for L {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        DiskLayer::open(self, path, mode)
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
+        DiskLayer::list(self, dir)
+    }
+    fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
+        DiskLayer::create_dir_all(self, dir)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        DiskLayer::rename(self, from, to)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        DiskLayer::remove(self, path)
+    }
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        DiskLayer::sync_dir(self, dir)
+    }
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        DiskLayer::exists(self, path)
+    }
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn DiskLock>> {
+        DiskLayer::lock(self, path)
+    }
+    fn space(&self, dir: &Path) -> io::Result<Space> {
+        DiskLayer::space(self, dir)
+    }
+}
+
+/// Passes the calls of a [`DiskFile`] on to the one beneath; an implementation is a [`DiskFile`].
+#[expect(missing_docs, reason = "what each call does is said in `DiskFile`")]
+pub trait FileLayer: Send + Sync {
+    /// The file that has what this one has not.
+    fn beneath(&self) -> &dyn DiskFile;
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.beneath().read_at(buf, offset)
+    }
+    fn read_cached_at(&self, buf: &mut [u8], offset: u64) -> io::Result<Option<usize>> {
+        self.beneath().read_cached_at(buf, offset)
+    }
+    fn write_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        self.beneath().write_at(slices, offset)
+    }
+    fn write_durable_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        self.beneath().write_durable_at(slices, offset)
+    }
+    fn sync(&self) -> io::Result<()> {
+        self.beneath().sync()
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.beneath().set_len(len)
+    }
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        self.beneath().allocate(len)
+    }
+    fn len(&self) -> io::Result<u64> {
+        self.beneath().len()
+    }
+    fn is_empty(&self) -> io::Result<bool> {
+        self.beneath().is_empty()
+    }
+    fn is_direct(&self) -> bool {
+        self.beneath().is_direct()
+    }
+}
+
+impl<L: FileLayer> DiskFile for L {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        FileLayer::read_at(self, buf, offset)
+    }
+    fn read_cached_at(&self, buf: &mut [u8], offset: u64) -> io::Result<Option<usize>> {
+        FileLayer::read_cached_at(self, buf, offset)
+    }
+    fn write_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        FileLayer::write_at(self, slices, offset)
+    }
+    fn write_durable_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        FileLayer::write_durable_at(self, slices, offset)
+    }
+    fn sync(&self) -> io::Result<()> {
+        FileLayer::sync(self)
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        FileLayer::set_len(self, len)
+    }
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        FileLayer::allocate(self, len)
+    }
+    fn len(&self) -> io::Result<u64> {
+        FileLayer::len(self)
+    }
+    fn is_empty(&self) -> io::Result<bool> {
+        FileLayer::is_empty(self)
+    }
+    fn is_direct(&self) -> bool {
+        FileLayer::is_direct(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{RealDisk, conformance};
+
+    struct Plain(RealDisk);
+    struct PlainFile(Arc<dyn DiskFile>);
+
+    impl DiskLayer for Plain {
+        fn beneath(&self) -> &dyn Disk {
+            &self.0
+        }
+        fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+            Ok(Arc::new(PlainFile(self.0.open(path, mode)?)))
+        }
+    }
+
+    impl FileLayer for PlainFile {
+        fn beneath(&self) -> &dyn DiskFile {
+            &*self.0
+        }
+    }
+
+    #[test]
+    fn a_layer_that_changes_nothing_conforms() {
+        let dir = tempfile::tempdir().unwrap();
+        conformance::disk(&Plain(RealDisk::new()), dir.path());
+    }
+}
