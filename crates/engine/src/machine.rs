@@ -438,8 +438,8 @@ impl Flushing {
         if let (true, Some(journal)) = (canaries.has(Canary::M6MarkAfterSwap), ticket.journal) {
             ticket.marks.raise(journal, *self.engine.journals[journal].written.lock());
         }
-        let is_skipped =
-            canaries.has(Canary::M7MarksLexicographic) && ticket.marks <= *self.engine.covered.lock();
+        let is_skipped = canaries.has(Canary::M7MarksLexicographic)
+            && ticket.marks.is_lexicographically_at_most(&self.engine.covered.lock());
         if let Some(lost) = self.lost() {
             return Err(lost);
         }

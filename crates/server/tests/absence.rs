@@ -3,101 +3,24 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use bindery_io::{Disk, RealDisk, SystemClock, SystemRandom};
-use bindery_metadata::memory::{MemoryCluster, MemoryStore};
-use bindery_metadata::{Layout, LedgerLayout, layout};
-use bindery_server::bookie::{Bookie, Components, Ended, Metadata, StartError};
+mod common;
+
+use bindery_io::{Disk, RealDisk};
 use bindery_server::config::BookieConfig;
-use bindery_server::latch::Latch;
+use bindery_server::disks::DiskLimits;
 use bindery_server::surplus::SurplusConfig;
-use bindery_types::{
-    BookieId, DigestType, EntryId, LedgerId, LedgerMetadata, LedgerSecret, LedgerState, MasterKey, Quorum,
-    Segment,
-};
+use bindery_types::{BookieId, EntryId, LedgerState};
 use bindery_wire::{ErrorCode, v2};
-use bytes::BytesMut;
-use std::net::SocketAddr;
+use common::whole::{Running, cluster, config_that_flushes, id, metadata, refused, start};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-
-const PATIENCE: Duration = Duration::from_secs(30);
-const KEY: MasterKey = MasterKey::new([1; 20]);
-
-struct Running {
-    address: SocketAddr,
-    admin: SocketAddr,
-    stop: Arc<Latch>,
-    task: tokio::task::JoinHandle<Ended>,
-    store: Arc<MemoryStore>,
-    layout: Layout,
-}
-
-async fn cluster() -> MemoryCluster {
-    let cluster = MemoryCluster::new();
-    layout::init_cluster(&cluster.open(), "/ledgers", LedgerLayout::Hierarchical, [1; 16]).await.unwrap();
-    cluster
-}
 
 fn config(dir: &Path) -> BookieConfig {
-    BookieConfig {
-        journal_dirs: vec![dir.join("journal")],
-        ledger_dirs: vec![dir.join("ledgers")],
-        home: Some(dir.to_owned()),
-        listen: "127.0.0.1:0".parse().unwrap(),
-        admin: Some("127.0.0.1:0".parse().unwrap()),
-        bookie_id: Some("bookie-0".to_owned()),
-        memory_limit: Some(256 << 20),
-        preallocate: 0,
-        journal_file_bytes: 16 << 20,
-        flush_interval: Duration::from_millis(100),
-        allow_loopback: true,
-        ..BookieConfig::default()
-    }
-}
-
-async fn try_start(config: BookieConfig, cluster: &MemoryCluster) -> Result<Running, StartError> {
-    let store = Arc::new(cluster.open());
-    let own = Layout::open(store.clone(), "/ledgers", None).await.unwrap();
-    let components = Components {
-        disk: Arc::new(RealDisk::new()),
-        clock: Arc::new(SystemClock::new()),
-        random: Arc::new(SystemRandom),
-        metadata: Metadata::Layout(own),
-    };
-    let bookie = Bookie::start(config, components).await?;
-    let (address, admin) = (bookie.address(), bookie.admin_address().unwrap());
-    let stop = Arc::new(Latch::default());
-    let task = tokio::spawn({
-        let stop = stop.clone();
-        async move { bookie.run(&stop).await }
-    });
-    let layout = Layout::open(Arc::new(cluster.open()), "/ledgers", None).await.unwrap();
-    Ok(Running { address, admin, stop, task, store, layout })
-}
-
-async fn start(config: BookieConfig, cluster: &MemoryCluster) -> Running {
-    try_start(config, cluster).await.unwrap()
+    BookieConfig { disks: DiskLimits::default(), ..config_that_flushes(dir) }
 }
 
 fn lossy(dir: &Path) -> BookieConfig {
     BookieConfig { accept_lost_directories: true, ..config(dir) }
-}
-
-fn id(raw: i64) -> LedgerId {
-    LedgerId::new(raw).unwrap()
-}
-
-/// A ledger on one bookie.
-fn metadata(bookie: &str, state: LedgerState) -> LedgerMetadata {
-    let secret = LedgerSecret { digest_type: DigestType::Crc32c, password: b"p".to_vec() };
-    let mut metadata = LedgerMetadata::new(Quorum::new(1, 1, 1).unwrap(), secret);
-    let ensemble = vec![BookieId::new(bookie).unwrap()];
-    metadata.push_segment(Segment { first_entry: EntryId::FIRST, ensemble }).unwrap();
-    metadata.state = state;
-    metadata
 }
 
 fn closed(last: i64) -> LedgerState {
@@ -114,76 +37,8 @@ impl Running {
         }
     }
 
-    async fn exchange(&self, request: v2::Request<'_>) -> Vec<u8> {
-        let mut socket = TcpStream::connect(self.address).await.unwrap();
-        let mut out = BytesMut::new();
-        request.encode(&mut out);
-        socket.write_all(&out).await.unwrap();
-        let len = socket.read_u32().await.unwrap();
-        let mut payload = vec![0; len as usize];
-        socket.read_exact(&mut payload).await.unwrap();
-        payload
-    }
-
-    async fn add_as(&self, flags: v2::Flags, ledger: i64, entry: i64) -> ErrorCode {
-        let mut body = [ledger, entry, entry - 1, 5].map(i64::to_be_bytes).concat();
-        body.extend_from_slice(b"hello");
-        let add = v2::Add::new(flags, KEY, &body).unwrap();
-        match v2::Response::decode(&self.exchange(v2::Request::Add(add)).await).unwrap() {
-            v2::Response::Add { code, .. } => code,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    async fn add(&self, ledger: i64, entry: i64) -> ErrorCode {
-        self.add_as(v2::Flags::NONE, ledger, entry).await
-    }
-
     async fn recover(&self, ledger: i64, entry: i64) -> ErrorCode {
         self.add_as(v2::Flags::RECOVERY_ADD, ledger, entry).await
-    }
-
-    async fn read(&self, ledger: i64, entry_id: i64) -> ErrorCode {
-        let read =
-            v2::Read { version: 2, flags: v2::Flags::NONE, ledger_id: ledger, entry_id, master_key: None };
-        match v2::Response::decode(&self.exchange(v2::Request::Read(read)).await).unwrap() {
-            v2::Response::Read { code, .. } => code,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    async fn http(&self, method: &str, path: &str, body: &str) -> String {
-        let mut socket = TcpStream::connect(self.admin).await.unwrap();
-        let length = body.len();
-        let request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
-        );
-        socket.write_all(request.as_bytes()).await.unwrap();
-        let mut text = String::new();
-        socket.read_to_string(&mut text).await.unwrap();
-        let (head, body) = text.split_once("\r\n\r\n").unwrap();
-        assert!(head.contains(" 200 "), "{head} {body}");
-        body.to_owned()
-    }
-
-    async fn json(&self, path: &str) -> serde_json::Value {
-        serde_json::from_str(&self.http("GET", path, "").await).unwrap()
-    }
-
-    /// One round of everything, to its end.
-    async fn collect(&self, order: &str) {
-        self.http("PUT", "/api/v1/bookie/gc", order).await;
-        let ended = async {
-            while self.http("GET", "/api/v1/bookie/gc", "").await != r#"{"is_in_force_gc":"false"}"# {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, ended).await.unwrap();
-    }
-
-    async fn stop(self) {
-        self.stop.set();
-        assert_eq!(self.task.await.unwrap(), Ended::Stopped);
     }
 }
 
@@ -215,8 +70,8 @@ async fn x18_r12_bk_2612_wiped_disks_deny_nothing() {
     bookie.stop().await;
     wipe(dir.path());
 
-    let refused = try_start(config(dir.path()), &cluster).await.map(|_| ()).unwrap_err().to_string();
-    assert!(refused.contains("dataIntegrityStampMissingCookies"), "{refused}");
+    let why = refused(config(dir.path()), &cluster).await;
+    assert!(why.contains("dataIntegrityStampMissingCookies"), "{why}");
     let bookie = start(lossy(dir.path()), &cluster).await;
     for round in 0..2 {
         for (ledger, entry) in [(1, 0), (1, 7), (1, -1), (2, 0), (2, -1), (4, 0)] {
@@ -294,8 +149,8 @@ async fn r42_bk_2305_data_without_a_cookie_in_metadata_does_not_start() {
     bookie.stop().await;
     layout.cookies().delete(&me, None).await.unwrap();
     for config in [config(dir.path()), lossy(dir.path())] {
-        let refused = try_start(config, &cluster).await.map(|_| ()).unwrap_err().to_string();
-        assert!(refused.contains("no cookie"), "{refused}");
+        let why = refused(config, &cluster).await;
+        assert!(why.contains("no cookie"), "{why}");
     }
 }
 
@@ -410,8 +265,8 @@ async fn an_accepted_loss_of_the_journal_denies_nothing() {
             RealDisk::new().remove(&path).unwrap();
         }
     }
-    let refused = try_start(config(dir.path()), &cluster).await.map(|_| ()).unwrap_err().to_string();
-    assert!(refused.contains("are gone") && refused.contains("--accept-journal-damage"), "{refused}");
+    let why = refused(config(dir.path()), &cluster).await;
+    assert!(why.contains("are gone") && why.contains("--accept-journal-damage"), "{why}");
     let accepting = BookieConfig { accept_journal_damage: true, ..config(dir.path()) };
     let bookie = start(accepting, &cluster).await;
     bookie.collect("").await;

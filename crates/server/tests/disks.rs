@@ -2,24 +2,21 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use bindery_io::{Disk, DiskLayer, RealDisk, Space, SystemClock, SystemRandom};
+mod common;
+
+use bindery_io::{Disk, DiskLayer, RealDisk, Space};
+use bindery_metadata::RegistrationMode;
 use bindery_metadata::memory::MemoryCluster;
-use bindery_metadata::{Layout, LedgerLayout, RegistrationMode, layout};
-use bindery_server::bookie::{Bookie, Components, Ended, Metadata};
+use bindery_server::bookie::Ended;
 use bindery_server::config::BookieConfig;
 use bindery_server::disks::DiskLimits;
-use bindery_server::latch::Latch;
-use bindery_types::MasterKey;
 use bindery_wire::{ErrorCode, v2};
-use bytes::BytesMut;
+use common::whole::{Running, cluster, config, open, start_on};
 use std::io;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 /// The real disk, with as much free as the test says.
 struct Scripted {
@@ -44,57 +41,21 @@ struct Place {
     free: Arc<AtomicU64>,
 }
 
-struct Running {
-    address: SocketAddr,
-    admin: SocketAddr,
-    stop: Arc<Latch>,
-    task: tokio::task::JoinHandle<Ended>,
-}
-
 impl Place {
     async fn new() -> Place {
-        let cluster = MemoryCluster::new();
-        layout::init_cluster(&cluster.open(), "/ledgers", LedgerLayout::Hierarchical, [1; 16]).await.unwrap();
-        Place { dir: tempfile::tempdir().unwrap(), cluster, free: Arc::new(AtomicU64::new(TOTAL / 2)) }
-    }
-
-    async fn layout(&self) -> Layout {
-        Layout::open(Arc::new(self.cluster.open()), "/ledgers", None).await.unwrap()
+        let free = Arc::new(AtomicU64::new(TOTAL / 2));
+        Place { dir: tempfile::tempdir().unwrap(), cluster: cluster().await, free }
     }
 
     async fn start(&self, disks: DiskLimits) -> Running {
-        let dir = self.dir.path();
-        let config = BookieConfig {
-            journal_dirs: vec![dir.join("journal")],
-            ledger_dirs: vec![dir.join("ledgers")],
-            home: Some(dir.to_owned()),
-            listen: "127.0.0.1:0".parse().unwrap(),
-            admin: Some("127.0.0.1:0".parse().unwrap()),
-            bookie_id: Some("bookie-0".to_owned()),
-            memory_limit: Some(256 << 20),
-            preallocate: 0,
-            journal_file_bytes: 16 << 20,
-            allow_loopback: true,
-            disks,
-            ..BookieConfig::default()
-        };
-        let components = Components {
-            disk: Arc::new(Scripted { inner: RealDisk::new(), free: self.free.clone() }),
-            clock: Arc::new(SystemClock::new()),
-            random: Arc::new(SystemRandom),
-            metadata: Metadata::Layout(self.layout().await),
-        };
-        let bookie = Bookie::start(config, components).await.unwrap();
-        let (address, admin) = (bookie.address(), bookie.admin_address().unwrap());
-        let stop = Arc::new(Latch::default());
-        let stopping = stop.clone();
-        let task = tokio::spawn(async move { bookie.run(&stopping).await });
-        Running { address, admin, stop, task }
+        let disk = Scripted { inner: RealDisk::new(), free: self.free.clone() };
+        let config = BookieConfig { disks, ..config(self.dir.path()) };
+        start_on(Arc::new(disk), config, &self.cluster).await.unwrap()
     }
 
     /// Waits until the bookie is registered in this mode alone; it must be registered all the while (IB19).
     async fn registered(&self, mode: RegistrationMode) {
-        let registration = self.layout().await.registration();
+        let registration = open(&self.cluster).await.registration();
         loop {
             let found = registration.list().await.unwrap();
             assert!(!found.is_empty(), "absent while it moves");
@@ -103,50 +64,6 @@ impl Place {
             }
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
-    }
-}
-
-impl Running {
-    async fn add(&self, entry: i64, flags: v2::Flags) -> ErrorCode {
-        let mut body = Vec::new();
-        for field in [1, entry, entry - 1, 5] {
-            body.extend_from_slice(&i64::to_be_bytes(field));
-        }
-        body.extend_from_slice(b"hello");
-        let add = v2::Add::new(flags, MasterKey::new([1; 20]), &body).unwrap();
-        match v2::Response::decode(&self.exchange(v2::Request::Add(add)).await).unwrap() {
-            v2::Response::Add { code, .. } => code,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    async fn read(&self, entry_id: i64, flags: v2::Flags) -> ErrorCode {
-        let master_key = flags.contains(v2::Flags::DO_FENCING).then_some(MasterKey::new([1; 20]));
-        let read = v2::Read { version: 2, flags, ledger_id: 1, entry_id, master_key };
-        match v2::Response::decode(&self.exchange(v2::Request::Read(read)).await).unwrap() {
-            v2::Response::Read { code, .. } => code,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    async fn exchange(&self, request: v2::Request<'_>) -> Vec<u8> {
-        let mut socket = TcpStream::connect(self.address).await.unwrap();
-        let mut out = BytesMut::new();
-        request.encode(&mut out);
-        socket.write_all(&out).await.unwrap();
-        let len = socket.read_u32().await.unwrap();
-        let mut payload = vec![0; len as usize];
-        socket.read_exact(&mut payload).await.unwrap();
-        payload
-    }
-
-    async fn http(&self, path: &str) -> String {
-        let mut socket = TcpStream::connect(self.admin).await.unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-        socket.write_all(request.as_bytes()).await.unwrap();
-        let mut text = String::new();
-        socket.read_to_string(&mut text).await.unwrap();
-        text
     }
 }
 
@@ -165,38 +82,45 @@ async fn a_full_bookie_is_read_only_says_why_and_comes_back_by_itself() {
     let place = Place::new().await;
     let running = place.start(limits()).await;
     let high = v2::Flags::HIGH_PRIORITY;
-    assert_eq!(running.add(0, v2::Flags::NONE).await, ErrorCode::Ok);
+    assert_eq!(running.add(1, 0).await, ErrorCode::Ok);
     place.free.store(TOTAL / 25, Ordering::SeqCst);
     place.registered(RegistrationMode::ReadOnly).await;
     // The matrix of section 4.7.
-    assert_eq!(running.add(1, v2::Flags::NONE).await, ErrorCode::ReadOnly);
-    assert_eq!(running.add(1, v2::Flags::RECOVERY_ADD).await, ErrorCode::ReadOnly);
-    assert_eq!(running.add(1, high).await, ErrorCode::Ok, "4 % of the volume are enough for high priority");
-    assert_eq!(running.read(0, v2::Flags::NONE).await, ErrorCode::Ok);
-    let state = running.http("/api/v1/bookie/state").await;
+    assert_eq!(running.add(1, 1).await, ErrorCode::ReadOnly);
+    assert_eq!(running.add_as(v2::Flags::RECOVERY_ADD, 1, 1).await, ErrorCode::ReadOnly);
+    assert_eq!(
+        running.add_as(high, 1, 1).await,
+        ErrorCode::Ok,
+        "4 % of the volume are enough for high priority"
+    );
+    assert_eq!(running.read(1, 0).await, ErrorCode::Ok);
+    let state = running.get("/api/v1/bookie/state").await;
     assert!(state.contains("\"readOnly\":true") && state.contains("96.0 % full"), "{state}");
     assert!(state.contains("\"availableForHighPriorityWrites\":true"), "{state}");
-    let metrics = running.http("/metrics").await;
+    let metrics = running.get("/metrics").await;
     assert!(metrics.contains("bindery_read_only{cause=\"disk_full\"} 1"), "{metrics}");
     assert!(metrics.contains("bindery_volume_reserve_bytes{dir="), "{metrics}");
 
     place.free.store(1 << 20, Ordering::SeqCst);
     let seen = async {
-        while !running.http("/api/v1/bookie/state").await.contains("\"availableForHighPriorityWrites\":false")
+        while !running.get("/api/v1/bookie/state").await.contains("\"availableForHighPriorityWrites\":false")
         {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
     tokio::time::timeout(Duration::from_secs(20), seen).await.unwrap();
-    assert_eq!(running.add(2, high).await, ErrorCode::ReadOnly);
-    assert_eq!(running.read(2, v2::Flags::DO_FENCING).await, ErrorCode::NoEntry, "a full bookie fences");
-    assert_eq!(running.read(0, v2::Flags::DO_FENCING).await, ErrorCode::Ok);
+    assert_eq!(running.add_as(high, 1, 2).await, ErrorCode::ReadOnly);
+    assert_eq!(
+        running.read_as(v2::Flags::DO_FENCING, 1, 2).await,
+        ErrorCode::NoEntry,
+        "a full bookie fences"
+    );
+    assert_eq!(running.read_as(v2::Flags::DO_FENCING, 1, 0).await, ErrorCode::Ok);
 
     place.free.store(TOTAL / 2, Ordering::SeqCst);
     place.registered(RegistrationMode::Writable).await;
-    assert_eq!(running.add(2, v2::Flags::NONE).await, ErrorCode::Fenced);
-    running.stop.set();
-    assert_eq!(running.task.await.unwrap(), Ended::Stopped);
+    assert_eq!(running.add(1, 2).await, ErrorCode::Fenced);
+    running.stop().await;
 }
 
 /// R38: what was full before says nothing about now. P11: a full one starts, gives its reserve up for it, registers as
@@ -205,9 +129,8 @@ async fn a_full_bookie_is_read_only_says_why_and_comes_back_by_itself() {
 async fn a_full_bookie_starts_and_its_next_start_on_empty_disks_is_writable() {
     let place = Place::new().await;
     let running = place.start(limits()).await;
-    assert_eq!(running.add(0, v2::Flags::NONE).await, ErrorCode::Ok);
-    running.stop.set();
-    assert_eq!(running.task.await.unwrap(), Ended::Stopped);
+    assert_eq!(running.add(1, 0).await, ErrorCode::Ok);
+    running.stop().await;
     let reserve = place.dir.path().join("journal/current/RESERVE");
     let held = || std::fs::metadata(&reserve).map_or(0, |file| file.len());
     assert_eq!(held(), 1 << 20);
@@ -216,23 +139,21 @@ async fn a_full_bookie_starts_and_its_next_start_on_empty_disks_is_writable() {
     let running = place.start(limits()).await;
     assert_eq!(held(), 0, "given up before the replay");
     place.registered(RegistrationMode::ReadOnly).await;
-    assert_eq!(running.read(0, v2::Flags::NONE).await, ErrorCode::Ok);
-    running.stop.set();
-    assert_eq!(running.task.await.unwrap(), Ended::Stopped);
+    assert_eq!(running.read(1, 0).await, ErrorCode::Ok);
+    running.stop().await;
 
     place.free.store(TOTAL / 2, Ordering::SeqCst);
     let running = place.start(limits()).await;
     place.registered(RegistrationMode::Writable).await;
     assert_eq!(held(), 1 << 20);
-    running.stop.set();
-    assert_eq!(running.task.await.unwrap(), Ended::Stopped);
+    running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_read_only_mode_a_full_bookie_stops() {
     let place = Place::new().await;
     let running = place.start(DiskLimits { may_be_read_only: false, ..limits() }).await;
-    assert_eq!(running.add(0, v2::Flags::NONE).await, ErrorCode::Ok);
+    assert_eq!(running.add(1, 0).await, ErrorCode::Ok);
     place.free.store(0, Ordering::SeqCst);
     let ended = running.task.await.unwrap();
     assert!(matches!(&ended, Ended::DiskFull(why) if why.contains("100.0 % full")), "{ended:?}");

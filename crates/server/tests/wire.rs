@@ -2,201 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use bindery_engine::{EngineConfig, EngineThreads, Machine};
-use bindery_io::{RealDisk, SystemClock, SystemRandom};
-use bindery_server::connection::{Completion, Registry};
-use bindery_server::io_pool::IoPool;
-use bindery_server::latch::Latch;
+mod common;
+
 use bindery_server::limits::Limits;
-use bindery_server::listener::Listener;
-use bindery_server::memory::{MemoryPlan, Pools};
-use bindery_server::metrics::Metrics;
-use bindery_server::shared::{BufferSlab, Shared, Volumes};
-use bindery_types::MasterKey;
-use bindery_wire::frame::{self, Split};
 use bindery_wire::v3::{self, Operation, proto};
-use bindery_wire::{ErrorCode, FrameLimit, v2};
-use bytes::{Buf, Bytes, BytesMut};
-use std::net::SocketAddr;
-use std::sync::Arc;
+use bindery_wire::{ErrorCode, v2};
+use bytes::{Bytes, BytesMut};
+use common::frames::{KEY, OTHER_KEY, OwnedV2, add_frame, body, fence_request, framed_v3, read_request};
+use common::wire::{Client, start};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::task::JoinHandle;
-
-const KEY: MasterKey = MasterKey::new([7; 20]);
-const OTHER_KEY: MasterKey = MasterKey::new([8; 20]);
-const PATIENCE: Duration = Duration::from_secs(20);
-
-struct Bookie {
-    address: SocketAddr,
-    shared: Arc<Shared>,
-    stop: Arc<Latch>,
-    running: JoinHandle<()>,
-    engine: EngineThreads,
-    _dir: tempfile::TempDir,
-}
-
-async fn start(limits: Limits) -> Bookie {
-    let dir = tempfile::tempdir().unwrap();
-    let plan = MemoryPlan::new(256 << 20, &limits).unwrap();
-    let config = EngineConfig {
-        journal_dirs: vec![dir.path().join("journal")],
-        ledger_dirs: vec![dir.path().join("ledgers")],
-        shard_count: 2,
-        write_pool_bytes: plan.write,
-        journal_file_bytes: 16 << 20,
-        journal_files_preallocated: 0,
-        group_bytes_max: 4 << 20,
-        ..EngineConfig::default()
-    };
-    let disk = Arc::new(RealDisk::new());
-    let clock = Arc::new(SystemClock::new());
-    let machine = Machine::open(config, disk.clone(), clock.clone(), Arc::new(SystemRandom)).unwrap();
-    let shared = Arc::new(Shared {
-        words: bindery_server::words::WordDesk::default(),
-        engine: machine.engine.clone(),
-        clock,
-        pools: Pools::new(&plan),
-        metrics: Metrics::new(),
-        io: IoPool::start(2, 64).unwrap(),
-        connections: Registry::default(),
-        buffers: BufferSlab::new(limits.read_buffer_bytes),
-        volumes: Volumes::new(disk.clone(), vec![dir.path().to_owned()]),
-        limits,
-    });
-    let engine = machine.start(disk, Arc::new(Completion::new(shared.clone())));
-    let listener = Listener::new(tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap());
-    let address = listener.address().unwrap();
-    let stop = Arc::new(Latch::default());
-    let running = tokio::spawn({
-        let (shared, stop) = (shared.clone(), stop.clone());
-        async move { listener.run(shared, &stop).await }
-    });
-    Bookie { address, shared, stop, running, engine, _dir: dir }
-}
-
-impl Bookie {
-    /// Stops in order and checks that nothing is held any more (IB20).
-    async fn stop(self) {
-        self.stop.set();
-        tokio::time::timeout(PATIENCE, self.running).await.unwrap().unwrap();
-        let shared = self.shared;
-        tokio::task::spawn_blocking(move || {
-            shared.io.stop();
-            self.engine.stop().unwrap();
-            for (name, gauge) in shared.pools.gauges() {
-                assert_eq!((gauge.used, gauge.waiting), (0, 0), "pool {name}");
-            }
-            assert_eq!(shared.metrics.connections.get(), 0);
-            assert_eq!(shared.metrics.adds_in_progress.get(), 0);
-            assert_eq!(shared.metrics.long_polls_parked.get(), 0);
-        })
-        .await
-        .unwrap();
-    }
-}
-
-struct Client {
-    socket: TcpStream,
-    buffer: BytesMut,
-}
-
-impl Client {
-    async fn new(bookie: &Bookie) -> Client {
-        Client { socket: TcpStream::connect(bookie.address).await.unwrap(), buffer: BytesMut::new() }
-    }
-
-    async fn send(&mut self, bytes: &[u8]) {
-        tokio::time::timeout(PATIENCE, self.socket.write_all(bytes)).await.unwrap().unwrap();
-    }
-
-    /// The payload of the next frame, `None` when the bookie closed the connection.
-    async fn next(&mut self) -> Option<Bytes> {
-        loop {
-            match frame::split(&self.buffer, FrameLimit::DEFAULT).unwrap() {
-                Split::Frame(payload) => {
-                    self.buffer.advance(payload.start);
-                    return Some(self.buffer.split_to(payload.len()).freeze());
-                }
-                Split::Incomplete { .. } => {
-                    let read = self.socket.read_buf(&mut self.buffer);
-                    match tokio::time::timeout(PATIENCE, read).await.expect("an answer in time") {
-                        Ok(0) | Err(_) => return None,
-                        Ok(_) => {}
-                    }
-                }
-            }
-        }
-    }
-
-    async fn v2(&mut self, request: v2::Request<'_>) -> OwnedV2 {
-        let mut out = BytesMut::new();
-        request.encode(&mut out);
-        self.send(&out).await;
-        self.next_v2().await
-    }
-
-    async fn next_v2(&mut self) -> OwnedV2 {
-        let payload = self.next().await.expect("an answer");
-        match v2::Response::decode(&payload).unwrap() {
-            v2::Response::Add { code, ledger_id, entry_id, .. } => OwnedV2::Add(code, ledger_id, entry_id),
-            v2::Response::Read { code, ledger_id, entry_id, body, .. } => {
-                OwnedV2::Read(code, ledger_id, entry_id, body.to_vec())
-            }
-            v2::Response::BatchRead { code, request_id, entries, .. } => {
-                OwnedV2::Batch(code, request_id, entries.map(<[u8]>::to_vec).collect())
-            }
-            v2::Response::Auth { message, .. } => {
-                OwnedV2::Auth(v3::decode_auth_message(message).unwrap().auth_plugin_name)
-            }
-        }
-    }
-
-    async fn v3(&mut self, txn_id: u64, operation: Operation) -> proto::Response {
-        let request = v3::Request { txn_id, priority: 0, operation };
-        let mut out = BytesMut::new();
-        v3::put_frame(&request.into_message(), &mut out);
-        self.send(&out).await;
-        self.next_v3().await
-    }
-
-    async fn next_v3(&mut self) -> proto::Response {
-        v3::decode_response(self.next().await.expect("an answer")).unwrap()
-    }
-}
-
-#[derive(Debug, PartialEq)]
-enum OwnedV2 {
-    Add(ErrorCode, i64, i64),
-    Read(ErrorCode, i64, i64, Vec<u8>),
-    Batch(ErrorCode, i64, Vec<Vec<u8>>),
-    Auth(String),
-}
-
-fn body(ledger: i64, entry: i64, lac: i64, size: usize) -> Vec<u8> {
-    let mut body = Vec::new();
-    for field in [ledger, entry, lac, size as i64] {
-        body.extend_from_slice(&field.to_be_bytes());
-    }
-    body.extend((0..size).map(|i| (i as i64 * 31 + entry) as u8));
-    body
-}
-
-fn add_frame(ledger: i64, entry: i64, size: usize, flags: v2::Flags, key: MasterKey) -> BytesMut {
-    let body = body(ledger, entry, entry - 1, size);
-    let mut out = BytesMut::new();
-    v2::Request::Add(v2::Add::new(flags, key, &body).unwrap()).encode(&mut out);
-    out
-}
-
-fn read_request(ledger_id: i64, entry_id: i64) -> v2::Read {
-    v2::Read { version: 2, flags: v2::Flags::NONE, ledger_id, entry_id, master_key: None }
-}
-
-fn fence_request(ledger_id: i64, entry_id: i64, key: MasterKey) -> v2::Read {
-    v2::Read { version: 2, flags: v2::Flags::DO_FENCING, ledger_id, entry_id, master_key: Some(key) }
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn v2_adds_of_all_sizes_are_read_back_and_fencing_stops_the_writer() {
@@ -393,10 +207,7 @@ async fn a_long_poll_wakes_on_an_advance_and_times_out_without_one() {
     assert_eq!((timed_out.status, timed_out.entry_id, timed_out.max_lac), (0, -1, Some(-1)));
     assert_eq!((timed_out.body, timed_out.lac_update_timestamp), (None, None));
 
-    let mut out = BytesMut::new();
-    let request = v3::Request { txn_id: 2, priority: 0, operation: poll(10_000, -1) };
-    v3::put_frame(&request.into_message(), &mut out);
-    reader.send(&out).await;
+    reader.send(&framed_v3(2, poll(10_000, -1))).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(bookie.shared.metrics.long_polls_parked.get(), 1);
     writer.v3(3, v3_add(4, 1, 0)).await;
@@ -418,10 +229,7 @@ async fn a_long_poll_wakes_on_an_advance_and_times_out_without_one() {
         ErrorCode::NoLedger.v3()
     );
     // A poll left behind by a closed connection is taken back: `stop` checks the gauge.
-    let mut out = BytesMut::new();
-    let request = v3::Request { txn_id: 6, priority: 0, operation: poll(10_000, 5) };
-    v3::put_frame(&request.into_message(), &mut out);
-    reader.send(&out).await;
+    reader.send(&framed_v3(6, poll(10_000, 5))).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
     drop(reader);
     bookie.stop().await;
@@ -471,18 +279,12 @@ async fn a_peer_that_never_reads_is_bounded_and_does_not_stall_others() {
         assert_eq!(healthy.next_v2().await, OwnedV2::Add(ErrorCode::Ok, 6, entry));
     }
     // It asks for 30,000 entries of 60 KB, 1.8 GB, and reads none of them.
-    let deaf = Client::new(&bookie).await;
-    let (_keep_open, mut deaf) = deaf.socket.into_split();
-    let flood = tokio::spawn(async move {
-        for i in 0..30_000 {
-            let mut out = BytesMut::new();
-            v2::Request::Read(read_request(6, i % 100)).encode(&mut out);
-            if deaf.write_all(&out).await.is_err() {
-                break;
-            }
-        }
-        deaf
-    });
+    let mut deaf = Client::new(&bookie).await;
+    let mut flood = BytesMut::new();
+    for i in 0..30_000 {
+        v2::Request::Read(read_request(6, i % 100)).encode(&mut flood);
+    }
+    deaf.flood(flood);
     for round in 0..50 {
         let entry = round % 100;
         let read = healthy.v2(v2::Request::Read(read_request(6, entry))).await;
@@ -495,9 +297,7 @@ async fn a_peer_that_never_reads_is_bounded_and_does_not_stall_others() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert!(bookie.shared.metrics.read_rejected.get() < 30_000);
-    flood.abort();
-    let _ = flood.await;
-    drop(_keep_open);
+    drop(deaf);
     bookie.stop().await;
 }
 

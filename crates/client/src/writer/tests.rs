@@ -309,7 +309,11 @@ fn a_late_refusal_of_a_complete_entry_does_not_keep_the_writer_from_closing() {
     assert_eq!(script.why(), Some(WhyStopped::Closing), "recovered to the same end (IC8)");
 
     let script = fenced_with(2);
-    assert_eq!(script.core.next_step(), None, "the end of one with unconfirmed entries is the recovery's to find");
+    assert_eq!(
+        script.core.next_step(),
+        None,
+        "the end of one with unconfirmed entries is the recovery's to find"
+    );
     assert_eq!(script.why(), Some(WhyStopped::Fenced));
 }
 

@@ -1,0 +1,185 @@
+//! The listener and its connections in front of a real engine, without the rest of a bookie, and a client of raw frames.
+
+use super::PATIENCE;
+use super::frames::{OwnedV2, framed, framed_v3};
+use bindery_engine::{EngineConfig, EngineThreads, Machine};
+use bindery_io::{RealDisk, SystemClock, SystemRandom};
+use bindery_server::connection::{Completion, Registry};
+use bindery_server::io_pool::IoPool;
+use bindery_server::latch::Latch;
+use bindery_server::limits::Limits;
+use bindery_server::listener::Listener;
+use bindery_server::memory::{MemoryPlan, Pools};
+use bindery_server::metrics::Metrics;
+use bindery_server::shared::{BufferSlab, Shared, Volumes};
+use bindery_wire::frame::{self, Split};
+use bindery_wire::v3::{self, Operation, proto};
+use bindery_wire::{FrameLimit, v2};
+use bytes::{Buf, Bytes, BytesMut};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::Mutex;
+use tokio::task::{JoinHandle, JoinSet};
+
+/// Connections that are served.
+pub struct Bookie {
+    pub address: SocketAddr,
+    pub shared: Arc<Shared>,
+    stop: Arc<Latch>,
+    running: JoinHandle<()>,
+    engine: EngineThreads,
+    _dir: tempfile::TempDir,
+}
+
+/// Serves on loopback, from a temporary directory, with 256 MiB.
+pub async fn start(limits: Limits) -> Bookie {
+    let plan = MemoryPlan::new(256 << 20, &limits).unwrap();
+    start_with(limits, plan).await
+}
+
+/// As [`start`], with pools of these sizes.
+pub async fn start_with(limits: Limits, plan: MemoryPlan) -> Bookie {
+    let dir = tempfile::tempdir().unwrap();
+    let config = EngineConfig {
+        journal_dirs: vec![dir.path().join("journal")],
+        ledger_dirs: vec![dir.path().join("ledgers")],
+        shard_count: 2,
+        write_pool_bytes: plan.write,
+        journal_file_bytes: 16 << 20,
+        journal_files_preallocated: 0,
+        group_bytes_max: 4 << 20,
+        ..EngineConfig::default()
+    };
+    let disk = Arc::new(RealDisk::new());
+    let clock = Arc::new(SystemClock::new());
+    let machine = Machine::open(config, disk.clone(), clock.clone(), Arc::new(SystemRandom)).unwrap();
+    let shared = Arc::new(Shared {
+        words: bindery_server::words::WordDesk::default(),
+        engine: machine.engine.clone(),
+        clock,
+        pools: Pools::new(&plan),
+        metrics: Metrics::new(),
+        io: IoPool::start(2, 64).unwrap(),
+        connections: Registry::default(),
+        buffers: BufferSlab::new(limits.read_buffer_bytes),
+        volumes: Volumes::new(disk.clone(), vec![dir.path().to_owned()]),
+        limits,
+    });
+    let engine = machine.start(disk, Arc::new(Completion::new(shared.clone())));
+    let listener = Listener::new(tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap());
+    let address = listener.address().unwrap();
+    let stop = Arc::new(Latch::default());
+    let running = tokio::spawn({
+        let (shared, stop) = (shared.clone(), stop.clone());
+        async move { listener.run(shared, &stop).await }
+    });
+    Bookie { address, shared, stop, running, engine, _dir: dir }
+}
+
+impl Bookie {
+    /// Stops in order and checks that nothing is held any more (IB20).
+    pub async fn stop(self) {
+        self.stop.set();
+        tokio::time::timeout(PATIENCE, self.running).await.unwrap().unwrap();
+        let shared = self.shared;
+        tokio::task::spawn_blocking(move || {
+            shared.io.stop();
+            self.engine.stop().unwrap();
+            for (name, gauge) in shared.pools.gauges() {
+                assert_eq!((gauge.used, gauge.waiting), (0, 0), "pool {name}");
+            }
+            assert_eq!(shared.metrics.connections.get(), 0);
+            assert_eq!(shared.metrics.adds_in_progress.get(), 0);
+            assert_eq!(shared.metrics.long_polls_parked.get(), 0);
+        })
+        .await
+        .unwrap();
+    }
+}
+
+/// The payload of the next frame, `None` when the bookie closed the connection.
+async fn next_frame(socket: &mut (impl AsyncRead + Unpin), buffer: &mut BytesMut) -> Option<Bytes> {
+    loop {
+        match frame::split(buffer, FrameLimit::DEFAULT).unwrap() {
+            Split::Frame(payload) => {
+                buffer.advance(payload.start);
+                return Some(buffer.split_to(payload.len()).freeze());
+            }
+            Split::Incomplete { .. } => {
+                let read = tokio::time::timeout(PATIENCE, socket.read_buf(buffer));
+                match read.await.expect("an answer in time") {
+                    Ok(0) | Err(_) => return None,
+                    Ok(_) => {}
+                }
+            }
+        }
+    }
+}
+
+/// A connection of a peer that sends whatever it is told to. Closed when it is dropped.
+pub struct Client {
+    reading: OwnedReadHalf,
+    writing: Arc<Mutex<OwnedWriteHalf>>,
+    sending: JoinSet<()>,
+    buffer: BytesMut,
+}
+
+impl Client {
+    pub async fn new(bookie: &Bookie) -> Client {
+        Client::of(TcpStream::connect(bookie.address).await.unwrap())
+    }
+
+    /// A peer whose kernel takes as little as it can be told to.
+    pub async fn deaf(bookie: &Bookie) -> Client {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        Client::of(socket.connect(bookie.address).await.unwrap())
+    }
+
+    fn of(socket: TcpStream) -> Client {
+        let (reading, writing) = socket.into_split();
+        let writing = Arc::new(Mutex::new(writing));
+        Client { reading, writing, sending: JoinSet::new(), buffer: BytesMut::new() }
+    }
+
+    pub async fn send(&mut self, bytes: &[u8]) {
+        let mut writing = self.writing.lock().await;
+        tokio::time::timeout(PATIENCE, writing.write_all(bytes)).await.unwrap().unwrap();
+    }
+
+    /// Sends all of that while others things are done, as far as the bookie takes it.
+    pub fn flood(&mut self, bytes: BytesMut) {
+        let writing = self.writing.clone();
+        self.sending.spawn(async move { drop(writing.lock().await.write_all(&bytes).await) });
+    }
+
+    /// The payload of the next frame, `None` when the bookie closed the connection.
+    pub async fn next(&mut self) -> Option<Bytes> {
+        next_frame(&mut self.reading, &mut self.buffer).await
+    }
+
+    pub async fn v2(&mut self, request: v2::Request<'_>) -> OwnedV2 {
+        self.send(&framed(request)).await;
+        self.next_v2().await
+    }
+
+    pub async fn next_v2(&mut self) -> OwnedV2 {
+        self.try_next_v2().await.expect("an answer")
+    }
+
+    pub async fn try_next_v2(&mut self) -> Option<OwnedV2> {
+        self.next().await.map(|payload| OwnedV2::of(&payload))
+    }
+
+    pub async fn v3(&mut self, txn_id: u64, operation: Operation) -> proto::Response {
+        self.send(&framed_v3(txn_id, operation)).await;
+        self.next_v3().await
+    }
+
+    pub async fn next_v3(&mut self) -> proto::Response {
+        v3::decode_response(self.next().await.expect("an answer")).unwrap()
+    }
+}
