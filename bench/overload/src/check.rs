@@ -1,0 +1,96 @@
+//! What must hold of our bookie in any scenario and on any machine, however busy: nothing about times.
+
+use crate::args::Args;
+use anyhow::{Result, bail};
+use serde_json::Value;
+
+/// Reads a result line from standard input; fails with everything that does not hold.
+pub fn run(mut args: Args) -> Result<()> {
+    let rss_mib_max = args.or("rss-mib-max", f64::INFINITY)?;
+    args.finish()?;
+    let result: Value = serde_json::from_reader(std::io::stdin())?;
+    let faults = faults(&result, rss_mib_max);
+    if faults.is_empty() {
+        return Ok(());
+    }
+    bail!("{} {}: {}", result["case"], result["label"], faults.join("; "))
+}
+
+fn number(value: &Value, path: &str) -> f64 {
+    path.split('.').try_fold(value, |value, key| value.get(key)).and_then(Value::as_f64).unwrap_or(0.0)
+}
+
+/// What does not hold.
+fn faults(result: &Value, rss_mib_max: f64) -> Vec<String> {
+    let mut faults = Vec::new();
+    for phase in ["before", "during", "after"] {
+        let rss = number(result, &format!("{phase}.rss_mib_max"));
+        if rss > rss_mib_max {
+            faults.push(format!("{rss:.0} MiB resident {phase}, {rss_mib_max:.0} allowed"));
+        }
+    }
+    for (pool, used) in result["pools_end"].as_object().into_iter().flatten() {
+        if used != 0 {
+            faults.push(format!("pool {pool} holds {used} bytes at the end"));
+        }
+    }
+    // of every class some in every phase; beside stalled consumers nearly all
+    let share = if result["scenario"] == "stall" { 0.9 } else { 0.0 };
+    for (class, flow) in result["flows"].as_object().into_iter().flatten() {
+        for (phase, of) in flow["phases"].as_object().into_iter().flatten() {
+            let (due, ok) = (number(of, "due"), number(of, "ok"));
+            if due > 0.0 && ok <= share * due {
+                faults.push(format!("{ok} of {due} {class} answered in phase {phase}: {of}"));
+            }
+        }
+    }
+    for (probe, phases) in result["probes"].as_object().into_iter().flatten() {
+        for (phase, of) in phases.as_object().into_iter().flatten() {
+            if number(of, "failed") > 0.0 {
+                faults.push(format!("{probe} failed in phase {phase}: {of}"));
+            }
+        }
+    }
+    if result["scenario"] == "stall" {
+        if number(result, "threads_wait_for_peer") > 0.0 {
+            faults.push("a thread waits for a peer".to_owned());
+        }
+        if result["bytes_back_ms"].is_null() {
+            faults.push("bytes are not back 10 s after the consumers closed".to_owned());
+        }
+    }
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn healthy() -> Value {
+        json!({
+            "scenario": "stall", "case": "D2", "label": "x", "during": { "rss_mib_max": 500.0 },
+            "pools_end": { "outbound": 0 }, "threads_wait_for_peer": 0, "bytes_back_ms": 3.0,
+            "flows": { "reads": { "phases": { "during": { "due": 100, "ok": 100 } } } },
+            "probes": { "fence": { "during": { "answered": 9, "failed": 0 } } },
+        })
+    }
+
+    #[test]
+    fn every_fault_is_seen() {
+        assert_eq!(faults(&healthy(), 576.0), Vec::<String>::new());
+        let spoilt: [fn(&mut Value); 6] = [
+            |r| r["during"]["rss_mib_max"] = json!(577.0),
+            |r| r["pools_end"]["outbound"] = json!(1),
+            |r| r["threads_wait_for_peer"] = json!(1),
+            |r| r["bytes_back_ms"] = Value::Null,
+            |r| r["flows"]["reads"]["phases"]["during"]["ok"] = json!(90),
+            |r| r["probes"]["fence"]["during"]["failed"] = json!(1),
+        ];
+        for (at, spoil) in spoilt.iter().enumerate() {
+            let mut result = healthy();
+            spoil(&mut result);
+            assert_eq!(faults(&result, 576.0).len(), 1, "fault {at}");
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! One overload scenario against one bookie, whichever it is; `./run` starts bookies, alternates between them, and makes
+//! a report of the results. Each run prints one line of JSON.
+//!
+//! # Data flow
+//! ```text
+//! scenario -> engine (one thread: flows in open or closed loop) ─┐
+//!          -> consumers (one thread: ask, and drain little)      ├─> JSON line -> report (Markdown, PNG)
+//!          -> probes, watch (threads that mostly sleep)         ─┘
+//! ```
+//!
+//! # Invariants
+//! 1. Open loop: latency counts from when a request was due; what is not answered in time counts at the timeout.
+//! 2. The program ends whatever the bookie does: every wait has an end.
+//! 3. What this program itself cost, and how late it was, stands beside what it measured.
+
+mod adds;
+mod args;
+mod big;
+mod catchup;
+mod check;
+mod clock;
+mod conn;
+mod consumers;
+mod engine;
+mod fill;
+mod flow;
+mod idle;
+mod plot;
+mod probe;
+mod rates;
+mod reads;
+mod report;
+mod stall;
+mod stats;
+mod watch;
+mod work;
+
+use anyhow::{Result, bail};
+use args::Args;
+
+const USAGE: &str =
+    "overload SCENARIO --bookie HOST:PORT --pid PID --label NAME [--admin HOST:PORT] [options]
+scenarios: stall (D1 to D6), idle (L1), rates (L2), big (L6), catchup (L7), adds, reads
+overload check [--rss-mib-max N] <RESULT: what must hold of our bookie on any machine
+overload report RESULTS.json [--images DIR]: Markdown on standard output, plots in DIR";
+
+fn main() -> Result<()> {
+    let mut words = std::env::args().skip(1);
+    let Some(scenario) = words.next() else { bail!("{USAGE}") };
+    let args = Args::parse(words)?;
+    clock::now();
+    let result = match scenario.as_str() {
+        "stall" => stall::run(args)?,
+        "idle" => idle::run(args)?,
+        "rates" => rates::run(args)?,
+        "big" => big::run(args)?,
+        "catchup" => catchup::run(args)?,
+        "adds" => adds::run(args)?,
+        "reads" => reads::run(args)?,
+        "check" => return check::run(args),
+        "report" => return report::run(args),
+        _ => bail!("{USAGE}"),
+    };
+    println!("{result}");
+    Ok(())
+}

@@ -1,0 +1,607 @@
+//! From result lines to Markdown and plots.
+
+use crate::args::Args;
+use crate::plot::{Line, Panel, draw};
+use anyhow::{Context, Result};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+/// `report RESULTS.json [--images DIR] [--link PREFIX]`.
+pub fn run(mut args: Args) -> Result<()> {
+    let images = args.text("images").map(PathBuf::from);
+    let link = args.text("link").unwrap_or_else(|| "images".to_owned());
+    let path = args.words.first().context("report RESULTS.json")?.clone();
+    args.finish()?;
+    let text = std::fs::read_to_string(&path).with_context(|| path.clone())?;
+    let results: Vec<Value> =
+        text.lines().map(serde_json::from_str).collect::<Result<_, _>>().with_context(|| path.clone())?;
+    let mut out = String::new();
+    machine(&results, &mut out);
+    let mut shown = Vec::new();
+    if let Some(dir) = &images {
+        std::fs::create_dir_all(dir)?;
+        shown = plots(&results, dir)?;
+    }
+    let image = |name: &str, out: &mut String| {
+        if let Some((file, title)) = shown.iter().find(|(file, _)| file.starts_with(name)) {
+            let _ = writeln!(out, "![{title}]({link}/{file})\n");
+        }
+    };
+    let of = |scenario: &str| results.iter().filter(|r| r["scenario"] == scenario).collect::<Vec<_>>();
+    let rows = of("stall");
+    if !rows.is_empty() {
+        stall(&rows, &mut out);
+        image("overload-consumers", &mut out);
+        image("overload-latency", &mut out);
+    }
+    if !of("rates").is_empty() {
+        rates(&of("rates"), &mut out);
+        image("overload-goodput", &mut out);
+    }
+    for (scenario, write) in [
+        ("idle", idle as fn(&[&Value], &mut String)),
+        ("big", big),
+        ("catchup", catchup),
+        ("adds", adds),
+        ("reads", reads),
+    ] {
+        if !of(scenario).is_empty() {
+            write(&of(scenario), &mut out);
+        }
+    }
+    print!("{out}");
+    Ok(())
+}
+
+/// The number at a path of keys.
+fn at(value: &Value, path: &str) -> Option<f64> {
+    path.split('.').try_fold(value, |value, key| value.get(key)).and_then(Value::as_f64)
+}
+
+/// A number with as many digits as say something; a dash for none.
+fn show(value: Option<f64>) -> String {
+    match value {
+        None => "–".to_owned(),
+        Some(v) if v == 0.0 => "0".to_owned(),
+        Some(v) if v.fract() == 0.0 || v.abs() >= 100.0 => format!("{v:.0}"),
+        Some(v) if v.abs() >= 10.0 => format!("{v:.1}"),
+        Some(v) if v.abs() >= 0.1 => format!("{v:.2}"),
+        Some(v) => format!("{v:.3}"),
+    }
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or("–")
+}
+
+fn machine(results: &[Value], out: &mut String) {
+    let Some(machine) = results.iter().map(|r| &r["machine"]).find(|m| !m.is_null()) else { return };
+    let other: Vec<f64> = results.iter().filter_map(|r| at(r, "during.other_cores")).collect();
+    let client: Vec<f64> = results.iter().filter_map(|r| at(r, "during.client_cores")).collect();
+    let mut lag: f64 = 0.0;
+    for result in results {
+        for phases in result["flows"]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .filter_map(|(_, flow)| flow["phases"].as_object())
+        {
+            lag = phases.values().filter_map(|phase| at(phase, "own_lag_p99_ms")).fold(lag, f64::max);
+        }
+    }
+    let max = |list: &[f64]| list.iter().copied().fold(0.0, f64::max);
+    let mean =
+        |list: &[f64]| if list.is_empty() { 0.0 } else { list.iter().sum::<f64>() / list.len() as f64 };
+    let _ = writeln!(
+        out,
+        "{} cores ({}), Linux {}, shared by client and bookie; tcp_wmem {}, tcp_rmem {}. While load ran the client took {:.2}\n\
+         cores in the mean ({:.2} at most), everything but client and bookie {:.2} ({:.2} at most). At worst the client was {} ms late\n\
+         itself with the 99th percentile of a phase's requests; that is in the latencies.\n",
+        show(at(machine, "cores")),
+        text(&machine["model"]),
+        text(&machine["linux"]),
+        text(&machine["tcp_wmem"]),
+        text(&machine["tcp_rmem"]),
+        mean(&client),
+        max(&client),
+        mean(&other),
+        max(&other),
+        show(Some(lag)),
+    );
+}
+
+fn drain(row: &Value) -> String {
+    let rate = at(row, "drain_per_s").unwrap_or(0.0);
+    let mut text = if rate > 0.0 { format!("{:.0} MB/s", rate / 1e6) } else { "never".to_owned() };
+    if row["half_close"] == true {
+        text.push_str(", half closed");
+    }
+    text
+}
+
+/// p99 of a class during over before.
+fn ratio(row: &Value, class: &str) -> Option<f64> {
+    let p99 = |phase: &str| at(row, &format!("flows.{class}.phases.{phase}.latency_ms.p99"));
+    Some(p99("during")? / p99("before")?)
+}
+
+fn answered(row: &Value, class: &str, phase: &str) -> String {
+    let of = |name: &str| at(row, &format!("flows.{class}.phases.{phase}.{name}")).unwrap_or(0.0);
+    if of("ok") == 0.0 {
+        return format!("**0** in {:.0} s", of("seconds"));
+    }
+    let share = of("ok") / of("due").max(1.0) * 100.0;
+    if of("ok") >= of("due") { "all".to_owned() } else { format!("{share:.1} %") }
+}
+
+fn probed(row: &Value, phase: &str) -> String {
+    let mut parts = Vec::new();
+    for name in ["fence", "health", "http"] {
+        let of = |field: &str| at(row, &format!("probes.{name}.{phase}.{field}"));
+        let Some(ok) = of("answered") else { continue };
+        let all = ok + of("failed").unwrap_or(0.0);
+        let slow = of("max_ms").map_or(String::new(), |ms| format!(" ({} ms)", show(Some(ms))));
+        parts.push(format!("{ok:.0}/{all:.0}{slow}"));
+    }
+    parts.join(", ")
+}
+
+fn stall(rows: &[&Value], out: &mut String) {
+    let first = rows[0];
+    let _ = writeln!(
+        out,
+        "### Consumers that drain slowly or never\n\n\
+         Each consumer pipelines {} reads. Beside them, in open loop: {} reads/s and {} adds/s. Latency counts from when a\n\
+         request was due, a request without an answer in 5 s counts as 5 s; \"ratio\" is p99 during over p99 before.\n",
+        show(at(first, "pipeline")),
+        show(at(first, "reads_per_s")),
+        show(at(first, "adds_per_s")),
+    );
+    let _ = writeln!(
+        out,
+        "| case | bookie | protocol, entry | consumers, drain | reads p50 / p99 before, ms | p50 / p99 / max during | ratio | \
+         answered | adds p99 before / during | ratio | answered | reads after: answered, p99 |"
+    );
+    let _ = writeln!(out, "|---|---|---|---|---|---|---|---|---|---|---|---|");
+    for row in rows {
+        let of = |class: &str, phase: &str, q: &str| {
+            show(at(row, &format!("flows.{class}.phases.{phase}.latency_ms.{q}")))
+        };
+        let _ = writeln!(
+            out,
+            "| {} | {} | {}, {} B | {}, {} | {} / {} | {} / {} / {} | {} | {} | {} / {} | {} | {} | {}, {} |",
+            text(&row["case"]),
+            text(&row["label"]),
+            text(&row["protocol"]),
+            show(at(row, "entry_size_bytes")),
+            show(at(row, "consumers")),
+            drain(row),
+            of("reads", "before", "p50"),
+            of("reads", "before", "p99"),
+            of("reads", "during", "p50"),
+            of("reads", "during", "p99"),
+            of("reads", "during", "max"),
+            show(ratio(row, "reads")),
+            answered(row, "reads", "during"),
+            of("adds", "before", "p99"),
+            of("adds", "during", "p99"),
+            show(ratio(row, "adds")),
+            answered(row, "adds", "during"),
+            answered(row, "reads", "after"),
+            of("reads", "after", "p99"),
+        );
+    }
+    let _ = writeln!(
+        out,
+        "\nThe same runs: answered of asked (slowest) are fences, health over v3 on new connections, and the HTTP port, during the\n\
+         stall. Socket memory is what the kernel keeps of the bookie's answers. \"Bytes back\" is from the close of the consumers\n\
+         until the pools hold no more than before. Stopped: threads that ran before and not at all in the second half of the stall.\n"
+    );
+    let _ = writeln!(
+        out,
+        "| case | bookie | protocol | consumers, drain | fence, health, http | RSS before / most, MiB | sockets, MiB | bytes back, ms | \
+         consumers closed by the bookie | threads stopped; waiting for a peer | Java: in acquire; in send | pools at the end |"
+    );
+    let _ = writeln!(out, "|---|---|---|---|---|---|---|---|---|---|---|---|");
+    for row in rows {
+        let is_java = text(&row["label"]).starts_with("java");
+        let stopped = row["threads_stopped"].as_array().map_or(0, Vec::len);
+        let most = [at(row, "during.rss_mib_max"), at(row, "after.rss_mib_max")]
+            .into_iter()
+            .flatten()
+            .fold(0.0, f64::max);
+        let pools: f64 =
+            row["pools_end"].as_object().map_or(0.0, |pools| pools.values().filter_map(Value::as_f64).sum());
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} | {}, {} | {} | {} / {} | {} | {} | {} | {}; {} | {} | {} |",
+            text(&row["case"]),
+            text(&row["label"]),
+            text(&row["protocol"]),
+            show(at(row, "consumers")),
+            drain(row),
+            probed(row, "during"),
+            show(at(row, "before.rss_mib_max")),
+            show(Some(most)),
+            show(at(row, "socket_sent_mib")),
+            if is_java {
+                "–".to_owned()
+            } else {
+                at(row, "bytes_back_ms").map_or("**more than 10 s**".to_owned(), |v| show(Some(v)))
+            },
+            show(at(row, "seen.closed_by_bookie")),
+            stopped,
+            show(at(row, "threads_wait_for_peer")),
+            if is_java {
+                format!("{}; {}", show(at(row, "java_acquire")), show(at(row, "java_send")))
+            } else {
+                "–".to_owned()
+            },
+            if is_java { "–".to_owned() } else { show(Some(pools)) },
+        );
+    }
+    out.push('\n');
+}
+
+fn refused(phase: &Value) -> f64 {
+    phase["refused"].as_object().map_or(0.0, |codes| codes.values().filter_map(Value::as_f64).sum())
+}
+
+fn rates(rows: &[&Value], out: &mut String) {
+    let _ = writeln!(
+        out,
+        "### Adds at 50 to 200 % of capacity\n\nCapacity is the closed-loop rate just before. An answer later than 1 s counts as none. \"Back\" is \
+         from the drop to 50 % until p99\nis at most twice (or 5 ms more than) that of the first step for a second with nothing failed.\n"
+    );
+    let _ = writeln!(
+        out,
+        "| bookie | protocol | offered | adds/s offered | goodput | of capacity | p50 / p99 / p99.9 ms | refused/s | not in time/s | back s | RSS MiB |"
+    );
+    let _ = writeln!(out, "|---|---|---|---|---|---|---|---|---|---|---|");
+    for row in rows {
+        let capacity = at(row, "capacity").unwrap_or(1.0);
+        for step in row["steps"].as_array().into_iter().flatten() {
+            let name = text(&step[0]);
+            let phase = &row["flows"]["adds"]["phases"][name];
+            let of = |path: &str| at(phase, path);
+            let seconds = of("seconds").unwrap_or(1.0);
+            let _ = writeln!(
+                out,
+                "| {} | {} | {} | {} | {} | {} % | {} / {} / {} | {} | {} | {} | {} |",
+                text(&row["label"]),
+                text(&row["protocol"]),
+                if name == "after" { "50 % again".to_owned() } else { format!("{name} %") },
+                show(of("due").map(|n| n / seconds)),
+                show(of("ok_per_s")),
+                show(of("ok_per_s").map(|n| n / capacity * 100.0)),
+                show(of("latency_ms.p50")),
+                show(of("latency_ms.p99")),
+                show(of("latency_ms.p999")),
+                show(Some(refused(phase) / seconds)),
+                show(of("timeouts").map(|n| n / seconds)),
+                if name == "after" {
+                    at(row, "back_s").map_or("**never**".to_owned(), |s| show(Some(s)))
+                } else {
+                    String::new()
+                },
+                if name == "200" { show(at(row, "during.rss_mib_max")) } else { String::new() },
+            );
+        }
+    }
+    out.push('\n');
+}
+
+fn idle(rows: &[&Value], out: &mut String) {
+    let _ = writeln!(out, "### Many connections: idle, then one add of each every second\n");
+    let _ = writeln!(
+        out,
+        "| bookie | protocol | connections | connected/s | KiB each, idle | kernel's KiB each | adds answered | p50 / p99 / p99.9 / max ms | RSS MiB | bookie cores |"
+    );
+    let _ = writeln!(out, "|---|---|---|---|---|---|---|---|---|---|");
+    for row in rows {
+        let of = |q: &str| show(at(row, &format!("flows.adds.phases.adds.latency_ms.{q}")));
+        let took = at(row, "accepted_s").or(at(row, "connect_s"));
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} | {} | {} | {} | {} | {} / {} / {} / {} | {} | {} |",
+            text(&row["label"]),
+            text(&row["protocol"]),
+            show(at(row, "connections")),
+            show(at(row, "connections").zip(took).map(|(n, s)| n / s)),
+            show(at(row, "idle_kib_each")),
+            show(at(row, "idle_socket_kib_each")),
+            answered(row, "adds", "adds"),
+            of("p50"),
+            of("p99"),
+            of("p999"),
+            of("max"),
+            show(at(row, "during.rss_mib_max")),
+            show(at(row, "during.bookie_cores")),
+        );
+    }
+    out.push('\n');
+}
+
+fn big(rows: &[&Value], out: &mut String) {
+    let _ = writeln!(out, "### Largest and smallest adds, batch reads of 500\n");
+    let _ = writeln!(
+        out,
+        "| bookie | load | connections | operations/s | MiB/s | load p50 / p99 ms | refused; not in time | fairness (Jain) | healthy reads p99 before / during | healthy adds p99 before / during | healthy answered | RSS before / most MiB |"
+    );
+    let _ = writeln!(out, "|---|---|---|---|---|---|---|---|---|---|---|---|");
+    for row in rows {
+        let load = &row["flows"]["load"]["phases"]["during"];
+        let of =
+            |class: &str, phase: &str| show(at(row, &format!("flows.{class}.phases.{phase}.latency_ms.p99")));
+        let rate = at(load, "ok_per_s").unwrap_or(0.0);
+        let bytes = match text(&row["kind"]) {
+            "batch" => at(load, "bytes").unwrap_or(0.0) / at(load, "seconds").unwrap_or(1.0),
+            _ => rate * at(row, "entry_size_bytes").unwrap_or(0.0),
+        };
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} | {} | {} | {} / {} | {}; {} | {} | {} / {} | {} / {} | {}, {} | {} / {} |",
+            text(&row["label"]),
+            match text(&row["kind"]) {
+                "frames" => "adds of 5 MiB",
+                "empty" => "adds without payload",
+                _ => "batch reads of 500",
+            },
+            show(at(row, "connections")),
+            show(Some(rate)),
+            show(Some(bytes / 1048576.0)),
+            show(at(load, "latency_ms.p50")),
+            show(at(load, "latency_ms.p99")),
+            show(Some(refused(load))),
+            show(at(load, "timeouts")),
+            show(at(row, "flows.load.fairness")),
+            of("reads", "before"),
+            of("reads", "during"),
+            of("adds", "before"),
+            of("adds", "during"),
+            answered(row, "reads", "during"),
+            answered(row, "adds", "during"),
+            show(at(row, "before.rss_mib_max")),
+            show(at(row, "during.rss_mib_max")),
+        );
+    }
+    out.push('\n');
+}
+
+fn catchup(rows: &[&Value], out: &mut String) {
+    let _ = writeln!(out, "### Catch-up readers beside tail readers and writers\n");
+    let _ = writeln!(
+        out,
+        "| bookie | filled MiB | catch-up entries/s | tail p50 / p99 before, ms | during | adds p99 before / during | tail answered | read-ahead hits | RSS MiB |"
+    );
+    let _ = writeln!(out, "|---|---|---|---|---|---|---|---|---|");
+    for row in rows {
+        let of = |class: &str, phase: &str, q: &str| {
+            show(at(row, &format!("flows.{class}.phases.{phase}.latency_ms.{q}")))
+        };
+        let (hits, misses) = (at(row, "ahead_hits").unwrap_or(0.0), at(row, "ahead_misses").unwrap_or(0.0));
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} | {} / {} | {} / {} | {} / {} | {} | {} | {} |",
+            text(&row["label"]),
+            show(at(row, "fill_mib")),
+            show(at(row, "flows.catch-up.phases.during.ok_per_s")),
+            of("tail", "before", "p50"),
+            of("tail", "before", "p99"),
+            of("tail", "during", "p50"),
+            of("tail", "during", "p99"),
+            of("adds", "before", "p99"),
+            of("adds", "during", "p99"),
+            answered(row, "tail", "during"),
+            if hits + misses > 0.0 {
+                format!("{:.0} %", hits / (hits + misses) * 100.0)
+            } else {
+                "–".to_owned()
+            },
+            show(at(row, "during.rss_mib_max")),
+        );
+    }
+    out.push('\n');
+}
+
+fn adds(rows: &[&Value], out: &mut String) {
+    let _ = writeln!(out, "### What a batch shares: adds in closed loop\n");
+    let _ = writeln!(
+        out,
+        "| bookie | batch cap | ledgers | connections | adds/s | p50 / p99 ms | CPU µs/add | wake-ups/add | system calls/add | entries/group |"
+    );
+    let _ = writeln!(out, "|---|---|---|---|---|---|---|---|---|---|");
+    for row in rows {
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} | {} | {} | {} / {} | {} | {} | {} | {} |",
+            text(&row["label"]),
+            text(&row["cap"]),
+            show(at(row, "ledgers")),
+            show(at(row, "connections")),
+            show(at(row, "adds_per_s")),
+            show(at(row, "latency_ms.p50")),
+            show(at(row, "latency_ms.p99")),
+            show(at(row, "cpu_us_per_add")),
+            show(at(row, "wakes_per_add")),
+            show(at(row, "calls_per_add")),
+            show(at(row, "group_entries")),
+        );
+    }
+    out.push('\n');
+}
+
+fn reads(rows: &[&Value], out: &mut String) {
+    let _ = writeln!(out, "### Reads in closed loop\n");
+    let _ = writeln!(
+        out,
+        "| bookie | protocol | reads | page cache | calls/s | entries/s | p50 / p99 ms | CPU µs/call | CPU µs/entry | entries/s per core |"
+    );
+    let _ = writeln!(out, "|---|---|---|---|---|---|---|---|---|---|");
+    for row in rows {
+        let of = |path: &str| show(at(row, path));
+        let per_core = at(row, "cpu_us_per_entry").filter(|us| *us > 0.0).map(|us| 1e6 / us);
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} | {} | {} | {} | {} / {} | {} | {} | {} |",
+            text(&row["label"]),
+            text(&row["protocol"]),
+            text(&row["case"]),
+            if row["cold"] == true { "cold" } else { "warm" },
+            of("calls_per_s"),
+            of("entries_per_s"),
+            of("latency_ms.p50"),
+            of("latency_ms.p99"),
+            of("cpu_us_per_call"),
+            of("cpu_us_per_entry"),
+            show(per_core),
+        );
+    }
+    out.push('\n');
+}
+
+/// Bookies in order of appearance: the colour of each.
+fn labels(results: &[Value]) -> Vec<&str> {
+    let mut seen = BTreeSet::new();
+    results.iter().filter_map(|r| r["label"].as_str()).filter(|label| seen.insert(*label)).collect()
+}
+
+/// Draws what there are results for; gives file names and titles.
+fn plots(results: &[Value], dir: &Path) -> Result<Vec<(String, String)>> {
+    let labels = labels(results);
+    let colour = |label: &str| labels.iter().position(|known| *known == label).unwrap_or(0);
+    let mut made = Vec::new();
+    let mut make = |name: &str, title: &str, panels: Vec<Panel>| -> Result<()> {
+        if panels.iter().any(|panel| panel.lines.iter().any(|line| !line.points.is_empty())) {
+            draw(&dir.join(name), &panels)?;
+            made.push((name.to_owned(), title.to_owned()));
+        }
+        Ok(())
+    };
+    let stalls: Vec<&Value> =
+        results.iter().filter(|r| r["scenario"] == "stall" && r["half_close"] != true).collect();
+
+    // p99 against the number of consumers, of those that never drain and those that drain slowly
+    let mut panels = Vec::new();
+    for (is_slow, protocol) in [(false, "v2"), (false, "v3"), (true, "v2"), (true, "v3")] {
+        let of: Vec<&&Value> = (stalls.iter())
+            .filter(|r| (at(r, "drain_per_s").unwrap_or(0.0) > 0.0) == is_slow && r["protocol"] == protocol)
+            .filter(|r| r["case"] == "D2")
+            .collect();
+        let counts: BTreeSet<u64> = of.iter().filter_map(|r| r["consumers"].as_u64()).collect();
+        if counts.len() < 2 {
+            continue;
+        }
+        let mut panel = Panel {
+            title: format!(
+                "Healthy reads beside consumers that {} ({protocol})",
+                if is_slow { "drain slowly" } else { "never drain" }
+            ),
+            x_names: std::iter::once("none".to_owned()).chain(counts.iter().map(u64::to_string)).collect(),
+            x_label: "consumers, 20,000 reads pipelined each",
+            y_label: "p99, ms",
+            is_log: true,
+            ..Panel::default()
+        };
+        for label in &labels {
+            let mine: Vec<&&&Value> = of.iter().filter(|r| r["label"] == *label).collect();
+            let mut before: Vec<f64> =
+                mine.iter().filter_map(|r| at(r, "flows.reads.phases.before.latency_ms.p99")).collect();
+            before.sort_by(f64::total_cmp);
+            let Some(calm) = before.get(before.len() / 2) else { continue };
+            let mut points = vec![(0.0, *calm)];
+            for (place, count) in counts.iter().enumerate() {
+                let runs = mine.iter().filter(|r| r["consumers"].as_u64() == Some(*count));
+                let mut p99s: Vec<f64> =
+                    runs.filter_map(|r| at(r, "flows.reads.phases.during.latency_ms.p99")).collect();
+                p99s.sort_by(f64::total_cmp);
+                if let Some(p99) = p99s.get(p99s.len() / 2) {
+                    points.push((place as f64 + 1.0, *p99));
+                }
+            }
+            panel.lines.push(Line {
+                name: (*label).to_owned(),
+                points,
+                colour: colour(label),
+                is_thin: false,
+            });
+        }
+        panels.push(panel);
+    }
+    make("overload-consumers.png", "p99 of healthy reads against the number of consumers", panels)?;
+
+    // latency over time, of one consumer that never drains
+    let mut panels = Vec::new();
+    for label in &labels {
+        let one =
+            |r: &&&Value| r["label"] == *label && r["consumers"] == 1 && at(r, "drain_per_s") == Some(0.0);
+        let Some(row) =
+            stalls.iter().find(|r| one(r) && r["protocol"] == "v2").or_else(|| stalls.iter().find(one))
+        else {
+            continue;
+        };
+        let ends: Vec<f64> =
+            row["phase_ends"].as_array().into_iter().flatten().filter_map(|e| e[1].as_f64()).collect();
+        let (Some(from), Some(to)) = (ends.get(1), ends.get(2)) else { continue };
+        let mut panel = Panel {
+            title: format!(
+                "{label}: one consumer pipelines {} reads and never drains",
+                show(at(row, "pipeline"))
+            ),
+            shade: Some((*from, *to, "consumer connected")),
+            x_label: "seconds",
+            y_label: "latency, ms",
+            is_log: true,
+            ..Panel::default()
+        };
+        for (class, colour) in [("reads", 0), ("adds", 1)] {
+            let series = row["flows"][class]["series"].as_array().cloned().unwrap_or_default();
+            for (column, q, is_thin) in [(3, "p50", true), (4, "p99", false)] {
+                let point = |b: &Value| Some((b[0].as_f64()?, b[column].as_f64().filter(|v| *v > 0.0)?));
+                let points = series.iter().filter_map(point).collect();
+                panel.lines.push(Line { name: format!("{class} {q}"), points, colour, is_thin });
+            }
+            for bucket in series.iter().filter(|b| b[2].as_u64().unwrap_or(0) > 0) {
+                panel.crosses.push((bucket[0].as_f64().unwrap_or(0.0), bucket[4].as_f64().unwrap_or(1.0)));
+            }
+        }
+        panels.push(panel);
+    }
+    make("overload-latency.png", "Latency over time beside one consumer that never drains", panels)?;
+
+    // goodput and p99 against what is offered
+    let steps: Vec<&Value> =
+        results.iter().filter(|r| r["scenario"] == "rates" && r["case"] == "L2").collect();
+    let names: Vec<String> = ["50", "80", "100", "120", "200"].iter().map(|s| format!("{s} %")).collect();
+    let panel = |title: &str, y_label, is_log| Panel {
+        title: title.to_owned(),
+        x_names: names.clone(),
+        x_label: "offered, of each bookie's own closed-loop rate",
+        y_label,
+        is_log,
+        ..Panel::default()
+    };
+    let mut goodput = panel("Goodput: answers within 1 s", "adds/s", false);
+    let mut latency = panel("p99 of adds (1 s: not in time)", "ms", true);
+    for row in steps {
+        let label = text(&row["label"]);
+        let points = |path: &str| -> Vec<(f64, f64)> {
+            let value =
+                |(i, s): (usize, &&str)| Some((i as f64, at(&row["flows"]["adds"]["phases"][s], path)?));
+            ["50", "80", "100", "120", "200"].iter().enumerate().filter_map(value).collect()
+        };
+        let name = format!("{label} {}", text(&row["protocol"]));
+        let is_thin = row["protocol"] == "v3";
+        goodput.lines.push(Line {
+            name: name.clone(),
+            points: points("ok_per_s"),
+            colour: colour(label),
+            is_thin,
+        });
+        latency.lines.push(Line { name, points: points("latency_ms.p99"), colour: colour(label), is_thin });
+    }
+    make("overload-goodput.png", "Goodput against offered load", vec![goodput, latency])?;
+    Ok(made)
+}
