@@ -112,3 +112,28 @@ fn frames_of_java_417_clients_are_identical_to_ours() {
         assert_eq!(check(capture), 0, "{}", capture.name);
     }
 }
+
+/// What Java clients send on the hot path is not left to the slow way.
+#[test]
+fn adds_and_plain_reads_of_java_clients_are_read_by_hand() {
+    let (mut adds, mut reads) = (0, 0);
+    for capture in captures() {
+        if capture.direction != Direction::ClientToServer {
+            continue;
+        }
+        for payload in capture.payloads() {
+            if Protocol::of(payload) != Some(Protocol::V3) {
+                continue;
+            }
+            let Ok(request) = Request::decode(Bytes::copy_from_slice(payload)) else { continue };
+            let by_hand = v3::HotRequest::parse(payload);
+            assert_eq!(by_hand, common::checks::hot_form(&request), "{}", capture.name);
+            match by_hand {
+                Some(v3::HotRequest::Add(_)) => adds += 1,
+                Some(v3::HotRequest::Read(_)) => reads += 1,
+                None => {}
+            }
+        }
+    }
+    assert!(adds > 5 && reads > 0, "{adds} adds, {reads} reads");
+}

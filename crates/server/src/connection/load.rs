@@ -281,6 +281,16 @@ fn answer_entry(
         Reply::V2 { version } => connection.outbox.entry(request.promised, window, permit, body, |out| {
             v2::put_read_response_header(version, ledger, request.entry, size, out);
         }),
+        Reply::V3 { txn } if matches!(request.kind, ReadKind::Entry) => {
+            let max_lac = if request.is_fence { None } else { known_lac(shared, request) };
+            let bytes: &[u8] = match &body {
+                Body::Copy(bytes) => bytes,
+                Body::Owned(bytes) => bytes,
+            };
+            connection.outbox.entry(request.promised, window, permit, Body::Copy(&[]), |out| {
+                v3::put_read_response(txn, ledger, request.entry, bytes, max_lac, out);
+            });
+        }
         Reply::V3 { txn } => {
             let bytes = match body {
                 Body::Copy(bytes) => Bytes::copy_from_slice(bytes),
@@ -300,8 +310,7 @@ fn answer_entry(
                     response::read(txn, ledger, poll.previous.saturating_add(1), result)
                 }
                 _ => {
-                    let max_lac = if request.is_fence { None } else { known_lac(shared, request) };
-                    let result = response::ReadResult { body: Some(bytes), max_lac, ..Default::default() };
+                    let result = response::ReadResult { body: Some(bytes), ..Default::default() };
                     response::read(txn, ledger, request.entry, result)
                 }
             };

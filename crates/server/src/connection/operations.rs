@@ -31,31 +31,14 @@ enum Fencing {
     WithoutKey,
 }
 
-/// What matters of a v3 add, its body found again in the read buffer.
-struct FoundAdd<'f> {
-    /// Ledger and entry as the message says.
-    ids: (i64, i64),
-    key: Option<MasterKey>,
-    is_recovery: bool,
-    /// As the body says; `None` when it is too short.
-    header: Option<EntryHeader>,
-    body: &'f [u8],
-}
-
-impl<'f> FoundAdd<'f> {
-    /// `add` was decoded from `copy`, whose bytes are those of `payload`, and shares its body with it.
-    fn of(add: &proto::AddRequest, copy: &Bytes, payload: &'f [u8]) -> FoundAdd<'f> {
-        let header = EntryHeader::of(&add.body).ok();
-        // An empty body may live anywhere.
-        let body = if header.is_some() {
-            let begin = add.body.as_ptr() as usize - copy.as_ptr() as usize;
-            &payload[begin..begin + add.body.len()]
-        } else {
-            &[]
-        };
-        let (key, is_recovery) = (add.key(), add.is_recovery_add());
-        FoundAdd { ids: (add.ledger_id, add.entry_id), key, is_recovery, header, body }
+/// The place in `payload` of what was decoded from `copy`, whose bytes are the same, and shares them.
+fn found_again<'f>(decoded: &Bytes, copy: &Bytes, payload: &'f [u8]) -> &'f [u8] {
+    // Nothing may live anywhere.
+    if decoded.is_empty() {
+        return &[];
     }
+    let begin = decoded.as_ptr() as usize - copy.as_ptr() as usize;
+    &payload[begin..begin + decoded.len()]
 }
 
 impl<'f> Frames<'_, 'f> {
@@ -116,7 +99,19 @@ impl<'f> Frames<'_, 'f> {
     }
 
     pub(super) async fn on_v3(&mut self, payload: &'f [u8]) -> Result<(), CloseReason> {
-        // The copy lets the decoder share bodies; that of an add is then found again in the read buffer.
+        match v3::HotRequest::parse(payload) {
+            Some(v3::HotRequest::Add(add)) => self.on_v3_add(add).await,
+            Some(v3::HotRequest::Read(read)) => {
+                let (reply, is_high) = (Reply::V3 { txn: read.txn_id }, read.priority > 0);
+                self.on_read(reply, ReadKind::Entry, read.ledger_id, read.entry_id, Fencing::No, is_high).await
+            }
+            None => self.on_other_v3(payload).await,
+        }
+    }
+
+    /// Everything that is not an add or a plain read as clients send them.
+    async fn on_other_v3(&mut self, payload: &'f [u8]) -> Result<(), CloseReason> {
+        // The copy lets the decoder share bytes; those of an add are then found again in the read buffer.
         let copy = Bytes::copy_from_slice(payload);
         let request = match v3::Request::decode(copy.clone()) {
             Ok(request) => request,
@@ -130,10 +125,19 @@ impl<'f> Frames<'_, 'f> {
         let reply = Reply::V3 { txn: request.txn_id };
         let is_high = request.priority > 0;
         if let Operation::Add(add) = &request.operation {
-            let found = FoundAdd::of(add, &copy, payload);
+            let add = v3::HotAdd {
+                txn_id: request.txn_id,
+                priority: request.priority,
+                ledger_id: add.ledger_id,
+                entry_id: add.entry_id,
+                master_key: found_again(&add.master_key, &copy, payload),
+                body: found_again(&add.body, &copy, payload),
+                write_flags: add.write_flags,
+                is_recovery: add.is_recovery_add(),
+            };
             // The copy is not in any pool: it must not outlive this step.
             drop((request, copy));
-            return self.on_v3_add(reply, found, is_high).await;
+            return self.on_v3_add(add).await;
         }
         match &request.operation {
             Operation::Add(_) => unreachable!("handled above"),
@@ -168,20 +172,16 @@ impl<'f> Frames<'_, 'f> {
         }
     }
 
-    async fn on_v3_add(
-        &mut self,
-        reply: Reply,
-        found: FoundAdd<'f>,
-        is_high_priority: bool,
-    ) -> Result<(), CloseReason> {
+    async fn on_v3_add(&mut self, add: v3::HotAdd<'f>) -> Result<(), CloseReason> {
+        let reply = Reply::V3 { txn: add.txn_id };
         self.promise(reply.add_answer_bytes()).await?;
-        let FoundAdd { ids: (ledger, entry), key, is_recovery, header, body } = found;
-        match header {
+        match EntryHeader::of(add.body) {
             // Storage uses the ids inside the body, the answer those of the message: they must agree.
-            Some(header) if (header.ledger_id, header.entry_id) == (ledger, entry) => {
-                self.on_add(reply, header, key, body, is_recovery, is_high_priority).await
+            Ok(header) if (header.ledger_id, header.entry_id) == (add.ledger_id, add.entry_id) => {
+                let key = MasterKey::from_slice(add.master_key);
+                self.on_add(reply, header, key, add.body, add.is_recovery, add.priority > 0).await
             }
-            _ => self.refuse_add(reply, ledger, entry, ErrorCode::BadRequest),
+            _ => self.refuse_add(reply, add.ledger_id, add.entry_id, ErrorCode::BadRequest),
         }
     }
 

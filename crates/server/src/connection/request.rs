@@ -83,7 +83,7 @@ impl Reply {
     pub fn put_add(self, code: ErrorCode, ledger: i64, entry: i64, out: &mut BytesMut) {
         match self {
             Reply::V2 { version } => v2::put_add_response(version, code, ledger, entry, out),
-            Reply::V3 { txn } => v3::put_frame(&response::add(txn, code, ledger, entry), out),
+            Reply::V3 { txn } => v3::put_add_response(txn, code, ledger, entry, out),
         }
     }
 }

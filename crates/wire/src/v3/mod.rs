@@ -1,6 +1,7 @@
 //! The v3 protobuf protocol (protocol reference, section 2).
 //!
-//! The messages of [`proto`] are generated; around them stand [`Request`], which pairs an operation with its body, the
+//! The messages of [`proto`] are generated, and adds and plain reads are also read by hand ([`HotRequest`]); around them
+//! stand [`Request`], which pairs an operation with its body, the
 //! constructors of [`response`], and the checks that make a decoded message safe to use.
 //!
 //! # Invariants
@@ -13,6 +14,7 @@
 //! Beware of the generated getters of optional enums, such as `AddRequest::flag()`: unset, they give the first value of
 //! the enum, not nothing. Use [`proto::AddRequest::is_recovery_add`] and its neighbours.
 
+mod hot;
 mod request;
 mod required;
 pub mod response;
@@ -23,6 +25,7 @@ use bindery_types::MasterKey;
 use bytes::{Bytes, BytesMut};
 use prost::Message;
 
+pub use hot::{HotAdd, HotRead, HotRequest, put_add_response, put_read_response};
 pub use request::{Operation, Request};
 
 use crate::{ErrorCode, frame};

@@ -158,6 +158,9 @@ pub fn v3_request(payload: &[u8]) -> Result<(), String> {
     if parsed && Protocol::of(payload) != Some(Protocol::V3) {
         return Err("a v3 request looks like v2".to_owned());
     }
+    if let Some(hot) = v3::HotRequest::parse(payload) {
+        same("by hand", Some(hot), decoded.as_ref().ok().and_then(hot_form))?;
+    }
     let mut out = BytesMut::new();
     match decoded {
         Ok(request) => {
@@ -169,6 +172,34 @@ pub fn v3_request(payload: &[u8]) -> Result<(), String> {
             same("refusal", v3::decode_response(out.freeze().slice(4..)), Ok(*response))
         }
         Err(_) => Ok(()),
+    }
+}
+
+/// What the hand-written reader must have seen of a request, if it may have seen it at all.
+pub fn hot_form(request: &v3::Request) -> Option<v3::HotRequest<'_>> {
+    let v3::Request { txn_id, priority, operation } = request;
+    let (txn_id, priority) = (*txn_id, *priority);
+    match operation {
+        v3::Operation::Add(add) if add.flag.is_none() || add.is_recovery_add() => {
+            Some(v3::HotRequest::Add(v3::HotAdd {
+                txn_id,
+                priority,
+                ledger_id: add.ledger_id,
+                entry_id: add.entry_id,
+                master_key: &add.master_key,
+                body: &add.body,
+                write_flags: add.write_flags,
+                is_recovery: add.is_recovery_add(),
+            }))
+        }
+        v3::Operation::Read(read) => {
+            let v3::proto::ReadRequest { ledger_id, entry_id, master_key, previous_lac, time_out, flag } = read;
+            let is_plain =
+                master_key.is_none() && previous_lac.is_none() && time_out.is_none() && flag.is_none();
+            let (ledger_id, entry_id) = (*ledger_id, *entry_id);
+            is_plain.then_some(v3::HotRequest::Read(v3::HotRead { txn_id, priority, ledger_id, entry_id }))
+        }
+        _ => None,
     }
 }
 
