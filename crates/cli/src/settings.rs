@@ -160,6 +160,12 @@ pub fn resolve(args: &BookieArgs, file: Option<&str>) -> Result<Settings, Vec<St
     if let Some(bytes) = file.parsed::<u32>("maxBatchReadSize") {
         config.limits.batch_read_size_bytes_max = bytes;
     }
+    if let Some(entries) = file.parsed::<usize>("addBatchEntriesMax") {
+        config.limits.add_batch_entries_max = entries.max(1);
+    }
+    if let Some(bytes) = file.parsed::<usize>("addBatchBytesMax") {
+        config.limits.add_batch_bytes_max = bytes.max(1);
+    }
     if let Some(text) = &args.memory_limit {
         match parse_size(text) {
             Some(bytes) => config.memory_limit = Some(bytes),
@@ -500,6 +506,18 @@ mod tests {
         assert_eq!((space.bytes_per_second, space.log_bytes_max), (1_000_000, 2 << 30));
         let faults = resolve(&args(&line), Some("minorCompactionThreshold=1.5")).unwrap_err();
         assert!(faults[0].contains("minorCompactionThreshold"), "{faults:?}");
+    }
+
+    #[test]
+    fn batches_of_adds_have_caps_of_at_least_one() {
+        let line = ["--metadata", "zk+null://z:1/l", "--data", "/d"];
+        let caps = |file: &str| {
+            let limits = resolve(&args(&line), Some(file)).unwrap().config.limits;
+            (limits.add_batch_entries_max, limits.add_batch_bytes_max)
+        };
+        assert_eq!(caps(""), (1000, 1 << 20));
+        assert_eq!(caps("addBatchEntriesMax=1\naddBatchBytesMax=4096\n"), (1, 4096));
+        assert_eq!(caps("addBatchEntriesMax=0\naddBatchBytesMax=0\n"), (1, 1));
     }
 
     #[test]

@@ -48,10 +48,17 @@ pub struct AddDone {
     pub result: Result<(), Refusal>,
 }
 
-/// Takes the answers to adds. Called on the completion thread with a whole group; must not block.
+/// Takes the answers to adds. Called with a whole group on the completion thread, or on a journal's when they are few;
+/// must not block.
 pub trait AddSink: Send + Sync {
     /// One call per group and shard, in journal order; answers of one connection stay in order.
     fn on_adds_done(&self, done: &[AddDone]);
+
+    /// The same for all shards of a group at once, for a sink that shares work between them: a socket is then written
+    /// once for a group, however many shards it has.
+    fn on_adds_of_group(&self, shards: &[Vec<AddDone>]) {
+        shards.iter().for_each(|done| self.on_adds_done(done));
+    }
 }
 
 /// Called once with the outcome, on the completion thread; must not block. Dropped uncalled only at shutdown.

@@ -562,6 +562,7 @@ impl Engine {
             write_pool_chunks: self.pool.capacity() as u64,
             write_pool_chunk_bytes: self.pool.chunk_size() as u64,
             ledgers: self.shards.iter().map(|s| s.lock().ledger_count() as u64).sum(),
+            journal_wakes: self.journals.iter().map(|journal| journal.signal.wakes()).sum(),
             ledgers_removed: self.shards.iter().map(|s| s.lock().removed_count() as u64).sum(),
             ..self.counters.snapshot()
         }

@@ -107,6 +107,12 @@ impl LedgerState {
         }
     }
 
+    /// A record at `sequence` changed it. True when it is the first since the last freeze.
+    pub(crate) fn mark_dirty(&mut self, sequence: u64) -> bool {
+        self.changed_at = sequence;
+        !std::mem::replace(&mut self.is_dirty, true)
+    }
+
     /// True for a ledger that was removed and did not come back.
     pub(crate) fn is_removed(&self) -> bool {
         self.life % 2 == 1

@@ -31,6 +31,7 @@ mod garbage;
 mod journals;
 mod lagging;
 mod ledger;
+mod ledger_map;
 mod line;
 mod lookup;
 mod machine;

@@ -78,8 +78,8 @@ pub struct Completions {
 impl Completions {
     /// Hands every answer to its taker.
     pub fn deliver(self, sink: &dyn AddSink) {
-        for adds in self.adds {
-            sink.on_adds_done(&adds);
+        if !self.adds.is_empty() {
+            sink.on_adds_of_group(&self.adds);
         }
         for (waiter, outcome) in self.waiters {
             waiter(outcome);
@@ -87,6 +87,13 @@ impl Completions {
         for (waiter, turn) in self.turns {
             waiter(turn);
         }
+    }
+
+    /// True when it is answers to at most `adds_max` adds, and nothing else.
+    pub(crate) fn is_few_adds(&self, adds_max: usize) -> bool {
+        self.waiters.is_empty()
+            && self.turns.is_empty()
+            && self.adds.iter().map(Vec::len).sum::<usize>() <= adds_max
     }
 
     /// True when there is nothing to deliver.

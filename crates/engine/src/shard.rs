@@ -36,6 +36,7 @@ pub(crate) use direct::DirectStep;
 use crate::api::{Add, AddDone, EntryRef, Poll, PollId, Refusal, Waiter};
 use crate::config::Admission;
 use crate::ledger::{LedgerState, ParkedPoll};
+use crate::ledger_map::LedgerMap;
 use crate::write_cache::{CacheRecord, Frozen};
 use bindery_io::BLOCK_SIZE_BYTES;
 use bindery_io::canary::{Canaries, Canary};
@@ -128,7 +129,7 @@ struct Placed {
 }
 
 /// In boxes: a map has room for up to twice what is in it.
-type Ledgers = HashMap<LedgerId, Box<LedgerState>>;
+type Ledgers = LedgerMap<Box<LedgerState>>;
 
 pub(crate) struct Shard {
     config: ShardConfig,
@@ -199,7 +200,7 @@ impl Shard {
             vouched: BTreeSet::new(),
             config,
             pool,
-            ledgers: Ledgers::new(),
+            ledgers: Ledgers::default(),
             open: None,
             part_start: 0,
             part_records: 0,
@@ -854,7 +855,11 @@ impl Shard {
             self.raised.insert(ledger);
         }
         self.cached_records += 1;
-        self.mark_dirty(ledger);
+        // As `mark_dirty`, without looking the ledger up again: this is for each entry.
+        self.highest_ledger = self.highest_ledger.max(Some(ledger));
+        if state.mark_dirty(sequence) {
+            self.dirty.push(ledger);
+        }
     }
 
     fn index_explicit_lac(
@@ -887,9 +892,7 @@ impl Shard {
     fn mark_dirty(&mut self, ledger: LedgerId) {
         self.highest_ledger = self.highest_ledger.max(Some(ledger));
         let state = self.ledgers.get_mut(&ledger).expect("a ledger that changes is known");
-        state.changed_at = self.sequence;
-        if !state.is_dirty {
-            state.is_dirty = true;
+        if state.mark_dirty(self.sequence) {
             self.dirty.push(ledger);
         }
     }

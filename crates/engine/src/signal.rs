@@ -1,7 +1,7 @@
 //! Wakes one thread; raising it again before the thread looked costs one atomic operation.
 
 use parking_lot::{Condvar, Mutex};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 #[derive(Default)]
@@ -9,6 +9,7 @@ pub(crate) struct Signal {
     is_raised: AtomicBool,
     lock: Mutex<()>,
     condition: Condvar,
+    wakes: AtomicU64,
 }
 
 impl Signal {
@@ -16,8 +17,14 @@ impl Signal {
         if !self.is_raised.swap(true, Ordering::AcqRel) {
             // Taking the lock orders this before or after the sleeper's check, so the wake-up is never lost.
             drop(self.lock.lock());
+            self.wakes.fetch_add(1, Ordering::Relaxed);
             self.condition.notify_one();
         }
+    }
+
+    /// Times it was raised after its thread had looked.
+    pub(crate) fn wakes(&self) -> u64 {
+        self.wakes.load(Ordering::Relaxed)
     }
 
     /// Waits until raised, at most `timeout`; lowers it. False on a time-out.

@@ -25,6 +25,8 @@ macro_rules! counters {
             pub entry_log_bytes: u64,
             /// Removed ledgers that are remembered.
             pub ledgers_removed: u64,
+            /// Times a journal's thread was woken.
+            pub journal_wakes: u64,
         }
 
         impl Counters {

@@ -12,7 +12,7 @@ use bindery_journal::{JournalConfig, PreparedFile};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -20,6 +20,10 @@ use std::time::Duration;
 /// Groups of a journal on their way to the completion thread: enough that no journal waits for a thread that itself
 /// never waits.
 const COMPLETIONS_MAX: usize = 4;
+
+/// A group of so few adds is answered by the journal thread itself: what its sockets take costs less than waking another
+/// thread, which would be most of what a single add costs.
+const ANSWERS_AT_ONCE_MAX: usize = 4;
 
 /// After this long without an add the journal counts as idle and seals its last group.
 const IDLE_WAIT: Duration = Duration::from_millis(500);
@@ -63,6 +67,9 @@ struct FlushDesk {
 /// What a journal thread has besides its journal.
 struct JournalLine {
     completions: SyncSender<Completions>,
+    /// Sent to the completion thread and not delivered, of all journals.
+    undelivered: Arc<AtomicUsize>,
+    sink: Arc<dyn AddSink>,
     prepared: Receiver<PreparedFile>,
     desk: Arc<FlushDesk>,
     flush_signal: Arc<Signal>,
@@ -89,6 +96,7 @@ impl Machine {
         });
         let flush_signal = Arc::new(Signal::default());
         let (completions, to_complete) = sync_channel::<Completions>(COMPLETIONS_MAX * journals.len());
+        let undelivered = Arc::new(AtomicUsize::new(0));
 
         let (mut preparations, mut lines) = (Vec::new(), Vec::new());
         for mut journaling in journals {
@@ -103,6 +111,8 @@ impl Machine {
             preparations.push(Preparation { config: journal.config().clone(), slots, prepared });
             let line = JournalLine {
                 completions: completions.clone(),
+                undelivered: undelivered.clone(),
+                sink: sink.clone(),
                 prepared: from_preparation,
                 desk: desk.clone(),
                 flush_signal: flush_signal.clone(),
@@ -113,7 +123,7 @@ impl Machine {
         drop(completions);
 
         let threads = vec![
-            spawn("bindery-complete", move || complete(&to_complete, &*sink)),
+            spawn("bindery-complete", move || complete(&to_complete, &undelivered, &*sink)),
             spawn("bindery-prepare", {
                 let (stop, engine) = (is_stopping.clone(), engine.clone());
                 move || prepare(&*disk, &engine, &preparations, &stop)
@@ -224,7 +234,7 @@ fn journal_loop(mut journaling: Journaling, line: &JournalLine) -> Journaling {
         idle_from = None;
         let turns = in_flight.take_turns();
         if !turns.is_empty() {
-            line.completions.send(turns).expect("the completion thread outlives the journal threads");
+            line.send(turns);
         }
         let written = journaling.write(&in_flight);
         let is_failed = written.is_err();
@@ -241,14 +251,31 @@ fn journal_loop(mut journaling: Journaling, line: &JournalLine) -> Journaling {
             line.flush_signal.raise();
         }
         if !done.is_empty() {
-            line.completions.send(done).expect("the completion thread outlives the journal threads");
+            line.deliver(done);
         }
     }
 }
 
-fn complete(completions: &Receiver<Completions>, sink: &dyn AddSink) {
+impl JournalLine {
+    fn send(&self, done: Completions) {
+        self.undelivered.fetch_add(1, Ordering::AcqRel);
+        self.completions.send(done).expect("the completion thread outlives the journal threads");
+    }
+
+    /// Answers at once what is little, unless that would overtake what the completion thread has.
+    fn deliver(&self, done: Completions) {
+        if done.is_few_adds(ANSWERS_AT_ONCE_MAX) && self.undelivered.load(Ordering::Acquire) == 0 {
+            done.deliver(&*self.sink);
+        } else {
+            self.send(done);
+        }
+    }
+}
+
+fn complete(completions: &Receiver<Completions>, undelivered: &AtomicUsize, sink: &dyn AddSink) {
     while let Ok(done) = completions.recv() {
         done.deliver(sink);
+        undelivered.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

@@ -451,6 +451,7 @@ pub fn expose(shared: &Shared, out: &mut Exposition) {
     out.counter("bindery_flushed_entries", &[], stats.flushed_entries);
     out.counter("bindery_flushed_bytes", &[], stats.flushed_bytes);
     out.counter("bindery_write_pool_full", &[], stats.no_room);
+    out.counter("bindery_journal_wakes", &[], stats.journal_wakes);
     let mut pools: Vec<(&str, i64, i64, i64)> = vec![(
         "write",
         gauge(stats.write_pool_chunks * stats.write_pool_chunk_bytes),

@@ -60,6 +60,8 @@ const COVER_ATTEMPTS: u32 = 10;
 const COVER_PAUSE: Duration = Duration::from_secs(1);
 /// Disk reads queued or running, for each lane.
 const READ_SLOTS: usize = 256;
+/// Read buffers that were not needed for so long go back to the system.
+const BUFFER_TRIM_INTERVAL: Duration = Duration::from_secs(30);
 
 /// What a bookie touches of the outside.
 pub struct Components {
@@ -404,9 +406,11 @@ impl Bookie {
         let mut mode = self.standing.mode();
         // What changed while the bookie was being registered is a change too.
         mode.mark_changed();
+        let mut trim = tokio::time::interval(BUFFER_TRIM_INTERVAL);
         loop {
             tokio::select! {
                 () = stop.wait() => break,
+                _ = trim.tick() => self.shared.buffers.trim(),
                 event = self.events.recv() => match event {
                     Some(RegistrationEvent::Registered { mode, session }) => {
                         self.on_registered(mode);

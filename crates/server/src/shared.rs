@@ -44,11 +44,18 @@ impl Shared {
     }
 }
 
-/// Read buffers of one size, recycled because fresh pages are dear. Holds as many as were ever in use at once, which
+/// Read buffers of one size, recycled because fresh pages are dear. Holds as many as were in use at once of late, which
 /// the inbound pool bounds.
 pub struct BufferSlab {
     size: usize,
-    free: Mutex<Vec<Vec<u8>>>,
+    free: Mutex<Free>,
+}
+
+#[derive(Default)]
+struct Free {
+    buffers: Vec<Vec<u8>>,
+    /// Fewest of them since the last trim: so many were not needed.
+    fewest: usize,
 }
 
 impl BufferSlab {
@@ -59,14 +66,32 @@ impl BufferSlab {
 
     /// A buffer with arbitrary content. The caller holds a permit for its bytes.
     pub fn take(&self) -> Vec<u8> {
-        let recycled = self.free.lock().pop();
+        let recycled = {
+            let mut free = self.free.lock();
+            let recycled = free.buffers.pop();
+            free.fewest = free.fewest.min(free.buffers.len());
+            recycled
+        };
         recycled.unwrap_or_else(|| vec![0; self.size])
     }
 
     /// Takes a buffer back.
     pub fn put(&self, buffer: Vec<u8>) {
         debug_assert_eq!(buffer.len(), self.size);
-        self.free.lock().push(buffer);
+        self.free.lock().buffers.push(buffer);
+    }
+
+    /// Drops the buffers that were not needed since the last call. To be called at intervals.
+    pub fn trim(&self) {
+        let idle = {
+            let mut free = self.free.lock();
+            let kept = free.buffers.len() - free.fewest;
+            let idle = free.buffers.split_off(kept);
+            free.fewest = kept;
+            idle
+        };
+        // Without the lock.
+        drop(idle);
     }
 }
 
@@ -91,5 +116,27 @@ impl Volumes {
             sum.free = sum.free.saturating_add(space.free);
         }
         Ok(sum)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slab_gives_back_what_was_not_needed_since_the_last_trim() {
+        let slab = BufferSlab::new(8);
+        let held = || slab.free.lock().buffers.len();
+        let burst: Vec<_> = (0..10).map(|_| slab.take()).collect();
+        burst.into_iter().for_each(|buffer| slab.put(buffer));
+        slab.trim();
+        assert_eq!(held(), 10, "all were in use since the last trim");
+        let few: Vec<_> = (0..3).map(|_| slab.take()).collect();
+        few.into_iter().for_each(|buffer| slab.put(buffer));
+        slab.trim();
+        assert_eq!(held(), 3);
+        slab.trim();
+        assert_eq!(held(), 0);
+        assert_eq!(slab.take().len(), 8);
     }
 }

@@ -199,7 +199,8 @@ fn nothing_prints_a_secret() {
     let read = proto::ReadRequest { master_key: Some(key.clone()), ..Default::default() };
     let lac = proto::WriteLacRequest { master_key: key.clone(), body: key.clone(), ..Default::default() };
     let auth = proto::AuthMessage { auth_plugin_name: "plugin".to_owned(), payload: key };
-    let bytes = payload(&Request { txn_id: 1, priority: 0, operation: Operation::Add(add.clone()) }.into_message());
+    let bytes =
+        payload(&Request { txn_id: 1, priority: 0, operation: Operation::Add(add.clone()) }.into_message());
     let hot = v3::HotRequest::parse(&bytes);
     let text = format!("{add:?} {read:?} {lac:?} {auth:?} {hot:?}");
     assert!(text.contains("HotAdd"), "{text}");

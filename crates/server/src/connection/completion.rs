@@ -1,8 +1,8 @@
 //! Takes the answers to adds from the engine: encodes them into each connection's outbox and writes them right away.
 //!
-//! Runs on the engine's completion thread with a whole group at once. Answers that came from one socket read stand
-//! next to each other, so a connection is looked up and locked once per run, not once per add, and its socket is
-//! written once per group.
+//! Runs on a thread of the engine's with a whole group at once. Answers that came from one socket read stand next to each
+//! other, so a connection is looked up and locked once per run, not once per add, and its socket is written once per
+//! group, whatever the number of shards.
 
 use super::Connection;
 use super::request::{Reply, add_code};
@@ -22,31 +22,31 @@ impl Completion {
         Completion { shared }
     }
 
-    fn record(&self, done: &[AddDone]) {
+    fn record(&self, shards: &[Vec<AddDone>]) {
         let now_ns = self.shared.clock.monotonic_ns();
         let metrics = &self.shared.metrics;
-        metrics.adds_in_progress.add(-(done.len() as i64));
+        let all = || shards.iter().flatten();
         let latency = |add: &AddDone| now_ns.saturating_sub(Reply::of_origin(&add.origin).1);
-        let mut failed = 0;
+        let (mut answered, mut failed) = (0, 0);
         {
             let mut recorder = metrics.add_entry.recorder(0, now_ns, true);
-            for add in done {
+            for add in all() {
+                answered += 1;
                 match add.result {
                     Ok(()) => recorder.record_ns(latency(add)),
                     Err(_) => failed += 1,
                 }
             }
         }
+        metrics.adds_in_progress.add(-answered);
         if failed > 0 {
             let mut recorder = metrics.add_entry.recorder(0, now_ns, false);
-            done.iter().filter(|add| add.result.is_err()).for_each(|add| recorder.record_ns(latency(add)));
+            all().filter(|add| add.result.is_err()).for_each(|add| recorder.record_ns(latency(add)));
         }
     }
-}
 
-impl AddSink for Completion {
-    fn on_adds_done(&self, done: &[AddDone]) {
-        let mut touched: Vec<Arc<Connection>> = Vec::new();
+    /// Appends the answers of one shard, a run of one connection at a time; remembers each connection once.
+    fn append(&self, done: &[AddDone], touched: &mut Vec<Arc<Connection>>) {
         for run in done.chunk_by(|a, b| a.origin.connection == b.origin.connection) {
             let id = run[0].origin.connection;
             let Some(connection) = self.shared.connection(id) else { continue };
@@ -58,15 +58,29 @@ impl AddSink for Completion {
                     reply.put_add(code, add.ledger.get(), add.entry.get(), out);
                 }
             });
-            if !connection.is_touched.swap(true, Ordering::AcqRel) {
+            if connection.touched.fetch_add(run.len(), Ordering::AcqRel) == 0 {
                 touched.push(connection);
             }
         }
+    }
+}
+
+impl AddSink for Completion {
+    fn on_adds_done(&self, done: &[AddDone]) {
+        self.on_adds_of_group(&[done.to_vec()]);
+    }
+
+    fn on_adds_of_group(&self, shards: &[Vec<AddDone>]) {
+        let mut touched: Vec<Arc<Connection>> = Vec::new();
+        for done in shards {
+            self.append(done, &mut touched);
+        }
         for connection in &touched {
             // Cleared first: whoever appends after this flushes itself.
-            connection.is_touched.store(false, Ordering::Release);
+            let answers = connection.touched.swap(0, Ordering::AcqRel);
             connection.flush();
+            self.shared.metrics.batching.answers.record(answers as u64);
         }
-        self.record(done);
+        self.record(shards);
     }
 }

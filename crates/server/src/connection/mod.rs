@@ -15,6 +15,7 @@
 //!    Those that wait for a word of metadata ([`crate::words`]) come behind later ones.
 //! 4. Closing gives everything back: permits, promises, parked polls.
 
+mod batches;
 mod completion;
 mod load;
 mod long_poll;
@@ -25,6 +26,7 @@ mod reader;
 mod registry;
 mod request;
 mod sender;
+mod socket;
 
 pub use completion::Completion;
 pub use reader::refuse_held;
@@ -39,18 +41,18 @@ use outbox::{Flush, Outbox};
 use parking_lot::Mutex;
 use read_queue::{Pushed, ReadQueue};
 use request::{ReadKind, ReadRequest, V3_ANSWER_BYTES};
+use socket::CountedSocket;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use tokio::net::TcpStream;
-use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::Notify;
 
 /// One open connection.
 pub struct Connection {
     id: u64,
     peer: SocketAddr,
-    socket: OwnedWriteHalf,
+    socket: CountedSocket,
     outbox: Outbox,
     reads: Mutex<ReadQueue>,
     polls: Mutex<LongPolls>,
@@ -58,8 +60,8 @@ pub struct Connection {
     loads_in_flight: AtomicUsize,
     /// Bytes to expect of an entry whose size is not known before it is loaded.
     size_guess: AtomicUsize,
-    /// A completion thread has appended answers and will flush.
-    is_touched: AtomicBool,
+    /// Answers to adds of a group, appended by a thread that will flush when it has appended all of the group.
+    touched: AtomicUsize,
     /// Work for the sender: reads to start, bytes the socket did not take, a new deadline.
     wake_sender: Arc<Notify>,
     closed: Latch,
@@ -100,7 +102,7 @@ impl Connection {
         let connection = shared.connections.insert(|id| Connection {
             id,
             peer,
-            socket: outgoing,
+            socket: CountedSocket::new(outgoing, shared.metrics.batching.clone()),
             outbox: Outbox::new(
                 limits.answers_bytes_max,
                 limits.read_window_bytes,
@@ -112,7 +114,7 @@ impl Connection {
             next_seq: AtomicU64::new(0),
             loads_in_flight: AtomicUsize::new(0),
             size_guess: AtomicUsize::new(shared.limits.read_buffer_bytes),
-            is_touched: AtomicBool::new(false),
+            touched: AtomicUsize::new(0),
             wake_sender,
             closed: Latch::default(),
             draining: Latch::default(),

@@ -103,7 +103,8 @@ impl<'f> Frames<'_, 'f> {
             Some(v3::HotRequest::Add(add)) => self.on_v3_add(add).await,
             Some(v3::HotRequest::Read(read)) => {
                 let (reply, is_high) = (Reply::V3 { txn: read.txn_id }, read.priority > 0);
-                self.on_read(reply, ReadKind::Entry, read.ledger_id, read.entry_id, Fencing::No, is_high).await
+                self.on_read(reply, ReadKind::Entry, read.ledger_id, read.entry_id, Fencing::No, is_high)
+                    .await
             }
             None => self.on_other_v3(payload).await,
         }

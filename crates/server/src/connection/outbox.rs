@@ -52,12 +52,6 @@ pub trait Sink {
     fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize>;
 }
 
-impl Sink for tokio::net::tcp::OwnedWriteHalf {
-    fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        tokio::net::tcp::OwnedWriteHalf::try_write_vectored(self, slices)
-    }
-}
-
 /// What came of an attempt to write.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Flush {

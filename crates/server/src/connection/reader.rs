@@ -18,6 +18,7 @@
 //! 5. A peer in the middle of a frame holds memory that others wait for only as long as it keeps up [`MIN_BYTES_PER_S`]
 //!    over that whole frame: a byte now and then is no progress.
 
+use super::batches;
 use super::outbox::Closed;
 use super::request::{Reply, add_code};
 use super::{CloseReason, Connection};
@@ -30,7 +31,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::tcp::OwnedReadHalf;
-use tokio::sync::oneshot;
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 /// Credit taken at once for the answers to what one read brought.
@@ -57,6 +58,7 @@ pub async fn run(
                 return CloseReason::Socket(error.kind());
             }
         }
+        shared.metrics.batching.reader_wakes.add(1);
         let size = shared.limits.read_buffer_bytes;
         let Ok(lease) = lease(connection, &shared.pools.inbound, size).await else {
             return CloseReason::Ours;
@@ -115,6 +117,7 @@ impl Active<'_> {
                     () = std::future::ready(()) => return Ok(()),
                 };
                 end = received(read)?;
+                self.shared.metrics.batching.socket_reads.add(1);
             } else {
                 let read = self.read_more(begin, end, partial_since).await;
                 end += read?;
@@ -237,7 +240,10 @@ async fn read_patiently(
         }
         tokio::select! {
             biased;
-            read = socket.read(target) => return received(read),
+            read = socket.read(target) => {
+                shared.metrics.batching.socket_reads.add(1);
+                return received(read);
+            }
             () = connection.closed.wait() => return Err(CloseReason::Ours),
             () = connection.draining.wait() => {
                 connection.closed.wait().await;
@@ -246,6 +252,13 @@ async fn read_patiently(
             () = tokio::time::sleep(step) => {}
         }
     }
+}
+
+/// Adds of a shard that had no room for all of them.
+struct Late {
+    shard: usize,
+    /// So many of them were taken.
+    given: usize,
 }
 
 /// The frames of one read, on their way to the engine.
@@ -267,7 +280,7 @@ impl<'a, 'f> Frames<'a, 'f> {
             shared,
             connection,
             received_ns: shared.clock.monotonic_ns(),
-            shards: (0..shared.engine.shard_count()).map(|_| Vec::new()).collect(),
+            shards: batches::take(shared.engine.shard_count()),
             batch_entries: 0,
             batch_bytes: 0,
             credit: 0,
@@ -294,6 +307,7 @@ impl<'a, 'f> Frames<'a, 'f> {
             }
         };
         self.submit().await?;
+        batches::put(self.shards);
         if self.credit > 0 {
             self.connection.outbox.return_credit(self.credit);
         }
@@ -350,69 +364,81 @@ impl<'a, 'f> Frames<'a, 'f> {
         }
         let metrics = &self.shared.metrics;
         metrics.write_bytes.add(self.batch_bytes as u64);
+        // Before they are handed over: the answers may come before the calls return.
+        metrics.adds_in_progress.add(self.batch_entries as i64);
         (self.batch_entries, self.batch_bytes) = (0, 0);
-        for shard in 0..self.shards.len() {
-            let mut adds = std::mem::take(&mut self.shards[shard]);
-            // Before they are handed over: the answers may come before the call returns.
-            metrics.adds_in_progress.add(adds.len() as i64);
-            let result = self.hand_over(shard, &adds).await;
-            adds.clear();
-            self.shards[shard] = adds;
-            result?;
-        }
-        Ok(())
-    }
-
-    async fn hand_over(&self, shard: usize, adds: &[Add<'f>]) -> Result<(), CloseReason> {
-        let mut given = 0;
-        let (mut deadline, mut turn) = (None, None);
-        let mut asks = Vec::new();
-        loop {
-            let from = given;
-            given += self.shared.engine.add_or_ask(shard, &adds[from..], turn.take(), &mut asks);
-            for at in asks.drain(..) {
-                let add = &adds[from + at];
-                if let Err(refusal) = self.shared.words.hold(self.shared, add) {
-                    refuse_held(self.shared, add, refusal);
-                }
+        let mut late = Vec::new();
+        for (shard, adds) in self.shards.iter().enumerate() {
+            if adds.is_empty() {
+                continue;
             }
-            let left = &adds[given..];
-            if left.is_empty() {
-                return Ok(());
-            }
-            match self.wait_for_room(shard, left, &mut deadline).await {
-                Ok(Some(given)) => turn = Some(given),
-                outcome => {
-                    self.shared.metrics.adds_in_progress.add(-(left.len() as i64));
-                    return outcome.map(|_| self.refuse(left));
-                }
+            metrics.batching.add_batches.record(adds.len() as u64);
+            let given = self.hand_over(shard, adds, None);
+            if given < adds.len() {
+                late.push(Late { shard, given });
             }
         }
-    }
-
-    /// Waits for the turn to add; none when the admission deadline passed.
-    async fn wait_for_room(
-        &self,
-        shard: usize,
-        left: &[Add<'_>],
-        deadline: &mut Option<Instant>,
-    ) -> Result<Option<Turn>, CloseReason> {
-        let deadline =
-            *deadline.get_or_insert_with(|| Instant::now() + self.shared.limits.admission_deadline);
-        let (told, room) = oneshot::channel();
-        // Nobody listens any more after the deadline: the turn comes back, and goes to the next.
-        let waiter = Box::new(move |turn| drop(told.send(turn)));
-        self.shared.engine.when_room(shard, left, waiter);
-        let blocked = &self.shared.metrics.adds_blocked;
-        blocked.add(1);
-        // A cancelled wait leaves a waiter that finds nobody to tell.
-        let result = tokio::select! {
-            () = self.connection.closed.wait() => Err(CloseReason::Ours),
-            turn = room => turn.map(Some).map_err(|_| CloseReason::Ours),
-            () = tokio::time::sleep_until(deadline) => Ok(None),
-        };
-        blocked.add(-1);
+        let result = if late.is_empty() { Ok(()) } else { self.hand_over_late(late).await };
+        self.shards.iter_mut().for_each(Vec::clear);
         result
+    }
+
+    /// Gives adds to a shard as far as it has room, or the turn is worth; returns how many it took.
+    fn hand_over(&self, shard: usize, adds: &[Add<'f>], turn: Option<Turn>) -> usize {
+        let mut asks = Vec::new();
+        let given = self.shared.engine.add_or_ask(shard, adds, turn, &mut asks);
+        for at in asks {
+            let add = &adds[at];
+            if let Err(refusal) = self.shared.words.hold(self.shared, add) {
+                refuse_held(self.shared, add, refusal);
+            }
+        }
+        given
+    }
+
+    /// Waits in the lines of all shards that had no room, at once, and hands over as the turns come; what is left at the
+    /// admission deadline is refused.
+    async fn hand_over_late(&self, mut late: Vec<Late>) -> Result<(), CloseReason> {
+        let deadline = Instant::now() + self.shared.limits.admission_deadline;
+        // A place for each shard: each has one waiter at a time.
+        let (told, mut turns) = mpsc::channel(late.len());
+        late.iter().for_each(|late| self.wait_for_room(late, &told));
+        let metrics = &self.shared.metrics;
+        metrics.adds_blocked.add(1);
+        let result = loop {
+            if late.is_empty() {
+                break Ok(());
+            }
+            let (shard, turn) = tokio::select! {
+                () = self.connection.closed.wait() => break Err(CloseReason::Ours),
+                told = turns.recv() => told.expect("this task has a sender"),
+                () = tokio::time::sleep_until(deadline) => break Ok(()),
+            };
+            let place = late.iter().position(|late| late.shard == shard).expect("only late shards are told");
+            let adds = &self.shards[shard];
+            late[place].given += self.hand_over(shard, &adds[late[place].given..], Some(turn));
+            if late[place].given == adds.len() {
+                late.swap_remove(place);
+            } else {
+                self.wait_for_room(&late[place], &told);
+            }
+        };
+        metrics.adds_blocked.add(-1);
+        for Late { shard, given } in late {
+            let left = &self.shards[shard][given..];
+            metrics.adds_in_progress.add(-(left.len() as i64));
+            if result.is_ok() {
+                self.refuse(left);
+            }
+        }
+        result
+    }
+
+    fn wait_for_room(&self, late: &Late, told: &mpsc::Sender<(usize, Turn)>) {
+        let (shard, told) = (late.shard, told.clone());
+        // Nobody listens any more after the deadline: the turn comes back, and goes to the next.
+        let waiter = Box::new(move |turn| drop(told.try_send((shard, turn))));
+        self.shared.engine.when_room(shard, &self.shards[shard][late.given..], waiter);
     }
 
     fn refuse(&self, adds: &[Add<'_>]) {

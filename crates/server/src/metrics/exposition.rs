@@ -44,6 +44,20 @@ impl Exposition {
         self.outcome(&name, labels, "true", &summary.success);
     }
 
+    /// A histogram: for each bound (`None` above the last one) how many were at most that large, and the sum of all.
+    pub fn histogram(&mut self, name: &str, buckets: &[(Option<u64>, u64)], sum: u64) {
+        self.begin(name, "histogram");
+        let name = clean(name);
+        for (bound, count) in buckets {
+            match bound {
+                Some(bound) => self.line(format_args!("{name}_bucket{{le=\"{bound}\"}} {count}")),
+                None => self.line(format_args!("{name}_bucket{{le=\"+Inf\"}} {count}")),
+            }
+        }
+        self.line(format_args!("{name}_sum {sum}"));
+        self.line(format_args!("{name}_count {}", buckets.last().map_or(0, |(_, count)| *count)));
+    }
+
     fn outcome(&mut self, name: &str, labels: &[(&str, &str)], success: &str, outcome: &OutcomeSnapshot) {
         let more = More(labels);
         for ((_, quantile), value) in QUANTILES.iter().zip(outcome.quantiles) {

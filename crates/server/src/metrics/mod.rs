@@ -3,12 +3,15 @@
 //! One struct of handles is made at start; nothing is looked up on the hot path and nothing is global, so several
 //! bookies fit one process. Adds are recorded a group at a time under one lock, reads in a shard per connection.
 
+mod batching;
 mod exposition;
 mod summary;
 
+pub use batching::{Batching, Log2Histogram};
 pub use exposition::Exposition;
 pub use summary::{Summary, SummarySnapshot};
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 /// A number that only grows.
@@ -94,6 +97,8 @@ pub struct Metrics {
     pub long_polls_parked: Gauge,
     /// `bookie_SERVER_STATUS`: 1 read-write, 0 read-only, -1 not registered.
     pub server_status: Gauge,
+    /// How well work is batched; each connection's socket counts here too.
+    pub batching: Arc<Batching>,
 }
 
 impl Metrics {
@@ -122,6 +127,7 @@ impl Metrics {
             closed_stalled: Counter::default(),
             long_polls_parked: Gauge::default(),
             server_status: Gauge::default(),
+            batching: Arc::default(),
         };
         metrics.server_status.set(-1);
         metrics
@@ -165,6 +171,7 @@ impl Metrics {
         for (name, gauge) in gauges {
             out.gauge(name, &[], gauge.get());
         }
+        self.batching.expose(out);
     }
 }
 

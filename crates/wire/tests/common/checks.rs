@@ -193,7 +193,8 @@ pub fn hot_form(request: &v3::Request) -> Option<v3::HotRequest<'_>> {
             }))
         }
         v3::Operation::Read(read) => {
-            let v3::proto::ReadRequest { ledger_id, entry_id, master_key, previous_lac, time_out, flag } = read;
+            let v3::proto::ReadRequest { ledger_id, entry_id, master_key, previous_lac, time_out, flag } =
+                read;
             let is_plain =
                 master_key.is_none() && previous_lac.is_none() && time_out.is_none() && flag.is_none();
             let (ledger_id, entry_id) = (*ledger_id, *entry_id);
