@@ -72,7 +72,7 @@ mod tests {
     fn ids_of_any_pattern_spread_over_the_places_and_tags_of_a_map() {
         let seeds = [0, 1, u64::MAX, 0x0123_4567_89ab_cdef, 0xdead_beef_0000_0001];
         let patterns: [fn(i64) -> i64; 5] =
-            [|i| i, |i| i * 50, |i| i << 16, |i| i << 32 | 7, |i| 1 << 40 | i * 4096];
+            [|i| i, |i| i * 50, |i| i << 16, |i| (i << 32) + 7, |i| (1 << 40) + i * 4096];
         for seed in seeds {
             let hash = LedgerHash { seed };
             for (place, pattern) in patterns.iter().enumerate() {
