@@ -243,8 +243,8 @@ impl Machine {
         let directory_count = directories.len();
         let engine = Arc::new(Engine::new(config, views, memory, highest_ledger));
         *engine.covered.lock() = coverage.lowest.clone();
-        for record in &known {
-            engine.shards[engine.shard_of(record.ledger)].lock().restore(record);
+        for record in known {
+            engine.shards[engine.shard_of(record.ledger)].lock().restore(&record);
         }
         engine.begin_generations(last_generation + 1);
         let journaling = |(index, journal)| Journaling {

@@ -16,7 +16,7 @@
 //! # Limits
 //! Metadata reads under way: [`READS_MAX`]; marks under way: [`BATCH_MAX`].
 
-use bindery_engine::{Engine, EntryRun, Refusal};
+use bindery_engine::{Engine, EntryRun, Refusal, Waiter};
 use bindery_metadata::Layout;
 use bindery_metadata::layout::LedgerError;
 use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState};
@@ -142,37 +142,31 @@ fn named(
 
 /// Marks ledgers and forces the marks, so that they outlive a power cut whatever the journal does.
 async fn place(engine: &Arc<Engine>, batch: &mut Vec<LedgerId>) -> Result<u64, String> {
-    for ledger in batch.iter() {
-        set_limbo(engine, *ledger, true).await.map_err(|refusal| refusal.to_string())?;
-    }
-    let mut forced = Vec::with_capacity(batch.len());
-    for ledger in batch.iter() {
-        let (done, answer) = oneshot::channel();
-        engine.force(
-            *ledger,
-            Box::new(move |outcome| {
-                let _ = done.send(outcome);
-            }),
-        );
-        forced.push(answer);
-    }
-    for answer in forced {
-        answer.await.unwrap_or(Err(Refusal::Io)).map_err(|refusal| refusal.to_string())?;
+    // All of a batch share a group of the journal.
+    let steps: [fn(&Engine, LedgerId, Waiter); 2] =
+        [|engine, ledger, waiter| engine.set_limbo(ledger, true, waiter), Engine::force];
+    for step in steps {
+        let answers: Vec<_> =
+            batch.iter().map(|ledger| answer_of(|waiter| step(engine, *ledger, waiter))).collect();
+        for answer in answers {
+            answer.await.map_err(|refusal| refusal.to_string())?;
+        }
     }
     Ok(batch.drain(..).count() as u64)
 }
 
+/// Begins `act` now; the future is what its waiter is told.
+fn answer_of(act: impl FnOnce(Waiter)) -> impl Future<Output = Result<(), Refusal>> {
+    let (done, answer) = oneshot::channel();
+    act(Box::new(move |outcome| {
+        let _ = done.send(outcome);
+    }));
+    async { answer.await.unwrap_or(Err(Refusal::Io)) }
+}
+
 /// Sets or takes a mark; returns when that is durable.
 pub async fn set_limbo(engine: &Engine, ledger: LedgerId, is_limbo: bool) -> Result<(), Refusal> {
-    let (done, answer) = oneshot::channel();
-    engine.set_limbo(
-        ledger,
-        is_limbo,
-        Box::new(move |outcome| {
-            let _ = done.send(outcome);
-        }),
-    );
-    answer.await.unwrap_or(Err(Refusal::Io))
+    answer_of(|waiter| engine.set_limbo(ledger, is_limbo, waiter)).await
 }
 
 /// A ledger that stays in limbo, for operators.

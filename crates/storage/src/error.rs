@@ -164,6 +164,13 @@ pub enum StateError {
     },
 }
 
+impl StateError {
+    /// True when the volume is full, and nothing else is wrong.
+    pub fn is_for_want_of_space(&self) -> bool {
+        matches!(self, StateError::Disk(error) if error.is_for_want_of_space())
+    }
+}
+
 /// Why a ledger directory could not be opened or changed.
 #[derive(Debug, Error)]
 pub enum DirectoryError {

@@ -16,6 +16,9 @@
 //! A file that grows takes its blocks before redb writes into them: on a full disk a commit then fails without a failed
 //! write, and the file can be opened again when there is room. (On file systems that write in place, that is.)
 //!
+//! redb verifies all pages when it opens a file, and believes them afterwards: of one that rots later it panics. So
+//! the checksum of each block is remembered as it was first read or last written, and other bytes are an error.
+//!
 //! The header is written before redb sees the file and never changes. It is read first, so that a file of a newer
 //! release is refused before anything (redb marks a file as soon as it opens it) is written.
 
@@ -125,7 +128,7 @@ pub fn check_header(block: &[u8], format: &Format, path: &Path) -> Result<(), St
     }
 }
 
-/// The first failure on the file. Once set it stays (IB14).
+/// The first failure on the file. Once set it stays (IB14), but for want of space that turned out to be more than that.
 #[derive(Debug, Default)]
 pub struct Latch(Mutex<Option<First>>);
 
@@ -163,6 +166,12 @@ impl Latch {
             return Err(io::Error::other(reason));
         }
         act().inspect_err(|error| self.set(action, error))
+    }
+
+    /// The file could not be opened again: that it lacked space is not all that is wrong with it.
+    pub fn give_up(&self, why: &dyn std::fmt::Display) {
+        let first = First { action: "open it again", why: why.to_string(), is_for_want_of_space: false };
+        *self.0.lock() = Some(first);
     }
 
     /// Makes this the first failure, unless there was one.
@@ -212,12 +221,67 @@ impl RedbHeader {
     }
 }
 
+/// The CRC32C of each whole block that was read or written, by its number; 0 of one that is not known. 4 bytes for 4 KiB.
+#[derive(Default)]
+struct BlockSums(Vec<u32>);
+
+impl BlockSums {
+    /// The whole blocks in `bytes`, which lie at `offset` of redb's file, with their numbers; never the one of its header.
+    fn blocks(offset: u64, bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
+        let skipped = (offset.next_multiple_of(BLOCK) - offset) as usize;
+        let first = usize::try_from(offset.div_ceil(BLOCK)).unwrap_or(usize::MAX);
+        let blocks = bytes.get(skipped..).unwrap_or_default().chunks_exact(BLOCK_SIZE_BYTES);
+        (first..).zip(blocks).filter(|(number, _)| *number > 0)
+    }
+
+    fn set(&mut self, number: usize, sum: u32) {
+        if self.0.len() <= number {
+            self.0.resize(number + 1, 0);
+        }
+        self.0[number] = sum;
+    }
+
+    /// Checks what was read, or learns it.
+    fn check(&mut self, offset: u64, read: &[u8]) -> io::Result<()> {
+        for (number, block) in BlockSums::blocks(offset, read) {
+            let sum = crc32c(&[block]);
+            match self.0.get(number) {
+                Some(known) if *known != 0 && *known != sum => {
+                    let at = HEADER_SIZE + number as u64 * BLOCK;
+                    let what = format!("the page at byte {at} is not what was there before");
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+                }
+                _ => self.set(number, sum),
+            }
+        }
+        Ok(())
+    }
+
+    /// What was written, or may have been: blocks that were written in part are not known any more.
+    fn learn(&mut self, offset: u64, written: &[u8]) {
+        let end = offset + written.len() as u64;
+        for edge in [offset / BLOCK, end / BLOCK] {
+            if let Some(known) = self.0.get_mut(edge as usize) {
+                *known = 0;
+            }
+        }
+        for (number, block) in BlockSums::blocks(offset, written) {
+            self.set(number, crc32c(&[block]));
+        }
+    }
+
+    fn cut(&mut self, len: u64) {
+        self.0.truncate((len / BLOCK) as usize);
+    }
+}
+
 /// The file as redb sees it.
 pub struct Backend {
     file: Arc<dyn DiskFile>,
     path: PathBuf,
     latch: Arc<Latch>,
     header: Mutex<RedbHeader>,
+    sums: Mutex<BlockSums>,
 }
 
 impl std::fmt::Debug for Backend {
@@ -230,7 +294,7 @@ impl Backend {
     /// Over a file that has its header block; see the module docs.
     pub fn new(file: Arc<dyn DiskFile>, path: PathBuf, latch: Arc<Latch>) -> io::Result<Backend> {
         let header = Mutex::new(RedbHeader::load(&*file)?);
-        Ok(Backend { file, path, latch, header })
+        Ok(Backend { file, path, latch, header, sums: Mutex::default() })
     }
 
     /// The part of `offset..offset + len` that lies in redb's header.
@@ -254,6 +318,7 @@ impl StorageBackend for Backend {
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         self.latch.guard("read", || {
             self.file.read_exact_at(out, Self::shifted(offset)?)?;
+            self.sums.lock().check(offset, out)?;
             let range = Self::in_header(offset, out.len());
             out[..range.len()].copy_from_slice(&self.header.lock().bytes[range]);
             Ok(())
@@ -261,6 +326,7 @@ impl StorageBackend for Backend {
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.latch.guard("set the length", || {
+            self.sums.lock().cut(len);
             let (old, len) = (self.file.len()?, Self::shifted(len)?);
             if len > old
                 && let Err(error) = self.latch.allocate(&*self.file, len)
@@ -297,6 +363,7 @@ impl StorageBackend for Backend {
             if rest.is_empty() {
                 return Ok(());
             }
+            self.sums.lock().learn(offset + range.len() as u64, rest);
             let at = Self::shifted(offset)? + range.len() as u64;
             self.file.write_all_at(&mut [IoSlice::new(rest)], at)
         })
@@ -320,5 +387,86 @@ pub fn state_error(path: &Path, latch: &Latch, error: redb::Error) -> StateError
             Damaged { path, offset: 0, what: error.to_string() }.into()
         }
         (error, None) => StateError::Database { path, reason: error.to_string() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::MemDisk;
+    use bindery_io::OpenMode;
+    use proptest::prelude::*;
+
+    fn backend(memory: &MemDisk) -> Backend {
+        let path = PathBuf::from("/table");
+        let file = memory.disk().open(&path, OpenMode::CreateBuffered).unwrap();
+        file.set_len(HEADER_SIZE + 8 * BLOCK).unwrap();
+        Backend::new(file, path, Arc::default()).unwrap()
+    }
+
+    #[derive(Debug, Clone)]
+    enum Act {
+        Read(u64, usize),
+        Write(u64, usize, u8),
+        Cut(u64),
+    }
+
+    fn act() -> impl Strategy<Value = Act> {
+        prop_oneof![
+            (0..8u64, 0..9000usize).prop_map(|(block, len)| Act::Read(block * BLOCK, len)),
+            (0..40_000u64, 1..9000usize, any::<u8>()).prop_map(|(at, len, byte)| Act::Write(at, len, byte)),
+            (0..9u64).prop_map(|blocks| Act::Cut(blocks * BLOCK)),
+        ]
+    }
+
+    proptest! {
+        /// What is read is what was written, whatever is read, written and cut how; no sound page is refused.
+        #[test]
+        fn sound_pages_are_never_refused(acts in prop::collection::vec(act(), 1..40)) {
+            let backend = backend(&MemDisk::default());
+            let mut model = vec![0u8; 8 * BLOCK_SIZE_BYTES];
+            for act in acts {
+                match act {
+                    Act::Read(at, len) if at as usize + len <= model.len() => {
+                        let mut out = vec![0; len];
+                        backend.read(at, &mut out).unwrap();
+                        prop_assert!(out == model[at as usize..][..len]);
+                    }
+                    Act::Write(at, len, byte) if at as usize + len <= model.len() => {
+                        let bytes = vec![byte; len];
+                        backend.write(at, &bytes).unwrap();
+                        model[at as usize..][..len].copy_from_slice(&bytes);
+                    }
+                    Act::Cut(len) => {
+                        backend.set_len(len).unwrap();
+                        model.resize(len as usize, 0);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// A page that rots while the file is open is an error to redb, which would panic of it, whether it was read or
+    /// written before; and the file is latched.
+    #[test]
+    fn a_page_that_rots_is_damage() {
+        for is_read in [false, true] {
+            let memory = MemDisk::default();
+            let backend = backend(&memory);
+            let mut page = [7; BLOCK_SIZE_BYTES];
+            backend.write(2 * BLOCK, &page).unwrap();
+            if is_read {
+                backend.read(2 * BLOCK, &mut page).unwrap();
+            }
+            let path = PathBuf::from("/table");
+            let mut bytes = memory.bytes(&path);
+            bytes[(HEADER_SIZE + 2 * BLOCK) as usize + 100] ^= 4;
+            memory.overwrite(&path, bytes);
+            let error = backend.read(2 * BLOCK, &mut page).unwrap_err();
+            assert!(error.to_string().contains("byte 28672"), "{error}");
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+            assert!(backend.write(0, &[0; 600]).is_err(), "{:?}", backend.latch.reason());
+        }
     }
 }

@@ -294,17 +294,29 @@ impl StateTable {
     ///
     /// # Errors
     /// As [`StateTable::open`]; and [`StateError::Damaged`] when the table is not at the last commit that worked. This
-    /// table then stays as it was: it takes no commits.
+    /// table then stays as it was and takes no commits; unless space was all that lacked once more, it never will.
     pub fn reopen(&mut self, disk: &Arc<dyn Disk>, dir: &Path) -> Result<(), StateError> {
         assert!(self.lacks_space(), "only a table that nothing else happened to is opened again");
+        match self.open_again(disk, dir) {
+            Ok(table) => *self = table,
+            Err(error) => {
+                if !error.is_for_want_of_space() {
+                    self.latch.give_up(&error);
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn open_again(&self, disk: &Arc<dyn Disk>, dir: &Path) -> Result<StateTable, StateError> {
         let (table, _) = StateTable::open(disk, dir)?;
         if (table.commits, table.sum) != (self.commits, self.sum) {
             let what =
                 format!("it is at commit {}, and {} was the last that worked", table.commits, self.commits);
             return Err(Damaged::new(&self.path, 0, what).into());
         }
-        *self = table;
-        Ok(())
+        Ok(table)
     }
 
     /// The committed marks, ascending by journal.

@@ -1,8 +1,10 @@
 use super::*;
 use crate::Generation;
 use crate::testing::{MemDisk, numbers};
+use bindery_io::{DiskFile, DiskLayer, FileLayer};
 use bindery_types::{EntryId, MasterKey};
 use proptest::prelude::*;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 fn dir() -> PathBuf {
     PathBuf::from("/ledgers")
@@ -120,6 +122,69 @@ fn a_mark_never_goes_back() {
     table.commit(&Checkpoint { marks: &[mark(1, 3, 9)], ..Checkpoint::default() }).unwrap();
     table.commit(&Checkpoint { marks: &[mark(0, 2, 50), mark(1, 3, 9)], ..Checkpoint::default() }).unwrap();
     let _ = table.commit(&Checkpoint { marks: &[mark(1, 2, 50)], ..Checkpoint::default() });
+}
+
+/// A disk whose files can be refused blocks.
+struct Full {
+    beneath: Arc<dyn Disk>,
+    is_full: Arc<AtomicBool>,
+}
+struct FullFile {
+    beneath: Arc<dyn DiskFile>,
+    is_full: Arc<AtomicBool>,
+}
+impl DiskLayer for Full {
+    fn beneath(&self) -> &dyn Disk {
+        &*self.beneath
+    }
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        let beneath = self.beneath.open(path, mode)?;
+        Ok(Arc::new(FullFile { beneath, is_full: self.is_full.clone() }))
+    }
+}
+impl FileLayer for FullFile {
+    fn beneath(&self) -> &dyn DiskFile {
+        &*self.beneath
+    }
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        if self.is_full.load(Relaxed) && len > self.beneath.len()? {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.beneath.allocate(len)
+    }
+}
+
+/// Goal: a table that lacked space takes commits again when there is some; one that cannot be opened again has failed
+/// for good, so that its directory is passed over instead of waited for (invariant 4).
+#[test]
+fn a_full_table_is_opened_again_or_has_failed() {
+    for is_damaged in [false, true] {
+        let (memory, is_full) = (MemDisk::default(), Arc::new(AtomicBool::new(false)));
+        let disk: Arc<dyn Disk> = Arc::new(Full { beneath: memory.disk(), is_full: is_full.clone() });
+        let (mut table, _) = StateTable::create(&disk, &dir()).unwrap();
+        let ledgers: Vec<LedgerRecord> = (0..2000).map(|id| record(id, 4)).collect();
+        let growing = Checkpoint { ledgers: &ledgers, ..Checkpoint::default() };
+        let before = table.load().unwrap();
+        is_full.store(true, Relaxed);
+        table.commit(&growing).unwrap_err();
+        assert!(table.lacks_space(), "{:?}", table.failure());
+        if is_damaged {
+            let mut bytes = memory.bytes(&file());
+            bytes[0] ^= 1;
+            memory.overwrite(&file(), bytes);
+        }
+        is_full.store(false, Relaxed);
+        let again = table.reopen(&disk, &dir());
+        assert_eq!(again.is_err(), is_damaged, "{again:?}");
+        assert!(!table.lacks_space());
+        assert_eq!(table.commit(&growing).is_err(), is_damaged);
+        if !is_damaged {
+            assert_eq!(table.load().unwrap().ledgers, ledgers);
+        } else {
+            assert!(table.failure().unwrap().contains("open it again"), "{:?}", table.failure());
+        }
+        assert_eq!(before.ledgers, []);
+    }
 }
 
 /// Goal: a checkpoint is in force entirely or not at all, an acknowledged one always (state table invariant 1), and
