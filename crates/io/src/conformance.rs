@@ -3,7 +3,9 @@
 //! It covers what a running process can see. What survives a crash is the simulated disk's own matter.
 
 use crate::chunk::AlignedBuf;
-use crate::{BLOCK_SIZE_BYTES, Disk, DiskFile, OpenMode, Random, SeededRandom, ZeroFill, zero_fill};
+use crate::{
+    BLOCK_SIZE_BYTES, Disk, DiskFile, OpenMode, Random, SeededRandom, ZeroFill, open_uncached, zero_fill,
+};
 use std::io::{ErrorKind, IoSlice};
 use std::path::Path;
 use std::sync::Arc;
@@ -24,6 +26,7 @@ pub fn disk(disk: &dyn Disk, root: &Path) {
     existing_files_are_kept_when_opened(disk, &root.join("keep"));
     open_files_outlive_their_names(disk, &root.join("unnamed"));
     direct_files_take_aligned_transfers(disk, &root.join("direct"));
+    uncached_reads_take_any_place(disk, &root.join("uncached"));
     zeros_are_filled_in_steps(disk, &root.join("zero"));
     blocks_are_allocated_and_nothing_is_lost(disk, &root.join("allocate"));
     a_lock_has_one_holder(disk, &root.join("lock"));
@@ -217,6 +220,26 @@ fn direct_files_take_aligned_transfers(disk: &dyn Disk, dir: &Path) {
     file.sync().expect(WORKS);
     let buffered = disk.open(&dir.join("f"), OpenMode::Read).expect(WORKS);
     assert_eq!(content(&*buffered)[4096..], [1; 904], "buffered readers see direct writes");
+}
+
+fn uncached_reads_take_any_place(disk: &dyn Disk, dir: &Path) {
+    make(disk, dir);
+    assert_eq!(kind(open_uncached(disk, &dir.join("none"))), Some(ErrorKind::NotFound));
+    let expected: Vec<u8> = (0..700_001u32).map(|at| (at % 251) as u8).collect();
+    create(disk, &dir.join("f"), &expected);
+    let file = open_uncached(disk, &dir.join("f")).expect(WORKS);
+    assert!(!file.is_direct(), "no rule of alignment");
+    for (at, len) in
+        [(0, 1), (0, 4096), (1, 4096), (4095, 2), (5000, 600_000), (262_143, 262_146), (700_000, 1)]
+    {
+        let mut found = vec![0; len];
+        file.read_exact_at(&mut found, at as u64).expect(WORKS);
+        assert!(found == expected[at..at + len], "{len} at {at}");
+    }
+    let mut beyond = [0; 3];
+    assert_eq!(file.read_at(&mut beyond, 699_999).expect(WORKS), 2);
+    assert_eq!(file.read_at(&mut beyond, 700_001).expect(WORKS), 0);
+    assert_eq!(file.read_at(&mut beyond, 1_000_000).expect(WORKS), 0);
 }
 
 fn zeros_are_filled_in_steps(disk: &dyn Disk, dir: &Path) {

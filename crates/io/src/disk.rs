@@ -15,6 +15,20 @@ pub enum OpenMode {
     /// [`crate::BLOCK_SIZE_BYTES`]. Falls back to buffered where the file system refuses direct I/O; see
     /// [`DiskFile::is_direct`].
     CreateDirect,
+    /// Existing file, direct reads, under the rules of `CreateDirect`.
+    ReadDirect,
+}
+
+impl OpenMode {
+    /// The file must be there, and is not written through this handle.
+    pub fn is_read_only(self) -> bool {
+        matches!(self, OpenMode::Read | OpenMode::ReadDirect)
+    }
+
+    /// Direct I/O is wanted.
+    pub fn is_direct(self) -> bool {
+        matches!(self, OpenMode::CreateDirect | OpenMode::ReadDirect)
+    }
 }
 
 /// One name in a directory.

@@ -17,6 +17,7 @@ mod disk;
 mod layer;
 mod real;
 mod source;
+mod uncached;
 mod zero;
 
 pub use checked::{CheckedDisk, Violation};
@@ -24,6 +25,7 @@ pub use disk::{Disk, DiskFile, DiskLock, Entry, OpenMode, Space};
 pub use layer::{DiskLayer, FileLayer};
 pub use real::RealDisk;
 pub use source::{ManualClock, SeededRandom, SystemClock, SystemRandom};
+pub use uncached::open_uncached;
 pub use zero::{ZERO_FILL_STEP_BYTES, ZeroFill, zero_fill};
 
 /// The unit of direct I/O and of every aligned structure on disk, in bytes.

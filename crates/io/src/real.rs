@@ -89,10 +89,13 @@ impl Disk for RealDisk {
         let (fd, is_direct) = match mode {
             OpenMode::Read => (open_regular(path, OFlags::RDONLY)?, false),
             OpenMode::CreateBuffered => (open_regular(path, create)?, false),
-            OpenMode::CreateDirect => match open_direct(path, create)? {
-                Some(fd) => (fd, true),
-                None => (open_regular(path, create)?, false),
-            },
+            OpenMode::CreateDirect | OpenMode::ReadDirect => {
+                let flags = if mode.is_read_only() { OFlags::RDONLY } else { create };
+                match open_direct(path, flags)? {
+                    Some(fd) => (fd, true),
+                    None => (open_regular(path, flags)?, false),
+                }
+            }
         };
         Ok(Arc::new(RealFile { fd, is_direct, dsync_refused: AtomicBool::new(false) }))
     }

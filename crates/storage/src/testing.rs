@@ -147,11 +147,11 @@ impl MemFile {
 impl Disk for MemDisk {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
         let mut files = self.0.files.lock();
-        if mode == OpenMode::Read && !files.contains_key(path) {
+        if mode.is_read_only() && !files.contains_key(path) {
             return Err(ErrorKind::NotFound.into());
         }
         let bytes = files.entry(path.to_owned()).or_default().clone();
-        let direct = mode == OpenMode::CreateDirect;
+        let direct = mode.is_direct();
         Ok(Arc::new(MemFile { bytes, direct, shared: self.0.clone() }))
     }
     fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {

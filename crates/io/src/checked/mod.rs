@@ -158,7 +158,7 @@ impl<D: Disk> Disk for CheckedDisk<D> {
             }
         };
         let verdict = self.verdict.clone();
-        Ok(Arc::new(CheckedFile { inner, state, verdict, is_writable: mode != OpenMode::Read }))
+        Ok(Arc::new(CheckedFile { inner, state, verdict, is_writable: !mode.is_read_only() }))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {

@@ -88,7 +88,7 @@ impl DiskLayer for WatchedDisk {
     }
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
         let inner = self.inner.open(path, mode)?;
-        if path.extension().is_none_or(|extension| extension != "bjl") || mode == OpenMode::Read {
+        if path.extension().is_none_or(|extension| extension != "bjl") || mode.is_read_only() {
             return Ok(inner);
         }
         let (disk, moments) = (self.inner.clone(), self.moments.clone());

@@ -219,13 +219,13 @@ impl SimDisk {
 impl Disk for SimDisk {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
         let path = normal(path)?;
-        let create = mode != OpenMode::Read;
+        let create = !mode.is_read_only();
         let mut state = self.shared.lock();
         let is_change = create && state.names.get(&path).is_none();
         let call = Call::on_name(if create { "open" } else { "open_to_read" }, &path, is_change);
         let inode = state.run(call, |&inode| inode, |state, run| state.open(&path, create, run))?;
         state.add_handle(inode);
-        let is_direct = mode == OpenMode::CreateDirect && state.config.accepts_direct;
+        let is_direct = mode.is_direct() && state.config.accepts_direct;
         drop(state);
         let (shared, path) = (self.shared.clone(), Arc::from(path));
         Ok(Arc::new(SimFile { shared, inode, path, is_direct, is_writable: create }))

@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Records fetched per step of a search: one read covers the neighbourhood of a good guess.
 const WINDOW_RECORDS: u32 = 16;
+const OPEN: &str = "open entry log";
 
 /// Bodies read one after another before what follows is read ahead.
 const STREAK_MIN: u32 = 3;
@@ -105,19 +106,28 @@ impl EntryLog {
         dir: &Path,
         log_id: LogId,
     ) -> Result<(EntryLog, Vec<Extent>), OpenLogError> {
-        let (log, extents) = EntryLog::open_file(disk, &dir.join(file_name(log_id)))?;
-        if log.log_id() != log_id {
-            let what = format!("the file holds log {}", log.log_id());
-            return Err(Damaged::new(&log.path, 0, what).into());
-        }
-        Ok((log, extents))
+        named(EntryLog::open_file(disk, &dir.join(file_name(log_id)))?, log_id)
+    }
+
+    /// As [`EntryLog::open`], with reads that go past the page cache: for who reads it all, once, from the medium.
+    pub fn open_uncached(
+        disk: &Arc<dyn Disk>,
+        dir: &Path,
+        log_id: LogId,
+    ) -> Result<(EntryLog, Vec<Extent>), OpenLogError> {
+        let path = dir.join(file_name(log_id));
+        let file = bindery_io::open_uncached(&**disk, &path);
+        named(EntryLog::over(file.map_err(|e| DiskError::new(&path, OPEN, e))?, &path)?, log_id)
     }
 
     /// As [`EntryLog::open`], for a file of any name.
     pub fn open_file(disk: &Arc<dyn Disk>, path: &Path) -> Result<(EntryLog, Vec<Extent>), OpenLogError> {
-        let disk_error = |e| DiskError::new(path, "open entry log", e);
-        let file = disk.open(path, OpenMode::Read).map_err(disk_error)?;
-        let len = file.len().map_err(disk_error)?;
+        let file = disk.open(path, OpenMode::Read).map_err(|e| DiskError::new(path, OPEN, e))?;
+        EntryLog::over(file, path)
+    }
+
+    fn over(file: Arc<dyn DiskFile>, path: &Path) -> Result<(EntryLog, Vec<Extent>), OpenLogError> {
+        let len = file.len().map_err(|e| DiskError::new(path, OPEN, e))?;
         if len < 2 * BLOCK || len % BLOCK != 0 {
             return Err(
                 Damaged::new(path, 0, format!("{len} bytes are not the length of an entry log")).into()
@@ -523,6 +533,15 @@ pub(super) fn read_footer(
 }
 
 /// A file that ends early is damaged: all lengths were checked against it when it was opened.
+/// Checks that a log is the one its file's name says.
+fn named(opened: (EntryLog, Vec<Extent>), log_id: LogId) -> Result<(EntryLog, Vec<Extent>), OpenLogError> {
+    let log = &opened.0;
+    if log.log_id() != log_id {
+        return Err(Damaged::new(&log.path, 0, format!("the file holds log {}", log.log_id())).into());
+    }
+    Ok(opened)
+}
+
 pub(super) fn read_exact(
     file: &(dyn DiskFile + 'static),
     path: &Path,

@@ -2,7 +2,7 @@
 //! ([`EntryLog::verify_extents`]) or in steps ([`LogCheck`]), by the same code.
 //!
 //! # Limits
-//! One run's index (1.75 MiB at most), 1 MiB of bodies or the longest body, and the footer are in memory. A step ends
+//! One run's index (1.75 MiB at most), 256 KiB of bodies or the longest body, and the footer are in memory. A step ends
 //! with the entry that reaches its bound.
 
 use super::format::{
@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// Damages that are listed one by one; the others are counted.
 const DAMAGES_MAX: usize = 100;
 /// Bodies read at once.
-const WINDOW_BYTES: usize = 1 << 20;
+const WINDOW_BYTES: usize = 256 << 10;
 
 /// What a check of a whole log found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -162,7 +162,7 @@ fn a_full_table_is_opened_again_or_has_failed() {
         let (memory, is_full) = (MemDisk::default(), Arc::new(AtomicBool::new(false)));
         let disk: Arc<dyn Disk> = Arc::new(Full { beneath: memory.disk(), is_full: is_full.clone() });
         let (mut table, _) = StateTable::create(&disk, &dir()).unwrap();
-        let ledgers: Vec<LedgerRecord> = (0..2000).map(|id| record(id, 4)).collect();
+        let ledgers: Vec<LedgerRecord> = (0..30_000).map(|id| record(id, 4)).collect();
         let growing = Checkpoint { ledgers: &ledgers, ..Checkpoint::default() };
         let before = table.load().unwrap();
         is_full.store(true, Relaxed);
