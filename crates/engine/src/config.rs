@@ -71,7 +71,7 @@ impl Default for SpaceConfig {
             major_threshold: 0.8,
             major_interval: Duration::from_secs(86_400),
             bytes_per_second: 32 << 20,
-            step_bytes: 1 << 20,
+            step_bytes: 256 << 10,
             log_bytes_max: 1 << 30,
             merge_fan_in: 16,
             merge_ledger_bytes: 64 << 10,

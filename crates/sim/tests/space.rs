@@ -460,6 +460,28 @@ fn a_log_with_findings_is_not_rewritten() {
     assert_eq!(bookie.machine.engine.scrub_status().damaged_logs, 0);
 }
 
+/// Space invariant 7: a scrub that would take the whole budget leaves half of the steps to rewrites.
+#[test]
+fn a_scrub_in_a_hurry_lets_rewrites_through() {
+    let rate = 2000;
+    let mut bookie = four_flushes(SpaceConfig {
+        bytes_per_second: rate,
+        step_bytes: 500,
+        scrub_bytes_per_second: rate,
+        scrub_period: Duration::from_secs(1),
+        ..merging()
+    });
+    // It takes 430 steps; 831 when the scrub always goes first.
+    for _ in 0..600 {
+        bookie.clock.advance(Duration::from_millis(500));
+        bookie.machine.flushing.tend().unwrap();
+    }
+    let scrubbed = bookie.machine.engine.scrub_status().last.map_or(0, |pass| pass.bytes);
+    assert!(scrubbed > 0, "the scrub goes on");
+    assert_eq!(bookie.machine.engine.space_status().merges, 1);
+    check_four(&bookie, "merged");
+}
+
 /// Header, footer and missing files are found before the next start trips over them.
 #[test]
 fn the_scrub_opens_each_log_as_the_next_start_will() {

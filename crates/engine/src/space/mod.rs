@@ -29,6 +29,7 @@
 //!    between is of a later life than that memory, so that it counts whether or not the tables forget.
 //! 6. An output that cannot be written, or does not read back as it was written, is removed again; its sources stay,
 //!    and another attempt comes later. Only a commit that fails is serious: then nobody knows what is in force.
+//! 7. Scrub and rewrites spend from one budget by turns, so that neither keeps the other from going on.
 //!
 //! # Limits
 //! One job at a time; bytes of a step and of a second, over compaction, merging and scrub together: [`SpaceConfig`].
@@ -104,6 +105,8 @@ pub(crate) struct Space {
     short: Vec<(u64, bool)>,
     budget: Budget,
     scrub: Scrub,
+    /// The last step was the scrub's: the next is a rewrite's, if there is one.
+    is_rewrites_turn: bool,
     stepped_ns: u64,
     collected_ns: u64,
     minor_ns: u64,
@@ -123,6 +126,7 @@ impl Space {
             short: Vec::new(),
             budget: Budget::new(now_ns, config),
             scrub: Scrub::new(now_ns),
+            is_rewrites_turn: false,
             stepped_ns: now_ns,
             collected_ns: now_ns,
             minor_ns: now_ns,
@@ -187,15 +191,19 @@ impl Flushing {
         if self.space.job.is_none() && self.space.planned.is_empty() {
             self.plan_merge(now, &config);
         }
-        let scrub = self.scrub_on(now, &config);
+        let has_rewrite = self.space.job.is_some() || !self.space.planned.is_empty();
+        // Both spend from one budget: in turns, a scrub in a hurry keeps no space from coming back.
+        let scrub =
+            if has_rewrite && self.space.is_rewrites_turn { None } else { self.scrub_on(now, &config) };
         let sooner = |pause: Duration| Some(scrub.map_or(pause, |scrub| scrub.min(pause)));
-        if self.space.job.is_none() && self.space.planned.is_empty() {
+        if !has_rewrite {
             return Ok(scrub);
         }
         if self.space.budget.available() == 0 || self.is_put_off(now) {
             return Ok(sooner(self.space.budget.pause(&config).max(Duration::from_millis(5))));
         }
         self.space.stepped_ns = now;
+        self.space.is_rewrites_turn = false;
         self.rewrite_on(now)?;
         if !self.space.is_compacting() {
             self.engine.space.set_compacting(None);

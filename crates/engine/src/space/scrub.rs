@@ -158,6 +158,7 @@ impl Flushing {
         }
         self.space.stepped_ns = now;
         let looked = self.scrub_step();
+        self.space.is_rewrites_turn = true;
         self.space.budget.spend(looked);
         if !is_asked {
             let looked = i64::try_from(looked).unwrap_or(i64::MAX);
