@@ -44,7 +44,8 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.line.reserved.fetch_sub(self.cost, Ordering::AcqRel);
+        // Total order with `wait`: either this sees who waits, or the thread that is woken for it sees what came back.
+        self.line.reserved.fetch_sub(self.cost, Ordering::SeqCst);
         // One that was used wakes the thread anyhow. One whose client is gone leaves nothing to write, and without this
         // the next in line would wait until the thread looks by itself.
         if self.line.is_waited_for() {
@@ -89,7 +90,7 @@ impl Line {
 
     /// True while ordinary adds have to wait their turn.
     pub(crate) fn is_waited_for(&self) -> bool {
-        self.waiting.load(Ordering::Acquire) > 0
+        self.waiting.load(Ordering::SeqCst) > 0
     }
 
     pub(crate) fn has_urgent(&self) -> bool {
@@ -97,7 +98,7 @@ impl Line {
     }
 
     pub(crate) fn reserved(&self) -> usize {
-        self.reserved.load(Ordering::Acquire)
+        self.reserved.load(Ordering::SeqCst)
     }
 
     /// Takes a place at the end. Gives back the oldest waiter when there are too many: it gave up long ago, most likely.
@@ -117,7 +118,7 @@ impl Line {
         }
         let oldest = if places.ordinary.len() >= WAITERS_MAX { places.ordinary.pop_front() } else { None };
         places.ordinary.push_back(place);
-        self.waiting.store(places.ordinary.len(), Ordering::Release);
+        self.waiting.store(places.ordinary.len(), Ordering::SeqCst);
         oldest.map(|place| (place.waiter, self.turn(0)))
     }
 

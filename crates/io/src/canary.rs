@@ -50,9 +50,12 @@ pub enum Canary {
     M30LimboDenies,
     /// A removal is placed although the ledger changed since metadata was read for it.
     M31StaleRemoval,
+    /// A permit leaks when a connection dies while it is paused.
+    M24PausedPermitLeaks,
 }
 
-/// The canaries that can be switched on, with the name the command line knows them by.
+/// The canaries that the simulator looks for, with the name its command line knows them by. M24 is in the server, which
+/// it does not run: the server's storm test looks for that one.
 pub const ALL: [(&str, Canary); 22] = [
     ("M1", Canary::M1AckBeforeSync),
     ("M2", Canary::M2NewestFileSynced),

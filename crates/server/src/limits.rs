@@ -1,5 +1,6 @@
 //! Every bound of the server in one place.
 
+use bindery_io::canary::Canaries;
 use bindery_wire::FrameLimit;
 use std::time::Duration;
 
@@ -39,6 +40,8 @@ pub struct Limits {
     pub stall_max: Duration,
     /// How long answers under way may take at shutdown.
     pub drain_max: Duration,
+    /// A planted bug that the tests must find, if any.
+    pub canaries: Canaries,
 }
 
 impl Default for Limits {
@@ -60,6 +63,7 @@ impl Default for Limits {
             read_buffer_bytes: 64 * 1024,
             stall_max: Duration::from_secs(5),
             drain_max: Duration::from_secs(5),
+            canaries: Canaries::none(),
         }
     }
 }

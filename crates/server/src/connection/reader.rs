@@ -25,6 +25,7 @@ use super::{CloseReason, Connection};
 use crate::shared::Shared;
 use bindery_engine::{Add, Refusal, Turn};
 use bindery_flow::{ByteBudget, Permit};
+use bindery_io::canary::Canary;
 use bindery_wire::frame::{self, LENGTH_PREFIX_SIZE_BYTES, Split};
 use bindery_wire::{ErrorCode, Protocol};
 use std::sync::Arc;
@@ -331,7 +332,7 @@ impl<'a, 'f> Frames<'a, 'f> {
                     self.submit().await?;
                     self.connection.flush();
                     let credit = tokio::select! {
-                        () = self.connection.closed.wait() => return Err(CloseReason::Ours),
+                        () = self.connection.closed.wait() => return Err(self.died_paused()),
                         credit = self.connection.outbox.credit(bytes, CREDIT_STEP) => credit,
                     };
                     self.credit = credit.map_err(|Closed| CloseReason::Ours)?;
@@ -340,6 +341,14 @@ impl<'a, 'f> Frames<'a, 'f> {
         }
         self.credit -= bytes;
         Ok(())
+    }
+
+    /// The connection was closed while it waited for its peer to read. Here is canary M24.
+    fn died_paused(&self) -> CloseReason {
+        if self.shared.limits.canaries.has(Canary::M24PausedPermitLeaks) {
+            std::mem::forget(self.shared.pools.inbound.try_acquire(1));
+        }
+        CloseReason::Ours
     }
 
     /// Adds an entry to the batch of its shard. Its answer was promised.

@@ -48,6 +48,7 @@ pub async fn start_with(limits: Limits, plan: MemoryPlan) -> Bookie {
         ledger_dirs: vec![dir.path().join("ledgers")],
         shard_count: 2,
         write_pool_bytes: plan.write,
+        entry_bytes_max: limits.frame.entry_size_bytes_max(),
         journal_file_bytes: 16 << 20,
         journal_files_preallocated: 0,
         group_bytes_max: 4 << 20,

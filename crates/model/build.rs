@@ -1,0 +1,111 @@
+//! Copies the sources under test, with locks and atomics exchanged for those of the scheduler, once as they are and once
+//! for each planted bug. A bug whose text is not in the source any more is listed in `STALE`, and a test fails on it.
+
+#![allow(clippy::disallowed_methods, reason = "a build script reads and writes files")]
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+/// A file under test: the module it becomes, and where it is.
+const SUBJECTS: [(&str, &str); 4] = [
+    ("budget", "../flow/src/budget.rs"),
+    ("outbox", "../server/src/connection/outbox.rs"),
+    ("signal", "../engine/src/signal.rs"),
+    ("line", "../engine/src/line.rs"),
+];
+
+/// What is exchanged in all of them.
+const SHIMS: [(&str, &str); 4] = [
+    ("parking_lot::", "crate::lock::"),
+    ("std::sync::atomic::", "crate::atomic::"),
+    ("bindery_flow::", "super::budget::"),
+    ("crate::signal::", "super::signal::"),
+];
+
+/// A scenario: the module, and the subjects it needs.
+const SCENARIOS: [(&str, &[&str]); 3] =
+    [("budgets", &["budget"]), ("outboxes", &["budget", "outbox"]), ("lines", &["signal", "line"])];
+
+/// A planted bug: name, subject, and what is exchanged in it.
+type Bug = (&'static str, &'static str, &'static str, &'static str);
+
+fn main() {
+    let crate_dir = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=bugs.rs");
+    let sources: Vec<(&str, String)> = SUBJECTS
+        .iter()
+        .map(|(module, path)| {
+            println!("cargo::rerun-if-changed={path}");
+            let text =
+                fs::read_to_string(crate_dir.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+            // Their own tests know the real locks.
+            let text = text.split("\n#[cfg(test)]\nmod tests").next().unwrap_or_default().to_owned();
+            (*module, SHIMS.iter().fold(text, |text, (from, to)| text.replace(from, to)))
+        })
+        .collect();
+
+    let mut root = String::new();
+    let mut stale = Vec::new();
+    let all: Vec<&str> = SCENARIOS.iter().map(|(scenario, _)| *scenario).collect();
+    variant(&mut root, &out, &crate_dir, "sound", &sources, &all);
+    for (name, subject, from, to) in BUGS {
+        let scenarios: Vec<&str> =
+            SCENARIOS.iter().filter(|(_, needs)| needs.contains(subject)).map(|(name, _)| *name).collect();
+        let mut changed = sources.clone();
+        for (module, text) in &mut changed {
+            if module == subject {
+                let from = SHIMS.iter().fold((*from).to_owned(), |text, (a, b)| text.replace(a, b));
+                if text.matches(&from).count() != 1 {
+                    stale.push(name);
+                }
+                *text = text.replacen(&from, to, 1);
+            }
+        }
+        variant(&mut root, &out, &crate_dir, name, &changed, &scenarios);
+    }
+    writeln!(
+        root,
+        "/// Planted bugs whose text is not in the source any more: they plant nothing.\npub const STALE: &[&str] = &{stale:?};"
+    )
+    .expect("a String grows");
+    fs::write(out.join("variants.rs"), root).expect("OUT_DIR is writable");
+}
+
+/// Writes a module tree: the subjects that the scenarios need, and the scenarios.
+fn variant(
+    root: &mut String,
+    out: &Path,
+    crate_dir: &Path,
+    name: &str,
+    sources: &[(&str, String)],
+    scenarios: &[&str],
+) {
+    let dir = out.join(name);
+    fs::create_dir_all(&dir).expect("OUT_DIR is writable");
+    let title =
+        if name == "sound" { "The sources as they are." } else { "The sources with this bug planted." };
+    write!(
+        root,
+        "/// {title}\n#[allow(missing_docs, dead_code, unused_imports, clippy::all)]\npub mod {name} {{\n"
+    )
+    .expect("a String grows");
+    for (module, text) in sources {
+        let is_needed =
+            SCENARIOS.iter().any(|(scenario, needs)| scenarios.contains(scenario) && needs.contains(module));
+        if is_needed {
+            let path = dir.join(format!("{module}.rs"));
+            fs::write(&path, text).expect("OUT_DIR is writable");
+            writeln!(root, "    #[path = {path:?}]\n    pub mod {module};").expect("a String grows");
+        }
+    }
+    for scenario in scenarios {
+        let path = crate_dir.join(format!("src/{scenario}.rs"));
+        writeln!(root, "    #[path = {path:?}]\n    pub mod {scenario};").expect("a String grows");
+    }
+    root.push_str("}\n");
+}
+
+include!("bugs.rs");
