@@ -25,7 +25,7 @@ pub fn run(mut args: Args) -> Result<Value> {
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
         .context("raise the limit of files")?;
 
-    let rss_before = watch::rss(target.pid);
+    let rss_before = settled_rss(&target);
     let tcp_before = watch::look(&target).tcp;
     let filled = Filled { first: 1_000_000, ledgers: 1, each: 1 };
     let mut engine = Engine::new(target.bookie, u64::MAX, vec![("idle", u64::MAX)])?;
@@ -77,4 +77,18 @@ pub fn run(mut args: Args) -> Result<Value> {
         "flows": { "adds": flow }, "during": watch::summary(&samples, phases[0].1, phases[1].1),
         "pools_end": crate::stall::empty_pools(&target, seconds(5.0)),
     }))
+}
+
+/// Resident bytes once they stay as they are: a bookie that has just started still touches its memory.
+fn settled_rss(target: &Target) -> u64 {
+    let until = now() + seconds(15.0);
+    let mut last = watch::rss(target.pid);
+    loop {
+        std::thread::sleep(Duration::from_secs(1));
+        let rss = watch::rss(target.pid);
+        if rss.abs_diff(last) < 1 << 20 || now() > until {
+            return rss;
+        }
+        last = rss;
+    }
 }

@@ -1,12 +1,14 @@
 //! Plots as PNG, with a font that comes along so that none of the system's is needed.
 
 use anyhow::{Result, anyhow};
+use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::{FontStyle, register_font};
 use std::path::Path;
 
 const FONT: &str = "plot";
-const SIZE: (u32, u32) = (1000, 420);
+const SIZE: (u32, u32) = (1100, 400);
+const LEGEND_WIDTH: u32 = 190;
 
 /// Colours of bookies, in order of appearance; the first is ours.
 const COLOURS: [RGBColor; 5] = [
@@ -16,6 +18,9 @@ const COLOURS: [RGBColor; 5] = [
     RGBColor(130, 80, 160),
     RGBColor(90, 90, 90),
 ];
+
+/// The colour of what is no bookie.
+pub const GREY: usize = COLOURS.len() - 1;
 
 /// A line: name and points. A point that is not finite leaves a gap.
 pub struct Line {
@@ -48,6 +53,8 @@ pub struct Panel {
     pub y_label: &'static str,
     /// Logarithmic y.
     pub is_log: bool,
+    /// Points are shown as such.
+    pub has_dots: bool,
 }
 
 fn font() {
@@ -56,6 +63,28 @@ fn font() {
         // a second registration of the same bytes cannot fail where the first did not
         let _ = register_font(FONT, FontStyle::Normal, epaint_default_fonts::HACK_REGULAR);
     });
+}
+
+fn style(line: &Line) -> ShapeStyle {
+    let colour = COLOURS[line.colour % COLOURS.len()];
+    colour.mix(if line.is_thin { 0.55 } else { 1.0 }).stroke_width(if line.is_thin { 1 } else { 2 })
+}
+
+/// Beside the panel, where it hides nothing.
+fn legend(side: &DrawingArea<BitMapBackend<'_>, Shift>, panel: &Panel) -> Result<()> {
+    let shown = |error: &dyn std::fmt::Debug| anyhow!("{error:?}");
+    let text = |name: &str, y: i32| Text::new(name.to_owned(), (28, y - 6), (FONT, 13));
+    let mut y = 50;
+    for line in &panel.lines {
+        side.draw(&PathElement::new([(4, y), (22, y)], style(line))).map_err(|e| shown(&e))?;
+        side.draw(&text(&line.name, y)).map_err(|e| shown(&e))?;
+        y += 20;
+    }
+    if !panel.crosses.is_empty() {
+        side.draw(&Cross::new((13, y), 4, RED.stroke_width(1))).map_err(|e| shown(&e))?;
+        side.draw(&text("not in time, refused", y)).map_err(|e| shown(&e))?;
+    }
+    Ok(())
 }
 
 /// Writes panels one below the other.
@@ -72,7 +101,9 @@ pub fn draw(path: &Path, panels: &[Panel]) -> Result<()> {
         let y_min = all().map(|p| p.1).filter(|v| v.is_finite() && *v > 0.0).fold(y_max, f64::min);
         let x_range =
             if panel.x_names.is_empty() { 0.0..x_max } else { -0.3..(panel.x_names.len() as f64 - 0.7) };
-        let mut builder = ChartBuilder::on(part);
+        let (body, side) = part.split_horizontally(SIZE.0 - LEGEND_WIDTH);
+        legend(&side, panel).map_err(|e| shown(&e))?;
+        let mut builder = ChartBuilder::on(&body);
         builder.caption(&panel.title, (FONT, 19)).margin(10).x_label_area_size(44).y_label_area_size(78);
         // the two kinds of axes are two types
         macro_rules! panel_on {
@@ -97,6 +128,7 @@ pub fn draw(path: &Path, panels: &[Panel]) -> Result<()> {
                     .light_line_style(BLACK.mix(0.04))
                     .bold_line_style(BLACK.mix(0.12))
                     .x_labels(ticks)
+                    .y_labels(if panel.is_log { 6 } else { 9 })
                     .x_label_formatter(&x_text)
                     .y_label_formatter(&number)
                     .x_desc(panel.x_label)
@@ -108,25 +140,22 @@ pub fn draw(path: &Path, panels: &[Panel]) -> Result<()> {
                 if let Some((from, to, name)) = panel.shade {
                     let span = Rectangle::new([(from, $bottom), (to, $top)], BLACK.mix(0.07).filled());
                     chart.draw_series([span]).map_err(|e| shown(&e))?;
-                    let text = Text::new(name, (from + (to - from) * 0.01, $top * 0.8), (FONT, 13));
+                    let text = Text::new(
+                        name,
+                        (from + (to - from) * 0.01, if panel.is_log { $top * 0.75 } else { $top * 0.97 }),
+                        (FONT, 13),
+                    );
                     chart.draw_series([text]).map_err(|e| shown(&e))?;
                 }
                 for line in &panel.lines {
-                    let colour = COLOURS[line.colour % COLOURS.len()];
-                    let style = colour
-                        .mix(if line.is_thin { 0.55 } else { 1.0 })
-                        .stroke_width(if line.is_thin { 1 } else { 2 });
+                    let style = style(line);
                     let mut pieces = line.points.split(|p| !p.1.is_finite());
                     let first = pieces.next().unwrap_or_default().to_vec();
-                    chart
-                        .draw_series(LineSeries::new(first, style))
-                        .map_err(|e| shown(&e))?
-                        .label(&line.name)
-                        .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+                    chart.draw_series(LineSeries::new(first, style)).map_err(|e| shown(&e))?;
                     for piece in pieces {
                         chart.draw_series(LineSeries::new(piece.to_vec(), style)).map_err(|e| shown(&e))?;
                     }
-                    if !panel.x_names.is_empty() {
+                    if panel.has_dots {
                         let dots = line
                             .points
                             .iter()
@@ -137,24 +166,14 @@ pub fn draw(path: &Path, panels: &[Panel]) -> Result<()> {
                 }
                 if !panel.crosses.is_empty() {
                     let cross = |p: &(f64, f64)| Cross::new(*p, 4, RED.stroke_width(1));
-                    chart
-                        .draw_series(panel.crosses.iter().map(cross))
-                        .map_err(|e| shown(&e))?
-                        .label("requests not answered in time, or refused")
-                        .legend(|(x, y)| Cross::new((x + 9, y), 4, RED.stroke_width(1)));
+                    chart.draw_series(panel.crosses.iter().map(cross)).map_err(|e| shown(&e))?;
                 }
-                chart
-                    .configure_series_labels()
-                    .position(SeriesLabelPosition::UpperRight)
-                    .background_style(WHITE.mix(0.85))
-                    .border_style(BLACK.mix(0.2))
-                    .label_font((FONT, 13))
-                    .draw()
-                    .map_err(|e| shown(&e))?;
             }};
         }
         if panel.is_log {
-            let (bottom, top) = (y_min / 2.0, y_max * 3.0);
+            // whole decades, at least two, so that the labels have room
+            let bottom = 10f64.powf((y_min * 0.9).log10().floor());
+            let top = 10f64.powf((y_max * 1.1).log10().ceil()).max(bottom * 100.0);
             panel_on!((bottom..top).log_scale(), bottom, top);
         } else {
             panel_on!(0.0..y_max * 1.25, 0.0, y_max * 1.25);

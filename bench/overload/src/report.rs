@@ -1,7 +1,7 @@
 //! From result lines to Markdown and plots.
 
 use crate::args::Args;
-use crate::plot::{Line, Panel, draw};
+use crate::plot::{GREY, Line, Panel, draw};
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -36,9 +36,13 @@ pub fn run(mut args: Args) -> Result<()> {
         image("overload-consumers", &mut out);
         image("overload-latency", &mut out);
     }
-    if !of("rates").is_empty() {
-        rates(&of("rates"), &mut out);
+    let (slow, usual): (Vec<_>, Vec<_>) = of("rates").into_iter().partition(|r| r["case"] == "L4");
+    if !usual.is_empty() {
+        rates(&usual, "Adds at 50 to 200 % of capacity", &mut out);
         image("overload-goodput", &mut out);
+    }
+    if !slow.is_empty() {
+        rates(&slow, "The same with slow syncs: each 20 ms longer, one each 10 s a second", &mut out);
     }
     for (scenario, write) in [
         ("idle", idle as fn(&[&Value], &mut String)),
@@ -249,17 +253,30 @@ fn refused(phase: &Value) -> f64 {
     phase["refused"].as_object().map_or(0.0, |codes| codes.values().filter_map(Value::as_f64).sum())
 }
 
-fn rates(rows: &[&Value], out: &mut String) {
+/// Refusals each second with their codes, and when the first came.
+fn refusals(row: &Value, phase: &Value, seconds: f64) -> String {
+    let first = |code: &str| at(row, &format!("flows.adds.first_refused_s.{code}"));
+    let codes: Vec<String> = (phase["refused"].as_object().into_iter().flatten())
+        .map(|(code, n)| {
+            let rate = show(n.as_f64().map(|n| n / seconds));
+            format!("{rate} {code} (from {} s on)", show(first(code)))
+        })
+        .collect();
+    if codes.is_empty() { "0".to_owned() } else { codes.join(", ") }
+}
+
+fn rates(rows: &[&Value], title: &str, out: &mut String) {
     let _ = writeln!(
         out,
-        "### Adds at 50 to 200 % of capacity\n\nCapacity is the closed-loop rate just before. An answer later than 1 s counts as none. \"Back\" is \
-         from the drop to 50 % until p99\nis at most twice (or 5 ms more than) that of the first step for a second with nothing failed.\n"
+        "### {title}\n\nCapacity is the best second in closed loop just before. An answer later than {} s counts as none. \"Back\" is from the\n\
+         drop to 50 % until p99 is at most twice (or 5 ms more than) that of the first step for a second with nothing failed.\n",
+        show(rows.first().and_then(|row| at(row, "timeout_s"))),
     );
     let _ = writeln!(
         out,
-        "| bookie | protocol | offered | adds/s offered | goodput | of capacity | p50 / p99 / p99.9 ms | refused/s | not in time/s | back s | RSS MiB |"
+        "| bookie | protocol | offered | adds/s offered | goodput | of capacity | p50 / p99 / p99.9 ms | refused/s | not in time/s | client late, p99 ms | back s | RSS MiB |"
     );
-    let _ = writeln!(out, "|---|---|---|---|---|---|---|---|---|---|---|");
+    let _ = writeln!(out, "|---|---|---|---|---|---|---|---|---|---|---|---|");
     for row in rows {
         let capacity = at(row, "capacity").unwrap_or(1.0);
         for step in row["steps"].as_array().into_iter().flatten() {
@@ -269,7 +286,7 @@ fn rates(rows: &[&Value], out: &mut String) {
             let seconds = of("seconds").unwrap_or(1.0);
             let _ = writeln!(
                 out,
-                "| {} | {} | {} | {} | {} | {} % | {} / {} / {} | {} | {} | {} | {} |",
+                "| {} | {} | {} | {} | {} | {} % | {} / {} / {} | {} | {} | {} | {} | {} |",
                 text(&row["label"]),
                 text(&row["protocol"]),
                 if name == "after" { "50 % again".to_owned() } else { format!("{name} %") },
@@ -279,8 +296,9 @@ fn rates(rows: &[&Value], out: &mut String) {
                 show(of("latency_ms.p50")),
                 show(of("latency_ms.p99")),
                 show(of("latency_ms.p999")),
-                show(Some(refused(phase) / seconds)),
+                refusals(row, phase, seconds),
                 show(of("timeouts").map(|n| n / seconds)),
+                show(of("own_lag_p99_ms")),
                 if name == "after" {
                     at(row, "back_s").map_or("**never**".to_owned(), |s| show(Some(s)))
                 } else {
@@ -503,6 +521,7 @@ fn plots(results: &[Value], dir: &Path) -> Result<Vec<(String, String)>> {
             x_label: "consumers, 20,000 reads pipelined each",
             y_label: "p99, ms",
             is_log: true,
+            has_dots: true,
             ..Panel::default()
         };
         for label in &labels {
@@ -574,33 +593,41 @@ fn plots(results: &[Value], dir: &Path) -> Result<Vec<(String, String)>> {
     // goodput and p99 against what is offered
     let steps: Vec<&Value> =
         results.iter().filter(|r| r["scenario"] == "rates" && r["case"] == "L2").collect();
-    let names: Vec<String> = ["50", "80", "100", "120", "200"].iter().map(|s| format!("{s} %")).collect();
     let panel = |title: &str, y_label, is_log| Panel {
         title: title.to_owned(),
-        x_names: names.clone(),
-        x_label: "offered, of each bookie's own closed-loop rate",
+        x_label: "adds/s offered: 50, 80, 100, 120 and 200 % of each bookie's closed-loop rate",
         y_label,
         is_log,
+        has_dots: true,
         ..Panel::default()
     };
     let mut goodput = panel("Goodput: answers within 1 s", "adds/s", false);
-    let mut latency = panel("p99 of adds (1 s: not in time)", "ms", true);
+    let mut latency = panel("p99 of adds (from 1,000 ms on: not in time)", "ms", true);
+    let mut offered_max: f64 = 0.0;
     for row in steps {
         let label = text(&row["label"]);
         let points = |path: &str| -> Vec<(f64, f64)> {
-            let value =
-                |(i, s): (usize, &&str)| Some((i as f64, at(&row["flows"]["adds"]["phases"][s], path)?));
-            ["50", "80", "100", "120", "200"].iter().enumerate().filter_map(value).collect()
+            let value = |s: &&str| {
+                let phase = &row["flows"]["adds"]["phases"][s];
+                Some((at(phase, "due")? / at(phase, "seconds")?, at(phase, path)?))
+            };
+            ["50", "80", "100", "120", "200"].iter().filter_map(value).collect()
         };
         let name = format!("{label} {}", text(&row["protocol"]));
         let is_thin = row["protocol"] == "v3";
-        goodput.lines.push(Line {
-            name: name.clone(),
-            points: points("ok_per_s"),
-            colour: colour(label),
-            is_thin,
-        });
+        let good = points("ok_per_s");
+        offered_max = good.iter().map(|p| p.1).fold(offered_max, f64::max);
+        goodput.lines.push(Line { name: name.clone(), points: good, colour: colour(label), is_thin });
         latency.lines.push(Line { name, points: points("latency_ms.p99"), colour: colour(label), is_thin });
+    }
+    if !goodput.lines.is_empty() {
+        let points = vec![(0.0, 0.0), (offered_max, offered_max)];
+        goodput.lines.push(Line {
+            name: "all that is offered".to_owned(),
+            points,
+            colour: GREY,
+            is_thin: true,
+        });
     }
     make("overload-goodput.png", "Goodput against offered load", vec![goodput, latency])?;
     Ok(made)

@@ -50,6 +50,8 @@ pub struct Stats {
     pub late: u64,
     /// Good answers of each connection, for fairness.
     pub by_connection: Vec<u64>,
+    /// When the first request was due that was refused so.
+    first_refused: BTreeMap<String, u64>,
 }
 
 /// What became of a request.
@@ -81,7 +83,15 @@ impl Stats {
                 lag: histogram(2),
             })
             .collect();
-        Stats { phases, begin, by_phase, series: Vec::new(), late: 0, by_connection: vec![0; connections] }
+        Stats {
+            phases,
+            begin,
+            by_phase,
+            series: Vec::new(),
+            late: 0,
+            by_connection: vec![0; connections],
+            first_refused: BTreeMap::new(),
+        }
     }
 
     fn phase(&mut self, due: u64) -> Option<&mut PhaseStats> {
@@ -100,6 +110,9 @@ impl Stats {
     /// A request that was due at `due` came to its end at `now`.
     pub fn on_end(&mut self, due: u64, now: u64, connection: usize, outcome: Outcome) {
         let micros = (now.saturating_sub(due) / 1000).max(1);
+        if let Outcome::Refused(code) = &outcome {
+            self.first_refused.entry(format!("{code:?}")).or_insert(due);
+        }
         let Some(phase) = self.phase(due) else { return };
         let is_ok = matches!(outcome, Outcome::Ok(_));
         match outcome {
@@ -141,6 +154,15 @@ impl Stats {
         if squares == 0.0 { 0.0 } else { sum * sum / (self.by_connection.len() as f64 * squares) }
     }
 
+    /// The best second between two moments, in good answers.
+    pub fn peak_per_s(&self, from: u64, to: u64) -> f64 {
+        let width = (SECOND / BUCKET) as usize;
+        let at = |moment: u64| ((moment.saturating_sub(self.begin) / BUCKET) as usize).min(self.series.len());
+        let buckets = &self.series[at(from)..at(to)];
+        buckets.windows(width).map(|second| second.iter().map(|b| b.ok).sum::<u64>()).max().unwrap_or(0)
+            as f64
+    }
+
     /// Good answers so far.
     pub fn ok(&self) -> u64 {
         self.by_phase.iter().map(|phase| phase.ok).sum()
@@ -168,7 +190,11 @@ impl Stats {
         let series: Vec<Value> = (self.series.iter().enumerate())
             .map(|(i, b)| json!([i as f64 * BUCKET as f64 / 1e9, b.ok, b.failed, at(b, 0.5), at(b, 0.99)]))
             .collect();
-        json!({ "phases": phases, "series": series, "late": self.late, "fairness": self.fairness() })
+        let first_refused: BTreeMap<&String, f64> = (self.first_refused.iter())
+            .map(|(code, due)| (code, due.saturating_sub(self.begin) as f64 / 1e9))
+            .collect();
+        json!({ "phases": phases, "series": series, "late": self.late, "fairness": self.fairness(),
+                "first_refused_s": first_refused })
     }
 
     /// When, in nanoseconds, the series is back at `p99_ms_max` with everything answered for a second, counted from

@@ -168,23 +168,33 @@ pub fn threads(pid: u32) -> BTreeMap<u32, ThreadLook> {
     .collect()
 }
 
-/// Switches in each half of the calm time that make a thread one that always has something to do.
+/// Switches in each half of the calm time that make a pool of threads one that always has something to do.
 const SWITCHES_MIN: u64 = 10;
 
-/// Threads that were at work all the time before, and do not run at all between two looks during a stall.
+/// Threads of pools that were at work all the time before, of which no thread runs at all between two looks during a
+/// stall. A pool is all threads of one name, numbers aside: that one thread of several has nothing to do says nothing.
 pub fn stopped(
     before: &[BTreeMap<u32, ThreadLook>; 3],
     during: &[BTreeMap<u32, ThreadLook>; 2],
 ) -> Vec<ThreadLook> {
-    let moved = |from: &BTreeMap<u32, ThreadLook>, to: &BTreeMap<u32, ThreadLook>, id: &u32| {
-        Some(to.get(id)?.switches - from.get(id)?.switches)
+    type Look = BTreeMap<u32, ThreadLook>;
+    let pool =
+        |name: &str| name.trim_end_matches(|c: char| c.is_ascii_digit() || "-#: ".contains(c)).to_owned();
+    let moved = |from: &Look, to: &Look| {
+        let mut pools: BTreeMap<String, u64> = BTreeMap::new();
+        for (id, look) in to {
+            let before = from.get(id).map_or(0, |before| before.switches);
+            *pools.entry(pool(&look.name)).or_default() += look.switches.saturating_sub(before);
+        }
+        pools
     };
-    let is_stopped = |id: &&u32| {
-        moved(&before[0], &before[1], id) >= Some(SWITCHES_MIN)
-            && moved(&before[1], &before[2], id) >= Some(SWITCHES_MIN)
-            && moved(&during[0], &during[1], id) == Some(0)
+    let calm = [moved(&before[0], &before[1]), moved(&before[1], &before[2])];
+    let stalled = moved(&during[0], &during[1]);
+    let is_stopped = |look: &&ThreadLook| {
+        let name = pool(&look.name);
+        calm.iter().all(|half| half.get(&name) >= Some(&SWITCHES_MIN)) && stalled.get(&name) == Some(&0)
     };
-    during[1].keys().filter(is_stopped).map(|id| during[1][id].clone()).collect()
+    during[1].values().filter(is_stopped).cloned().collect()
 }
 
 /// Threads that wait in the kernel for a peer to take bytes.
