@@ -3,7 +3,7 @@
 
 use crate::args::{Args, Target};
 use crate::clock::{MILLI, now, seconds};
-use crate::engine::Engine;
+use crate::engine::{Engine, flows_json, run_all};
 use crate::fill::fill;
 use crate::flow::{ALWAYS, FlowSpec, Pace};
 use crate::stats::Phases;
@@ -52,23 +52,23 @@ pub fn run(mut args: Args) -> Result<Value> {
     };
     engine.add(healthy("reads", Work::Random, reads))?;
     engine.add(healthy("adds", Work::Add { ledgers: 4 }, adds))?;
-    engine.add(FlowSpec {
+    let mut load = Engine::new(target.bookie, begin, phases.clone())?;
+    load.add(FlowSpec {
         name: "load",
         work,
         pace: Pace::Closed(under_way),
         connections,
         first: 6_000_000,
         entry_size_bytes,
-        timeout: seconds(20.0),
+        timeout: seconds(60.0),
         window: (phases[1].1, phases[2].1),
         ..healthy("load", work, 0.0)
     })?;
     let watch = Watch::start(&target);
-    engine.run(seconds(5.0))?;
+    let engines = run_all(vec![engine, load], seconds(5.0))?;
     let samples = watch.finish();
-    let flows: serde_json::Map<String, Value> =
-        engine.flows.iter().map(|flow| (flow.name().to_owned(), flow.json())).collect();
-    drop(engine);
+    let flows = flows_json(&engines);
+    drop(engines);
     Ok(json!({
         "scenario": "big", "case": "L6", "kind": kind, "label": target.label, "protocol": "v2",
         "connections": connections, "entry_size_bytes": entry_size_bytes, "flows": flows, "machine": watch::machine(),

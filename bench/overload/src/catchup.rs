@@ -2,7 +2,7 @@
 
 use crate::args::{Args, Target};
 use crate::clock::{MILLI, now, seconds};
-use crate::engine::Engine;
+use crate::engine::{Engine, flows_json, run_all};
 use crate::fill::fill;
 use crate::flow::{ALWAYS, FlowSpec, Pace};
 use crate::stats::Phases;
@@ -45,7 +45,8 @@ pub fn run(mut args: Args) -> Result<Value> {
     let tail = FlowSpec { name: "tail", work: Work::Follow, pace: Pace::Followed, ..writes.clone() };
     let reader = engine.add(tail)?;
     engine.follow(writer, reader);
-    engine.add(FlowSpec {
+    let mut behind = Engine::new(target.bookie, begin, phases.clone())?;
+    behind.add(FlowSpec {
         name: "catch-up",
         work: Work::Sequential,
         pace: Pace::Closed(under_way),
@@ -56,12 +57,11 @@ pub fn run(mut args: Args) -> Result<Value> {
     let counters = || watch::metrics(&target).unwrap_or_default();
     let metrics_before = counters();
     let watch = Watch::start(&target);
-    engine.run(seconds(5.0))?;
+    let engines = run_all(vec![engine, behind], seconds(5.0))?;
     let samples = watch.finish();
     let metrics = counters();
     let changed = |name: &str| metrics.get(name).unwrap_or(&0.0) - metrics_before.get(name).unwrap_or(&0.0);
-    let flows: serde_json::Map<String, Value> =
-        engine.flows.iter().map(|flow| (flow.name().to_owned(), flow.json())).collect();
+    let flows = flows_json(&engines);
     Ok(json!({
         "scenario": "catchup", "case": "L7", "label": target.label, "protocol": "v2", "fill_mib": fill_mib,
         "adds_per_s": adds, "readers": readers, "flows": flows, "machine": watch::machine(),

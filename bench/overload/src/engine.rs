@@ -5,10 +5,11 @@
 use crate::clock::{MILLI, SECOND, now};
 use crate::flow::{Flow, FlowSpec};
 use crate::stats::Phases;
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
+use serde_json::Value;
 use std::net::SocketAddr;
 
 /// The flows of a run.
@@ -112,4 +113,21 @@ impl Engine {
         self.flows.iter_mut().filter(|flow| flow.live() > 0).for_each(|flow| flow.give_up(at));
         Ok(())
     }
+}
+
+/// Runs engines at once, each on a thread of its own, so that what one has to copy delays nothing in the other.
+pub fn run_all(engines: Vec<Engine>, grace: u64) -> Result<Vec<Engine>> {
+    let threads: Vec<_> = (engines.into_iter())
+        .map(|mut engine| std::thread::spawn(move || engine.run(grace).map(|()| engine)))
+        .collect();
+    threads
+        .into_iter()
+        .map(|thread| thread.join().map_err(|_| anyhow!("an engine's thread panicked"))?)
+        .collect()
+}
+
+/// The flows of all of them by name, for the result file.
+pub fn flows_json(engines: &[Engine]) -> Value {
+    let flows = engines.iter().flat_map(|engine| &engine.flows);
+    flows.map(|flow| (flow.name().to_owned(), flow.json())).collect::<serde_json::Map<String, Value>>().into()
 }
