@@ -3,6 +3,7 @@
 use crate::bench::args::BenchArgs;
 use crate::ledger::args::{BookieListArgs, LedgerArgs};
 use crate::standalone::args::StandaloneArgs;
+use bindery_server::flow_view::Sort;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -52,6 +53,8 @@ pub enum Command {
     Verify(OfflineArgs),
     /// Show where the bytes of a stopped bookie are
     Disk(OfflineArgs),
+    /// Show who holds which bytes of a running bookie, and who waits for what, live
+    Flow(FlowArgs),
     /// Write a completion script for a shell to standard output
     Completions {
         /// The shell
@@ -244,6 +247,39 @@ pub struct OfflineArgs {
     #[arg(long)]
     pub json: bool,
 }
+
+/// Flags of `bindery flow`.
+#[derive(Debug, Args)]
+#[command(after_help = FLOW_HELP)]
+pub struct FlowArgs {
+    /// The bookie's admin port
+    #[arg(long, value_name = "URL", env = "BINDERY_ADMIN", default_value = "http://127.0.0.1:8080")]
+    pub admin: String,
+    /// Look twice, an interval apart, print one table and end; as when standard output is no terminal
+    #[arg(long)]
+    pub once: bool,
+    /// Print what the bookie answers, JSON, and end
+    #[arg(long)]
+    pub json: bool,
+    /// What the list begins with: held, stalled, queued, owed, adds, reads, in, out
+    #[arg(long, value_name = "ORDER", default_value = "held")]
+    pub sort: Sort,
+    /// Connections shown at most [default: as many as fit the screen, or 50]
+    #[arg(long, value_name = "N")]
+    pub top: Option<usize>,
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value = "1")]
+    pub interval: f64,
+}
+
+const FLOW_HELP: &str = "Columns:
+  HELD     bytes of all pools that the connection holds
+  WINDOW   how much of its read window is taken: loads under way, entries its peer has not taken
+  UNSENT   bytes ready for the peer that the kernel has not taken
+  READS    reads that are not answered; ADDS likewise; POLLS parked long polls
+  STATE    STALLED: the peer takes nothing of what is ready for it; not read: why its requests wait
+
+Keys: s takes another order, q quits, any other looks again.";
 
 #[derive(Debug, Args)]
 pub struct InspectArgs {

@@ -9,6 +9,7 @@ mod cluster_transfer;
 mod conf_file;
 mod disk;
 mod exit;
+mod flow;
 mod generate;
 mod inspect;
 mod ledger;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         Command::Inspect(args) => inspect::run(args.command),
         Command::Verify(args) => verify::run(&args),
         Command::Disk(args) => disk::run(&args),
+        Command::Flow(args) => flow::run(&args),
         Command::Completions { shell } => generate::completions(shell),
         Command::Man { out } => generate::man(out.as_deref()),
     };

@@ -177,6 +177,9 @@ pub fn resolve(args: &BookieArgs, file: Option<&str>) -> Result<Settings, Vec<St
     if args.memory == Some(MemoryUse::Lazy) {
         config.pool_memory = PoolMemory::Lazy;
     }
+    if let Some(ms) = file.parsed::<u64>("slowRequestThresholdMSec") {
+        config.limits.slow_request = Duration::from_millis(ms);
+    }
     space(&mut file, &mut config);
     disks(&mut file, &mut config);
     let metadata = metadata(args, &mut file);

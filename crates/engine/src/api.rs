@@ -44,8 +44,27 @@ pub struct AddDone {
     pub ledger: LedgerId,
     /// The entry.
     pub entry: EntryId,
+    /// Length of its body.
+    pub bytes: u32,
     /// `Ok` only after the entry is durable (or written, when the journal does not sync).
     pub result: Result<(), Refusal>,
+}
+
+/// What a group was, and when: times of the engine's clock, in nanoseconds, one reading of it for each.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GroupTimes {
+    /// Number of its journal.
+    pub journal: usize,
+    /// Adds it answers, refused ones included.
+    pub adds: u64,
+    /// Bytes of its records; 0 when nothing was written.
+    pub bytes: u64,
+    /// When it was cut: what came later is in the next one.
+    pub cut_ns: u64,
+    /// When its write began.
+    pub begun_ns: u64,
+    /// When its write and sync, one call, had ended, well or not. Without a write this and `begun_ns` are `cut_ns`.
+    pub written_ns: u64,
 }
 
 /// Takes the answers to adds. Called with a whole group on the completion thread, or on a journal's when they are few;
@@ -55,8 +74,9 @@ pub trait AddSink: Send + Sync {
     fn on_adds_done(&self, done: &[AddDone]);
 
     /// The same for all shards of a group at once, for a sink that shares work between them: a socket is then written
-    /// once for a group, however many shards it has.
-    fn on_adds_of_group(&self, shards: &[Vec<AddDone>]) {
+    /// once for a group, however many shards it has. Also for a group without adds, for whoever measures.
+    fn on_adds_of_group(&self, group: &GroupTimes, shards: &[Vec<AddDone>]) {
+        let _ = group;
         shards.iter().for_each(|done| self.on_adds_done(done));
     }
 }

@@ -7,8 +7,8 @@ use crate::api::{
 };
 use crate::config::{Admission, EngineConfig};
 use crate::direct_fence::DirectFence;
-use crate::journals::{JournalDesk, MarkVector};
-use crate::line::{Line, RoomWaiter, Turn};
+use crate::journals::{JournalDesk, JournalStats, MarkVector};
+use crate::line::{Admittance, Line, RoomWaiter, Turn};
 use crate::lookup::{OnDisk, entries_on_disk, on_disk, runs_of};
 use crate::pacing::Load;
 use crate::pulse::{JournalPulse, PulseCounters};
@@ -566,6 +566,17 @@ impl Engine {
             ledgers_removed: self.shards.iter().map(|s| s.lock().removed_count() as u64).sum(),
             ..self.counters.snapshot()
         }
+    }
+
+    /// By the number of the journal: what it wrote and what it occupies.
+    pub fn journal_stats(&self) -> Vec<JournalStats> {
+        self.journals.iter().map(|journal| journal.counts.read()).collect()
+    }
+
+    /// Who waits for room in the write pool, over all shards.
+    pub fn admittance(&self) -> Admittance {
+        let lines = self.lines.iter().map(|line| line.admittance());
+        lines.fold(Admittance::default(), Admittance::and)
     }
 
     /// Number of runs of flushed entries whose extents are in memory, and of those that are found by the fences of their

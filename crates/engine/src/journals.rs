@@ -9,6 +9,7 @@
 //! 2. No component decreases.
 
 use crate::signal::Signal;
+use bindery_journal::Journal;
 use bindery_storage::{JournalMark, Mark};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ pub(crate) struct JournalDesk {
     pub(crate) active_chunks: AtomicU64,
     /// The last group that is durable.
     pub(crate) written: Mutex<Mark>,
+    pub(crate) counts: JournalCounts,
 }
 
 impl JournalDesk {
@@ -38,12 +40,84 @@ impl JournalDesk {
             active_bytes: AtomicU64::new(0),
             active_chunks: AtomicU64::new(0),
             written: Mutex::new(NO_MARK),
+            counts: JournalCounts::default(),
         }
     }
 
     pub(crate) fn set_active(&self, bytes: u64, chunks: u64) {
         self.active_bytes.store(bytes, Relaxed);
         self.active_chunks.store(chunks, Relaxed);
+    }
+}
+
+/// What one journal wrote since the start, and what it occupies.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct JournalStats {
+    /// Bytes of records written.
+    pub record_bytes: u64,
+    /// Bytes written: headers and padding included.
+    pub written_bytes: u64,
+    /// Bytes of its files that a restart would replay, whole files but the last.
+    pub used_bytes: u64,
+    /// Bytes of all its files.
+    pub file_bytes: u64,
+    /// Its files, and those of them that are free to be used again.
+    pub files: u64,
+    /// See `files`.
+    pub files_free: u64,
+    /// What all its files may take; 0 for no limit.
+    pub bytes_max: u64,
+    /// Times a group waited for a file to be freed.
+    pub file_waits: u64,
+    /// Nanoseconds of these waits.
+    pub file_wait_ns: u64,
+}
+
+/// As [`JournalStats`]; written by the journal's thread.
+#[derive(Default)]
+pub(crate) struct JournalCounts {
+    record_bytes: AtomicU64,
+    written_bytes: AtomicU64,
+    used_bytes: AtomicU64,
+    file_bytes: AtomicU64,
+    files: AtomicU64,
+    files_free: AtomicU64,
+    bytes_max: AtomicU64,
+    file_waits: AtomicU64,
+    file_wait_ns: AtomicU64,
+}
+
+impl JournalCounts {
+    pub(crate) fn add_group(&self, record_bytes: u64, written_bytes: u64) {
+        self.record_bytes.fetch_add(record_bytes, Relaxed);
+        self.written_bytes.fetch_add(written_bytes, Relaxed);
+    }
+
+    pub(crate) fn add_file_wait(&self, waited_ns: u64) {
+        self.file_waits.fetch_add(1, Relaxed);
+        self.file_wait_ns.fetch_add(waited_ns, Relaxed);
+    }
+
+    pub(crate) fn set_files(&self, journal: &Journal) {
+        self.used_bytes.store(journal.bytes_in_use(), Relaxed);
+        self.file_bytes.store(journal.footprint_bytes(), Relaxed);
+        self.files.store(journal.file_count() as u64, Relaxed);
+        self.files_free.store(journal.files_free() as u64, Relaxed);
+        self.bytes_max.store(journal.config().bytes_max, Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> JournalStats {
+        JournalStats {
+            record_bytes: self.record_bytes.load(Relaxed),
+            written_bytes: self.written_bytes.load(Relaxed),
+            used_bytes: self.used_bytes.load(Relaxed),
+            file_bytes: self.file_bytes.load(Relaxed),
+            files: self.files.load(Relaxed),
+            files_free: self.files_free.load(Relaxed),
+            bytes_max: self.bytes_max.load(Relaxed),
+            file_waits: self.file_waits.load(Relaxed),
+            file_wait_ns: self.file_wait_ns.load(Relaxed),
+        }
     }
 }
 

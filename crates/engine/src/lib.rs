@@ -48,13 +48,14 @@ pub mod threads;
 mod write_cache;
 
 pub use api::{
-    Add, AddDone, AddSink, Changes, DurablePoint, EntryRef, EntryRun, Lookup, Origin, Poll, PollId, Refusal,
-    Standing, Waiter, Word,
+    Add, AddDone, AddSink, Changes, DurablePoint, EntryRef, EntryRun, GroupTimes, Lookup, Origin, Poll,
+    PollId, Refusal, Standing, Waiter, Word,
 };
 pub use config::{Admission, ConfigFaults, EngineConfig, JOURNAL_FILES_MIN, PoolMemory, SpaceConfig};
 pub use engine::{Engine, Status};
 pub use garbage::{AcceptedGap, Doubt, GarbageLimits, GarbageRound, SecondLook};
-pub use line::{RoomWaiter, Turn};
+pub use journals::JournalStats;
+pub use line::{Admittance, RoomWaiter, Turn};
 pub use lookup::DiskRead;
 pub use machine::{Completions, FlushError, Flushed, Flushing, FreezeTicket, InFlight, Journaling};
 pub use open::{Machine, OpenError, ReplayFault};

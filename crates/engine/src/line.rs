@@ -54,6 +54,30 @@ impl Drop for Turn {
     }
 }
 
+/// Who waits for room, and what is reserved for those whose turn it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Admittance {
+    /// Batches that stand in line. Those whose connection gave up count until it would be their turn.
+    pub waiting: usize,
+    /// What they are worth: bytes, or records where these are counted.
+    pub waiting_cost: usize,
+    /// Batches of recovery, which do not stand in line.
+    pub urgent: usize,
+    /// What the turns given out are worth.
+    pub reserved: usize,
+}
+
+impl Admittance {
+    pub(crate) fn and(self, other: Admittance) -> Admittance {
+        Admittance {
+            waiting: self.waiting + other.waiting,
+            waiting_cost: self.waiting_cost + other.waiting_cost,
+            urgent: self.urgent + other.urgent,
+            reserved: self.reserved + other.reserved,
+        }
+    }
+}
+
 struct Place {
     cost: usize,
     waiter: RoomWaiter,
@@ -99,6 +123,17 @@ impl Line {
 
     pub(crate) fn reserved(&self) -> usize {
         self.reserved.load(Ordering::SeqCst)
+    }
+
+    /// For operators: walks the line.
+    pub(crate) fn admittance(&self) -> Admittance {
+        let places = self.places.lock();
+        Admittance {
+            waiting: places.ordinary.len(),
+            waiting_cost: places.ordinary.iter().map(|place| place.cost).sum(),
+            urgent: places.urgent.len(),
+            reserved: self.reserved(),
+        }
     }
 
     /// Takes a place at the end. Gives back the oldest waiter when there are too many: it gave up long ago, most likely.

@@ -24,7 +24,7 @@
 //!    under way other groups wait for that. A flush frees every file but the last, so the wait ends with it (J12). One
 //!    that waits for space leaves the file that is kept back to what has formed, and to fences.
 
-use crate::api::{AddDone, AddSink, Refusal, Waiter};
+use crate::api::{AddDone, AddSink, GroupTimes, Refusal, Waiter};
 use crate::engine::{Engine, Wanting};
 use crate::journals::MarkVector;
 use crate::line::{RoomWaiter, Turn};
@@ -56,6 +56,7 @@ pub struct InFlight {
     is_freeze: bool,
     /// Who may add to the group that forms now.
     turns: Vec<(RoomWaiter, Turn)>,
+    cut_ns: u64,
 }
 
 impl InFlight {
@@ -71,6 +72,8 @@ pub struct Completions {
     adds: Vec<Vec<AddDone>>,
     waiters: Vec<(Waiter, Result<(), Refusal>)>,
     turns: Vec<(RoomWaiter, Turn)>,
+    /// Of the group, unless these are turns alone.
+    group: Option<GroupTimes>,
     /// Set when this group froze the write caches.
     pub freeze: Option<FreezeTicket>,
 }
@@ -78,8 +81,8 @@ pub struct Completions {
 impl Completions {
     /// Hands every answer to its taker.
     pub fn deliver(self, sink: &dyn AddSink) {
-        if !self.adds.is_empty() {
-            sink.on_adds_of_group(&self.adds);
+        if let Some(group) = self.group.filter(|group| group.bytes > 0 || !self.adds.is_empty()) {
+            sink.on_adds_of_group(&group, &self.adds);
         }
         for (waiter, outcome) in self.waiters {
             waiter(outcome);
@@ -126,6 +129,11 @@ pub(crate) fn mark_of(journal: &Journal) -> Mark {
     Mark { file_id: journal.last_file_id(), group: journal.last_group() }
 }
 
+/// Bytes of its records.
+fn bytes_of(group: &Group) -> u64 {
+    group.parts.iter().map(|part| part.data.len() as u64).sum()
+}
+
 /// One journal's half.
 pub struct Journaling {
     pub(crate) engine: Arc<Engine>,
@@ -139,6 +147,8 @@ pub struct Journaling {
     pub(crate) waits_from_ns: Option<u64>,
     /// The last group of the journal is an empty one: see [`Journaling::seal`].
     pub(crate) is_sealed: bool,
+    /// When the last write of a group began and ended.
+    pub(crate) write_ns: (u64, u64),
 }
 
 impl Journaling {
@@ -185,7 +195,9 @@ impl Journaling {
             engine.pacing.flushes.fetch_add(1, Ordering::AcqRel);
             engine.journals[self.index].set_active(0, 0);
         }
-        Some(InFlight { group, cuts, frozen, is_freeze, turns })
+        let cut_ns = self.clock.monotonic_ns();
+        self.write_ns = (cut_ns, cut_ns);
+        Some(InFlight { group, cuts, frozen, is_freeze, turns, cut_ns })
     }
 
     /// While a flush is under way, of whatever journal, adds get the room that pacing leaves them; its end gives them all
@@ -255,6 +267,7 @@ impl Journaling {
     fn end_to_wait(&mut self) {
         if let Some(from) = self.waits_from_ns.take() {
             let waited = self.clock.monotonic_ns().saturating_sub(from);
+            self.engine.journals[self.index].counts.add_file_wait(waited);
             Counters::add(&self.engine.counters.journal_file_wait_ns, waited);
         }
     }
@@ -277,19 +290,21 @@ impl Journaling {
                 return Err(self.journal.give_up());
             }
         }
-        let begun = self.clock.monotonic_ns();
         let written_before = self.journal.written_bytes();
         self.write_timed(group)?;
         self.is_sealed = false;
-        let took = self.clock.monotonic_ns().saturating_sub(begun);
+        let took = self.write_ns.1.saturating_sub(self.write_ns.0);
         let counters = &self.engine.counters;
         Counters::add(&counters.journal_groups, 1);
         Counters::add(
             &counters.journal_entries,
             in_flight.cuts.iter().map(|(_, c)| c.adds.len() as u64).sum(),
         );
-        Counters::add(&counters.journal_bytes, group.parts.iter().map(|p| p.data.len() as u64).sum());
-        Counters::add(&counters.journal_disk_bytes, self.journal.written_bytes() - written_before);
+        let record_bytes = bytes_of(group);
+        let disk_bytes = self.journal.written_bytes() - written_before;
+        Counters::add(&counters.journal_bytes, record_bytes);
+        Counters::add(&counters.journal_disk_bytes, disk_bytes);
+        self.engine.journals[self.index].counts.add_group(record_bytes, disk_bytes);
         Counters::add(&counters.journal_write_ns, took);
         counters.journal_write_ns_max.fetch_max(took, Ordering::Relaxed);
         Ok(())
@@ -297,9 +312,12 @@ impl Journaling {
 
     fn write_timed(&mut self, group: &Group) -> Result<u64, JournalError> {
         let pulse = &self.engine.pulses[self.index];
-        pulse.begin(self.clock.monotonic_ns());
+        let begun_ns = self.clock.monotonic_ns();
+        pulse.begin(begun_ns);
         let written = self.journal.write(group);
-        pulse.end(self.clock.monotonic_ns());
+        let ended_ns = self.clock.monotonic_ns();
+        pulse.end(ended_ns);
+        self.write_ns = (begun_ns, ended_ns);
         self.tell_about_space();
         written
     }
@@ -307,6 +325,7 @@ impl Journaling {
     /// A journal that can make no further file takes what must be written only, and wants a flush, which gives files
     /// back.
     fn tell_about_space(&self) {
+        self.engine.journals[self.index].counts.set_files(&self.journal);
         let short = self.journal.short_of_files().map(str::to_owned);
         if short.is_some() && self.journal.files_used() > 0 {
             self.engine.journals[self.index].is_freeze_wanted.store(true, Ordering::Release);
@@ -337,13 +356,22 @@ impl Journaling {
 
     /// Turns the outcome of `write` into answers.
     pub fn finish(&mut self, in_flight: InFlight, written: Result<(), JournalError>) -> Completions {
-        let InFlight { group, cuts, frozen, is_freeze, turns } = in_flight;
+        let InFlight { group, cuts, frozen, is_freeze, turns, cut_ns } = in_flight;
+        let times = GroupTimes {
+            journal: self.index,
+            adds: cuts.iter().map(|(_, cut)| cut.adds.len() as u64).sum(),
+            bytes: bytes_of(&group),
+            cut_ns,
+            begun_ns: self.write_ns.0,
+            written_ns: self.write_ns.1,
+        };
         drop(group);
         let mut done = match written {
             Ok(()) => self.finish_durable(cuts, frozen, is_freeze),
             Err(error) => self.finish_failed(cuts, &error.to_string()),
         };
         done.turns.splice(..0, turns);
+        done.group = Some(times);
         done
     }
 

@@ -255,6 +255,7 @@ impl Machine {
             is_flushing: false,
             waits_from_ns: None,
             is_sealed: true,
+            write_ns: (0, 0),
         };
         let mut machine = Machine {
             journals: journals.into_iter().enumerate().map(journaling).collect(),

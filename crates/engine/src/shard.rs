@@ -241,7 +241,9 @@ impl Shard {
     /// Checks and places one add. Its answer leaves with a cut, whatever it is, unless it must be asked for and
     /// `may_ask`; `NoRoom` leaves no trace.
     pub(crate) fn add(&mut self, add: &Add<'_>, is_read_only: bool, may_ask: bool) -> Result<Taken, NoRoom> {
-        let done = AddDone { origin: add.origin, ledger: add.ledger, entry: add.entry, result: Ok(()) };
+        let bytes = u32::try_from(add.body.len()).unwrap_or(u32::MAX);
+        let done =
+            AddDone { origin: add.origin, ledger: add.ledger, entry: add.entry, bytes, result: Ok(()) };
         match self.check_add(add, is_read_only) {
             Ok(()) => {}
             Err(Obstacle::Asks(_)) if may_ask => return Ok(Taken::Asks),

@@ -2,17 +2,18 @@
 //! for garbage collection or a scrub when told to.
 
 use crate::disks::{DiskDesk, Standing};
+use crate::flow_view::{self, CONNECTIONS_DEFAULT, CONNECTIONS_MAX, Sort};
 use crate::garbage::{GarbageDesk, GarbageRequest};
 use crate::latch::Latch;
-use crate::metrics::{Exposition, SummarySnapshot};
+use crate::metrics::Exposition;
 use crate::shared::Shared;
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{ConnectInfo, State};
-use axum::http::{Method, StatusCode, header};
+use axum::extract::{ConnectInfo, Query, State};
+use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
-use bindery_engine::{EngineStats, ScrubStatus};
+use bindery_engine::{EngineStats, JournalStats, ScrubStatus};
 use bindery_storage::IndexUse;
 use serde::Deserialize;
 use std::net::SocketAddr;
@@ -58,6 +59,7 @@ fn router(state: Arc<AdminState>) -> Router {
         .route("/api/v1/bookie/gc_details", any(gc_details))
         .route("/api/v1/bookie/scrub", any(scrub))
         .route("/api/v1/bookie/limbo", any(limbo))
+        .route("/api/v1/bookie/flow", any(flow))
         .with_state(state)
 }
 
@@ -339,6 +341,42 @@ async fn limbo(State(state): State<Arc<AdminState>>, method: Method) -> Response
     }))
 }
 
+/// What `GET /api/v1/bookie/flow` may say. Texts, so that an error names the value.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct FlowOrder {
+    sort: Option<String>,
+    limit: Option<String>,
+}
+
+/// Who holds which bytes and who waits for what. Ours: BookKeeper has none.
+async fn flow(State(state): State<Arc<AdminState>>, method: Method, uri: Uri) -> Response {
+    if method != Method::GET {
+        return not_found(&method);
+    }
+    let Some(shared) = state.shared.get() else {
+        return (StatusCode::SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n").into_response();
+    };
+    let wrong = |why: String| (StatusCode::BAD_REQUEST, format!("{why}\n")).into_response();
+    let order = match Query::<FlowOrder>::try_from_uri(&uri) {
+        Ok(Query(order)) => order,
+        Err(error) => return wrong(format!("{error}: give sort=held, for example, and limit=50")),
+    };
+    let sort = match order.sort.as_deref().map_or(Ok(Sort::default()), str::parse) {
+        Ok(sort) => sort,
+        Err(error) => return wrong(format!("sort: {error}")),
+    };
+    let limit = match order.limit.as_deref().map_or(Ok(CONNECTIONS_DEFAULT), str::parse) {
+        Ok(limit) => limit,
+        Err(_) => return wrong(format!("limit: give a number, at most {CONNECTIONS_MAX}")),
+    };
+    let view = flow_view::gather(shared, sort, limit).await;
+    match serde_json::to_value(&view) {
+        Ok(body) => json(&body),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
+}
+
 fn json(body: &serde_json::Value) -> Response {
     (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }
@@ -394,22 +432,44 @@ fn expose_written(stats: &EngineStats, out: &mut Exposition) {
     out.gauge("bindery_write_amplification_permille", &[], permille);
 }
 
+/// What is of one journal, by its number.
+fn expose_journals(shared: &Shared, out: &mut Exposition) {
+    let journals = shared.engine.journal_stats();
+    let now_ns = shared.clock.monotonic_ns();
+    shared.metrics.stages.expose_journals(journals.len(), now_ns, out);
+    type Pick = fn(&JournalStats) -> u64;
+    let counters: [(&str, Pick); 4] = [
+        ("bookie_journal_JOURNAL_WRITE_BYTES", |journal| journal.record_bytes),
+        ("bindery_journal_written_bytes", |journal| journal.written_bytes),
+        ("bindery_journal_file_waits", |journal| journal.file_waits),
+        ("bindery_journal_file_wait_ms", |journal| journal.file_wait_ns / 1_000_000),
+    ];
+    let gauges: [(&str, Pick); 5] = [
+        ("bindery_journal_used_bytes", |journal| journal.used_bytes),
+        ("bindery_journal_file_bytes", |journal| journal.file_bytes),
+        ("bindery_journal_max_bytes", |journal| journal.bytes_max),
+        ("bindery_journal_files", |journal| journal.files),
+        ("bindery_journal_files_free", |journal| journal.files_free),
+    ];
+    for (name, pick) in counters {
+        for (number, journal) in journals.iter().enumerate() {
+            out.counter(name, &[("journalIndex", &number.to_string())], pick(journal));
+        }
+    }
+    for (name, pick) in gauges {
+        for (number, journal) in journals.iter().enumerate() {
+            let value = i64::try_from(pick(journal)).unwrap_or(i64::MAX);
+            out.gauge(name, &[("journalIndex", &number.to_string())], value);
+        }
+    }
+}
+
 /// Everything there is to measure.
 pub fn expose(shared: &Shared, out: &mut Exposition) {
     shared.metrics.expose(shared.clock.monotonic_ns(), out);
     let stats = shared.engine.stats();
+    expose_journals(shared, out);
     let journal = [("journalIndex", "0")];
-    let as_f64 = |n: u64| n as f64;
-    let summaries = [
-        ("JOURNAL_SYNC", as_f64(stats.journal_write_ns) / 1e6),
-        ("JOURNAL_FORCE_WRITE_BATCH_ENTRIES", as_f64(stats.journal_entries)),
-        ("JOURNAL_FORCE_WRITE_BATCH_BYTES", as_f64(stats.journal_bytes)),
-    ];
-    for (name, sum) in summaries {
-        let snapshot = SummarySnapshot::of_sums(stats.journal_groups, sum);
-        out.summary(&format!("bookie_journal_{name}"), &journal, &snapshot);
-    }
-    out.counter("bookie_journal_JOURNAL_WRITE_BYTES", &journal, stats.journal_bytes);
     let gauge = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     out.gauge(
         "bookie_journal_JOURNAL_MEMORY_MAX",

@@ -42,6 +42,8 @@ pub struct Limits {
     pub drain_max: Duration,
     /// A planted bug that the tests must find, if any.
     pub canaries: Canaries,
+    /// A request that takes longer is logged with its stages; zero: none is (`slowRequestThresholdMSec`).
+    pub slow_request: Duration,
 }
 
 impl Default for Limits {
@@ -64,6 +66,7 @@ impl Default for Limits {
             stall_max: Duration::from_secs(5),
             drain_max: Duration::from_secs(5),
             canaries: Canaries::none(),
+            slow_request: Duration::from_secs(1),
         }
     }
 }

@@ -7,9 +7,11 @@
 use super::Connection;
 use super::request::{Reply, add_code};
 use crate::shared::Shared;
-use bindery_engine::{AddDone, AddSink};
+use crate::slow_log::{Slow, SlowKind};
+use bindery_engine::{AddDone, AddSink, GroupTimes};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// The server's end of the engine.
 pub struct Completion {
@@ -22,7 +24,8 @@ impl Completion {
         Completion { shared }
     }
 
-    fn record(&self, shards: &[Vec<AddDone>]) {
+    /// `answered_ns`: when the first of them was put into its outbox.
+    fn record(&self, group: &GroupTimes, shards: &[Vec<AddDone>], answered_ns: u64) {
         let now_ns = self.shared.clock.monotonic_ns();
         let metrics = &self.shared.metrics;
         let all = || shards.iter().flatten();
@@ -43,6 +46,57 @@ impl Completion {
             let mut recorder = metrics.add_entry.recorder(0, now_ns, false);
             all().filter(|add| add.result.is_err()).for_each(|add| recorder.record_ns(latency(add)));
         }
+        self.record_stages(group, shards, (answered_ns, now_ns));
+        let threshold_ns = self.shared.limits.slow_request.as_nanos() as u64;
+        let slow = || all().filter(|add| threshold_ns > 0 && latency(add) >= threshold_ns);
+        if let Some(worst) = slow().max_by_key(|add| latency(add)) {
+            let others = slow().count() as u64 - 1;
+            self.report(worst, others, group, (answered_ns, now_ns));
+        }
+    }
+
+    fn record_stages(&self, group: &GroupTimes, shards: &[Vec<AddDone>], (answered_ns, now_ns): (u64, u64)) {
+        let stages = &self.shared.metrics.stages;
+        let journal = stages.journal(group.journal);
+        if group.bytes > 0 {
+            let of_group = [
+                (&journal.sync, group.written_ns.saturating_sub(group.begun_ns)),
+                (&journal.entries, group.adds),
+                (&journal.bytes, group.bytes),
+                (&stages.answer, answered_ns.saturating_sub(group.written_ns)),
+            ];
+            for (summary, value) in of_group {
+                summary.record(0, now_ns, value, true);
+            }
+        }
+        let mut queue = journal.queue.recorder(0, now_ns, true);
+        for run in
+            shards.iter().flat_map(|done| done.chunk_by(|a, b| a.origin.connection == b.origin.connection))
+        {
+            queue.record_ns(group.cut_ns.saturating_sub(Reply::of_origin(&run[0].origin).1));
+        }
+    }
+
+    /// One line for the slowest of a group.
+    fn report(&self, add: &AddDone, others: u64, group: &GroupTimes, (answered_ns, now_ns): (u64, u64)) {
+        let (_, received_ns) = Reply::of_origin(&add.origin);
+        let between = |from: u64, to: u64| Some(Duration::from_nanos(to.saturating_sub(from)));
+        let connection = self.shared.connection(add.origin.connection);
+        let is_sent = connection.as_ref().is_some_and(|connection| connection.outbox.progress().1 == 0);
+        let slow = Slow {
+            peer: connection.map(|connection| connection.peer()),
+            ids: Some((add.ledger.get(), add.entry.get())),
+            bytes: u64::from(add.bytes),
+            total: Duration::from_nanos(now_ns.saturating_sub(received_ns)),
+            queue: between(received_ns, group.begun_ns),
+            journal: between(group.begun_ns, group.written_ns),
+            load: None,
+            answer: between(group.written_ns, answered_ns),
+            send: between(answered_ns, now_ns).filter(|_| is_sent),
+            group: Some((group.journal, group.adds)),
+            others,
+        };
+        self.shared.metrics.stages.slow.report(now_ns, SlowKind::Add, &slow);
     }
 
     /// Appends the answers of one shard, a run of one connection at a time; remembers each connection once.
@@ -50,6 +104,7 @@ impl Completion {
         for run in done.chunk_by(|a, b| a.origin.connection == b.origin.connection) {
             let id = run[0].origin.connection;
             let Some(connection) = self.shared.connection(id) else { continue };
+            connection.activity.on_adds_owed(-(run.len() as i64));
             let promised = run.iter().map(|add| Reply::of_origin(&add.origin).0.add_answer_bytes()).sum();
             connection.outbox.answer(promised, |out| {
                 for add in run {
@@ -66,11 +121,13 @@ impl Completion {
 }
 
 impl AddSink for Completion {
+    /// For a group that nobody measured.
     fn on_adds_done(&self, done: &[AddDone]) {
-        self.on_adds_of_group(&[done.to_vec()]);
+        self.on_adds_of_group(&GroupTimes::default(), &[done.to_vec()]);
     }
 
-    fn on_adds_of_group(&self, shards: &[Vec<AddDone>]) {
+    fn on_adds_of_group(&self, group: &GroupTimes, shards: &[Vec<AddDone>]) {
+        let answered_ns = self.shared.clock.monotonic_ns();
         let mut touched: Vec<Arc<Connection>> = Vec::new();
         for done in shards {
             self.append(done, &mut touched);
@@ -81,6 +138,6 @@ impl AddSink for Completion {
             connection.flush();
             self.shared.metrics.batching.answers.record(answers as u64);
         }
-        self.record(shards);
+        self.record(group, shards, answered_ns);
     }
 }

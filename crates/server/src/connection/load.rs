@@ -13,6 +13,7 @@ use super::outbox::{Body, Window};
 use super::request::{ReadKind, ReadRequest, Reply, code};
 use crate::io_pool::{Lane, Slot};
 use crate::shared::Shared;
+use crate::slow_log::{Slow, SlowKind};
 use bindery_engine::{DiskRead, DurablePoint, EntryRef, Lookup, Refusal};
 use bindery_flow::Permit;
 use bindery_types::EntryId;
@@ -21,6 +22,7 @@ use bindery_wire::{BatchReadBudget, EntryAvailability, ErrorCode, v2};
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Charged beside an entry for the head of its answer: at most 40 bytes on v2, 96 on v3.
 const HEAD_BYTES: usize = 128;
@@ -215,8 +217,12 @@ fn block(
     let slot = slot.expect("the caller takes a slot for plans that block");
     let (shared, connection) = (shared.clone(), connection.clone());
     connection.loads_in_flight.fetch_add(1, Ordering::AcqRel);
+    let begun_ns = shared.clock.monotonic_ns();
     shared.clone().io.run(slot, move || {
         work(&shared, &connection);
+        let now_ns = shared.clock.monotonic_ns();
+        let took_ns = now_ns.saturating_sub(begun_ns);
+        shared.metrics.stages.read_load.record(0, now_ns, took_ns, true);
         connection.loads_in_flight.fetch_sub(1, Ordering::AcqRel);
         connection.flush();
         // Room for one load more; nobody is woken for nothing.
@@ -320,7 +326,7 @@ fn answer_entry(
         }
     }
     shared.metrics.read_bytes.add(size as u64);
-    record(shared, connection, request, true);
+    record(shared, connection, request, size, true);
 }
 
 /// The answer when there is no entry to send, which is not a failure for every kind of read.
@@ -382,13 +388,13 @@ fn answer_message(
     is_success: bool,
 ) {
     connection.outbox.unpromised_answer(request.promised, |out| v3::put_frame(message, out));
-    record(shared, connection, request, is_success);
+    record(shared, connection, request, 0, is_success);
     connection.finish_read(request);
 }
 
 pub fn answer_failure(shared: &Shared, connection: &Connection, request: &ReadRequest, refusal: Refusal) {
     connection.outbox.answer(request.promised, |out| request.put_failure(code(refusal), out));
-    record(shared, connection, request, false);
+    record(shared, connection, request, 0, false);
     connection.finish_read(request);
 }
 
@@ -425,7 +431,7 @@ fn run_list(
     connection.outbox.entry(request.promised, window, permit, Body::Copy(&[]), |out| {
         v3::put_frame(&message, out);
     });
-    record(shared, connection, &request, true);
+    record(shared, connection, &request, size, true);
     connection.finish_read(&request);
 }
 
@@ -493,7 +499,7 @@ fn run_batch(
         v2::put_batch_read_response_header(version, ledger, start, batch.request_id, size, out);
     });
     shared.metrics.read_bytes.add(size as u64);
-    record(shared, connection, &request, true);
+    record(shared, connection, &request, size, true);
     connection.finish_read(&request);
 }
 
@@ -511,7 +517,8 @@ impl Loaded {
     }
 }
 
-fn record(shared: &Shared, connection: &Connection, request: &ReadRequest, is_success: bool) {
+/// `bytes`: of entries in the answer.
+fn record(shared: &Shared, connection: &Connection, request: &ReadRequest, bytes: usize, is_success: bool) {
     let metrics = &shared.metrics;
     let summary = match (&request.kind, request.is_fence) {
         (ReadKind::Entry | ReadKind::Batch(_), true) => &metrics.read_entry_fence,
@@ -522,5 +529,34 @@ fn record(shared: &Shared, connection: &Connection, request: &ReadRequest, is_su
         (ReadKind::Info(_), _) => &metrics.get_bookie_info,
     };
     let now_ns = shared.clock.monotonic_ns();
-    summary.record(connection.id, now_ns, now_ns.saturating_sub(request.received_ns), is_success);
+    let took = Duration::from_nanos(now_ns.saturating_sub(request.received_ns));
+    summary.record(connection.id, now_ns, took.as_nanos() as u64, is_success);
+    let threshold = shared.limits.slow_request;
+    // A long poll is there to wait.
+    if !threshold.is_zero() && took >= threshold && !matches!(request.kind, ReadKind::Poll(_)) {
+        report_slow(shared, connection, request, bytes, (now_ns, took));
+    }
+}
+
+fn report_slow(
+    shared: &Shared,
+    connection: &Connection,
+    request: &ReadRequest,
+    bytes: usize,
+    (now_ns, total): (u64, Duration),
+) {
+    let kind = if request.is_fence { SlowKind::FencingRead } else { SlowKind::Read };
+    // Without a turn it was refused where it stood.
+    let load =
+        (request.started_ns > 0).then(|| Duration::from_nanos(now_ns.saturating_sub(request.started_ns)));
+    let slow = Slow {
+        peer: Some(connection.peer()),
+        ids: Some((request.ledger.get(), request.entry)),
+        bytes: bytes as u64,
+        total,
+        queue: Some(total.saturating_sub(load.unwrap_or_default())),
+        load,
+        ..Slow::default()
+    };
+    shared.metrics.stages.slow.report(now_ns, kind, &slow);
 }

@@ -15,6 +15,7 @@
 //!    Those that wait for a word of metadata ([`crate::words`]) come behind later ones.
 //! 4. Closing gives everything back: permits, promises, parked polls.
 
+mod activity;
 mod batches;
 mod completion;
 mod load;
@@ -28,12 +29,15 @@ mod request;
 mod sender;
 mod socket;
 
+pub use activity::{Class, Wait};
 pub use completion::Completion;
 pub use reader::refuse_held;
 pub use registry::Registry;
 
+use crate::flow_view::ConnectionFlow;
 use crate::latch::Latch;
 use crate::shared::Shared;
+use activity::Activity;
 use bindery_engine::Refusal;
 use bindery_wire::ErrorCode;
 use long_poll::LongPolls;
@@ -45,6 +49,7 @@ use socket::CountedSocket;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
@@ -67,6 +72,7 @@ pub struct Connection {
     closed: Latch,
     /// Nothing more is read; answers still leave.
     draining: Latch,
+    activity: Activity,
 }
 
 /// Why a connection ended; for the log.
@@ -118,6 +124,12 @@ impl Connection {
             wake_sender,
             closed: Latch::default(),
             draining: Latch::default(),
+            activity: Activity::new(
+                shared.clock.clone(),
+                shared.metrics.stages.clone(),
+                peer,
+                limits.slow_request,
+            ),
         });
         shared.metrics.connections.add(1);
         shared.metrics.connections_accepted.add(1);
@@ -184,11 +196,54 @@ impl Connection {
 
     /// Writes what is queued as far as the socket takes it; the sender gets the rest. Called by any thread.
     fn flush(&self) {
-        match self.outbox.flush(&self.socket, false) {
+        match self.flush_once(false) {
             Flush::Done => {}
             Flush::Left => self.wake_sender.notify_one(),
             Flush::Broken => self.close(),
         }
+    }
+
+    /// As [`Outbox::flush`], and tells whoever watches its progress.
+    fn flush_once(&self, is_sender: bool) -> Flush {
+        let flush = self.outbox.flush(&self.socket, is_sender);
+        self.activity.on_flush(&flush, &self.outbox);
+        flush
+    }
+
+    /// What it holds and does at this moment.
+    pub fn flow(&self) -> ConnectionFlow {
+        let (outbox, activity) = (self.outbox.view(), self.activity.read());
+        let ms = |age: Duration| u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        let progress = activity.unsent.filter(|_| outbox.unsent > 0);
+        let mut flow = ConnectionFlow {
+            peer: self.peer.to_string(),
+            protocol: activity.protocol.to_owned(),
+            class: activity.class,
+            open_ms: ms(activity.open),
+            held_bytes: 0,
+            inbound_bytes: activity.inbound,
+            inbound_large_bytes: activity.inbound_large,
+            outbox_bytes: outbox.leased,
+            outbound_bytes: outbox.plain,
+            outbound_priority_bytes: outbox.high,
+            window_bytes: outbox.window_max,
+            unsent_bytes: outbox.unsent,
+            reads_queued: self.reads.lock().len() as u64,
+            loads: outbox.loads as u64,
+            long_polls: self.polls.lock().len() as u64,
+            adds_owed: activity.adds_owed,
+            answer_bytes_owed: outbox.promised,
+            progress_ms: progress.map(ms),
+            is_window_full: outbox.is_window_full,
+            not_read_because: activity.wait.map(|(why, _)| why),
+            not_read_ms: activity.wait.map(|(_, age)| ms(age)),
+            adds: activity.adds,
+            reads: activity.reads,
+            bytes_in: activity.bytes_in,
+            bytes_out: outbox.sent,
+        };
+        flow.held_bytes = flow.sum_held();
+        flow
     }
 
     /// Takes a read into the queue, or refuses it and answers so. True when it will run.

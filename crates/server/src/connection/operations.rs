@@ -240,6 +240,8 @@ impl<'f> Frames<'_, 'f> {
         let promised = reply.answer_bytes();
         self.promise(promised).await?;
         let is_fence = !matches!(fencing, Fencing::No);
+        self.received.reads += 1;
+        self.received.recovery += u64::from(is_fence);
         let ledger = LedgerId::new(raw_ledger);
         let mut request = ReadRequest {
             seq: self.connection.next_seq(),
@@ -248,6 +250,7 @@ impl<'f> Frames<'_, 'f> {
             entry,
             reply,
             received_ns: self.received_ns,
+            started_ns: 0,
             promised,
             is_fence,
             is_high: is_high || is_fence,
@@ -298,6 +301,7 @@ impl<'f> Frames<'_, 'f> {
         };
         let promised = reply.answer_bytes();
         self.promise(promised).await?;
+        self.received.reads += 1;
         // Without the flag it is a plain read that comes late.
         let kind = if wants_entry {
             ReadKind::Poll(Box::new(PollRead { previous, wants_entry, woken_at_ms: None }))
@@ -312,6 +316,7 @@ impl<'f> Frames<'_, 'f> {
             entry: read.entry_id,
             reply,
             received_ns: self.received_ns,
+            started_ns: 0,
             promised,
             is_fence: false,
             is_high: false,

@@ -116,6 +116,31 @@ struct State {
     is_closed: bool,
     /// Bytes ever taken by the kernel.
     sent: u64,
+    /// Bytes appended and not taken by the kernel.
+    unsent: u64,
+}
+
+/// What an outbox holds, for operators. Bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutboxView {
+    /// Appended, and not with the kernel.
+    pub unsent: u64,
+    /// Promised for answers that are still owed.
+    pub promised: u64,
+    /// Held of the pool for answers.
+    pub leased: u64,
+    /// What each lane of reads may hold.
+    pub window_max: u64,
+    /// Held by plain reads: loads under way, and entries not with the kernel.
+    pub plain: u64,
+    /// The same for fencing and high priority.
+    pub high: u64,
+    /// Loads under way; a number.
+    pub loads: usize,
+    /// Reads wait for the window: the peer must take entries first.
+    pub is_window_full: bool,
+    /// Ever taken by the kernel.
+    pub sent: u64,
 }
 
 impl State {
@@ -232,6 +257,7 @@ impl Outbox {
         segment.answer_bytes += added;
         debug_assert!(added <= promised, "an answer of {added} bytes was promised {promised}");
         state.answers += added;
+        state.unsent += added as u64;
     }
 
     /// As [`Outbox::answer`] for the few answers that may exceed their promise by a small body (an explicit LAC).
@@ -294,7 +320,13 @@ impl Outbox {
         state.promised -= promised.min(state.promised);
         state.lane(window.is_high).end_load();
         let segment = open_segment(&mut state);
+        let before = segment.bytes.len();
         encode(&mut segment.bytes);
+        let mut added = segment.bytes.len() - before;
+        added += match &body {
+            Body::Copy(bytes) => bytes.len(),
+            Body::Owned(bytes) => bytes.len(),
+        };
         let segment = match body {
             Body::Copy(bytes) => {
                 segment.bytes.extend_from_slice(bytes);
@@ -319,6 +351,7 @@ impl Outbox {
             Some(last) if last.is_of_pool(&permit) => last.merge(permit),
             _ => segment.permits.push(permit),
         }
+        state.unsent += added as u64;
         self.after_release(&mut state);
     }
 
@@ -350,6 +383,7 @@ impl Outbox {
                 Err(_) => return Flush::Broken,
             };
             state.sent += written as u64;
+            state.unsent -= written as u64;
             self.retire(&mut state, &mut taken, written);
             let is_left = !taken.is_empty();
             // What others appended meanwhile goes behind what is left.
@@ -366,6 +400,28 @@ impl Outbox {
     /// Bytes the kernel ever took: a peer that reads makes it grow.
     pub fn sent(&self) -> u64 {
         self.state.lock().sent
+    }
+
+    /// Bytes the kernel ever took, and bytes that wait for it.
+    pub fn progress(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        (state.sent, state.unsent)
+    }
+
+    /// What it holds at this moment.
+    pub fn view(&self) -> OutboxView {
+        let state = self.state.lock();
+        OutboxView {
+            unsent: state.unsent,
+            promised: state.promised as u64,
+            leased: state.lease.as_ref().map_or(0, Permit::bytes),
+            window_max: self.window_max as u64,
+            plain: state.plain.bytes as u64,
+            high: state.high.bytes as u64,
+            loads: state.plain.loads + state.high.loads,
+            is_window_full: state.plain.is_wanted || state.high.is_wanted,
+            sent: state.sent,
+        }
     }
 
     /// True when every promised answer but `promised` bytes of them was appended and written.

@@ -229,6 +229,7 @@ mod tests {
             entry,
             reply: Reply::V2 { version: 2 },
             received_ns: 0,
+            started_ns: 0,
             promised: 28,
             is_fence,
             is_high: is_fence,

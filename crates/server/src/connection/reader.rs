@@ -18,11 +18,13 @@
 //! 5. A peer in the middle of a frame holds memory that others wait for only as long as it keeps up [`MIN_BYTES_PER_S`]
 //!    over that whole frame: a byte now and then is no progress.
 
+use super::activity::{Received, Wait};
 use super::batches;
 use super::outbox::Closed;
 use super::request::{Reply, add_code};
 use super::{CloseReason, Connection};
 use crate::shared::Shared;
+use crate::slow_log::{Slow, SlowKind};
 use bindery_engine::{Add, Refusal, Turn};
 use bindery_flow::{ByteBudget, Permit};
 use bindery_io::canary::Canary;
@@ -61,9 +63,10 @@ pub async fn run(
         }
         shared.metrics.batching.reader_wakes.add(1);
         let size = shared.limits.read_buffer_bytes;
-        let Ok(lease) = lease(connection, &shared.pools.inbound, size).await else {
+        let Ok(lease) = lease(connection, &shared.pools.inbound, size, Wait::Inbound).await else {
             return CloseReason::Ours;
         };
+        connection.activity.holds_inbound(lease.bytes());
         let mut active = Active {
             shared,
             connection,
@@ -73,6 +76,8 @@ pub async fn run(
             large: None,
         };
         let result = active.run().await;
+        connection.activity.holds_inbound(0);
+        connection.activity.holds_inbound_large(0);
         shared.buffers.put(std::mem::take(&mut active.base));
         if let Err(reason) = result {
             return reason;
@@ -80,7 +85,16 @@ pub async fn run(
     }
 }
 
-async fn lease(connection: &Connection, pool: &ByteBudget, bytes: usize) -> Result<Permit, Closed> {
+async fn lease(
+    connection: &Connection,
+    pool: &ByteBudget,
+    bytes: usize,
+    why: Wait,
+) -> Result<Permit, Closed> {
+    if let Some(permit) = pool.try_acquire(bytes as u64) {
+        return Ok(permit);
+    }
+    let _waiting = connection.activity.waits(why);
     tokio::select! {
         () = connection.closed.wait() => Err(Closed),
         permit = pool.acquire(bytes as u64) => permit.map_err(|_| Closed),
@@ -125,7 +139,9 @@ impl Active<'_> {
             }
             if !self.is_large_next(&self.base[begin..end]) {
                 // Before anything that may wait, for this peer or for a shard (invariant 1).
-                self.large = None;
+                if self.large.take().is_some() {
+                    self.connection.activity.holds_inbound_large(0);
+                }
             }
             // The buffer is lent to the batch while it is handed over; it comes back whatever happens.
             let base = std::mem::take(&mut self.base);
@@ -175,8 +191,10 @@ impl Active<'_> {
             too_small => {
                 // Given back before more is asked for: nobody waits for this pool while holding from it.
                 drop(too_small);
-                let permit = lease(self.connection, &self.shared.pools.inbound_large, whole).await;
+                let pool = &self.shared.pools.inbound_large;
+                let permit = lease(self.connection, pool, whole, Wait::LargeFrame).await;
                 let permit = permit.map_err(|Closed| CloseReason::Ours)?;
+                self.connection.activity.holds_inbound_large(permit.bytes());
                 (vec![0; whole], permit)
             }
         };
@@ -273,6 +291,7 @@ pub(super) struct Frames<'a, 'f> {
     batch_bytes: usize,
     /// Room for answers promised and not yet used.
     credit: usize,
+    pub(super) received: Received,
 }
 
 impl<'a, 'f> Frames<'a, 'f> {
@@ -285,6 +304,7 @@ impl<'a, 'f> Frames<'a, 'f> {
             batch_entries: 0,
             batch_bytes: 0,
             credit: 0,
+            received: Received::default(),
         }
     }
 
@@ -299,7 +319,9 @@ impl<'a, 'f> Frames<'a, 'f> {
                     let begin = at + payload.start;
                     at += payload.end;
                     let payload = &data[begin..at];
-                    match Protocol::of(payload) {
+                    let protocol = Protocol::of(payload);
+                    protocol.into_iter().for_each(|protocol| self.received.saw(protocol));
+                    match protocol {
                         Some(Protocol::V2) => self.on_v2(payload).await?,
                         Some(Protocol::V3) => self.on_v3(payload).await?,
                         None => return Err(CloseReason::BadFrame("empty frame".to_owned())),
@@ -309,6 +331,8 @@ impl<'a, 'f> Frames<'a, 'f> {
         };
         self.submit().await?;
         batches::put(self.shards);
+        self.received.bytes = at as u64;
+        self.connection.activity.on_received(self.received_ns, self.received);
         if self.credit > 0 {
             self.connection.outbox.return_credit(self.credit);
         }
@@ -331,6 +355,7 @@ impl<'a, 'f> Frames<'a, 'f> {
                     // What was decoded must not wait for this peer to read (invariant 3).
                     self.submit().await?;
                     self.connection.flush();
+                    let _waiting = self.connection.activity.waits(Wait::Outbox);
                     let credit = tokio::select! {
                         () = self.connection.closed.wait() => return Err(self.died_paused()),
                         credit = self.connection.outbox.credit(bytes, CREDIT_STEP) => credit,
@@ -361,6 +386,8 @@ impl<'a, 'f> Frames<'a, 'f> {
         }
         self.batch_entries += 1;
         self.batch_bytes += add.body.len();
+        self.received.adds += 1;
+        self.received.recovery += u64::from(add.is_recovery);
         let shard = self.shared.engine.shard_of(add.ledger);
         self.shards[shard].push(add);
         Ok(())
@@ -375,6 +402,7 @@ impl<'a, 'f> Frames<'a, 'f> {
         metrics.write_bytes.add(self.batch_bytes as u64);
         // Before they are handed over: the answers may come before the calls return.
         metrics.adds_in_progress.add(self.batch_entries as i64);
+        self.connection.activity.on_adds_owed(self.batch_entries as i64);
         (self.batch_entries, self.batch_bytes) = (0, 0);
         let mut late = Vec::new();
         for (shard, adds) in self.shards.iter().enumerate() {
@@ -413,6 +441,8 @@ impl<'a, 'f> Frames<'a, 'f> {
         let (told, mut turns) = mpsc::channel(late.len());
         late.iter().for_each(|late| self.wait_for_room(late, &told));
         let metrics = &self.shared.metrics;
+        let waiting = self.connection.activity.waits(Wait::WriteRoom);
+        let begun_ns = self.shared.clock.monotonic_ns();
         metrics.adds_blocked.add(1);
         let result = loop {
             if late.is_empty() {
@@ -433,9 +463,13 @@ impl<'a, 'f> Frames<'a, 'f> {
             }
         };
         metrics.adds_blocked.add(-1);
+        drop(waiting);
+        let now_ns = self.shared.clock.monotonic_ns();
+        metrics.stages.room.record(0, now_ns, now_ns.saturating_sub(begun_ns), late.is_empty());
         for Late { shard, given } in late {
             let left = &self.shards[shard][given..];
             metrics.adds_in_progress.add(-(left.len() as i64));
+            self.connection.activity.on_adds_owed(-(left.len() as i64));
             if result.is_ok() {
                 self.refuse(left);
             }
@@ -452,6 +486,7 @@ impl<'a, 'f> Frames<'a, 'f> {
 
     fn refuse(&self, adds: &[Add<'_>]) {
         let metrics = &self.shared.metrics;
+        self.report_refused(adds);
         metrics.add_rejected.add(adds.len() as u64);
         for add in adds {
             let (reply, received_ns) = Reply::of_origin(&add.origin);
@@ -464,6 +499,26 @@ impl<'a, 'f> Frames<'a, 'f> {
     }
 }
 
+impl Frames<'_, '_> {
+    /// One line for all of them, when they waited long for room.
+    fn report_refused(&self, adds: &[Add<'_>]) {
+        let now_ns = self.shared.clock.monotonic_ns();
+        let total = Duration::from_nanos(now_ns.saturating_sub(self.received_ns));
+        let threshold = self.shared.limits.slow_request;
+        let Some(first) = adds.first().filter(|_| !threshold.is_zero() && total >= threshold) else { return };
+        let slow = Slow {
+            peer: Some(self.connection.peer()),
+            ids: Some((first.ledger.get(), first.entry.get())),
+            bytes: first.body.len() as u64,
+            total,
+            queue: Some(total),
+            others: adds.len() as u64 - 1,
+            ..Slow::default()
+        };
+        self.shared.metrics.stages.slow.report(now_ns, SlowKind::RefusedAdd, &slow);
+    }
+}
+
 /// Answers an add that was counted as in progress and did not reach the engine.
 pub fn refuse_held(shared: &Shared, add: &Add<'_>, refusal: Refusal) {
     let (reply, received_ns) = Reply::of_origin(&add.origin);
@@ -471,6 +526,7 @@ pub fn refuse_held(shared: &Shared, add: &Add<'_>, refusal: Refusal) {
     shared.metrics.adds_in_progress.add(-1);
     shared.metrics.add_entry.record(0, now_ns, now_ns.saturating_sub(received_ns), false);
     let Some(connection) = shared.connection(add.origin.connection) else { return };
+    connection.activity.on_adds_owed(-1);
     connection.outbox.answer(reply.add_answer_bytes(), |out| {
         reply.put_add(add_code(refusal), add.ledger.get(), add.entry.get(), out);
     });

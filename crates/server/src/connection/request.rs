@@ -120,6 +120,8 @@ pub struct ReadRequest {
     pub reply: Reply,
     /// When it was decoded.
     pub received_ns: u64,
+    /// When its turn came last; 0 before.
+    pub started_ns: u64,
     /// Room promised for an answer without entry bytes.
     pub promised: usize,
     /// The ledger is being fenced; the answer waits until that is durable, whatever it says (section 4.3).
@@ -237,6 +239,7 @@ mod tests {
                     entry: -1,
                     reply,
                     received_ns: 0,
+                    started_ns: 0,
                     promised: 0,
                     is_fence: false,
                     is_high: false,

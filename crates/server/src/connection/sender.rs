@@ -93,7 +93,7 @@ impl Sender {
             }
             self.expire_polls();
             let has_more = self.start_reads().await;
-            let is_blocked = match connection.outbox.flush(&connection.socket, true) {
+            let is_blocked = match connection.flush_once(true) {
                 Flush::Done => false,
                 Flush::Left => true,
                 Flush::Broken => return CloseReason::Peer,
@@ -129,8 +129,11 @@ impl Sender {
     /// Starts reads, fencing first. True when it stopped only to let others run.
     async fn start_reads(&mut self) -> bool {
         self.is_high_refused = false;
+        // One reading of the clock for a whole turn, when there is something to start.
+        let mut now_ns = None;
         for _ in 0..STARTS_MAX {
-            let Some(request) = self.next_request() else { return false };
+            let Some(mut request) = self.next_request() else { return false };
+            request.started_ns = *now_ns.get_or_insert_with(|| self.begin_turn(&request));
             let request = if request.is_fence && request.wait_outcome.is_none() {
                 match self.connection.reads.lock().await_fence(request) {
                     Some(request) => request,
@@ -144,6 +147,14 @@ impl Sender {
             }
         }
         true
+    }
+
+    /// The time of this turn. How long the first of it waited stands for all of them.
+    fn begin_turn(&self, first: &ReadRequest) -> u64 {
+        let now_ns = self.shared.clock.monotonic_ns();
+        let waited_ns = now_ns.saturating_sub(first.received_ns);
+        self.shared.metrics.stages.read_queue.record(0, now_ns, waited_ns, true);
+        now_ns
     }
 
     fn next_request(&mut self) -> Option<ReadRequest> {

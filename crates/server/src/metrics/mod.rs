@@ -5,10 +5,12 @@
 
 mod batching;
 mod exposition;
+mod stages;
 mod summary;
 
 pub use batching::{Batching, Log2Histogram};
 pub use exposition::Exposition;
+pub use stages::{JournalStages, Stages};
 pub use summary::{Summary, SummarySnapshot};
 
 use std::sync::Arc;
@@ -99,6 +101,8 @@ pub struct Metrics {
     pub server_status: Gauge,
     /// How well work is batched; each connection's socket counts here too.
     pub batching: Arc<Batching>,
+    /// Where the time goes. Connections keep it, too.
+    pub stages: Arc<Stages>,
 }
 
 impl Metrics {
@@ -128,6 +132,7 @@ impl Metrics {
             long_polls_parked: Gauge::default(),
             server_status: Gauge::default(),
             batching: Arc::default(),
+            stages: Arc::default(),
         };
         metrics.server_status.set(-1);
         metrics
@@ -172,6 +177,7 @@ impl Metrics {
             out.gauge(name, &[], gauge.get());
         }
         self.batching.expose(out);
+        self.stages.expose(now_ns, out);
     }
 }
 

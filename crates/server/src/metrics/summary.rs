@@ -64,46 +64,87 @@ struct Shard {
     failure: Mutex<Window>,
 }
 
-/// Latencies (microseconds in, milliseconds out) of one kind of request.
+/// Latencies (kept in microseconds, shown in milliseconds) of one kind of request, or sizes.
 pub struct Summary {
     shards: Box<[Shard]>,
+    unit: Unit,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Unit {
+    Latency,
+    Size,
+}
+
+impl Unit {
+    /// What is recorded, for one that is kept.
+    fn kept(self) -> u64 {
+        match self {
+            Unit::Latency => 1000,
+            Unit::Size => 1,
+        }
+    }
+
+    /// What is kept, for one that is shown.
+    fn shown(self) -> f64 {
+        match self {
+            Unit::Latency => 1000.0,
+            Unit::Size => 1.0,
+        }
+    }
 }
 
 /// Records many values of one outcome under one lock.
 pub struct Recorder<'a> {
     turn: u64,
+    unit: Unit,
     window: MutexGuard<'a, Window>,
 }
 
 impl Recorder<'_> {
-    /// One latency, in nanoseconds.
+    /// One latency, in nanoseconds, or one size.
     pub fn record_ns(&mut self, latency_ns: u64) {
-        self.window.record(self.turn, latency_ns / 1000);
+        self.window.record(self.turn, latency_ns / self.unit.kept());
     }
 }
 
 impl Summary {
     /// A summary for `shards` groups of threads.
     pub fn latency(shards: usize) -> Summary {
+        Summary::new(shards, Unit::Latency)
+    }
+
+    /// As [`Summary::latency`], of sizes or numbers, which are shown as they are recorded. Above 600 million they
+    /// count as that.
+    pub fn sizes(shards: usize) -> Summary {
+        Summary::new(shards, Unit::Size)
+    }
+
+    fn new(shards: usize, unit: Unit) -> Summary {
         let shard = || Shard { success: Mutex::new(Window::new()), failure: Mutex::new(Window::new()) };
-        Summary { shards: (0..shards.max(1)).map(|_| shard()).collect() }
+        Summary { shards: (0..shards.max(1)).map(|_| shard()).collect(), unit }
     }
 
     /// Opens a shard for many records at the time `now_ns`. `key` picks the shard.
     pub fn recorder(&self, key: u64, now_ns: u64, is_success: bool) -> Recorder<'_> {
         let shard = &self.shards[key as usize % self.shards.len()];
         let window = if is_success { &shard.success } else { &shard.failure };
-        Recorder { turn: now_ns / SLOT_NS, window: window.lock() }
+        Recorder { turn: now_ns / SLOT_NS, unit: self.unit, window: window.lock() }
     }
 
-    /// Records one latency that ends at `now_ns`.
+    /// Records one latency that ends at `now_ns`, or one size.
     pub fn record(&self, key: u64, now_ns: u64, latency_ns: u64, is_success: bool) {
         self.recorder(key, now_ns, is_success).record_ns(latency_ns);
     }
 
+    /// How many were recorded since the start, both outcomes.
+    pub fn count(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.success.lock().count + shard.failure.lock().count).sum()
+    }
+
     /// Everything a scrape shows.
     pub fn snapshot(&self, now_ns: u64) -> SummarySnapshot {
-        let turn = now_ns / SLOT_NS;
+        let (turn, shown) = (now_ns / SLOT_NS, self.unit.shown());
         let outcome = |pick: fn(&Shard) -> &Mutex<Window>| {
             let mut merged = new_histogram();
             let (mut count, mut sum) = (0, 0u64);
@@ -118,9 +159,9 @@ impl Summary {
                 }
             }
             let quantiles = QUANTILES.map(|(quantile, _)| {
-                if merged.is_empty() { f64::NAN } else { merged.value_at_quantile(quantile) as f64 / 1000.0 }
+                if merged.is_empty() { f64::NAN } else { merged.value_at_quantile(quantile) as f64 / shown }
             });
-            OutcomeSnapshot { quantiles, count, sum: sum as f64 / 1000.0 }
+            OutcomeSnapshot { quantiles, count, sum: sum as f64 / shown }
         };
         SummarySnapshot { failure: outcome(|s| &s.failure), success: outcome(|s| &s.success) }
     }

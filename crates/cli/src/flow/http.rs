@@ -1,0 +1,166 @@
+//! As much of HTTP as it takes to ask an admin port: one GET, one answer with a length or to the end of the connection.
+
+use crate::exit::{self, Failure};
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// A bookie that takes longer does not answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// No answer is larger.
+const ANSWER_SIZE_BYTES_MAX: u64 = 16 << 20;
+
+/// Where an admin port is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Address(String);
+
+impl Address {
+    /// From `http://HOST:PORT` or `HOST:PORT`.
+    pub fn parse(text: &str) -> Result<Address, Failure> {
+        let wrong = |why: &str| {
+            Failure::usage(format!(
+                "--admin {text}: {why}; write http://HOST:PORT, for example http://127.0.0.1:8080"
+            ))
+        };
+        let (scheme, rest) = text.split_once("://").unwrap_or(("http", text));
+        if scheme != "http" {
+            return Err(wrong("admin ports speak plain HTTP"));
+        }
+        let host_and_port = rest.strip_suffix('/').unwrap_or(rest);
+        if host_and_port.contains('/') {
+            return Err(wrong("give the address alone, without a path"));
+        }
+        match host_and_port.rsplit_once(':') {
+            Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
+                Ok(Address(host_and_port.to_owned()))
+            }
+            _ => Err(wrong("it names no port")),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "http://{}", self.0)
+    }
+}
+
+/// The body of the answer to `GET path`.
+pub async fn get(address: &Address, path: &str) -> Result<Vec<u8>, Failure> {
+    let answer = tokio::time::timeout(PATIENCE, exchange(address, path)).await;
+    let answer = match answer {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(error)) => return Err(unreachable(address, &error)),
+        Err(_) => {
+            let seconds = PATIENCE.as_secs();
+            return Err(Failure::with_code(
+                exit::UNREACHABLE,
+                format!("{address} does not answer within {seconds} s: look at the bookie's log"),
+            ));
+        }
+    };
+    body_of(address, answer)
+}
+
+async fn exchange(address: &Address, path: &str) -> io::Result<Vec<u8>> {
+    let mut socket = TcpStream::connect(&address.0).await?;
+    // Version 1.0: the answer comes in one piece and ends with the connection.
+    let request = format!("GET {path} HTTP/1.0\r\nHost: {}\r\nAccept: application/json\r\n\r\n", address.0);
+    socket.write_all(request.as_bytes()).await?;
+    let mut answer = Vec::new();
+    (&mut socket).take(ANSWER_SIZE_BYTES_MAX).read_to_end(&mut answer).await?;
+    Ok(answer)
+}
+
+fn unreachable(address: &Address, error: &io::Error) -> Failure {
+    let advice = match error.kind() {
+        ErrorKind::ConnectionRefused => {
+            "nobody listens there. A bookie has an admin port with --admin IP:PORT or httpServerEnabled=true, a \
+             standalone's is --admin-port; name it with bindery flow --admin http://HOST:PORT"
+        }
+        ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof => NO_ADMIN_PORT,
+        _ => "name the bookie's admin port with bindery flow --admin http://HOST:PORT",
+    };
+    Failure::with_code(exit::UNREACHABLE, format!("cannot ask {address} ({error}): {advice}"))
+}
+
+const NO_ADMIN_PORT: &str = "it is no admin port. If it is the port that clients connect to, look for --admin or \
+                             httpServerPort of that bookie";
+
+fn body_of(address: &Address, answer: Vec<u8>) -> Result<Vec<u8>, Failure> {
+    let no_http = || Failure::new(format!("{address} does not speak HTTP: {NO_ADMIN_PORT}"));
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n").ok_or_else(no_http)?;
+    let head = std::str::from_utf8(&answer[..end]).map_err(|_| no_http())?;
+    let status = head.lines().next().and_then(|line| line.strip_prefix("HTTP/1.")?.split(' ').nth(1));
+    let length = head.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
+    });
+    let body = answer[end + 4..].to_vec();
+    let said = || String::from_utf8_lossy(&body[..body.len().min(200)]).trim().to_owned();
+    match status {
+        Some("200") if length.is_some_and(|length| length != body.len()) => {
+            Err(Failure::new(format!("the answer of {address} is cut off: try again")))
+        }
+        Some("200") => Ok(body),
+        Some("404") => Err(Failure::new(format!(
+            "{address} has no flow view: it is not a bindery bookie, or one of an older version"
+        ))),
+        Some("503") => Err(Failure::with_code(
+            exit::UNREACHABLE,
+            format!(
+                "the bookie of {address} is still starting: try again when /api/v1/bookie/is_ready says OK"
+            ),
+        )),
+        Some(other) => Err(Failure::new(format!("{address} answers {other}: {}", said()))),
+        None => Err(no_http()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_with_and_without_a_scheme() {
+        for text in ["http://127.0.0.1:8080", "127.0.0.1:8080", "http://127.0.0.1:8080/"] {
+            assert_eq!(Address::parse(text).unwrap().to_string(), "http://127.0.0.1:8080");
+        }
+        assert_eq!(Address::parse("[::1]:80").unwrap().to_string(), "http://[::1]:80");
+        let wrong = [
+            ("https://h:1", "plain HTTP"),
+            ("h", "no port"),
+            ("http://h:x", "no port"),
+            ("http://h:1/metrics", "without a path"),
+            (":80", "no port"),
+        ];
+        for (text, why) in wrong {
+            let failure = Address::parse(text).unwrap_err();
+            assert_eq!(failure.code, exit::USAGE);
+            assert!(failure.to_string().contains(why), "{text}: {failure}");
+        }
+    }
+
+    #[test]
+    fn answers_that_are_none_say_what_to_do() {
+        let address = Address::parse("h:1").unwrap();
+        let get = |answer: &str| body_of(&address, answer.as_bytes().to_vec());
+        assert_eq!(get("HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\n{}").unwrap(), b"{}");
+        assert_eq!(get("HTTP/1.1 200 OK\r\n\r\n{}").unwrap(), b"{}");
+        let cases = [
+            ("", "does not speak HTTP"),
+            ("\0\0\0\u{4}bad", "does not speak HTTP"),
+            ("SSH-2.0-x\r\n\r\n", "does not speak HTTP"),
+            ("HTTP/1.0 200 OK\r\nContent-Length: 9\r\n\r\n{}", "cut off"),
+            ("HTTP/1.0 404 Not Found\r\n\r\n", "has no flow view"),
+            ("HTTP/1.0 503 No\r\n\r\nBookie is not fully started yet\n", "still starting"),
+            ("HTTP/1.0 400 Bad\r\n\r\nlimit: give a number\n", "answers 400: limit: give a number"),
+        ];
+        for (answer, why) in cases {
+            let failure = get(answer).unwrap_err();
+            assert!(failure.to_string().contains(why), "{answer:?}: {failure}");
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! `bindery flow`: who holds which bytes of a running bookie, and who waits for what, again and again.
+//!
+//! # Data flow
+//! ```text
+//! admin port -> http -> FlowView (two of them: rates) -> render -> standard output, or screen <- keys
+//! ```
+
+mod http;
+mod render;
+mod screen;
+
+use crate::args::FlowArgs;
+use crate::exit::Failure;
+use crate::output;
+use bindery_server::flow_view::{CONNECTIONS_MAX, FlowView, Sort};
+use http::Address;
+use render::Form;
+use screen::{Key, Screen};
+use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Where the view is.
+const PATH: &str = "/api/v1/bookie/flow";
+/// Lines above the connections and below them, roughly: more connections are not asked for.
+const FRAME_LINES: usize = 16;
+
+/// Runs the command.
+pub fn run(args: &FlowArgs) -> Result<(), Failure> {
+    let source = Source {
+        address: Address::parse(&args.admin)?,
+        sort: args.sort,
+        most: args.top.map_or(CONNECTIONS_MAX, |top| top.min(CONNECTIONS_MAX)),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(format!("cannot start the runtime: {error}")))?;
+    let interval = Duration::from_secs_f64(args.interval.clamp(0.1, 3600.0));
+    runtime.block_on(async {
+        if args.json {
+            let mut text = source.fetch_text().await?;
+            text.push(b'\n');
+            return output::write_all(&text);
+        }
+        if args.once || !Screen::is_possible() {
+            return once(&source, args.top, interval).await;
+        }
+        live(source, args.top, interval).await
+    })
+}
+
+/// What is asked for.
+struct Source {
+    address: Address,
+    sort: Sort,
+    most: usize,
+}
+
+impl Source {
+    async fn fetch_text(&self) -> Result<Vec<u8>, Failure> {
+        let path = format!("{PATH}?sort={}&limit={}", self.sort.name(), self.most);
+        http::get(&self.address, &path).await
+    }
+
+    async fn fetch(&self) -> Result<FlowView, Failure> {
+        let text = self.fetch_text().await?;
+        serde_json::from_slice(&text).map_err(|error| {
+            Failure::new(format!(
+                "what {} answers is not understood ({error}): use the bindery of the same version as the bookie's",
+                self.address
+            ))
+        })
+    }
+}
+
+/// Two looks, for rates, and one table.
+async fn once(source: &Source, top: Option<usize>, interval: Duration) -> Result<(), Failure> {
+    let before = source.fetch().await?;
+    tokio::time::sleep(interval).await;
+    let now = source.fetch().await?;
+    let form = Form { rows: Some(top.unwrap_or(50)), ..Form::default() };
+    output::write_all(render::render(&source.address.to_string(), &now, Some(&before), &form).as_bytes())
+}
+
+/// What ends a wait.
+enum Event {
+    Time,
+    Key(Key),
+    Quit,
+    Resized,
+}
+
+struct Events {
+    terminate: Signal,
+    interrupt: Signal,
+    resized: Signal,
+}
+
+impl Events {
+    fn new() -> Result<Events, Failure> {
+        let catch =
+            |kind| signal(kind).map_err(|error| Failure::new(format!("cannot handle signals: {error}")));
+        Ok(Events {
+            terminate: catch(SignalKind::terminate())?,
+            interrupt: catch(SignalKind::interrupt())?,
+            resized: catch(SignalKind::window_change())?,
+        })
+    }
+
+    async fn next(&mut self, screen: &mut Screen, interval: Duration) -> Event {
+        tokio::select! {
+            _ = self.terminate.recv() => Event::Quit,
+            _ = self.interrupt.recv() => Event::Quit,
+            _ = self.resized.recv() => Event::Resized,
+            key = screen.key() => Event::Key(key),
+            () = tokio::time::sleep(interval) => Event::Time,
+        }
+    }
+}
+
+async fn live(mut source: Source, top: Option<usize>, interval: Duration) -> Result<(), Failure> {
+    // Whatever is wrong with the address is said before the screen changes.
+    let mut now = source.fetch().await?;
+    let (mut before, mut trouble) = (None, None);
+    let mut events = Events::new()?;
+    let mut screen = Screen::enter()?;
+    loop {
+        let (columns, lines) = screen.size();
+        let form = Form {
+            rows: Some(top.unwrap_or(usize::MAX).min(usize::from(lines).saturating_sub(FRAME_LINES).max(1))),
+            columns: Some(usize::from(columns)),
+            is_live: true,
+            trouble: trouble.clone(),
+        };
+        screen.draw(&render::render(&source.address.to_string(), &now, before.as_ref(), &form))?;
+        match events.next(&mut screen, interval).await {
+            Event::Quit | Event::Key(Key::Quit) => return Ok(()),
+            Event::Resized => continue,
+            Event::Key(Key::Sort) => source.sort = source.sort.next(),
+            Event::Key(Key::Other) | Event::Time => {}
+        }
+        match source.fetch().await {
+            Ok(view) => {
+                before = Some(std::mem::replace(&mut now, view));
+                trouble = None;
+            }
+            // The bookie may come back.
+            Err(failure) => trouble = Some(failure.to_string()),
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! A flow view as text: pure, so that it can be held against a picture.
+
+use crate::ledger::form::size;
+use crate::offline::grouped;
+use bindery_server::connection::{Class, Wait};
+use bindery_server::flow_view::{ConnectionFlow, FlowView, PoolFlow};
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+/// Width of a pool's bar.
+const BAR: usize = 30;
+
+/// How the text is to look.
+#[derive(Debug, Clone, Default)]
+pub struct Form {
+    /// Connections shown; all there are without it.
+    pub rows: Option<usize>,
+    /// Longer lines are cut.
+    pub columns: Option<usize>,
+    /// With emphasis and a line about keys.
+    pub is_live: bool,
+    /// Why the view is an old one.
+    pub trouble: Option<String>,
+}
+
+/// Rates are those since `before`, or since a connection was opened.
+pub fn render(address: &str, now: &FlowView, before: Option<&FlowView>, form: &Form) -> String {
+    let mut page = Page { text: String::new(), form };
+    header(address, now, before, &mut page);
+    pools(now, &mut page);
+    connections(now, before, &mut page);
+    if form.is_live {
+        page.line(Emphasis::Faint, &format!("sorted by {}   s: another order   q: quit", now.sort.name()));
+    }
+    page.text
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Emphasis {
+    None,
+    Bold,
+    Faint,
+    /// Something is wrong; words say what.
+    Alarm,
+}
+
+struct Page<'a> {
+    text: String,
+    form: &'a Form,
+}
+
+impl Page<'_> {
+    fn line(&mut self, emphasis: Emphasis, line: &str) {
+        let columns = self.form.columns.unwrap_or(usize::MAX);
+        let line: String = line.trim_end().chars().take(columns).collect();
+        let code = match emphasis {
+            _ if !self.form.is_live => "",
+            Emphasis::None => "",
+            Emphasis::Bold => "1",
+            Emphasis::Faint => "2",
+            Emphasis::Alarm => "1;31",
+        };
+        let _ = match code {
+            "" => writeln!(self.text, "{line}"),
+            code => writeln!(self.text, "\x1b[{code}m{line}\x1b[0m"),
+        };
+    }
+}
+
+/// A count of one second.
+fn rate(now: u64, before: u64, ms: u64) -> String {
+    match now.saturating_sub(before).saturating_mul(1000).checked_div(ms) {
+        Some(rate) => grouped(rate),
+        None => "-".to_owned(),
+    }
+}
+
+fn header(address: &str, now: &FlowView, before: Option<&FlowView>, page: &mut Page<'_>) {
+    let totals = &now.totals;
+    if let Some(trouble) = &page.form.trouble {
+        let trouble = format!("NOT UP TO DATE: {trouble}");
+        page.line(Emphasis::Alarm, &trouble);
+    }
+    let mut line = format!(
+        "{address}   connections {}, stalled {}, holding {}",
+        grouped(totals.connections),
+        grouped(totals.stalled),
+        size(totals.held_bytes)
+    );
+    if let Some(before) = before {
+        let ms = now.monotonic_ms.saturating_sub(before.monotonic_ms);
+        let per_second = |now: u64, before: u64| {
+            let bytes = now.saturating_sub(before).saturating_mul(1000).checked_div(ms);
+            bytes.map_or_else(|| "-".to_owned(), size)
+        };
+        let _ = write!(
+            line,
+            "   adds {}/s ({}/s)   reads {}/s ({}/s)",
+            rate(totals.adds, before.totals.adds, ms),
+            per_second(totals.add_bytes, before.totals.add_bytes),
+            rate(totals.reads, before.totals.reads, ms),
+            per_second(totals.read_bytes, before.totals.read_bytes),
+        );
+    }
+    page.line(Emphasis::Bold, &line);
+    let admission = &now.admission;
+    let mut parts = vec![format!("{} adds under way", grouped(admission.adds_in_progress))];
+    if admission.connections_waiting > 0 {
+        parts.push(format!(
+            "{} connections wait for room with {}",
+            grouped(admission.connections_waiting),
+            size(admission.bytes_waiting)
+        ));
+    }
+    if admission.recovery_waiting > 0 {
+        parts.push(format!("{} batches of recovery wait", grouped(admission.recovery_waiting)));
+    }
+    if admission.adds_rejected > 0 {
+        parts.push(format!("{} refused since the start", grouped(admission.adds_rejected)));
+    }
+    parts.push(format!("{} reads wait for a disk", grouped(totals.disk_reads_queued)));
+    page.line(Emphasis::None, &parts.join(", "));
+    page.line(Emphasis::None, "");
+}
+
+fn pools(now: &FlowView, page: &mut Page<'_>) {
+    for pool in &now.pools {
+        let is_full = pool.waiting > 0;
+        let emphasis = if is_full { Emphasis::Alarm } else { Emphasis::None };
+        page.line(emphasis, &pool_line(pool));
+    }
+    page.line(Emphasis::None, "");
+}
+
+fn pool_line(pool: &PoolFlow) -> String {
+    let share = |of: u64| {
+        let filled = u128::from(pool.used_bytes) * u128::from(of) / u128::from(pool.capacity_bytes.max(1));
+        usize::try_from(filled).unwrap_or(usize::MAX)
+    };
+    // What is used at all shows.
+    let filled = share(BAR as u64).clamp(usize::from(pool.used_bytes > 0), BAR);
+    let waiting = match pool.waiting {
+        0 => String::new(),
+        waiting => format!("   FULL: {} wait", grouped(waiting)),
+    };
+    format!(
+        "{:<17} [{}{}] {:>3}%  {:>9} of {:>9}{waiting}",
+        pool.name,
+        "#".repeat(filled),
+        "-".repeat(BAR - filled),
+        share(100),
+        size(pool.used_bytes),
+        size(pool.capacity_bytes),
+    )
+}
+
+fn connections(now: &FlowView, before: Option<&FlowView>, page: &mut Page<'_>) {
+    let old: HashMap<&str, &ConnectionFlow> =
+        before.into_iter().flat_map(|view| view.connections.iter().map(|c| (&*c.peer, c))).collect();
+    let elapsed_ms = before.map_or(0, |before| now.monotonic_ms.saturating_sub(before.monotonic_ms));
+    let shown = now.connections.len().min(page.form.rows.unwrap_or(usize::MAX));
+    let width = now.connections[..shown].iter().map(|c| c.peer.len()).max().unwrap_or(0).max(4);
+    page.line(
+        Emphasis::Bold,
+        &format!(
+            "{:<width$}  {:<8} {:<5} {:>10} {:>6} {:>10} {:>7} {:>7} {:>6} {:>9} {:>9}  STATE",
+            "PEER",
+            "CLASS",
+            "PROTO",
+            "HELD",
+            "WINDOW",
+            "UNSENT",
+            "READS",
+            "ADDS",
+            "POLLS",
+            "ADDS/S",
+            "READS/S"
+        ),
+    );
+    for connection in &now.connections[..shown] {
+        // The same peer again, opened since, begins anew.
+        let known = old.get(&*connection.peer).filter(|old| old.open_ms <= connection.open_ms);
+        let (adds, reads, ms) = match known {
+            Some(old) => (old.adds, old.reads, elapsed_ms),
+            None => (0, 0, connection.open_ms),
+        };
+        let window = connection.outbound_bytes.saturating_mul(100).checked_div(connection.window_bytes);
+        let line = format!(
+            "{:<width$}  {:<8} {:<5} {:>10} {:>6} {:>10} {:>7} {:>7} {:>6} {:>9} {:>9}  {}",
+            connection.peer,
+            class(connection.class),
+            connection.protocol,
+            size(connection.held_bytes),
+            window.map_or_else(|| "-".to_owned(), |percent| format!("{percent}%")),
+            size(connection.unsent_bytes),
+            grouped(connection.reads_queued),
+            grouped(connection.adds_owed),
+            grouped(connection.long_polls),
+            rate(connection.adds, adds, ms),
+            rate(connection.reads, reads, ms),
+            state(connection),
+        );
+        let is_stalled = connection.stalled_ms().is_some();
+        page.line(if is_stalled { Emphasis::Alarm } else { Emphasis::None }, &line);
+    }
+    let hidden: u64 = now.connections[shown..].iter().map(|connection| connection.held_bytes).sum();
+    let (count, held) =
+        (now.rest.connections + (now.connections.len() - shown) as u64, now.rest.held_bytes + hidden);
+    if count > 0 {
+        page.line(Emphasis::Faint, &format!("and {} more, holding {}", grouped(count), size(held)));
+    }
+}
+
+fn class(class: Class) -> &'static str {
+    match class {
+        Class::Idle => "idle",
+        Class::Writer => "writer",
+        Class::Reader => "reader",
+        Class::Mixed => "mixed",
+        Class::Recovery => "recovery",
+    }
+}
+
+/// `1.5 s`, `12 s`.
+fn age(ms: u64) -> String {
+    if ms < 10_000 { format!("{}.{} s", ms / 1000, ms % 1000 / 100) } else { format!("{} s", ms / 1000) }
+}
+
+/// In words, the worst first.
+fn state(connection: &ConnectionFlow) -> String {
+    let mut parts = Vec::new();
+    if let Some(ms) = connection.stalled_ms() {
+        parts.push(format!("STALLED: took nothing for {}", age(ms)));
+    }
+    if let Some(why) = connection.not_read_because {
+        let what = match why {
+            Wait::Inbound => "memory to read into",
+            Wait::LargeFrame => "memory for a large frame",
+            Wait::Outbox => "room for its answers",
+            Wait::WriteRoom => "room in the write pool",
+        };
+        parts.push(format!("not read for {}, waits for {what}", age(connection.not_read_ms.unwrap_or(0))));
+    }
+    if connection.is_window_full && connection.reads_queued > 0 {
+        parts.push("window full".to_owned());
+    }
+    parts.join("; ")
+}
