@@ -46,7 +46,7 @@ impl Running {
             false => full,
         };
         let prepared = config.preallocate as u64 * config.journal_file_bytes;
-        let journal_dir = config.journal_dirs[0].clone();
+        let journal_dir = config.journal_dirs[0].join("current");
         let stop = Arc::new(Latch::default());
         let (told, addresses) = std::sync::mpsc::sync_channel(1);
         let thread = std::thread::spawn({
