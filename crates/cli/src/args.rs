@@ -106,7 +106,7 @@ pub struct BookieArgs {
     /// Address for health, state and metrics over HTTP; none without it
     #[arg(long, value_name = "IP:PORT")]
     pub admin: Option<SocketAddr>,
-    /// Bytes of all pools together: bounds inbound, write and outgoing bytes, for example 512MiB
+    /// Bytes of all pools and connections together, for example 512MiB; at least 128MiB
     /// [default: a quarter of the machine or control group, at most 1GiB]
     #[arg(long, value_name = "SIZE")]
     pub memory_limit: Option<String>,

@@ -6,6 +6,7 @@ use bindery_engine::JOURNAL_FILES_MIN;
 use bindery_engine::PoolMemory;
 use bindery_metadata::MetadataUri;
 use bindery_server::config::BookieConfig;
+use bindery_server::sockets::{KERNEL_BUFFER_BYTES_MIN, Keepalive};
 use bindery_wire::FrameLimit;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -15,7 +16,7 @@ use std::time::Duration;
 
 /// Keys of `bk_server.conf` that BookKeeper knows and that have no meaning here: pools and limits of this bookie are
 /// its own.
-const WITHOUT_EFFECT: [&str; 49] = [
+const WITHOUT_EFFECT: [&str; 48] = [
     "allowEphemeralPorts",
     "auditorPeriodicBookieCheckInterval",
     "auditorPeriodicCheckInterval",
@@ -62,8 +63,7 @@ const WITHOUT_EFFECT: [&str; 49] = [
     "persistBookieStatusEnabled",
     "readWorkerThreadsThrottlingEnabled",
     "serverNumIOThreads",
-    "serverSockKeepalive",
-    "serverTcpNoDelay",
+    "serverTcpLinger",
     "statsProviderClass",
 ];
 
@@ -98,6 +98,18 @@ impl Values {
                 None
             }
         }
+    }
+}
+
+impl Values {
+    /// A whole number from `least` to `most`.
+    fn counted(&mut self, key: &str, least: usize, most: usize) -> Option<usize> {
+        let value = self.take(key)?;
+        let number = value.parse::<usize>().ok().filter(|number| (least..=most).contains(number));
+        if number.is_none() {
+            self.faults.push(format!("{key}={value}: give a whole number from {least} to {most}"));
+        }
+        number
     }
 }
 
@@ -182,6 +194,7 @@ pub fn resolve(args: &BookieArgs, file: Option<&str>) -> Result<Settings, Vec<St
     }
     space(&mut file, &mut config);
     disks(&mut file, &mut config);
+    connections(&mut file, &mut config);
     let metadata = metadata(args, &mut file);
 
     let without_effect: Vec<&str> =
@@ -304,6 +317,67 @@ fn disks(file: &mut Values, config: &mut BookieConfig) {
     }
     if let Some(seconds) = file.parsed::<u64>("journalSyncP99WindowSec") {
         config.slow_journal.window = Duration::from_secs(seconds.clamp(3, 3600));
+    }
+}
+
+/// Connections: how many, how long they may be silent, what the kernel is told about their sockets.
+fn connections(file: &mut Values, config: &mut BookieConfig) {
+    let limits = &mut config.limits;
+    if let Some(count) = file.counted("maxConnections", 1, 1_000_000) {
+        limits.connections_max = count;
+        config.are_connections_set = true;
+    }
+    limits.connections_per_address_max = match file.counted("maxConnectionsPerAddress", 0, 1_000_000) {
+        Some(0) => Some(usize::MAX),
+        other => other,
+    };
+    if let Some(seconds) = file.counted("firstRequestTimeoutSec", 1, 3600) {
+        limits.first_request_max = Duration::from_secs(seconds as u64);
+    }
+    if let Some(seconds) = file.counted("silentConnectionTimeoutSec", 0, 1_000_000) {
+        limits.silent_max = (seconds > 0).then(|| Duration::from_secs(seconds as u64));
+    }
+    if let Some(seconds) = file.counted("shutdownDrainTimeoutSec", 0, 3600) {
+        limits.drain_max = Duration::from_secs(seconds as u64);
+    }
+    let socket = &mut limits.socket;
+    if let Some(wanted) = file.parsed("serverTcpNoDelay") {
+        socket.no_delay = wanted;
+    }
+    let mut keepalive = socket.keepalive.unwrap_or(Keepalive {
+        idle: Duration::from_secs(60),
+        interval: Duration::from_secs(10),
+        probes: 3,
+    });
+    // The kernel takes no more than these.
+    if let Some(seconds) = file.counted("tcpKeepaliveIdleSec", 1, 32_767) {
+        keepalive.idle = Duration::from_secs(seconds as u64);
+    }
+    if let Some(seconds) = file.counted("tcpKeepaliveIntervalSec", 1, 32_767) {
+        keepalive.interval = Duration::from_secs(seconds as u64);
+    }
+    if let Some(probes) = file.counted("tcpKeepaliveProbes", 1, 127) {
+        keepalive.probes = probes as u32;
+    }
+    socket.keepalive = file.parsed::<bool>("serverSockKeepalive").unwrap_or(true).then_some(keepalive);
+    // As long as an idle peer has, unless it is set.
+    let patience = keepalive.idle + keepalive.interval * keepalive.probes;
+    socket.unanswered_max = match file.counted("tcpUserTimeoutSec", 0, 1_000_000) {
+        Some(0) => None,
+        Some(seconds) => Some(Duration::from_secs(seconds as u64)),
+        None => Some(patience),
+    };
+    for (key, bytes) in [
+        ("serverSendBufferSizeBytes", &mut socket.send_buffer_bytes),
+        ("serverReceiveBufferSizeBytes", &mut socket.receive_buffer_bytes),
+    ] {
+        match file.counted(key, 0, 1 << 30) {
+            Some(given) if given > 0 && given < KERNEL_BUFFER_BYTES_MIN => file.faults.push(format!(
+                "{key}={given}: give at least {KERNEL_BUFFER_BYTES_MIN} bytes, or 0 to let the kernel choose"
+            )),
+            Some(given) => *bytes = given,
+            None => {}
+        }
     }
 }
 
@@ -572,6 +646,49 @@ mod tests {
         let line = ["--metadata", "zk+null://z:1/l", "--journal-dir", "/a,b", "--ledger-dir", "/l"];
         let faults = resolve(&args(&line), None).unwrap_err();
         assert!(faults[0].contains("comma"), "{faults:?}");
+    }
+
+    #[test]
+    fn connections_and_sockets_take_bookkeepers_keys_and_some_of_their_own() {
+        let line = ["--metadata", "zk+null://z:1/l", "--data", "/d"];
+        let file = "maxConnections=500\nmaxConnectionsPerAddress=20\nfirstRequestTimeoutSec=3\n\
+                    silentConnectionTimeoutSec=0\nshutdownDrainTimeoutSec=7\nserverTcpNoDelay=false\n\
+                    tcpKeepaliveIdleSec=5\ntcpKeepaliveIntervalSec=2\ntcpKeepaliveProbes=4\n\
+                    serverSendBufferSizeBytes=131072\nserverReceiveBufferSizeBytes=0\n";
+        let settings = resolve(&args(&line), Some(file)).unwrap();
+        assert!(settings.warnings.is_empty(), "{:?}", settings.warnings);
+        assert!(settings.config.are_connections_set);
+        let limits = settings.config.limits;
+        assert_eq!((limits.connections_max, limits.connections_per_address_max), (500, Some(20)));
+        assert_eq!((limits.first_request_max.as_secs(), limits.silent_max), (3, None));
+        assert_eq!(limits.drain_max.as_secs(), 7);
+        let socket = limits.socket;
+        let (idle, interval) = (Duration::from_secs(5), Duration::from_secs(2));
+        assert_eq!(socket.keepalive, Some(Keepalive { idle, interval, probes: 4 }));
+        assert_eq!(socket.unanswered_max, Some(Duration::from_secs(13)), "as long as an idle peer has");
+        assert_eq!(
+            (socket.no_delay, socket.send_buffer_bytes, socket.receive_buffer_bytes),
+            (false, 131_072, 0)
+        );
+
+        let off =
+            "serverSockKeepalive=false\ntcpUserTimeoutSec=0\nmaxConnectionsPerAddress=0\nserverTcpLinger=5\n";
+        let settings = resolve(&args(&line), Some(off)).unwrap();
+        assert!(settings.warnings[0].contains("serverTcpLinger"), "{:?}", settings.warnings);
+        let limits = settings.config.limits;
+        assert_eq!((limits.socket.keepalive, limits.socket.unanswered_max), (None, None));
+        assert_eq!(limits.connections_of([10, 0, 0, 1].into()), usize::MAX, "zero: no limit");
+
+        for (bad, advice) in [
+            ("maxConnections=0", "from 1 to"),
+            ("maxConnectionsPerAddress=-1", "from 0 to"),
+            ("tcpKeepaliveProbes=1000", "from 1 to 127"),
+            ("firstRequestTimeoutSec=soon", "from 1 to 3600"),
+            ("serverSendBufferSizeBytes=100", "at least 16384 bytes, or 0"),
+        ] {
+            let faults = resolve(&args(&line), Some(bad)).unwrap_err();
+            assert!(faults.len() == 1 && faults[0].contains(bad) && faults[0].contains(advice), "{faults:?}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 /// Why no permit was given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -41,7 +42,17 @@ pub struct BudgetGauge {
     pub waiting: usize,
 }
 
+/// How much has been waited for a budget since it was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct BudgetWaits {
+    /// Requests for a permit that had to wait, whether or not they got one.
+    pub count: u64,
+    /// Nanoseconds that those that wait no more have waited, together.
+    pub waited_ns: u64,
+}
+
 struct Waiting {
+    since: Instant,
     bytes: u64,
     grant: oneshot::Sender<Permit>,
 }
@@ -51,6 +62,14 @@ struct State {
     /// By ticket number: iteration order is arrival order (invariant 2).
     waiters: BTreeMap<u64, Waiting>,
     next_ticket: u64,
+    waits: BudgetWaits,
+}
+
+impl State {
+    fn end_wait(&mut self, since: Instant) {
+        let waited_ns = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.waits.waited_ns = self.waits.waited_ns.saturating_add(waited_ns);
+    }
 }
 
 struct Shared {
@@ -78,8 +97,9 @@ impl Shared {
                 if bytes > state.available {
                     break;
                 }
-                let Waiting { bytes, grant } = first.remove();
+                let Waiting { since, bytes, grant } = first.remove();
                 state.available -= bytes;
+                state.end_wait(since);
                 granted.push((grant, Permit { pool: self.clone(), bytes }));
             }
         }
@@ -96,7 +116,12 @@ pub struct ByteBudget(Arc<Shared>);
 impl ByteBudget {
     /// A budget of `capacity` bytes, all of them free.
     pub fn new(name: &'static str, capacity: u64) -> ByteBudget {
-        let state = State { available: capacity, waiters: BTreeMap::new(), next_ticket: 0 };
+        let state = State {
+            available: capacity,
+            waiters: BTreeMap::new(),
+            next_ticket: 0,
+            waits: BudgetWaits::default(),
+        };
         ByteBudget(Arc::new(Shared { name, capacity, state: Mutex::new(state) }))
     }
 
@@ -118,6 +143,11 @@ impl ByteBudget {
             used: self.0.capacity - state.available,
             waiting: state.waiters.len(),
         }
+    }
+
+    /// What was waited for it so far.
+    pub fn waits(&self) -> BudgetWaits {
+        self.0.state.lock().waits
     }
 
     /// A permit at once, or `None` when there is no room or somebody waits already.
@@ -147,7 +177,8 @@ impl ByteBudget {
             let (grant, granted) = oneshot::channel();
             let ticket = state.next_ticket;
             state.next_ticket += 1;
-            state.waiters.insert(ticket, Waiting { bytes, grant });
+            state.waits.count += 1;
+            state.waiters.insert(ticket, Waiting { since: Instant::now(), bytes, grant });
             (ticket, granted)
         };
         let place = Place { pool: &self.0, ticket };
@@ -184,7 +215,9 @@ struct Place<'a> {
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         self.pool.serve(|state| {
-            state.waiters.remove(&self.ticket);
+            if let Some(gone) = state.waiters.remove(&self.ticket) {
+                state.end_wait(gone.since);
+            }
         });
     }
 }
@@ -377,6 +410,23 @@ mod tests {
         assert!(granted > 10_000 && timed_out > 1000 && refused > 1000, "{granted} {timed_out} {refused}");
         drop((waiting, held));
         assert_eq!(budget.gauge(), BudgetGauge { capacity: CAPACITY, used: 0, waiting: 0 });
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waits_are_counted_with_their_time_however_they_end() {
+        let budget = ByteBudget::new("test", 4);
+        let held = budget.try_acquire(4).unwrap();
+        assert_eq!(budget.waits(), BudgetWaits::default(), "nobody waited");
+        let mut granted = start(&budget, 4);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let cancelled = start(&budget, 4);
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!(budget.waits(), BudgetWaits { count: 2, waited_ns: 0 }, "both still wait");
+        drop(cancelled);
+        assert_eq!(budget.waits(), BudgetWaits { count: 2, waited_ns: 2_000_000_000 });
+        drop(held);
+        assert!(poll(&mut granted).is_ready());
+        assert_eq!(budget.waits(), BudgetWaits { count: 2, waited_ns: 5_000_000_000 });
     }
 
     #[derive(Debug, Clone)]

@@ -19,4 +19,4 @@
 
 mod budget;
 
-pub use budget::{AcquireError, BudgetGauge, ByteBudget, Permit};
+pub use budget::{AcquireError, BudgetGauge, BudgetWaits, ByteBudget, Permit};

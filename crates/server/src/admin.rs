@@ -550,6 +550,13 @@ pub fn expose(shared: &Shared, out: &mut Exposition) {
     for (name, _, _, waiting) in &pools {
         out.gauge("bindery_pool_waiting", &[("pool", name)], *waiting);
     }
+    for (name, waits) in shared.pools.waits() {
+        out.counter("bindery_pool_waits", &[("pool", name)], waits.count);
+    }
+    for (name, waits) in shared.pools.waits() {
+        out.counter("bindery_pool_waited_ms", &[("pool", name)], waits.waited_ns / 1_000_000);
+    }
+    out.gauge("bindery_connections_silent", &[], gauge(shared.connections.door().silent() as u64));
     out.gauge("bindery_disk_reads_queued", &[], gauge(shared.io.queued() as u64));
     let status = shared.engine.status();
     out.gauge("bindery_failed", &[], i64::from(status.failed.is_some()));

@@ -10,7 +10,15 @@
 //! 2. Nothing is written to a directory or to metadata before every check that can refuse has passed.
 //! 3. While it runs, a lost registration is renewed by the registrar; when that is refused the bookie stops rather than
 //!    serve under an identity that may be somebody else's.
-//! 4. A stop ends within [`STOP_MAX`] from any state. What is not flushed by then is replayed by the next start.
+//! 4. A stop ends within `drain_max` and [`STOP_REST_MAX`] from any state. What is not flushed by then is replayed by
+//!    the next start.
+//!
+//! # Order of the stop
+//! ```text
+//! engine read-only -> registered read-only (at most ANNOUNCE_MAX) -> accept nothing -> finish what was received,
+//! answer (at most drain_max) -> close -> unregister -> garbage collector, engine: flush -> end of session -> admin
+//! ```
+//! Writers are told "read-only" and replace this bookie while it still answers everything else.
 
 use crate::admin::{self, AdminState};
 use crate::config::{BookieConfig, Identity, IdentityError};
@@ -24,7 +32,7 @@ use crate::io_pool::IoPool;
 use crate::known::Known;
 use crate::latch::Latch;
 use crate::listener::Listener;
-use crate::memory::{MemoryPlan, MemoryPlanError, Pools, default_limit, machine_bytes};
+use crate::memory::{MemoryPlan, MemoryPlanError, Pools, Surroundings, default_limit, machine_bytes};
 use crate::metrics::Metrics;
 use crate::shared::{BufferSlab, Shared, Volumes};
 use crate::surplus::Surplus;
@@ -48,8 +56,10 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// Bound of a stop.
-pub const STOP_MAX: Duration = Duration::from_secs(10);
+/// Bound of what a stop does beside draining connections (`drain_max`).
+pub const STOP_REST_MAX: Duration = Duration::from_secs(5);
+/// How long a stop waits until the metadata store shows the bookie as read-only.
+const ANNOUNCE_MAX: Duration = Duration::from_secs(1);
 /// How long the stop waits for the metadata store.
 const UNREGISTER_MAX: Duration = Duration::from_secs(2);
 /// How often, and at what distance, a taken port is tried again: half a second.
@@ -193,17 +203,25 @@ impl Bookie {
     /// Starts a bookie; returns when it serves.
     pub async fn start(mut config: BookieConfig, components: Components) -> Result<Bookie, StartError> {
         let begun_ns = components.clock.monotonic_ns();
-        config.limits.connections_max = descriptors::raise(config.limits.connections_max)?;
-        let plan = MemoryPlan::new(
-            config.memory_limit.unwrap_or_else(|| default_limit(machine_bytes())),
-            &config.limits,
-        )?;
-        log_start(&config, &plan);
+        let wanted = config.limits.connections_max;
+        config.limits.connections_max = descriptors::raise(wanted)?;
+        let around = Surroundings {
+            ledger_dirs: config.ledger_dirs.len(),
+            shards_min: config.ledger_dirs.len().max(config.journal_dirs.len()),
+            are_connections_set: config.are_connections_set,
+        };
+        let limit = config.memory_limit.unwrap_or_else(|| default_limit(machine_bytes()));
+        let plan = MemoryPlan::of(limit, &config.limits, around)?;
+        config.limits.connections_max = plan.connections_max;
+        config.limits.long_polls_max = config.limits.long_polls_max.min(plan.long_polls_max());
+        log_start(&config, &plan, wanted);
 
         let dirs = open_dirs(&config, &components.disk).await?;
         let option = config.option_names.listen;
         let bind_error = |source| StartError::Bind { address: config.listen, option, source };
-        let listener = Listener::new(bind_patiently(config.listen).await.map_err(bind_error)?);
+        let socket = bind_patiently(config.listen).await.map_err(bind_error)?;
+        log_socket(&config, &plan, &socket);
+        let listener = Listener::new(socket);
         let address = listener.address().map_err(bind_error)?;
         let state = Arc::new(AdminState::default());
         let stop_admin = Arc::new(Latch::default());
@@ -457,12 +475,38 @@ impl Bookie {
         }
     }
 
-    /// Ends everything within [`STOP_MAX`]; says what could not be ended in order.
-    async fn shut_down(self) -> Option<String> {
-        tracing::info!("stopping");
+    /// Lets clients that look for bookies find this one as read-only, if the metadata store answers in time.
+    async fn announce_read_only(&mut self) {
+        self.registrar.set_mode(RegistrationMode::ReadOnly);
+        let announced = async {
+            while let Some(event) = self.events.recv().await {
+                if matches!(event, RegistrationEvent::Registered { mode: RegistrationMode::ReadOnly, .. }) {
+                    return true;
+                }
+            }
+            false
+        };
+        match tokio::time::timeout(ANNOUNCE_MAX, announced).await {
+            Ok(true) => tracing::info!("registered as read-only"),
+            Ok(false) | Err(_) => {
+                tracing::warn!("cannot be registered as read-only now: stopping all the same")
+            }
+        }
+    }
+
+    /// Ends everything within the bounds of the stop; says what could not be ended in order.
+    async fn shut_down(mut self) -> Option<String> {
+        let drain_max = self.shared.limits.drain_max;
+        tracing::info!(?drain_max, "stopping");
+        self.state.is_shutting_down.store(true, Ordering::Release);
+        self.state.is_running.store(false, Ordering::Release);
+        let was_writable = *self.standing.mode().borrow() == RegistrationMode::Writable;
+        self.standing.set(Cause::Stopping, Some("the bookie was asked to stop".to_owned()));
+        if was_writable {
+            self.announce_read_only().await;
+        }
         let Bookie {
             shared,
-            state,
             layout,
             registrar,
             engine,
@@ -476,16 +520,13 @@ impl Bookie {
             dirs,
             ..
         } = self;
-        state.is_shutting_down.store(true, Ordering::Release);
-        state.is_running.store(false, Ordering::Release);
         let orderly = async {
-            // Clients look elsewhere first.
-            registrar.stop(UNREGISTER_MAX).await;
-            shared.metrics.server_status.set(-1);
             stop_serving.set();
             if serving.await.is_err() {
                 tracing::error!("the listener panicked");
             }
+            registrar.stop(UNREGISTER_MAX).await;
+            shared.metrics.server_status.set(-1);
             if garbage.await.is_err() {
                 tracing::error!("the garbage collector panicked");
             }
@@ -510,9 +551,10 @@ impl Bookie {
             drop(admin);
             stopped.err()
         };
-        let unclean = match tokio::time::timeout(STOP_MAX, orderly).await {
+        let stop_max = drain_max + STOP_REST_MAX;
+        let unclean = match tokio::time::timeout(stop_max, orderly).await {
             Ok(unclean) => unclean,
-            Err(_) => Some(format!("not everything ended within {STOP_MAX:?}")),
+            Err(_) => Some(format!("not everything ended within {stop_max:?}")),
         };
         match &unclean {
             None => tracing::info!("stopped"),
@@ -522,6 +564,28 @@ impl Bookie {
             ),
         }
         unclean
+    }
+}
+
+/// Says what the kernel may keep for each connection, and warns when that is not what was asked for.
+fn log_socket(config: &BookieConfig, plan: &MemoryPlan, socket: &TcpListener) {
+    let options = &config.limits.socket;
+    let granted = match options.apply(socket).and_then(|()| options.granted(socket)) {
+        Ok(granted) => granted,
+        Err(error) => {
+            tracing::warn!(%error, "the kernel refuses an option of sockets; connections are served without it");
+            return;
+        }
+    };
+    tracing::info!("{}", plan.kernel_line(granted));
+    let sides = [
+        ("serverSendBufferSizeBytes", options.send_buffer_bytes, granted.send, "net.core.wmem_max"),
+        ("serverReceiveBufferSizeBytes", options.receive_buffer_bytes, granted.receive, "net.core.rmem_max"),
+    ];
+    for (key, wanted, granted, sysctl) in sides {
+        if granted < wanted / 2 * 2 {
+            tracing::warn!("{key}={wanted}: the kernel grants {granted}; raise {sysctl} to {}", wanted / 2);
+        }
     }
 }
 
@@ -840,7 +904,7 @@ async fn start_admin(
     Ok((Some(AdminTask(task)), Some(bound)))
 }
 
-fn log_start(config: &BookieConfig, plan: &MemoryPlan) {
+fn log_start(config: &BookieConfig, plan: &MemoryPlan, connections_wanted: usize) {
     let list = |dirs: &[PathBuf]| -> String {
         dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(",")
     };
@@ -853,6 +917,12 @@ fn log_start(config: &BookieConfig, plan: &MemoryPlan) {
         "starting"
     );
     tracing::info!(limit_mib = plan.limit >> 20, "memory pools\n{plan}");
+    if config.are_connections_set && plan.connections_max < connections_wanted {
+        tracing::warn!(
+            "maxConnections={connections_wanted}: file descriptors allow {}; raise LimitNOFILE or ulimit -n",
+            plan.connections_max
+        );
+    }
     if !config.journal_sync {
         tracing::warn!("journal sync is off: acknowledged entries may be lost in a power cut");
     }

@@ -43,6 +43,9 @@ pub struct BookieConfig {
     pub option_names: OptionNames,
     /// Bytes for all pools together; `None` for the default of the machine.
     pub memory_limit: Option<u64>,
+    /// True when `limits.connections_max` was asked for (`maxConnections`) and must fit `memory_limit`; false: as many
+    /// of them as fit.
+    pub are_connections_set: bool,
     /// When the write pool's share of it is taken from the system.
     pub pool_memory: PoolMemory,
     /// Sync before acknowledging (`journalSyncData`).
@@ -97,6 +100,7 @@ impl Default for BookieConfig {
             admin: None,
             option_names: OptionNames { listen: "--listen", admin: "--admin" },
             memory_limit: None,
+            are_connections_set: false,
             pool_memory: PoolMemory::Touched,
             journal_sync: true,
             preallocate: 2,

@@ -22,7 +22,7 @@ pub struct TooFewDescriptors {
     pub wanted: u64,
 }
 
-/// Raises the limit to what `connections_max` connections need; returns how many connections it allows.
+/// Raises the limit to what `connections_max` connections need; returns how many of them it allows.
 pub fn raise(connections_max: usize) -> Result<usize, TooFewDescriptors> {
     let wanted = connections_max as u64 + DESCRIPTORS_RESERVED;
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
@@ -34,7 +34,7 @@ pub fn raise(connections_max: usize) -> Result<usize, TooFewDescriptors> {
             limit = raised;
         }
     }
-    allowed(limit, wanted)
+    allowed(limit, wanted).map(|connections| connections.min(connections_max))
 }
 
 fn allowed(limit: u64, wanted: u64) -> Result<usize, TooFewDescriptors> {

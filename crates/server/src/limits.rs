@@ -1,7 +1,9 @@
 //! Every bound of the server in one place.
 
+use crate::sockets::SocketOptions;
 use bindery_io::canary::Canaries;
 use bindery_wire::FrameLimit;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// Bounds of connections, queues and waits. Bytes that belong to pools are in [`crate::memory`].
@@ -31,14 +33,26 @@ pub struct Limits {
     pub long_polls_max: usize,
     /// The longest a long poll waits, whatever the client asks for.
     pub long_poll_wait_max: Duration,
-    /// Connections; at this number no more are accepted until one closes.
+    /// Connections (`maxConnections`); at this number one that never sent a request makes room for a newcomer, and
+    /// without such no more are accepted until one closes.
     pub connections_max: usize,
+    /// Connections of one address (`maxConnectionsPerAddress`); see [`Limits::connections_of`].
+    pub connections_per_address_max: Option<usize>,
+    /// How long a peer may take from the first byte of its first request to its last (`firstRequestTimeoutSec`).
+    pub first_request_max: Duration,
+    /// How long a peer may send nothing at all after it connected (`silentConnectionTimeoutSec`); `None`: for ever.
+    pub silent_max: Option<Duration>,
+    /// Memory for the first request of a connection; a larger one takes its length from a pool of its own.
+    pub first_buffer_bytes: usize,
+    /// What the kernel is told about each socket.
+    pub socket: SocketOptions,
     /// Memory a connection reads into while it has something to say. Larger frames take their length from another pool.
     pub read_buffer_bytes: usize,
     /// A peer that is in the middle of a frame, or does not take its answers, is closed after this long without any
     /// progress, but only while others wait for the bytes it holds.
     pub stall_max: Duration,
-    /// How long answers under way may take at shutdown.
+    /// How long a stop may take to finish what was received and to let the answers leave
+    /// (`shutdownDrainTimeoutSec`).
     pub drain_max: Duration,
     /// A planted bug that the tests must find, if any.
     pub canaries: Canaries,
@@ -62,11 +76,28 @@ impl Default for Limits {
             long_polls_max: 50_000,
             long_poll_wait_max: Duration::from_secs(300),
             connections_max: 10_000,
+            connections_per_address_max: None,
+            first_request_max: Duration::from_secs(10),
+            silent_max: Some(Duration::from_secs(600)),
+            first_buffer_bytes: 16 * 1024,
+            socket: SocketOptions::default(),
             read_buffer_bytes: 64 * 1024,
             stall_max: Duration::from_secs(5),
             drain_max: Duration::from_secs(5),
             canaries: Canaries::none(),
             slow_request: Duration::from_secs(1),
+        }
+    }
+}
+
+impl Limits {
+    /// Connections that one address may have: what was set; otherwise half of all, so that one cannot keep the others
+    /// out, and as many as there are for this machine itself.
+    pub fn connections_of(&self, address: IpAddr) -> usize {
+        match self.connections_per_address_max {
+            Some(max) => max,
+            None if address.to_canonical().is_loopback() => usize::MAX,
+            None => (self.connections_max / 2).max(1),
         }
     }
 }

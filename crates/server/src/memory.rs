@@ -1,18 +1,53 @@
 //! Byte pools: one limit, split into named parts, with a check that the parts fit (architecture, section 8).
 //!
-//! `--memory-limit` bounds the bytes that peers can make the bookie hold: bytes read from sockets (inbound), journal
-//! chunks that are also the write cache (write), answers (outbox) and loaded entries (outbound), and what it keeps of
-//! the index of flushed entries (index, cache). The libraries are not in it yet; the start-up table says so.
+//! `--memory-limit` bounds what this process holds because of what peers do: bytes read from sockets (first requests,
+//! inbound), journal chunks that are also the write cache (write), answers (outbox), loaded entries (outbound), requests
+//! that wait (control), connections themselves, what it keeps of the index of flushed entries (index, cache), and the
+//! caches of libraries. The kernel's buffers of sockets are not this process's memory; the start-up table shows them
+//! beside the sum.
+//!
+//! # Invariants
+//! 1. The parts never exceed the limit: every part has a least size, the rest of the limit is shared out by weight, and
+//!    a limit below the sum of the least sizes is refused.
+//! 2. Every pool that a frame or an entry is charged to holds two of the largest, or one where strangers are concerned.
 
 use crate::limits::Limits;
-use bindery_flow::{BudgetGauge, ByteBudget};
+use crate::sockets::KernelBuffers;
+use bindery_flow::{BudgetGauge, BudgetWaits, ByteBudget};
 use std::fmt;
 
+const KIB: u64 = 1024;
 const MIB: u64 = 1024 * 1024;
-/// With less than this the pools cannot hold two of the largest frames each.
+/// Below this nothing is tried.
 pub const MEMORY_LIMIT_MIN: u64 = 128 * MIB;
 /// Default upper bound, whatever the machine has.
 pub const MEMORY_LIMIT_DEFAULT_MAX: u64 = 1024 * MIB;
+/// Fixed cost of a connection: its two tasks, queues and buffers while it is idle, and its room for answers that is
+/// in no pool. Measured as the growth of this process by idle connections that had sent a request.
+pub const CONNECTION_BYTES: u64 = 6 * KIB;
+/// Memory of a parked long poll, here and in the engine.
+const LONG_POLL_BYTES: u64 = 512;
+/// redb's cache of one ledger directory's state table.
+pub const REDB_BYTES: u64 = 4 * MIB;
+/// Connections take at most this part of the limit, unless it is set how many there may be.
+const CONNECTIONS_SHARE: u64 = 8;
+
+/// What is in the limit beside the pools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Surroundings {
+    /// Ledger directories; each has a state table with a cache of its own.
+    pub ledger_dirs: usize,
+    /// Shards of the engine at least.
+    pub shards_min: usize,
+    /// True when the operator set how many connections there may be: then they are not reduced to fit.
+    pub are_connections_set: bool,
+}
+
+impl Default for Surroundings {
+    fn default() -> Surroundings {
+        Surroundings { ledger_dirs: 1, shards_min: 1, are_connections_set: false }
+    }
+}
 
 /// How a memory limit is split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +56,10 @@ pub struct MemoryPlan {
     pub limit: u64,
     /// Journal chunks, which are the write cache.
     pub write: u64,
+    /// First requests of connections.
+    pub first: u64,
+    /// First requests larger than their buffer.
+    pub first_large: u64,
     /// Socket read buffers.
     pub inbound: u64,
     /// Frames larger than a read buffer.
@@ -31,10 +70,18 @@ pub struct MemoryPlan {
     pub outbound: u64,
     /// Loaded entries of fencing and recovery reads.
     pub outbound_priority: u64,
+    /// Requests that wait: descriptors of reads, long polls.
+    pub control: u64,
     /// Extents and ledger states.
     pub index: u64,
     /// Index blocks and what is read ahead.
     pub cache: u64,
+    /// Fixed cost of `connections_max` connections.
+    pub connections: u64,
+    /// Caches of libraries.
+    pub libraries: u64,
+    /// Connections that fit.
+    pub connections_max: usize,
 }
 
 /// A memory limit that cannot work.
@@ -42,8 +89,9 @@ pub struct MemoryPlan {
 pub enum MemoryPlanError {
     /// Too small.
     #[error(
-        "memory limit of {} MiB is too small: give --memory-limit at least {} MiB (two of the largest frames per pool)",
-        .limit / MIB, .least / MIB
+        "memory limit of {} MiB is too small: give --memory-limit at least {}MiB, which holds the least of every pool (two of \
+         the largest frames in most; nettyMaxFrameSizeBytes makes them larger)",
+        .limit / MIB, .least.div_ceil(MIB)
     )]
     TooSmall {
         /// What was asked for.
@@ -51,52 +99,156 @@ pub enum MemoryPlanError {
         /// The least that works with these limits.
         least: u64,
     },
+    /// More connections than fit.
+    #[error(
+        "maxConnections={connections} takes {} MiB of the memory limit of {} MiB ({CONNECTION_BYTES} bytes for each connection), \
+         which leaves too little for the rest: give --memory-limit at least {}MiB, or maxConnections={fit} or less",
+        .connections * CONNECTION_BYTES / MIB, .limit / MIB, .least.div_ceil(MIB)
+    )]
+    Connections {
+        /// What was asked for.
+        connections: u64,
+        /// The limit.
+        limit: u64,
+        /// The limit that would do.
+        least: u64,
+        /// The connections that would fit.
+        fit: u64,
+    },
 }
 
+/// Least size and weight of a part.
+type Part = (u64, u64);
+
 impl MemoryPlan {
-    /// Splits `limit` bytes: nearly half for writes, the rest for the sockets and the index.
+    /// Splits `limit` bytes of a bookie with one ledger directory.
     ///
     /// # Errors
-    /// When a pool would not hold two of the largest frames.
+    /// As [`MemoryPlan::of`].
     pub fn new(limit: u64, limits: &Limits) -> Result<MemoryPlan, MemoryPlanError> {
+        MemoryPlan::of(limit, limits, Surroundings::default())
+    }
+
+    /// Splits `limit` bytes: what is fixed and the least of every pool first, then the rest by weight, nearly half of it
+    /// for writes.
+    ///
+    /// # Errors
+    /// When a pool would be too small to work, or the connections that were asked for do not fit.
+    pub fn of(limit: u64, limits: &Limits, around: Surroundings) -> Result<MemoryPlan, MemoryPlanError> {
         let frame = limits.frame.size_bytes() as u64;
-        // The smallest share is a sixteenth.
-        let least = MEMORY_LIMIT_MIN.max(2 * frame * 16);
+        let parts: [Part; 11] = [
+            // Two chunks for each of four uses (filling, frozen, two kept back); a chunk holds the largest entry.
+            ((4 * around.shards_min.max(2) as u64) * (frame + 8 * KIB), 16),
+            (2 * MIB, 0),
+            (frame, 0),
+            (4 * MIB, 3),
+            (2 * frame, 2),
+            (4 * MIB, 2),
+            (2 * frame, 3),
+            (2 * frame, 1),
+            (6 * MIB, 2),
+            (4 * MIB, 3),
+            (2 * MIB, 2),
+        ];
+        let libraries = around.ledger_dirs.max(1) as u64 * REDB_BYTES;
+        let fixed = libraries + parts.iter().map(|(least, _)| least).sum::<u64>();
+        let least = MEMORY_LIMIT_MIN.max(fixed * CONNECTIONS_SHARE / (CONNECTIONS_SHARE - 1) + MIB);
         if limit < least {
             return Err(MemoryPlanError::TooSmall { limit, least });
         }
-        let share = limit / 32;
+        let wanted = limits.connections_max as u64 * CONNECTION_BYTES;
+        let connections = match around.are_connections_set {
+            true if fixed + wanted > limit => {
+                return Err(MemoryPlanError::Connections {
+                    connections: limits.connections_max as u64,
+                    limit,
+                    least: fixed + wanted,
+                    fit: (limit - fixed) / CONNECTION_BYTES,
+                });
+            }
+            true => wanted,
+            false => wanted.min(limit / CONNECTIONS_SHARE),
+        };
+        let rest = limit - fixed - connections;
+        let weights: u64 = parts.iter().map(|(_, weight)| weight).sum();
+        let [
+            write,
+            first,
+            first_large,
+            inbound,
+            inbound_large,
+            outbox,
+            outbound,
+            priority,
+            control,
+            index,
+            cache,
+        ] = parts.map(|(least, weight)| least + rest / weights * weight);
         let plan = MemoryPlan {
             limit,
-            write: 14 * share,
-            inbound: 3 * share,
-            inbound_large: 3 * share,
-            outbox: 2 * share,
-            outbound: 3 * share,
-            outbound_priority: 2 * share,
-            index: 3 * share,
-            cache: 2 * share,
+            write,
+            first,
+            first_large,
+            inbound,
+            inbound_large,
+            outbox,
+            outbound,
+            outbound_priority: priority,
+            control,
+            index,
+            cache,
+            connections,
+            libraries,
+            connections_max: (connections / CONNECTION_BYTES) as usize,
         };
         assert!(plan.sum() <= limit, "the pools fit the limit");
         Ok(plan)
     }
 
-    /// What all pools may hold together.
+    /// What all parts may hold together.
     pub fn sum(&self) -> u64 {
         self.parts().iter().map(|(_, bytes, _)| bytes).sum()
     }
 
-    fn parts(&self) -> [(&'static str, u64, &'static str); 8] {
+    fn parts(&self) -> [(&'static str, u64, &'static str); 13] {
         [
             ("write", self.write, "journal chunks = write cache; full: adds wait, then too-many-requests"),
+            ("first", self.first, "first requests of connections; full: newcomers wait to be read"),
+            ("first-large", self.first_large, "first requests above 16 KiB; full: such a one waits"),
             ("inbound", self.inbound, "socket read buffers; full: connections wait to be read"),
             ("inbound-large", self.inbound_large, "frames above a read buffer; full: such a frame waits"),
             ("outbox", self.outbox, "answers not taken by peers; full: those peers are not read"),
             ("outbound", self.outbound, "loaded entries not taken by peers; full: reads wait"),
             ("outbound-priority", self.outbound_priority, "the same for fencing and recovery reads"),
+            ("control", self.control, "reads and long polls that wait; full: too-many-requests"),
             ("index", self.index, "extents and ledger states; full: extents stay on disk"),
             ("cache", self.cache, "index blocks and read-ahead; full: the coldest go"),
+            (
+                "connections",
+                self.connections,
+                "their fixed cost; full: the oldest silent one goes, or none is accepted",
+            ),
+            ("libraries", self.libraries, "redb's caches, 4 MiB for each ledger directory"),
         ]
+    }
+
+    /// Long polls that a quarter of the control part holds; the rest is the control pool, of reads that wait.
+    pub fn long_polls_max(&self) -> usize {
+        (self.control / 4 / LONG_POLL_BYTES) as usize
+    }
+
+    /// The line of the start-up table about what is not in the limit.
+    pub fn kernel_line(&self, buffers: KernelBuffers) -> String {
+        let side = |bytes: usize, auto: &str| match bytes {
+            0 => format!("as {auto} says"),
+            bytes => format!("{} KiB", bytes as u64 / KIB),
+        };
+        format!(
+            "the kernel's, not in the sum: each connection at most {} for answers and {} for requests; {} connections",
+            side(buffers.send, "net.ipv4.tcp_wmem"),
+            side(buffers.receive, "net.ipv4.tcp_rmem"),
+            self.connections_max
+        )
     }
 }
 
@@ -106,18 +258,16 @@ impl fmt::Display for MemoryPlan {
         for (name, bytes, what) in self.parts() {
             writeln!(f, "  {name:<18} {:>6} MiB  {what}", bytes / MIB)?;
         }
-        write!(
-            f,
-            "  {:<18} {:>6} MiB  of {} MiB; not in it: 4 MiB of redb's for each ledger directory",
-            "sum",
-            self.sum() / MIB,
-            self.limit / MIB
-        )
+        write!(f, "  {:<18} {:>6} MiB  of {} MiB", "sum", self.sum() / MIB, self.limit / MIB)
     }
 }
 
 /// The pools that the server hands out; the write pool belongs to the engine.
 pub struct Pools {
+    /// First requests of connections.
+    pub first: ByteBudget,
+    /// Large first requests.
+    pub first_large: ByteBudget,
     /// Read buffers.
     pub inbound: ByteBudget,
     /// Large frames.
@@ -128,24 +278,46 @@ pub struct Pools {
     pub outbound: ByteBudget,
     /// Loaded entries of the fencing lane.
     pub outbound_priority: ByteBudget,
+    /// Requests that wait.
+    pub control: ByteBudget,
 }
 
 impl Pools {
     /// Empty pools of the planned sizes.
     pub fn new(plan: &MemoryPlan) -> Pools {
         Pools {
+            first: ByteBudget::new("first", plan.first),
+            first_large: ByteBudget::new("first-large", plan.first_large),
             inbound: ByteBudget::new("inbound", plan.inbound),
             inbound_large: ByteBudget::new("inbound-large", plan.inbound_large),
             outbox: ByteBudget::new("outbox", plan.outbox),
             outbound: ByteBudget::new("outbound", plan.outbound),
             outbound_priority: ByteBudget::new("outbound-priority", plan.outbound_priority),
+            control: ByteBudget::new("control", plan.control / 4 * 3),
         }
     }
 
+    fn all(&self) -> [&ByteBudget; 8] {
+        [
+            &self.first,
+            &self.first_large,
+            &self.inbound,
+            &self.inbound_large,
+            &self.outbox,
+            &self.outbound,
+            &self.outbound_priority,
+            &self.control,
+        ]
+    }
+
     /// All of them with their names.
-    pub fn gauges(&self) -> [(&'static str, BudgetGauge); 5] {
-        [&self.inbound, &self.inbound_large, &self.outbox, &self.outbound, &self.outbound_priority]
-            .map(|pool| (pool.name(), pool.gauge()))
+    pub fn gauges(&self) -> [(&'static str, BudgetGauge); 8] {
+        self.all().map(|pool| (pool.name(), pool.gauge()))
+    }
+
+    /// What was waited for each of them.
+    pub fn waits(&self) -> [(&'static str, BudgetWaits); 8] {
+        self.all().map(|pool| (pool.name(), pool.waits()))
     }
 }
 
@@ -173,17 +345,62 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_parts_never_exceed_the_limit_and_hold_two_frames() {
+    fn the_parts_never_exceed_the_limit_and_hold_what_they_must() {
         let limits = Limits::default();
-        for limit in [168 * MIB, 512 * MIB, 1024 * MIB, 64 << 30, 168 * MIB + 12_345] {
+        let frame = limits.frame.size_bytes() as u64;
+        for limit in [128 * MIB, 168 * MIB, 192 * MIB, 512 * MIB, 1024 * MIB, 64 << 30, 168 * MIB + 12_345] {
             let plan = MemoryPlan::new(limit, &limits).unwrap();
-            assert!(plan.sum() <= limit);
-            for (name, bytes, _) in plan.parts() {
-                assert!(bytes >= 2 * limits.frame.size_bytes() as u64, "{name} of {limit}");
+            assert!(plan.sum() <= limit, "invariant 1");
+            assert!(limit - plan.sum() < MIB, "nothing is left over: {limit}");
+            for pool in [plan.inbound_large, plan.outbound, plan.outbound_priority] {
+                assert!(pool >= 2 * frame, "invariant 2");
             }
+            assert!(plan.first_large >= frame && plan.inbound >= 4 * limits.read_buffer_bytes as u64);
+            assert!(plan.connections_max >= 1000, "{}", plan.connections_max);
+            assert!(plan.to_string().contains("connections"));
         }
         let error = MemoryPlan::new(64 * MIB, &limits).unwrap_err();
-        assert!(error.to_string().contains("--memory-limit at least 160 MiB"), "{error}");
+        assert!(error.to_string().contains("--memory-limit at least 128MiB"), "{error}");
+        assert_eq!(MemoryPlan::new(1 << 30, &limits).unwrap().connections_max, 10_000);
+    }
+
+    #[test]
+    fn larger_frames_and_more_directories_need_a_higher_limit_and_the_error_says_which() {
+        let limits = Limits { frame: bindery_wire::FrameLimit::new(32 << 20).unwrap(), ..Limits::default() };
+        let Err(MemoryPlanError::TooSmall { least, .. }) = MemoryPlan::new(512 * MIB, &limits) else {
+            panic!("15 of the largest frames do not fit")
+        };
+        assert!(MemoryPlan::new(least, &limits).is_ok());
+        assert!(MemoryPlan::new(least - 1, &limits).is_err());
+        let around = Surroundings { ledger_dirs: 8, shards_min: 8, ..Surroundings::default() };
+        let Err(MemoryPlanError::TooSmall { least, .. }) =
+            MemoryPlan::of(128 * MIB, &Limits::default(), around)
+        else {
+            panic!("eight state tables and eight shards do not fit")
+        };
+        assert!(MemoryPlan::of(least, &Limits::default(), around).is_ok());
+    }
+
+    #[test]
+    fn connections_are_reduced_to_fit_unless_they_were_asked_for() {
+        let limits = Limits { connections_max: 100_000, ..Limits::default() };
+        let plan = MemoryPlan::new(512 * MIB, &limits).unwrap();
+        assert_eq!(plan.connections_max as u64, 64 * MIB / CONNECTION_BYTES);
+        let around = Surroundings { are_connections_set: true, ..Surroundings::default() };
+        let error = MemoryPlan::of(512 * MIB, &limits, around).unwrap_err();
+        let MemoryPlanError::Connections { least, fit, .. } = error else { panic!("{error}") };
+        assert!(error.to_string().contains(&format!("maxConnections={fit} or less")), "{error}");
+        assert!(MemoryPlan::of(least, &limits, around).is_ok());
+        let fewer = Limits { connections_max: fit as usize, ..limits };
+        let plan = MemoryPlan::of(512 * MIB, &fewer, around).unwrap();
+        assert_eq!(plan.connections_max, fewer.connections_max);
+    }
+
+    #[test]
+    fn the_kernels_buffers_are_shown_beside_the_sum() {
+        let plan = MemoryPlan::new(512 * MIB, &Limits::default()).unwrap();
+        let line = plan.kernel_line(KernelBuffers { send: 256 << 10, receive: 0 });
+        assert!(line.contains("256 KiB for answers") && line.contains("tcp_rmem"), "{line}");
     }
 
     #[test]

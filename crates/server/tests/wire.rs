@@ -8,6 +8,7 @@ use bindery_server::limits::Limits;
 use bindery_wire::v3::{self, Operation, proto};
 use bindery_wire::{ErrorCode, v2};
 use bytes::{Bytes, BytesMut};
+use common::PATIENCE;
 use common::frames::{KEY, OTHER_KEY, OwnedV2, add_frame, body, fence_request, framed_v3, read_request};
 use common::wire::{Client, start};
 use std::time::Duration;
@@ -256,12 +257,20 @@ async fn what_no_client_sends_closes_that_connection_only() {
     assert_eq!(bookie.shared.metrics.closed_bad_frame.get(), bad.len() as u64);
     healthy.send(&add_frame(1, 0, 10, v2::Flags::NONE, KEY)).await;
     assert_eq!(healthy.next_v2().await, OwnedV2::Add(ErrorCode::Ok, 1, 0));
-    // A large frame that is announced and never comes holds its permit and nothing else, and goes with its peer.
+    // A large frame that is announced and never comes holds its permit and nothing else, and goes with its peer. The
+    // permit of a stranger is of a pool of its own.
+    let announced = [0, 0x40, 0, 0, 2, 1, 0, 0];
     let mut bomb = Client::new(&bookie).await;
-    bomb.send(&[0, 0x40, 0, 0, 2, 1, 0, 0]).await;
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    assert!(bookie.shared.pools.inbound_large.gauge().used > 4 << 20);
-    drop(bomb);
+    bomb.send(&announced).await;
+    healthy.send(&announced).await;
+    let pools = &bookie.shared.pools;
+    let held = async {
+        while [&pools.first_large, &pools.inbound_large].iter().any(|pool| pool.gauge().used < 4 << 20) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(tokio::time::timeout(PATIENCE, held).await.is_ok());
+    drop((bomb, healthy));
     bookie.stop().await;
 }
 

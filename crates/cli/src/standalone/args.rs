@@ -27,8 +27,8 @@ pub struct StandaloneArgs {
     /// the system
     #[arg(long, value_name = "PORT", default_value_t = 8080)]
     pub admin_port: u16,
-    /// Bytes of all pools of all bookies together, for example 1GiB; taken as they are used
-    /// [default: a quarter of the machine or control group, at most 1GiB, at least 160MiB for each bookie]
+    /// Bytes of all pools of all bookies together and of the coordinator, for example 1GiB; taken as they are used
+    /// [default: a quarter of the machine or control group, at most 1GiB, at least 128MiB for each bookie]
     #[arg(long, value_name = "SIZE")]
     pub memory_limit: Option<String>,
     /// Sync the journal before an entry is acknowledged; off: acknowledged entries may be lost in a power cut

@@ -159,6 +159,10 @@ async fn start_coordinator(
     for attempt in 1.. {
         let mut config = CoordinatorConfig::new(plan.coordinator, &plan.coordinator_dir);
         config.connections_max = connections_max;
+        // Beside redb's cache, sessions and replies: its part of the memory limit, most of it for the tree.
+        config.tree_bytes_max = config.tree_bytes_max.min((plan.coordinator_bytes / 4 * 3) as usize);
+        config.pending_bytes_max = config.pending_bytes_max.min((plan.coordinator_bytes / 16) as usize);
+        config.watched_bytes_max = config.watched_bytes_max.min((plan.coordinator_bytes / 16) as usize);
         let (clock, random) = (world.clock.clone(), world.random.clone());
         match Coordinator::start_on(world.disk.clone(), config, clock, random).await {
             Ok(coordinator) => return Ok(coordinator),

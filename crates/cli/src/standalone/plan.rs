@@ -18,6 +18,11 @@ const JOURNAL_FILES_PREALLOCATED: usize = 4;
 /// Kept free on the disk for each bookie, so that a full one still starts.
 const RESERVE_BYTES: u64 = 16 << 20;
 
+/// The coordinator's part of the memory limit: an eighth, within these bounds. Its tree takes most of it.
+const COORDINATOR_SHARE: u64 = 8;
+const COORDINATOR_BYTES_MIN: u64 = 32 << 20;
+const COORDINATOR_BYTES_MAX: u64 = 1 << 30;
+
 /// What is started.
 #[derive(Debug)]
 pub struct Plan {
@@ -27,6 +32,8 @@ pub struct Plan {
     pub coordinator_dir: PathBuf,
     /// Where the coordinator listens.
     pub coordinator: SocketAddr,
+    /// Bytes of the memory limit that are the coordinator's.
+    pub coordinator_bytes: u64,
     /// The bookies, the first one first.
     pub bookies: Vec<BookieConfig>,
 }
@@ -56,11 +63,11 @@ pub fn plan(args: &StandaloneArgs, machine_bytes: u64) -> Result<Plan, Vec<Strin
         }
     }
     let limits = Limits::default();
-    let share = match memory_share(args, machine_bytes, count, &limits) {
-        Ok(share) => share,
+    let (coordinator_bytes, share) = match memory_shares(args, machine_bytes, count, &limits) {
+        Ok(shares) => shares,
         Err(fault) => {
             faults.push(fault);
-            0
+            (0, 0)
         }
     };
     if !faults.is_empty() {
@@ -86,6 +93,7 @@ pub fn plan(args: &StandaloneArgs, machine_bytes: u64) -> Result<Plan, Vec<Strin
         coordinator_dir: home.join("coordinator"),
         home,
         coordinator: loopback(args.coordinator_port),
+        coordinator_bytes,
         bookies,
     })
 }
@@ -122,35 +130,43 @@ fn consecutive(option: &str, first: u16, count: u8, faults: &mut Vec<String>) ->
     (0..u16::from(count)).map(|index| first + index).collect()
 }
 
-/// Bytes of one bookie.
-fn memory_share(
+/// Bytes of the coordinator, and of each bookie.
+fn memory_shares(
     args: &StandaloneArgs,
     machine_bytes: u64,
     count: usize,
     limits: &Limits,
-) -> Result<u64, String> {
+) -> Result<(u64, u64), String> {
     let count = count.max(1) as u64;
     // Asked for nothing, the plan says what it needs at least.
     let least = match MemoryPlan::new(0, limits) {
-        Ok(_) => 0,
+        Ok(_) | Err(MemoryPlanError::Connections { .. }) => 0,
         Err(MemoryPlanError::TooSmall { least, .. }) => least,
     };
+    let shares = |all: u64| {
+        let coordinator = (all / COORDINATOR_SHARE).clamp(COORDINATOR_BYTES_MIN, COORDINATOR_BYTES_MAX);
+        (coordinator, all.saturating_sub(coordinator) / count)
+    };
     let Some(text) = &args.memory_limit else {
-        return Ok((default_limit(machine_bytes) / count).max(least));
+        let (coordinator, each) = shares(default_limit(machine_bytes));
+        return Ok((coordinator, each.max(least)));
     };
     let Some(bytes) = parse_size(text) else {
         return Err(format!(
             "--memory-limit {text}: write a number with KiB, MiB or GiB, for example 512MiB"
         ));
     };
-    if bytes / count < least {
-        let (each, all) = (least >> 20, (least * count) >> 20);
+    let (coordinator, each) = shares(bytes);
+    if each < least {
+        let all = (least * count + COORDINATOR_BYTES_MIN)
+            .max((least * count * COORDINATOR_SHARE).div_ceil(COORDINATOR_SHARE - 1));
+        let (each, all) = (least >> 20, all.div_ceil(1 << 20));
         return Err(format!(
-            "--memory-limit {text} is too small for {count} bookies of at least {each} MiB: give at least {all}MiB, or \
-             fewer --bookies"
+            "--memory-limit {text} is too small for {count} bookies of at least {each} MiB and the coordinator: give at \
+             least {all}MiB, or fewer --bookies"
         ));
     }
-    Ok(bytes / count)
+    Ok((coordinator, each))
 }
 
 #[cfg(test)]
@@ -189,9 +205,10 @@ mod tests {
             }
         }
         let given = plan(&args(&["--bookies", "3", "--memory-limit", "600MiB"]), MACHINE).unwrap();
-        assert_eq!(given.bookies[0].memory_limit, Some(200 << 20));
+        assert_eq!((given.coordinator_bytes, given.bookies[0].memory_limit), (75 << 20, Some(175 << 20)));
         let faults = plan(&args(&["--bookies", "3", "--memory-limit", "300MiB"]), MACHINE).unwrap_err();
-        assert!(faults[0].contains("480MiB"), "{faults:?}");
+        assert!(faults[0].contains("439MiB"), "{faults:?}");
+        assert!(plan(&args(&["--bookies", "3", "--memory-limit", "439MiB"]), MACHINE).is_ok());
     }
 
     #[test]

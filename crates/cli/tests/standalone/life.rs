@@ -89,6 +89,24 @@ fn it_serves_says_how_to_connect_and_stops_on_either_signal() {
     }
 }
 
+/// Both come before it can do anything about the first: it has no time to be done.
+#[test]
+fn a_second_signal_ends_it_at_once_and_loses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = Place::new(&dir.path().join("data"), 1);
+    let server = place.start();
+    let id = write(&place, &[], "one\ntwo\n");
+    let pid = server.pid().to_string();
+    for signal in ["-STOP", "-TERM", "-INT"] {
+        assert!(std::process::Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    }
+    let (status, later) = server.stop("-CONT");
+    assert_eq!(status.code(), Some(4), "{status}");
+    assert!(later.contains("asked to stop again"), "{later}");
+    let _server = place.start();
+    assert_eq!(read(&place, &id), "one\ntwo\n");
+}
+
 #[test]
 fn idle_it_needs_less_than_30_mib() {
     let dir = tempfile::tempdir().unwrap();

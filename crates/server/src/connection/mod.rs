@@ -18,6 +18,8 @@
 mod activity;
 mod batches;
 mod completion;
+mod cover;
+mod door;
 mod load;
 mod long_poll;
 mod operations;
@@ -31,6 +33,7 @@ mod socket;
 
 pub use activity::{Class, Wait};
 pub use completion::Completion;
+pub use door::Door;
 pub use reader::refuse_held;
 pub use registry::Registry;
 
@@ -40,6 +43,7 @@ use crate::shared::Shared;
 use activity::Activity;
 use bindery_engine::Refusal;
 use bindery_wire::ErrorCode;
+use cover::Cover;
 use long_poll::LongPolls;
 use outbox::{Flush, Outbox};
 use parking_lot::Mutex;
@@ -48,7 +52,7 @@ use request::{ReadKind, ReadRequest, V3_ANSWER_BYTES};
 use socket::CountedSocket;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
@@ -57,9 +61,11 @@ use tokio::sync::Notify;
 pub struct Connection {
     id: u64,
     peer: SocketAddr,
+    arrived_ns: u64,
     socket: CountedSocket,
     outbox: Outbox,
     reads: Mutex<ReadQueue>,
+    cover: Cover,
     polls: Mutex<LongPolls>,
     next_seq: AtomicU64,
     loads_in_flight: AtomicUsize,
@@ -70,8 +76,12 @@ pub struct Connection {
     /// Work for the sender: reads to start, bytes the socket did not take, a new deadline.
     wake_sender: Arc<Notify>,
     closed: Latch,
-    /// Nothing more is read; answers still leave.
+    /// Nothing is read that comes from now on; answers still leave.
     draining: Latch,
+    /// Everything that had come by then is handled.
+    is_read_out: AtomicBool,
+    /// A whole, well-formed request came: the peer is a client.
+    has_spoken: AtomicBool,
     activity: Activity,
 }
 
@@ -90,6 +100,9 @@ pub enum CloseReason {
     /// The peer held bytes that others waited for and made no progress.
     #[error("no progress while others wait for the memory it holds")]
     Stalled,
+    /// The peer sent no whole request in time.
+    #[error("no whole request in time")]
+    Silent,
     /// This side closed it: shutdown, or the other task ended first.
     #[error("closed by this bookie")]
     Ours,
@@ -98,16 +111,13 @@ pub enum CloseReason {
 impl Connection {
     /// Adds the connection to the registry and runs it until it ends.
     pub async fn serve(shared: Arc<Shared>, socket: TcpStream, peer: SocketAddr) {
-        // Answers are gathered before they are written; waiting for more would only delay them.
-        if let Err(error) = socket.set_nodelay(true) {
-            tracing::debug!(%peer, %error, "set TCP_NODELAY");
-        }
         let (incoming, outgoing) = socket.into_split();
         let limits = &shared.limits;
         let wake_sender = Arc::new(Notify::new());
         let connection = shared.connections.insert(|id| Connection {
             id,
             peer,
+            arrived_ns: shared.clock.monotonic_ns(),
             socket: CountedSocket::new(outgoing, shared.metrics.batching.clone()),
             outbox: Outbox::new(
                 limits.answers_bytes_max,
@@ -116,6 +126,7 @@ impl Connection {
                 wake_sender.clone(),
             ),
             reads: Mutex::new(ReadQueue::new(limits.read_queue_max)),
+            cover: Cover::new(shared.pools.control.clone()),
             polls: Mutex::default(),
             next_seq: AtomicU64::new(0),
             loads_in_flight: AtomicUsize::new(0),
@@ -130,7 +141,10 @@ impl Connection {
                 peer,
                 limits.slow_request,
             ),
+            is_read_out: AtomicBool::new(false),
+            has_spoken: AtomicBool::new(false),
         });
+        shared.connections.door().add_silent(connection.arrived_ns, connection.id);
         shared.metrics.connections.add(1);
         shared.metrics.connections_accepted.add(1);
         let sender = tokio::spawn(sender::run(shared.clone(), connection.clone()));
@@ -147,10 +161,19 @@ impl Connection {
             CloseReason::Stalled => {
                 shared.metrics.closed_stalled.add(1);
                 tracing::warn!(%peer, %reason, "connection closed");
+                // What it did not take must not stay with the kernel instead.
+                if let Err(error) = connection.socket.reset_on_close() {
+                    tracing::debug!(%peer, %error, "set SO_LINGER");
+                }
+            }
+            CloseReason::Silent => {
+                shared.metrics.closed_silent.add(1);
+                tracing::debug!(%peer, %reason, "connection closed");
             }
             _ => tracing::debug!(%peer, %reason, "connection closed"),
         }
         connection.forget_all(&shared);
+        connection.not_silent(&shared);
         shared.connections.remove(connection.id);
         shared.metrics.connections.add(-1);
     }
@@ -168,19 +191,28 @@ impl Connection {
         }
     }
 
-    /// Reads no further request; answers to earlier ones still leave.
+    /// Handles what has reached this machine and reads nothing after that; answers still leave.
     pub fn stop_reading(&self) {
         self.draining.set();
     }
 
-    /// True when nothing is owed to the peer. Parked long polls are not counted.
-    pub fn is_idle(&self) -> bool {
+    /// True when everything is handled that had come when [`Connection::stop_reading`] was called, and nothing is owed
+    /// to the peer. Parked long polls are not counted: they wait for something that may never come.
+    pub fn is_drained(&self) -> bool {
+        if self.closed.is_set() {
+            return true;
+        }
+        self.is_read_out.load(Ordering::Acquire) && self.is_idle()
+    }
+
+    fn is_idle(&self) -> bool {
         self.outbox.owes_only(self.polls.lock().len() * V3_ANSWER_BYTES) && self.reads.lock().len() == 0
     }
 
     /// Gives back what outlives the tasks: descriptors and parked polls (invariant 4).
     fn forget_all(&self, shared: &Shared) {
         self.reads.lock().clear();
+        self.cover.release(0);
         loop {
             let Some((request, id)) = self.polls.lock().take_any() else { break };
             shared.metrics.long_polls_parked.add(-1);
@@ -188,6 +220,21 @@ impl Connection {
                 shared.engine.cancel_poll(request.ledger, id);
             }
         }
+    }
+
+    /// The peer sent a whole request: it is a client, and no candidate for making room any more.
+    fn speak(&self, shared: &Shared) {
+        if !self.has_spoken.swap(true, Ordering::AcqRel) {
+            self.not_silent(shared);
+        }
+    }
+
+    fn has_spoken(&self) -> bool {
+        self.has_spoken.load(Ordering::Acquire)
+    }
+
+    fn not_silent(&self, shared: &Shared) {
+        shared.connections.door().remove_silent(self.arrived_ns, self.id);
     }
 
     fn next_seq(&self) -> u64 {
@@ -248,7 +295,11 @@ impl Connection {
 
     /// Takes a read into the queue, or refuses it and answers so. True when it will run.
     fn push_read(&self, shared: &Shared, request: ReadRequest) -> bool {
-        let pushed = self.reads.lock().push(request);
+        let pushed = {
+            let mut reads = self.reads.lock();
+            let covered = self.cover.reach(reads.len());
+            reads.push_within(request, covered)
+        };
         match pushed {
             Pushed::Queued => {
                 self.wake_sender.notify_one();
@@ -299,6 +350,7 @@ impl Connection {
         // A close in between has emptied the queue, or will.
         if reads.len() > 0 {
             reads.finish(request);
+            self.cover.release(reads.len());
         }
         let has_next = reads.has_next();
         drop(reads);

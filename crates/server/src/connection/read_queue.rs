@@ -76,8 +76,15 @@ impl ReadQueue {
     }
 
     /// Takes a request, unless too many are held (invariant 3).
-    pub fn push(&mut self, mut request: ReadRequest) -> Pushed {
-        let max = if request.is_high { self.max + RESERVE } else { self.max };
+    #[cfg(test)]
+    pub fn push(&mut self, request: ReadRequest) -> Pushed {
+        self.push_within(request, usize::MAX)
+    }
+
+    /// Takes a request, unless too many are held (invariant 3), or as many as there is memory for. The fencing lane
+    /// does not ask for memory.
+    pub fn push_within(&mut self, mut request: ReadRequest, covered: usize) -> Pushed {
+        let max = if request.is_high { self.max + RESERVE } else { self.max.min(covered) };
         if self.held >= max {
             let Some(line) = key_of(&request).and_then(|key| self.lines.get_mut(&key)) else {
                 return Pushed::Refused(Box::new(request));

@@ -15,8 +15,14 @@
 //! 3. Adds found in one read go to the engine together, in order, before anything after them that could depend on them
 //!    (fence, FORCE, WRITE_LAC), and before this task waits for the peer.
 //! 4. When a shard has no room only this task waits, at most the admission deadline; what is left is then refused.
-//! 5. A peer in the middle of a frame holds memory that others wait for only as long as it keeps up [`MIN_BYTES_PER_S`]
+//! 5. A peer that sent no whole request yet reads into memory of pools of its own, a little of it, and has
+//!    `first_request_max` from its first byte to the end of that request: what nobody answers for cannot take memory
+//!    from those who are served. Of a request that is handled, nothing stays in these pools.
+//! 6. A peer in the middle of a frame holds memory that others wait for only as long as it keeps up [`MIN_BYTES_PER_S`]
 //!    over that whole frame: a byte now and then is no progress.
+//! 7. Told to drain, it handles what the kernel had received by then, and whole frames only.
+//!
+//! # Order of pools     first requests, then inbound, then inbound-large: who holds of one waits for later ones only
 
 use super::activity::{Received, Wait};
 use super::batches;
@@ -31,6 +37,7 @@ use bindery_io::canary::Canary;
 use bindery_wire::frame::{self, LENGTH_PREFIX_SIZE_BYTES, Split};
 use bindery_wire::{ErrorCode, Protocol};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::tcp::OwnedReadHalf;
@@ -43,6 +50,8 @@ const CREDIT_STEP: usize = 16 * 1024;
 /// bookies are run on, so that it finds only peers that do not really send; the largest frame (5 MiB) then holds its
 /// memory for 80 s at most.
 const MIN_BYTES_PER_S: u64 = 64 * 1024;
+/// How long a first request may lie there without progress while others wait for its memory.
+const FIRST_STALL_MAX: Duration = Duration::from_secs(1);
 
 /// Reads until the connection ends.
 pub async fn run(
@@ -50,54 +59,108 @@ pub async fn run(
     connection: &Arc<Connection>,
     mut socket: OwnedReadHalf,
 ) -> CloseReason {
+    let silent_until = shared.limits.silent_max.map(|max| Instant::now() + max);
+    let mut drain = Drain::default();
     loop {
         tokio::select! {
             () = connection.closed.wait() => return CloseReason::Ours,
-            () = connection.draining.wait() => {
-                connection.closed.wait().await;
-                return CloseReason::Ours;
-            }
+            () = connection.draining.wait(), if !drain.is_begun() => {}
+            () = until(silent_until), if !connection.has_spoken() => return CloseReason::Silent,
             ready = socket.readable() => if let Err(error) = ready {
                 return CloseReason::Socket(error.kind());
             }
         }
-        shared.metrics.batching.reader_wakes.add(1);
-        let size = shared.limits.read_buffer_bytes;
-        let Ok(lease) = lease(connection, &shared.pools.inbound, size, Wait::Inbound).await else {
+        if drain.is_over(connection, &socket) {
+            connection.is_read_out.store(true, Ordering::Release);
+            connection.closed.wait().await;
             return CloseReason::Ours;
+        }
+        shared.metrics.batching.reader_wakes.add(1);
+        let limits = &shared.limits;
+        let is_first = !connection.has_spoken();
+        let (pool, size) = match is_first {
+            true => (&shared.pools.first, limits.first_buffer_bytes.min(limits.read_buffer_bytes)),
+            false => (&shared.pools.inbound, limits.read_buffer_bytes),
+        };
+        let lease = match lease(connection, pool, size, None, Wait::Inbound).await {
+            Ok(lease) => lease,
+            Err(reason) => return reason,
         };
         connection.activity.holds_inbound(lease.bytes());
         let mut active = Active {
             shared,
             connection,
             socket: &mut socket,
-            base: shared.buffers.take(),
+            drain: &mut drain,
+            base: if is_first { vec![0; size] } else { shared.buffers.take() },
             _lease: lease,
             large: None,
+            is_first,
+            deadline: None,
         };
         let result = active.run().await;
         connection.activity.holds_inbound(0);
         connection.activity.holds_inbound_large(0);
-        shared.buffers.put(std::mem::take(&mut active.base));
+        if !active.is_first {
+            shared.buffers.put(std::mem::take(&mut active.base));
+        }
         if let Err(reason) = result {
             return reason;
         }
     }
 }
 
+/// Waits in line for memory, at most until `deadline`.
 async fn lease(
     connection: &Connection,
     pool: &ByteBudget,
     bytes: usize,
+    deadline: Option<Instant>,
     why: Wait,
-) -> Result<Permit, Closed> {
+) -> Result<Permit, CloseReason> {
     if let Some(permit) = pool.try_acquire(bytes as u64) {
         return Ok(permit);
     }
     let _waiting = connection.activity.waits(why);
     tokio::select! {
-        () = connection.closed.wait() => Err(Closed),
-        permit = pool.acquire(bytes as u64) => permit.map_err(|_| Closed),
+        () = connection.closed.wait() => Err(CloseReason::Ours),
+        () = until(deadline) => Err(CloseReason::Silent),
+        permit = pool.acquire(bytes as u64) => permit.map_err(|_| CloseReason::Ours),
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What is still to be read once the connection drains (invariant 7).
+#[derive(Default)]
+struct Drain {
+    /// Of the bytes that the kernel had when that was first seen, those not read yet.
+    left: Option<u64>,
+}
+
+impl Drain {
+    fn is_begun(&self) -> bool {
+        self.left.is_some()
+    }
+
+    /// True when the connection drains and everything that had come is read.
+    fn is_over(&mut self, connection: &Connection, socket: &OwnedReadHalf) -> bool {
+        if self.left.is_none() && connection.draining.is_set() {
+            // Of a socket that cannot say so nothing more is read.
+            self.left = Some(rustix::io::ioctl_fionread(socket.as_ref()).unwrap_or(0));
+        }
+        self.left == Some(0)
+    }
+
+    fn took(&mut self, bytes: usize) {
+        if let Some(left) = &mut self.left {
+            *left = left.saturating_sub(bytes as u64);
+        }
     }
 }
 
@@ -106,20 +169,25 @@ struct Active<'a> {
     shared: &'a Arc<Shared>,
     connection: &'a Arc<Connection>,
     socket: &'a mut OwnedReadHalf,
+    drain: &'a mut Drain,
     base: Vec<u8>,
     _lease: Permit,
     /// Memory for frames longer than `base`, kept while such frames follow each other.
     large: Option<(Vec<u8>, Permit)>,
+    /// No request of this peer was handled yet (invariant 5).
+    is_first: bool,
+    /// By when the first request must be here; set by its first byte.
+    deadline: Option<Instant>,
 }
 
 impl Active<'_> {
-    /// Reads and handles until there is nothing to read and no frame is half here.
+    /// Reads and handles until there is nothing to read and no frame is half here, or until no more is to be read.
     async fn run(&mut self) -> Result<(), CloseReason> {
         let (mut begin, mut end) = (0, 0);
         let mut partial_since = Instant::now();
         loop {
-            if self.connection.draining.is_set() {
-                // What is decoded is answered; the rest was never taken.
+            if self.drain.is_over(self.connection, self.socket) {
+                // What is decoded is answered; the rest is no whole frame.
                 return Ok(());
             }
             let is_new = begin == end;
@@ -133,15 +201,25 @@ impl Active<'_> {
                 };
                 end = received(read)?;
                 self.shared.metrics.batching.socket_reads.add(1);
+                self.drain.took(end);
+                if self.is_first {
+                    self.deadline = Some(Instant::now() + self.shared.limits.first_request_max);
+                }
             } else {
-                let read = self.read_more(begin, end, partial_since).await;
-                end += read?;
+                match self.read_more(begin, end, partial_since).await? {
+                    Some(read) => end += read,
+                    None => return Ok(()),
+                }
             }
             if !self.is_large_next(&self.base[begin..end]) {
                 // Before anything that may wait, for this peer or for a shard (invariant 1).
                 if self.large.take().is_some() {
                     self.connection.activity.holds_inbound_large(0);
                 }
+            }
+            if self.is_first && self.is_whole(&self.base[begin..end]) {
+                // Before its answer is seen: who was answered is a client. One that is malformed closes the connection.
+                self.connection.speak(self.shared);
             }
             // The buffer is lent to the batch while it is handed over; it comes back whatever happens.
             let base = std::mem::take(&mut self.base);
@@ -150,6 +228,13 @@ impl Active<'_> {
             let (used, missing) = result?;
             begin += used;
             let partial = end - begin;
+            if self.is_first && used > 0 {
+                if partial == 0 {
+                    return Ok(());
+                }
+                self.move_to_inbound(begin..end).await?;
+                (begin, end) = (0, partial);
+            }
             if partial == 0 {
                 continue;
             }
@@ -158,13 +243,33 @@ impl Active<'_> {
             }
             let whole = partial + missing;
             if whole > self.base.len() {
-                self.read_large(begin..end, whole).await?;
+                let was_first = self.is_first;
+                if !self.read_large(begin..end, whole).await? || was_first {
+                    return Ok(());
+                }
                 (begin, end) = (0, 0);
             } else if begin + whole > self.base.len() || end == self.base.len() {
                 self.base.copy_within(begin..end, 0);
                 (begin, end) = (0, partial);
             }
         }
+    }
+
+    /// Takes a client's memory, with what is here of its next request, for that of a stranger (invariant 5).
+    async fn move_to_inbound(&mut self, begun: std::ops::Range<usize>) -> Result<(), CloseReason> {
+        let pool = &self.shared.pools.inbound;
+        let size = self.shared.limits.read_buffer_bytes;
+        let lease = lease(self.connection, pool, size, None, Wait::Inbound).await?;
+        self.connection.activity.holds_inbound(lease.bytes());
+        let mut base = self.shared.buffers.take();
+        base[..begun.len()].copy_from_slice(&self.base[begun]);
+        (self.base, self._lease) = (base, lease);
+        (self.is_first, self.deadline) = (false, None);
+        Ok(())
+    }
+
+    fn is_whole(&self, data: &[u8]) -> bool {
+        matches!(frame::split(data, self.shared.limits.frame), Ok(Split::Frame(_)))
     }
 
     /// True when `data` begins with a part of a frame that will not fit the buffer.
@@ -175,25 +280,35 @@ impl Active<'_> {
         }
     }
 
-    /// Reads the rest of something begun `since` at `begin` into `base` from `end`.
-    async fn read_more(&mut self, begin: usize, end: usize, since: Instant) -> Result<usize, CloseReason> {
+    /// Reads the rest of something begun `since` at `begin` into `base` from `end`; `None` when no more is to be read.
+    async fn read_more(
+        &mut self,
+        begin: usize,
+        end: usize,
+        since: Instant,
+    ) -> Result<Option<usize>, CloseReason> {
         let mut base = std::mem::take(&mut self.base);
-        let part = Part { since, filled: end - begin, pool: &self.shared.pools.inbound };
-        let result = read_patiently(self.shared, self.connection, self.socket, &mut base[end..], part).await;
+        let shared = self.shared;
+        let pools = &shared.pools;
+        let pool = if self.is_first { &pools.first } else { &pools.inbound };
+        let part = Part { since, filled: end - begin, pool, deadline: self.deadline };
+        let result = self.read_patiently(&mut base[end..], part).await;
         self.base = base;
         result
     }
 
-    /// Reads the rest of a frame of `whole` bytes, prefix included, that does not fit the buffer; handles it.
-    async fn read_large(&mut self, begun: std::ops::Range<usize>, whole: usize) -> Result<(), CloseReason> {
+    /// Reads the rest of a frame of `whole` bytes, prefix included, that does not fit the buffer; handles it. False when
+    /// no more is to be read.
+    async fn read_large(&mut self, begun: std::ops::Range<usize>, whole: usize) -> Result<bool, CloseReason> {
+        let shared = self.shared;
+        let pools = &shared.pools;
+        let pool = if self.is_first { &pools.first_large } else { &pools.inbound_large };
         let (mut memory, permit) = match self.large.take() {
             Some((memory, permit)) if memory.len() >= whole => (memory, permit),
             too_small => {
                 // Given back before more is asked for: nobody waits for this pool while holding from it.
                 drop(too_small);
-                let pool = &self.shared.pools.inbound_large;
-                let permit = lease(self.connection, pool, whole, Wait::LargeFrame).await;
-                let permit = permit.map_err(|Closed| CloseReason::Ours)?;
+                let permit = lease(self.connection, pool, whole, self.deadline, Wait::LargeFrame).await?;
                 self.connection.activity.holds_inbound_large(permit.bytes());
                 (vec![0; whole], permit)
             }
@@ -203,14 +318,56 @@ impl Active<'_> {
         // The peer answers for its own time, not for the wait for memory.
         let since = Instant::now();
         while filled < whole {
-            let target = &mut memory[filled..whole];
-            let part = Part { since, filled, pool: &self.shared.pools.inbound_large };
-            filled += read_patiently(self.shared, self.connection, self.socket, target, part).await?;
+            let part = Part { since, filled, pool, deadline: self.deadline };
+            match self.read_patiently(&mut memory[filled..whole], part).await? {
+                Some(read) => filled += read,
+                None => return Ok(false),
+            }
         }
+        self.connection.speak(self.shared);
         let (used, _) = Frames::new(self.shared, self.connection).handle(&memory[..whole]).await?;
         assert_eq!(used, whole, "a large frame is read exactly to its end (reader invariant 1)");
-        self.large = Some((memory, permit));
-        Ok(())
+        if !self.is_first {
+            self.large = Some((memory, permit));
+        }
+        Ok(true)
+    }
+
+    /// Reads some bytes of the rest of `part`; `None` when no more is to be read. A peer that does not keep up while
+    /// others wait for the pool it holds is given up.
+    async fn read_patiently(
+        &mut self,
+        target: &mut [u8],
+        part: Part<'_>,
+    ) -> Result<Option<usize>, CloseReason> {
+        let step = Duration::from_millis(500);
+        let stall_max = self.shared.limits.stall_max;
+        loop {
+            // At every call too: a peer that trickles never lets the timer end.
+            let now = Instant::now();
+            if part.deadline.is_some_and(|deadline| now >= deadline) {
+                return Err(CloseReason::Silent);
+            }
+            if part.is_stalled(now, if self.is_first { stall_max.min(FIRST_STALL_MAX) } else { stall_max }) {
+                return Err(CloseReason::Stalled);
+            }
+            if self.drain.is_over(self.connection, self.socket) {
+                return Ok(None);
+            }
+            let drain_begins = self.connection.draining.wait();
+            tokio::select! {
+                biased;
+                read = self.socket.read(target) => {
+                    self.shared.metrics.batching.socket_reads.add(1);
+                    let read = received(read)?;
+                    self.drain.took(read);
+                    return Ok(Some(read));
+                }
+                () = self.connection.closed.wait() => return Err(CloseReason::Ours),
+                () = drain_begins, if !self.drain.is_begun() => {}
+                () = tokio::time::sleep(step) => {}
+            }
+        }
     }
 }
 
@@ -230,46 +387,17 @@ struct Part<'a> {
     filled: usize,
     /// Where its memory is from.
     pool: &'a ByteBudget,
+    /// When it must be whole, whoever waits.
+    deadline: Option<Instant>,
 }
 
 impl Part<'_> {
-    /// True when its peer is too slow for the memory it holds (invariant 5).
+    /// True when its peer is too slow for the memory it holds (invariant 6).
     fn is_stalled(&self, now: Instant, stall_max: Duration) -> bool {
         let elapsed = now.duration_since(self.since);
         elapsed >= stall_max
             && (self.filled as u128) * 1000 < u128::from(MIN_BYTES_PER_S) * elapsed.as_millis()
             && self.pool.gauge().waiting > 0
-    }
-}
-
-/// Reads some bytes of the rest of `part`. A peer that does not keep up while others wait for the pool it holds is
-/// given up.
-async fn read_patiently(
-    shared: &Shared,
-    connection: &Connection,
-    socket: &mut OwnedReadHalf,
-    target: &mut [u8],
-    part: Part<'_>,
-) -> Result<usize, CloseReason> {
-    let step = Duration::from_millis(500);
-    loop {
-        // At every call too: a peer that trickles never lets the timer end.
-        if part.is_stalled(Instant::now(), shared.limits.stall_max) {
-            return Err(CloseReason::Stalled);
-        }
-        tokio::select! {
-            biased;
-            read = socket.read(target) => {
-                shared.metrics.batching.socket_reads.add(1);
-                return received(read);
-            }
-            () = connection.closed.wait() => return Err(CloseReason::Ours),
-            () = connection.draining.wait() => {
-                connection.closed.wait().await;
-                return Err(CloseReason::Ours);
-            }
-            () = tokio::time::sleep(step) => {}
-        }
     }
 }
 
@@ -543,7 +671,7 @@ mod tests {
         let since = Instant::now();
         let stall_max = Duration::from_secs(5);
         let at = |seconds| since + Duration::from_secs(seconds);
-        let part = |filled| Part { since, filled, pool: &pool };
+        let part = |filled| Part { since, filled, pool: &pool, deadline: None };
         let rate = MIN_BYTES_PER_S as usize;
 
         let held = pool.try_acquire(100);
@@ -554,7 +682,7 @@ mod tests {
 
         assert!(!part(0).is_stalled(at(4), stall_max), "every peer has this long");
         assert!(part(0).is_stalled(at(5), stall_max));
-        // A byte every four seconds: no wait is long, and still it is no progress (invariant 5).
+        // A byte every four seconds: no wait is long, and still it is no progress (invariant 6).
         assert!(part(25).is_stalled(at(100), stall_max));
         assert!(part(20 * rate - 1).is_stalled(at(20), stall_max));
         assert!(!part(20 * rate).is_stalled(at(20), stall_max), "slow, but it keeps up");

@@ -2,6 +2,7 @@
 //! connection never reaches the one that took its slot.
 
 use super::Connection;
+use super::door::Door;
 use parking_lot::RwLock;
 use std::sync::Arc;
 
@@ -19,12 +20,20 @@ struct Slots {
 
 /// See the module. Bounded by the number of connections accepted.
 #[derive(Default)]
-pub struct Registry(RwLock<Slots>);
+pub struct Registry {
+    slots: RwLock<Slots>,
+    door: Door,
+}
 
 impl Registry {
+    /// Who may come in.
+    pub fn door(&self) -> &Door {
+        &self.door
+    }
+
     /// Adds the connection that `make` builds for its number.
     pub(super) fn insert(&self, make: impl FnOnce(u64) -> Connection) -> Arc<Connection> {
-        let mut slots = self.0.write();
+        let mut slots = self.slots.write();
         let index = match slots.free.pop() {
             Some(index) => index,
             None => {
@@ -40,7 +49,7 @@ impl Registry {
 
     /// The connection of this number, unless it is gone.
     pub fn get(&self, id: u64) -> Option<Arc<Connection>> {
-        let slots = self.0.read();
+        let slots = self.slots.read();
         let slot = slots.slots.get(id as u32 as usize)?;
         if slot.generation == (id >> 32) as u32 { slot.connection.clone() } else { None }
     }
@@ -48,7 +57,7 @@ impl Registry {
     /// Forgets a connection; its number is never used again.
     pub(super) fn remove(&self, id: u64) {
         let removed = {
-            let mut slots = self.0.write();
+            let mut slots = self.slots.write();
             let index = id as u32;
             let slot = &mut slots.slots[index as usize];
             assert_eq!(slot.generation, (id >> 32) as u32, "a connection is removed once");
@@ -62,6 +71,6 @@ impl Registry {
 
     /// All open connections.
     pub fn all(&self) -> Vec<Arc<Connection>> {
-        self.0.read().slots.iter().filter_map(|slot| slot.connection.clone()).collect()
+        self.slots.read().slots.iter().filter_map(|slot| slot.connection.clone()).collect()
     }
 }

@@ -254,7 +254,7 @@ impl Sender {
             return false;
         }
         let pools = &self.shared.pools;
-        [&pools.outbound, &pools.outbound_priority, &pools.outbox].into_iter().any(|pool| {
+        [&pools.outbound, &pools.outbound_priority, &pools.outbox, &pools.control].into_iter().any(|pool| {
             let gauge = pool.gauge();
             gauge.waiting > 0 || gauge.used > gauge.capacity / 10 * 9
         })

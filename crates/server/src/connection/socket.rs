@@ -2,6 +2,7 @@
 
 use super::outbox::Sink;
 use crate::metrics::Batching;
+use crate::sockets;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use tokio::net::tcp::OwnedWriteHalf;
@@ -16,6 +17,11 @@ impl CountedSocket {
     /// Counts the writes to `half` in `counters`.
     pub fn new(half: OwnedWriteHalf, counters: Arc<Batching>) -> CountedSocket {
         CountedSocket { half, counters }
+    }
+
+    /// Makes the close of it a reset ([`sockets::reset_on_close`]).
+    pub fn reset_on_close(&self) -> io::Result<()> {
+        sockets::reset_on_close(self.half.as_ref())
     }
 
     /// Waits until the peer takes bytes, or the socket breaks. Cancel safe.

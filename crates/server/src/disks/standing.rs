@@ -28,12 +28,20 @@ pub enum Cause {
     NoSpace,
     /// Syncs of the journal take too long.
     SlowJournal,
+    /// The bookie is on its way out.
+    Stopping,
 }
 
 impl Cause {
     /// All of them.
-    pub const ALL: [Cause; 5] =
-        [Cause::Configured, Cause::StorageFailed, Cause::DiskFull, Cause::NoSpace, Cause::SlowJournal];
+    pub const ALL: [Cause; 6] = [
+        Cause::Configured,
+        Cause::StorageFailed,
+        Cause::DiskFull,
+        Cause::NoSpace,
+        Cause::SlowJournal,
+        Cause::Stopping,
+    ];
 
     /// Name in metrics and in the admin port's JSON.
     pub fn name(self) -> &'static str {
@@ -43,6 +51,7 @@ impl Cause {
             Cause::DiskFull => "disk_full",
             Cause::NoSpace => "no_space",
             Cause::SlowJournal => "slow_journal",
+            Cause::Stopping => "stopping",
         }
     }
 }
@@ -76,6 +85,9 @@ impl Standing {
         let mode = if is_read_only { RegistrationMode::ReadOnly } else { RegistrationMode::Writable };
         self.mode.send_if_modified(|now| std::mem::replace(now, mode) != mode);
         match (before.is_some(), &reason) {
+            (false, Some(reason)) if cause == Cause::Stopping => {
+                tracing::info!(cause = cause.name(), reason, "read-only");
+            }
             (false, Some(reason)) => tracing::warn!(cause = cause.name(), reason, "read-only"),
             (true, None) => {
                 let others: Vec<&str> = reasons.keys().map(|cause| cause.name()).collect();

@@ -95,6 +95,11 @@ pub struct Metrics {
     pub closed_bad_frame: Counter,
     /// `bindery_connections_closed_stalled`: by us, because the peer stopped reading or sending while bytes were short.
     pub closed_stalled: Counter,
+    /// `bindery_connections_closed_silent`: by us, because the peer sent no whole request in time, or none while a
+    /// newcomer needed its place.
+    pub closed_silent: Counter,
+    /// `bindery_connections_refused`: from an address that had as many as it may.
+    pub refused: Counter,
     /// `bindery_long_polls_parked`.
     pub long_polls_parked: Gauge,
     /// `bookie_SERVER_STATUS`: 1 read-write, 0 read-only, -1 not registered.
@@ -129,6 +134,8 @@ impl Metrics {
             connections_accepted: Counter::default(),
             closed_bad_frame: Counter::default(),
             closed_stalled: Counter::default(),
+            closed_silent: Counter::default(),
+            refused: Counter::default(),
             long_polls_parked: Gauge::default(),
             server_status: Gauge::default(),
             batching: Arc::default(),
@@ -162,6 +169,8 @@ impl Metrics {
             ("bindery_connections_accepted", &self.connections_accepted),
             ("bindery_connections_closed_bad_frame", &self.closed_bad_frame),
             ("bindery_connections_closed_stalled", &self.closed_stalled),
+            ("bindery_connections_closed_silent", &self.closed_silent),
+            ("bindery_connections_refused", &self.refused),
         ];
         for (name, counter) in counters {
             out.counter(name, &[], counter.get());

@@ -1,0 +1,134 @@
+//! The door: how many connections an address has, and which of all said nothing yet.
+//!
+//! There is no authentication yet. What stands in for it is the first well-formed request: a peer that sent one is a
+//! client, one that sent none is *silent*, whatever bytes it sent. A silent connection has a small part of the memory
+//! ([`super::reader`]) and is the first to go when all places are taken.
+//!
+//! # Invariants
+//! 1. A connection counts for its address from before it is served until it is gone.
+//! 2. A connection is in the list of silent ones from when it is served until its first request is handled or it ends.
+
+use crate::limits::Limits;
+use parking_lot::Mutex;
+use std::collections::{BTreeSet, HashMap};
+use std::net::{IpAddr, Ipv6Addr};
+
+#[derive(Default)]
+struct State {
+    /// Never iterated.
+    by_address: HashMap<IpAddr, usize>,
+    /// By time of arrival and number.
+    silent: BTreeSet<(u64, u64)>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Door(Mutex<State>);
+
+impl Door {
+    /// Takes a place for a connection from this address; false when it has as many as the limits allow.
+    #[must_use]
+    pub fn enter(&self, address: IpAddr, limits: &Limits) -> bool {
+        let max = limits.connections_of(address);
+        let address = counted_as(address);
+        let mut state = self.0.lock();
+        let count = state.by_address.get(&address).copied().unwrap_or(0);
+        if count < max {
+            state.by_address.insert(address, count + 1);
+        }
+        count < max
+    }
+
+    /// Gives back the place of a connection that [`Door::enter`] let in.
+    pub fn leave(&self, address: IpAddr) {
+        let address = counted_as(address);
+        let mut state = self.0.lock();
+        let count = state.by_address.get_mut(&address).expect("who leaves has entered");
+        *count -= 1;
+        if *count == 0 {
+            state.by_address.remove(&address);
+        }
+    }
+
+    /// Number of the connection that has been silent for longest.
+    pub fn oldest_silent(&self) -> Option<u64> {
+        self.0.lock().silent.first().map(|(_, id)| *id)
+    }
+
+    /// How many are silent.
+    pub fn silent(&self) -> usize {
+        self.0.lock().silent.len()
+    }
+
+    pub(super) fn add_silent(&self, arrived_ns: u64, id: u64) {
+        self.0.lock().silent.insert((arrived_ns, id));
+    }
+
+    pub(super) fn remove_silent(&self, arrived_ns: u64, id: u64) {
+        self.0.lock().silent.remove(&(arrived_ns, id));
+    }
+}
+
+/// Addresses that are counted together: of IPv6 the first 64 bits, since a host has all behind them.
+fn counted_as(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(ip) if !ip.is_loopback() => {
+            IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)))
+        }
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn an_address_has_so_many_places_and_gets_them_back() {
+        let limits = Limits { connections_per_address_max: Some(2), ..Limits::default() };
+        let door = Door::default();
+        assert!(door.enter(ip("10.0.0.1"), &limits) && door.enter(ip("::ffff:10.0.0.1"), &limits));
+        assert!(!door.enter(ip("10.0.0.1"), &limits));
+        assert!(door.enter(ip("10.0.0.2"), &limits), "another address");
+        door.leave(ip("10.0.0.1"));
+        assert!(door.enter(ip("10.0.0.1"), &limits));
+        for address in ["10.0.0.1", "10.0.0.1", "10.0.0.2"] {
+            door.leave(ip(address));
+        }
+        assert!(door.0.lock().by_address.is_empty(), "invariant 1");
+    }
+
+    #[test]
+    fn addresses_of_one_ipv6_network_are_counted_together() {
+        let limits = Limits { connections_per_address_max: Some(1), ..Limits::default() };
+        let door = Door::default();
+        assert!(door.enter(ip("2001:db8::1"), &limits));
+        assert!(!door.enter(ip("2001:db8::2"), &limits));
+        assert!(door.enter(ip("2001:db8:0:1::1"), &limits));
+    }
+
+    #[test]
+    fn by_default_an_address_has_half_of_all_places_and_this_machine_all() {
+        let limits = Limits { connections_max: 10, ..Limits::default() };
+        assert_eq!(limits.connections_of(ip("10.0.0.1")), 5);
+        assert_eq!(limits.connections_of(ip("127.0.0.1")), usize::MAX);
+        assert_eq!(limits.connections_of(ip("::ffff:127.0.0.1")), usize::MAX);
+        let limits = Limits { connections_per_address_max: Some(3), ..limits };
+        assert_eq!(limits.connections_of(ip("::1")), 3, "when it is set, it is for all");
+    }
+
+    #[test]
+    fn the_oldest_silent_one_is_found_until_it_speaks() {
+        let door = Door::default();
+        for (arrived_ns, id) in [(5, 1), (3, 7), (9, 2)] {
+            door.add_silent(arrived_ns, id);
+        }
+        assert_eq!((door.oldest_silent(), door.silent()), (Some(7), 3));
+        door.remove_silent(3, 7);
+        assert_eq!(door.oldest_silent(), Some(1));
+    }
+}

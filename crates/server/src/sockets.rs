@@ -1,0 +1,151 @@
+//! What the kernel is told about a client's socket: how it finds out that a peer is gone, and how much memory it may
+//! keep for one.
+//!
+//! # Invariants
+//! 1. A peer that vanished without a word is found whether or not answers are on their way to it: probes find it while
+//!    nothing is owed, [`SocketOptions::unanswered_max`] when something is. Until then it holds what its window allows.
+//! 2. The kernel's buffers of a connection are bounded. They are not in the memory limit, which bounds this process;
+//!    the start-up table shows them beside it.
+
+use rustix::net::sockopt;
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+/// The least that a bound of a kernel buffer may be: a few packets.
+pub const KERNEL_BUFFER_BYTES_MIN: usize = 16 * 1024;
+
+/// When an idle peer is asked whether it is still there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keepalive {
+    /// Silence before the first probe (`tcpKeepaliveIdleSec`). Whole seconds.
+    pub idle: Duration,
+    /// Time between two probes (`tcpKeepaliveIntervalSec`). Whole seconds.
+    pub interval: Duration,
+    /// Probes without an answer after which the peer is gone (`tcpKeepaliveProbes`).
+    pub probes: u32,
+}
+
+/// Options of a client's socket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SocketOptions {
+    /// Send small answers at once (`serverTcpNoDelay`). Answers are gathered before they are written, so that waiting
+    /// for more would only delay them.
+    pub no_delay: bool,
+    /// Probes of idle peers (`serverSockKeepalive`); `None` for none.
+    pub keepalive: Option<Keepalive>,
+    /// A peer that acknowledges nothing of what was sent, or keeps its window shut, for this long is gone
+    /// (`tcpUserTimeoutSec`); `None` for the kernel's patience, which is a quarter of an hour and more.
+    pub unanswered_max: Option<Duration>,
+    /// Kernel memory for answers on their way (`serverSendBufferSizeBytes`); 0 lets the kernel choose.
+    pub send_buffer_bytes: usize,
+    /// Kernel memory for requests not yet read (`serverReceiveBufferSizeBytes`); 0 lets the kernel choose.
+    pub receive_buffer_bytes: usize,
+}
+
+impl Default for SocketOptions {
+    fn default() -> SocketOptions {
+        SocketOptions {
+            no_delay: true,
+            keepalive: Some(Keepalive {
+                idle: Duration::from_secs(60),
+                interval: Duration::from_secs(10),
+                probes: 3,
+            }),
+            unanswered_max: Some(Duration::from_secs(90)),
+            send_buffer_bytes: 256 * 1024,
+            receive_buffer_bytes: 256 * 1024,
+        }
+    }
+}
+
+/// What the kernel grants of the buffers asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KernelBuffers {
+    /// For answers, bytes of kernel memory; 0: the kernel chooses.
+    pub send: usize,
+    /// For requests.
+    pub receive: usize,
+}
+
+impl SocketOptions {
+    /// Sets all of it on a socket; on one that listens, its connections inherit it.
+    ///
+    /// # Errors
+    /// The first option that the kernel refuses; those behind it are not set.
+    pub fn apply(&self, socket: impl AsFd) -> io::Result<()> {
+        sockopt::set_tcp_nodelay(&socket, self.no_delay)?;
+        sockopt::set_socket_keepalive(&socket, self.keepalive.is_some())?;
+        if let Some(Keepalive { idle, interval, probes }) = self.keepalive {
+            sockopt::set_tcp_keepidle(&socket, idle)?;
+            sockopt::set_tcp_keepintvl(&socket, interval)?;
+            sockopt::set_tcp_keepcnt(&socket, probes)?;
+        }
+        let unanswered_ms = self.unanswered_max.map_or(0, |max| max.as_millis());
+        sockopt::set_tcp_user_timeout(&socket, u32::try_from(unanswered_ms).unwrap_or(u32::MAX))?;
+        // Linux takes a size without its own overhead and doubles it; both options here are kernel memory.
+        if self.send_buffer_bytes > 0 {
+            sockopt::set_socket_send_buffer_size(&socket, self.send_buffer_bytes / 2)?;
+        }
+        if self.receive_buffer_bytes > 0 {
+            sockopt::set_socket_recv_buffer_size(&socket, self.receive_buffer_bytes / 2)?;
+        }
+        Ok(())
+    }
+
+    /// What the kernel grants, by a socket that has these options.
+    pub fn granted(&self, socket: impl AsFd) -> io::Result<KernelBuffers> {
+        let or_auto = |wanted: usize, granted: rustix::io::Result<usize>| {
+            if wanted == 0 { Ok(0) } else { granted }
+        };
+        Ok(KernelBuffers {
+            send: or_auto(self.send_buffer_bytes, sockopt::socket_send_buffer_size(&socket))?,
+            receive: or_auto(self.receive_buffer_bytes, sockopt::socket_recv_buffer_size(&socket))?,
+        })
+    }
+}
+
+/// Makes the close of this socket a reset: what its peer has not taken is dropped at once, instead of being kept by the
+/// kernel until the peer takes it or is given up.
+pub fn reset_on_close(socket: impl AsFd) -> io::Result<()> {
+    Ok(sockopt::set_socket_linger(socket, Some(Duration::ZERO))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn everything_is_set_and_the_buffers_are_kernel_memory() {
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        let options = SocketOptions { send_buffer_bytes: 64 << 10, ..SocketOptions::default() };
+        options.apply(&socket).unwrap();
+        assert!(sockopt::tcp_nodelay(&socket).unwrap());
+        assert!(sockopt::socket_keepalive(&socket).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&socket).unwrap(), Duration::from_secs(60));
+        assert_eq!(sockopt::tcp_keepintvl(&socket).unwrap(), Duration::from_secs(10));
+        assert_eq!(sockopt::tcp_keepcnt(&socket).unwrap(), 3);
+        assert_eq!(sockopt::tcp_user_timeout(&socket).unwrap(), 90_000);
+        let granted = options.granted(&socket).unwrap();
+        assert_eq!(granted, KernelBuffers { send: 64 << 10, receive: 256 << 10 });
+    }
+
+    #[test]
+    fn what_is_switched_off_is_left_to_the_kernel() {
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        let before = sockopt::socket_send_buffer_size(&socket).unwrap();
+        let options = SocketOptions {
+            no_delay: false,
+            keepalive: None,
+            unanswered_max: None,
+            send_buffer_bytes: 0,
+            receive_buffer_bytes: 0,
+        };
+        options.apply(&socket).unwrap();
+        assert!(!sockopt::tcp_nodelay(&socket).unwrap() && !sockopt::socket_keepalive(&socket).unwrap());
+        assert_eq!(sockopt::tcp_user_timeout(&socket).unwrap(), 0);
+        assert_eq!(sockopt::socket_send_buffer_size(&socket).unwrap(), before);
+        assert_eq!(options.granted(&socket).unwrap(), KernelBuffers { send: 0, receive: 0 });
+    }
+}
