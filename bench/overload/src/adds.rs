@@ -73,6 +73,8 @@ pub fn run(mut args: Args) -> Result<Value> {
         batches.iter().find(|(name, _)| of(name)).map(|(_, value)| *value)
     };
     let group_entries = groups("_sum").zip(groups("_count")).map(|(sum, count)| sum / count.max(1.0));
+    let batch = |q: f64| quantile(&batches, "bindery_add_batch_entries_bucket{le=\"", q);
+    let answers = |q: f64| quantile(&batches, "bindery_add_answers_per_connection_and_group_bucket{le=\"", q);
     Ok(json!({
         "scenario": "adds", "case": "batching", "label": target.label, "protocol": if is_v3 { "v3" } else { "v2" },
         "ledgers": ledgers, "connections": connections, "under_way": under_way, "cap": cap,
@@ -81,9 +83,20 @@ pub fn run(mut args: Args) -> Result<Value> {
         "wakes_per_add": if added > 0.0 { wakes / added } else { 0.0 },
         "reads_per_add": reads, "writes_per_add": writes,
         "calls_per_add": calls.map(|(count, took)| count / (rate("traced") * took).max(1.0)),
-        "group_entries": group_entries, "batch_metrics": batches, "machine": watch::machine(),
+        "group_entries": group_entries, "batch_p50": batch(0.5), "batch_p90": batch(0.9),
+        "answers_p50": answers(0.5), "answers_p90": answers(0.9), "batch_metrics": batches, "machine": watch::machine(),
         "flows": { "adds": flow },
     }))
+}
+
+/// The bound of the bucket in which a quantile of a histogram lies; `prefix` is everything up to the bound.
+fn quantile(changes: &BTreeMap<&String, f64>, prefix: &str, q: f64) -> Option<f64> {
+    let bound = |name: &str| name.strip_prefix(prefix)?.split('"').next()?.parse::<f64>().ok();
+    let mut buckets: Vec<(f64, f64)> =
+        changes.iter().filter_map(|(name, count)| Some((bound(name)?, *count))).collect();
+    buckets.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let all = buckets.last()?.1;
+    buckets.iter().find(|(_, below)| all > 0.0 && *below >= q * all).map(|(bound, _)| *bound)
 }
 
 /// What is counted about a bookie.
@@ -163,4 +176,20 @@ fn interrupted(child: Child) -> Option<f64> {
     let text = String::from_utf8_lossy(&out.stderr).into_owned();
     let total = text.lines().find(|line| line.trim_end().ends_with("total"))?;
     total.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quantile_is_the_bound_of_its_bucket() {
+        let names: Vec<String> =
+            ["1", "2", "4", "+Inf"].iter().map(|le| format!("sizes{{le=\"{le}\"}}")).collect();
+        let changes: BTreeMap<&String, f64> = names.iter().zip([10.0, 10.0, 90.0, 100.0]).collect();
+        let at = |q| quantile(&changes, "sizes{le=\"", q);
+        assert_eq!((at(0.1), at(0.11), at(0.9)), (Some(1.0), Some(4.0), Some(4.0)));
+        assert_eq!(at(0.95), Some(f64::INFINITY));
+        assert_eq!(quantile(&changes, "others{le=\"", 0.5), None);
+    }
 }

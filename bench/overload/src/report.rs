@@ -428,13 +428,13 @@ fn adds(rows: &[&Value], out: &mut String) {
     let _ = writeln!(out, "### What a batch shares: adds in closed loop\n");
     let _ = writeln!(
         out,
-        "| bookie | batch cap | ledgers | connections | adds/s | p50 / p99 ms | CPU µs/add | wake-ups/add | system calls/add | entries/group |"
+        "| bookie | batch cap | ledgers | connections | adds/s | p50 / p99 ms | CPU µs/add | wake-ups/add | system calls/add | entries/group | adds/batch p50, p90 | answers/write p50, p90 |"
     );
-    let _ = writeln!(out, "|---|---|---|---|---|---|---|---|---|---|");
+    let _ = writeln!(out, "|---|---|---|---|---|---|---|---|---|---|---|---|");
     for row in rows {
         let _ = writeln!(
             out,
-            "| {} | {} | {} | {} | {} | {} / {} | {} | {} | {} | {} |",
+            "| {} | {} | {} | {} | {} | {} / {} | {} | {} | {} | {} | {}, {} | {}, {} |",
             text(&row["label"]),
             text(&row["cap"]),
             show(at(row, "ledgers")),
@@ -446,6 +446,10 @@ fn adds(rows: &[&Value], out: &mut String) {
             show(at(row, "wakes_per_add")),
             show(at(row, "calls_per_add")),
             show(at(row, "group_entries")),
+            show(at(row, "batch_p50")),
+            show(at(row, "batch_p90")),
+            show(at(row, "answers_p50")),
+            show(at(row, "answers_p90")),
         );
     }
     out.push('\n');
