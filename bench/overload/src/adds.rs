@@ -65,14 +65,15 @@ pub fn run(mut args: Args) -> Result<Value> {
         *into = each(after.io[name] as f64, before.io[name] as f64);
     }
     let batches: BTreeMap<&String, f64> = (after.metrics.iter())
-        .filter(|(name, _)| name.to_ascii_lowercase().contains("batch"))
+        .filter(|(name, _)| name.to_ascii_lowercase().contains("batch") || name.contains("_answers_"))
         .map(|(name, value)| (name, value - before.metrics.get(name).unwrap_or(&0.0)))
         .collect();
-    let groups = |part: &str| {
-        let of = |name: &String| name.contains("JOURNAL_FORCE_WRITE_BATCH_ENTRIES") && name.contains(part);
-        batches.iter().find(|(name, _)| of(name)).map(|(_, value)| *value)
+    let groups = |part: &str| -> f64 {
+        let of = |name: &str| name.contains("JOURNAL_FORCE_WRITE_BATCH_ENTRIES") && name.contains(part);
+        batches.iter().filter(|(name, _)| of(name)).map(|(_, value)| value).sum()
     };
-    let group_entries = groups("_sum").zip(groups("_count")).map(|(sum, count)| sum / count.max(1.0));
+    let group_entries =
+        Some(groups("_sum") / groups("_count")).filter(|mean| mean.is_finite() && *mean > 0.0);
     let batch = |q: f64| quantile(&batches, "bindery_add_batch_entries_bucket{le=\"", q);
     let answers = |q: f64| quantile(&batches, "bindery_add_answers_per_connection_and_group_bucket{le=\"", q);
     Ok(json!({
