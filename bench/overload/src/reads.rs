@@ -40,18 +40,10 @@ pub fn run(mut args: Args) -> Result<Value> {
         "batch" if !is_v3 => (Work::Batch(COUNT), Pace::Closed(1)),
         _ => bail!("--kind takes random, range or batch; batch only with v2"),
     };
-    if is_cold && !drop_caches() {
-        bail!("the page cache cannot be dropped: cold reads need root");
-    }
-    let begin = now() + 200 * MILLI;
-    let warmup = if is_cold { 0.1 } else { warmup };
-    let phases: Phases =
-        vec![("warmup", begin + seconds(warmup)), ("measured", begin + seconds(warmup + length))];
-    let mut engine = Engine::new(target.bookie, begin, phases.clone())?;
-    engine.add(FlowSpec {
+    let flow = |filled| FlowSpec {
         name: "reads",
         work,
-        pace,
+        pace: pace.clone(),
         is_v3,
         connections: readers,
         first: 0,
@@ -59,7 +51,23 @@ pub fn run(mut args: Args) -> Result<Value> {
         entry_size_bytes: 1024,
         timeout: 10 * SECOND,
         window: ALWAYS,
-    })?;
+    };
+    if is_cold {
+        // the code is warm (a Java bookie compiles while it runs), the entries but for the first few are not
+        let begin = now();
+        let mut engine = Engine::new(target.bookie, begin, vec![("code", begin + seconds(warmup))])?;
+        engine.add(flow(Filled { each: COUNT.min(filled.each), ..filled }))?;
+        engine.run(10 * SECOND)?;
+        if !drop_caches() {
+            bail!("the page cache cannot be dropped: cold reads need root");
+        }
+    }
+    let begin = now() + 200 * MILLI;
+    let warmup = if is_cold { 0.1 } else { warmup };
+    let phases: Phases =
+        vec![("warmup", begin + seconds(warmup)), ("measured", begin + seconds(warmup + length))];
+    let mut engine = Engine::new(target.bookie, begin, phases.clone())?;
+    engine.add(flow(filled))?;
     let watch = Watch::start(&target);
     engine.run(10 * SECOND)?;
     std::thread::sleep(Duration::from_millis(200));
