@@ -1,4 +1,5 @@
-// The planted bugs. Each is a small change to one place of a source, which must be there exactly once.
+// The planted bugs. Each is a small change to one place of a source, which must be there exactly once. One that is here
+// twice is planted where the source has its text.
 const BUGS: &[Bug] = &[
     (
         "released_bytes_serve_nobody",
@@ -65,6 +66,13 @@ const BUGS: &[Bug] = &[
         "            lane.is_wanted = false;
             self.sender.notify_one();",
         "            lane.is_wanted = false;",
+    ),
+    (
+        "a_window_opens_untold",
+        "outbox",
+        "        if std::mem::take(&mut lane.is_wanted) {
+            self.sender.notify_one();",
+        "        if std::mem::take(&mut lane.is_wanted) {",
     ),
     ("a_signal_is_raised_beside_the_lock", "signal", "            drop(self.lock.lock());\n", ""),
     (

@@ -8,24 +8,34 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 /// A file under test: the module it becomes, and where it is.
-const SUBJECTS: [(&str, &str); 4] = [
+const SUBJECTS: [(&str, &str); 3] = [
     ("budget", "../flow/src/budget.rs"),
-    ("outbox", "../server/src/connection/outbox.rs"),
     ("signal", "../engine/src/signal.rs"),
     ("line", "../engine/src/line.rs"),
+];
+/// The outbox is one file or a folder; what it knows of the rest of the server is a stub.
+const OUTBOX_FILE: &[(&str, &str)] =
+    &[("outbox", "../server/src/connection/outbox.rs"), ("adapter", "adapters/file.rs")];
+const OUTBOX_DIR: &[(&str, &str)] = &[
+    ("outbox", "../server/src/connection/outbox/mod.rs"),
+    ("outbox/segment", "../server/src/connection/outbox/segment.rs"),
+    ("outbox/part", "stubs/part.rs"),
+    ("request", "stubs/request.rs"),
+    ("adapter", "adapters/dir.rs"),
 ];
 
 /// What is exchanged in all of them.
 const SHIMS: [(&str, &str); 4] = [
     ("parking_lot::", "crate::lock::"),
     ("std::sync::atomic::", "crate::atomic::"),
-    ("bindery_flow::", "super::budget::"),
+    ("tokio::time::sleep(", "crate::world::never("),
     ("crate::signal::", "super::signal::"),
 ];
 
 /// A scenario: the module, and the subjects it needs.
 const SCENARIOS: [(&str, &[&str]); 3] =
-    [("budgets", &["budget"]), ("outboxes", &["budget", "outbox"]), ("lines", &["signal", "line"])];
+    [("budgets", &["budget"]), ("outboxes", OUTBOX_NEEDS), ("lines", &["signal", "line"])];
+const OUTBOX_NEEDS: &[&str] = &["budget", "outbox", "outbox/segment", "outbox/part", "request", "adapter"];
 
 /// A planted bug: name, subject, and what is exchanged in it.
 type Bug = (&'static str, &'static str, &'static str, &'static str);
@@ -35,14 +45,18 @@ fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=bugs.rs");
+    let is_file = crate_dir.join(OUTBOX_FILE[0].1).exists();
     let sources: Vec<(&str, String)> = SUBJECTS
         .iter()
+        .chain(if is_file { OUTBOX_FILE } else { OUTBOX_DIR })
         .map(|(module, path)| {
             println!("cargo::rerun-if-changed={path}");
             let text =
                 fs::read_to_string(crate_dir.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
             // Their own tests know the real locks.
-            let text = text.split("\n#[cfg(test)]\nmod tests").next().unwrap_or_default().to_owned();
+            let text = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default().to_owned();
+            let budget = if module.contains('/') { "super::super::budget::" } else { "super::budget::" };
+            let text = text.replace("bindery_flow::", budget).replace("#[cfg(test)]\nmod tests;\n", "");
             (*module, SHIMS.iter().fold(text, |text, (from, to)| text.replace(from, to)))
         })
         .collect();
@@ -51,19 +65,23 @@ fn main() {
     let mut stale = Vec::new();
     let all: Vec<&str> = SCENARIOS.iter().map(|(scenario, _)| *scenario).collect();
     variant(&mut root, &out, &crate_dir, "sound", &sources, &all);
-    for (name, subject, from, to) in BUGS {
-        let scenarios: Vec<&str> =
-            SCENARIOS.iter().filter(|(_, needs)| needs.contains(subject)).map(|(name, _)| *name).collect();
+    let mut names: Vec<&str> = BUGS.iter().map(|(name, ..)| *name).collect();
+    names.dedup();
+    for name in names {
+        let shimmed = |from: &str| SHIMS.iter().fold(from.to_owned(), |text, (a, b)| text.replace(a, b));
+        let place = BUGS.iter().filter(|bug| bug.0 == name).find_map(|(_, subject, from, to)| {
+            let at = sources.iter().position(|(module, _)| module == subject)?;
+            let from = shimmed(from);
+            (sources[at].1.matches(&from).count() == 1).then_some((at, from, to))
+        });
         let mut changed = sources.clone();
-        for (module, text) in &mut changed {
-            if module == subject {
-                let from = SHIMS.iter().fold((*from).to_owned(), |text, (a, b)| text.replace(a, b));
-                if text.matches(&from).count() != 1 {
-                    stale.push(name);
-                }
-                *text = text.replacen(&from, to, 1);
-            }
+        match place {
+            Some((at, from, to)) => changed[at].1 = changed[at].1.replacen(&from, to, 1),
+            None => stale.push(name),
         }
+        let subject = BUGS.iter().find(|bug| bug.0 == name).map_or("", |bug| bug.1);
+        let scenarios: Vec<&str> =
+            SCENARIOS.iter().filter(|(_, needs)| needs.contains(&subject)).map(|(name, _)| *name).collect();
         variant(&mut root, &out, &crate_dir, name, &changed, &scenarios);
     }
     writeln!(
@@ -96,9 +114,14 @@ fn variant(
         let is_needed =
             SCENARIOS.iter().any(|(scenario, needs)| scenarios.contains(scenario) && needs.contains(module));
         if is_needed {
-            let path = dir.join(format!("{module}.rs"));
+            // A folder's files stand beside its own.
+            let has_parts = sources.iter().any(|(other, _)| other.starts_with(&format!("{module}/")));
+            let path = dir.join(if has_parts { format!("{module}/mod.rs") } else { format!("{module}.rs") });
+            fs::create_dir_all(path.parent().expect("it has a folder")).expect("OUT_DIR is writable");
             fs::write(&path, text).expect("OUT_DIR is writable");
-            writeln!(root, "    #[path = {path:?}]\n    pub mod {module};").expect("a String grows");
+            if !module.contains('/') {
+                writeln!(root, "    #[path = {path:?}]\n    pub mod {module};").expect("a String grows");
+            }
         }
     }
     for scenario in scenarios {

@@ -2,6 +2,7 @@
 //! queued is forgotten, and everything held comes back (outbox invariants 1 to 6).
 
 use super::budget::ByteBudget;
+use super::adapter;
 use super::outbox::{Body, Flush, Outbox, Sink};
 use crate::lock::Mutex;
 use shuttle::future::block_on;
@@ -84,12 +85,12 @@ impl Connection {
         let (pool, entries) = (ByteBudget::new("outbox", 1 << 20), ByteBudget::new("outbound", 1 << 20));
         let sender: Arc<Notify> = Arc::default();
         // Room for one answer and a little more, so that the reader has to wait.
-        let outbox = Outbox::new(4096, ENTRY_BYTES, pool.clone(), sender.clone());
+        let outbox = adapter::outbox(4096, ENTRY_BYTES, pool.clone(), sender.clone());
         Arc::new(Connection { outbox, peer: Peer::new(), sender, entries, pool })
     }
 
     fn flush(&self) {
-        if self.outbox.flush(&*self.peer, false) == Flush::Left {
+        if adapter::flush(&self.outbox, &*self.peer, false) == Flush::Left {
             self.sender.notify_one();
         }
     }
@@ -116,17 +117,16 @@ fn run_sender(connection: &Connection) {
             let number = ENTRIES - left;
             let mut body = number.to_be_bytes().to_vec();
             body.resize(ENTRY_BYTES - 4, 0);
-            connection.outbox.entry(ANSWER_BYTES, window, permit, Body::Copy(&body), |out| {
-                out.extend_from_slice(&u32::MAX.to_be_bytes());
-            });
+            let head = u32::MAX.to_be_bytes();
+            adapter::entry(&connection.outbox, ANSWER_BYTES, window, permit, Body::Copy(&body), &head);
             left -= 1;
         }
-        let is_blocked = match connection.outbox.flush(&*connection.peer, true) {
-            Flush::Done => false,
+        let is_blocked = match adapter::flush(&connection.outbox, &*connection.peer, true) {
             Flush::Left => true,
             Flush::Broken => return,
+            _ => false,
         };
-        if left == 0 && connection.outbox.owes_only(0) {
+        if left == 0 && adapter::owes_nothing(&connection.outbox) {
             return;
         }
         block_on(async {
@@ -218,7 +218,7 @@ pub fn everything_leaves_in_order() {
 pub fn a_close_gives_everything_back() {
     let connection = Connection::new();
     // Beyond the free room, so that there is a lease.
-    let outbox = Outbox::new(16 * 1024, ENTRY_BYTES, connection.pool.clone(), connection.sender.clone());
+    let outbox = adapter::outbox(16 * 1024, ENTRY_BYTES, connection.pool.clone(), connection.sender.clone());
     let connection = Arc::new(Connection {
         outbox,
         peer: connection.peer.clone(),
@@ -240,13 +240,13 @@ pub fn a_close_gives_everything_back() {
         let connection = connection.clone();
         move || {
             for _ in 0..4 {
-                let Some(window) = connection.outbox.open_window(ENTRY_BYTES, true) else { return };
+                let Some(window) = connection.outbox.open_window(ENTRY_BYTES, false) else { return };
                 let permit = connection.entries.try_acquire(ENTRY_BYTES as u64).expect("it is large");
                 if thread_rng().gen_bool(0.5) {
                     connection.outbox.close_window(window);
                 } else {
                     let body = vec![0; ENTRY_BYTES];
-                    connection.outbox.entry(0, window, permit, Body::Owned(body), |_| {});
+                    adapter::entry(&connection.outbox, 0, window, permit, Body::Owned(body), &[]);
                     connection.flush();
                 }
             }
@@ -264,6 +264,6 @@ pub fn a_close_gives_everything_back() {
     for thread in [reader, loads, closer] {
         thread.join().expect("a thread that panics ends the run");
     }
-    assert_eq!(connection.outbox.flush(&*connection.peer, true), Flush::Broken);
+    assert_eq!(adapter::flush(&connection.outbox, &*connection.peer, true), Flush::Broken);
     connection.assert_empty();
 }

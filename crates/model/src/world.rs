@@ -33,6 +33,11 @@ pub fn find(iterations: usize, scenario: impl Fn() + Send + Sync + Clone + 'stat
     Some(text.or_else(|| payload.downcast_ref::<&str>().map(|&text| text.to_owned())).unwrap_or_default())
 }
 
+/// Stands for every sleep: there is no time.
+pub async fn never(_: std::time::Duration) {
+    std::future::pending().await
+}
+
 /// Looks at a future once, without waiting for it.
 pub fn poll_once<F: Future + ?Sized>(future: &mut Pin<Box<F>>) -> Option<F::Output> {
     match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
