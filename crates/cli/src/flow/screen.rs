@@ -88,9 +88,11 @@ impl Screen {
     /// Shows `text`, which is no longer than the screen, in place of what was there, without flicker.
     pub fn draw(&self, text: &str) -> Result<(), Failure> {
         let mut bytes = b"\x1b[H".to_vec();
-        for line in text.lines() {
+        for (at, line) in text.lines().enumerate() {
+            // Between lines only: behind the last one of a full screen it would scroll.
+            bytes.extend_from_slice(if at == 0 { b"" } else { b"\r\n" });
             bytes.extend_from_slice(line.as_bytes());
-            bytes.extend_from_slice(b"\x1b[K\r\n");
+            bytes.extend_from_slice(b"\x1b[K");
         }
         bytes.extend_from_slice(b"\x1b[J");
         output::write_all(&bytes)

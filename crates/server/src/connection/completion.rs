@@ -25,7 +25,13 @@ impl Completion {
     }
 
     /// `answered_ns`: when the first of them was put into its outbox.
-    fn record(&self, group: &GroupTimes, shards: &[Vec<AddDone>], answered_ns: u64) {
+    fn record(
+        &self,
+        group: &GroupTimes,
+        shards: &[Vec<AddDone>],
+        touched: &[Arc<Connection>],
+        answered_ns: u64,
+    ) {
         let now_ns = self.shared.clock.monotonic_ns();
         let metrics = &self.shared.metrics;
         let all = || shards.iter().flatten();
@@ -51,7 +57,10 @@ impl Completion {
         let slow = || all().filter(|add| threshold_ns > 0 && latency(add) >= threshold_ns);
         if let Some(worst) = slow().max_by_key(|add| latency(add)) {
             let others = slow().count() as u64 - 1;
-            self.report(worst, others, group, (answered_ns, now_ns));
+            // Its peer may have taken the answer and be gone by now.
+            let held = touched.iter().find(|connection| connection.id == worst.origin.connection).cloned();
+            let connection = held.or_else(|| self.shared.connection(worst.origin.connection));
+            self.report(worst, others, connection, group, (answered_ns, now_ns));
         }
     }
 
@@ -78,10 +87,16 @@ impl Completion {
     }
 
     /// One line for the slowest of a group.
-    fn report(&self, add: &AddDone, others: u64, group: &GroupTimes, (answered_ns, now_ns): (u64, u64)) {
+    fn report(
+        &self,
+        add: &AddDone,
+        others: u64,
+        connection: Option<Arc<Connection>>,
+        group: &GroupTimes,
+        (answered_ns, now_ns): (u64, u64),
+    ) {
         let (_, received_ns) = Reply::of_origin(&add.origin);
         let between = |from: u64, to: u64| Some(Duration::from_nanos(to.saturating_sub(from)));
-        let connection = self.shared.connection(add.origin.connection);
         let is_sent = connection.as_ref().is_some_and(|connection| connection.outbox.progress().1 == 0);
         let slow = Slow {
             peer: connection.map(|connection| connection.peer()),
@@ -138,6 +153,6 @@ impl AddSink for Completion {
             connection.flush();
             self.shared.metrics.batching.answers.record(answers as u64);
         }
-        self.record(group, shards, answered_ns);
+        self.record(group, shards, &touched, answered_ns);
     }
 }
