@@ -10,10 +10,12 @@ const BUGS: &[Bug] = &[
     (
         "a_cancelled_place_keeps_others_back",
         "budget",
-        "        self.pool.serve(|state| {
-            state.waiters.remove(&self.ticket);
+        "            if let Some(gone) = state.waiters.remove(&self.ticket) {
+                state.end_wait(gone.since);
+            }
         });",
-        "        self.pool.state.lock().waiters.remove(&self.ticket);",
+        "        });
+        self.pool.state.lock().waiters.remove(&self.ticket);",
     ),
     (
         "small_ones_pass_the_line",

@@ -105,11 +105,8 @@ fn variant(
     fs::create_dir_all(&dir).expect("OUT_DIR is writable");
     let title =
         if name == "sound" { "The sources as they are." } else { "The sources with this bug planted." };
-    write!(
-        root,
-        "/// {title}\n#[allow(missing_docs, dead_code, unused_imports, clippy::all)]\npub mod {name} {{\n"
-    )
-    .expect("a String grows");
+    write!(root, "/// {title}\n#[allow(missing_docs, unused, clippy::all)]\npub mod {name} {{\n")
+        .expect("a String grows");
     for (module, text) in sources {
         let is_needed =
             SCENARIOS.iter().any(|(scenario, needs)| scenarios.contains(scenario) && needs.contains(module));
