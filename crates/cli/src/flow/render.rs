@@ -9,6 +9,21 @@ use std::fmt::Write as _;
 
 /// Width of a pool's bar.
 const BAR: usize = 30;
+/// Columns of a terminal from which all numbers are shown; below, only those that say who holds what, so that the state
+/// stays in sight.
+const WIDE: usize = 140;
+/// Of each number: whether it is always shown, and its width.
+const COLUMNS: [(bool, usize); 9] = [
+    (false, 5),
+    (true, 10),
+    (true, 6),
+    (false, 10),
+    (true, 7),
+    (true, 7),
+    (false, 6),
+    (false, 9),
+    (false, 9),
+];
 
 /// How the text is to look.
 #[derive(Debug, Clone, Default)]
@@ -106,11 +121,11 @@ fn header(address: &str, now: &FlowView, before: Option<&FlowView>, page: &mut P
     let admission = &now.admission;
     let mut parts = vec![format!("{} adds under way", grouped(admission.adds_in_progress))];
     if admission.connections_waiting > 0 {
-        parts.push(format!(
-            "{} connections wait for room with {}",
-            grouped(admission.connections_waiting),
-            size(admission.bytes_waiting)
-        ));
+        let waiting = match admission.connections_waiting {
+            1 => "1 connection waits".to_owned(),
+            more => format!("{} connections wait", grouped(more)),
+        };
+        parts.push(format!("{waiting} for room with {}", size(admission.bytes_waiting)));
     }
     if admission.recovery_waiting > 0 {
         parts.push(format!("{} batches of recovery wait", grouped(admission.recovery_waiting)));
@@ -144,7 +159,7 @@ fn pool_line(pool: &PoolFlow) -> String {
         waiting => format!("   FULL: {} wait", grouped(waiting)),
     };
     format!(
-        "{:<17} [{}{}] {:>3}%  {:>9} of {:>9}{waiting}",
+        "{:<17} [{}{}] {:>3}%  {:>10} of {:>10}{waiting}",
         pool.name,
         "#".repeat(filled),
         "-".repeat(BAR - filled),
@@ -160,23 +175,18 @@ fn connections(now: &FlowView, before: Option<&FlowView>, page: &mut Page<'_>) {
     let elapsed_ms = before.map_or(0, |before| now.monotonic_ms.saturating_sub(before.monotonic_ms));
     let shown = now.connections.len().min(page.form.rows.unwrap_or(usize::MAX));
     let width = now.connections[..shown].iter().map(|c| c.peer.len()).max().unwrap_or(0).max(4);
-    page.line(
-        Emphasis::Bold,
-        &format!(
-            "{:<width$}  {:<8} {:<5} {:>10} {:>6} {:>10} {:>7} {:>7} {:>6} {:>9} {:>9}  STATE",
-            "PEER",
-            "CLASS",
-            "PROTO",
-            "HELD",
-            "WINDOW",
-            "UNSENT",
-            "READS",
-            "ADDS",
-            "POLLS",
-            "ADDS/S",
-            "READS/S"
-        ),
-    );
+    let is_wide = page.form.columns.is_none_or(|columns| columns >= WIDE);
+    let line_of = |peer: &str, class: &str, cells: &[(bool, usize, String)], state: &str| {
+        let mut line = format!("{peer:<width$}  {class:<8}");
+        for (_, width, text) in cells.iter().filter(|(always, ..)| *always || is_wide) {
+            let _ = write!(line, " {text:>width$}");
+        }
+        line + "  " + state
+    };
+    let heads = ["PROTO", "HELD", "WINDOW", "UNSENT", "READS", "ADDS", "POLLS", "ADDS/S", "READS/S"];
+    let cells: Vec<_> =
+        COLUMNS.iter().zip(heads).map(|((always, width), head)| (*always, *width, head.to_owned())).collect();
+    page.line(Emphasis::Bold, &line_of("PEER", "CLASS", &cells, "STATE"));
     for connection in &now.connections[..shown] {
         // The same peer again, opened since, begins anew.
         let known = old.get(&*connection.peer).filter(|old| old.open_ms <= connection.open_ms);
@@ -185,11 +195,8 @@ fn connections(now: &FlowView, before: Option<&FlowView>, page: &mut Page<'_>) {
             None => (0, 0, connection.open_ms),
         };
         let window = connection.outbound_bytes.saturating_mul(100).checked_div(connection.window_bytes);
-        let line = format!(
-            "{:<width$}  {:<8} {:<5} {:>10} {:>6} {:>10} {:>7} {:>7} {:>6} {:>9} {:>9}  {}",
-            connection.peer,
-            class(connection.class),
-            connection.protocol,
+        let texts = [
+            connection.protocol.to_string(),
             size(connection.held_bytes),
             window.map_or_else(|| "-".to_owned(), |percent| format!("{percent}%")),
             size(connection.unsent_bytes),
@@ -198,8 +205,10 @@ fn connections(now: &FlowView, before: Option<&FlowView>, page: &mut Page<'_>) {
             grouped(connection.long_polls),
             rate(connection.adds, adds, ms),
             rate(connection.reads, reads, ms),
-            state(connection),
-        );
+        ];
+        let cells: Vec<_> =
+            COLUMNS.iter().zip(texts).map(|((always, width), text)| (*always, *width, text)).collect();
+        let line = line_of(&connection.peer, class(connection.class), &cells, &state(connection));
         let is_stalled = connection.stalled_ms().is_some();
         page.line(if is_stalled { Emphasis::Alarm } else { Emphasis::None }, &line);
     }
@@ -245,4 +254,21 @@ fn state(connection: &ConnectionFlow) -> String {
         parts.push("window full".to_owned());
     }
     parts.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn on_a_narrow_terminal_the_state_is_in_sight() {
+        let view: FlowView = serde_json::from_str(include_str!("../../tests/flow/view-1.json")).unwrap();
+        let narrow = Form { columns: Some(110), ..Form::default() };
+        let text = render("http://127.0.0.1:8080", &view, None, &narrow);
+        assert!(text.contains("STALLED: took nothing for 13 s; window full\n"), "{text}");
+        assert!(text.contains("HELD WINDOW   READS    ADDS  STATE\n"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 110));
+        let wide = render("http://127.0.0.1:8080", &view, None, &Form::default());
+        assert!(wide.contains("POLLS"), "{wide}");
+    }
 }
