@@ -255,7 +255,7 @@ fn directories_that_cannot_be_used_are_refused_and_left_alone() {
 fn wrong_options_are_refused_before_anything_is_made() {
     let dir = tempfile::tempdir().unwrap();
     let place = Place::new(&dir.path().join("data"), 3);
-    assert_eq!(refused(&place, &["--memory-limit", "200MiB"], &["--memory-limit 200MiB", "480MiB"]), 2);
+    assert_eq!(refused(&place, &["--memory-limit", "200MiB"], &["--memory-limit 200MiB", "439MiB"]), 2);
     let meets = Place { admin_port: place.bookie_port + 2, ..place.clone() };
     assert_eq!(refused(&meets, &[], &["--admin-port", "--bookie-port"]), 2);
     let output = place.command().args(["--bookies", "99"]).output().unwrap();

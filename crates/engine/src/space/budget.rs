@@ -108,8 +108,9 @@ mod tests {
         let (mut bytes, from) = (0, budget.seen);
         for window in 1..=50 {
             let journal = (from.0 + window * 100, from.1 + window * 100 * ns);
-            for step in 0..20 {
-                let now = begin_s * 1_000_000_000 + (window - 1) * WINDOW_NS + (step + 1) * WINDOW_NS / 20;
+            // Often enough that the bucket, which holds one step, never runs over.
+            for step in 0..40 {
+                let now = begin_s * 1_000_000_000 + (window - 1) * WINDOW_NS + (step + 1) * WINDOW_NS / 40;
                 budget.refill(now, &config, journal);
                 bytes += budget.available();
                 budget.spend(budget.available());
