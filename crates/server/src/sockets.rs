@@ -54,7 +54,8 @@ impl Default for SocketOptions {
             }),
             unanswered_max: Some(Duration::from_secs(90)),
             send_buffer_bytes: 256 * 1024,
-            receive_buffer_bytes: 256 * 1024,
+            // What a sender may have under way is worth its memory: the kernel lets it grow with use, and shrinks it.
+            receive_buffer_bytes: 0,
         }
     }
 }
@@ -119,7 +120,11 @@ mod tests {
     #[test]
     fn everything_is_set_and_the_buffers_are_kernel_memory() {
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
-        let options = SocketOptions { send_buffer_bytes: 64 << 10, ..SocketOptions::default() };
+        let options = SocketOptions {
+            send_buffer_bytes: 64 << 10,
+            receive_buffer_bytes: 256 << 10,
+            ..SocketOptions::default()
+        };
         options.apply(&socket).unwrap();
         assert!(sockopt::tcp_nodelay(&socket).unwrap());
         assert!(sockopt::socket_keepalive(&socket).unwrap());
