@@ -9,7 +9,7 @@ use crate::config::{Admission, EngineConfig};
 use crate::direct_fence::DirectFence;
 use crate::journals::{JournalDesk, JournalStats, MarkVector};
 use crate::line::{Admittance, Line, RoomWaiter, Turn};
-use crate::lookup::{OnDisk, entries_on_disk, on_disk, runs_of};
+use crate::lookup::{OnDisk, RunSet, entries_on_disk, on_disk};
 use crate::pacing::Load;
 use crate::pulse::{JournalPulse, PulseCounters};
 use crate::shard::{Found, NoRoom, Shard, ShardConfig, Taken};
@@ -493,19 +493,35 @@ impl Engine {
 
     /// Every durable entry of a ledger, as runs. Blocks on the disk.
     pub fn list_entries(&self, ledger: LedgerId) -> Result<Vec<EntryRun>, Refusal> {
-        self.list(ledger, false)
+        Ok(self.list(ledger, false, usize::MAX)?.expect("no limit"))
+    }
+
+    /// As [`Engine::list_entries`], in bounded memory: at most `2 * runs_max` runs, and the index records of one extent.
+    /// `None` when there are more than `runs_max`.
+    pub fn list_entries_within(
+        &self,
+        ledger: LedgerId,
+        runs_max: usize,
+    ) -> Result<Option<Vec<EntryRun>>, Refusal> {
+        self.list(ledger, false, runs_max)
     }
 
     /// As [`Engine::list_entries`], also in limbo: what is here, not what should be.
     pub fn held_entries(&self, ledger: LedgerId) -> Result<Vec<EntryRun>, Refusal> {
-        self.list(ledger, true)
+        Ok(self.list(ledger, true, usize::MAX)?.expect("no limit"))
     }
 
-    fn list(&self, ledger: LedgerId, with_limbo: bool) -> Result<Vec<EntryRun>, Refusal> {
+    fn list(
+        &self,
+        ledger: LedgerId,
+        with_limbo: bool,
+        runs_max: usize,
+    ) -> Result<Option<Vec<EntryRun>>, Refusal> {
+        let mut runs = RunSet::new(runs_max);
         // Memory first: what a flush moves to disk in between is then seen twice, never missed.
-        let (mut entries, hidden_below) = self.shard(ledger).lock().cached_entries(ledger, with_limbo)?;
-        entries_on_disk(&self.views, ledger, hidden_below, &mut entries)?;
-        Ok(runs_of(entries))
+        let hidden_below = self.shard(ledger).lock().cached_entries(ledger, with_limbo, &mut runs)?;
+        entries_on_disk(&self.views, ledger, hidden_below, &mut runs)?;
+        Ok(runs.finish())
     }
 
     /// True when normal adds to the ledger are refused.

@@ -138,12 +138,12 @@ impl DiskRead {
     }
 }
 
-/// Ids of all entries of a ledger on disk, appended to `entries` in no order. Blocks.
+/// Adds all entries of a ledger on disk. Blocks.
 pub(crate) fn entries_on_disk(
     views: &Views,
     ledger: LedgerId,
     hidden_below: u64,
-    entries: &mut Vec<i64>,
+    runs: &mut RunSet,
 ) -> Result<(), Refusal> {
     let failed = |error: ReadError| {
         tracing::error!(%ledger, %error, "cannot list entries");
@@ -151,38 +151,95 @@ pub(crate) fn entries_on_disk(
     };
     for view in views {
         for Source { log, extent } in view.runs(ledger).map_err(failed)? {
-            if extent.generation.0 >= hidden_below {
-                entries.extend(log.entry_ids(&extent).map_err(failed)?.iter().map(|id| id.get()));
+            if extent.generation.0 < hidden_below || runs.is_too_much {
+                continue;
+            }
+            match extent.regular_ids() {
+                Some(ids) => runs.extend(ids),
+                None => runs.extend(log.entry_ids(&extent).map_err(failed)?),
             }
         }
     }
     Ok(())
 }
 
-/// Ids, in any order and with duplicates, as maximal runs.
-pub(crate) fn runs_of(mut entries: Vec<i64>) -> Vec<EntryRun> {
-    entries.sort_unstable();
-    entries.dedup();
-    let mut runs: Vec<EntryRun> = Vec::new();
-    for entry in entries.into_iter().filter_map(EntryId::new) {
-        match runs.last_mut() {
-            Some(run) if run.last.get() + 1 == entry.get() => run.last = entry,
-            _ => runs.push(EntryRun { first: entry, last: entry }),
+/// Ids that come in any order and with duplicates, as runs.
+///
+/// # Limits
+/// Twice `max` runs are held; it gives up when more than `max` are left once those that touch are joined.
+pub(crate) struct RunSet {
+    runs: Vec<EntryRun>,
+    max: usize,
+    is_too_much: bool,
+}
+
+impl RunSet {
+    pub(crate) fn new(max: usize) -> RunSet {
+        RunSet { runs: Vec::new(), max, is_too_much: false }
+    }
+
+    /// Adds ids; the cheapest when they ascend.
+    pub(crate) fn extend(&mut self, entries: impl IntoIterator<Item = EntryId>) {
+        for entry in entries {
+            match self.runs.last_mut() {
+                Some(run) if run.last.get().checked_add(1) == Some(entry.get()) => run.last = entry,
+                _ if self.is_too_much => return,
+                _ => {
+                    if self.runs.len() / 2 >= self.max {
+                        self.join();
+                        self.is_too_much = self.runs.len() > self.max;
+                    }
+                    self.runs.push(EntryRun { first: entry, last: entry });
+                }
+            }
         }
     }
-    runs
+
+    /// Joins runs that touch or overlap.
+    fn join(&mut self) {
+        self.runs.sort_unstable_by_key(|run| run.first);
+        self.runs.dedup_by(|next, run| {
+            let touches = next.first.get() <= run.last.get().saturating_add(1);
+            if touches {
+                run.last = run.last.max(next.last);
+            }
+            touches
+        });
+    }
+
+    /// Maximal runs, ascending; `None` when they are more than `max`.
+    pub(crate) fn finish(mut self) -> Option<Vec<EntryRun>> {
+        self.join();
+        (!self.is_too_much && self.runs.len() <= self.max).then_some(self.runs)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn ends(ids: impl IntoIterator<Item = i64>, max: usize) -> Option<Vec<(i64, i64)>> {
+        let mut runs = RunSet::new(max);
+        runs.extend(ids.into_iter().map(|id| EntryId::new(id).unwrap()));
+        Some(runs.finish()?.iter().map(|run| (run.first.get(), run.last.get())).collect())
+    }
+
     #[test]
     fn runs_are_maximal() {
-        let ends = |ids: &[i64]| {
-            runs_of(ids.to_vec()).iter().map(|r| (r.first.get(), r.last.get())).collect::<Vec<_>>()
-        };
-        assert_eq!(ends(&[5, 3, 4, 4, 9, 0]), [(0, 0), (3, 5), (9, 9)]);
-        assert_eq!(ends(&[]), []);
+        assert_eq!(ends([5, 3, 4, 4, 9, 0], usize::MAX).unwrap(), [(0, 0), (3, 5), (9, 9)]);
+        assert_eq!(ends([], 1).unwrap(), []);
+        assert_eq!(ends([i64::MAX, i64::MAX], 1).unwrap(), [(i64::MAX, i64::MAX)]);
+    }
+
+    #[test]
+    fn a_set_of_runs_stays_within_its_limit() {
+        // Evens, then odds: 1000 runs first, one in the end.
+        let evens_and_odds = (0..2000).step_by(2).chain((1..2000).step_by(2));
+        assert_eq!(ends(evens_and_odds.clone(), 1000).unwrap(), [(0, 1999)]);
+        assert_eq!(ends(evens_and_odds, 499), None);
+        assert_eq!(ends((0..300).step_by(3), 99), None);
+        assert_eq!(ends((0..300).step_by(3), 100).unwrap().len(), 100);
+        // The same ids again and again take no more room.
+        assert_eq!(ends((0..100).flat_map(|_| (0..30).step_by(3)), 10).unwrap().len(), 10);
     }
 }

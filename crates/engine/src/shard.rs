@@ -37,6 +37,7 @@ use crate::api::{Add, AddDone, EntryRef, Poll, PollId, Refusal, Waiter};
 use crate::config::Admission;
 use crate::ledger::{LedgerState, ParkedPoll};
 use crate::ledger_map::LedgerMap;
+use crate::lookup::RunSet;
 use crate::write_cache::{CacheRecord, Frozen};
 use bindery_io::BLOCK_SIZE_BYTES;
 use bindery_io::canary::{Canaries, Canary};
@@ -528,19 +529,21 @@ impl Shard {
         Ok(state.explicit_lac(self.durable).cloned())
     }
 
-    /// Ids of the durable entries in memory, in no order, with duplicates, and the generation below which copies on
-    /// disk do not count; `Unknown` for a ledger in limbo, unless `with_limbo`.
+    /// Adds the durable entries in memory to `runs`. Returns the generation below which copies on disk do not count;
+    /// `Unknown` for a ledger in limbo, unless `with_limbo`.
     pub(crate) fn cached_entries(
         &self,
         ledger: LedgerId,
         with_limbo: bool,
-    ) -> Result<(Vec<i64>, u64), Refusal> {
+        runs: &mut RunSet,
+    ) -> Result<u64, Refusal> {
         let state = if with_limbo { self.live(ledger)? } else { self.sound(ledger)? };
         let frozen = self.frozen.iter().filter(|f| f.generation >= state.hidden_below);
         let frozen = frozen.filter_map(|f| f.records.get(&ledger));
-        let caches = frozen.chain([&state.records]);
-        let entries = caches.flat_map(|records| records.durable_entries(self.durable)).collect();
-        Ok((entries, state.hidden_below))
+        for records in frozen.chain([&state.records]) {
+            runs.extend(records.durable_entries(self.durable).filter_map(EntryId::new));
+        }
+        Ok(state.hidden_below)
     }
 
     pub(crate) fn is_fenced(&self, ledger: LedgerId) -> bool {

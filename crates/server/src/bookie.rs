@@ -68,10 +68,11 @@ const BIND_PAUSE: Duration = Duration::from_millis(20);
 /// How often, and at what distance, ledgers that may have lost entries are looked for.
 const COVER_ATTEMPTS: u32 = 10;
 const COVER_PAUSE: Duration = Duration::from_secs(1);
-/// Disk reads queued or running, for each lane.
-const READ_SLOTS: usize = 256;
 /// Read buffers that were not needed for so long go back to the system.
 const BUFFER_TRIM_INTERVAL: Duration = Duration::from_secs(30);
+/// Disk reads queued or running for each thread, in each lane: enough that no thread idles while the next one comes, few
+/// enough that connections wait in the order of arrival for a slot, and not behind the jobs of one of them.
+const READ_SLOTS_PER_THREAD: usize = 4;
 
 /// What a bookie touches of the outside.
 pub struct Components {
@@ -248,7 +249,8 @@ impl Bookie {
             clock: components.clock.clone(),
             pools: Pools::new(&plan),
             metrics: Metrics::new(),
-            io: IoPool::start(config.read_threads, READ_SLOTS).map_err(StartError::Thread)?,
+            io: IoPool::start(config.read_threads, READ_SLOTS_PER_THREAD * config.read_threads.max(1))
+                .map_err(StartError::Thread)?,
             connections: Registry::default(),
             buffers: BufferSlab::new(config.limits.read_buffer_bytes),
             volumes: Volumes::new(components.disk.clone(), dirs.volumes()),
@@ -637,6 +639,7 @@ impl Opening<'_> {
             journal_files_preallocated: self.config.preallocate,
             journal_sync: self.config.journal_sync,
             entry_bytes_max: self.config.limits.frame.entry_size_bytes_max(),
+            group_bytes_max: self.config.limits.group_bytes_max,
             flush_interval: self.config.flush_interval,
             space: self.config.space.clone(),
             journal_slow: self.config.slow_journal.p99_max,

@@ -2,7 +2,9 @@
 //!
 //! # Invariants
 //! 1. Nobody waits for a peer here: jobs load bytes and hand them over without waiting.
-//! 2. A job enters by a slot of its lane; the fencing lane has slots of its own and is served first.
+//! 2. A job enters by a slot of its lane; the fencing lane has slots of its own and is served first. Whoever waits for a
+//!    slot gets it in the order of arrival; with few slots a connection that asks for much waits its turn there, and not
+//!    others behind its jobs.
 //! 3. `stop` runs what was accepted, then joins the threads.
 
 use parking_lot::{Condvar, Mutex};
@@ -49,6 +51,13 @@ pub struct Slot {
     permit: OwnedSemaphorePermit,
 }
 
+impl Slot {
+    /// True for the fencing lane.
+    pub fn is_high(&self) -> bool {
+        self.lane == Lane::High
+    }
+}
+
 impl IoPool {
     /// Starts `threads` threads; each lane queues or runs up to `slots` jobs.
     pub fn start(threads: usize, slots: usize) -> std::io::Result<IoPool> {
@@ -74,6 +83,16 @@ impl IoPool {
         };
         let permit = slots.clone().acquire_owned().await.expect("the semaphores are never closed");
         Slot { lane, permit }
+    }
+
+    /// Room in a lane, if there is some and nobody waits for it.
+    pub fn try_slot(&self, lane: Lane) -> Option<Slot> {
+        let slots = match lane {
+            Lane::High => &self.high_slots,
+            Lane::Plain => &self.plain_slots,
+        };
+        let permit = slots.clone().try_acquire_owned().ok()?;
+        Some(Slot { lane, permit })
     }
 
     /// Hands a job over.

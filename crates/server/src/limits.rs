@@ -1,5 +1,6 @@
 //! Every bound of the server in one place.
 
+use crate::connection::{StallRules, StalledClose};
 use crate::sockets::SocketOptions;
 use bindery_io::canary::Canaries;
 use bindery_wire::FrameLimit;
@@ -17,12 +18,16 @@ pub struct Limits {
     pub add_batch_entries_max: usize,
     /// Entry bytes handed to a shard at once; one larger entry goes alone.
     pub add_batch_bytes_max: usize,
+    /// Bytes of adds that are acknowledged together, in each journal; as many again wait meanwhile.
+    pub group_bytes_max: usize,
     /// How long an add waits for room in the write pool before it is answered with too-many-requests.
     pub admission_deadline: Duration,
     /// Reads held per connection; more are answered with too-many-requests (Java: 10,000 per thread).
     pub read_queue_max: usize,
     /// Bytes of loaded entries per connection that the peer has not taken yet; a larger entry goes alone.
     pub read_window_bytes: usize,
+    /// Bytes of loaded entries of all connections, when that is to be less than the outbound pool's share.
+    pub outbound_bytes_max: Option<u64>,
     /// Bytes of answers without entries per connection that the peer has not taken yet; then it is not read any more.
     pub answers_bytes_max: usize,
     /// Loads from disk under way per connection.
@@ -48,9 +53,13 @@ pub struct Limits {
     pub socket: SocketOptions,
     /// Memory a connection reads into while it has something to say. Larger frames take their length from another pool.
     pub read_buffer_bytes: usize,
-    /// A peer that is in the middle of a frame, or does not take its answers, is closed after this long without any
-    /// progress, but only while others wait for the bytes it holds.
+    /// A peer in the middle of a frame is closed after this long without enough progress, but only while others wait for
+    /// the bytes it holds.
     pub stall_max: Duration,
+    /// What becomes of a peer that takes nothing of its answers.
+    pub stall: StallRules,
+    /// Plain reads, and adds that wait for room, are answered with too-many-requests at this age; zero: never.
+    pub request_age_max: Duration,
     /// How long a stop may take to finish what was received and to let the answers leave
     /// (`shutdownDrainTimeoutSec`).
     pub drain_max: Duration,
@@ -60,6 +69,17 @@ pub struct Limits {
     pub slow_request: Duration,
 }
 
+/// Peers that take nothing, each with what is loaded for it ahead, that fit the outbound pool together.
+const SILENT_PEERS: u64 = 2048;
+
+impl Limits {
+    /// Bytes loaded for a connection beyond what the kernel has taken, by the capacity of the outbound pool. The kernel's
+    /// buffer feeds the peer while more is loaded, so it takes no more than a write's worth.
+    pub fn read_ahead_bytes(&self, outbound_bytes: u64) -> usize {
+        (outbound_bytes / SILENT_PEERS).clamp(16 * 1024, 64 * 1024) as usize
+    }
+}
+
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
@@ -67,9 +87,11 @@ impl Default for Limits {
             batch_read_size_bytes_max: 5 * 1024 * 1024,
             add_batch_entries_max: 1000,
             add_batch_bytes_max: 1024 * 1024,
+            group_bytes_max: 16 * 1024 * 1024,
             admission_deadline: Duration::from_secs(2),
             read_queue_max: 20_000,
             read_window_bytes: 1024 * 1024,
+            outbound_bytes_max: None,
             answers_bytes_max: 1024 * 1024,
             loads_in_flight_max: 16,
             long_polls_per_connection_max: 5_000,
@@ -83,6 +105,13 @@ impl Default for Limits {
             socket: SocketOptions::default(),
             read_buffer_bytes: 64 * 1024,
             stall_max: Duration::from_secs(5),
+            stall: StallRules {
+                drop_after: Duration::from_millis(200),
+                close_after: Duration::from_secs(5),
+                close: StalledClose::UnderPressure,
+            },
+            // BookKeeper's clients give up after 5 s by default.
+            request_age_max: Duration::from_secs(5),
             drain_max: Duration::from_secs(5),
             canaries: Canaries::none(),
             slow_request: Duration::from_secs(1),

@@ -192,7 +192,7 @@ impl MemoryPlan {
             inbound,
             inbound_large,
             outbox,
-            outbound,
+            outbound: limits.outbound_bytes_max.map_or(outbound, |bytes| bytes.clamp(2 * frame, outbound)),
             outbound_priority: priority,
             control,
             index,
@@ -401,6 +401,17 @@ mod tests {
         let plan = MemoryPlan::new(512 * MIB, &Limits::default()).unwrap();
         let line = plan.kernel_line(KernelBuffers { send: 256 << 10, receive: 0 });
         assert!(line.contains("256 KiB for answers") && line.contains("tcp_rmem"), "{line}");
+    }
+
+    #[test]
+    fn loaded_entries_can_be_limited_to_less_than_their_share() {
+        let outbound = |bytes| {
+            let limits = Limits { outbound_bytes_max: bytes, ..Limits::default() };
+            MemoryPlan::new(512 * MIB, &limits).unwrap().outbound
+        };
+        let share = outbound(None);
+        assert_eq!([outbound(Some(20 * MIB)), outbound(Some(u64::MAX))], [20 * MIB, share]);
+        assert_eq!(outbound(Some(1)), 2 * Limits::default().frame.size_bytes() as u64);
     }
 
     #[test]

@@ -352,12 +352,13 @@ mod tests {
     fn the_progress_of_a_peer_is_seen_byte_by_byte_and_its_waits_when_they_end() {
         let clock = Arc::new(HandClock::default());
         let activity = activity(clock.clone());
-        let outbox = Outbox::new(4096, 4096, ByteBudget::new("outbox", 1 << 20), Arc::new(Notify::new()));
+        let outbox =
+            Outbox::new(4096, 4096, 4096, ByteBudget::new("outbox", 1 << 20), Arc::new(Notify::new()));
         let peer = Peer(AtomicU64::new(0));
         let step = |seconds: u64, takes: u64| {
             clock.0.store(seconds * SECOND, Relaxed);
             peer.0.store(takes, Relaxed);
-            let flush = outbox.flush(&peer, true);
+            let flush = outbox.flush(&peer, true, &mut Vec::new());
             (activity.waited(&flush, &outbox), activity.read().unsent.map(|age| age.as_secs()))
         };
         assert_eq!(step(1, 0), (None, None), "nothing to send");

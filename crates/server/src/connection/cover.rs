@@ -1,68 +1,75 @@
 //! The memory of a connection's waiting reads: some are part of its fixed cost, more are leased from the control pool.
+//! Parked long polls have a part of the memory limit of their own ([`crate::memory::MemoryPlan::long_polls_max`]).
 //!
 //! # Invariants
 //! 1. No more reads wait than are covered, but for those of the fencing lane, which have a reserve of their own in the
 //!    queue: a full pool never keeps a recovery out.
 //! 2. Half of the pool is for first steps: a connection that pipelines more takes further ones only from the other half,
-//!    and at most a third of what is free of that. However deep some peers pipeline without reading, the next one has
+//!    and no more than it leaves free of that. However deep some peers pipeline without reading, the next one has
 //!    its first step, as long as half of the pool has one for each.
 //! 3. What is not needed any more goes back, but for a step.
 
-use super::request::ReadRequest;
 use bindery_flow::{ByteBudget, Permit};
-use parking_lot::Mutex;
 
 /// Reads that may wait without a lease.
 pub const FREE: usize = 16;
 /// Reads that a lease is taken for at a time.
-const STEP: usize = 64;
-/// Memory of a read that waits: itself, and its place among those of equal key.
-const READ_BYTES: usize = size_of::<ReadRequest>() + 96;
+pub const STEP: usize = 32;
+/// Memory of a read that waits: itself, with a deque's slack, and its place among those of equal key.
+const READ_BYTES: usize = 320;
 
 /// See the module.
 pub struct Cover {
     pool: ByteBudget,
-    lease: Mutex<Option<Permit>>,
+    lease: Option<Permit>,
 }
 
 impl Cover {
     /// Covers [`FREE`] reads, and more from `pool`.
     pub fn new(pool: ByteBudget) -> Cover {
-        Cover { pool, lease: Mutex::new(None) }
+        Cover { pool, lease: None }
+    }
+
+    /// What it is leased from.
+    pub fn pool(&self) -> ByteBudget {
+        self.pool.clone()
+    }
+
+    /// Bytes of the pool that it has.
+    pub fn leased_bytes(&self) -> u64 {
+        self.lease.as_ref().map_or(0, Permit::bytes)
     }
 
     /// How many reads may wait, after an attempt to make it more than `held`.
-    pub fn reach(&self, held: usize) -> usize {
+    pub fn reach(&mut self, held: usize) -> usize {
         if held < FREE {
             return FREE;
         }
-        let mut lease = self.lease.lock();
-        let covered = covered(&lease);
+        let covered = FREE + self.lease.as_ref().map_or(0, |lease| steps(lease) * STEP);
         if held < covered {
             return covered;
         }
         let step = (STEP * READ_BYTES) as u64;
         let gauge = self.pool.gauge();
-        let leased = lease.as_ref().map_or(0, Permit::bytes);
+        let leased = self.leased_bytes();
         // Invariant 2; a race with others only makes it a little more or less.
         let free_of_half = (gauge.capacity / 2).saturating_sub(gauge.used);
-        if leased > 0 && (leased + step) * 3 > free_of_half {
+        if leased > 0 && leased + step > free_of_half {
             return covered;
         }
-        match (self.pool.try_acquire(step), lease.as_mut()) {
+        match (self.pool.try_acquire(step), &mut self.lease) {
             (None, _) => return covered,
             (Some(more), Some(lease)) => lease.merge(more),
-            (Some(more), None) => *lease = Some(more),
+            (Some(more), none) => *none = Some(more),
         }
         covered + STEP
     }
 
     /// Gives back what `held` waiting reads do not need.
-    pub fn release(&self, held: usize) {
-        let mut lease = self.lease.lock();
-        let Some(permit) = lease.as_mut() else { return };
+    pub fn release(&mut self, held: usize) {
+        let Some(permit) = self.lease.as_mut() else { return };
         if held <= FREE {
-            *lease = None;
+            self.lease = None;
         } else if held + 2 * STEP <= FREE + steps(permit) * STEP {
             let needed = (held - FREE).div_ceil(STEP) + 1;
             permit.shrink_to((needed * STEP * READ_BYTES) as u64);
@@ -72,10 +79,6 @@ impl Cover {
 
 fn steps(permit: &Permit) -> usize {
     permit.bytes() as usize / (STEP * READ_BYTES)
-}
-
-fn covered(lease: &Option<Permit>) -> usize {
-    FREE + lease.as_ref().map_or(0, |lease| steps(lease) * STEP)
 }
 
 #[cfg(test)]
@@ -89,7 +92,7 @@ mod tests {
     #[test]
     fn a_few_reads_cost_nothing_and_more_are_leased_and_given_back() {
         let pool = pool(100);
-        let cover = Cover::new(pool.clone());
+        let mut cover = Cover::new(pool.clone());
         assert_eq!(cover.reach(FREE - 1), FREE);
         assert_eq!(pool.gauge().used, 0);
         assert_eq!(cover.reach(FREE), FREE + STEP);
@@ -97,7 +100,7 @@ mod tests {
             assert!(cover.reach(held) > held, "invariant 1");
         }
         cover.release(FREE + 1);
-        assert_eq!(steps(cover.lease.lock().as_ref().unwrap()), 2, "one in use and one more (invariant 3)");
+        assert_eq!(steps(cover.lease.as_ref().unwrap()), 2, "one in use and one more (invariant 3)");
         cover.release(FREE);
         assert_eq!(pool.gauge().used, 0);
     }
@@ -105,26 +108,26 @@ mod tests {
     #[test]
     fn greedy_connections_leave_a_first_step_to_the_next_ones() {
         let pool = pool(1000);
-        let take_all = |cover: &Cover| {
+        let take_all = |cover: &mut Cover| {
             let mut held = 0;
             while cover.reach(held) > held {
                 held = cover.reach(held);
             }
             held
         };
-        let covers: Vec<Cover> = (0..64).map(|_| Cover::new(pool.clone())).collect();
-        assert!(take_all(&covers[0]) >= FREE + 100 * STEP, "one alone may pipeline deeply");
+        let mut covers: Vec<Cover> = (0..64).map(|_| Cover::new(pool.clone())).collect();
+        assert!(take_all(&mut covers[0]) >= FREE + 100 * STEP, "one alone may pipeline deeply");
         for _ in 0..10 {
-            for cover in &covers {
+            for cover in &mut covers {
                 take_all(cover);
             }
         }
-        let next: Vec<Cover> = (0..400).map(|_| Cover::new(pool.clone())).collect();
-        for cover in &next {
+        let mut next: Vec<Cover> = (0..400).map(|_| Cover::new(pool.clone())).collect();
+        for cover in &mut next {
             assert!(take_all(cover) >= FREE + STEP, "invariant 2: {:?}", pool.gauge());
         }
-        let none: Vec<Cover> = (0..100).map(|_| Cover::new(pool.clone())).collect();
-        assert!(none.iter().any(|cover| take_all(cover) == FREE), "a full pool covers no more");
+        let mut none: Vec<Cover> = (0..100).map(|_| Cover::new(pool.clone())).collect();
+        assert!(none.iter_mut().any(|cover| take_all(cover) == FREE), "a full pool covers no more");
         drop((covers, next, none));
         assert_eq!(pool.gauge().used, 0);
     }

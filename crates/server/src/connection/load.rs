@@ -6,12 +6,15 @@
 //! 2. What is not durable is not shown: such a request is parked until it is, without a thread.
 //! 3. Nothing here waits for a disk but what runs on the I/O pool: an entry is read inline only with calls that give up
 //!    where the kernel would have to wait.
-//! 4. Every request given to `start` is answered, parked or put back, exactly one of them.
+//! 4. Every request given to `plan` or `run` is answered, parked or put back, exactly one of them.
+//! 5. A request older than the maximum age is answered with too-many-requests when its turn comes, and never reaches a
+//!    disk: its client has given up, and asks another replica. Fencing, recovery and high priority have no maximum age
+//!    ([`ReadRequest::is_too_old`]); the rest of a frame whose beginning was sent has none either.
 
-use super::Connection;
-use super::outbox::{Body, Window};
+use super::outbox::{Body, Identity, Part, Window};
 use super::request::{ReadKind, ReadRequest, Reply, code};
-use crate::io_pool::{Lane, Slot};
+use super::{CloseReason, Connection};
+use crate::io_pool::Slot;
 use crate::shared::Shared;
 use crate::slow_log::{Slow, SlowKind};
 use bindery_engine::{DiskRead, DurablePoint, EntryRef, Lookup, Refusal};
@@ -19,15 +22,20 @@ use bindery_flow::Permit;
 use bindery_types::EntryId;
 use bindery_wire::v3::{self, response};
 use bindery_wire::{BatchReadBudget, EntryAvailability, ErrorCode, v2};
-use bytes::{Bytes, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Charged beside an entry for the head of its answer: at most 40 bytes on v2, 96 on v3.
 const HEAD_BYTES: usize = 128;
-/// Charged for a list of entries before its length is known: about 2,700 runs.
+/// Charged for a list of entries before its length is known: 630 runs.
 const LIST_BYTES: usize = 64 * 1024;
+/// What a list takes for each of its runs: two runs of 16 bytes while it is collected, a group of the answer, the group
+/// encoded, and that in its frame, 24 each.
+const LIST_RUN_BYTES: usize = 2 * 16 + 3 * 24;
+/// When a list needs more, it comes again with so many times the bytes.
+const LIST_STEP: usize = 8;
 
 /// Largest entry that is read on a thread of the runtime, when the kernel has it in memory.
 const INLINE_BYTES_MAX: usize = 64 * 1024;
@@ -54,6 +62,31 @@ impl Plan {
     }
 }
 
+/// A load from disk with the bytes for it in hand: all it needs but a slot of the I/O pool.
+pub struct Load {
+    /// What to load.
+    pub work: Work,
+    /// Bytes for it.
+    pub permit: Permit,
+    /// Room for it.
+    pub window: Window,
+}
+
+/// What runs on a thread that may block.
+pub enum Work {
+    /// One entry.
+    Entry(ReadRequest, DiskRead),
+    /// A batch, a list, or free disk space.
+    Whole(ReadRequest),
+    /// The rest of a frame of which the peer has a part.
+    Part(Part),
+}
+
+/// Bytes to hold for the rest of a frame.
+pub fn charge_of_part(part: &Part) -> usize {
+    part.identity.frame_len() + HEAD_BYTES
+}
+
 /// Looks a read up. Settles it when that takes no bytes; otherwise gives it back with what to do.
 pub fn plan(
     shared: &Arc<Shared>,
@@ -62,6 +95,9 @@ pub fn plan(
 ) -> (Plan, Option<ReadRequest>) {
     if let Some(Err(refusal)) = request.wait_outcome {
         answer_failure(shared, connection, &request, refusal);
+        return (Plan::Settled, None);
+    }
+    if refuse_too_old(shared, connection, &request) {
         return (Plan::Settled, None);
     }
     let limits = &shared.limits;
@@ -128,9 +164,18 @@ thread_local! {
     static INLINE: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
+/// Answers a request that has waited too long (invariant 5).
+fn refuse_too_old(shared: &Shared, connection: &Connection, request: &ReadRequest) -> bool {
+    let is_too_old = request.is_too_old(shared.clock.monotonic_ns(), shared.limits.request_age_max);
+    if is_too_old {
+        shared.metrics.reads_too_old.add(1);
+        answer_failure(shared, connection, request, Refusal::TooManyRequests);
+    }
+    is_too_old
+}
+
 /// Answers an entry on disk at once when nobody has to wait for the disk, up to [`INLINE_BYTES_MAX`]. Gives everything
 /// back when it takes a thread that may wait.
-#[allow(clippy::result_large_err, reason = "what is given back goes on to `run`")]
 pub fn run_inline(
     shared: &Arc<Shared>,
     connection: &Arc<Connection>,
@@ -138,19 +183,18 @@ pub fn run_inline(
     mut read: DiskRead,
     permit: Permit,
     window: Window,
-) -> Result<(), (ReadRequest, DiskRead, Permit, Window)> {
+) -> Result<(), Box<(ReadRequest, DiskRead, Permit, Window)>> {
     let is_small = matches!(read.try_locate(), Some(Ok(size)) if size as usize + HEAD_BYTES <= permit.bytes() as usize
             && size as usize <= INLINE_BYTES_MAX);
     if !is_small {
-        return Err((request, read, permit, window));
+        return Err(Box::new((request, read, permit, window)));
     }
     INLINE.with_borrow_mut(|body| match read.try_load(body) {
-        None => Err((request, read, permit, window)),
+        None => Err(Box::new((request, read, permit, window))),
         Some(Ok(())) => {
             shared.metrics.reads_without_wait.add(1);
             learn_size(connection, body.len());
-            answer_entry(shared, connection, &request, Body::Copy(body), permit, window);
-            connection.finish_read(&request);
+            answer_entry(shared, connection, request, Body::Copy(body), permit, window);
             Ok(())
         }
         Some(Err(refusal)) => {
@@ -161,75 +205,113 @@ pub fn run_inline(
     })
 }
 
-/// Carries a plan out. The charge is covered by `permit` and by `window`. `slot` is there for the plans that
-/// block.
-pub fn run(
+/// Answers an entry that is in memory.
+pub fn answer_from_memory(
     shared: &Arc<Shared>,
     connection: &Arc<Connection>,
     request: ReadRequest,
-    plan: Plan,
+    bytes: &[u8],
     permit: Permit,
     window: Window,
-    slot: Option<Slot>,
 ) {
-    match plan {
-        Plan::Settled => connection.outbox.close_window(window),
-        Plan::Memory(bytes, _) => {
-            answer_entry(shared, connection, &request, Body::Copy(&bytes), permit, window);
-            connection.finish_read(&request);
+    answer_entry(shared, connection, request, Body::Copy(bytes), permit, window);
+}
+
+/// Runs a load on the I/O pool.
+pub fn run(shared: &Arc<Shared>, connection: &Arc<Connection>, load: Load, slot: Slot) {
+    let Load { work, permit, window } = load;
+    let is_high = slot.is_high();
+    let (shared, connection) = (shared.clone(), connection.clone());
+    connection.loads_in_flight[usize::from(is_high)].fetch_add(1, Ordering::AcqRel);
+    let begun_ns = shared.clock.monotonic_ns();
+    shared.clone().io.run(slot, move || {
+        match work {
+            Work::Part(part) => run_part(&shared, &connection, &part, permit, window),
+            Work::Entry(request, _) | Work::Whole(request)
+                if refuse_too_old(&shared, &connection, &request) =>
+            {
+                connection.outbox.close_window(window);
+            }
+            Work::Entry(request, read) => run_entry(&shared, &connection, request, &read, permit, window),
+            Work::Whole(request) => match request.kind {
+                ReadKind::Batch(_) => run_batch(&shared, &connection, request, permit, window),
+                ReadKind::List => run_list(&shared, &connection, request, permit, window),
+                _ => {
+                    connection.outbox.close_window(window);
+                    answer_info(&shared, &connection, &request);
+                }
+            },
         }
-        Plan::Disk(read, _) => block(shared, connection, slot, move |shared, connection| match read.load() {
-            Ok(bytes) if bytes.len() + HEAD_BYTES > permit.bytes() as usize => {
-                retry_larger(connection, request, bytes.len(), window);
-            }
-            Ok(bytes) => {
-                learn_size(connection, bytes.len());
-                answer_entry(shared, connection, &request, Body::Owned(bytes), permit, window);
-                connection.finish_read(&request);
-            }
-            Err(refusal) => {
-                connection.outbox.close_window(window);
-                answer_without_entry(shared, connection, &request, refusal);
-            }
-        }),
-        Plan::Blocking(_) => block(shared, connection, slot, move |shared, connection| match request.kind {
-            ReadKind::Batch(_) => run_batch(shared, connection, request, permit, window),
-            ReadKind::List => run_list(shared, connection, request, permit, window),
-            _ => {
-                connection.outbox.close_window(window);
-                answer_info(shared, connection, &request);
-            }
-        }),
+        let now_ns = shared.clock.monotonic_ns();
+        shared.metrics.stages.read_load.record(0, now_ns, now_ns.saturating_sub(begun_ns), true);
+        connection.loads_in_flight[usize::from(is_high)].fetch_sub(1, Ordering::AcqRel);
+        connection.flush();
+        // Room for one load more.
+        connection.wake_sender.notify_one();
+    });
+}
+
+fn run_entry(
+    shared: &Arc<Shared>,
+    connection: &Arc<Connection>,
+    request: ReadRequest,
+    read: &DiskRead,
+    permit: Permit,
+    window: Window,
+) {
+    match read.load() {
+        Ok(bytes) if bytes.len() + HEAD_BYTES > permit.bytes() as usize => {
+            retry_larger(connection, request, bytes.len(), window);
+        }
+        Ok(bytes) => {
+            learn_size(connection, bytes.len());
+            answer_entry(shared, connection, request, Body::Owned(bytes), permit, window);
+        }
+        Err(refusal) => {
+            connection.outbox.close_window(window);
+            answer_without_entry(shared, connection, &request, refusal);
+        }
     }
 }
 
-/// Which lane of the I/O pool a request belongs to.
-pub fn lane_of(request: &ReadRequest) -> Lane {
-    if request.is_high { Lane::High } else { Lane::Plain }
+/// Loads what a dropped frame was made of. Another copy than the one the peer has a part of is not sent.
+fn run_part(shared: &Shared, connection: &Connection, part: &Part, permit: Permit, window: Window) {
+    let rest = load_body(shared, &part.identity).and_then(|body| part.identity.rest(part.sent, &body));
+    match rest {
+        Some(rest) => {
+            shared.metrics.frames_resumed.add(1);
+            connection.outbox.resume(rest, window, permit);
+        }
+        None => {
+            connection.outbox.close_window(window);
+            connection.close_because(CloseReason::CopyGone { ledger: part.identity.ledger().get() });
+        }
+    }
 }
 
-fn block(
-    shared: &Arc<Shared>,
-    connection: &Arc<Connection>,
-    slot: Option<Slot>,
-    work: impl FnOnce(&Arc<Shared>, &Arc<Connection>) + Send + 'static,
-) {
-    let slot = slot.expect("the caller takes a slot for plans that block");
-    let (shared, connection) = (shared.clone(), connection.clone());
-    connection.loads_in_flight.fetch_add(1, Ordering::AcqRel);
-    let begun_ns = shared.clock.monotonic_ns();
-    shared.clone().io.run(slot, move || {
-        work(&shared, &connection);
-        let now_ns = shared.clock.monotonic_ns();
-        let took_ns = now_ns.saturating_sub(begun_ns);
-        shared.metrics.stages.read_load.record(0, now_ns, took_ns, true);
-        connection.loads_in_flight.fetch_sub(1, Ordering::AcqRel);
-        connection.flush();
-        // Room for one load more; nobody is woken for nothing.
-        if connection.reads.lock().has_next() {
-            connection.wake_sender.notify_one();
+/// The entries of a frame as they stand in it; `None` when one of them cannot be read any more.
+fn load_body(shared: &Shared, identity: &Identity) -> Option<Vec<u8>> {
+    let (entries, is_batch) = identity.entries();
+    let mut body = Vec::new();
+    for entry in entries {
+        let entry = EntryRef::At(EntryId::new(entry)?);
+        let loaded = match shared.engine.read(identity.ledger(), entry).ok()? {
+            Lookup::Memory(bytes) => Loaded::Memory(bytes),
+            Lookup::Disk(read) => Loaded::Disk(read.load().ok()?),
+            Lookup::Undurable(_) => return None,
+        };
+        let bytes = loaded.bytes();
+        if body.len() + bytes.len() > identity.frame_len() {
+            return None;
         }
-    });
+        if is_batch {
+            let mut size = BytesMut::new();
+            v2::put_batch_entry_size(bytes.len(), &mut size);
+            body.put_slice(&size);
+        }
+        body.put_slice(bytes);
+    }
+    Some(body)
 }
 
 /// Guesses stay near the largest entries of late: too small a guess costs a second load.
@@ -241,7 +323,9 @@ fn learn_size(connection: &Connection, size: usize) {
 /// Back to the front of its lane, with the size it needs (invariant 1).
 fn retry_larger(connection: &Connection, mut request: ReadRequest, size: usize, window: Window) {
     connection.outbox.close_window(window);
-    learn_size(connection, size);
+    if request.kind != ReadKind::List {
+        learn_size(connection, size);
+    }
     request.size_hint = size;
     if !connection.closed.is_set() {
         connection.reads.lock().put_back(request);
@@ -273,28 +357,30 @@ fn known_lac(shared: &Shared, request: &ReadRequest) -> Option<i64> {
 fn answer_entry(
     shared: &Shared,
     connection: &Connection,
-    request: &ReadRequest,
+    request: ReadRequest,
     body: Body<'_>,
     permit: Permit,
     window: Window,
 ) {
-    let ledger = request.ledger.get();
+    let (ledger, entry) = (request.ledger.get(), request.entry);
     let size = match &body {
         Body::Copy(bytes) => bytes.len(),
         Body::Owned(bytes) => bytes.len(),
     };
+    shared.metrics.read_bytes.add(size as u64);
+    record(shared, connection, &request, size, true);
     match request.reply {
-        Reply::V2 { version } => connection.outbox.entry(request.promised, window, permit, body, |out| {
-            v2::put_read_response_header(version, ledger, request.entry, size, out);
+        Reply::V2 { version } => connection.outbox.entry(request, window, permit, body, |out| {
+            v2::put_read_response_header(version, ledger, entry, size, out);
         }),
         Reply::V3 { txn } if matches!(request.kind, ReadKind::Entry) => {
-            let max_lac = if request.is_fence { None } else { known_lac(shared, request) };
+            let max_lac = if request.is_fence { None } else { known_lac(shared, &request) };
             let bytes: &[u8] = match &body {
                 Body::Copy(bytes) => bytes,
                 Body::Owned(bytes) => bytes,
             };
-            connection.outbox.entry(request.promised, window, permit, Body::Copy(&[]), |out| {
-                v3::put_read_response(txn, ledger, request.entry, bytes, max_lac, out);
+            connection.outbox.entry(request, window, permit, Body::Copy(&[]), |out| {
+                v3::put_read_response(txn, ledger, entry, bytes, max_lac, out);
             });
         }
         Reply::V3 { txn } => {
@@ -310,23 +396,21 @@ fn answer_entry(
                 ReadKind::Poll(poll) => {
                     let result = response::ReadResult {
                         body: Some(bytes),
-                        max_lac: known_lac(shared, request),
+                        max_lac: known_lac(shared, &request),
                         lac_update_timestamp_ms: poll.woken_at_ms,
                     };
                     response::read(txn, ledger, poll.previous.saturating_add(1), result)
                 }
                 _ => {
                     let result = response::ReadResult { body: Some(bytes), ..Default::default() };
-                    response::read(txn, ledger, request.entry, result)
+                    response::read(txn, ledger, entry, result)
                 }
             };
-            connection.outbox.entry(request.promised, window, permit, Body::Copy(&[]), |out| {
+            connection.outbox.entry(request, window, permit, Body::Copy(&[]), |out| {
                 v3::put_frame(&message, out);
             });
         }
     }
-    shared.metrics.read_bytes.add(size as u64);
-    record(shared, connection, request, size, true);
 }
 
 /// The answer when there is no entry to send, which is not a failure for every kind of read.
@@ -406,33 +490,41 @@ fn run_list(
     window: Window,
 ) {
     let Reply::V3 { txn } = request.reply else { return };
-    let runs = match shared.engine.list_entries(request.ledger) {
+    let ledger = request.ledger.get();
+    let charged = permit.bytes() as usize;
+    let runs = match shared.engine.list_entries_within(request.ledger, charged / LIST_RUN_BYTES) {
         Ok(runs) => runs,
         Err(refusal) => {
             connection.outbox.close_window(window);
             return answer_failure(shared, connection, &request, refusal);
         }
     };
+    let Some(runs) = runs else {
+        // What a frame holds, and a pool: more runs could not be answered.
+        let frame_runs = shared.limits.frame.size_bytes() / 24;
+        let pool = if request.is_high { &shared.pools.outbound_priority } else { &shared.pools.outbound };
+        let most = (frame_runs * LIST_RUN_BYTES).min(pool.capacity() as usize - HEAD_BYTES);
+        if charged < most {
+            let size = charged.saturating_mul(LIST_STEP).min(most);
+            return retry_larger(connection, request, size, window);
+        }
+        tracing::warn!(ledger_id = ledger, "list of entries exceeds the frame limit or the memory for it");
+        connection.outbox.close_window(window);
+        return answer_failure(shared, connection, &request, Refusal::Io);
+    };
     let mut available = EntryAvailability::default();
     for run in &runs {
         (run.first.get()..=run.last.get()).filter_map(EntryId::new).for_each(|entry| available.push(entry));
     }
-    let ledger = request.ledger.get();
     let size = available.encoded_size_bytes();
     if !shared.limits.frame.admits_payload(size + HEAD_BYTES) {
         tracing::warn!(ledger_id = ledger, runs = runs.len(), "list of entries exceeds the frame limit");
         connection.outbox.close_window(window);
         return answer_failure(shared, connection, &request, Refusal::Io);
     }
-    if size + HEAD_BYTES > permit.bytes() as usize {
-        return retry_larger(connection, request, size + HEAD_BYTES, window);
-    }
     let message = response::get_list_of_entries(txn, ErrorCode::Ok, ledger, Some(available.encode()));
-    connection.outbox.entry(request.promised, window, permit, Body::Copy(&[]), |out| {
-        v3::put_frame(&message, out);
-    });
     record(shared, connection, &request, size, true);
-    connection.finish_read(&request);
+    connection.outbox.entry(request, window, permit, Body::Copy(&[]), |out| v3::put_frame(&message, out));
 }
 
 /// A batch read: the first entry whatever its size, then consecutive ones while they fit; anything missing after the
@@ -494,13 +586,12 @@ fn run_batch(
         return answer_failure(shared, connection, &request, Refusal::Io);
     }
     let size = body.len();
-    connection.outbox.entry(request.promised, window, permit, Body::Owned(body.into()), |out| {
-        let (ledger, start) = (request.ledger.get(), batch.start_entry_id);
-        v2::put_batch_read_response_header(version, ledger, start, batch.request_id, size, out);
-    });
+    let (ledger, start, request_id) = (request.ledger.get(), batch.start_entry_id, batch.request_id);
     shared.metrics.read_bytes.add(size as u64);
     record(shared, connection, &request, size, true);
-    connection.finish_read(&request);
+    connection.outbox.entry(request, window, permit, Body::Owned(body.into()), |out| {
+        v2::put_batch_read_response_header(version, ledger, start, request_id, size, out);
+    });
 }
 
 enum Loaded {

@@ -17,8 +17,10 @@
 
 mod activity;
 mod batches;
+mod claim;
 mod completion;
 mod cover;
+mod disk_line;
 mod door;
 mod load;
 mod long_poll;
@@ -30,12 +32,14 @@ mod registry;
 mod request;
 mod sender;
 mod socket;
+mod stall;
 
 pub use activity::{Class, Wait};
 pub use completion::Completion;
 pub use door::Door;
 pub use reader::refuse_held;
 pub use registry::Registry;
+pub use stall::{StallRules, StalledClose};
 
 use crate::flow_view::ConnectionFlow;
 use crate::latch::Latch;
@@ -43,16 +47,15 @@ use crate::shared::Shared;
 use activity::Activity;
 use bindery_engine::Refusal;
 use bindery_wire::ErrorCode;
-use cover::Cover;
 use long_poll::LongPolls;
 use outbox::{Flush, Outbox};
 use parking_lot::Mutex;
 use read_queue::{Pushed, ReadQueue};
-use request::{ReadKind, ReadRequest, V3_ANSWER_BYTES};
+use request::{ReadKind, ReadRequest};
 use socket::CountedSocket;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
@@ -65,10 +68,14 @@ pub struct Connection {
     socket: CountedSocket,
     outbox: Outbox,
     reads: Mutex<ReadQueue>,
-    cover: Cover,
     polls: Mutex<LongPolls>,
     next_seq: AtomicU64,
-    loads_in_flight: AtomicUsize,
+    /// Loads on the I/O pool: plain, fencing and high priority.
+    loads_in_flight: [AtomicUsize; 2],
+    /// Bytes loaded before the peer takes those before them.
+    ahead_max: usize,
+    /// Why this side closed it, when that was found outside of its tasks.
+    fault: OnceLock<CloseReason>,
     /// Bytes to expect of an entry whose size is not known before it is loaded.
     size_guess: AtomicUsize,
     /// Answers to adds of a group, appended by a thread that will flush when it has appended all of the group.
@@ -97,9 +104,20 @@ pub enum CloseReason {
     /// The peer sent what no client sends. No answer exists (protocol reference, section 1.1).
     #[error("bad frame: {0}")]
     BadFrame(String),
-    /// The peer held bytes that others waited for and made no progress.
-    #[error("no progress while others wait for the memory it holds")]
-    Stalled,
+    /// The peer took or sent nothing for long, and held bytes (or the operator wants such peers closed).
+    #[error("no progress for {} ms while it held {bytes_held} bytes", took_nothing_for.as_millis())]
+    Stalled {
+        /// Bytes of the pools that it held.
+        bytes_held: u64,
+        /// How long.
+        took_nothing_for: Duration,
+    },
+    /// A frame was sent in part, its memory was given to others, and the copy it was made of is not there any more.
+    #[error("the entry of ledger {ledger} whose beginning was sent has changed: the rest cannot be sent")]
+    CopyGone {
+        /// The ledger.
+        ledger: i64,
+    },
     /// The peer sent no whole request in time.
     #[error("no whole request in time")]
     Silent,
@@ -114,6 +132,7 @@ impl Connection {
         let (incoming, outgoing) = socket.into_split();
         let limits = &shared.limits;
         let wake_sender = Arc::new(Notify::new());
+        let ahead_max = limits.read_ahead_bytes(shared.pools.outbound.capacity());
         let connection = shared.connections.insert(|id| Connection {
             id,
             peer,
@@ -122,14 +141,16 @@ impl Connection {
             outbox: Outbox::new(
                 limits.answers_bytes_max,
                 limits.read_window_bytes,
+                ahead_max,
                 shared.pools.outbox.clone(),
                 wake_sender.clone(),
             ),
-            reads: Mutex::new(ReadQueue::new(limits.read_queue_max)),
-            cover: Cover::new(shared.pools.control.clone()),
+            reads: Mutex::new(ReadQueue::new(limits.read_queue_max, shared.pools.control.clone())),
             polls: Mutex::default(),
             next_seq: AtomicU64::new(0),
-            loads_in_flight: AtomicUsize::new(0),
+            loads_in_flight: Default::default(),
+            ahead_max,
+            fault: OnceLock::new(),
             size_guess: AtomicUsize::new(shared.limits.read_buffer_bytes),
             touched: AtomicUsize::new(0),
             wake_sender,
@@ -153,18 +174,24 @@ impl Connection {
         // The sender ends as soon as it sees the closed latch.
         let sender_reason = sender.await.unwrap_or(CloseReason::Ours);
         let reason = if reason == CloseReason::Ours { sender_reason } else { reason };
+        let reason = connection.fault.get().cloned().unwrap_or(reason);
         match &reason {
             CloseReason::BadFrame(_) => {
                 shared.metrics.closed_bad_frame.add(1);
                 tracing::warn!(%peer, %reason, "connection closed");
             }
-            CloseReason::Stalled => {
+            CloseReason::Stalled { bytes_held, took_nothing_for } => {
                 shared.metrics.closed_stalled.add(1);
-                tracing::warn!(%peer, %reason, "connection closed");
+                let took_nothing_for_ms = took_nothing_for.as_millis() as u64;
+                tracing::warn!(%peer, bytes_held, took_nothing_for_ms, "connection closed: its peer makes no progress");
                 // What it did not take must not stay with the kernel instead.
                 if let Err(error) = connection.socket.reset_on_close() {
                     tracing::debug!(%peer, %error, "set SO_LINGER");
                 }
+            }
+            CloseReason::CopyGone { .. } => {
+                shared.metrics.closed_copy_gone.add(1);
+                tracing::warn!(%peer, %reason, "connection closed");
             }
             CloseReason::Silent => {
                 shared.metrics.closed_silent.add(1);
@@ -191,6 +218,12 @@ impl Connection {
         }
     }
 
+    /// As [`Connection::close`], for the first reason given.
+    fn close_because(&self, reason: CloseReason) {
+        let _ = self.fault.set(reason);
+        self.close();
+    }
+
     /// Handles what has reached this machine and reads nothing after that; answers still leave.
     pub fn stop_reading(&self) {
         self.draining.set();
@@ -206,13 +239,12 @@ impl Connection {
     }
 
     fn is_idle(&self) -> bool {
-        self.outbox.owes_only(self.polls.lock().len() * V3_ANSWER_BYTES) && self.reads.lock().len() == 0
+        self.outbox.owes_nothing() && self.reads.lock().len() == 0
     }
 
     /// Gives back what outlives the tasks: descriptors and parked polls (invariant 4).
     fn forget_all(&self, shared: &Shared) {
         self.reads.lock().clear();
-        self.cover.release(0);
         loop {
             let Some((request, id)) = self.polls.lock().take_any() else { break };
             shared.metrics.long_polls_parked.add(-1);
@@ -244,7 +276,7 @@ impl Connection {
     /// Writes what is queued as far as the socket takes it; the sender gets the rest. Called by any thread.
     fn flush(&self) {
         match self.flush_once(false) {
-            Flush::Done => {}
+            Flush::Done | Flush::Held => {}
             Flush::Left => self.wake_sender.notify_one(),
             Flush::Broken => self.close(),
         }
@@ -252,7 +284,11 @@ impl Connection {
 
     /// As [`Outbox::flush`], and tells whoever watches its progress.
     fn flush_once(&self, is_sender: bool) -> Flush {
-        let flush = self.outbox.flush(&self.socket, is_sender);
+        let mut finished = Vec::new();
+        let flush = self.outbox.flush(&self.socket, is_sender, &mut finished);
+        if !finished.is_empty() {
+            self.finish_reads(&finished);
+        }
         self.activity.on_flush(&flush, &self.outbox);
         flush
     }
@@ -295,11 +331,7 @@ impl Connection {
 
     /// Takes a read into the queue, or refuses it and answers so. True when it will run.
     fn push_read(&self, shared: &Shared, request: ReadRequest) -> bool {
-        let pushed = {
-            let mut reads = self.reads.lock();
-            let covered = self.cover.reach(reads.len());
-            reads.push_within(request, covered)
-        };
+        let pushed = self.reads.lock().push(request);
         match pushed {
             Pushed::Queued => {
                 self.wake_sender.notify_one();
@@ -328,6 +360,8 @@ impl Connection {
     /// A long poll ended: its answer is a read like others.
     fn end_poll(&self, shared: &Shared, mut request: ReadRequest, is_woken: bool) {
         shared.metrics.long_polls_parked.add(-1);
+        request.waits_since_ns = shared.clock.monotonic_ns();
+        self.outbox.promise_again(request.promised);
         if let ReadKind::Poll(poll) = &mut request.kind {
             poll.woken_at_ms = is_woken.then(|| shared.clock.wall_ms());
         }
@@ -341,16 +375,23 @@ impl Connection {
         }
     }
 
-    /// The answer of a read is queued: lets the next one of its key run, and the sender look for more.
+    /// A read is answered without entry bytes: lets the next one of its key run, and the sender look for more.
     fn finish_read(&self, request: &ReadRequest) {
+        self.finish_reads(std::slice::from_ref(request));
+    }
+
+    /// Reads are answered for good ([`read_queue`], invariant 1).
+    fn finish_reads(&self, requests: &[ReadRequest]) {
         if self.closed.is_set() {
             return;
         }
         let mut reads = self.reads.lock();
-        // A close in between has emptied the queue, or will.
-        if reads.len() > 0 {
+        for request in requests {
+            // A close in between has emptied the queue, or will.
+            if reads.len() == 0 {
+                return;
+            }
             reads.finish(request);
-            self.cover.release(reads.len());
         }
         let has_next = reads.has_next();
         drop(reads);

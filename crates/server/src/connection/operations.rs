@@ -251,6 +251,7 @@ impl<'f> Frames<'_, 'f> {
             reply,
             received_ns: self.received_ns,
             started_ns: 0,
+            waits_since_ns: self.received_ns,
             promised,
             is_fence,
             is_high: is_high || is_fence,
@@ -317,6 +318,7 @@ impl<'f> Frames<'_, 'f> {
             reply,
             received_ns: self.received_ns,
             started_ns: 0,
+            waits_since_ns: self.received_ns,
             promised,
             is_fence: false,
             is_high: false,
@@ -332,6 +334,7 @@ impl<'f> Frames<'_, 'f> {
         if parked >= limits.long_polls_max as i64
             || self.connection.polls.lock().len() >= limits.long_polls_per_connection_max
         {
+            self.shared.metrics.long_polls_refused.add(1);
             self.connection
                 .outbox
                 .answer(promised, |out| request.put_failure(ErrorCode::TooManyRequests, out));
@@ -341,6 +344,8 @@ impl<'f> Frames<'_, 'f> {
         // From now on: the frame may have waited for room for its answer.
         let deadline_ns = self.shared.clock.monotonic_ns() + wait.as_nanos() as u64;
         self.connection.polls.lock().park(request, deadline_ns);
+        // It may wait for minutes: its descriptor stands for the answer.
+        self.connection.outbox.return_credit(promised);
         self.shared.metrics.long_polls_parked.add(1);
         let waiter = self.waiter(move |shared, connection, _| {
             let taken = connection.polls.lock().take(seq);
@@ -369,6 +374,7 @@ impl<'f> Frames<'_, 'f> {
                 let taken = self.connection.polls.lock().take(seq);
                 if let Some((request, _)) = taken {
                     self.shared.metrics.long_polls_parked.add(-1);
+                    self.connection.outbox.promise_again(promised);
                     self.connection.outbox.answer(promised, |out| request.put_failure(code(refusal), out));
                 }
             }

@@ -3,25 +3,33 @@
 //! # Data flow
 //! ```text
 //!                   ┌─ fencing and high priority ─┐
-//! push ─► line of ──┤                             ├─► next ─► load ─► answer ─► finish ─► next of the line
-//!         equal key └─ plain ─────────────────────┘
-//!                          park ◄── not durable yet, fence under way ── unpark
+//! push ─► line of ──┤                             ├─► next ─► load ─► answer ─► sent ─► finish ─► next of the line
+//!         equal key └─ plain ─────────────────────┘             │
+//!                   ▲      park ◄── not durable yet, fence under way ── unpark
+//!                   └── take_back ◄── dropped: the peer takes nothing
 //! ```
 //!
 //! # Invariants
 //! 1. On v2, responses of equal (ledger, entry) leave in request order (protocol reference, section 1.7): a client
 //!    would take the answer of an older plain read for the end of a fencing. So of one key only the first of its line
-//!    runs; the next starts when the answer of the one before it is queued.
+//!    runs; the next starts when the one before it has finished: its answer is queued and will not be taken back, or, if
+//!    it has entry bytes, the kernel has it. So a response that is dropped and loaded again overtakes no other of its key.
 //! 2. A fencing read overtakes plain reads of other keys. Older reads of its own key go with it, just before it.
 //! 3. At most `max` requests are held, and [`RESERVE`] more of the fencing lane, so that plain reads never keep a
-//!    recovery out. A v2 request beyond that whose key is being read is refused in its turn, for invariant 1; at most
-//!    [`RESERVE`] of these are held.
-//! 4. Each request pushed is given out by `next_*` exactly once between two `put_back`s or `unpark`s, and leaves with
-//!    `finish`.
+//!    recovery out. Beyond that a request is refused at once. If its key is being read, that refusal passes for the one
+//!    of an older read, which is as good: reads of one key are alike, and it is the newer one that will be served. Not so
+//!    when one of them fences: then the refusal waits for its turn; at most [`RESERVE`] of these are held.
+//! 4. Each request pushed is given out by `next_*` exactly once between two `put_back`s, `take_back`s or `unpark`s, and
+//!    leaves with `finish`.
+//! 5. Descriptors are covered ([`super::cover`]), but for those of the fencing lane. What is not covered is refused as
+//!    above.
 
+use super::cover::Cover;
 use super::request::{ReadKind, ReadRequest};
 use bindery_engine::Refusal;
+use bindery_flow::ByteBudget;
 use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 /// Requests of the fencing lane that are taken beyond the limit.
 pub const RESERVE: usize = 1000;
@@ -41,15 +49,27 @@ pub enum Pushed {
     Overflow,
 }
 
+/// The unfinished requests of a key.
+#[derive(Default)]
+struct Line {
+    /// All but the first.
+    behind: VecDeque<ReadRequest>,
+    /// How many of all fence.
+    fences: usize,
+}
+
 /// See the module.
 pub struct ReadQueue {
     max: usize,
     /// Requests pushed and not finished.
     held: usize,
+    /// Of these, refused ones that wait for their turn.
+    refused_in_line: usize,
+    cover: Cover,
     high: VecDeque<ReadRequest>,
     plain: VecDeque<ReadRequest>,
-    /// For each v2 key with an unfinished request: the ones behind it. Never iterated.
-    lines: HashMap<Key, VecDeque<ReadRequest>>,
+    /// For each v2 key with an unfinished request. Never iterated.
+    lines: HashMap<Key, Line>,
     /// Given out and waiting for something; by `seq`.
     parked: HashMap<u64, ReadRequest>,
     /// Fences that ended before their request was given out; by `seq`.
@@ -62,11 +82,13 @@ fn key_of(request: &ReadRequest) -> Option<Key> {
 }
 
 impl ReadQueue {
-    /// Holds up to `max` requests.
-    pub fn new(max: usize) -> ReadQueue {
+    /// Holds up to `max` requests, covered by `pool`.
+    pub fn new(max: usize, pool: ByteBudget) -> ReadQueue {
         ReadQueue {
             max,
             held: 0,
+            refused_in_line: 0,
+            cover: Cover::new(pool),
             high: VecDeque::new(),
             plain: VecDeque::new(),
             lines: HashMap::new(),
@@ -76,25 +98,24 @@ impl ReadQueue {
     }
 
     /// Takes a request, unless too many are held (invariant 3).
-    #[cfg(test)]
-    pub fn push(&mut self, request: ReadRequest) -> Pushed {
-        self.push_within(request, usize::MAX)
-    }
-
-    /// Takes a request, unless too many are held (invariant 3), or as many as there is memory for. The fencing lane
-    /// does not ask for memory.
-    pub fn push_within(&mut self, mut request: ReadRequest, covered: usize) -> Pushed {
-        let max = if request.is_high { self.max + RESERVE } else { self.max.min(covered) };
-        if self.held >= max {
-            let Some(line) = key_of(&request).and_then(|key| self.lines.get_mut(&key)) else {
+    pub fn push(&mut self, mut request: ReadRequest) -> Pushed {
+        let is_full = match request.is_high {
+            true => self.held >= self.max + RESERVE,
+            false => self.held >= self.max || self.cover.reach(self.held) <= self.held,
+        };
+        if is_full {
+            let line = key_of(&request).and_then(|key| self.lines.get_mut(&key));
+            let Some(line) = line.filter(|line| request.is_fence || line.fences > 0) else {
                 return Pushed::Refused(Box::new(request));
             };
-            if self.held >= self.max + 2 * RESERVE {
+            if self.refused_in_line >= RESERVE {
                 return Pushed::Overflow;
             }
+            self.refused_in_line += 1;
             self.held += 1;
+            line.fences += usize::from(request.is_fence);
             request.wait_outcome = Some(Err(Refusal::TooManyRequests));
-            line.push_back(request);
+            line.behind.push_back(request);
             return Pushed::RefusedInTurn;
         }
         self.held += 1;
@@ -104,15 +125,17 @@ impl ReadQueue {
         };
         match self.lines.get_mut(&key) {
             None => {
-                self.lines.insert(key, VecDeque::new());
+                let fences = usize::from(request.is_fence);
+                self.lines.insert(key, Line { fences, ..Line::default() });
                 self.enqueue(request);
             }
             Some(line) => {
                 let promotes = request.is_high;
                 if promotes {
-                    line.iter_mut().for_each(|older| older.is_high = true);
+                    line.behind.iter_mut().for_each(|older| older.is_high = true);
                 }
-                line.push_back(request);
+                line.fences += usize::from(request.is_fence);
+                line.behind.push_back(request);
                 if promotes {
                     self.promote_first(key);
                 }
@@ -145,6 +168,12 @@ impl ReadQueue {
         self.plain.pop_front()
     }
 
+    /// The next plain request, if it has waited longer than `age_max` ([`ReadRequest::is_too_old`]).
+    pub fn next_too_old(&mut self, now_ns: u64, age_max: Duration) -> Option<ReadRequest> {
+        self.plain.front().filter(|request| request.is_too_old(now_ns, age_max))?;
+        self.plain.pop_front()
+    }
+
     /// True when `next_high` or `next_plain` would give something.
     pub fn has_next(&self) -> bool {
         !(self.high.is_empty() && self.plain.is_empty())
@@ -153,6 +182,16 @@ impl ReadQueue {
     /// Returns a request that was given out and cannot start now, to the front of its lane.
     pub fn put_back(&mut self, request: ReadRequest) {
         if request.is_high { self.high.push_front(request) } else { self.plain.push_front(request) }
+    }
+
+    /// Returns requests whose responses were dropped, in the order of those, to the front of their lanes. One with a
+    /// fencing read behind it in its line goes with that (invariant 2).
+    pub fn take_back(&mut self, requests: Vec<ReadRequest>) {
+        for mut request in requests.into_iter().rev() {
+            let line = key_of(&request).and_then(|key| self.lines.get(&key));
+            request.is_high |= line.is_some_and(|line| line.behind.iter().any(|later| later.is_high));
+            self.put_back(request);
+        }
     }
 
     /// Keeps a request that was given out until `unpark`.
@@ -192,13 +231,18 @@ impl ReadQueue {
         unparked
     }
 
-    /// The answer of a request is queued: the next of its line may run. True when there is one.
+    /// A request is answered for good (invariant 1): the next of its line may run. True when there is one.
     pub fn finish(&mut self, request: &ReadRequest) -> bool {
         self.held -= 1;
+        if request.wait_outcome == Some(Err(Refusal::TooManyRequests)) {
+            self.refused_in_line = self.refused_in_line.saturating_sub(1);
+        }
+        self.cover.release(self.held);
         let Some(key) = key_of(request) else { return false };
         let line =
             self.lines.get_mut(&key).expect("an unfinished request has a line (read queue invariant 1)");
-        match line.pop_front() {
+        line.fences -= usize::from(request.is_fence);
+        match line.behind.pop_front() {
             Some(next) => {
                 self.enqueue(next);
                 true
@@ -215,34 +259,29 @@ impl ReadQueue {
         self.held
     }
 
+    /// Bytes of the control pool that it has.
+    pub fn leased_bytes(&self) -> u64 {
+        self.cover.leased_bytes()
+    }
+
     /// Forgets everything: the connection is closed. `finish` must not be called afterwards.
     pub fn clear(&mut self) {
-        *self = ReadQueue::new(self.max);
+        *self = ReadQueue::new(self.max, self.cover.pool());
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::request::Reply;
+    use super::super::cover;
     use super::*;
-    use bindery_types::LedgerId;
     use proptest::prelude::*;
 
     fn read(seq: u64, entry: i64, is_fence: bool) -> ReadRequest {
-        ReadRequest {
-            seq,
-            kind: ReadKind::Entry,
-            ledger: LedgerId::MIN,
-            entry,
-            reply: Reply::V2 { version: 2 },
-            received_ns: 0,
-            started_ns: 0,
-            promised: 28,
-            is_fence,
-            is_high: is_fence,
-            size_hint: 0,
-            wait_outcome: None,
-        }
+        ReadRequest { is_fence, is_high: is_fence, ..ReadRequest::for_test(seq, entry) }
+    }
+
+    fn queue(max: usize) -> ReadQueue {
+        ReadQueue::new(max, ByteBudget::new("control", 64 << 20))
     }
 
     fn next(queue: &mut ReadQueue) -> Option<ReadRequest> {
@@ -251,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_fencing_read_overtakes_other_keys_and_takes_its_own_along() {
-        let mut queue = ReadQueue::new(10);
+        let mut queue = queue(10);
         for (seq, entry) in [(0, 7), (1, -1), (2, 8), (3, -1)] {
             assert_eq!(queue.push(read(seq, entry, false)), Pushed::Queued);
         }
@@ -273,7 +312,7 @@ mod tests {
 
     #[test]
     fn a_later_plain_read_of_the_key_waits_for_the_fence() {
-        let mut queue = ReadQueue::new(10);
+        let mut queue = queue(10);
         assert_eq!(queue.push(read(0, -1, true)), Pushed::Queued);
         assert_eq!(queue.push(read(1, -1, false)), Pushed::Queued);
         let fence = next(&mut queue).unwrap();
@@ -288,18 +327,43 @@ mod tests {
 
     #[test]
     fn a_full_queue_still_takes_fencing_reads() {
-        let mut queue = ReadQueue::new(2);
+        let mut queue = queue(2);
         assert_eq!(queue.push(read(0, 0, false)), Pushed::Queued);
         assert_eq!(queue.push(read(1, 1, false)), Pushed::Queued);
         assert!(matches!(queue.push(read(2, 2, false)), Pushed::Refused(_)));
         assert_eq!(queue.push(read(3, 3, true)), Pushed::Queued);
     }
 
+    #[test]
+    fn what_waits_too_long_is_given_out_to_be_refused() {
+        let mut queue = queue(10);
+        let age_max = Duration::from_nanos(50);
+        for (seq, since) in [(0, 100), (1, 120), (2, 160)] {
+            let request = ReadRequest { waits_since_ns: since, ..read(seq, seq as i64, false) };
+            assert_eq!(queue.push(request), Pushed::Queued);
+        }
+        let old: Vec<_> = std::iter::from_fn(|| queue.next_too_old(180, age_max)).collect();
+        assert_eq!(old.iter().map(|request| request.seq).collect::<Vec<_>>(), [0, 1]);
+        old.iter().for_each(|request| assert!(!queue.finish(request)));
+        assert_eq!(next(&mut queue).unwrap().seq, 2);
+    }
+
+    #[test]
+    fn a_full_queue_refuses_plain_reads_at_once_also_those_of_a_key_that_is_read() {
+        let mut queue = queue(1);
+        assert_eq!(queue.push(read(0, 7, false)), Pushed::Queued);
+        for seq in 1..5000 {
+            assert!(matches!(queue.push(read(seq, 7, false)), Pushed::Refused(_)), "invariant 3");
+        }
+        assert_eq!(queue.push(read(5000, 7, true)), Pushed::Queued, "fencing has its reserve");
+        assert_eq!(queue.push(read(5001, 7, false)), Pushed::RefusedInTurn, "and now order counts");
+    }
+
     /// Read queue invariant 1 when the queue is full: the refusal of a fencing read must not be taken for the answer of
     /// the older plain read, whose answer would then pass for the end of the fencing.
     #[test]
     fn a_refusal_waits_for_the_older_read_of_its_key() {
-        let mut queue = ReadQueue::new(1);
+        let mut queue = queue(1);
         assert_eq!(queue.push(read(0, -1, false)), Pushed::Queued);
         for seq in 1..=RESERVE as u64 {
             assert_eq!(queue.push(read(seq, 1000 + seq as i64, true)), Pushed::Queued);
@@ -318,14 +382,64 @@ mod tests {
         panic!("the refused read was never answered");
     }
 
+    /// Invariant 5.
+    #[test]
+    fn greedy_connections_leave_room_for_others_and_give_theirs_back() {
+        let pool = ByteBudget::new("control", 16 << 20);
+        let mut queues: Vec<_> = (0..64).map(|_| ReadQueue::new(20_000, pool.clone())).collect();
+        for queue in &mut queues {
+            for seq in 0..20_000 {
+                queue.push(read(seq, seq as i64, false));
+            }
+        }
+        assert!(pool.gauge().used <= pool.capacity());
+        let mut healthy = ReadQueue::new(20_000, pool.clone());
+        let take = |queue: &mut ReadQueue| {
+            (0..20_000).take_while(|seq| queue.push(read(*seq, *seq as i64, false)) == Pushed::Queued).count()
+        };
+        assert!(take(&mut healthy) >= cover::FREE + cover::STEP, "a first step for the next one");
+        let fence = read(20_000, 50_000, true);
+        assert_eq!(queues[0].push(fence), Pushed::Queued, "fences are taken beyond the pool");
+        for queue in queues.iter_mut().chain([&mut healthy]) {
+            while let Some(request) = next(queue) {
+                queue.finish(&request);
+            }
+        }
+        assert_eq!(pool.gauge().used, 0);
+        assert!(take(&mut healthy) >= 5_000, "who is alone pipelines deeply");
+        healthy.clear();
+        assert_eq!(pool.gauge().used, 0);
+    }
+
+    #[test]
+    fn dropped_responses_come_first_again_and_go_along_with_a_fence_of_their_key() {
+        let mut queue = queue(10);
+        for (seq, entry) in [(0, 7), (1, -1), (2, 8), (3, 9)] {
+            assert_eq!(queue.push(read(seq, entry, false)), Pushed::Queued);
+        }
+        let answered: Vec<_> = (0..3).map(|_| queue.next_plain().unwrap()).collect();
+        assert_eq!(queue.push(read(4, -1, true)), Pushed::Queued);
+        assert!(
+            queue.next_high().is_none(),
+            "the older read of the key is answered, but not sent: invariant 1"
+        );
+        queue.take_back(answered);
+        let first = queue.next_high().unwrap();
+        assert_eq!((first.seq, first.is_high), (1, true), "invariant 2");
+        let order: Vec<_> = std::iter::from_fn(|| queue.next_plain()).map(|request| request.seq).collect();
+        assert_eq!(order, [0, 2, 3]);
+        queue.finish(&first);
+        assert_eq!(queue.next_high().unwrap().seq, 4);
+    }
+
     proptest! {
-        /// Invariants 1 and 4, with loads that finish in any order and are put back or parked at will.
+        /// Invariants 1 and 4, with loads that finish in any order and are put back, taken back or parked at will.
         #[test]
         fn equal_keys_are_answered_in_request_order(
             arrivals in prop::collection::vec((0i64..4, prop::bool::weighted(0.2)), 1..60),
             choices in prop::collection::vec(any::<u8>(), 200..400),
         ) {
-            let mut queue = ReadQueue::new(1000);
+            let mut queue = queue(1000);
             let mut answered: Vec<ReadRequest> = Vec::new();
             let mut running: Vec<ReadRequest> = Vec::new();
             let mut arrivals = arrivals.into_iter().enumerate();
@@ -355,6 +469,7 @@ mod tests {
                             running.push(request);
                         }
                     },
+                    3 if choice > 220 => queue.take_back(std::mem::take(&mut running)),
                     3 => if !running.is_empty() {
                         quiet = 0;
                         let request = running.remove(choice as usize % running.len());

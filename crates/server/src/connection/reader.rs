@@ -14,7 +14,8 @@
 //!    read, and it is not read any more.
 //! 3. Adds found in one read go to the engine together, in order, before anything after them that could depend on them
 //!    (fence, FORCE, WRITE_LAC), and before this task waits for the peer.
-//! 4. When a shard has no room only this task waits, at most the admission deadline; what is left is then refused.
+//! 4. When a shard has no room only this task waits, at most the admission deadline, and not beyond the maximum age of
+//!    what waits unless that includes recovery or high priority; what is left is then refused.
 //! 5. A peer that sent no whole request yet reads into memory of pools of its own, a little of it, and has
 //!    `first_request_max` from its first byte to the end of that request: what nobody answers for cannot take memory
 //!    from those who are served. Of a request that is handled, nothing stays in these pools.
@@ -349,7 +350,9 @@ impl Active<'_> {
                 return Err(CloseReason::Silent);
             }
             if part.is_stalled(now, if self.is_first { stall_max.min(FIRST_STALL_MAX) } else { stall_max }) {
-                return Err(CloseReason::Stalled);
+                let bytes_held = (part.filled + target.len()) as u64;
+                let took_nothing_for = now.duration_since(part.since);
+                return Err(CloseReason::Stalled { bytes_held, took_nothing_for });
             }
             if self.drain.is_over(self.connection, self.socket) {
                 return Ok(None);
@@ -564,7 +567,7 @@ impl<'a, 'f> Frames<'a, 'f> {
     /// Waits in the lines of all shards that had no room, at once, and hands over as the turns come; what is left at the
     /// admission deadline is refused.
     async fn hand_over_late(&self, mut late: Vec<Late>) -> Result<(), CloseReason> {
-        let deadline = Instant::now() + self.shared.limits.admission_deadline;
+        let deadline = self.deadline_of(&late);
         // A place for each shard: each has one waiter at a time.
         let (told, mut turns) = mpsc::channel(late.len());
         late.iter().for_each(|late| self.wait_for_room(late, &told));
@@ -612,10 +615,32 @@ impl<'a, 'f> Frames<'a, 'f> {
         self.shared.engine.when_room(shard, &self.shards[shard][late.given..], waiter);
     }
 
+    /// Until when what was given late may wait for room. An add that waited to be decoded is no younger for it. A
+    /// recovery's adds are not refused for their age: it would only begin anew.
+    fn deadline_of(&self, late: &[Late]) -> Instant {
+        let limits = &self.shared.limits;
+        let mut patience = limits.admission_deadline;
+        let mut left = late.iter().flat_map(|late| &self.shards[late.shard][late.given..]);
+        if limits.request_age_max > Duration::ZERO && !left.any(|add| add.is_recovery || add.is_high_priority)
+        {
+            patience = patience.min(limits.request_age_max.saturating_sub(self.age()));
+        }
+        Instant::now() + patience
+    }
+
+    /// How long ago these frames were received.
+    fn age(&self) -> Duration {
+        Duration::from_nanos(self.shared.clock.monotonic_ns().saturating_sub(self.received_ns))
+    }
+
     fn refuse(&self, adds: &[Add<'_>]) {
         let metrics = &self.shared.metrics;
         self.report_refused(adds);
         metrics.add_rejected.add(adds.len() as u64);
+        let age_max = self.shared.limits.request_age_max;
+        if age_max > Duration::ZERO && self.age() >= age_max {
+            metrics.adds_too_old.add(adds.len() as u64);
+        }
         for add in adds {
             let (reply, received_ns) = Reply::of_origin(&add.origin);
             self.connection.outbox.answer(reply.add_answer_bytes(), |out| {

@@ -16,6 +16,7 @@ use bindery_types::LedgerId;
 use bindery_wire::v3::{self, response};
 use bindery_wire::{ErrorCode, v2};
 use bytes::BytesMut;
+use std::time::Duration;
 
 /// Room promised for a v3 answer without entry bytes: the largest, a long poll's, takes 79.
 pub const V3_ANSWER_BYTES: usize = 96;
@@ -122,6 +123,8 @@ pub struct ReadRequest {
     pub received_ns: u64,
     /// When its turn came last; 0 before.
     pub started_ns: u64,
+    /// Since when it waits to be read: when it was decoded, or when its long poll ended.
+    pub waits_since_ns: u64,
     /// Room promised for an answer without entry bytes.
     pub promised: usize,
     /// The ledger is being fenced; the answer waits until that is durable, whatever it says (section 4.3).
@@ -135,6 +138,13 @@ pub struct ReadRequest {
 }
 
 impl ReadRequest {
+    /// True when it has waited longer than `age_max` (none when that is zero): its client has given up, or is about to.
+    /// Fencing and what is of high priority never does: a recovery that is put off comes again and takes as long.
+    pub fn is_too_old(&self, now_ns: u64, age_max: Duration) -> bool {
+        let age = Duration::from_nanos(now_ns.saturating_sub(self.waits_since_ns));
+        !self.is_high && !self.is_fence && age_max > Duration::ZERO && age > age_max
+    }
+
     /// Appends a failure, ids included, in the form of the operation.
     pub fn put_failure(&self, code: ErrorCode, out: &mut BytesMut) {
         let ledger = self.ledger.get();
@@ -162,6 +172,28 @@ impl ReadRequest {
                 };
                 v3::put_frame(&message, out);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+impl ReadRequest {
+    /// A plain v2 read of an entry of the lowest ledger.
+    pub fn for_test(seq: u64, entry: i64) -> ReadRequest {
+        ReadRequest {
+            seq,
+            kind: ReadKind::Entry,
+            ledger: LedgerId::MIN,
+            entry,
+            reply: Reply::V2 { version: 2 },
+            received_ns: 0,
+            started_ns: 0,
+            waits_since_ns: 0,
+            promised: 28,
+            is_fence: false,
+            is_high: false,
+            size_hint: 0,
+            wait_outcome: None,
         }
     }
 }
@@ -232,20 +264,7 @@ mod tests {
         for kind in [ReadKind::Entry, ReadKind::Lac, ReadKind::List, ReadKind::Info(Default::default())] {
             for reply in [Reply::V2 { version: 2 }, Reply::V3 { txn: u64::MAX }] {
                 let mut out = BytesMut::new();
-                let request = ReadRequest {
-                    seq: 0,
-                    kind: ReadKind::Entry,
-                    ledger: LedgerId::MAX,
-                    entry: -1,
-                    reply,
-                    received_ns: 0,
-                    started_ns: 0,
-                    promised: 0,
-                    is_fence: false,
-                    is_high: false,
-                    size_hint: 0,
-                    wait_outcome: None,
-                };
+                let request = ReadRequest { ledger: LedgerId::MAX, reply, ..ReadRequest::for_test(0, -1) };
                 if reply.is_v2() && kind != ReadKind::Entry {
                     continue;
                 }
@@ -257,5 +276,17 @@ mod tests {
         let auth = response::auth(u64::MAX, v3::auth_disabled_message());
         v3::put_frame(&auth, &mut out);
         assert!(out.len() <= V3_ANSWER_BYTES, "{}", out.len());
+    }
+
+    #[test]
+    fn only_plain_reads_grow_too_old() {
+        let age_max = Duration::from_nanos(100);
+        let plain = || ReadRequest { waits_since_ns: 1000, ..ReadRequest::for_test(0, 1) };
+        assert!(!plain().is_too_old(1100, age_max) && plain().is_too_old(1101, age_max));
+        assert!(!plain().is_too_old(u64::MAX, Duration::ZERO), "zero is off");
+        assert!(!plain().is_too_old(0, age_max), "a clock may be read before the request came");
+        let fence = ReadRequest { is_fence: true, is_high: true, ..plain() };
+        let high = ReadRequest { is_high: true, ..plain() };
+        assert!(!fence.is_too_old(u64::MAX, age_max) && !high.is_too_old(u64::MAX, age_max));
     }
 }

@@ -1,83 +1,98 @@
 //! The sender task of a connection: starts its reads as its window and the pools allow, writes what the socket did not
 //! take at once, and ends its long polls.
+//!
+//! # Invariants
+//! 1. It never waits inside a step: bytes, slots of the I/O pool, the socket and deadlines are waited for all at once.
+//!    So a read that waits for the disk holds up neither reads from memory nor writing.
+//! 2. Reads are started while the peer takes what is loaded. From a drop of responses ([`Outbox::drop_responses`]) on,
+//!    nothing is loaded before the socket takes bytes again, and then the frame of which the peer has a part goes first.
+//! 3. A turn at a pool is used or given back before the task waits for its peer.
+//!
+//! [`Outbox::drop_responses`]: super::outbox::Outbox::drop_responses
 
-use super::load::{self, Plan};
+use super::claim::Claim;
+use super::disk_line::DiskLine;
+use super::load::{self, Load, Plan, Work};
 use super::outbox::Flush;
 use super::request::ReadRequest;
+use super::stall::{self, Act, Shortage, Watch};
 use super::{CloseReason, Connection};
+use crate::io_pool;
 use crate::shared::Shared;
-use bindery_flow::{AcquireError, ByteBudget, Permit};
-use std::future::Future;
-use std::pin::Pin;
+use bindery_engine::Refusal;
+use bindery_flow::ByteBudget;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Reads started before the sender looks at the socket again.
 const STARTS_MAX: usize = 256;
-/// How often a peer that does not read is looked at.
-const STALL_CHECK: Duration = Duration::from_secs(1);
+/// Reads that waited too long, refused at a look at a peer that takes nothing.
+const REFUSALS_MAX: usize = 4096;
+/// A peer that does not read is looked at so often, or more often when drops come sooner.
+const STALL_CHECK: Duration = Duration::from_millis(250);
 
-type Waiting = Pin<Box<dyn Future<Output = Result<Permit, AcquireError>> + Send>>;
-
-/// A request for bytes that keeps its place in the pool's queue while the sender does other things: above all writing,
-/// which may be what frees the bytes.
-#[derive(Default)]
-struct Claim {
-    waiting: Option<Waiting>,
-    granted: Option<Permit>,
+/// One of the two kinds of reads: plain; fencing and high priority.
+struct Lane {
+    is_high: bool,
+    claim: Claim,
+    disk: DiskLine<Load>,
+    /// Its window or its pool refused a read in this round.
+    is_refused: bool,
 }
 
-impl Claim {
-    /// A permit for `bytes` now, or a place in the queue.
-    fn take(&mut self, pool: &ByteBudget, bytes: usize) -> Option<Permit> {
-        if let Some(mut granted) = self.granted.take()
-            && granted.bytes() >= bytes as u64
-        {
-            granted.shrink_to(bytes as u64);
-            return Some(granted);
-        }
-        if self.waiting.is_some() {
-            return None;
-        }
-        if let Some(permit) = pool.try_acquire(bytes as u64) {
-            return Some(permit);
-        }
-        let pool = pool.clone();
-        self.waiting = Some(Box::pin(async move { pool.acquire(bytes as u64).await }));
-        None
+impl Lane {
+    fn new(is_high: bool, quantum: usize) -> Lane {
+        Lane { is_high, claim: Claim::new(quantum), disk: DiskLine::default(), is_refused: false }
     }
 
-    /// Waits for the grant; for ever when there is nothing to wait for. Cancel safe.
-    async fn granted(&mut self) {
-        let Some(waiting) = &mut self.waiting else { return std::future::pending().await };
-        let result = waiting.await;
-        self.waiting = None;
-        // Larger than the pool cannot be: every pool holds two of the largest frames.
-        self.granted = result.ok();
+    fn pool<'a>(&self, shared: &'a Shared) -> &'a ByteBudget {
+        if self.is_high { &shared.pools.outbound_priority } else { &shared.pools.outbound }
+    }
+
+    fn of_io(&self) -> io_pool::Lane {
+        if self.is_high { io_pool::Lane::High } else { io_pool::Lane::Plain }
+    }
+
+    /// Keeps a read for the next round.
+    fn put_back(&mut self, connection: &Connection, request: ReadRequest, from_disk_line: bool) {
+        self.is_refused = true;
+        if from_disk_line {
+            self.disk.wait(request, true);
+        } else {
+            connection.reads.lock().put_back(request);
+        }
+    }
+
+    /// True when a load from disk may begin.
+    fn may_load(&self, shared: &Shared, connection: &Connection) -> bool {
+        let under_way = connection.loads_in_flight[usize::from(self.is_high)].load(Ordering::Acquire);
+        self.disk.is_free() && under_way < shared.limits.loads_in_flight_max
     }
 }
 
 struct Sender {
     shared: Arc<Shared>,
     connection: Arc<Connection>,
-    plain: Claim,
-    high: Claim,
-    /// The fencing lane's window refused a read in this round: plain reads may go on.
-    is_high_refused: bool,
-    /// While the socket takes nothing: bytes the kernel had taken when progress was last seen, and when that was.
-    blocked: Option<(u64, u64)>,
+    /// Fencing first.
+    lanes: [Lane; 2],
+    watch: Watch,
+    /// Responses were dropped, and the socket has taken nothing since.
+    is_silent: bool,
+    /// The rest of a dropped frame is on its way.
+    has_part_begun: bool,
 }
 
 /// Runs until the connection is closed.
 pub async fn run(shared: Arc<Shared>, connection: Arc<Connection>) -> CloseReason {
+    let quantum = connection.ahead_max;
     let mut sender = Sender {
         shared,
         connection,
-        plain: Claim::default(),
-        high: Claim::default(),
-        is_high_refused: false,
-        blocked: None,
+        lanes: [Lane::new(true, quantum), Lane::new(false, quantum)],
+        watch: Watch::default(),
+        is_silent: false,
+        has_part_begun: false,
     };
     let reason = sender.run().await;
     sender.connection.close();
@@ -87,69 +102,114 @@ pub async fn run(shared: Arc<Shared>, connection: Arc<Connection>) -> CloseReaso
 impl Sender {
     async fn run(&mut self) -> CloseReason {
         let connection = self.connection.clone();
+        let rules = self.shared.limits.stall;
+        let stall_check = STALL_CHECK.min(rules.drop_after.max(Duration::from_millis(10)));
         loop {
             if connection.closed.is_set() {
                 return CloseReason::Ours;
             }
             self.expire_polls();
-            let has_more = self.start_reads().await;
+            self.run_granted();
+            let has_more = !self.is_silent && !self.has_to_wait_for_part() && self.start_reads();
             let is_blocked = match connection.flush_once(true) {
-                Flush::Done => false,
+                Flush::Done | Flush::Held => self.is_silent,
                 Flush::Left => true,
                 Flush::Broken => return CloseReason::Peer,
             };
             if !is_blocked {
-                self.blocked = None;
-            } else if self.is_stalled() {
-                return CloseReason::Stalled;
+                self.watch.reset();
+            } else if let Some(reason) = self.on_blocked() {
+                return reason;
             }
             if has_more {
                 tokio::task::yield_now().await;
                 continue;
             }
             let poll_wait = self.until_next_poll();
-            // Every branch is cancel safe: claims keep their place, notifications keep their permit.
+            let [high, plain] = &mut self.lanes;
+            // Every branch is cancel safe: places in line are kept, notifications keep their permit.
             tokio::select! {
                 biased;
                 () = connection.closed.wait() => return CloseReason::Ours,
                 () = connection.wake_sender.notified() => {}
-                () = self.high.granted() => {}
-                () = self.plain.granted() => {}
+                () = high.claim.granted() => {}
+                () = plain.claim.granted() => {}
+                () = high.disk.granted() => {}
+                () = plain.disk.granted() => {}
                 result = connection.socket.writable(), if is_blocked => {
                     if let Err(error) = result {
                         return CloseReason::Socket(error.kind());
                     }
+                    self.is_silent = false;
                 }
-                () = tokio::time::sleep(STALL_CHECK), if is_blocked => {}
+                () = tokio::time::sleep(stall_check), if is_blocked => {}
                 () = sleep_or_forever(poll_wait) => {}
             }
         }
     }
 
-    /// Starts reads, fencing first. True when it stopped only to let others run.
-    async fn start_reads(&mut self) -> bool {
-        self.is_high_refused = false;
-        // One reading of the clock for a whole turn, when there is something to start.
-        let mut now_ns = None;
-        for _ in 0..STARTS_MAX {
-            let Some(mut request) = self.next_request() else { return false };
-            request.started_ns = *now_ns.get_or_insert_with(|| self.begin_turn(&request));
-            let request = if request.is_fence && request.wait_outcome.is_none() {
-                match self.connection.reads.lock().await_fence(request) {
-                    Some(request) => request,
-                    None => continue,
-                }
-            } else {
-                request
-            };
-            if !self.start(request).await {
-                return false;
+    /// Runs loads whose slots have come.
+    fn run_granted(&mut self) {
+        for lane in &mut self.lanes {
+            if let Some((load, slot)) = lane.disk.take_granted() {
+                load::run(&self.shared, &self.connection, load, slot);
             }
         }
+    }
+
+    /// The peer has a part of a frame, whose rest must be loaded before anything else (invariant 2): begins that.
+    fn has_to_wait_for_part(&mut self) -> bool {
+        let Some(part) = self.connection.outbox.part() else {
+            self.has_part_begun = false;
+            return false;
+        };
+        if self.has_part_begun {
+            return true;
+        }
+        let lane = &mut self.lanes[usize::from(!part.is_high)];
+        if !lane.disk.is_free() {
+            return true;
+        }
+        let charge = load::charge_of_part(&part);
+        let Some(permit) = lane.claim.take(lane.pool(&self.shared), charge, charge) else { return true };
+        lane.claim.end_turn();
+        let window = self.connection.outbox.open_window_of_part(charge, part.is_high);
+        let load = Load { work: Work::Part(part), permit, window };
+        if let Some((load, slot)) = lane.disk.begin(&self.shared, lane.of_io(), load) {
+            load::run(&self.shared, &self.connection, load, slot);
+        }
+        self.has_part_begun = true;
         true
     }
 
-    /// The time of this turn. How long the first of it waited stands for all of them.
+    /// Starts reads, fencing first. True when it stopped only to let others run.
+    fn start_reads(&mut self) -> bool {
+        for lane in &mut self.lanes {
+            lane.is_refused = false;
+        }
+        let mut started = 0;
+        // One reading of the clock for a whole turn, when there is something to start.
+        let mut now_ns = None;
+        for at in 0..self.lanes.len() {
+            while started < STARTS_MAX {
+                let Some((mut request, from_disk_line)) = self.next_request(at) else { break };
+                started += 1;
+                request.started_ns = *now_ns.get_or_insert_with(|| self.begin_turn(&request));
+                let request = if request.is_fence && request.wait_outcome.is_none() {
+                    match self.connection.reads.lock().await_fence(request) {
+                        Some(request) => request,
+                        None => continue,
+                    }
+                } else {
+                    request
+                };
+                self.start(at, request, from_disk_line);
+            }
+        }
+        started >= STARTS_MAX
+    }
+
+    /// Reads the clock for a turn that begins with `first`, and notes how long that has waited.
     fn begin_turn(&self, first: &ReadRequest) -> u64 {
         let now_ns = self.shared.clock.monotonic_ns();
         let waited_ns = now_ns.saturating_sub(first.received_ns);
@@ -157,70 +217,73 @@ impl Sender {
         now_ns
     }
 
-    fn next_request(&mut self) -> Option<ReadRequest> {
-        let limits = &self.shared.limits;
-        // Each lane has its own bound: loads that end wake this task.
-        let high_has_room = !self.is_high_refused
-            && self.high.waiting.is_none()
-            && self.connection.outbox.high_loads() < limits.loads_in_flight_max;
-        let mut reads = self.connection.reads.lock();
-        if high_has_room && let Some(request) = reads.next_high() {
-            return Some(request);
-        }
-        let has_room = self.connection.loads_in_flight.load(Ordering::Acquire) < limits.loads_in_flight_max;
-        if !has_room || self.plain.waiting.is_some() {
+    /// The next read of a lane, and whether it waited for the disk before.
+    fn next_request(&mut self, at: usize) -> Option<(ReadRequest, bool)> {
+        let lane = &mut self.lanes[at];
+        if lane.is_refused || lane.claim.is_waiting() {
             return None;
         }
-        let next = reads.next_plain();
-        if next.is_none() {
-            // Nothing to use it for.
-            self.plain.granted = None;
+        if lane.may_load(&self.shared, &self.connection)
+            && let Some(request) = lane.disk.next()
+        {
+            return Some((request, true));
         }
-        next
+        if !lane.disk.is_full() {
+            let mut reads = self.connection.reads.lock();
+            let next = if lane.is_high { reads.next_high() } else { reads.next_plain() };
+            if let Some(request) = next {
+                return Some((request, false));
+            }
+        }
+        // Nothing to use it for (invariant 3).
+        lane.claim.end_turn();
+        None
     }
 
-    /// Starts one read; false when there is no room for it and it went back.
-    async fn start(&mut self, request: ReadRequest) -> bool {
-        let is_high = request.is_high;
-        let (plan, request) = load::plan(&self.shared, &self.connection, request);
-        let Some(request) = request else { return true };
+    /// Starts one read, or puts it back.
+    fn start(&mut self, at: usize, request: ReadRequest, from_disk_line: bool) {
+        let (shared, connection) = (&self.shared, &self.connection);
+        let lane = &mut self.lanes[at];
+        let (plan, request) = load::plan(shared, connection, request);
+        let Some(request) = request else { return };
         let charge = plan.charge();
-        let (claim, pool) = if is_high {
-            (&mut self.high, &self.shared.pools.outbound_priority)
-        } else {
-            (&mut self.plain, &self.shared.pools.outbound)
+        if matches!(plan, Plan::Blocking(_)) && !lane.may_load(shared, connection) {
+            return lane.disk.wait(request, from_disk_line);
+        }
+        let Some(window) = connection.outbox.open_window(charge, lane.is_high) else {
+            // Bytes that cannot be used before the peer reads are for others (invariant 3).
+            lane.claim.end_turn();
+            return lane.put_back(connection, request, from_disk_line);
         };
-        let Some(window) = self.connection.outbox.open_window(charge, is_high) else {
-            // Bytes that cannot be used before the peer reads are for others.
-            claim.granted = None;
-            self.connection.reads.lock().put_back(request);
-            self.is_high_refused |= is_high;
-            return is_high;
+        let backlog = charge.saturating_mul(1 + connection.reads.lock().len());
+        let Some(permit) = lane.claim.take(lane.pool(shared), charge, backlog) else {
+            connection.outbox.close_window(window);
+            return lane.put_back(connection, request, from_disk_line);
         };
-        let Some(permit) = claim.take(pool, charge) else {
-            self.connection.outbox.close_window(window);
-            self.connection.reads.lock().put_back(request);
-            // Plain reads may go on while the fencing lane waits for bytes.
-            return is_high;
-        };
-        let (request, plan, permit, window) = match plan {
-            Plan::Disk(read, charge) => {
-                match load::run_inline(&self.shared, &self.connection, request, read, permit, window) {
-                    Ok(()) => return true,
-                    Err((request, read, permit, window)) => {
-                        (request, Plan::Disk(read, charge), permit, window)
+        let work = match plan {
+            Plan::Settled => unreachable!("a settled plan gives no request back"),
+            Plan::Memory(bytes, _) => {
+                return load::answer_from_memory(shared, connection, request, &bytes, permit, window);
+            }
+            Plan::Disk(read, _) => {
+                match load::run_inline(shared, connection, request, read, permit, window) {
+                    Ok(()) => return,
+                    Err(given_back) => {
+                        let (request, read, permit, window) = *given_back;
+                        if !lane.may_load(shared, connection) {
+                            connection.outbox.close_window(window);
+                            drop(permit);
+                            return lane.disk.wait(request, from_disk_line);
+                        }
+                        Load { work: Work::Entry(request, read), permit, window }
                     }
                 }
             }
-            plan => (request, plan, permit, window),
+            Plan::Blocking(_) => Load { work: Work::Whole(request), permit, window },
         };
-        // Disks free slots, peers do not: this wait is short.
-        let slot = match plan {
-            Plan::Disk(..) | Plan::Blocking(_) => Some(self.shared.io.slot(load::lane_of(&request)).await),
-            Plan::Settled | Plan::Memory(..) => None,
-        };
-        load::run(&self.shared, &self.connection, request, plan, permit, window, slot);
-        true
+        if let Some((load, slot)) = lane.disk.begin(shared, lane.of_io(), work) {
+            load::run(shared, connection, load, slot);
+        }
     }
 
     fn expire_polls(&self) {
@@ -239,25 +302,51 @@ impl Sender {
         Some(Duration::from_nanos(deadline_ns.saturating_sub(self.shared.clock.monotonic_ns())))
     }
 
-    /// A peer that takes nothing is closed, but only while others wait for bytes it may hold.
-    fn is_stalled(&mut self) -> bool {
+    /// Answers what has waited too long though its turn does not come: descriptors are short as well.
+    fn refuse_too_old(&self) {
+        let age_max = self.shared.limits.request_age_max;
         let now_ns = self.shared.clock.monotonic_ns();
-        let sent = self.connection.outbox.sent();
-        let since_ns = match self.blocked {
-            Some((sent_before, since_ns)) if sent_before == sent => since_ns,
-            _ => {
-                self.blocked = Some((sent, now_ns));
-                return false;
-            }
-        };
-        if now_ns - since_ns < self.shared.limits.stall_max.as_nanos() as u64 {
-            return false;
+        for _ in 0..REFUSALS_MAX {
+            let Some(request) = self.connection.reads.lock().next_too_old(now_ns, age_max) else { return };
+            self.shared.metrics.reads_too_old.add(1);
+            load::answer_failure(&self.shared, &self.connection, &request, Refusal::TooManyRequests);
         }
+    }
+
+    /// The peer takes nothing now: drops what it holds, or closes it, when others need that.
+    fn on_blocked(&mut self) -> Option<CloseReason> {
+        let in_use = self.connection.outbox.in_use();
+        let idle = self.watch.look(self.shared.clock.monotonic_ns(), in_use.sent);
+        if idle.is_zero() {
+            return None;
+        }
+        self.refuse_too_old();
+        let connection = &self.connection;
         let pools = &self.shared.pools;
-        [&pools.outbound, &pools.outbound_priority, &pools.outbox, &pools.control].into_iter().any(|pool| {
-            let gauge = pool.gauge();
-            gauge.waiting > 0 || gauge.used > gauge.capacity / 10 * 9
-        })
+        let entries = Shortage::of(pools.outbound.gauge()).max(Shortage::of(pools.outbound_priority.gauge()));
+        let rest = [
+            (in_use.leased > 0, Shortage::of(pools.outbox.gauge())),
+            (connection.reads.lock().leased_bytes() > 0, Shortage::of(pools.control.gauge())),
+        ];
+        let can_drop = in_use.queued > 0 && connection.outbox.may_drop();
+        let rules = self.shared.limits.stall;
+        match stall::judge(rules, idle, (can_drop, entries), rest) {
+            Act::Nothing => None,
+            Act::Drop => {
+                let (requests, bytes) = connection.outbox.drop_responses();
+                let metrics = &self.shared.metrics;
+                metrics.responses_dropped.add(requests.len() as u64);
+                metrics.responses_dropped_bytes.add(bytes);
+                tracing::debug!(peer = %connection.peer, bytes, responses = requests.len(), "responses dropped");
+                connection.reads.lock().take_back(requests);
+                self.is_silent = true;
+                None
+            }
+            Act::Close => Some(CloseReason::Stalled {
+                bytes_held: (in_use.queued + in_use.leased) as u64,
+                took_nothing_for: idle,
+            }),
+        }
     }
 }
 

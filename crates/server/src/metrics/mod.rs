@@ -100,6 +100,20 @@ pub struct Metrics {
     pub closed_silent: Counter,
     /// `bindery_connections_refused`: from an address that had as many as it may.
     pub refused: Counter,
+    /// `bindery_connections_closed_copy_gone`: by us, because the rest of a frame could not be loaded again.
+    pub closed_copy_gone: Counter,
+    /// `bindery_reads_too_old`: reads answered with too-many-requests because they had waited too long.
+    pub reads_too_old: Counter,
+    /// `bindery_long_polls_refused`: long polls answered with too-many-requests because too many are parked.
+    pub long_polls_refused: Counter,
+    /// `bindery_adds_too_old`: the same of adds that waited for room.
+    pub adds_too_old: Counter,
+    /// `bindery_responses_dropped`: read responses given up while their peer took nothing, to be loaded again.
+    pub responses_dropped: Counter,
+    /// `bindery_responses_dropped_bytes`: bytes that this gave back to the pools.
+    pub responses_dropped_bytes: Counter,
+    /// `bindery_frames_resumed`: frames sent in part whose rest was loaded again.
+    pub frames_resumed: Counter,
     /// `bindery_long_polls_parked`.
     pub long_polls_parked: Gauge,
     /// `bookie_SERVER_STATUS`: 1 read-write, 0 read-only, -1 not registered.
@@ -136,6 +150,13 @@ impl Metrics {
             closed_stalled: Counter::default(),
             closed_silent: Counter::default(),
             refused: Counter::default(),
+            closed_copy_gone: Counter::default(),
+            reads_too_old: Counter::default(),
+            long_polls_refused: Counter::default(),
+            adds_too_old: Counter::default(),
+            responses_dropped: Counter::default(),
+            responses_dropped_bytes: Counter::default(),
+            frames_resumed: Counter::default(),
             long_polls_parked: Gauge::default(),
             server_status: Gauge::default(),
             batching: Arc::default(),
@@ -171,6 +192,13 @@ impl Metrics {
             ("bindery_connections_closed_stalled", &self.closed_stalled),
             ("bindery_connections_closed_silent", &self.closed_silent),
             ("bindery_connections_refused", &self.refused),
+            ("bindery_connections_closed_copy_gone", &self.closed_copy_gone),
+            ("bindery_reads_too_old", &self.reads_too_old),
+            ("bindery_long_polls_refused", &self.long_polls_refused),
+            ("bindery_adds_too_old", &self.adds_too_old),
+            ("bindery_responses_dropped", &self.responses_dropped),
+            ("bindery_responses_dropped_bytes", &self.responses_dropped_bytes),
+            ("bindery_frames_resumed", &self.frames_resumed),
         ];
         for (name, counter) in counters {
             out.counter(name, &[], counter.get());

@@ -1,0 +1,85 @@
+//! Reads of one lane of a connection that need a disk, so that they keep no other read and no write waiting.
+//!
+//! # Data flow
+//! ```text
+//! not in memory ─► bytes held ─► slot of the I/O pool? ─ yes ─► load
+//!                                      └─ no ─► `ready`, in line for a slot ─► load
+//! and one more, meanwhile ─► `waiting`: descriptors, looked up again when their turn comes
+//! ```
+//!
+//! # Invariants
+//! 1. One load, at most, waits for a slot with its bytes in hand; slots are given out in the order of arrival, so
+//!    connections take turns by loads. Disks free slots, peers do not.
+//! 2. At most [`WAITING_MAX`] descriptors wait, and come before reads that were asked for later.
+
+use super::request::ReadRequest;
+use crate::io_pool::{Lane, Slot};
+use crate::shared::Shared;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+/// Descriptors that wait for the disk while later reads are answered from memory.
+pub const WAITING_MAX: usize = 64;
+
+/// See the module. `L` is a load with all it needs but the slot.
+pub struct DiskLine<L> {
+    waiting: VecDeque<ReadRequest>,
+    ready: Option<L>,
+    place: Option<Pin<Box<dyn Future<Output = Slot> + Send>>>,
+    slot: Option<Slot>,
+}
+
+impl<L> Default for DiskLine<L> {
+    fn default() -> Self {
+        DiskLine { waiting: VecDeque::new(), ready: None, place: None, slot: None }
+    }
+}
+
+impl<L> DiskLine<L> {
+    /// True when another load may be begun.
+    pub fn is_free(&self) -> bool {
+        self.ready.is_none()
+    }
+
+    /// True when a read that turns out to need the disk would find no place.
+    pub fn is_full(&self) -> bool {
+        self.waiting.len() >= WAITING_MAX
+    }
+
+    /// The first descriptor that waits.
+    pub fn next(&mut self) -> Option<ReadRequest> {
+        self.waiting.pop_front()
+    }
+
+    /// Keeps a descriptor: `at_front` when it was the first before.
+    pub fn wait(&mut self, request: ReadRequest, at_front: bool) {
+        if at_front { self.waiting.push_front(request) } else { self.waiting.push_back(request) }
+    }
+
+    /// The load and a slot for it, or a place in line.
+    pub fn begin(&mut self, shared: &Arc<Shared>, lane: Lane, load: L) -> Option<(L, Slot)> {
+        assert!(self.is_free(), "one load waits for a slot (disk line invariant 1)");
+        if let Some(slot) = shared.io.try_slot(lane) {
+            return Some((load, slot));
+        }
+        self.ready = Some(load);
+        let shared = shared.clone();
+        self.place = Some(Box::pin(async move { shared.io.slot(lane).await }));
+        None
+    }
+
+    /// Waits for the slot; for ever when there is none to wait for. Cancel safe: the place is kept.
+    pub async fn granted(&mut self) {
+        let Some(place) = &mut self.place else { return std::future::pending().await };
+        self.slot = Some(place.await);
+        self.place = None;
+    }
+
+    /// The load whose slot has come.
+    pub fn take_granted(&mut self) -> Option<(L, Slot)> {
+        let slot = self.slot.take()?;
+        Some((self.ready.take().expect("a slot is waited for with a load"), slot))
+    }
+}
