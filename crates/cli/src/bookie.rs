@@ -27,6 +27,9 @@ pub fn run(args: BookieArgs) -> Result<(), Failure> {
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
     }
+    for note in &settings.notes {
+        tracing::info!("{note}");
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_name("bindery-net")
         .enable_all()

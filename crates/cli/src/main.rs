@@ -17,6 +17,7 @@ mod logging;
 mod offline;
 mod output;
 mod progress;
+mod request_limits;
 mod settings;
 mod signals;
 mod standalone;

@@ -2,6 +2,7 @@
 
 use crate::args::{BookieArgs, MemoryUse, Switch};
 use crate::conf_file;
+use crate::request_limits;
 use bindery_engine::JOURNAL_FILES_MIN;
 use bindery_engine::PoolMemory;
 use bindery_metadata::MetadataUri;
@@ -16,13 +17,12 @@ use std::time::Duration;
 
 /// Keys of `bk_server.conf` that BookKeeper knows and that have no meaning here: pools and limits of this bookie are
 /// its own.
-const WITHOUT_EFFECT: [&str; 48] = [
+const WITHOUT_EFFECT: [&str; 39] = [
     "allowEphemeralPorts",
     "auditorPeriodicBookieCheckInterval",
     "auditorPeriodicCheckInterval",
     "autoRecoveryDaemonEnabled",
     "bookieAuthProviderFactoryClass",
-    "closeChannelOnResponseTimeout",
     "codahaleStatsOutputFrequencySeconds",
     "compactionRate",
     "compactionRateByEntries",
@@ -52,16 +52,8 @@ const WITHOUT_EFFECT: [&str; 48] = [
     "journalReuseFiles",
     "journalWriteBufferSizeKB",
     "ledgerStorageClass",
-    "maxAddsInProgressLimit",
-    "maxPendingAddRequestsPerThread",
-    "maxPendingReadRequestsPerThread",
-    "maxReadsInProgressLimit",
-    "numAddWorkerThreads",
-    "numHighPriorityWorkerThreads",
     "numJournalCallbackThreads",
-    "numLongPollWorkerThreads",
     "persistBookieStatusEnabled",
-    "readWorkerThreadsThrottlingEnabled",
     "serverNumIOThreads",
     "serverTcpLinger",
     "statsProviderClass",
@@ -76,20 +68,26 @@ pub struct Settings {
     pub metadata: MetadataUri,
     /// To be logged once the log is up.
     pub warnings: Vec<String>,
+    /// The same: how settings were understood.
+    pub notes: Vec<String>,
 }
 
 /// Reads values of the file and remembers which keys were used and what was wrong.
-struct Values {
-    values: BTreeMap<String, String>,
-    faults: Vec<String>,
+pub struct Values {
+    /// What nobody has asked for yet.
+    pub values: BTreeMap<String, String>,
+    /// What is wrong, for the operator.
+    pub faults: Vec<String>,
 }
 
 impl Values {
-    fn take(&mut self, key: &str) -> Option<String> {
+    /// The value of a key, unless it is empty.
+    pub fn take(&mut self, key: &str) -> Option<String> {
         self.values.remove(key).filter(|value| !value.is_empty())
     }
 
-    fn parsed<T: FromStr>(&mut self, key: &str) -> Option<T> {
+    /// The same, parsed; noted as a fault when it cannot be.
+    pub fn parsed<T: FromStr>(&mut self, key: &str) -> Option<T> {
         let value = self.take(key)?;
         match value.parse() {
             Ok(parsed) => Some(parsed),
@@ -195,6 +193,7 @@ pub fn resolve(args: &BookieArgs, file: Option<&str>) -> Result<Settings, Vec<St
     space(&mut file, &mut config);
     disks(&mut file, &mut config);
     connections(&mut file, &mut config);
+    let notes = request_limits::apply(&mut file, &mut config);
     let metadata = metadata(args, &mut file);
 
     let without_effect: Vec<&str> =
@@ -205,7 +204,7 @@ pub fn resolve(args: &BookieArgs, file: Option<&str>) -> Result<Settings, Vec<St
     }
     warnings.extend(file.values.keys().map(|key| format!("unknown key {key} in the configuration file")));
     match (metadata, file.faults.is_empty()) {
-        (Some(metadata), true) => Ok(Settings { config, metadata, warnings }),
+        (Some(metadata), true) => Ok(Settings { config, metadata, warnings, notes }),
         _ => Err(file.faults),
     }
 }
