@@ -23,6 +23,9 @@ use std::sync::Arc;
 /// Descriptors that wait for the disk while later reads are answered from memory.
 pub const WAITING_MAX: usize = 64;
 
+/// Descriptors that an idle connection keeps memory for.
+const KEPT: usize = 16;
+
 /// See the module. `L` is a load with all it needs but the slot.
 pub struct DiskLine<L> {
     waiting: VecDeque<ReadRequest>,
@@ -50,7 +53,11 @@ impl<L> DiskLine<L> {
 
     /// The first descriptor that waits.
     pub fn next(&mut self) -> Option<ReadRequest> {
-        self.waiting.pop_front()
+        let next = self.waiting.pop_front();
+        if self.waiting.is_empty() && self.waiting.capacity() > KEPT {
+            self.waiting = VecDeque::new();
+        }
+        next
     }
 
     /// Keeps a descriptor: `at_front` when it was the first before.

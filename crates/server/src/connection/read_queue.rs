@@ -24,7 +24,7 @@
 //! 5. Descriptors are covered ([`super::cover`]), but for those of the fencing lane. What is not covered is refused as
 //!    above.
 
-use super::cover::Cover;
+use super::cover::{self, Cover};
 use super::request::{ReadKind, ReadRequest};
 use bindery_engine::Refusal;
 use bindery_flow::ByteBudget;
@@ -238,6 +238,33 @@ impl ReadQueue {
             self.refused_in_line = self.refused_in_line.saturating_sub(1);
         }
         self.cover.release(self.held);
+        let has_next = self.finish_in_line(request);
+        if self.held == 0 {
+            self.shrink();
+        }
+        has_next
+    }
+
+    /// Memory that many requests took goes when none is left: nothing else covers it (invariant 5).
+    fn shrink(&mut self) {
+        const KEPT: usize = 2 * cover::FREE;
+        for lane in [&mut self.high, &mut self.plain] {
+            if lane.capacity() > KEPT {
+                *lane = VecDeque::new();
+            }
+        }
+        if self.lines.capacity() > KEPT {
+            self.lines = HashMap::new();
+        }
+        if self.parked.capacity() > KEPT {
+            self.parked = HashMap::new();
+        }
+        if self.fences_done.is_empty() && self.fences_done.capacity() > KEPT {
+            self.fences_done = HashMap::new();
+        }
+    }
+
+    fn finish_in_line(&mut self, request: &ReadRequest) -> bool {
         let Some(key) = key_of(request) else { return false };
         let line =
             self.lines.get_mut(&key).expect("an unfinished request has a line (read queue invariant 1)");
@@ -272,7 +299,6 @@ impl ReadQueue {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cover;
     use super::*;
     use proptest::prelude::*;
 
@@ -409,6 +435,32 @@ mod tests {
         assert!(take(&mut healthy) >= 5_000, "who is alone pipelines deeply");
         healthy.clear();
         assert_eq!(pool.gauge().used, 0);
+    }
+
+    #[test]
+    fn an_idle_connection_keeps_no_memory_of_a_deep_pipeline() {
+        let mut queue = queue(20_000);
+        for seq in 0..5000 {
+            assert_eq!(queue.push(read(seq, seq as i64, seq % 2 == 0)), Pushed::Queued);
+        }
+        while let Some(request) = next(&mut queue) {
+            if let Some(request) = if request.is_fence { queue.await_fence(request) } else { Some(request) } {
+                queue.finish(&request);
+            }
+        }
+        for seq in (0..5000).filter(|seq| seq % 2 == 0) {
+            assert!(queue.fence_done(seq, Ok(())));
+            let fence = next(&mut queue).unwrap();
+            queue.finish(&fence);
+        }
+        let kept = [
+            queue.high.capacity(),
+            queue.plain.capacity(),
+            queue.lines.capacity(),
+            queue.parked.capacity(),
+            queue.fences_done.capacity(),
+        ];
+        assert!(kept.iter().all(|capacity| *capacity <= 2 * cover::FREE), "{kept:?}");
     }
 
     #[test]

@@ -110,7 +110,12 @@ impl Sender {
             }
             self.expire_polls();
             self.run_granted();
-            let has_more = !self.is_silent && !self.has_to_wait_for_part() && self.start_reads();
+            let has_more = if self.is_silent || self.has_to_wait_for_part() {
+                self.end_turns();
+                false
+            } else {
+                self.start_reads()
+            };
             let is_blocked = match connection.flush_once(true) {
                 Flush::Done | Flush::Held => self.is_silent,
                 Flush::Left => true,
@@ -146,6 +151,11 @@ impl Sender {
                 () = sleep_or_forever(poll_wait) => {}
             }
         }
+    }
+
+    /// Gives back turns that came while nothing may be loaded (invariant 3).
+    fn end_turns(&mut self) {
+        self.lanes.iter_mut().for_each(|lane| lane.claim.end_turn());
     }
 
     /// Runs loads whose slots have come.

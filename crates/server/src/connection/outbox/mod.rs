@@ -59,8 +59,6 @@ const LEASE_STEP: usize = 16 * 1024;
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// Answers are gathered in buffers of this size.
 const SEGMENT_BYTES: usize = 16 * 1024;
-/// Larger buffers are not kept for reuse.
-const SPARE_BYTES_MAX: usize = 64 * 1024;
 /// Charged beside a frame for its descriptor, which lives until the frame is sent.
 const DESCRIPTOR_BYTES: usize = 128;
 /// Buffers written by one call.
@@ -146,8 +144,6 @@ struct State {
     segments: VecDeque<Segment>,
     /// Goes before all segments, once it is loaded again.
     part: Option<(ReadRequest, Part)>,
-    /// An emptied buffer kept for reuse.
-    spare: BytesMut,
     /// Room given to requests whose answer has not been appended yet, or may be dropped.
     promised: usize,
     /// Bytes of answers appended and not yet with the kernel.
@@ -612,7 +608,7 @@ impl Outbox {
             if !first.is_written() {
                 break;
             }
-            let mut done = taken.pop_front().expect("there is a front");
+            let done = taken.pop_front().expect("there is a front");
             state.answers -= done.answer_bytes;
             for (lane, bytes) in state.lanes.iter_mut().zip(done.window_bytes) {
                 if bytes > 0 {
@@ -620,10 +616,7 @@ impl Outbox {
                     self.tell_sender(lane);
                 }
             }
-            if state.spare.capacity() == 0 && done.bytes.capacity() <= SPARE_BYTES_MAX {
-                done.bytes.clear();
-                state.spare = done.bytes;
-            }
+            segment::keep_spare(done.bytes);
         }
         debug_assert_eq!(written, 0);
     }
@@ -687,8 +680,7 @@ fn open_segment(state: &mut State) -> &mut Segment {
     let is_full =
         state.segments.back().is_none_or(|last| last.len() >= SEGMENT_BYTES || !last.body.is_empty());
     if is_full {
-        let bytes = std::mem::take(&mut state.spare);
-        state.segments.push_back(Segment { bytes, ..Segment::default() });
+        state.segments.push_back(Segment { bytes: segment::take_spare(), ..Segment::default() });
     }
     state.segments.back_mut().expect("there is a last segment now")
 }

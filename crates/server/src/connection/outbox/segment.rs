@@ -5,12 +5,38 @@ use super::Window;
 use super::part::Identity;
 use bindery_flow::Permit;
 use bytes::BytesMut;
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::sync::Arc;
 
 /// The rest of a frame that is kept when memory is wanted back: less than what it takes to load it again.
 pub(super) const REST_KEPT_BYTES: usize = 4096;
+
+/// Larger buffers are not kept for reuse.
+const SPARE_BYTES_MAX: usize = 64 * 1024;
+/// Buffers that a thread keeps.
+const SPARES_MAX: usize = 4;
+
+thread_local! {
+    /// Emptied buffers of any connection: an idle one keeps none.
+    static SPARES: RefCell<Vec<BytesMut>> = const { RefCell::new(Vec::new()) };
+}
+
+/// An empty buffer, used before if there is one.
+pub(super) fn take_spare() -> BytesMut {
+    SPARES.with_borrow_mut(Vec::pop).unwrap_or_default()
+}
+
+/// Keeps a buffer whose bytes have left for the next segment of this thread.
+pub(super) fn keep_spare(mut bytes: BytesMut) {
+    SPARES.with_borrow_mut(|spares| {
+        if spares.len() < SPARES_MAX && (1..=SPARE_BYTES_MAX).contains(&bytes.capacity()) {
+            bytes.clear();
+            spares.push(bytes);
+        }
+    });
+}
 
 /// Two of everything: plain reads, fencing and high priority.
 pub(super) type PerLane<T> = [T; 2];
