@@ -50,7 +50,7 @@ impl<'f> Frames<'_, 'f> {
                     return Err(CloseReason::BadFrame(error.to_string()));
                 };
                 let promised = V2_ANSWER_BYTES_MAX;
-                self.promise(promised).await?;
+                self.promise(promised);
                 self.connection.outbox.answer(promised, |out| refusal.encode(out));
                 return Ok(());
             }
@@ -58,7 +58,7 @@ impl<'f> Frames<'_, 'f> {
         match request {
             v2::Request::Add(add) => {
                 let reply = Reply::V2 { version: add.version };
-                self.promise(reply.add_answer_bytes()).await?;
+                self.promise(reply.add_answer_bytes());
                 let header = EntryHeader {
                     ledger_id: add.ledger_id,
                     entry_id: add.entry_id,
@@ -85,7 +85,7 @@ impl<'f> Frames<'_, 'f> {
                 if let Err(error) = v3::decode_auth_message(auth.message) {
                     return Err(CloseReason::BadFrame(error.to_string()));
                 }
-                self.promise(V2_AUTH_ANSWER_BYTES).await?;
+                self.promise(V2_AUTH_ANSWER_BYTES);
                 let mut framed = BytesMut::new();
                 v3::put_frame(&v3::auth_disabled_message(), &mut framed);
                 // Inside a v2 packet the message stands without a length of its own.
@@ -120,7 +120,7 @@ impl<'f> Frames<'_, 'f> {
                 let Some(refusal) = error.refusal() else {
                     return Err(CloseReason::BadFrame(error.to_string()));
                 };
-                return self.answer_v3(refusal).await;
+                return self.answer_v3(refusal);
             }
         };
         let reply = Reply::V3 { txn: request.txn_id };
@@ -142,7 +142,7 @@ impl<'f> Frames<'_, 'f> {
         }
         match &request.operation {
             Operation::Add(_) => unreachable!("handled above"),
-            Operation::Read(read) if read.is_long_poll() => self.on_long_poll(request.txn_id, read).await,
+            Operation::Read(read) if read.is_long_poll() => self.on_long_poll(request.txn_id, read),
             Operation::Read(read) => {
                 let fencing = match (read.is_fencing(), read.key()) {
                     (false, _) => Fencing::No,
@@ -150,7 +150,7 @@ impl<'f> Frames<'_, 'f> {
                     (true, None) => Fencing::WithoutKey,
                 };
                 if read.wants_entry_piggyback() && read.entry_id != -1 {
-                    return self.answer_v3(&request.failure(ErrorCode::BadRequest)).await;
+                    return self.answer_v3(&request.failure(ErrorCode::BadRequest));
                 }
                 self.on_read(reply, ReadKind::Entry, read.ledger_id, read.entry_id, fencing, is_high).await
             }
@@ -166,16 +166,16 @@ impl<'f> Frames<'_, 'f> {
             Operation::WriteLac(write) => self.on_write_lac(request.txn_id, write).await,
             Operation::ForceLedger(force) => self.on_force(request.txn_id, force.ledger_id).await,
             Operation::Auth(_) => {
-                self.answer_v3(&response::auth(request.txn_id, v3::auth_disabled_message())).await
+                self.answer_v3(&response::auth(request.txn_id, v3::auth_disabled_message()))
             }
             // TLS is not configured (section 2.5).
-            Operation::StartTls => self.answer_v3(&request.failure(ErrorCode::BadRequest)).await,
+            Operation::StartTls => self.answer_v3(&request.failure(ErrorCode::BadRequest)),
         }
     }
 
     async fn on_v3_add(&mut self, add: v3::HotAdd<'f>) -> Result<(), CloseReason> {
         let reply = Reply::V3 { txn: add.txn_id };
-        self.promise(reply.add_answer_bytes()).await?;
+        self.promise(reply.add_answer_bytes());
         match EntryHeader::of(add.body) {
             // Storage uses the ids inside the body, the answer those of the message: they must agree.
             Ok(header) if (header.ledger_id, header.entry_id) == (add.ledger_id, add.entry_id) => {
@@ -238,7 +238,7 @@ impl<'f> Frames<'_, 'f> {
         is_high: bool,
     ) -> Result<(), CloseReason> {
         let promised = reply.answer_bytes();
-        self.promise(promised).await?;
+        self.promise(promised);
         let is_fence = !matches!(fencing, Fencing::No);
         self.received.reads += 1;
         self.received.recovery += u64::from(is_fence);
@@ -291,17 +291,17 @@ impl<'f> Frames<'_, 'f> {
         Ok(())
     }
 
-    async fn on_long_poll(&mut self, txn: u64, read: &proto::ReadRequest) -> Result<(), CloseReason> {
+    fn on_long_poll(&mut self, txn: u64, read: &proto::ReadRequest) -> Result<(), CloseReason> {
         let reply = Reply::V3 { txn };
         let (previous, wants_entry) = (read.previous_lac(), read.wants_entry_piggyback());
         let (Some(ledger), true) =
             (LedgerId::new(read.ledger_id), read.entry_id >= -1 && (!wants_entry || read.entry_id == -1))
         else {
             let message = response::read_failure(txn, ErrorCode::BadRequest, read.ledger_id, read.entry_id);
-            return self.answer_v3(&message).await;
+            return self.answer_v3(&message);
         };
         let promised = reply.answer_bytes();
-        self.promise(promised).await?;
+        self.promise(promised);
         self.received.reads += 1;
         // Without the flag it is a plain read that comes late.
         let kind = if wants_entry {
@@ -385,15 +385,15 @@ impl<'f> Frames<'_, 'f> {
     async fn on_write_lac(&mut self, txn: u64, write: &proto::WriteLacRequest) -> Result<(), CloseReason> {
         let raw_ledger = write.ledger_id;
         let fail = |code| response::write_lac(txn, code, raw_ledger);
-        let Some(key) = write.key() else { return self.answer_v3(&fail(ErrorCode::Unauthorized)).await };
+        let Some(key) = write.key() else { return self.answer_v3(&fail(ErrorCode::Unauthorized)) };
         // The bookie reads the LAC (last add confirmed) from the body and stores the bytes as they are (section 3.3).
         let lac = ExplicitLac::of(&write.body)
             .ok()
             .filter(|lac| lac.ledger_id == raw_ledger && write.body.len() <= EXPLICIT_LAC_BYTES_MAX);
         let (Some(ledger), Some(lac)) = (LedgerId::new(raw_ledger), lac) else {
-            return self.answer_v3(&fail(ErrorCode::BadRequest)).await;
+            return self.answer_v3(&fail(ErrorCode::BadRequest));
         };
-        self.promise(Reply::V3 { txn }.answer_bytes()).await?;
+        self.promise(Reply::V3 { txn }.answer_bytes());
         self.submit().await?;
         let received_ns = self.received_ns;
         let waiter = self.waiter(move |shared, connection, outcome| {
@@ -409,9 +409,9 @@ impl<'f> Frames<'_, 'f> {
 
     async fn on_force(&mut self, txn: u64, raw_ledger: i64) -> Result<(), CloseReason> {
         let Some(ledger) = LedgerId::new(raw_ledger) else {
-            return self.answer_v3(&response::force_ledger(txn, ErrorCode::BadRequest, raw_ledger)).await;
+            return self.answer_v3(&response::force_ledger(txn, ErrorCode::BadRequest, raw_ledger));
         };
-        self.promise(Reply::V3 { txn }.answer_bytes()).await?;
+        self.promise(Reply::V3 { txn }.answer_bytes());
         self.submit().await?;
         let received_ns = self.received_ns;
         let waiter = self.waiter(move |shared, connection, outcome| {
@@ -425,9 +425,9 @@ impl<'f> Frames<'_, 'f> {
         Ok(())
     }
 
-    async fn answer_v3(&mut self, message: &proto::Response) -> Result<(), CloseReason> {
+    fn answer_v3(&mut self, message: &proto::Response) -> Result<(), CloseReason> {
         let promised = super::request::V3_ANSWER_BYTES;
-        self.promise(promised).await?;
+        self.promise(promised);
         self.connection.outbox.answer(promised, |out| v3::put_frame(message, out));
         Ok(())
     }

@@ -11,7 +11,8 @@
 //!    length from a pool of its own before memory is allocated, and is read exactly to its end; its length was checked
 //!    against the frame limit before. That permit is kept only while the next frame is large too.
 //! 2. Before a request is decoded, room for its answer is promised by the outbox; none left means the peer does not
-//!    read, and it is not read any more.
+//!    read, and it is not read any more. Meanwhile it holds the requests that are here and no buffer, and no more was
+//!    read than there seemed to be room for: peers that do not read leave the buffers to those that do.
 //! 3. Adds found in one read go to the engine together, in order, before anything after them that could depend on them
 //!    (fence, FORCE, WRITE_LAC), and before this task waits for the peer.
 //! 4. When a shard has no room only this task waits, at most the admission deadline, and not beyond the maximum age of
@@ -20,7 +21,8 @@
 //!    `first_request_max` from its first byte to the end of that request: what nobody answers for cannot take memory
 //!    from those who are served. Of a request that is handled, nothing stays in these pools.
 //! 6. A peer in the middle of a frame holds memory that others wait for only as long as it keeps up [`MIN_BYTES_PER_S`]
-//!    over that whole frame: a byte now and then is no progress.
+//!    over that whole frame: a byte now and then is no progress. What waits in line for the memory of a large frame holds
+//!    what is here of it and no buffer, and while anybody does, frames are begun [`BEGUN_BYTES`] at a time.
 //! 7. Told to drain, it handles what the kernel had received by then, and whole frames only.
 //!
 //! # Order of pools     first requests, then inbound, then inbound-large: who holds of one waits for later ones only
@@ -28,7 +30,7 @@
 use super::activity::{Received, Wait};
 use super::batches;
 use super::outbox::Closed;
-use super::request::{Reply, add_code};
+use super::request::{Reply, V3_ANSWER_BYTES, add_code};
 use super::{CloseReason, Connection};
 use crate::shared::Shared;
 use crate::slow_log::{Slow, SlowKind};
@@ -51,6 +53,12 @@ const CREDIT_STEP: usize = 16 * 1024;
 /// bookies are run on, so that it finds only peers that do not really send; the largest frame (5 MiB) then holds its
 /// memory for 80 s at most.
 const MIN_BYTES_PER_S: u64 = 64 * 1024;
+/// Bytes of requests are read up to this part of the room for answers; none asks for more than eight times its size.
+const ROOM_PART: usize = 8;
+/// Read at least, when there is little room.
+const READ_BYTES_MIN: usize = 2048;
+/// What is read at a time while others wait for the memory of large frames: a large frame may begin in it.
+const BEGUN_BYTES: usize = 4096;
 /// How long a first request may lie there without progress while others wait for its memory.
 const FIRST_STALL_MAX: Duration = Duration::from_secs(1);
 
@@ -94,7 +102,7 @@ pub async fn run(
             socket: &mut socket,
             drain: &mut drain,
             base: if is_first { vec![0; size] } else { shared.buffers.take() },
-            _lease: lease,
+            lease,
             large: None,
             is_first,
             deadline: None,
@@ -102,9 +110,7 @@ pub async fn run(
         let result = active.run().await;
         connection.activity.holds_inbound(0);
         connection.activity.holds_inbound_large(0);
-        if !active.is_first {
-            shared.buffers.put(std::mem::take(&mut active.base));
-        }
+        active.give_base_back();
         if let Err(reason) = result {
             return reason;
         }
@@ -171,8 +177,9 @@ struct Active<'a> {
     connection: &'a Arc<Connection>,
     socket: &'a mut OwnedReadHalf,
     drain: &'a mut Drain,
+    /// Empty while requests, or a part of one, are set aside.
     base: Vec<u8>,
-    _lease: Permit,
+    lease: Permit,
     /// Memory for frames longer than `base`, kept while such frames follow each other.
     large: Option<(Vec<u8>, Permit)>,
     /// No request of this peer was handled yet (invariant 5).
@@ -194,9 +201,10 @@ impl Active<'_> {
             let is_new = begin == end;
             if is_new {
                 begin = 0;
+                let most = self.read_max();
                 let read = tokio::select! {
                     biased;
-                    read = self.socket.read(&mut self.base) => read,
+                    read = self.socket.read(&mut self.base[..most]) => read,
                     // Nothing there: back to waiting without memory (invariant 1).
                     () = std::future::ready(()) => return Ok(()),
                 };
@@ -224,10 +232,16 @@ impl Active<'_> {
             }
             // The buffer is lent to the batch while it is handed over; it comes back whatever happens.
             let base = std::mem::take(&mut self.base);
-            let result = Frames::new(self.shared, self.connection).handle(&base[begin..end]).await;
+            let result = Frames::new(self.shared, self.connection, 0).handle(&base[begin..end]).await;
             self.base = base;
-            let (used, missing) = result?;
+            let Handled { used, mut missing, lacks_room, received_ns } = result?;
             begin += used;
+            if lacks_room {
+                match self.wait_for_room(begin..end, received_ns).await? {
+                    Some(left) => (begin, end, missing) = (0, left.bytes, left.missing),
+                    None => return Ok(()),
+                }
+            }
             let partial = end - begin;
             if self.is_first && used > 0 {
                 if partial == 0 {
@@ -239,7 +253,7 @@ impl Active<'_> {
             if partial == 0 {
                 continue;
             }
-            if used > 0 || is_new {
+            if used > 0 || is_new || lacks_room {
                 partial_since = Instant::now();
             }
             let whole = partial + missing;
@@ -264,9 +278,105 @@ impl Active<'_> {
         self.connection.activity.holds_inbound(lease.bytes());
         let mut base = self.shared.buffers.take();
         base[..begun.len()].copy_from_slice(&self.base[begun]);
-        (self.base, self._lease) = (base, lease);
+        (self.base, self.lease) = (base, lease);
         (self.is_first, self.deadline) = (false, None);
         Ok(())
+    }
+
+    /// How much to read at once, when nothing is here (invariants 2 and 6).
+    fn read_max(&self) -> usize {
+        let most = self.base.len();
+        let pools = &self.shared.pools;
+        let large = if self.is_first { &pools.first_large } else { &pools.inbound_large };
+        let is_large_short = large.gauge().waiting > 0;
+        let wanted = self.connection.outbox.room() / ROOM_PART;
+        wanted.max(READ_BYTES_MIN).min(if is_large_short { BEGUN_BYTES } else { most }).min(most)
+    }
+
+    fn give_base_back(&mut self) {
+        let base = std::mem::take(&mut self.base);
+        // A stranger's is its own.
+        if !self.is_first && !base.is_empty() {
+            self.shared.buffers.put(base);
+        }
+    }
+
+    /// Takes what is here out of the buffer, and gives that back with all memory but for these bytes.
+    fn set_aside(&mut self, here: std::ops::Range<usize>) -> Vec<u8> {
+        let aside = self.base[here].to_vec();
+        self.give_base_back();
+        self.lease.shrink_to(aside.len() as u64);
+        self.connection.activity.holds_inbound(aside.len() as u64);
+        aside
+    }
+
+    /// Waits until there is room for answers, and handles the requests `here` (invariant 2). What is left is part of a
+    /// frame, now at the beginning of the buffer; `None` when nothing is left.
+    async fn wait_for_room(
+        &mut self,
+        here: std::ops::Range<usize>,
+        received_ns: u64,
+    ) -> Result<Option<Left>, CloseReason> {
+        let aside = self.set_aside(here);
+        let inbound = &self.shared.pools.inbound;
+        if self.is_first {
+            self.lease = lease(self.connection, inbound, aside.len(), None, Wait::Inbound).await?;
+            (self.is_first, self.deadline) = (false, None);
+        }
+        let mut at = 0;
+        let missing = loop {
+            let credit = self.wait_for_credit(CREDIT_STEP).await?;
+            // Their age is that of the read that brought them.
+            let frames = Frames { received_ns, ..Frames::new(self.shared, self.connection, credit) };
+            let handled = frames.handle(&aside[at..]).await?;
+            at += handled.used;
+            if !handled.lacks_room {
+                break handled.missing;
+            }
+        };
+        let left = aside[at..].to_vec();
+        drop(aside);
+        self.lease.shrink_to(left.len() as u64);
+        if left.is_empty() {
+            return Ok(None);
+        }
+        let size = self.shared.limits.read_buffer_bytes;
+        let whole = match inbound.try_acquire(size as u64) {
+            Some(whole) => whole,
+            // Few bytes are no hindrance: all connections together hold less than a buffer.
+            None if left.len() < LENGTH_PREFIX_SIZE_BYTES => {
+                lease(self.connection, inbound, size, None, Wait::Inbound).await?
+            }
+            // Nobody waits for this pool with more from it in hand.
+            None => {
+                let whole = left.len() + missing;
+                self.read_aside(left, whole).await?;
+                return Ok(None);
+            }
+        };
+        self.lease = whole;
+        self.connection.activity.holds_inbound(self.lease.bytes());
+        self.base = self.shared.buffers.take();
+        self.base[..left.len()].copy_from_slice(&left);
+        Ok(Some(Left { bytes: left.len(), missing }))
+    }
+
+    /// Waits for the peer to take answers; then there is room for one at least.
+    async fn wait_for_credit(&self, most: usize) -> Result<usize, CloseReason> {
+        let _waiting = self.connection.activity.waits(Wait::Outbox);
+        let credit = tokio::select! {
+            () = self.connection.closed.wait() => return Err(self.died_paused()),
+            credit = self.connection.outbox.credit(V3_ANSWER_BYTES, most) => credit,
+        };
+        credit.map_err(|Closed| CloseReason::Ours)
+    }
+
+    /// The connection was closed while it waited for its peer to read. Here is canary M24.
+    fn died_paused(&self) -> CloseReason {
+        if self.shared.limits.canaries.has(Canary::M24PausedPermitLeaks) {
+            std::mem::forget(self.shared.pools.inbound.try_acquire(1));
+        }
+        CloseReason::Ours
     }
 
     fn is_whole(&self, data: &[u8]) -> bool {
@@ -288,12 +398,14 @@ impl Active<'_> {
         end: usize,
         since: Instant,
     ) -> Result<Option<usize>, CloseReason> {
+        let most = self.read_max();
         let mut base = std::mem::take(&mut self.base);
         let shared = self.shared;
+        let until = base.len().min(end + most);
         let pools = &shared.pools;
         let pool = if self.is_first { &pools.first } else { &pools.inbound };
         let part = Part { since, filled: end - begin, pool, deadline: self.deadline };
-        let result = self.read_patiently(&mut base[end..], part).await;
+        let result = self.read_patiently(&mut base[end..until], part).await;
         self.base = base;
         result
     }
@@ -304,30 +416,67 @@ impl Active<'_> {
         let shared = self.shared;
         let pools = &shared.pools;
         let pool = if self.is_first { &pools.first_large } else { &pools.inbound_large };
-        let (mut memory, permit) = match self.large.take() {
-            Some((memory, permit)) if memory.len() >= whole => (memory, permit),
-            too_small => {
-                // Given back before more is asked for: nobody waits for this pool while holding from it.
-                drop(too_small);
-                let permit = lease(self.connection, pool, whole, self.deadline, Wait::LargeFrame).await?;
-                self.connection.activity.holds_inbound_large(permit.bytes());
-                (vec![0; whole], permit)
-            }
+        // Given back before more is asked for: nobody waits for this pool while holding from it.
+        let large = self.large.take().filter(|(memory, _)| memory.len() >= whole);
+        let at_once = large.or_else(|| pool.try_acquire(whole as u64).map(|permit| (vec![0; whole], permit)));
+        self.connection.activity.holds_inbound_large(0);
+        let Some((mut memory, permit)) = at_once else {
+            let aside = self.set_aside(begun);
+            return self.read_aside(aside, whole).await;
         };
-        let mut filled = begun.len();
+        let Some(credit) = self.connection.outbox.try_credit(V3_ANSWER_BYTES, V3_ANSWER_BYTES) else {
+            drop((memory, permit));
+            let aside = self.set_aside(begun);
+            return self.read_aside(aside, whole).await;
+        };
+        let filled = begun.len();
         memory[..filled].copy_from_slice(&self.base[begun]);
+        self.read_rest(Large { memory, permit, credit, filled, whole }).await
+    }
+
+    /// As [`Active::read_large`], of a frame whose beginning was set aside; waits in line for what it lacks. Always false:
+    /// a buffer is not waited for with memory for large frames in hand.
+    async fn read_aside(&mut self, aside: Vec<u8>, whole: usize) -> Result<bool, CloseReason> {
+        let pools = &self.shared.pools;
+        let pool = if self.is_first { &pools.first_large } else { &pools.inbound_large };
+        let credit = match self.connection.outbox.try_credit(V3_ANSWER_BYTES, V3_ANSWER_BYTES) {
+            Some(credit) => credit,
+            None => self.wait_for_credit(V3_ANSWER_BYTES).await?,
+        };
+        let permit = lease(self.connection, pool, whole, self.deadline, Wait::LargeFrame).await?;
+        let (mut memory, filled) = (vec![0; whole], aside.len());
+        memory[..filled].copy_from_slice(&aside);
+        drop(aside);
+        self.lease.shrink_to(0);
+        self.connection.activity.holds_inbound(0);
+        self.read_rest(Large { memory, permit, credit, filled, whole }).await
+    }
+
+    /// Reads a large frame to its end and handles it. False when no more is to be read, or the buffer was given back.
+    async fn read_rest(&mut self, large: Large) -> Result<bool, CloseReason> {
+        let Large { mut memory, permit, credit, mut filled, whole } = large;
+        let pools = &self.shared.pools;
+        let pool = if self.is_first { &pools.first_large } else { &pools.inbound_large };
+        self.connection.activity.holds_inbound_large(permit.bytes());
         // The peer answers for its own time, not for the wait for memory.
         let since = Instant::now();
         while filled < whole {
             let part = Part { since, filled, pool, deadline: self.deadline };
             match self.read_patiently(&mut memory[filled..whole], part).await? {
                 Some(read) => filled += read,
-                None => return Ok(false),
+                None => {
+                    self.connection.outbox.return_credit(credit);
+                    return Ok(false);
+                }
             }
         }
         self.connection.speak(self.shared);
-        let (used, _) = Frames::new(self.shared, self.connection).handle(&memory[..whole]).await?;
+        let frames = Frames::new(self.shared, self.connection, credit);
+        let Handled { used, .. } = frames.handle(&memory[..whole]).await?;
         assert_eq!(used, whole, "a large frame is read exactly to its end (reader invariant 1)");
+        if self.base.is_empty() {
+            return Ok(false);
+        }
         if !self.is_first {
             self.large = Some((memory, permit));
         }
@@ -404,6 +553,35 @@ impl Part<'_> {
     }
 }
 
+/// A frame that does not fit the buffer, with all that it takes.
+struct Large {
+    memory: Vec<u8>,
+    permit: Permit,
+    /// Promised for its answer.
+    credit: usize,
+    /// Bytes that are here.
+    filled: usize,
+    whole: usize,
+}
+
+/// Part of a frame that is left when requests before it are handled.
+struct Left {
+    bytes: usize,
+    missing: usize,
+}
+
+/// What became of the frames of a read.
+struct Handled {
+    /// Bytes of the frames that were handled.
+    used: usize,
+    /// Bytes that the next one lacks, as far as is known.
+    missing: usize,
+    /// The next one is here, and there is no room for its answer.
+    lacks_room: bool,
+    /// When these were read.
+    received_ns: u64,
+}
+
 /// Adds of a shard that had no room for all of them.
 struct Late {
     shard: usize,
@@ -426,7 +604,8 @@ pub(super) struct Frames<'a, 'f> {
 }
 
 impl<'a, 'f> Frames<'a, 'f> {
-    fn new(shared: &'a Arc<Shared>, connection: &'a Arc<Connection>) -> Frames<'a, 'f> {
+    /// With `credit` bytes promised already.
+    fn new(shared: &'a Arc<Shared>, connection: &'a Arc<Connection>, credit: usize) -> Frames<'a, 'f> {
         Frames {
             shared,
             connection,
@@ -434,18 +613,22 @@ impl<'a, 'f> Frames<'a, 'f> {
             shards: batches::take(shared.engine.shard_count()),
             batch_entries: 0,
             batch_bytes: 0,
-            credit: 0,
+            credit,
             received: Received::default(),
         }
     }
 
-    /// Handles all whole frames of `data`; returns the bytes they took and how many the next one lacks.
-    async fn handle(mut self, data: &'f [u8]) -> Result<(usize, usize), CloseReason> {
-        let mut at = 0;
+    /// Handles all whole frames of `data` that there is room to answer.
+    async fn handle(mut self, data: &'f [u8]) -> Result<Handled, CloseReason> {
+        let (mut at, mut lacks_room) = (0, false);
         let missing = loop {
             match frame::split(&data[at..], self.shared.limits.frame) {
                 Err(error) => return Err(CloseReason::BadFrame(error.to_string())),
                 Ok(Split::Incomplete { missing }) => break missing,
+                Ok(Split::Frame(_)) if !self.has_credit() => {
+                    lacks_room = true;
+                    break 0;
+                }
                 Ok(Split::Frame(payload)) => {
                     let begin = at + payload.start;
                     at += payload.end;
@@ -470,41 +653,28 @@ impl<'a, 'f> Frames<'a, 'f> {
         // Answers given at once; those of the engine write themselves.
         self.connection.flush();
         // An incomplete prefix lacks the rest of itself, and then at least nothing.
-        debug_assert!(missing > 0 && (at < data.len() || missing == LENGTH_PREFIX_SIZE_BYTES));
-        Ok((at, missing))
+        debug_assert!(lacks_room || missing > 0 && (at < data.len() || missing == LENGTH_PREFIX_SIZE_BYTES));
+        Ok(Handled { used: at, missing, lacks_room, received_ns: self.received_ns })
     }
 
-    /// Promises room for an answer (invariant 2).
-    pub(super) async fn promise(&mut self, bytes: usize) -> Result<(), CloseReason> {
-        if self.credit < bytes {
+    /// True when there is room for the largest answer that is promised, after an attempt to get it (invariant 2).
+    fn has_credit(&mut self) -> bool {
+        if self.credit < V3_ANSWER_BYTES {
             if self.credit > 0 {
                 self.connection.outbox.return_credit(std::mem::take(&mut self.credit));
             }
-            match self.connection.outbox.try_credit(bytes, CREDIT_STEP) {
-                Some(credit) => self.credit = credit,
-                None => {
-                    // What was decoded must not wait for this peer to read (invariant 3).
-                    self.submit().await?;
-                    self.connection.flush();
-                    let _waiting = self.connection.activity.waits(Wait::Outbox);
-                    let credit = tokio::select! {
-                        () = self.connection.closed.wait() => return Err(self.died_paused()),
-                        credit = self.connection.outbox.credit(bytes, CREDIT_STEP) => credit,
-                    };
-                    self.credit = credit.map_err(|Closed| CloseReason::Ours)?;
-                }
-            }
+            self.credit = self.connection.outbox.try_credit(V3_ANSWER_BYTES, CREDIT_STEP).unwrap_or(0);
         }
-        self.credit -= bytes;
-        Ok(())
+        self.credit >= V3_ANSWER_BYTES
     }
 
-    /// The connection was closed while it waited for its peer to read. Here is canary M24.
-    fn died_paused(&self) -> CloseReason {
-        if self.shared.limits.canaries.has(Canary::M24PausedPermitLeaks) {
-            std::mem::forget(self.shared.pools.inbound.try_acquire(1));
-        }
-        CloseReason::Ours
+    /// Uses room for the answer of the frame at hand; there is enough, and each frame has one answer.
+    pub(super) fn promise(&mut self, bytes: usize) {
+        assert!(
+            bytes <= self.credit,
+            "room for an answer is there before its request is decoded (invariant 2)"
+        );
+        self.credit -= bytes;
     }
 
     /// Adds an entry to the batch of its shard. Its answer was promised.

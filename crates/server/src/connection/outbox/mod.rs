@@ -306,6 +306,17 @@ impl Outbox {
         self.after_release(&mut state);
     }
 
+    /// About how many bytes of answers could be promised now, with what the pool would give.
+    pub fn room(&self) -> usize {
+        let state = self.state.lock();
+        let gauge = self.pool.gauge();
+        let leased = state.lease.as_ref().map_or(0, Permit::bytes);
+        // What leaves as much to others (invariant 9).
+        let more = (gauge.capacity - gauge.used).saturating_sub(leased) / 2;
+        let most = state.backed().saturating_add(more as usize).min(self.answers_max);
+        most.saturating_sub(state.promised + state.answers)
+    }
+
     /// Renews a promise that was given back while its request waited for something else than the peer: a long poll, whose
     /// descriptor stands for it meanwhile. These may exceed the bound, by as much as polls are parked.
     pub fn promise_again(&self, bytes: usize) {
