@@ -27,8 +27,9 @@
 //!    has a part it keeps layout and identity ([`Identity`]), and nothing is written before the rest of that very
 //!    frame. Answers without entries stay.
 //! 8. A request leaves by `finished` when the kernel has the last byte of its response, once.
-//! 9. A connection takes no more of the outbox pool, but for a first step, than it leaves free for all others: what it
-//!    lacks then comes of its own answers as they leave, and one that comes later finds room.
+//! 9. Half of the outbox pool is for first steps: a connection takes more only of the other half, and no more than one
+//!    part in [`SHARES`] of what it leaves free of that. What it lacks then comes of its own answers as they leave. So
+//!    peers that ask for much and read nothing leave a first step to those that come later.
 //!
 //! # Limits     `answers_max` per connection; above [`FREE_BYTES`] backed by the outbox pool in steps of
 //! [`LEASE_STEP`]; `window_max` and `ahead_max` per lane; a segment: [`SEGMENT_BYTES`] unless one answer is larger
@@ -54,7 +55,9 @@ use tokio::sync::Notify;
 /// Room for answers that every connection has without asking the pool: part of its fixed cost.
 pub const FREE_BYTES: usize = 4096;
 /// What a connection takes from the outbox pool at a time.
-const LEASE_STEP: usize = 16 * 1024;
+const LEASE_STEP: usize = 8 * 1024;
+/// The smaller, the less one connection alone may take; the larger, the sooner many leave but a step to the next.
+const SHARES: u64 = 16;
 /// How often a reader that must leave bytes to others looks whether there are more of them.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// Answers are gathered in buffers of this size.
@@ -193,7 +196,12 @@ impl State {
 
     /// Bytes of answers that the free part and the lease cover.
     fn backed(&self) -> usize {
-        FREE_BYTES + self.lease.as_ref().map_or(0, |lease| lease.bytes() as usize)
+        FREE_BYTES + self.leased() as usize
+    }
+
+    /// Bytes of the pool that it has.
+    fn leased(&self) -> u64 {
+        self.lease.as_ref().map_or(0, Permit::bytes)
     }
 }
 
@@ -252,9 +260,13 @@ impl Outbox {
 
     /// True when a step more leaves enough to others (invariant 9).
     fn may_step(&self, state: &State) -> bool {
-        let Some(lease) = &state.lease else { return true };
+        state.lease.is_none() || state.leased() + LEASE_STEP as u64 <= self.share()
+    }
+
+    /// What a connection may take of the pool now, beyond a first step (invariant 9).
+    fn share(&self) -> u64 {
         let gauge = self.pool.gauge();
-        lease.bytes() + LEASE_STEP as u64 <= gauge.capacity - gauge.used
+        (gauge.capacity / 2).saturating_sub(gauge.used) / SHARES
     }
 
     /// As [`Outbox::try_credit`], waiting for the peer to read and for the pool if need be. Cancel safe: promises are
@@ -309,10 +321,8 @@ impl Outbox {
     /// About how many bytes of answers could be promised now, with what the pool would give.
     pub fn room(&self) -> usize {
         let state = self.state.lock();
-        let gauge = self.pool.gauge();
-        let leased = state.lease.as_ref().map_or(0, Permit::bytes);
-        // What leaves as much to others (invariant 9).
-        let more = (gauge.capacity - gauge.used).saturating_sub(leased) / 2;
+        // A first step may be had or not; it is little.
+        let more = self.share().saturating_sub(state.leased());
         let most = state.backed().saturating_add(more as usize).min(self.answers_max);
         most.saturating_sub(state.promised + state.answers)
     }
@@ -553,7 +563,7 @@ impl Outbox {
             windows: state.lanes.iter().map(|lane| lane.bytes).sum(),
             answers: state.answers,
             promised: state.promised,
-            leased: state.lease.as_ref().map_or(0, |lease| lease.bytes() as usize),
+            leased: state.leased() as usize,
             sent: state.sent,
         }
     }
@@ -570,7 +580,7 @@ impl Outbox {
         OutboxView {
             unsent: state.unsent(),
             promised: state.promised as u64,
-            leased: state.lease.as_ref().map_or(0, Permit::bytes),
+            leased: state.leased(),
             window_max: self.window_max as u64,
             plain: state.lanes[0].bytes as u64,
             high: state.lanes[1].bytes as u64,

@@ -37,7 +37,7 @@ fn flush(outbox: &Outbox, peer: &Peer, is_sender: bool) -> Flush {
 }
 
 fn outbox(answers_max: usize) -> (Outbox, ByteBudget) {
-    let pool = ByteBudget::new("outbox", 1 << 20);
+    let pool = ByteBudget::new("outbox", 64 << 20);
     (Outbox::new(answers_max, 1000, AHEAD, pool.clone(), Arc::default()), pool)
 }
 
@@ -179,6 +179,27 @@ async fn the_lease_shrinks_with_what_is_held() {
     assert_eq!(pool.gauge().used, 3 * step);
     assert!(outbox.state.lock().backed() >= 2 * LEASE_STEP + FREE_BYTES, "what is held stays backed");
     outbox.return_credit(2 * LEASE_STEP + FREE_BYTES);
+    assert_eq!(pool.gauge().used, 0);
+}
+
+#[test]
+fn peers_that_take_nothing_leave_a_first_step_to_the_next_ones() {
+    let pool = ByteBudget::new("outbox", 32 << 20);
+    let new = || Outbox::new(1 << 20, 1000, AHEAD, pool.clone(), Arc::default());
+    let take_all = |outbox: &Outbox| std::iter::from_fn(|| outbox.try_credit(96, 16 * 1024)).sum::<usize>();
+    let alone = new();
+    assert!(take_all(&alone) > 20_000 * 40, "20,000 reads of one connection");
+    alone.close();
+    let greedy: Vec<Outbox> = (0..1000).map(|_| new()).collect();
+    for _ in 0..3 {
+        assert!(greedy.iter().map(take_all).sum::<usize>() <= 64 << 20);
+    }
+    let healthy: Vec<Outbox> = (0..100).map(|_| new()).collect();
+    for outbox in &healthy {
+        assert!(outbox.room() > 0);
+        assert!(take_all(outbox) >= FREE_BYTES + LEASE_STEP, "invariant 9: {:?}", pool.gauge());
+    }
+    greedy.iter().chain(&healthy).for_each(Outbox::close);
     assert_eq!(pool.gauge().used, 0);
 }
 
