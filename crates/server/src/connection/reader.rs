@@ -53,8 +53,6 @@ const CREDIT_STEP: usize = 16 * 1024;
 /// bookies are run on, so that it finds only peers that do not really send; the largest frame (5 MiB) then holds its
 /// memory for 80 s at most.
 const MIN_BYTES_PER_S: u64 = 64 * 1024;
-/// Bytes of requests are read up to this part of the room for answers; none asks for more than eight times its size.
-const ROOM_PART: usize = 8;
 /// Read at least, when there is little room.
 const READ_BYTES_MIN: usize = 2048;
 /// What is read at a time while others wait for the memory of large frames: a large frame may begin in it.
@@ -70,6 +68,7 @@ pub async fn run(
 ) -> CloseReason {
     let silent_until = shared.limits.silent_max.map(|max| Instant::now() + max);
     let mut drain = Drain::default();
+    let mut appetite = Appetite(1);
     loop {
         tokio::select! {
             () = connection.closed.wait() => return CloseReason::Ours,
@@ -101,6 +100,7 @@ pub async fn run(
             connection,
             socket: &mut socket,
             drain: &mut drain,
+            appetite: &mut appetite,
             base: if is_first { vec![0; size] } else { shared.buffers.take() },
             lease,
             large: None,
@@ -143,6 +143,23 @@ async fn until(deadline: Option<Instant>) {
     }
 }
 
+/// Bytes of requests that go with a byte of promised answers, in eighths: the last that were seen, but at most doubled by
+/// one read. No answer is promised more than eight times the size of its request.
+struct Appetite(usize);
+
+impl Appetite {
+    fn learn(&mut self, requests: usize, answers: usize) {
+        if let Some(eighths) = (requests * 8).checked_div(answers) {
+            self.0 = eighths.clamp(1, 2 * self.0);
+        }
+    }
+
+    /// Bytes of requests that `room` for answers is enough for.
+    fn fits(&self, room: usize) -> usize {
+        room.saturating_mul(self.0) / 8
+    }
+}
+
 /// What is still to be read once the connection drains (invariant 7).
 #[derive(Default)]
 struct Drain {
@@ -177,6 +194,7 @@ struct Active<'a> {
     connection: &'a Arc<Connection>,
     socket: &'a mut OwnedReadHalf,
     drain: &'a mut Drain,
+    appetite: &'a mut Appetite,
     /// Empty while requests, or a part of one, are set aside.
     base: Vec<u8>,
     lease: Permit,
@@ -234,7 +252,8 @@ impl Active<'_> {
             let base = std::mem::take(&mut self.base);
             let result = Frames::new(self.shared, self.connection, 0).handle(&base[begin..end]).await;
             self.base = base;
-            let Handled { used, mut missing, lacks_room, received_ns } = result?;
+            let Handled { used, promised, mut missing, lacks_room, received_ns } = result?;
+            self.appetite.learn(used, promised);
             begin += used;
             if lacks_room {
                 match self.wait_for_room(begin..end, received_ns).await? {
@@ -289,7 +308,7 @@ impl Active<'_> {
         let pools = &self.shared.pools;
         let large = if self.is_first { &pools.first_large } else { &pools.inbound_large };
         let is_large_short = large.gauge().waiting > 0;
-        let wanted = self.connection.outbox.room() / ROOM_PART;
+        let wanted = self.appetite.fits(self.connection.outbox.room());
         wanted.max(READ_BYTES_MIN).min(if is_large_short { BEGUN_BYTES } else { most }).min(most)
     }
 
@@ -574,6 +593,8 @@ struct Left {
 struct Handled {
     /// Bytes of the frames that were handled.
     used: usize,
+    /// Room for answers that they took.
+    promised: usize,
     /// Bytes that the next one lacks, as far as is known.
     missing: usize,
     /// The next one is here, and there is no room for its answer.
@@ -600,6 +621,8 @@ pub(super) struct Frames<'a, 'f> {
     batch_bytes: usize,
     /// Room for answers promised and not yet used.
     credit: usize,
+    /// Room for answers that was used.
+    promised: usize,
     pub(super) received: Received,
 }
 
@@ -614,6 +637,7 @@ impl<'a, 'f> Frames<'a, 'f> {
             batch_entries: 0,
             batch_bytes: 0,
             credit,
+            promised: 0,
             received: Received::default(),
         }
     }
@@ -654,7 +678,8 @@ impl<'a, 'f> Frames<'a, 'f> {
         self.connection.flush();
         // An incomplete prefix lacks the rest of itself, and then at least nothing.
         debug_assert!(lacks_room || missing > 0 && (at < data.len() || missing == LENGTH_PREFIX_SIZE_BYTES));
-        Ok(Handled { used: at, missing, lacks_room, received_ns: self.received_ns })
+        let Frames { promised, received_ns, .. } = self;
+        Ok(Handled { used: at, promised, missing, lacks_room, received_ns })
     }
 
     /// True when there is room for the largest answer that is promised, after an attempt to get it (invariant 2).
@@ -675,6 +700,7 @@ impl<'a, 'f> Frames<'a, 'f> {
             "room for an answer is there before its request is decoded (invariant 2)"
         );
         self.credit -= bytes;
+        self.promised += bytes;
     }
 
     /// Adds an entry to the batch of its shard. Its answer was promised.
@@ -859,6 +885,23 @@ pub fn refuse_held(shared: &Shared, add: &Add<'_>, refusal: Refusal) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_appetite_falls_at_once_and_grows_slowly() {
+        let mut appetite = Appetite(1);
+        assert_eq!(appetite.fits(800), 100, "nothing is known yet");
+        for _ in 0..10 {
+            appetite.learn(64_000, 64 * 28);
+        }
+        assert!(appetite.fits(4096) > 64 * 1024, "adds of 1 KiB take little room");
+        appetite.learn(28, 40);
+        assert!(appetite.fits(4000) <= 2800, "reads take more than they are long");
+        appetite.learn(64_000, 28);
+        assert!(appetite.fits(4000) <= 5600);
+        appetite.learn(0, 0);
+        appetite.learn(1, 1 << 20);
+        assert_eq!(appetite.fits(8), 1);
+    }
 
     #[test]
     fn a_part_of_a_frame_is_judged_by_its_rate_and_only_while_others_wait() {

@@ -318,11 +318,12 @@ impl Outbox {
         self.after_release(&mut state);
     }
 
-    /// About how many bytes of answers could be promised now, with what the pool would give.
+    /// About how many bytes of answers could be promised now, with what the pool would give. A first step may be had or
+    /// not; it is little.
     pub fn room(&self) -> usize {
         let state = self.state.lock();
-        // A first step may be had or not; it is little.
-        let more = self.share().saturating_sub(state.leased());
+        let step = if state.lease.is_none() { LEASE_STEP as u64 } else { 0 };
+        let more = self.share().saturating_sub(state.leased()).max(step);
         let most = state.backed().saturating_add(more as usize).min(self.answers_max);
         most.saturating_sub(state.promised + state.answers)
     }
