@@ -45,7 +45,8 @@ pub struct Entry {
 /// Bytes of the file system that holds a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
-    /// Size of the file system.
+    /// Bytes that are used or `free`, as `df` counts them: blocks the file system keeps for root are in neither, for
+    /// they make no volume full.
     pub total: u64,
     /// Bytes an unprivileged process may still use.
     pub free: u64,

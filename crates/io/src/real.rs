@@ -155,7 +155,8 @@ impl Disk for RealDisk {
     fn space(&self, dir: &Path) -> io::Result<Space> {
         let stat = retry_on_intr(|| rustix::fs::statvfs(dir))?;
         let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
-        Ok(Space { total: bytes(stat.f_blocks), free: bytes(stat.f_bavail) })
+        let kept_for_root = stat.f_bfree.saturating_sub(stat.f_bavail);
+        Ok(Space { total: bytes(stat.f_blocks.saturating_sub(kept_for_root)), free: bytes(stat.f_bavail) })
     }
 }
 
