@@ -35,6 +35,7 @@ use crate::listener::Listener;
 use crate::memory::{MemoryPlan, MemoryPlanError, Pools, Surroundings, default_limit, machine_bytes};
 use crate::metrics::Metrics;
 use crate::shared::{BufferSlab, Shared, Volumes};
+use crate::sockets;
 use crate::surplus::Surplus;
 use crate::words::{WordDesk, WordReader};
 use bindery_engine::{EngineConfig, EngineThreads, Machine};
@@ -886,12 +887,12 @@ async fn open_dirs(config: &BookieConfig, disk: &Arc<dyn Disk>) -> Result<Arc<Da
 /// The locks are ours, so a port still taken may be that of the process before, which is just ending.
 async fn bind_patiently(address: SocketAddr) -> io::Result<TcpListener> {
     for _ in 0..BIND_ATTEMPTS {
-        match TcpListener::bind(address).await {
+        match sockets::listen(address) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => tokio::time::sleep(BIND_PAUSE).await,
             other => return other,
         }
     }
-    TcpListener::bind(address).await
+    sockets::listen(address)
 }
 
 async fn start_admin(

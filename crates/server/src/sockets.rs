@@ -9,8 +9,14 @@
 
 use rustix::net::sockopt;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
+use tokio::net::{TcpListener, TcpSocket};
+
+/// Connections that may wait to be accepted; the kernel takes less where `net.core.somaxconn` is lower. One more costs
+/// its client a second, until it asks again: a thousand clients that come back together must all find room.
+const BACKLOG: u32 = 4096;
 
 /// The least that a bound of a kernel buffer may be: a few packets.
 pub const KERNEL_BUFFER_BYTES_MIN: usize = 16 * 1024;
@@ -106,6 +112,18 @@ impl SocketOptions {
     }
 }
 
+/// Binds and listens. On a runtime only.
+///
+/// # Errors
+/// What the kernel says, e.g. [`io::ErrorKind::AddrInUse`].
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // Otherwise connections of the process before, closed and not yet forgotten, keep the port.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
 /// Makes the close of this socket a reset: what its peer has not taken is dropped at once, instead of being kept by the
 /// kernel until the peer takes it or is given up.
 pub fn reset_on_close(socket: impl AsFd) -> io::Result<()> {
@@ -152,5 +170,17 @@ mod tests {
         assert_eq!(sockopt::tcp_user_timeout(&socket).unwrap(), 0);
         assert_eq!(sockopt::socket_send_buffer_size(&socket).unwrap(), before);
         assert_eq!(options.granted(&socket).unwrap(), KernelBuffers { send: 0, receive: 0 });
+    }
+
+    /// With the usual backlog of 128 the 130th would wait until somebody accepts, and nobody does.
+    #[tokio::test]
+    async fn hundreds_find_room_before_any_is_accepted() {
+        let listener = super::listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut clients = Vec::new();
+        for _ in 0..400 {
+            clients.push(tokio::net::TcpStream::connect(address).await.unwrap());
+        }
+        assert_eq!(clients.len(), 400);
     }
 }
