@@ -2,7 +2,7 @@
 //! for garbage collection or a scrub when told to.
 
 use crate::disks::{DiskDesk, Standing};
-use crate::flow_view::{self, CONNECTIONS_DEFAULT, CONNECTIONS_MAX, Sort};
+use crate::flow_view::{self, CONNECTIONS_DEFAULT, CONNECTIONS_MAX, PoolFlow, Sort};
 use crate::garbage::{GarbageDesk, GarbageRequest};
 use crate::latch::Latch;
 use crate::metrics::Exposition;
@@ -512,20 +512,9 @@ pub fn expose(shared: &Shared, out: &mut Exposition) {
     out.counter("bindery_flushed_bytes", &[], stats.flushed_bytes);
     out.counter("bindery_write_pool_full", &[], stats.no_room);
     out.counter("bindery_journal_wakes", &[], stats.journal_wakes);
-    let mut pools: Vec<(&str, i64, i64, i64)> = vec![(
-        "write",
-        gauge(stats.write_pool_chunks * stats.write_pool_chunk_bytes),
-        gauge(stats.write_pool_chunks_in_use * stats.write_pool_chunk_bytes),
-        shared.metrics.adds_blocked.get(),
-    )];
-    for (name, pool) in shared.pools.gauges() {
-        pools.push((name, gauge(pool.capacity), gauge(pool.used), pool.waiting as i64));
-    }
     let memory = shared.engine.storage_memory();
     let (index, cache) = (&memory.index, memory.cache.stats());
     let (of_extents, of_ledgers) = (index.used(IndexUse::Extents), index.used(IndexUse::Ledgers));
-    pools.push(("index", gauge(index.capacity()), gauge(of_extents + of_ledgers), 0));
-    pools.push(("cache", gauge(cache.capacity), gauge(cache.held), 0));
     out.gauge("bindery_index_extent_bytes", &[], gauge(of_extents));
     out.gauge("bindery_index_ledger_bytes", &[], gauge(of_ledgers));
     let (in_memory, on_disk) = shared.engine.index_runs();
@@ -541,14 +530,17 @@ pub fn expose(shared: &Shared, out: &mut Exposition) {
     for (kind, _, misses) in caches {
         out.counter("bindery_cache_misses", &[("kind", kind)], misses);
     }
-    for (name, capacity, _, _) in &pools {
-        out.gauge("bindery_pool_capacity_bytes", &[("pool", name)], *capacity);
-    }
-    for (name, _, used, _) in &pools {
-        out.gauge("bindery_pool_used_bytes", &[("pool", name)], *used);
-    }
-    for (name, _, _, waiting) in &pools {
-        out.gauge("bindery_pool_waiting", &[("pool", name)], *waiting);
+    type Pick = fn(&PoolFlow) -> u64;
+    let gauges: [(&str, Pick); 3] = [
+        ("bindery_pool_capacity_bytes", |pool| pool.capacity_bytes),
+        ("bindery_pool_used_bytes", |pool| pool.used_bytes),
+        ("bindery_pool_waiting", |pool| pool.waiting),
+    ];
+    let pools = flow_view::pools(shared);
+    for (name, pick) in gauges {
+        for pool in &pools {
+            out.gauge(name, &[("pool", &pool.name)], gauge(pick(pool)));
+        }
     }
     for (name, waits) in shared.pools.waits() {
         out.counter("bindery_pool_waits", &[("pool", name)], waits.count);

@@ -352,7 +352,8 @@ fn admission(shared: &Shared) -> AdmissionFlow {
     }
 }
 
-fn pools(shared: &Shared) -> Vec<PoolFlow> {
+/// Every byte pool of the process.
+pub(crate) fn pools(shared: &Shared) -> Vec<PoolFlow> {
     let pool = |name: &str, capacity_bytes: u64, used_bytes: u64, waiting: u64| PoolFlow {
         name: name.to_owned(),
         capacity_bytes,

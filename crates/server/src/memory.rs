@@ -31,6 +31,8 @@ const LONG_POLL_BYTES: u64 = 512;
 pub const REDB_BYTES: u64 = 4 * MIB;
 /// Connections take at most this part of the limit, unless it is set how many there may be.
 const CONNECTIONS_SHARE: u64 = 8;
+/// The sum of the weights by which what is beyond the least sizes is shared out.
+const WEIGHTS: u64 = 36;
 
 /// What is in the limit beside the pools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,9 +119,6 @@ pub enum MemoryPlanError {
     },
 }
 
-/// Least size and weight of a part.
-type Part = (u64, u64);
-
 impl MemoryPlan {
     /// Splits `limit` bytes of a bookie with one ledger directory.
     ///
@@ -136,22 +135,32 @@ impl MemoryPlan {
     /// When a pool would be too small to work, or the connections that were asked for do not fit.
     pub fn of(limit: u64, limits: &Limits, around: Surroundings) -> Result<MemoryPlan, MemoryPlanError> {
         let frame = limits.frame.size_bytes() as u64;
-        let parts: [Part; 11] = [
-            // Two chunks for each of four uses (filling, frozen, two kept back); a chunk holds the largest entry.
-            ((4 * around.shards_min.max(2) as u64) * (frame + 8 * KIB), 16),
-            (2 * MIB, 0),
-            (frame, 0),
-            (4 * MIB, 3),
-            (2 * frame, 2),
-            (4 * MIB, 2),
-            (2 * frame, 3),
-            (2 * frame, 1),
-            (6 * MIB, 2),
-            (4 * MIB, 3),
-            (2 * MIB, 2),
-        ];
-        let libraries = around.ledger_dirs.max(1) as u64 * REDB_BYTES;
-        let fixed = libraries + parts.iter().map(|(least, _)| least).sum::<u64>();
+        // Two chunks for each of four uses (filling, frozen, two kept back); a chunk holds the largest entry.
+        let write_min = 4 * around.shards_min.max(2) as u64 * (frame + 8 * KIB);
+        let split = |rest: u64, connections: u64| {
+            let unit = rest / WEIGHTS;
+            let outbound = 2 * frame + 3 * unit;
+            MemoryPlan {
+                limit,
+                write: write_min + 16 * unit,
+                first: 2 * MIB,
+                first_large: frame,
+                inbound: 4 * MIB + 3 * unit,
+                inbound_large: 2 * frame + 2 * unit,
+                outbox: 4 * MIB + 2 * unit,
+                outbound: limits
+                    .outbound_bytes_max
+                    .map_or(outbound, |bytes| bytes.clamp(2 * frame, outbound)),
+                outbound_priority: 2 * frame + unit,
+                control: 6 * MIB + 2 * unit,
+                index: 4 * MIB + 3 * unit,
+                cache: 2 * MIB + 2 * unit,
+                connections,
+                libraries: around.ledger_dirs.max(1) as u64 * REDB_BYTES,
+                connections_max: (connections / CONNECTION_BYTES) as usize,
+            }
+        };
+        let fixed = split(0, 0).sum();
         let least = MEMORY_LIMIT_MIN.max(fixed * CONNECTIONS_SHARE / (CONNECTIONS_SHARE - 1) + MIB);
         if limit < least {
             return Err(MemoryPlanError::TooSmall { limit, least });
@@ -169,38 +178,7 @@ impl MemoryPlan {
             true => wanted,
             false => wanted.min(limit / CONNECTIONS_SHARE),
         };
-        let rest = limit - fixed - connections;
-        let weights: u64 = parts.iter().map(|(_, weight)| weight).sum();
-        let [
-            write,
-            first,
-            first_large,
-            inbound,
-            inbound_large,
-            outbox,
-            outbound,
-            priority,
-            control,
-            index,
-            cache,
-        ] = parts.map(|(least, weight)| least + rest / weights * weight);
-        let plan = MemoryPlan {
-            limit,
-            write,
-            first,
-            first_large,
-            inbound,
-            inbound_large,
-            outbox,
-            outbound: limits.outbound_bytes_max.map_or(outbound, |bytes| bytes.clamp(2 * frame, outbound)),
-            outbound_priority: priority,
-            control,
-            index,
-            cache,
-            connections,
-            libraries,
-            connections_max: (connections / CONNECTION_BYTES) as usize,
-        };
+        let plan = split(limit - fixed - connections, connections);
         assert!(plan.sum() <= limit, "the pools fit the limit");
         Ok(plan)
     }
