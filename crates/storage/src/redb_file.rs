@@ -260,8 +260,8 @@ impl BlockSums {
     /// What was written, or may have been: blocks that were written in part are not known any more.
     fn learn(&mut self, offset: u64, written: &[u8]) {
         let end = offset + written.len() as u64;
-        for edge in [offset / BLOCK, end / BLOCK] {
-            if let Some(known) = self.0.get_mut(edge as usize) {
+        for edge in [offset, end].into_iter().filter(|edge| edge % BLOCK != 0) {
+            if let Some(known) = self.0.get_mut((edge / BLOCK) as usize) {
                 *known = 0;
             }
         }
