@@ -70,15 +70,10 @@ pub struct GroupTimes {
 /// Takes the answers to adds. Called with a whole group on the completion thread, or on a journal's when they are few;
 /// must not block.
 pub trait AddSink: Send + Sync {
-    /// One call per group and shard, in journal order; answers of one connection stay in order.
-    fn on_adds_done(&self, done: &[AddDone]);
-
-    /// The same for all shards of a group at once, for a sink that shares work between them: a socket is then written
-    /// once for a group, however many shards it has. Also for a group without adds, for whoever measures.
-    fn on_adds_of_group(&self, group: &GroupTimes, shards: &[Vec<AddDone>]) {
-        let _ = group;
-        shards.iter().for_each(|done| self.on_adds_done(done));
-    }
+    /// One call per group, in journal order, with the answers of all its shards, so that a socket is written once for a
+    /// group, however many shards it has; answers of one connection stay in order within a shard. Also for a group
+    /// without adds, for whoever measures.
+    fn on_adds_done(&self, group: &GroupTimes, shards: &[Vec<AddDone>]);
 }
 
 /// Called once with the outcome, on the completion thread; must not block. Dropped uncalled only at shutdown.

@@ -571,6 +571,8 @@ impl Engine {
     /// Counters and gauges.
     pub fn stats(&self) -> EngineStats {
         let logs: Vec<_> = self.views.iter().flat_map(|view| view.logs()).collect();
+        let journals = self.journal_stats();
+        let sum = |of: fn(&JournalStats) -> u64| journals.iter().map(of).sum();
         EngineStats {
             entry_logs: logs.len() as u64,
             entry_log_bytes: logs.iter().map(|log| log.size()).sum(),
@@ -580,6 +582,10 @@ impl Engine {
             ledgers: self.shards.iter().map(|s| s.lock().ledger_count() as u64).sum(),
             journal_wakes: self.journals.iter().map(|journal| journal.signal.wakes()).sum(),
             ledgers_removed: self.shards.iter().map(|s| s.lock().removed_count() as u64).sum(),
+            journal_bytes: sum(|journal| journal.record_bytes),
+            journal_disk_bytes: sum(|journal| journal.written_bytes),
+            journal_file_waits: sum(|journal| journal.file_waits),
+            journal_file_wait_ns: sum(|journal| journal.file_wait_ns),
             ..self.counters.snapshot()
         }
     }

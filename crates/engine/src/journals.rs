@@ -67,9 +67,9 @@ pub struct JournalStats {
     pub files_free: u64,
     /// What all its files may take; 0 for no limit.
     pub bytes_max: u64,
-    /// Times a group waited for a file to be freed.
+    /// Times a group waited, or waits, for a file to be freed: the journal was at its cap.
     pub file_waits: u64,
-    /// Nanoseconds of these waits.
+    /// Nanoseconds of the waits that ended.
     pub file_wait_ns: u64,
 }
 
@@ -93,8 +93,11 @@ impl JournalCounts {
         self.written_bytes.fetch_add(written_bytes, Relaxed);
     }
 
-    pub(crate) fn add_file_wait(&self, waited_ns: u64) {
+    pub(crate) fn on_file_wait_begun(&self) {
         self.file_waits.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn on_file_wait_ended(&self, waited_ns: u64) {
         self.file_wait_ns.fetch_add(waited_ns, Relaxed);
     }
 

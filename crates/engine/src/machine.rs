@@ -56,7 +56,8 @@ pub struct InFlight {
     is_freeze: bool,
     /// Who may add to the group that forms now.
     turns: Vec<(RoomWaiter, Turn)>,
-    cut_ns: u64,
+    /// What is known at the cut.
+    times: GroupTimes,
 }
 
 impl InFlight {
@@ -82,7 +83,7 @@ impl Completions {
     /// Hands every answer to its taker.
     pub fn deliver(self, sink: &dyn AddSink) {
         if let Some(group) = self.group.filter(|group| group.bytes > 0 || !self.adds.is_empty()) {
-            sink.on_adds_of_group(&group, &self.adds);
+            sink.on_adds_done(&group, &self.adds);
         }
         for (waiter, outcome) in self.waiters {
             waiter(outcome);
@@ -127,11 +128,6 @@ pub struct Flushed {
 /// Everything the journal holds so far, as a mark.
 pub(crate) fn mark_of(journal: &Journal) -> Mark {
     Mark { file_id: journal.last_file_id(), group: journal.last_group() }
-}
-
-/// Bytes of its records.
-fn bytes_of(group: &Group) -> u64 {
-    group.parts.iter().map(|part| part.data.len() as u64).sum()
 }
 
 /// One journal's half.
@@ -197,7 +193,14 @@ impl Journaling {
         }
         let cut_ns = self.clock.monotonic_ns();
         self.write_ns = (cut_ns, cut_ns);
-        Some(InFlight { group, cuts, frozen, is_freeze, turns, cut_ns })
+        let times = GroupTimes {
+            journal: self.index,
+            adds: cuts.iter().map(|(_, cut)| cut.adds.len() as u64).sum(),
+            bytes: group.parts.iter().map(|part| part.data.len() as u64).sum(),
+            cut_ns,
+            ..GroupTimes::default()
+        };
+        Some(InFlight { group, cuts, frozen, is_freeze, turns, times })
     }
 
     /// While a flush is under way, of whatever journal, adds get the room that pacing leaves them; its end gives them all
@@ -260,15 +263,14 @@ impl Journaling {
     fn begin_to_wait(&mut self) {
         if self.waits_from_ns.is_none() {
             self.waits_from_ns = Some(self.clock.monotonic_ns());
-            Counters::add(&self.engine.counters.journal_file_waits, 1);
+            self.engine.journals[self.index].counts.on_file_wait_begun();
         }
     }
 
     fn end_to_wait(&mut self) {
         if let Some(from) = self.waits_from_ns.take() {
             let waited = self.clock.monotonic_ns().saturating_sub(from);
-            self.engine.journals[self.index].counts.add_file_wait(waited);
-            Counters::add(&self.engine.counters.journal_file_wait_ns, waited);
+            self.engine.journals[self.index].counts.on_file_wait_ended(waited);
         }
     }
 
@@ -296,15 +298,9 @@ impl Journaling {
         let took = self.write_ns.1.saturating_sub(self.write_ns.0);
         let counters = &self.engine.counters;
         Counters::add(&counters.journal_groups, 1);
-        Counters::add(
-            &counters.journal_entries,
-            in_flight.cuts.iter().map(|(_, c)| c.adds.len() as u64).sum(),
-        );
-        let record_bytes = bytes_of(group);
-        let disk_bytes = self.journal.written_bytes() - written_before;
-        Counters::add(&counters.journal_bytes, record_bytes);
-        Counters::add(&counters.journal_disk_bytes, disk_bytes);
-        self.engine.journals[self.index].counts.add_group(record_bytes, disk_bytes);
+        Counters::add(&counters.journal_entries, in_flight.times.adds);
+        let written_bytes = self.journal.written_bytes() - written_before;
+        self.engine.journals[self.index].counts.add_group(in_flight.times.bytes, written_bytes);
         Counters::add(&counters.journal_write_ns, took);
         counters.journal_write_ns_max.fetch_max(took, Ordering::Relaxed);
         Ok(())
@@ -356,15 +352,8 @@ impl Journaling {
 
     /// Turns the outcome of `write` into answers.
     pub fn finish(&mut self, in_flight: InFlight, written: Result<(), JournalError>) -> Completions {
-        let InFlight { group, cuts, frozen, is_freeze, turns, cut_ns } = in_flight;
-        let times = GroupTimes {
-            journal: self.index,
-            adds: cuts.iter().map(|(_, cut)| cut.adds.len() as u64).sum(),
-            bytes: bytes_of(&group),
-            cut_ns,
-            begun_ns: self.write_ns.0,
-            written_ns: self.write_ns.1,
-        };
+        let InFlight { group, cuts, frozen, is_freeze, turns, times } = in_flight;
+        let times = GroupTimes { begun_ns: self.write_ns.0, written_ns: self.write_ns.1, ..times };
         drop(group);
         let mut done = match written {
             Ok(()) => self.finish_durable(cuts, frozen, is_freeze),

@@ -27,6 +27,22 @@ macro_rules! counters {
             pub ledgers_removed: u64,
             /// Times a journal's thread was woken.
             pub journal_wakes: u64,
+            /// The sum of [`JournalStats::record_bytes`] over all journals.
+            ///
+            /// [`JournalStats::record_bytes`]: crate::JournalStats::record_bytes
+            pub journal_bytes: u64,
+            /// The sum of [`JournalStats::written_bytes`].
+            ///
+            /// [`JournalStats::written_bytes`]: crate::JournalStats::written_bytes
+            pub journal_disk_bytes: u64,
+            /// The sum of [`JournalStats::file_waits`].
+            ///
+            /// [`JournalStats::file_waits`]: crate::JournalStats::file_waits
+            pub journal_file_waits: u64,
+            /// The sum of [`JournalStats::file_wait_ns`].
+            ///
+            /// [`JournalStats::file_wait_ns`]: crate::JournalStats::file_wait_ns
+            pub journal_file_wait_ns: u64,
         }
 
         impl Counters {
@@ -42,16 +58,10 @@ counters! {
     journal_groups,
     /// Adds in these groups.
     journal_entries,
-    /// Bytes of records in these groups.
-    journal_bytes,
     /// Nanoseconds spent in writing and syncing them.
     journal_write_ns,
     /// Longest single write and sync, in nanoseconds.
     journal_write_ns_max,
-    /// Times a group waited for a journal file to be freed: the journal was at its cap.
-    journal_file_waits,
-    /// Nanoseconds of these waits.
-    journal_file_wait_ns,
     /// Flushes committed.
     flushes,
     /// Entries written to entry logs.
@@ -62,8 +72,6 @@ counters! {
     compacted_bytes,
     /// Bytes of entry logs written by merging.
     merged_bytes,
-    /// Bytes of journal files written: headers and padding included.
-    journal_disk_bytes,
     /// Nanoseconds spent in flushes.
     flush_ns,
     /// Times a batch of adds found no room.

@@ -139,8 +139,8 @@ struct Bookie {
 #[derive(Clone, Default)]
 struct Inbox(Arc<Mutex<Vec<AddDone>>>);
 impl AddSink for Inbox {
-    fn on_adds_done(&self, done: &[AddDone]) {
-        self.0.lock().extend_from_slice(done);
+    fn on_adds_done(&self, _: &GroupTimes, shards: &[Vec<AddDone>]) {
+        self.0.lock().extend(shards.iter().flatten());
     }
 }
 

@@ -18,8 +18,8 @@ use std::time::Duration;
 const KEY: MasterKey = MasterKey::new([1; 20]);
 struct Answers(SyncSender<AddDone>);
 impl AddSink for Answers {
-    fn on_adds_done(&self, done: &[AddDone]) {
-        for d in done {
+    fn on_adds_done(&self, _: &GroupTimes, shards: &[Vec<AddDone>]) {
+        for d in shards.iter().flatten() {
             let _ = self.0.send(*d);
         }
     }

@@ -7,8 +7,8 @@
 )]
 
 use bindery_engine::{
-    Add, AddDone, AddSink, Engine, EngineConfig, EngineThreads, EntryRef, Lookup, Machine, OpenError, Origin,
-    Refusal,
+    Add, AddDone, AddSink, Engine, EngineConfig, EngineThreads, EntryRef, GroupTimes, Lookup, Machine,
+    OpenError, Origin, Refusal,
 };
 use bindery_io::{Disk, DiskFile, DiskLayer, FileLayer, OpenMode, RealDisk, SystemClock, SystemRandom};
 use bindery_types::{EntryId, LedgerId, MasterKey};
@@ -25,8 +25,8 @@ const HANG: Duration = Duration::from_secs(60);
 
 struct Answers(SyncSender<AddDone>);
 impl AddSink for Answers {
-    fn on_adds_done(&self, done: &[AddDone]) {
-        for d in done {
+    fn on_adds_done(&self, _: &GroupTimes, shards: &[Vec<AddDone>]) {
+        for d in shards.iter().flatten() {
             let _ = self.0.send(*d);
         }
     }

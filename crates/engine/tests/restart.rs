@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use bindery_engine::{
-    Add, AddDone, AddSink, Engine, EngineConfig, EngineThreads, EntryRef, Lookup, Machine, Origin, Refusal,
-    SpaceConfig,
+    Add, AddDone, AddSink, Engine, EngineConfig, EngineThreads, EntryRef, GroupTimes, Lookup, Machine,
+    Origin, Refusal, SpaceConfig,
 };
 use bindery_io::{RealDisk, SystemClock, SystemRandom};
 use bindery_types::{EntryId, LedgerId, MasterKey};
@@ -17,8 +17,8 @@ const KEY: MasterKey = MasterKey::new([1; 20]);
 
 struct Answers(SyncSender<AddDone>);
 impl AddSink for Answers {
-    fn on_adds_done(&self, done: &[AddDone]) {
-        for d in done {
+    fn on_adds_done(&self, _: &GroupTimes, shards: &[Vec<AddDone>]) {
+        for d in shards.iter().flatten() {
             self.0.send(*d).unwrap();
         }
     }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use bindery_engine::{
-    Add, AddDone, AddSink, EngineConfig, EntryRef, Lookup, Machine, Origin, Refusal, Waiter,
+    Add, AddDone, AddSink, EngineConfig, EntryRef, GroupTimes, Lookup, Machine, Origin, Refusal, Waiter,
 };
 use bindery_io::canary::Canaries;
 use bindery_io::{Disk, ManualClock, SeededRandom};
@@ -36,8 +36,8 @@ struct Told {
 #[derive(Clone, Default)]
 struct Inbox(Arc<Mutex<Told>>);
 impl AddSink for Inbox {
-    fn on_adds_done(&self, done: &[AddDone]) {
-        let acked = done.iter().filter(|d| d.result.is_ok()).map(|d| d.entry.get());
+    fn on_adds_done(&self, _: &GroupTimes, shards: &[Vec<AddDone>]) {
+        let acked = shards.iter().flatten().filter(|d| d.result.is_ok()).map(|d| d.entry.get());
         self.0.lock().acked.extend(acked);
     }
 }

@@ -2,7 +2,7 @@
 //! J14 are cited by each. Every bit and every length: `journal_damage`. Threads: `crates/engine/tests/journals.rs`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use bindery_engine::{Add, AddDone, AddSink, EngineConfig, EntryRef, Lookup, Machine, Origin};
+use bindery_engine::{Add, AddDone, AddSink, EngineConfig, EntryRef, GroupTimes, Lookup, Machine, Origin};
 use bindery_io::canary::Canaries;
 use bindery_io::chunk::{ChunkPool, Lane};
 use bindery_io::{BLOCK_SIZE_BYTES, Disk, ManualClock, OpenMode, SeededRandom};
@@ -586,8 +586,8 @@ fn allocation_failure() {
 #[derive(Default)]
 struct Answers(parking_lot::Mutex<Vec<i64>>);
 impl AddSink for Answers {
-    fn on_adds_done(&self, done: &[AddDone]) {
-        let acknowledged = done.iter().filter(|done| done.result.is_ok());
+    fn on_adds_done(&self, _: &GroupTimes, shards: &[Vec<AddDone>]) {
+        let acknowledged = shards.iter().flatten().filter(|done| done.result.is_ok());
         self.0.lock().extend(acknowledged.map(|done| done.entry.get()));
     }
 }

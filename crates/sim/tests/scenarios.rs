@@ -12,8 +12,8 @@ mod journals;
 mod unsynced;
 
 use bindery_engine::{
-    Add, AddDone, AddSink, EngineConfig, EntryRef, FlushError, FreezeTicket, Lookup, Machine, OpenError,
-    Origin, Refusal, SpaceConfig, Standing, Waiter, WantedCollection, Word,
+    Add, AddDone, AddSink, EngineConfig, EntryRef, FlushError, FreezeTicket, GroupTimes, Lookup, Machine,
+    OpenError, Origin, Refusal, SpaceConfig, Standing, Waiter, WantedCollection, Word,
 };
 use bindery_io::{Disk, ManualClock, SeededRandom};
 use bindery_sim::disk::{FaultKind, SimDisk, SimDiskConfig};
@@ -31,8 +31,8 @@ type Outcome = Arc<Mutex<Option<Result<(), Refusal>>>>;
 #[derive(Clone, Default)]
 struct Answers(Arc<Mutex<Vec<AddDone>>>);
 impl AddSink for Answers {
-    fn on_adds_done(&self, done: &[AddDone]) {
-        self.0.lock().extend_from_slice(done);
+    fn on_adds_done(&self, _: &GroupTimes, shards: &[Vec<AddDone>]) {
+        self.0.lock().extend(shards.iter().flatten());
     }
 }
 

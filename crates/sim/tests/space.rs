@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use bindery_engine::{
-    Add, AddDone, AddSink, EngineConfig, EntryRef, Lookup, Machine, Origin, Refusal, SpaceConfig,
+    Add, AddDone, AddSink, EngineConfig, EntryRef, GroupTimes, Lookup, Machine, Origin, Refusal, SpaceConfig,
     WantedCollection,
 };
 use bindery_io::{Disk, ManualClock, SeededRandom};
@@ -19,8 +19,8 @@ const DIR: &str = "/data/ledgers";
 struct Nobody;
 
 impl AddSink for Nobody {
-    fn on_adds_done(&self, done: &[AddDone]) {
-        assert!(done.iter().all(|add| add.result.is_ok()), "{done:?}");
+    fn on_adds_done(&self, _: &GroupTimes, shards: &[Vec<AddDone>]) {
+        assert!(shards.iter().flatten().all(|add| add.result.is_ok()), "{shards:?}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! A load driver in process: producers with a window of outstanding adds each, as clients have, and no network.
 
 use super::Histogram;
-use bindery_engine::{Add, AddDone, AddSink, Engine, Origin, Turn};
+use bindery_engine::{Add, AddDone, AddSink, Engine, GroupTimes, Origin, Turn};
 use bindery_types::{EntryId, LedgerId, MasterKey};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -73,21 +73,19 @@ impl Sink {
 }
 
 impl AddSink for Sink {
-    fn on_adds_done(&self, done: &[AddDone]) {
+    fn on_adds_done(&self, _: &GroupTimes, shards: &[Vec<AddDone>]) {
         let now = self.now_ns();
         let mut latencies = self.latencies.lock().unwrap();
-        let mut begin = 0;
-        while begin < done.len() {
-            let connection = done[begin].origin.connection;
-            let end = begin + done[begin..].iter().take_while(|d| d.origin.connection == connection).count();
-            for d in &done[begin..end] {
+        for run in
+            shards.iter().flat_map(|done| done.chunk_by(|a, b| a.origin.connection == b.origin.connection))
+        {
+            for d in run {
                 assert_eq!(d.result, Ok(()));
                 latencies[d.origin.txn as usize].record(now.saturating_sub(d.origin.tag), 1);
             }
-            let producer = &self.producers[connection as usize];
-            producer.answered.fetch_add((end - begin) as u64, Ordering::SeqCst);
+            let producer = &self.producers[run[0].origin.connection as usize];
+            producer.answered.fetch_add(run.len() as u64, Ordering::SeqCst);
             producer.wake();
-            begin = end;
         }
     }
 }

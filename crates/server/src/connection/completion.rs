@@ -136,12 +136,7 @@ impl Completion {
 }
 
 impl AddSink for Completion {
-    /// For a group that nobody measured.
-    fn on_adds_done(&self, done: &[AddDone]) {
-        self.on_adds_of_group(&GroupTimes::default(), &[done.to_vec()]);
-    }
-
-    fn on_adds_of_group(&self, group: &GroupTimes, shards: &[Vec<AddDone>]) {
+    fn on_adds_done(&self, group: &GroupTimes, shards: &[Vec<AddDone>]) {
         let answered_ns = self.shared.clock.monotonic_ns();
         let mut touched: Vec<Arc<Connection>> = Vec::new();
         for done in shards {

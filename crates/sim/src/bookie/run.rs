@@ -14,8 +14,8 @@ use super::ghost::{Check, Ghost};
 use super::watch::{self, Marks, WatchedDisk};
 use crate::disk::{FaultPlan, SimDisk, SimDiskConfig};
 use bindery_engine::{
-    AddDone, AddSink, Changes, EngineConfig, EntryRef, InFlight, Lookup, Machine, OpenError, Refusal,
-    SpaceConfig, Waiter,
+    AddDone, AddSink, Changes, EngineConfig, EntryRef, GroupTimes, InFlight, Lookup, Machine, OpenError,
+    Refusal, SpaceConfig, Waiter,
 };
 use bindery_io::canary::Canaries;
 use bindery_io::{CheckedDisk, Disk, ManualClock, SeededRandom};
@@ -268,8 +268,8 @@ enum Answer {
 struct Inbox(Arc<Mutex<VecDeque<Answer>>>);
 
 impl AddSink for Inbox {
-    fn on_adds_done(&self, done: &[AddDone]) {
-        self.0.lock().extend(done.iter().map(|d| Answer::Add(*d)));
+    fn on_adds_done(&self, _: &GroupTimes, shards: &[Vec<AddDone>]) {
+        self.0.lock().extend(shards.iter().flatten().map(|d| Answer::Add(*d)));
     }
 }
 

@@ -3,13 +3,13 @@
 
 use super::*;
 use crate::disk::SimDiskConfig;
-use bindery_engine::{Add, AddDone, AddSink, EngineConfig, Machine, Origin};
+use bindery_engine::{Add, AddDone, AddSink, EngineConfig, GroupTimes, Machine, Origin};
 use bindery_io::{ManualClock, SeededRandom};
 use bindery_types::{EntryId, LedgerId, MasterKey};
 
 struct Deaf;
 impl AddSink for Deaf {
-    fn on_adds_done(&self, _: &[AddDone]) {}
+    fn on_adds_done(&self, _: &GroupTimes, _: &[Vec<AddDone>]) {}
 }
 
 const LEDGERS: &str = "/d/ledgers";
