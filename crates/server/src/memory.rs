@@ -32,7 +32,7 @@ pub const REDB_BYTES: u64 = 4 * MIB;
 /// Connections take at most this part of the limit, unless it is set how many there may be.
 const CONNECTIONS_SHARE: u64 = 8;
 /// The sum of the weights by which what is beyond the least sizes is shared out.
-const WEIGHTS: u64 = 36;
+const WEIGHTS: u64 = 34;
 
 /// What is in the limit beside the pools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
