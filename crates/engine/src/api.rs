@@ -50,6 +50,13 @@ pub struct AddDone {
     pub result: Result<(), Refusal>,
 }
 
+impl AddDone {
+    pub(crate) fn of(add: &Add<'_>, result: Result<(), Refusal>) -> AddDone {
+        let bytes = u32::try_from(add.body.len()).unwrap_or(u32::MAX);
+        AddDone { origin: add.origin, ledger: add.ledger, entry: add.entry, bytes, result }
+    }
+}
+
 /// What a group was, and when: times of the engine's clock, in nanoseconds, one reading of it for each.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct GroupTimes {

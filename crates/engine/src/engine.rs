@@ -236,8 +236,9 @@ impl Engine {
     ) -> usize {
         let Some(first) = adds.first() else { return 0 };
         let line = &self.lines[index];
-        // Nobody passes the line (line invariant 1). Recovery does not stand in it.
-        if turn.is_none() && !first.is_recovery && line.is_waited_for() {
+        // Nobody passes the line (line invariant 1), also not behind an add of recovery, which does not stand in it.
+        let is_waited_for = turn.is_none() && line.is_waited_for();
+        if is_waited_for && !first.is_recovery {
             Counters::add(&self.counters.no_room, 1);
             return 0;
         }
@@ -245,7 +246,8 @@ impl Engine {
         let takes_high_priority = self.takes_high_priority.load(Ordering::Relaxed);
         let taken = {
             let mut shard = self.shards[index].lock();
-            shard.admit(turn.as_ref().map(Turn::cost), line.reserved());
+            let reserved = if is_waited_for { usize::MAX } else { line.reserved() };
+            shard.admit(turn.as_ref().map(Turn::cost), reserved);
             let mut taken = 0;
             for add in adds {
                 let is_high_priority = add.is_high_priority && takes_high_priority;
@@ -269,6 +271,13 @@ impl Engine {
         }
         self.wake_journal_of(index);
         taken
+    }
+
+    /// Refuses adds that were not taken, all of them of ledgers of `shard`: answered through the sink, behind whatever
+    /// was taken before.
+    pub fn refuse(&self, shard: usize, adds: &[Add<'_>], refusal: Refusal) {
+        self.shards[shard].lock().refuse(adds, refusal);
+        self.wake_journal_of(shard);
     }
 
     /// Gives the turn to add `adds`, which were not taken, or as many of them as find room; first come, first served.

@@ -242,9 +242,7 @@ impl Shard {
     /// Checks and places one add. Its answer leaves with a cut, whatever it is, unless it must be asked for and
     /// `may_ask`; `NoRoom` leaves no trace.
     pub(crate) fn add(&mut self, add: &Add<'_>, is_read_only: bool, may_ask: bool) -> Result<Taken, NoRoom> {
-        let bytes = u32::try_from(add.body.len()).unwrap_or(u32::MAX);
-        let done =
-            AddDone { origin: add.origin, ledger: add.ledger, entry: add.entry, bytes, result: Ok(()) };
+        let done = AddDone::of(add, Ok(()));
         match self.check_add(add, is_read_only) {
             Ok(()) => {}
             Err(Obstacle::Asks(_)) if may_ask => return Ok(Taken::Asks),
@@ -260,6 +258,11 @@ impl Shard {
         let lane = if add.is_recovery { Lane::Recovery } else { Lane::Normal };
         self.insert(&done, add.last_add_confirmed, add.key, add.body, lane)?;
         Ok(Taken::Answered)
+    }
+
+    /// Refuses adds that are not placed. Their answers leave with a cut, behind those of older ones (invariant 4).
+    pub(crate) fn refuse(&mut self, adds: &[Add<'_>], refusal: Refusal) {
+        self.adds.extend(adds.iter().map(|add| AddDone::of(add, Err(refusal))));
     }
 
     fn check_add(&self, add: &Add<'_>, is_read_only: bool) -> Result<(), Obstacle> {

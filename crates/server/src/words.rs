@@ -16,7 +16,6 @@
 //! Adds held: [`HELD_MAX`], and their bytes a permit of the pool for large frames, which is not waited for. Reads under
 //! way: [`READS_MAX`].
 
-use crate::connection::refuse_held;
 use crate::latch::Latch;
 use crate::metrics::Counter;
 use crate::shared::Shared;
@@ -270,7 +269,7 @@ async fn place(shared: Arc<Shared>, ledger: LedgerId, adds: Vec<Held>, word: Wor
             Err(refusal) => Err(refusal),
         };
         if let Err(refusal) = outcome {
-            refuse_held(&shared, &held.add(ledger), refusal);
+            shared.engine.refuse(shared.engine.shard_of(ledger), &[held.add(ledger)], refusal);
         }
     }
 }

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! # Invariants
-//! 1. Nothing here decides anything: all of it may be a moment old.
+//! 1. Nothing here decides anything: all of it may be a moment old. But for `adds_owed`: when it is 0, every answer to an
+//!    add is in the outbox.
 //! 2. A flush that leaves nothing behind, and follows one that left nothing, costs one load and no clock.
 
 use super::outbox::{Flush, Outbox};
@@ -18,7 +19,10 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicI64, AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed},
+};
 use std::time::Duration;
 
 /// A kind of request counts for the class of its connection for this long.
@@ -173,7 +177,12 @@ impl Activity {
 
     /// Adds were handed to the engine (positive), or answered (negative).
     pub fn on_adds_owed(&self, change: i64) {
-        self.adds_owed.fetch_add(change, Relaxed);
+        self.adds_owed.fetch_add(change, AcqRel);
+    }
+
+    /// Adds without an answer in the outbox.
+    pub fn adds_owed(&self) -> u64 {
+        u64::try_from(self.adds_owed.load(Acquire)).unwrap_or(0)
     }
 
     /// Bytes held of the pools for reading: buffers, and large frames.
@@ -258,7 +267,7 @@ impl Activity {
             bytes_in: self.bytes_in.load(Relaxed),
             adds: self.adds.load(Relaxed),
             reads: self.reads.load(Relaxed),
-            adds_owed: u64::try_from(self.adds_owed.load(Relaxed)).unwrap_or(0),
+            adds_owed: self.adds_owed(),
             inbound: self.inbound.load(Relaxed),
             inbound_large: self.inbound_large.load(Relaxed),
             wait: Wait::of_code(wait & 0xff).map(|why| (why, ago(wait & !0xff))),

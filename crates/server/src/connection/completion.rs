@@ -119,7 +119,6 @@ impl Completion {
         for run in done.chunk_by(|a, b| a.origin.connection == b.origin.connection) {
             let id = run[0].origin.connection;
             let Some(connection) = self.shared.connection(id) else { continue };
-            connection.activity.on_adds_owed(-(run.len() as i64));
             let promised = run.iter().map(|add| Reply::of_origin(&add.origin).0.add_answer_bytes()).sum();
             connection.outbox.answer(promised, |out| {
                 for add in run {
@@ -128,6 +127,8 @@ impl Completion {
                     reply.put_add(code, add.ledger.get(), add.entry.get(), out);
                 }
             });
+            // Behind it: whoever sees that nothing is owed may answer at once and overtakes nothing.
+            connection.activity.on_adds_owed(-(run.len() as i64));
             if connection.touched.fetch_add(run.len(), Ordering::AcqRel) == 0 {
                 touched.push(connection);
             }

@@ -37,7 +37,6 @@ mod stall;
 pub use activity::{Class, Wait};
 pub use completion::Completion;
 pub use door::Door;
-pub use reader::refuse_held;
 pub use registry::Registry;
 pub use stall::{StallRules, StalledClose};
 

@@ -199,14 +199,12 @@ impl<'f> Frames<'_, 'f> {
         let Some(key) = key else {
             return self.refuse_add(reply, raw_ledger, raw_entry, ErrorCode::Unauthorized);
         };
-        // Negative ids name journal records of Java, not entries; a larger entry could never be sent back.
+        // Negative ids name journal records of Java, not entries. Entries that could never be sent back are for the engine
+        // to refuse: what is answered here overtakes older adds, and those may be of the same key (IB23).
         let ids = (LedgerId::new(raw_ledger), EntryId::new(raw_entry));
         let (Some(ledger), Some(entry)) = ids else {
             return self.refuse_add(reply, raw_ledger, raw_entry, ErrorCode::BadRequest);
         };
-        if body.len() > self.shared.limits.frame.entry_size_bytes_max() {
-            return self.refuse_add(reply, raw_ledger, raw_entry, ErrorCode::BadRequest);
-        }
         self.add(Add {
             origin: reply.origin(self.connection.id, self.received_ns),
             ledger,

@@ -13,10 +13,11 @@
 //! 2. Before a request is decoded, room for its answer is promised by the outbox; none left means the peer does not
 //!    read, and it is not read any more. Meanwhile it holds the requests that are here and no buffer, and no more was
 //!    read than there seemed to be room for: peers that do not read leave the buffers to those that do.
-//! 3. Adds found in one read go to the engine together, in order, before anything after them that could depend on them
-//!    (fence, FORCE, WRITE_LAC), and before this task waits for the peer.
+//! 3. Adds found in one read go to the engine together, those of a ledger in order, before anything after them that could
+//!    depend on them, and before this task waits for the peer. FORCE and WRITE_LAC come behind the adds of their ledger.
+//!    A fence does as far as these find room: it owes nothing to those that do not, they meet it when their turn comes.
 //! 4. When a shard has no room only this task waits, at most the admission deadline, and not beyond the maximum age of
-//!    what waits unless that includes recovery or high priority; what is left is then refused.
+//!    what waits unless that includes recovery or high priority; what is left is then refused ([`late`]).
 //! 5. A peer that sent no whole request yet reads into memory of pools of its own, a little of it, and has
 //!    `first_request_max` from its first byte to the end of that request: what nobody answers for cannot take memory
 //!    from those who are served. Of a request that is handled, nothing stays in these pools.
@@ -27,24 +28,25 @@
 //!
 //! # Order of pools     first requests, then inbound, then inbound-large: who holds of one waits for later ones only
 
+mod late;
+
 use super::activity::{Received, Wait};
 use super::batches;
 use super::outbox::Closed;
-use super::request::{Reply, V3_ANSWER_BYTES, add_code};
+use super::request::V3_ANSWER_BYTES;
 use super::{CloseReason, Connection};
 use crate::shared::Shared;
-use crate::slow_log::{Slow, SlowKind};
-use bindery_engine::{Add, Refusal, Turn};
+use bindery_engine::{Add, Turn};
 use bindery_flow::{ByteBudget, Permit};
 use bindery_io::canary::Canary;
+use bindery_types::LedgerId;
+use bindery_wire::Protocol;
 use bindery_wire::frame::{self, LENGTH_PREFIX_SIZE_BYTES, Split};
-use bindery_wire::{ErrorCode, Protocol};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::tcp::OwnedReadHalf;
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 /// Credit taken at once for the answers to what one read brought.
@@ -603,13 +605,6 @@ struct Handled {
     received_ns: u64,
 }
 
-/// Adds of a shard that had no room for all of them.
-struct Late {
-    shard: usize,
-    /// So many of them were taken.
-    given: usize,
-}
-
 /// The frames of one read, on their way to the engine.
 pub(super) struct Frames<'a, 'f> {
     pub(super) shared: &'a Arc<Shared>,
@@ -617,7 +612,9 @@ pub(super) struct Frames<'a, 'f> {
     pub(super) received_ns: u64,
     /// Adds per shard, bodies borrowed from the read buffer.
     shards: Vec<Vec<Add<'f>>>,
+    /// All of them.
     batch_entries: usize,
+    /// Of those that were not offered yet.
     batch_bytes: usize,
     /// Room for answers promised and not yet used.
     credit: usize,
@@ -720,166 +717,77 @@ impl<'a, 'f> Frames<'a, 'f> {
         Ok(())
     }
 
-    /// Hands the batch to the engine (invariants 3 and 4).
+    /// Hands the batch to the engine, and waits until it took or refused all of it (invariants 3 and 4).
     pub(super) async fn submit(&mut self) -> Result<(), CloseReason> {
-        if self.batch_entries == 0 {
+        if self.hand_over_all() { Ok(()) } else { self.hand_over_late().await }
+    }
+
+    /// As [`Frames::submit`], for what must come behind the adds of `ledger`; does not wait for those of others.
+    pub(super) async fn submit_of(&mut self, ledger: LedgerId) -> Result<(), CloseReason> {
+        let shard = self.shared.engine.shard_of(ledger);
+        if self.hand_over_all() || self.shards[shard].iter().all(|add| add.ledger != ledger) {
             return Ok(());
+        }
+        self.hand_over_late().await
+    }
+
+    /// Hands the batch to the engine as far as there is room; what is left stays in it. True when nothing is.
+    pub(super) fn hand_over_all(&mut self) -> bool {
+        if self.batch_entries == 0 {
+            return true;
         }
         let metrics = &self.shared.metrics;
         metrics.write_bytes.add(self.batch_bytes as u64);
         // Before they are handed over: the answers may come before the calls return.
-        metrics.adds_in_progress.add(self.batch_entries as i64);
-        self.connection.activity.on_adds_owed(self.batch_entries as i64);
+        self.count_owed(self.batch_entries as i64);
         (self.batch_entries, self.batch_bytes) = (0, 0);
-        let mut late = Vec::new();
-        for (shard, adds) in self.shards.iter().enumerate() {
-            if adds.is_empty() {
+        for shard in 0..self.shards.len() {
+            if self.shards[shard].is_empty() {
                 continue;
             }
+            let mut adds = std::mem::take(&mut self.shards[shard]);
             metrics.batching.add_batches.record(adds.len() as u64);
-            let given = self.hand_over(shard, adds, None);
-            if given < adds.len() {
-                late.push(Late { shard, given });
+            let given = self.hand_over(shard, &adds, None);
+            if given == adds.len() {
+                adds.clear();
+            } else {
+                adds.drain(..given);
+                if late::bring_recovery_forward(&mut adds) {
+                    let given = self.hand_over(shard, &adds, None);
+                    adds.drain(..given);
+                }
+                self.batch_entries += adds.len();
             }
+            self.shards[shard] = adds;
         }
-        let result = if late.is_empty() { Ok(()) } else { self.hand_over_late(late).await };
-        self.shards.iter_mut().for_each(Vec::clear);
-        result
+        if self.batch_entries > 0 {
+            self.count_owed(-(self.batch_entries as i64));
+        }
+        self.batch_entries == 0
+    }
+
+    /// Counts adds that are owed an answer from now on (positive), or that are not handed over after all.
+    fn count_owed(&self, change: i64) {
+        self.shared.metrics.adds_in_progress.add(change);
+        self.connection.activity.on_adds_owed(change);
     }
 
     /// Gives adds to a shard as far as it has room, or the turn is worth; returns how many it took.
     fn hand_over(&self, shard: usize, adds: &[Add<'f>], turn: Option<Turn>) -> usize {
-        let mut asks = Vec::new();
-        let given = self.shared.engine.add_or_ask(shard, adds, turn, &mut asks);
+        let (mut asks, engine) = (Vec::new(), &self.shared.engine);
+        let given = engine.add_or_ask(shard, adds, turn, &mut asks);
         for at in asks {
-            let add = &adds[at];
-            if let Err(refusal) = self.shared.words.hold(self.shared, add) {
-                refuse_held(self.shared, add, refusal);
+            if let Err(refusal) = self.shared.words.hold(self.shared, &adds[at]) {
+                engine.refuse(shard, &adds[at..=at], refusal);
             }
         }
         given
-    }
-
-    /// Waits in the lines of all shards that had no room, at once, and hands over as the turns come; what is left at the
-    /// admission deadline is refused.
-    async fn hand_over_late(&self, mut late: Vec<Late>) -> Result<(), CloseReason> {
-        let deadline = self.deadline_of(&late);
-        // A place for each shard: each has one waiter at a time.
-        let (told, mut turns) = mpsc::channel(late.len());
-        late.iter().for_each(|late| self.wait_for_room(late, &told));
-        let metrics = &self.shared.metrics;
-        let waiting = self.connection.activity.waits(Wait::WriteRoom);
-        let begun_ns = self.shared.clock.monotonic_ns();
-        metrics.adds_blocked.add(1);
-        let result = loop {
-            if late.is_empty() {
-                break Ok(());
-            }
-            let (shard, turn) = tokio::select! {
-                () = self.connection.closed.wait() => break Err(CloseReason::Ours),
-                told = turns.recv() => told.expect("this task has a sender"),
-                () = tokio::time::sleep_until(deadline) => break Ok(()),
-            };
-            let place = late.iter().position(|late| late.shard == shard).expect("only late shards are told");
-            let adds = &self.shards[shard];
-            late[place].given += self.hand_over(shard, &adds[late[place].given..], Some(turn));
-            if late[place].given == adds.len() {
-                late.swap_remove(place);
-            } else {
-                self.wait_for_room(&late[place], &told);
-            }
-        };
-        metrics.adds_blocked.add(-1);
-        drop(waiting);
-        let now_ns = self.shared.clock.monotonic_ns();
-        metrics.stages.room.record(0, now_ns, now_ns.saturating_sub(begun_ns), late.is_empty());
-        for Late { shard, given } in late {
-            let left = &self.shards[shard][given..];
-            metrics.adds_in_progress.add(-(left.len() as i64));
-            self.connection.activity.on_adds_owed(-(left.len() as i64));
-            if result.is_ok() {
-                self.refuse(left);
-            }
-        }
-        result
-    }
-
-    fn wait_for_room(&self, late: &Late, told: &mpsc::Sender<(usize, Turn)>) {
-        let (shard, told) = (late.shard, told.clone());
-        // Nobody listens any more after the deadline: the turn comes back, and goes to the next.
-        let waiter = Box::new(move |turn| drop(told.try_send((shard, turn))));
-        self.shared.engine.when_room(shard, &self.shards[shard][late.given..], waiter);
-    }
-
-    /// Until when what was given late may wait for room. An add that waited to be decoded is no younger for it. A
-    /// recovery's adds are not refused for their age: it would only begin anew.
-    fn deadline_of(&self, late: &[Late]) -> Instant {
-        let limits = &self.shared.limits;
-        let mut patience = limits.admission_deadline;
-        let mut left = late.iter().flat_map(|late| &self.shards[late.shard][late.given..]);
-        if limits.request_age_max > Duration::ZERO && !left.any(|add| add.is_recovery || add.is_high_priority)
-        {
-            patience = patience.min(limits.request_age_max.saturating_sub(self.age()));
-        }
-        Instant::now() + patience
     }
 
     /// How long ago these frames were received.
     fn age(&self) -> Duration {
         Duration::from_nanos(self.shared.clock.monotonic_ns().saturating_sub(self.received_ns))
     }
-
-    fn refuse(&self, adds: &[Add<'_>]) {
-        let metrics = &self.shared.metrics;
-        self.report_refused(adds);
-        metrics.add_rejected.add(adds.len() as u64);
-        let age_max = self.shared.limits.request_age_max;
-        if age_max > Duration::ZERO && self.age() >= age_max {
-            metrics.adds_too_old.add(adds.len() as u64);
-        }
-        for add in adds {
-            let (reply, received_ns) = Reply::of_origin(&add.origin);
-            self.connection.outbox.answer(reply.add_answer_bytes(), |out| {
-                reply.put_add(ErrorCode::TooManyRequests, add.ledger.get(), add.entry.get(), out);
-            });
-            let now_ns = self.shared.clock.monotonic_ns();
-            metrics.add_entry.record(0, now_ns, now_ns.saturating_sub(received_ns), false);
-        }
-    }
-}
-
-impl Frames<'_, '_> {
-    /// One line for all of them, when they waited long for room.
-    fn report_refused(&self, adds: &[Add<'_>]) {
-        let now_ns = self.shared.clock.monotonic_ns();
-        let total = Duration::from_nanos(now_ns.saturating_sub(self.received_ns));
-        let threshold = self.shared.limits.slow_request;
-        let Some(first) = adds.first().filter(|_| !threshold.is_zero() && total >= threshold) else { return };
-        let slow = Slow {
-            peer: Some(self.connection.peer()),
-            ids: Some((first.ledger.get(), first.entry.get())),
-            bytes: first.body.len() as u64,
-            total,
-            queue: Some(total),
-            others: adds.len() as u64 - 1,
-            ..Slow::default()
-        };
-        self.shared.metrics.stages.slow.report(now_ns, SlowKind::RefusedAdd, &slow);
-    }
-}
-
-/// Answers an add that was counted as in progress and did not reach the engine.
-pub fn refuse_held(shared: &Shared, add: &Add<'_>, refusal: Refusal) {
-    let (reply, received_ns) = Reply::of_origin(&add.origin);
-    let now_ns = shared.clock.monotonic_ns();
-    shared.metrics.adds_in_progress.add(-1);
-    shared.metrics.add_entry.record(0, now_ns, now_ns.saturating_sub(received_ns), false);
-    let Some(connection) = shared.connection(add.origin.connection) else { return };
-    connection.activity.on_adds_owed(-1);
-    connection.outbox.answer(reply.add_answer_bytes(), |out| {
-        reply.put_add(add_code(refusal), add.ledger.get(), add.entry.get(), out);
-    });
-    connection.flush();
 }
 
 #[cfg(test)]

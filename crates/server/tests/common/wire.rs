@@ -3,7 +3,7 @@
 use super::PATIENCE;
 use super::frames::{OwnedV2, framed, framed_v3};
 use bindery_engine::{EngineConfig, EngineThreads, Machine};
-use bindery_io::{RealDisk, SystemClock, SystemRandom};
+use bindery_io::{Disk, RealDisk, SystemClock, SystemRandom};
 use bindery_server::connection::{Completion, Registry};
 use bindery_server::io_pool::IoPool;
 use bindery_server::latch::Latch;
@@ -42,6 +42,11 @@ pub async fn start(limits: Limits) -> Bookie {
 
 /// As [`start`], with pools of these sizes.
 pub async fn start_with(limits: Limits, plan: MemoryPlan) -> Bookie {
+    start_on(limits, plan, Arc::new(RealDisk::new())).await
+}
+
+/// As [`start_with`], on this disk.
+pub async fn start_on(limits: Limits, plan: MemoryPlan, disk: Arc<dyn Disk>) -> Bookie {
     let dir = tempfile::tempdir().unwrap();
     let config = EngineConfig {
         journal_dirs: vec![dir.path().join("journal")],
@@ -54,7 +59,6 @@ pub async fn start_with(limits: Limits, plan: MemoryPlan) -> Bookie {
         group_bytes_max: 4 << 20,
         ..EngineConfig::default()
     };
-    let disk = Arc::new(RealDisk::new());
     let clock = Arc::new(SystemClock::new());
     let machine = Machine::open(config, disk.clone(), clock.clone(), Arc::new(SystemRandom)).unwrap();
     let shared = Arc::new(Shared {

@@ -1,0 +1,176 @@
+//! Adds of a batch that find no room: they wait in the lines of their shards, or are refused.
+//!
+//! # Invariants
+//! 1. Adds of a ledger keep their order. Recovery adds of other ledgers pass ordinary ones: they have room of their own.
+//! 2. A refusal does not overtake the answer to an older add of its key (IB23, protocol reference, section 1.7): it goes
+//!    through the shard, unless nothing else is owed to the peer.
+
+use super::{CloseReason, Frames};
+use crate::connection::activity::Wait;
+use crate::connection::request::Reply;
+use crate::slow_log::{Slow, SlowKind};
+use bindery_engine::{Add, Refusal, Turn};
+use bindery_types::LedgerId;
+use bindery_wire::ErrorCode;
+use std::collections::HashSet;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+/// Adds of a shard that had no room for all of them.
+struct Late {
+    shard: usize,
+    /// So many of them were taken since.
+    given: usize,
+}
+
+/// Brings recovery adds to the front, but not past an ordinary add of their ledger. True when one passed another add.
+pub(super) fn bring_recovery_forward(adds: &mut Vec<Add<'_>>) -> bool {
+    if adds.iter().all(|add| !add.is_recovery) {
+        return false;
+    }
+    let mut waiting: HashSet<LedgerId> = HashSet::new();
+    let (mut ahead, mut behind, mut has_passed) = (Vec::new(), Vec::new(), false);
+    for add in adds.drain(..) {
+        if add.is_recovery && !waiting.contains(&add.ledger) {
+            has_passed |= !behind.is_empty();
+            ahead.push(add);
+        } else {
+            waiting.insert(add.ledger);
+            behind.push(add);
+        }
+    }
+    adds.append(&mut ahead);
+    adds.append(&mut behind);
+    has_passed
+}
+
+impl<'f> Frames<'_, 'f> {
+    /// Waits with what is left of the batch in the lines of all its shards, at once, and hands over as the turns come; what
+    /// is left at the admission deadline is refused.
+    pub(super) async fn hand_over_late(&mut self) -> Result<(), CloseReason> {
+        let entries = std::mem::take(&mut self.batch_entries);
+        self.count_owed(entries as i64);
+        let left = self.shards.iter().enumerate().filter(|(_, adds)| !adds.is_empty());
+        let late = left.map(|(shard, _)| Late { shard, given: 0 }).collect();
+        let result = self.wait_in_lines(late).await;
+        self.shards.iter_mut().for_each(Vec::clear);
+        result
+    }
+
+    async fn wait_in_lines(&self, mut late: Vec<Late>) -> Result<(), CloseReason> {
+        let deadline = self.deadline_of(&late);
+        // A place for each shard: each has one waiter at a time.
+        let (told, mut turns) = mpsc::channel(late.len());
+        late.iter().for_each(|late| self.stand_in_line(late, &told));
+        let metrics = &self.shared.metrics;
+        let waiting = self.connection.activity.waits(Wait::WriteRoom);
+        let begun_ns = self.shared.clock.monotonic_ns();
+        metrics.adds_blocked.add(1);
+        let result = loop {
+            if late.is_empty() {
+                break Ok(());
+            }
+            let (shard, turn) = tokio::select! {
+                () = self.connection.closed.wait() => break Err(CloseReason::Ours),
+                told = turns.recv() => told.expect("this task has a sender"),
+                () = tokio::time::sleep_until(deadline) => break Ok(()),
+            };
+            let place = late.iter().position(|late| late.shard == shard).expect("only late shards are told");
+            let adds = &self.shards[shard];
+            late[place].given += self.hand_over(shard, &adds[late[place].given..], Some(turn));
+            if late[place].given == adds.len() {
+                late.swap_remove(place);
+            } else {
+                self.stand_in_line(&late[place], &told);
+            }
+        };
+        metrics.adds_blocked.add(-1);
+        drop(waiting);
+        let now_ns = self.shared.clock.monotonic_ns();
+        metrics.stages.room.record(0, now_ns, now_ns.saturating_sub(begun_ns), late.is_empty());
+        match result {
+            Ok(()) => self.refuse(&late),
+            Err(_) => late.iter().for_each(|late| self.count_owed(-(self.left_of(late).len() as i64))),
+        }
+        result
+    }
+
+    fn left_of(&self, late: &Late) -> &[Add<'f>] {
+        &self.shards[late.shard][late.given..]
+    }
+
+    fn stand_in_line(&self, late: &Late, told: &mpsc::Sender<(usize, Turn)>) {
+        let (shard, told) = (late.shard, told.clone());
+        // Nobody listens any more after the deadline: the turn comes back, and goes to the next.
+        let waiter = Box::new(move |turn| drop(told.try_send((shard, turn))));
+        self.shared.engine.when_room(shard, self.left_of(late), waiter);
+    }
+
+    /// Until when what was given late may wait for room. An add that waited to be decoded is no younger for it. A
+    /// recovery's adds are not refused for their age: it would only begin anew.
+    fn deadline_of(&self, late: &[Late]) -> Instant {
+        let limits = &self.shared.limits;
+        let mut patience = limits.admission_deadline;
+        let mut left = late.iter().flat_map(|late| self.left_of(late));
+        if limits.request_age_max > Duration::ZERO && !left.any(|add| add.is_recovery || add.is_high_priority)
+        {
+            patience = patience.min(limits.request_age_max.saturating_sub(self.age()));
+        }
+        Instant::now() + patience
+    }
+
+    /// Refuses what is left (invariant 2).
+    fn refuse(&self, late: &[Late]) {
+        let is_of_v2 = |add: &Add<'_>| Reply::of_origin(&add.origin).0.is_v2();
+        let left: usize = late.iter().map(|late| self.left_of(late).len()).sum();
+        // Only this task hands adds over, so there may be less of the rest meanwhile, but not more.
+        let owes_more = self.connection.activity.adds_owed() > left as u64;
+        let may_overtake = owes_more && late.iter().flat_map(|late| self.left_of(late)).any(is_of_v2);
+        for late in late {
+            let adds = self.left_of(late);
+            self.count_refused(adds);
+            if may_overtake {
+                self.shared.engine.refuse(late.shard, adds, Refusal::TooManyRequests);
+            } else {
+                self.refuse_at_once(adds);
+            }
+        }
+    }
+
+    /// A peer that is owed nothing else hears of it even when the journal stands still.
+    fn refuse_at_once(&self, adds: &[Add<'_>]) {
+        for add in adds {
+            let (reply, received_ns) = Reply::of_origin(&add.origin);
+            self.connection.outbox.answer(reply.add_answer_bytes(), |out| {
+                reply.put_add(ErrorCode::TooManyRequests, add.ledger.get(), add.entry.get(), out);
+            });
+            let now_ns = self.shared.clock.monotonic_ns();
+            let latency_ns = now_ns.saturating_sub(received_ns);
+            self.shared.metrics.add_entry.record(0, now_ns, latency_ns, false);
+        }
+        self.count_owed(-(adds.len() as i64));
+    }
+
+    /// In the metrics, and one line in the log for all of them, when they waited long for room.
+    fn count_refused(&self, adds: &[Add<'_>]) {
+        let metrics = &self.shared.metrics;
+        metrics.add_rejected.add(adds.len() as u64);
+        let (age, age_max) = (self.age(), self.shared.limits.request_age_max);
+        if age_max > Duration::ZERO && age >= age_max {
+            metrics.adds_too_old.add(adds.len() as u64);
+        }
+        let threshold = self.shared.limits.slow_request;
+        let Some(first) = adds.first().filter(|_| !threshold.is_zero() && age >= threshold) else { return };
+        let slow = Slow {
+            peer: Some(self.connection.peer()),
+            ids: Some((first.ledger.get(), first.entry.get())),
+            bytes: first.body.len() as u64,
+            total: age,
+            queue: Some(age),
+            others: adds.len() as u64 - 1,
+            ..Slow::default()
+        };
+        metrics.stages.slow.report(self.shared.clock.monotonic_ns(), SlowKind::RefusedAdd, &slow);
+    }
+}

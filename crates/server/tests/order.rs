@@ -1,0 +1,262 @@
+//! Who waits for whom on one connection when adds find no room: only adds of one ledger keep their order, and answers of
+//! v2 that have one key (protocol reference, section 1.7). A test that holds a [`Turn`] worth all the room of a shard
+//! makes ordinary adds wait; a disk whose journal stands still keeps what was placed from being answered.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use bindery_engine::{Add, Origin, Turn};
+use bindery_io::{Disk, DiskFile, DiskLayer, FileLayer, OpenMode, RealDisk};
+use bindery_server::limits::Limits;
+use bindery_server::memory::MemoryPlan;
+use bindery_types::{EntryId, LedgerId};
+use bindery_wire::{ErrorCode, FrameLimit, v2};
+use bytes::BytesMut;
+use common::PATIENCE;
+use common::frames::{KEY, OwnedV2, add_frame, body};
+use common::wire::{Bookie, Client, start, start_on};
+use std::io::{self, IoSlice};
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+/// Long enough to see what does not wait for it.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Journals whose writes wait while the gate is shut.
+#[derive(Clone, Default)]
+struct Gate(Arc<(Mutex<GateState>, Condvar)>);
+
+#[derive(Default)]
+struct GateState {
+    is_shut: bool,
+    is_waited_at: bool,
+}
+
+impl Gate {
+    fn shut(&self, is_shut: bool) {
+        self.0.0.lock().unwrap().is_shut = is_shut;
+        self.0.1.notify_all();
+    }
+
+    fn is_waited_at(&self) -> bool {
+        self.0.0.lock().unwrap().is_waited_at
+    }
+
+    fn pass(&self) {
+        let mut state = self.0.0.lock().unwrap();
+        state.is_waited_at = state.is_shut;
+        let mut state = self.0.1.wait_while(state, |state| state.is_shut).unwrap();
+        state.is_waited_at = false;
+    }
+}
+
+struct GateDisk(RealDisk, Gate);
+
+impl DiskLayer for GateDisk {
+    fn beneath(&self) -> &dyn Disk {
+        &self.0
+    }
+
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        let beneath = self.0.open(path, mode)?;
+        let is_journal = path.components().any(|part| part.as_os_str() == "journal");
+        if is_journal { Ok(Arc::new(GateFile(beneath, self.1.clone()))) } else { Ok(beneath) }
+    }
+}
+
+struct GateFile(Arc<dyn DiskFile>, Gate);
+
+impl FileLayer for GateFile {
+    fn beneath(&self) -> &dyn DiskFile {
+        &*self.0
+    }
+
+    fn write_durable_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        self.1.pass();
+        self.0.write_durable_at(slices, offset)
+    }
+}
+
+fn ledger(id: i64) -> LedgerId {
+    LedgerId::new(id).unwrap()
+}
+
+fn shard_of(bookie: &Bookie, id: i64) -> usize {
+    bookie.shared.engine.shard_of(ledger(id))
+}
+
+/// Two ledgers of one shard.
+fn neighbours(bookie: &Bookie) -> (i64, i64) {
+    let other = (2..).find(|id| shard_of(bookie, *id) == shard_of(bookie, 1)).unwrap();
+    (1, other)
+}
+
+fn add_of<'a>(id: i64, entry: i64, is_recovery: bool, body: &'a [u8]) -> Add<'a> {
+    Add {
+        // No connection has this number: nobody is answered.
+        origin: Origin { connection: u64::MAX, txn: 0, tag: 2 },
+        ledger: ledger(id),
+        entry: EntryId::new(entry).unwrap(),
+        last_add_confirmed: None,
+        key: KEY,
+        body,
+        is_recovery,
+        is_high_priority: false,
+    }
+}
+
+/// Stands in the line of the shard of a ledger for more room than there is.
+fn wait_for_all_room(bookie: &Bookie, id: i64) -> UnboundedReceiver<Turn> {
+    let body = body(id, 0, -1, 1 << 20);
+    let adds = vec![add_of(id, 0, false, &body); 64];
+    let (told, turns) = unbounded_channel();
+    let waiter = Box::new(move |turn| drop(told.send(turn)));
+    bookie.shared.engine.when_room(shard_of(bookie, id), &adds, waiter);
+    turns
+}
+
+/// All room of the shard of a ledger: until it is dropped, ordinary adds of that shard wait.
+async fn all_room(bookie: &Bookie, id: i64) -> Turn {
+    tokio::time::timeout(PATIENCE, wait_for_all_room(bookie, id).recv()).await.unwrap().unwrap()
+}
+
+async fn until(is_so: impl Fn() -> bool) {
+    let looks = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, looks).await.unwrap();
+}
+
+fn limits(admission_deadline: Duration) -> Limits {
+    Limits { admission_deadline, ..Limits::default() }
+}
+
+async fn start_gated(limits: Limits) -> (Bookie, Gate) {
+    let gate = Gate::default();
+    let plan = MemoryPlan::new(256 << 20, &limits).unwrap();
+    let bookie = start_on(limits, plan, Arc::new(GateDisk(RealDisk::new(), gate.clone()))).await;
+    (bookie, gate)
+}
+
+const ORDINARY: v2::Flags = v2::Flags::NONE;
+const RECOVERY: v2::Flags = v2::Flags::RECOVERY_ADD;
+
+fn add(id: i64, entry: i64, flags: v2::Flags) -> BytesMut {
+    add_frame(id, entry, 100, flags, KEY)
+}
+
+/// IB23: an add that is refused at the admission deadline does not overtake an older one of its key that is on its way
+/// to the disk. Whoever owes nothing to its peer answers at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_at_the_deadline_stays_behind_an_older_add_of_its_key() {
+    let (bookie, gate) = start_gated(limits(Duration::from_millis(100))).await;
+    let turn = all_room(&bookie, 1).await;
+    gate.shut(true);
+    let mut client = Client::new(&bookie).await;
+    client.send(&add(1, 0, RECOVERY)).await;
+    let owed = || bookie.shared.metrics.adds_in_progress.get();
+    until(|| owed() == 1).await;
+    client.send(&add(1, 0, ORDINARY)).await;
+    until(|| bookie.shared.metrics.add_rejected.get() == 1).await;
+
+    let mut other = Client::new(&bookie).await;
+    let refused = OwnedV2::Add(ErrorCode::TooManyRequests, 1, 7);
+    other.send(&add(1, 7, ORDINARY)).await;
+    assert_eq!(other.next_v2().await, refused, "though the journal stands still");
+
+    gate.shut(false);
+    assert_eq!(client.next_v2().await, OwnedV2::Add(ErrorCode::Ok, 1, 0));
+    assert_eq!(client.next_v2().await, OwnedV2::Add(ErrorCode::TooManyRequests, 1, 0));
+    drop(turn);
+    bookie.stop().await;
+}
+
+/// IB23 for adds that are refused without waiting: one that is too large, and one that metadata would have to speak for
+/// and that finds no memory to wait in.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_at_once_stays_behind_an_older_add_of_its_key() {
+    let frame = FrameLimit::new(32 * 1024).unwrap();
+    let (bookie, gate) = start_gated(Limits { frame, ..limits(DEADLINE) }).await;
+    let mut client = Client::new(&bookie).await;
+    let too_large = add_frame(1, 0, frame.entry_size_bytes_max(), ORDINARY, KEY);
+    gate.shut(true);
+    client.send(&add(1, 0, ORDINARY)).await;
+    client.send(&too_large).await;
+    // Behind it on the same connection.
+    client.send(&add(1, 1, ORDINARY)).await;
+    until(|| bookie.shared.metrics.write_bytes.get() >= 2 * 132).await;
+    gate.shut(false);
+    for (code, entry) in [(ErrorCode::Ok, 0), (ErrorCode::BadRequest, 0), (ErrorCode::Ok, 1)] {
+        assert_eq!(client.next_v2().await, OwnedV2::Add(code, 1, entry));
+    }
+
+    let (told, marked) = tokio::sync::oneshot::channel();
+    bookie.shared.engine.set_limbo(
+        ledger(1),
+        true,
+        Box::new(move |outcome| {
+            let _ = told.send(outcome);
+        }),
+    );
+    marked.await.unwrap().unwrap();
+    let pool = &bookie.shared.pools.inbound_large;
+    let all = pool.try_acquire(pool.capacity());
+    gate.shut(true);
+    let mut both = add(1, 2, RECOVERY);
+    both.extend_from_slice(&add(1, 2, ORDINARY));
+    client.send(&both).await;
+    until(|| gate.is_waited_at()).await;
+    // Nothing tells when the second one was refused; too early would only hide it if it overtook the first.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    gate.shut(false);
+    assert_eq!(client.next_v2().await, OwnedV2::Add(ErrorCode::Ok, 1, 2));
+    assert_eq!(client.next_v2().await, OwnedV2::Add(ErrorCode::TooManyRequests, 1, 2));
+    drop(all);
+    bookie.stop().await;
+}
+
+/// Recovery adds have room of their own, whatever came before them on their connection; adds of one ledger stay in
+/// order, those of a recovery among them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_recovery_add_does_not_wait_for_ordinary_adds_of_other_ledgers() {
+    let bookie = start(limits(DEADLINE)).await;
+    let (one, two) = neighbours(&bookie);
+    let turn = all_room(&bookie, one).await;
+    let mut client = Client::new(&bookie).await;
+    let mut out = BytesMut::new();
+    for (id, entry, flags) in [(one, 0, ORDINARY), (one, 1, RECOVERY), (two, 0, RECOVERY), (two, 1, ORDINARY)]
+    {
+        out.extend_from_slice(&add(id, entry, flags));
+    }
+    client.send(&out).await;
+    assert_eq!(client.next_v2().await, OwnedV2::Add(ErrorCode::Ok, two, 0));
+    drop(turn);
+    for (id, entry) in [(one, 0), (one, 1), (two, 1)] {
+        assert_eq!(client.next_v2().await, OwnedV2::Add(ErrorCode::Ok, id, entry));
+    }
+    bookie.stop().await;
+}
+
+/// Line invariant 1: ordinary adds behind a recovery add do not pass the line with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ordinary_adds_do_not_pass_the_line_behind_a_recovery_add() {
+    let (bookie, gate) = start_gated(limits(DEADLINE)).await;
+    let engine = &bookie.shared.engine;
+    gate.shut(true);
+    let bodies = [body(1, 0, -1, 10), body(1, 1, -1, 10), body(1, 2, -1, 10)];
+    bookie.shared.metrics.adds_in_progress.add(2);
+    // The group of this one stands still, so that nobody gets a turn.
+    assert_eq!(engine.add_batch(shard_of(&bookie, 1), &[add_of(1, 0, true, &bodies[0])]), 1);
+    until(|| gate.is_waited_at()).await;
+    let mut turns = wait_for_all_room(&bookie, 1);
+    let adds = [add_of(1, 1, true, &bodies[1]), add_of(1, 2, false, &bodies[2])];
+    assert_eq!(engine.add_batch(shard_of(&bookie, 1), &adds), 1, "only the recovery add");
+    gate.shut(false);
+    drop(turns.recv().await);
+    bookie.stop().await;
+}
