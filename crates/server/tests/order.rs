@@ -11,10 +11,12 @@ use bindery_io::{Disk, DiskFile, DiskLayer, FileLayer, OpenMode, RealDisk};
 use bindery_server::limits::Limits;
 use bindery_server::memory::MemoryPlan;
 use bindery_types::{EntryId, LedgerId};
+use bindery_wire::entry::ExplicitLac;
+use bindery_wire::v3::{Operation, proto};
 use bindery_wire::{ErrorCode, FrameLimit, v2};
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use common::PATIENCE;
-use common::frames::{KEY, OwnedV2, add_frame, body};
+use common::frames::{KEY, OwnedV2, add_frame, body, fence_request, framed, framed_v3};
 use common::wire::{Bookie, Client, start, start_on};
 use std::io::{self, IoSlice};
 use std::path::Path;
@@ -258,5 +260,90 @@ async fn ordinary_adds_do_not_pass_the_line_behind_a_recovery_add() {
     assert_eq!(engine.add_batch(shard_of(&bookie, 1), &adds), 1, "only the recovery add");
     gate.shut(false);
     drop(turns.recv().await);
+    bookie.stop().await;
+}
+
+fn v3_add(ledger_id: i64, entry_id: i64) -> Operation {
+    Operation::Add(proto::AddRequest {
+        ledger_id,
+        entry_id,
+        master_key: Bytes::copy_from_slice(KEY.as_bytes()),
+        body: body(ledger_id, entry_id, entry_id - 1, 50).into(),
+        ..Default::default()
+    })
+}
+
+fn v3_force(ledger_id: i64) -> Operation {
+    Operation::ForceLedger(proto::ForceLedgerRequest { ledger_id })
+}
+
+fn v3_write_lac(ledger_id: i64) -> Operation {
+    let mut lac = BytesMut::new();
+    ExplicitLac { ledger_id, last_add_confirmed: 0 }.put(&mut lac);
+    let master_key = Bytes::copy_from_slice(KEY.as_bytes());
+    Operation::WriteLac(proto::WriteLacRequest { ledger_id, lac: 0, master_key, body: lac.freeze() })
+}
+
+fn v3_fence(ledger_id: i64) -> Operation {
+    Operation::Read(proto::ReadRequest {
+        ledger_id,
+        entry_id: -1,
+        flag: Some(proto::read_request::Flag::FenceLedger as i32),
+        master_key: Some(Bytes::copy_from_slice(KEY.as_bytes())),
+        ..Default::default()
+    })
+}
+
+async fn next_v3(client: &mut Client) -> (u64, i32) {
+    let answer = client.next_v3().await;
+    (answer.header.txn_id, answer.status)
+}
+
+/// A fence, FORCE_LEDGER and WRITE_LAC do not wait for adds of other ledgers that came with them and find no room.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fence_force_and_write_lac_do_not_wait_for_adds_of_other_ledgers() {
+    let bookie = start(limits(DEADLINE)).await;
+    let (one, two) = neighbours(&bookie);
+    let turn = all_room(&bookie, one).await;
+    let mut client = Client::new(&bookie).await;
+    let mut out = framed_v3(1, v3_add(one, 0));
+    out.extend_from_slice(&framed_v3(2, v3_write_lac(two)));
+    out.extend_from_slice(&framed_v3(3, v3_force(two)));
+    out.extend_from_slice(&framed_v3(4, v3_fence(two)));
+    client.send(&out).await;
+    let mut answers =
+        vec![next_v3(&mut client).await, next_v3(&mut client).await, next_v3(&mut client).await];
+    answers.sort_unstable();
+    assert_eq!(answers, [(2, 0), (3, 0), (4, ErrorCode::NoEntry.v3())]);
+    drop(turn);
+    assert_eq!(next_v3(&mut client).await, (1, 0));
+    bookie.stop().await;
+}
+
+/// FORCE_LEDGER and WRITE_LAC stay behind the adds of their own ledger (protocol reference, section 2.4). A fence is not
+/// ordered with adds (section 1.7): one that waits for room then meets it, and is refused when its turn comes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_one_ledger_force_stays_behind_an_add_that_waits_and_a_fence_does_not() {
+    let bookie = start(limits(DEADLINE)).await;
+    let (one, two) = neighbours(&bookie);
+    let turn = all_room(&bookie, one).await;
+    let (mut client, mut other) = (Client::new(&bookie).await, Client::new(&bookie).await);
+    let mut out = framed_v3(1, v3_add(one, 0));
+    out.extend_from_slice(&framed_v3(2, v3_force(one)));
+    client.send(&out).await;
+    // Behind it in the line; before, it would be refused at once.
+    until(|| bookie.shared.engine.admittance().waiting == 1).await;
+
+    let mut out = add(two, 0, ORDINARY);
+    out.extend_from_slice(&framed(v2::Request::Read(fence_request(two, -1, KEY))));
+    out.extend_from_slice(&add(two, 0, RECOVERY));
+    other.send(&out).await;
+    let fenced = other.next_v2().await;
+    assert!(matches!(fenced, OwnedV2::Read(ErrorCode::NoEntry, id, -1, _) if id == two), "{fenced:?}");
+    drop(turn);
+    // IB23: also behind a fence equal keys keep their order.
+    assert_eq!(other.next_v2().await, OwnedV2::Add(ErrorCode::Fenced, two, 0));
+    assert_eq!(other.next_v2().await, OwnedV2::Add(ErrorCode::Ok, two, 0));
+    assert_eq!([next_v3(&mut client).await, next_v3(&mut client).await], [(1, 0), (2, 0)]);
     bookie.stop().await;
 }

@@ -92,6 +92,8 @@ fn entry_size(entry: i64) -> usize {
 /// The answers that a request may get.
 type Allowed = &'static [ErrorCode];
 const WRITTEN: Allowed = &[ErrorCode::Ok, ErrorCode::TooManyRequests];
+/// A fence passes adds that wait for room.
+const WRITTEN_OR_FENCED: Allowed = &[ErrorCode::Ok, ErrorCode::TooManyRequests, ErrorCode::Fenced];
 const WRONG_KEY: Allowed = &[ErrorCode::Unauthorized, ErrorCode::TooManyRequests];
 const FENCED: Allowed = &[ErrorCode::Fenced, ErrorCode::TooManyRequests];
 const FOUND: Allowed = &[ErrorCode::Ok, ErrorCode::TooManyRequests];
@@ -187,22 +189,23 @@ impl Peer {
         }
     }
 
-    /// Requests of v2. The ledger stays unfenced until `fence`, which ends the burst.
-    fn burst_v2(&mut self, operations: i64, owed: &mut Owed, out: &mut BytesMut) {
+    /// Requests of v2. The ledger stays unfenced until `fence`, which ends the burst if it `fences`.
+    fn burst_v2(&mut self, operations: i64, fences: bool, owed: &mut Owed, out: &mut BytesMut) {
         let ledger = self.ledger;
+        let written = if fences { WRITTEN_OR_FENCED } else { WRITTEN };
         for _ in 0..operations {
             match self.below(100) {
                 0..45 => {
                     let entry = self.next_entry;
                     self.next_entry += 1;
                     out.extend_from_slice(&add_frame(ledger, entry, entry_size(entry), v2::Flags::NONE, KEY));
-                    owed.v2((1, ledger, entry), WRITTEN);
+                    owed.v2((1, ledger, entry), written);
                     count(&self.tally.adds, 1);
                 }
                 // The same key twice, told apart by their answers.
                 45..52 => {
                     let entry = self.some_entry();
-                    for (key, allowed) in [(KEY, WRITTEN), (OTHER_KEY, WRONG_KEY), (KEY, WRITTEN)] {
+                    for (key, allowed) in [(KEY, written), (OTHER_KEY, WRONG_KEY), (KEY, written)] {
                         out.extend_from_slice(&add_frame(
                             ledger,
                             entry,
@@ -392,7 +395,7 @@ impl Peer {
             let operations = 1 + self.below(if self.random.chance(0.2) { 800 } else { 100 });
             let fences = is_v2 && self.random.chance(0.1);
             if is_v2 {
-                self.burst_v2(operations, &mut owed, &mut out);
+                self.burst_v2(operations, fences, &mut owed, &mut out);
                 if fences {
                     self.fence_v2(&mut owed, &mut out);
                 }

@@ -31,6 +31,21 @@ enum Fencing {
     WithoutKey,
 }
 
+/// What is left to be done for a v3 frame that was decoded from a copy: it may wait, so the copy is gone by then.
+enum Other<'f> {
+    Add(v3::HotAdd<'f>),
+    WriteLac(u64, WriteLac<'f>),
+    Force(u64, LedgerId),
+}
+
+/// A WRITE_LAC that can be done.
+struct WriteLac<'f> {
+    ledger: LedgerId,
+    key: MasterKey,
+    lac: Option<EntryId>,
+    body: &'f [u8],
+}
+
 /// The place in `payload` of what was decoded from `copy`, whose bytes are the same, and shares them.
 fn found_again<'f>(decoded: &Bytes, copy: &Bytes, payload: &'f [u8]) -> &'f [u8] {
     // Nothing may live anywhere.
@@ -72,14 +87,14 @@ impl<'f> Frames<'_, 'f> {
                 let reply = Reply::V2 { version: read.version };
                 let fencing = fencing_of(read.flags, read.master_key);
                 let is_high = read.flags.contains(v2::Flags::HIGH_PRIORITY);
-                self.on_read(reply, ReadKind::Entry, read.ledger_id, read.entry_id, fencing, is_high).await
+                self.on_read(reply, ReadKind::Entry, read.ledger_id, read.entry_id, fencing, is_high)
             }
             v2::Request::BatchRead(batch) => {
                 let reply = Reply::V2 { version: batch.version };
                 let fencing = fencing_of(batch.flags, batch.master_key);
                 let is_high = batch.flags.contains(v2::Flags::HIGH_PRIORITY);
                 let kind = ReadKind::Batch(Box::new(batch));
-                self.on_read(reply, kind, batch.ledger_id, batch.start_entry_id, fencing, is_high).await
+                self.on_read(reply, kind, batch.ledger_id, batch.start_entry_id, fencing, is_high)
             }
             v2::Request::Auth(auth) => {
                 if let Err(error) = v3::decode_auth_message(auth.message) {
@@ -104,15 +119,20 @@ impl<'f> Frames<'_, 'f> {
             Some(v3::HotRequest::Read(read)) => {
                 let (reply, is_high) = (Reply::V3 { txn: read.txn_id }, read.priority > 0);
                 self.on_read(reply, ReadKind::Entry, read.ledger_id, read.entry_id, Fencing::No, is_high)
-                    .await
             }
-            None => self.on_other_v3(payload).await,
+            None => match self.on_other_v3(payload)? {
+                None => Ok(()),
+                Some(Other::Add(add)) => self.on_v3_add(add).await,
+                Some(Other::WriteLac(txn, write)) => self.on_write_lac(txn, write).await,
+                Some(Other::Force(txn, ledger)) => self.on_force(txn, ledger).await,
+            },
         }
     }
 
-    /// Everything that is not an add or a plain read as clients send them.
-    async fn on_other_v3(&mut self, payload: &'f [u8]) -> Result<(), CloseReason> {
-        // The copy lets the decoder share bytes; those of an add are then found again in the read buffer.
+    /// Everything that is not an add or a plain read as clients send them. What may have to wait is given back.
+    fn on_other_v3(&mut self, payload: &'f [u8]) -> Result<Option<Other<'f>>, CloseReason> {
+        // The copy lets the decoder share bytes; those that are needed later are then found again in the read buffer. It
+        // is in no pool: it is gone when this returns, so that there is one at a time for each thread.
         let copy = Bytes::copy_from_slice(payload);
         let request = match v3::Request::decode(copy.clone()) {
             Ok(request) => request,
@@ -120,28 +140,35 @@ impl<'f> Frames<'_, 'f> {
                 let Some(refusal) = error.refusal() else {
                     return Err(CloseReason::BadFrame(error.to_string()));
                 };
-                return self.answer_v3(refusal);
+                return self.answer_v3(refusal).map(|()| None);
             }
         };
         let reply = Reply::V3 { txn: request.txn_id };
         let is_high = request.priority > 0;
-        if let Operation::Add(add) = &request.operation {
-            let add = v3::HotAdd {
-                txn_id: request.txn_id,
-                priority: request.priority,
-                ledger_id: add.ledger_id,
-                entry_id: add.entry_id,
-                master_key: found_again(&add.master_key, &copy, payload),
-                body: found_again(&add.body, &copy, payload),
-                write_flags: add.write_flags,
-                is_recovery: add.is_recovery_add(),
-            };
-            // The copy is not in any pool: it must not outlive this step.
-            drop((request, copy));
-            return self.on_v3_add(add).await;
-        }
         match &request.operation {
-            Operation::Add(_) => unreachable!("handled above"),
+            Operation::Add(add) => {
+                return Ok(Some(Other::Add(v3::HotAdd {
+                    txn_id: request.txn_id,
+                    priority: request.priority,
+                    ledger_id: add.ledger_id,
+                    entry_id: add.entry_id,
+                    master_key: found_again(&add.master_key, &copy, payload),
+                    body: found_again(&add.body, &copy, payload),
+                    write_flags: add.write_flags,
+                    is_recovery: add.is_recovery_add(),
+                })));
+            }
+            Operation::WriteLac(write) => {
+                let body = found_again(&write.body, &copy, payload);
+                return self.check_write_lac(request.txn_id, write, body);
+            }
+            Operation::ForceLedger(force) => {
+                let (txn, raw_ledger) = (request.txn_id, force.ledger_id);
+                if let Some(ledger) = LedgerId::new(raw_ledger) {
+                    return Ok(Some(Other::Force(txn, ledger)));
+                }
+                self.answer_v3(&response::force_ledger(txn, ErrorCode::BadRequest, raw_ledger))
+            }
             Operation::Read(read) if read.is_long_poll() => self.on_long_poll(request.txn_id, read),
             Operation::Read(read) => {
                 let fencing = match (read.is_fencing(), read.key()) {
@@ -150,27 +177,27 @@ impl<'f> Frames<'_, 'f> {
                     (true, None) => Fencing::WithoutKey,
                 };
                 if read.wants_entry_piggyback() && read.entry_id != -1 {
-                    return self.answer_v3(&request.failure(ErrorCode::BadRequest));
+                    self.answer_v3(&request.failure(ErrorCode::BadRequest))
+                } else {
+                    self.on_read(reply, ReadKind::Entry, read.ledger_id, read.entry_id, fencing, is_high)
                 }
-                self.on_read(reply, ReadKind::Entry, read.ledger_id, read.entry_id, fencing, is_high).await
             }
             Operation::ReadLac(read) => {
-                self.on_read(reply, ReadKind::Lac, read.ledger_id, -1, Fencing::No, is_high).await
+                self.on_read(reply, ReadKind::Lac, read.ledger_id, -1, Fencing::No, is_high)
             }
             Operation::GetListOfEntries(list) => {
-                self.on_read(reply, ReadKind::List, list.ledger_id, -1, Fencing::No, is_high).await
+                self.on_read(reply, ReadKind::List, list.ledger_id, -1, Fencing::No, is_high)
             }
             Operation::GetBookieInfo(info) => {
-                self.on_read(reply, ReadKind::Info(*info), 0, -1, Fencing::No, is_high).await
+                self.on_read(reply, ReadKind::Info(*info), 0, -1, Fencing::No, is_high)
             }
-            Operation::WriteLac(write) => self.on_write_lac(request.txn_id, write).await,
-            Operation::ForceLedger(force) => self.on_force(request.txn_id, force.ledger_id).await,
             Operation::Auth(_) => {
                 self.answer_v3(&response::auth(request.txn_id, v3::auth_disabled_message()))
             }
             // TLS is not configured (section 2.5).
             Operation::StartTls => self.answer_v3(&request.failure(ErrorCode::BadRequest)),
         }
+        .map(|()| None)
     }
 
     async fn on_v3_add(&mut self, add: v3::HotAdd<'f>) -> Result<(), CloseReason> {
@@ -226,7 +253,7 @@ impl<'f> Frames<'_, 'f> {
         Ok(())
     }
 
-    async fn on_read(
+    fn on_read(
         &mut self,
         reply: Reply,
         kind: ReadKind,
@@ -272,8 +299,9 @@ impl<'f> Frames<'_, 'f> {
         }
         let (ledger, seq) = (request.ledger, request.seq);
         if let Fencing::With(key) = fencing {
-            // Adds that came before the fence must be ahead of it in the journal.
-            self.submit().await?;
+            // What came before the fence is ahead of it in the journal, as far as there is room. Reads and adds are not
+            // ordered (section 1.7): an add that waits for room was acknowledged to nobody, and meets the fence.
+            self.hand_over_all();
             if !self.connection.push_read(self.shared, request) {
                 return Ok(());
             }
@@ -380,40 +408,48 @@ impl<'f> Frames<'_, 'f> {
         Ok(())
     }
 
-    async fn on_write_lac(&mut self, txn: u64, write: &proto::WriteLacRequest) -> Result<(), CloseReason> {
+    /// Answers a WRITE_LAC that cannot be; `body` is its body in the read buffer.
+    fn check_write_lac(
+        &mut self,
+        txn: u64,
+        write: &proto::WriteLacRequest,
+        body: &'f [u8],
+    ) -> Result<Option<Other<'f>>, CloseReason> {
         let raw_ledger = write.ledger_id;
-        let fail = |code| response::write_lac(txn, code, raw_ledger);
-        let Some(key) = write.key() else { return self.answer_v3(&fail(ErrorCode::Unauthorized)) };
+        let mut fail = |code| self.answer_v3(&response::write_lac(txn, code, raw_ledger)).map(|()| None);
+        let Some(key) = write.key() else { return fail(ErrorCode::Unauthorized) };
         // The bookie reads the LAC (last add confirmed) from the body and stores the bytes as they are (section 3.3).
-        let lac = ExplicitLac::of(&write.body)
+        let lac = ExplicitLac::of(body)
             .ok()
-            .filter(|lac| lac.ledger_id == raw_ledger && write.body.len() <= EXPLICIT_LAC_BYTES_MAX);
+            .filter(|lac| lac.ledger_id == raw_ledger && body.len() <= EXPLICIT_LAC_BYTES_MAX);
         let (Some(ledger), Some(lac)) = (LedgerId::new(raw_ledger), lac) else {
-            return self.answer_v3(&fail(ErrorCode::BadRequest));
+            return fail(ErrorCode::BadRequest);
         };
+        let lac = EntryId::new(lac.last_add_confirmed);
+        Ok(Some(Other::WriteLac(txn, WriteLac { ledger, key, lac, body })))
+    }
+
+    async fn on_write_lac(&mut self, txn: u64, write: WriteLac<'f>) -> Result<(), CloseReason> {
+        let WriteLac { ledger, key, lac, body } = write;
         self.promise(Reply::V3 { txn }.answer_bytes());
-        self.submit().await?;
+        self.submit_of(ledger).await?;
         let received_ns = self.received_ns;
         let waiter = self.waiter(move |shared, connection, outcome| {
-            let message = response::write_lac(txn, outcome_code(outcome), raw_ledger);
+            let message = response::write_lac(txn, outcome_code(outcome), ledger.get());
             connection.answer_promised(&message);
             let now_ns = shared.clock.monotonic_ns();
             shared.metrics.write_lac.record(0, now_ns, now_ns.saturating_sub(received_ns), outcome.is_ok());
         });
-        let lac = EntryId::new(lac.last_add_confirmed);
-        self.shared.engine.write_lac(ledger, key, lac, &write.body, waiter);
+        self.shared.engine.write_lac(ledger, key, lac, body, waiter);
         Ok(())
     }
 
-    async fn on_force(&mut self, txn: u64, raw_ledger: i64) -> Result<(), CloseReason> {
-        let Some(ledger) = LedgerId::new(raw_ledger) else {
-            return self.answer_v3(&response::force_ledger(txn, ErrorCode::BadRequest, raw_ledger));
-        };
+    async fn on_force(&mut self, txn: u64, ledger: LedgerId) -> Result<(), CloseReason> {
         self.promise(Reply::V3 { txn }.answer_bytes());
-        self.submit().await?;
+        self.submit_of(ledger).await?;
         let received_ns = self.received_ns;
         let waiter = self.waiter(move |shared, connection, outcome| {
-            let message = response::force_ledger(txn, outcome_code(outcome), raw_ledger);
+            let message = response::force_ledger(txn, outcome_code(outcome), ledger.get());
             connection.answer_promised(&message);
             let now_ns = shared.clock.monotonic_ns();
             let latency_ns = now_ns.saturating_sub(received_ns);
