@@ -22,7 +22,7 @@ use std::io::{self, IoSlice};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::oneshot;
 
 /// Long enough to see what does not wait for it.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -111,18 +111,18 @@ fn add_of<'a>(id: i64, entry: i64, is_recovery: bool, body: &'a [u8]) -> Add<'a>
 }
 
 /// Stands in the line of the shard of a ledger for more room than there is.
-fn wait_for_all_room(bookie: &Bookie, id: i64) -> UnboundedReceiver<Turn> {
+fn wait_for_all_room(bookie: &Bookie, id: i64) -> oneshot::Receiver<Turn> {
     let body = body(id, 0, -1, 1 << 20);
     let adds = vec![add_of(id, 0, false, &body); 64];
-    let (told, turns) = unbounded_channel();
+    let (told, turn) = oneshot::channel();
     let waiter = Box::new(move |turn| drop(told.send(turn)));
     bookie.shared.engine.when_room(shard_of(bookie, id), &adds, waiter);
-    turns
+    turn
 }
 
 /// All room of the shard of a ledger: until it is dropped, ordinary adds of that shard wait.
 async fn all_room(bookie: &Bookie, id: i64) -> Turn {
-    tokio::time::timeout(PATIENCE, wait_for_all_room(bookie, id).recv()).await.unwrap().unwrap()
+    tokio::time::timeout(PATIENCE, wait_for_all_room(bookie, id)).await.unwrap().unwrap()
 }
 
 async fn until(is_so: impl Fn() -> bool) {
@@ -197,7 +197,7 @@ async fn a_refusal_at_once_stays_behind_an_older_add_of_its_key() {
         assert_eq!(client.next_v2().await, OwnedV2::Add(code, 1, entry));
     }
 
-    let (told, marked) = tokio::sync::oneshot::channel();
+    let (told, marked) = oneshot::channel();
     bookie.shared.engine.set_limbo(
         ledger(1),
         true,
@@ -255,11 +255,11 @@ async fn ordinary_adds_do_not_pass_the_line_behind_a_recovery_add() {
     // The group of this one stands still, so that nobody gets a turn.
     assert_eq!(engine.add_batch(shard_of(&bookie, 1), &[add_of(1, 0, true, &bodies[0])]), 1);
     until(|| gate.is_waited_at()).await;
-    let mut turns = wait_for_all_room(&bookie, 1);
+    let turn = wait_for_all_room(&bookie, 1);
     let adds = [add_of(1, 1, true, &bodies[1]), add_of(1, 2, false, &bodies[2])];
     assert_eq!(engine.add_batch(shard_of(&bookie, 1), &adds), 1, "only the recovery add");
     gate.shut(false);
-    drop(turns.recv().await);
+    drop(turn.await);
     bookie.stop().await;
 }
 
