@@ -58,7 +58,7 @@ pub use journals::JournalStats;
 pub use line::{Admittance, RoomWaiter, Turn};
 pub use lookup::DiskRead;
 pub use machine::{Completions, FlushError, Flushed, Flushing, FreezeTicket, InFlight, Journaling};
-pub use open::{Machine, OpenError, ReplayFault};
+pub use open::{Machine, OpenError, ReplayFault, WantOfSpace};
 pub use pulse::JournalPulse;
 pub use space::{ScrubFinding, ScrubPass, ScrubStatus, SpaceStatus, WantedCollection};
 pub use stats::EngineStats;

@@ -5,9 +5,9 @@
 //!    harmless, because a later generation holds the same content. A directory that joins has no mark and nothing
 //!    behind it: it gets its first mark when the replay is over. Directories that begin together start with mark 0.
 //! 2. No mark is above what the journal proved to hold: a journal that ends before one has lost acknowledged groups.
-//! 3. When opening returns, everything the journals held is committed in all directories and their files are free. So
-//!    behind the marks a ledger's records are in one journal only, and a change of the number of shards, journals or
-//!    directories needs nothing else.
+//! 3. When opening returns, everything the journals held is committed in all directories and their files are free, or
+//!    waits for space as it was laid out (`held`). So behind the marks a ledger's records are in one journal only, and a
+//!    change of the number of shards, journals or directories needs nothing else.
 
 use crate::config::{ConfigFaults, EngineConfig};
 use crate::engine::Engine;
@@ -25,7 +25,10 @@ use journals::Coverage;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+mod held;
 mod journals;
+
+pub use held::WantOfSpace;
 
 /// Why an engine cannot be opened. Nothing is lost: what is on disk stays as it was.
 #[derive(Debug, thiserror::Error)]
@@ -143,6 +146,9 @@ pub enum OpenError {
     /// Replayed entries cannot be written to a ledger directory.
     #[error(transparent)]
     Flush(#[from] FlushError),
+    /// There is no space for them, and this start cannot wait for it.
+    #[error(transparent)]
+    NoSpace(#[from] WantOfSpace),
 }
 
 impl OpenError {
@@ -163,6 +169,9 @@ pub enum ReplayFault {
     /// They cannot be written to a ledger directory.
     #[error(transparent)]
     Flush(#[from] FlushError),
+    /// There is no space for them, and memory takes no more.
+    #[error(transparent)]
+    NoSpace(#[from] WantOfSpace),
     /// An entry accepted under a higher limit.
     #[error(
         "the journal holds an entry of {bytes} bytes, and chunks are {chunk_bytes} bytes now: start once with the frame \
@@ -189,7 +198,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Opens everything, replays the journals and flushes what they held. Blocks on the disk.
+    /// Opens everything, replays the journals and flushes what they held; without space for that it opens as well, and
+    /// takes no adds until there is. Blocks on the disk.
     pub fn open(
         config: EngineConfig,
         disk: Arc<dyn Disk>,
@@ -271,7 +281,9 @@ impl Machine {
             engine,
             replayed: Replayed::default(),
         };
-        machine.replay(&coverage)?;
+        // What is out of place must be flushed, and after accepted damage nothing of the journal may be read again.
+        let may_wait = is_settled && !marks.contains(&None) && !machine.engine.config.accepts_journal_damage;
+        machine.replay(&coverage, may_wait)?;
         // Also after a change of their number, which only now needs nothing of the journals any more.
         if !is_settled || marks.contains(&None) {
             let boundary = machine.boundary();
@@ -279,7 +291,7 @@ impl Machine {
             for shard in &machine.engine.shards {
                 shard.lock().touch_removed();
             }
-            let frozen = freeze_all(&machine.engine);
+            let frozen = freeze_all(&machine.engine, None);
             if !frozen.is_empty() {
                 let ticket = FreezeTicket { journal: None, marks: boundary.clone(), frozen };
                 let _ = machine.flushing.flush(ticket)?;
@@ -308,7 +320,7 @@ impl Machine {
     }
 
     /// Applies what each journal holds behind its lowest mark, and flushes all of it (invariant 3).
-    fn replay(&mut self, coverage: &Coverage) -> Result<(), OpenError> {
+    fn replay(&mut self, coverage: &Coverage, may_wait: bool) -> Result<(), OpenError> {
         for shard in &self.engine.shards {
             shard.lock().begin_replay();
         }
@@ -318,18 +330,13 @@ impl Machine {
             let replayed = self.replay_journal(index, coverage, &mut applied)?;
             self.replayed.add(replayed);
         }
-        // Also without records (a seal alone, or numbers raised over a hole): files are released up to the mark, and the
-        // next one begins behind it, which a lower mark would take for a gap.
-        let group = |marks: &MarkVector, journal| marks.of_journal(journal).group;
-        let mut all = 0..self.journals.len();
-        if all.any(|journal| group(&applied, journal) > group(&coverage.lowest, journal)) {
-            let ticket = FreezeTicket { journal: None, marks: applied, frozen: freeze_all(&self.engine) };
-            let _ = self.flushing.flush(ticket)?;
+        if may_wait {
+            self.flush_each(&coverage.lowest, &applied)?;
+        } else {
+            self.flush_at_once(&coverage.lowest, applied)?;
         }
-        for journaling in &mut self.journals {
-            let journal = &mut journaling.journal;
-            journal.release_up_to(journal.last_group());
-            *self.engine.journals[journaling.index].written.lock() = mark_of(journal);
+        for journaling in &self.journals {
+            *self.engine.journals[journaling.index].written.lock() = mark_of(&journaling.journal);
         }
         for shard in &self.engine.shards {
             shard.lock().end_replay();
@@ -360,8 +367,14 @@ impl Machine {
                     // The group is applied up to here; committing the group before it keeps all of it replayable.
                     applied.raise(index, Mark { file_id, group: group - 1 });
                     let marks = applied.clone();
-                    let ticket = FreezeTicket { journal: None, marks, frozen: freeze_all(engine) };
-                    let _ = flushing.flush(ticket)?;
+                    let ticket = FreezeTicket { journal: None, marks, frozen: freeze_all(engine, None) };
+                    if let Err(error) = flushing.flush(ticket) {
+                        return Err(if flushing.is_waiting() {
+                            WantOfSpace::of_memory(error).into()
+                        } else {
+                            error.into()
+                        });
+                    }
                     let again = engine.shards[shard].lock().replay(record);
                     assert_eq!(again, Ok(()), "an empty pool holds a record");
                 }
@@ -407,10 +420,12 @@ fn join(
     directory.commit(&commit).map_err(failed)
 }
 
-/// Freezes everything placed so far, in all shards, under one generation.
-fn freeze_all(engine: &Engine) -> Vec<(usize, Arc<Frozen>)> {
+/// Freezes everything placed so far, in all shards or in those of one journal, under one generation.
+fn freeze_all(engine: &Engine, journal: Option<usize>) -> Vec<(usize, Arc<Frozen>)> {
     let next = engine.next_generation();
-    engine.shards.iter().enumerate().filter_map(|(i, s)| Some((i, s.lock().freeze(next)?))).collect()
+    let is_meant = |shard: usize| journal.is_none_or(|journal| engine.journal_of(shard) == journal);
+    let meant = engine.shards.iter().enumerate().filter(|(shard, _)| is_meant(*shard));
+    meant.filter_map(|(i, s)| Some((i, s.lock().freeze(next)?))).collect()
 }
 
 /// Makes a directory whose name survives a power cut.

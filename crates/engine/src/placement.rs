@@ -17,7 +17,7 @@
 //! 5. When no directory is left the engine is latched.
 //!
 //! # Limits
-//! Tickets that wait: those that were made before, one for each journal. Nothing bounds how long.
+//! Tickets that wait: those that were made before, also by a start, one for each journal. Nothing bounds how long.
 
 use crate::engine::{Engine, Wanting};
 use crate::machine::{FlushError, Flushed, Flushing, FreezeTicket};

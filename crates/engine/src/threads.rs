@@ -106,6 +106,8 @@ impl Machine {
             let config = &engine.config;
             let allowed = (config.journal_cap_bytes() / config.journal_file_bytes) as usize;
             let missing = config.journal_files_preallocated.saturating_sub(journal.files_free());
+            // Nor what a flush waits for.
+            let allowed = if flushing.is_waiting() { 0 } else { allowed };
             let missing = missing.min(allowed.saturating_sub(journal.file_count()));
             let slots: Vec<u32> = (0..missing).map(|_| journal.reserve_slot()).collect();
             preparations.push(Preparation { config: journal.config().clone(), slots, prepared });

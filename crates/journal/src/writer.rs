@@ -2,6 +2,7 @@
 
 use crate::file::{FileHeader, IDENTITY_MAX, slot_name};
 use crate::group::{FileIdentity, GroupHeader, PartHeader, layout};
+use crate::replay::OpenError;
 use bindery_io::canary::{Canaries, Canary};
 use bindery_io::chunk::{AlignedBuf, ChunkSlice};
 use bindery_io::{BLOCK_SIZE_BYTES, Disk, DiskFile, OpenMode, Random, ZeroFill};
@@ -332,6 +333,28 @@ impl Journal {
             }
         }
         self.used = kept;
+    }
+
+    /// After a replay whose groups behind `covered` stay in these files for now: makes what was read durable, as only the
+    /// flush of it would have, and keeps a file ready for what follows, if one can be had. Blocks on the disk.
+    ///
+    /// # Errors
+    /// A file cannot be synced: what was read of it may be gone after a power cut.
+    pub fn hold(&mut self, covered: u64) -> Result<(), OpenError> {
+        self.release_up_to(covered);
+        let cannot = |action, path: PathBuf| move |source| OpenError::Io { action, path, source };
+        for used in &self.used {
+            let path = self.config.dir.join(slot_name(used.slot));
+            let synced = self.disk.open(&path, OpenMode::CreateDirect).and_then(|file| file.sync());
+            synced.map_err(cannot("sync", path))?;
+        }
+        self.disk.sync_dir(&self.config.dir).map_err(cannot("sync", self.config.dir.clone()))?;
+        if self.free.is_empty()
+            && let Ok(file) = self.create_file(self.config.file_bytes)
+        {
+            self.free.push_back(file);
+        }
+        Ok(())
     }
 
     /// Number of files ready to be taken into use.

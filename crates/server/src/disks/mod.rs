@@ -167,7 +167,9 @@ impl DiskWatch {
 
     /// Measures once and acts on it.
     pub async fn check(&self, engine: &Engine, standing: &Standing) {
-        let is_short = engine.status().waits_for_space.is_some();
+        let waits = engine.status().waits_for_space;
+        let is_short = waits.is_some();
+        standing.set(Cause::NoSpace, waits);
         let may_take_adds = standing.reasons().is_empty() && !is_short;
         let gauges = self.gauges.clone();
         let checked = tokio::task::spawn_blocking(move || gauges.lock().check(is_short, may_take_adds)).await;

@@ -26,7 +26,7 @@ const BLOCK: u64 = bindery_io::BLOCK_SIZE_BYTES as u64;
 const MIB: u64 = 1 << 20;
 
 /// What a flush of a whole write pool needs, with its index: the most that a start can have to write. At most a 32nd
-/// of the volume, at least 8 MiB.
+/// of the volume, at least 8 MiB. A start for which that is not enough waits for space.
 pub fn default_bytes(volume_bytes: u64, write_pool_bytes: u64) -> u64 {
     let wanted = write_pool_bytes + 64 * MIB;
     let bytes = wanted.min(volume_bytes / 32).max(8 * MIB);

@@ -99,3 +99,27 @@ fn r31_bk_3884_without_sync_an_add_is_answered_with_its_group() {
     let bookie = start_with(unsynced(), disk);
     assert_eq!(bookie.read(1, EntryRef::Last), Ok(body(1, 0, 10)), "forced, so durable");
 }
+
+/// Held invariant 1: a process ends, and the next one finds no space for what its journal holds and shows it from memory. From
+/// then on it is durable, as a flush would have made it: no power cut takes it back, or leaves a gap before what follows.
+#[test]
+fn what_is_shown_while_a_start_waits_for_space_is_durable() {
+    let (bookie, _) = three_groups(false);
+    let disk = bookie.disk.clone();
+    drop(bookie);
+    disk.order_fault(FaultKind::SyncNoSpace, Some(Path::new("/data/ledgers/0000000000000000.elog")));
+    let mut bookie = start_with(unsynced(), disk);
+    assert!(bookie.machine.engine.status().waits_for_space.is_some());
+    let check = |bookie: &Bookie| {
+        assert_eq!(bookie.read(1, EntryRef::At(entry(0))), Ok(body(1, 0, 20)));
+        assert_eq!(bookie.read(1, EntryRef::At(entry(1))), Ok(body(1, 1, 10)));
+    };
+    check(&bookie);
+    let (fenced, forced) = (bookie.fence(1, KEY), Outcome::default());
+    bookie.machine.engine.force(ledger(1), waiter(&forced));
+    bookie.group();
+    assert_eq!((*fenced.lock(), *forced.lock()), (Some(Ok(())), Some(Ok(()))));
+    let bookie = start_with(unsynced(), Arc::new(bookie.disk.durable_image()));
+    check(&bookie);
+    assert!(bookie.machine.engine.is_fenced(ledger(1)));
+}

@@ -9,7 +9,7 @@ use std::path::Path;
 pub type Mark = &'static str;
 
 /// All of them. A swarm of some hundred seeds meets each.
-pub const MARKS: [Mark; 35] = [
+pub const MARKS: [Mark; 36] = [
     "journal.failed",
     "journal.file_taken",
     "journal.torn_tail",
@@ -17,6 +17,7 @@ pub const MARKS: [Mark; 35] = [
     "start.interrupted",
     "start.refused_damage",
     "start.replayed",
+    "start.waits_for_space",
     "flush.failed",
     "flush.without_entries",
     "space.log_unlinked",
@@ -68,6 +69,7 @@ impl Sim {
         let replayed = self.machine().replayed.clone();
         let found = [
             (is_interrupted, "start.interrupted"),
+            (self.machine().flushing.is_waiting(), "start.waits_for_space"),
             (replayed.records > 0, "start.replayed"),
             (replayed.torn_tail.is_some(), "journal.torn_tail"),
             (replayed.unsynced_holes > 0, "journal.unsynced_hole"),
@@ -95,13 +97,17 @@ impl Sim {
             return;
         }
         if self.checks.chance(self.profile.fill) {
-            let Ok(space) = self.disk.space(Path::new("/data")) else { return };
-            let room = self.checks.below(64 << 10);
-            self.disk.set_capacity(Some(space.total - space.free + room));
-            self.hit("disk.full");
+            self.fill_disk();
         } else if self.checks.chance(0.05) {
             self.disk.set_capacity(None);
         }
+    }
+
+    pub(super) fn fill_disk(&mut self) {
+        let Ok(space) = self.disk.space(Path::new("/data")) else { return };
+        let room = self.checks.below(64 << 10);
+        self.disk.set_capacity(Some(space.total - space.free + room));
+        self.hit("disk.full");
     }
 
     /// What would be left if the power went now and nothing unsynced survived, on a disk with room.

@@ -58,7 +58,6 @@ impl Sim {
     /// Opens the bookie on the current disk, with faults for the first tries, and checks everything it should hold.
     pub(super) fn open(&mut self) -> Step {
         self.restarts += 1;
-        // Somebody made room: a start on a full disk has scripts of its own.
         self.disk.set_capacity(None);
         let mut attempts = 0;
         let mut opened = None;
@@ -78,7 +77,12 @@ impl Sim {
             }
             let watched = Arc::new(WatchedDisk::new(self.disk.clone()));
             let checked = Arc::new(CheckedDisk::recording(watched.clone()));
+            if attempt == 0 && self.profile.fill > 0.0 && self.checks.chance(0.3) {
+                self.fill_disk();
+            }
             let result = self.open_machine(checked.clone());
+            // What waits has room from now on, and may be gone again before it is tried.
+            self.disk.set_capacity(None);
             (self.checked, self.watched) = (Some(checked), Some(watched));
             self.check_call_order()?;
             self.disk.set_faults(FaultPlan::default());

@@ -1,0 +1,114 @@
+//! The end of a replay: what the journals held is flushed, or waits for space while the bookie serves.
+//!
+//! # Data flow
+//! ```text
+//! replayed caches of one journal -> flush -> files released
+//!                                    '- no space -> journal held, ticket waits as one of a running bookie (`placement`)
+//! ```
+//!
+//! # Invariants
+//! 1. What waits is in memory and in its journal, durably: it is shown from now on, and records behind it follow it. So
+//!    the files that were read are synced before the start goes on.
+//! 2. Nothing waits that is not where the layout of now would have put it: the records of a journal are in its shards, and
+//!    its ticket covers them.
+//! 3. No add is taken while something waits, so memory holds what was acknowledged before, and fences.
+//!
+//! # Limits
+//! Each start that waits takes another file of the journal for what it writes; there is one as long as one was kept back
+//! or can be made. Without one, fences wait for space, too.
+
+use super::{Machine, OpenError, ReplayFault, freeze_all};
+use crate::journals::MarkVector;
+use crate::machine::{FlushError, FreezeTicket};
+use bindery_journal::ReplayError;
+use std::sync::atomic::Ordering;
+
+/// A start needs space to go on, and there is none. Nothing is lost.
+#[derive(Debug, thiserror::Error)]
+#[error("{source}. This start cannot wait for space: {why}. Make room on that volume{remedy}")]
+pub struct WantOfSpace {
+    why: &'static str,
+    remedy: &'static str,
+    source: FlushError,
+}
+
+impl WantOfSpace {
+    /// Memory is full before everything is read.
+    pub(super) fn of_memory(source: FlushError) -> WantOfSpace {
+        let why = "its journal holds more than its write pool takes";
+        WantOfSpace { why, remedy: ", or start with as much memory as before (--memory-limit)", source }
+    }
+
+    fn of_layout(source: FlushError) -> WantOfSpace {
+        let why = "the number of its shards, journals or ledger directories changed, and what the journal holds goes by it";
+        WantOfSpace { why, remedy: ", or start with the directories, memory and cores that it had", source }
+    }
+
+    fn of_damage(source: FlushError) -> WantOfSpace {
+        let why = "what a damaged journal still holds must be flushed at once";
+        WantOfSpace { why, remedy: "", source }
+    }
+}
+
+impl Machine {
+    /// One flush of everything, that must go through.
+    pub(super) fn flush_at_once(
+        &mut self,
+        covered: &MarkVector,
+        applied: MarkVector,
+    ) -> Result<(), OpenError> {
+        // Also without records (a seal alone, or numbers raised over a hole): files are released up to the mark, and the
+        // next one begins behind it, which a lower mark would take for a gap.
+        if (0..self.journals.len()).any(|journal| is_ahead(&applied, covered, journal)) {
+            let ticket =
+                FreezeTicket { journal: None, marks: applied, frozen: freeze_all(&self.engine, None) };
+            if let Err(error) = self.flushing.flush(ticket) {
+                return Err(match self.flushing.is_waiting() {
+                    true if self.engine.config.accepts_journal_damage => WantOfSpace::of_damage(error).into(),
+                    true => WantOfSpace::of_layout(error).into(),
+                    false => error.into(),
+                });
+            }
+        }
+        for journaling in &mut self.journals {
+            let journal = &mut journaling.journal;
+            journal.release_up_to(journal.last_group());
+        }
+        Ok(())
+    }
+
+    /// A flush of what each journal held. One that finds no space waits as any other, and its journal for it.
+    pub(super) fn flush_each(&mut self, covered: &MarkVector, applied: &MarkVector) -> Result<(), OpenError> {
+        for index in 0..self.journals.len() {
+            let journaling = &mut self.journals[index];
+            let last_group = journaling.journal.last_group();
+            if !is_ahead(applied, covered, index) {
+                journaling.journal.release_up_to(last_group);
+                continue;
+            }
+            let mut marks = covered.clone();
+            marks.raise(index, applied.of_journal(index));
+            let frozen = freeze_all(&self.engine, Some(index));
+            self.engine.pacing.flushes.fetch_add(1, Ordering::AcqRel);
+            self.engine.tickets_out.fetch_add(1, Ordering::AcqRel);
+            match self.flushing.flush(FreezeTicket { journal: Some(index), marks, frozen }) {
+                Ok(_) => journaling.journal.release_up_to(last_group),
+                Err(error) if !self.engine.is_storage_lost() => {
+                    tracing::warn!(%error, "no space for what the journal holds: serving it from memory until there is");
+                    journaling.is_flushing = true;
+                    let journal = &mut journaling.journal;
+                    let held = journal.hold(covered.of_journal(index).group);
+                    held.map_err(|error| Box::new(ReplayError::<ReplayFault>::from(error)))?;
+                    // A seal takes a file into use: not the one that is kept back.
+                    journaling.is_sealed = journal.files_free() < 2;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_ahead(applied: &MarkVector, covered: &MarkVector, journal: usize) -> bool {
+    applied.of_journal(journal).group > covered.of_journal(journal).group
+}
