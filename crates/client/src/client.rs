@@ -170,11 +170,13 @@ impl Shared {
     /// The bookies that take writes now.
     pub async fn candidates(&self) -> Result<Candidates, StoreError> {
         let registered = self.layout.registration().list().await?;
-        let writable = registered.into_iter().filter(|bookie| bookie.mode == RegistrationMode::Writable);
-        Ok(Candidates {
-            writable: writable.map(|bookie| bookie.bookie_id).collect(),
-            avoided: self.failures.all().collect(),
-        })
+        let (writable, read_only): (Vec<_>, Vec<_>) =
+            registered.into_iter().partition(|bookie| bookie.mode == RegistrationMode::Writable);
+        let writable: Vec<_> = writable.into_iter().map(|bookie| bookie.bookie_id).collect();
+        // One that changes its registration is listed twice for a moment.
+        let read_only = read_only.into_iter().map(|bookie| bookie.bookie_id);
+        let read_only = read_only.filter(|bookie| !writable.contains(bookie)).collect();
+        Ok(Candidates { writable, avoided: self.failures.all().collect(), read_only })
     }
 }
 

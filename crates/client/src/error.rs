@@ -52,16 +52,27 @@ pub struct NotEnoughBookies {
     pub needed: usize,
     /// How many of the registered ones take writes and may be chosen.
     pub available: usize,
+    /// How many others are registered and take no writes: most often their disks are full.
+    pub read_only: usize,
     /// Those that were not considered, or are to be replaced, and why.
     pub failed: BookieAnswers,
 }
 
 impl fmt::Display for NotEnoughBookies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let NotEnoughBookies { needed, available, failed } = self;
+        let NotEnoughBookies { needed, available, read_only, failed } = self;
         write!(f, "not enough bookies: {needed} needed, {available} available")?;
+        if *read_only > 0 {
+            write!(f, ", {read_only} read-only")?;
+        }
         if !failed.0.is_empty() {
             write!(f, " (failed: {failed})")?;
+        }
+        if *read_only > 0 {
+            f.write_str(
+                "; why a bookie is read-only says its log, and readOnlyBecause at http://ADMIN/api/v1/bookie/state: \
+                 most often its disk is full",
+            )?;
         }
         f.write_str(
             "; start more bookies (see bindery bookie list), or create ledgers with a smaller --ensemble",

@@ -20,6 +20,8 @@ pub struct Candidates {
     pub writable: Vec<BookieId>,
     /// Those to be used only when the others do not suffice.
     pub avoided: BTreeSet<BookieId>,
+    /// Those that are registered and take no writes, for whoever wonders where they are.
+    pub read_only: BTreeSet<BookieId>,
 }
 
 /// Chooses bookies.
@@ -61,6 +63,7 @@ pub(crate) fn choose_ensemble(
         return Err(NotEnoughBookies {
             needed: ensemble_size,
             available: chosen.len(),
+            read_only: candidates.read_only.len(),
             failed: BookieAnswers::default(),
         });
     }
@@ -79,7 +82,11 @@ mod tests {
     #[test]
     fn chosen_bookies_are_distinct_and_avoided_ones_come_last() {
         let placement = RandomPlacement(SeededRandom::new(1));
-        let candidates = Candidates { writable: ids("a b c d d"), avoided: ids("a").into_iter().collect() };
+        let candidates = Candidates {
+            writable: ids("a b c d d"),
+            avoided: ids("a").into_iter().collect(),
+            ..Candidates::default()
+        };
         for _ in 0..100 {
             let excluded = ids("b").into_iter().collect();
             let chosen = placement.choose(&candidates, &excluded, 2);
@@ -89,13 +96,18 @@ mod tests {
             assert_eq!(chosen[2], ids("a")[0], "invariant 2");
         }
         let error = choose_ensemble(&placement, &candidates, 5).unwrap_err();
-        assert_eq!((error.needed, error.available), (5, 4));
+        assert_eq!((error.needed, error.available, error.read_only), (5, 4, 0));
+        assert!(!error.to_string().contains("read-only"), "{error}");
+        let candidates = Candidates { read_only: ids("e f").into_iter().collect(), ..candidates };
+        let error = choose_ensemble(&placement, &candidates, 5).unwrap_err().to_string();
+        assert!(error.starts_with("not enough bookies: 5 needed, 4 available, 2 read-only"), "{error}");
+        assert!(error.contains("readOnlyBecause") && error.contains("bindery bookie list"), "{error}");
     }
 
     #[test]
     fn every_bookie_is_chosen_about_equally_often() {
         let placement = RandomPlacement(SeededRandom::new(2));
-        let candidates = Candidates { writable: ids("a b c d"), avoided: BTreeSet::new() };
+        let candidates = Candidates { writable: ids("a b c d"), ..Candidates::default() };
         let mut counts = std::collections::BTreeMap::<_, u32>::new();
         for _ in 0..4000 {
             for bookie in placement.choose(&candidates, &BTreeSet::new(), 2) {

@@ -1,6 +1,7 @@
 //! Create, list, show, delete, and the list of bookies.
 
-use crate::shell::Cluster;
+use crate::server::free_port;
+use crate::shell::{Cluster, eventually};
 use serde_json::{Value, json};
 
 fn keys(value: &Value) -> Vec<&str> {
@@ -27,6 +28,19 @@ fn create_prints_the_id_alone_and_refuses_what_cannot_be() {
         cluster.run(&[&["ledger", "create"], sizes].concat()).failed(2, &["--write-quorum"]);
     }
     assert_eq!(cluster.run(&["ledger", "list"]).done(), "0\n1\n");
+}
+
+#[test]
+fn read_only_bookies_are_counted_where_bookies_are_missing() {
+    let cluster = Cluster::start();
+    let (data, listen) = (cluster.dir.path().join("second"), format!("127.0.0.1:{}", free_port()));
+    let place = ["--data", data.to_str().unwrap(), "--listen", &listen, "--allow-loopback"];
+    let bookie = cluster.spawn(&[&["bookie", "--read-only"][..], &place, &["--memory", "lazy"]].concat());
+    eventually(|| cluster.run(&["bookie", "list"]).done().contains("read-only"));
+    let says =
+        ["2 needed, 1 available, 1 read-only", "readOnlyBecause", "disk is full", "bindery bookie list"];
+    cluster.run(&["ledger", "create", "--ensemble", "2"]).failed(7, &says);
+    drop(bookie);
 }
 
 #[test]

@@ -442,7 +442,7 @@ impl World {
                 .filter(|&bookie| !self.bookies[bookie].is_down || self.random.chance(0.3))
                 .map(|bookie| self.ids[bookie].clone())
                 .collect(),
-            avoided: BTreeSet::new(),
+            ..Candidates::default()
         };
         let placement = RandomPlacement(SeededRandom::new(self.random.next_u64()));
         let party = &mut self.parties[index];
@@ -458,8 +458,8 @@ impl World {
                     let candidates = Candidates { avoided, ..candidates.clone() };
                     let chosen = placement.choose(&candidates, &excluded, count);
                     match &mut party.core {
-                        Core::Writer(core) => core.placed(&chosen),
-                        Core::Recoverer(core) => core.placed(&chosen, &mut out),
+                        Core::Writer(core) => core.placed(&chosen, 0),
+                        Core::Recoverer(core) => core.placed(&chosen, 0, &mut out),
                         Core::Gone => unreachable!("it has no step"),
                     }
                 }

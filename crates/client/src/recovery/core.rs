@@ -145,6 +145,8 @@ pub(crate) struct RecoveryCore {
     suspects: BTreeSet<BookieId>,
     /// Members that failed and have no replacement.
     given_up: BookieAnswers,
+    /// How many bookies were read-only when one was looked for last.
+    read_only: usize,
     result: Option<Result<Recovered, RecoveryError>>,
 }
 
@@ -171,6 +173,7 @@ impl RecoveryCore {
             changes_in_a_row: 0,
             suspects: BTreeSet::new(),
             given_up: BookieAnswers::default(),
+            read_only: 0,
             result: None,
         };
         core.begin(out);
@@ -498,7 +501,8 @@ impl RecoveryCore {
     fn fail_adds(&mut self, available: usize, failed: BookieAnswers) {
         let entry = EntryId::new(EntryId::to_wire(self.window.confirmed()) + 1);
         let entry = entry.expect("an entry is being added");
-        let error = NotEnoughBookies { needed: failed.0.len(), available, failed };
+        let read_only = self.read_only;
+        let error = NotEnoughBookies { needed: failed.0.len(), available, read_only, failed };
         self.fail(RecoveryError::NotEnoughBookies { ledger: self.ledger, entry, error });
     }
 
@@ -526,11 +530,12 @@ impl RecoveryCore {
         }
     }
 
-    /// Outcome of [`Step::Place`]. Invariant 5: nothing is written.
-    pub fn placed(&mut self, chosen: &[BookieId], out: &mut Out) {
+    /// Outcome of [`Step::Place`], and how many bookies are read-only. Invariant 5: nothing is written.
+    pub fn placed(&mut self, chosen: &[BookieId], read_only: usize, out: &mut Out) {
         if !matches!(self.metadata_phase, MetadataPhase::Placing) || self.result.is_some() {
             return;
         }
+        self.read_only = read_only;
         self.metadata_phase = MetadataPhase::Idle;
         let replacing = self.window.replacing().expect("a change is under way while placing");
         let failed = self.failures();

@@ -127,7 +127,8 @@ async fn take(
         Step::Place { count, excluded, avoided } => match shared.candidates().await {
             Ok(mut candidates) => {
                 candidates.avoided.extend(avoided);
-                core.placed(&shared.placement.choose(&candidates, &excluded, count), out);
+                let chosen = shared.placement.choose(&candidates, &excluded, count);
+                core.placed(&chosen, candidates.read_only.len(), out);
                 None
             }
             Err(error) => Some(LedgerError::Store(error)),

@@ -264,7 +264,7 @@ fn ensembles_change_in_memory_and_are_published_with_the_close() {
     script.answer("a", 5, Ok(stored(5, 4)));
     script.ack("a");
     assert!(matches!(script.core.next_step(), Some(Step::Place { count: 2, .. })));
-    script.core.placed(&ids("x y"), &mut script.out);
+    script.core.placed(&ids("x y"), 0, &mut script.out);
     assert_eq!(script.core.next_step(), None, "nothing is written");
     script.ack("x y");
     script.answer("b", 6, ABSENT);
@@ -283,7 +283,7 @@ fn without_replacements_an_ack_quorum_of_the_others_suffices() {
     let tag = script.out.sends[2].tag;
     script.core.on_answer(at(0), tag, &Err(BookieError::Lost));
     script.core.settle(&mut script.out);
-    script.core.placed(&[], &mut script.out);
+    script.core.placed(&[], 0, &mut script.out);
     script.answer("a", 1, ABSENT);
     script.answer("b", 1, ABSENT);
     assert_eq!(script.end(), None, "IC15");
@@ -293,8 +293,10 @@ fn without_replacements_an_ack_quorum_of_the_others_suffices() {
     let mut script = Script::fenced(metadata(3, 3, 2), stored(0, -1));
     script.answer("a", 0, Ok(stored(0, -1)));
     script.ack("a");
-    script.core.placed(&[], &mut script.out);
-    assert!(matches!(script.error(), Some(RecoveryError::NotEnoughBookies { .. })));
+    script.core.placed(&[], 1, &mut script.out);
+    assert!(
+        matches!(script.error(), Some(RecoveryError::NotEnoughBookies { error, .. }) if error.read_only == 1)
+    );
 }
 
 /// A recovery that wants to close at entry 0, and what it wants to write.

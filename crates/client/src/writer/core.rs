@@ -324,15 +324,16 @@ impl WriterCore {
         Handover::Idle { next, length_bytes: self.confirmed_length_bytes() }
     }
 
-    /// Outcome of [`Step::Place`]: distinct bookies outside the ensemble, as many as there are.
-    pub fn placed(&mut self, chosen: &[BookieId]) {
+    /// Outcome of [`Step::Place`]: distinct bookies outside the ensemble, as many as there are, and how many are read-only.
+    pub fn placed(&mut self, chosen: &[BookieId], read_only: usize) {
         if self.phase != Phase::Placing {
             return;
         }
         let replacing = self.window.replacing().expect("a change is under way while placing");
         if chosen.is_empty() {
             let (needed, failed) = (replacing.len(), self.failures());
-            self.stop(WhyStopped::NotEnoughBookies(NotEnoughBookies { needed, available: 0, failed }));
+            let error = NotEnoughBookies { needed, available: 0, read_only, failed };
+            self.stop(WhyStopped::NotEnoughBookies(error));
             return;
         }
         let mut ensemble = self.ensemble().to_vec();

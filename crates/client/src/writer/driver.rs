@@ -60,7 +60,7 @@ pub(super) async fn drive(inner: &Arc<Inner>) {
                 Ok(mut candidates) => {
                     candidates.avoided.extend(avoided);
                     let chosen = inner.shared.placement.choose(&candidates, &excluded, count);
-                    inner.change(&sink, |core, _| core.placed(&chosen));
+                    inner.change(&sink, |core, _| core.placed(&chosen, candidates.read_only.len()));
                     None
                 }
                 Err(error) => Some(LedgerError::Store(error)),

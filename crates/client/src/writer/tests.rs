@@ -11,7 +11,7 @@ use bindery_wire::ErrorCode;
 
 use super::core::{CHANGES_IN_A_ROW_MAX, Start, Step, WriterCore};
 use crate::entry::EntryCodec;
-use crate::error::WhyStopped;
+use crate::error::{NotEnoughBookies, WhyStopped};
 use crate::handover::Handover;
 use crate::transport::{AddTag, BookieError};
 use crate::window::Send;
@@ -104,7 +104,7 @@ impl Script {
 
     fn change(&mut self, chosen: &str, version: i32) {
         assert!(matches!(self.core.next_step(), Some(Step::Place { .. })));
-        self.core.placed(&ids(chosen));
+        self.core.placed(&ids(chosen), 0);
         self.written(Ok(version));
     }
 }
@@ -173,7 +173,7 @@ fn a_failed_bookie_is_replaced_from_the_lac_on_and_pending_entries_go_to_its_suc
     assert_eq!(script.confirmed(), 0, "IC11: nothing is confirmed while an ensemble change runs");
     let Some(Step::Place { count, excluded, .. }) = script.core.next_step() else { panic!("a place step") };
     assert_eq!((count, excluded.len()), (1, 3));
-    script.core.placed(&ids("d"));
+    script.core.placed(&ids("d"), 0);
     let (metadata, expected) = script.wanted_write();
     assert_eq!(expected, Version(0));
     let segments = metadata.segments();
@@ -212,7 +212,7 @@ fn a_segment_that_begins_at_the_same_entry_is_replaced() {
     script.answer(0, 0, LOST);
     script.change("c", 1);
     script.answer(0, 1, LOST);
-    script.core.placed(&ids("d"));
+    script.core.placed(&ids("d"), 0);
     let (metadata, expected) = script.wanted_write();
     assert_eq!((expected, metadata.segments().len()), (Version(1), 1));
     assert_eq!(metadata.segments()[0].ensemble, ids("c d"));
@@ -227,7 +227,7 @@ fn failures_during_a_change_make_the_next_one_and_nothing_is_confirmed_in_betwee
     script.ack(0, &[2]);
     script.answer(0, 1, LOST);
     assert!(matches!(script.core.next_step(), Some(Step::Place { count: 1, .. })), "IC11");
-    script.core.placed(&ids("d"));
+    script.core.placed(&ids("d"), 0);
     let (metadata, _) = script.wanted_write();
     assert_eq!(metadata.segments()[0].ensemble, ids("d b c"));
     script.written(Ok(1));
@@ -260,7 +260,7 @@ fn a_failure_of_a_complete_entry_waits_for_the_next_entry() {
     script.answer(0, 2, LOST);
     assert_eq!((script.confirmed(), script.core.next_step()), (0, None));
     script.append(1);
-    script.core.placed(&ids("d"));
+    script.core.placed(&ids("d"), 0);
     assert_eq!(script.wanted_write().0.segments()[1].first_entry, at(1));
     script.written(Ok(1));
     script.ack(1, &[1, 2]);
@@ -332,8 +332,9 @@ fn without_a_replacement_the_writer_stops_and_with_fewer_those_found_are_used() 
     let mut script = Script::new(3, 3, 3);
     script.append(1);
     script.answer(0, 0, LOST);
-    script.core.placed(&[]);
-    assert!(matches!(script.why(), Some(WhyStopped::NotEnoughBookies(e)) if e.needed == 1));
+    script.core.placed(&[], 2);
+    let is_told = |e: &NotEnoughBookies| (e.needed, e.available, e.read_only) == (1, 0, 2);
+    assert!(matches!(script.why(), Some(WhyStopped::NotEnoughBookies(e)) if is_told(&e)));
 
     let mut script = Script::new(3, 3, 2);
     script.append(2);
@@ -365,7 +366,7 @@ fn in_conflict() -> (Script, LedgerMetadata) {
     let mut script = Script::new(2, 2, 2);
     script.append(1);
     script.answer(0, 0, LOST);
-    script.core.placed(&ids("c"));
+    script.core.placed(&ids("c"), 0);
     let mut before = script.wanted_write().0;
     script.written(Err(changed()));
     before = crate::metadata_edit::with_ensemble(&before, at(0), ids("a b"));
@@ -409,7 +410,7 @@ fn a_write_whose_answer_was_lost_is_found_by_reading() {
     script.append(1);
     script.ack(0, &[1]);
     script.answer(0, 0, LOST);
-    script.core.placed(&ids("c"));
+    script.core.placed(&ids("c"), 0);
     let (written, _) = script.wanted_write();
     script.written(Err(loss()));
     script.read(written, 1);
