@@ -186,14 +186,16 @@ impl Sim {
             // A second restart without traffic changes nothing.
             let before = if self.ghost.is_damaged { None } else { Some(self.facts()?) };
             let journals = self.profile.engine.journal_dirs.len();
+            let waited = self.machine().flushing.is_waiting();
             self.machine = None;
             self.replace_disk_after_crash();
             let opened = self.open()?;
             if let (Some(before), None) = (before, &opened) {
-                // A journal that is configured again is read again, empty groups at its end included.
+                // A journal that is configured again is read again, empty groups at its end included. What waited for
+                // space in one of the two starts is flushed in the other.
                 let found = self.facts()?;
                 let is_same_layout = self.profile.engine.journal_dirs.len() == journals;
-                let same = if is_same_layout {
+                let same = if is_same_layout && !waited && !self.machine().flushing.is_waiting() {
                     before.check_same(&found)
                 } else {
                     before.check_same_for_clients(&found)
