@@ -553,7 +553,7 @@ fn r21_bk_1534_a_crash_anywhere_in_a_compaction_loses_nothing() {
             check(&bookie, "without a crash");
             assert_eq!(bookie.log_files().len(), 1, "three logs became one");
         }
-        for seed in 0..3 {
+        for seed in 0..4 {
             let left = bookie.disk.crash(&SeededRandom::new(operations * 10 + seed));
             let restarted = start(Arc::new(left));
             check(&restarted, &format!("crash at operation {operations}, seed {seed}"));

@@ -16,6 +16,8 @@
 //! 4. A lookup takes its sources in one snapshot, and a new source is published before the withdrawal of the ones it
 //!    replaces. Withdrawn files are unlinked when no reader holds them.
 //! 5. The newest copy that may hold an entry decides: when it cannot be read, an older one is not given instead.
+//! 6. After a sync of the directory that failed, no log counts as durable whose name is from before: the next sync may say
+//!    yes of a name that the failed one dropped. So every such sync belongs to a log that fails with it.
 
 use crate::entry_log::{file_name, log_id_of};
 use crate::state_table::{Checkpoint, JournalMark, LedgerRecord, LogRecord, Meta, NEW_FILE_NAME, Recovered};
@@ -29,6 +31,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// The owner's handle.
 pub struct LedgerDirectory {
@@ -40,6 +43,8 @@ pub struct LedgerDirectory {
     view: Arc<LogView>,
     /// No longer listed; files still there.
     withdrawn: Vec<Arc<EntryLog>>,
+    /// Syncs of the directory that failed, for all logs that are being written (invariant 6).
+    name_losses: Arc<AtomicU64>,
 }
 
 /// What [`LedgerDirectory::open`] found.
@@ -119,6 +124,7 @@ impl LedgerDirectory {
         let directory = LedgerDirectory {
             disk: disk.clone(),
             dir: dir.to_owned(),
+            name_losses: Arc::default(),
             state,
             memory: memory.clone(),
             next_log_id,
@@ -157,7 +163,8 @@ impl LedgerDirectory {
     pub fn begin_log(&mut self, generation: Generation) -> Result<EntryLogWriter, WriteError> {
         let log_id = LogId(self.next_log_id);
         self.next_log_id += 1;
-        EntryLogWriter::create(&self.disk, &self.dir, log_id, generation)
+        let writer = EntryLogWriter::create(&self.disk, &self.dir, log_id, generation)?;
+        Ok(writer.beside(&self.name_losses))
     }
 
     /// Puts `commit` into force: durable, then visible. On an error it may or may not be in force after a restart,
@@ -227,7 +234,7 @@ impl LedgerDirectory {
         self.withdrawn = held;
         let paths: Vec<PathBuf> = free.iter().map(|log| log.path().to_owned()).collect();
         drop(free);
-        remove_all(&self.disk, &self.dir, &paths)?;
+        remove_each(&self.disk, &paths)?;
         Ok(self.withdrawn.len())
     }
 }
@@ -245,7 +252,7 @@ impl LedgerDirectory {
     /// When the log is live.
     pub fn discard(&self, log_id: LogId) -> Result<(), DiskError> {
         assert!(self.view.log(log_id).is_none(), "log {log_id} is live");
-        remove_all(&self.disk, &self.dir, &[self.dir.join(file_name(log_id))])
+        remove_each(&self.disk, &[self.dir.join(file_name(log_id))])
     }
 
     /// The disk it is on, for checks of its files.
@@ -266,13 +273,22 @@ fn check_against_table(log: &EntryLog, generation: Generation, size: u64) -> Res
     Err(Damaged::new(log.path(), 0, what).into())
 }
 
-fn remove_all(disk: &Arc<dyn Disk>, dir: &Path, paths: &[PathBuf]) -> Result<(), DiskError> {
+/// Removes files, and leaves it to the next sync of the directory to make that durable: what a crash brings back is an
+/// orphan. A sync of its own could fail and be passed over, and the kernel then calls names durable that are not, those
+/// of logs being written among them.
+fn remove_each(disk: &Arc<dyn Disk>, paths: &[PathBuf]) -> Result<(), DiskError> {
     for path in paths {
         match disk.remove(path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(DiskError::new(path, "remove", e)),
             _ => {}
         }
     }
+    Ok(())
+}
+
+/// As [`remove_each`], durably.
+fn remove_all(disk: &Arc<dyn Disk>, dir: &Path, paths: &[PathBuf]) -> Result<(), DiskError> {
+    remove_each(disk, paths)?;
     if paths.is_empty() {
         return Ok(());
     }

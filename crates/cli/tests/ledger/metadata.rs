@@ -34,8 +34,9 @@ fn create_prints_the_id_alone_and_refuses_what_cannot_be() {
 fn read_only_bookies_are_counted_where_bookies_are_missing() {
     let cluster = Cluster::start();
     let (data, listen) = (cluster.dir.path().join("second"), format!("127.0.0.1:{}", free_port()));
-    let place = ["--data", data.to_str().unwrap(), "--listen", &listen, "--allow-loopback"];
-    let bookie = cluster.spawn(&[&["bookie", "--read-only"][..], &place, &["--memory", "lazy"]].concat());
+    let metadata = cluster.place.metadata();
+    let place = ["--metadata", &metadata, "--data", data.to_str().unwrap(), "--listen", &listen];
+    let bookie = cluster.spawn(&[&["bookie", "--read-only", "--allow-loopback"][..], &place].concat());
     eventually(|| cluster.run(&["bookie", "list"]).done().contains("read-only"));
     let says =
         ["2 needed, 1 available, 1 read-only", "readOnlyBecause", "disk is full", "bindery bookie list"];

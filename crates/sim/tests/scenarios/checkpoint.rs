@@ -1,7 +1,7 @@
 //! Flushes, marks and what a crash between their steps leaves.
 
 use super::*;
-use bindery_storage::{ReadOnlyDisk, StateTable};
+use bindery_storage::{Generation, LedgerDirectory, ReadOnlyDisk, StateTable};
 
 fn two_directories() -> EngineConfig {
     let dirs = (0..2).map(|i| PathBuf::from(format!("/data/ledgers{i}"))).collect();
@@ -310,4 +310,24 @@ fn r23_bk_4803_a_log_has_one_name_through_a_crash_in_its_compaction() {
         }
     }
     panic!("the compaction does not end");
+}
+
+/// Ledger directory invariant 6, found by seed 20869: a replaced log was unlinked while an output was written. The sync of the
+/// directory behind that failed and was passed over, the output's own one said yes, and a power cut took its name. A
+/// log whose name a failed sync had fails with it, and unlinking syncs nothing.
+#[test]
+fn a_failed_sync_of_a_directory_fails_all_logs_that_it_had_to_name() {
+    let sim = new_disk();
+    let (disk, dir): (Arc<dyn Disk>, _) = (sim.clone(), Path::new("/data/ledgers"));
+    disk.create_dir_all(dir).unwrap();
+    let mut directory = LedgerDirectory::open(&disk, dir).unwrap().directory;
+    let mut begin = || directory.begin_log(Generation(1)).unwrap();
+    let (first, second) = (begin(), begin());
+    sim.order_fault(FaultKind::SyncDirError, Some(dir));
+    assert!(first.finish().is_err());
+    assert!(second.finish().is_err(), "the sync that worked says nothing of a name from before");
+    let third = begin().finish().unwrap();
+    sim.order_fault(FaultKind::SyncDirError, Some(dir));
+    directory.discard(third.log_id).unwrap();
+    assert!(directory.begin_log(Generation(1)).unwrap().finish().is_err(), "the fault is still to come");
 }

@@ -12,6 +12,7 @@ use bindery_types::{EntryId, LedgerId};
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes per disk write: large enough for full device bandwidth, small enough to pace a flush with.
 const STAGING_BYTES: usize = 1 << 20;
@@ -36,6 +37,8 @@ pub struct EntryLogWriter {
     entries: u64,
     /// Set by the first failure; no write or sync is issued after it (IB14).
     failed: bool,
+    /// Failed syncs of the directory, and how many there were before this file was made.
+    name_losses: (Arc<AtomicU64>, u64),
 }
 
 /// The open run; becomes an [`Extent`].
@@ -99,9 +102,15 @@ impl EntryLogWriter {
             extents: Vec::new(),
             entries: 0,
             failed: false,
+            name_losses: (Arc::default(), 0),
         };
         writer.push(&header.encode())?;
         Ok(writer)
+    }
+
+    /// One of several that may be written in a directory at a time, which count the failed syncs of it in `losses`.
+    pub(crate) fn beside(self, losses: &Arc<AtomicU64>) -> EntryLogWriter {
+        EntryLogWriter { name_losses: (losses.clone(), losses.load(Ordering::Acquire)), ..self }
     }
 
     /// The log's id.
@@ -230,8 +239,16 @@ impl EntryLogWriter {
     fn seal(&mut self) -> Result<SealedLog, WriteError> {
         let sealed = self.write_all()?;
         self.attempt("sync entry log", |w| w.file.sync())?;
-        let (disk, dir) = (&self.disk, &self.dir);
-        disk.sync_dir(dir).map_err(|e| DiskError::new(dir, "sync directory", e))?;
+        let ((disk, dir), (losses, before)) = ((&self.disk, &self.dir), &self.name_losses);
+        disk.sync_dir(dir).map_err(|e| {
+            losses.fetch_add(1, Ordering::AcqRel);
+            DiskError::new(dir, "sync directory", e)
+        })?;
+        // A sync that failed for another log may have been the one that had this name to make durable.
+        if losses.load(Ordering::Acquire) != *before {
+            let lost = io::Error::other("a sync of it failed while the log was written");
+            return Err(DiskError::new(dir, "sync directory", lost).into());
+        }
         Ok(sealed)
     }
 
