@@ -22,7 +22,7 @@
 
 use crate::admin::{self, AdminState};
 use crate::config::{BookieConfig, Identity, IdentityError};
-use crate::connection::{Completion, Registry};
+use crate::connection::{BulkLine, Completion, Registry};
 use crate::data_dirs::{self, DataDirError, DataDirs};
 use crate::descriptors::{self, TooFewDescriptors};
 use crate::disks::{Cause, DiskWatch, Standing};
@@ -253,6 +253,7 @@ impl Bookie {
             io: IoPool::start(config.read_threads, READ_SLOTS_PER_THREAD * config.read_threads.max(1))
                 .map_err(StartError::Thread)?,
             connections: Registry::default(),
+            bulk: BulkLine::new(tokio::runtime::Handle::current().metrics().num_workers()),
             buffers: BufferSlab::new(config.limits.read_buffer_bytes),
             volumes: Volumes::new(components.disk.clone(), dirs.volumes()),
             limits: config.limits.clone(),

@@ -198,7 +198,11 @@ impl MemoryPlan {
             ("outbox", self.outbox, "answers not taken by peers; full: those peers are not read"),
             ("outbound", self.outbound, "loaded entries not taken by peers; full: reads wait"),
             ("outbound-priority", self.outbound_priority, "the same for fencing and recovery reads"),
-            ("control", self.control, "reads and long polls that wait; full: too-many-requests"),
+            (
+                "control",
+                self.control,
+                "reads and long polls that wait; full: those that want more are not read",
+            ),
             ("index", self.index, "extents and ledger states; full: extents stay on disk"),
             ("cache", self.cache, "index blocks and read-ahead; full: the coldest go"),
             (

@@ -1,6 +1,6 @@
 //! What all connections of a bookie share.
 
-use crate::connection::{Connection, Registry};
+use crate::connection::{BulkLine, Connection, Registry};
 use crate::io_pool::IoPool;
 use crate::limits::Limits;
 use crate::memory::Pools;
@@ -29,6 +29,8 @@ pub struct Shared {
     pub io: IoPool,
     /// Open connections.
     pub connections: Registry,
+    /// Who has many reads in hand works in turns.
+    pub bulk: BulkLine,
     /// Read buffers waiting for reuse.
     pub buffers: BufferSlab,
     /// Where GET_BOOKIE_INFO looks.

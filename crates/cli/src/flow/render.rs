@@ -247,6 +247,7 @@ fn state(connection: &ConnectionFlow) -> String {
             Wait::LargeFrame => "memory for a large frame",
             Wait::Outbox => "room for its answers",
             Wait::WriteRoom => "room in the write pool",
+            Wait::Reads => "its reads in hand",
         };
         parts.push(format!("not read for {}, waits for {what}", age(connection.not_read_ms.unwrap_or(0))));
     }

@@ -40,10 +40,12 @@ pub enum Wait {
     Outbox,
     /// For room in the write pool.
     WriteRoom,
+    /// For reads in hand to finish: they are as many as the connection may have, or as the pool for them has room for.
+    Reads,
 }
 
 impl Wait {
-    const ALL: [Wait; 4] = [Wait::Inbound, Wait::LargeFrame, Wait::Outbox, Wait::WriteRoom];
+    const ALL: [Wait; 5] = [Wait::Inbound, Wait::LargeFrame, Wait::Outbox, Wait::WriteRoom, Wait::Reads];
 
     fn code(self) -> u64 {
         self as u64 + 1

@@ -65,6 +65,11 @@ impl Claim {
         self.waiting.is_some()
     }
 
+    /// True while it has bytes of a turn.
+    pub fn has_turn(&self) -> bool {
+        self.turn.is_some()
+    }
+
     /// Gives back what a turn left.
     pub fn end_turn(&mut self) {
         self.turn = None;

@@ -17,6 +17,7 @@
 
 mod activity;
 mod batches;
+mod bulk;
 mod claim;
 mod completion;
 mod cover;
@@ -35,6 +36,7 @@ mod socket;
 mod stall;
 
 pub use activity::{Class, Wait};
+pub use bulk::BulkLine;
 pub use completion::Completion;
 pub use door::Door;
 pub use registry::Registry;
@@ -207,6 +209,11 @@ impl Connection {
     /// Where it comes from; for the log.
     pub fn peer(&self) -> SocketAddr {
         self.peer
+    }
+
+    /// True when it has so many reads in hand that it decodes more by turns ([`bulk`]).
+    fn is_bulk(&self) -> bool {
+        self.reads.lock().len() >= bulk::DECODE_READS
     }
 
     /// Ends both tasks and drops what is queued.

@@ -266,6 +266,7 @@ impl<'f> Frames<'_, 'f> {
         self.promise(promised);
         let is_fence = !matches!(fencing, Fencing::No);
         self.received.reads += 1;
+        self.read_room = self.read_room.saturating_sub(1);
         self.received.recovery += u64::from(is_fence);
         let ledger = LedgerId::new(raw_ledger);
         let mut request = ReadRequest {
@@ -329,6 +330,7 @@ impl<'f> Frames<'_, 'f> {
         let promised = reply.answer_bytes();
         self.promise(promised);
         self.received.reads += 1;
+        self.read_room = self.read_room.saturating_sub(1);
         // Without the flag it is a plain read that comes late.
         let kind = if wants_entry {
             ReadKind::Poll(Box::new(PollRead { previous, wants_entry, woken_at_ms: None }))

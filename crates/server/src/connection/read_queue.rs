@@ -16,7 +16,8 @@
 //!    it has entry bytes, the kernel has it. So a response that is dropped and loaded again overtakes no other of its key.
 //! 2. A fencing read overtakes plain reads of other keys. Older reads of its own key go with it, just before it.
 //! 3. At most `max` requests are held, and [`RESERVE`] more of the fencing lane, so that plain reads never keep a
-//!    recovery out. Beyond that a request is refused at once. If its key is being read, that refusal passes for the one
+//!    recovery out. While there is no room the reader takes no requests ([`ReadQueue::room`]); one that comes all the same
+//!    (a long poll that ended, a fencing read behind many) is refused at once. If its key is being read, that refusal passes for the one
 //!    of an older read, which is as good: reads of one key are alike, and it is the newer one that will be served. Not so
 //!    when one of them fences: then the refusal waits for its turn; at most [`RESERVE`] of these are held.
 //! 4. Each request pushed is given out by `next_*` exactly once between two `put_back`s, `take_back`s or `unpark`s, and
@@ -29,7 +30,9 @@ use super::request::{ReadKind, ReadRequest};
 use bindery_engine::Refusal;
 use bindery_flow::ByteBudget;
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Notify;
 
 /// Requests of the fencing lane that are taken beyond the limit.
 pub const RESERVE: usize = 1000;
@@ -74,6 +77,10 @@ pub struct ReadQueue {
     parked: HashMap<u64, ReadRequest>,
     /// Fences that ended before their request was given out; by `seq`.
     fences_done: HashMap<u64, Result<(), Refusal>>,
+    /// The reader waits until there is room again.
+    is_awaited: bool,
+    /// Tells it.
+    room_made: Arc<Notify>,
 }
 
 fn key_of(request: &ReadRequest) -> Option<Key> {
@@ -94,7 +101,22 @@ impl ReadQueue {
             lines: HashMap::new(),
             parked: HashMap::new(),
             fences_done: HashMap::new(),
+            is_awaited: false,
+            room_made: Arc::default(),
         }
+    }
+
+    /// How many plain reads it takes now, after an attempt to make that at least one. With none, the connection is not
+    /// read (invariant 3); see [`ReadQueue::await_room`].
+    pub fn room(&mut self) -> usize {
+        self.cover.reach(self.held).min(self.max).saturating_sub(self.held)
+    }
+
+    /// What is notified once there is room for some reads, unless there is room now. There will be: what is held
+    /// finishes.
+    pub fn await_room(&mut self) -> Option<Arc<Notify>> {
+        self.is_awaited = self.room() == 0;
+        self.is_awaited.then(|| self.room_made.clone())
     }
 
     /// Takes a request, unless too many are held (invariant 3).
@@ -238,6 +260,11 @@ impl ReadQueue {
             self.refused_in_line = self.refused_in_line.saturating_sub(1);
         }
         self.cover.release(self.held);
+        // Not for each single read: the reader would be woken for each.
+        if self.is_awaited && (self.held <= cover::FREE / 2 || self.room() >= cover::STEP) {
+            self.is_awaited = false;
+            self.room_made.notify_one();
+        }
         let has_next = self.finish_in_line(request);
         if self.held == 0 {
             self.shrink();
@@ -293,7 +320,8 @@ impl ReadQueue {
 
     /// Forgets everything: the connection is closed. `finish` must not be called afterwards.
     pub fn clear(&mut self) {
-        *self = ReadQueue::new(self.max, self.cover.pool());
+        let room_made = self.room_made.clone();
+        *self = ReadQueue { room_made, ..ReadQueue::new(self.max, self.cover.pool()) };
     }
 }
 
@@ -301,6 +329,8 @@ impl ReadQueue {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::future::Future;
+    use std::task::{Context, Waker};
 
     fn read(seq: u64, entry: i64, is_fence: bool) -> ReadRequest {
         ReadRequest { is_fence, is_high: is_fence, ..ReadRequest::for_test(seq, entry) }
@@ -406,6 +436,27 @@ mod tests {
             queue.finish(&request);
         }
         panic!("the refused read was never answered");
+    }
+
+    /// Invariant 3: who waits for room is told once, when there is some for more than one read.
+    #[test]
+    fn room_is_made_by_reads_that_finish() {
+        let mut queue = queue(100);
+        for seq in 0..100 {
+            assert!(queue.room() > 0 && queue.await_room().is_none());
+            assert_eq!(queue.push(read(seq, seq as i64, false)), Pushed::Queued);
+        }
+        let room_made = queue.await_room().unwrap();
+        let is_told = || {
+            let told = std::pin::pin!(room_made.notified());
+            told.poll(&mut Context::from_waker(Waker::noop())).is_ready()
+        };
+        for finished in 1..=100 {
+            let request = queue.next_plain().unwrap();
+            queue.finish(&request);
+            assert_eq!(is_told(), finished == cover::STEP, "after {finished}");
+        }
+        assert_eq!(queue.room(), cover::FREE);
     }
 
     /// Invariant 5.

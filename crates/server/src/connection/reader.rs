@@ -10,8 +10,8 @@
 //! 1. No memory without a permit, and none while idle. A frame longer than the buffer takes a permit for its whole
 //!    length from a pool of its own before memory is allocated, and is read exactly to its end; its length was checked
 //!    against the frame limit before. That permit is kept only while the next frame is large too.
-//! 2. Before a request is decoded, room for its answer is promised by the outbox; none left means the peer does not
-//!    read, and it is not read any more. Meanwhile it holds the requests that are here and no buffer, and no more was
+//! 2. Before a request is decoded, room for its answer is promised by the outbox, and room for a read by the queue; none
+//!    left means the peer does not read, or wants more than its share, and it is not read any more. Meanwhile it holds the requests that are here and no buffer, and no more was
 //!    read than there seemed to be room for: peers that do not read leave the buffers to those that do.
 //! 3. Adds found in one read go to the engine together, those of a ledger in order, before anything after them that could
 //!    depend on them, and before this task waits for the peer. FORCE and WRITE_LAC come behind the adds of their ledger.
@@ -32,6 +32,8 @@ mod late;
 
 use super::activity::{Received, Wait};
 use super::batches;
+use super::bulk::{self, SLICE_BYTES};
+use super::cover::FREE;
 use super::outbox::Closed;
 use super::request::V3_ANSWER_BYTES;
 use super::{CloseReason, Connection};
@@ -57,6 +59,8 @@ const CREDIT_STEP: usize = 16 * 1024;
 const MIN_BYTES_PER_S: u64 = 64 * 1024;
 /// Read at least, when there is little room.
 const READ_BYTES_MIN: usize = 2048;
+/// A read's bytes are doubled up to this.
+const SLICE_BYTES_MAX: usize = 1024 * 1024;
 /// What is read at a time while others wait for the memory of large frames: a large frame may begin in it.
 const BEGUN_BYTES: usize = 4096;
 /// How long a first request may lie there without progress while others wait for its memory.
@@ -70,7 +74,7 @@ pub async fn run(
 ) -> CloseReason {
     let silent_until = shared.limits.silent_max.map(|max| Instant::now() + max);
     let mut drain = Drain::default();
-    let mut appetite = Appetite(1);
+    let mut appetite = Appetite::new();
     loop {
         tokio::select! {
             () = connection.closed.wait() => return CloseReason::Ours,
@@ -86,6 +90,14 @@ pub async fn run(
             return CloseReason::Ours;
         }
         shared.metrics.batching.reader_wakes.add(1);
+        // Before memory is taken, which others wait for.
+        let turn = match connection.is_bulk() {
+            true => tokio::select! {
+                () = connection.closed.wait() => return CloseReason::Ours,
+                turn = shared.bulk.turn() => Some(turn),
+            },
+            false => None,
+        };
         let limits = &shared.limits;
         let is_first = !connection.has_spoken();
         let (pool, size) = match is_first {
@@ -108,6 +120,7 @@ pub async fn run(
             large: None,
             is_first,
             deadline: None,
+            turn,
         };
         let result = active.run().await;
         connection.activity.holds_inbound(0);
@@ -145,20 +158,38 @@ async fn until(deadline: Option<Instant>) {
     }
 }
 
-/// Bytes of requests that go with a byte of promised answers, in eighths: the last that were seen, but at most doubled by
-/// one read. No answer is promised more than eight times the size of its request.
-struct Appetite(usize);
+/// How much to read at once.
+struct Appetite {
+    /// Bytes of requests that go with a byte of promised answers, in eighths: the last that were seen, but at most doubled
+    /// by one read. No answer is promised more than eight times the size of its request.
+    eighths: usize,
+    /// Doubled by each read that fills it, so that a crowd that comes at once is read in small pieces first.
+    slice: usize,
+}
 
 impl Appetite {
+    fn new() -> Appetite {
+        Appetite { eighths: 1, slice: SLICE_BYTES }
+    }
+
+    /// A read brought `bytes` of the `most` it could.
+    fn filled(&mut self, bytes: usize, most: usize) {
+        if bytes == most {
+            self.slice = (2 * self.slice).min(SLICE_BYTES_MAX);
+        } else if bytes < self.slice / 4 {
+            self.slice = (self.slice / 2).max(SLICE_BYTES);
+        }
+    }
+
     fn learn(&mut self, requests: usize, answers: usize) {
         if let Some(eighths) = (requests * 8).checked_div(answers) {
-            self.0 = eighths.clamp(1, 2 * self.0);
+            self.eighths = eighths.clamp(1, 2 * self.eighths);
         }
     }
 
     /// Bytes of requests that `room` for answers is enough for.
     fn fits(&self, room: usize) -> usize {
-        room.saturating_mul(self.0) / 8
+        room.saturating_mul(self.eighths) / 8
     }
 }
 
@@ -206,6 +237,8 @@ struct Active<'a> {
     is_first: bool,
     /// By when the first request must be here; set by its first byte.
     deadline: Option<Instant>,
+    /// For one slice, of a connection with many reads in hand.
+    turn: Option<bulk::Turn>,
 }
 
 impl Active<'_> {
@@ -221,6 +254,9 @@ impl Active<'_> {
             let is_new = begin == end;
             if is_new {
                 begin = 0;
+                if self.turn.is_none() && self.connection.is_bulk() {
+                    return Ok(());
+                }
                 let most = self.read_max();
                 let read = tokio::select! {
                     biased;
@@ -229,6 +265,7 @@ impl Active<'_> {
                     () = std::future::ready(()) => return Ok(()),
                 };
                 end = received(read)?;
+                self.appetite.filled(end, most);
                 self.shared.metrics.batching.socket_reads.add(1);
                 self.drain.took(end);
                 if self.is_first {
@@ -252,7 +289,8 @@ impl Active<'_> {
             }
             // The buffer is lent to the batch while it is handed over; it comes back whatever happens.
             let base = std::mem::take(&mut self.base);
-            let result = Frames::new(self.shared, self.connection, 0).handle(&base[begin..end]).await;
+            let frames = Frames { turn: self.turn.take(), ..Frames::new(self.shared, self.connection, 0) };
+            let result = frames.handle(&base[begin..end]).await;
             self.base = base;
             let Handled { used, promised, mut missing, lacks_room, received_ns } = result?;
             self.appetite.learn(used, promised);
@@ -310,7 +348,12 @@ impl Active<'_> {
         let pools = &self.shared.pools;
         let large = if self.is_first { &pools.first_large } else { &pools.inbound_large };
         let is_large_short = large.gauge().waiting > 0;
-        let wanted = self.appetite.fits(self.connection.outbox.room());
+        let slice = if self.turn.is_some() { SLICE_BYTES } else { self.appetite.slice };
+        let wanted = self.appetite.fits(self.connection.outbox.room()).min(slice);
+        let control = pools.control.gauge();
+        let is_read_room_short =
+            2 * control.used > control.capacity && self.connection.reads.lock().len() >= FREE;
+        let wanted = if is_read_room_short { 0 } else { wanted };
         wanted.max(READ_BYTES_MIN).min(if is_large_short { BEGUN_BYTES } else { most }).min(most)
     }
 
@@ -346,6 +389,7 @@ impl Active<'_> {
         }
         let mut at = 0;
         let missing = loop {
+            self.wait_for_reads().await?;
             let credit = self.wait_for_credit(CREDIT_STEP).await?;
             // Their age is that of the read that brought them.
             let frames = Frames { received_ns, ..Frames::new(self.shared, self.connection, credit) };
@@ -380,6 +424,16 @@ impl Active<'_> {
         self.base = self.shared.buffers.take();
         self.base[..left.len()].copy_from_slice(&left);
         Ok(Some(Left { bytes: left.len(), missing }))
+    }
+
+    /// Waits until reads that are in hand have finished, when there is no room for more.
+    async fn wait_for_reads(&self) -> Result<(), CloseReason> {
+        let Some(room_made) = self.connection.reads.lock().await_room() else { return Ok(()) };
+        let _waiting = self.connection.activity.waits(Wait::Reads);
+        tokio::select! {
+            () = self.connection.closed.wait() => Err(self.died_paused()),
+            () = room_made.notified() => Ok(()),
+        }
     }
 
     /// Waits for the peer to take answers; then there is room for one at least.
@@ -492,7 +546,8 @@ impl Active<'_> {
             }
         }
         self.connection.speak(self.shared);
-        let frames = Frames::new(self.shared, self.connection, credit);
+        // Handled whatever it is: a read beyond the room is refused.
+        let frames = Frames { read_room: 1, ..Frames::new(self.shared, self.connection, credit) };
         let Handled { used, .. } = frames.handle(&memory[..whole]).await?;
         assert_eq!(used, whole, "a large frame is read exactly to its end (reader invariant 1)");
         if self.base.is_empty() {
@@ -621,6 +676,10 @@ pub(super) struct Frames<'a, 'f> {
     /// Room for answers that was used.
     promised: usize,
     pub(super) received: Received,
+    /// Until they are handled, or wait (bulk invariant 1).
+    turn: Option<bulk::Turn>,
+    /// Reads that the queue takes for certain.
+    pub(super) read_room: usize,
 }
 
 impl<'a, 'f> Frames<'a, 'f> {
@@ -636,6 +695,8 @@ impl<'a, 'f> Frames<'a, 'f> {
             credit,
             promised: 0,
             received: Received::default(),
+            turn: None,
+            read_room: 0,
         }
     }
 
@@ -646,7 +707,7 @@ impl<'a, 'f> Frames<'a, 'f> {
             match frame::split(&data[at..], self.shared.limits.frame) {
                 Err(error) => return Err(CloseReason::BadFrame(error.to_string())),
                 Ok(Split::Incomplete { missing }) => break missing,
-                Ok(Split::Frame(_)) if !self.has_credit() => {
+                Ok(Split::Frame(_)) if !self.has_credit() || !self.has_read_room() => {
                     lacks_room = true;
                     break 0;
                 }
@@ -677,6 +738,14 @@ impl<'a, 'f> Frames<'a, 'f> {
         debug_assert!(lacks_room || missing > 0 && (at < data.len() || missing == LENGTH_PREFIX_SIZE_BYTES));
         let Frames { promised, received_ns, .. } = self;
         Ok(Handled { used: at, promised, missing, lacks_room, received_ns })
+    }
+
+    /// True when a read may follow, whatever does (invariant 2).
+    fn has_read_room(&mut self) -> bool {
+        if self.read_room == 0 {
+            self.read_room = self.connection.reads.lock().room();
+        }
+        self.read_room > 0
     }
 
     /// True when there is room for the largest answer that is promised, after an attempt to get it (invariant 2).
@@ -796,7 +865,7 @@ mod tests {
 
     #[test]
     fn an_appetite_falls_at_once_and_grows_slowly() {
-        let mut appetite = Appetite(1);
+        let mut appetite = Appetite::new();
         assert_eq!(appetite.fits(800), 100, "nothing is known yet");
         for _ in 0..10 {
             appetite.learn(64_000, 64 * 28);
@@ -809,6 +878,22 @@ mod tests {
         appetite.learn(0, 0);
         appetite.learn(1, 1 << 20);
         assert_eq!(appetite.fits(8), 1);
+    }
+
+    #[test]
+    fn reads_grow_while_they_are_filled() {
+        let mut appetite = Appetite::new();
+        assert_eq!(appetite.slice, SLICE_BYTES, "a crowd that comes at once is read in slices");
+        for _ in 0..20 {
+            appetite.filled(appetite.slice, appetite.slice);
+        }
+        assert_eq!(appetite.slice, SLICE_BYTES_MAX);
+        appetite.filled(appetite.slice / 2, appetite.slice);
+        assert_eq!(appetite.slice, SLICE_BYTES_MAX);
+        for _ in 0..20 {
+            appetite.filled(100, appetite.slice);
+        }
+        assert_eq!(appetite.slice, SLICE_BYTES);
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //!
 //! [`Outbox::drop_responses`]: super::outbox::Outbox::drop_responses
 
+use super::bulk;
 use super::claim::Claim;
 use super::disk_line::DiskLine;
 use super::load::{self, Load, Plan, Work};
@@ -76,6 +77,7 @@ struct Sender {
     connection: Arc<Connection>,
     /// Fencing first.
     lanes: [Lane; 2],
+    bulk: bulk::Place,
     watch: Watch,
     /// Responses were dropped, and the socket has taken nothing since.
     is_silent: bool,
@@ -90,6 +92,7 @@ pub async fn run(shared: Arc<Shared>, connection: Arc<Connection>) -> CloseReaso
         shared,
         connection,
         lanes: [Lane::new(true, quantum), Lane::new(false, quantum)],
+        bulk: bulk::Place::default(),
         watch: Watch::default(),
         is_silent: false,
         has_part_begun: false,
@@ -114,13 +117,14 @@ impl Sender {
                 self.end_turns();
                 false
             } else {
-                self.start_reads()
+                self.may_start() && self.start_reads()
             };
             let is_blocked = match connection.flush_once(true) {
                 Flush::Done | Flush::Held => self.is_silent,
                 Flush::Left => true,
                 Flush::Broken => return CloseReason::Peer,
             };
+            self.bulk.end();
             if !is_blocked {
                 self.watch.reset();
             } else if let Some(reason) = self.on_blocked() {
@@ -141,6 +145,7 @@ impl Sender {
                 () = plain.claim.granted() => {}
                 () = high.disk.granted() => {}
                 () = plain.disk.granted() => {}
+                () = self.bulk.granted() => {}
                 result = connection.socket.writable(), if is_blocked => {
                     if let Err(error) = result {
                         return CloseReason::Socket(error.kind());
@@ -151,6 +156,12 @@ impl Sender {
                 () = sleep_or_forever(poll_wait) => {}
             }
         }
+    }
+
+    /// True when it is the turn of this connection's reads (bulk invariant 2). Bytes that came are not kept waiting.
+    fn may_start(&mut self) -> bool {
+        let held = self.connection.reads.lock().len();
+        self.lanes.iter().any(|lane| lane.claim.has_turn()) || self.bulk.may_start(&self.shared.bulk, held)
     }
 
     /// Gives back turns that came while nothing may be loaded (invariant 3).

@@ -4,7 +4,7 @@ use super::PATIENCE;
 use super::frames::{OwnedV2, framed, framed_v3};
 use bindery_engine::{EngineConfig, EngineThreads, Machine};
 use bindery_io::{Disk, RealDisk, SystemClock, SystemRandom};
-use bindery_server::connection::{Completion, Registry};
+use bindery_server::connection::{BulkLine, Completion, Registry};
 use bindery_server::io_pool::IoPool;
 use bindery_server::latch::Latch;
 use bindery_server::limits::Limits;
@@ -69,6 +69,7 @@ pub async fn start_on(limits: Limits, plan: MemoryPlan, disk: Arc<dyn Disk>) -> 
         metrics: Metrics::new(),
         io: IoPool::start(2, 64).unwrap(),
         connections: Registry::default(),
+        bulk: BulkLine::new(1),
         buffers: BufferSlab::new(limits.read_buffer_bytes),
         volumes: Volumes::new(disk.clone(), vec![dir.path().to_owned()]),
         limits,

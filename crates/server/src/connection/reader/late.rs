@@ -49,6 +49,8 @@ impl<'f> Frames<'_, 'f> {
     /// Waits with what is left of the batch in the lines of all its shards, at once, and hands over as the turns come; what
     /// is left at the admission deadline is refused.
     pub(super) async fn hand_over_late(&mut self) -> Result<(), CloseReason> {
+        // Who waits has no turn (bulk invariant 1).
+        self.turn = None;
         let entries = std::mem::take(&mut self.batch_entries);
         self.count_owed(entries as i64);
         let left = self.shards.iter().enumerate().filter(|(_, adds)| !adds.is_empty());

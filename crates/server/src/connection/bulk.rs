@@ -1,0 +1,110 @@
+//! Turns of the runtime's threads for connections with many reads in hand, here called bulk.
+//!
+//! # Data flow
+//! ```text
+//! reader, before it takes memory ──┐
+//!                                  ├─► line, in order of arrival ─► one slice of work ─► back to its end
+//! sender, before it starts reads ──┘
+//! ```
+//! The runtime polls tasks in the order they were woken. A thousand connections that pipeline deeply are a thousand slices of
+//! work before the next request of anybody else; in line here they are one slice for each thread.
+//!
+//! # Invariants
+//! 1. Who has a turn waits for nothing: neither for its peer, nor for memory others hold, nor for the disk.
+//! 2. A connection with few reads in hand needs no turn: fewer than [`DECODE_READS`] to decode more, fewer than
+//!    [`START_READS`] to start them.
+//! 3. A slice is [`SLICE_BYTES`] of requests, or the reads that a sender starts in one round.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Reads in hand from which on a connection decodes by turns, in slices. A broker that adds over the same connection has
+/// fewer, as a rule, and its adds come in whole batches.
+pub const DECODE_READS: usize = 256;
+/// Reads in hand from which on a connection starts them by turns.
+pub const START_READS: usize = 32;
+/// Bytes of requests that are read and handled in one turn: some 340 reads over v2, a fraction of a millisecond.
+pub const SLICE_BYTES: usize = 8 * 1024;
+
+/// Held while a slice is worked on.
+pub type Turn = OwnedSemaphorePermit;
+
+/// The line; see the module.
+pub struct BulkLine(Arc<Semaphore>);
+
+impl BulkLine {
+    /// With `turns` at once, at least one: the threads of the runtime, so that none idles while somebody has work.
+    pub fn new(turns: usize) -> BulkLine {
+        BulkLine(Arc::new(Semaphore::new(turns.max(1))))
+    }
+
+    /// A turn, in order of arrival. Cancel safe, but for the place.
+    pub fn turn(&self) -> impl Future<Output = Turn> + Send + use<> {
+        let line = self.0.clone();
+        async move { line.acquire_owned().await.expect("the line is never closed") }
+    }
+}
+
+/// A sender's place in the line. Keeps it while its owner does other things.
+#[derive(Default)]
+pub struct Place {
+    waiting: Option<Pin<Box<dyn Future<Output = Turn> + Send>>>,
+    turn: Option<Turn>,
+}
+
+impl Place {
+    /// True when a connection with `held` reads in hand may start some; otherwise it stands in line from now on.
+    pub fn may_start(&mut self, line: &BulkLine, held: usize) -> bool {
+        if held < START_READS {
+            *self = Place::default();
+            return true;
+        }
+        if self.turn.is_none() && self.waiting.is_none() {
+            self.waiting = Some(Box::pin(line.turn()));
+        }
+        self.turn.is_some()
+    }
+
+    /// The slice is done, or there is nothing to do.
+    pub fn end(&mut self) {
+        self.turn = None;
+    }
+
+    /// Waits for the turn; for ever when there is none to wait for. Cancel safe: the place is kept.
+    pub async fn granted(&mut self) {
+        let Some(waiting) = &mut self.waiting else { return std::future::pending().await };
+        self.turn = Some(waiting.await);
+        self.waiting = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::task::{Context, Waker};
+
+    fn is_granted(place: &mut Place) -> bool {
+        let mut granted = Box::pin(place.granted());
+        granted.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    #[test]
+    fn bulk_connections_take_turns_in_order_and_others_need_none() {
+        let line = BulkLine::new(1);
+        let [mut first, mut second, mut third] = std::array::from_fn(|_| Place::default());
+        for place in [&mut first, &mut second, &mut third] {
+            assert!(!place.may_start(&line, START_READS));
+        }
+        assert!(is_granted(&mut first) && !is_granted(&mut second) && !is_granted(&mut third));
+        assert!(first.may_start(&line, 10 * START_READS));
+        assert!(Place::default().may_start(&line, START_READS - 1), "invariant 2");
+        first.end();
+        assert!(!first.may_start(&line, START_READS), "behind the others");
+        assert!(!is_granted(&mut first) && is_granted(&mut second) && !is_granted(&mut third));
+        drop(second);
+        assert!(is_granted(&mut third));
+        assert!(third.may_start(&line, 3) && is_granted(&mut first), "what is not needed is given back");
+    }
+}
