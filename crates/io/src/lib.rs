@@ -1,7 +1,8 @@
 //! Disk, clock and random sources: the traits that every core is written against, and the real ones.
 //!
 //! Everything a core learns about the outside arrives through [`Disk`], [`Clock`] and [`Random`], so that the
-//! simulator can own all three. This is the only crate with `unsafe` (aligned shared buffers, [`chunk`]).
+//! simulator can own all three. This is the only crate with `unsafe` (aligned shared buffers,
+//! [`chunk`]; control messages of sockets, [`net`]).
 //!
 //! # Invariants
 //! 1. A write is durable only after [`DiskFile::sync`] (or [`DiskFile::write_durable_at`]) returned `Ok` for it.
@@ -15,6 +16,7 @@ pub mod conformance;
 pub mod direct;
 mod disk;
 mod layer;
+pub mod net;
 mod real;
 mod source;
 mod uncached;

@@ -58,7 +58,8 @@ pub struct Limits {
     pub stall_max: Duration,
     /// What becomes of a peer that takes nothing of its answers.
     pub stall: StallRules,
-    /// Plain reads, and adds that wait for room, are answered with too-many-requests at this age; zero: never.
+    /// Plain reads, and adds that are not placed, are answered with too-many-requests at this age, counted from their
+    /// arrival in the kernel; zero: never.
     pub request_age_max: Duration,
     /// How long a stop may take to finish what was received and to let the answers leave
     /// (`shutdownDrainTimeoutSec`).

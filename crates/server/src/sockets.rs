@@ -97,7 +97,8 @@ impl SocketOptions {
         if self.receive_buffer_bytes > 0 {
             sockopt::set_socket_recv_buffer_size(&socket, self.receive_buffer_bytes / 2)?;
         }
-        Ok(())
+        // Tells how long requests waited in the kernel.
+        bindery_io::net::set_stamps(&socket, true)
     }
 
     /// What the kernel grants, by a socket that has these options.

@@ -178,6 +178,29 @@ async fn a_refusal_at_the_deadline_stays_behind_an_older_add_of_its_key() {
     bookie.stop().await;
 }
 
+/// IB23: as well one that waited in the kernel beyond the maximum age. The older one is of recovery, which has none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_for_age_stays_behind_an_older_add_of_its_key() {
+    let age_max = Duration::from_millis(100);
+    let (bookie, gate) = start_gated(Limits { request_age_max: age_max, ..limits(DEADLINE) }).await;
+    gate.shut(true);
+    let mut client = Client::new(&bookie).await;
+    client.send(&add(1, 0, RECOVERY)).await;
+    let metrics = &bookie.shared.metrics;
+    until(|| metrics.adds_in_progress.get() == 1).await;
+    let inbound = &bookie.shared.pools.inbound;
+    let memory = tokio::time::timeout(PATIENCE, inbound.acquire(inbound.gauge().capacity)).await.unwrap();
+    client.send(&add(1, 0, ORDINARY)).await;
+    until(|| inbound.gauge().waiting == 1).await;
+    tokio::time::sleep(2 * age_max).await;
+    drop(memory);
+    until(|| metrics.adds_too_old.get() == 1).await;
+    gate.shut(false);
+    assert_eq!(client.next_v2().await, OwnedV2::Add(ErrorCode::Ok, 1, 0));
+    assert_eq!(client.next_v2().await, OwnedV2::Add(ErrorCode::TooManyRequests, 1, 0));
+    bookie.stop().await;
+}
+
 /// IB23 for adds that are refused without waiting: one that is too large, and one that metadata would have to speak for
 /// and that finds no memory to wait in.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -17,7 +17,8 @@
 //!    depend on them, and before this task waits for the peer. FORCE and WRITE_LAC come behind the adds of their ledger.
 //!    A fence does as far as these find room: it owes nothing to those that do not, they meet it when their turn comes.
 //! 4. When a shard has no room only this task waits, at most the admission deadline, and not beyond the maximum age of
-//!    what waits unless that includes recovery or high priority; what is left is then refused ([`late`]).
+//!    what waits unless that includes recovery or high priority; what is left is then refused ([`late`]). Adds that have
+//!    that age when they are read, by the time they came to the kernel ([`inlet`]), are refused before they are placed.
 //! 5. A peer that sent no whole request yet reads into memory of pools of its own, a little of it, and has
 //!    `first_request_max` from its first byte to the end of that request: what nobody answers for cannot take memory
 //!    from those who are served. Of a request that is handled, nothing stays in these pools.
@@ -28,6 +29,7 @@
 //!
 //! # Order of pools     first requests, then inbound, then inbound-large: who holds of one waits for later ones only
 
+mod inlet;
 mod late;
 
 use super::activity::{Received, Wait};
@@ -44,10 +46,10 @@ use bindery_io::canary::Canary;
 use bindery_types::LedgerId;
 use bindery_wire::Protocol;
 use bindery_wire::frame::{self, LENGTH_PREFIX_SIZE_BYTES, Split};
+use inlet::Inlet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tokio::io::AsyncReadExt;
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::time::Instant;
 
@@ -67,11 +69,8 @@ const BEGUN_BYTES: usize = 4096;
 const FIRST_STALL_MAX: Duration = Duration::from_secs(1);
 
 /// Reads until the connection ends.
-pub async fn run(
-    shared: &Arc<Shared>,
-    connection: &Arc<Connection>,
-    mut socket: OwnedReadHalf,
-) -> CloseReason {
+pub async fn run(shared: &Arc<Shared>, connection: &Arc<Connection>, socket: OwnedReadHalf) -> CloseReason {
+    let mut socket = Inlet::new(shared, socket);
     let silent_until = shared.limits.silent_max.map(|max| Instant::now() + max);
     let mut drain = Drain::default();
     let mut appetite = Appetite::new();
@@ -80,7 +79,7 @@ pub async fn run(
             () = connection.closed.wait() => return CloseReason::Ours,
             () = connection.draining.wait(), if !drain.is_begun() => {}
             () = until(silent_until), if !connection.has_spoken() => return CloseReason::Silent,
-            ready = socket.readable() => if let Err(error) = ready {
+            ready = socket.socket().readable() => if let Err(error) = ready {
                 return CloseReason::Socket(error.kind());
             }
         }
@@ -206,10 +205,10 @@ impl Drain {
     }
 
     /// True when the connection drains and everything that had come is read.
-    fn is_over(&mut self, connection: &Connection, socket: &OwnedReadHalf) -> bool {
+    fn is_over(&mut self, connection: &Connection, socket: &Inlet) -> bool {
         if self.left.is_none() && connection.draining.is_set() {
             // Of a socket that cannot say so nothing more is read.
-            self.left = Some(rustix::io::ioctl_fionread(socket.as_ref()).unwrap_or(0));
+            self.left = Some(rustix::io::ioctl_fionread(socket.socket()).unwrap_or(0));
         }
         self.left == Some(0)
     }
@@ -225,7 +224,7 @@ impl Drain {
 struct Active<'a> {
     shared: &'a Arc<Shared>,
     connection: &'a Arc<Connection>,
-    socket: &'a mut OwnedReadHalf,
+    socket: &'a mut Inlet,
     drain: &'a mut Drain,
     appetite: &'a mut Appetite,
     /// Empty while requests, or a part of one, are set aside.
@@ -289,7 +288,11 @@ impl Active<'_> {
             }
             // The buffer is lent to the batch while it is handed over; it comes back whatever happens.
             let base = std::mem::take(&mut self.base);
-            let frames = Frames { turn: self.turn.take(), ..Frames::new(self.shared, self.connection, 0) };
+            let received_ns = self.socket.arrived_ns();
+            let frames = Frames {
+                turn: self.turn.take(),
+                ..Frames::new(self.shared, self.connection, 0, received_ns)
+            };
             let result = frames.handle(&base[begin..end]).await;
             self.base = base;
             let Handled { used, promised, mut missing, lacks_room, received_ns } = result?;
@@ -392,7 +395,7 @@ impl Active<'_> {
             self.wait_for_reads().await?;
             let credit = self.wait_for_credit(CREDIT_STEP).await?;
             // Their age is that of the read that brought them.
-            let frames = Frames { received_ns, ..Frames::new(self.shared, self.connection, credit) };
+            let frames = Frames::new(self.shared, self.connection, credit, received_ns);
             let handled = frames.handle(&aside[at..]).await?;
             at += handled.used;
             if !handled.lacks_room {
@@ -547,7 +550,9 @@ impl Active<'_> {
         }
         self.connection.speak(self.shared);
         // Handled whatever it is: a read beyond the room is refused.
-        let frames = Frames { read_room: 1, ..Frames::new(self.shared, self.connection, credit) };
+        let received_ns = self.socket.arrived_ns();
+        let frames =
+            Frames { read_room: 1, ..Frames::new(self.shared, self.connection, credit, received_ns) };
         let Handled { used, .. } = frames.handle(&memory[..whole]).await?;
         assert_eq!(used, whole, "a large frame is read exactly to its end (reader invariant 1)");
         if self.base.is_empty() {
@@ -656,7 +661,7 @@ struct Handled {
     missing: usize,
     /// The next one is here, and there is no room for its answer.
     lacks_room: bool,
-    /// When these were read.
+    /// When these came.
     received_ns: u64,
 }
 
@@ -683,12 +688,17 @@ pub(super) struct Frames<'a, 'f> {
 }
 
 impl<'a, 'f> Frames<'a, 'f> {
-    /// With `credit` bytes promised already.
-    fn new(shared: &'a Arc<Shared>, connection: &'a Arc<Connection>, credit: usize) -> Frames<'a, 'f> {
+    /// Of what came at `received_ns`, with `credit` bytes promised already.
+    fn new(
+        shared: &'a Arc<Shared>,
+        connection: &'a Arc<Connection>,
+        credit: usize,
+        received_ns: u64,
+    ) -> Frames<'a, 'f> {
         Frames {
             shared,
             connection,
-            received_ns: shared.clock.monotonic_ns(),
+            received_ns,
             shards: batches::take(shared.engine.shard_count()),
             batch_entries: 0,
             batch_bytes: 0,
@@ -805,6 +815,10 @@ impl<'a, 'f> Frames<'a, 'f> {
         if self.batch_entries == 0 {
             return true;
         }
+        if self.is_batch_too_old() {
+            self.refuse_batch();
+            return true;
+        }
         let metrics = &self.shared.metrics;
         metrics.write_bytes.add(self.batch_bytes as u64);
         // Before they are handed over: the answers may come before the calls return.
@@ -853,7 +867,7 @@ impl<'a, 'f> Frames<'a, 'f> {
         given
     }
 
-    /// How long ago these frames were received.
+    /// How long ago these frames came to this machine.
     fn age(&self) -> Duration {
         Duration::from_nanos(self.shared.clock.monotonic_ns().saturating_sub(self.received_ns))
     }

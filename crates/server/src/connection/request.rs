@@ -119,11 +119,11 @@ pub struct ReadRequest {
     pub entry: i64,
     /// How to answer.
     pub reply: Reply,
-    /// When it was decoded.
+    /// When it came to this machine.
     pub received_ns: u64,
     /// When its turn came last; 0 before.
     pub started_ns: u64,
-    /// Since when it waits to be read: when it was decoded, or when its long poll ended.
+    /// Since when it waits to be read: when it came, or when its long poll ended.
     pub waits_since_ns: u64,
     /// Room promised for an answer without entry bytes.
     pub promised: usize,

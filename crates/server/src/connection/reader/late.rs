@@ -122,6 +122,25 @@ impl<'f> Frames<'_, 'f> {
         Instant::now() + patience
     }
 
+    /// True when the batch waited so long that its client has given up, mostly in the kernel. As when it waits for room, one
+    /// add of recovery or of high priority spares all: they keep their order.
+    pub(super) fn is_batch_too_old(&self) -> bool {
+        let age_max = self.shared.limits.request_age_max;
+        age_max > Duration::ZERO
+            && self.age() >= age_max
+            && self.shards.iter().flatten().all(|add| !add.is_recovery && !add.is_high_priority)
+    }
+
+    /// Refuses the batch without a look at its shards.
+    pub(super) fn refuse_batch(&mut self) {
+        self.count_owed(self.batch_entries as i64);
+        (self.batch_entries, self.batch_bytes) = (0, 0);
+        let all = self.shards.iter().enumerate().filter(|(_, adds)| !adds.is_empty());
+        let all: Vec<Late> = all.map(|(shard, _)| Late { shard, given: 0 }).collect();
+        self.refuse(&all);
+        self.shards.iter_mut().for_each(Vec::clear);
+    }
+
     /// Refuses what is left (invariant 2).
     fn refuse(&self, late: &[Late]) {
         let is_of_v2 = |add: &Add<'_>| Reply::of_origin(&add.origin).0.is_v2();
