@@ -71,7 +71,8 @@ async fn sixty_four_peers_that_take_nothing_cost_the_others_nothing() {
     let outbound = bookie.shared.pools.outbound.gauge().capacity;
     assert!((PEERS * size) as u64 > outbound);
     let mut round = 0;
-    while round < 50 || bookie.shared.metrics.responses_dropped.get() == 0 {
+    // Mostly parts of frames, of which the peer has the beginning.
+    while round < 50 || bookie.shared.metrics.responses_dropped_bytes.get() == 0 {
         let entry = round % ENTRIES;
         let read = healthy.v2(v2::Request::Read(read_request(6, entry))).await;
         assert!(matches!(read, OwnedV2::Read(ErrorCode::Ok, 6, e, _) if e == entry));
@@ -94,7 +95,6 @@ async fn sixty_four_peers_that_take_nothing_cost_the_others_nothing() {
             other => panic!("{other:?}"),
         }
     }
-    assert!(bookie.shared.metrics.responses_dropped_bytes.get() > 0);
     drop((deaf, peer));
     assert_eq!(bookie.shared.metrics.closed_stalled.get() + bookie.shared.metrics.closed_copy_gone.get(), 0);
     let shared = bookie.shared.clone();

@@ -90,7 +90,7 @@ pub async fn run(shared: &Arc<Shared>, connection: &Arc<Connection>, socket: Own
         }
         shared.metrics.batching.reader_wakes.add(1);
         // Before memory is taken, which others wait for.
-        let turn = match connection.is_bulk() {
+        let mut turn = match connection.is_bulk() {
             true => tokio::select! {
                 () = connection.closed.wait() => return CloseReason::Ours,
                 turn = shared.bulk.turn() => Some(turn),
@@ -103,9 +103,16 @@ pub async fn run(shared: &Arc<Shared>, connection: &Arc<Connection>, socket: Own
             true => (&shared.pools.first, limits.first_buffer_bytes.min(limits.read_buffer_bytes)),
             false => (&shared.pools.inbound, limits.read_buffer_bytes),
         };
-        let lease = match lease(connection, pool, size, None, Wait::Inbound).await {
-            Ok(lease) => lease,
-            Err(reason) => return reason,
+        let lease = match pool.try_acquire(size as u64) {
+            Some(lease) => lease,
+            None => {
+                // Who waits has no turn (bulk invariant 1).
+                turn = None;
+                match lease(connection, pool, size, None, Wait::Inbound).await {
+                    Ok(lease) => lease,
+                    Err(reason) => return reason,
+                }
+            }
         };
         connection.activity.holds_inbound(lease.bytes());
         let mut active = Active {
