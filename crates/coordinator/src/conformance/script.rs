@@ -273,12 +273,18 @@ impl Script {
         self.reply(who).map(drop)
     }
 
-    /// Waits for the next notification, keeping the session alive meanwhile; at most `seconds`.
+    /// Waits for the next notification, keeping the session alive meanwhile; at most `seconds`. A ping that it crossed is
+    /// answered when this returns: the next reply is that of the next call.
     pub(super) fn wait_for_event(&mut self, who: &str, seconds: u32) -> Done {
         let mut silent = 0;
         while silent < seconds {
             match self.receive_within(who, Duration::from_secs(1)) {
-                Ok(Message::Event) => return Ok(()),
+                Ok(Message::Event) => {
+                    while self.client(who).waiting.iter().any(|(xid, _)| *xid == XID_PING) {
+                        self.reply(who)?;
+                    }
+                    return Ok(());
+                }
                 Ok(Message::Reply(_)) => {}
                 Err(Lost::Silent) => {
                     silent += 1;
