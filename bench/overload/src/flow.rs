@@ -106,6 +106,7 @@ pub struct Flow {
     pub broken: u64,
     /// Adds just acknowledged, when somebody follows.
     pub acknowledged: Option<Vec<(i64, i64)>>,
+    unsent_max: u64,
 }
 
 impl Flow {
@@ -147,6 +148,7 @@ impl Flow {
             stats,
             broken: 0,
             acknowledged: None,
+            unsent_max: u64::MAX,
         })
     }
 
@@ -155,6 +157,12 @@ impl Flow {
         assert_eq!(self.live(), 0, "nothing is under way");
         self.stats = Stats::new(begin, phases, self.lines.len());
         (self.begin, self.next_due) = (begin, begin);
+    }
+
+    /// Gives up, from now on, what the kernel has not taken this long after it was due: a client that queues without
+    /// bound, oldest first, would send nothing but requests that are about to fail, whatever the bookie does.
+    pub fn set_unsent_max(&mut self, unsent_max: u64) {
+        self.unsent_max = unsent_max;
     }
 
     /// Another timeout from now on.
@@ -278,16 +286,22 @@ impl Flow {
         slots.by_ids.insert(ids, slots.base + slots.dues.len() as u64);
         slots.ids.push_back(ids);
         slots.push(now);
-        self.pump_at(at);
+        self.pump_at(at, now);
     }
 
-    fn pump_at(&mut self, at: usize) {
+    fn pump_at(&mut self, at: usize, now: u64) {
         let Line { conn: Some(conn), slots, .. } = &mut self.lines[at] else { return };
         while conn.tail.is_empty()
             && conn.out.len() < OUT_BYTES_MAX
             && slots.next < slots.base + slots.dues.len() as u64
         {
             let place = (slots.next - slots.base) as usize;
+            let due = slots.dues[place];
+            if due != 0 && now.saturating_sub(due) > self.unsent_max {
+                slots.dues[place] = 0;
+                slots.live -= 1;
+                self.stats.on_end(due, now.max(due + self.spec.timeout), at, Outcome::Timeout);
+            }
             if slots.dues[place] != 0 {
                 let ids = slots.ids.get(place).copied();
                 conn.tail = self.requests.encode(at, slots.next, ids, &mut conn.out);
@@ -298,7 +312,7 @@ impl Flow {
 
     /// Encodes and sends what there is on a line.
     pub fn pump(&mut self, at: usize, now: u64, epoll: &OwnedFd) {
-        self.pump_at(at);
+        self.pump_at(at, now);
         loop {
             let Some(conn) = &mut self.lines[at].conn else { return };
             if conn.flush(epoll).is_err() {
@@ -308,7 +322,7 @@ impl Flow {
             if conn.unsent() > 0 {
                 return;
             }
-            self.pump_at(at);
+            self.pump_at(at, now);
             if self.lines[at].conn.as_ref().is_none_or(|conn| conn.unsent() == 0) {
                 return;
             }

@@ -26,6 +26,8 @@ pub fn run(mut args: Args) -> Result<Value> {
     let entry_size_bytes = args.or("entry-size", 1024usize)?;
     // an answer later than this is worth nothing
     let timeout = args.or("timeout", 1.0)?;
+    // what the kernel has not taken by then the client gives up itself
+    let unsent_max = args.or("unsent-max", timeout / 4.0)?;
     let case = args.text("case").unwrap_or_else(|| "L2".to_owned());
     args.finish()?;
 
@@ -67,6 +69,7 @@ pub fn run(mut args: Args) -> Result<Value> {
     engine.restart(begin, &phases);
     engine.flows[0].set_pace(Pace::Open(rates));
     engine.flows[0].set_timeout(seconds(timeout));
+    engine.flows[0].set_unsent_max(seconds(unsent_max));
     let watch = Watch::start(&target);
     engine.run(seconds(timeout + 1.0))?;
     let samples = watch.finish();
@@ -76,7 +79,7 @@ pub fn run(mut args: Args) -> Result<Value> {
     let back = engine.flows[0].stats.back_to(drop_at, (2.0 * calm).max(calm + 5.0));
     Ok(json!({
         "scenario": "rates", "case": case, "label": target.label, "protocol": if is_v3 { "v3" } else { "v2" },
-        "capacity": capacity, "closed": closed["phases"]["capacity"], "timeout_s": timeout,
+        "capacity": capacity, "closed": closed["phases"]["capacity"], "timeout_s": timeout, "unsent_max_s": unsent_max,
         "steps": STEPS.iter().map(|(percent, name)| json!([name, percent])).collect::<Value>(),
         "flows": { "adds": flow }, "machine": watch::machine(),
         "back_s": back.map(|took| took as f64 / 1e9),

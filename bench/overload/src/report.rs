@@ -268,9 +268,11 @@ fn refusals(row: &Value, phase: &Value, seconds: f64) -> String {
 fn rates(rows: &[&Value], title: &str, out: &mut String) {
     let _ = writeln!(
         out,
-        "### {title}\n\nCapacity is the best second in closed loop just before. An answer later than {} s counts as none. \"Back\" is from the\n\
-         drop to 50 % until p99 is at most twice (or 5 ms more than) that of the first step for a second with nothing failed.\n",
+        "### {title}\n\nCapacity is the best second in closed loop just before. An answer later than {} s counts as none, and what the kernel\n\
+         has not taken {} s after it was due is not sent any more. \"Back\" is from the drop to 50 % until p99 is at most twice\n\
+         (or 5 ms more than) that of the first step for a second with nothing failed.\n",
         show(rows.first().and_then(|row| at(row, "timeout_s"))),
+        show(rows.first().and_then(|row| at(row, "unsent_max_s"))),
     );
     let _ = writeln!(
         out,
