@@ -20,6 +20,7 @@ use crate::options::{CreateOptions, Limits, OpenMode, WRITE_QUORUM_SIZE_MAX};
 use crate::placement::{Candidates, Placement, RandomPlacement, choose_ensemble};
 use crate::reader::LedgerReader;
 use crate::retry::{Retry, is_transient};
+use crate::slow::SlowReplicas;
 use crate::transport::Transport;
 use crate::writer::{LedgerWriter, TakenOver};
 
@@ -89,10 +90,23 @@ impl ClientBuilder {
         self
     }
 
-    /// Bytes of entries in flight to bookies, 64 MiB by default; as much again for entries read ahead. One entry can be
-    /// no larger. [`LedgerWriter::enqueue`] waits when they are used up.
+    /// Bytes of entries in flight to bookies, 64 MiB by default; as much again, apart from it, for entries read ahead, so
+    /// that writers and readers do not take each other's room. An entry counts once, however many bookies it goes to,
+    /// from the call until no bookie's queue and no writer refers to it, with 160 bytes of its own and 192 for each
+    /// replica besides. One entry can be no larger than all of it. When it is used up [`LedgerWriter::enqueue`] waits, in
+    /// the order of the calls, and [`LedgerWriter::try_enqueue`] refuses.
     pub fn memory_limit(mut self, bytes: u64) -> Self {
         self.limits.memory_limit = bytes;
+        self
+    }
+
+    /// How far a bookie may be behind the others, in bytes over all ledgers of this client: half of the memory limit by
+    /// default. What others acknowledged and it has not is kept for it up to so much. Beyond that it is replaced; where
+    /// there is no spare bookie it gets nothing more, the ledger is marked as under-replicated in the metadata, the
+    /// writer goes on with its ack quorum, and looks for a replacement again, or for the bookie itself, after 1 s, then
+    /// 2 s, up to every 60 s. The same happens to a bookie that fails and cannot be replaced.
+    pub fn slow_replica_bytes_max(mut self, bytes: u64) -> Self {
+        self.limits.slow_replica_bytes_max = Some(bytes);
         self
     }
 
@@ -138,6 +152,7 @@ impl ClientBuilder {
             failures: RecentFailures::default(),
             add_budget: ByteBudget::new("adds", self.limits.memory_limit),
             read_budget: ByteBudget::new("read-ahead", self.limits.memory_limit),
+            slow: SlowReplicas::new(self.limits.slow_replica_bytes_max()),
             limits: self.limits,
             is_closed: AtomicBool::new(false),
         })))
@@ -158,6 +173,8 @@ pub(crate) struct Shared {
     pub add_budget: ByteBudget,
     /// Entries read and not yet taken.
     pub read_budget: ByteBudget,
+    /// How far bookies are behind.
+    pub slow: SlowReplicas,
     pub limits: Limits,
     is_closed: AtomicBool,
 }

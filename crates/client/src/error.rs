@@ -136,8 +136,8 @@ pub enum WhyStopped {
     /// The ledger was deleted.
     #[error("the ledger was deleted")]
     Deleted,
-    /// Failed bookies cannot be replaced.
-    #[error("{0}")]
+    /// Bookies failed that cannot be replaced, and those left are fewer than the ack quorum.
+    #[error("fewer bookies than its ack quorum can be written to: {0}")]
     NotEnoughBookies(NotEnoughBookies),
     /// A bookie refused the ledger's key.
     #[error("{bookie} refuses the ledger's key: the password is not the one the ledger was created with")]
@@ -185,6 +185,25 @@ pub enum AppendError {
     /// its recovery; they were not promised.
     #[error("{0}")]
     Stopped(#[from] Stopped),
+}
+
+/// Why an entry was not appended at once.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TryAppendError {
+    /// There is no room for it now; the writer lives on.
+    #[error(
+        "no room for an entry of {size_bytes} bytes: entries that bookies have not acknowledged use up the memory limit of \
+         {limit_bytes} bytes. Try again later, wait with enqueue, or raise ClientBuilder::memory_limit"
+    )]
+    NoRoom {
+        /// Size of the payload.
+        size_bytes: u64,
+        /// The client's limit.
+        limit_bytes: u64,
+    },
+    /// Waiting would not help.
+    #[error(transparent)]
+    Append(#[from] AppendError),
 }
 
 /// The end of a writer.

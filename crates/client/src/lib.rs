@@ -47,11 +47,12 @@
 //!    IC19, IC21). `reader`
 //! 5. Bytes in flight are bounded, nothing waits for a permit that it holds itself, and every call ends (IC17, IC18).
 //!
-//! # Limits     entry bytes in flight, and as much again read ahead: [`ClientBuilder::memory_limit`]; a write quorum:
+//! # Limits     entry bytes in flight, each entry counted once, and as much again read ahead:
+//! [`ClientBuilder::memory_limit`]; held up by a slow bookie: [`ClientBuilder::slow_replica_bytes_max`]; a write quorum:
 //! [`WRITE_QUORUM_SIZE_MAX`]; an entry: what fits a frame of 5 MiB ([`LedgerWriter::payload_bytes_max`])
 //!
 //! # Not here   racks and quarantine in placement, speculative reads, telling a bookie's incarnations apart (IC16),
-//! replacing a replica that is slow but answers in time, authentication and TLS
+//! authentication and TLS
 
 mod client;
 pub mod connection;
@@ -67,6 +68,7 @@ mod placement;
 mod reader;
 mod recovery;
 mod retry;
+mod slow;
 pub mod transport;
 mod window;
 mod writer;
@@ -81,12 +83,12 @@ pub use crate::client::{BookieInfo, Client, ClientBuilder, LedgerInfo};
 pub use crate::entry::Entry;
 pub use crate::error::{
     AppendError, AppendOpenError, BookieAnswer, BookieAnswers, CloseError, ConnectError, CreateError,
-    NotEnoughBookies, OpenError, ReadError, RecoveryError, Stopped, WhyStopped,
+    NotEnoughBookies, OpenError, ReadError, RecoveryError, Stopped, TryAppendError, WhyStopped,
 };
 pub use crate::handover::{HANDOVER_PROPERTY, Handover, UnknownHandover};
 pub use crate::options::{
     CreateOptions, EXPLICIT_LAC_INTERVAL_DEFAULT, MEMORY_LIMIT_DEFAULT, OpenMode, REQUEST_TIMEOUT_DEFAULT,
-    WRITE_QUORUM_SIZE_MAX,
+    SLOW_REPLICA_PART_DEFAULT, WRITE_QUORUM_SIZE_MAX,
 };
 pub use crate::placement::{Candidates, Placement, RandomPlacement};
 pub use crate::reader::{EntryStream, LedgerReader, TailStream};

@@ -12,6 +12,10 @@ pub const REQUEST_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
 /// Default of [`ClientBuilder::memory_limit`](crate::ClientBuilder::memory_limit).
 pub const MEMORY_LIMIT_DEFAULT: u64 = 64 << 20;
 
+/// Default of [`ClientBuilder::slow_replica_bytes_max`](crate::ClientBuilder::slow_replica_bytes_max): this part of the
+/// memory limit, so that what a stopped bookie holds leaves room for the others to go on.
+pub const SLOW_REPLICA_PART_DEFAULT: u64 = 2;
+
 /// Default of [`ClientBuilder::explicit_lac_interval`](crate::ClientBuilder::explicit_lac_interval).
 pub const EXPLICIT_LAC_INTERVAL_DEFAULT: Duration = Duration::from_millis(100);
 
@@ -64,8 +68,17 @@ pub(crate) struct Limits {
     pub request_timeout: Duration,
     /// Entry bytes in flight to bookies.
     pub memory_limit: u64,
+    /// Bytes that one bookie may hold up; a part of the memory limit if not set.
+    pub slow_replica_bytes_max: Option<u64>,
     /// How long a confirmed entry may stay unannounced to readers; zero is for ever.
     pub explicit_lac_interval: Duration,
+}
+
+impl Limits {
+    /// Bytes that one bookie may hold up.
+    pub fn slow_replica_bytes_max(&self) -> u64 {
+        self.slow_replica_bytes_max.unwrap_or(self.memory_limit / SLOW_REPLICA_PART_DEFAULT)
+    }
 }
 
 impl Default for Limits {
@@ -73,6 +86,7 @@ impl Default for Limits {
         Limits {
             request_timeout: REQUEST_TIMEOUT_DEFAULT,
             memory_limit: MEMORY_LIMIT_DEFAULT,
+            slow_replica_bytes_max: None,
             explicit_lac_interval: EXPLICIT_LAC_INTERVAL_DEFAULT,
         }
     }

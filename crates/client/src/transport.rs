@@ -1,7 +1,8 @@
 //! What ledgers ask of bookies, as a trait: the network below it, the replication protocol above.
 //!
 //! # Invariants (every implementation)
-//! 1. Each request is answered exactly once: by the bookie, or with an error after at most the request timeout.
+//! 1. Each request is answered exactly once: by the bookie, or with an error after at most the request timeout. An add
+//!    that was withdrawn is answered at most once.
 //! 2. Requests of one ledger to one bookie leave in the order in which they were given.
 //! 3. [`BookieError::is_unknown`] is false only when the bookie certainly did not and will not do what was asked.
 //! 4. A sink is never called from inside [`Transport::add`], so a caller may hold the lock that its sink takes.
@@ -42,6 +43,10 @@ pub enum BookieError {
     /// The client was closed.
     #[error("the client was closed")]
     Closed,
+    /// It is so far behind the other replicas that it holds up more than `slow_replica_bytes_max`. Said by the writer,
+    /// never by a transport.
+    #[error("is behind: it holds up {0} bytes that others have acknowledged")]
+    Behind(u64),
 }
 
 impl BookieError {
@@ -145,6 +150,12 @@ pub trait Transport: Send + Sync + 'static {
 
     /// Sends what [`add`](Self::add) queued and has not sent yet. Adds leave without it, too, but perhaps one by one.
     fn flush(&self) {}
+
+    /// The adds of this ledger and sink that have not left for this bookie need not leave any more: what is not sent is
+    /// let go of and never answered. A transport that queues nothing has nothing to do.
+    fn withdraw(&self, bookie: &BookieId, ledger: LedgerId, sink: &Arc<dyn AddSink>) {
+        let _ = (bookie, ledger, sink);
+    }
 
     /// Reads one entry, as stored; its digest is not verified here.
     fn read(&self, bookie: &BookieId, request: ReadRequest) -> Answer<'_, Bytes>;

@@ -10,10 +10,12 @@
 //! 3. An entry's bytes count as in flight until it is confirmed (or the writer stopped) and each of its replicas
 //!    answered or was replaced (IC17).
 //! 4. A failure for an entry that is complete already waits for the next change, which the next entry starts.
+//! 5. A position that is held gets nothing and nothing is waited for there; what its bookie acknowledged before counts.
+//!    Who holds one sees to it that each write set keeps an ack quorum of others ([`AddWindow::can_hold`]).
 //!
 //! # Limits     memory: bounded by the caller, in bytes; a write quorum of [`WRITE_QUORUM_SIZE_MAX`]
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bindery_types::{BookieId, EntryId, Quorum};
 use bytes::Bytes;
@@ -43,6 +45,8 @@ struct Slot {
     acked: u64,
     /// Bit i: that bookie was sent it and has not answered.
     waiting: u64,
+    /// Enough bookies have it that those which do not are behind ([`AddWindow::held_back`]).
+    is_ahead: bool,
 }
 
 /// See the module.
@@ -67,6 +71,8 @@ pub(crate) struct AddWindow {
     /// The change under way.
     replacing: Option<BTreeMap<usize, BookieError>>,
     is_stopped: bool,
+    /// Cost of the slots that are ahead.
+    ahead_bytes: u64,
 }
 
 /// What an answer means beyond an ack or a failure.
@@ -97,6 +103,7 @@ impl AddWindow {
             delayed: BTreeMap::new(),
             replacing: None,
             is_stopped: false,
+            ahead_bytes: 0,
         }
     }
 
@@ -109,6 +116,11 @@ impl AddWindow {
 
     pub fn ensemble(&self) -> &[BookieId] {
         &self.ensemble
+    }
+
+    /// How many changes were finished.
+    pub fn changes(&self) -> u64 {
+        self.changes
     }
 
     pub fn confirmed(&self) -> Option<EntryId> {
@@ -173,7 +185,7 @@ impl AddWindow {
                 out.push(Send { position, entry, body: body.clone(), tag: self.tag(position) });
             }
         }
-        self.slots.push_back(Slot { body, cost_bytes, payload_bytes, acked: 0, waiting });
+        self.slots.push_back(Slot { body, cost_bytes, payload_bytes, acked: 0, waiting, is_ahead: false });
         entry
     }
 
@@ -191,6 +203,7 @@ impl AddWindow {
         let size = self.ensemble.len();
         let start = (entry.get().unsigned_abs() % size as u64) as usize;
         let offset = (position + size - start) % size;
+        let ahead_from = self.ahead_from();
         let Some(slot) = self.slots.get_mut(index) else { return Heard::Noted };
         if offset >= self.quorum.write_quorum_size() || slot.waiting & (1 << offset) == 0 {
             return Heard::Noted;
@@ -199,6 +212,10 @@ impl AddWindow {
         let error = match result {
             Ok(()) => {
                 slot.acked |= 1 << offset;
+                if !slot.is_ahead && slot.acked.count_ones() as usize >= ahead_from {
+                    slot.is_ahead = true;
+                    self.ahead_bytes += slot.cost_bytes;
+                }
                 return Heard::Noted;
             }
             Err(error) => error,
@@ -231,8 +248,64 @@ impl AddWindow {
         self.confirmed > before
     }
 
-    /// Lets go of what nobody waits for any more (invariant 3); the bytes to give back.
-    pub fn release(&mut self) -> u64 {
+    /// With so many acks an entry is ahead of the bookies that have not acknowledged it: an ack quorum has it, or all
+    /// others have.
+    fn ahead_from(&self) -> usize {
+        self.quorum.ack_quorum_size().min(self.quorum.write_quorum_size() - 1).max(1)
+    }
+
+    /// The bookies that hold others back, by position, and how many bytes: the oldest entry waits for none but them, and
+    /// so much was acknowledged by enough others and is kept until they answer. No positions when nobody is behind.
+    pub fn held_back(&self) -> (Vec<usize>, u64) {
+        match self.slots.front() {
+            Some(slot) if slot.is_ahead && slot.waiting != 0 => {
+                let entry = EntryId::new(self.first).expect("entries are not negative");
+                let behind = self.quorum.write_set(entry).enumerate();
+                let behind = behind.filter(|(offset, _)| slot.waiting & (1 << offset) != 0);
+                (behind.map(|(_, position)| position).collect(), self.ahead_bytes)
+            }
+            Some(_) | None => (Vec::new(), 0),
+        }
+    }
+
+    /// Whether each write set has an ack quorum of usable positions (invariant 5).
+    pub fn keeps_quorum(&self, is_usable: impl Fn(usize) -> bool) -> bool {
+        let (size, write_quorum_size) = (self.ensemble.len(), self.quorum.write_quorum_size());
+        (0..size).all(|start| {
+            let members = (start..start + write_quorum_size).map(|position| position % size);
+            members.filter(|&position| is_usable(position)).count() >= self.quorum.ack_quorum_size()
+        })
+    }
+
+    /// Whether these positions can be held besides those that are.
+    pub fn can_hold(&self, more: impl Fn(usize) -> bool) -> bool {
+        self.keeps_quorum(|position| !self.is_held[position] && !more(position))
+    }
+
+    /// Stops sending to a position, and waiting for it, outside of a change (invariant 5).
+    pub fn hold(&mut self, position: usize) {
+        assert!(self.replacing.is_none(), "not while the ensemble changes");
+        assert!(self.can_hold(|other| other == position), "an ack quorum is left (IC1)");
+        self.is_held[position] = true;
+        self.failed.remove(&position);
+        self.delayed.remove(&position);
+        self.stop_waiting(|other| other == position);
+    }
+
+    fn stop_waiting(&mut self, is_given_up: impl Fn(usize) -> bool) {
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            let entry = EntryId::new(self.first + index as i64).expect("entries are not negative");
+            for (offset, position) in self.quorum.write_set(entry).enumerate() {
+                if is_given_up(position) {
+                    slot.waiting &= !(1 << offset);
+                }
+            }
+        }
+    }
+
+    /// Lets go of what nobody waits for any more (invariant 3); the bytes given back. The bodies are for the caller to
+    /// drop.
+    pub fn release(&mut self, let_go: &mut Vec<Bytes>) -> u64 {
         let mut cost_bytes = 0;
         while let Some(slot) = self.slots.front() {
             if slot.waiting != 0 || (self.first > self.confirmed && !self.is_stopped) {
@@ -240,7 +313,10 @@ impl AddWindow {
             }
             cost_bytes += slot.cost_bytes;
             self.first += 1;
-            self.slots.pop_front();
+            if slot.is_ahead {
+                self.ahead_bytes -= slot.cost_bytes;
+            }
+            let_go.extend(self.slots.pop_front().map(|slot| slot.body));
         }
         cost_bytes
     }
@@ -254,15 +330,15 @@ impl AddWindow {
         for &position in replacing.keys() {
             self.is_held[position] = true;
         }
-        for (index, slot) in self.slots.iter_mut().enumerate() {
-            let entry = EntryId::new(self.first + index as i64).expect("entries are not negative");
-            for (offset, position) in self.quorum.write_set(entry).enumerate() {
-                if replacing.contains_key(&position) {
-                    slot.waiting &= !(1 << offset);
-                }
-            }
-        }
+        self.stop_waiting(|position| replacing.contains_key(&position));
         self.replacing = Some(replacing);
+    }
+
+    /// Begins a change for positions that are held already, or that are slow: for them a replacement is at hand.
+    pub fn begin_change_of(&mut self, replacing: BTreeMap<usize, BookieError>) {
+        assert!(self.replacing.is_none() && self.failed.is_empty(), "one change at a time (IC11)");
+        self.failed = replacing;
+        self.begin_change();
     }
 
     /// The positions being replaced, and why.
@@ -271,8 +347,15 @@ impl AddWindow {
     }
 
     /// Ends the change: `ensemble` is in force. Unconfirmed entries are sent to bookies that joined, and once more to
-    /// members that failed and stay (unless they are given up), where they may succeed now.
-    pub fn finish_change(&mut self, ensemble: Vec<BookieId>, gives_up_rest: bool, out: &mut Vec<Send>) {
+    /// members that failed and stay, where they may succeed now; those are held instead with `gives_up_rest`.
+    /// `rejoins` are held positions whose bookies are sent to again, from the first unconfirmed entry on.
+    pub fn finish_change(
+        &mut self,
+        ensemble: Vec<BookieId>,
+        gives_up_rest: bool,
+        rejoins: &BTreeSet<usize>,
+        out: &mut Vec<Send>,
+    ) {
         let replacing = self.replacing.take().expect("a change is under way");
         assert_eq!(ensemble.len(), self.ensemble.len(), "a whole ensemble");
         self.changes += 1;
@@ -286,10 +369,17 @@ impl AddWindow {
                 self.delayed.remove(&position);
             }
             let stays_held = gives_up_rest && !is_replaced && replacing.contains_key(&position);
+            if rejoins.contains(&position) {
+                // What was sent before it was held is not waited for a second time.
+                self.is_held[position] = false;
+                self.since[position] = self.changes;
+                continue;
+            }
             if replacing.contains_key(&position) {
                 self.is_held[position] = stays_held;
             }
         }
+        let ahead_from = self.ahead_from();
         for index in 0..self.slots.len() {
             let entry = EntryId::new(self.first + index as i64).expect("entries are not negative");
             if entry.get() <= self.confirmed {
@@ -301,6 +391,10 @@ impl AddWindow {
                 if self.since[position] == self.changes {
                     // Invariant 1.
                     slot.acked &= !(1 << offset);
+                    if slot.is_ahead && (slot.acked.count_ones() as usize) < ahead_from {
+                        slot.is_ahead = false;
+                        self.ahead_bytes -= slot.cost_bytes;
+                    }
                 }
                 if !self.is_held[position] && (slot.acked | slot.waiting) & (1 << offset) == 0 {
                     slot.waiting |= 1 << offset;

@@ -5,7 +5,8 @@
 //! searched in halves, and a new one begins only where an entry is sent again.
 //!
 //! # Invariants
-//! 1. Every add is given out exactly once: answered, overdue, or by [`PendingAdds::drain`].
+//! 1. Every add is given out exactly once: answered, overdue, or by [`PendingAdds::drain`]; or it was withdrawn before it
+//!    was sent.
 //! 2. Adds of equal ledger and entry are answered in the order in which they were pushed.
 //! 3. An overdue add keeps its place until its own late answer comes, and that answer is dropped. Without the place the
 //!    late answer would be taken for the answer to a later add of the same entry.
@@ -20,6 +21,7 @@ use bindery_types::{EntryId, LedgerId};
 use tokio::time::Instant;
 
 use super::delivery::Deliveries;
+use super::outgoing::Frame;
 use super::pending::{Overdue, Sweep};
 use crate::transport::{AddAnswer, AddSink, AddTag, BookieError};
 
@@ -36,7 +38,7 @@ enum State {
 struct PendingAdd {
     entry: EntryId,
     tag: AddTag,
-    /// Position of the frame's first byte in the lane's stream.
+    /// Number of the frame in the lane.
     position: u64,
     deadline: Instant,
     sink: u32,
@@ -154,6 +156,24 @@ impl PendingAdds {
         if let Some(mut adds) = self.ledgers.remove(&ledger) {
             adds.sinks.clear();
             self.spare = Some(adds);
+        }
+    }
+
+    /// Forgets adds of one sink whose frames, in their order, were withdrawn from the queue.
+    pub(super) fn withdraw(&mut self, ledger: LedgerId, sink: &Arc<dyn AddSink>, frames: &[Frame]) {
+        let Some(first) = frames.first().map(Frame::number) else { return };
+        let Some(adds) = self.ledgers.get_mut(&ledger) else { return };
+        // All that this sink pushed since then: a queue is taken from its front only.
+        let sink = adds.sink_index(sink);
+        for run in &mut adds.runs {
+            run.retain(|add| add.state == State::Gone || add.sink != sink || add.position < first);
+            while run.front().is_some_and(|add| add.state == State::Gone) {
+                run.pop_front();
+            }
+        }
+        adds.runs.retain(|run| !run.is_empty());
+        if adds.is_empty() {
+            self.forget(ledger);
         }
     }
 

@@ -21,12 +21,12 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::delivery::{Deliveries, Waiter};
-use super::outgoing::Outgoing;
+use super::outgoing::{Outgoing, Owner};
 use super::pending::{CallKey, Pending};
 use crate::transport::{AddAnswer, AddRequest, AddSink, BatchReadRequest, BookieError};
 
 /// The frame of an add without its body: length, header, master key.
-const ADD_HEAD_BYTES: usize = frame::LENGTH_PREFIX_SIZE_BYTES + v2::ADD_BODY_OFFSET_BYTES;
+pub(super) const ADD_HEAD_BYTES: usize = frame::LENGTH_PREFIX_SIZE_BYTES + v2::ADD_BODY_OFFSET_BYTES;
 /// The largest v2 request other than an add: a fencing batch read.
 const CALL_BYTES_MAX: usize = 64;
 
@@ -124,7 +124,7 @@ impl Lane {
             if fits {
                 let deadline = state.now + self.request_timeout;
                 let position = state.outgoing.position();
-                state.outgoing.push(&head, &body);
+                state.outgoing.push(owner(ledger, sink), head, body);
                 state.pending.adds.push(ledger, entry, tag, position, deadline, sink);
             } else {
                 let result = Err(BookieError::Refused(ErrorCode::BadRequest));
@@ -135,6 +135,18 @@ impl Lane {
         if wakes {
             self.wake.notify_one();
         }
+    }
+
+    /// Forgets the adds of a ledger that the task has not taken: they are not sent, and not answered.
+    pub(super) fn withdraw(&self, ledger: LedgerId, sink: &Arc<dyn AddSink>) {
+        let withdrawn = {
+            let mut state = self.state.lock();
+            let withdrawn = state.outgoing.withdraw(owner(ledger, sink));
+            state.pending.adds.withdraw(ledger, sink, &withdrawn);
+            withdrawn
+        };
+        // Their bytes go back to a budget outside the lock.
+        drop(withdrawn);
     }
 
     /// Queues a v2 read. `None` when it may not be under way together with what is (`pending` invariant 2).
@@ -204,7 +216,7 @@ impl Lane {
             let mut frame = BytesMut::new();
             v3::put_frame(&v3::Request { txn_id, priority, operation }.into_message(), &mut frame);
             let position = state.outgoing.position();
-            state.outgoing.push_frame(&frame);
+            state.outgoing.push_frame(frame.freeze());
             let key = CallKey::V3 { id: txn_id };
             state.pending.push(key, Waiter::V3(sender), false, position, deadline, timeout);
             true
@@ -257,12 +269,15 @@ impl Lane {
 
     /// Gives out everything with the error that `why` gives for a frame at this position, and forgets what was queued.
     pub(super) fn drain(&self, why: &impl Fn(u64) -> BookieError, out: &mut Deliveries) {
-        let mut state = self.state.lock();
-        // Whatever comes from now on has to wake the task.
-        state.is_waiting = true;
-        state.outgoing.clear();
-        state.give_out_refused(out);
-        state.pending.drain(why, out);
+        let unsent = {
+            let mut state = self.state.lock();
+            // Whatever comes from now on has to wake the task.
+            state.is_waiting = true;
+            state.give_out_refused(out);
+            state.pending.drain(why, out);
+            state.outgoing.clear()
+        };
+        drop(unsent);
     }
 
     /// The task ends: gives out everything, for the last time.
@@ -271,6 +286,10 @@ impl Lane {
         self.drain(&|_| BookieError::Closed, out);
         self.ended.notify_waiters();
     }
+}
+
+fn owner(ledger: LedgerId, sink: &Arc<dyn AddSink>) -> Owner {
+    Owner { ledger, sink: Arc::as_ptr(sink).addr() }
 }
 
 /// The flags that Java clients send (protocol reference, section 1.3).
@@ -310,7 +329,7 @@ fn put_v2(state: &mut State, request: &v2::Request<'_>) -> u64 {
     request.encode(&mut rest);
     let size_bytes = CALL_BYTES_MAX - rest.len();
     let position = state.outgoing.position();
-    state.outgoing.push_frame(&frame[..size_bytes]);
+    state.outgoing.push_frame(Bytes::copy_from_slice(&frame[..size_bytes]));
     position
 }
 

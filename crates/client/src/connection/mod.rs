@@ -10,7 +10,7 @@
 //! ```
 //!
 //! # Invariants (besides those of [`transport`](crate::transport))
-//! 1. An add costs its caller a lock, a copy of a small body and no allocation; nobody is woken while the task writes.
+//! 1. An add costs its caller a lock, no copy and no allocation; nobody is woken while the task writes.
 //! 2. The order of the requests of one ledger to one bookie (transport invariant 2) holds within each lane. What must
 //!    come after an answer, as an explicit LAC (last add confirmed) after its entries, has to wait for it anyway.
 //! 3. A late answer is never taken for the answer to a later request: v2 requests keep their place until they are
@@ -228,6 +228,12 @@ fn read_message(ledger: LedgerId, entry: Option<EntryId>, fence: Option<MasterKe
 impl Transport for Bookies {
     fn add(&self, bookie: &BookieId, request: AddRequest, sink: &Arc<dyn AddSink>) {
         self.with_bulk(bookie, |lane| lane.add(request, sink));
+    }
+
+    fn withdraw(&self, bookie: &BookieId, ledger: LedgerId, sink: &Arc<dyn AddSink>) {
+        if let Some(slot) = self.slots.read().by_id.get(bookie) {
+            slot.bulk.lane.withdraw(ledger, sink);
+        }
     }
 
     fn read(&self, bookie: &BookieId, request: ReadRequest) -> Answer<'_, Bytes> {

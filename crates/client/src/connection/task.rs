@@ -31,7 +31,7 @@ use super::answers::Answers;
 use super::delivery::Deliveries;
 use super::incoming::Incoming;
 use super::lane::Lane;
-use super::outgoing::Batch;
+use super::outgoing::{Batch, Frame};
 use super::pending::{Sweep, Verdict};
 use super::resolve::Resolver;
 use crate::transport::BookieError;
@@ -209,6 +209,7 @@ impl Task {
         let mut conversation = Conversation {
             socket,
             batch: Batch::new(begin),
+            taken: Vec::new(),
             incoming: Incoming::new(self.limit),
             answers: Answers::default(),
             last_received: None,
@@ -296,15 +297,16 @@ impl Task {
     /// One write, one read, one look at the clock. True when bytes moved.
     fn round(&mut self, conversation: &mut Conversation) -> Result<bool, End> {
         let now = Instant::now();
-        let Conversation { socket, batch, incoming, answers, .. } = conversation;
+        let Conversation { socket, batch, taken, incoming, answers, .. } = conversation;
         {
             let mut state = self.lane.state.lock();
             state.now = now;
             state.is_waiting = false;
             if batch.is_empty() {
-                state.outgoing.take_into(batch);
+                state.outgoing.take_into(taken);
             }
         }
+        batch.fill(taken);
         let mut has_moved = false;
         let mut broken = None;
         if !batch.is_empty() {
@@ -374,6 +376,8 @@ impl Task {
 struct Conversation {
     socket: TcpStream,
     batch: Batch,
+    /// Empty between calls; kept for its allocation.
+    taken: Vec<Frame>,
     incoming: Incoming,
     answers: Answers,
     last_received: Option<Instant>,

@@ -22,12 +22,16 @@ use crate::window::Send;
 use crate::writer::core::{Start, Step, WriterCore};
 
 const BOOKIES: usize = 7;
+/// What one bookie may hold up: a few entries.
+const SLOW_BYTES_MAX: u64 = 6000;
 const SHAPES: [(usize, usize, usize); 9] =
     [(1, 1, 1), (2, 2, 1), (2, 2, 2), (3, 2, 1), (3, 2, 2), (3, 3, 2), (4, 3, 2), (5, 3, 2), (5, 3, 3)];
 
 #[derive(Default)]
 struct Bookie {
     is_down: bool,
+    /// It is there and does nothing: what it is sent waits.
+    is_stopped: bool,
     is_fenced: bool,
     entries: BTreeMap<i64, Bytes>,
 }
@@ -43,6 +47,7 @@ enum Reply {
     Read(ReadTag, Result<Bytes, BookieError>),
     Written(Result<Version, LedgerError>),
     Stored(Result<StoredLedger, LedgerError>),
+    Marked(bool),
 }
 
 enum Core {
@@ -74,6 +79,9 @@ pub(super) struct Summary {
     pub failed_recoveries: u64,
     pub recovered_behind_lac: u64,
     pub lost_store_answers: u64,
+    pub holds: u64,
+    pub rejoins: u64,
+    pub closed_with_gaps: u64,
 }
 
 impl Summary {
@@ -87,6 +95,9 @@ impl Summary {
         self.failed_recoveries += other.failed_recoveries;
         self.recovered_behind_lac += other.recovered_behind_lac;
         self.lost_store_answers += other.lost_store_answers;
+        self.holds += other.holds;
+        self.rejoins += other.rejoins;
+        self.closed_with_gaps += other.closed_with_gaps;
     }
 }
 
@@ -104,6 +115,13 @@ pub(super) struct World {
     /// Confirmed to the writer, -1 for none.
     confirmed: i64,
     ends: BTreeSet<(i64, u64)>,
+    /// How many of the bookies exist: with as many as the ensemble has there is no spare.
+    bookies_count: usize,
+    /// Bookies on which the ledger is marked as under-replicated.
+    marks: BTreeSet<BookieId>,
+    /// Those that the writer held at some time, and holds.
+    was_held: BTreeSet<BookieId>,
+    held: BTreeSet<BookieId>,
     /// Probability of faults.
     trouble: f64,
     summary: Summary,
@@ -130,6 +148,7 @@ impl World {
             length_bytes: 0,
             token: None,
         });
+        let bookies_count = if random.chance(0.4) { e } else { BOOKIES };
         let trouble = [0.0, 0.01, 0.03, 0.1][random.below(4) as usize];
         World {
             random,
@@ -144,6 +163,10 @@ impl World {
             payloads: Vec::new(),
             confirmed: -1,
             ends: BTreeSet::new(),
+            bookies_count,
+            marks: BTreeSet::new(),
+            was_held: BTreeSet::new(),
+            held: BTreeSet::new(),
             trouble,
             summary: Summary::default(),
         }
@@ -159,8 +182,12 @@ impl World {
             0..100 => self.append(),
             100..104 => self.start_recovery(),
             104..107 => self.close_writer(),
+            // What it let go of is to be marked then.
+            142..160 if !self.was_held.is_empty() => self.close_writer(),
             107..109 if self.random.chance(0.2) => self.kill_party(),
             109..129 if self.random.chance(self.trouble) => self.turn_bookie(),
+            129..132 => self.stop_bookie(),
+            132..142 => self.retry(),
             _ => self.deliver(),
         }
     }
@@ -171,11 +198,12 @@ impl World {
             let Core::Writer(writer) = &mut self.parties[0].core else { return };
             let payload: Vec<u8> = vec![self.payloads.len() as u8; self.random.below(40) as usize];
             let mut sends = Vec::new();
-            if let Ok(entry) = writer.append(&payload, &mut sends) {
+            if let Ok(entry) = writer.append(&payload, None, &mut sends) {
                 assert_eq!(entry.get() as usize, self.payloads.len());
                 self.payloads.push(payload);
             }
             self.send(0, sends, false);
+            self.report_slow();
             self.follow(0);
         }
     }
@@ -212,6 +240,54 @@ impl World {
         self.bookies[index].is_down = is_down;
     }
 
+    /// Stops a bookie, or lets a stopped one go on. One at most stands still, as Qw - Qa may be 1.
+    fn stop_bookie(&mut self) {
+        match self.bookies.iter_mut().find(|bookie| bookie.is_stopped) {
+            Some(stopped) => stopped.is_stopped = false,
+            None => {
+                let index = self.random.below(BOOKIES as u64) as usize;
+                self.bookies[index].is_stopped = self.random.chance(0.5);
+            }
+        }
+    }
+
+    /// The pause is over after which a writer looks for replacements again.
+    fn retry(&mut self) {
+        let Party { core: Core::Writer(writer), awaits_store: false, .. } = &mut self.parties[0] else {
+            return;
+        };
+        writer.retry();
+        self.follow(0);
+    }
+
+    /// What the writer's shell does after each event: slow bookies are reported, and what they need not get any more is
+    /// withdrawn, as far as it has not left.
+    fn report_slow(&mut self) {
+        let Core::Writer(writer) = &mut self.parties[0].core else { return };
+        let (behind, bytes) = writer.held_back();
+        for position in behind {
+            if bytes > SLOW_BYTES_MAX {
+                writer.on_slow(position, bytes);
+            }
+        }
+        let withdrawn = writer.take_withdrawn();
+        let now: BTreeSet<BookieId> = writer.held().into_iter().collect();
+        self.summary.holds += now.difference(&self.held).count() as u64;
+        self.summary.rejoins +=
+            self.held.difference(&now).filter(|bookie| writer.ensemble().contains(bookie)).count() as u64;
+        self.was_held.extend(now.iter().cloned());
+        self.held = now;
+        for bookie in withdrawn {
+            let bookie = self.ids.iter().position(|id| *id == bookie).unwrap();
+            let Some(queue) = self.parties[0].requests.get_mut(&bookie) else { continue };
+            let left = self.random.below(queue.len() as u64 + 1) as usize;
+            queue.truncate(left);
+            if queue.is_empty() {
+                self.parties[0].requests.remove(&bookie);
+            }
+        }
+    }
+
     /// Lets something that is under way arrive.
     fn deliver(&mut self) {
         let party = self.random.below(self.parties.len() as u64) as usize;
@@ -238,6 +314,9 @@ impl World {
     /// The bookie does the oldest request of a party, or does not.
     fn serve(&mut self, party: usize, bookie: usize) {
         let fate = if self.random.chance(self.trouble) { self.random.below(4) } else { 9 };
+        if self.bookies[bookie].is_stopped && fate != 0 {
+            return;
+        }
         let queue = self.parties[party].requests.get_mut(&bookie).expect("it was just listed");
         if fate == 0 {
             // Given up by the client; the bookie may still do it.
@@ -291,6 +370,12 @@ impl World {
         let lost = || LedgerError::Store(StoreError::ConnectionLoss);
         let reply = match step {
             Step::Place { .. } => unreachable!("placing is not the store's"),
+            Step::Mark { .. } if fate == 0 => Reply::Marked(false),
+            Step::Mark { replicas } => {
+                self.marks.extend(replicas);
+                // Done, and the answer is lost.
+                Reply::Marked(fate != 1)
+            }
             Step::Read if fate == 0 => Reply::Stored(Err(lost())),
             Step::Read => Reply::Stored(Ok(self.stored())),
             Step::Write { .. } if fate == 0 => {
@@ -329,6 +414,7 @@ impl World {
                 if is_writer {
                     self.summary.closed_by_writer += 1;
                     assert_eq!(new.segments(), self.metadata.segments());
+                    self.check_marks(&new, last_entry);
                 } else {
                     let grown = new.segments().len() - self.metadata.segments().len();
                     let is_replaced =
@@ -358,6 +444,22 @@ impl World {
         assert_eq!(length_bytes, length, "the length of the ledger");
     }
 
+    /// Every entry that a bookie lacks because the writer held it is named by a mark when the writer closes.
+    fn check_marks(&mut self, metadata: &LedgerMetadata, last_entry: Option<EntryId>) {
+        let mut has_gaps = false;
+        for id in 0..=EntryId::to_wire(last_entry) {
+            let entry = EntryId::new(id).unwrap();
+            for bookie in metadata.write_set(entry).filter(|bookie| self.was_held.contains(*bookie)) {
+                let index = self.ids.iter().position(|id| id == bookie).unwrap();
+                if !self.bookies[index].entries.contains_key(&id) {
+                    has_gaps = true;
+                    assert!(self.marks.contains(bookie), "{bookie} lacks entry {id}, and no mark says so");
+                }
+            }
+        }
+        self.summary.closed_with_gaps += has_gaps as u64;
+    }
+
     /// How many bookies of an entry's write set have it, with the writer's bytes.
     fn copies(&self, metadata: &LedgerMetadata, entry: EntryId) -> usize {
         metadata
@@ -377,7 +479,7 @@ impl World {
     /// A party hears an answer.
     fn hear(&mut self, index: usize, reply: Reply) {
         let party = &mut self.parties[index];
-        if matches!(reply, Reply::Written(_) | Reply::Stored(_)) {
+        if matches!(reply, Reply::Written(_) | Reply::Stored(_) | Reply::Marked(_)) {
             party.awaits_store = false;
         }
         match &mut party.core {
@@ -388,10 +490,14 @@ impl World {
                     Reply::Read(..) => unreachable!("writers do not read"),
                     Reply::Written(outcome) => writer.written(outcome, &mut sends),
                     Reply::Stored(Ok(stored)) => writer.read(stored, &mut sends),
-                    Reply::Stored(Err(_)) => {}
+                    Reply::Marked(true) => writer.marked(&mut sends),
+                    Reply::Stored(Err(_)) | Reply::Marked(false) => {
+                        writer.put_off();
+                    }
                 }
-                writer.settle();
+                writer.settle(&mut Vec::new());
                 self.send(index, sends, false);
+                self.report_slow();
             }
             Core::Recoverer(core) => {
                 let mut out = Out::default();
@@ -404,6 +510,7 @@ impl World {
                     Reply::Written(outcome) => core.written(outcome, &mut out),
                     Reply::Stored(Ok(stored)) => core.read(stored, &mut out),
                     Reply::Stored(Err(_)) => {}
+                    Reply::Marked(_) => unreachable!("recoveries do not mark"),
                 }
                 self.perform(index, out);
             }
@@ -438,11 +545,15 @@ impl World {
     fn follow(&mut self, index: usize) {
         let candidates = Candidates {
             // A bookie that is down may still be registered.
-            writable: (0..BOOKIES)
+            writable: (0..self.bookies_count)
                 .filter(|&bookie| !self.bookies[bookie].is_down || self.random.chance(0.3))
                 .map(|bookie| self.ids[bookie].clone())
                 .collect(),
             ..Candidates::default()
+        };
+        let is_alive = |bookie: &BookieId| {
+            let bookie = &self.bookies[self.ids.iter().position(|id| id == bookie).unwrap()];
+            !bookie.is_down && !bookie.is_stopped
         };
         let placement = RandomPlacement(SeededRandom::new(self.random.next_u64()));
         let party = &mut self.parties[index];
@@ -454,11 +565,17 @@ impl World {
                 Core::Gone => None,
             };
             match step {
-                Some(Step::Place { count, excluded, avoided }) => {
+                Some(Step::Place { count, excluded, avoided, asked }) => {
                     let candidates = Candidates { avoided, ..candidates.clone() };
                     let chosen = placement.choose(&candidates, &excluded, count);
                     match &mut party.core {
-                        Core::Writer(core) => core.placed(&chosen, 0),
+                        Core::Writer(core) => {
+                            let alive: Vec<BookieId> = match chosen.len() < count {
+                                true => asked.into_iter().filter(is_alive).collect(),
+                                false => Vec::new(),
+                            };
+                            core.placed(&chosen, 0, &alive);
+                        }
                         Core::Recoverer(core) => core.placed(&chosen, 0, &mut out),
                         Core::Gone => unreachable!("it has no step"),
                     }
@@ -533,6 +650,7 @@ impl World {
         self.trouble = 0.0;
         for bookie in &mut self.bookies {
             bookie.is_down = false;
+            bookie.is_stopped = false;
         }
         for _ in 0..20 {
             self.start_recovery();

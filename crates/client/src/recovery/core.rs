@@ -411,13 +411,13 @@ impl RecoveryCore {
 
     /// Goes on as far as acks allow.
     pub fn settle(&mut self, out: &mut Out) {
-        self.adds_bytes -= self.window.release();
+        self.adds_bytes -= self.window.release(&mut Vec::new());
         if self.result.is_some() {
             return;
         }
         if self.window.advance() {
             self.changes_in_a_row = 0;
-            self.adds_bytes -= self.window.release();
+            self.adds_bytes -= self.window.release(&mut Vec::new());
         }
         if self.window.wants_change() && matches!(self.metadata_phase, MetadataPhase::Idle) {
             self.window.begin_change();
@@ -514,6 +514,7 @@ impl RecoveryCore {
                 count: self.window.replacing().map_or(0, |replacing| replacing.len()),
                 excluded: self.ensemble().iter().cloned().collect(),
                 avoided: self.suspects.clone(),
+                asked: Vec::new(),
             }),
             MetadataPhase::Writing => {
                 let mut metadata = match &self.phase {
@@ -553,7 +554,7 @@ impl RecoveryCore {
         if chosen.is_empty() {
             self.given_up.0.extend(failed.0);
         }
-        self.window.finish_change(ensemble, chosen.is_empty(), &mut out.sends);
+        self.window.finish_change(ensemble, chosen.is_empty(), &BTreeSet::new(), &mut out.sends);
         self.settle(out);
     }
 

@@ -124,7 +124,7 @@ async fn take(
 ) -> Option<LedgerError> {
     let ledgers = shared.layout.ledgers();
     match step {
-        Step::Place { count, excluded, avoided } => match shared.candidates().await {
+        Step::Place { count, excluded, avoided, .. } => match shared.candidates().await {
             Ok(mut candidates) => {
                 candidates.avoided.extend(avoided);
                 let chosen = shared.placement.choose(&candidates, &excluded, count);
@@ -139,6 +139,7 @@ async fn take(
             core.written(outcome, out);
             transient
         }
+        Step::Mark { .. } => unreachable!("a recovery leaves it to repair to find what is missing"),
         Step::Read => match ledgers.get(ledger).await {
             Ok(stored) => {
                 core.read(stored, out);

@@ -3,8 +3,9 @@
 //! # Data flow
 //! ```text
 //! append ----+                    +--> sends        (entry, position)
-//! answer ----+--> WriterCore -----+--> next_step    place | write metadata | read metadata
-//! step done -+                    +--> confirmed, released bytes, stopped
+//! answer ----+--> WriterCore -----+--> next_step    place | mark | write metadata | read metadata
+//! slow ------+                    +--> confirmed, bodies let go of, bookies to withdraw from, stopped
+//! step done -+
 //! ```
 //! A step is asked for with [`WriterCore::next_step`] and stays the next one until its outcome is told, so a driver
 //! that was cancelled can be followed by another.
@@ -16,17 +17,27 @@
 //!    reading again: closed or in recovery ends the writer, another property is kept, an own write that went through is
 //!    recognised (IC13, IC14; protocol reference, sections 7.3 and 7.8).
 //! 4. A segment begins at the LAC + 1, which does not move while a change is under way.
+//! 5. A member that failed or is slow and has no replacement is held: it gets nothing, the ledger goes on with its ack
+//!    quorum, and a replacement is looked for again and again. Below an ack quorum the writer stops instead.
+//! 6. Before entries that a slow bookie has not acknowledged are let go of, the ledger is marked as under-replicated
+//!    there, and marked again before its end is written: repair may have looked in between.
+//! 7. A held bookie that can be written again joins with a segment of its own, so that the gap ends where a segment does:
+//!    repair that looks at the ends of a segment sees it.
+//! 8. Nothing is held up by the search for a replacement of a slow or held member, which is not begun for it (IC20): an
+//!    ensemble change freezes the LAC only when there is something to write.
 //!
 //! # Limits     [`CHANGES_IN_A_ROW_MAX`] ensemble changes without an entry confirmed in between
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
+use bindery_flow::Permit;
 use bindery_metadata::StoreError;
 use bindery_metadata::layout::{LedgerError, StoredLedger};
 use bindery_metadata::store::Version;
 use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState};
 use bindery_wire::ErrorCode;
-use bytes::BytesMut;
+use bytes::Bytes;
 
 use crate::entry::EntryCodec;
 use crate::error::{BookieAnswer, BookieAnswers, NotEnoughBookies, Stopped, WhyStopped};
@@ -38,17 +49,38 @@ use crate::window::{AddWindow, Heard, Send};
 /// How many ensemble changes may follow one another while no entry gets through.
 pub(crate) const CHANGES_IN_A_ROW_MAX: u32 = 64;
 
-/// What an entry costs besides its stored bytes: its place in the window and in the queues of its bookies.
-pub(crate) const ENTRY_OVERHEAD_BYTES: u64 = 128;
+/// What an entry costs besides its stored bytes: its place in the window, and the owner of its bytes.
+pub(crate) const ENTRY_OVERHEAD_BYTES: u64 = 160;
 
-/// Buffers for stored entries grow up to this.
-const CHUNK_SIZE_BYTES_MAX: usize = 256 << 10;
+/// What it costs for each replica: the head of its frame, its places in the queue and among what waits for answers.
+pub(crate) const FRAME_OVERHEAD_BYTES: u64 = 192;
+
+/// How soon a replacement for a held bookie is looked for again, at first; twice as long each time.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+
+/// And at last.
+const RETRY_MAX: Duration = Duration::from_secs(60);
+
+/// An entry as it is stored, with what it holds of the budget: that goes back when nobody refers to the entry any more,
+/// neither the window nor any bookie's queue.
+struct Charged {
+    stored: Vec<u8>,
+    _permit: Permit,
+}
+
+impl AsRef<[u8]> for Charged {
+    fn as_ref(&self) -> &[u8] {
+        &self.stored
+    }
+}
 
 /// What is to be done about metadata.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Find up to `count` writable bookies.
-    Place { count: usize, excluded: BTreeSet<BookieId>, avoided: BTreeSet<BookieId> },
+    /// Find up to `count` writable bookies. If they are fewer, find out which of the members `asked` can be written again.
+    Place { count: usize, excluded: BTreeSet<BookieId>, avoided: BTreeSet<BookieId>, asked: Vec<BookieId> },
+    /// Mark the ledger as under-replicated on these bookies.
+    Mark { replicas: Vec<BookieId> },
     /// Write this if the version is still that.
     Write { metadata: Box<LedgerMetadata>, expected: Version },
     /// Read the ledger's metadata.
@@ -58,17 +90,42 @@ pub(crate) enum Step {
 /// What the metadata is being changed for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Goal {
-    Ensemble(Vec<BookieId>),
+    Ensemble(Change),
     Close,
     HandOver,
+}
+
+/// How an ensemble is to change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Change {
+    ensemble: Vec<BookieId>,
+    /// Members that failed and are not replaced are held; else they are tried again.
+    holds_rest: bool,
+    /// Held positions whose bookie is written again.
+    rejoins: BTreeSet<usize>,
+}
+
+/// What follows a mark.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum AfterMark {
+    /// The slow members are held.
+    Hold,
+    /// The change under way goes on.
+    Change(Change),
+    /// The end is written.
+    End(Goal),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Phase {
     /// No change of metadata is under way.
     Idle,
-    /// Replacements are looked for.
+    /// Replacements are looked for, of members that failed.
     Placing,
+    /// The same, of slow and held members: nothing waits for it (invariant 8).
+    Seeking { is_retry: bool },
+    /// The ledger is being marked as under-replicated.
+    Marking(AfterMark),
     /// Being written.
     Writing(Goal),
     /// A write failed or its outcome is unknown.
@@ -98,8 +155,19 @@ pub(crate) struct WriterCore {
     suspects: BTreeSet<BookieId>,
     /// The highest LAC that readers can know.
     announced: Option<EntryId>,
-    in_flight_bytes: u64,
-    chunk: BytesMut,
+    /// Members that are too far behind and are written to all the same, because they were not yet dealt with, or because
+    /// the ack quorum needs them.
+    slow: BTreeMap<usize, BookieError>,
+    /// Held members, and why (invariant 5).
+    held: BTreeMap<usize, BookieError>,
+    /// Whether `slow` has members that were not dealt with.
+    has_news: bool,
+    /// Searches for replacements of slow and held members, since all was well.
+    searches: u32,
+    /// Bookies that lack entries which this writer let go of (invariant 6).
+    lacking: BTreeSet<BookieId>,
+    /// Bookies that nothing more is to be sent to, of what is queued for them.
+    withdrawn: Vec<BookieId>,
 }
 
 /// Where a writer begins.
@@ -112,6 +180,11 @@ pub(crate) struct Start {
     pub confirmed: Option<EntryId>,
     pub length_bytes: u64,
     pub token: Option<u64>,
+}
+
+/// What an entry costs besides its stored bytes.
+pub(crate) fn overhead_bytes(write_quorum_size: usize) -> u64 {
+    ENTRY_OVERHEAD_BYTES + write_quorum_size as u64 * FRAME_OVERHEAD_BYTES
 }
 
 impl WriterCore {
@@ -136,8 +209,12 @@ impl WriterCore {
             confirmed_at_change: None,
             suspects: BTreeSet::new(),
             announced: confirmed,
-            in_flight_bytes: 0,
-            chunk: BytesMut::new(),
+            slow: BTreeMap::new(),
+            held: BTreeMap::new(),
+            has_news: false,
+            searches: 0,
+            lacking: BTreeSet::new(),
+            withdrawn: Vec::new(),
         }
     }
 
@@ -175,18 +252,21 @@ impl WriterCore {
     }
 
     /// What an entry of this size takes from the budget.
-    pub fn cost_bytes(codec: &EntryCodec, payload: usize) -> u64 {
-        codec.stored_size_bytes(payload) as u64 + ENTRY_OVERHEAD_BYTES
+    pub fn cost_bytes(codec: &EntryCodec, write_quorum_size: usize, payload: usize) -> u64 {
+        codec.stored_size_bytes(payload) as u64 + overhead_bytes(write_quorum_size)
     }
 
-    /// Takes an entry: its id, its stored form, its way to the write set.
-    pub fn append(&mut self, payload: &[u8], out: &mut Vec<Send>) -> Result<EntryId, Stopped> {
+    /// Takes an entry: its id, its stored form, its way to the write set. The permit stays with the stored bytes.
+    pub fn append(
+        &mut self,
+        payload: &[u8],
+        permit: Option<Permit>,
+        out: &mut Vec<Send>,
+    ) -> Result<EntryId, Stopped> {
         if let Some(stopped) = self.stopped() {
             return Err(stopped);
         }
-        if let Phase::Writing(Goal::Close | Goal::HandOver) | Phase::Reading(Goal::Close | Goal::HandOver) =
-            self.phase
-        {
+        if self.is_ending() {
             let last_confirmed = self.confirmed();
             return Err(Stopped { ledger: self.ledger, last_confirmed, why: WhyStopped::Closing });
         }
@@ -198,19 +278,18 @@ impl WriterCore {
             return Err(Stopped { ledger: self.ledger, last_confirmed, why: WhyStopped::Full });
         };
         let stored_size_bytes = self.codec.stored_size_bytes(payload.len());
-        if self.chunk.capacity() < stored_size_bytes {
-            // As large as what is in flight asks for, so that a slow ledger pins little and a fast one allocates rarely.
-            let wanted = (self.in_flight_bytes / 4) as usize;
-            self.chunk = BytesMut::with_capacity(wanted.min(CHUNK_SIZE_BYTES_MAX).max(stored_size_bytes));
-        }
+        let mut stored = Vec::with_capacity(stored_size_bytes);
         let lac = self.confirmed();
-        self.codec.put(entry, lac, length_bytes, payload, &mut self.chunk);
-        let body = self.chunk.split().freeze();
-        debug_assert_eq!(body.len(), stored_size_bytes);
+        self.codec.put(entry, lac, length_bytes, payload, &mut stored);
+        debug_assert_eq!(stored.len(), stored_size_bytes);
+        let body = match permit {
+            Some(permit) => Bytes::from_owner(Charged { stored, _permit: permit }),
+            None => Bytes::from(stored),
+        };
         self.announced = self.announced.max(lac);
         self.length_bytes = length_bytes;
-        let cost_bytes = WriterCore::cost_bytes(&self.codec, payload.len());
-        self.in_flight_bytes += cost_bytes;
+        let write_quorum_size = self.metadata.quorum.write_quorum_size();
+        let cost_bytes = WriterCore::cost_bytes(&self.codec, write_quorum_size, payload.len());
         let payload_bytes = u32::try_from(payload.len()).expect("entries are smaller than a frame");
         self.window.push(body, payload_bytes, cost_bytes, out);
         self.begin_change_if_wanted();
@@ -228,20 +307,76 @@ impl WriterCore {
         });
     }
 
-    /// Confirms and releases what can be; whether the LAC moved, and bytes to give back.
-    pub fn settle(&mut self) -> (bool, u64) {
+    /// Confirms and releases what can be; whether the LAC moved. Entries that nobody waits for are put into `let_go`.
+    pub fn settle(&mut self, let_go: &mut Vec<Bytes>) -> bool {
         let has_moved = self.window.advance();
         self.begin_change_if_wanted();
-        let released = self.window.release();
-        self.in_flight_bytes -= released;
-        (has_moved, released)
+        self.window.release(let_go);
+        has_moved
+    }
+
+    #[cfg(test)]
+    pub fn metadata(&self) -> &LedgerMetadata {
+        &self.metadata
+    }
+
+    #[cfg(test)]
+    pub fn quorum(&self) -> bindery_types::Quorum {
+        self.metadata.quorum
+    }
+
+    /// The bookies that are held (invariant 5).
+    #[cfg(test)]
+    pub fn held(&self) -> Vec<BookieId> {
+        self.held.keys().map(|&position| self.ensemble()[position].clone()).collect()
+    }
+
+    /// Counts changes of the ensemble, so that a caller can keep something for each member.
+    pub fn ensemble_number(&self) -> u64 {
+        self.window.changes()
+    }
+
+    /// The positions that are behind the others, and what they hold up, see [`AddWindow::held_back`].
+    pub fn held_back(&self) -> (Vec<usize>, u64) {
+        self.window.held_back()
+    }
+
+    /// Bookies to which nothing more is to be sent of what is queued for them (to be done before the next send).
+    pub fn take_withdrawn(&mut self) -> Vec<BookieId> {
+        std::mem::take(&mut self.withdrawn)
+    }
+
+    /// The bookie at a position holds up too much, in this and other ledgers `bytes` in all.
+    pub fn on_slow(&mut self, position: usize, bytes: u64) {
+        let is_dealt_with = self.stopped.is_some()
+            || self.slow.contains_key(&position)
+            || self.held.contains_key(&position)
+            || self.window.replacing().is_some_and(|replacing| replacing.contains_key(&position));
+        if is_dealt_with {
+            return;
+        }
+        self.slow.insert(position, BookieError::Behind(bytes));
+        self.suspects.insert(self.ensemble()[position].clone());
+        self.has_news = true;
+        self.begin_change_if_wanted();
     }
 
     fn begin_change_if_wanted(&mut self) {
-        if self.phase != Phase::Idle || self.stopped.is_some() || !self.window.wants_change() {
+        if self.phase != Phase::Idle || self.stopped.is_some() {
+            return;
+        }
+        if !self.window.wants_change() {
+            if self.has_news {
+                self.deal_with_slow(false);
+            }
             return;
         }
         self.window.begin_change();
+        for position in self.window.replacing().into_iter().flatten().map(|(position, _)| position) {
+            // It failed: that decides.
+            self.slow.remove(position);
+            self.withdrawn.push(self.window.ensemble()[*position].clone());
+        }
         if self.confirmed_at_change != self.confirmed() {
             self.changes_in_a_row = 0;
             self.confirmed_at_change = self.confirmed();
@@ -254,6 +389,118 @@ impl WriterCore {
             return;
         }
         self.phase = Phase::Placing;
+    }
+
+    /// Slow members are held if that can be, and replacements looked for.
+    fn deal_with_slow(&mut self, is_retry: bool) {
+        self.has_news = false;
+        let holdable = self.window.can_hold(|position| self.slow.contains_key(&position));
+        self.phase = match holdable && !self.slow.is_empty() {
+            true => {
+                let bookies = self.slow.keys().map(|&position| self.window.ensemble()[position].clone());
+                self.lacking.extend(bookies);
+                Phase::Marking(AfterMark::Hold)
+            }
+            false => Phase::Seeking { is_retry },
+        };
+    }
+
+    /// When to call [`retry`](Self::retry): members are held, or slow and needed, and nothing is being done about it.
+    pub fn retry_after(&self) -> Option<Duration> {
+        let has_some = !self.held.is_empty() || !self.slow.is_empty();
+        let is_wanted = has_some && self.stopped.is_none() && self.phase == Phase::Idle;
+        is_wanted.then(|| RETRY_MAX.min(RETRY_MIN * 2u32.pow(self.searches.min(10))))
+    }
+
+    /// Looks again for replacements, or whether held bookies can be written again.
+    pub fn retry(&mut self) {
+        if self.retry_after().is_none() {
+            return;
+        }
+        // One that has caught up meanwhile is like the others.
+        let (behind, _) = self.held_back();
+        self.slow.retain(|position, _| behind.contains(position));
+        if !self.held.is_empty() || !self.slow.is_empty() {
+            self.searches += 1;
+            self.deal_with_slow(true);
+        }
+    }
+
+    /// Gives up the step that failed, if nothing waits for it: it is tried again later. False when it must be done.
+    pub fn put_off(&mut self) -> bool {
+        let is_optional = self.is_optional();
+        if is_optional {
+            self.phase = Phase::Idle;
+            self.begin_change_if_wanted();
+        }
+        is_optional
+    }
+
+    fn is_optional(&self) -> bool {
+        matches!(self.phase, Phase::Seeking { .. } | Phase::Marking(AfterMark::Hold))
+    }
+
+    fn is_ending(&self) -> bool {
+        matches!(
+            self.phase,
+            Phase::Writing(Goal::Close | Goal::HandOver)
+                | Phase::Reading(Goal::Close | Goal::HandOver)
+                | Phase::Marking(AfterMark::End(_))
+        )
+    }
+
+    /// Outcome of [`Step::Mark`], when it succeeded.
+    pub fn marked(&mut self, out: &mut Vec<Send>) {
+        let Phase::Marking(after) = self.phase.clone() else { return };
+        self.phase = Phase::Idle;
+        match after {
+            AfterMark::Hold => {
+                for (position, error) in std::mem::take(&mut self.slow) {
+                    let is_marked = self.lacking.contains(&self.ensemble()[position]);
+                    if is_marked && self.window.can_hold(|other| other == position) {
+                        self.hold(position, error);
+                        self.window.hold(position);
+                    } else {
+                        self.slow.insert(position, error);
+                    }
+                }
+                match self.window.wants_change() || self.has_news {
+                    true => self.begin_change_if_wanted(),
+                    false => self.phase = Phase::Seeking { is_retry: self.searches > 0 },
+                }
+            }
+            AfterMark::Change(change) if change.rejoins.is_empty() && change.ensemble == self.ensemble() => {
+                self.finish(change, out);
+            }
+            AfterMark::Change(change) => self.phase = Phase::Writing(Goal::Ensemble(change)),
+            AfterMark::End(goal) => self.phase = Phase::Writing(goal),
+        }
+    }
+
+    fn hold(&mut self, position: usize, error: BookieError) {
+        let bookie = self.ensemble()[position].clone();
+        tracing::warn!(ledger_id = %self.ledger, bookie_id = %bookie, %error,
+            "no longer written to: the ledger goes on with its ack quorum, marked as under-replicated");
+        self.lacking.insert(bookie.clone());
+        self.withdrawn.push(bookie);
+        self.held.insert(position, error);
+    }
+
+    /// An ensemble change is complete.
+    fn finish(&mut self, change: Change, out: &mut Vec<Send>) {
+        let before = self.ensemble().to_vec();
+        let Change { ensemble, holds_rest, rejoins } = change;
+        self.window.finish_change(ensemble, holds_rest, &rejoins, out);
+        let is_back = |position: usize| {
+            self.window.ensemble()[position] != before[position] || rejoins.contains(&position)
+        };
+        self.held.retain(|&position, _| !is_back(position));
+        self.slow.retain(|&position, _| !is_back(position));
+        if self.held.is_empty() && self.slow.is_empty() && rejoins.is_empty() {
+            self.searches = 0;
+        }
+        // Failures that came meanwhile are next; nothing is confirmed in between.
+        self.begin_change_if_wanted();
     }
 
     /// The members being replaced, and why.
@@ -281,11 +528,11 @@ impl WriterCore {
     pub fn next_step(&self) -> Option<Step> {
         match &self.phase {
             Phase::Idle => None,
-            Phase::Placing => Some(Step::Place {
-                count: self.window.replacing().map_or(0, |replacing| replacing.len()),
-                excluded: self.ensemble().iter().cloned().collect(),
-                avoided: self.suspects.clone(),
-            }),
+            Phase::Placing => {
+                Some(self.place(self.window.replacing().map_or(0, |replacing| replacing.len()), true))
+            }
+            Phase::Seeking { is_retry } => Some(self.place(self.slow.len() + self.held.len(), *is_retry)),
+            Phase::Marking(_) => Some(Step::Mark { replicas: self.lacking.iter().cloned().collect() }),
             Phase::Writing(goal) => {
                 Some(Step::Write { metadata: Box::new(self.proposal(goal)), expected: self.version })
             }
@@ -293,9 +540,19 @@ impl WriterCore {
         }
     }
 
+    fn place(&self, count: usize, asks: bool) -> Step {
+        let held = self.held.keys().filter(|_| asks);
+        Step::Place {
+            count,
+            excluded: self.ensemble().iter().cloned().collect(),
+            avoided: self.suspects.clone(),
+            asked: held.map(|&position| self.ensemble()[position].clone()).collect(),
+        }
+    }
+
     fn proposal(&self, goal: &Goal) -> LedgerMetadata {
         match goal {
-            Goal::Ensemble(ensemble) => {
+            Goal::Ensemble(Change { ensemble, .. }) => {
                 // Invariant 4.
                 let first_entry = EntryId::new(EntryId::to_wire(self.confirmed()) + 1);
                 let first_entry = first_entry.expect("ids end before they overflow");
@@ -324,25 +581,92 @@ impl WriterCore {
         Handover::Idle { next, length_bytes: self.confirmed_length_bytes() }
     }
 
-    /// Outcome of [`Step::Place`]: distinct bookies outside the ensemble, as many as there are, and how many are read-only.
-    pub fn placed(&mut self, chosen: &[BookieId], read_only: usize) {
-        if self.phase != Phase::Placing {
-            return;
+    /// Outcome of [`Step::Place`]: distinct bookies outside the ensemble, as many as there are; how many are read-only;
+    /// which of those asked can be written again.
+    pub fn placed(&mut self, chosen: &[BookieId], read_only: usize, alive: &[BookieId]) {
+        match self.phase {
+            Phase::Placing => self.placed_for_failed(chosen, read_only, alive),
+            Phase::Seeking { .. } => self.placed_for_held(chosen, alive),
+            _ => {}
         }
-        let replacing = self.window.replacing().expect("a change is under way while placing");
-        if chosen.is_empty() {
-            let (needed, failed) = (replacing.len(), self.failures());
-            let error = NotEnoughBookies { needed, available: 0, read_only, failed };
-            self.stop(WhyStopped::NotEnoughBookies(error));
-            return;
-        }
+    }
+
+    fn with_replacements<'a>(
+        &self,
+        positions: impl Iterator<Item = &'a usize>,
+        chosen: &[BookieId],
+    ) -> Vec<BookieId> {
         let mut ensemble = self.ensemble().to_vec();
-        // Fewer replacements than failures: those that were found are used.
-        for (&position, bookie) in replacing.keys().zip(chosen) {
+        for (&position, bookie) in positions.zip(chosen) {
             assert!(!ensemble.contains(bookie), "a replacement is not a member");
             ensemble[position] = bookie.clone();
         }
-        self.phase = Phase::Writing(Goal::Ensemble(ensemble));
+        ensemble
+    }
+
+    fn held_and_alive(&self, alive: &[BookieId], ensemble: &[BookieId]) -> BTreeSet<usize> {
+        // Of those that keep their position.
+        self.held.keys().copied().filter(|&position| alive.contains(&ensemble[position])).collect()
+    }
+
+    fn placed_for_failed(&mut self, chosen: &[BookieId], read_only: usize, alive: &[BookieId]) {
+        let replacing = self.window.replacing().expect("a change is under way while placing").clone();
+        let ensemble = self.with_replacements(replacing.keys(), chosen);
+        // Fewer replacements than failures: those that were found are used, and the rest is held (invariant 5).
+        let rest: BTreeSet<usize> = replacing.keys().copied().skip(chosen.len()).collect();
+        let rejoins = self.held_and_alive(alive, &ensemble);
+        let holds_rest = self.window.keeps_quorum(|position| {
+            !rest.contains(&position) && (!self.held.contains_key(&position) || rejoins.contains(&position))
+        });
+        let change = Change { ensemble, holds_rest, rejoins };
+        if rest.is_empty() {
+            self.phase = Phase::Writing(Goal::Ensemble(change));
+        } else if holds_rest {
+            for position in rest {
+                self.hold(position, replacing[&position].clone());
+            }
+            self.phase = Phase::Marking(AfterMark::Change(change));
+        } else if chosen.is_empty() {
+            let needed = replacing.len();
+            let mut failed = self.failures();
+            let held = self.held.iter().map(|(&position, error)| (self.ensemble()[position].clone(), error));
+            failed.0.extend(held.map(|(bookie, error)| (bookie, BookieAnswer::Failed(error.clone()))));
+            let error = NotEnoughBookies { needed, available: 0, read_only, failed };
+            self.stop(WhyStopped::NotEnoughBookies(error));
+        } else {
+            // Those that have no replacement are tried once more: without them there is no ack quorum.
+            self.phase = Phase::Writing(Goal::Ensemble(change));
+        }
+    }
+
+    fn placed_for_held(&mut self, chosen: &[BookieId], alive: &[BookieId]) {
+        self.phase = Phase::Idle;
+        if self.window.wants_change() || self.has_news {
+            // First things first; the search is repeated.
+            return self.begin_change_if_wanted();
+        }
+        // Slow ones first: the ack quorum needs them.
+        let wanting: Vec<(usize, BookieError)> =
+            self.slow.iter().chain(&self.held).map(|(&position, error)| (position, error.clone())).collect();
+        let ensemble = self.with_replacements(wanting.iter().map(|(position, _)| position), chosen);
+        let rejoins = self.held_and_alive(alive, &ensemble);
+        let replacing: BTreeMap<usize, BookieError> = wanting
+            .into_iter()
+            .filter(|(position, _)| {
+                ensemble[*position] != self.ensemble()[*position] || rejoins.contains(position)
+            })
+            .collect();
+        if replacing.is_empty() {
+            return;
+        }
+        tracing::info!(ledger_id = %self.ledger, positions = ?replacing.keys(), "written to a full ensemble again");
+        let bookies: Vec<BookieId> =
+            replacing.keys().map(|&position| self.ensemble()[position].clone()).collect();
+        self.withdrawn.extend(bookies.iter().cloned());
+        self.lacking.extend(bookies);
+        self.window.begin_change_of(replacing);
+        // Marked again, or for the first time: entries that a slow bookie has not acknowledged have just been let go of.
+        self.phase = Phase::Marking(AfterMark::Change(Change { ensemble, holds_rest: false, rejoins }));
     }
 
     /// Outcome of [`Step::Write`].
@@ -414,11 +738,7 @@ impl WriterCore {
         self.version = version;
         self.phase = Phase::Idle;
         match goal {
-            Goal::Ensemble(ensemble) => {
-                self.window.finish_change(ensemble, false, out);
-                // Failures that came meanwhile are next; nothing is confirmed in between.
-                self.begin_change_if_wanted();
-            }
+            Goal::Ensemble(change) => self.finish(change, out),
             Goal::Close | Goal::HandOver => self.stop(WhyStopped::Closing),
         }
     }
@@ -441,9 +761,13 @@ impl WriterCore {
         if self.stopped.is_some() {
             return;
         }
-        assert_eq!(self.phase, Phase::Idle, "one change of metadata at a time (IC11)");
+        assert!(self.phase == Phase::Idle || self.is_optional(), "one change of metadata at a time (IC11)");
         assert!(!self.has_unconfirmed(), "entries are drained before the end is written");
-        self.phase = Phase::Writing(goal);
+        // Invariant 6.
+        self.phase = match self.lacking.is_empty() {
+            true => Phase::Writing(goal),
+            false => Phase::Marking(AfterMark::End(goal)),
+        };
     }
 
     /// The LAC, when readers cannot know it from an entry and nothing is under way that would tell them.

@@ -8,14 +8,15 @@
 use std::sync::Arc;
 
 use bindery_metadata::layout::LedgerError;
-use bindery_types::EntryId;
+use bindery_types::{BookieId, EntryId};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::Inner;
-use super::core::Step;
+use super::core::{Step, WriterCore};
 use crate::retry::{Retry, is_transient};
-use crate::transport::AddSink;
+use crate::transport::{AddSink, BookieError};
+use bindery_wire::ErrorCode;
 
 /// Runs until `inner.stop_driver` is notified and nothing is left to do.
 pub(super) async fn run(inner: Arc<Inner>) {
@@ -24,8 +25,14 @@ pub(super) async fn run(inner: Arc<Inner>) {
     let mut announce_at: Option<(Instant, Option<EntryId>)> = None;
     // An entry that waits is seen by one look and announced by the next: within the interval.
     let look_interval = inner.shared.limits.explicit_lac_interval / 2;
+    // When to look for replacements again.
+    let mut retry_at: Option<Instant> = None;
+    let sink: Arc<dyn AddSink> = inner.clone();
     loop {
         drive(&inner).await;
+        let retry_after = inner.state.lock().core.retry_after();
+        retry_at = retry_after.map(|after| retry_at.unwrap_or_else(|| Instant::now() + after));
+        let retry_due = retry_at.unwrap_or_else(Instant::now);
         let unannounced = inner.wants_announcement();
         if unannounced.is_some() && announce_at.is_none() && announcements.is_empty() {
             announce_at = Some((Instant::now() + look_interval, unannounced));
@@ -40,6 +47,10 @@ pub(super) async fn run(inner: Arc<Inner>) {
                 if inner.wants_announcement() == seen {
                     announce(&inner, &mut announcements);
                 }
+            }
+            () = sleep_until(retry_due), if retry_at.is_some() => {
+                retry_at = None;
+                inner.change(&sink, |core, _| core.retry());
             }
             Some(_) = announcements.join_next(), if !announcements.is_empty() => {}
         }
@@ -56,15 +67,30 @@ pub(super) async fn drive(inner: &Arc<Inner>) {
         let step = inner.state.lock().core.next_step();
         let failure = match step {
             None => return,
-            Some(Step::Place { count, excluded, avoided }) => match inner.shared.candidates().await {
+            Some(Step::Place { count, excluded, avoided, asked }) => match inner.shared.candidates().await {
                 Ok(mut candidates) => {
                     candidates.avoided.extend(avoided);
                     let chosen = inner.shared.placement.choose(&candidates, &excluded, count);
-                    inner.change(&sink, |core, _| core.placed(&chosen, candidates.read_only.len()));
+                    let mut alive = Vec::new();
+                    if chosen.len() < count {
+                        let registered =
+                            asked.into_iter().filter(|bookie| candidates.writable.contains(bookie));
+                        alive = answering(inner, registered).await;
+                    }
+                    inner.change(&sink, |core, _| core.placed(&chosen, candidates.read_only.len(), &alive));
                     None
                 }
                 Err(error) => Some(LedgerError::Store(error)),
             },
+            Some(Step::Mark { replicas }) => {
+                match inner.shared.layout.under_replication().mark(inner.id, &replicas).await {
+                    Ok(()) => {
+                        inner.change(&sink, WriterCore::marked);
+                        None
+                    }
+                    Err(error) => Some(LedgerError::Store(error)),
+                }
+            }
             Some(Step::Write { metadata, expected }) => {
                 let outcome = ledgers.update(inner.id, &metadata, expected).await;
                 let failure = outcome.as_ref().err().filter(|error| is_transient(error)).cloned();
@@ -81,6 +107,9 @@ pub(super) async fn drive(inner: &Arc<Inner>) {
         };
         match failure {
             None => retry = Retry::default(),
+            Some(error) if inner.state.lock().core.put_off() => {
+                tracing::debug!(ledger_id = %inner.id, %error, "looking for a replacement is put off");
+            }
             Some(error) if is_transient(&error) && !inner.shared.is_closed() => {
                 if !retry.pause().await {
                     inner.change(&sink, |core, _| core.metadata_failed(error));
@@ -89,6 +118,33 @@ pub(super) async fn drive(inner: &Arc<Inner>) {
             Some(error) => inner.change(&sink, |core, _| core.metadata_failed(error)),
         }
     }
+}
+
+/// Those of the bookies that answer.
+async fn answering(inner: &Arc<Inner>, bookies: impl Iterator<Item = BookieId>) -> Vec<BookieId> {
+    // Dropped with this future.
+    let mut questions = JoinSet::new();
+    for bookie in bookies {
+        let inner = inner.clone();
+        questions.spawn(async move {
+            let answer = inner.shared.transport.read_lac(&bookie, inner.id).await;
+            // One that was sent nothing of this ledger yet knows nothing of it.
+            let knows_nothing = BookieError::Refused(ErrorCode::NoLedger);
+            let is_alive = match answer {
+                Ok(_) => true,
+                Err(error) => error == knows_nothing || error == BookieError::Refused(ErrorCode::NoEntry),
+            };
+            is_alive.then_some(bookie)
+        });
+    }
+    let mut alive = Vec::new();
+    while let Some(answer) = questions.join_next().await {
+        match answer {
+            Ok(bookie) => alive.extend(bookie),
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
+    }
+    alive
 }
 
 /// Writes an explicit LAC (protocol reference, section 3.3), as well as it goes: the next entry says it again. Each task

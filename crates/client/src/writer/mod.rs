@@ -8,12 +8,17 @@
 //! ```
 //!
 //! # Invariants
-//! 1. The lock is held for a few lines, never across an await; inside it only [`Transport::add`] is called.
+//! 1. The lock is held for a few lines, never across an await; inside it only [`Transport::add`] and
+//!    [`Transport::withdraw`] are called.
 //! 2. Entries get their ids and leave for the bookies in the order of the calls.
 //! 3. Progress never goes back (IC3), and says what is confirmed before it says why nothing more will be.
 //! 4. An append or drain that waits is answered once: confirmed, or stopped (IC18).
 //!
-//! # Limits     bytes in flight: the client's `memory_limit`, from the call to the last answer of a replica (IC17)
+//! 5. An entry's bytes count once, for as long as anybody refers to them: the window, or a bookie's queue. They go back
+//!    by the drop of the last reference, so exactly once (IC17).
+//!
+//! # Limits     bytes in flight: the client's `memory_limit`, from the call to the last answer of a replica; held up by
+//! one bookie, over all ledgers: `slow_replica_bytes_max` (IC17)
 
 pub(crate) mod core;
 pub(crate) mod driver;
@@ -27,14 +32,16 @@ use bindery_flow::Permit;
 use bindery_metadata::store::Version;
 use bindery_types::{BookieId, Digester, EntryId, LedgerId, LedgerMetadata, LedgerSecret, MasterKey, Quorum};
 use bindery_wire::FrameLimit;
+use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinHandle;
 
-use self::core::{ENTRY_OVERHEAD_BYTES, Start, WriterCore};
+use self::core::{Start, WriterCore, overhead_bytes};
 use crate::client::Shared;
 use crate::entry::{EntryCodec, OVERHEAD_SIZE_BYTES_MAX};
-use crate::error::{AppendError, CloseError, Stopped, WhyStopped};
+use crate::error::{AppendError, CloseError, Stopped, TryAppendError, WhyStopped};
+use crate::slow::Share;
 use crate::transport::{AddAnswer, AddRequest, AddSink, Transport};
 use crate::window::Send;
 
@@ -68,8 +75,9 @@ type Waiter = oneshot::Sender<Result<(), Stopped>>;
 
 struct State {
     core: WriterCore,
-    /// The bytes of everything in the core's window.
-    permit: Option<Permit>,
+    /// What is reported of each member of the ensemble of this number.
+    shares: Vec<Share>,
+    shares_of: u64,
     /// Appends and drains, by the entry they wait for, ascending.
     waiters: VecDeque<(EntryId, Waiter)>,
     /// Empty between calls; kept for its allocation.
@@ -97,7 +105,7 @@ pub(crate) struct Inner {
 /// What became known under the lock and is told behind it.
 #[derive(Default)]
 struct News {
-    released: Option<Permit>,
+    let_go: Vec<Bytes>,
     answered: Vec<(Waiter, Result<(), Stopped>)>,
     progress: Option<Progress>,
     wakes_driver: bool,
@@ -119,6 +127,31 @@ impl Inner {
             self.shared.transport.add(&state.core.ensemble()[position], request, sink);
         }
         state.sends = sends;
+        self.withdraw(state, sink);
+    }
+
+    /// After what was sent in the same breath: it was decided later.
+    fn withdraw(&self, state: &mut State, sink: &Arc<dyn AddSink>) {
+        for bookie in state.core.take_withdrawn() {
+            self.shared.transport.withdraw(&bookie, self.id, sink);
+        }
+    }
+
+    /// Says how much each member holds up, and tells the core of those that hold up too much.
+    fn report_slow(&self, state: &mut State) {
+        let slow = &self.shared.slow;
+        if state.shares_of != state.core.ensemble_number() || state.shares.is_empty() {
+            state.shares_of = state.core.ensemble_number();
+            // Those before give back what they reported.
+            state.shares = state.core.ensemble().iter().map(|bookie| slow.share(bookie)).collect();
+        }
+        let (behind, bytes) = state.core.held_back();
+        for (position, share) in state.shares.iter_mut().enumerate() {
+            let bytes = if behind.contains(&position) { bytes } else { 0 };
+            if let Some(sum) = slow.report(share, bytes) {
+                state.core.on_slow(position, sum);
+            }
+        }
     }
 
     /// Changes the core, then does what follows from it.
@@ -127,19 +160,19 @@ impl Inner {
             let state = &mut *self.state.lock();
             change(&mut state.core, &mut state.sends);
             self.send(state, sink);
-            self.settle(state)
+            let news = self.settle(state);
+            self.withdraw(state, sink);
+            news
         };
         self.tell(news);
         self.shared.transport.flush();
     }
 
     fn settle(&self, state: &mut State) -> News {
-        let (has_moved, released) = state.core.settle();
-        let stopped = state.core.stopped();
         let mut news = News::default();
-        if released > 0 {
-            news.released = state.permit.as_mut().map(|permit| permit.split(released));
-        }
+        let has_moved = state.core.settle(&mut news.let_go);
+        self.report_slow(state);
+        let stopped = state.core.stopped();
         let confirmed = state.core.confirmed();
         if has_moved || stopped.is_some() {
             while let Some((entry, _)) = state.waiters.front() {
@@ -168,7 +201,7 @@ impl Inner {
     }
 
     fn tell(&self, news: News) {
-        drop(news.released);
+        drop(news.let_go);
         if let Some(new) = news.progress {
             // Two batches may come here in either order: invariant 3.
             self.progress.send_if_modified(|progress| {
@@ -244,10 +277,11 @@ impl LedgerWriter {
             token: taken_over.map(|start| start.token),
         });
         let stored_bytes_max = (FrameLimit::DEFAULT.entry_size_bytes_max() as u64)
-            .min(shared.limits.memory_limit.saturating_sub(ENTRY_OVERHEAD_BYTES));
+            .min(shared.limits.memory_limit.saturating_sub(overhead_bytes(quorum.write_quorum_size())));
         let state = State {
             core,
-            permit: None,
+            shares: Vec::new(),
+            shares_of: 0,
             waiters: VecDeque::new(),
             sends: Vec::new(),
             is_closing: false,
@@ -300,13 +334,34 @@ impl LedgerWriter {
         Ok(entry)
     }
 
-    async fn permit(&self, payload: usize) -> Result<Permit, AppendError> {
+    /// [`enqueue`](Self::enqueue), but refuses instead of waiting.
+    ///
+    /// # Errors
+    /// [`TryAppendError::NoRoom`], also while an earlier call waits for room; otherwise as `enqueue`.
+    pub fn try_enqueue(&self, payload: &[u8]) -> Result<EntryId, TryAppendError> {
+        let cost_bytes = self.cost_bytes(payload.len())?;
+        let shared = &self.inner.shared;
+        let Some(permit) = shared.add_budget.try_acquire(cost_bytes) else {
+            // What would make room must be on its way.
+            shared.transport.flush();
+            let limit_bytes = shared.limits.memory_limit;
+            return Err(TryAppendError::NoRoom { size_bytes: payload.len() as u64, limit_bytes });
+        };
+        Ok(self.push(payload, permit, None)?)
+    }
+
+    fn cost_bytes(&self, payload: usize) -> Result<u64, AppendError> {
         let inner = &self.inner;
         if payload as u64 > inner.payload_bytes_max {
             let (size_bytes, max_bytes) = (payload as u64, inner.payload_bytes_max);
             return Err(AppendError::TooLarge { size_bytes, max_bytes });
         }
-        let cost_bytes = WriterCore::cost_bytes(&inner.codec, payload);
+        Ok(WriterCore::cost_bytes(&inner.codec, inner.quorum.write_quorum_size(), payload))
+    }
+
+    async fn permit(&self, payload: usize) -> Result<Permit, AppendError> {
+        let inner = &self.inner;
+        let cost_bytes = self.cost_bytes(payload)?;
         let budget = &inner.shared.add_budget;
         if let Some(permit) = budget.try_acquire(cost_bytes) {
             return Ok(permit);
@@ -332,11 +387,7 @@ impl LedgerWriter {
             let last_confirmed = state.core.confirmed();
             return Err(Stopped { ledger: inner.id, last_confirmed, why }.into());
         }
-        let entry = state.core.append(payload, &mut state.sends)?;
-        match &mut state.permit {
-            Some(held) => held.merge(permit),
-            None => state.permit = Some(permit),
-        }
+        let entry = state.core.append(payload, Some(permit), &mut state.sends)?;
         inner.send(state, &self.sink);
         if let Some(waiter) = waiter {
             state.waiters.push_back((entry, waiter));

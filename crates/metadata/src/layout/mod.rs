@@ -5,6 +5,7 @@
 //! <root>/available/<id>  available/readonly/<id>             registration
 //! <root>/cookies/<id>                                        cookies
 //! <root>/underreplication/locks/urL<id>                      replication locks
+//! <root>/underreplication/ledgers/*/*/*/*/urL<id>            ledgers that lack replicas
 //! <root>/idgen/ID-*  idgen-long/HOB-*/ID-*                   ids
 //! <root>/00/0000/L0001  000/0000/0000/0000/L0001             ledgers
 //! ```
@@ -17,6 +18,7 @@ mod ledgers;
 mod paths;
 mod registration;
 mod replication_locks;
+mod under_replication;
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,6 +30,7 @@ pub use self::ledgers::{LedgerError, LedgerListing, Ledgers, StoredLedger};
 pub use self::paths::LedgerLayout;
 pub use self::registration::{RegisteredBookie, Registration, RegistrationError, RegistrationMode};
 pub use self::replication_locks::{ReplicationLock, ReplicationLocks};
+pub use self::under_replication::UnderReplication;
 use crate::store::{MetadataStore, StoreError};
 
 /// A metadata store that holds an initialised BookKeeper cluster. Cheap to clone.
@@ -102,6 +105,11 @@ impl Layout {
     /// The locks on ledgers that are being replicated.
     pub fn replication_locks(&self) -> ReplicationLocks {
         ReplicationLocks::new(self.store.clone(), &self.root)
+    }
+
+    /// The marks of ledgers that lack replicas.
+    pub fn under_replication(&self) -> UnderReplication {
+        UnderReplication::new(self.store.clone(), &self.root)
     }
 
     /// The generator of ledger ids.

@@ -1,0 +1,326 @@
+//! Members that are slow, or that failed and have no replacement (invariants 5 to 8 of the core; IC17).
+
+use super::*;
+
+/// A writer of 3/3/2 whose third bookie is silent, with this many entries confirmed by the others.
+fn with_silent_third(entries: usize) -> Script {
+    let mut script = Script::new(3, 3, 2);
+    script.append(entries);
+    for entry in 0..entries as i64 {
+        script.ack(entry, &[0, 1]);
+    }
+    assert_eq!(script.confirmed(), entries as i64 - 1);
+    script
+}
+
+fn place(count: usize, asked: &str) -> Option<Step> {
+    let asked = if asked.is_empty() { Vec::new() } else { ids(asked) };
+    let of = |names: &str| ids(names).into_iter().collect();
+    Some(Step::Place { count, excluded: of("a b c"), avoided: of("c"), asked })
+}
+
+#[test]
+fn who_is_behind_is_told_by_what_an_ack_quorum_has() {
+    let cost = |script: &Script, entries: u64| {
+        entries * WriterCore::cost_bytes(&script.codec, script.core.quorum().write_quorum_size(), 5)
+    };
+    let mut script = Script::new(3, 3, 2);
+    script.append(4);
+    script.ack(0, &[0]);
+    assert_eq!(script.core.held_back(), (vec![], 0), "two have not answered: neither is the slow one");
+    script.ack(0, &[1]);
+    script.ack(1, &[1, 0]);
+    script.ack(2, &[0]);
+    assert_eq!(
+        script.core.held_back(),
+        (vec![2], cost(&script, 2)),
+        "not what only one has, nor what nobody has"
+    );
+    script.ack(0, &[2]);
+    assert_eq!(script.core.held_back(), (vec![2], cost(&script, 1)));
+    script.ack(1, &[2]);
+    assert_eq!(script.core.held_back(), (vec![], 0));
+
+    // All are needed: the one that all others wait for.
+    let mut script = Script::new(3, 3, 3);
+    script.append(2);
+    script.ack(0, &[0]);
+    assert_eq!(script.core.held_back().1, 0);
+    script.ack(0, &[2]);
+    assert_eq!(script.core.held_back(), (vec![1], cost(&script, 1)));
+    // A single replica is never behind others.
+    let mut script = Script::new(1, 1, 1);
+    script.append(9);
+    assert_eq!(script.core.held_back(), (vec![], 0));
+    // One ack suffices: both others are behind.
+    let mut script = Script::new(3, 3, 1);
+    script.append(1);
+    script.ack(0, &[1]);
+    assert_eq!(script.core.held_back(), (vec![0, 2], cost(&script, 1)));
+}
+
+#[test]
+fn a_slow_bookie_is_let_go_of_once_marked_and_then_replaced() {
+    let mut script = with_silent_third(4);
+    script.append(1);
+    script.report(4);
+    let (behind, _) = script.core.held_back();
+    assert_eq!(behind, [2], "invariant 6: nothing is let go of before the mark");
+    script.ack(4, &[0, 1]);
+    assert_eq!(script.confirmed(), 4, "invariant 8: the LAC moves meanwhile");
+    script.mark("c");
+    assert_eq!(script.core.held_back(), (vec![], 0), "IC17");
+    assert_eq!(script.core.take_withdrawn(), ids("c"));
+    assert_eq!(script.core.next_step(), place(1, ""), "a spare first; the slow one is not asked at once");
+    script.append(1);
+    assert!(script.sent.iter().all(|send| send.entry != at(5) || send.position != 2), "it gets nothing more");
+    script.ack(5, &[0, 1]);
+    assert_eq!(script.confirmed(), 5, "invariant 8");
+
+    script.append(1);
+    script.ack(6, &[0]);
+    script.core.placed(&ids("d"), 0, &[]);
+    script.ack(6, &[1]);
+    assert_eq!(script.confirmed(), 5, "IC11: frozen from here on");
+    script.mark("c");
+    let (metadata, _) = script.wanted_write();
+    assert_eq!(metadata.segments()[1], Segment { first_entry: at(6), ensemble: ids("a b d") });
+    let before = script.sent.len();
+    script.written(Ok(1));
+    assert_eq!(script.confirmed(), 6);
+    let resent: Vec<_> = script.sent[before..].iter().map(|s| (s.entry.get(), s.position)).collect();
+    assert_eq!(resent, [(6, 2)], "what is unconfirmed goes to the successor");
+    assert_eq!((script.core.held(), script.core.retry_after()), (vec![], None));
+}
+
+#[test]
+fn without_a_spare_the_writer_goes_on_and_looks_again_with_growing_pauses() {
+    let mut script = with_silent_third(4);
+    script.report(4);
+    script.mark("c");
+    script.core.placed(&[], 0, &[]);
+    let mut pauses = Vec::new();
+    for entry in 4..12 {
+        script.append(1);
+        script.ack(entry, &[0, 1]);
+        assert_eq!(script.confirmed(), entry, "IC20");
+        assert_eq!(script.core.next_step(), None);
+        pauses.push(script.core.retry_after().unwrap().as_secs());
+        script.core.retry();
+        assert_eq!(script.core.next_step(), place(1, "c"), "the held one is asked, too");
+        match entry {
+            // The metadata store cannot be reached: nothing waits for it.
+            5 => assert!(script.core.put_off()),
+            _ => script.core.placed(&[], 0, &[]),
+        }
+    }
+    assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
+
+    // It answers again: it is written to with a segment of its own (invariant 7).
+    script.core.retry();
+    script.append(1);
+    script.core.placed(&[], 0, &ids("c"));
+    script.mark("c");
+    let (metadata, _) = script.wanted_write();
+    assert_eq!(metadata.segments()[1], Segment { first_entry: at(12), ensemble: ids("a b c") });
+    let late = script.tag(0, 2);
+    script.written(Ok(1));
+    script.core.on_answer(at(12), late, &LOST);
+    assert_eq!(script.core.next_step(), None, "IC11: late answers to what was sent before do not count");
+    script.ack(12, &[2, 0]);
+    assert_eq!((script.confirmed(), script.core.held()), (12, vec![]));
+
+    // Marked again before the end (invariant 6): repair may have looked before.
+    script.ack(12, &[1]);
+    script.core.begin_close();
+    script.mark("c");
+    let (closed, _) = script.wanted_write();
+    assert_eq!(closed.state, LedgerState::Closed { last_entry: Some(at(12)), length_bytes: 65 });
+    script.written(Ok(2));
+    assert_eq!(script.why(), Some(WhyStopped::Closing));
+}
+
+#[test]
+fn a_ledger_is_marked_before_it_ends_whatever_is_under_way() {
+    let mut script = with_silent_third(4);
+    script.report(4);
+    script.core.begin_close();
+    script.mark("c");
+    assert!(matches!(script.wanted_write().0.state, LedgerState::Closed { .. }));
+    // Nothing lacks anywhere: no mark.
+    let mut script = with_silent_third(4);
+    script.core.begin_close();
+    assert!(matches!(script.wanted_write().0.state, LedgerState::Closed { .. }));
+}
+
+#[test]
+fn a_failed_bookie_without_a_spare_is_held_and_the_ack_quorum_goes_on() {
+    let mut script = Script::new(3, 3, 2);
+    script.append(2);
+    script.answer(0, 2, LOST);
+    script.ack(0, &[0, 1]);
+    assert_eq!(script.confirmed(), -1, "IC11");
+    script.core.placed(&[], 0, &[]);
+    script.mark("c");
+    script.ack(1, &[0, 1]);
+    assert_eq!((script.confirmed(), script.core.held(), script.why()), (1, ids("c"), None));
+    assert_eq!(script.core.next_step(), None, "the ensemble is as it was: nothing to write");
+    script.core.on_answer(at(1), script.tag(1, 2), &Ok(()));
+    script.append(1);
+    script.answer(2, 1, LOST);
+    // Below the ack quorum it stops, unless the held one can be written again.
+    assert_eq!(script.core.next_step().map(asked), Some(ids("c")));
+    let mut other = with_failed_second(&ids("c"));
+    assert_eq!(other.core.next_step(), Some(Step::Mark { replicas: ids("b c") }));
+    other.mark("b c");
+    other.written(Ok(1));
+    assert_eq!((other.core.held(), other.why()), (ids("b"), None));
+    other.ack(2, &[2, 0]);
+    assert_eq!(other.confirmed(), 2);
+    let stopped = with_failed_second(&[]);
+    let Some(WhyStopped::NotEnoughBookies(why)) = stopped.why() else { panic!("{:?}", stopped.why()) };
+    assert_eq!(why.failed.0.iter().map(|(bookie, _)| bookie.clone()).collect::<Vec<_>>(), ids("b c"));
+    let message = stopped.core.stopped().unwrap().to_string();
+    assert!(message.contains("fewer bookies than its ack quorum can be written to"), "{message}");
+}
+
+fn asked(step: Step) -> Vec<BookieId> {
+    match step {
+        Step::Place { asked, .. } => asked,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Bookie c is held, b fails, there is no spare, and these held ones answer.
+fn with_failed_second(alive: &[BookieId]) -> Script {
+    let mut script = Script::new(3, 3, 2);
+    script.append(2);
+    script.answer(0, 2, LOST);
+    script.ack(0, &[0, 1]);
+    script.core.placed(&[], 0, &[]);
+    script.mark("c");
+    script.ack(1, &[0, 1]);
+    script.append(1);
+    script.answer(2, 1, LOST);
+    script.core.placed(&[], 0, alive);
+    script
+}
+
+#[test]
+fn a_slow_bookie_that_the_ack_quorum_needs_is_waited_for() {
+    let mut script = Script::new(2, 2, 2);
+    script.append(3);
+    for entry in 0..3 {
+        script.ack(entry, &[0]);
+    }
+    script.report(3);
+    let asks_nobody = |script: &Script| script.core.next_step().map(asked) == Some(vec![]);
+    assert!(asks_nobody(&script), "no mark: nothing is let go of");
+    script.core.placed(&[], 0, &[]);
+    assert_eq!((script.core.held(), script.why()), (vec![], None));
+    script.core.retry();
+    assert!(asks_nobody(&script));
+    script.core.placed(&ids("c"), 0, &[]);
+    script.mark("b");
+    script.written(Ok(1));
+    assert_eq!(script.core.ensemble(), ids("a c"));
+    script.ack(0, &[1]);
+    assert_eq!(script.confirmed(), 0);
+
+    // One that caught up is not looked for any more.
+    let mut script = Script::new(2, 2, 2);
+    script.append(1);
+    script.ack(0, &[0]);
+    script.report(1);
+    script.core.placed(&[], 0, &[]);
+    script.ack(0, &[1]);
+    script.core.retry();
+    assert_eq!((script.core.next_step(), script.core.retry_after()), (None, None));
+}
+
+#[test]
+fn a_failure_while_a_replacement_is_sought_comes_first() {
+    let mut script = with_silent_third(4);
+    script.report(4);
+    script.append(1);
+    script.answer(4, 0, LOST);
+    script.mark("c");
+    // Both are gone: one is held already, for the other there is no ack quorum.
+    assert!(matches!(script.core.next_step(), Some(Step::Place { count: 1, .. })));
+    script.core.placed(&ids("d"), 0, &[]);
+    script.written(Ok(1));
+    assert_eq!((script.core.ensemble().to_vec(), script.core.held()), (ids("d b c"), ids("c")));
+    script.ack(4, &[0, 1]);
+    assert_eq!(script.confirmed(), 4);
+}
+
+/// Striped: an ack quorum is kept in every write set, or nothing is held.
+#[test]
+fn in_a_striped_ensemble_no_write_set_loses_its_ack_quorum() {
+    let mut script = Script::new(5, 3, 2);
+    script.append(10);
+    // Bookie c, at position 2, is in the write sets of entries 0, 1, 2, 5, 6, 7.
+    for entry in 0..10 {
+        let positions: Vec<usize> = (0..3).map(|i| (entry as usize + i) % 5).filter(|p| *p != 2).collect();
+        script.ack(entry, &positions);
+    }
+    script.report(4);
+    script.mark("c");
+    script.core.placed(&[], 0, &[]);
+    assert_eq!((script.confirmed(), script.core.held()), (9, ids("c")));
+    script.append(5);
+    // With d gone, too, entries of b, c, d and c, d, e have one bookie left.
+    script.answer(13, 3, LOST);
+    script.core.placed(&[], 0, &[]);
+    assert!(matches!(script.why(), Some(WhyStopped::NotEnoughBookies(_))));
+}
+
+/// BookKeeper #1886: a second ensemble change while the first write is unanswered, and a member that was replaced
+/// comes back. Here: a slow one.
+#[test]
+fn bk_1886_r34_a_slow_member_waits_for_the_change_under_way() {
+    let mut script = with_silent_third(4);
+    script.append(1);
+    script.answer(4, 0, LOST);
+    script.core.placed(&ids("d"), 0, &[]);
+    script.report(4);
+    assert!(matches!(script.core.next_step(), Some(Step::Write { .. })), "one at a time (IC11)");
+    script.written(Err(changed()));
+    let (first, _) = {
+        let mut metadata = Script::new(3, 3, 2).metadata();
+        metadata = crate::metadata_edit::with_ensemble(&metadata, at(4), ids("d b c"));
+        (metadata, 7)
+    };
+    // It went through after all.
+    script.read(first, 7);
+    assert_eq!(script.core.ensemble(), ids("d b c"));
+    script.mark("c");
+    script.core.placed(&ids("e"), 0, &[]);
+    script.mark("c");
+    let (metadata, expected) = script.wanted_write();
+    assert_eq!(expected, Version(7), "IC14: on the condition of what was read");
+    let ensembles: Vec<_> =
+        metadata.segments().iter().map(|s| (s.first_entry.get(), s.ensemble.clone())).collect();
+    assert_eq!(
+        ensembles,
+        [(0, ids("a b c")), (4, ids("d b e"))],
+        "keys ascend, and nobody comes back (IC11)"
+    );
+}
+
+/// BookKeeper #3466: packets are lost, and a ledger is closed behind entries that no bookie has. A bookie that is held
+/// acknowledges nothing, whatever it answers late.
+#[test]
+fn bk_3466_r37_what_a_held_bookie_answers_late_confirms_nothing() {
+    let mut script = with_silent_third(2);
+    script.append(2);
+    script.report(2);
+    let tag = script.tag(2, 2);
+    script.mark("c");
+    script.core.placed(&[], 0, &[]);
+    script.ack(2, &[0]);
+    // Whether it was withdrawn or stored, nobody waits for it.
+    script.core.on_answer(at(2), tag, &Ok(()));
+    script.core.settle(&mut Vec::new());
+    assert_eq!(script.confirmed(), 1, "IC1");
+}
