@@ -64,6 +64,8 @@ pub struct MemoryPlan {
     pub first_large: u64,
     /// Socket read buffers.
     pub inbound: u64,
+    /// What comes behind adds that wait.
+    pub ahead: u64,
     /// Frames larger than a read buffer.
     pub inbound_large: u64,
     /// Answers without entry bytes that peers have not taken.
@@ -145,7 +147,8 @@ impl MemoryPlan {
                 write: write_min + 16 * unit,
                 first: 2 * MIB,
                 first_large: frame,
-                inbound: 4 * MIB + 3 * unit,
+                inbound: 3 * MIB + 3 * unit - unit / 2,
+                ahead: MIB + unit / 2,
                 inbound_large: 2 * frame + 2 * unit,
                 outbox: 4 * MIB + 2 * unit,
                 outbound: limits
@@ -188,12 +191,13 @@ impl MemoryPlan {
         self.parts().iter().map(|(_, bytes, _)| bytes).sum()
     }
 
-    fn parts(&self) -> [(&'static str, u64, &'static str); 13] {
+    fn parts(&self) -> [(&'static str, u64, &'static str); 14] {
         [
             ("write", self.write, "journal chunks = write cache; full: adds wait, then too-many-requests"),
             ("first", self.first, "first requests of connections; full: newcomers wait to be read"),
             ("first-large", self.first_large, "first requests above 16 KiB; full: such a one waits"),
             ("inbound", self.inbound, "socket read buffers; full: connections wait to be read"),
+            ("ahead", self.ahead, "what comes behind adds that wait; full: it is not looked at meanwhile"),
             ("inbound-large", self.inbound_large, "frames above a read buffer; full: such a frame waits"),
             ("outbox", self.outbox, "answers not taken by peers; full: those peers are not read"),
             ("outbound", self.outbound, "loaded entries not taken by peers; full: reads wait"),
@@ -252,6 +256,8 @@ pub struct Pools {
     pub first_large: ByteBudget,
     /// Read buffers.
     pub inbound: ByteBudget,
+    /// What comes behind adds that wait.
+    pub ahead: ByteBudget,
     /// Large frames.
     pub inbound_large: ByteBudget,
     /// Answers.
@@ -271,6 +277,7 @@ impl Pools {
             first: ByteBudget::new("first", plan.first),
             first_large: ByteBudget::new("first-large", plan.first_large),
             inbound: ByteBudget::new("inbound", plan.inbound),
+            ahead: ByteBudget::new("ahead", plan.ahead),
             inbound_large: ByteBudget::new("inbound-large", plan.inbound_large),
             outbox: ByteBudget::new("outbox", plan.outbox),
             outbound: ByteBudget::new("outbound", plan.outbound),
@@ -279,11 +286,12 @@ impl Pools {
         }
     }
 
-    fn all(&self) -> [&ByteBudget; 8] {
+    fn all(&self) -> [&ByteBudget; 9] {
         [
             &self.first,
             &self.first_large,
             &self.inbound,
+            &self.ahead,
             &self.inbound_large,
             &self.outbox,
             &self.outbound,
@@ -293,12 +301,12 @@ impl Pools {
     }
 
     /// All of them with their names.
-    pub fn gauges(&self) -> [(&'static str, BudgetGauge); 8] {
+    pub fn gauges(&self) -> [(&'static str, BudgetGauge); 9] {
         self.all().map(|pool| (pool.name(), pool.gauge()))
     }
 
     /// What was waited for each of them.
-    pub fn waits(&self) -> [(&'static str, BudgetWaits); 8] {
+    pub fn waits(&self) -> [(&'static str, BudgetWaits); 9] {
         self.all().map(|pool| (pool.name(), pool.waits()))
     }
 }

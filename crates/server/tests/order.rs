@@ -370,3 +370,98 @@ async fn of_one_ledger_force_stays_behind_an_add_that_waits_and_a_fence_does_not
     assert_eq!([next_v3(&mut client).await, next_v3(&mut client).await], [(1, 0), (2, 0)]);
     bookie.stop().await;
 }
+
+fn v3_recovery_add(ledger_id: i64, entry_id: i64) -> Operation {
+    let Operation::Add(mut add) = v3_add(ledger_id, entry_id) else { unreachable!("it is an add") };
+    add.flag = Some(proto::add_request::Flag::RecoveryAdd as i32);
+    Operation::Add(add)
+}
+
+fn health() -> Operation {
+    Operation::GetBookieInfo(proto::GetBookieInfoRequest { requested: Some(1) })
+}
+
+/// A client that was answered once, and is no stranger.
+async fn greeted(bookie: &Bookie) -> Client {
+    let mut client = Client::new(bookie).await;
+    client.send(&framed_v3(0, health())).await;
+    assert_eq!(next_v3(&mut client).await, (0, 0));
+    client
+}
+
+/// While adds of a connection wait for room, what comes in later reads of it passes them: fences, recovery adds, health
+/// requests, FORCE_LEDGER and reads of other ledgers. What depends on them does not, and nothing else passes that
+/// (reader::ahead, invariant 1).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_need_not_wait_for_adds_passes_them_in_later_reads() {
+    let bookie = start(limits(DEADLINE)).await;
+    let (one, two) = neighbours(&bookie);
+    let turn = all_room(&bookie, one).await;
+    let mut client = greeted(&bookie).await;
+    client.send(&framed_v3(1, v3_add(one, 0))).await;
+    until(|| bookie.shared.engine.admittance().waiting == 1).await;
+
+    // Behind it: an add, and what is behind that.
+    let mut out = framed_v3(2, v3_add(two, 0));
+    out.extend_from_slice(&framed_v3(3, v3_force(one)));
+    out.extend_from_slice(&framed_v3(4, v3_force(two)));
+    out.extend_from_slice(&framed_v3(5, v3_write_lac(two)));
+    client.send(&out).await;
+    // Cut in the middle of a frame.
+    let fence = framed_v3(6, v3_fence(two));
+    client.send(&fence[..7]).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    client.send(&fence[7..]).await;
+    assert_eq!(next_v3(&mut client).await, (6, ErrorCode::NoEntry.v3()));
+    client.send(&framed_v3(7, health())).await;
+    assert_eq!(next_v3(&mut client).await, (7, 0));
+    client.send(&framed_v3(8, v3_force(two + 1))).await;
+    assert_eq!(next_v3(&mut client).await, (8, 0));
+    client.send(&framed_v3(9, v3_recovery_add(two, 9))).await;
+    client.send(&framed_v3(10, v3_recovery_add(two + 1, 9))).await;
+    assert_eq!(next_v3(&mut client).await, (10, 0));
+    let ahead = &bookie.shared.pools.ahead;
+    assert_eq!(ahead.gauge().used, 32 * 1024);
+    drop(turn);
+    let mut answers = vec![];
+    for _ in 0..6 {
+        answers.push(next_v3(&mut client).await);
+    }
+    answers.sort_unstable();
+    // The ordinary add met the fence.
+    assert_eq!(answers, [(1, 0), (2, ErrorCode::Fenced.v3()), (3, 0), (4, 0), (5, 0), (9, 0)]);
+    assert_eq!(ahead.gauge().used, 0);
+    bookie.stop().await;
+}
+
+/// A look ahead is bounded: behind more adds than it holds nothing is seen, and the socket is not read. All of them are
+/// taken, in order, when there is room; a partial frame at its end, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn adds_read_ahead_stay_within_their_memory_and_keep_their_order() {
+    const ADDS: i64 = 3000;
+    let bookie = start(limits(DEADLINE)).await;
+    let turn = all_room(&bookie, 1).await;
+    let mut client = greeted(&bookie).await;
+    client.send(&add(1, 0, ORDINARY)).await;
+    until(|| bookie.shared.engine.admittance().waiting == 1).await;
+    let mut out = BytesMut::new();
+    (1..ADDS).for_each(|entry| out.extend_from_slice(&add_frame(1, entry, 1000, ORDINARY, KEY)));
+    client.send(&out).await;
+    let ahead = &bookie.shared.pools.ahead;
+    until(|| ahead.gauge().used == 32 * 1024).await;
+    client.send(&framed(v2::Request::Read(fence_request(2, -1, KEY)))).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!((ahead.gauge().used, ahead.gauge().waiting), (32 * 1024, 0));
+    drop(turn);
+    let mut next = 0;
+    while next < ADDS {
+        match client.next_v2().await {
+            OwnedV2::Add(code, 1, entry) => {
+                assert_eq!((code, entry), (ErrorCode::Ok, next));
+                next += 1;
+            }
+            other => assert!(matches!(other, OwnedV2::Read(ErrorCode::NoEntry, 2, ..)), "{other:?}"),
+        }
+    }
+    bookie.stop().await;
+}

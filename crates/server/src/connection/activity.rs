@@ -127,6 +127,7 @@ pub struct Activity {
     last_recovery_ns: AtomicU64,
     inbound: AtomicU64,
     inbound_large: AtomicU64,
+    ahead: AtomicU64,
     /// Time in steps of 256 ns, and the code of a [`Wait`]; 0 for none.
     wait: AtomicU64,
     has_unsent: AtomicBool,
@@ -152,6 +153,7 @@ impl Activity {
             last_recovery_ns: AtomicU64::new(0),
             inbound: AtomicU64::new(0),
             inbound_large: AtomicU64::new(0),
+            ahead: AtomicU64::new(0),
             wait: AtomicU64::new(0),
             has_unsent: AtomicBool::new(false),
             unsent: Mutex::default(),
@@ -195,6 +197,11 @@ impl Activity {
     /// As [`Activity::holds_inbound`], for large frames.
     pub fn holds_inbound_large(&self, bytes: u64) {
         self.inbound_large.store(bytes, Relaxed);
+    }
+
+    /// As [`Activity::holds_inbound`], to look past adds that wait.
+    pub fn holds_ahead(&self, bytes: u64) {
+        self.ahead.store(bytes, Relaxed);
     }
 
     /// Nothing is read until what is given back is dropped.
@@ -270,7 +277,7 @@ impl Activity {
             adds: self.adds.load(Relaxed),
             reads: self.reads.load(Relaxed),
             adds_owed: self.adds_owed(),
-            inbound: self.inbound.load(Relaxed),
+            inbound: self.inbound.load(Relaxed) + self.ahead.load(Relaxed),
             inbound_large: self.inbound_large.load(Relaxed),
             wait: Wait::of_code(wait & 0xff).map(|why| (why, ago(wait & !0xff))),
             unsent: self.has_unsent.load(Relaxed).then(|| ago(self.unsent.lock().progress_ns)),

@@ -31,16 +31,21 @@ enum Fencing {
     WithoutKey,
 }
 
-/// What is left to be done for a v3 frame that was decoded from a copy: it may wait, so the copy is gone by then.
-enum Other<'f> {
-    Add(v3::HotAdd<'f>),
+/// What is left to be done for a frame: when, depends on the adds before it.
+pub(super) enum Next<'f> {
+    /// Nothing: it is answered, or waits for its turn to be.
+    Done,
+    /// To be placed behind what was added to its ledger. Its answer is promised.
+    Add(Add<'f>),
+    /// To be done behind the adds of its ledger. Nothing is promised.
     WriteLac(u64, WriteLac<'f>),
+    /// As well.
     Force(u64, LedgerId),
 }
 
 /// A WRITE_LAC that can be done.
-struct WriteLac<'f> {
-    ledger: LedgerId,
+pub(super) struct WriteLac<'f> {
+    pub(super) ledger: LedgerId,
     key: MasterKey,
     lac: Option<EntryId>,
     body: &'f [u8],
@@ -57,7 +62,7 @@ fn found_again<'f>(decoded: &Bytes, copy: &Bytes, payload: &'f [u8]) -> &'f [u8]
 }
 
 impl<'f> Frames<'_, 'f> {
-    pub(super) async fn on_v2(&mut self, packet: &'f [u8]) -> Result<(), CloseReason> {
+    pub(super) fn on_v2(&mut self, packet: &'f [u8]) -> Result<Next<'f>, CloseReason> {
         let request = match v2::Request::decode(packet) {
             Ok(request) => request,
             Err(error) => {
@@ -67,7 +72,7 @@ impl<'f> Frames<'_, 'f> {
                 let promised = V2_ANSWER_BYTES_MAX;
                 self.promise(promised);
                 self.connection.outbox.answer(promised, |out| refusal.encode(out));
-                return Ok(());
+                return Ok(Next::Done);
             }
         };
         match request {
@@ -81,20 +86,20 @@ impl<'f> Frames<'_, 'f> {
                 };
                 let is_recovery = add.flags.contains(v2::Flags::RECOVERY_ADD);
                 let is_high = add.flags.contains(v2::Flags::HIGH_PRIORITY);
-                self.on_add(reply, header, Some(add.master_key), add.body, is_recovery, is_high).await
+                return Ok(self.on_add(reply, header, Some(add.master_key), add.body, is_recovery, is_high));
             }
             v2::Request::Read(read) => {
                 let reply = Reply::V2 { version: read.version };
                 let fencing = fencing_of(read.flags, read.master_key);
                 let is_high = read.flags.contains(v2::Flags::HIGH_PRIORITY);
-                self.on_read(reply, ReadKind::Entry, read.ledger_id, read.entry_id, fencing, is_high)
+                self.on_read(reply, ReadKind::Entry, read.ledger_id, read.entry_id, fencing, is_high);
             }
             v2::Request::BatchRead(batch) => {
                 let reply = Reply::V2 { version: batch.version };
                 let fencing = fencing_of(batch.flags, batch.master_key);
                 let is_high = batch.flags.contains(v2::Flags::HIGH_PRIORITY);
                 let kind = ReadKind::Batch(Box::new(batch));
-                self.on_read(reply, kind, batch.ledger_id, batch.start_entry_id, fencing, is_high)
+                self.on_read(reply, kind, batch.ledger_id, batch.start_entry_id, fencing, is_high);
             }
             v2::Request::Auth(auth) => {
                 if let Err(error) = v3::decode_auth_message(auth.message) {
@@ -108,29 +113,25 @@ impl<'f> Frames<'_, 'f> {
                 self.connection.outbox.answer(V2_AUTH_ANSWER_BYTES, |out| {
                     v2::put_auth_response(auth.version, &message, out);
                 });
-                Ok(())
             }
         }
+        Ok(Next::Done)
     }
 
-    pub(super) async fn on_v3(&mut self, payload: &'f [u8]) -> Result<(), CloseReason> {
+    pub(super) fn on_v3(&mut self, payload: &'f [u8]) -> Result<Next<'f>, CloseReason> {
         match v3::HotRequest::parse(payload) {
-            Some(v3::HotRequest::Add(add)) => self.on_v3_add(add).await,
+            Some(v3::HotRequest::Add(add)) => Ok(self.on_v3_add(add)),
             Some(v3::HotRequest::Read(read)) => {
                 let (reply, is_high) = (Reply::V3 { txn: read.txn_id }, read.priority > 0);
-                self.on_read(reply, ReadKind::Entry, read.ledger_id, read.entry_id, Fencing::No, is_high)
+                self.on_read(reply, ReadKind::Entry, read.ledger_id, read.entry_id, Fencing::No, is_high);
+                Ok(Next::Done)
             }
-            None => match self.on_other_v3(payload)? {
-                None => Ok(()),
-                Some(Other::Add(add)) => self.on_v3_add(add).await,
-                Some(Other::WriteLac(txn, write)) => self.on_write_lac(txn, write).await,
-                Some(Other::Force(txn, ledger)) => self.on_force(txn, ledger).await,
-            },
+            None => self.on_other_v3(payload),
         }
     }
 
-    /// Everything that is not an add or a plain read as clients send them. What may have to wait is given back.
-    fn on_other_v3(&mut self, payload: &'f [u8]) -> Result<Option<Other<'f>>, CloseReason> {
+    /// Everything that is not an add or a plain read as clients send them.
+    fn on_other_v3(&mut self, payload: &'f [u8]) -> Result<Next<'f>, CloseReason> {
         // The copy lets the decoder share bytes; those that are needed later are then found again in the read buffer. It
         // is in no pool: it is gone when this returns, so that there is one at a time for each thread.
         let copy = Bytes::copy_from_slice(payload);
@@ -140,14 +141,15 @@ impl<'f> Frames<'_, 'f> {
                 let Some(refusal) = error.refusal() else {
                     return Err(CloseReason::BadFrame(error.to_string()));
                 };
-                return self.answer_v3(refusal).map(|()| None);
+                self.answer_v3(refusal);
+                return Ok(Next::Done);
             }
         };
         let reply = Reply::V3 { txn: request.txn_id };
         let is_high = request.priority > 0;
         match &request.operation {
             Operation::Add(add) => {
-                return Ok(Some(Other::Add(v3::HotAdd {
+                return Ok(self.on_v3_add(v3::HotAdd {
                     txn_id: request.txn_id,
                     priority: request.priority,
                     ledger_id: add.ledger_id,
@@ -156,18 +158,18 @@ impl<'f> Frames<'_, 'f> {
                     body: found_again(&add.body, &copy, payload),
                     write_flags: add.write_flags,
                     is_recovery: add.is_recovery_add(),
-                })));
+                }));
             }
             Operation::WriteLac(write) => {
                 let body = found_again(&write.body, &copy, payload);
-                return self.check_write_lac(request.txn_id, write, body);
+                return Ok(self.check_write_lac(request.txn_id, write, body));
             }
             Operation::ForceLedger(force) => {
                 let (txn, raw_ledger) = (request.txn_id, force.ledger_id);
                 if let Some(ledger) = LedgerId::new(raw_ledger) {
-                    return Ok(Some(Other::Force(txn, ledger)));
+                    return Ok(Next::Force(txn, ledger));
                 }
-                self.answer_v3(&response::force_ledger(txn, ErrorCode::BadRequest, raw_ledger))
+                self.answer_v3(&response::force_ledger(txn, ErrorCode::BadRequest, raw_ledger));
             }
             Operation::Read(read) if read.is_long_poll() => self.on_long_poll(request.txn_id, read),
             Operation::Read(read) => {
@@ -177,43 +179,43 @@ impl<'f> Frames<'_, 'f> {
                     (true, None) => Fencing::WithoutKey,
                 };
                 if read.wants_entry_piggyback() && read.entry_id != -1 {
-                    self.answer_v3(&request.failure(ErrorCode::BadRequest))
+                    self.answer_v3(&request.failure(ErrorCode::BadRequest));
                 } else {
-                    self.on_read(reply, ReadKind::Entry, read.ledger_id, read.entry_id, fencing, is_high)
+                    self.on_read(reply, ReadKind::Entry, read.ledger_id, read.entry_id, fencing, is_high);
                 }
             }
             Operation::ReadLac(read) => {
-                self.on_read(reply, ReadKind::Lac, read.ledger_id, -1, Fencing::No, is_high)
+                self.on_read(reply, ReadKind::Lac, read.ledger_id, -1, Fencing::No, is_high);
             }
             Operation::GetListOfEntries(list) => {
-                self.on_read(reply, ReadKind::List, list.ledger_id, -1, Fencing::No, is_high)
+                self.on_read(reply, ReadKind::List, list.ledger_id, -1, Fencing::No, is_high);
             }
             Operation::GetBookieInfo(info) => {
-                self.on_read(reply, ReadKind::Info(*info), 0, -1, Fencing::No, is_high)
+                self.on_read(reply, ReadKind::Info(*info), 0, -1, Fencing::No, is_high);
             }
             Operation::Auth(_) => {
-                self.answer_v3(&response::auth(request.txn_id, v3::auth_disabled_message()))
+                self.answer_v3(&response::auth(request.txn_id, v3::auth_disabled_message()));
             }
             // TLS is not configured (section 2.5).
             Operation::StartTls => self.answer_v3(&request.failure(ErrorCode::BadRequest)),
         }
-        .map(|()| None)
+        Ok(Next::Done)
     }
 
-    async fn on_v3_add(&mut self, add: v3::HotAdd<'f>) -> Result<(), CloseReason> {
+    fn on_v3_add(&mut self, add: v3::HotAdd<'f>) -> Next<'f> {
         let reply = Reply::V3 { txn: add.txn_id };
         self.promise(reply.add_answer_bytes());
         match EntryHeader::of(add.body) {
             // Storage uses the ids inside the body, the answer those of the message: they must agree.
             Ok(header) if (header.ledger_id, header.entry_id) == (add.ledger_id, add.entry_id) => {
                 let key = MasterKey::from_slice(add.master_key);
-                self.on_add(reply, header, key, add.body, add.is_recovery, add.priority > 0).await
+                self.on_add(reply, header, key, add.body, add.is_recovery, add.priority > 0)
             }
             _ => self.refuse_add(reply, add.ledger_id, add.entry_id, ErrorCode::BadRequest),
         }
     }
 
-    async fn on_add(
+    fn on_add(
         &mut self,
         reply: Reply,
         header: EntryHeader,
@@ -221,7 +223,7 @@ impl<'f> Frames<'_, 'f> {
         body: &'f [u8],
         is_recovery: bool,
         is_high_priority: bool,
-    ) -> Result<(), CloseReason> {
+    ) -> Next<'f> {
         let (raw_ledger, raw_entry) = (header.ledger_id, header.entry_id);
         let Some(key) = key else {
             return self.refuse_add(reply, raw_ledger, raw_entry, ErrorCode::Unauthorized);
@@ -232,7 +234,7 @@ impl<'f> Frames<'_, 'f> {
         let (Some(ledger), Some(entry)) = ids else {
             return self.refuse_add(reply, raw_ledger, raw_entry, ErrorCode::BadRequest);
         };
-        self.add(Add {
+        Next::Add(Add {
             origin: reply.origin(self.connection.id, self.received_ns),
             ledger,
             entry,
@@ -242,15 +244,14 @@ impl<'f> Frames<'_, 'f> {
             is_recovery,
             is_high_priority,
         })
-        .await
     }
 
-    fn refuse_add(&self, reply: Reply, ledger: i64, entry: i64, code: ErrorCode) -> Result<(), CloseReason> {
+    fn refuse_add(&self, reply: Reply, ledger: i64, entry: i64, code: ErrorCode) -> Next<'f> {
         self.connection
             .outbox
             .answer(reply.add_answer_bytes(), |out| reply.put_add(code, ledger, entry, out));
         self.shared.metrics.add_entry.record(0, self.received_ns, 0, false);
-        Ok(())
+        Next::Done
     }
 
     fn on_read(
@@ -261,7 +262,7 @@ impl<'f> Frames<'_, 'f> {
         entry: i64,
         fencing: Fencing,
         is_high: bool,
-    ) -> Result<(), CloseReason> {
+    ) {
         let promised = reply.answer_bytes();
         self.promise(promised);
         let is_fence = !matches!(fencing, Fencing::No);
@@ -290,13 +291,13 @@ impl<'f> Frames<'_, 'f> {
             self.connection.outbox.answer(promised, |out| {
                 put_failure_raw(&request, raw_ledger, ErrorCode::BadRequest, out);
             });
-            return Ok(());
+            return;
         }
         if let Fencing::WithoutKey = fencing {
             // Refused in its turn: it must not overtake an older read of its key.
             request.wait_outcome = Some(Err(Refusal::WrongKey));
             self.connection.push_read(self.shared, request);
-            return Ok(());
+            return;
         }
         let (ledger, seq) = (request.ledger, request.seq);
         if let Fencing::With(key) = fencing {
@@ -304,7 +305,7 @@ impl<'f> Frames<'_, 'f> {
             // ordered (section 1.7): an add that waits for room was acknowledged to nobody, and meets the fence.
             self.hand_over_all();
             if !self.connection.push_read(self.shared, request) {
-                return Ok(());
+                return;
             }
             let waiter = self.waiter(move |_, connection, outcome| {
                 if connection.reads.lock().fence_done(seq, outcome) {
@@ -315,10 +316,9 @@ impl<'f> Frames<'_, 'f> {
         } else {
             self.connection.push_read(self.shared, request);
         }
-        Ok(())
     }
 
-    fn on_long_poll(&mut self, txn: u64, read: &proto::ReadRequest) -> Result<(), CloseReason> {
+    fn on_long_poll(&mut self, txn: u64, read: &proto::ReadRequest) {
         let reply = Reply::V3 { txn };
         let (previous, wants_entry) = (read.previous_lac(), read.wants_entry_piggyback());
         let (Some(ledger), true) =
@@ -355,7 +355,7 @@ impl<'f> Frames<'_, 'f> {
         };
         let Some(wait_ms) = read.time_out.and_then(|ms| u64::try_from(ms).ok()).filter(|ms| *ms > 0) else {
             self.connection.push_read(self.shared, request);
-            return Ok(());
+            return;
         };
         let limits = &self.shared.limits;
         let parked = self.shared.metrics.long_polls_parked.get();
@@ -366,7 +366,7 @@ impl<'f> Frames<'_, 'f> {
             self.connection
                 .outbox
                 .answer(promised, |out| request.put_failure(ErrorCode::TooManyRequests, out));
-            return Ok(());
+            return;
         }
         let wait = Duration::from_millis(wait_ms).min(limits.long_poll_wait_max);
         // From now on: the frame may have waited for room for its answer.
@@ -407,18 +407,15 @@ impl<'f> Frames<'_, 'f> {
                 }
             }
         }
-        Ok(())
     }
 
     /// Answers a WRITE_LAC that cannot be; `body` is its body in the read buffer.
-    fn check_write_lac(
-        &mut self,
-        txn: u64,
-        write: &proto::WriteLacRequest,
-        body: &'f [u8],
-    ) -> Result<Option<Other<'f>>, CloseReason> {
+    fn check_write_lac(&mut self, txn: u64, write: &proto::WriteLacRequest, body: &'f [u8]) -> Next<'f> {
         let raw_ledger = write.ledger_id;
-        let mut fail = |code| self.answer_v3(&response::write_lac(txn, code, raw_ledger)).map(|()| None);
+        let mut fail = |code| {
+            self.answer_v3(&response::write_lac(txn, code, raw_ledger));
+            Next::Done
+        };
         let Some(key) = write.key() else { return fail(ErrorCode::Unauthorized) };
         // The bookie reads the LAC (last add confirmed) from the body and stores the bytes as they are (section 3.3).
         let lac = ExplicitLac::of(body)
@@ -428,13 +425,12 @@ impl<'f> Frames<'_, 'f> {
             return fail(ErrorCode::BadRequest);
         };
         let lac = EntryId::new(lac.last_add_confirmed);
-        Ok(Some(Other::WriteLac(txn, WriteLac { ledger, key, lac, body })))
+        Next::WriteLac(txn, WriteLac { ledger, key, lac, body })
     }
 
-    async fn on_write_lac(&mut self, txn: u64, write: WriteLac<'f>) -> Result<(), CloseReason> {
+    /// What came before it to its ledger is placed, and its answer promised.
+    pub(super) fn write_lac(&mut self, txn: u64, write: WriteLac<'f>) {
         let WriteLac { ledger, key, lac, body } = write;
-        self.promise(Reply::V3 { txn }.answer_bytes());
-        self.submit_of(ledger).await?;
         let received_ns = self.received_ns;
         let waiter = self.waiter(move |shared, connection, outcome| {
             let message = response::write_lac(txn, outcome_code(outcome), ledger.get());
@@ -443,12 +439,10 @@ impl<'f> Frames<'_, 'f> {
             shared.metrics.write_lac.record(0, now_ns, now_ns.saturating_sub(received_ns), outcome.is_ok());
         });
         self.shared.engine.write_lac(ledger, key, lac, body, waiter);
-        Ok(())
     }
 
-    async fn on_force(&mut self, txn: u64, ledger: LedgerId) -> Result<(), CloseReason> {
-        self.promise(Reply::V3 { txn }.answer_bytes());
-        self.submit_of(ledger).await?;
+    /// As [`Frames::write_lac`].
+    pub(super) fn force(&mut self, txn: u64, ledger: LedgerId) {
         let received_ns = self.received_ns;
         let waiter = self.waiter(move |shared, connection, outcome| {
             let message = response::force_ledger(txn, outcome_code(outcome), ledger.get());
@@ -458,14 +452,12 @@ impl<'f> Frames<'_, 'f> {
             shared.metrics.force_ledger.record(0, now_ns, latency_ns, outcome.is_ok());
         });
         self.shared.engine.force(ledger, waiter);
-        Ok(())
     }
 
-    fn answer_v3(&mut self, message: &proto::Response) -> Result<(), CloseReason> {
+    fn answer_v3(&mut self, message: &proto::Response) {
         let promised = super::request::V3_ANSWER_BYTES;
         self.promise(promised);
         self.connection.outbox.answer(promised, |out| v3::put_frame(message, out));
-        Ok(())
     }
 
     /// A waiter that acts on this connection if it is still open. It knows the connection by number only, so that a

@@ -2,7 +2,7 @@
 //!
 //! # Data flow
 //! ```text
-//! readable -> lease a buffer -> read -> frames -> adds: batch per shard -> Engine::add_batch
+//! readable -> lease a buffer -> read -> frames -> adds: batch per shard -> Engine::add_batch, or wait and look ahead
 //!                                              -> reads: ReadQueue; others: engine or an answer at once
 //! ```
 //!
@@ -16,7 +16,7 @@
 //! 3. Adds found in one read go to the engine together, those of a ledger in order, before anything after them that could
 //!    depend on them, and before this task waits for the peer. FORCE and WRITE_LAC come behind the adds of their ledger.
 //!    A fence does as far as these find room: it owes nothing to those that do not, they meet it when their turn comes.
-//! 4. When a shard has no room only this task waits, at most the admission deadline, and not beyond the maximum age of
+//! 4. When a shard has no room only this task waits, and lets pass what need not wait with it ([`ahead`]), at most the admission deadline, and not beyond the maximum age of
 //!    what waits unless that includes recovery or high priority; what is left is then refused ([`late`]). Adds that have
 //!    that age when they are read, by the time they came to the kernel ([`inlet`]), are refused before they are placed.
 //! 5. A peer that sent no whole request yet reads into memory of pools of its own, a little of it, and has
@@ -29,23 +29,24 @@
 //!
 //! # Order of pools     first requests, then inbound, then inbound-large: who holds of one waits for later ones only
 
+mod ahead;
+mod frames;
 mod inlet;
 mod late;
 
-use super::activity::{Received, Wait};
-use super::batches;
+use super::activity::Wait;
 use super::bulk::{self, SLICE_BYTES};
 use super::cover::FREE;
 use super::outbox::Closed;
 use super::request::V3_ANSWER_BYTES;
 use super::{CloseReason, Connection};
 use crate::shared::Shared;
-use bindery_engine::{Add, Turn};
+use ahead::{Ahead, Outlook};
 use bindery_flow::{ByteBudget, Permit};
 use bindery_io::canary::Canary;
-use bindery_types::LedgerId;
-use bindery_wire::Protocol;
 use bindery_wire::frame::{self, LENGTH_PREFIX_SIZE_BYTES, Split};
+pub(super) use frames::Frames;
+use frames::Handled;
 use inlet::Inlet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -73,7 +74,7 @@ pub async fn run(shared: &Arc<Shared>, connection: &Arc<Connection>, socket: Own
     let mut socket = Inlet::new(shared, socket);
     let silent_until = shared.limits.silent_max.map(|max| Instant::now() + max);
     let mut drain = Drain::default();
-    let mut appetite = Appetite::new();
+    let (mut appetite, mut ahead) = (Appetite::new(), Ahead::default());
     loop {
         tokio::select! {
             () = connection.closed.wait() => return CloseReason::Ours,
@@ -121,6 +122,7 @@ pub async fn run(shared: &Arc<Shared>, connection: &Arc<Connection>, socket: Own
             socket: &mut socket,
             drain: &mut drain,
             appetite: &mut appetite,
+            ahead: &mut ahead,
             base: if is_first { vec![0; size] } else { shared.buffers.take() },
             lease,
             large: None,
@@ -132,6 +134,7 @@ pub async fn run(shared: &Arc<Shared>, connection: &Arc<Connection>, socket: Own
         connection.activity.holds_inbound(0);
         connection.activity.holds_inbound_large(0);
         active.give_base_back();
+        assert!(result.is_err() || !ahead.is_in_use(), "what was read ahead is handled");
         if let Err(reason) = result {
             return reason;
         }
@@ -234,6 +237,8 @@ struct Active<'a> {
     socket: &'a mut Inlet,
     drain: &'a mut Drain,
     appetite: &'a mut Appetite,
+    /// Empty but while frames are handled.
+    ahead: &'a mut Ahead,
     /// Empty while requests, or a part of one, are set aside.
     base: Vec<u8>,
     lease: Permit,
@@ -252,13 +257,17 @@ impl Active<'_> {
     async fn run(&mut self) -> Result<(), CloseReason> {
         let (mut begin, mut end) = (0, 0);
         let mut partial_since = Instant::now();
+        // Read while adds before it waited, and not handled.
+        let mut was_ahead = false;
         loop {
-            if self.drain.is_over(self.connection, self.socket) {
+            if !was_ahead && self.drain.is_over(self.connection, self.socket) {
                 // What is decoded is answered; the rest is no whole frame.
                 return Ok(());
             }
             let is_new = begin == end;
-            if is_new {
+            if was_ahead {
+                partial_since = Instant::now();
+            } else if is_new {
                 begin = 0;
                 if self.turn.is_none() && self.connection.is_bulk() {
                     return Ok(());
@@ -296,14 +305,23 @@ impl Active<'_> {
             // The buffer is lent to the batch while it is handed over; it comes back whatever happens.
             let base = std::mem::take(&mut self.base);
             let received_ns = self.socket.arrived_ns();
+            let outlook =
+                Outlook { socket: &mut *self.socket, drain: &mut *self.drain, ahead: &mut *self.ahead };
             let frames = Frames {
                 turn: self.turn.take(),
+                outlook: Some(outlook).filter(|_| !self.is_first),
                 ..Frames::new(self.shared, self.connection, 0, received_ns)
             };
             let result = frames.handle(&base[begin..end]).await;
             self.base = base;
             let Handled { used, promised, mut missing, lacks_room, received_ns } = result?;
             self.appetite.learn(used, promised);
+            was_ahead = self.ahead.is_in_use();
+            if was_ahead {
+                (begin, end) = (0, self.ahead.move_to(&mut self.base, &self.connection.activity));
+                was_ahead = end > 0;
+                continue;
+            }
             begin += used;
             if lacks_room {
                 match self.wait_for_room(begin..end, received_ns).await? {
@@ -331,7 +349,8 @@ impl Active<'_> {
                 if !self.read_large(begin..end, whole).await? || was_first {
                     return Ok(());
                 }
-                (begin, end) = (0, 0);
+                (begin, end) = (0, self.ahead.move_to(&mut self.base, &self.connection.activity));
+                was_ahead = end > 0;
             } else if begin + whole > self.base.len() || end == self.base.len() {
                 self.base.copy_within(begin..end, 0);
                 (begin, end) = (0, partial);
@@ -558,8 +577,14 @@ impl Active<'_> {
         self.connection.speak(self.shared);
         // Handled whatever it is: a read beyond the room is refused.
         let received_ns = self.socket.arrived_ns();
-        let frames =
-            Frames { read_room: 1, ..Frames::new(self.shared, self.connection, credit, received_ns) };
+        // Into the buffer, afterwards.
+        let may_look = !self.base.is_empty() && !self.is_first;
+        let outlook = Outlook { socket: &mut *self.socket, drain: &mut *self.drain, ahead: &mut *self.ahead };
+        let frames = Frames {
+            read_room: 1,
+            outlook: Some(outlook).filter(|_| may_look),
+            ..Frames::new(self.shared, self.connection, credit, received_ns)
+        };
         let Handled { used, .. } = frames.handle(&memory[..whole]).await?;
         assert_eq!(used, whole, "a large frame is read exactly to its end (reader invariant 1)");
         if self.base.is_empty() {
@@ -656,228 +681,6 @@ struct Large {
 struct Left {
     bytes: usize,
     missing: usize,
-}
-
-/// What became of the frames of a read.
-struct Handled {
-    /// Bytes of the frames that were handled.
-    used: usize,
-    /// Room for answers that they took.
-    promised: usize,
-    /// Bytes that the next one lacks, as far as is known.
-    missing: usize,
-    /// The next one is here, and there is no room for its answer.
-    lacks_room: bool,
-    /// When these came.
-    received_ns: u64,
-}
-
-/// The frames of one read, on their way to the engine.
-pub(super) struct Frames<'a, 'f> {
-    pub(super) shared: &'a Arc<Shared>,
-    pub(super) connection: &'a Arc<Connection>,
-    pub(super) received_ns: u64,
-    /// Adds per shard, bodies borrowed from the read buffer.
-    shards: Vec<Vec<Add<'f>>>,
-    /// All of them.
-    batch_entries: usize,
-    /// Of those that were not offered yet.
-    batch_bytes: usize,
-    /// Room for answers promised and not yet used.
-    credit: usize,
-    /// Room for answers that was used.
-    promised: usize,
-    pub(super) received: Received,
-    /// Until they are handled, or wait (bulk invariant 1).
-    turn: Option<bulk::Turn>,
-    /// Reads that the queue takes for certain.
-    pub(super) read_room: usize,
-}
-
-impl<'a, 'f> Frames<'a, 'f> {
-    /// Of what came at `received_ns`, with `credit` bytes promised already.
-    fn new(
-        shared: &'a Arc<Shared>,
-        connection: &'a Arc<Connection>,
-        credit: usize,
-        received_ns: u64,
-    ) -> Frames<'a, 'f> {
-        Frames {
-            shared,
-            connection,
-            received_ns,
-            shards: batches::take(shared.engine.shard_count()),
-            batch_entries: 0,
-            batch_bytes: 0,
-            credit,
-            promised: 0,
-            received: Received::default(),
-            turn: None,
-            read_room: 0,
-        }
-    }
-
-    /// Handles all whole frames of `data` that there is room to answer.
-    async fn handle(mut self, data: &'f [u8]) -> Result<Handled, CloseReason> {
-        let (mut at, mut lacks_room) = (0, false);
-        let missing = loop {
-            match frame::split(&data[at..], self.shared.limits.frame) {
-                Err(error) => return Err(CloseReason::BadFrame(error.to_string())),
-                Ok(Split::Incomplete { missing }) => break missing,
-                Ok(Split::Frame(_)) if !self.has_credit() || !self.has_read_room() => {
-                    lacks_room = true;
-                    break 0;
-                }
-                Ok(Split::Frame(payload)) => {
-                    let begin = at + payload.start;
-                    at += payload.end;
-                    let payload = &data[begin..at];
-                    let protocol = Protocol::of(payload);
-                    protocol.into_iter().for_each(|protocol| self.received.saw(protocol));
-                    match protocol {
-                        Some(Protocol::V2) => self.on_v2(payload).await?,
-                        Some(Protocol::V3) => self.on_v3(payload).await?,
-                        None => return Err(CloseReason::BadFrame("empty frame".to_owned())),
-                    }
-                }
-            }
-        };
-        self.submit().await?;
-        batches::put(self.shards);
-        self.received.bytes = at as u64;
-        self.connection.activity.on_received(self.received_ns, self.received);
-        if self.credit > 0 {
-            self.connection.outbox.return_credit(self.credit);
-        }
-        // Answers given at once; those of the engine write themselves.
-        self.connection.flush();
-        // An incomplete prefix lacks the rest of itself, and then at least nothing.
-        debug_assert!(lacks_room || missing > 0 && (at < data.len() || missing == LENGTH_PREFIX_SIZE_BYTES));
-        let Frames { promised, received_ns, .. } = self;
-        Ok(Handled { used: at, promised, missing, lacks_room, received_ns })
-    }
-
-    /// True when a read may follow, whatever does (invariant 2).
-    fn has_read_room(&mut self) -> bool {
-        if self.read_room == 0 {
-            self.read_room = self.connection.reads.lock().room();
-        }
-        self.read_room > 0
-    }
-
-    /// True when there is room for the largest answer that is promised, after an attempt to get it (invariant 2).
-    fn has_credit(&mut self) -> bool {
-        if self.credit < V3_ANSWER_BYTES {
-            if self.credit > 0 {
-                self.connection.outbox.return_credit(std::mem::take(&mut self.credit));
-            }
-            self.credit = self.connection.outbox.try_credit(V3_ANSWER_BYTES, CREDIT_STEP).unwrap_or(0);
-        }
-        self.credit >= V3_ANSWER_BYTES
-    }
-
-    /// Uses room for the answer of the frame at hand; there is enough, and each frame has one answer.
-    pub(super) fn promise(&mut self, bytes: usize) {
-        assert!(
-            bytes <= self.credit,
-            "room for an answer is there before its request is decoded (invariant 2)"
-        );
-        self.credit -= bytes;
-        self.promised += bytes;
-    }
-
-    /// Adds an entry to the batch of its shard. Its answer was promised.
-    pub(super) async fn add(&mut self, add: Add<'f>) -> Result<(), CloseReason> {
-        let limits = &self.shared.limits;
-        let is_full = self.batch_entries >= limits.add_batch_entries_max
-            || self.batch_bytes + add.body.len() > limits.add_batch_bytes_max;
-        if is_full {
-            self.submit().await?;
-        }
-        self.batch_entries += 1;
-        self.batch_bytes += add.body.len();
-        self.received.adds += 1;
-        self.received.recovery += u64::from(add.is_recovery);
-        let shard = self.shared.engine.shard_of(add.ledger);
-        self.shards[shard].push(add);
-        Ok(())
-    }
-
-    /// Hands the batch to the engine, and waits until it took or refused all of it (invariants 3 and 4).
-    pub(super) async fn submit(&mut self) -> Result<(), CloseReason> {
-        if self.hand_over_all() { Ok(()) } else { self.hand_over_late().await }
-    }
-
-    /// As [`Frames::submit`], for what must come behind the adds of `ledger`; does not wait for those of others.
-    pub(super) async fn submit_of(&mut self, ledger: LedgerId) -> Result<(), CloseReason> {
-        let shard = self.shared.engine.shard_of(ledger);
-        if self.hand_over_all() || self.shards[shard].iter().all(|add| add.ledger != ledger) {
-            return Ok(());
-        }
-        self.hand_over_late().await
-    }
-
-    /// Hands the batch to the engine as far as there is room; what is left stays in it. True when nothing is.
-    pub(super) fn hand_over_all(&mut self) -> bool {
-        if self.batch_entries == 0 {
-            return true;
-        }
-        if self.is_batch_too_old() {
-            self.refuse_batch();
-            return true;
-        }
-        let metrics = &self.shared.metrics;
-        metrics.write_bytes.add(self.batch_bytes as u64);
-        // Before they are handed over: the answers may come before the calls return.
-        self.count_owed(self.batch_entries as i64);
-        (self.batch_entries, self.batch_bytes) = (0, 0);
-        for shard in 0..self.shards.len() {
-            if self.shards[shard].is_empty() {
-                continue;
-            }
-            let mut adds = std::mem::take(&mut self.shards[shard]);
-            metrics.batching.add_batches.record(adds.len() as u64);
-            let given = self.hand_over(shard, &adds, None);
-            if given == adds.len() {
-                adds.clear();
-            } else {
-                adds.drain(..given);
-                if late::bring_recovery_forward(&mut adds) {
-                    let given = self.hand_over(shard, &adds, None);
-                    adds.drain(..given);
-                }
-                self.batch_entries += adds.len();
-            }
-            self.shards[shard] = adds;
-        }
-        if self.batch_entries > 0 {
-            self.count_owed(-(self.batch_entries as i64));
-        }
-        self.batch_entries == 0
-    }
-
-    /// Counts adds that are owed an answer from now on (positive), or that are not handed over after all.
-    fn count_owed(&self, change: i64) {
-        self.shared.metrics.adds_in_progress.add(change);
-        self.connection.activity.on_adds_owed(change);
-    }
-
-    /// Gives adds to a shard as far as it has room, or the turn is worth; returns how many it took.
-    fn hand_over(&self, shard: usize, adds: &[Add<'f>], turn: Option<Turn>) -> usize {
-        let (mut asks, engine) = (Vec::new(), &self.shared.engine);
-        let given = engine.add_or_ask(shard, adds, turn, &mut asks);
-        for at in asks {
-            if let Err(refusal) = self.shared.words.hold(self.shared, &adds[at]) {
-                engine.refuse(shard, &adds[at..=at], refusal);
-            }
-        }
-        given
-    }
-
-    /// How long ago these frames came to this machine.
-    fn age(&self) -> Duration {
-        Duration::from_nanos(self.shared.clock.monotonic_ns().saturating_sub(self.received_ns))
-    }
 }
 
 #[cfg(test)]

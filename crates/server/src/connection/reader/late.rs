@@ -5,6 +5,7 @@
 //! 2. A refusal does not overtake the answer to an older add of its key (IB23, protocol reference, section 1.7): it goes
 //!    through the shard, unless nothing else is owed to the peer.
 
+use super::ahead::{self, Lookout, Outlook};
 use super::{CloseReason, Frames};
 use crate::connection::activity::Wait;
 use crate::connection::request::Reply;
@@ -47,20 +48,31 @@ pub(super) fn bring_recovery_forward(adds: &mut Vec<Add<'_>>) -> bool {
 
 impl<'f> Frames<'_, 'f> {
     /// Waits with what is left of the batch in the lines of all its shards, at once, and hands over as the turns come; what
-    /// is left at the admission deadline is refused.
-    pub(super) async fn hand_over_late(&mut self) -> Result<(), CloseReason> {
+    /// is left at the admission deadline is refused. `at_hand` is the ledger of what was decoded behind them.
+    pub(super) async fn hand_over_late(&mut self, at_hand: Option<LedgerId>) -> Result<(), CloseReason> {
         // Who waits has no turn (bulk invariant 1).
         self.turn = None;
+        let mut outlook = self.outlook.take();
+        if outlook.is_some() {
+            // For what passes. What is decoded afterwards asks again.
+            self.return_credit();
+        }
         let entries = std::mem::take(&mut self.batch_entries);
         self.count_owed(entries as i64);
         let left = self.shards.iter().enumerate().filter(|(_, adds)| !adds.is_empty());
         let late = left.map(|(shard, _)| Late { shard, given: 0 }).collect();
-        let result = self.wait_in_lines(late).await;
+        let result = self.wait_in_lines(late, outlook.as_mut(), at_hand).await;
+        self.outlook = outlook;
         self.shards.iter_mut().for_each(Vec::clear);
         result
     }
 
-    async fn wait_in_lines(&self, mut late: Vec<Late>) -> Result<(), CloseReason> {
+    async fn wait_in_lines(
+        &self,
+        mut late: Vec<Late>,
+        mut outlook: Option<&mut Outlook<'_>>,
+        at_hand: Option<LedgerId>,
+    ) -> Result<(), CloseReason> {
         let deadline = self.deadline_of(&late);
         // A place for each shard: each has one waiter at a time.
         let (told, mut turns) = mpsc::channel(late.len());
@@ -69,6 +81,7 @@ impl<'f> Frames<'_, 'f> {
         let waiting = self.connection.activity.waits(Wait::WriteRoom);
         let begun_ns = self.shared.clock.monotonic_ns();
         metrics.adds_blocked.add(1);
+        let (look_at, mut looking) = (Instant::now() + ahead::PATIENCE, None);
         let result = loop {
             if late.is_empty() {
                 break Ok(());
@@ -77,6 +90,18 @@ impl<'f> Frames<'_, 'f> {
                 () = self.connection.closed.wait() => break Err(CloseReason::Ours),
                 told = turns.recv() => told.expect("this task has a sender"),
                 () = tokio::time::sleep_until(deadline) => break Ok(()),
+                () = tokio::time::sleep_until(look_at), if outlook.is_some() => {
+                    looking = self.look_out(outlook.take().expect("it is there"), self.rest, at_hand);
+                    if let Some(looking) = &mut looking {
+                        self.let_pass(looking, |ledger| self.is_late(&late, ledger));
+                    }
+                    continue;
+                }
+                () = Lookout::read(looking.as_mut()) => {
+                    let looking = looking.as_mut().expect("it has read");
+                    self.let_pass(looking, |ledger| self.is_late(&late, ledger));
+                    continue;
+                }
             };
             let place = late.iter().position(|late| late.shard == shard).expect("only late shards are told");
             let adds = &self.shards[shard];
@@ -100,6 +125,13 @@ impl<'f> Frames<'_, 'f> {
 
     fn left_of(&self, late: &Late) -> &[Add<'f>] {
         &self.shards[late.shard][late.given..]
+    }
+
+    /// True when adds of the ledger are among those that wait.
+    fn is_late(&self, late: &[Late], ledger: LedgerId) -> bool {
+        let shard = self.shared.engine.shard_of(ledger);
+        let mut late = late.iter().filter(|late| late.shard == shard);
+        late.any(|late| self.left_of(late).iter().any(|add| add.ledger == ledger))
     }
 
     fn stand_in_line(&self, late: &Late, told: &mpsc::Sender<(usize, Turn)>) {

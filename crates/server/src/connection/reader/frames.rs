@@ -1,0 +1,302 @@
+//! The frames of one read, on their way to the engine and the queue of reads.
+
+use super::ahead::Outlook;
+use super::{CREDIT_STEP, CloseReason, late};
+use crate::connection::activity::Received;
+use crate::connection::operations::Next;
+use crate::connection::request::V3_ANSWER_BYTES;
+use crate::connection::{Connection, batches, bulk};
+use crate::shared::Shared;
+use bindery_engine::{Add, Turn};
+use bindery_types::LedgerId;
+use bindery_wire::Protocol;
+use bindery_wire::frame::{self, LENGTH_PREFIX_SIZE_BYTES, Split};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What became of the frames of a read.
+pub(super) struct Handled {
+    /// Bytes of the frames that were handled, or that are ahead.
+    pub(super) used: usize,
+    /// Room for answers that they took.
+    pub(super) promised: usize,
+    /// Bytes that the next one lacks, as far as is known.
+    pub(super) missing: usize,
+    /// The next one is here, and there is no room for its answer.
+    pub(super) lacks_room: bool,
+    /// When these came.
+    pub(super) received_ns: u64,
+}
+
+/// The frames of one read, on their way to the engine.
+pub(in crate::connection) struct Frames<'a, 'f> {
+    pub(in crate::connection) shared: &'a Arc<Shared>,
+    pub(in crate::connection) connection: &'a Arc<Connection>,
+    pub(in crate::connection) received_ns: u64,
+    /// Adds per shard, bodies borrowed from the read buffer.
+    pub(super) shards: Vec<Vec<Add<'f>>>,
+    /// All of them.
+    pub(super) batch_entries: usize,
+    /// Of those that were not offered yet.
+    pub(super) batch_bytes: usize,
+    /// Room for answers promised and not yet used.
+    pub(super) credit: usize,
+    /// Room for answers that was used.
+    pub(super) promised: usize,
+    pub(in crate::connection) received: Received,
+    /// Until they are handled, or wait (bulk invariant 1).
+    pub(super) turn: Option<bulk::Turn>,
+    /// Reads that the queue takes for certain.
+    pub(in crate::connection) read_room: usize,
+    /// What is not decoded yet.
+    pub(super) rest: &'f [u8],
+    /// To what comes while adds wait.
+    pub(super) outlook: Option<Outlook<'a>>,
+}
+
+impl<'a, 'f> Frames<'a, 'f> {
+    /// Of what came at `received_ns`, with `credit` bytes promised already.
+    pub(super) fn new(
+        shared: &'a Arc<Shared>,
+        connection: &'a Arc<Connection>,
+        credit: usize,
+        received_ns: u64,
+    ) -> Frames<'a, 'f> {
+        Frames {
+            shared,
+            connection,
+            received_ns,
+            shards: batches::take(shared.engine.shard_count()),
+            batch_entries: 0,
+            batch_bytes: 0,
+            credit,
+            promised: 0,
+            received: Received::default(),
+            turn: None,
+            read_room: 0,
+            rest: &[],
+            outlook: None,
+        }
+    }
+
+    /// Handles all whole frames of `data` that there is room to answer. If adds had to wait long, what is left of it is
+    /// ahead ([`super::ahead`]).
+    pub(super) async fn handle(mut self, data: &'f [u8]) -> Result<Handled, CloseReason> {
+        let (mut at, mut lacks_room) = (0, false);
+        self.rest = data;
+        let missing = loop {
+            match frame::split(self.rest, self.shared.limits.frame) {
+                Err(error) => return Err(CloseReason::BadFrame(error.to_string())),
+                Ok(Split::Incomplete { missing }) => break missing,
+                Ok(Split::Frame(_)) if !self.may_decode() => {
+                    lacks_room = true;
+                    break 0;
+                }
+                Ok(Split::Frame(payload)) => {
+                    let begin = at + payload.start;
+                    at += payload.end;
+                    self.rest = &data[at..];
+                    let payload = &data[begin..at];
+                    Protocol::of(payload).into_iter().for_each(|protocol| self.received.saw(protocol));
+                    match self.decode(payload)? {
+                        Next::Done => {}
+                        Next::Add(add) => self.add(add).await?,
+                        Next::WriteLac(txn, write) => {
+                            self.promise(V3_ANSWER_BYTES);
+                            self.submit_of(write.ledger).await?;
+                            self.write_lac(txn, write);
+                        }
+                        Next::Force(txn, ledger) => {
+                            self.promise(V3_ANSWER_BYTES);
+                            self.submit_of(ledger).await?;
+                            self.force(txn, ledger);
+                        }
+                    }
+                    if self.is_rest_ahead() {
+                        break 0;
+                    }
+                }
+            }
+        };
+        self.submit().await?;
+        let is_rest_ahead = self.is_rest_ahead();
+        // An incomplete prefix lacks the rest of itself, and then at least nothing.
+        debug_assert!(
+            is_rest_ahead
+                || lacks_room
+                || missing > 0 && (at < data.len() || missing == LENGTH_PREFIX_SIZE_BYTES)
+        );
+        let Frames { promised, received_ns, .. } = self;
+        self.finish(at);
+        let used = if is_rest_ahead { data.len() } else { at };
+        Ok(Handled { used, promised, missing, lacks_room: lacks_room && !is_rest_ahead, received_ns })
+    }
+
+    /// All is handled that will be, in `bytes` of frames.
+    pub(super) fn finish(self, bytes: usize) {
+        let Frames { connection, mut received, received_ns, credit, .. } = self;
+        batches::put(self.shards);
+        if credit > 0 {
+            connection.outbox.return_credit(credit);
+        }
+        if bytes == 0 {
+            return;
+        }
+        received.bytes = bytes as u64;
+        connection.activity.on_received(received_ns, received);
+        // Answers given at once; those of the engine write themselves.
+        connection.flush();
+    }
+
+    /// True when what came behind those that waited is not in the data any more.
+    fn is_rest_ahead(&self) -> bool {
+        self.outlook.as_ref().is_some_and(|outlook| outlook.ahead.is_in_use())
+    }
+
+    /// What a frame wants; [`Frames::may_decode`] said so.
+    pub(super) fn decode(&mut self, payload: &'f [u8]) -> Result<Next<'f>, CloseReason> {
+        match Protocol::of(payload) {
+            Some(Protocol::V2) => self.on_v2(payload),
+            Some(Protocol::V3) => self.on_v3(payload),
+            None => Err(CloseReason::BadFrame("empty frame".to_owned())),
+        }
+    }
+
+    /// True when there is room for what the next frame may be (invariant 2).
+    pub(super) fn may_decode(&mut self) -> bool {
+        self.has_credit() && self.has_read_room()
+    }
+
+    /// True when a read may follow, whatever does (invariant 2).
+    fn has_read_room(&mut self) -> bool {
+        if self.read_room == 0 {
+            self.read_room = self.connection.reads.lock().room();
+        }
+        self.read_room > 0
+    }
+
+    /// True when there is room for the largest answer that is promised, after an attempt to get it (invariant 2).
+    fn has_credit(&mut self) -> bool {
+        if self.credit < V3_ANSWER_BYTES {
+            self.return_credit();
+            self.credit = self.connection.outbox.try_credit(V3_ANSWER_BYTES, CREDIT_STEP).unwrap_or(0);
+        }
+        self.credit >= V3_ANSWER_BYTES
+    }
+
+    /// Uses room for the answer of the frame at hand; there is enough, and each frame has one answer.
+    pub(in crate::connection) fn promise(&mut self, bytes: usize) {
+        assert!(
+            bytes <= self.credit,
+            "room for an answer is there before its request is decoded (invariant 2)"
+        );
+        self.credit -= bytes;
+        self.promised += bytes;
+    }
+
+    /// Takes a promise back: the frame is not handled now.
+    pub(super) fn unpromise(&mut self, bytes: usize) {
+        self.credit += bytes;
+        self.promised -= bytes;
+    }
+
+    /// Gives room for answers back that is not used, before it waits.
+    pub(super) fn return_credit(&mut self) {
+        if self.credit > 0 {
+            self.connection.outbox.return_credit(std::mem::take(&mut self.credit));
+        }
+    }
+
+    /// Adds an entry to the batch of its shard. Its answer was promised.
+    async fn add(&mut self, add: Add<'f>) -> Result<(), CloseReason> {
+        let limits = &self.shared.limits;
+        let is_full = self.batch_entries >= limits.add_batch_entries_max
+            || self.batch_bytes + add.body.len() > limits.add_batch_bytes_max;
+        if is_full && !self.hand_over_all() {
+            self.hand_over_late(Some(add.ledger)).await?;
+        }
+        self.batch_entries += 1;
+        self.batch_bytes += add.body.len();
+        self.received.adds += 1;
+        self.received.recovery += u64::from(add.is_recovery);
+        let shard = self.shared.engine.shard_of(add.ledger);
+        self.shards[shard].push(add);
+        Ok(())
+    }
+
+    /// Hands the batch to the engine, and waits until it took or refused all of it (invariants 3 and 4).
+    async fn submit(&mut self) -> Result<(), CloseReason> {
+        if self.hand_over_all() { Ok(()) } else { self.hand_over_late(None).await }
+    }
+
+    /// As [`Frames::submit`], for what must come behind the adds of `ledger`; does not wait for those of others.
+    async fn submit_of(&mut self, ledger: LedgerId) -> Result<(), CloseReason> {
+        let shard = self.shared.engine.shard_of(ledger);
+        if self.hand_over_all() || self.shards[shard].iter().all(|add| add.ledger != ledger) {
+            return Ok(());
+        }
+        self.hand_over_late(Some(ledger)).await
+    }
+
+    /// Hands the batch to the engine as far as there is room; what is left stays in it. True when nothing is.
+    pub(in crate::connection) fn hand_over_all(&mut self) -> bool {
+        if self.batch_entries == 0 {
+            return true;
+        }
+        if self.is_batch_too_old() {
+            self.refuse_batch();
+            return true;
+        }
+        let metrics = &self.shared.metrics;
+        metrics.write_bytes.add(self.batch_bytes as u64);
+        // Before they are handed over: the answers may come before the calls return.
+        self.count_owed(self.batch_entries as i64);
+        (self.batch_entries, self.batch_bytes) = (0, 0);
+        for shard in 0..self.shards.len() {
+            if self.shards[shard].is_empty() {
+                continue;
+            }
+            let mut adds = std::mem::take(&mut self.shards[shard]);
+            metrics.batching.add_batches.record(adds.len() as u64);
+            let given = self.hand_over(shard, &adds, None);
+            if given == adds.len() {
+                adds.clear();
+            } else {
+                adds.drain(..given);
+                if late::bring_recovery_forward(&mut adds) {
+                    let given = self.hand_over(shard, &adds, None);
+                    adds.drain(..given);
+                }
+                self.batch_entries += adds.len();
+            }
+            self.shards[shard] = adds;
+        }
+        if self.batch_entries > 0 {
+            self.count_owed(-(self.batch_entries as i64));
+        }
+        self.batch_entries == 0
+    }
+
+    /// Counts adds that are owed an answer from now on (positive), or that are not handed over after all.
+    pub(super) fn count_owed(&self, change: i64) {
+        self.shared.metrics.adds_in_progress.add(change);
+        self.connection.activity.on_adds_owed(change);
+    }
+
+    /// Gives adds to a shard as far as it has room, or the turn is worth; returns how many it took.
+    pub(super) fn hand_over(&self, shard: usize, adds: &[Add<'f>], turn: Option<Turn>) -> usize {
+        let (mut asks, engine) = (Vec::new(), &self.shared.engine);
+        let given = engine.add_or_ask(shard, adds, turn, &mut asks);
+        for at in asks {
+            if let Err(refusal) = self.shared.words.hold(self.shared, &adds[at]) {
+                engine.refuse(shard, &adds[at..=at], refusal);
+            }
+        }
+        given
+    }
+
+    /// How long ago these frames came to this machine.
+    pub(super) fn age(&self) -> Duration {
+        Duration::from_nanos(self.shared.clock.monotonic_ns().saturating_sub(self.received_ns))
+    }
+}
