@@ -14,6 +14,7 @@
 
 use crate::connection::{Class, Wait};
 use crate::shared::Shared;
+use bindery_flow::BudgetWaits;
 use bindery_storage::IndexUse;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
@@ -115,6 +116,12 @@ pub struct PoolFlow {
     pub used_bytes: u64,
     /// Who waits for some of it, a number.
     pub waiting: u64,
+    /// How often somebody had to wait for some of it; of `write`, those that do not any more.
+    #[serde(default)]
+    pub waits: u64,
+    /// How long, together, those have waited that do not any more.
+    #[serde(default)]
+    pub waited_ms: u64,
 }
 
 /// Adds on their way into the write pool.
@@ -354,24 +361,31 @@ fn admission(shared: &Shared) -> AdmissionFlow {
 
 /// Every byte pool of the process.
 pub(crate) fn pools(shared: &Shared) -> Vec<PoolFlow> {
-    let pool = |name: &str, capacity_bytes: u64, used_bytes: u64, waiting: u64| PoolFlow {
-        name: name.to_owned(),
-        capacity_bytes,
-        used_bytes,
-        waiting,
-    };
+    let pool =
+        |name: &str, capacity_bytes: u64, used_bytes: u64, waiting: u64, waits: BudgetWaits| PoolFlow {
+            name: name.to_owned(),
+            capacity_bytes,
+            used_bytes,
+            waiting,
+            waits: waits.count,
+            waited_ms: waits.waited_ns / 1_000_000,
+        };
+    let never = BudgetWaits::default();
     let stats = shared.engine.stats();
     let chunk = stats.write_pool_chunk_bytes;
     let blocked = u64::try_from(shared.metrics.adds_blocked.get()).unwrap_or(0);
-    let mut pools =
-        vec![pool("write", stats.write_pool_chunks * chunk, stats.write_pool_chunks_in_use * chunk, blocked)];
-    let gauges = shared.pools.gauges().into_iter();
-    pools.extend(gauges.map(|(name, gauge)| pool(name, gauge.capacity, gauge.used, gauge.waiting as u64)));
+    let capacity = stats.write_pool_chunks * chunk;
+    let waits = shared.metrics.stages.room_waits();
+    let mut pools = vec![pool("write", capacity, stats.write_pool_chunks_in_use * chunk, blocked, waits)];
+    let gauges = shared.pools.gauges().into_iter().zip(shared.pools.waits());
+    pools.extend(gauges.map(|((name, gauge), (_, waits))| {
+        pool(name, gauge.capacity, gauge.used, gauge.waiting as u64, waits)
+    }));
     let memory = shared.engine.storage_memory();
     let of_index = memory.index.used(IndexUse::Extents) + memory.index.used(IndexUse::Ledgers);
     let cache = memory.cache.stats();
-    pools.push(pool("index", memory.index.capacity(), of_index, 0));
-    pools.push(pool("cache", cache.capacity, cache.held, 0));
+    pools.push(pool("index", memory.index.capacity(), of_index, 0, never));
+    pools.push(pool("cache", cache.capacity, cache.held, 0, never));
     pools
 }
 

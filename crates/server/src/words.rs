@@ -11,10 +11,13 @@
 //!    may be [`WORD_KEPT`] old: a late writer sends many adds.
 //! 2. Nobody waits for a word but the adds that need it: neither their connection nor other ledgers.
 //! 3. Every add held is placed or refused within the deadline, or its connection is closed.
+//! 4. Adds of one key leave in the order in which they came (IB23, protocol reference, section 1.7): while one is held
+//!    or on its way to be placed, later ones are held behind it ([`WordDesk::free_run`]), and a ledger is placed by one
+//!    task at a time.
 //!
 //! # Limits
-//! Adds held: [`HELD_MAX`], and their bytes a permit of the pool for large frames, which is not waited for. Reads under
-//! way: [`READS_MAX`].
+//! Adds held: [`HELD_MAX`], and their bytes a permit of the pool for large frames, which is not waited for. As many
+//! again, without their bytes, that must be refused behind one of their key. Reads under way: [`READS_MAX`].
 
 use crate::latch::Latch;
 use crate::metrics::Counter;
@@ -27,6 +30,7 @@ use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState, Ma
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
@@ -43,6 +47,8 @@ const KEPT_MAX: usize = 1024;
 
 /// An add with its own copy of the body.
 struct Held {
+    /// It found no room here, and says so when its turn comes; without a body.
+    is_refused: bool,
     origin: Origin,
     entry: EntryId,
     last_add_confirmed: Option<EntryId>,
@@ -50,7 +56,7 @@ struct Held {
     body: Vec<u8>,
     is_recovery: bool,
     is_high_priority: bool,
-    _permit: Permit,
+    _permit: Option<Permit>,
 }
 
 impl Held {
@@ -68,9 +74,13 @@ impl Held {
     }
 }
 
+#[derive(Default)]
 struct Waiting {
-    since: Instant,
+    /// When the first of them came, or was left behind by the read before.
+    since: Option<Instant>,
     adds: Vec<Held>,
+    /// Keys held, or on their way to be placed: how many of each.
+    keys: BTreeMap<EntryId, usize>,
 }
 
 #[derive(Default)]
@@ -78,14 +88,32 @@ struct State {
     waiting: BTreeMap<LedgerId, Waiting>,
     /// Ledgers whose read has not begun.
     queue: VecDeque<LedgerId>,
+    /// Those on their way to be placed included.
     held: usize,
     kept: BTreeMap<LedgerId, (Word, Instant)>,
+}
+
+impl State {
+    fn is_held(&self, add: &Add<'_>) -> bool {
+        self.waiting.get(&add.ledger).is_some_and(|waiting| waiting.keys.contains_key(&add.entry))
+    }
+}
+
+/// An add that cannot wait here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotHeld {
+    /// It is refused.
+    Refused(Refusal),
+    /// Nor be refused: that would pass one of its key, and too many of those wait already. No client gets here.
+    TooMany,
 }
 
 /// Where adds wait. Connections put them there, [`WordReader`] takes them out.
 #[derive(Default)]
 pub struct WordDesk {
     state: Mutex<State>,
+    /// As in the state: adds held, or on their way to be placed.
+    held: AtomicUsize,
     wake: Notify,
     /// Adds that waited.
     pub adds: Counter,
@@ -96,37 +124,59 @@ pub struct WordDesk {
 }
 
 impl WordDesk {
-    /// Takes a copy of an add that must wait. `Err`: refuse it so.
-    pub fn hold(&self, shared: &Shared, add: &Add<'_>) -> Result<(), Refusal> {
+    /// How many of `adds`, from the first, need not stand behind one of their key that is held here.
+    pub fn free_run(&self, adds: &[Add<'_>]) -> usize {
+        // Of their own connection, which came before them by the same task.
+        if self.held.load(Ordering::Acquire) == 0 {
+            return adds.len();
+        }
+        let state = self.state.lock();
+        let is_behind = |add: &Add<'_>| state.is_held(add);
+        adds.iter().position(is_behind).unwrap_or(adds.len())
+    }
+
+    /// Takes a copy of an add that must wait for a word, or for an older one of its key.
+    ///
+    /// # Errors
+    /// It cannot: refuse it so, or close its connection.
+    pub fn hold(&self, shared: &Shared, add: &Add<'_>) -> Result<(), NotHeld> {
         let permit = shared.pools.inbound_large.try_acquire(add.body.len() as u64);
-        let permit = permit.ok_or(Refusal::TooManyRequests)?;
         let now = Instant::now();
         let mut state = self.state.lock();
+        let is_behind = state.is_held(add);
         // A word that refuses writers may be all that a recovery needs, and then it must be fresh.
         if let Some((word, read)) = state.kept.get(&add.ledger)
+            && !is_behind
             && now.duration_since(*read) < WORD_KEPT
             && (!add.is_recovery || *word == Word::Absent)
         {
-            shared.engine.on_word(add.ledger, add.key, add.is_recovery, *word)?;
+            shared.engine.on_word(add.ledger, add.key, add.is_recovery, *word).map_err(NotHeld::Refused)?;
         }
-        if state.held >= HELD_MAX {
-            return Err(Refusal::TooManyRequests);
+        let is_refused = permit.is_none() || state.held >= HELD_MAX;
+        match (is_refused, is_behind) {
+            (true, false) => return Err(NotHeld::Refused(Refusal::TooManyRequests)),
+            (true, true) if state.held >= 2 * HELD_MAX => return Err(NotHeld::TooMany),
+            _ => {}
         }
         state.held += 1;
+        self.held.store(state.held, Ordering::Release);
         self.adds.add(1);
         let held = Held {
+            is_refused,
             origin: add.origin,
             entry: add.entry,
             last_add_confirmed: add.last_add_confirmed,
             key: add.key,
-            body: add.body.to_vec(),
+            body: if is_refused { Vec::new() } else { add.body.to_vec() },
             is_recovery: add.is_recovery,
             is_high_priority: add.is_high_priority,
-            _permit: permit,
+            _permit: permit.filter(|_| !is_refused),
         };
         let is_first = !state.waiting.contains_key(&add.ledger);
-        let waiting = state.waiting.entry(add.ledger);
-        waiting.or_insert_with(|| Waiting { since: now, adds: Vec::new() }).adds.push(held);
+        let waiting = state.waiting.entry(add.ledger).or_default();
+        waiting.since.get_or_insert(now);
+        *waiting.keys.entry(add.entry).or_default() += 1;
+        waiting.adds.push(held);
         if is_first {
             state.queue.push_back(add.ledger);
             drop(state);
@@ -135,20 +185,21 @@ impl WordDesk {
         Ok(())
     }
 
-    /// Adds held now.
+    /// Adds held now, those on their way to be placed included.
     pub fn held(&self) -> usize {
-        self.state.lock().held
+        self.held.load(Ordering::Acquire)
     }
 
     /// The next ledger to be read, and since when somebody waits.
     fn next(&self) -> Option<(LedgerId, Instant)> {
         let mut state = self.state.lock();
         let ledger = state.queue.pop_front()?;
-        let since = state.waiting.get(&ledger).map_or_else(Instant::now, |waiting| waiting.since);
-        Some((ledger, since))
+        let since = state.waiting.get(&ledger).and_then(|waiting| waiting.since);
+        Some((ledger, since.unwrap_or_else(Instant::now)))
     }
 
-    /// Takes out what came before the read of `ledger` began; what came since waits for one more.
+    /// Takes out what came before the read of `ledger` began; what came since waits for one more, which begins when
+    /// these are placed ([`WordDesk::placed`]).
     fn settle(&self, ledger: LedgerId, begun: Begun, word: Word) -> Vec<Held> {
         let mut state = self.state.lock();
         if !matches!(word, Word::OpenHere | Word::Silent) {
@@ -159,15 +210,34 @@ impl WordDesk {
         }
         let Some(waiting) = state.waiting.get_mut(&ledger) else { return Vec::new() };
         let adds: Vec<Held> = waiting.adds.drain(..begun.adds.min(waiting.adds.len())).collect();
+        waiting.since = (!waiting.adds.is_empty()).then(Instant::now);
+        adds
+    }
+
+    /// These are in the hands of their shard: later ones of their keys may follow.
+    fn placed(&self, ledger: LedgerId, adds: &[Held]) {
+        let mut state = self.state.lock();
+        let Some(waiting) = state.waiting.get_mut(&ledger) else { return };
+        for held in adds {
+            if let Some(count) = waiting.keys.get_mut(&held.entry) {
+                *count -= 1;
+                if *count == 0 {
+                    waiting.keys.remove(&held.entry);
+                }
+            }
+        }
         let is_empty = waiting.adds.is_empty();
-        waiting.since = Instant::now();
-        state.held -= adds.len();
         if is_empty {
             state.waiting.remove(&ledger);
         } else {
             state.queue.push_back(ledger);
         }
-        adds
+        state.held -= adds.len();
+        self.held.store(state.held, Ordering::Release);
+        drop(state);
+        if !is_empty {
+            self.wake.notify_one();
+        }
     }
 
     fn begin(&self, ledger: LedgerId) -> Begun {
@@ -263,15 +333,17 @@ async fn read(
 /// Places adds in their order, or refuses them.
 async fn place(shared: Arc<Shared>, ledger: LedgerId, adds: Vec<Held>, word: Word) {
     let deadline = Instant::now() + shared.limits.admission_deadline;
-    for held in adds {
+    for held in &adds {
         let outcome = match shared.engine.on_word(ledger, held.key, held.is_recovery, word) {
-            Ok(()) => offer(&shared.engine, ledger, &held, deadline).await,
+            _ if held.is_refused => Err(Refusal::TooManyRequests),
+            Ok(()) => offer(&shared.engine, ledger, held, deadline).await,
             Err(refusal) => Err(refusal),
         };
         if let Err(refusal) = outcome {
             shared.engine.refuse(shared.engine.shard_of(ledger), &[held.add(ledger)], refusal);
         }
     }
+    shared.words.placed(ledger, &adds);
 }
 
 /// Offers an add until there is room for it; then its answer comes as any other's.

@@ -1,5 +1,5 @@
 //! The flow view and the slow-request log of a whole bookie: a peer that takes nothing is called stalled, the view is
-//! there when nothing is left of any pool, and an add that waited for a slow disk says so.
+//! there when nothing is left of any pool, and requests that waited for a slow disk say so.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -135,17 +135,26 @@ async fn the_view_is_there_when_nothing_is_left_of_any_pool() {
     assert!(view.connections[0].not_read_ms.is_some());
     let full = view.pools.iter().filter(|pool| pool.used_bytes == pool.capacity_bytes).count();
     assert_eq!(full, all.len(), "{:?}", view.pools);
-    assert_eq!(view.pools.iter().find(|pool| pool.name == "first").unwrap().waiting, 1, "a newcomer");
+    let of_first = |view: &FlowView| {
+        let pool = view.pools.iter().find(|pool| pool.name == "first").unwrap();
+        (pool.waiting, pool.waits, pool.waited_ms)
+    };
+    assert_eq!(of_first(&view), (1, 1, 0), "a newcomer");
+    tokio::time::sleep(Duration::from_millis(20)).await;
     drop(taken);
     let mut answer = vec![0; client.read_u32().await.unwrap() as usize];
     client.read_exact(&mut answer).await.unwrap();
+    let view = flow_view::gather(&bookie.shared, Sort::Held, 10).await;
+    let (waiting, waits, waited_ms) = of_first(&view);
+    assert!((waiting, waits) == (0, 1) && waited_ms >= 10, "{waited_ms}");
     drop(client);
     bookie.stop().await;
 }
 
 const SLOWNESS: Duration = Duration::from_millis(300);
 
-/// Journals whose writes take [`SLOWNESS`] while the flag is up.
+/// While the flag is up, writes of journals take [`SLOWNESS`], and so do reads of other files, none of which the kernel has
+/// in memory.
 struct SlowDisk {
     beneath: RealDisk,
     is_slow: Arc<AtomicBool>,
@@ -159,17 +168,20 @@ impl DiskLayer for SlowDisk {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
         let beneath = self.beneath.open(path, mode)?;
         let is_journal = path.components().any(|part| part.as_os_str() == "journal");
-        if is_journal {
-            Ok(Arc::new(SlowFile { beneath, is_slow: self.is_slow.clone() }))
-        } else {
-            Ok(beneath)
-        }
+        Ok(Arc::new(SlowFile { beneath, is_slow: self.is_slow.clone(), is_journal }))
     }
 }
 
 struct SlowFile {
     beneath: Arc<dyn DiskFile>,
     is_slow: Arc<AtomicBool>,
+    is_journal: bool,
+}
+
+impl SlowFile {
+    fn is_slow_at(&self, is_journal: bool) -> bool {
+        self.is_journal == is_journal && self.is_slow.load(Ordering::Acquire)
+    }
 }
 
 impl FileLayer for SlowFile {
@@ -178,10 +190,21 @@ impl FileLayer for SlowFile {
     }
 
     fn write_durable_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
-        if self.is_slow.load(Ordering::Acquire) {
+        if self.is_slow_at(true) {
             std::thread::sleep(SLOWNESS);
         }
         self.beneath.write_durable_at(slices, offset)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        if self.is_slow_at(false) {
+            std::thread::sleep(SLOWNESS);
+        }
+        self.beneath.read_at(buf, offset)
+    }
+
+    fn read_cached_at(&self, buf: &mut [u8], offset: u64) -> io::Result<Option<usize>> {
+        if self.is_slow_at(false) { Ok(None) } else { self.beneath.read_cached_at(buf, offset) }
     }
 }
 
@@ -219,13 +242,13 @@ impl Visit for Fields {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_add_that_waited_for_a_slow_disk_is_logged_with_its_stages() {
+async fn requests_that_waited_for_a_slow_disk_are_logged_with_their_stages() {
     let lines = Lines::default();
     tracing::subscriber::set_global_default(lines.clone()).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let is_slow = Arc::new(AtomicBool::new(false));
     let disk = SlowDisk { beneath: RealDisk::new(), is_slow: is_slow.clone() };
-    let mut config = whole::config(dir.path());
+    let mut config = whole::config_that_flushes(dir.path());
     config.limits.slow_request = SLOWNESS;
     let bookie = whole::start_on(Arc::new(disk), config, &whole::cluster().await).await.unwrap();
     is_slow.store(true, Ordering::Release);
@@ -266,5 +289,26 @@ async fn an_add_that_waited_for_a_slow_disk_is_logged_with_its_stages() {
     ] {
         assert!(metrics.contains(expected), "{expected}\n{metrics}");
     }
+
+    is_slow.store(true, Ordering::Release);
+    let logged = async {
+        loop {
+            // From memory until it is flushed.
+            assert_eq!(bookie.read(7, 3).await, ErrorCode::Ok);
+            let is_read = |line: &&Line| line.get("kind").is_some_and(|kind| kind == "\"read\"");
+            let found = lines.0.lock().unwrap().iter().find(is_read).cloned();
+            if let Some(line) = found {
+                return line;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let line = tokio::time::timeout(PATIENCE, logged).await.unwrap();
+    is_slow.store(false, Ordering::Release);
+    let ms =
+        |name: &str| line.get(name).unwrap_or_else(|| panic!("{name}: {line:?}")).parse::<f64>().unwrap();
+    assert!(ms("load_ms") >= SLOWNESS.as_millis() as f64, "the disk is to blame: {line:?}");
+    assert!((ms("queue_ms") + ms("load_ms") - ms("total_ms")).abs() < 0.01, "{line:?}");
+    assert!(!line.contains_key("journal_ms") && line["ledger_id"] == "7", "{line:?}");
     bookie.stop().await;
 }

@@ -6,17 +6,20 @@
 
 mod common;
 
-use bindery_engine::{Add, Origin, Turn};
+use bindery_engine::{Add, Origin, Turn, Word};
 use bindery_io::{Disk, DiskFile, DiskLayer, FileLayer, OpenMode, RealDisk};
+use bindery_server::latch::Latch;
 use bindery_server::limits::Limits;
 use bindery_server::memory::MemoryPlan;
-use bindery_types::{EntryId, LedgerId};
+use bindery_server::words::WordReader;
+use bindery_types::{BookieId, EntryId, LedgerId, LedgerState};
 use bindery_wire::entry::ExplicitLac;
 use bindery_wire::v3::{Operation, proto};
 use bindery_wire::{ErrorCode, FrameLimit, v2};
 use bytes::{Bytes, BytesMut};
 use common::PATIENCE;
-use common::frames::{KEY, OwnedV2, add_frame, body, fence_request, framed, framed_v3};
+use common::frames::{KEY, OTHER_KEY, OwnedV2, add_frame, body, fence_request, framed, framed_v3};
+use common::whole::{cluster, metadata, open};
 use common::wire::{Bookie, Client, start, start_on};
 use std::io::{self, IoSlice};
 use std::path::Path;
@@ -241,6 +244,47 @@ async fn a_refusal_at_once_stays_behind_an_older_add_of_its_key() {
     gate.shut(false);
     assert_eq!(client.next_v2().await, OwnedV2::Add(ErrorCode::Ok, 1, 2));
     assert_eq!(client.next_v2().await, OwnedV2::Add(ErrorCode::TooManyRequests, 1, 2));
+    drop(all);
+    bookie.stop().await;
+}
+
+/// IB23: an add that waits for a word of metadata is not passed by a later one of its key, though the ledger was vouched
+/// for in between; nor by one that finds no memory to wait in. Later ones of other keys do not wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_add_that_waits_for_a_word_is_not_passed_by_later_ones_of_its_key() {
+    let bookie = start(limits(DEADLINE)).await;
+    let engine = &bookie.shared.engine;
+    let (told, marked) = oneshot::channel();
+    let waiter = Box::new(move |outcome| assert!(told.send(outcome).is_ok()));
+    engine.set_limbo(ledger(1), true, waiter);
+    marked.await.unwrap().unwrap();
+    let mut client = Client::new(&bookie).await;
+    client.send(&add(1, 0, ORDINARY)).await;
+    let held = || bookie.shared.words.held();
+    until(|| held() == 1).await;
+    engine.on_word(ledger(1), KEY, false, Word::OpenHere).unwrap();
+    // Of another key; then all memory is taken.
+    client.send(&add_frame(1, 0, 100, ORDINARY, OTHER_KEY)).await;
+    until(|| held() == 2).await;
+    let pool = &bookie.shared.pools.inbound_large;
+    let all = pool.try_acquire(pool.gauge().capacity - pool.gauge().used).unwrap();
+    client.send(&add(1, 0, ORDINARY)).await;
+    client.send(&add(1, 1, ORDINARY)).await;
+    assert_eq!(client.next_v2().await, OwnedV2::Add(ErrorCode::Ok, 1, 1));
+    assert_eq!(held(), 3);
+
+    let layout = open(&cluster().await).await;
+    layout.ledgers().create(ledger(1), &metadata("bookie-0", LedgerState::Open)).await.unwrap();
+    let bookie_id = BookieId::new("bookie-0").unwrap();
+    let stop = Arc::new(Latch::default());
+    let reader = WordReader { shared: bookie.shared.clone(), layout, bookie_id };
+    let reading = tokio::spawn(reader.run(stop.clone()));
+    for code in [ErrorCode::Ok, ErrorCode::Unauthorized, ErrorCode::TooManyRequests] {
+        assert_eq!(client.next_v2().await, OwnedV2::Add(code, 1, 0));
+    }
+    until(|| held() == 0).await;
+    stop.set();
+    reading.await.unwrap();
     drop(all);
     bookie.stop().await;
 }

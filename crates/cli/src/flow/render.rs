@@ -158,8 +158,12 @@ fn pool_line(pool: &PoolFlow) -> String {
         0 => String::new(),
         waiting => format!("   FULL: {} wait", grouped(waiting)),
     };
+    let waited = match pool.waits {
+        0 => String::new(),
+        waits => format!("   {} waits, {}", grouped(waits), age(pool.waited_ms)),
+    };
     format!(
-        "{:<17} [{}{}] {:>3}%  {:>10} of {:>10}{waiting}",
+        "{:<17} [{}{}] {:>3}%  {:>10} of {:>10}{waiting}{waited}",
         pool.name,
         "#".repeat(filled),
         "-".repeat(BAR - filled),

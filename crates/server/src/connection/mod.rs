@@ -12,7 +12,7 @@
 //! 2. One response per request, to the connection it came from, none after close (IB22): waiters know a connection by
 //!    number and generation only.
 //! 3. Adds of a ledger on a connection reach their shard in the order in which they were received.
-//!    Those that wait for a word of metadata ([`crate::words`]) come behind later ones.
+//!    Those that wait for a word of metadata ([`crate::words`]) come behind later ones of other keys.
 //! 4. Closing gives everything back: permits, promises, parked polls.
 
 mod activity;

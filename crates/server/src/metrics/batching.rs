@@ -46,7 +46,7 @@ pub struct Batching {
     pub socket_writes: Counter,
     /// Times a reader task found its socket readable after it had nothing to do.
     pub reader_wakes: Counter,
-    /// Adds handed to a shard at once.
+    /// Adds that a shard took at once.
     pub add_batches: Log2Histogram,
     /// Answers to adds put into a connection's outbox by one group.
     pub answers: Log2Histogram,

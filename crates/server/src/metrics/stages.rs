@@ -5,6 +5,7 @@
 
 use super::{Exposition, Summary};
 use crate::slow_log::SlowLog;
+use bindery_flow::BudgetWaits;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -67,6 +68,12 @@ impl Stages {
     /// What is measured of the journal with this number.
     pub fn journal(&self, number: usize) -> Arc<JournalStages> {
         self.journals.lock().entry(number).or_insert_with(|| Arc::new(JournalStages::new())).clone()
+    }
+
+    /// What batches of adds have waited for room in the write pool, those that were refused then included.
+    pub fn room_waits(&self) -> BudgetWaits {
+        let (count, waited_us) = self.room.totals();
+        BudgetWaits { count, waited_ns: waited_us.saturating_mul(1000) }
     }
 
     /// Writes everything but what is of one journal.

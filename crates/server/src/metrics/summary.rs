@@ -142,6 +142,15 @@ impl Summary {
         self.shards.iter().map(|shard| shard.success.lock().count + shard.failure.lock().count).sum()
     }
 
+    /// Count and sum since the start, both outcomes, without the quantiles. Latencies in microseconds.
+    pub fn totals(&self) -> (u64, u64) {
+        let windows = self.shards.iter().flat_map(|shard| [&shard.success, &shard.failure]);
+        windows.fold((0, 0), |(count, sum), window| {
+            let window = window.lock();
+            (count + window.count, sum.saturating_add(window.sum))
+        })
+    }
+
     /// Everything a scrape shows.
     pub fn snapshot(&self, now_ns: u64) -> SummarySnapshot {
         let (turn, shown) = (now_ns / SLOT_NS, self.unit.shown());

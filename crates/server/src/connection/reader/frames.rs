@@ -7,6 +7,7 @@ use crate::connection::operations::Next;
 use crate::connection::request::V3_ANSWER_BYTES;
 use crate::connection::{Connection, batches, bulk};
 use crate::shared::Shared;
+use crate::words::NotHeld;
 use bindery_engine::{Add, Turn};
 use bindery_types::LedgerId;
 use bindery_wire::Protocol;
@@ -257,7 +258,6 @@ impl<'a, 'f> Frames<'a, 'f> {
                 continue;
             }
             let mut adds = std::mem::take(&mut self.shards[shard]);
-            metrics.batching.add_batches.record(adds.len() as u64);
             let given = self.hand_over(shard, &adds, None);
             if given == adds.len() {
                 adds.clear();
@@ -283,16 +283,45 @@ impl<'a, 'f> Frames<'a, 'f> {
         self.connection.activity.on_adds_owed(change);
     }
 
-    /// Gives adds to a shard as far as it has room, or the turn is worth; returns how many it took.
-    pub(super) fn hand_over(&self, shard: usize, adds: &[Add<'f>], turn: Option<Turn>) -> usize {
-        let (mut asks, engine) = (Vec::new(), &self.shared.engine);
-        let given = engine.add_or_ask(shard, adds, turn, &mut asks);
-        for at in asks {
-            if let Err(refusal) = self.shared.words.hold(self.shared, &adds[at]) {
-                engine.refuse(shard, &adds[at..=at], refusal);
+    /// Gives adds to a shard as far as it has room, or the turn is worth; returns how many it took. Those of a key that
+    /// waits for a word of metadata are left there, behind it, and count as taken.
+    pub(super) fn hand_over(&self, shard: usize, adds: &[Add<'f>], mut turn: Option<Turn>) -> usize {
+        let mut given = 0;
+        while given < adds.len() {
+            let run = self.shared.words.free_run(&adds[given..]);
+            let run_end = given + run;
+            given += self.hand_over_run(shard, &adds[given..run_end], turn.take());
+            if given < run_end {
+                break;
+            }
+            if given < adds.len() {
+                self.hold(shard, &adds[given..=given]);
+                given += 1;
             }
         }
+        if given > 0 {
+            self.shared.metrics.batching.add_batches.record(given as u64);
+        }
         given
+    }
+
+    fn hand_over_run(&self, shard: usize, adds: &[Add<'f>], turn: Option<Turn>) -> usize {
+        let mut asks = Vec::new();
+        let given = self.shared.engine.add_or_ask(shard, adds, turn, &mut asks);
+        asks.into_iter().for_each(|at| self.hold(shard, &adds[at..=at]));
+        given
+    }
+
+    /// Leaves one add with those that wait for a word, or refuses it.
+    fn hold(&self, shard: usize, add: &[Add<'f>]) {
+        match self.shared.words.hold(self.shared, &add[0]) {
+            Ok(()) => {}
+            Err(NotHeld::Refused(refusal)) => self.shared.engine.refuse(shard, add, refusal),
+            Err(NotHeld::TooMany) => {
+                self.count_owed(-1);
+                self.connection.close();
+            }
+        }
     }
 
     /// How long ago these frames came to this machine.
