@@ -15,10 +15,10 @@ use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerSecret, L
 use crate::connection::{Bookies, ConnectionOptions};
 use crate::error::{AppendOpenError, ConnectError, CreateError, OpenError};
 use crate::handover::{Handover, RESERVED_PREFIX};
-use crate::health::RecentFailures;
+use crate::health::{BookieHealth, NodeHealth, Prober, ReadHealth};
 use crate::options::{CreateOptions, Limits, OpenMode, WRITE_QUORUM_SIZE_MAX};
 use crate::placement::{Candidates, Placement, RandomPlacement, choose_ensemble};
-use crate::reader::LedgerReader;
+use crate::reader::{LedgerReader, Stragglers};
 use crate::retry::{Retry, is_transient};
 use crate::slow::SlowReplicas;
 use crate::transport::Transport;
@@ -138,18 +138,26 @@ impl ClientBuilder {
             Some(transport) => (transport, None),
             None => {
                 let request_timeout = self.limits.request_timeout;
-                let options = ConnectionOptions { request_timeout, ..ConnectionOptions::default() };
+                // A bookie that is back is found by its next probe but one.
+                let options = ConnectionOptions {
+                    request_timeout,
+                    reconnect_pause_max: Duration::from_secs(1),
+                    ..ConnectionOptions::default()
+                };
                 let bookies = Arc::new(Bookies::new(layout.registration(), options));
                 (bookies.clone() as Arc<dyn Transport>, Some(bookies))
             }
         };
+        let health = Arc::new(NodeHealth::new(SystemRandom.next_u64()));
         Ok(Client(Arc::new(Shared {
+            _prober: Prober::start(health.clone(), transport.clone(), layout.registration()),
+            stragglers: Stragglers::new(),
             layout,
             is_session_ours,
             transport,
             bookies,
             placement: Box::new(RandomPlacement(SystemRandom)),
-            failures: RecentFailures::default(),
+            health,
             add_budget: ByteBudget::new("adds", self.limits.memory_limit),
             read_budget: ByteBudget::new("read-ahead", self.limits.memory_limit),
             slow: SlowReplicas::new(self.limits.slow_replica_bytes_max()),
@@ -168,7 +176,10 @@ pub(crate) struct Shared {
     /// The same, when it is the network.
     bookies: Option<Arc<Bookies>>,
     pub placement: Box<dyn Placement>,
-    pub failures: RecentFailures,
+    pub health: Arc<NodeHealth>,
+    _prober: Prober,
+    /// Reads that were answered by another replica.
+    pub stragglers: Stragglers,
     /// Stored bytes of entries that some bookie has not answered for yet.
     pub add_budget: ByteBudget,
     /// Entries read and not yet taken.
@@ -187,13 +198,14 @@ impl Shared {
     /// The bookies that take writes now.
     pub async fn candidates(&self) -> Result<Candidates, StoreError> {
         let registered = self.layout.registration().list().await?;
+        self.health.refresh(&registered.iter().map(|bookie| bookie.bookie_id.clone()).collect());
         let (writable, read_only): (Vec<_>, Vec<_>) =
             registered.into_iter().partition(|bookie| bookie.mode == RegistrationMode::Writable);
         let writable: Vec<_> = writable.into_iter().map(|bookie| bookie.bookie_id).collect();
         // One that changes its registration is listed twice for a moment.
         let read_only = read_only.into_iter().map(|bookie| bookie.bookie_id);
         let read_only = read_only.filter(|bookie| !writable.contains(bookie)).collect();
-        Ok(Candidates { writable, avoided: self.failures.all().collect(), read_only })
+        Ok(Candidates { writable, avoided: self.health.avoided(), read_only })
     }
 }
 
@@ -389,6 +401,16 @@ impl Client {
             bookies.push(BookieInfo { id, mode, endpoints });
         }
         Ok(bookies)
+    }
+
+    /// How the bookies do that this client has asked for anything, sorted by id.
+    pub fn bookie_health(&self) -> Vec<BookieHealth> {
+        self.0.health.bookies()
+    }
+
+    /// Reads of this client that were sent to more than one replica.
+    pub fn read_health(&self) -> ReadHealth {
+        self.0.health.reads()
     }
 
     /// Ends the client: its metadata session, and with it every handle. Writers that are not closed stay open for

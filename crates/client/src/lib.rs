@@ -45,21 +45,21 @@
 //! 3. Metadata is written on the condition of what was read, and an unknown outcome is resolved by reading (IC13, IC14).
 //! 4. What a reader gets was verified, is confirmed unless it asked otherwise, and is asked of each replica once (IC9,
 //!    IC19, IC21). `reader`
+//!    Which one is asked first, and when a second, is a matter of health (C1 to C13). `health`, `reader::race`
 //! 5. Bytes in flight are bounded, nothing waits for a permit that it holds itself, and every call ends (IC17, IC18).
 //!
 //! # Limits     entry bytes in flight, each entry counted once, and as much again read ahead:
 //! [`ClientBuilder::memory_limit`]; held up by a slow bookie: [`ClientBuilder::slow_replica_bytes_max`]; a write quorum:
 //! [`WRITE_QUORUM_SIZE_MAX`]; an entry: what fits a frame of 5 MiB ([`LedgerWriter::payload_bytes_max`])
 //!
-//! # Not here   racks and quarantine in placement, speculative reads, telling a bookie's incarnations apart (IC16),
-//! authentication and TLS
+//! # Not here   racks in placement, telling a bookie's incarnations apart (IC16), authentication and TLS
 
 mod client;
 pub mod connection;
 mod entry;
 mod error;
 mod handover;
-mod health;
+pub mod health;
 mod metadata_edit;
 #[cfg(test)]
 mod model;
@@ -86,6 +86,7 @@ pub use crate::error::{
     NotEnoughBookies, OpenError, ReadError, RecoveryError, Stopped, TryAppendError, WhyStopped,
 };
 pub use crate::handover::{HANDOVER_PROPERTY, Handover, UnknownHandover};
+pub use crate::health::{BookieHealth, NodeState, Percentiles, ReadHealth};
 pub use crate::options::{
     CreateOptions, EXPLICIT_LAC_INTERVAL_DEFAULT, MEMORY_LIMIT_DEFAULT, OpenMode, REQUEST_TIMEOUT_DEFAULT,
     SLOW_REPLICA_PART_DEFAULT, WRITE_QUORUM_SIZE_MAX,

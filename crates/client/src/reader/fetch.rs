@@ -1,57 +1,59 @@
 //! Getting entries from their replicas.
 //!
 //! # Invariants
-//! 1. The replicas of an entry are asked one after the other until one returns it with a valid digest (IC9); each is
-//!    asked once (IC19).
+//! 1. The replicas of an entry are asked until one returns it with a valid digest (IC9); each is asked once (IC19), in
+//!    the order and at the time that `race` says.
 //! 2. When none has it and the ledger is open, the metadata is read again: the entry may be in a newer segment. It
 //!    counts as absent only in the segment it belongs to (IC21).
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bindery_types::EntryId;
+use bindery_types::{BookieId, EntryId};
 use bindery_wire::ErrorCode;
 use bytes::Bytes;
 
-use super::state::ReaderState;
+use super::race::Ask;
+use super::state::{ReaderState, Replicas};
 use crate::entry::Entry;
-use crate::error::{BookieAnswer, BookieAnswers, ReadError};
-use crate::transport::{BatchReadRequest, BookieError, ReadRequest};
+use crate::error::{BookieAnswer, ReadError};
+use crate::health::Operation;
+use crate::transport::{BatchReadRequest, BookieError, ReadRequest, Transport};
 
 /// How often a segment may change under a read.
 const REREADS_MAX: usize = 16;
 
 impl ReaderState {
     /// Reads one entry, whatever the LAC (last add confirmed).
-    pub async fn fetch(&self, entry: EntryId, rotation: usize) -> Result<Entry, ReadError> {
+    pub async fn fetch(&self, entry: EntryId) -> Result<Entry, ReadError> {
+        let ledger = self.id;
         let mut rereads = 0;
         loop {
             if self.shared.is_closed() {
                 return Err(ReadError::ClientClosed);
             }
-            let metadata = self.metadata();
-            let mut answers = BookieAnswers::default();
-            for bookie in self.replicas(&metadata, entry, rotation) {
-                let request = ReadRequest { ledger: self.id, entry: Some(entry), fence: None };
-                let result = self.shared.transport.read(&bookie, request).await;
-                self.shared.failures.note(&bookie, result.as_ref().err());
-                match self.judge(entry, result) {
-                    Ok(found) => return Ok(found),
-                    Err(answer) => answers.0.push((bookie, answer)),
-                }
-            }
+            let replicas = self.replicas();
+            let send = |transport: Arc<dyn Transport>, bookie: BookieId| async move {
+                let request = ReadRequest { ledger, entry: Some(entry), fence: None };
+                transport.read(&bookie, request).await
+            };
+            let ask = Ask { first: entry, entries: 1, operation: Operation::Read };
+            let answers = match self.ask(&replicas, ask, send, |result| self.judge(entry, result)).await {
+                Ok(found) => return Ok(found),
+                Err(answers) => answers,
+            };
             // Invariant 2.
             if self.end().is_none() && rereads < REREADS_MAX {
                 rereads += 1;
                 self.reread().await?;
-                let now = self.metadata();
-                let write_set = |metadata: &bindery_types::LedgerMetadata| {
-                    metadata.write_set(entry).cloned().collect::<Vec<_>>()
+                let now = self.replicas();
+                let write_set = |replicas: &Replicas| -> Vec<BookieId> {
+                    replicas.metadata.write_set(entry).cloned().collect()
                 };
-                if write_set(&now) != write_set(&metadata) {
+                if write_set(&now) != write_set(&replicas) {
                     continue;
                 }
             }
-            let ledger = self.id;
             let is_absent = answers.0.iter().all(|(_, answer)| *answer == BookieAnswer::Absent);
             return Err(match is_absent {
                 true => ReadError::NoEntry { ledger, entry, answers },
@@ -81,32 +83,41 @@ impl ReaderState {
         first: EntryId,
         count: u32,
         size_bytes_max: u64,
-        rotation: usize,
     ) -> Result<Vec<Entry>, ReadError> {
-        let metadata = self.metadata();
+        let ledger = self.id;
         let mut is_understood = true;
-        for bookie in self.replicas(&metadata, first, rotation) {
-            let request = BatchReadRequest { ledger: self.id, first, count_max: count, size_bytes_max };
-            let result = self.shared.transport.batch_read(&bookie, request).await;
-            self.shared.failures.note(&bookie, result.as_ref().err());
-            match result {
-                Ok(stored) => {
-                    let entries: Vec<Entry> = stored
-                        .into_iter()
-                        .take(count as usize)
-                        .zip(first.get()..)
-                        .map_while(|(stored, id)| self.judge(EntryId::new(id)?, Ok(stored)).ok())
-                        .collect();
-                    // Damage further on: the next call begins with it, and comes to another replica.
-                    if !entries.is_empty() {
-                        return Ok(entries);
-                    }
-                }
-                Err(BookieError::Refused(ErrorCode::NoEntry | ErrorCode::NoLedger)) => {}
-                Err(_) => is_understood = false,
+        let send = |transport: Arc<dyn Transport>, bookie: BookieId| async move {
+            let request = BatchReadRequest { ledger, first, count_max: count, size_bytes_max };
+            transport.batch_read(&bookie, request).await
+        };
+        let judge = |result: Result<Vec<Bytes>, BookieError>| match result {
+            Ok(stored) => {
+                let entries: Vec<Entry> = stored
+                    .into_iter()
+                    .take(count as usize)
+                    .zip(first.get()..)
+                    .map_while(|(stored, id)| self.judge(EntryId::new(id)?, Ok(stored)).ok())
+                    .collect();
+                // Damage further on: the next call begins with it, and comes to another replica.
+                if entries.is_empty() { Err(BookieAnswer::Damaged) } else { Ok(entries) }
             }
+            Err(BookieError::Refused(ErrorCode::NoEntry | ErrorCode::NoLedger)) => Err(BookieAnswer::Absent),
+            Err(error) => {
+                is_understood = false;
+                match error {
+                    // It does not know the request, which is no trouble: the next one may.
+                    BookieError::Refused(ErrorCode::BadRequest | ErrorCode::BadVersion) => {
+                        Err(BookieAnswer::Damaged)
+                    }
+                    error => Err(BookieAnswer::Failed(error)),
+                }
+            }
+        };
+        let ask = Ask { first, entries: u64::from(count), operation: Operation::BatchRead };
+        if let Ok(entries) = self.ask(&self.replicas(), ask, send, judge).await {
+            return Ok(entries);
         }
-        let entry = self.fetch(first, rotation).await?;
+        let entry = self.fetch(first).await?;
         if !is_understood {
             // It can be read, but not so: an old bookie.
             self.can_batch.store(false, Ordering::Relaxed);

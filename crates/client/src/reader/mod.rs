@@ -1,9 +1,13 @@
 //! Reading one ledger: entries, runs of entries, and a ledger that grows.
 //!
 //! # Parts
-//! `state` metadata and LAC (last add confirmed) · `fetch` entries from replicas · `stream` read-ahead · `tail` following
+//! `state` metadata and LAC (last add confirmed) · `fetch` entries from replicas · `race` which replica, and when ·
+//! `stream` read-ahead · `tail` following
 
 mod fetch;
+#[cfg(test)]
+mod health_tests;
+mod race;
 mod state;
 mod stream;
 mod tail;
@@ -16,6 +20,7 @@ use bindery_metadata::StoreError;
 use bindery_metadata::layout::LedgerError;
 use bindery_types::{EntryId, LedgerId, LedgerState};
 
+pub(crate) use self::race::Stragglers;
 use self::state::ReaderState;
 pub use self::stream::EntryStream;
 pub use self::tail::TailStream;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use bindery_metadata::StoreError;
 use bindery_metadata::layout::{LedgerError, StoredLedger};
 use bindery_metadata::store::Version;
-use bindery_types::{BookieId, Digester, EntryId, LedgerId, LedgerMetadata, LedgerSecret, LedgerState};
+use bindery_types::{Digester, EntryId, LedgerId, LedgerMetadata, LedgerSecret, LedgerState};
 use bindery_wire::ErrorCode;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
@@ -21,12 +21,26 @@ use crate::client::Shared;
 use crate::entry::EntryCodec;
 use crate::error::{BookieAnswer, BookieAnswers, ReadError};
 use crate::handover::Handover;
+use crate::health::{LedgerNodes, NodeHealth, Outcome};
 use crate::retry::{Retry, is_transient};
 use crate::transport::{BookieError, LacAnswer};
 
 struct Known {
-    metadata: Arc<LedgerMetadata>,
+    replicas: Arc<Replicas>,
     version: Version,
+}
+
+/// One version of a ledger's metadata, with the nodes of the bookies it names: looked up once (C13).
+pub(crate) struct Replicas {
+    pub metadata: LedgerMetadata,
+    pub nodes: LedgerNodes,
+}
+
+impl Replicas {
+    fn new(metadata: LedgerMetadata, health: &NodeHealth) -> Arc<Replicas> {
+        let nodes = LedgerNodes::new(&metadata, health);
+        Arc::new(Replicas { metadata, nodes })
+    }
 }
 
 pub(crate) struct ReaderState {
@@ -50,15 +64,15 @@ impl ReaderState {
     ) -> ReaderState {
         let codec = EntryCodec::new(id, Digester::new(secret.digest_type, &secret.password));
         let lac = AtomicI64::new(-1);
-        let metadata = Arc::new(metadata);
-        let known = Mutex::new(Known { metadata: metadata.clone(), version });
+        let replicas = Replicas::new(metadata, &shared.health);
+        let known = Mutex::new(Known { replicas: replicas.clone(), version });
         let state = ReaderState { shared, id, codec, known, lac, can_batch: AtomicBool::new(true) };
-        state.learn_from(&metadata);
+        state.learn_from(&replicas.metadata);
         state
     }
 
-    pub fn metadata(&self) -> Arc<LedgerMetadata> {
-        self.known.lock().metadata.clone()
+    pub fn replicas(&self) -> Arc<Replicas> {
+        self.known.lock().replicas.clone()
     }
 
     pub fn lac(&self) -> Option<EntryId> {
@@ -67,7 +81,7 @@ impl ReaderState {
 
     /// Last entry and length, once the ledger is closed.
     pub fn end(&self) -> Option<(Option<EntryId>, u64)> {
-        match self.known.lock().metadata.state {
+        match self.known.lock().replicas.metadata.state {
             LedgerState::Closed { last_entry, length_bytes } => Some((last_entry, length_bytes)),
             LedgerState::Open | LedgerState::InRecovery => None,
         }
@@ -91,15 +105,18 @@ impl ReaderState {
 
     /// Takes metadata just read; whether it is news.
     pub fn adopt(&self, stored: StoredLedger) -> bool {
-        let metadata = Arc::new(stored.metadata);
+        if stored.version <= self.known.lock().version {
+            return false;
+        }
+        let replicas = Replicas::new(stored.metadata, &self.shared.health);
         {
             let mut known = self.known.lock();
             if stored.version <= known.version {
                 return false;
             }
-            *known = Known { metadata: metadata.clone(), version: stored.version };
+            *known = Known { replicas: replicas.clone(), version: stored.version };
         }
-        self.learn_from(&metadata);
+        self.learn_from(&replicas.metadata);
         true
     }
 
@@ -136,7 +153,8 @@ impl ReaderState {
 
     /// Asks the last ensemble until it is covered (invariant 2).
     async fn ask_for_lac(&self) -> Result<(), ReadError> {
-        let metadata = self.metadata();
+        let replicas = self.replicas();
+        let metadata = &replicas.metadata;
         let Some(last) = metadata.segments().last() else { return Ok(()) };
         // Dropped with this future.
         let mut requests = JoinSet::new();
@@ -151,7 +169,8 @@ impl ReaderState {
                 Ok(outcome) => outcome,
                 Err(error) => std::panic::resume_unwind(error.into_panic()),
             };
-            self.shared.failures.note(&last.ensemble[position], result.as_ref().err());
+            let outcome = result.as_ref().map_or_else(Outcome::from, |_| Outcome::Answered);
+            self.shared.health.note(&replicas.nodes.last_ensemble()[position], outcome);
             let (answer, found) = self.judge_lac(result);
             answers[position] = Some(answer);
             lac = lac.max(found);
@@ -182,17 +201,5 @@ impl ReaderState {
         let is_sound = !matches!(explicit, Some(None)) && !matches!(inside, Some(None));
         let lac = explicit.flatten().flatten().max(inside.flatten().flatten());
         (if is_sound { BookieAnswer::Answered } else { BookieAnswer::Damaged }, lac)
-    }
-
-    /// The bookies of an entry in the order to ask them: from `rotation` on round the write set, those that failed
-    /// lately last.
-    pub fn replicas(&self, metadata: &LedgerMetadata, entry: EntryId, rotation: usize) -> Vec<BookieId> {
-        let mut replicas: Vec<BookieId> = metadata.write_set(entry).cloned().collect();
-        if !replicas.is_empty() {
-            let by = rotation % replicas.len();
-            replicas.rotate_left(by);
-        }
-        self.shared.failures.sort(&mut replicas);
-        replicas
     }
 }

@@ -58,7 +58,7 @@ pub struct EntryStream {
     /// The bytes of `ready`.
     ready_permit: Option<Permit>,
     tasks: JoinSet<(u64, Result<Vec<Entry>, ReadError>)>,
-    /// Names ranges, and turns round the replicas.
+    /// Names ranges.
     started: u64,
     /// Mean size of the entries so far, as stored; 0 before the first.
     entry_size_bytes: u64,
@@ -183,7 +183,8 @@ impl EntryStream {
     fn fill(&mut self) {
         while !self.is_over && self.next <= self.last {
             let Some(entry) = EntryId::new(self.next) else { return };
-            let metadata = self.state.metadata();
+            let replicas = self.state.replicas();
+            let metadata = &replicas.metadata;
             let quorum = metadata.quorum;
             let is_batch = quorum.ensemble_size() == quorum.write_quorum_size()
                 && self.last > self.next
@@ -232,11 +233,9 @@ impl EntryStream {
         let entry = EntryId::new(first).expect("an entry of the run");
         // Owned by the set: ends with the stream.
         self.tasks.spawn(async move {
-            let rotation = number as usize;
             let outcome = match count {
-                // In the order of the write set: striping spreads them already.
-                1 => state.fetch(entry, 0).await.map(|entry| vec![entry]),
-                _ => state.fetch_batch(entry, count, BATCH_SIZE_BYTES, rotation).await,
+                1 => state.fetch(entry).await.map(|entry| vec![entry]),
+                _ => state.fetch_batch(entry, count, BATCH_SIZE_BYTES).await,
             };
             (number, outcome)
         });

@@ -141,8 +141,8 @@ impl TailStream {
             let state = self.state.clone();
             self.tasks.spawn(async move { Event::Metadata(watch(&state).await) });
         }
-        let metadata = self.state.metadata();
-        let Some(last) = metadata.segments().last() else { return };
+        let replicas = self.state.replicas();
+        let Some(last) = replicas.metadata.segments().last() else { return };
         for bookie in &last.ensemble {
             if !self.polled.insert(bookie.clone()) {
                 continue;

@@ -85,7 +85,14 @@ pub(crate) async fn recover(
         for read in out.reads.drain(..) {
             let transport = shared.transport.clone();
             let request = ReadRequest { ledger, entry: read.entry, fence: Some(key) };
-            reads.spawn(async move { (read.tag, transport.read(&read.bookie, request).await) });
+            let health = shared.health.clone();
+            reads.spawn(async move {
+                let result = transport.read(&read.bookie, request).await;
+                if let Err(error) = &result {
+                    health.note_failure(&read.bookie, error);
+                }
+                (read.tag, result)
+            });
         }
         shared.transport.flush();
         if let Some(result) = core.result() {

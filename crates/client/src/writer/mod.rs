@@ -234,7 +234,11 @@ impl Inner {
 }
 
 impl AddSink for Inner {
-    fn added(&self, _bookie: &BookieId, answers: &[AddAnswer]) {
+    fn added(&self, bookie: &BookieId, answers: &[AddAnswer]) {
+        // One is enough to tell: the others of this read failed with it.
+        if let Some(error) = answers.iter().find_map(|answer| answer.result.as_ref().err()) {
+            self.shared.health.note_failure(bookie, error);
+        }
         let news = {
             let state = &mut *self.state.lock();
             for answer in answers {

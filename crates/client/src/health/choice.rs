@@ -1,0 +1,218 @@
+//! In which order the replicas of an entry are asked.
+//!
+//! # Invariants
+//! 1. An order only: every replica given is in it once (C7, C8).
+//! 2. Every figure is looked at once, before sorting (C11). Ties are broken at random.
+
+use std::time::Duration;
+
+use super::condition::NodeState;
+use super::node::{Node, Operation};
+
+/// Requests under way to a bookie from which on others are preferred.
+pub(super) const PENDING_MAX: u64 = 50;
+/// A replica slower than the fastest by this factor is asked after the others ...
+const BAND: u32 = 3;
+const BAND_OF: u32 = 2;
+/// ... unless the difference is so small that it may be chance.
+const BAND_MIN: Duration = Duration::from_millis(1);
+/// Of a bookie on probation.
+const PROBATION_SHARE: f64 = 0.1;
+
+/// Why a replica is asked where it is, the best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    /// Nothing against it.
+    Ordinary,
+    /// Others are faster.
+    Slow,
+    /// On probation, or it refuses much, and this request is not of its share.
+    NotThisTime,
+    /// Too much under way.
+    Blocked,
+    Suspect,
+    Unhealthy,
+    Forgotten,
+}
+
+struct Seen {
+    place: Place,
+    /// How long it has been well, of those that are not: the longest first.
+    failed_at: Duration,
+    pending: u64,
+    draw: u64,
+    index: usize,
+    mean: Option<Duration>,
+}
+
+/// An order of the indexes of what was given.
+pub(super) struct Order {
+    pub(super) indexes: Vec<usize>,
+    /// Whether the first is one that would not be asked if there were another (C7).
+    pub(super) is_fail_open: bool,
+}
+
+/// Orders replicas. `draw` gives random numbers.
+pub(super) fn order<'a>(
+    nodes: impl Iterator<Item = &'a Node>,
+    operation: Operation,
+    now: Duration,
+    mut draw: impl FnMut() -> u64,
+) -> Order {
+    let share = |draw: u64| (draw >> 11) as f64 / (1u64 << 53) as f64;
+    let mut seen: Vec<Seen> = nodes
+        .enumerate()
+        .map(|(index, node)| {
+            node.settle(now);
+            let (state, pending) = (node.state(), node.pending());
+            let place = match state {
+                NodeState::Forgotten => Place::Forgotten,
+                NodeState::Unhealthy => Place::Unhealthy,
+                NodeState::Suspect => Place::Suspect,
+                _ if pending >= PENDING_MAX => Place::Blocked,
+                NodeState::Probation if share(draw()) >= PROBATION_SHARE => Place::NotThisTime,
+                NodeState::Probation | NodeState::Healthy => {
+                    let ratio = node.reject_ratio(now);
+                    match ratio > 0.0 && share(draw()) < ratio {
+                        true => Place::NotThisTime,
+                        false => Place::Ordinary,
+                    }
+                }
+            };
+            let failed_at = match place {
+                Place::Suspect | Place::Unhealthy | Place::Forgotten => {
+                    node.last_failure().unwrap_or_default()
+                }
+                _ => Duration::ZERO,
+            };
+            let mean = node.latency(operation).mean(now);
+            Seen { place, failed_at, pending, draw: draw(), index, mean }
+        })
+        .collect();
+    let ordinary = seen.iter().filter(|seen| seen.place == Place::Ordinary);
+    if let Some(best) = ordinary.filter_map(|seen| seen.mean).min() {
+        let band = (best * BAND / BAND_OF).max(best + BAND_MIN);
+        for seen in &mut seen {
+            if seen.place == Place::Ordinary && seen.mean.is_some_and(|mean| mean > band) {
+                seen.place = Place::Slow;
+            }
+        }
+    }
+    seen.sort_unstable_by_key(|seen| (seen.place, seen.failed_at, seen.pending, seen.draw));
+    let is_fail_open = seen.first().is_some_and(|first| first.place >= Place::Blocked);
+    Order { indexes: seen.into_iter().map(|seen| seen.index).collect(), is_fail_open }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::health::condition::Event;
+    use crate::health::node::Outcome;
+    use bindery_io::{Random, SeededRandom};
+    use bindery_types::BookieId;
+
+    fn nodes() -> Vec<Node> {
+        ["a", "b", "c"].map(|name| Node::new(BookieId::new(name).unwrap())).into()
+    }
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn took(node: &Node, ms: u64, now: Duration) {
+        node.finished(node.begin(), Operation::Read, Duration::from_millis(ms), Outcome::Answered, now);
+    }
+
+    /// How often each was first, of a thousand.
+    fn firsts(nodes: &[Node], now: Duration) -> [usize; 3] {
+        let random = SeededRandom::new(1);
+        let mut firsts = [0; 3];
+        for _ in 0..1000 {
+            let order = order(nodes.iter(), Operation::Read, now, || random.next_u64());
+            let mut sorted = order.indexes.clone();
+            sorted.sort_unstable();
+            assert_eq!(sorted, [0, 1, 2], "invariant 1");
+            firsts[order.indexes[0]] += 1;
+        }
+        firsts
+    }
+
+    #[test]
+    fn the_least_loaded_inside_the_band_is_first_and_ties_are_random() {
+        let nodes = nodes();
+        assert!(firsts(&nodes, at(0)).iter().all(|count| (250..420).contains(count)));
+        // 12 ms is within 1.5 times 10 ms, 16 ms is not; an unknown one is.
+        took(&nodes[0], 10, at(1));
+        took(&nodes[1], 16, at(1));
+        let [a, b, c] = firsts(&nodes, at(1));
+        assert!(b == 0 && a > 400 && c > 400, "{a} {b} {c}");
+        took(&nodes[2], 12, at(1));
+        let _busy = nodes[0].begin();
+        assert_eq!(firsts(&nodes, at(1)), [0, 0, 1000], "least pending");
+        let _busy = (nodes[2].begin(), nodes[2].begin());
+        assert_eq!(firsts(&nodes, at(1)), [1000, 0, 0], "the slow one is not asked although it is idle");
+        assert_eq!(firsts(&nodes, at(20)), [0, 1000, 0], "what it was is forgotten");
+        // Latencies of batches say nothing about single reads, and a fraction of a millisecond says nothing at all.
+        let nodes = self::nodes();
+        for (node, us) in nodes.iter().zip([100, 700, 100_000]) {
+            let latency = Duration::from_micros(us);
+            let operation = if us > 1000 { Operation::BatchRead } else { Operation::Read };
+            node.finished(node.begin(), operation, latency, Outcome::Answered, at(0));
+        }
+        assert!(firsts(&nodes, at(0)).iter().all(|count| *count > 250));
+    }
+
+    #[test]
+    fn fifty_pending_block_and_a_release_unblocks() {
+        let nodes = nodes();
+        let mut busy: Vec<_> = (0..PENDING_MAX).map(|_| nodes[0].begin()).collect();
+        // Slow, but not blocked.
+        for (node, ms) in nodes.iter().zip([1, 100, 100]) {
+            took(node, ms, at(0));
+        }
+        let [a, b, c] = firsts(&nodes, at(0));
+        assert!(a == 0 && b > 0 && c > 0, "the 51st goes elsewhere");
+        busy.pop();
+        assert_eq!(firsts(&nodes, at(0)), [1000, 0, 0]);
+    }
+
+    #[test]
+    fn ill_bookies_come_last_and_the_least_bad_of_them_is_asked() {
+        // C7, C9.
+        let nodes = nodes();
+        for _ in 0..3 {
+            nodes[0].finished(nodes[0].begin(), Operation::Read, at(0), Outcome::Failed, at(1));
+        }
+        let [a, b, c] = firsts(&nodes, at(1));
+        assert!(a == 0 && b > 0 && c > 0, "out after three errors");
+        nodes[1].on(Event::Unreachable, at(2));
+        nodes[2].on(Event::Unreachable, at(3));
+        nodes[1].on(Event::ProbeFailed, at(4));
+        nodes[1].on(Event::ProbeFailed, at(5));
+        let random = SeededRandom::new(1);
+        let order = |now| order(nodes.iter(), Operation::Read, now, || random.next_u64());
+        assert_eq!((order(at(6)).indexes, order(at(6)).is_fail_open), (vec![0, 2, 1], true));
+        nodes[2].on(Event::Left, at(6));
+        assert_eq!(order(at(6)).indexes, [0, 1, 2], "one that left comes last");
+    }
+
+    #[test]
+    fn probation_is_a_tenth_and_refusals_take_their_share() {
+        let nodes = nodes();
+        for event in [Event::Unreachable, Event::ProbeFailed, Event::ProbeFailed] {
+            nodes[0].on(event, at(1));
+        }
+        for _ in 0..2 {
+            nodes[0].on(Event::ProbeAnswered, at(2));
+        }
+        let [a, ..] = firsts(&nodes, at(3));
+        assert!((15..60).contains(&a), "a tenth of a third: {a}");
+        let [a, ..] = firsts(&nodes, at(12));
+        assert!(a > 250, "the probation is over: {a}");
+        for _ in 0..1000 {
+            nodes[1].note(Outcome::Rejected, at(12));
+        }
+        let [_, b, _] = firsts(&nodes, at(12));
+        assert!((15..60).contains(&b), "C6: a tenth of a third: {b}");
+    }
+}

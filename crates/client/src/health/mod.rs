@@ -1,0 +1,402 @@
+//! How the bookies do, as seen from this process: which replica is asked first, which bookies new ensembles avoid.
+//!
+//! # Data flow
+//! ```text
+//! reader --(order of the replicas)--> choice <-- node: pending, latency, state <-- what requests came to
+//!                                                  ^-- probe: of those that are not healthy; the registration
+//! placement <-- avoided                            '-- writer, recovery: failures
+//! extra requests (hedges, retries) <-- allowance
+//! ```
+//! Everything but `probe` is synchronous and takes the time as an argument.
+//!
+//! # Invariants (C: replica choice reference)
+//! 1. It gives an order and never takes a replica away; quorums, fencing, recovery and what a LAC (last add confirmed)
+//!    needs do not know of it (C7, C8, IC19).
+//! 2. Requests under way are counted by guards: what is idle is at zero (C1, C2). `node`
+//! 3. A bookie that fails fast is out of choice as soon as one that is silent (C9). `condition`
+//! 4. Extra requests are a share of the originals (C5). `allowance`
+//! 5. What a list of the registered bookies does not say, or an empty one, changes nothing (C12).
+//! 6. A node is found once for each version of a ledger's metadata; sending takes neither a lock nor a look-up (C13).
+//!
+//! # Limits     one node, about 2 KiB, for each bookie that a ledger in use names, or that failed; until it is neither
+//! registered nor in use
+//!
+//! # Not here   a bookie that answers probes and fails reads changes between healthy and suspect, at the pace of probes
+
+mod allowance;
+mod choice;
+mod condition;
+mod latency;
+mod node;
+mod probe;
+mod rejects;
+mod view;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bindery_types::{BookieId, EntryId, LedgerMetadata, Segment};
+use parking_lot::RwLock;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use self::allowance::Allowance;
+use self::condition::Event;
+pub use self::condition::NodeState;
+use self::latency::Latency;
+pub(crate) use self::node::Outcome;
+use self::node::{Line, OPERATIONS};
+pub use self::node::{Node, Operation, Pending};
+pub(crate) use self::probe::Prober;
+pub use self::view::{BookieHealth, Percentiles, ReadHealth};
+use crate::transport::BookieError;
+
+/// A request without an answer for so long makes a bookie suspect, and the next replica is asked.
+pub(crate) const READ_TIMEOUT: Duration = Duration::from_secs(1);
+/// Hedges by entries of the originals.
+const HEDGE_SHARE: f64 = 0.1;
+/// Retries after errors, by entries of the originals.
+const RETRY_SHARE: f64 = 0.2;
+/// Retries in any minute whatever the originals: one who reads little does not wait.
+const RETRIES_FREE: u64 = 20;
+/// Bounds of the time after which a hedge is sent.
+const HEDGE_AFTER_MIN: Duration = Duration::from_millis(1);
+const HEDGE_AFTER_MAX: Duration = Duration::from_secs(2);
+const HEDGE_PERCENTILE: f64 = 0.95;
+/// Requests without which a percentile says nothing.
+const SAMPLES_MIN: u64 = 20;
+/// For so many entries of a batch a hedge waits at least so long.
+const BATCH_HEDGES: [(u64, Duration); 5] = [
+    (12, Duration::from_millis(8)),
+    (20, Duration::from_millis(30)),
+    (150, Duration::from_millis(50)),
+    (500, Duration::from_millis(100)),
+    (u64::MAX, Duration::from_millis(500)),
+];
+/// How long a percentile is used before it is computed again.
+const PERCENTILE_AGE_MS: u64 = 100;
+
+/// The nodes of the bookies that one version of a ledger's metadata names (invariant 6).
+#[derive(Debug)]
+pub struct LedgerNodes {
+    /// By the first entry of each segment, and by position in it.
+    segments: Vec<(EntryId, Vec<Arc<Node>>)>,
+}
+
+impl LedgerNodes {
+    /// Looks them up, once.
+    pub fn new(metadata: &LedgerMetadata, health: &NodeHealth) -> LedgerNodes {
+        let segments = metadata.segments().iter();
+        let nodes = |segment: &Segment| segment.ensemble.iter().map(|bookie| health.node(bookie)).collect();
+        LedgerNodes { segments: segments.map(|segment| (segment.first_entry, nodes(segment))).collect() }
+    }
+
+    /// Those of the segment that `entry` belongs to, by position in the ensemble; none if there is no segment.
+    pub fn ensemble(&self, entry: EntryId) -> &[Arc<Node>] {
+        let behind = self.segments.partition_point(|(first, _)| *first <= entry);
+        behind.checked_sub(1).map_or(&[], |index| &self.segments[index].1)
+    }
+
+    /// Those of the last segment.
+    pub fn last_ensemble(&self) -> &[Arc<Node>] {
+        self.segments.last().map_or(&[], |(_, nodes)| nodes)
+    }
+}
+
+/// What a transport error says about its bookie.
+impl From<&BookieError> for Outcome {
+    fn from(error: &BookieError) -> Outcome {
+        use bindery_wire::ErrorCode;
+        match error {
+            BookieError::Refused(ErrorCode::TooManyRequests) => Outcome::Rejected,
+            BookieError::Refused(ErrorCode::Io) => Outcome::Failed,
+            // Sound answers: there is no such entry, it is fenced, the password is wrong, the operation is unknown.
+            BookieError::Refused(_) => Outcome::Declined,
+            BookieError::NotRegistered | BookieError::Unreachable(_) | BookieError::Lost => {
+                Outcome::Unreachable
+            }
+            BookieError::TimedOut(_) => Outcome::TimedOut,
+            BookieError::Unexpected(_) => Outcome::Failed,
+            // Of the client: closed, or its writer let a slow bookie go.
+            BookieError::Closed | BookieError::Behind(_) => Outcome::None,
+        }
+    }
+}
+
+/// The time after which a hedge is sent, as of a moment.
+#[derive(Default)]
+struct HedgeAfter {
+    latency: Latency,
+    /// Milliseconds since the start, and the percentile in microseconds: 32 bits each.
+    cached: AtomicU64,
+}
+
+/// The bookies of a cluster, as one client sees them. See the module.
+pub struct NodeHealth {
+    origin: Instant,
+    nodes: RwLock<HashMap<BookieId, Arc<Node>>>,
+    draws: Line<AtomicU64>,
+    hedge_after: [HedgeAfter; OPERATIONS],
+    pub(crate) hedges: Allowance,
+    pub(crate) retries: Allowance,
+    fail_open: AtomicU64,
+    hedges_won: AtomicU64,
+    /// Somebody is not healthy any more.
+    wake_prober: Notify,
+}
+
+impl NodeHealth {
+    /// Knows of nobody yet. `seed` is of random numbers, for ties.
+    pub fn new(seed: u64) -> NodeHealth {
+        NodeHealth {
+            origin: Instant::now(),
+            nodes: RwLock::default(),
+            draws: Line(AtomicU64::new(seed)),
+            hedge_after: Default::default(),
+            hedges: Allowance::new(HEDGE_SHARE, 0),
+            retries: Allowance::new(RETRY_SHARE, RETRIES_FREE),
+            fail_open: AtomicU64::new(0),
+            hedges_won: AtomicU64::new(0),
+            wake_prober: Notify::new(),
+        }
+    }
+
+    /// Time since the start.
+    pub(crate) fn now(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    /// The node of a bookie, to be kept by those who send to it.
+    pub fn node(&self, bookie: &BookieId) -> Arc<Node> {
+        if let Some(node) = self.nodes.read().get(bookie) {
+            return node.clone();
+        }
+        let mut nodes = self.nodes.write();
+        nodes.entry(bookie.clone()).or_insert_with(|| Arc::new(Node::new(bookie.clone()))).clone()
+    }
+
+    fn draw(&self) -> u64 {
+        // SplitMix64.
+        let mut z = self.draws.0.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// The order in which to ask `nodes`: indexes into them, every one once.
+    pub(crate) fn order<'a>(
+        &self,
+        nodes: impl Iterator<Item = &'a Node>,
+        operation: Operation,
+    ) -> Vec<usize> {
+        let order = choice::order(nodes, operation, self.now(), || self.draw());
+        if order.is_fail_open {
+            self.fail_open.fetch_add(1, Ordering::Relaxed);
+        }
+        order.indexes
+    }
+
+    /// Takes what a counted request came to.
+    pub(crate) fn finished(
+        &self,
+        pending: Pending<'_>,
+        node: &Node,
+        operation: Operation,
+        latency: Duration,
+        outcome: Outcome,
+    ) {
+        let now = self.now();
+        if outcome == Outcome::Answered {
+            self.hedge_after[operation as usize].latency.record(now, latency);
+        }
+        node.finished(pending, operation, latency, outcome, now);
+        self.look_after(node, outcome);
+    }
+
+    /// Takes what any other request came to.
+    pub(crate) fn note(&self, node: &Node, outcome: Outcome) {
+        node.note(outcome, self.now());
+        self.look_after(node, outcome);
+    }
+
+    /// A counted request takes long.
+    pub(crate) fn is_late(&self, node: &Node) {
+        node.is_late(self.now());
+        self.wake_prober.notify_one();
+    }
+
+    fn look_after(&self, node: &Node, outcome: Outcome) {
+        if !matches!(outcome, Outcome::Answered | Outcome::Declined)
+            && (node.state() != NodeState::Healthy || node.has_held())
+        {
+            self.wake_prober.notify_one();
+        }
+    }
+
+    /// Takes failures of requests that are not reads of a reader: adds, and what recovery asks for.
+    pub(crate) fn note_failure(&self, bookie: &BookieId, error: &BookieError) {
+        let outcome = Outcome::from(error);
+        if !matches!(outcome, Outcome::Declined | Outcome::None) {
+            self.note(&self.node(bookie), outcome);
+        }
+    }
+
+    /// When to send a hedge for a request of so many entries; `None` as long as too little is known.
+    pub(crate) fn hedge_after(&self, operation: Operation, entries: u64) -> Option<Duration> {
+        let now = self.now();
+        let HedgeAfter { latency, cached } = &self.hedge_after[operation as usize];
+        let now_ms = now.as_millis() as u64 & u64::from(u32::MAX);
+        let seen = cached.load(Ordering::Relaxed);
+        let us = match seen {
+            seen if seen != 0 && now_ms.wrapping_sub(seen >> 32) < PERCENTILE_AGE_MS => {
+                seen & u64::from(u32::MAX)
+            }
+            _ => {
+                let known = latency.count(now) >= SAMPLES_MIN;
+                let percentile = latency.percentile(now, HEDGE_PERCENTILE).filter(|_| known);
+                // 0 is unknown.
+                let us =
+                    percentile.map_or(0, |known| known.clamp(HEDGE_AFTER_MIN, HEDGE_AFTER_MAX).as_micros());
+                cached.store(now_ms << 32 | us as u64, Ordering::Relaxed);
+                us as u64
+            }
+        };
+        let percentile = (us > 0).then(|| Duration::from_micros(us))?;
+        Some(match operation {
+            Operation::Read => percentile,
+            Operation::BatchRead => {
+                let by_size = BATCH_HEDGES.iter().find(|(up_to, _)| entries <= *up_to);
+                percentile.max(by_size.map_or(Duration::ZERO, |(_, after)| *after))
+            }
+        })
+    }
+
+    /// An answer came first that was asked for by a hedge.
+    pub(crate) fn hedge_won(&self, node: &Node) {
+        node::count(&node.counts.hedges_won);
+        self.hedges_won.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Those that new ensembles use only when there are not enough others.
+    pub(crate) fn avoided(&self) -> BTreeSet<BookieId> {
+        let now = self.now();
+        let nodes = self.nodes.read();
+        nodes
+            .values()
+            .filter(|node| {
+                node.settle(now);
+                node.is_quarantined(now)
+            })
+            .map(|node| node.bookie().clone())
+            .collect()
+    }
+
+    /// Takes the list of all registered bookies, writable or not (invariant 5).
+    pub(crate) fn refresh(&self, members: &BTreeSet<BookieId>) {
+        if members.is_empty() {
+            return;
+        }
+        let now = self.now();
+        let mut nodes = self.nodes.write();
+        nodes.retain(|bookie, node| {
+            let is_member = members.contains(bookie);
+            node.on(if is_member { Event::Returned } else { Event::Left }, now);
+            is_member || Arc::strong_count(node) > 1
+        });
+    }
+
+    /// Those that are to be probed, after everything that is over was ended.
+    fn to_probe(&self) -> Vec<Arc<Node>> {
+        let now = self.now();
+        let nodes = self.nodes.read();
+        nodes
+            .values()
+            .filter(|node| {
+                node.settle(now);
+                matches!(node.state(), NodeState::Suspect | NodeState::Unhealthy)
+            })
+            .cloned()
+            .collect()
+    }
+
+    /// Whether there is anything to wait for: a probe, the end of a probation or of a hold, a return.
+    fn needs_care(&self) -> bool {
+        self.nodes.read().values().any(|node| node.state() != NodeState::Healthy || node.has_held())
+    }
+}
+
+impl std::fmt::Debug for NodeHealth {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NodeHealth").field("nodes", &self.nodes.read().values()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(name: &str) -> BookieId {
+        BookieId::new(name).unwrap()
+    }
+
+    fn set(names: &[&str]) -> BTreeSet<BookieId> {
+        names.iter().map(|name| id(name)).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_of_members_forgets_those_that_left_and_an_empty_one_changes_nothing() {
+        // C12.
+        let health = NodeHealth::new(1);
+        let (kept, unused) = (health.node(&id("a")), id("b"));
+        health.note_failure(&unused, &BookieError::Lost);
+        let under_way = kept.begin();
+        health.refresh(&BTreeSet::new());
+        assert_eq!(kept.state(), NodeState::Healthy);
+        assert_eq!(health.avoided(), set(&["b"]));
+        health.refresh(&set(&["c"]));
+        assert_eq!(kept.state(), NodeState::Forgotten);
+        assert_eq!(health.avoided(), set(&["a"]), "b is in nobody's use, and gone");
+        assert!(health.to_probe().is_empty(), "nobody probes what is not there");
+        health.finished(under_way, &kept, Operation::Read, Duration::ZERO, Outcome::TimedOut);
+        assert_eq!(
+            (kept.state(), kept.pending()),
+            (NodeState::Forgotten, 1),
+            "late events finish their counters"
+        );
+        health.refresh(&set(&["a"]));
+        assert_eq!(kept.state(), NodeState::Healthy);
+        tokio::time::advance(node::HOLD).await;
+        assert!(!health.avoided().contains(&id("a")));
+        assert_eq!(kept.pending(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_hedge_waits_for_the_percentile_within_bounds() {
+        let health = NodeHealth::new(1);
+        let node = health.node(&id("a"));
+        let record = |operation, ms, count| {
+            for _ in 0..count {
+                let latency = Duration::from_millis(ms);
+                health.finished(node.begin(), &node, operation, latency, Outcome::Answered);
+            }
+        };
+        record(Operation::Read, 40, 10);
+        assert_eq!(health.hedge_after(Operation::Read, 1), None, "too little is known");
+        record(Operation::Read, 40, 90);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let after = health.hedge_after(Operation::Read, 1).unwrap();
+        assert!(after >= Duration::from_millis(40) && after <= Duration::from_millis(50), "{after:?}");
+        assert_eq!(health.hedge_after(Operation::BatchRead, 1), None, "another kind");
+        record(Operation::BatchRead, 0, 100);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        for (entries, ms) in [(1, 8), (12, 8), (13, 30), (150, 50), (500, 100), (501, 500)] {
+            let expected = Some(Duration::from_millis(ms));
+            assert_eq!(health.hedge_after(Operation::BatchRead, entries), expected, "{entries}");
+        }
+        record(Operation::Read, 60_000, 1000);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(health.hedge_after(Operation::Read, 1), Some(HEDGE_AFTER_MAX));
+    }
+}

@@ -1,0 +1,390 @@
+//! What this process knows of one bookie: a counter of requests under way, latencies, and its state.
+//!
+//! # Invariants
+//! 1. `pending` is what guards are alive plus what is held after a timeout; never negative, 0 when idle (C1).
+//! 2. What timed out is held for [`HOLD`] after it was given up, so that a bookie that stopped does not look idle (C2).
+//! 3. Sending takes no lock and no look-up: whoever holds a node has it. The counter has a cache line of its own (C13).
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+
+use bindery_types::BookieId;
+use parking_lot::Mutex;
+
+use super::READ_TIMEOUT;
+use super::condition::{Condition, Event, NodeState};
+use super::latency::Latency;
+use super::rejects::Rejects;
+
+/// How long a request that timed out goes on counting as under way.
+pub(crate) const HOLD: Duration = Duration::from_secs(10);
+
+/// Two of x86's lines, which are fetched in pairs.
+#[repr(align(128))]
+#[derive(Default)]
+pub(super) struct Line<T>(pub(super) T);
+
+/// Kinds of requests whose latencies are not comparable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// A read of one entry.
+    Read = 0,
+    /// A read of a run of entries.
+    BatchRead = 1,
+}
+
+pub(super) const OPERATIONS: usize = 2;
+
+/// What a request came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// What was asked for.
+    Answered,
+    /// A sound answer that is not what was asked for, as "no such entry" or "fenced". How fast it comes says nothing: who
+    /// has lost everything says so at once.
+    Declined,
+    /// Too many requests.
+    Rejected,
+    /// An error of the bookie, or an answer that makes no sense.
+    Failed,
+    /// No connection, or it broke.
+    Unreachable,
+    /// No answer before it was given up.
+    TimedOut,
+    /// Nothing that is about the bookie: the client was closed.
+    None,
+}
+
+/// Counts that are not on the way of a request that succeeds.
+#[derive(Default)]
+pub(crate) struct Counts {
+    pub(crate) timeouts: AtomicU64,
+    pub(crate) unreachable: AtomicU64,
+    pub(crate) errors: AtomicU64,
+    pub(crate) rejected: AtomicU64,
+    pub(crate) missing_copies: AtomicU64,
+    pub(crate) probes_answered: AtomicU64,
+    pub(crate) probes_failed: AtomicU64,
+    pub(crate) hedges_sent: AtomicU64,
+    pub(crate) hedges_won: AtomicU64,
+}
+
+pub(super) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+#[derive(Default)]
+struct Guarded {
+    condition: Condition,
+    /// When what timed out stops counting, ascending.
+    held: VecDeque<Duration>,
+}
+
+/// One bookie, see the module. `now` counts from the start of its [`NodeHealth`](super::NodeHealth).
+pub struct Node {
+    bookie: BookieId,
+    pending: Line<AtomicI64>,
+    answered: Line<AtomicU64>,
+    /// Of `guarded`, for those who only look.
+    state: AtomicU8,
+    is_calm: AtomicBool,
+    has_held: AtomicBool,
+    guarded: Mutex<Guarded>,
+    latency: [Latency; OPERATIONS],
+    rejects: Rejects,
+    pub(crate) counts: Counts,
+}
+
+impl Node {
+    pub(super) fn new(bookie: BookieId) -> Node {
+        Node {
+            bookie,
+            pending: Line::default(),
+            answered: Line::default(),
+            state: AtomicU8::new(NodeState::Healthy as u8),
+            is_calm: AtomicBool::new(true),
+            has_held: AtomicBool::new(false),
+            guarded: Mutex::default(),
+            latency: Default::default(),
+            rejects: Rejects::default(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// The bookie.
+    pub fn bookie(&self) -> &BookieId {
+        &self.bookie
+    }
+
+    /// Counts a request as under way until the guard is dropped.
+    pub fn begin(&self) -> Pending<'_> {
+        self.pending.0.fetch_add(1, Ordering::Relaxed);
+        Pending { node: self }
+    }
+
+    /// Requests under way, and those held after a timeout.
+    pub fn pending(&self) -> u64 {
+        u64::try_from(self.pending.0.load(Ordering::Relaxed)).unwrap_or(0)
+    }
+
+    fn release(&self, count: i64) {
+        let before = self.pending.0.fetch_sub(count, Ordering::Relaxed);
+        assert!(before >= count, "a guard gives back what it took, once (C1)");
+    }
+
+    /// The state as of the last event; a probation may be over meanwhile, see [`settle`](Self::settle).
+    pub fn state(&self) -> NodeState {
+        NodeState::of(self.state.load(Ordering::Acquire))
+    }
+
+    fn change(&self, now: Duration, change: impl FnOnce(&mut Guarded)) {
+        let mut guarded = self.guarded.lock();
+        let before = guarded.condition.state();
+        change(&mut guarded);
+        let after = guarded.condition.state();
+        self.state.store(after as u8, Ordering::Release);
+        self.is_calm.store(guarded.condition.is_calm(), Ordering::Release);
+        drop(guarded);
+        if before != after {
+            tracing::info!(bookie_id = %self.bookie, ?before, ?after, at = ?now, "a bookie's state changed");
+        }
+    }
+
+    pub(super) fn on(&self, event: Event, now: Duration) {
+        match event {
+            // All is well and stays so: no lock.
+            Event::Answered if self.is_calm.load(Ordering::Acquire) => return,
+            Event::ProbeAnswered => count(&self.counts.probes_answered),
+            Event::ProbeFailed => count(&self.counts.probes_failed),
+            _ => {}
+        }
+        self.change(now, |guarded| guarded.condition.on(event, now));
+    }
+
+    /// Ends a probation, and the hold of what timed out, when their time has come.
+    pub(super) fn settle(&self, now: Duration) {
+        if !self.has_held.load(Ordering::Acquire) && self.state() != NodeState::Probation {
+            return;
+        }
+        let mut over = 0;
+        self.change(now, |guarded| {
+            guarded.condition.settle(now);
+            while guarded.held.front().is_some_and(|until| *until <= now) {
+                guarded.held.pop_front();
+                over += 1;
+            }
+            self.has_held.store(!guarded.held.is_empty(), Ordering::Release);
+        });
+        self.release(over);
+    }
+
+    /// A request took longer than health allows; it may still be answered.
+    pub(super) fn is_late(&self, now: Duration) {
+        count(&self.counts.timeouts);
+        self.on(Event::TimedOut, now);
+    }
+
+    /// Takes what a request came to.
+    pub(super) fn finished(
+        &self,
+        pending: Pending<'_>,
+        operation: Operation,
+        latency: Duration,
+        outcome: Outcome,
+        now: Duration,
+    ) {
+        if outcome == Outcome::Answered {
+            self.latency[operation as usize].record(now, latency);
+            self.answered.0.fetch_add(1, Ordering::Relaxed);
+        }
+        if outcome == Outcome::TimedOut {
+            pending.hold(now + HOLD);
+            if latency >= READ_TIMEOUT {
+                // It was known to be late before.
+                return;
+            }
+        }
+        self.note(outcome, now);
+    }
+
+    /// Takes what a request came to that was not counted.
+    pub(super) fn note(&self, outcome: Outcome, now: Duration) {
+        match outcome {
+            Outcome::Answered | Outcome::Declined => {
+                self.rejects.accepted(now);
+                self.on(Event::Answered, now);
+            }
+            Outcome::Rejected => {
+                count(&self.counts.rejected);
+                self.rejects.rejected(now);
+                self.on(Event::Answered, now);
+            }
+            Outcome::Failed => {
+                count(&self.counts.errors);
+                self.on(Event::Failed, now);
+            }
+            Outcome::Unreachable => {
+                count(&self.counts.unreachable);
+                self.on(Event::Unreachable, now);
+            }
+            Outcome::TimedOut => self.is_late(now),
+            Outcome::None => {}
+        }
+    }
+
+    pub(super) fn has_held(&self) -> bool {
+        self.has_held.load(Ordering::Acquire)
+    }
+
+    pub(super) fn last_failure(&self) -> Option<Duration> {
+        self.guarded.lock().condition.last_failure()
+    }
+
+    pub(super) fn is_quarantined(&self, now: Duration) -> bool {
+        self.guarded.lock().condition.is_quarantined(now)
+    }
+
+    pub(super) fn transitions(&self) -> u64 {
+        self.guarded.lock().condition.transitions()
+    }
+
+    pub(super) fn answered(&self) -> u64 {
+        self.answered.0.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn latency(&self, operation: Operation) -> &Latency {
+        &self.latency[operation as usize]
+    }
+
+    /// The share of requests (0 to 1) that had better go elsewhere, because it refuses too many.
+    pub(super) fn reject_ratio(&self, now: Duration) -> f64 {
+        self.rejects.ratio(now)
+    }
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Node")
+            .field("bookie", &self.bookie)
+            .field("state", &self.state())
+            .field("pending", &self.pending())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A request under way. Dropped, it counts no more: on every path, once (C1).
+#[must_use = "dropped at once, it counts nothing"]
+pub struct Pending<'a> {
+    node: &'a Node,
+}
+
+impl Pending<'_> {
+    /// Goes on counting until then (invariant 2).
+    fn hold(self, until: Duration) {
+        let mut guarded = self.node.guarded.lock();
+        let at = guarded.held.partition_point(|held| *held <= until);
+        guarded.held.insert(at, until);
+        self.node.has_held.store(true, Ordering::Release);
+        drop(guarded);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        self.node.release(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bindery_io::SeededRandom;
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn node() -> Node {
+        Node::new(BookieId::new("a").unwrap())
+    }
+
+    #[test]
+    fn what_timed_out_is_held_and_a_late_answer_is_not() {
+        // C2.
+        let node = node();
+        let (answered_late, given_up) = (node.begin(), node.begin());
+        node.is_late(at(1));
+        assert_eq!((node.state(), node.pending()), (NodeState::Suspect, 2));
+        node.finished(answered_late, Operation::Read, at(2), Outcome::Answered, at(2));
+        assert_eq!(node.pending(), 1, "released at once");
+        node.finished(given_up, Operation::Read, at(5), Outcome::TimedOut, at(5));
+        node.settle(at(14));
+        assert_eq!(node.pending(), 1, "held");
+        node.settle(at(15));
+        assert_eq!((node.pending(), node.has_held()), (0, false));
+    }
+
+    #[test]
+    fn an_answer_without_the_entry_is_no_fault_and_no_latency() {
+        let node = node();
+        for _ in 0..10 {
+            node.finished(node.begin(), Operation::Read, at(0), Outcome::Declined, at(1));
+        }
+        assert_eq!((node.state(), node.answered(), node.pending()), (NodeState::Healthy, 0, 0));
+        assert_eq!(node.latency(Operation::Read).mean(at(1)), None);
+    }
+
+    #[test]
+    fn too_many_requests_is_no_fault_and_counts_towards_the_reject_ratio() {
+        // C6.
+        let node = node();
+        for _ in 0..100 {
+            node.finished(node.begin(), Operation::Read, at(0), Outcome::Rejected, at(1));
+        }
+        assert_eq!(node.state(), NodeState::Healthy);
+        assert!(node.reject_ratio(at(4)) > 0.8);
+    }
+
+    #[test]
+    fn a_million_random_operations_leave_nothing_pending() {
+        // C1: drops, timeouts, late answers, errors, removal and return.
+        let (node, random) = (node(), SeededRandom::new(6));
+        let mut under_way = VecDeque::new();
+        let (mut now, mut held) = (Duration::ZERO, VecDeque::new());
+        for _ in 0..1_000_000 {
+            now += Duration::from_micros(random.below(2000));
+            match random.below(8) {
+                0..4 => under_way.push_back(node.begin()),
+                4 => drop(under_way.pop_front()),
+                5 => {
+                    if let Some(pending) = under_way.pop_front() {
+                        let outcome =
+                            [Outcome::Answered, Outcome::Failed, Outcome::TimedOut, Outcome::Unreachable]
+                                [random.below(4) as usize];
+                        if outcome == Outcome::TimedOut {
+                            held.push_back(now + HOLD);
+                        }
+                        node.finished(pending, Operation::Read, Duration::ZERO, outcome, now);
+                    }
+                }
+                6 => {
+                    let events = [Event::Left, Event::Returned, Event::ProbeAnswered, Event::ProbeFailed];
+                    node.on(events[random.below(4) as usize], now);
+                }
+                _ => {
+                    node.settle(now);
+                    held.retain(|until| *until > now);
+                    assert_eq!(node.pending(), (under_way.len() + held.len()) as u64);
+                    if random.below(100) == 0 {
+                        under_way.clear();
+                    }
+                }
+            }
+        }
+        under_way.clear();
+        node.settle(now + HOLD);
+        assert_eq!(node.pending(), 0);
+    }
+}

@@ -1,0 +1,99 @@
+//! Asks bookies that are not healthy whether they answer again, and the registration whether they are still there.
+//!
+//! # Invariants
+//! 1. One prober per client, which ends with it; nothing is sent while all bookies are healthy (C10).
+//! 2. A bookie is asked at most once a second, with a read that finds nothing, over the connection that reads use.
+//!
+//! # Limits     a probe: [`PROBE_TIMEOUT`]; a list of the registered bookies every [`REFRESH_INTERVAL`], in trouble only
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bindery_metadata::layout::Registration;
+use bindery_types::LedgerId;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::condition::Event;
+use super::{Node, NodeHealth, Outcome};
+use crate::transport::{BookieError, ReadRequest, Transport};
+
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+/// Up to so much of the interval less, so that many clients do not ask in step.
+const JITTER: f64 = 0.2;
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+const REFRESH_INTERVAL: Duration = Duration::from_secs(3);
+/// A ledger that nobody has: the largest id, which no sequence of ids reaches.
+const NOBODYS_LEDGER: LedgerId = LedgerId::new(i64::MAX).expect("it is not negative");
+
+/// The task. Dropped, it ends.
+pub(crate) struct Prober(JoinHandle<()>);
+
+impl Drop for Prober {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Prober {
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub(crate) fn start(
+        health: Arc<NodeHealth>,
+        transport: Arc<dyn Transport>,
+        registration: Registration,
+    ) -> Prober {
+        Prober(tokio::spawn(run(health, transport, registration)))
+    }
+}
+
+async fn run(health: Arc<NodeHealth>, transport: Arc<dyn Transport>, registration: Registration) {
+    let mut refreshed_at: Option<Instant> = None;
+    loop {
+        if !health.needs_care() {
+            health.wake_prober.notified().await;
+            continue;
+        }
+        let is_due = refreshed_at.is_none_or(|at| at.elapsed() >= REFRESH_INTERVAL);
+        if is_due {
+            refreshed_at = Some(Instant::now());
+            match timeout(REFRESH_INTERVAL, registration.list()).await {
+                Ok(Ok(members)) => {
+                    health.refresh(&members.into_iter().map(|member| member.bookie_id).collect());
+                }
+                Ok(Err(error)) => tracing::debug!(%error, "the bookies cannot be listed now"),
+                Err(_) => tracing::debug!("the bookies cannot be listed in time"),
+            }
+        }
+        // Dropped with this future: no probe outlives it.
+        let mut probes = JoinSet::new();
+        for node in health.to_probe() {
+            probes.spawn(probe(health.clone(), transport.clone(), node));
+        }
+        while probes.join_next().await.is_some() {}
+        let jitter = (health.draw() >> 11) as f64 / (1u64 << 53) as f64 * JITTER;
+        sleep(PROBE_INTERVAL.mul_f64(1.0 - jitter)).await;
+    }
+}
+
+async fn probe(health: Arc<NodeHealth>, transport: Arc<dyn Transport>, node: Arc<Node>) {
+    let request = ReadRequest { ledger: NOBODYS_LEDGER, entry: None, fence: None };
+    let answer = timeout(PROBE_TIMEOUT, transport.read(node.bookie(), request)).await;
+    let outcome = match &answer {
+        Ok(Ok(_)) => Outcome::Answered,
+        Ok(Err(error)) => Outcome::from(error),
+        Err(_) => Outcome::TimedOut,
+    };
+    let event = match outcome {
+        // One that refuses answers, at least.
+        Outcome::Answered | Outcome::Declined | Outcome::Rejected => Event::ProbeAnswered,
+        Outcome::Failed | Outcome::Unreachable | Outcome::TimedOut => Event::ProbeFailed,
+        Outcome::None => return,
+    };
+    if let (Event::ProbeFailed, Ok(Err(error))) = (event, &answer)
+        && *error != BookieError::Closed
+    {
+        tracing::debug!(bookie_id = %node.bookie(), %error, "a probe failed");
+    }
+    node.on(event, health.now());
+}

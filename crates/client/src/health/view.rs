@@ -1,0 +1,158 @@
+//! What health knows, for those who watch.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bindery_types::BookieId;
+
+use super::choice::PENDING_MAX;
+use super::node::{Node, Operation};
+use super::{NodeHealth, NodeState};
+
+/// Latencies of the last 5 to 10 s.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Percentiles {
+    /// Answers.
+    pub count: u64,
+    /// Their mean.
+    pub mean: Duration,
+    /// Half of them took no longer.
+    pub p50: Duration,
+    /// 95 of 100.
+    pub p95: Duration,
+    /// 99 of 100.
+    pub p99: Duration,
+}
+
+/// One bookie, as this client sees it. Counts are since it is known to the client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BookieHealth {
+    /// The bookie.
+    pub bookie: BookieId,
+    /// How it does.
+    pub state: NodeState,
+    /// How often that changed.
+    pub transitions: u64,
+    /// Whether new ensembles avoid it: it is not healthy, or was found unhealthy lately.
+    pub is_avoided: bool,
+    /// Reads under way, and those that still count after a timeout.
+    pub pending: u64,
+    /// Whether these are so many that other replicas are preferred.
+    pub is_blocked: bool,
+    /// Reads answered.
+    pub answered: u64,
+    /// Latencies of reads of one entry.
+    pub reads: Percentiles,
+    /// Latencies of reads of runs of entries.
+    pub batch_reads: Percentiles,
+    /// Requests without an answer in time.
+    pub timeouts: u64,
+    /// Requests that found no connection, or lost it.
+    pub unreachable: u64,
+    /// Errors that it answered, and answers that made no sense.
+    pub errors: u64,
+    /// Requests that it refused because of their number.
+    pub rejected: u64,
+    /// The share of reads, in per cent, that goes elsewhere because of these.
+    pub reject_percent: u8,
+    /// Entries that it should have and said it had not.
+    pub missing_copies: u64,
+    /// Probes answered.
+    pub probes_answered: u64,
+    /// Probes that were not.
+    pub probes_failed: u64,
+    /// Hedges sent to it.
+    pub hedges_sent: u64,
+    /// Hedges sent to it that were answered first.
+    pub hedges_won: u64,
+}
+
+/// Reads of a client that were sent to more than one replica, and those that found none well. Counts are since the client
+/// was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ReadHealth {
+    /// Hedges sent: reads sent to a second replica because the first took long.
+    pub hedges_sent: u64,
+    /// Those answered before the first replica.
+    pub hedges_won: u64,
+    /// Hedges not sent because there were too many.
+    pub hedges_refused: u64,
+    /// Entries that hedges may ask for in this minute.
+    pub hedges_left: u64,
+    /// Reads sent to another replica after an error or a timeout.
+    pub retries: u64,
+    /// Moments at which such a read had to wait, because there were too many.
+    pub retries_delayed: u64,
+    /// Entries that retries may ask for in this minute.
+    pub retries_left: u64,
+    /// Reads for which no replica was well, so that the least bad was asked.
+    pub fail_open: u64,
+    /// After how long a read of one entry is hedged; `None` while too little is known.
+    pub hedge_after: Option<Duration>,
+}
+
+impl NodeHealth {
+    fn percentiles(&self, node: &Node, operation: Operation) -> Percentiles {
+        let (now, latency) = (self.now(), node.latency(operation));
+        let of = |share| latency.percentile(now, share).unwrap_or_default();
+        Percentiles {
+            count: latency.count(now),
+            mean: latency.mean(now).unwrap_or_default(),
+            p50: of(0.5),
+            p95: of(0.95),
+            p99: of(0.99),
+        }
+    }
+
+    /// All bookies that this client knows, sorted by id.
+    pub fn bookies(&self) -> Vec<BookieHealth> {
+        let now = self.now();
+        let nodes: Vec<_> = self.nodes.read().values().cloned().collect();
+        let mut views: Vec<BookieHealth> = nodes
+            .iter()
+            .map(|node| {
+                node.settle(now);
+                let (counts, pending) = (&node.counts, node.pending());
+                BookieHealth {
+                    bookie: node.bookie().clone(),
+                    state: node.state(),
+                    transitions: node.transitions(),
+                    is_avoided: node.is_quarantined(now),
+                    pending,
+                    is_blocked: pending >= PENDING_MAX,
+                    answered: node.answered(),
+                    reads: self.percentiles(node, Operation::Read),
+                    batch_reads: self.percentiles(node, Operation::BatchRead),
+                    timeouts: counts.timeouts.load(Ordering::Relaxed),
+                    unreachable: counts.unreachable.load(Ordering::Relaxed),
+                    errors: counts.errors.load(Ordering::Relaxed),
+                    rejected: counts.rejected.load(Ordering::Relaxed),
+                    reject_percent: (node.reject_ratio(now) * 100.0) as u8,
+                    missing_copies: counts.missing_copies.load(Ordering::Relaxed),
+                    probes_answered: counts.probes_answered.load(Ordering::Relaxed),
+                    probes_failed: counts.probes_failed.load(Ordering::Relaxed),
+                    hedges_sent: counts.hedges_sent.load(Ordering::Relaxed),
+                    hedges_won: counts.hedges_won.load(Ordering::Relaxed),
+                }
+            })
+            .collect();
+        views.sort_by(|a, b| a.bookie.cmp(&b.bookie));
+        views
+    }
+
+    /// What became of this client's reads.
+    pub fn reads(&self) -> ReadHealth {
+        let now = self.now();
+        ReadHealth {
+            hedges_sent: self.hedges.taken(),
+            hedges_won: self.hedges_won.load(Ordering::Relaxed),
+            hedges_refused: self.hedges.refused(),
+            hedges_left: self.hedges.left(now),
+            retries: self.retries.taken(),
+            retries_delayed: self.retries.refused(),
+            retries_left: self.retries.left(now),
+            fail_open: self.fail_open.load(Ordering::Relaxed),
+            hedge_after: self.hedge_after(Operation::Read, 1),
+        }
+    }
+}
