@@ -1,0 +1,312 @@
+//! The middle of the start: from locked directories to an open engine. Everything that can refuse is here (invariant 2 of
+//! the start): identity, metadata, cookies, replay.
+
+use super::{Components, Metadata, StartError};
+use crate::config::{BookieConfig, Identity};
+use crate::data_dirs::{self, DataDirError, DataDirs};
+use crate::integrity;
+use crate::known::Known;
+use crate::memory::MemoryPlan;
+use bindery_engine::{EngineConfig, Machine};
+use bindery_io::Disk;
+use bindery_metadata::{ConnectOptions, Cookie, Layout, StartKind, Version};
+use bindery_types::BookieId;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often, and at what distance, ledgers that may have lost entries are looked for.
+const COVER_ATTEMPTS: u32 = 10;
+const COVER_PAUSE: Duration = Duration::from_secs(1);
+
+/// The middle of the start: everything that can refuse.
+pub(super) struct Opening<'a> {
+    pub(super) config: &'a BookieConfig,
+    pub(super) components: &'a Components,
+    pub(super) dirs: &'a Arc<DataDirs>,
+    pub(super) plan: &'a MemoryPlan,
+    pub(super) address: SocketAddr,
+}
+
+impl Opening<'_> {
+    pub(super) async fn run(&self) -> Result<Opened, StartError> {
+        let identity = {
+            let (config, address) = (self.config.clone(), self.address);
+            blocking(move || config.identity(address, &host_name())).await?
+        };
+        if identity.host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+            && !self.config.allow_loopback
+        {
+            tracing::warn!(host = identity.host, "only clients on this machine can reach a loopback address");
+        }
+        let layout = self.connect().await?;
+        let instance_id = layout.instance_id().await?;
+        let cookies = self.check_cookies(&identity, &layout, instance_id.as_deref()).await?;
+        let mut known = self.known().await?;
+        let config = EngineConfig {
+            limbo_up_to: known.limbo_up_to,
+            checked_up_to: known.checked_up_to,
+            journal_dirs: self.dirs.journal_files(),
+            former_journal_dirs: cookies.former,
+            ledger_dirs: self.dirs.ledger_files(),
+            write_pool_bytes: self.plan.write,
+            index_pool_bytes: self.plan.index,
+            cache_pool_bytes: self.plan.cache,
+            pool_memory: self.config.pool_memory,
+            journal_bytes_max: self.config.journal_bytes_max,
+            journal_file_bytes: self.config.journal_file_bytes,
+            journal_files_preallocated: self.config.preallocate,
+            journal_sync: self.config.journal_sync,
+            entry_bytes_max: self.config.limits.frame.entry_size_bytes_max(),
+            group_bytes_max: self.config.limits.group_bytes_max,
+            flush_interval: self.config.flush_interval,
+            space: self.config.space.clone(),
+            journal_slow: self.config.slow_journal.p99_max,
+            instance_id: instance_id.clone().unwrap_or_default(),
+            bookie_id: identity.bookie_id.to_string(),
+            ..engine_sizes(
+                self.dirs.ledgers().len().max(self.config.journal_dirs.len()),
+                self.plan.write,
+                &self.config.limits,
+            )
+        };
+        let Components { disk, clock, random, .. } = self.components;
+        let begun_ns = clock.monotonic_ns();
+        let open = |config: EngineConfig| {
+            let (disk, clock, random) = (disk.clone(), clock.clone(), random.clone());
+            blocking(move || Machine::open(config, disk, clock, random).map_err(Box::new))
+        };
+        let machine = match open(config.clone()).await {
+            Err(error) if self.config.accept_journal_damage && error.is_journal_damage() => {
+                tracing::error!(
+                    %error,
+                    "the journal is damaged, and the operator accepts it: every ledger that may have lost entries is in limbo"
+                );
+                // Durable before anything of the journal is taken over: after that nothing shows the damage any more.
+                known = self.enter_limbo(&layout).await?;
+                let (limbo_up_to, checked_up_to) = (known.limbo_up_to, known.checked_up_to);
+                open(EngineConfig { limbo_up_to, checked_up_to, accepts_journal_damage: true, ..config })
+                    .await?
+            }
+            opened => opened?,
+        };
+        if let Some(damage) = &machine.replayed.first_damage {
+            tracing::error!(places = machine.replayed.damaged_places, first = %damage, "damage was passed over");
+        }
+        tracing::info!(
+            open_ms = (clock.monotonic_ns() - begun_ns) / 1_000_000,
+            replayed_records = machine.replayed.records,
+            replayed_bytes = machine.replayed.bytes,
+            torn_tail = machine.replayed.torn_tail.is_some(),
+            "engine open"
+        );
+        if let Some((order, version)) = cookies.stamp_later {
+            let expected = self.dirs.expected_cookie(&identity.bookie_id, instance_id.as_deref());
+            self.stamp(&expected, Some(order)).await?;
+            layout.cookies().update(&identity.bookie_id, &expected, version).await?;
+            tracing::info!("drained journals taken away: cookie updated");
+        }
+        let instance_id = instance_id.unwrap_or_default();
+        Ok(Opened { identity, layout, instance_id, machine, known })
+    }
+
+    async fn known(&self) -> Result<Known, DataDirError> {
+        let dirs = self.dirs.clone();
+        blocking(move || dirs.known()).await
+    }
+
+    /// Notes, durably, that every ledger that metadata has now may have lost entries here, and that nobody's writer is
+    /// believed without asking (IB28).
+    async fn enter_limbo(&self, layout: &Layout) -> Result<Known, StartError> {
+        layout.store().sync(layout.root()).await?;
+        let mut highest = None;
+        let ledgers = layout.ledgers();
+        let mut listing = ledgers.list();
+        while let Some(range) = listing.next().await? {
+            highest = highest.max(range.last().copied());
+        }
+        let before = self.known().await?;
+        let known = Known {
+            checked_up_to: before.checked_up_to.max(highest),
+            limbo_up_to: before.limbo_up_to.max(highest),
+            ..before
+        };
+        if known != before {
+            let dirs = self.dirs.clone();
+            blocking(move || dirs.save_known(&known)).await?;
+        }
+        Ok(known)
+    }
+
+    async fn connect(&self) -> Result<Layout, StartError> {
+        let uri = match &self.components.metadata {
+            Metadata::Layout(layout) => return Ok(layout.clone()),
+            Metadata::Uri(uri) => uri,
+        };
+        let session = self.dirs.session_store();
+        let resume = tokio::task::spawn_blocking(move || session.load()).await;
+        let resume = match resume {
+            Ok(Ok(resume)) => resume,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "read the former metadata session: opening a new one");
+                None
+            }
+            Err(_) => None,
+        };
+        tracing::info!(
+            servers = uri.servers.join(","),
+            root = uri.root,
+            resumes = resume.is_some(),
+            "connecting to metadata"
+        );
+        let options = ConnectOptions { session_timeout: self.config.session_timeout, resume };
+        Ok(bindery_metadata::connect(uri, options).await?)
+    }
+
+    async fn check_cookies(
+        &self,
+        identity: &Identity,
+        layout: &Layout,
+        instance_id: Option<&str>,
+    ) -> Result<CheckedCookies, StartError> {
+        let expected = self.dirs.expected_cookie(&identity.bookie_id, instance_id);
+        let dirs = self.dirs.clone();
+        let directories = blocking(move || dirs.directories()).await?;
+        let cookies = layout.cookies();
+        let stored = cookies.get(&identity.bookie_id).await?;
+        let found: Vec<_> = stored.iter().map(|stored| stored.cookie.clone()).collect();
+        let validate = match self.config.accept_lost_directories {
+            true => bindery_metadata::cookie::validate_with_losses,
+            false => bindery_metadata::cookie::validate,
+        };
+        let kind = validate(&expected, &found, &directories, self.config.allow_storage_expansion)
+            .map_err(Box::new)?;
+        let mut checked = CheckedCookies::default();
+        match kind {
+            StartKind::Restart => tracing::info!("cookies match: restart"),
+            StartKind::New => {
+                // Ledgers may name a bookie of this id whose cookie was removed.
+                self.enter_limbo(layout).await?;
+                self.stamp(&expected, None).await?;
+                cookies.create(&identity.bookie_id, &expected).await?;
+                tracing::info!("new bookie: cookie written to directories and metadata");
+            }
+            StartKind::Lost { stamp: order } => {
+                self.enter_limbo(layout).await?;
+                self.stamp(&expected, Some(order)).await?;
+                tracing::error!(
+                    "directories were lost and come back empty: what may have been in them is answered as unknown"
+                );
+            }
+            StartKind::Expansion { stamp: order } => {
+                self.stamp(&expected, Some(order)).await?;
+                let version = stored.map(|stored| stored.version);
+                if let Some(version) = version {
+                    cookies.update(&identity.bookie_id, &expected, version).await?;
+                }
+                tracing::info!("new directories: cookie updated");
+            }
+            StartKind::JournalsRemoved { former, stamp } => {
+                checked.former = self.dirs.former_journal_files(&former);
+                checked.stamp_later = stored.map(|stored| (stamp, stored.version));
+            }
+        }
+        Ok(checked)
+    }
+
+    async fn stamp(&self, cookie: &Cookie, order: Option<Vec<String>>) -> Result<(), DataDirError> {
+        let (dirs, cookie) = (self.dirs.clone(), cookie.clone());
+        blocking(move || dirs.stamp(&cookie, order.as_deref())).await
+    }
+}
+
+/// What the middle of the start leads to.
+pub(super) struct Opened {
+    pub(super) identity: Identity,
+    pub(super) layout: Layout,
+    /// Empty for a cluster without one.
+    pub(super) instance_id: String,
+    pub(super) machine: Machine,
+    pub(super) known: Known,
+}
+
+/// Marks the ledgers that metadata says may have been here, in place of the cover over all of them.
+pub(super) async fn replace_cover(
+    layout: &Layout,
+    engine: &Arc<bindery_engine::Engine>,
+    bookie_id: &BookieId,
+    up_to: bindery_types::LedgerId,
+) -> Result<(), String> {
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        match integrity::mark(layout, engine, bookie_id, up_to).await {
+            Ok(0) => return Ok(()),
+            Ok(ledgers) => {
+                tracing::warn!(ledgers, "in limbo: metadata says that they may have been here");
+                return Ok(());
+            }
+            Err(why) if attempt == COVER_ATTEMPTS => return Err(why),
+            Err(why) => {
+                tracing::warn!(why, "looking for ledgers that name this bookie; it is tried again");
+                tokio::time::sleep(COVER_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// What the cookies ask of the rest of the start.
+#[derive(Default)]
+struct CheckedCookies {
+    /// Files of journals that are configured no more.
+    former: Vec<PathBuf>,
+    /// Directories to be stamped, and the version of the cookie to be replaced, once those proved to be drained.
+    stamp_later: Option<(Vec<String>, Version)>,
+}
+
+/// Shards and group size for a write pool: fewer shards when the pool is small, but as many as there are journals and
+/// ledger directories.
+fn engine_sizes(shards_min: usize, write_pool_bytes: u64, limits: &crate::limits::Limits) -> EngineConfig {
+    let entry_bytes_max = limits.frame.entry_size_bytes_max();
+    let mut sizes = EngineConfig { entry_bytes_max, write_pool_bytes, ..EngineConfig::default() };
+    sizes.shard_count = sizes.shard_count.max(shards_min);
+    while sizes.shard_count > shards_min.max(1) && sizes.write_pool_bytes_min() > write_pool_bytes {
+        sizes.shard_count -= 1;
+    }
+    sizes
+}
+
+/// Runs blocking work off the runtime's own threads.
+pub(super) async fn blocking<T: Send + 'static, E: Send + 'static>(
+    work: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> Result<T, E> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+pub(super) async fn open_dirs(
+    config: &BookieConfig,
+    disk: &Arc<dyn Disk>,
+) -> Result<Arc<DataDirs>, StartError> {
+    let (disk, home) = (disk.clone(), config.home.clone());
+    let (journals, ledgers) = (config.journal_dirs.clone(), config.ledger_dirs.clone());
+    let may_move = config.may_move;
+    let dirs = blocking(move || {
+        if let Some(home) = &home {
+            data_dirs::examine_home(&*disk, home)?;
+        }
+        // Cookies stay as they were first written: a bookie of standalone may go on in a cluster.
+        let has_relative_names = |dir: &PathBuf| DataDirs::has_relative_names(&*disk, dir);
+        let names_below = home.filter(|_| may_move || journals.first().is_some_and(has_relative_names));
+        DataDirs::open(disk, &journals, &ledgers, names_below.as_deref())
+    });
+    Ok(Arc::new(dirs.await?))
+}
+
+fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .map_or_else(|_| "localhost".to_owned(), |name| name.trim().to_owned())
+}

@@ -1,0 +1,168 @@
+//! A bookie that serves, until it stops: registration kept up, modes, and the order of the stop (see the module above).
+
+use super::{Bookie, Ended};
+use crate::disks::Cause;
+use crate::latch::Latch;
+use bindery_metadata::{RegistrationEvent, RegistrationMode};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Bound of what a stop does beside draining connections (`drain_max`).
+pub const STOP_REST_MAX: Duration = Duration::from_secs(5);
+/// How long a stop waits until the metadata store shows the bookie as read-only.
+const ANNOUNCE_MAX: Duration = Duration::from_secs(1);
+/// How long the stop waits for the metadata store.
+const UNREGISTER_MAX: Duration = Duration::from_secs(2);
+/// Read buffers that were not needed for so long go back to the system.
+const BUFFER_TRIM_INTERVAL: Duration = Duration::from_secs(30);
+
+impl Bookie {
+    /// Serves until `stop`, or until the registration is refused; then shuts down.
+    pub async fn run(mut self, stop: &Latch) -> Ended {
+        let mut lost = None;
+        let mut full = None;
+        let mut mode = self.standing.mode();
+        // What changed while the bookie was being registered is a change too.
+        mode.mark_changed();
+        let mut trim = tokio::time::interval(BUFFER_TRIM_INTERVAL);
+        loop {
+            tokio::select! {
+                () = stop.wait() => break,
+                _ = trim.tick() => self.shared.buffers.trim(),
+                event = self.events.recv() => match event {
+                    Some(RegistrationEvent::Registered { mode, session }) => {
+                        self.on_registered(mode);
+                        tracing::info!(?mode, %session, "registered again");
+                    }
+                    Some(RegistrationEvent::Lost) => tracing::warn!("connection to the metadata store lost"),
+                    Some(RegistrationEvent::Expired) => {
+                        self.shared.metrics.server_status.set(-1);
+                        tracing::warn!("metadata session expired: registering again");
+                    }
+                    Some(RegistrationEvent::Refused(error)) => {
+                        lost = Some(error.to_string());
+                        break;
+                    }
+                    None => {
+                        lost = Some("the registrar ended".to_owned());
+                        break;
+                    }
+                },
+                Ok(()) = mode.changed() => {
+                    let mode = *mode.borrow_and_update();
+                    let reasons = self.standing.reasons();
+                    let why = reasons.get(&Cause::DiskFull).or(reasons.get(&Cause::NoSpace));
+                    if let (false, Some(why)) = (self.may_be_read_only, why) {
+                        full = Some(why.clone());
+                        break;
+                    }
+                    self.registrar.set_mode(mode);
+                }
+            }
+        }
+        if let Some(why) = &lost {
+            tracing::error!(why, "registration refused: stopping");
+        }
+        if let Some(why) = &full {
+            tracing::error!(why, "stopping, because readOnlyModeEnabled is false");
+        }
+        let unclean = self.shut_down().await;
+        match (lost, full, unclean) {
+            (Some(why), ..) => Ended::RegistrationLost(why),
+            (None, Some(why), _) => Ended::DiskFull(why),
+            (None, None, Some(why)) => Ended::Unclean(why),
+            (None, None, None) => Ended::Stopped,
+        }
+    }
+
+    /// Lets clients that look for bookies find this one as read-only, if the metadata store answers in time.
+    async fn announce_read_only(&mut self) {
+        self.registrar.set_mode(RegistrationMode::ReadOnly);
+        let announced = async {
+            while let Some(event) = self.events.recv().await {
+                if matches!(event, RegistrationEvent::Registered { mode: RegistrationMode::ReadOnly, .. }) {
+                    return true;
+                }
+            }
+            false
+        };
+        match tokio::time::timeout(ANNOUNCE_MAX, announced).await {
+            Ok(true) => tracing::info!("registered as read-only"),
+            Ok(false) | Err(_) => {
+                tracing::warn!("cannot be registered as read-only now: stopping all the same")
+            }
+        }
+    }
+
+    /// Ends everything within the bounds of the stop; says what could not be ended in order.
+    pub(super) async fn shut_down(mut self) -> Option<String> {
+        let drain_max = self.shared.limits.drain_max;
+        tracing::info!(?drain_max, "stopping");
+        self.state.is_shutting_down.store(true, Ordering::Release);
+        self.state.is_running.store(false, Ordering::Release);
+        let was_writable = *self.standing.mode().borrow() == RegistrationMode::Writable;
+        self.standing.set(Cause::Stopping, Some("the bookie was asked to stop".to_owned()));
+        if was_writable {
+            self.announce_read_only().await;
+        }
+        let Bookie {
+            shared,
+            layout,
+            registrar,
+            engine,
+            stop_serving,
+            serving,
+            garbage,
+            words,
+            watch,
+            stop_admin,
+            admin,
+            dirs,
+            ..
+        } = self;
+        let orderly = async {
+            stop_serving.set();
+            if serving.await.is_err() {
+                tracing::error!("the listener panicked");
+            }
+            registrar.stop(UNREGISTER_MAX).await;
+            shared.metrics.server_status.set(-1);
+            if garbage.await.is_err() {
+                tracing::error!("the garbage collector panicked");
+            }
+            if words.await.is_err() {
+                tracing::error!("the reader of metadata for adds panicked");
+            }
+            // It may be waiting for a disk that does not answer; it holds nothing that a stop needs.
+            watch.abort();
+            let stopped = tokio::task::spawn_blocking(move || {
+                shared.io.stop();
+                engine.stop().map_err(|error| error.to_string())
+            })
+            .await
+            .unwrap_or_else(|_| Err("the engine panicked while stopping".to_owned()));
+            // Ended last: until here the session, and so the identity, is this process's.
+            if let Ok(Ok(())) = tokio::time::timeout(UNREGISTER_MAX, layout.store().close()).await {
+                // The next start need not ask for a session that is known to be gone.
+                let dirs = dirs.clone();
+                let _ = tokio::task::spawn_blocking(move || dirs.forget_session()).await;
+            }
+            stop_admin.set();
+            drop(admin);
+            stopped.err()
+        };
+        let stop_max = drain_max + STOP_REST_MAX;
+        let unclean = match tokio::time::timeout(stop_max, orderly).await {
+            Ok(unclean) => unclean,
+            Err(_) => Some(format!("not everything ended within {stop_max:?}")),
+        };
+        match &unclean {
+            None => tracing::info!("stopped"),
+            Some(why) => tracing::error!(
+                why,
+                "stopped uncleanly: acknowledged entries are safe, the next start replays"
+            ),
+        }
+        unclean
+    }
+}
