@@ -48,6 +48,15 @@ pub struct BookieInfo {
     pub endpoints: Vec<Endpoint>,
 }
 
+/// Bytes that a client holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryInUse {
+    /// Of entries that bookies have not all acknowledged.
+    pub adds_bytes: u64,
+    /// Of entries read ahead, and room for those on their way.
+    pub read_ahead_bytes: u64,
+}
+
 /// How a client is made.
 #[derive(Default)]
 pub struct ClientBuilder {
@@ -101,8 +110,9 @@ impl ClientBuilder {
     }
 
     /// How far a bookie may be behind the others, in bytes over all ledgers of this client: half of the memory limit by
-    /// default. What others acknowledged and it has not is kept for it up to so much. Beyond that it is replaced; where
-    /// there is no spare bookie it gets nothing more, the ledger is marked as under-replicated in the metadata, the
+    /// default. What others acknowledged and it has not is kept for it up to so much. If it holds up more, and at the
+    /// rate of the last half second would need longer than the [`request_timeout`](Self::request_timeout) for that, it is
+    /// replaced before requests fail. Where there is no spare bookie it gets nothing more, the ledger is marked as under-replicated in the metadata, the
     /// writer goes on with its ack quorum, and looks for a replacement again, or for the bookie itself, after 1 s, then
     /// 2 s, up to every 60 s. The same happens to a bookie that fails and cannot be replaced.
     pub fn slow_replica_bytes_max(mut self, bytes: u64) -> Self {
@@ -160,7 +170,7 @@ impl ClientBuilder {
             health,
             add_budget: ByteBudget::new("adds", self.limits.memory_limit),
             read_budget: ByteBudget::new("read-ahead", self.limits.memory_limit),
-            slow: SlowReplicas::new(self.limits.slow_replica_bytes_max()),
+            slow: SlowReplicas::new(self.limits.slow_replica_bytes_max(), self.limits.request_timeout),
             limits: self.limits,
             is_closed: AtomicBool::new(false),
         })))
@@ -411,6 +421,14 @@ impl Client {
     /// Reads of this client that were sent to more than one replica.
     pub fn read_health(&self) -> ReadHealth {
         self.0.health.reads()
+    }
+
+    /// What this client holds now, of [`memory_limit`](ClientBuilder::memory_limit) each.
+    pub fn memory_in_use(&self) -> MemoryInUse {
+        MemoryInUse {
+            adds_bytes: self.0.add_budget.gauge().used,
+            read_ahead_bytes: self.0.read_budget.gauge().used,
+        }
     }
 
     /// Ends the client: its metadata session, and with it every handle. Writers that are not closed stay open for

@@ -79,7 +79,7 @@ pub use bindery_types::{
     BookieId, DigestType, EntryId, InvalidQuorum, LedgerId, LedgerMetadata, LedgerState, Quorum, Segment,
 };
 
-pub use crate::client::{BookieInfo, Client, ClientBuilder, LedgerInfo};
+pub use crate::client::{BookieInfo, Client, ClientBuilder, LedgerInfo, MemoryInUse};
 pub use crate::entry::Entry;
 pub use crate::error::{
     AppendError, AppendOpenError, BookieAnswer, BookieAnswers, CloseError, ConnectError, CreateError,

@@ -73,6 +73,8 @@ pub(crate) struct AddWindow {
     is_stopped: bool,
     /// Cost of the slots that are ahead.
     ahead_bytes: u64,
+    /// What was acknowledged by position, since it was asked last.
+    acked_bytes: Vec<u64>,
 }
 
 /// What an answer means beyond an ack or a failure.
@@ -92,6 +94,7 @@ impl AddWindow {
         AddWindow {
             since: vec![0; ensemble.len()],
             is_held: vec![false; ensemble.len()],
+            acked_bytes: vec![0; ensemble.len()],
             quorum,
             ensemble,
             changes: 0,
@@ -212,6 +215,7 @@ impl AddWindow {
         let error = match result {
             Ok(()) => {
                 slot.acked |= 1 << offset;
+                self.acked_bytes[position] += slot.cost_bytes;
                 if !slot.is_ahead && slot.acked.count_ones() as usize >= ahead_from {
                     slot.is_ahead = true;
                     self.ahead_bytes += slot.cost_bytes;
@@ -266,6 +270,11 @@ impl AddWindow {
             }
             Some(_) | None => (Vec::new(), 0),
         }
+    }
+
+    /// What the bookie at a position acknowledged since this was asked last: how fast it is.
+    pub fn take_acked_bytes(&mut self, position: usize) -> u64 {
+        std::mem::take(&mut self.acked_bytes[position])
     }
 
     /// Whether each write set has an ack quorum of usable positions (invariant 5).

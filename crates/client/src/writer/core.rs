@@ -341,6 +341,11 @@ impl WriterCore {
         self.window.held_back()
     }
 
+    /// See [`AddWindow::take_acked_bytes`].
+    pub fn take_acked_bytes(&mut self, position: usize) -> u64 {
+        self.window.take_acked_bytes(position)
+    }
+
     /// Bookies to which nothing more is to be sent of what is queued for them (to be done before the next send).
     pub fn take_withdrawn(&mut self) -> Vec<BookieId> {
         std::mem::take(&mut self.withdrawn)

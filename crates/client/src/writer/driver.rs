@@ -10,11 +10,12 @@ use std::sync::Arc;
 use bindery_metadata::layout::LedgerError;
 use bindery_types::{BookieId, EntryId};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::Inner;
 use super::core::{Step, WriterCore};
 use crate::retry::{Retry, is_transient};
+use crate::slow::WATCH;
 use crate::transport::{AddSink, BookieError};
 use bindery_wire::ErrorCode;
 
@@ -30,7 +31,10 @@ pub(super) async fn run(inner: Arc<Inner>) {
     let sink: Arc<dyn AddSink> = inner.clone();
     loop {
         drive(&inner).await;
-        let retry_after = inner.state.lock().core.retry_after();
+        let (retry_after, is_watching) = {
+            let state = inner.state.lock();
+            (state.core.retry_after(), state.is_watching)
+        };
         retry_at = retry_after.map(|after| retry_at.unwrap_or_else(|| Instant::now() + after));
         let retry_due = retry_at.unwrap_or_else(Instant::now);
         let unannounced = inner.wants_announcement();
@@ -48,6 +52,8 @@ pub(super) async fn run(inner: Arc<Inner>) {
                     announce(&inner, &mut announcements);
                 }
             }
+            // Nothing may happen any more when a bookie stands still and the budget is used up.
+            () = sleep(WATCH / 4), if is_watching => inner.change(&sink, |_, _| {}),
             () = sleep_until(retry_due), if retry_at.is_some() => {
                 retry_at = None;
                 inner.change(&sink, |core, _| core.retry());

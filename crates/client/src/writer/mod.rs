@@ -41,7 +41,7 @@ use self::core::{Start, WriterCore, overhead_bytes};
 use crate::client::Shared;
 use crate::entry::{EntryCodec, OVERHEAD_SIZE_BYTES_MAX};
 use crate::error::{AppendError, CloseError, Stopped, TryAppendError, WhyStopped};
-use crate::slow::Share;
+use crate::slow::{Share, Verdict};
 use crate::transport::{AddAnswer, AddRequest, AddSink, Transport};
 use crate::window::Send;
 
@@ -78,6 +78,8 @@ struct State {
     /// What is reported of each member of the ensemble of this number.
     shares: Vec<Share>,
     shares_of: u64,
+    /// A bookie holds up too much, and it is not known yet whether it is slow: the driver looks again.
+    is_watching: bool,
     /// Appends and drains, by the entry they wait for, ascending.
     waiters: VecDeque<(EntryId, Waiter)>,
     /// Empty between calls; kept for its allocation.
@@ -137,8 +139,9 @@ impl Inner {
         }
     }
 
-    /// Says how much each member holds up, and tells the core of those that hold up too much.
-    fn report_slow(&self, state: &mut State) {
+    /// Says how much each member holds up, and tells the core of those that are slow. True when the driver is to look
+    /// again.
+    fn report_slow(&self, state: &mut State) -> bool {
         let slow = &self.shared.slow;
         if state.shares_of != state.core.ensemble_number() || state.shares.is_empty() {
             state.shares_of = state.core.ensemble_number();
@@ -146,12 +149,16 @@ impl Inner {
             state.shares = state.core.ensemble().iter().map(|bookie| slow.share(bookie)).collect();
         }
         let (behind, bytes) = state.core.held_back();
+        let was_watching = std::mem::take(&mut state.is_watching);
         for (position, share) in state.shares.iter_mut().enumerate() {
             let bytes = if behind.contains(&position) { bytes } else { 0 };
-            if let Some(sum) = slow.report(share, bytes) {
-                state.core.on_slow(position, sum);
+            match slow.report(share, bytes, state.core.take_acked_bytes(position)) {
+                Verdict::Fine => {}
+                Verdict::Watched => state.is_watching = true,
+                Verdict::Slow(sum) => state.core.on_slow(position, sum),
             }
         }
+        state.is_watching && !was_watching
     }
 
     /// Changes the core, then does what follows from it.
@@ -171,7 +178,7 @@ impl Inner {
     fn settle(&self, state: &mut State) -> News {
         let mut news = News::default();
         let has_moved = state.core.settle(&mut news.let_go);
-        self.report_slow(state);
+        news.wakes_driver = self.report_slow(state);
         let stopped = state.core.stopped();
         let confirmed = state.core.confirmed();
         if has_moved || stopped.is_some() {
@@ -286,6 +293,7 @@ impl LedgerWriter {
             core,
             shares: Vec::new(),
             shares_of: 0,
+            is_watching: false,
             waiters: VecDeque::new(),
             sends: Vec::new(),
             is_closing: false,
