@@ -73,7 +73,7 @@ launch() {
   printf '%s\n' "$CONF" >"$dir/bookie.conf"
   t0=$(now_ms)
   "${TRACER[@]}" "$BINDERY" bookie --metadata "$BINDERY_METADATA" --data "${data_of[$name]:-$dir/data}" --config "$dir/bookie.conf" \
-    --listen "127.0.0.1:${port_of[$name]}" --admin "127.0.0.1:${admin_of[$name]}" --allow-loopback --memory lazy \
+    --listen "${LISTEN_IP:-127.0.0.1}:${port_of[$name]}" --admin "127.0.0.1:${admin_of[$name]}" --allow-loopback --memory lazy \
     --memory-limit "${MEMORY_LIMIT:-192MiB}" "${MORE[@]}" >"$dir/log" 2>&1 </dev/null &
   pid_of[$name]=$!
   echo "${pid_of[$name]}" >"$dir/pid"
