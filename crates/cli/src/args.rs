@@ -1,7 +1,7 @@
 //! The command line.
 
 use crate::bench::args::BenchArgs;
-use crate::ledger::args::{BookieListArgs, LedgerArgs};
+use crate::ledger::args::{BookieHealthArgs, BookieListArgs, LedgerArgs};
 use crate::standalone::args::StandaloneArgs;
 use bindery_server::flow_view::Sort;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -82,6 +82,8 @@ pub struct BookieCli {
 pub enum BookieCommand {
     /// List the bookies of a cluster: id, state, address
     List(BookieListArgs),
+    /// Ask the bookies of a cluster again and again: state, requests under way, latencies, hedges
+    Health(BookieHealthArgs),
 }
 
 /// Flags of `bindery bookie`. Each wins over the file of --config.

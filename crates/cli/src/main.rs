@@ -3,6 +3,7 @@
 mod args;
 mod bench;
 mod bookie;
+mod bookie_health;
 mod bookie_list;
 mod cluster;
 mod cluster_transfer;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         Command::Bookie(args) => match args.command {
             None => bookie::run(args.run),
             Some(BookieCommand::List(list)) => bookie_list::run(list),
+            Some(BookieCommand::Health(health)) => bookie_health::run(health),
         },
         Command::Standalone(args) => standalone::run(*args),
         Command::Ledger(args) => ledger::run(args.command),

@@ -15,7 +15,7 @@ use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerSecret, L
 use crate::connection::{Bookies, ConnectionOptions};
 use crate::error::{AppendOpenError, ConnectError, CreateError, OpenError};
 use crate::handover::{Handover, RESERVED_PREFIX};
-use crate::health::{BookieHealth, NodeHealth, Prober, ReadHealth};
+use crate::health::{BookieHealth, NodeHealth, Prober, ReadHealth, ask};
 use crate::options::{CreateOptions, Limits, OpenMode, WRITE_QUORUM_SIZE_MAX};
 use crate::placement::{Candidates, Placement, RandomPlacement, choose_ensemble};
 use crate::reader::{LedgerReader, Stragglers};
@@ -416,6 +416,12 @@ impl Client {
     /// How the bookies do that this client has asked for anything, sorted by id.
     pub fn bookie_health(&self) -> Vec<BookieHealth> {
         self.0.health.bookies()
+    }
+
+    /// Asks each of `bookies` for an entry that nobody has, and waits for the answers, a second at most. It counts as a
+    /// read: for [`bookie_health`](Self::bookie_health) of a client that reads nothing else.
+    pub async fn ask_bookies(&self, bookies: &[BookieId]) {
+        ask(&self.0.health, &self.0.transport, bookies).await;
     }
 
     /// Reads of this client that were sent to more than one replica.

@@ -7,7 +7,7 @@
 
 mod http;
 mod render;
-mod screen;
+pub mod screen;
 
 use crate::args::FlowArgs;
 use crate::exit::Failure;
@@ -83,21 +83,27 @@ async fn once(source: &Source, top: Option<usize>, interval: Duration) -> Result
 }
 
 /// What ends a wait.
-enum Event {
+pub enum Event {
+    /// The interval is over.
     Time,
+    /// A key.
     Key(Key),
+    /// A signal to end.
     Quit,
+    /// The terminal has another size.
     Resized,
 }
 
-struct Events {
+/// Signals and keys of a command that draws on a terminal.
+pub struct Events {
     terminate: Signal,
     interrupt: Signal,
     resized: Signal,
 }
 
 impl Events {
-    fn new() -> Result<Events, Failure> {
+    /// Catches signals from here on.
+    pub fn new() -> Result<Events, Failure> {
         let catch =
             |kind| signal(kind).map_err(|error| Failure::new(format!("cannot handle signals: {error}")));
         Ok(Events {
@@ -107,7 +113,8 @@ impl Events {
         })
     }
 
-    async fn next(&mut self, screen: &mut Screen, interval: Duration) -> Event {
+    /// The next one, or the end of the interval.
+    pub async fn next(&mut self, screen: &mut Screen, interval: Duration) -> Event {
         tokio::select! {
             _ = self.terminate.recv() => Event::Quit,
             _ = self.interrupt.recv() => Event::Quit,

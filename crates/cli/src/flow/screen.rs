@@ -1,4 +1,4 @@
-//! The terminal while `bindery flow` is live: another screen, keys one by one, everything as before at the end.
+//! The terminal while `bindery flow` or `bindery bookie health` is live: another screen, keys one by one, everything as before at the end.
 
 use crate::exit::Failure;
 use crate::output;
@@ -58,7 +58,7 @@ impl Screen {
     /// Takes the terminal over.
     pub fn enter() -> Result<Screen, Failure> {
         let failed = |error: std::io::Error| {
-            Failure::new(format!("cannot use this terminal: {error}; bindery flow --once needs none"))
+            Failure::new(format!("cannot use this terminal: {error}; --once needs none"))
         };
         let before = tcgetattr(stdin()).map_err(|error| failed(error.into()))?;
         let mut key_by_key = before.clone();

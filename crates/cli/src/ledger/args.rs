@@ -313,6 +313,28 @@ pub struct BookieListArgs {
     pub json: bool,
 }
 
+/// `bindery bookie health`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct BookieHealthArgs {
+    #[command(flatten)]
+    pub access: AccessArgs,
+    #[command(flatten)]
+    pub password: PasswordArgs,
+    /// Read entries of this ledger, too, so that hedges can be seen
+    #[arg(long, value_name = "LEDGER", value_parser = ledger_id)]
+    pub ledger: Option<LedgerId>,
+    /// Look for one interval, print one table and end; as when standard output is no terminal
+    #[arg(long)]
+    pub once: bool,
+    /// The same, one object on each line
+    #[arg(long)]
+    pub json: bool,
+    /// Seconds between two tables
+    #[arg(long, value_name = "SECONDS", default_value = "1")]
+    pub interval: f64,
+}
+
 /// A time: a number with ms, s or m; seconds without a unit.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());

@@ -121,3 +121,17 @@ fn delete_needs_a_word_and_deletes_all_or_says_nothing_was() {
     assert_eq!(cluster.run(&["ledger", "list"]).done(), "");
     cluster.run(&["ledger", "read", &ids[0]]).failed(6, &["does not exist"]);
 }
+
+#[test]
+fn bookie_health_asks_each_bookie_and_reads_a_ledger() {
+    let cluster = Cluster::start();
+    let id = cluster.ledger_of(b"one\ntwo\n");
+    let table = cluster.run(&["bookie", "health", "--once", "--interval", "0.2", "--ledger", &id]).done();
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(lines[0].starts_with("BOOKIE") && lines[1].contains("healthy"), "{table}");
+    assert!(lines[2].starts_with("hedge after"), "{table}");
+    let bookie = cluster.run(&["bookie", "health", "--json", "--interval", "0.2"]).json();
+    assert_eq!((&bookie["state"], &bookie["pending"]), (&"healthy".into(), &0.into()));
+    assert!(bookie["answered"].as_u64().unwrap() > 0 && bookie["p50_us"].as_u64().unwrap() > 0);
+    cluster.run(&["bookie", "health", "--ledger", "77"]).failed(6, &["77"]);
+}

@@ -49,7 +49,7 @@ use self::latency::Latency;
 pub(crate) use self::node::Outcome;
 use self::node::{Line, OPERATIONS};
 pub use self::node::{Node, Operation, Pending};
-pub(crate) use self::probe::Prober;
+pub(crate) use self::probe::{Prober, ask};
 pub use self::view::{BookieHealth, Percentiles, ReadHealth};
 use crate::transport::BookieError;
 

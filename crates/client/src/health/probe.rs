@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bindery_metadata::layout::Registration;
-use bindery_types::LedgerId;
+use bindery_types::{BookieId, LedgerId};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::condition::Event;
-use super::{Node, NodeHealth, Outcome};
+use super::{Node, NodeHealth, Operation, Outcome, READ_TIMEOUT};
 use crate::transport::{BookieError, ReadRequest, Transport};
 
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
@@ -74,6 +74,32 @@ async fn run(health: Arc<NodeHealth>, transport: Arc<dyn Transport>, registratio
         let jitter = (health.draw() >> 11) as f64 / (1u64 << 53) as f64 * JITTER;
         sleep(PROBE_INTERVAL.mul_f64(1.0 - jitter)).await;
     }
+}
+
+/// Asks each bookie for what nobody has, and counts it as a read.
+pub(crate) async fn ask(health: &Arc<NodeHealth>, transport: &Arc<dyn Transport>, bookies: &[BookieId]) {
+    let mut requests = JoinSet::new();
+    for bookie in bookies {
+        let (health, transport, node) = (health.clone(), transport.clone(), health.node(bookie));
+        requests.spawn(async move {
+            let (pending, started) = (node.begin(), Instant::now());
+            let request = ReadRequest { ledger: NOBODYS_LEDGER, entry: None, fence: None };
+            let outcome = match timeout(READ_TIMEOUT, transport.read(node.bookie(), request)).await {
+                // Here "no such ledger" is what was asked for.
+                Ok(Ok(_)) => Outcome::Answered,
+                Ok(Err(error)) => match Outcome::from(&error) {
+                    Outcome::Declined => Outcome::Answered,
+                    other => other,
+                },
+                Err(_) => {
+                    health.is_late(&node);
+                    Outcome::TimedOut
+                }
+            };
+            health.finished(pending, &node, Operation::Read, started.elapsed(), outcome);
+        });
+    }
+    while requests.join_next().await.is_some() {}
 }
 
 async fn probe(health: Arc<NodeHealth>, transport: Arc<dyn Transport>, node: Arc<Node>) {

@@ -346,6 +346,23 @@ async fn a_hedge_goes_to_another_replica_once_and_the_read_has_one_outcome() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn bookies_that_are_asked_are_known_without_reads() {
+    let setup = Setup::new().await;
+    setup.set("b", Way::Dead);
+    setup.set("c", Way::Stopped);
+    let ids = ["a", "b", "c"].map(|name| BookieId::new(name).unwrap());
+    let started = Instant::now();
+    setup.client.ask_bookies(&ids).await;
+    assert!(started.elapsed() <= ms(1100), "{:?}", started.elapsed());
+    let [a, b, c] = ["a", "b", "c"].map(|name| setup.of(name));
+    assert_eq!((a.state, a.answered, a.reads.count), (NodeState::Healthy, 1, 1));
+    assert!(a.reads.p50 >= ms(2) && a.reads.p50 < ms(4));
+    assert!(b.state >= NodeState::Suspect && b.unreachable == 1);
+    assert!(c.state >= NodeState::Suspect && c.timeouts == 1 && c.pending == 1);
+    setup.assert_idle().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_read_that_is_dropped_counts_no_more() {
     // C1.
     let setup = Setup::new().await;

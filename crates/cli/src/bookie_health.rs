@@ -1,0 +1,225 @@
+//! `bindery bookie health`: how the bookies answer this process, again and again.
+//!
+//! # Data flow
+//! ```text
+//! registration -> Client::ask_bookies (and reads of a ledger) -> Client::bookie_health -> table, or lines of JSON
+//! ```
+//! What other clients see of the bookies is theirs: this is one more client, which begins anew.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use crate::exit::Failure;
+use crate::flow::screen::{Key, Screen};
+use crate::flow::{Event, Events};
+use crate::ledger::access::{open_failure, read_failure, store_failure, with_client};
+use crate::ledger::args::BookieHealthArgs;
+use crate::ledger::form;
+use crate::output;
+use bindery_client::{
+    BookieHealth, BookieId, Client, EntryId, LedgerReader, NodeState, OpenMode, Percentiles, ReadHealth,
+};
+use bindery_io::{Random, SystemRandom};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+/// Requests to each bookie, and reads, between two tables: enough for percentiles.
+const ROUNDS: u32 = 20;
+
+/// Runs the command.
+pub fn run(args: BookieHealthArgs) -> Result<(), Failure> {
+    let access = args.access.clone();
+    with_client(&access, false, |client| watch(client, args))
+}
+
+async fn watch(client: Client, args: BookieHealthArgs) -> Result<(), Failure> {
+    let reader = match args.ledger {
+        None => None,
+        Some(ledger) => {
+            let reader = client.open_ledger(ledger, args.password.password.as_bytes(), OpenMode::ReadOnly);
+            Some(reader.await.map_err(|error| open_failure(&error))?)
+        }
+    };
+    let interval = Duration::from_secs_f64(args.interval.clamp(0.1, 3600.0));
+    if args.json || args.once || !Screen::is_possible() {
+        look(&client, reader.as_ref(), interval).await?;
+        let text = match args.json {
+            true => client.bookie_health().iter().flat_map(|bookie| form::line(&object(bookie))).collect(),
+            false => render(&client.bookie_health(), &client.read_health(), usize::MAX).into_bytes(),
+        };
+        return output::write_all(&text);
+    }
+    // Whatever is wrong is said before the screen changes.
+    look(&client, reader.as_ref(), Duration::from_millis(100)).await?;
+    let mut events = Events::new()?;
+    let mut screen = Screen::enter()?;
+    let mut trouble = None;
+    loop {
+        let (columns, lines) = screen.size();
+        let mut text = render(&client.bookie_health(), &client.read_health(), usize::from(columns));
+        if let Some(trouble) = &trouble {
+            let _ = writeln!(text, "NOT UP TO DATE: {trouble}");
+        }
+        let shown: Vec<&str> = text.lines().take(usize::from(lines)).collect();
+        screen.draw(&shown.join("\n"))?;
+        let event = {
+            let looking = look(&client, reader.as_ref(), interval);
+            tokio::pin!(looking);
+            tokio::select! {
+                looked = &mut looking => {
+                    trouble = looked.err().map(|failure| failure.to_string());
+                    continue;
+                }
+                event = events.next(&mut screen, interval * 2) => event,
+            }
+        };
+        if matches!(event, Event::Quit | Event::Key(Key::Quit)) {
+            return Ok(());
+        }
+    }
+}
+
+/// Asks every bookie, and reads, some times in `interval`.
+async fn look(client: &Client, reader: Option<&LedgerReader>, interval: Duration) -> Result<(), Failure> {
+    let bookies = client.bookies().await.map_err(|error| store_failure(&error))?;
+    let bookies: Vec<BookieId> = bookies.into_iter().map(|bookie| bookie.id).collect();
+    let until = Instant::now() + interval;
+    for _ in 0..ROUNDS {
+        client.ask_bookies(&bookies).await;
+        if let Some(reader) = reader
+            && let Some(last) = reader.last_add_confirmed()
+        {
+            let entry = (SystemRandom.next_u64() % (last.get() as u64 + 1)) as i64;
+            let entry = EntryId::new(entry).unwrap_or(last);
+            reader.read_entry(entry).await.map_err(|error| read_failure(&error))?;
+        }
+        if Instant::now() >= until {
+            break;
+        }
+        tokio::time::sleep(interval / ROUNDS).await;
+    }
+    Ok(())
+}
+
+fn state(state: NodeState) -> &'static str {
+    match state {
+        NodeState::Healthy => "healthy",
+        NodeState::Probation => "probation",
+        NodeState::Suspect => "suspect",
+        NodeState::Unhealthy => "unhealthy",
+        NodeState::Forgotten => "forgotten",
+    }
+}
+
+/// Milliseconds, with as many digits as say something.
+fn ms(latency: Duration, count: u64) -> String {
+    let ms = latency.as_secs_f64() * 1000.0;
+    match count {
+        0 => "-".to_owned(),
+        _ if ms < 10.0 => format!("{ms:.2}"),
+        _ => format!("{ms:.0}"),
+    }
+}
+
+/// The table; longer lines are cut.
+fn render(bookies: &[BookieHealth], reads: &ReadHealth, columns: usize) -> String {
+    let width = bookies.iter().map(|bookie| bookie.bookie.as_str().len()).max().unwrap_or(0).max(6);
+    let mut lines = vec![format!(
+        "{:<width$}  {:<9}  {:>7}  {:>9}  {:>7}  {:>7}  {:>7}  {:>8}  {:>6}  {:>6}  {:>11}",
+        "BOOKIE",
+        "STATE",
+        "PENDING",
+        "ANSWERED",
+        "P50 ms",
+        "P95 ms",
+        "P99 ms",
+        "TIMEOUTS",
+        "NO CON",
+        "ERRORS",
+        "HEDGES WON",
+    )];
+    for bookie in bookies {
+        let Percentiles { count, p50, p95, p99, .. } = bookie.reads;
+        lines.push(format!(
+            "{:<width$}  {:<9}  {:>7}  {:>9}  {:>7}  {:>7}  {:>7}  {:>8}  {:>6}  {:>6}  {:>11}",
+            bookie.bookie.as_str(),
+            state(bookie.state),
+            bookie.pending,
+            bookie.answered,
+            ms(p50, count),
+            ms(p95, count),
+            ms(p99, count),
+            bookie.timeouts,
+            bookie.unreachable,
+            bookie.errors + bookie.rejected,
+            format!("{} of {}", bookie.hedges_won, bookie.hedges_sent),
+        ));
+    }
+    let hedge_after = reads.hedge_after.map_or("-".to_owned(), |after| format!("{} ms", ms(after, 1)));
+    lines.push(format!(
+        "hedge after {hedge_after}   hedges {} sent, {} won, {} refused   retries {}   no replica well {}",
+        reads.hedges_sent, reads.hedges_won, reads.hedges_refused, reads.retries, reads.fail_open
+    ));
+    let cut = |line: String| line.trim_end().chars().take(columns).collect::<String>();
+    lines.into_iter().map(|line| cut(line) + "\n").collect()
+}
+
+fn object(bookie: &BookieHealth) -> Value {
+    let us = |latency: Duration| latency.as_micros() as u64;
+    json!({
+        "bookie_id": bookie.bookie.as_str(),
+        "state": state(bookie.state),
+        "avoided": bookie.is_avoided,
+        "pending": bookie.pending,
+        "answered": bookie.answered,
+        "p50_us": us(bookie.reads.p50),
+        "p95_us": us(bookie.reads.p95),
+        "p99_us": us(bookie.reads.p99),
+        "timeouts": bookie.timeouts,
+        "unreachable": bookie.unreachable,
+        "errors": bookie.errors,
+        "rejected": bookie.rejected,
+        "missing_copies": bookie.missing_copies,
+        "probes_answered": bookie.probes_answered,
+        "probes_failed": bookie.probes_failed,
+        "hedges_sent": bookie.hedges_sent,
+        "hedges_won": bookie.hedges_won,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_for_each_bookie_and_one_for_the_reads() {
+        let reads = Percentiles { count: 3, p50: Duration::from_micros(250), ..Percentiles::default() };
+        let bookie = BookieHealth {
+            bookie: BookieId::new("10.0.0.1:3181").unwrap(),
+            state: NodeState::Suspect,
+            transitions: 1,
+            is_avoided: true,
+            pending: 2,
+            is_blocked: false,
+            answered: 3,
+            reads,
+            batch_reads: Percentiles::default(),
+            timeouts: 4,
+            unreachable: 5,
+            errors: 6,
+            rejected: 1,
+            reject_percent: 0,
+            missing_copies: 0,
+            probes_answered: 0,
+            probes_failed: 1,
+            hedges_sent: 9,
+            hedges_won: 8,
+        };
+        let text = render(&[bookie], &ReadHealth { fail_open: 11, ..ReadHealth::default() }, usize::MAX);
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        let expected = "10.0.0.1:3181 suspect 2 3 0.25 0.00 0.00 4 5 7 8 of 9";
+        assert_eq!(lines[1], expected.split(' ').collect::<Vec<_>>(), "{text}");
+        assert!(lines[2].ends_with(&["no", "replica", "well", "11"]), "{text}");
+        assert!(render(&[], &ReadHealth::default(), 10).lines().all(|line| line.len() <= 10));
+    }
+}
