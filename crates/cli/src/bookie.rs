@@ -3,6 +3,7 @@
 use crate::args::BookieArgs;
 use crate::exit::{self, Failure};
 use crate::logging;
+use crate::runtime;
 use crate::settings;
 use crate::signals::Signals;
 use bindery_io::{RealDisk, SystemClock, SystemRandom};
@@ -30,11 +31,7 @@ pub fn run(args: BookieArgs) -> Result<(), Failure> {
     for note in &settings.notes {
         tracing::info!("{note}");
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .thread_name("bindery-net")
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::new(format!("cannot start the runtime: {error}")))?;
+    let runtime = runtime::start()?;
     let result = runtime.block_on(serve(settings));
     // A stop that ran out of time must not wait for the disk after all.
     runtime.shutdown_background();

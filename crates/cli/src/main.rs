@@ -19,6 +19,7 @@ mod offline;
 mod output;
 mod progress;
 mod request_limits;
+mod runtime;
 mod settings;
 mod signals;
 mod standalone;

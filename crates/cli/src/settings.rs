@@ -366,6 +366,9 @@ fn connections(file: &mut Values, config: &mut BookieConfig) {
         Some(seconds) => Some(Duration::from_secs(seconds as u64)),
         None => Some(patience),
     };
+    if let Some(bytes) = file.counted("serverUnsentBytesMax", 0, 1 << 30) {
+        socket.unsent_bytes_max = bytes as u32;
+    }
     for (key, bytes) in [
         ("serverSendBufferSizeBytes", &mut socket.send_buffer_bytes),
         ("serverReceiveBufferSizeBytes", &mut socket.receive_buffer_bytes),
@@ -653,7 +656,7 @@ mod tests {
         let file = "maxConnections=500\nmaxConnectionsPerAddress=20\nfirstRequestTimeoutSec=3\n\
                     silentConnectionTimeoutSec=0\nshutdownDrainTimeoutSec=7\nserverTcpNoDelay=false\n\
                     tcpKeepaliveIdleSec=5\ntcpKeepaliveIntervalSec=2\ntcpKeepaliveProbes=4\n\
-                    serverSendBufferSizeBytes=131072\nserverReceiveBufferSizeBytes=0\n";
+                    serverSendBufferSizeBytes=131072\nserverReceiveBufferSizeBytes=0\nserverUnsentBytesMax=4096\n";
         let settings = resolve(&args(&line), Some(file)).unwrap();
         assert!(settings.warnings.is_empty(), "{:?}", settings.warnings);
         assert!(settings.config.are_connections_set);
@@ -666,8 +669,8 @@ mod tests {
         assert_eq!(socket.keepalive, Some(Keepalive { idle, interval, probes: 4 }));
         assert_eq!(socket.unanswered_max, Some(Duration::from_secs(13)), "as long as an idle peer has");
         assert_eq!(
-            (socket.no_delay, socket.send_buffer_bytes, socket.receive_buffer_bytes),
-            (false, 131_072, 0)
+            (socket.no_delay, socket.send_buffer_bytes, socket.unsent_bytes_max, socket.receive_buffer_bytes),
+            (false, 131_072, 4096, 0)
         );
 
         let off =

@@ -40,6 +40,45 @@ pub fn set_stamps(socket: impl AsFd, on: bool) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Makes a socket writable only while less than `bytes` wait in the kernel to be sent for the first time. What the peer's
+/// window and the network have room for is not limited by that; what it saves is memory, and work, for a peer that does
+/// not read. On a socket that listens its connections inherit it. 0 takes the limit away.
+///
+/// # Errors
+/// What the kernel says.
+pub fn set_unsent_max(socket: impl AsFd, bytes: u32) -> io::Result<()> {
+    // The kernel takes 0 for the limit of the whole machine.
+    let value: u32 = if bytes == 0 { u32::MAX } else { bytes };
+    let size = size_of::<u32>() as libc::socklen_t;
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: the kernel reads `size` bytes of `value`, which outlives the call.
+    let result = unsafe {
+        libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, (&raw const value).cast(), size)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// What [`set_unsent_max`] has set, bytes.
+///
+/// # Errors
+/// What the kernel says.
+pub fn unsent_max(socket: impl AsFd) -> io::Result<u32> {
+    let mut value: u32 = 0;
+    let mut size = size_of::<u32>() as libc::socklen_t;
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: the kernel writes at most `size` bytes to `value`, and both are borrowed for longer than the call.
+    let result = unsafe {
+        libc::getsockopt(
+            fd,
+            libc::IPPROTO_TCP,
+            libc::TCP_NOTSENT_LOWAT,
+            (&raw mut value).cast(),
+            &raw mut size,
+        )
+    };
+    if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Reads as `recv` does, with the time since the Unix epoch, by the wall clock, at which the last of the bytes came; `None`
 /// when the kernel does not say. 0 bytes: the peer has ended, or `target` is empty.
 ///

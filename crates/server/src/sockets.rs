@@ -45,6 +45,11 @@ pub struct SocketOptions {
     pub unanswered_max: Option<Duration>,
     /// Kernel memory for answers on their way (`serverSendBufferSizeBytes`); 0 lets the kernel choose.
     pub send_buffer_bytes: usize,
+    /// Bytes of answers that wait in the kernel for their first sending from which on it takes no more
+    /// (`serverUnsentBytesMax`); 0 for no limit but the buffer. What is on its way is not limited by it, so it costs no
+    /// throughput. A peer that does not read then holds this much in place of a whole buffer, and so much less was loaded
+    /// and copied for it.
+    pub unsent_bytes_max: u32,
     /// Kernel memory for requests not yet read (`serverReceiveBufferSizeBytes`); 0 lets the kernel choose.
     pub receive_buffer_bytes: usize,
 }
@@ -60,6 +65,7 @@ impl Default for SocketOptions {
             }),
             unanswered_max: Some(Duration::from_secs(90)),
             send_buffer_bytes: 256 * 1024,
+            unsent_bytes_max: 16 * 1024,
             // What a sender may have under way is worth its memory: the kernel lets it grow with use, and shrinks it.
             receive_buffer_bytes: 0,
         }
@@ -97,6 +103,7 @@ impl SocketOptions {
         if self.receive_buffer_bytes > 0 {
             sockopt::set_socket_recv_buffer_size(&socket, self.receive_buffer_bytes / 2)?;
         }
+        bindery_io::net::set_unsent_max(&socket, self.unsent_bytes_max)?;
         // Tells how long requests waited in the kernel.
         bindery_io::net::set_stamps(&socket, true)
     }
@@ -151,8 +158,13 @@ mod tests {
         assert_eq!(sockopt::tcp_keepintvl(&socket).unwrap(), Duration::from_secs(10));
         assert_eq!(sockopt::tcp_keepcnt(&socket).unwrap(), 3);
         assert_eq!(sockopt::tcp_user_timeout(&socket).unwrap(), 90_000);
+        assert_eq!(bindery_io::net::unsent_max(&socket).unwrap(), 16 << 10);
         let granted = options.granted(&socket).unwrap();
         assert_eq!(granted, KernelBuffers { send: 64 << 10, receive: 256 << 10 });
+        let client = std::net::TcpStream::connect(socket.local_addr().unwrap()).unwrap();
+        let (accepted, _) = socket.accept().unwrap();
+        assert_eq!(bindery_io::net::unsent_max(&accepted).unwrap(), 16 << 10, "inherited");
+        drop(client);
     }
 
     #[test]
@@ -164,11 +176,13 @@ mod tests {
             keepalive: None,
             unanswered_max: None,
             send_buffer_bytes: 0,
+            unsent_bytes_max: 0,
             receive_buffer_bytes: 0,
         };
         options.apply(&socket).unwrap();
         assert!(!sockopt::tcp_nodelay(&socket).unwrap() && !sockopt::socket_keepalive(&socket).unwrap());
         assert_eq!(sockopt::tcp_user_timeout(&socket).unwrap(), 0);
+        assert_eq!(bindery_io::net::unsent_max(&socket).unwrap(), u32::MAX, "no limit");
         assert_eq!(sockopt::socket_send_buffer_size(&socket).unwrap(), before);
         assert_eq!(options.granted(&socket).unwrap(), KernelBuffers { send: 0, receive: 0 });
     }

@@ -12,6 +12,7 @@ mod plan;
 use crate::args::LogFormat;
 use crate::exit::Failure;
 use crate::logging;
+use crate::runtime;
 use crate::signals::Signals;
 use args::StandaloneArgs;
 use bindery_io::{Clock, RealDisk, SystemClock, SystemRandom};
@@ -33,11 +34,7 @@ pub fn run(args: StandaloneArgs) -> Result<(), Failure> {
     logging::start_at(args.log_format, level);
     let plan =
         plan::plan(&args, machine_bytes()).map_err(|faults| Failure::usage(faults.join("\nbindery: ")))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .thread_name("bindery-net")
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::new(format!("cannot start the runtime: {error}")))?;
+    let runtime = runtime::start()?;
     let result = runtime.block_on(serve(&args, plan));
     // A stop that ran out of time must not wait for the disk after all.
     runtime.shutdown_background();

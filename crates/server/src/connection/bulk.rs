@@ -22,7 +22,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Reads in hand from which on a connection decodes by turns, in slices. A broker that adds over the same connection has
 /// fewer, as a rule, and its adds come in whole batches.
-pub const DECODE_READS: usize = 256;
+pub const DECODE_READS: usize = 64;
 /// Reads in hand from which on a connection starts them by turns.
 pub const START_READS: usize = 32;
 /// Bytes of requests that are read and handled in one turn: some 340 reads over v2, a fraction of a millisecond.

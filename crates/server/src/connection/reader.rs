@@ -62,7 +62,7 @@ const CREDIT_STEP: usize = 16 * 1024;
 const MIN_BYTES_PER_S: u64 = 64 * 1024;
 /// Read at least, when there is little room.
 const READ_BYTES_MIN: usize = 2048;
-/// A read's bytes are doubled up to this.
+/// A read's bytes are doubled up to this, from the least.
 const SLICE_BYTES_MAX: usize = 1024 * 1024;
 /// What is read at a time while others wait for the memory of large frames: a large frame may begin in it.
 const BEGUN_BYTES: usize = 4096;
@@ -178,7 +178,7 @@ struct Appetite {
 
 impl Appetite {
     fn new() -> Appetite {
-        Appetite { eighths: 1, slice: SLICE_BYTES }
+        Appetite { eighths: 1, slice: READ_BYTES_MIN }
     }
 
     /// A read brought `bytes` of the `most` it could.
@@ -186,7 +186,7 @@ impl Appetite {
         if bytes == most {
             self.slice = (2 * self.slice).min(SLICE_BYTES_MAX);
         } else if bytes < self.slice / 4 {
-            self.slice = (self.slice / 2).max(SLICE_BYTES);
+            self.slice = (self.slice / 2).max(READ_BYTES_MIN);
         }
     }
 

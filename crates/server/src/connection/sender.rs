@@ -26,8 +26,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Reads started before the sender looks at the socket again.
-const STARTS_MAX: usize = 256;
+/// Reads started before the sender looks at the socket again: half a millisecond of work.
+const STARTS_MAX: usize = 64;
 /// Reads that waited too long, refused at a look at a peer that takes nothing.
 const REFUSALS_MAX: usize = 4096;
 /// A peer that does not read is looked at so often, or more often when drops come sooner.
