@@ -15,6 +15,9 @@ use std::time::Duration;
 const STEPS: [(f64, &str); 6] =
     [(50.0, "50"), (80.0, "80"), (100.0, "100"), (120.0, "120"), (200.0, "200"), (50.0, "after")];
 
+/// How much deeper the queue of the second closed loop is.
+const DEEP: usize = 16;
+
 /// Runs it.
 pub fn run(mut args: Args) -> Result<Value> {
     let target = Target::take(&mut args)?;
@@ -57,6 +60,18 @@ pub fn run(mut args: Args) -> Result<Value> {
     eprintln!("  capacity {capacity:.0} adds/s");
     std::thread::sleep(Duration::from_secs(2));
 
+    // The same with the queue of a bookie that is asked for too much: what it can do then, whoever asks. It is less: bytes
+    // that waited are no longer in the processor's caches when they are copied.
+    let begin = now() + 200 * MILLI;
+    let (deep_begin, deep_end) = (begin + SECOND, begin + SECOND + seconds(length));
+    engine.restart(begin, &vec![("fill", deep_begin), ("deep", deep_end)]);
+    engine.flows[0].set_pace(Pace::Closed((DEEP * under_way / connections).max(1)));
+    engine.run(seconds(10.0))?;
+    let deep = engine.flows[0].json();
+    let deep_capacity = engine.flows[0].stats.peak_per_s(deep_begin, deep_end);
+    eprintln!("  {deep_capacity:.0} adds/s with {} under way", DEEP * under_way);
+    std::thread::sleep(Duration::from_secs(2));
+
     let begin = now() + 200 * MILLI;
     let (mut phases, mut rates): (Phases, Vec<(u64, f64)>) = (Vec::new(), Vec::new());
     let mut end = begin;
@@ -79,7 +94,8 @@ pub fn run(mut args: Args) -> Result<Value> {
     let back = engine.flows[0].stats.back_to(drop_at, (2.0 * calm).max(calm + 5.0));
     Ok(json!({
         "scenario": "rates", "case": case, "label": target.label, "protocol": if is_v3 { "v3" } else { "v2" },
-        "capacity": capacity, "closed": closed["phases"]["capacity"], "timeout_s": timeout, "unsent_max_s": unsent_max,
+        "capacity": capacity, "closed": closed["phases"]["capacity"], "deep": deep["phases"]["deep"],
+        "deep_capacity": deep_capacity, "under_way": under_way, "deep_under_way": DEEP * under_way, "timeout_s": timeout, "unsent_max_s": unsent_max,
         "steps": STEPS.iter().map(|(percent, name)| json!([name, percent])).collect::<Value>(),
         "flows": { "adds": flow }, "machine": watch::machine(),
         "back_s": back.map(|took| took as f64 / 1e9),

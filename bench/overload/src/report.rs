@@ -268,18 +268,21 @@ fn refusals(row: &Value, phase: &Value, seconds: f64) -> String {
 fn rates(rows: &[&Value], title: &str, out: &mut String) {
     let _ = writeln!(
         out,
-        "### {title}\n\nCapacity is the best second in closed loop just before. An answer later than {} s counts as none, and what the kernel\n\
+        "### {title}\n\nCapacity is the best second in closed loop just before, with {} adds under way; \"deep\" is that with {}. An answer later than {} s counts as none, and what the kernel\n\
          has not taken {} s after it was due is not sent any more. \"Back\" is from the drop to 50 % until p99 is at most twice\n\
          (or 5 ms more than) that of the first step for a second with nothing failed.\n",
+        show(rows.first().and_then(|row| at(row, "under_way"))),
+        show(rows.first().and_then(|row| at(row, "deep_under_way"))),
         show(rows.first().and_then(|row| at(row, "timeout_s"))),
         show(rows.first().and_then(|row| at(row, "unsent_max_s"))),
     );
     let _ = writeln!(
         out,
-        "| bookie | protocol | offered | adds/s offered | goodput | of capacity | p50 / p99 / p99.9 ms | refused/s | not in time/s | client late, p99 ms | back s | RSS MiB |"
+        "| bookie | protocol | offered | adds/s offered | goodput | of capacity | of deep | p50 / p99 / p99.9 ms | refused/s | not in time/s | client late, p99 ms | back s | RSS MiB |"
     );
-    let _ = writeln!(out, "|---|---|---|---|---|---|---|---|---|---|---|---|");
+    let _ = writeln!(out, "|---|---|---|---|---|---|---|---|---|---|---|---|---|");
     for row in rows {
+        let deep = at(row, "deep_capacity").unwrap_or(1.0);
         let capacity = at(row, "capacity").unwrap_or(1.0);
         for step in row["steps"].as_array().into_iter().flatten() {
             let name = text(&step[0]);
@@ -288,13 +291,14 @@ fn rates(rows: &[&Value], title: &str, out: &mut String) {
             let seconds = of("seconds").unwrap_or(1.0);
             let _ = writeln!(
                 out,
-                "| {} | {} | {} | {} | {} | {} % | {} / {} / {} | {} | {} | {} | {} | {} |",
+                "| {} | {} | {} | {} | {} | {} % | {} % | {} / {} / {} | {} | {} | {} | {} | {} |",
                 text(&row["label"]),
                 text(&row["protocol"]),
                 if name == "after" { "50 % again".to_owned() } else { format!("{name} %") },
                 show(of("due").map(|n| n / seconds)),
                 show(of("ok_per_s")),
                 show(of("ok_per_s").map(|n| n / capacity * 100.0)),
+                show(of("ok_per_s").map(|n| n / deep * 100.0)),
                 show(of("latency_ms.p50")),
                 show(of("latency_ms.p99")),
                 show(of("latency_ms.p999")),
