@@ -1,7 +1,7 @@
 //! Adds in open loop below, at and above what the bookie can do, and how soon it is itself again.
 
 use crate::args::{Args, Target};
-use crate::clock::{MILLI, now, seconds};
+use crate::clock::{MILLI, SECOND, now, seconds};
 use crate::engine::Engine;
 use crate::flow::{ALWAYS, FlowSpec, Pace};
 use crate::stats::Phases;
