@@ -707,7 +707,7 @@ mod tests {
     #[test]
     fn reads_grow_while_they_are_filled() {
         let mut appetite = Appetite::new();
-        assert_eq!(appetite.slice, SLICE_BYTES, "a crowd that comes at once is read in slices");
+        assert_eq!(appetite.slice, READ_BYTES_MIN, "a crowd that comes at once is read in small pieces");
         for _ in 0..20 {
             appetite.filled(appetite.slice, appetite.slice);
         }
@@ -717,7 +717,7 @@ mod tests {
         for _ in 0..20 {
             appetite.filled(100, appetite.slice);
         }
-        assert_eq!(appetite.slice, SLICE_BYTES);
+        assert_eq!(appetite.slice, READ_BYTES_MIN);
     }
 
     #[test]
