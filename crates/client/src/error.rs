@@ -174,7 +174,10 @@ pub enum WhyStopped {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {
     /// This entry is too large; the writer lives on.
-    #[error("an entry of {size_bytes} bytes is above the limit of {max_bytes}: split it")]
+    #[error(
+        "an entry of {size_bytes} bytes is above the limit of {max_bytes}: split it, or raise ClientBuilder::memory_limit \
+         if that is below a frame's limit"
+    )]
     TooLarge {
         /// Size of the payload.
         size_bytes: u64,

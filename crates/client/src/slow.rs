@@ -86,8 +86,8 @@ impl SlowReplicas {
 
     /// Reports what a bookie holds up in one ledger now, and what it acknowledged since the last report.
     pub fn report(&self, share: &mut Share, bytes: u64, acked_bytes: u64) -> Verdict {
-        let sums = share.sums.clone();
         let held_bytes = share.set(bytes);
+        let sums = &*share.sums;
         let acked_bytes = match acked_bytes {
             0 => sums.acked_bytes.load(Ordering::Relaxed),
             more => sums.acked_bytes.fetch_add(more, Ordering::Relaxed) + more,

@@ -165,8 +165,13 @@ impl AddWindow {
         self.is_stopped = true;
     }
 
+    /// Whether nothing is confirmed until a change is complete, which is under way or begins as soon as it can.
+    pub fn awaits_change(&self) -> bool {
+        !self.is_stopped && (self.replacing.is_some() || !self.failed.is_empty())
+    }
+
     fn is_frozen(&self) -> bool {
-        self.is_stopped || self.replacing.is_some() || !self.failed.is_empty()
+        self.is_stopped || self.awaits_change()
     }
 
     fn tag(&self, position: usize) -> AddTag {
@@ -270,6 +275,17 @@ impl AddWindow {
             }
             Some(_) | None => (Vec::new(), 0),
         }
+    }
+
+    /// Whether an answer of the bookie at a position is waited for.
+    pub fn owes(&self, position: usize) -> bool {
+        (self.first..).zip(&self.slots).any(|(entry, slot)| {
+            let entry = EntryId::new(entry).expect("entries are not negative");
+            let mut write_set = self.quorum.write_set(entry);
+            write_set
+                .position(|member| member == position)
+                .is_some_and(|offset| slot.waiting & (1 << offset) != 0)
+        })
     }
 
     /// What the bookie at a position acknowledged since this was asked last: how fast it is.

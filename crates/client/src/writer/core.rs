@@ -24,7 +24,7 @@
 //! 7. A held bookie that can be written again joins with a segment of its own, so that the gap ends where a segment does:
 //!    repair that looks at the ends of a segment sees it.
 //! 8. Nothing is held up by the search for a replacement of a slow or held member, which is not begun for it (IC20): an
-//!    ensemble change freezes the LAC only when there is something to write.
+//!    ensemble change freezes the LAC only when there is something to write, and a failure ends the search.
 //!
 //! # Limits     [`CHANGES_IN_A_ROW_MAX`] ensemble changes without an entry confirmed in between
 
@@ -240,6 +240,11 @@ impl WriterCore {
         self.length_before + self.window.confirmed_payload_bytes()
     }
 
+    /// Whether nothing is confirmed until an ensemble change is complete.
+    pub fn awaits_change(&self) -> bool {
+        self.window.awaits_change()
+    }
+
     /// Why nothing more is confirmed, once that is so.
     pub fn stopped(&self) -> Option<Stopped> {
         let why = self.stopped.clone()?;
@@ -428,6 +433,8 @@ impl WriterCore {
         if !self.held.is_empty() || !self.slow.is_empty() {
             self.searches += 1;
             self.deal_with_slow(true);
+        } else {
+            self.searches = 0;
         }
     }
 
@@ -439,6 +446,11 @@ impl WriterCore {
             self.begin_change_if_wanted();
         }
         is_optional
+    }
+
+    /// Whether a search for replacements of slow and held members keeps a failed one waiting.
+    pub fn is_overtaken(&self) -> bool {
+        matches!(self.phase, Phase::Seeking { .. }) && self.window.wants_change()
     }
 
     fn is_optional(&self) -> bool {
@@ -534,7 +546,9 @@ impl WriterCore {
         match &self.phase {
             Phase::Idle => None,
             Phase::Placing => {
-                Some(self.place(self.window.replacing().map_or(0, |replacing| replacing.len()), true))
+                // Confirming waits for the answers: held members are asked only if there is no ack quorum without them.
+                let asks = !self.window.can_hold(|_| false);
+                Some(self.place(self.window.replacing().map_or(0, |replacing| replacing.len()), asks))
             }
             Phase::Seeking { is_retry } => Some(self.place(self.slow.len() + self.held.len(), *is_retry)),
             Phase::Marking(_) => Some(Step::Mark { replicas: self.lacking.iter().cloned().collect() }),
@@ -768,7 +782,10 @@ impl WriterCore {
         }
         assert!(self.phase == Phase::Idle || self.is_optional(), "one change of metadata at a time (IC11)");
         assert!(!self.has_unconfirmed(), "entries are drained before the end is written");
-        // Invariant 6.
+        // Invariant 6: what a slow member has not acknowledged is let go of with the writer.
+        let owing = self.slow.keys().filter(|position| self.window.owes(**position));
+        let owing: Vec<BookieId> = owing.map(|&position| self.ensemble()[position].clone()).collect();
+        self.lacking.extend(owing);
         self.phase = match self.lacking.is_empty() {
             true => Phase::Writing(goal),
             false => Phase::Marking(AfterMark::End(goal)),
@@ -781,11 +798,14 @@ impl WriterCore {
         self.confirmed().filter(|lac| is_quiet && self.announced < Some(*lac))
     }
 
-    /// Marks the LAC as announced; the bookies to tell and the body to tell them.
+    /// Marks the LAC as announced; the bookies to tell, which are those of its write set that are not held, and the body
+    /// to tell them.
     pub fn announce(&mut self) -> Option<(EntryId, bytes::Bytes, Vec<BookieId>)> {
         let lac = self.unannounced()?;
         self.announced = Some(lac);
         let positions = self.metadata.quorum.write_set(lac);
+        // A held one would keep the next announcement waiting, and the others are an ack quorum.
+        let positions = positions.filter(|position| !self.held.contains_key(position));
         let bookies = positions.map(|position| self.ensemble()[position].clone()).collect();
         Some((lac, self.codec.lac_body(lac), bookies))
     }

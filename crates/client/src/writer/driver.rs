@@ -81,7 +81,11 @@ pub(super) async fn drive(inner: &Arc<Inner>) {
                     if chosen.len() < count {
                         let registered =
                             asked.into_iter().filter(|bookie| candidates.writable.contains(bookie));
-                        alive = answering(inner, registered).await;
+                        alive = tokio::select! {
+                            alive = answering(inner, registered) => alive,
+                            // A failure waits for the end of a search: it comes first (invariant 8 of the core).
+                            () = overtaken(inner) => Vec::new(),
+                        };
                     }
                     inner.change(&sink, |core, _| core.placed(&chosen, candidates.read_only.len(), &alive));
                     None
@@ -123,6 +127,14 @@ pub(super) async fn drive(inner: &Arc<Inner>) {
             }
             Some(error) => inner.change(&sink, |core, _| core.metadata_failed(error)),
         }
+    }
+}
+
+/// Until a member failed while replacements of others are sought. A permit that this takes from the driver is made up for
+/// by the step that follows.
+async fn overtaken(inner: &Arc<Inner>) {
+    while !inner.state.lock().core.is_overtaken() {
+        inner.wake_driver.notified().await;
     }
 }
 

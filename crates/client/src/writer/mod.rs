@@ -13,15 +13,16 @@
 //! 2. Entries get their ids and leave for the bookies in the order of the calls.
 //! 3. Progress never goes back (IC3), and says what is confirmed before it says why nothing more will be.
 //! 4. An append or drain that waits is answered once: confirmed, or stopped (IC18).
-//!
 //! 5. An entry's bytes count once, for as long as anybody refers to them: the window, or a bookie's queue. They go back
 //!    by the drop of the last reference, so exactly once (IC17).
+//! 6. A ledger that waits for an ensemble change takes nothing that leaves others less than half of the budget (`gate`).
 //!
 //! # Limits     bytes in flight: the client's `memory_limit`, from the call to the last answer of a replica; held up by
 //! one bookie, over all ledgers: `slow_replica_bytes_max` (IC17)
 
 pub(crate) mod core;
 pub(crate) mod driver;
+mod gate;
 #[cfg(test)]
 mod tests;
 
@@ -38,6 +39,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use self::core::{Start, WriterCore, overhead_bytes};
+use self::gate::{Gate, Place};
 use crate::client::Shared;
 use crate::entry::{EntryCodec, OVERHEAD_SIZE_BYTES_MAX};
 use crate::error::{AppendError, CloseError, Stopped, TryAppendError, WhyStopped};
@@ -99,6 +101,8 @@ pub(crate) struct Inner {
     payload_bytes_max: u64,
     codec: EntryCodec,
     state: Mutex<State>,
+    /// Invariant 6.
+    gate: Gate,
     progress: watch::Sender<Progress>,
     wake_driver: Notify,
     stop_driver: Notify,
@@ -204,6 +208,7 @@ impl Inner {
             news.wakes_driver = true;
         }
         news.wakes_driver |= state.core.next_step().is_some();
+        self.gate.set(state.core.awaits_change());
         news
     }
 
@@ -307,6 +312,7 @@ impl LedgerWriter {
             payload_bytes_max: stored_bytes_max.saturating_sub(OVERHEAD_SIZE_BYTES_MAX as u64),
             codec,
             state: Mutex::new(state),
+            gate: Gate::default(),
             progress: watch::Sender::new(Progress { confirmed, failure: None }),
             wake_driver: Notify::new(),
             stop_driver: Notify::new(),
@@ -331,16 +337,17 @@ impl LedgerWriter {
     /// # Errors
     /// [`AppendError::TooLarge`] concerns this entry only; after [`AppendError::Stopped`] the writer takes no more.
     pub async fn enqueue(&self, payload: &[u8]) -> Result<EntryId, AppendError> {
-        let permit = self.permit(payload.len()).await?;
+        let (permit, _place) = self.permit(payload.len()).await?;
         self.push(payload, permit, None)
     }
 
     /// [`enqueue`](Self::enqueue), then waits until the entry is confirmed. A call dropped while it waits leaves the
     /// entry on its way.
     pub async fn append(&self, payload: &[u8]) -> Result<EntryId, AppendError> {
-        let permit = self.permit(payload.len()).await?;
+        let (permit, place) = self.permit(payload.len()).await?;
         let (sender, confirmed) = oneshot::channel();
         let entry = self.push(payload, permit, Some(sender))?;
+        drop(place);
         self.inner.shared.transport.flush();
         confirmed.await.expect("every waiter is answered (invariant 4)")?;
         Ok(entry)
@@ -349,11 +356,12 @@ impl LedgerWriter {
     /// [`enqueue`](Self::enqueue), but refuses instead of waiting.
     ///
     /// # Errors
-    /// [`TryAppendError::NoRoom`], also while an earlier call waits for room; otherwise as `enqueue`.
+    /// [`TryAppendError::NoRoom`], also while an earlier call waits for room, and when half of the room is taken while this
+    /// ledger waits for an ensemble change; otherwise as `enqueue`.
     pub fn try_enqueue(&self, payload: &[u8]) -> Result<EntryId, TryAppendError> {
         let cost_bytes = self.cost_bytes(payload.len())?;
         let shared = &self.inner.shared;
-        let Some(permit) = shared.add_budget.try_acquire(cost_bytes) else {
+        let Some(permit) = self.inner.gate.try_acquire(&shared.add_budget, cost_bytes) else {
             // What would make room must be on its way.
             shared.transport.flush();
             let limit_bytes = shared.limits.memory_limit;
@@ -368,20 +376,26 @@ impl LedgerWriter {
             let (size_bytes, max_bytes) = (payload as u64, inner.payload_bytes_max);
             return Err(AppendError::TooLarge { size_bytes, max_bytes });
         }
-        Ok(WriterCore::cost_bytes(&inner.codec, inner.quorum.write_quorum_size(), payload))
+        let cost_bytes = WriterCore::cost_bytes(&inner.codec, inner.quorum.write_quorum_size(), payload);
+        if cost_bytes > inner.shared.add_budget.capacity() {
+            // A memory limit that has no room for any entry.
+            return Err(AppendError::TooLarge { size_bytes: payload as u64, max_bytes: 0 });
+        }
+        Ok(cost_bytes)
     }
 
-    async fn permit(&self, payload: usize) -> Result<Permit, AppendError> {
+    async fn permit(&self, payload: usize) -> Result<(Permit, Option<Place<'_>>), AppendError> {
         let inner = &self.inner;
         let cost_bytes = self.cost_bytes(payload)?;
         let budget = &inner.shared.add_budget;
-        if let Some(permit) = budget.try_acquire(cost_bytes) {
-            return Ok(permit);
+        if let Some(permit) = inner.gate.try_acquire(budget, cost_bytes) {
+            return Ok((permit, None));
         }
         // What would make room must be on its way.
         inner.shared.transport.flush();
         // Dropped here, the permit or the place in line goes back.
-        Ok(budget.acquire(cost_bytes).await.expect("an entry that fits payload_bytes_max fits the budget"))
+        let permit = inner.gate.acquire(budget, cost_bytes).await;
+        Ok(permit.expect("what it costs was compared with the budget"))
     }
 
     fn push(&self, payload: &[u8], permit: Permit, waiter: Option<Waiter>) -> Result<EntryId, AppendError> {
@@ -406,6 +420,7 @@ impl LedgerWriter {
         }
         if state.core.next_step().is_some() {
             // A failure that could wait until now.
+            inner.gate.set(state.core.awaits_change());
             inner.wake_driver.notify_one();
         }
         Ok(entry)

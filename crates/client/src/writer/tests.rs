@@ -1,5 +1,6 @@
 //! Each rule of adding (protocol reference, section 7.3) and of changing metadata (7.8), by scripted events.
 
+mod shell;
 mod slow;
 
 use bindery_metadata::StoreError;

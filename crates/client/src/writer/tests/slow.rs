@@ -147,6 +147,24 @@ fn a_ledger_is_marked_before_it_ends_whatever_is_under_way() {
     script.core.begin_close();
     script.mark("c");
     assert!(matches!(script.wanted_write().0.state, LedgerState::Closed { .. }));
+    // What a slow one that could not be held still owes is let go of with the writer.
+    let mut script = Script::new(5, 3, 2);
+    script.append(5);
+    let acks: [&[usize]; 5] = [&[0, 1], &[1, 3], &[3, 4], &[4, 0], &[4, 0, 1]];
+    script.ack(0, acks[0]);
+    script.report(1);
+    script.mark("c");
+    script.core.placed(&[], 0, &[]);
+    for entry in 1..5 {
+        script.ack(entry, acks[entry as usize]);
+    }
+    assert_eq!((script.confirmed(), script.core.held_back().0), (4, vec![3]));
+    script.report(1);
+    script.core.placed(&[], 0, &[]);
+    assert_eq!(script.core.held(), ids("c"), "c, d, e would be left with one");
+    script.core.begin_close();
+    script.mark("c d");
+    assert!(matches!(script.wanted_write().0.state, LedgerState::Closed { .. }));
     // Nothing lacks anywhere: no mark.
     let mut script = with_silent_third(4);
     script.core.begin_close();
@@ -227,15 +245,58 @@ fn a_slow_bookie_that_the_ack_quorum_needs_is_waited_for() {
     script.ack(0, &[1]);
     assert_eq!(script.confirmed(), 0);
 
-    // One that caught up is not looked for any more.
+    // One that caught up is not looked for any more, and the pauses begin anew with the next one.
     let mut script = Script::new(2, 2, 2);
     script.append(1);
     script.ack(0, &[0]);
     script.report(1);
     script.core.placed(&[], 0, &[]);
+    script.core.retry();
+    script.core.placed(&[], 0, &[]);
+    assert_eq!(script.core.retry_after().unwrap().as_secs(), 2);
     script.ack(0, &[1]);
     script.core.retry();
     assert_eq!((script.core.next_step(), script.core.retry_after()), (None, None));
+    script.append(1);
+    script.ack(1, &[0]);
+    script.report(1);
+    script.core.placed(&[], 0, &[]);
+    assert_eq!(script.core.retry_after().unwrap().as_secs(), 1);
+}
+
+/// IC20: confirming waits for an ensemble change, so that asks no bookie that may be silent unless it must.
+#[test]
+fn a_failure_asks_held_bookies_only_for_an_ack_quorum_and_ends_a_search() {
+    let mut script = Script::new(3, 3, 1);
+    script.append(1);
+    script.ack(0, &[0, 1]);
+    script.report(1);
+    script.mark("c");
+    script.core.placed(&[], 0, &[]);
+    script.core.retry();
+    assert_eq!(script.core.next_step(), place(1, "c"));
+    script.append(1);
+    assert!(!script.core.is_overtaken() && !script.core.awaits_change());
+    script.answer(1, 1, LOST);
+    assert!(script.core.is_overtaken() && script.core.awaits_change());
+    script.core.placed(&[], 0, &[]);
+    assert!(!script.core.is_overtaken(), "it comes first now");
+    assert_eq!(script.core.next_step().map(asked), Some(vec![]), "a suffices");
+    script.core.placed(&[], 0, &[]);
+    script.mark("b c");
+    assert!(!script.core.awaits_change());
+    script.ack(1, &[0]);
+    assert_eq!((script.confirmed(), script.core.held()), (1, ids("b c")));
+}
+
+#[test]
+fn a_lac_is_announced_to_those_that_are_written_to() {
+    let mut script = with_silent_third(4);
+    script.report(4);
+    script.mark("c");
+    script.core.placed(&[], 0, &[]);
+    let (lac, _, bookies) = script.core.announce().unwrap();
+    assert_eq!((lac, bookies), (at(3), ids("a b")), "an ack quorum, and nobody who never answers");
 }
 
 #[test]

@@ -1,0 +1,167 @@
+//! The shell with scripted bookies and a metadata store that can be taken away, in paused time.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bindery_metadata::memory::{MemoryCluster, MemoryStore};
+use bindery_metadata::{BookieServiceInfo, Layout, LedgerLayout, RegistrationMode, layout};
+use bindery_types::{BookieId, EntryId, LedgerId, MasterKey, Quorum};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::task::yield_now;
+use tokio::time::{sleep, timeout};
+
+use super::ids;
+use crate::client::Client;
+use crate::error::{AppendError, TryAppendError};
+use crate::options::CreateOptions;
+use crate::transport::{
+    AddAnswer, AddRequest, AddSink, Answer, BatchReadRequest, BookieError, LacAnswer, PollRequest,
+    ReadRequest, Transport,
+};
+use crate::writer::LedgerWriter;
+
+const MEMORY_LIMIT: u64 = 1 << 20;
+const PAYLOAD: [u8; 1000] = [7; 1000];
+
+/// Bookies that acknowledge everything, but those of the set: their connections break, and they say nothing else.
+#[derive(Default)]
+struct Scripted {
+    broken: Mutex<BTreeSet<BookieId>>,
+}
+
+impl Transport for Scripted {
+    fn add(&self, bookie: &BookieId, request: AddRequest, sink: &Arc<dyn AddSink>) {
+        let AddRequest { entry, tag, .. } = request;
+        let result = match self.broken.lock().contains(bookie) {
+            true => Err(BookieError::Lost),
+            false => Ok(()),
+        };
+        let (bookie, sink) = (bookie.clone(), sink.clone());
+        tokio::spawn(async move { sink.added(&bookie, &[AddAnswer { entry, tag, result }]) });
+    }
+
+    fn read(&self, _: &BookieId, _: ReadRequest) -> Answer<'_, Bytes> {
+        Box::pin(std::future::pending())
+    }
+
+    fn batch_read(&self, _: &BookieId, _: BatchReadRequest) -> Answer<'_, Vec<Bytes>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn read_lac(&self, _: &BookieId, _: LedgerId) -> Answer<'_, LacAnswer> {
+        Box::pin(std::future::pending())
+    }
+
+    fn write_lac(&self, _: &BookieId, _: LedgerId, _: MasterKey, _: EntryId, _: Bytes) -> Answer<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn poll_lac(&self, _: &BookieId, _: PollRequest) -> Answer<'_, Option<EntryId>> {
+        Box::pin(std::future::pending())
+    }
+}
+
+struct Setup {
+    store: Arc<MemoryStore>,
+    bookies: Arc<Scripted>,
+    client: Client,
+}
+
+impl Setup {
+    async fn new(names: &str, memory_limit: u64) -> Setup {
+        let store = Arc::new(MemoryCluster::new().open());
+        layout::init_cluster(&*store, "/l", LedgerLayout::Hierarchical, [0; 16]).await.unwrap();
+        let layout = Layout::open(store.clone(), "/l", None).await.unwrap();
+        for id in ids(names) {
+            let info = BookieServiceInfo::of_bookie(("127.0.0.1", 3181), None);
+            layout.registration().register(&id, RegistrationMode::Writable, &info).await.unwrap();
+        }
+        let bookies = Arc::new(Scripted::default());
+        let builder = Client::builder().layout(layout).transport(bookies.clone());
+        let client = builder.memory_limit(memory_limit).connect().await.unwrap();
+        Setup { store, bookies, client }
+    }
+
+    async fn writer(&self, e: usize, qw: usize, qa: usize) -> LedgerWriter {
+        let options = CreateOptions::new(Quorum::new(e, qw, qa).unwrap());
+        self.client.create_ledger(options).await.unwrap()
+    }
+}
+
+fn first_bookie(writer: &LedgerWriter) -> BookieId {
+    writer.inner.state.lock().core.ensemble()[0].clone()
+}
+
+/// Invariant 6 of the writer.
+#[tokio::test(start_paused = true)]
+async fn a_ledger_that_waits_for_an_ensemble_change_leaves_room_for_others() {
+    let setup = Setup::new("a b", MEMORY_LIMIT).await;
+    let waiting = setup.writer(1, 1, 1).await;
+    let other = loop {
+        let other = setup.writer(1, 1, 1).await;
+        if first_bookie(&other) != first_bookie(&waiting) {
+            break other;
+        }
+    };
+    setup.store.disconnect();
+    setup.bookies.broken.lock().insert(first_bookie(&waiting));
+    waiting.enqueue(&PAYLOAD).await.unwrap();
+    while !waiting.inner.state.lock().core.awaits_change() {
+        yield_now().await;
+    }
+    let flooding = async { while waiting.enqueue(&PAYLOAD).await.is_ok() {} };
+    let writing = async {
+        for _ in 0..5 * MEMORY_LIMIT / 1000 {
+            other.enqueue(&PAYLOAD).await.unwrap();
+        }
+        other.drain().await.unwrap();
+    };
+    tokio::select! {
+        biased;
+        () = flooding => panic!("the other one got room only when this one was given up"),
+        () = writing => {}
+    }
+    assert!(matches!(waiting.try_enqueue(&PAYLOAD), Err(TryAppendError::NoRoom { .. })));
+    assert_eq!(waiting.progress().borrow().failure, None);
+    setup.store.reconnect();
+    waiting.append(&PAYLOAD).await.unwrap();
+    assert_eq!(first_bookie(&waiting), first_bookie(&other), "changed at last");
+    assert_eq!(waiting.drain().await.unwrap(), waiting.inner.state.lock().core.last_pushed());
+}
+
+/// Invariant 8 of the core: the search asks a held bookie that never answers, and a member fails.
+#[tokio::test(start_paused = true)]
+async fn a_failure_does_not_wait_for_a_search() {
+    let setup = Setup::new("a b c", MEMORY_LIMIT).await;
+    let writer = setup.writer(3, 3, 1).await;
+    let break_and_write = async |name: &str| {
+        setup.bookies.broken.lock().insert(ids(name)[0].clone());
+        for _ in 0..3 {
+            timeout(Duration::from_secs(60), writer.append(&PAYLOAD))
+                .await
+                .expect("it is confirmed")
+                .unwrap();
+            yield_now().await;
+        }
+    };
+    // In the order of the ensemble, which is random.
+    let held = || -> BTreeSet<BookieId> { writer.inner.state.lock().core.held().into_iter().collect() };
+    break_and_write("c").await;
+    assert_eq!(held(), ids("c").into_iter().collect());
+    // The pause before the first search.
+    sleep(Duration::from_millis(1100)).await;
+    assert!(writer.inner.state.lock().core.next_step().is_some(), "c is being asked");
+    break_and_write("b").await;
+    assert_eq!(held(), ids("b c").into_iter().collect());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_memory_limit_without_room_for_an_entry_is_an_error() {
+    let setup = Setup::new("a", 100).await;
+    let writer = setup.writer(1, 1, 1).await;
+    assert!(matches!(writer.enqueue(b"").await, Err(AppendError::TooLarge { .. })));
+    let refused = writer.try_enqueue(b"");
+    assert!(matches!(refused, Err(TryAppendError::Append(AppendError::TooLarge { .. }))));
+}
