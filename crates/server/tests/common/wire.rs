@@ -3,7 +3,7 @@
 use super::PATIENCE;
 use super::frames::{OwnedV2, framed, framed_v3};
 use bindery_engine::{EngineConfig, EngineThreads, Machine};
-use bindery_io::{Disk, RealDisk, SystemClock, SystemRandom};
+use bindery_io::{Disk, RealDisk, SystemClock, SystemRandom, net};
 use bindery_server::connection::{BulkLine, Completion, Registry};
 use bindery_server::io_pool::IoPool;
 use bindery_server::latch::Latch;
@@ -16,8 +16,9 @@ use bindery_wire::frame::{self, Split};
 use bindery_wire::v3::{self, Operation, proto};
 use bindery_wire::{FrameLimit, v2};
 use bytes::{Buf, Bytes, BytesMut};
+use std::io::Write;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpSocket, TcpStream};
@@ -34,6 +35,24 @@ pub struct Bookie {
     _dir: tempfile::TempDir,
 }
 
+/// The kernel begins to stamp what it receives a moment after the first socket of the machine wants that; on a busy one a
+/// request may come before, and would count as young. Waits for it, once, and keeps a socket that wants it.
+fn await_stamps() {
+    static KEPT: OnceLock<std::net::TcpStream> = OnceLock::new();
+    KEPT.get_or_init(|| {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        net::set_stamps(&listener, true).unwrap();
+        let mut peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let socket = listener.accept().unwrap().0;
+        loop {
+            peer.write_all(b"?").unwrap();
+            if net::recv_stamped(&socket, &mut [0]).unwrap().1.is_some() {
+                return socket;
+            }
+        }
+    });
+}
+
 /// Serves on loopback, from a temporary directory, with 256 MiB.
 pub async fn start(limits: Limits) -> Bookie {
     let plan = MemoryPlan::new(256 << 20, &limits).unwrap();
@@ -47,6 +66,7 @@ pub async fn start_with(limits: Limits, plan: MemoryPlan) -> Bookie {
 
 /// As [`start_with`], on this disk.
 pub async fn start_on(limits: Limits, plan: MemoryPlan, disk: Arc<dyn Disk>) -> Bookie {
+    await_stamps();
     let dir = tempfile::tempdir().unwrap();
     let config = EngineConfig {
         journal_dirs: vec![dir.path().join("journal")],
