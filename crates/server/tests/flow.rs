@@ -255,10 +255,10 @@ async fn requests_that_waited_for_a_slow_disk_are_logged_with_their_stages() {
     assert_eq!(bookie.add(7, 3).await, ErrorCode::Ok);
     is_slow.store(false, Ordering::Release);
 
-    let of_add = |line: &Line| line.get("ledger_id").is_some_and(|ledger| ledger == "7");
+    let of_ledger = |line: &Line| line.get("ledger_id").is_some_and(|ledger| ledger == "7");
     let logged = async {
         loop {
-            let found = lines.0.lock().unwrap().iter().find(|line| of_add(line)).cloned();
+            let found = lines.0.lock().unwrap().iter().find(|line| of_ledger(line)).cloned();
             if let Some(line) = found {
                 return line;
             }
@@ -295,7 +295,8 @@ async fn requests_that_waited_for_a_slow_disk_are_logged_with_their_stages() {
         loop {
             // From memory until it is flushed.
             assert_eq!(bookie.read(7, 3).await, ErrorCode::Ok);
-            let is_read = |line: &&Line| line.get("kind").is_some_and(|kind| kind == "\"read\"");
+            // The subscriber is of the whole process: other tests have slow reads of other ledgers.
+            let is_read = |line: &&Line| of_ledger(line) && line["kind"] == "\"read\"";
             let found = lines.0.lock().unwrap().iter().find(is_read).cloned();
             if let Some(line) = found {
                 return line;
