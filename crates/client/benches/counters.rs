@@ -17,6 +17,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a measurement fails by panicking")]
 
+mod support;
+
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::hint::black_box;
@@ -29,6 +31,7 @@ use bindery_client::health::{LedgerNodes, NodeHealth};
 use bindery_io::{Random, SeededRandom, SystemRandom};
 use bindery_types::{BookieId, DigestType, EntryId, LedgerMetadata, LedgerSecret, Quorum, Segment};
 use parking_lot::Mutex;
+use support::cpu_used;
 use tokio::time::Instant;
 
 const THREADS: [usize; 4] = [1, 4, 16, 32];
@@ -163,15 +166,6 @@ fn measure(form: &str, nodes: usize, threads: usize, duration: Duration) -> (f64
     counters.assert_idle();
     let count = operations.load(Ordering::Relaxed) as f64;
     (figures.0 * threads as f64 / count, figures.1 / count)
-}
-
-/// What all threads of this process used so far, in steps of 10 ms.
-fn cpu_used() -> Duration {
-    #[expect(clippy::disallowed_methods, reason = "a file of the kernel's, and nobody waits for this thread")]
-    let stat = String::from_utf8(std::fs::read("/proc/self/stat").unwrap()).unwrap();
-    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-    let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
-    Duration::from_millis(ticks * 10)
 }
 
 fn main() {

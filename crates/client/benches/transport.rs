@@ -8,6 +8,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a measurement fails by panicking")]
 
+mod support;
+
 use std::io::{BufRead, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -23,6 +25,7 @@ use bindery_types::{BookieId, EntryId, LedgerId, MasterKey};
 use bindery_wire::frame::{self, Split};
 use bindery_wire::{ErrorCode, FrameLimit, v2};
 use bytes::{BufMut, BytesMut};
+use support::cpu_used;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -127,15 +130,6 @@ async fn run(bookie: BookieId, window: u64, payload: usize, duration: Duration) 
         }
         answered.changed.notified().await;
     }
-}
-
-/// What all threads of this process used so far, in steps of 10 ms.
-fn cpu_used() -> Duration {
-    #[expect(clippy::disallowed_methods, reason = "a file of the kernel's, and nobody waits for this thread")]
-    let stat = String::from_utf8(std::fs::read("/proc/self/stat").unwrap()).unwrap();
-    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-    let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
-    Duration::from_millis(ticks * 10)
 }
 
 struct Peer {
