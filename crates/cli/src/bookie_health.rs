@@ -10,11 +10,10 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use crate::exit::Failure;
-use crate::flow::screen::{Key, Screen};
-use crate::flow::{Event, Events};
 use crate::ledger::access::{open_failure, read_failure, store_failure, with_client};
 use crate::ledger::args::BookieHealthArgs;
 use crate::ledger::form;
+use crate::live::{Event, Events, Key, Screen};
 use crate::output;
 use bindery_client::{
     BookieHealth, BookieId, Client, EntryId, LedgerReader, NodeState, OpenMode, Percentiles, ReadHealth,

@@ -14,6 +14,7 @@ mod flow;
 mod generate;
 mod inspect;
 mod ledger;
+mod live;
 mod logging;
 mod offline;
 mod output;

@@ -7,17 +7,15 @@
 
 mod http;
 mod render;
-pub mod screen;
 
 use crate::args::FlowArgs;
 use crate::exit::Failure;
+use crate::live::{Event, Events, Key, Screen};
 use crate::output;
 use bindery_server::flow_view::{CONNECTIONS_MAX, FlowView, Sort};
 use http::Address;
 use render::Form;
-use screen::{Key, Screen};
 use std::time::Duration;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Where the view is.
 const PATH: &str = "/api/v1/bookie/flow";
@@ -80,49 +78,6 @@ async fn once(source: &Source, top: Option<usize>, interval: Duration) -> Result
     let now = source.fetch().await?;
     let form = Form { rows: Some(top.unwrap_or(50)), ..Form::default() };
     output::write_all(render::render(&source.address.to_string(), &now, Some(&before), &form).as_bytes())
-}
-
-/// What ends a wait.
-pub enum Event {
-    /// The interval is over.
-    Time,
-    /// A key.
-    Key(Key),
-    /// A signal to end.
-    Quit,
-    /// The terminal has another size.
-    Resized,
-}
-
-/// Signals and keys of a command that draws on a terminal.
-pub struct Events {
-    terminate: Signal,
-    interrupt: Signal,
-    resized: Signal,
-}
-
-impl Events {
-    /// Catches signals from here on.
-    pub fn new() -> Result<Events, Failure> {
-        let catch =
-            |kind| signal(kind).map_err(|error| Failure::new(format!("cannot handle signals: {error}")));
-        Ok(Events {
-            terminate: catch(SignalKind::terminate())?,
-            interrupt: catch(SignalKind::interrupt())?,
-            resized: catch(SignalKind::window_change())?,
-        })
-    }
-
-    /// The next one, or the end of the interval.
-    pub async fn next(&mut self, screen: &mut Screen, interval: Duration) -> Event {
-        tokio::select! {
-            _ = self.terminate.recv() => Event::Quit,
-            _ = self.interrupt.recv() => Event::Quit,
-            _ = self.resized.recv() => Event::Resized,
-            key = screen.key() => Event::Key(key),
-            () = tokio::time::sleep(interval) => Event::Time,
-        }
-    }
 }
 
 async fn live(mut source: Source, top: Option<usize>, interval: Duration) -> Result<(), Failure> {

@@ -1,4 +1,4 @@
-//! The terminal while `bindery flow` or `bindery bookie health` is live: another screen, keys one by one, everything as before at the end.
+//! The terminal while a command is live: another screen, keys one by one, everything as before at the end.
 
 use crate::exit::Failure;
 use crate::output;

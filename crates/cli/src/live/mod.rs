@@ -1,0 +1,52 @@
+//! Commands that draw again and again on a terminal until somebody has seen enough: `bindery flow`, `bindery bookie health`.
+
+mod screen;
+
+pub use screen::{Key, Screen};
+
+use crate::exit::Failure;
+use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// What ends a wait.
+pub enum Event {
+    /// The interval is over.
+    Time,
+    /// A key.
+    Key(Key),
+    /// A signal to end.
+    Quit,
+    /// The terminal has another size.
+    Resized,
+}
+
+/// Signals and keys of a command that draws on a terminal.
+pub struct Events {
+    terminate: Signal,
+    interrupt: Signal,
+    resized: Signal,
+}
+
+impl Events {
+    /// Catches signals from here on.
+    pub fn new() -> Result<Events, Failure> {
+        let catch =
+            |kind| signal(kind).map_err(|error| Failure::new(format!("cannot handle signals: {error}")));
+        Ok(Events {
+            terminate: catch(SignalKind::terminate())?,
+            interrupt: catch(SignalKind::interrupt())?,
+            resized: catch(SignalKind::window_change())?,
+        })
+    }
+
+    /// The next one, or the end of the interval.
+    pub async fn next(&mut self, screen: &mut Screen, interval: Duration) -> Event {
+        tokio::select! {
+            _ = self.terminate.recv() => Event::Quit,
+            _ = self.interrupt.recv() => Event::Quit,
+            _ = self.resized.recv() => Event::Resized,
+            key = screen.key() => Event::Key(key),
+            () = tokio::time::sleep(interval) => Event::Time,
+        }
+    }
+}
