@@ -113,9 +113,9 @@ impl ClientBuilder {
     /// How far a bookie may be behind the others, in bytes over all ledgers of this client: half of the memory limit by
     /// default. What others acknowledged and it has not is kept for it up to so much. If it holds up more, and at the
     /// rate of the last half second would need longer than the [`request_timeout`](Self::request_timeout) for that, it is
-    /// replaced before requests fail. Where there is no spare bookie it gets nothing more, the ledger is marked as under-replicated in the metadata, the
-    /// writer goes on with its ack quorum, and looks for a replacement again, or for the bookie itself, after 1 s, then
-    /// 2 s, up to every 60 s. The same happens to a bookie that fails and cannot be replaced.
+    /// replaced before requests fail. Where there is no spare bookie it gets nothing more, the ledger is marked as
+    /// under-replicated in the metadata, the writer goes on with its ack quorum, and looks for a replacement again, or for
+    /// the bookie itself, after 1 s, then 2 s, up to every 60 s. The same happens to a bookie that fails and cannot be replaced.
     pub fn slow_replica_bytes_max(mut self, bytes: u64) -> Self {
         self.limits.slow_replica_bytes_max = Some(bytes);
         self

@@ -104,7 +104,8 @@ fn splitmix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// splitmix64: every number comes from the seed. For tests and the simulator, never for secrets.
+/// splitmix64: every number comes from the seed. For tests, the simulator, and choices that anybody may guess; never for
+/// secrets.
 #[derive(Debug)]
 pub struct SeededRandom {
     seed: u64,

@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use bindery_io::{Random, SeededRandom};
+
 use super::condition::NodeState;
 use super::node::{Node, Operation};
 
@@ -52,14 +54,13 @@ pub(super) struct Order {
     pub(super) is_fail_open: bool,
 }
 
-/// Orders replicas. `draw` gives random numbers.
+/// Orders replicas.
 pub(super) fn order<'a>(
     nodes: impl Iterator<Item = &'a Node>,
     operation: Operation,
     now: Duration,
-    mut draw: impl FnMut() -> u64,
+    random: &SeededRandom,
 ) -> Order {
-    let share = |draw: u64| (draw >> 11) as f64 / (1u64 << 53) as f64;
     let mut seen: Vec<Seen> = nodes
         .enumerate()
         .map(|(index, node)| {
@@ -70,14 +71,11 @@ pub(super) fn order<'a>(
                 NodeState::Unhealthy => Place::Unhealthy,
                 NodeState::Suspect => Place::Suspect,
                 _ if pending >= PENDING_MAX => Place::Blocked,
-                NodeState::Probation if share(draw()) >= PROBATION_SHARE => Place::NotThisTime,
-                NodeState::Probation | NodeState::Healthy => {
-                    let ratio = node.reject_ratio(now);
-                    match ratio > 0.0 && share(draw()) < ratio {
-                        true => Place::NotThisTime,
-                        false => Place::Ordinary,
-                    }
-                }
+                NodeState::Probation if !random.chance(PROBATION_SHARE) => Place::NotThisTime,
+                NodeState::Probation | NodeState::Healthy => match random.chance(node.reject_ratio(now)) {
+                    true => Place::NotThisTime,
+                    false => Place::Ordinary,
+                },
             };
             let failed_at = match place {
                 Place::Suspect | Place::Unhealthy | Place::Forgotten => {
@@ -86,7 +84,7 @@ pub(super) fn order<'a>(
                 _ => Duration::ZERO,
             };
             let mean = node.latency(operation).mean(now);
-            Seen { place, failed_at, pending, draw: draw(), index, mean }
+            Seen { place, failed_at, pending, draw: random.next_u64(), index, mean }
         })
         .collect();
     let ordinary = seen.iter().filter(|seen| seen.place == Place::Ordinary);
@@ -108,7 +106,6 @@ mod tests {
     use super::*;
     use crate::health::condition::Event;
     use crate::health::node::Outcome;
-    use bindery_io::{Random, SeededRandom};
     use bindery_types::BookieId;
 
     fn nodes() -> Vec<Node> {
@@ -128,7 +125,7 @@ mod tests {
         let random = SeededRandom::new(1);
         let mut firsts = [0; 3];
         for _ in 0..1000 {
-            let order = order(nodes.iter(), Operation::Read, now, || random.next_u64());
+            let order = order(nodes.iter(), Operation::Read, now, &random);
             let mut sorted = order.indexes.clone();
             sorted.sort_unstable();
             assert_eq!(sorted, [0, 1, 2], "invariant 1");
@@ -190,7 +187,7 @@ mod tests {
         nodes[1].on(Event::ProbeFailed, at(4));
         nodes[1].on(Event::ProbeFailed, at(5));
         let random = SeededRandom::new(1);
-        let order = |now| order(nodes.iter(), Operation::Read, now, || random.next_u64());
+        let order = |now| order(nodes.iter(), Operation::Read, now, &random);
         assert_eq!((order(at(6)).indexes, order(at(6)).is_fail_open), (vec![0, 2, 1], true));
         nodes[2].on(Event::Left, at(6));
         assert_eq!(order(at(6)).indexes, [0, 1, 2], "one that left comes last");

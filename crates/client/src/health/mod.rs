@@ -37,6 +37,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use bindery_io::SeededRandom;
 use bindery_types::{BookieId, EntryId, LedgerMetadata, Segment};
 use parking_lot::RwLock;
 use tokio::sync::Notify;
@@ -46,9 +47,9 @@ use self::allowance::Allowance;
 use self::condition::Event;
 pub use self::condition::NodeState;
 use self::latency::Latency;
-pub(crate) use self::node::Outcome;
 use self::node::{Line, OPERATIONS};
 pub use self::node::{Node, Operation, Pending};
+pub(crate) use self::node::{Outcome, count};
 pub(crate) use self::probe::{Prober, ask};
 pub use self::view::{BookieHealth, Percentiles, ReadHealth};
 use crate::transport::BookieError;
@@ -137,7 +138,8 @@ struct HedgeAfter {
 pub struct NodeHealth {
     origin: Instant,
     nodes: RwLock<HashMap<BookieId, Arc<Node>>>,
-    draws: Line<AtomicU64>,
+    /// For ties and shares.
+    random: Line<SeededRandom>,
     hedge_after: [HedgeAfter; OPERATIONS],
     pub(crate) hedges: Allowance,
     pub(crate) retries: Allowance,
@@ -153,7 +155,7 @@ impl NodeHealth {
         NodeHealth {
             origin: Instant::now(),
             nodes: RwLock::default(),
-            draws: Line(AtomicU64::new(seed)),
+            random: Line(SeededRandom::new(seed)),
             hedge_after: Default::default(),
             hedges: Allowance::new(HEDGE_SHARE, 0),
             retries: Allowance::new(RETRY_SHARE, RETRIES_FREE),
@@ -177,21 +179,13 @@ impl NodeHealth {
         nodes.entry(bookie.clone()).or_insert_with(|| Arc::new(Node::new(bookie.clone()))).clone()
     }
 
-    fn draw(&self) -> u64 {
-        // SplitMix64.
-        let mut z = self.draws.0.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
     /// The order in which to ask `nodes`: indexes into them, every one once.
     pub(crate) fn order<'a>(
         &self,
         nodes: impl Iterator<Item = &'a Node>,
         operation: Operation,
     ) -> Vec<usize> {
-        let order = choice::order(nodes, operation, self.now(), || self.draw());
+        let order = choice::order(nodes, operation, self.now(), &self.random.0);
         if order.is_fail_open {
             self.fail_open.fetch_add(1, Ordering::Relaxed);
         }
@@ -228,9 +222,7 @@ impl NodeHealth {
     }
 
     fn look_after(&self, node: &Node, outcome: Outcome) {
-        if !matches!(outcome, Outcome::Answered | Outcome::Declined)
-            && (node.state() != NodeState::Healthy || node.has_held())
-        {
+        if !matches!(outcome, Outcome::Answered | Outcome::Declined) && node.needs_care() {
             self.wake_prober.notify_one();
         }
     }
@@ -275,22 +267,15 @@ impl NodeHealth {
 
     /// An answer came first that was asked for by a hedge.
     pub(crate) fn hedge_won(&self, node: &Node) {
-        node::count(&node.counts.hedges_won);
+        count(&node.counts.hedges_won);
         self.hedges_won.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Those that new ensembles use only when there are not enough others.
     pub(crate) fn avoided(&self) -> BTreeSet<BookieId> {
         let now = self.now();
-        let nodes = self.nodes.read();
-        nodes
-            .values()
-            .filter(|node| {
-                node.settle(now);
-                node.is_quarantined(now)
-            })
-            .map(|node| node.bookie().clone())
-            .collect()
+        let avoided = self.settled(now).into_iter().filter(|node| node.is_quarantined(now));
+        avoided.map(|node| node.bookie().clone()).collect()
     }
 
     /// Takes the list of all registered bookies, writable or not (invariant 5).
@@ -307,23 +292,23 @@ impl NodeHealth {
         });
     }
 
-    /// Those that are to be probed, after everything that is over was ended.
+    /// Those that are to be probed.
     fn to_probe(&self) -> Vec<Arc<Node>> {
-        let now = self.now();
-        let nodes = self.nodes.read();
+        let mut nodes = self.settled(self.now());
+        nodes.retain(|node| matches!(node.state(), NodeState::Suspect | NodeState::Unhealthy));
         nodes
-            .values()
-            .filter(|node| {
-                node.settle(now);
-                matches!(node.state(), NodeState::Suspect | NodeState::Unhealthy)
-            })
-            .cloned()
-            .collect()
+    }
+
+    /// All nodes, after everything that is over was ended.
+    fn settled(&self, now: Duration) -> Vec<Arc<Node>> {
+        let nodes: Vec<_> = self.nodes.read().values().cloned().collect();
+        nodes.iter().for_each(|node| node.settle(now));
+        nodes
     }
 
     /// Whether there is anything to wait for: a probe, the end of a probation or of a hold, a return.
     fn needs_care(&self) -> bool {
-        self.nodes.read().values().any(|node| node.state() != NodeState::Healthy || node.has_held())
+        self.nodes.read().values().any(|node| node.needs_care())
     }
 }
 

@@ -70,7 +70,8 @@ pub(crate) struct Counts {
     pub(crate) hedges_won: AtomicU64,
 }
 
-pub(super) fn count(counter: &AtomicU64) {
+/// Counts one more.
+pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -233,8 +234,9 @@ impl Node {
         }
     }
 
-    pub(super) fn has_held(&self) -> bool {
-        self.has_held.load(Ordering::Acquire)
+    /// Whether there is anything to wait for: a probe, the end of a probation or of a hold, a return.
+    pub(super) fn needs_care(&self) -> bool {
+        self.state() != NodeState::Healthy || self.has_held.load(Ordering::Acquire)
     }
 
     pub(super) fn last_failure(&self) -> Option<Duration> {
@@ -323,7 +325,7 @@ mod tests {
         node.settle(at(14));
         assert_eq!(node.pending(), 1, "held");
         node.settle(at(15));
-        assert_eq!((node.pending(), node.has_held()), (0, false));
+        assert_eq!((node.pending(), node.has_held.load(Ordering::Acquire)), (0, false));
     }
 
     #[test]

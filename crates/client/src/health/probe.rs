@@ -4,7 +4,7 @@
 //! 1. One prober per client, which ends with it; nothing is sent while all bookies are healthy (C10).
 //! 2. A bookie is asked at most once a second, with a read that finds nothing, over the connection that reads use.
 //!
-//! # Limits     a probe: [`PROBE_TIMEOUT`]; a list of the registered bookies every [`REFRESH_INTERVAL`], in trouble only
+//! # Limits     a probe: [`READ_TIMEOUT`]; a list of the registered bookies every [`REFRESH_INTERVAL`], in trouble only
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,6 @@ use crate::transport::{BookieError, ReadRequest, Transport};
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// Up to so much of the interval less, so that many clients do not ask in step.
 const JITTER: f64 = 0.2;
-const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 const REFRESH_INTERVAL: Duration = Duration::from_secs(3);
 /// A ledger that nobody has: the largest id, which no sequence of ids reaches.
 const NOBODYS_LEDGER: LedgerId = LedgerId::new(i64::MAX).expect("it is not negative");
@@ -71,7 +70,7 @@ async fn run(health: Arc<NodeHealth>, transport: Arc<dyn Transport>, registratio
             probes.spawn(probe(health.clone(), transport.clone(), node));
         }
         while probes.join_next().await.is_some() {}
-        let jitter = (health.draw() >> 11) as f64 / (1u64 << 53) as f64 * JITTER;
+        let jitter = health.random.0.unit() * JITTER;
         sleep(PROBE_INTERVAL.mul_f64(1.0 - jitter)).await;
     }
 }
@@ -83,18 +82,14 @@ pub(crate) async fn ask(health: &Arc<NodeHealth>, transport: &Arc<dyn Transport>
         let (health, transport, node) = (health.clone(), transport.clone(), health.node(bookie));
         requests.spawn(async move {
             let (pending, started) = (node.begin(), Instant::now());
-            let request = ReadRequest { ledger: NOBODYS_LEDGER, entry: None, fence: None };
-            let outcome = match timeout(READ_TIMEOUT, transport.read(node.bookie(), request)).await {
+            let answer = ask_one(&*transport, &node).await;
+            if answer.is_none() {
+                health.is_late(&node);
+            }
+            let outcome = match outcome_of(answer.as_ref()) {
                 // Here "no such ledger" is what was asked for.
-                Ok(Ok(_)) => Outcome::Answered,
-                Ok(Err(error)) => match Outcome::from(&error) {
-                    Outcome::Declined => Outcome::Answered,
-                    other => other,
-                },
-                Err(_) => {
-                    health.is_late(&node);
-                    Outcome::TimedOut
-                }
+                Outcome::Declined => Outcome::Answered,
+                other => other,
             };
             health.finished(pending, &node, Operation::Read, started.elapsed(), outcome);
         });
@@ -102,21 +97,30 @@ pub(crate) async fn ask(health: &Arc<NodeHealth>, transport: &Arc<dyn Transport>
     while requests.join_next().await.is_some() {}
 }
 
-async fn probe(health: Arc<NodeHealth>, transport: Arc<dyn Transport>, node: Arc<Node>) {
+/// Reads what nobody has from a bookie; `None` when that takes too long.
+async fn ask_one(transport: &dyn Transport, node: &Node) -> Option<Result<(), BookieError>> {
     let request = ReadRequest { ledger: NOBODYS_LEDGER, entry: None, fence: None };
-    let answer = timeout(PROBE_TIMEOUT, transport.read(node.bookie(), request)).await;
-    let outcome = match &answer {
-        Ok(Ok(_)) => Outcome::Answered,
-        Ok(Err(error)) => Outcome::from(error),
-        Err(_) => Outcome::TimedOut,
-    };
-    let event = match outcome {
+    let answer = timeout(READ_TIMEOUT, transport.read(node.bookie(), request)).await;
+    answer.ok().map(|answer| answer.map(drop))
+}
+
+fn outcome_of(answer: Option<&Result<(), BookieError>>) -> Outcome {
+    match answer {
+        Some(Ok(())) => Outcome::Answered,
+        Some(Err(error)) => Outcome::from(error),
+        None => Outcome::TimedOut,
+    }
+}
+
+async fn probe(health: Arc<NodeHealth>, transport: Arc<dyn Transport>, node: Arc<Node>) {
+    let answer = ask_one(&*transport, &node).await;
+    let event = match outcome_of(answer.as_ref()) {
         // One that refuses answers, at least.
         Outcome::Answered | Outcome::Declined | Outcome::Rejected => Event::ProbeAnswered,
         Outcome::Failed | Outcome::Unreachable | Outcome::TimedOut => Event::ProbeFailed,
         Outcome::None => return,
     };
-    if let (Event::ProbeFailed, Ok(Err(error))) = (event, &answer)
+    if let (Event::ProbeFailed, Some(Err(error))) = (event, &answer)
         && *error != BookieError::Closed
     {
         tracing::debug!(bookie_id = %node.bookie(), %error, "a probe failed");

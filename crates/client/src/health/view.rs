@@ -107,11 +107,10 @@ impl NodeHealth {
     /// All bookies that this client knows, sorted by id.
     pub fn bookies(&self) -> Vec<BookieHealth> {
         let now = self.now();
-        let nodes: Vec<_> = self.nodes.read().values().cloned().collect();
-        let mut views: Vec<BookieHealth> = nodes
+        let mut views: Vec<BookieHealth> = self
+            .settled(now)
             .iter()
             .map(|node| {
-                node.settle(now);
                 let (counts, pending) = (&node.counts, node.pending());
                 BookieHealth {
                     bookie: node.bookie().clone(),

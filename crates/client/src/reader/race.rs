@@ -20,7 +20,6 @@ use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -32,7 +31,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::state::{ReaderState, Replicas};
 use crate::error::{BookieAnswer, BookieAnswers};
-use crate::health::{Node, NodeHealth, Operation, Outcome, READ_TIMEOUT};
+use crate::health::{Node, NodeHealth, Operation, Outcome, READ_TIMEOUT, count};
 use crate::transport::{BookieError, Transport};
 
 /// How often a retry that has to wait asks again whether it may go.
@@ -210,7 +209,7 @@ impl ReaderState {
                             let is_awaited = attempts.iter().any(|attempt| !attempt.is_late);
                             let is_missing = answer == BookieAnswer::Absent && self.lac() >= Some(first);
                             if is_missing {
-                                node.counts.missing_copies.fetch_add(1, Ordering::Relaxed);
+                                count(&node.counts.missing_copies);
                             }
                             match &answer {
                                 _ if is_awaited => {}
@@ -242,7 +241,7 @@ impl ReaderState {
                         {
                             let position = untried.pop_front().expect("it was just looked at");
                             let attempt = start(position, true);
-                            ensemble[position].counts.hedges_sent.fetch_add(1, Ordering::Relaxed);
+                            count(&ensemble[position].counts.hedges_sent);
                             attempts.push(attempt);
                         }
                     }
