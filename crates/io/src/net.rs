@@ -30,13 +30,14 @@ struct Control([u8; 64]);
 /// # Errors
 /// What the kernel says.
 pub fn set_stamps(socket: impl AsFd, on: bool) -> io::Result<()> {
-    let value = libc::c_int::from(on);
-    let bytes = size_of::<libc::c_int>() as libc::socklen_t;
-    let fd = socket.as_fd().as_raw_fd();
-    // SAFETY: the kernel reads `bytes` bytes of `value`, which outlives the call.
-    let result = unsafe {
-        libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, (&raw const value).cast(), bytes)
-    };
+    set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, u32::from(on))
+}
+
+fn set_option(socket: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: u32) -> io::Result<()> {
+    let size = size_of::<u32>() as libc::socklen_t;
+    // SAFETY: the kernel reads `size` bytes of `value`, which outlives the call.
+    let result =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), size) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -49,13 +50,7 @@ pub fn set_stamps(socket: impl AsFd, on: bool) -> io::Result<()> {
 pub fn set_unsent_max(socket: impl AsFd, bytes: u32) -> io::Result<()> {
     // The kernel takes 0 for the limit of the whole machine.
     let value: u32 = if bytes == 0 { u32::MAX } else { bytes };
-    let size = size_of::<u32>() as libc::socklen_t;
-    let fd = socket.as_fd().as_raw_fd();
-    // SAFETY: the kernel reads `size` bytes of `value`, which outlives the call.
-    let result = unsafe {
-        libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, (&raw const value).cast(), size)
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    set_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, value)
 }
 
 /// What [`set_unsent_max`] has set, bytes.

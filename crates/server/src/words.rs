@@ -88,8 +88,6 @@ struct State {
     waiting: BTreeMap<LedgerId, Waiting>,
     /// Ledgers whose read has not begun.
     queue: VecDeque<LedgerId>,
-    /// Those on their way to be placed included.
-    held: usize,
     kept: BTreeMap<LedgerId, (Word, Instant)>,
 }
 
@@ -112,7 +110,7 @@ pub enum NotHeld {
 #[derive(Default)]
 pub struct WordDesk {
     state: Mutex<State>,
-    /// As in the state: adds held, or on their way to be placed.
+    /// Adds held, or on their way to be placed; changed under the lock of the state.
     held: AtomicUsize,
     wake: Notify,
     /// Adds that waited.
@@ -127,7 +125,7 @@ impl WordDesk {
     /// How many of `adds`, from the first, need not stand behind one of their key that is held here.
     pub fn free_run(&self, adds: &[Add<'_>]) -> usize {
         // Of their own connection, which came before them by the same task.
-        if self.held.load(Ordering::Acquire) == 0 {
+        if self.held() == 0 {
             return adds.len();
         }
         let state = self.state.lock();
@@ -152,14 +150,14 @@ impl WordDesk {
         {
             shared.engine.on_word(add.ledger, add.key, add.is_recovery, *word).map_err(NotHeld::Refused)?;
         }
-        let is_refused = permit.is_none() || state.held >= HELD_MAX;
+        let held = self.held();
+        let is_refused = permit.is_none() || held >= HELD_MAX;
         match (is_refused, is_behind) {
             (true, false) => return Err(NotHeld::Refused(Refusal::TooManyRequests)),
-            (true, true) if state.held >= 2 * HELD_MAX => return Err(NotHeld::TooMany),
+            (true, true) if held >= 2 * HELD_MAX => return Err(NotHeld::TooMany),
             _ => {}
         }
-        state.held += 1;
-        self.held.store(state.held, Ordering::Release);
+        self.held.store(held + 1, Ordering::Release);
         self.adds.add(1);
         let held = Held {
             is_refused,
@@ -232,8 +230,7 @@ impl WordDesk {
         } else {
             state.queue.push_back(ledger);
         }
-        state.held -= adds.len();
-        self.held.store(state.held, Ordering::Release);
+        self.held.fetch_sub(adds.len(), Ordering::Release);
         drop(state);
         if !is_empty {
             self.wake.notify_one();

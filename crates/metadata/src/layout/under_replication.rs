@@ -14,7 +14,7 @@ use bindery_types::{BookieId, LedgerId};
 use bytes::Bytes;
 
 use crate::codec::text::{self, Printer, TextError};
-use crate::store::{CreateMode, MetadataStore, StoreError};
+use crate::store::{CreateMode, MetadataStore, StoreError, Version};
 
 /// How often a mark may change under the one that adds to it.
 const CONFLICTS_MAX: u32 = 16;
@@ -52,15 +52,9 @@ impl UnderReplication {
     pub async fn mark(&self, ledger: LedgerId, replicas: &[BookieId]) -> Result<(), StoreError> {
         let path = self.path(ledger);
         for _ in 0..CONFLICTS_MAX {
-            let mut known: Vec<String> = Vec::new();
-            let version = match self.store.get(&path).await {
-                Ok(node) => {
-                    known = read(&node.data)
-                        .map_err(|error| StoreError::Protocol(format!("{path} holds no mark: {error}")))?;
-                    Some(node.stat.version)
-                }
-                Err(StoreError::NoNode { .. }) => None,
-                Err(other) => return Err(other),
+            let (mut known, version) = match self.get(&path).await? {
+                Some((known, version)) => (known, Some(version)),
+                None => (Vec::new(), None),
             };
             for replica in replicas {
                 if !known.iter().any(|known| known == replica.as_str()) {
@@ -104,10 +98,13 @@ impl UnderReplication {
     /// # Errors
     /// As [`mark`](Self::mark).
     pub async fn replicas(&self, ledger: LedgerId) -> Result<Option<Vec<String>>, StoreError> {
-        let path = self.path(ledger);
-        match self.store.get(&path).await {
+        Ok(self.get(&self.path(ledger)).await?.map(|(replicas, _)| replicas))
+    }
+
+    async fn get(&self, path: &str) -> Result<Option<(Vec<String>, Version)>, StoreError> {
+        match self.store.get(path).await {
             Ok(node) => match read(&node.data) {
-                Ok(replicas) => Ok(Some(replicas)),
+                Ok(replicas) => Ok(Some((replicas, node.stat.version))),
                 Err(error) => Err(StoreError::Protocol(format!("{path} holds no mark: {error}"))),
             },
             Err(StoreError::NoNode { .. }) => Ok(None),

@@ -11,8 +11,9 @@
 //!    length from a pool of its own before memory is allocated, and is read exactly to its end; its length was checked
 //!    against the frame limit before. That permit is kept only while the next frame is large too.
 //! 2. Before a request is decoded, room for its answer is promised by the outbox, and room for a read by the queue; none
-//!    left means the peer does not read, or wants more than its share, and it is not read any more. Meanwhile it holds the requests that are here and no buffer, and no more was
-//!    read than there seemed to be room for: peers that do not read leave the buffers to those that do.
+//!    left means the peer does not read, or wants more than its share, and it is not read any more. Meanwhile it holds
+//!    the requests that are here and no buffer, and no more was read than there seemed to be room for: peers that do not
+//!    read leave the buffers to those that do.
 //! 3. Adds found in one read go to the engine together, those of a ledger in order, before anything after them that could
 //!    depend on them, and before this task waits for the peer. FORCE and WRITE_LAC come behind the adds of their ledger.
 //!    A fence does as far as these find room: it owes nothing to those that do not, they meet it when their turn comes.

@@ -139,7 +139,7 @@ impl Summary {
 
     /// How many were recorded since the start, both outcomes.
     pub fn count(&self) -> u64 {
-        self.shards.iter().map(|shard| shard.success.lock().count + shard.failure.lock().count).sum()
+        self.totals().0
     }
 
     /// Count and sum since the start, both outcomes, without the quantiles. Latencies in microseconds.
