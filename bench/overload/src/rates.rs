@@ -50,25 +50,20 @@ pub fn run(mut args: Args) -> Result<Value> {
         timeout: seconds(10.0),
         window: ALWAYS,
     })?;
-    engine.run(seconds(10.0))?;
-    let closed = engine.flows[0].json();
-    // the best second, so that a disturbance does not pass for the capacity
-    let capacity = engine.flows[0].stats.peak_per_s(capacity_begin, capacity_end);
+    let (closed, capacity) = closed_loop(&mut engine, capacity_begin, capacity_end)?;
     if capacity < 1.0 {
         bail!("nothing was added in closed loop: {closed}");
     }
     eprintln!("  capacity {capacity:.0} adds/s");
     std::thread::sleep(Duration::from_secs(2));
 
-    // The same with the queue of a bookie that is asked for too much: what it can do then, whoever asks. It is less: bytes
-    // that waited are no longer in the processor's caches when they are copied.
+    // The same with the queue of a bookie that is asked for too much: what it can do then, whoever asks. It is less:
+    // bytes that waited are no longer in the processor's caches when they are copied.
     let begin = now() + 200 * MILLI;
     let (deep_begin, deep_end) = (begin + SECOND, begin + SECOND + seconds(length));
     engine.restart(begin, &vec![("fill", deep_begin), ("deep", deep_end)]);
     engine.flows[0].set_pace(Pace::Closed((DEEP * under_way / connections).max(1)));
-    engine.run(seconds(10.0))?;
-    let deep = engine.flows[0].json();
-    let deep_capacity = engine.flows[0].stats.peak_per_s(deep_begin, deep_end);
+    let (deep, deep_capacity) = closed_loop(&mut engine, deep_begin, deep_end)?;
     eprintln!("  {deep_capacity:.0} adds/s with {} under way", DEEP * under_way);
     std::thread::sleep(Duration::from_secs(2));
 
@@ -95,7 +90,8 @@ pub fn run(mut args: Args) -> Result<Value> {
     Ok(json!({
         "scenario": "rates", "case": case, "label": target.label, "protocol": if is_v3 { "v3" } else { "v2" },
         "capacity": capacity, "closed": closed["phases"]["capacity"], "deep": deep["phases"]["deep"],
-        "deep_capacity": deep_capacity, "under_way": under_way, "deep_under_way": DEEP * under_way, "timeout_s": timeout, "unsent_max_s": unsent_max,
+        "deep_capacity": deep_capacity, "under_way": under_way, "deep_under_way": DEEP * under_way,
+        "timeout_s": timeout, "unsent_max_s": unsent_max,
         "steps": STEPS.iter().map(|(percent, name)| json!([name, percent])).collect::<Value>(),
         "flows": { "adds": flow }, "machine": watch::machine(),
         "back_s": back.map(|took| took as f64 / 1e9),
@@ -103,4 +99,12 @@ pub fn run(mut args: Args) -> Result<Value> {
         "phase_ends": phases.iter().map(|(name, end)| json!([name, (end - begin) as f64 / 1e9])).collect::<Value>(),
         "rss": watch::rss_series(&samples, begin),
     }))
+}
+
+/// Runs a closed loop to its end: its figures, and the best second of that time, so that a disturbance does not pass for
+/// the capacity.
+fn closed_loop(engine: &mut Engine, from: u64, to: u64) -> Result<(Value, f64)> {
+    engine.run(seconds(10.0))?;
+    let flow = &engine.flows[0];
+    Ok((flow.json(), flow.stats.peak_per_s(from, to)))
 }

@@ -268,7 +268,8 @@ fn refusals(row: &Value, phase: &Value, seconds: f64) -> String {
 fn rates(rows: &[&Value], title: &str, out: &mut String) {
     let _ = writeln!(
         out,
-        "### {title}\n\nCapacity is the best second in closed loop just before, with {} adds under way; \"deep\" is that with {}. An answer later than {} s counts as none, and what the kernel\n\
+        "### {title}\n\nCapacity is the best second in closed loop just before, with {} adds under way; \"deep\" is that\n\
+         with {}. An answer later than {} s counts as none, and what the kernel\n\
          has not taken {} s after it was due is not sent any more. \"Back\" is from the drop to 50 % until p99 is at most twice\n\
          (or 5 ms more than) that of the first step for a second with nothing failed.\n",
         show(rows.first().and_then(|row| at(row, "under_way"))),
