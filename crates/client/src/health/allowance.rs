@@ -1,9 +1,10 @@
 //! How many requests may be sent beyond those that were asked for: a share of them (C5).
 //!
 //! # Invariants
-//! 1. In the minute before any extra request, extra ones were at most the share of the originals, both in entries (plus
-//!    what is free in every minute).
-//! 2. In one second at most what five seconds allow, on average of the minute.
+//! 1. In the minute before any extra request, extra ones were at most the share of the originals, both in entries;
+//!    besides so many requests as are free in every minute, of any size: the first batch that fails is no worse off than
+//!    the first entry.
+//! 2. In one second at most what five seconds allow, on average of the minute, besides what is free.
 //!
 //! # Limits     a counter for each second of a minute; originals are counted without a lock
 
@@ -62,18 +63,26 @@ impl Seconds {
     }
 }
 
+#[derive(Default)]
+struct Extras {
+    /// Entries of those within the share.
+    entries: Seconds,
+    /// Requests of the others.
+    free: Seconds,
+}
+
 /// See the module. `now` counts from any fixed moment.
 pub(crate) struct Allowance {
     share: f64,
     free: u64,
     originals: Seconds,
-    extras: Mutex<Seconds>,
+    extras: Mutex<Extras>,
     taken: AtomicU64,
     refused: AtomicU64,
 }
 
 impl Allowance {
-    /// `share` of the originals, and `free` in any minute.
+    /// `share` of the originals, and `free` requests in any minute.
     pub(crate) fn new(share: f64, free: u64) -> Allowance {
         Allowance {
             share,
@@ -94,23 +103,28 @@ impl Allowance {
     pub(crate) fn take(&self, now: Duration, entries: u64) -> bool {
         let extras = self.extras.lock();
         let originals = self.originals.sum(now, SECONDS) as f64;
-        let in_minute = (originals * self.share) as u64 + self.free;
-        let in_second = (originals / SECONDS as f64 * self.share * BURST_SECS) as u64 + self.free;
-        let is_allowed = extras.sum(now, SECONDS) + entries <= in_minute
+        let in_minute = (originals * self.share) as u64;
+        let in_second = (originals / SECONDS as f64 * self.share * BURST_SECS) as u64;
+        let in_share = extras.entries.sum(now, SECONDS) + entries <= in_minute
             // The first of a second may be larger.
-            && (extras.sum(now, 1) == 0 || extras.sum(now, 1) + entries <= in_second);
-        if is_allowed {
-            extras.add(now, entries);
+            && (extras.entries.sum(now, 1) == 0 || extras.entries.sum(now, 1) + entries <= in_second);
+        let is_allowed = in_share || extras.free.sum(now, SECONDS) < self.free;
+        match (in_share, is_allowed) {
+            (true, _) => extras.entries.add(now, entries),
+            (false, true) => extras.free.add(now, 1),
+            (false, false) => {}
         }
         let counter = if is_allowed { &self.taken } else { &self.refused };
         counter.fetch_add(1, Ordering::Relaxed);
         is_allowed
     }
 
-    /// Entries that may be asked for once more in this minute.
+    /// Entries that may be asked for once more in this minute; one for each request that is free.
     pub(crate) fn left(&self, now: Duration) -> u64 {
-        let allowed = (self.originals.sum(now, SECONDS) as f64 * self.share) as u64 + self.free;
-        allowed.saturating_sub(self.extras.lock().sum(now, SECONDS))
+        let extras = self.extras.lock();
+        let in_share = (self.originals.sum(now, SECONDS) as f64 * self.share) as u64;
+        in_share.saturating_sub(extras.entries.sum(now, SECONDS))
+            + self.free.saturating_sub(extras.free.sum(now, SECONDS))
     }
 
     pub(crate) fn taken(&self) -> u64 {
@@ -185,5 +199,17 @@ mod tests {
         (0..60).for_each(|second| allowance.original(at(second), 1000));
         let taken = (0..100_000).filter(|_| allowance.take(at(59), 1)).count();
         assert_eq!(taken, 500);
+    }
+
+    #[test]
+    fn what_is_free_is_counted_in_requests_of_any_size() {
+        let (allowance, at) = (Allowance::new(0.2, 20), Duration::from_secs);
+        allowance.original(at(0), 4096);
+        assert_eq!(allowance.left(at(0)), 819 + 20);
+        let taken = (0..100).filter(|_| allowance.take(at(0), 4096)).count();
+        assert_eq!(taken, 20, "a whole batch each");
+        assert_eq!(allowance.left(at(0)), 819, "the share is not used up by them");
+        assert!(allowance.take(at(0), 819) && !allowance.take(at(0), 1));
+        assert!(allowance.take(at(60), 4096), "in every minute");
     }
 }

@@ -10,6 +10,7 @@
 //!
 //! # Invariants
 //! 1. Nothing that happens to a forgotten bookie changes its state, but its coming back (C12).
+//! 2. A forgotten bookie is looked for for [`LOOKED_FOR`]; then only when it answered a request all the same.
 
 use std::time::Duration;
 
@@ -21,6 +22,9 @@ const PROBES: u32 = 2;
 const PROBATION: Duration = Duration::from_secs(10);
 /// How long new ensembles avoid a bookie that was found unhealthy.
 pub(super) const QUARANTINE: Duration = Duration::from_secs(30 * 60);
+
+/// How long the registration is asked for a bookie that left.
+pub(super) const LOOKED_FOR: Duration = Duration::from_secs(30 * 60);
 
 /// How a bookie looks from this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -102,6 +106,11 @@ impl Condition {
         self.transitions
     }
 
+    /// For how long a forgotten bookie was not seen; `None` of any other.
+    pub(super) fn gone_for(&self, now: Duration) -> Option<Duration> {
+        (self.state() == NodeState::Forgotten).then(|| now.saturating_sub(self.since))
+    }
+
     /// Whether new ensembles should do without it.
     pub(super) fn is_quarantined(&self, now: Duration) -> bool {
         self.state() != NodeState::Healthy
@@ -133,7 +142,11 @@ impl Condition {
                 return self.go(Healthy, now);
             }
             Left | Returned => return,
-            // Invariant 1.
+            // Invariants 1 and 2.
+            Answered if state == Forgotten && self.gone_for(now) >= Some(LOOKED_FOR) => {
+                self.since = now;
+                return;
+            }
             _ if state == Forgotten => return,
             TimedOut | Unreachable | Failed | ProbeFailed => self.last_failure = Some(now),
             Answered | ProbeAnswered => {}

@@ -45,6 +45,7 @@ use tokio::time::Instant;
 
 use self::allowance::Allowance;
 use self::condition::Event;
+use self::condition::LOOKED_FOR;
 pub use self::condition::NodeState;
 use self::latency::Latency;
 use self::node::{Line, OPERATIONS};
@@ -60,7 +61,7 @@ pub(crate) const READ_TIMEOUT: Duration = Duration::from_secs(1);
 const HEDGE_SHARE: f64 = 0.1;
 /// Retries after errors, by entries of the originals.
 const RETRY_SHARE: f64 = 0.2;
-/// Retries in any minute whatever the originals: one who reads little does not wait.
+/// Retries in any minute whatever the originals, in requests of any size: one who reads little does not wait.
 const RETRIES_FREE: u64 = 20;
 /// Bounds of the time after which a hedge is sent.
 const HEDGE_AFTER_MIN: Duration = Duration::from_millis(1);
@@ -76,6 +77,12 @@ const BATCH_HEDGES: [(u64, Duration); 5] = [
     (500, Duration::from_millis(100)),
     (u64::MAX, Duration::from_millis(500)),
 ];
+/// The registration is asked so often while a bookie is in trouble.
+const REFRESH_MIN: Duration = Duration::from_secs(3);
+/// For one that is gone, at this part of the time since it left ...
+const REFRESH_PART: u32 = 20;
+/// ... and at least so often.
+const REFRESH_MAX: Duration = Duration::from_secs(60);
 /// How long a percentile is used before it is computed again.
 const PERCENTILE_AGE_MS: u64 = 100;
 
@@ -222,7 +229,9 @@ impl NodeHealth {
     }
 
     fn look_after(&self, node: &Node, outcome: Outcome) {
-        if !matches!(outcome, Outcome::Answered | Outcome::Declined) && node.needs_care() {
+        let is_fine = matches!(outcome, Outcome::Answered | Outcome::Declined);
+        // A forgotten one that answers may be registered again.
+        if node.needs_care() && (!is_fine || node.state() == NodeState::Forgotten) {
             self.wake_prober.notify_one();
         }
     }
@@ -306,9 +315,18 @@ impl NodeHealth {
         nodes
     }
 
-    /// Whether there is anything to wait for: a probe, the end of a probation or of a hold, a return.
-    fn needs_care(&self) -> bool {
-        self.nodes.read().values().any(|node| node.needs_care())
+    /// How often the registration is to be asked now; `None` when there is nothing to wait for: no probe, no end of a
+    /// probation or of a hold, no return. A bookie that is gone is asked for ever more seldom, and not for ever.
+    fn refresh_interval(&self) -> Option<Duration> {
+        let now = self.now();
+        let nodes = self.nodes.read();
+        let in_trouble = nodes.values().filter(|node| node.needs_care());
+        let intervals = in_trouble.filter_map(|node| match node.gone_for(now) {
+            None => Some(REFRESH_MIN),
+            Some(gone) if gone < LOOKED_FOR => Some((gone / REFRESH_PART).clamp(REFRESH_MIN, REFRESH_MAX)),
+            Some(_) => None,
+        });
+        intervals.min()
     }
 }
 
@@ -355,6 +373,33 @@ mod tests {
         tokio::time::advance(node::HOLD).await;
         assert!(!health.avoided().contains(&id("a")));
         assert_eq!(kept.pending(), 0);
+    }
+
+    /// A bookie that is gone for good, of a ledger that is still read.
+    #[tokio::test(start_paused = true)]
+    async fn a_bookie_that_left_is_looked_for_ever_more_seldom_and_not_for_ever() {
+        let health = NodeHealth::new(1);
+        let (gone, _other) = (health.node(&id("a")), health.node(&id("b")));
+        health.refresh(&set(&["b"]));
+        let mut lists = Vec::new();
+        while let Some(interval) = health.refresh_interval() {
+            lists.push(interval.as_secs());
+            tokio::time::advance(interval).await;
+            health.refresh(&set(&["b"]));
+        }
+        assert!(lists.is_sorted() && lists.contains(&60), "{lists:?}");
+        assert_eq!(lists[..20], [3; 20], "the first minute, in which a restart is to be seen (C10)");
+        assert!(health.now() <= LOOKED_FOR + REFRESH_MAX && lists.len() < 100, "{lists:?}");
+        // It answers all the same.
+        health.finished(gone.begin(), &gone, Operation::Read, Duration::ZERO, Outcome::Answered);
+        assert_eq!((gone.state(), health.refresh_interval()), (NodeState::Forgotten, Some(REFRESH_MIN)));
+        health.refresh(&set(&["a", "b"]));
+        assert_eq!((gone.state(), health.refresh_interval()), (NodeState::Healthy, None));
+        // Anybody else's trouble asks as often as before.
+        health.refresh(&set(&["b"]));
+        tokio::time::advance(LOOKED_FOR / 2).await;
+        health.note_failure(&id("b"), &BookieError::Lost);
+        assert_eq!(health.refresh_interval(), Some(REFRESH_MIN));
     }
 
     #[tokio::test(start_paused = true)]

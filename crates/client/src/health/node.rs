@@ -234,9 +234,14 @@ impl Node {
         }
     }
 
-    /// Whether there is anything to wait for: a probe, the end of a probation or of a hold, a return.
+    /// Whether there may be anything to wait for: a probe, the end of a probation or of a hold, a return.
     pub(super) fn needs_care(&self) -> bool {
         self.state() != NodeState::Healthy || self.has_held.load(Ordering::Acquire)
+    }
+
+    /// For how long a forgotten bookie was not seen; `None` of any other.
+    pub(super) fn gone_for(&self, now: Duration) -> Option<Duration> {
+        self.guarded.lock().condition.gone_for(now)
     }
 
     pub(super) fn last_failure(&self) -> Option<Duration> {

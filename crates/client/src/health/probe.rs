@@ -4,7 +4,8 @@
 //! 1. One prober per client, which ends with it; nothing is sent while all bookies are healthy (C10).
 //! 2. A bookie is asked at most once a second, with a read that finds nothing, over the connection that reads use.
 //!
-//! # Limits     a probe: [`READ_TIMEOUT`]; a list of the registered bookies every [`REFRESH_INTERVAL`], in trouble only
+//! # Limits     a probe: [`READ_TIMEOUT`]; a list of the registered bookies every 3 s, in trouble only; for one that is not
+//! registered any more ever more seldom, down to once a minute, and for half an hour
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +22,8 @@ use crate::transport::{BookieError, ReadRequest, Transport};
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// Up to so much of the interval less, so that many clients do not ask in step.
 const JITTER: f64 = 0.2;
-const REFRESH_INTERVAL: Duration = Duration::from_secs(3);
+/// How long a list of the bookies may take.
+const LIST_TIMEOUT: Duration = Duration::from_secs(3);
 /// A ledger that nobody has: the largest id, which no sequence of ids reaches.
 const NOBODYS_LEDGER: LedgerId = LedgerId::new(i64::MAX).expect("it is not negative");
 
@@ -49,14 +51,14 @@ impl Prober {
 async fn run(health: Arc<NodeHealth>, transport: Arc<dyn Transport>, registration: Registration) {
     let mut refreshed_at: Option<Instant> = None;
     loop {
-        if !health.needs_care() {
+        let Some(interval) = health.refresh_interval() else {
             health.wake_prober.notified().await;
             continue;
-        }
-        let is_due = refreshed_at.is_none_or(|at| at.elapsed() >= REFRESH_INTERVAL);
+        };
+        let is_due = refreshed_at.is_none_or(|at| at.elapsed() >= interval);
         if is_due {
             refreshed_at = Some(Instant::now());
-            match timeout(REFRESH_INTERVAL, registration.list()).await {
+            match timeout(LIST_TIMEOUT, registration.list()).await {
                 Ok(Ok(members)) => {
                     health.refresh(&members.into_iter().map(|member| member.bookie_id).collect());
                 }

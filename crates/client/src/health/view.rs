@@ -83,7 +83,7 @@ pub struct ReadHealth {
     pub retries: u64,
     /// Moments at which such a read had to wait, because there were too many.
     pub retries_delayed: u64,
-    /// Entries that retries may ask for in this minute.
+    /// Entries that retries may ask for in this minute; one for each of those that are free.
     pub retries_left: u64,
     /// Reads for which no replica was well, so that the least bad was asked.
     pub fail_open: u64,

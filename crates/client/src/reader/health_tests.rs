@@ -402,3 +402,21 @@ async fn runs_of_entries_are_chosen_and_hedged_as_single_ones() {
     assert_eq!(setup.reads()[0], 0);
     setup.assert_idle().await;
 }
+
+/// C5: what is free counts requests. Counted in entries, a batch would be more than all of it, and wait for a second.
+#[tokio::test(start_paused = true)]
+async fn the_first_batches_that_meet_a_dead_replica_do_not_wait() {
+    for _ in 0..20 {
+        let setup = Setup::new().await;
+        setup.set("a", Way::Dead);
+        setup.set("b", Way::Dead);
+        let started = Instant::now();
+        let mut stream = setup.reader.read(at(0), at(ENTRIES - 1));
+        while let Some(entry) = stream.next().await {
+            entry.unwrap();
+        }
+        // In paused time: what was waited for, and nothing else.
+        assert!(started.elapsed() < ms(100), "{:?}", started.elapsed());
+        assert_eq!(setup.client.read_health().retries_delayed, 0);
+    }
+}
