@@ -78,7 +78,7 @@ struct Answered {
 }
 
 impl AddSink for Answered {
-    fn added(&self, _: &BookieId, answers: &[AddAnswer]) {
+    fn added(self: Arc<Self>, _: &BookieId, answers: &[AddAnswer]) {
         assert!(answers.iter().all(|answer| answer.result.is_ok()));
         self.count.fetch_add(answers.len() as u64, Ordering::Relaxed);
         self.changed.notify_one();

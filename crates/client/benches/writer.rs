@@ -39,7 +39,7 @@ impl Acknowledging {
         let mut lists = std::mem::take(&mut *self.0.lock());
         for (sink, answers) in &mut lists {
             for batch in answers.chunks(BATCH) {
-                sink.added(bookie, batch);
+                sink.clone().added(bookie, batch);
             }
             answers.clear();
         }

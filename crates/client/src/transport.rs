@@ -96,7 +96,7 @@ pub struct AddAnswer {
 pub trait AddSink: Send + Sync {
     /// The answers of this ledger that one bookie gave in one socket read, in their order. Never blocks for long: it
     /// runs on the task that reads the socket.
-    fn added(&self, bookie: &BookieId, answers: &[AddAnswer]);
+    fn added(self: Arc<Self>, bookie: &BookieId, answers: &[AddAnswer]);
 }
 
 /// A read of one entry.

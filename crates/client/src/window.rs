@@ -263,17 +263,20 @@ impl AddWindow {
         self.quorum.ack_quorum_size().min(self.quorum.write_quorum_size() - 1).max(1)
     }
 
-    /// The bookies that hold others back, by position, and how many bytes: the oldest entry waits for none but them, and
-    /// so much was acknowledged by enough others and is kept until they answer. No positions when nobody is behind.
-    pub fn held_back(&self) -> (Vec<usize>, u64) {
+    /// Puts the bookies that hold others back into `behind`, by position, and returns how many bytes: the oldest entry waits
+    /// for none but them, and so much was acknowledged by enough others and is kept until they answer. No positions when
+    /// nobody is behind.
+    pub fn held_back(&self, behind: &mut Vec<usize>) -> u64 {
+        behind.clear();
         match self.slots.front() {
             Some(slot) if slot.is_ahead && slot.waiting != 0 => {
                 let entry = EntryId::new(self.first).expect("entries are not negative");
-                let behind = self.quorum.write_set(entry).enumerate();
-                let behind = behind.filter(|(offset, _)| slot.waiting & (1 << offset) != 0);
-                (behind.map(|(_, position)| position).collect(), self.ahead_bytes)
+                let members = self.quorum.write_set(entry).enumerate();
+                let waited_for = members.filter(|(offset, _)| slot.waiting & (1 << offset) != 0);
+                behind.extend(waited_for.map(|(_, position)| position));
+                self.ahead_bytes
             }
-            Some(_) | None => (Vec::new(), 0),
+            Some(_) | None => 0,
         }
     }
 

@@ -143,7 +143,7 @@ pub async fn recheck(args: CensusArgs) -> bool {
 struct Sink(mpsc::Sender<Result<(), BookieError>>);
 
 impl AddSink for Sink {
-    fn added(&self, _bookie: &BookieId, answers: &[AddAnswer]) {
+    fn added(self: Arc<Self>, _bookie: &BookieId, answers: &[AddAnswer]) {
         for answer in answers {
             let _ = self.0.try_send(answer.result.clone());
         }

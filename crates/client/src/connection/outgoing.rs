@@ -1,22 +1,26 @@
 //! Bytes on their way to one bookie: appended by callers, taken by the connection's task, written many frames at a time.
 //!
 //! ```text
-//! callers: frames ──► Outgoing (under the lane's lock) ──take──► Batch (the task's own) ──one writev──► socket
-//!          head + shared body         │ withdraw                  small bodies are copied here, side by side
-//!                                     ▼
-//!                                  dropped
+//! callers ──► gathered: copied side by side ──take──► Batch (the task's own) ──one writev──► socket
+//!    │                                                  ▲
+//!    └─ full ──► frames: head + shared body ────────────┘
+//!                     │ withdraw
+//!                     ▼ dropped
 //! ```
+//!
+//! A small body is copied by its caller, who has it in the cache of its processor, as long as the task keeps up. Behind a
+//! bookie that does not, frames wait that only refer to their bodies.
 //!
 //! # Invariants
 //! 1. Frames leave whole, in the order in which they were appended.
 //! 2. A frame is known by its number in the lane, and those of which the kernel took a byte are a prefix of those that
 //!    were not withdrawn: all below [`Batch::written`].
-//! 3. A queued frame refers to the body that its caller shares among all bookies; no bookie has a copy of its own,
-//!    except of what is being written (IC17).
+//! 3. What is copied for one bookie is bounded; all else that is queued for it refers to the body that its caller shares
+//!    among all bookies (IC17).
 //!
-//! # Limits     queued: none of its own, it is what callers have permits for (a head besides, see `FRAME_OVERHEAD_BYTES`
-//! of the crate); being written: [`TAKEN_BYTES_MAX`] and one frame. Bodies of [`SHARED_BYTES_MIN`] and more are written
-//! from where they are
+//! # Limits     copied: [`GATHERED_BYTES_MAX`], and [`TAKEN_BYTES_MAX`] and one frame being written; frames: what callers
+//! have permits for (a head besides, see `FRAME_OVERHEAD_BYTES` of the crate). Bodies of [`SHARED_BYTES_MIN`] and more are
+//! never copied
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -30,6 +34,8 @@ use super::lane::ADD_HEAD_BYTES;
 const CHUNK_BYTES: usize = 64 * 1024;
 /// From this size on a body is written from where it is: copying it would cost more than one more slice.
 pub(super) const SHARED_BYTES_MIN: usize = 16 * 1024;
+/// Callers copy as long as no more than this is copied and not taken: what is copied cannot be withdrawn.
+const GATHERED_BYTES_MAX: usize = 256 * 1024;
 /// No frame is taken once so much was taken: the rest can still be withdrawn.
 const TAKEN_BYTES_MAX: usize = 256 * 1024;
 /// Empty buffers kept for reuse.
@@ -60,6 +66,10 @@ impl Frame {
         self.number
     }
 
+    fn head(&self) -> &[u8] {
+        &self.head[..usize::from(self.head_size_bytes)]
+    }
+
     fn size_bytes(&self) -> usize {
         usize::from(self.head_size_bytes) + self.body.len()
     }
@@ -68,6 +78,8 @@ impl Frame {
 /// What callers appended and the task has not taken.
 #[derive(Default)]
 pub(super) struct Outgoing {
+    /// Before all of `frames`.
+    gathered: Gathered,
     frames: VecDeque<Frame>,
     /// Number of the next frame.
     next: u64,
@@ -81,15 +93,22 @@ impl Outgoing {
 
     /// The number of the first frame that was not taken.
     pub(super) fn begin(&self) -> u64 {
-        self.frames.front().map_or(self.next, |frame| frame.number)
+        let first = self.gathered.starts.front().map(|&(number, _)| number);
+        first.or_else(|| self.frames.front().map(Frame::number)).unwrap_or(self.next)
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.frames.is_empty()
+        self.gathered.is_empty() && self.frames.is_empty()
     }
 
     /// Appends the frame of an add.
     pub(super) fn push(&mut self, owner: Owner, head: [u8; ADD_HEAD_BYTES], body: Bytes) {
+        let size_bytes = head.len() + body.len();
+        if self.gathers(size_bytes, body.len()) {
+            self.gathered.copy(self.next, &head, &body);
+            self.next += 1;
+            return;
+        }
         self.put(Frame {
             number: self.next,
             owner: Some(owner),
@@ -101,6 +120,11 @@ impl Outgoing {
 
     /// Appends a whole frame.
     pub(super) fn push_frame(&mut self, frame: Bytes) {
+        if self.gathers(frame.len(), frame.len()) {
+            self.gathered.copy(self.next, &[], &frame);
+            self.next += 1;
+            return;
+        }
         self.put(Frame {
             number: self.next,
             owner: None,
@@ -110,27 +134,19 @@ impl Outgoing {
         });
     }
 
+    /// Whether the next frame is copied at once.
+    fn gathers(&self, size_bytes: usize, body_size_bytes: usize) -> bool {
+        self.frames.is_empty()
+            && body_size_bytes < SHARED_BYTES_MIN
+            && self.gathered.bytes as usize + size_bytes <= GATHERED_BYTES_MAX
+    }
+
     fn put(&mut self, frame: Frame) {
         self.next += 1;
         self.frames.push_back(frame);
     }
 
-    /// Moves frames from the front to `taken`, until they are enough for a batch.
-    pub(super) fn take_into(&mut self, taken: &mut Vec<Frame>) {
-        let mut size_bytes = 0;
-        while size_bytes < TAKEN_BYTES_MAX
-            && let Some(frame) = self.frames.pop_front()
-        {
-            size_bytes += frame.size_bytes();
-            taken.push(frame);
-        }
-        if self.frames.is_empty() && self.frames.capacity() > FRAMES_KEPT {
-            // Grown while the bookie took nothing.
-            self.frames = VecDeque::new();
-        }
-    }
-
-    /// Takes out the frames of one owner, for the caller to drop; those that the task has stay.
+    /// Takes out the frames of one owner that were not copied, for the caller to drop.
     pub(super) fn withdraw(&mut self, owner: Owner) -> Vec<Frame> {
         let mut withdrawn = Vec::new();
         let frames = std::mem::take(&mut self.frames);
@@ -146,6 +162,7 @@ impl Outgoing {
 
     /// Forgets what was not taken, whose requests have been answered with an error; for the caller to drop.
     pub(super) fn clear(&mut self) -> VecDeque<Frame> {
+        self.gathered.clear();
         std::mem::take(&mut self.frames)
     }
 }
@@ -167,51 +184,42 @@ impl Chunk {
     }
 }
 
-/// What the task took and the kernel has not taken whole.
+/// Frames as they go to the kernel.
 #[derive(Default)]
-pub(super) struct Batch {
+struct Gathered {
     chunks: VecDeque<Chunk>,
-    /// Bytes of the first chunk that the kernel has.
-    offset: usize,
-    spares: Vec<Vec<u8>>,
-    /// Number of each frame and where it begins, in bytes of this connection, of those not begun.
+    /// Number of each frame and where it begins.
     starts: VecDeque<(u64, u64)>,
-    taken_bytes: u64,
-    written_bytes: u64,
-    /// See [`Batch::written`].
-    written: u64,
+    /// Of all frames since it was empty.
+    bytes: u64,
+    spares: Vec<Vec<u8>>,
 }
 
-impl Batch {
-    /// The batch of a connection whose first frame is the one of this number, or a later one.
-    pub(super) fn new(number: u64) -> Batch {
-        Batch { written: number, ..Batch::default() }
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
+impl Gathered {
+    fn is_empty(&self) -> bool {
         self.chunks.is_empty()
     }
 
-    /// Of every frame with a lower number, unless it was withdrawn, the kernel has something; of the others nothing.
-    pub(super) fn written(&self) -> u64 {
-        self.written
+    fn copy(&mut self, number: u64, head: &[u8], body: &[u8]) {
+        self.begin(number, head.len() + body.len());
+        let chunk = self.open_chunk(head.len() + body.len());
+        chunk.extend_from_slice(head);
+        chunk.extend_from_slice(body);
     }
 
-    /// Lines up frames to be written. Bodies that are copied are let go of here.
-    pub(super) fn fill(&mut self, taken: &mut Vec<Frame>) {
-        for frame in taken.drain(..) {
-            self.starts.push_back((frame.number, self.taken_bytes));
-            self.taken_bytes += frame.size_bytes() as u64;
-            let head = &frame.head[..usize::from(frame.head_size_bytes)];
-            if frame.body.len() >= SHARED_BYTES_MIN {
-                self.open_chunk(head.len()).extend_from_slice(head);
-                self.chunks.push_back(Chunk::Shared(frame.body));
-            } else {
-                let chunk = self.open_chunk(head.len() + frame.body.len());
-                chunk.extend_from_slice(head);
-                chunk.extend_from_slice(&frame.body);
-            }
+    /// Small bodies are copied and let go of.
+    fn put(&mut self, frame: Frame) {
+        if frame.body.len() < SHARED_BYTES_MIN {
+            return self.copy(frame.number, frame.head(), &frame.body);
         }
+        self.begin(frame.number, frame.size_bytes());
+        self.open_chunk(frame.head().len()).extend_from_slice(frame.head());
+        self.chunks.push_back(Chunk::Shared(frame.body));
+    }
+
+    fn begin(&mut self, number: u64, size_bytes: usize) {
+        self.starts.push_back((number, self.bytes));
+        self.bytes += size_bytes as u64;
     }
 
     /// The last buffer if it has room, else a new one: buffers do not grow by copying.
@@ -228,6 +236,80 @@ impl Batch {
         }
     }
 
+    /// Forgets the first chunk, and keeps its buffer.
+    fn pop_chunk(&mut self) {
+        if let Some(Chunk::Copied(mut emptied)) = self.chunks.pop_front() {
+            emptied.clear();
+            // One that a single large frame made grow is not worth keeping.
+            if self.spares.len() < SPARES_MAX && emptied.capacity() <= CHUNK_BYTES {
+                self.spares.push(emptied);
+            }
+        }
+    }
+
+    fn clear(&mut self) {
+        while !self.is_empty() {
+            self.pop_chunk();
+        }
+        self.starts.clear();
+        self.bytes = 0;
+    }
+}
+
+/// What the task took and the kernel has not taken whole.
+#[derive(Default)]
+pub(super) struct Batch {
+    gathered: Gathered,
+    /// Bytes of the first chunk that the kernel has.
+    offset: usize,
+    /// Bytes of `gathered` that the kernel has.
+    written_bytes: u64,
+    /// See [`Batch::written`].
+    written: u64,
+}
+
+impl Batch {
+    /// The batch of a connection whose first frame is the one of this number, or a later one.
+    pub(super) fn new(number: u64) -> Batch {
+        Batch { written: number, ..Batch::default() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.gathered.is_empty()
+    }
+
+    /// Of every frame with a lower number, unless it was withdrawn, the kernel has something; of the others nothing.
+    pub(super) fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Takes what callers copied, and moves frames to `taken` until they are enough for a batch. Under the lane's lock; to
+    /// be followed by [`fill`](Self::fill).
+    pub(super) fn take(&mut self, outgoing: &mut Outgoing, taken: &mut Vec<Frame>) {
+        assert!(self.is_empty() && taken.is_empty(), "one batch at a time");
+        self.gathered.clear();
+        self.written_bytes = 0;
+        std::mem::swap(&mut self.gathered, &mut outgoing.gathered);
+        let mut size_bytes = self.gathered.bytes as usize;
+        while size_bytes < TAKEN_BYTES_MAX
+            && let Some(frame) = outgoing.frames.pop_front()
+        {
+            size_bytes += frame.size_bytes();
+            taken.push(frame);
+        }
+        if outgoing.frames.is_empty() && outgoing.frames.capacity() > FRAMES_KEPT {
+            // Grown while the bookie took nothing.
+            outgoing.frames = VecDeque::new();
+        }
+    }
+
+    /// Lines up the frames to be written.
+    pub(super) fn fill(&mut self, taken: &mut Vec<Frame>) {
+        for frame in taken.drain(..) {
+            self.gathered.put(frame);
+        }
+    }
+
     /// Writes what one call of `write` takes, which returns a count as `writev` does.
     pub(super) fn write_some(
         &mut self,
@@ -236,25 +318,25 @@ impl Batch {
         let mut slices = [IoSlice::new(&[]); SLICES_MAX];
         let mut offset = self.offset;
         let mut count = 0;
-        for (slice, chunk) in slices.iter_mut().zip(&self.chunks) {
+        for (slice, chunk) in slices.iter_mut().zip(&self.gathered.chunks) {
             *slice = IoSlice::new(&chunk.bytes()[offset..]);
             offset = 0;
             count += 1;
         }
         let taken = write(&slices[..count])?;
         self.written_bytes += taken as u64;
-        while let Some(&(number, start)) = self.starts.front()
+        while let Some(&(number, start)) = self.gathered.starts.front()
             && start < self.written_bytes
         {
             self.written = number + 1;
-            self.starts.pop_front();
+            self.gathered.starts.pop_front();
         }
         self.advance(taken);
         Ok(taken)
     }
 
     fn advance(&mut self, mut taken: usize) {
-        while let Some(first) = self.chunks.front() {
+        while let Some(first) = self.gathered.chunks.front() {
             let left = first.bytes().len() - self.offset;
             if taken < left {
                 self.offset += taken;
@@ -262,13 +344,7 @@ impl Batch {
             }
             taken -= left;
             self.offset = 0;
-            if let Some(Chunk::Copied(mut emptied)) = self.chunks.pop_front() {
-                emptied.clear();
-                // One that a single large frame made grow is not worth keeping.
-                if self.spares.len() < SPARES_MAX && emptied.capacity() <= CHUNK_BYTES {
-                    self.spares.push(emptied);
-                }
-            }
+            self.gathered.pop_chunk();
         }
         assert_eq!(taken, 0, "no more is written than there was");
     }
@@ -299,7 +375,7 @@ mod tests {
             let mut takes = takes.into_iter().cycle();
             let mut pump = |outgoing: &mut Outgoing, batch: &mut Batch| {
                 if batch.is_empty() {
-                    outgoing.take_into(&mut taken);
+                    batch.take(outgoing, &mut taken);
                     batch.fill(&mut taken);
                 }
                 let most = takes.next().unwrap();
@@ -375,10 +451,12 @@ mod tests {
                 Bytes::from_owner(Body { bytes: [7; 1000], _alive: alive.clone() }),
             );
         }
-        outgoing.take_into(&mut taken);
+        let gathered = outgoing.gathered.bytes as usize;
+        assert!(gathered <= GATHERED_BYTES_MAX, "{gathered}");
+        batch.take(&mut outgoing, &mut taken);
         batch.fill(&mut taken);
-        let held: usize = batch.chunks.iter().map(|chunk| chunk.bytes().len()).sum();
-        assert!(held < TAKEN_BYTES_MAX + 2000, "{held}");
+        let held: usize = batch.gathered.chunks.iter().map(|chunk| chunk.bytes().len()).sum();
+        assert!(held > gathered && held < TAKEN_BYTES_MAX + 2000, "{held}");
         let copied = held / (1000 + ADD_HEAD_BYTES);
         assert_eq!(std::sync::Arc::strong_count(&alive) - 1, 10_000 - copied, "copied bodies are let go of");
         let withdrawn = outgoing.withdraw(owner(1));

@@ -303,7 +303,7 @@ impl Task {
             state.now = now;
             state.is_waiting = false;
             if batch.is_empty() {
-                state.outgoing.take_into(taken);
+                batch.take(&mut state.outgoing, taken);
             }
         }
         batch.fill(taken);

@@ -19,7 +19,7 @@ use crate::placement::{Candidates, Placement, RandomPlacement};
 use crate::recovery::core::{Out, ReadTag, RecoveryCore};
 use crate::transport::{AddTag, BookieError};
 use crate::window::Send;
-use crate::writer::core::{Start, Step, WriterCore};
+use crate::writer::core::{LetGo, Start, Step, WriterCore};
 
 const BOOKIES: usize = 7;
 /// What one bookie may hold up: a few entries.
@@ -264,7 +264,8 @@ impl World {
     /// withdrawn, as far as it has not left.
     fn report_slow(&mut self) {
         let Core::Writer(writer) = &mut self.parties[0].core else { return };
-        let (behind, bytes) = writer.held_back();
+        let mut behind = Vec::new();
+        let bytes = writer.held_back(&mut behind);
         for position in behind {
             if bytes > SLOW_BYTES_MAX {
                 writer.on_slow(position, bytes);
@@ -286,6 +287,8 @@ impl World {
                 self.parties[0].requests.remove(&bookie);
             }
         }
+        let Core::Writer(writer) = &mut self.parties[0].core else { return };
+        writer.release(&mut LetGo::default());
     }
 
     /// Lets something that is under way arrive.
@@ -495,7 +498,7 @@ impl World {
                         writer.put_off();
                     }
                 }
-                writer.settle(&mut Vec::new());
+                writer.settle();
                 self.send(index, sends, false);
                 self.report_slow();
             }

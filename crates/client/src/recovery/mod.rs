@@ -40,7 +40,7 @@ struct Answers {
 }
 
 impl AddSink for Answers {
-    fn added(&self, _bookie: &BookieId, answers: &[AddAnswer]) {
+    fn added(self: Arc<Self>, _bookie: &BookieId, answers: &[AddAnswer]) {
         self.queue.lock().extend_from_slice(answers);
         self.arrived.notify_one();
     }

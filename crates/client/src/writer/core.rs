@@ -37,7 +37,7 @@ use bindery_metadata::layout::{LedgerError, StoredLedger};
 use bindery_metadata::store::Version;
 use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState};
 use bindery_wire::ErrorCode;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use crate::entry::EntryCodec;
 use crate::error::{BookieAnswer, BookieAnswers, NotEnoughBookies, Stopped, WhyStopped};
@@ -49,7 +49,7 @@ use crate::window::{AddWindow, Heard, Send};
 /// How many ensemble changes may follow one another while no entry gets through.
 pub(crate) const CHANGES_IN_A_ROW_MAX: u32 = 64;
 
-/// What an entry costs besides its stored bytes: its place in the window, and the owner of its bytes.
+/// What an entry costs besides its stored bytes: its place in the window, and its part of what is free in a block.
 pub(crate) const ENTRY_OVERHEAD_BYTES: u64 = 160;
 
 /// What it costs for each replica: the head of its frame, its places in the queue and among what waits for answers.
@@ -61,17 +61,14 @@ const RETRY_MIN: Duration = Duration::from_secs(1);
 /// And at last.
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
-/// An entry as it is stored, with what it holds of the budget: that goes back when nobody refers to the entry any more,
-/// neither the window nor any bookie's queue.
-struct Charged {
-    stored: Vec<u8>,
-    _permit: Permit,
-}
+/// Buffers for stored entries grow up to this.
+const BLOCK_BYTES_MAX: usize = 64 * 1024;
 
-impl AsRef<[u8]> for Charged {
-    fn as_ref(&self) -> &[u8] {
-        &self.stored
-    }
+/// What nobody waits for any more, to be dropped where no lock is held.
+#[derive(Default)]
+pub(crate) struct LetGo {
+    pub bodies: Vec<Bytes>,
+    pub permit: Option<Permit>,
 }
 
 /// What is to be done about metadata.
@@ -139,6 +136,12 @@ pub(crate) struct WriterCore {
     metadata: LedgerMetadata,
     version: Version,
     window: AddWindow,
+    /// Entries are stored one behind another, so that they share an allocation.
+    block: BytesMut,
+    /// What the entries in the window hold of the budget.
+    permit: Option<Permit>,
+    /// What they cost, which is what the permit is for.
+    in_flight_bytes: u64,
     /// Length at the start.
     length_before: u64,
     /// Length with everything pushed.
@@ -195,6 +198,9 @@ impl WriterCore {
         assert!(EntryId::to_wire(confirmed) >= floor, "the LAC is not below the last segment");
         WriterCore {
             window: AddWindow::new(metadata.quorum, last.ensemble.clone(), confirmed),
+            block: BytesMut::new(),
+            permit: None,
+            in_flight_bytes: 0,
             ledger,
             codec,
             metadata,
@@ -261,7 +267,8 @@ impl WriterCore {
         codec.stored_size_bytes(payload) as u64 + overhead_bytes(write_quorum_size)
     }
 
-    /// Takes an entry: its id, its stored form, its way to the write set. The permit stays with the stored bytes.
+    /// Takes an entry: its id, its stored form, its way to the write set. The permit comes back with
+    /// [`release`](Self::release).
     pub fn append(
         &mut self,
         payload: &[u8],
@@ -283,18 +290,25 @@ impl WriterCore {
             return Err(Stopped { ledger: self.ledger, last_confirmed, why: WhyStopped::Full });
         };
         let stored_size_bytes = self.codec.stored_size_bytes(payload.len());
-        let mut stored = Vec::with_capacity(stored_size_bytes);
+        if self.block.capacity() < stored_size_bytes {
+            // As large as what is in flight asks for, so that a slow ledger pins little and a fast one allocates rarely.
+            let wanted = usize::try_from(self.in_flight_bytes / 4).unwrap_or(BLOCK_BYTES_MAX);
+            self.block = BytesMut::with_capacity(wanted.min(BLOCK_BYTES_MAX).max(stored_size_bytes));
+        }
         let lac = self.confirmed();
-        self.codec.put(entry, lac, length_bytes, payload, &mut stored);
-        debug_assert_eq!(stored.len(), stored_size_bytes);
-        let body = match permit {
-            Some(permit) => Bytes::from_owner(Charged { stored, _permit: permit }),
-            None => Bytes::from(stored),
-        };
+        self.codec.put(entry, lac, length_bytes, payload, &mut self.block);
+        let body = self.block.split().freeze();
+        debug_assert_eq!(body.len(), stored_size_bytes);
+        match (&mut self.permit, permit) {
+            (Some(held), Some(permit)) => held.merge(permit),
+            (held @ None, permit) => *held = permit,
+            (Some(_), None) => {}
+        }
         self.announced = self.announced.max(lac);
         self.length_bytes = length_bytes;
         let write_quorum_size = self.metadata.quorum.write_quorum_size();
         let cost_bytes = WriterCore::cost_bytes(&self.codec, write_quorum_size, payload.len());
+        self.in_flight_bytes += cost_bytes;
         let payload_bytes = u32::try_from(payload.len()).expect("entries are smaller than a frame");
         self.window.push(body, payload_bytes, cost_bytes, out);
         self.begin_change_if_wanted();
@@ -312,12 +326,26 @@ impl WriterCore {
         });
     }
 
-    /// Confirms and releases what can be; whether the LAC moved. Entries that nobody waits for are put into `let_go`.
-    pub fn settle(&mut self, let_go: &mut Vec<Bytes>) -> bool {
+    /// Confirms what can be; whether the LAC moved. To be followed by [`release`](Self::release), once what is queued for
+    /// [bookies to withdraw from](Self::take_withdrawn) is gone.
+    pub fn settle(&mut self) -> bool {
         let has_moved = self.window.advance();
         self.begin_change_if_wanted();
-        self.window.release(let_go);
         has_moved
+    }
+
+    /// Puts entries that nobody waits for into `let_go`, with what they held of the budget.
+    pub fn release(&mut self, let_go: &mut LetGo) {
+        let released_bytes = self.window.release(&mut let_go.bodies);
+        if released_bytes == 0 {
+            return;
+        }
+        self.in_flight_bytes -= released_bytes;
+        let_go.permit = self.permit.as_mut().map(|permit| permit.split(released_bytes));
+        if self.in_flight_bytes == 0 {
+            // An idle ledger holds nothing.
+            self.block = BytesMut::new();
+        }
     }
 
     #[cfg(test)]
@@ -341,9 +369,9 @@ impl WriterCore {
         self.window.changes()
     }
 
-    /// The positions that are behind the others, and what they hold up, see [`AddWindow::held_back`].
-    pub fn held_back(&self) -> (Vec<usize>, u64) {
-        self.window.held_back()
+    /// Which positions are behind the others, and what they hold up, see [`AddWindow::held_back`].
+    pub fn held_back(&self, behind: &mut Vec<usize>) -> u64 {
+        self.window.held_back(behind)
     }
 
     /// See [`AddWindow::take_acked_bytes`].
@@ -428,7 +456,8 @@ impl WriterCore {
             return;
         }
         // One that has caught up meanwhile is like the others.
-        let (behind, _) = self.held_back();
+        let mut behind = Vec::new();
+        self.held_back(&mut behind);
         self.slow.retain(|position, _| behind.contains(position));
         if !self.held.is_empty() || !self.slow.is_empty() {
             self.searches += 1;

@@ -13,8 +13,8 @@
 //! 2. Entries get their ids and leave for the bookies in the order of the calls.
 //! 3. Progress never goes back (IC3), and says what is confirmed before it says why nothing more will be.
 //! 4. An append or drain that waits is answered once: confirmed, or stopped (IC18).
-//! 5. An entry's bytes count once, for as long as anybody refers to them: the window, or a bookie's queue. They go back
-//!    by the drop of the last reference, so exactly once (IC17).
+//! 5. An entry's bytes count once, until each of its replicas answered, or was given up and its queue emptied of them.
+//!    Who splits them from the permit of the ledger drops what it split, so they go back exactly once (IC17).
 //! 6. A ledger that waits for an ensemble change takes nothing that leaves others less than half of the budget (`gate`).
 //!
 //! # Limits     bytes in flight: the client's `memory_limit`, from the call to the last answer of a replica; held up by
@@ -33,12 +33,11 @@ use bindery_flow::Permit;
 use bindery_metadata::store::Version;
 use bindery_types::{BookieId, Digester, EntryId, LedgerId, LedgerMetadata, LedgerSecret, MasterKey, Quorum};
 use bindery_wire::FrameLimit;
-use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinHandle;
 
-use self::core::{Start, WriterCore, overhead_bytes};
+use self::core::{LetGo, Start, WriterCore, overhead_bytes};
 use self::gate::{Gate, Place};
 use crate::client::Shared;
 use crate::entry::{EntryCodec, OVERHEAD_SIZE_BYTES_MAX};
@@ -86,6 +85,8 @@ struct State {
     waiters: VecDeque<(EntryId, Waiter)>,
     /// Empty between calls; kept for its allocation.
     sends: Vec<Send>,
+    /// Only used within a call; kept for its allocation.
+    behind: Vec<usize>,
     is_closing: bool,
     /// The driver knows that the LAC is to be announced.
     is_announcing: bool,
@@ -111,7 +112,7 @@ pub(crate) struct Inner {
 /// What became known under the lock and is told behind it.
 #[derive(Default)]
 struct News {
-    let_go: Vec<Bytes>,
+    let_go: LetGo,
     answered: Vec<(Waiter, Result<(), Stopped>)>,
     progress: Option<Progress>,
     wakes_driver: bool,
@@ -152,10 +153,10 @@ impl Inner {
             // Those before give back what they reported.
             state.shares = state.core.ensemble().iter().map(|bookie| slow.share(bookie)).collect();
         }
-        let (behind, bytes) = state.core.held_back();
+        let bytes = state.core.held_back(&mut state.behind);
         let was_watching = std::mem::take(&mut state.is_watching);
         for (position, share) in state.shares.iter_mut().enumerate() {
-            let bytes = if behind.contains(&position) { bytes } else { 0 };
+            let bytes = if state.behind.contains(&position) { bytes } else { 0 };
             match slow.report(share, bytes, state.core.take_acked_bytes(position)) {
                 Verdict::Fine => {}
                 Verdict::Watched => state.is_watching = true,
@@ -171,18 +172,19 @@ impl Inner {
             let state = &mut *self.state.lock();
             change(&mut state.core, &mut state.sends);
             self.send(state, sink);
-            let news = self.settle(state);
-            self.withdraw(state, sink);
-            news
+            self.settle(state, sink)
         };
         self.tell(news);
         self.shared.transport.flush();
     }
 
-    fn settle(&self, state: &mut State) -> News {
+    fn settle(&self, state: &mut State, sink: &Arc<dyn AddSink>) -> News {
         let mut news = News::default();
-        let has_moved = state.core.settle(&mut news.let_go);
+        let has_moved = state.core.settle();
         news.wakes_driver = self.report_slow(state);
+        // Invariant 5: what is let go of is in no queue.
+        self.withdraw(state, sink);
+        state.core.release(&mut news.let_go);
         let stopped = state.core.stopped();
         let confirmed = state.core.confirmed();
         if has_moved || stopped.is_some() {
@@ -246,7 +248,8 @@ impl Inner {
 }
 
 impl AddSink for Inner {
-    fn added(&self, bookie: &BookieId, answers: &[AddAnswer]) {
+    fn added(self: Arc<Self>, bookie: &BookieId, answers: &[AddAnswer]) {
+        let sink: Arc<dyn AddSink> = self.clone();
         // One is enough to tell: the others of this read failed with it.
         if let Some(error) = answers.iter().find_map(|answer| answer.result.as_ref().err()) {
             self.shared.health.note_failure(bookie, error);
@@ -256,7 +259,7 @@ impl AddSink for Inner {
             for answer in answers {
                 state.core.on_answer(answer.entry, answer.tag, &answer.result);
             }
-            self.settle(state)
+            self.settle(state, &sink)
         };
         self.tell(news);
     }
@@ -301,6 +304,7 @@ impl LedgerWriter {
             is_watching: false,
             waiters: VecDeque::new(),
             sends: Vec::new(),
+            behind: Vec::new(),
             is_closing: false,
             is_announcing: false,
         };

@@ -12,7 +12,7 @@ use bindery_types::{
 };
 use bindery_wire::ErrorCode;
 
-use super::core::{CHANGES_IN_A_ROW_MAX, Start, Step, WriterCore};
+use super::core::{CHANGES_IN_A_ROW_MAX, LetGo, Start, Step, WriterCore};
 use crate::entry::EntryCodec;
 use crate::error::{NotEnoughBookies, WhyStopped};
 use crate::handover::Handover;
@@ -69,7 +69,18 @@ impl Script {
     fn answer(&mut self, entry: i64, position: usize, result: Result<(), BookieError>) {
         let tag = self.tag(entry, position);
         self.core.on_answer(at(entry), tag, &result);
-        self.core.settle(&mut Vec::new());
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        self.core.settle();
+        self.core.release(&mut LetGo::default());
+    }
+
+    fn held_back(&self) -> (Vec<usize>, u64) {
+        let mut behind = Vec::new();
+        let bytes = self.core.held_back(&mut behind);
+        (behind, bytes)
     }
 
     fn ack(&mut self, entry: i64, positions: &[usize]) {
@@ -96,13 +107,13 @@ impl Script {
 
     fn written(&mut self, outcome: Result<i32, LedgerError>) {
         self.core.written(outcome.map(Version), &mut self.sent);
-        self.core.settle(&mut Vec::new());
+        self.settle();
     }
 
     fn read(&mut self, metadata: LedgerMetadata, version: i32) {
         assert_eq!(self.core.next_step(), Some(Step::Read));
         self.core.read(StoredLedger { metadata, version: Version(version), created_ms: 0 }, &mut self.sent);
-        self.core.settle(&mut Vec::new());
+        self.settle();
     }
 
     fn change(&mut self, chosen: &str, version: i32) {
@@ -121,18 +132,18 @@ impl Script {
     fn mark(&mut self, replicas: &str) {
         assert_eq!(self.core.next_step(), Some(Step::Mark { replicas: ids(replicas) }));
         self.core.marked(&mut self.sent);
-        self.core.settle(&mut Vec::new());
+        self.settle();
     }
 
     /// Reports a bookie as slow if it holds up as much as that many of the script's entries.
     fn report(&mut self, entries: u64) {
         let quorum = self.core.quorum();
         let limit = entries * WriterCore::cost_bytes(&self.codec, quorum.write_quorum_size(), 5);
-        let (behind, bytes) = self.core.held_back();
+        let (behind, bytes) = self.held_back();
         for position in behind.into_iter().filter(|_| bytes >= limit) {
             self.core.on_slow(position, bytes);
         }
-        self.core.settle(&mut Vec::new());
+        self.settle();
     }
 }
 
@@ -177,12 +188,13 @@ fn entries_are_confirmed_strictly_in_order_by_an_ack_quorum() {
 fn bytes_are_given_back_when_every_replica_answered_or_was_replaced() {
     let mut script = Script::new(3, 3, 2);
     script.append(1);
-    let mut let_go = Vec::new();
+    let mut let_go = LetGo::default();
     let mut hear = |script: &mut Script, position, result| {
         let tag = script.tag(0, position);
         script.core.on_answer(at(0), tag, &result);
-        script.core.settle(&mut let_go);
-        let_go.len()
+        script.core.settle();
+        script.core.release(&mut let_go);
+        let_go.bodies.len()
     };
     assert_eq!(hear(&mut script, 0, Ok(())), 0);
     assert_eq!(hear(&mut script, 1, Ok(())), 0, "confirmed, but one replica still has the bytes (IC17)");
@@ -225,7 +237,7 @@ fn acks_of_a_replaced_bookie_do_not_count_also_when_they_are_late() {
     script.change("c", 1);
     assert_eq!(script.confirmed(), -1, "entry 1 had both acks, one of them of the replaced bookie");
     script.core.on_answer(at(0), old, &Ok(()));
-    script.core.settle(&mut Vec::new());
+    script.settle();
     assert_eq!(script.confirmed(), -1, "an answer of a bookie no longer at the position is ignored");
     script.ack(0, &[1]);
     assert_eq!(script.confirmed(), 0);

@@ -58,7 +58,7 @@ pub struct Recorder {
 }
 
 impl AddSink for Recorder {
-    fn added(&self, _: &BookieId, answers: &[AddAnswer]) {
+    fn added(self: Arc<Self>, _: &BookieId, answers: &[AddAnswer]) {
         assert!(!answers.is_empty());
         self.answers.lock().unwrap().extend_from_slice(answers);
         self.changed.notify_waiters();

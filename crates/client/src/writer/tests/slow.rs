@@ -27,36 +27,32 @@ fn who_is_behind_is_told_by_what_an_ack_quorum_has() {
     let mut script = Script::new(3, 3, 2);
     script.append(4);
     script.ack(0, &[0]);
-    assert_eq!(script.core.held_back(), (vec![], 0), "two have not answered: neither is the slow one");
+    assert_eq!(script.held_back(), (vec![], 0), "two have not answered: neither is the slow one");
     script.ack(0, &[1]);
     script.ack(1, &[1, 0]);
     script.ack(2, &[0]);
-    assert_eq!(
-        script.core.held_back(),
-        (vec![2], cost(&script, 2)),
-        "not what only one has, nor what nobody has"
-    );
+    assert_eq!(script.held_back(), (vec![2], cost(&script, 2)), "not what only one has, nor what nobody has");
     script.ack(0, &[2]);
-    assert_eq!(script.core.held_back(), (vec![2], cost(&script, 1)));
+    assert_eq!(script.held_back(), (vec![2], cost(&script, 1)));
     script.ack(1, &[2]);
-    assert_eq!(script.core.held_back(), (vec![], 0));
+    assert_eq!(script.held_back(), (vec![], 0));
 
     // All are needed: the one that all others wait for.
     let mut script = Script::new(3, 3, 3);
     script.append(2);
     script.ack(0, &[0]);
-    assert_eq!(script.core.held_back().1, 0);
+    assert_eq!(script.held_back().1, 0);
     script.ack(0, &[2]);
-    assert_eq!(script.core.held_back(), (vec![1], cost(&script, 1)));
+    assert_eq!(script.held_back(), (vec![1], cost(&script, 1)));
     // A single replica is never behind others.
     let mut script = Script::new(1, 1, 1);
     script.append(9);
-    assert_eq!(script.core.held_back(), (vec![], 0));
+    assert_eq!(script.held_back(), (vec![], 0));
     // One ack suffices: both others are behind.
     let mut script = Script::new(3, 3, 1);
     script.append(1);
     script.ack(0, &[1]);
-    assert_eq!(script.core.held_back(), (vec![0, 2], cost(&script, 1)));
+    assert_eq!(script.held_back(), (vec![0, 2], cost(&script, 1)));
 }
 
 #[test]
@@ -64,12 +60,12 @@ fn a_slow_bookie_is_let_go_of_once_marked_and_then_replaced() {
     let mut script = with_silent_third(4);
     script.append(1);
     script.report(4);
-    let (behind, _) = script.core.held_back();
+    let (behind, _) = script.held_back();
     assert_eq!(behind, [2], "invariant 6: nothing is let go of before the mark");
     script.ack(4, &[0, 1]);
     assert_eq!(script.confirmed(), 4, "invariant 8: the LAC moves meanwhile");
     script.mark("c");
-    assert_eq!(script.core.held_back(), (vec![], 0), "IC17");
+    assert_eq!(script.held_back(), (vec![], 0), "IC17");
     assert_eq!(script.core.take_withdrawn(), ids("c"));
     assert_eq!(script.core.next_step(), place(1, ""), "a spare first; the slow one is not asked at once");
     script.append(1);
@@ -158,7 +154,7 @@ fn a_ledger_is_marked_before_it_ends_whatever_is_under_way() {
     for entry in 1..5 {
         script.ack(entry, acks[entry as usize]);
     }
-    assert_eq!((script.confirmed(), script.core.held_back().0), (4, vec![3]));
+    assert_eq!((script.confirmed(), script.held_back().0), (4, vec![3]));
     script.report(1);
     script.core.placed(&[], 0, &[]);
     assert_eq!(script.core.held(), ids("c"), "c, d, e would be left with one");
@@ -382,6 +378,6 @@ fn bk_3466_r37_what_a_held_bookie_answers_late_confirms_nothing() {
     script.ack(2, &[0]);
     // Whether it was withdrawn or stored, nobody waits for it.
     script.core.on_answer(at(2), tag, &Ok(()));
-    script.core.settle(&mut Vec::new());
+    script.settle();
     assert_eq!(script.confirmed(), 1, "IC1");
 }
