@@ -94,7 +94,7 @@ const BUGS: &[Bug] = &[
     (
         "the_line_is_a_stack",
         "line",
-        "if left > 0 { places.ordinary.pop_front() }",
-        "if left > 0 { places.ordinary.pop_back() }",
+        "let Some(place) = places.ordinary.pop_front()",
+        "let Some(place) = places.ordinary.pop_back()",
     ),
 ];

@@ -299,9 +299,12 @@ impl Engine {
     /// Hands out the turns of the group that a shard begins now: who is woken without room would only try and fail.
     /// A flush that frees chunks wakes the journal threads, which ask again.
     pub(crate) fn give_turns(&self, shard: usize, into: &mut Vec<(RoomWaiter, Turn)>) {
+        // Before the room (line invariant 2); turns are given by this thread alone.
+        let reserved = self.lines[shard].reserved();
         let (is_over, room, has_urgent_room) = {
             let shard = self.shards[shard].lock();
-            let room = if shard.has_room() { shard.offered() } else { 0 };
+            let room =
+                if shard.has_room() { shard.offered().saturating_sub(shard.formed() + reserved) } else { 0 };
             (shard.refuses_all(), room, shard.has_chunk(Lane::Recovery))
         };
         if is_over {

@@ -8,7 +8,8 @@
 //!
 //! # Invariants
 //! 1. While somebody waits, ordinary adds without a turn are not taken: nobody passes the line.
-//! 2. Turns and what has formed are together at most what is offered, and one record more.
+//! 2. Turns and what has formed are together at most what is offered, and one record more: what is reserved is read
+//!    before the room, so that a turn that is used in between counts in both, and gives a turn less until it is dropped.
 //! 3. A turn is given back exactly once, used or not: dropping it does that, and wakes the journal thread when others
 //!    wait for what it kept.
 //! 4. Who waits with recovery adds does not stand in the line.
@@ -163,9 +164,10 @@ impl Line {
     }
 
     /// Turns for the first of the line, as far as `room` goes, and for all urgent ones when there is room for them.
+    /// `room` is what is neither formed nor reserved ([`Line::reserved`], read before them).
     pub(crate) fn give_turns(
         self: &Arc<Self>,
-        room: usize,
+        mut room: usize,
         has_urgent_room: bool,
         into: &mut Vec<(RoomWaiter, Turn)>,
     ) {
@@ -176,14 +178,15 @@ impl Line {
         if has_urgent_room {
             into.extend(places.urgent.drain(..).map(|place| (place.waiter, self.turn(0))));
         }
-        loop {
-            let left = room.saturating_sub(self.reserved());
-            let Some(place) = (if left > 0 { places.ordinary.pop_front() } else { None }) else { break };
+        while room > 0
+            && let Some(place) = places.ordinary.pop_front()
+        {
             // One that needs more takes what there is, and stands in line for the rest.
-            let cost = place.cost.clamp(1, left);
+            let cost = place.cost.clamp(1, room);
+            room -= cost;
             into.push((place.waiter, self.turn(cost)));
         }
-        self.waiting.store(places.ordinary.len(), Ordering::Release);
+        self.waiting.store(places.ordinary.len(), Ordering::SeqCst);
         self.urgent.store(places.urgent.len(), Ordering::Release);
     }
 
@@ -215,14 +218,14 @@ mod tests {
             assert!(line.wait(room, false, Box::new(drop)).is_none());
         }
         let mut given = Vec::new();
-        line.give_turns(room, true, &mut given);
+        line.give_turns(room - line.reserved(), true, &mut given);
         let (waiter, turn) = given.pop().unwrap();
-        line.give_turns(room, true, &mut given);
+        line.give_turns(room - line.reserved(), true, &mut given);
         assert!(given.is_empty(), "the first has all the room");
         assert!(!is_raised());
         waiter(turn);
         assert!(is_raised(), "there is room for the next");
-        line.give_turns(room, true, &mut given);
+        line.give_turns(room - line.reserved(), true, &mut given);
         let (waiter, turn) = given.pop().unwrap();
         waiter(turn);
         assert!(!is_raised(), "nobody waits");
@@ -248,7 +251,7 @@ mod tests {
                     }
                     1 => {
                         let mut given = Vec::new();
-                        line.give_turns(room, true, &mut given);
+                        line.give_turns(room - line.reserved(), true, &mut given);
                         held.extend(given);
                     }
                     _ => if let Some((waiter, turn)) = held.pop_front() {

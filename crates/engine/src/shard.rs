@@ -584,7 +584,7 @@ impl Shard {
     }
 
     /// What has formed, in what admission counts.
-    fn formed(&self) -> usize {
+    pub(crate) fn formed(&self) -> usize {
         match self.config.admission {
             Admission::Bytes => self.formed_bytes,
             Admission::Writes(_) => self.formed_records,

@@ -41,7 +41,7 @@ pub fn everybody_gets_a_turn() {
             while !*is_over.lock() {
                 signal.wait(Duration::ZERO);
                 let mut turns = Vec::new();
-                line.give_turns(OFFERED, true, &mut turns);
+                line.give_turns(OFFERED - line.reserved(), true, &mut turns);
                 assert!(line.reserved() <= OFFERED, "line invariant 2");
                 for (waiter, turn) in turns {
                     waiter(turn);
