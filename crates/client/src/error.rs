@@ -9,6 +9,7 @@ use bindery_metadata::layout::{IdError, LedgerError};
 use bindery_metadata::{OpenError as ClusterError, StoreError};
 use bindery_types::{BookieId, EntryId, LedgerId};
 
+use crate::placement::Unmet;
 use crate::transport::BookieError;
 
 /// What each bookie that was asked answered, in the order of the answers.
@@ -99,6 +100,12 @@ pub enum CreateError {
     /// Too few writable bookies.
     #[error("cannot create a ledger: {0}")]
     NotEnoughBookies(#[from] NotEnoughBookies),
+    /// The bookies there are do not allow the spread that is enforced.
+    #[error(
+        "cannot create a ledger: {0}. Start bookies on other {d}, mend the map or the script that says where they \
+         stand, or do not enforce the spread", d = .0.domain
+    )]
+    CannotSpread(Unmet),
     /// A write quorum above what a writer keeps track of.
     #[error("a write quorum of {write_quorum_size} is above the limit of {max}")]
     WriteQuorumTooLarge {

@@ -91,6 +91,9 @@ pub use crate::options::{
     CreateOptions, EXPLICIT_LAC_INTERVAL_DEFAULT, MEMORY_LIMIT_DEFAULT, OpenMode, REQUEST_TIMEOUT_DEFAULT,
     SLOW_REPLICA_PART_DEFAULT, WRITE_QUORUM_SIZE_MAX,
 };
-pub use crate::placement::{Candidates, Placement, RandomPlacement};
+pub use crate::placement::{
+    Candidates, Choice, InvalidLocation, Location, Placement, RackAware, RandomPlacement, RegionAware, Unmet,
+    Wanted,
+};
 pub use crate::reader::{EntryStream, LedgerReader, TailStream};
 pub use crate::writer::{Closed, LedgerWriter, Progress};

@@ -15,7 +15,7 @@ use bytes::Bytes;
 
 use crate::entry::EntryCodec;
 use crate::error::WhyStopped;
-use crate::placement::{Candidates, Placement, RandomPlacement};
+use crate::placement::{Candidates, Placement, RandomPlacement, Wanted};
 use crate::recovery::core::{Out, ReadTag, RecoveryCore};
 use crate::transport::{AddTag, BookieError};
 use crate::window::Send;
@@ -568,12 +568,13 @@ impl World {
                 Core::Gone => None,
             };
             match step {
-                Some(Step::Place { count, excluded, avoided, asked }) => {
+                Some(Step::Place { positions, ensemble, avoided, asked }) => {
                     let candidates = Candidates { avoided, ..candidates.clone() };
-                    let chosen = placement.choose(&candidates, &excluded, count);
+                    let wanted = Wanted { quorum: self.quorum, ensemble: &ensemble, positions: &positions };
+                    let chosen = placement.choose(&candidates, wanted).bookies;
                     match &mut party.core {
                         Core::Writer(core) => {
-                            let alive: Vec<BookieId> = match chosen.len() < count {
+                            let alive: Vec<BookieId> = match chosen.len() < positions.len() {
                                 true => asked.into_iter().filter(is_alive).collect(),
                                 false => Vec::new(),
                             };

@@ -24,7 +24,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use bindery_metadata::layout::{LedgerError, StoredLedger};
 use bindery_metadata::store::Version;
-use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState};
+use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState, Quorum};
 use bindery_wire::ErrorCode;
 use bytes::Bytes;
 
@@ -506,13 +506,24 @@ impl RecoveryCore {
         self.fail(RecoveryError::NotEnoughBookies { ledger: self.ledger, entry, error });
     }
 
+    /// Of the ledger.
+    pub fn quorum(&self) -> Quorum {
+        self.stored.quorum
+    }
+
     /// What is to be done about metadata now, if anything.
     pub fn next_step(&self) -> Option<Step> {
         match self.metadata_phase {
             MetadataPhase::Idle => None,
             MetadataPhase::Placing => Some(Step::Place {
-                count: self.window.replacing().map_or(0, |replacing| replacing.len()),
-                excluded: self.ensemble().iter().cloned().collect(),
+                positions: self
+                    .window
+                    .replacing()
+                    .into_iter()
+                    .flatten()
+                    .map(|(&position, _)| position)
+                    .collect(),
+                ensemble: self.ensemble().to_vec(),
                 avoided: self.suspects.clone(),
                 asked: Vec::new(),
             }),

@@ -28,6 +28,7 @@ use crate::client::Shared;
 use crate::entry::EntryCodec;
 use crate::error::RecoveryError;
 use crate::options::WRITE_QUORUM_SIZE_MAX;
+use crate::placement::Wanted;
 use crate::retry::{Retry, is_transient};
 use crate::transport::{AddAnswer, AddRequest, AddSink, BookieError, ReadRequest};
 use crate::writer::core::Step;
@@ -131,11 +132,15 @@ async fn take(
 ) -> Option<LedgerError> {
     let ledgers = shared.layout.ledgers();
     match step {
-        Step::Place { count, excluded, avoided, .. } => match shared.candidates().await {
+        Step::Place { positions, ensemble, avoided, .. } => match shared.candidates(&ensemble).await {
             Ok(mut candidates) => {
                 candidates.avoided.extend(avoided);
-                let chosen = shared.placement.choose(&candidates, &excluded, count);
-                core.placed(&chosen, candidates.read_only.len(), out);
+                let wanted = Wanted { quorum: core.quorum(), ensemble: &ensemble, positions: &positions };
+                let choice = shared.placement.choose(&candidates, wanted);
+                if let Some(unmet) = choice.unmet {
+                    tracing::debug!(ledger_id = %ledger, %unmet, "a replacement is not spread as it should be");
+                }
+                core.placed(&choice.bookies, candidates.read_only.len(), out);
                 None
             }
             Err(error) => Some(LedgerError::Store(error)),

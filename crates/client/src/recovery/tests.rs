@@ -263,7 +263,7 @@ fn ensembles_change_in_memory_and_are_published_with_the_close() {
     let mut script = Script::fenced(metadata(3, 3, 2), stored(5, 4));
     script.answer("a", 5, Ok(stored(5, 4)));
     script.ack("a");
-    assert!(matches!(script.core.next_step(), Some(Step::Place { count: 2, .. })));
+    assert!(matches!(script.core.next_step(), Some(Step::Place { positions, .. }) if positions.len() == 2));
     script.core.placed(&ids("x y"), 0, &mut script.out);
     assert_eq!(script.core.next_step(), None, "nothing is written");
     script.ack("x y");

@@ -74,8 +74,14 @@ pub(crate) struct LetGo {
 /// What is to be done about metadata.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Find up to `count` writable bookies. If they are fewer, find out which of the members `asked` can be written again.
-    Place { count: usize, excluded: BTreeSet<BookieId>, avoided: BTreeSet<BookieId>, asked: Vec<BookieId> },
+    /// Find writable bookies for these positions of the ensemble. If they are fewer, find out which of the members
+    /// `asked` can be written again.
+    Place {
+        positions: Vec<usize>,
+        ensemble: Vec<BookieId>,
+        avoided: BTreeSet<BookieId>,
+        asked: Vec<BookieId>,
+    },
     /// Mark the ledger as under-replicated on these bookies.
     Mark { replicas: Vec<BookieId> },
     /// Write this if the version is still that.
@@ -577,9 +583,10 @@ impl WriterCore {
             Phase::Placing => {
                 // Confirming waits for the answers: held members are asked only if there is no ack quorum without them.
                 let asks = !self.window.can_hold(|_| false);
-                Some(self.place(self.window.replacing().map_or(0, |replacing| replacing.len()), asks))
+                let replacing = self.window.replacing().into_iter().flatten();
+                Some(self.place(replacing.map(|(&position, _)| position).collect(), asks))
             }
-            Phase::Seeking { is_retry } => Some(self.place(self.slow.len() + self.held.len(), *is_retry)),
+            Phase::Seeking { is_retry } => Some(self.place(self.wanting(), *is_retry)),
             Phase::Marking(_) => Some(Step::Mark { replicas: self.lacking.iter().cloned().collect() }),
             Phase::Writing(goal) => {
                 Some(Step::Write { metadata: Box::new(self.proposal(goal)), expected: self.version })
@@ -588,11 +595,16 @@ impl WriterCore {
         }
     }
 
-    fn place(&self, count: usize, asks: bool) -> Step {
+    /// Slow and held members. Slow ones first: the ack quorum needs them.
+    fn wanting(&self) -> Vec<usize> {
+        self.slow.keys().chain(self.held.keys()).copied().collect()
+    }
+
+    fn place(&self, positions: Vec<usize>, asks: bool) -> Step {
         let held = self.held.keys().filter(|_| asks);
         Step::Place {
-            count,
-            excluded: self.ensemble().iter().cloned().collect(),
+            positions,
+            ensemble: self.ensemble().to_vec(),
             avoided: self.suspects.clone(),
             asked: held.map(|&position| self.ensemble()[position].clone()).collect(),
         }
@@ -629,8 +641,8 @@ impl WriterCore {
         Handover::Idle { next, length_bytes: self.confirmed_length_bytes() }
     }
 
-    /// Outcome of [`Step::Place`]: distinct bookies outside the ensemble, as many as there are; how many are read-only;
-    /// which of those asked can be written again.
+    /// Outcome of [`Step::Place`]: distinct bookies outside the ensemble, for the first of the positions; how many are
+    /// read-only; which of those asked can be written again.
     pub fn placed(&mut self, chosen: &[BookieId], read_only: usize, alive: &[BookieId]) {
         match self.phase {
             Phase::Placing => self.placed_for_failed(chosen, read_only, alive),
@@ -693,7 +705,7 @@ impl WriterCore {
             // First things first; the search is repeated.
             return self.begin_change_if_wanted();
         }
-        // Slow ones first: the ack quorum needs them.
+        // In the order of `wanting`.
         let wanting: Vec<(usize, BookieError)> =
             self.slow.iter().chain(&self.held).map(|(&position, error)| (position, error.clone())).collect();
         let ensemble = self.with_replacements(wanting.iter().map(|(position, _)| position), chosen);

@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::Inner;
 use super::core::{Step, WriterCore};
+use crate::placement::{Choice, Wanted};
 use crate::retry::{Retry, is_transient};
 use crate::slow::WATCH;
 use crate::transport::{AddSink, BookieError};
@@ -73,12 +74,21 @@ pub(super) async fn drive(inner: &Arc<Inner>) {
         let step = inner.state.lock().core.next_step();
         let failure = match step {
             None => return,
-            Some(Step::Place { count, excluded, avoided, asked }) => match inner.shared.candidates().await {
+            Some(Step::Place { positions, ensemble, avoided, asked }) => match inner
+                .shared
+                .candidates(&ensemble)
+                .await
+            {
                 Ok(mut candidates) => {
                     candidates.avoided.extend(avoided);
-                    let chosen = inner.shared.placement.choose(&candidates, &excluded, count);
+                    let wanted = Wanted { quorum: inner.quorum, ensemble: &ensemble, positions: &positions };
+                    let Choice { bookies: chosen, unmet } =
+                        inner.shared.placement.choose(&candidates, wanted);
+                    if let Some(unmet) = unmet {
+                        tracing::debug!(ledger_id = %inner.id, %unmet, "a replacement is not spread as it should be");
+                    }
                     let mut alive = Vec::new();
-                    if chosen.len() < count {
+                    if chosen.len() < positions.len() {
                         let registered =
                             asked.into_iter().filter(|bookie| candidates.writable.contains(bookie));
                         alive = tokio::select! {

@@ -1,0 +1,156 @@
+//! Which bookies get a ledger's entries (protocol reference, section 7.1).
+//!
+//! # Data flow
+//! ```text
+//! registration --> Candidates <-- health: avoided          resolver --> survey --> locations, weights --> Candidates
+//!                      |                                   bookies: free bytes --^
+//! create, writer, recovery --(Wanted)--> Placement --> Choice
+//! ```
+//! A policy is synchronous and sees only candidates and random numbers. What it knows of places and disks was collected
+//! before, by `survey`.
+//!
+//! # Invariants
+//! 1. An ensemble has distinct, writable bookies; a replacement is none of those that stay and none of those that go.
+//! 2. Avoided bookies are chosen only when there are not enough others, or when an enforced spread needs them.
+//! 3. With a policy that knows racks every write set is on as many of them as asked for, if there is any choice of
+//!    bookies for which that holds. Where there is none, the choice is the best there is; enforced, there is none.
+//!
+//! # Limits     those of `spread`, the search behind invariant 3
+
+mod location;
+mod random;
+mod spread;
+#[cfg(test)]
+mod tests;
+mod topology;
+mod weight;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use bindery_types::{BookieId, Quorum};
+
+pub use self::location::{InvalidLocation, Location};
+pub use self::random::RandomPlacement;
+pub use self::topology::{RackAware, RegionAware};
+use crate::error::{BookieAnswers, CreateError, NotEnoughBookies};
+
+/// The writable bookies at one moment, and those that were seen failing lately.
+#[derive(Debug, Clone, Default)]
+pub struct Candidates {
+    /// All that take writes.
+    pub writable: Vec<BookieId>,
+    /// Those to be used only when the others do not suffice.
+    pub avoided: BTreeSet<BookieId>,
+    /// Those that are registered and take no writes, for whoever wonders where they are.
+    pub read_only: BTreeSet<BookieId>,
+    /// Where bookies stand, as far as that is known, also those that take no writes.
+    pub locations: BTreeMap<BookieId, Location>,
+    /// How often each is to be chosen, in proportion. A bookie without a weight counts as the median.
+    pub weights: BTreeMap<BookieId, u64>,
+}
+
+/// What is asked of a policy.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    /// Of the ledger.
+    pub quorum: Quorum,
+    /// The ensemble as it is; empty for a new one.
+    pub ensemble: &'a [BookieId],
+    /// Positions of the ensemble that want a bookie, the most urgent first. All of a new one.
+    pub positions: &'a [usize],
+}
+
+/// What a policy chose.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Choice {
+    /// One bookie for each of the first positions asked for: fewer when there are fewer, or when others would break a
+    /// spread that is enforced. Of a new ensemble without enough bookies it names those there are.
+    pub bookies: Vec<BookieId>,
+    /// The spread that could not be had: the ensemble does without, or, if it is enforced, without some bookies.
+    pub unmet: Option<Unmet>,
+}
+
+/// A spread that could not be had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unmet {
+    /// What write sets are to be spread over: `racks` or `regions`.
+    pub domain: &'static str,
+    /// How many each write set should have.
+    pub needed: usize,
+    /// How many the worst one has; if the spread is enforced, how many there are in all.
+    pub available: usize,
+    /// How many bookies are left out because nobody knows where they stand, or because their region is not to be
+    /// written to.
+    pub left_out: usize,
+}
+
+impl fmt::Display for Unmet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Unmet { domain, needed, available, left_out } = self;
+        write!(
+            f,
+            "no choice of writable bookies puts every write set on {needed} {domain}, {available} can be had"
+        )?;
+        if *left_out > 0 {
+            write!(
+                f,
+                " ({left_out} bookies left out: in the default rack, or outside the regions to be written to)"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Chooses bookies.
+pub trait Placement: Send + Sync {
+    /// Distinct writable bookies outside `wanted.ensemble`, for as many of `wanted.positions` as there are.
+    fn choose(&self, candidates: &Candidates, wanted: Wanted<'_>) -> Choice;
+
+    /// Whether it looks at [`Candidates::locations`]; if not, nobody is asked for them.
+    fn wants_locations(&self) -> bool {
+        true
+    }
+}
+
+impl<P: Placement + ?Sized> Placement for Box<P> {
+    fn choose(&self, candidates: &Candidates, wanted: Wanted<'_>) -> Choice {
+        (**self).choose(candidates, wanted)
+    }
+
+    fn wants_locations(&self) -> bool {
+        (**self).wants_locations()
+    }
+}
+
+/// The bookies that may be chosen, once each, apart by whether they are avoided: healthy ones first.
+fn spares<'a>(candidates: &'a Candidates, wanted: Wanted<'_>) -> (Vec<&'a BookieId>, Vec<&'a BookieId>) {
+    // Through a set: a bookie that changes its registration is listed twice for a moment.
+    let usable: BTreeSet<&BookieId> =
+        candidates.writable.iter().filter(|bookie| !wanted.ensemble.contains(bookie)).collect();
+    usable.into_iter().partition(|bookie| !candidates.avoided.contains(*bookie))
+}
+
+/// A whole ensemble, or an error that says what there is.
+pub(crate) fn choose_ensemble(
+    placement: &dyn Placement,
+    candidates: &Candidates,
+    quorum: Quorum,
+) -> Result<Vec<BookieId>, CreateError> {
+    let ensemble_size = quorum.ensemble_size();
+    let positions: Vec<usize> = (0..ensemble_size).collect();
+    let choice = placement.choose(candidates, Wanted { quorum, ensemble: &[], positions: &positions });
+    if let Some(unmet) = &choice.unmet {
+        tracing::debug!(%unmet, "a ledger is not spread as it should be");
+    }
+    match choice.unmet {
+        _ if choice.bookies.len() == ensemble_size => Ok(choice.bookies),
+        Some(unmet) => Err(CreateError::CannotSpread(unmet)),
+        None => Err(CreateError::NotEnoughBookies(NotEnoughBookies {
+            needed: ensemble_size,
+            available: choice.bookies.len(),
+            read_only: candidates.read_only.len(),
+            failed: BookieAnswers::default(),
+        })),
+    }
+}
