@@ -17,7 +17,8 @@ use crate::error::{AppendOpenError, ConnectError, CreateError, OpenError};
 use crate::handover::{Handover, RESERVED_PREFIX};
 use crate::health::{BookieHealth, NodeHealth, Prober, ReadHealth, ask};
 use crate::options::{CreateOptions, Limits, OpenMode, WRITE_QUORUM_SIZE_MAX};
-use crate::placement::{Candidates, Placement, RandomPlacement, choose_ensemble};
+use crate::placement::resolver::NetworkResolver;
+use crate::placement::{Candidates, DiskWeights, Placement, RandomPlacement, Survey, choose_ensemble};
 use crate::reader::{LedgerReader, Stragglers};
 use crate::retry::{Retry, is_transient};
 use crate::slow::SlowReplicas;
@@ -64,6 +65,9 @@ pub struct ClientBuilder {
     layout: Option<Layout>,
     transport: Option<Arc<dyn Transport>>,
     session_timeout: Option<Duration>,
+    placement: Option<Box<dyn Placement>>,
+    resolver: Option<Arc<dyn NetworkResolver>>,
+    disk_weights: Option<DiskWeights>,
     limits: Limits,
 }
 
@@ -129,6 +133,36 @@ impl ClientBuilder {
         self
     }
 
+    /// How bookies are chosen for ledgers: at random by default. [`RackAware`](crate::RackAware) and
+    /// [`RegionAware`](crate::RegionAware) want a [`network_resolver`](Self::network_resolver).
+    pub fn placement(mut self, placement: impl Placement) -> Self {
+        self.placement = Some(Box::new(placement));
+        self
+    }
+
+    /// Who knows where bookies stand: a [script](crate::resolver::ScriptResolver), a
+    /// [map file](crate::resolver::TableResolver), or the application itself. Without one all bookies are in
+    /// `/default-region/default-rack`. Bookies are looked up when they are first seen and every 5 minutes from then on.
+    pub fn network_resolver(mut self, resolver: impl NetworkResolver) -> Self {
+        self.resolver = Some(Arc::new(resolver));
+        self
+    }
+
+    /// Bookies with more free disk space are chosen more often, whatever the placement. They are asked for it in the
+    /// background. Off by default.
+    pub fn disk_weights(mut self, weights: DiskWeights) -> Self {
+        self.disk_weights = Some(weights);
+        self
+    }
+
+    /// How long new ledgers and replacements do without a bookie after it was found unhealthy, while there are enough
+    /// others: 30 minutes by default (`bookieQuarantineTimeSeconds`). Zero is until it is well again. Reads do not
+    /// care.
+    pub fn bookie_quarantine_time(mut self, time: Duration) -> Self {
+        self.limits.bookie_quarantine_time = time;
+        self
+    }
+
     /// Connects to the metadata store. Bookies are connected to when they are first needed.
     ///
     /// # Errors
@@ -159,7 +193,11 @@ impl ClientBuilder {
                 (bookies.clone() as Arc<dyn Transport>, Some(bookies))
             }
         };
-        let health = Arc::new(NodeHealth::new(SystemRandom.next_u64()));
+        let health = NodeHealth::new(SystemRandom.next_u64());
+        let health = Arc::new(health.with_quarantine(self.limits.bookie_quarantine_time));
+        let placement = self.placement.unwrap_or_else(|| Box::new(RandomPlacement(SystemRandom)));
+        let resolver = self.resolver.filter(|_| placement.wants_locations());
+        let survey = Survey::start(layout.registration(), transport.clone(), resolver, self.disk_weights);
         Ok(Client(Arc::new(Shared {
             _prober: Prober::start(health.clone(), transport.clone(), layout.registration()),
             stragglers: Stragglers::new(),
@@ -167,7 +205,8 @@ impl ClientBuilder {
             is_session_ours,
             transport,
             bookies,
-            placement: Box::new(RandomPlacement(SystemRandom)),
+            placement,
+            survey,
             health,
             add_budget: ByteBudget::new("adds", self.limits.memory_limit),
             read_budget: ByteBudget::new("read-ahead", self.limits.memory_limit),
@@ -187,6 +226,7 @@ pub(crate) struct Shared {
     /// The same, when it is the network.
     bookies: Option<Arc<Bookies>>,
     pub placement: Box<dyn Placement>,
+    survey: Survey,
     pub health: Arc<NodeHealth>,
     _prober: Prober,
     /// Reads that were answered by another replica.
@@ -216,8 +256,10 @@ impl Shared {
         // One that changes its registration is listed twice for a moment.
         let read_only = read_only.into_iter().map(|bookie| bookie.bookie_id);
         let read_only = read_only.filter(|bookie| !writable.contains(bookie)).collect();
-        let _ = members;
-        Ok(Candidates { writable, avoided: self.health.avoided(), read_only, ..Candidates::default() })
+        let mut candidates = Candidates { writable, read_only, ..Candidates::default() };
+        self.survey.complete(&mut candidates, members).await;
+        candidates.avoided = self.health.avoided();
+        Ok(candidates)
     }
 }
 

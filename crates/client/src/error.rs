@@ -10,6 +10,7 @@ use bindery_metadata::{OpenError as ClusterError, StoreError};
 use bindery_types::{BookieId, EntryId, LedgerId};
 
 use crate::placement::Unmet;
+use crate::placement::resolver::ResolveError;
 use crate::transport::BookieError;
 
 /// What each bookie that was asked answered, in the order of the answers.
@@ -102,10 +103,15 @@ pub enum CreateError {
     NotEnoughBookies(#[from] NotEnoughBookies),
     /// The bookies there are do not allow the spread that is enforced.
     #[error(
-        "cannot create a ledger: {0}. Start bookies on other {d}, mend the map or the script that says where they \
-         stand, or do not enforce the spread", d = .0.domain
+        "cannot create a ledger: {unmet}.{} Start bookies on other {}, mend the map or the script that says where they \
+         stand, or do not enforce the spread", unknown_places(places.as_ref()), unmet.domain
     )]
-    CannotSpread(Unmet),
+    CannotSpread {
+        /// Which spread.
+        unmet: Unmet,
+        /// Why places of bookies are not known, if the resolver failed.
+        places: Option<ResolveError>,
+    },
     /// A write quorum above what a writer keeps track of.
     #[error("a write quorum of {write_quorum_size} is above the limit of {max}")]
     WriteQuorumTooLarge {
@@ -309,6 +315,10 @@ pub enum AppendOpenError {
     /// The client was closed.
     #[error("the client was closed")]
     ClientClosed,
+}
+
+fn unknown_places(error: Option<&ResolveError>) -> String {
+    error.map_or_else(String::new, |error| format!(" Where bookies stand is not known: {error}."))
 }
 
 fn end(last_entry: Option<EntryId>) -> String {

@@ -52,7 +52,7 @@
 //! [`ClientBuilder::memory_limit`]; held up by a slow bookie: [`ClientBuilder::slow_replica_bytes_max`]; a write quorum:
 //! [`WRITE_QUORUM_SIZE_MAX`]; an entry: what fits a frame of 5 MiB ([`LedgerWriter::payload_bytes_max`])
 //!
-//! # Not here   racks in placement, telling a bookie's incarnations apart (IC16), authentication and TLS
+//! # Not here   telling a bookie's incarnations apart (IC16), authentication and TLS
 
 mod client;
 pub mod connection;
@@ -88,12 +88,12 @@ pub use crate::error::{
 pub use crate::handover::{HANDOVER_PROPERTY, Handover, UnknownHandover};
 pub use crate::health::{BookieHealth, NodeState, Percentiles, ReadHealth};
 pub use crate::options::{
-    CreateOptions, EXPLICIT_LAC_INTERVAL_DEFAULT, MEMORY_LIMIT_DEFAULT, OpenMode, REQUEST_TIMEOUT_DEFAULT,
-    SLOW_REPLICA_PART_DEFAULT, WRITE_QUORUM_SIZE_MAX,
+    BOOKIE_QUARANTINE_TIME_DEFAULT, CreateOptions, EXPLICIT_LAC_INTERVAL_DEFAULT, MEMORY_LIMIT_DEFAULT,
+    OpenMode, REQUEST_TIMEOUT_DEFAULT, SLOW_REPLICA_PART_DEFAULT, WRITE_QUORUM_SIZE_MAX,
 };
 pub use crate::placement::{
-    Candidates, Choice, InvalidLocation, Location, Placement, RackAware, RandomPlacement, RegionAware, Unmet,
-    Wanted,
+    BOOKIE_INFO_INTERVAL_DEFAULT, Candidates, Choice, DiskWeights, InvalidLocation, Location, Placement,
+    RackAware, RandomPlacement, RegionAware, Unmet, WEIGHT_MULTIPLE_MAX_DEFAULT, Wanted, resolver,
 };
 pub use crate::reader::{EntryStream, LedgerReader, TailStream};
 pub use crate::writer::{Closed, LedgerWriter, Progress};

@@ -19,6 +19,10 @@ pub const SLOW_REPLICA_PART_DEFAULT: u64 = 2;
 /// Default of [`ClientBuilder::explicit_lac_interval`](crate::ClientBuilder::explicit_lac_interval).
 pub const EXPLICIT_LAC_INTERVAL_DEFAULT: Duration = Duration::from_millis(100);
 
+/// Default of [`ClientBuilder::bookie_quarantine_time`](crate::ClientBuilder::bookie_quarantine_time) (BookKeeper's
+/// `bookieQuarantineTimeSeconds`).
+pub const BOOKIE_QUARANTINE_TIME_DEFAULT: Duration = Duration::from_secs(30 * 60);
+
 /// The largest write quorum: a writer keeps one bit per replica of an entry.
 pub const WRITE_QUORUM_SIZE_MAX: usize = 64;
 
@@ -72,6 +76,8 @@ pub(crate) struct Limits {
     pub slow_replica_bytes_max: Option<u64>,
     /// How long a confirmed entry may stay unannounced to readers; zero is for ever.
     pub explicit_lac_interval: Duration,
+    /// How long new ensembles avoid a bookie that was found unhealthy.
+    pub bookie_quarantine_time: Duration,
 }
 
 impl Limits {
@@ -88,6 +94,7 @@ impl Default for Limits {
             memory_limit: MEMORY_LIMIT_DEFAULT,
             slow_replica_bytes_max: None,
             explicit_lac_interval: EXPLICIT_LAC_INTERVAL_DEFAULT,
+            bookie_quarantine_time: BOOKIE_QUARANTINE_TIME_DEFAULT,
         }
     }
 }

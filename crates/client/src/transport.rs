@@ -132,6 +132,15 @@ pub struct LacAnswer {
     pub last_entry: Option<Bytes>,
 }
 
+/// Room on a bookie's ledger volumes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DiskSpace {
+    /// Bytes in all.
+    pub total_bytes: u64,
+    /// Bytes still free.
+    pub free_bytes: u64,
+}
+
 /// A long poll for the LAC to pass `previous` (protocol reference, section 2.6).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PollRequest {
@@ -178,4 +187,10 @@ pub trait Transport: Send + Sync + 'static {
 
     /// Waits until the bookie knows of a LAC above `previous`, or its wait is over; the LAC it then knows, if any.
     fn poll_lac(&self, bookie: &BookieId, request: PollRequest) -> Answer<'_, Option<EntryId>>;
+
+    /// Asks for the room on the bookie's disks. A transport need not know how.
+    fn disk_space(&self, bookie: &BookieId) -> Answer<'_, DiskSpace> {
+        let error = BookieError::Unexpected(format!("{bookie} cannot be asked for its disk space"));
+        Box::pin(async { Err(error) })
+    }
 }

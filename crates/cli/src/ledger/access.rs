@@ -138,7 +138,7 @@ fn advised(error: &LedgerError) -> String {
 /// Of creating.
 pub fn create_failure(error: &CreateError) -> Failure {
     let code = match error {
-        CreateError::NotEnoughBookies(_) | CreateError::CannotSpread(_) => exit::UNREACHABLE,
+        CreateError::NotEnoughBookies(_) | CreateError::CannotSpread { .. } => exit::UNREACHABLE,
         CreateError::WriteQuorumTooLarge { .. } | CreateError::ReservedProperty(_) => exit::USAGE,
         CreateError::Metadata(error) => ledger_code(error),
         CreateError::Store(error) | CreateError::Id(IdError::Store(error)) if is_unreachable(error) => {

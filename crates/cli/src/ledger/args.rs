@@ -1,5 +1,6 @@
 //! Command line of `bindery ledger` and `bindery bookie list`, and what `bindery bench` shares with them.
 
+use super::placement::PlacementArgs;
 use crate::args::{EXIT_CODES, MetadataArgs};
 use bindery_types::{DigestType, EntryId, LedgerId};
 use clap::{Args, Subcommand, ValueEnum};
@@ -89,6 +90,8 @@ pub struct CreateArgs {
     pub digest: Digest,
     #[command(flatten)]
     pub password: PasswordArgs,
+    #[command(flatten)]
+    pub placement: PlacementArgs,
     /// Extra property, stored with the ledger; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = property)]
     pub property: Vec<(String, String)>,
@@ -136,6 +139,8 @@ pub struct AppendArgs {
     #[command(flatten)]
     pub password: PasswordArgs,
     #[command(flatten)]
+    pub placement: PlacementArgs,
+    #[command(flatten)]
     pub form: FormArgs,
     /// Leave the newline out of each entry
     #[arg(long, conflicts_with_all = ["length_delimited", "whole"])]
@@ -181,6 +186,8 @@ pub struct CloseArgs {
     pub access: AccessArgs,
     #[command(flatten)]
     pub password: PasswordArgs,
+    #[command(flatten)]
+    pub placement: PlacementArgs,
     /// Print an object
     #[arg(long)]
     pub json: bool,

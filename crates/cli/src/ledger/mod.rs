@@ -9,10 +9,11 @@ pub mod args;
 pub mod form;
 mod input;
 mod list;
+pub mod placement;
 mod printer;
 mod read;
 
-use self::access::{create_failure, ledger_failure, open_failure, with_client};
+use self::access::{create_failure, ledger_failure, open_failure, with_client, with_tuned_client};
 use self::args::{CloseArgs, CreateArgs, DeleteArgs, Digest, LedgerCommand};
 use crate::exit::Failure;
 use crate::output;
@@ -24,16 +25,16 @@ use std::io::{IsTerminal, Write};
 pub fn run(command: LedgerCommand) -> Result<(), Failure> {
     match command {
         LedgerCommand::Create(args) => {
-            let access = args.access.clone();
-            with_client(&access, false, |client| create(client, args))
+            let (access, tune) = (args.access.clone(), args.placement.tune()?);
+            with_tuned_client(&access, false, tune, |client| create(client, args))
         }
         LedgerCommand::Append(args) => {
-            let access = args.access.clone();
-            with_client(&access, true, |client| append::run(client, args))
+            let (access, tune) = (args.access.clone(), args.placement.tune()?);
+            with_tuned_client(&access, true, tune, |client| append::run(client, args))
         }
         LedgerCommand::Close(args) => {
-            let access = args.access.clone();
-            with_client(&access, false, |client| close(client, args))
+            let (access, tune) = (args.access.clone(), args.placement.tune()?);
+            with_tuned_client(&access, false, tune, |client| close(client, args))
         }
         LedgerCommand::Read(args) => {
             let access = args.access.clone();

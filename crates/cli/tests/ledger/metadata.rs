@@ -45,6 +45,30 @@ fn read_only_bookies_are_counted_where_bookies_are_missing() {
 }
 
 #[test]
+fn racks_come_from_a_map_or_a_script_and_can_be_enforced() {
+    let cluster = Cluster::start();
+    let map = cluster.file("racks", b"# the only one\n127.0.0.1 /hall/rack-1\n");
+    let map = ["ledger", "create", "--enforce-racks", "--rack-map", map.to_str().unwrap()];
+    assert_eq!(cluster.run(&map).done(), "0\n");
+    let other = cluster.file("others", b"10.0.0.1 /hall/rack-1\n");
+    let create = ["ledger", "create", "--enforce-racks", "--rack-map", other.to_str().unwrap()];
+    cluster
+        .run(&create)
+        .failed(7, &["every write set on 1 racks, 0 can be had", "1 bookies left out", "mend the map"]);
+    let damaged = cluster.file("damaged", b"127.0.0.1 rack-1\n");
+    let create = ["ledger", "create", "--rack-map", damaged.to_str().unwrap()];
+    cluster.run(&create).failed(2, &["line 1 of the rack map", "damaged: \"rack-1\" is no rack"]);
+    let create = ["ledger", "create", "--enforce-racks", "--rack-script", "/nowhere/racks"];
+    cluster.run(&create).failed(7, &["Where bookies stand is not known: cannot run /nowhere/racks"]);
+    cluster
+        .run(&["ledger", "create", "--min-racks", "2"])
+        .failed(2, &["--placement rack or region", "--rack-map"]);
+    let create =
+        ["ledger", "create", "--rack-script", "/nowhere/racks", "--weigh-disks", "--placement", "region"];
+    assert_eq!(cluster.run(&create).done(), "1\n", "not enforced, it does without");
+}
+
+#[test]
 fn list_and_show_say_what_the_metadata_says() {
     let cluster = Cluster::start();
     let open = cluster.ledger_of(b"abc\n");

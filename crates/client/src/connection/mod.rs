@@ -3,7 +3,7 @@
 //! # Data flow
 //! ```text
 //! add, read ──► slot of the bookie ──► bulk lane:    v2   adds, reads, batch reads
-//!                                 └──► control lane: v3   READ_LAC, WRITE_LAC, long polls       (opened when needed)
+//!                                 └──► control lane: v3   READ_LAC, WRITE_LAC, long polls, info (opened when needed)
 //!
 //! lane: callers append frames and waiters under one short lock ──► task: one write for all that gathered
 //!       task: one read ──► decode all answers ──► match under the lock, once ──► sinks and waiters, outside the lock
@@ -52,8 +52,8 @@ use self::lane::{Lane, Receiver};
 use self::resolve::Resolver;
 use self::task::Timing;
 use crate::transport::{
-    AddRequest, AddSink, Answer, BatchReadRequest, BookieError, LacAnswer, PollRequest, ReadRequest,
-    Transport,
+    AddRequest, AddSink, Answer, BatchReadRequest, BookieError, DiskSpace, LacAnswer, PollRequest,
+    ReadRequest, Transport,
 };
 
 /// Bookies hold a long poll for minutes at most.
@@ -300,6 +300,24 @@ impl Transport for Bookies {
         Box::pin(async move {
             let answer = body_of(response.await?.read_response, "a long poll")?;
             Ok(answer.max_lac.and_then(EntryId::new))
+        })
+    }
+
+    fn disk_space(&self, bookie: &BookieId) -> Answer<'_, DiskSpace> {
+        use proto::get_bookie_info_request::Flags;
+        let requested = Flags::TotalDiskCapacity as i64 | Flags::FreeDiskSpace as i64;
+        let operation = Operation::GetBookieInfo(proto::GetBookieInfoRequest { requested: Some(requested) });
+        let response = self.v3(bookie, operation, self.request_timeout());
+        Box::pin(async move {
+            let answer = body_of(response.await?.get_bookie_info_response, "GET_BOOKIE_INFO")?;
+            let bytes = |found: Option<i64>| {
+                u64::try_from(body_of(found, "GET_BOOKIE_INFO")?)
+                    .map_err(|_| BookieError::Unexpected("a negative number of bytes".into()))
+            };
+            Ok(DiskSpace {
+                total_bytes: bytes(answer.total_disk_capacity)?,
+                free_bytes: bytes(answer.free_disk_space)?,
+            })
         })
     }
 }

@@ -20,8 +20,6 @@ const ERRORS_MAX: u32 = 3;
 const PROBES: u32 = 2;
 /// How long a bookie on probation has to be without an error.
 const PROBATION: Duration = Duration::from_secs(10);
-/// How long new ensembles avoid a bookie that was found unhealthy.
-pub(super) const QUARANTINE: Duration = Duration::from_secs(30 * 60);
 
 /// How long the registration is asked for a bookie that left.
 pub(super) const LOOKED_FOR: Duration = Duration::from_secs(30 * 60);
@@ -111,10 +109,10 @@ impl Condition {
         (self.state() == NodeState::Forgotten).then(|| now.saturating_sub(self.since))
     }
 
-    /// Whether new ensembles should do without it.
-    pub(super) fn is_quarantined(&self, now: Duration) -> bool {
+    /// Whether new ensembles should do without it, if they do for so long without one that was unhealthy.
+    pub(super) fn is_quarantined(&self, now: Duration, quarantine: Duration) -> bool {
         self.state() != NodeState::Healthy
-            || self.last_unhealthy.is_some_and(|at| now.saturating_sub(at) < QUARANTINE)
+            || self.last_unhealthy.is_some_and(|at| now.saturating_sub(at) < quarantine)
     }
 
     fn go(&mut self, state: NodeState, now: Duration) {
@@ -257,18 +255,20 @@ mod tests {
     #[test]
     fn new_ensembles_avoid_what_is_ill_and_for_a_while_what_was_unhealthy() {
         let at = Duration::from_secs;
+        let quarantine = at(1800);
         let mut condition = Condition::default();
-        assert!(!condition.is_quarantined(at(0)));
+        assert!(!condition.is_quarantined(at(0), quarantine));
         condition.on(TimedOut, at(0));
-        assert!(condition.is_quarantined(at(0)));
+        assert!(condition.is_quarantined(at(0), quarantine));
         condition.on(ProbeAnswered, at(1));
-        assert!(!condition.is_quarantined(at(1)), "it was never found unhealthy");
+        assert!(!condition.is_quarantined(at(1), quarantine), "it was never found unhealthy");
         for event in [TimedOut, ProbeFailed, ProbeFailed, ProbeAnswered, ProbeAnswered] {
             condition.on(event, at(2));
         }
         condition.settle(at(12));
         assert_eq!(condition.state(), Healthy);
-        assert!(condition.is_quarantined(at(12)));
-        assert!(!condition.is_quarantined(at(2) + QUARANTINE));
+        assert!(condition.is_quarantined(at(12), quarantine));
+        assert!(!condition.is_quarantined(at(2) + quarantine, quarantine));
+        assert!(!condition.is_quarantined(at(12), Duration::ZERO), "as long as it is ill only");
     }
 }

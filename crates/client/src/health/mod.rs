@@ -53,6 +53,7 @@ pub use self::node::{Node, Operation, Pending};
 pub(crate) use self::node::{Outcome, count};
 pub(crate) use self::probe::{Prober, ask};
 pub use self::view::{BookieHealth, Percentiles, ReadHealth};
+use crate::options::BOOKIE_QUARANTINE_TIME_DEFAULT;
 use crate::transport::BookieError;
 
 /// A request without an answer for so long makes a bookie suspect, and the next replica is asked.
@@ -144,6 +145,8 @@ struct HedgeAfter {
 /// The bookies of a cluster, as one client sees them. See the module.
 pub struct NodeHealth {
     origin: Instant,
+    /// How long new ensembles avoid a bookie that was found unhealthy.
+    quarantine: Duration,
     nodes: RwLock<HashMap<BookieId, Arc<Node>>>,
     /// For ties and shares.
     random: Line<SeededRandom>,
@@ -161,6 +164,7 @@ impl NodeHealth {
     pub fn new(seed: u64) -> NodeHealth {
         NodeHealth {
             origin: Instant::now(),
+            quarantine: BOOKIE_QUARANTINE_TIME_DEFAULT,
             nodes: RwLock::default(),
             random: Line(SeededRandom::new(seed)),
             hedge_after: Default::default(),
@@ -170,6 +174,12 @@ impl NodeHealth {
             hedges_won: AtomicU64::new(0),
             wake_prober: Notify::new(),
         }
+    }
+
+    /// New ensembles avoid a bookie for so long after it was found unhealthy.
+    pub(crate) fn with_quarantine(mut self, quarantine: Duration) -> NodeHealth {
+        self.quarantine = quarantine;
+        self
     }
 
     /// Time since the start.
@@ -283,7 +293,7 @@ impl NodeHealth {
     /// Those that new ensembles use only when there are not enough others.
     pub(crate) fn avoided(&self) -> BTreeSet<BookieId> {
         let now = self.now();
-        let avoided = self.settled(now).into_iter().filter(|node| node.is_quarantined(now));
+        let avoided = self.settled(now).into_iter().filter(|node| node.is_quarantined(now, self.quarantine));
         avoided.map(|node| node.bookie().clone()).collect()
     }
 

@@ -248,8 +248,8 @@ impl Node {
         self.guarded.lock().condition.last_failure()
     }
 
-    pub(super) fn is_quarantined(&self, now: Duration) -> bool {
-        self.guarded.lock().condition.is_quarantined(now)
+    pub(super) fn is_quarantined(&self, now: Duration, quarantine: Duration) -> bool {
+        self.guarded.lock().condition.is_quarantined(now, quarantine)
     }
 
     pub(super) fn transitions(&self) -> u64 {

@@ -116,7 +116,7 @@ impl NodeHealth {
                     bookie: node.bookie().clone(),
                     state: node.state(),
                     transitions: node.transitions(),
-                    is_avoided: node.is_quarantined(now),
+                    is_avoided: node.is_quarantined(now, self.quarantine),
                     pending,
                     is_blocked: pending >= PENDING_MAX,
                     answered: node.answered(),

@@ -19,7 +19,9 @@
 
 mod location;
 mod random;
+pub mod resolver;
 mod spread;
+mod survey;
 #[cfg(test)]
 mod tests;
 mod topology;
@@ -32,6 +34,8 @@ use bindery_types::{BookieId, Quorum};
 
 pub use self::location::{InvalidLocation, Location};
 pub use self::random::RandomPlacement;
+pub(crate) use self::survey::Survey;
+pub use self::survey::{BOOKIE_INFO_INTERVAL_DEFAULT, DiskWeights, WEIGHT_MULTIPLE_MAX_DEFAULT};
 pub use self::topology::{RackAware, RegionAware};
 use crate::error::{BookieAnswers, CreateError, NotEnoughBookies};
 
@@ -48,6 +52,8 @@ pub struct Candidates {
     pub locations: BTreeMap<BookieId, Location>,
     /// How often each is to be chosen, in proportion. A bookie without a weight counts as the median.
     pub weights: BTreeMap<BookieId, u64>,
+    /// Why places are not known, or may be old, if the resolver failed.
+    pub places_error: Option<resolver::ResolveError>,
 }
 
 /// What is asked of a policy.
@@ -103,23 +109,13 @@ impl fmt::Display for Unmet {
 }
 
 /// Chooses bookies.
-pub trait Placement: Send + Sync {
+pub trait Placement: Send + Sync + 'static {
     /// Distinct writable bookies outside `wanted.ensemble`, for as many of `wanted.positions` as there are.
     fn choose(&self, candidates: &Candidates, wanted: Wanted<'_>) -> Choice;
 
     /// Whether it looks at [`Candidates::locations`]; if not, nobody is asked for them.
     fn wants_locations(&self) -> bool {
         true
-    }
-}
-
-impl<P: Placement + ?Sized> Placement for Box<P> {
-    fn choose(&self, candidates: &Candidates, wanted: Wanted<'_>) -> Choice {
-        (**self).choose(candidates, wanted)
-    }
-
-    fn wants_locations(&self) -> bool {
-        (**self).wants_locations()
     }
 }
 
@@ -145,7 +141,7 @@ pub(crate) fn choose_ensemble(
     }
     match choice.unmet {
         _ if choice.bookies.len() == ensemble_size => Ok(choice.bookies),
-        Some(unmet) => Err(CreateError::CannotSpread(unmet)),
+        Some(unmet) => Err(CreateError::CannotSpread { unmet, places: candidates.places_error.clone() }),
         None => Err(CreateError::NotEnoughBookies(NotEnoughBookies {
             needed: ensemble_size,
             available: choice.bookies.len(),

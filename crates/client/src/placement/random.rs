@@ -8,7 +8,7 @@ use super::{Candidates, Choice, Placement, Wanted, spares};
 /// At random: evenly, or in proportion to the weights of the candidates. Knows nothing of racks.
 pub struct RandomPlacement<R>(pub R);
 
-impl<R: Random> Placement for RandomPlacement<R> {
+impl<R: Random + 'static> Placement for RandomPlacement<R> {
     fn choose(&self, candidates: &Candidates, wanted: Wanted<'_>) -> Choice {
         let (healthy, avoided) = spares(candidates, wanted);
         let lots = Lots::new(&candidates.weights);

@@ -259,7 +259,7 @@ fn enforced_a_spread_that_cannot_be_had_is_an_error_that_says_why() {
     let placement = placement.enforced(true);
     let error = choose_ensemble(&placement, &candidates, quorum(2, 2)).unwrap_err();
     let unmet = Unmet { domain: "racks", needed: 2, available: 1, left_out: 2 };
-    assert_eq!(error, CreateError::CannotSpread(unmet));
+    assert_eq!(error, CreateError::CannotSpread { unmet, places: None });
     let message = error.to_string();
     assert!(message.contains("every write set on 2 racks, 1 can be had (2 bookies left out"), "{message}");
     assert!(message.contains("Start bookies on other racks"), "{message}");
@@ -267,7 +267,10 @@ fn enforced_a_spread_that_cannot_be_had_is_an_error_that_says_why() {
     assert!(matches!(error, CreateError::NotEnoughBookies(_)), "{error}");
     let regions = RegionAware::new(SeededRandom::new(1)).regions(["r1".into()]).enforced(true);
     let error = choose_ensemble(&regions, &candidates, quorum(2, 2)).unwrap_err();
-    assert!(matches!(error, CreateError::CannotSpread(Unmet { domain: "regions", .. })), "{error}");
+    assert!(
+        matches!(error, CreateError::CannotSpread { unmet: Unmet { domain: "regions", .. }, .. }),
+        "{error}"
+    );
     assert_eq!(create(&regions.regions_min(1).racks_min(1), &candidates, quorum(2, 2)).bookies.len(), 2);
 }
 

@@ -54,7 +54,7 @@ impl<R: Random> RackAware<R> {
     }
 }
 
-impl<R: Random> Placement for RackAware<R> {
+impl<R: Random + 'static> Placement for RackAware<R> {
     fn choose(&self, candidates: &Candidates, wanted: Wanted<'_>) -> Choice {
         choose(&self.rules, candidates, wanted, &self.random)
     }
@@ -101,7 +101,7 @@ impl<R: Random> RegionAware<R> {
     }
 }
 
-impl<R: Random> Placement for RegionAware<R> {
+impl<R: Random + 'static> Placement for RegionAware<R> {
     fn choose(&self, candidates: &Candidates, wanted: Wanted<'_>) -> Choice {
         choose(&self.rules, candidates, wanted, &self.random)
     }

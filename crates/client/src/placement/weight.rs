@@ -10,7 +10,6 @@ use bindery_io::Random;
 use bindery_types::BookieId;
 
 /// Weights from free bytes. With a multiple of zero nothing is capped.
-#[cfg_attr(not(test), expect(dead_code, reason = "the survey of bookies, which follows, calls it"))]
 pub(crate) fn weights(free_bytes: &BTreeMap<BookieId, u64>, multiple_max: u32) -> BTreeMap<BookieId, u64> {
     let mut sorted: Vec<u64> = free_bytes.values().copied().collect();
     sorted.sort_unstable();

@@ -67,7 +67,8 @@ impl Cluster {
             journal_dirs: vec![home.join("journal")],
             ledger_dirs: vec![home.join("ledgers")],
             home: Some(home),
-            listen: "127.0.0.1:0".parse().unwrap(),
+            // Each on a host of its own, as far as racks go.
+            listen: format!("127.0.0.{}:0", index + 1).parse().unwrap(),
             bookie_id: Some(format!("b{index}")),
             memory_limit: Some(256 << 20),
             preallocate: 0,

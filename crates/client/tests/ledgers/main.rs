@@ -6,6 +6,7 @@
 mod announce;
 mod claim;
 mod cluster;
+mod placement;
 mod stopped;
 
 use std::time::Duration;
