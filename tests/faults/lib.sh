@@ -49,7 +49,7 @@ start_coordinator() { # sets $zk and BINDERY_METADATA; the coordinator itself is
     --admin-port "$port" >>"$scratch/c/log" 2>&1 </dev/null &
   echo $! >"$scratch/c/pid"
   disown
-  wait_ready 60 "$(cat "$scratch/c/pid")" "$scratch/c/log" grep -q '^  to stop' "$scratch/c/log"
+  wait_ready 60 "$(cat "$scratch/c/pid")" "$scratch/c/log" grep -qs '^  to stop' "$scratch/c/log"
   export BINDERY_METADATA=zk+hierarchical://$zk/ledgers
   "$BINDERY" cluster init --metadata "$BINDERY_METADATA" >"$scratch/c/init" 2>&1 || die "cluster init: $(cat "$scratch/c/init")"
 }
