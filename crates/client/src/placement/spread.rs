@@ -22,7 +22,7 @@
 use std::cmp::Ordering;
 
 /// Looks at a position of a window, in each of the two searches.
-const WORK_MAX: u64 = 1_000_000;
+const WORK_MAX: u64 = 50_000;
 /// Seats above which nothing is tried again.
 const DEPTH_MAX: usize = 128;
 /// Goals of a problem.
