@@ -29,7 +29,8 @@
 //! # Data flow
 //! ```text
 //! LedgerWriter --> WriterCore ----+                       +--> connection::Bookies --> bookies
-//! LedgerReader --> fetch, tail ---+--> transport::Transport
+//! LedgerReader --> fetch, tail,   +--> transport::Transport
+//!                  verify --------+
 //! open, Recover -> RecoveryCore --+        bytes bounded by two budgets
 //!        |
 //!        +--> bindery_metadata::Layout --> conditional writes, watches
@@ -70,6 +71,7 @@ mod recovery;
 mod retry;
 mod slow;
 pub mod transport;
+mod verify;
 mod window;
 mod writer;
 
@@ -96,4 +98,5 @@ pub use crate::placement::{
     RackAware, RandomPlacement, RegionAware, Unmet, WEIGHT_MULTIPLE_MAX_DEFAULT, Wanted, resolver,
 };
 pub use crate::reader::{EntryStream, LedgerReader, TailStream};
+pub use crate::verify::{CopyCounts, FINDINGS_MAX, Fault, Finding, Verification, VerifyReport};
 pub use crate::writer::{Closed, LedgerWriter, Progress};

@@ -21,7 +21,7 @@ use bindery_metadata::layout::LedgerError;
 use bindery_types::{EntryId, LedgerId, LedgerState};
 
 pub(crate) use self::race::Stragglers;
-use self::state::ReaderState;
+pub(crate) use self::state::{ReaderState, Replicas};
 pub use self::stream::EntryStream;
 pub use self::tail::TailStream;
 use crate::client::{Shared, check_password};
@@ -30,6 +30,7 @@ use crate::error::{OpenError, ReadError, RecoveryError};
 use crate::options::OpenMode;
 use crate::recovery::recover;
 use crate::retry::{Retry, is_transient};
+use crate::verify::Verification;
 
 /// A ledger opened for reading. Clones share what is known of it.
 #[derive(Clone)]
@@ -120,6 +121,27 @@ impl LedgerReader {
     /// not, and may vanish when it is recovered.
     pub fn read_unconfirmed(&self, first: EntryId, last: EntryId) -> EntryStream {
         EntryStream::new(self.state.clone(), first, last, true)
+    }
+
+    /// Looks at every copy of the entries `first..=last` (`None`: up to the end, or to the LAC, last add confirmed, of an
+    /// open ledger): each bookie of an entry's write set is asked for its own.
+    ///
+    /// ```no_run
+    /// # async fn example(reader: bindery_client::LedgerReader) -> Result<(), bindery_client::ReadError> {
+    /// let mut look = reader.verify(bindery_client::EntryId::FIRST, None).await?;
+    /// while look.step().await? {
+    ///     println!("{} entries", look.report().entries);
+    /// }
+    /// for finding in &look.report().findings {
+    ///     println!("{finding}");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ReadError::BeyondEnd`] when `last` is behind the end; when that cannot be found.
+    pub async fn verify(&self, first: EntryId, last: Option<EntryId>) -> Result<Verification, ReadError> {
+        Verification::new(self.state.clone(), first, last).await
     }
 
     /// Follows the ledger from `from` on: waits for entries, ends when the ledger is closed and read to its end.

@@ -8,6 +8,7 @@ mod claim;
 mod cluster;
 mod placement;
 mod stopped;
+mod verify;
 
 use std::time::Duration;
 
