@@ -53,8 +53,11 @@
 //! [`ClientBuilder::memory_limit`]; held up by a slow bookie: [`ClientBuilder::slow_replica_bytes_max`]; a write quorum:
 //! [`WRITE_QUORUM_SIZE_MAX`]; an entry: what fits a frame of 5 MiB ([`LedgerWriter::payload_bytes_max`])
 //!
+//! Without async code: [`blocking`].
+//!
 //! # Not here   telling a bookie's incarnations apart (IC16), authentication and TLS
 
+pub mod blocking;
 mod client;
 pub mod connection;
 mod entry;

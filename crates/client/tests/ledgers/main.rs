@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod announce;
+mod blocking;
 mod claim;
 mod cluster;
 mod placement;
