@@ -21,7 +21,6 @@ use bindery_types::{EntryId, LedgerId};
 use tokio::time::Instant;
 
 use super::delivery::Deliveries;
-use super::outgoing::Frame;
 use super::pending::{Overdue, Sweep};
 use crate::transport::{AddAnswer, AddSink, AddTag, BookieError};
 
@@ -57,13 +56,16 @@ struct LedgerAdds {
 }
 
 impl LedgerAdds {
-    fn sink_index(&mut self, sink: &Arc<dyn AddSink>) -> u32 {
+    fn known_sink(&self, sink: &Arc<dyn AddSink>) -> Option<u32> {
         let same = |known: &Arc<dyn AddSink>| std::ptr::addr_eq(Arc::as_ptr(known), Arc::as_ptr(sink));
-        let index = self.sinks.iter().position(same).unwrap_or_else(|| {
+        self.sinks.iter().position(same).map(|index| index as u32)
+    }
+
+    fn sink_index(&mut self, sink: &Arc<dyn AddSink>) -> u32 {
+        self.known_sink(sink).unwrap_or_else(|| {
             self.sinks.push(sink.clone());
-            self.sinks.len() - 1
-        });
-        index as u32
+            self.sinks.len() as u32 - 1
+        })
     }
 
     fn push(&mut self, add: PendingAdd) {
@@ -159,14 +161,19 @@ impl PendingAdds {
         }
     }
 
-    /// Forgets adds of one sink whose frames, in their order, were withdrawn from the queue.
-    pub(super) fn withdraw(&mut self, ledger: LedgerId, sink: &Arc<dyn AddSink>, frames: &[Frame]) {
-        let Some(first) = frames.first().map(Frame::number) else { return };
-        let Some(adds) = self.ledgers.get_mut(&ledger) else { return };
-        // All that this sink pushed since then: a queue is taken from its front only.
-        let sink = adds.sink_index(sink);
+    /// Forgets the adds of one sink whose frames have at least this number; their numbers.
+    pub(super) fn withdraw(&mut self, ledger: LedgerId, sink: &Arc<dyn AddSink>, from: u64) -> Vec<u64> {
+        let mut withdrawn = Vec::new();
+        let Some(adds) = self.ledgers.get_mut(&ledger) else { return withdrawn };
+        let Some(sink) = adds.known_sink(sink) else { return withdrawn };
         for run in &mut adds.runs {
-            run.retain(|add| add.state == State::Gone || add.sink != sink || add.position < first);
+            run.retain(|add| {
+                let stays = add.state == State::Gone || add.sink != sink || add.position < from;
+                if !stays {
+                    withdrawn.push(add.position);
+                }
+                stays
+            });
             while run.front().is_some_and(|add| add.state == State::Gone) {
                 run.pop_front();
             }
@@ -175,6 +182,7 @@ impl PendingAdds {
         if adds.is_empty() {
             self.forget(ledger);
         }
+        withdrawn
     }
 
     /// Gives out what is overdue.

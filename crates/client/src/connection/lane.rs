@@ -21,7 +21,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::delivery::{Deliveries, Waiter};
-use super::outgoing::{Outgoing, Owner};
+use super::outgoing::Outgoing;
 use super::pending::{CallKey, Pending};
 use crate::transport::{AddAnswer, AddRequest, AddSink, BatchReadRequest, BookieError};
 
@@ -124,7 +124,7 @@ impl Lane {
             if fits {
                 let deadline = state.now + self.request_timeout;
                 let position = state.outgoing.position();
-                state.outgoing.push(owner(ledger, sink), head, body);
+                state.outgoing.push(head, body);
                 state.pending.adds.push(ledger, entry, tag, position, deadline, sink);
             } else {
                 let result = Err(BookieError::Refused(ErrorCode::BadRequest));
@@ -141,9 +141,9 @@ impl Lane {
     pub(super) fn withdraw(&self, ledger: LedgerId, sink: &Arc<dyn AddSink>) {
         let withdrawn = {
             let mut state = self.state.lock();
-            let withdrawn = state.outgoing.withdraw(owner(ledger, sink));
-            state.pending.adds.withdraw(ledger, sink, &withdrawn);
-            withdrawn
+            let first = state.outgoing.first_withdrawable();
+            let numbers = state.pending.adds.withdraw(ledger, sink, first);
+            state.outgoing.withdraw(numbers)
         };
         // Their bytes go back to a budget outside the lock.
         drop(withdrawn);
@@ -286,10 +286,6 @@ impl Lane {
         self.drain(&|_| BookieError::Closed, out);
         self.ended.notify_waiters();
     }
-}
-
-fn owner(ledger: LedgerId, sink: &Arc<dyn AddSink>) -> Owner {
-    Owner { ledger, sink: Arc::as_ptr(sink).addr() }
 }
 
 /// The flags that Java clients send (protocol reference, section 1.3).

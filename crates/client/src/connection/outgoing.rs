@@ -25,7 +25,6 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 
-use bindery_types::LedgerId;
 use bytes::Bytes;
 
 use super::lane::ADD_HEAD_BYTES;
@@ -43,35 +42,25 @@ const SPARES_MAX: usize = 8;
 /// Buffers that one call writes.
 const SLICES_MAX: usize = 32;
 
-/// Whose adds: a ledger, and the sink that its answers go to, by address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Owner {
-    pub(super) ledger: LedgerId,
-    pub(super) sink: usize,
-}
-
-/// A frame that waits to be written.
+/// A frame that waits to be written; without a byte, the place of one that was withdrawn.
 pub(super) struct Frame {
     number: u64,
-    /// Of adds only.
-    owner: Option<Owner>,
     head: [u8; ADD_HEAD_BYTES],
     head_size_bytes: u8,
     body: Bytes,
 }
 
 impl Frame {
-    /// Its number in the lane.
-    pub(super) fn number(&self) -> u64 {
-        self.number
-    }
-
     fn head(&self) -> &[u8] {
         &self.head[..usize::from(self.head_size_bytes)]
     }
 
     fn size_bytes(&self) -> usize {
         usize::from(self.head_size_bytes) + self.body.len()
+    }
+
+    fn is_withdrawn(&self) -> bool {
+        self.size_bytes() == 0
     }
 }
 
@@ -80,9 +69,15 @@ impl Frame {
 pub(super) struct Outgoing {
     /// Before all of `frames`.
     gathered: Gathered,
+    /// Ascending by number; the first and the last are not withdrawn.
     frames: VecDeque<Frame>,
+    /// Places of withdrawn frames among them: never more than half.
+    withdrawn: usize,
     /// Number of the next frame.
     next: u64,
+    /// Frames that withdrawing others moved.
+    #[cfg(test)]
+    moved: usize,
 }
 
 impl Outgoing {
@@ -94,7 +89,12 @@ impl Outgoing {
     /// The number of the first frame that was not taken.
     pub(super) fn begin(&self) -> u64 {
         let first = self.gathered.starts.front().map(|&(number, _)| number);
-        first.or_else(|| self.frames.front().map(Frame::number)).unwrap_or(self.next)
+        first.unwrap_or_else(|| self.first_withdrawable())
+    }
+
+    /// The number of the first frame that was not copied: from it on frames can be withdrawn.
+    pub(super) fn first_withdrawable(&self) -> u64 {
+        self.frames.front().map_or(self.next, |frame| frame.number)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -102,20 +102,14 @@ impl Outgoing {
     }
 
     /// Appends the frame of an add.
-    pub(super) fn push(&mut self, owner: Owner, head: [u8; ADD_HEAD_BYTES], body: Bytes) {
+    pub(super) fn push(&mut self, head: [u8; ADD_HEAD_BYTES], body: Bytes) {
         let size_bytes = head.len() + body.len();
         if self.gathers(size_bytes, body.len()) {
             self.gathered.copy(self.next, &head, &body);
             self.next += 1;
             return;
         }
-        self.put(Frame {
-            number: self.next,
-            owner: Some(owner),
-            head,
-            head_size_bytes: ADD_HEAD_BYTES as u8,
-            body,
-        });
+        self.put(Frame { number: self.next, head, head_size_bytes: ADD_HEAD_BYTES as u8, body });
     }
 
     /// Appends a whole frame.
@@ -125,13 +119,7 @@ impl Outgoing {
             self.next += 1;
             return;
         }
-        self.put(Frame {
-            number: self.next,
-            owner: None,
-            head: [0; ADD_HEAD_BYTES],
-            head_size_bytes: 0,
-            body: frame,
-        });
+        self.put(Frame { number: self.next, head: [0; ADD_HEAD_BYTES], head_size_bytes: 0, body: frame });
     }
 
     /// Whether the next frame is copied at once.
@@ -146,23 +134,67 @@ impl Outgoing {
         self.frames.push_back(frame);
     }
 
-    /// Takes out the frames of one owner that were not copied, for the caller to drop.
-    pub(super) fn withdraw(&mut self, owner: Owner) -> Vec<Frame> {
+    /// Takes frames from the front, without those that were withdrawn, until they are enough for a batch of which so many
+    /// bytes are there.
+    fn take_into(&mut self, taken: &mut Vec<Frame>, mut size_bytes: usize) {
+        while size_bytes < TAKEN_BYTES_MAX
+            && let Some(frame) = self.frames.pop_front()
+        {
+            if frame.is_withdrawn() {
+                self.withdrawn -= 1;
+                continue;
+            }
+            size_bytes += frame.size_bytes();
+            taken.push(frame);
+        }
+        self.trim();
+        if self.frames.is_empty() && self.frames.capacity() > FRAMES_KEPT {
+            // Grown while the bookie took nothing.
+            self.frames = VecDeque::new();
+        }
+    }
+
+    /// Takes out the frames of these numbers that were not copied, for the caller to drop. The work is that of finding
+    /// them, whatever else is queued: a place stays empty until it comes to the front, or half of all are.
+    pub(super) fn withdraw(&mut self, numbers: impl IntoIterator<Item = u64>) -> Vec<Frame> {
         let mut withdrawn = Vec::new();
-        let frames = std::mem::take(&mut self.frames);
-        for frame in frames {
-            if frame.owner == Some(owner) {
+        for number in numbers {
+            let Ok(at) = self.frames.binary_search_by_key(&number, |frame| frame.number) else { continue };
+            let place = Frame { number, head: [0; ADD_HEAD_BYTES], head_size_bytes: 0, body: Bytes::new() };
+            let frame = std::mem::replace(&mut self.frames[at], place);
+            if !frame.is_withdrawn() {
+                self.withdrawn += 1;
                 withdrawn.push(frame);
-            } else {
-                self.frames.push_back(frame);
             }
         }
+        self.trim();
+        if self.withdrawn > self.frames.len() / 2 {
+            #[cfg(test)]
+            {
+                self.moved += self.frames.len();
+            }
+            self.frames.retain(|frame| !frame.is_withdrawn());
+            self.withdrawn = 0;
+        }
         withdrawn
+    }
+
+    /// Empty places at the ends go at once, so that a queue of nothing else is empty.
+    fn trim(&mut self) {
+        while self.frames.front().is_some_and(Frame::is_withdrawn) {
+            self.frames.pop_front();
+            self.withdrawn -= 1;
+        }
+        while self.frames.back().is_some_and(Frame::is_withdrawn) {
+            self.frames.pop_back();
+            self.withdrawn -= 1;
+        }
     }
 
     /// Forgets what was not taken, whose requests have been answered with an error; for the caller to drop.
     pub(super) fn clear(&mut self) -> VecDeque<Frame> {
         self.gathered.clear();
+        self.withdrawn = 0;
         std::mem::take(&mut self.frames)
     }
 }
@@ -290,17 +322,7 @@ impl Batch {
         self.gathered.clear();
         self.written_bytes = 0;
         std::mem::swap(&mut self.gathered, &mut outgoing.gathered);
-        let mut size_bytes = self.gathered.bytes as usize;
-        while size_bytes < TAKEN_BYTES_MAX
-            && let Some(frame) = outgoing.frames.pop_front()
-        {
-            size_bytes += frame.size_bytes();
-            taken.push(frame);
-        }
-        if outgoing.frames.is_empty() && outgoing.frames.capacity() > FRAMES_KEPT {
-            // Grown while the bookie took nothing.
-            outgoing.frames = VecDeque::new();
-        }
+        outgoing.take_into(taken, self.gathered.bytes as usize);
     }
 
     /// Lines up the frames to be written.
@@ -356,10 +378,6 @@ mod tests {
 
     use super::*;
 
-    fn owner(ledger: i64) -> Owner {
-        Owner { ledger: LedgerId::new(ledger).unwrap(), sink: 1 }
-    }
-
     proptest! {
         /// Invariants 1 and 2, with a socket that takes any number of bytes at a time, and a ledger whose adds are
         /// withdrawn now and then: its frames leave whole or not at all, and nobody else's are touched.
@@ -408,10 +426,11 @@ mod tests {
                 } else {
                     let head = [index as u8; ADD_HEAD_BYTES];
                     expected.push(Some([&head[..], &body[..]].concat()));
-                    outgoing.push(owner(*kind), head, body);
+                    outgoing.push(head, body);
                 }
                 if index % withdraw_every == 0 {
-                    for frame in outgoing.withdraw(owner(1)) {
+                    let numbers = (0..=index).filter(|number| frames[*number].0 == 1).map(|number| number as u64);
+                    for frame in outgoing.withdraw(numbers) {
                         prop_assert_eq!(frames[frame.number as usize].0, 1);
                         expected[frame.number as usize] = None;
                     }
@@ -446,7 +465,6 @@ mod tests {
         let (mut outgoing, mut batch, mut taken) = (Outgoing::default(), Batch::new(0), Vec::new());
         for _ in 0..10_000 {
             outgoing.push(
-                owner(1),
                 [0; ADD_HEAD_BYTES],
                 Bytes::from_owner(Body { bytes: [7; 1000], _alive: alive.clone() }),
             );
@@ -459,11 +477,35 @@ mod tests {
         assert!(held > gathered && held < TAKEN_BYTES_MAX + 2000, "{held}");
         let copied = held / (1000 + ADD_HEAD_BYTES);
         assert_eq!(std::sync::Arc::strong_count(&alive) - 1, 10_000 - copied, "copied bodies are let go of");
-        let withdrawn = outgoing.withdraw(owner(1));
+        let withdrawn = outgoing.withdraw(0..10_000);
         assert_eq!(withdrawn.len(), 10_000 - copied);
         drop(withdrawn);
         assert_eq!(std::sync::Arc::strong_count(&alive), 1, "and withdrawn ones, too");
         assert!(outgoing.is_empty() && !batch.is_empty(), "what was begun is finished");
         assert_eq!(outgoing.begin(), 10_000);
+    }
+
+    /// A bookie stops, and every ledger that is written to it withdraws what is queued.
+    #[test]
+    fn withdrawing_one_ledger_after_the_other_does_not_walk_the_queue_for_each() {
+        const LEDGERS: u64 = 1000;
+        const ENTRIES: u64 = 10;
+        let mut outgoing = Outgoing::default();
+        // What callers copy cannot be withdrawn, and is followed by frames.
+        outgoing.push([1; ADD_HEAD_BYTES], Bytes::from(vec![0; SHARED_BYTES_MIN]));
+        let first = outgoing.position();
+        for _ in 0..LEDGERS * ENTRIES {
+            outgoing.push([1; ADD_HEAD_BYTES], Bytes::new());
+        }
+        assert_eq!(outgoing.withdraw([0]).len(), 1);
+        for ledger in 0..LEDGERS {
+            let numbers = (0..ENTRIES).map(|entry| first + entry * LEDGERS + ledger);
+            assert_eq!(outgoing.withdraw(numbers.clone()).len() as u64, ENTRIES);
+            assert!(outgoing.withdraw(numbers).is_empty(), "once each");
+            let left = (LEDGERS - ledger - 1) * ENTRIES;
+            assert!(outgoing.frames.len() as u64 <= 2 * left, "empty places are bounded");
+        }
+        assert!(outgoing.is_empty());
+        assert!(outgoing.moved as u64 <= 2 * LEDGERS * ENTRIES, "{} moved", outgoing.moved);
     }
 }

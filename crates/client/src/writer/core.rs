@@ -111,8 +111,8 @@ struct Change {
 /// What follows a mark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum AfterMark {
-    /// The slow members are held.
-    Hold,
+    /// The slow members are held, and replacements looked for.
+    Hold { is_retry: bool },
     /// The change under way goes on.
     Change(Change),
     /// The end is written.
@@ -443,17 +443,23 @@ impl WriterCore {
             true => {
                 let bookies = self.slow.keys().map(|&position| self.window.ensemble()[position].clone());
                 self.lacking.extend(bookies);
-                Phase::Marking(AfterMark::Hold)
+                Phase::Marking(AfterMark::Hold { is_retry })
             }
             false => Phase::Seeking { is_retry },
         };
     }
 
-    /// When to call [`retry`](Self::retry): members are held, or slow and needed, and nothing is being done about it.
+    /// When to call [`retry`](Self::retry): members are held, or slow and needed, and nothing is being done about it; or
+    /// all are well again after searches. A bookie that rejoins and fails again and again makes a segment each time, so
+    /// the pauses begin anew only when all were well for the longest of them.
     pub fn retry_after(&self) -> Option<Duration> {
-        let has_some = !self.held.is_empty() || !self.slow.is_empty();
-        let is_wanted = has_some && self.stopped.is_none() && self.phase == Phase::Idle;
-        is_wanted.then(|| RETRY_MAX.min(RETRY_MIN * 2u32.pow(self.searches.min(10))))
+        if self.stopped.is_some() || self.phase != Phase::Idle {
+            return None;
+        }
+        match self.held.is_empty() && self.slow.is_empty() {
+            true => (self.searches > 0).then_some(RETRY_MAX),
+            false => Some(RETRY_MAX.min(RETRY_MIN * 2u32.pow(self.searches.min(10)))),
+        }
     }
 
     /// Looks again for replacements, or whether held bookies can be written again.
@@ -489,7 +495,7 @@ impl WriterCore {
     }
 
     fn is_optional(&self) -> bool {
-        matches!(self.phase, Phase::Seeking { .. } | Phase::Marking(AfterMark::Hold))
+        matches!(self.phase, Phase::Seeking { .. } | Phase::Marking(AfterMark::Hold { .. }))
     }
 
     fn is_ending(&self) -> bool {
@@ -506,7 +512,7 @@ impl WriterCore {
         let Phase::Marking(after) = self.phase.clone() else { return };
         self.phase = Phase::Idle;
         match after {
-            AfterMark::Hold => {
+            AfterMark::Hold { is_retry } => {
                 for (position, error) in std::mem::take(&mut self.slow) {
                     let is_marked = self.lacking.contains(&self.ensemble()[position]);
                     if is_marked && self.window.can_hold(|other| other == position) {
@@ -518,7 +524,8 @@ impl WriterCore {
                 }
                 match self.window.wants_change() || self.has_news {
                     true => self.begin_change_if_wanted(),
-                    false => self.phase = Phase::Seeking { is_retry: self.searches > 0 },
+                    // One that was just given up is asked after a pause.
+                    false => self.phase = Phase::Seeking { is_retry },
                 }
             }
             AfterMark::Change(change) if change.rejoins.is_empty() && change.ensemble == self.ensemble() => {

@@ -6,6 +6,7 @@
 //! 2. No lock is held across an await.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bindery_metadata::layout::LedgerError;
 use bindery_types::{BookieId, EntryId};
@@ -27,8 +28,8 @@ pub(super) async fn run(inner: Arc<Inner>) {
     let mut announce_at: Option<(Instant, Option<EntryId>)> = None;
     // An entry that waits is seen by one look and announced by the next: within the interval.
     let look_interval = inner.shared.limits.explicit_lac_interval / 2;
-    // When to look for replacements again.
-    let mut retry_at: Option<Instant> = None;
+    // When to look for replacements again, and the pause before it.
+    let mut retry_at: Option<(Instant, Duration)> = None;
     let sink: Arc<dyn AddSink> = inner.clone();
     loop {
         drive(&inner).await;
@@ -36,8 +37,11 @@ pub(super) async fn run(inner: Arc<Inner>) {
             let state = inner.state.lock();
             (state.core.retry_after(), state.is_watching)
         };
-        retry_at = retry_after.map(|after| retry_at.unwrap_or_else(|| Instant::now() + after));
-        let retry_due = retry_at.unwrap_or_else(Instant::now);
+        // Another pause: of something else.
+        retry_at = retry_after.map(|after| {
+            retry_at.filter(|(_, before)| *before == after).unwrap_or_else(|| (Instant::now() + after, after))
+        });
+        let retry_due = retry_at.map_or_else(Instant::now, |(due, _)| due);
         let unannounced = inner.wants_announcement();
         if unannounced.is_some() && announce_at.is_none() && announcements.is_empty() {
             announce_at = Some((Instant::now() + look_interval, unannounced));

@@ -136,6 +136,36 @@ fn without_a_spare_the_writer_goes_on_and_looks_again_with_growing_pauses() {
     assert_eq!(script.why(), Some(WhyStopped::Closing));
 }
 
+/// A bookie that rejoins and is lost again at once costs a segment each time: the pauses go on growing. One that stays
+/// well for the longest pause has them begin anew.
+#[test]
+fn the_pauses_begin_anew_once_all_were_well_for_the_longest() {
+    let mut script = with_silent_third(4);
+    let mut pauses = Vec::new();
+    for turn in 0..4 {
+        let entry = 4 + turn;
+        script.append(1);
+        script.ack(entry, &[0, 1]);
+        script.report(1);
+        script.mark("c");
+        assert_eq!(script.core.next_step(), place(1, ""), "who was just given up is not asked at once");
+        script.core.placed(&[], 0, &[]);
+        pauses.push(script.core.retry_after().unwrap().as_secs());
+        script.core.retry();
+        assert_eq!(script.core.next_step(), place(1, "c"));
+        script.core.placed(&[], 0, &ids("c"));
+        script.mark("c");
+        script.written(Ok(turn as i32 + 1));
+        assert_eq!(script.core.held(), []);
+        pauses.push(script.core.retry_after().unwrap().as_secs());
+        if turn == 2 {
+            script.core.retry();
+            assert_eq!((script.core.retry_after(), script.core.next_step()), (None, None), "all is well");
+        }
+    }
+    assert_eq!(pauses, [1, 60, 2, 60, 4, 60, 1, 60], "before a search, and after the rejoin");
+}
+
 #[test]
 fn a_ledger_is_marked_before_it_ends_whatever_is_under_way() {
     let mut script = with_silent_third(4);
