@@ -148,11 +148,11 @@ fn the_pauses_begin_anew_once_all_were_well_for_the_longest() {
         script.ack(entry, &[0, 1]);
         script.report(1);
         script.mark("c");
-        assert_eq!(script.core.next_step(), place(1, ""), "who was just given up is not asked at once");
+        assert_eq!(script.core.next_step(), place(&[2], ""), "who was just given up is not asked at once");
         script.core.placed(&[], 0, &[]);
         pauses.push(script.core.retry_after().unwrap().as_secs());
         script.core.retry();
-        assert_eq!(script.core.next_step(), place(1, "c"));
+        assert_eq!(script.core.next_step(), place(&[2], "c"));
         script.core.placed(&[], 0, &ids("c"));
         script.mark("c");
         script.written(Ok(turn as i32 + 1));
