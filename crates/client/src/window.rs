@@ -17,6 +17,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use bindery_io::canary::{Canaries, Canary};
 use bindery_types::{BookieId, EntryId, Quorum};
 use bytes::Bytes;
 
@@ -36,6 +37,7 @@ pub(crate) struct Send {
     pub tag: AddTag,
 }
 
+#[cfg_attr(test, derive(Clone, Debug))]
 struct Slot {
     body: Bytes,
     /// What it gives back to the budget.
@@ -50,6 +52,7 @@ struct Slot {
 }
 
 /// See the module.
+#[cfg_attr(test, derive(Clone, Debug))]
 pub(crate) struct AddWindow {
     quorum: Quorum,
     ensemble: Vec<BookieId>,
@@ -75,6 +78,7 @@ pub(crate) struct AddWindow {
     ahead_bytes: u64,
     /// What was acknowledged by position, since it was asked last.
     acked_bytes: Vec<u64>,
+    canaries: Canaries,
 }
 
 /// What an answer means beyond an ack or a failure.
@@ -107,7 +111,14 @@ impl AddWindow {
             replacing: None,
             is_stopped: false,
             ahead_bytes: 0,
+            canaries: Canaries::none(),
         }
+    }
+
+    /// The same, with a planted bug.
+    #[cfg(test)]
+    pub fn plant(&mut self, canaries: Canaries) {
+        self.canaries = canaries;
     }
 
     /// The same, told from an earlier window of the ledger: answers to what that one sent are not counted here.
@@ -201,7 +212,8 @@ impl AddWindow {
     pub fn on_answer(&mut self, entry: EntryId, tag: AddTag, result: &Result<(), BookieError>) -> Heard {
         let position = (tag.0 & ((1 << POSITION_BITS) - 1)) as usize;
         // Invariant 1: what was sent to a predecessor says nothing about this position.
-        if position >= self.ensemble.len() || tag.0 >> POSITION_BITS != self.since[position] {
+        let is_late = tag.0 >> POSITION_BITS != self.since.get(position).copied().unwrap_or(u64::MAX);
+        if position >= self.ensemble.len() || is_late && !self.canaries.has(Canary::M18ReplacedAckCounts) {
             return Heard::Noted;
         }
         let Some(index) = entry.get().checked_sub(self.first).and_then(|index| usize::try_from(index).ok())

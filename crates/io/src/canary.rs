@@ -52,6 +52,22 @@ pub enum Canary {
     M31StaleRemoval,
     /// A permit leaks when a connection dies while it is paused.
     M24PausedPermitLeaks,
+    /// A recovery takes its fences for covering with one bookie too few.
+    M14CoverageOffByOne,
+    /// A recovery takes a request that timed out for "no such entry".
+    M15TimeoutIsNegative,
+    /// A recovery reads entries without fencing.
+    M16ReadsWithoutFence,
+    /// A writer uses a new ensemble before it is in metadata.
+    M17EnsembleUnpublished,
+    /// Acknowledgements of a bookie that was replaced count for its successor.
+    M18ReplacedAckCounts,
+    /// A recovery publishes its ensembles while it recovers.
+    M19EnsemblePublishedEarly,
+    /// A writer takes a close whose answer was lost for one that failed.
+    M20LostCloseFailed,
+    /// A recovery begins at the last confirmed entry it was told of, also when that is below the last segment.
+    M32BeginsBelowSegment,
 }
 
 /// The canaries that the simulator looks for, with the name its command line knows them by. M24 is in the server, which
@@ -79,6 +95,18 @@ pub const ALL: [(&str, Canary); 22] = [
     ("M29", Canary::M29FailedGroupAcknowledged),
     ("M30", Canary::M30LimboDenies),
     ("M31", Canary::M31StaleRemoval),
+];
+
+/// The canaries in the client's cores, which the client's own model looks for, with their names.
+pub const CLIENT: [(&str, Canary); 8] = [
+    ("M14", Canary::M14CoverageOffByOne),
+    ("M15", Canary::M15TimeoutIsNegative),
+    ("M16", Canary::M16ReadsWithoutFence),
+    ("M17", Canary::M17EnsembleUnpublished),
+    ("M18", Canary::M18ReplacedAckCounts),
+    ("M19", Canary::M19EnsemblePublishedEarly),
+    ("M20", Canary::M20LostCloseFailed),
+    ("M32", Canary::M32BeginsBelowSegment),
 ];
 
 /// Which canary is on, if any.

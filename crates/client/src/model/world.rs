@@ -1,7 +1,17 @@
-//! The simulated world: bookies, metadata store, network, and the parties that use them.
+//! The simulated world: parties, bookies, network and metadata store, moved by one [`Event`] at a time.
+//!
+//! What happens next is chosen outside: by a seed (`swarm`) or exhaustively (`explore`). What must hold is in `checks`.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::hash::{DefaultHasher, Hasher};
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::time::Duration;
 
+use bindery_flow::ByteBudget;
+use bindery_io::canary::Canaries;
 use bindery_io::{Random, SeededRandom};
 use bindery_metadata::StoreError;
 use bindery_metadata::layout::{LedgerError, StoredLedger};
@@ -13,134 +23,219 @@ use bindery_types::{
 use bindery_wire::ErrorCode;
 use bytes::Bytes;
 
+use super::bookie::{Bookie, Mode, Served};
+use super::checks::{Ghost, Heard};
+use super::network::{Link, Request, Stage};
 use crate::entry::EntryCodec;
-use crate::error::WhyStopped;
 use crate::placement::{Candidates, Placement, RandomPlacement, Wanted};
-use crate::recovery::core::{Out, ReadTag, RecoveryCore};
-use crate::transport::{AddTag, BookieError};
+use crate::recovery::core::{Out, RecoveryCore};
+use crate::transport::BookieError;
 use crate::window::Send;
 use crate::writer::core::{LetGo, Start, Step, WriterCore};
 
-const BOOKIES: usize = 7;
-/// What one bookie may hold up: a few entries.
-const SLOW_BYTES_MAX: u64 = 6000;
-const SHAPES: [(usize, usize, usize); 9] =
-    [(1, 1, 1), (2, 2, 1), (2, 2, 2), (3, 2, 1), (3, 2, 2), (3, 3, 2), (4, 3, 2), (5, 3, 2), (5, 3, 3)];
+/// The writer is the first party.
+pub(super) const WRITER: usize = 0;
 
-#[derive(Default)]
-struct Bookie {
-    is_down: bool,
-    /// It is there and does nothing: what it is sent waits.
-    is_stopped: bool,
-    is_fenced: bool,
-    entries: BTreeMap<i64, Bytes>,
-}
-
+/// What does not change in a run.
 #[derive(Clone)]
-enum Request {
-    Add { entry: EntryId, body: Bytes, is_recovery: bool, tag: AddTag },
-    Read { entry: Option<EntryId>, tag: ReadTag },
+pub(super) struct Setup {
+    pub quorum: Quorum,
+    /// How many bookies exist: with as many as the ensemble has there is no spare.
+    pub bookies: usize,
+    pub digest: DigestType,
+    /// Answers leave as soon as requests are done, and in their order.
+    pub is_prompt: bool,
+    /// Whether only what users can see is checked, not how it comes about.
+    pub only_outcomes: bool,
+    /// What one bookie may hold up.
+    pub slow_bytes_max: u64,
+    pub read_ahead_entries: usize,
+    pub canaries: Canaries,
+    /// What entries in flight are counted by.
+    pub budget: Option<ByteBudget>,
+    /// Choices that are not events: sizes, replacements. None: always the first.
+    pub random: Option<Arc<SeededRandom>>,
 }
 
-enum Reply {
-    Add(EntryId, AddTag, Result<(), BookieError>),
-    Read(ReadTag, Result<Bytes, BookieError>),
-    Written(Result<Version, LedgerError>),
-    Stored(Result<StoredLedger, LedgerError>),
-    Marked(bool),
+/// Something that can happen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Event {
+    /// The application appends an entry.
+    Append,
+    StartRecovery,
+    BeginClose,
+    /// A process dies.
+    Kill(usize),
+    /// The pause is over after which a writer looks for replacements again.
+    Retry,
+    /// The writer finds that bookies are too slow.
+    ReportSlow,
+    /// The writer announces its LAC (last add confirmed).
+    Announce,
+    /// A bookie does the oldest request of a connection, or refuses it.
+    Serve {
+        party: usize,
+        bookie: usize,
+        is_old: bool,
+        refusal: Option<ErrorCode>,
+    },
+    Sync(usize),
+    /// A party gets an answer.
+    Hear {
+        party: usize,
+        bookie: usize,
+        flight: usize,
+        is_damaged: bool,
+    },
+    /// A party waits no longer; the request goes on.
+    TimeOut {
+        party: usize,
+        bookie: usize,
+        flight: usize,
+    },
+    Break {
+        party: usize,
+        bookie: usize,
+    },
+    /// Power is cut: the bookie is down, and knows what was durable when it is up again.
+    Crash(usize),
+    Turn(usize, Mode),
+    TurnReadOnly(usize, bool),
+    /// The metadata store does what it was asked.
+    AskStore {
+        party: usize,
+        fate: StoreFate,
+    },
+    /// Its answer arrives. The party may lose patience when it is an error.
+    HearStore {
+        party: usize,
+        gives_up: bool,
+    },
 }
 
-enum Core {
+/// What becomes of a call of the metadata store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StoreFate {
+    Done,
+    /// Not done, and the answer is lost.
+    LostBefore,
+    /// Done, and the answer is lost.
+    LostAfter,
+    /// A read shows this version, which is not the newest.
+    Stale(i32),
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Core {
     Writer(Box<WriterCore>),
     Recoverer(Box<RecoveryCore>),
     /// Dead, or done.
     Gone,
 }
 
-struct Party {
-    core: Core,
-    /// Requests in their order, and whether somebody waits for the answer.
-    requests: BTreeMap<usize, VecDeque<(Request, bool)>>,
-    replies: Vec<Reply>,
-    /// The step that the store is working on.
-    store_request: Option<Step>,
-    awaits_store: bool,
+/// What a party wants of the store.
+#[derive(Clone, Debug)]
+pub(super) enum Call {
+    Idle,
+    Asked(Step),
+    Answered(StoreAnswer),
 }
 
-/// What a run, or all runs, came to.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(super) struct Summary {
-    pub confirmed: u64,
-    pub ensemble_changes: u64,
-    pub segments_by_recovery: u64,
-    pub closed_by_writer: u64,
-    pub fenced: u64,
-    pub recoveries: u64,
-    pub failed_recoveries: u64,
-    pub recovered_behind_lac: u64,
-    pub lost_store_answers: u64,
-    pub holds: u64,
-    pub rejoins: u64,
-    pub closed_with_gaps: u64,
+#[derive(Clone, Debug)]
+pub(super) enum StoreAnswer {
+    Written(Result<Version, LedgerError>),
+    Read(Result<StoredLedger, LedgerError>),
+    Marked(bool),
 }
 
-impl Summary {
-    pub fn add(&mut self, other: &Summary) {
-        self.confirmed += other.confirmed;
-        self.ensemble_changes += other.ensemble_changes;
-        self.segments_by_recovery += other.segments_by_recovery;
-        self.closed_by_writer += other.closed_by_writer;
-        self.fenced += other.fenced;
-        self.recoveries += other.recoveries;
-        self.failed_recoveries += other.failed_recoveries;
-        self.recovered_behind_lac += other.recovered_behind_lac;
-        self.lost_store_answers += other.lost_store_answers;
-        self.holds += other.holds;
-        self.rejoins += other.rejoins;
-        self.closed_with_gaps += other.closed_with_gaps;
+#[derive(Clone, Debug)]
+pub(super) struct Party {
+    pub core: Core,
+    pub call: Call,
+    /// It never reads older metadata than it has seen.
+    pub seen_version: i32,
+    pub heard: Heard,
+}
+
+/// A part of the world: copied when it is changed, and known by a hash that is kept while it is not.
+#[derive(Clone, Debug)]
+pub(super) struct Part<T> {
+    value: Arc<T>,
+    hash: OnceCell<u64>,
+}
+
+impl<T> From<T> for Part<T> {
+    fn from(value: T) -> Part<T> {
+        Part { value: Arc::new(value), hash: OnceCell::new() }
     }
 }
 
+impl<T> Deref for Part<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T: Clone> DerefMut for Part<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.hash.take();
+        Arc::make_mut(&mut self.value)
+    }
+}
+
+impl<T: std::fmt::Debug> Part<T> {
+    /// Of all that its debug form shows.
+    pub fn fingerprint(&self) -> u64 {
+        *self.hash.get_or_init(|| {
+            let mut hashing = Hashing(DefaultHasher::new());
+            write!(hashing, "{:?}", self.value).expect("hashing does not fail");
+            hashing.0.finish()
+        })
+    }
+}
+
+struct Hashing(DefaultHasher);
+
+impl std::fmt::Write for Hashing {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        self.0.write(text.as_bytes());
+        Ok(())
+    }
+}
+
+/// See the module.
+#[derive(Clone)]
 pub(super) struct World {
-    random: SeededRandom,
-    ledger: LedgerId,
-    codec: EntryCodec,
-    quorum: Quorum,
-    ids: Vec<BookieId>,
-    bookies: Vec<Bookie>,
-    metadata: LedgerMetadata,
-    version: i32,
-    parties: Vec<Party>,
-    payloads: Vec<Vec<u8>>,
-    /// Confirmed to the writer, -1 for none.
-    confirmed: i64,
-    ends: BTreeSet<(i64, u64)>,
-    /// How many of the bookies exist: with as many as the ensemble has there is no spare.
-    bookies_count: usize,
+    pub setup: Arc<Setup>,
+    pub codec: EntryCodec,
+    pub ids: Arc<Vec<BookieId>>,
+    pub bookies: Vec<Part<Bookie>>,
+    pub links: BTreeMap<(usize, usize), Part<Link>>,
+    pub parties: Vec<Part<Party>>,
+    /// By version.
+    pub history: Vec<Part<LedgerMetadata>>,
     /// Bookies on which the ledger is marked as under-replicated.
-    marks: BTreeSet<BookieId>,
-    /// Those that the writer held at some time, and holds.
-    was_held: BTreeSet<BookieId>,
-    held: BTreeSet<BookieId>,
-    /// Probability of faults.
-    trouble: f64,
-    summary: Summary,
+    pub marks: BTreeSet<BookieId>,
+    pub ghost: Ghost,
+}
+
+fn ledger() -> LedgerId {
+    LedgerId::new(1).expect("a valid id")
 }
 
 impl World {
-    pub fn new(seed: u64) -> World {
-        let random = SeededRandom::new(seed);
-        let (e, qw, qa) = SHAPES[random.below(SHAPES.len() as u64) as usize];
-        let quorum = Quorum::new(e, qw, qa).unwrap();
-        let ids: Vec<BookieId> = (0..BOOKIES).map(|n| BookieId::new(format!("b{n}")).unwrap()).collect();
-        let ledger = LedgerId::new(1).unwrap();
-        let secret = LedgerSecret { digest_type: DigestType::Crc32c, password: b"p".to_vec() };
-        let codec = EntryCodec::new(ledger, Digester::new(secret.digest_type, &secret.password));
-        let mut metadata = LedgerMetadata::new(quorum, secret);
-        let ensemble = ids[..e].to_vec();
-        metadata.push_segment(Segment { first_entry: EntryId::FIRST, ensemble }).unwrap();
-        let writer = WriterCore::new(Start {
-            ledger,
+    pub fn new(setup: Setup) -> World {
+        let ids: Vec<BookieId> =
+            (0..setup.bookies).map(|n| BookieId::new(format!("b{n}")).expect("a valid id")).collect();
+        let secret = LedgerSecret { digest_type: setup.digest, password: b"p".to_vec() };
+        let codec = EntryCodec::new(ledger(), Digester::new(secret.digest_type, &secret.password));
+        let mut metadata = LedgerMetadata::new(setup.quorum, secret);
+        let ensemble = ids[..setup.quorum.ensemble_size()].to_vec();
+        metadata.push_segment(Segment { first_entry: EntryId::FIRST, ensemble }).expect("the first segment");
+        let mut writer = WriterCore::new(Start {
+            ledger: ledger(),
             codec: codec.clone(),
             metadata: metadata.clone(),
             version: Version(0),
@@ -148,590 +243,498 @@ impl World {
             length_bytes: 0,
             token: None,
         });
-        let bookies_count = if random.chance(0.4) { e } else { BOOKIES };
-        let trouble = [0.0, 0.01, 0.03, 0.1][random.below(4) as usize];
+        writer.plant(setup.canaries);
         World {
-            random,
-            ledger,
             codec,
-            quorum,
-            ids,
-            bookies: (0..BOOKIES).map(|_| Bookie::default()).collect(),
-            metadata,
-            version: 0,
-            parties: vec![Party::new(Core::Writer(Box::new(writer)))],
-            payloads: Vec::new(),
-            confirmed: -1,
-            ends: BTreeSet::new(),
-            bookies_count,
+            bookies: vec![Bookie::default().into(); ids.len()],
+            ids: Arc::new(ids),
+            links: BTreeMap::new(),
+            parties: vec![Party::new(Core::Writer(Box::new(writer))).into()],
+            history: vec![metadata.into()],
             marks: BTreeSet::new(),
-            was_held: BTreeSet::new(),
-            held: BTreeSet::new(),
-            trouble,
-            summary: Summary::default(),
+            ghost: Ghost::default(),
+            setup: Arc::new(setup),
         }
     }
 
-    pub fn steps(&self) -> u64 {
-        200 + self.random.below(1200)
+    pub fn metadata(&self) -> &LedgerMetadata {
+        self.history.last().expect("a ledger is created with metadata")
     }
 
-    /// One event.
-    pub fn step(&mut self) {
-        match self.random.below(1000) {
-            0..100 => self.append(),
-            100..104 => self.start_recovery(),
-            104..107 => self.close_writer(),
-            // What it let go of is to be marked then.
-            142..160 if !self.was_held.is_empty() => self.close_writer(),
-            107..109 if self.random.chance(0.2) => self.kill_party(),
-            109..129 if self.random.chance(self.trouble) => self.turn_bookie(),
-            129..132 => self.stop_bookie(),
-            132..142 => self.retry(),
-            _ => self.deliver(),
+    pub fn version(&self) -> i32 {
+        self.history.len() as i32 - 1
+    }
+
+    fn link(&mut self, party: usize, bookie: usize) -> &mut Link {
+        self.links.entry((party, bookie)).or_insert_with(|| Link::default().into())
+    }
+
+    pub fn index(&self, bookie: &BookieId) -> usize {
+        self.ids.iter().position(|id| id == bookie).expect("bookies of this world")
+    }
+
+    pub fn writer(&self) -> Option<&WriterCore> {
+        match &self.parties[WRITER].core {
+            Core::Writer(core) => Some(core),
+            Core::Recoverer(_) | Core::Gone => None,
         }
+    }
+
+    pub fn recoverers(&self) -> usize {
+        self.parties.iter().filter(|party| matches!(party.core, Core::Recoverer(_))).count()
+    }
+
+    /// A number below a bound, when choices are random; else nothing.
+    pub fn draw(&self, bound: u64) -> u64 {
+        self.setup.random.as_ref().map_or(0, |random| random.below(bound))
+    }
+
+    /// What can happen without any fault.
+    pub fn deliveries(&self) -> Vec<Event> {
+        let mut events = Vec::new();
+        for (&(party, bookie), link) in &self.links {
+            for is_old in [false, true] {
+                if link.next_sent(is_old).is_some() && self.bookies[bookie].mode != Mode::Stopped {
+                    events.push(Event::Serve { party, bookie, is_old, refusal: None });
+                }
+            }
+            let in_order = if self.setup.is_prompt { 1 } else { usize::MAX };
+            events.extend(link.answered().take(in_order).map(|flight| Event::Hear {
+                party,
+                bookie,
+                flight,
+                is_damaged: false,
+            }));
+        }
+        let unsynced = self.bookies.iter().enumerate().filter(|(_, bookie)| bookie.has_unsynced());
+        events.extend(
+            unsynced.filter(|(_, bookie)| bookie.mode == Mode::Up).map(|(index, _)| Event::Sync(index)),
+        );
+        for (party, state) in self.parties.iter().enumerate() {
+            match state.call {
+                Call::Idle => {}
+                Call::Asked(_) => events.push(Event::AskStore { party, fate: StoreFate::Done }),
+                Call::Answered(_) => events.push(Event::HearStore { party, gives_up: false }),
+            }
+        }
+        events
+    }
+
+    pub fn apply(&mut self, event: &Event) {
+        match *event {
+            Event::Append => self.append(),
+            Event::StartRecovery => self.start_recovery(),
+            Event::BeginClose => self.begin_close(),
+            Event::Kill(party) => self.kill(party),
+            Event::Retry => {
+                if let Party { core: Core::Writer(writer), call: Call::Idle, .. } = &mut *self.parties[WRITER]
+                {
+                    writer.retry();
+                    self.follow(WRITER);
+                }
+            }
+            Event::ReportSlow => self.report_slow(),
+            Event::Announce => self.announce(),
+            Event::Serve { party, bookie, is_old, refusal } => self.serve(party, bookie, is_old, refusal),
+            Event::Sync(bookie) => self.sync(bookie),
+            Event::Hear { party, bookie, flight, is_damaged } => {
+                let link = self.links.get_mut(&(party, bookie)).expect("a link with flights");
+                let flight = link.flights.remove(flight).expect("a flight of the link");
+                let Stage::Answered(mut result) = flight.stage else { panic!("it is not answered") };
+                if let Ok(body) = &mut result
+                    && is_damaged
+                    && !body.is_empty()
+                {
+                    let mut damaged = body.to_vec();
+                    let at =
+                        self.setup.random.as_ref().map_or(0, |random| random.below(damaged.len() as u64));
+                    damaged[at as usize] ^= 1;
+                    *body = damaged.into();
+                }
+                if flight.is_awaited {
+                    self.hear(party, bookie, flight.request, result);
+                }
+            }
+            Event::TimeOut { party, bookie, flight } => {
+                let link = self.links.get_mut(&(party, bookie)).expect("a link with flights");
+                link.flights[flight].is_awaited = false;
+                let request = link.flights[flight].request.clone();
+                self.hear(party, bookie, request, Err(BookieError::TimedOut(Duration::ZERO)));
+            }
+            Event::Break { party, bookie } => {
+                if let Some(link) = self.links.get_mut(&(party, bookie)) {
+                    link.break_off();
+                }
+            }
+            Event::Crash(bookie) => {
+                self.bookies[bookie].crash();
+                self.bookies[bookie].mode = Mode::Down;
+                self.links.iter_mut().filter(|((_, to), _)| *to == bookie).for_each(|(_, link)| link.crash());
+            }
+            Event::Turn(bookie, mode) => self.bookies[bookie].mode = mode,
+            Event::TurnReadOnly(bookie, is_read_only) => self.bookies[bookie].is_read_only = is_read_only,
+            Event::AskStore { party, fate } => self.ask_store(party, fate),
+            Event::HearStore { party, gives_up } => self.hear_store(party, gives_up),
+        }
+        self.links.retain(|_, link| !link.flights.is_empty());
+        self.note_confirmed();
     }
 
     fn append(&mut self) {
-        let is_burst = self.random.chance(0.2);
-        for _ in 0..if is_burst { 8 } else { 1 } {
-            let Core::Writer(writer) = &mut self.parties[0].core else { return };
-            let payload: Vec<u8> = vec![self.payloads.len() as u8; self.random.below(40) as usize];
-            let mut sends = Vec::new();
-            if let Ok(entry) = writer.append(&payload, None, &mut sends) {
-                assert_eq!(entry.get() as usize, self.payloads.len());
-                self.payloads.push(payload);
-            }
-            self.send(0, sends, false);
-            self.report_slow();
-            self.follow(0);
+        let size = self.draw(40);
+        let Core::Writer(writer) = &mut self.parties[WRITER].core else { return };
+        let payload: Vec<u8> = match self.setup.random {
+            Some(_) => vec![self.ghost.payloads.len() as u8; size as usize],
+            None => vec![self.ghost.payloads.len() as u8],
+        };
+        let cost_bytes =
+            WriterCore::cost_bytes(&self.codec, self.setup.quorum.write_quorum_size(), payload.len());
+        let permit = match &self.setup.budget {
+            Some(budget) => match budget.try_acquire(cost_bytes) {
+                Some(permit) => Some(permit),
+                // The application waits (IC17).
+                None => return,
+            },
+            None => None,
+        };
+        let mut sends = Vec::new();
+        if let Ok(entry) = writer.append(&payload, permit, &mut sends) {
+            assert_eq!(entry.get() as usize, self.ghost.payloads.len(), "ids follow one another");
+            self.ghost.payloads.push(payload);
         }
+        self.send(WRITER, sends);
+        self.settle_writer();
+        self.follow(WRITER);
     }
 
     fn start_recovery(&mut self) {
-        if self.parties.iter().filter(|party| matches!(party.core, Core::Recoverer(_))).count() >= 3 {
-            return;
-        }
-        let stored = self.stored();
+        let stored = self.stored(self.version());
         let mut out = Out::default();
-        let core = RecoveryCore::new(self.ledger, self.codec.clone(), stored, &mut out);
-        self.parties.push(Party::new(Core::Recoverer(Box::new(core))));
+        let Setup { read_ahead_entries, canaries, .. } = *self.setup;
+        let codec = self.codec.clone();
+        let core = RecoveryCore::planted(ledger(), codec, stored, read_ahead_entries, canaries, &mut out);
+        let mut party = Party::new(Core::Recoverer(Box::new(core)));
+        party.seen_version = self.version();
+        self.parties.push(party.into());
         let index = self.parties.len() - 1;
         self.perform(index, out);
         self.follow(index);
     }
 
-    fn close_writer(&mut self) {
-        let Core::Writer(writer) = &mut self.parties[0].core else { return };
+    fn begin_close(&mut self) {
+        let Core::Writer(writer) = &mut self.parties[WRITER].core else { return };
         if writer.stopped().is_none() && !writer.has_unconfirmed() && writer.next_step().is_none() {
             writer.begin_close();
-            self.follow(0);
+            self.follow(WRITER);
         }
     }
 
-    fn kill_party(&mut self) {
-        let index = self.random.below(self.parties.len() as u64) as usize;
-        self.parties[index].kill();
-    }
-
-    fn turn_bookie(&mut self) {
-        let index = self.random.below(BOOKIES as u64) as usize;
-        let is_down = !self.bookies[index].is_down;
-        self.bookies[index].is_down = is_down;
-    }
-
-    /// Stops a bookie, or lets a stopped one go on. One at most stands still, as Qw - Qa may be 1.
-    fn stop_bookie(&mut self) {
-        match self.bookies.iter_mut().find(|bookie| bookie.is_stopped) {
-            Some(stopped) => stopped.is_stopped = false,
-            None => {
-                let index = self.random.below(BOOKIES as u64) as usize;
-                self.bookies[index].is_stopped = self.random.chance(0.5);
-            }
-        }
-    }
-
-    /// The pause is over after which a writer looks for replacements again.
-    fn retry(&mut self) {
-        let Party { core: Core::Writer(writer), awaits_store: false, .. } = &mut self.parties[0] else {
-            return;
+    /// It hears nothing more; what it sent still arrives.
+    fn kill(&mut self, party: usize) {
+        self.parties[party].core = Core::Gone;
+        self.parties[party].call = match std::mem::replace(&mut self.parties[party].call, Call::Idle) {
+            Call::Asked(step) => Call::Asked(step),
+            Call::Idle | Call::Answered(_) => Call::Idle,
         };
-        writer.retry();
-        self.follow(0);
+        self.links.iter_mut().filter(|((from, _), _)| *from == party).for_each(|(_, link)| link.abandon());
     }
 
-    /// What the writer's shell does after each event: slow bookies are reported, and what they need not get any more is
-    /// withdrawn, as far as it has not left.
-    fn report_slow(&mut self) {
-        let Core::Writer(writer) = &mut self.parties[0].core else { return };
-        let mut behind = Vec::new();
-        let bytes = writer.held_back(&mut behind);
-        for position in behind {
-            if bytes > SLOW_BYTES_MAX {
-                writer.on_slow(position, bytes);
-            }
-        }
-        let withdrawn = writer.take_withdrawn();
-        let now: BTreeSet<BookieId> = writer.held().into_iter().collect();
-        self.summary.holds += now.difference(&self.held).count() as u64;
-        self.summary.rejoins +=
-            self.held.difference(&now).filter(|bookie| writer.ensemble().contains(bookie)).count() as u64;
-        self.was_held.extend(now.iter().cloned());
-        self.held = now;
-        for bookie in withdrawn {
-            let bookie = self.ids.iter().position(|id| *id == bookie).unwrap();
-            let Some(queue) = self.parties[0].requests.get_mut(&bookie) else { continue };
-            let left = self.random.below(queue.len() as u64 + 1) as usize;
-            queue.truncate(left);
-            if queue.is_empty() {
-                self.parties[0].requests.remove(&bookie);
-            }
-        }
-        let Core::Writer(writer) = &mut self.parties[0].core else { return };
-        writer.release(&mut LetGo::default());
-    }
-
-    /// Lets something that is under way arrive.
-    fn deliver(&mut self) {
-        let party = self.random.below(self.parties.len() as u64) as usize;
-        match self.random.below(5) {
-            0 | 1 => {
-                let queues: Vec<usize> = self.parties[party].requests.keys().copied().collect();
-                if !queues.is_empty() {
-                    let bookie = queues[self.random.below(queues.len() as u64) as usize];
-                    self.serve(party, bookie);
-                }
-            }
-            2 | 3 => {
-                let replies = self.parties[party].replies.len();
-                if replies > 0 {
-                    let at = self.random.below(replies as u64) as usize;
-                    let reply = self.parties[party].replies.swap_remove(at);
-                    self.hear(party, reply);
-                }
-            }
-            _ => self.serve_store(party),
+    fn announce(&mut self) {
+        let Core::Writer(writer) = &mut self.parties[WRITER].core else { return };
+        let Some((lac, body, bookies)) = writer.announce() else { return };
+        assert!(lac.get() <= self.ghost.confirmed, "IC3: the LAC {lac} is announced and not confirmed");
+        for bookie in bookies {
+            let bookie = self.index(&bookie);
+            let request = Request::WriteLac { lac, body: body.clone() };
+            self.link(WRITER, bookie).send(request);
         }
     }
 
-    /// The bookie does the oldest request of a party, or does not.
-    fn serve(&mut self, party: usize, bookie: usize) {
-        let fate = if self.random.chance(self.trouble) { self.random.below(4) } else { 9 };
-        if self.bookies[bookie].is_stopped && fate != 0 {
-            return;
-        }
-        let queue = self.parties[party].requests.get_mut(&bookie).expect("it was just listed");
-        if fate == 0 {
-            // Given up by the client; the bookie may still do it.
-            let (request, is_awaited) = queue.front_mut().expect("queues are not empty");
-            if std::mem::take(is_awaited) {
-                let reply = request.failed(BookieError::TimedOut(std::time::Duration::ZERO));
-                self.parties[party].replies.push(reply);
-            }
-            return;
-        }
-        let (request, is_awaited) = queue.pop_front().expect("queues are not empty");
-        if queue.is_empty() {
-            self.parties[party].requests.remove(&bookie);
-        }
-        let reply = if self.bookies[bookie].is_down {
-            request.failed(if fate == 1 {
-                BookieError::Lost
-            } else {
-                BookieError::Unreachable("down".into())
-            })
-        } else if fate == 1 {
-            request.failed(BookieError::Lost)
-        } else if fate == 2 {
-            request.failed(BookieError::Refused(ErrorCode::Io))
-        } else {
-            let reply = self.bookies[bookie].serve(&request);
-            match (fate, reply) {
-                // Done, and the answer is lost or damaged.
-                (3, Reply::Read(tag, Ok(body))) => {
-                    let mut damaged = body.to_vec();
-                    let at = self.random.below(damaged.len() as u64) as usize;
-                    damaged[at] ^= 1;
-                    Reply::Read(tag, Ok(damaged.into()))
-                }
-                (3, _) => request.failed(BookieError::Lost),
-                (_, reply) => reply,
-            }
+    fn serve(&mut self, party: usize, bookie: usize, is_old: bool, refusal: Option<ErrorCode>) {
+        let link = self.links.get_mut(&(party, bookie)).expect("a link with flights");
+        let index = link.next_sent(is_old).expect("a request to serve");
+        let flight = &mut link.flights[index];
+        let Served { result, waits } = match (self.bookies[bookie].mode, refusal) {
+            (Mode::Down, _) => Served { result: Err(BookieError::Unreachable("down".into())), waits: false },
+            (_, Some(code)) => Served { result: Err(BookieError::Refused(code)), waits: false },
+            (_, None) => self.bookies[bookie].serve(&flight.request),
         };
-        if is_awaited {
-            self.parties[party].replies.push(reply);
+        flight.stage = if waits { Stage::Done(result) } else { Stage::Answered(result) };
+        if waits && self.setup.is_prompt {
+            self.sync(bookie);
+        }
+        if let Some(link) = self.links.get_mut(&(party, bookie)) {
+            link.tidy();
         }
     }
 
-    fn stored(&self) -> StoredLedger {
-        StoredLedger { metadata: self.metadata.clone(), version: Version(self.version), created_ms: 0 }
+    fn sync(&mut self, bookie: usize) {
+        self.bookies[bookie].sync();
+        let is_waiting =
+            |link: &Link| link.flights.iter().any(|flight| matches!(flight.stage, Stage::Done(_)));
+        let links = self.links.iter_mut().filter(|((_, to), link)| *to == bookie && is_waiting(link));
+        for (_, link) in links {
+            for flight in &mut link.flights {
+                if let Stage::Done(result) = &flight.stage {
+                    if let (Request::Add { entry, .. }, Ok(_)) = (&flight.request, result) {
+                        self.ghost.acked.insert((bookie, entry.get()));
+                    }
+                    flight.stage = Stage::Answered(result.clone());
+                }
+            }
+            link.tidy();
+        }
     }
 
-    fn serve_store(&mut self, party: usize) {
-        let Some(step) = self.parties[party].store_request.take() else { return };
-        let fate = if self.random.chance(self.trouble * 3.0) { self.random.below(3) } else { 9 };
+    fn stored(&self, version: i32) -> StoredLedger {
+        let metadata = LedgerMetadata::clone(&self.history[version as usize]);
+        StoredLedger { metadata, version: Version(version), created_ms: 0 }
+    }
+
+    fn ask_store(&mut self, party: usize, fate: StoreFate) {
+        let Call::Asked(step) = std::mem::replace(&mut self.parties[party].call, Call::Idle) else { return };
         let lost = || LedgerError::Store(StoreError::ConnectionLoss);
-        let reply = match step {
-            Step::Place { .. } => unreachable!("placing is not the store's"),
-            Step::Mark { .. } if fate == 0 => Reply::Marked(false),
-            Step::Mark { replicas } => {
+        let answer = match (step, fate) {
+            (Step::Place { .. }, _) => unreachable!("placing is not the store's"),
+            (Step::Mark { .. }, StoreFate::LostBefore) => StoreAnswer::Marked(false),
+            (Step::Mark { replicas }, _) => {
                 self.marks.extend(replicas);
-                // Done, and the answer is lost.
-                Reply::Marked(fate != 1)
+                StoreAnswer::Marked(fate != StoreFate::LostAfter)
             }
-            Step::Read if fate == 0 => Reply::Stored(Err(lost())),
-            Step::Read => Reply::Stored(Ok(self.stored())),
-            Step::Write { .. } if fate == 0 => {
-                self.summary.lost_store_answers += 1;
-                Reply::Written(Err(lost()))
+            (Step::Read, StoreFate::LostBefore | StoreFate::LostAfter) => StoreAnswer::Read(Err(lost())),
+            (Step::Read, StoreFate::Stale(version)) => {
+                StoreAnswer::Read(Ok(self.stored(version.max(self.parties[party].seen_version))))
             }
-            Step::Write { metadata, expected } => {
-                if expected == Version(self.version) {
-                    self.change_metadata(party, *metadata);
-                    if fate == 1 {
-                        self.summary.lost_store_answers += 1;
-                        Reply::Written(Err(lost()))
-                    } else {
-                        Reply::Written(Ok(Version(self.version)))
-                    }
+            (Step::Read, StoreFate::Done) => StoreAnswer::Read(Ok(self.stored(self.version()))),
+            (Step::Write { .. }, StoreFate::LostBefore) => {
+                self.ghost.summary.lost_store_answers += 1;
+                StoreAnswer::Written(Err(lost()))
+            }
+            (Step::Write { metadata, expected }, _) if expected == Version(self.version()) => {
+                self.check_change(party, &metadata);
+                self.history.push((*metadata).into());
+                self.check_confirmed_copies();
+                if fate == StoreFate::LostAfter {
+                    self.ghost.summary.lost_store_answers += 1;
+                    StoreAnswer::Written(Err(lost()))
                 } else {
-                    Reply::Written(Err(LedgerError::Changed(self.ledger)))
+                    StoreAnswer::Written(Ok(Version(self.version())))
                 }
             }
+            (Step::Write { .. }, _) => StoreAnswer::Written(Err(LedgerError::Changed(ledger()))),
         };
-        self.parties[party].replies.push(reply);
-    }
-
-    fn change_metadata(&mut self, party: usize, new: LedgerMetadata) {
-        let is_writer = party == 0;
-        match (self.metadata.state, new.state) {
-            (LedgerState::Open, LedgerState::Open) => self.summary.ensemble_changes += 1,
-            (LedgerState::Open, LedgerState::InRecovery) => {
-                assert!(!is_writer, "IC13");
-                assert_eq!(new.segments(), self.metadata.segments(), "IC12");
-            }
-            (
-                LedgerState::Open | LedgerState::InRecovery,
-                LedgerState::Closed { last_entry, length_bytes },
-            ) => {
-                if is_writer {
-                    self.summary.closed_by_writer += 1;
-                    assert_eq!(new.segments(), self.metadata.segments());
-                    self.check_marks(&new, last_entry);
-                } else {
-                    let grown = new.segments().len() - self.metadata.segments().len();
-                    let is_replaced =
-                        new.segments()[..self.metadata.segments().len()] != *self.metadata.segments();
-                    self.summary.segments_by_recovery += (grown > 0 || is_replaced) as u64;
-                    self.summary.recovered_behind_lac +=
-                        (EntryId::to_wire(last_entry) > self.confirmed) as u64;
-                }
-                self.check_closed(&new, last_entry, length_bytes);
-            }
-            (before, after) => panic!("IC13: from {before:?} to {after:?} by party {party}"),
+        if !matches!(self.parties[party].core, Core::Gone) {
+            self.parties[party].call = Call::Answered(answer);
         }
-        self.metadata = new;
-        self.version += 1;
     }
 
-    fn check_closed(&mut self, metadata: &LedgerMetadata, last_entry: Option<EntryId>, length_bytes: u64) {
-        let last = EntryId::to_wire(last_entry);
-        assert!(last >= self.confirmed, "IC7: closed at {last}, confirmed {}", self.confirmed);
-        let mut length = 0;
-        for id in 0..=last {
-            let entry = EntryId::new(id).unwrap();
-            length += self.payloads[id as usize].len() as u64;
-            let copies = self.copies(metadata, entry);
-            assert!(copies >= self.quorum.ack_quorum_size(), "IC10, IC15: entry {id} has {copies} copies");
-        }
-        assert_eq!(length_bytes, length, "the length of the ledger");
-    }
-
-    /// Every entry that a bookie lacks because the writer held it is named by a mark when the writer closes.
-    fn check_marks(&mut self, metadata: &LedgerMetadata, last_entry: Option<EntryId>) {
-        let mut has_gaps = false;
-        for id in 0..=EntryId::to_wire(last_entry) {
-            let entry = EntryId::new(id).unwrap();
-            for bookie in metadata.write_set(entry).filter(|bookie| self.was_held.contains(*bookie)) {
-                let index = self.ids.iter().position(|id| id == bookie).unwrap();
-                if !self.bookies[index].entries.contains_key(&id) {
-                    has_gaps = true;
-                    assert!(self.marks.contains(bookie), "{bookie} lacks entry {id}, and no mark says so");
-                }
-            }
-        }
-        self.summary.closed_with_gaps += has_gaps as u64;
-    }
-
-    /// How many bookies of an entry's write set have it, with the writer's bytes.
-    fn copies(&self, metadata: &LedgerMetadata, entry: EntryId) -> usize {
-        metadata
-            .write_set(entry)
-            .filter(|bookie| {
-                let index = self.ids.iter().position(|id| id == *bookie).unwrap();
-                self.bookies[index].entries.get(&entry.get()).is_some_and(|stored| {
-                    let found = self.codec.open(Some(entry), stored).expect("stored entries are sound");
-                    assert_eq!(found.payload, self.payloads[entry.get() as usize], "the writer's bytes");
-                    assert!(found.last_add_confirmed < Some(entry));
-                    true
-                })
-            })
-            .count()
-    }
-
-    /// A party hears an answer.
-    fn hear(&mut self, index: usize, reply: Reply) {
+    fn hear_store(&mut self, index: usize, gives_up: bool) {
         let party = &mut self.parties[index];
-        if matches!(reply, Reply::Written(_) | Reply::Stored(_) | Reply::Marked(_)) {
-            party.awaits_store = false;
+        let Call::Answered(answer) = std::mem::replace(&mut party.call, Call::Idle) else { return };
+        match &answer {
+            StoreAnswer::Written(Ok(version)) => party.seen_version = version.0,
+            StoreAnswer::Read(Ok(stored)) => party.seen_version = stored.version.0,
+            _ => {}
         }
-        match &mut party.core {
-            Core::Writer(writer) => {
-                let mut sends = Vec::new();
-                match reply {
-                    Reply::Add(entry, tag, result) => writer.on_answer(entry, tag, &result),
-                    Reply::Read(..) => unreachable!("writers do not read"),
-                    Reply::Written(outcome) => writer.written(outcome, &mut sends),
-                    Reply::Stored(Ok(stored)) => writer.read(stored, &mut sends),
-                    Reply::Marked(true) => writer.marked(&mut sends),
-                    Reply::Stored(Err(_)) | Reply::Marked(false) => {
-                        writer.put_off();
-                    }
+        let is_unknown = matches!(answer, StoreAnswer::Written(Err(LedgerError::Store(_))));
+        let (mut sends, mut out) = (Vec::new(), Out::default());
+        match (&mut party.core, answer) {
+            (Core::Writer(writer), StoreAnswer::Written(outcome)) => writer.written(outcome, &mut sends),
+            (Core::Writer(writer), StoreAnswer::Read(Ok(stored))) => writer.read(stored, &mut sends),
+            (Core::Writer(writer), StoreAnswer::Marked(true)) => writer.marked(&mut sends),
+            (Core::Writer(writer), StoreAnswer::Read(Err(_)) | StoreAnswer::Marked(false)) => {
+                if !writer.put_off() && gives_up {
+                    writer.metadata_failed(LedgerError::Store(StoreError::ConnectionLoss));
                 }
-                writer.settle();
-                self.send(index, sends, false);
-                self.report_slow();
             }
-            Core::Recoverer(core) => {
-                let mut out = Out::default();
-                match reply {
-                    Reply::Add(entry, tag, result) => {
-                        core.on_answer(entry, tag, &result);
-                        core.settle(&mut out);
-                    }
-                    Reply::Read(tag, result) => core.on_read(tag, result, &mut out),
-                    Reply::Written(outcome) => core.written(outcome, &mut out),
-                    Reply::Stored(Ok(stored)) => core.read(stored, &mut out),
-                    Reply::Stored(Err(_)) => {}
-                    Reply::Marked(_) => unreachable!("recoveries do not mark"),
+            (Core::Recoverer(core), StoreAnswer::Written(outcome)) => core.written(outcome, &mut out),
+            (Core::Recoverer(core), StoreAnswer::Read(Ok(stored))) => core.read(stored, &mut out),
+            (Core::Recoverer(core), StoreAnswer::Read(Err(error))) => {
+                if gives_up {
+                    core.metadata_failed(error);
                 }
-                self.perform(index, out);
             }
-            Core::Gone => {}
+            (Core::Recoverer(_), StoreAnswer::Marked(_)) => unreachable!("recoveries do not mark"),
+            (Core::Gone, _) => {}
+        }
+        let next = match &party.core {
+            Core::Writer(core) => core.next_step(),
+            Core::Recoverer(core) => core.next_step(),
+            Core::Gone => None,
+        };
+        self.process(
+            !is_unknown || next == Some(Step::Read),
+            "IC14: what became of a write is found out by reading",
+        );
+        match index {
+            WRITER => {
+                self.send(WRITER, sends);
+                self.settle_writer();
+            }
+            _ => self.perform(index, out),
         }
         self.follow(index);
     }
 
-    fn send(&mut self, party: usize, sends: Vec<Send>, is_recovery: bool) {
+    fn hear(&mut self, index: usize, bookie: usize, request: Request, result: Result<Bytes, BookieError>) {
+        self.note_heard(index, bookie, &request, &result);
+        match (&mut self.parties[index].core, request) {
+            (Core::Writer(writer), Request::Add { entry, tag, .. }) => {
+                writer.on_answer(entry, tag, &result.map(drop));
+                self.settle_writer();
+            }
+            (Core::Recoverer(core), Request::Add { entry, tag, .. }) => {
+                let mut out = Out::default();
+                core.on_answer(entry, tag, &result.map(drop));
+                core.settle(&mut out);
+                self.perform(index, out);
+            }
+            (Core::Recoverer(core), Request::Read { tag, .. }) => {
+                let mut out = Out::default();
+                core.on_read(tag, result, &mut out);
+                self.perform(index, out);
+            }
+            (_, _) => {}
+        }
+        self.follow(index);
+    }
+
+    /// Bookies were watched for long enough while they held up too much.
+    fn report_slow(&mut self) {
+        let Core::Writer(writer) = &mut self.parties[WRITER].core else { return };
+        let mut behind = Vec::new();
+        let bytes = writer.held_back(&mut behind);
+        for position in behind {
+            if bytes > self.setup.slow_bytes_max {
+                writer.on_slow(position, bytes);
+            }
+        }
+        self.settle_writer();
+        self.follow(WRITER);
+    }
+
+    /// What the writer's shell does after each event: what is confirmed is let go of, and what bookies need not get any
+    /// more is withdrawn, as far as it has not left.
+    fn settle_writer(&mut self) {
+        let Core::Writer(writer) = &mut self.parties[WRITER].core else { return };
+        writer.settle();
+        let withdrawn = writer.take_withdrawn();
+        let held: BTreeSet<BookieId> = writer.held().into_iter().collect();
+        let ensemble = writer.ensemble().to_vec();
+        self.ghost.note_held(held, &ensemble);
+        for bookie in withdrawn {
+            let bookie = self.index(&bookie);
+            let Some(link) = self.links.get_mut(&(WRITER, bookie)) else { continue };
+            let is_waiting = |stage: &Stage, is_old: bool| *stage == Stage::Sent && !is_old;
+            let waiting =
+                link.flights.iter().filter(|flight| is_waiting(&flight.stage, flight.is_old)).count();
+            let random = self.setup.random.as_ref();
+            let mut left = random.map_or(0, |random| random.below(waiting as u64 + 1));
+            link.flights.retain(|flight| {
+                let is_add = matches!(flight.request, Request::Add { .. });
+                !is_waiting(&flight.stage, flight.is_old) || !is_add || {
+                    let stays = left > 0;
+                    left = left.saturating_sub(1);
+                    stays
+                }
+            });
+        }
+        if let Core::Writer(writer) = &mut self.parties[WRITER].core {
+            writer.release(&mut LetGo::default());
+        }
+    }
+
+    fn send(&mut self, party: usize, sends: Vec<Send>) {
         for Send { position, entry, body, tag } in sends {
             let ensemble = match &self.parties[party].core {
                 Core::Writer(core) => core.ensemble(),
                 Core::Recoverer(core) => core.ensemble(),
                 Core::Gone => return,
             };
-            let bookie = self.ids.iter().position(|id| *id == ensemble[position]).unwrap();
-            let request = Request::Add { entry, body, is_recovery, tag };
-            self.parties[party].requests.entry(bookie).or_default().push_back((request, true));
+            let bookie = self.index(&ensemble[position]);
+            self.check_send(party, entry, &body);
+            let request = Request::Add { entry, body, is_recovery: party != WRITER, tag };
+            self.link(party, bookie).send(request);
         }
     }
 
     fn perform(&mut self, party: usize, out: Out) {
         for read in out.reads {
-            let bookie = self.ids.iter().position(|id| *id == read.bookie).unwrap();
-            let request = Request::Read { entry: read.entry, tag: read.tag };
-            self.parties[party].requests.entry(bookie).or_default().push_back((request, true));
+            let bookie = self.index(&read.bookie);
+            self.check_recovery_read(party, bookie, &read);
+            let request = Request::Read { entry: read.entry, fences: read.fences, tag: read.tag };
+            self.link(party, bookie).send(request);
         }
-        self.send(party, out.sends, true);
+        self.send(party, out.sends);
+    }
+
+    fn place(
+        &mut self,
+        positions: &[usize],
+        ensemble: &[BookieId],
+        avoided: BTreeSet<BookieId>,
+    ) -> Vec<BookieId> {
+        let candidates = self.bookies.iter().zip(self.ids.iter()).filter(|(bookie, _)| !bookie.is_read_only);
+        let Some(random) = &self.setup.random else {
+            let usable =
+                candidates.filter(|(bookie, id)| bookie.mode != Mode::Down && !ensemble.contains(*id));
+            return usable.take(positions.len()).map(|(_, id)| id.clone()).collect();
+        };
+        // A bookie that is down may still be registered.
+        let listed = candidates.filter(|(bookie, _)| bookie.mode != Mode::Down || random.chance(0.3));
+        let writable = listed.map(|(_, id)| id.clone()).collect();
+        let placement = RandomPlacement(SeededRandom::new(random.next_u64()));
+        let wanted = Wanted { quorum: self.setup.quorum, ensemble, positions };
+        placement.choose(&Candidates { writable, avoided, ..Candidates::default() }, wanted).bookies
     }
 
     /// Takes the step a party wants, and notes how it ended.
     fn follow(&mut self, index: usize) {
-        let candidates = Candidates {
-            // A bookie that is down may still be registered.
-            writable: (0..self.bookies_count)
-                .filter(|&bookie| !self.bookies[bookie].is_down || self.random.chance(0.3))
-                .map(|bookie| self.ids[bookie].clone())
-                .collect(),
-            ..Candidates::default()
-        };
-        let is_alive = |bookie: &BookieId| {
-            let bookie = &self.bookies[self.ids.iter().position(|id| id == bookie).unwrap()];
-            !bookie.is_down && !bookie.is_stopped
-        };
-        let placement = RandomPlacement(SeededRandom::new(self.random.next_u64()));
-        let party = &mut self.parties[index];
-        let mut out = Out::default();
         loop {
-            let step = match &party.core {
+            let step = match &self.parties[index].core {
                 Core::Writer(core) => core.next_step(),
                 Core::Recoverer(core) => core.next_step(),
                 Core::Gone => None,
             };
             match step {
                 Some(Step::Place { positions, ensemble, avoided, asked }) => {
-                    let candidates = Candidates { avoided, ..candidates.clone() };
-                    let wanted = Wanted { quorum: self.quorum, ensemble: &ensemble, positions: &positions };
-                    let chosen = placement.choose(&candidates, wanted).bookies;
-                    match &mut party.core {
-                        Core::Writer(core) => {
-                            let alive: Vec<BookieId> = match chosen.len() < positions.len() {
-                                true => asked.into_iter().filter(is_alive).collect(),
-                                false => Vec::new(),
-                            };
-                            core.placed(&chosen, 0, &alive);
-                        }
+                    let chosen = self.place(&positions, &ensemble, avoided);
+                    let is_short = chosen.len() < positions.len();
+                    let alive = asked
+                        .into_iter()
+                        .filter(|id| is_short && self.bookies[self.index(id)].mode == Mode::Up);
+                    let alive: Vec<BookieId> = alive.collect();
+                    let mut out = Out::default();
+                    match &mut self.parties[index].core {
+                        Core::Writer(core) => core.placed(&chosen, 0, &alive),
                         Core::Recoverer(core) => core.placed(&chosen, 0, &mut out),
                         Core::Gone => unreachable!("it has no step"),
                     }
+                    self.perform(index, out);
                 }
-                Some(step) if !party.awaits_store => {
-                    party.store_request = Some(step);
-                    party.awaits_store = true;
+                Some(step) if matches!(self.parties[index].call, Call::Idle) => {
+                    self.parties[index].call = Call::Asked(step);
                     break;
                 }
                 Some(_) | None => break,
             }
         }
-        self.perform(index, out);
-        let party = &mut self.parties[index];
-        match &party.core {
-            Core::Recoverer(core) => match core.result().cloned() {
-                Some(Ok(recovered)) => {
-                    let LedgerState::Closed { last_entry, length_bytes } = recovered.metadata.state else {
-                        panic!("a recovered ledger is closed")
-                    };
-                    self.summary.recoveries += 1;
-                    self.ends.insert((EntryId::to_wire(last_entry), length_bytes));
-                    assert_eq!(self.ends.len(), 1, "IC8: {:?}", self.ends);
-                    party.kill();
-                }
-                Some(Err(_)) => {
-                    self.summary.failed_recoveries += 1;
-                    party.kill();
-                }
-                None => {}
-            },
-            Core::Writer(core) => {
-                if let Some(stopped) = core.stopped() {
-                    if stopped.why == WhyStopped::Closing {
-                        self.ends.insert((EntryId::to_wire(core.confirmed()), core.confirmed_length_bytes()));
-                        assert_eq!(self.ends.len(), 1, "IC8: {:?}", self.ends);
-                    }
-                    self.summary.fenced += (stopped.why == WhyStopped::Fenced) as u64;
-                    self.note_confirmed();
-                    self.parties[0].kill();
-                }
-            }
-            Core::Gone => {}
+        if self.note_end(index) {
+            self.kill(index);
         }
     }
 
-    fn note_confirmed(&mut self) {
-        let Core::Writer(writer) = &self.parties[0].core else { return };
-        let confirmed = EntryId::to_wire(writer.confirmed());
-        assert!(confirmed >= self.confirmed, "IC3: the LAC goes back");
-        for id in self.confirmed + 1..=confirmed {
-            let copies = self.copies(&self.metadata, EntryId::new(id).unwrap());
-            assert!(
-                copies >= self.quorum.ack_quorum_size(),
-                "IC1: entry {id} confirmed with {copies} copies"
-            );
+    /// Metadata of the ledger, when it is closed.
+    pub fn end(&self) -> Option<(Option<EntryId>, u64)> {
+        match self.metadata().state {
+            LedgerState::Closed { last_entry, length_bytes } => Some((last_entry, length_bytes)),
+            LedgerState::Open | LedgerState::InRecovery => None,
         }
-        if let LedgerState::Closed { last_entry, .. } = self.metadata.state {
-            assert!(confirmed <= EntryId::to_wire(last_entry), "IC7: {confirmed} confirmed behind the end");
-        }
-        self.summary.confirmed += (confirmed - self.confirmed) as u64;
-        self.confirmed = confirmed;
-    }
-
-    /// What must hold after every event.
-    pub fn check(&mut self) {
-        self.note_confirmed();
-    }
-
-    /// Ends all faults and lets a recovery finish.
-    pub fn heal(&mut self) {
-        self.trouble = 0.0;
-        for bookie in &mut self.bookies {
-            bookie.is_down = false;
-            bookie.is_stopped = false;
-        }
-        for _ in 0..20 {
-            self.start_recovery();
-            for _ in 0..20_000 {
-                self.deliver();
-                self.check();
-                let is_recovering = self.parties.iter().any(|party| matches!(party.core, Core::Recoverer(_)));
-                if !is_recovering && matches!(self.metadata.state, LedgerState::Closed { .. }) {
-                    return;
-                }
-            }
-        }
-        panic!("IC20: no recovery succeeds although nothing fails");
-    }
-
-    pub fn check_end(self) -> Summary {
-        let LedgerState::Closed { last_entry, length_bytes } = self.metadata.state else {
-            panic!("closed when healed")
-        };
-        assert!(EntryId::to_wire(last_entry) >= self.confirmed, "IC7");
-        assert!(self.ends.iter().all(|end| *end == (EntryId::to_wire(last_entry), length_bytes)), "IC8");
-        for id in 0..=self.confirmed {
-            let copies = self.copies(&self.metadata, EntryId::new(id).unwrap());
-            assert!(copies >= self.quorum.ack_quorum_size(), "IC10: entry {id} has {copies} copies");
-        }
-        self.summary
     }
 }
 
 impl Party {
     fn new(core: Core) -> Party {
-        Party {
-            core,
-            requests: BTreeMap::new(),
-            replies: Vec::new(),
-            store_request: None,
-            awaits_store: false,
-        }
-    }
-
-    /// It hears nothing more; what it sent still arrives.
-    fn kill(&mut self) {
-        self.core = Core::Gone;
-    }
-}
-
-impl Request {
-    fn failed(&self, error: BookieError) -> Reply {
-        match self {
-            Request::Add { entry, tag, .. } => Reply::Add(*entry, *tag, Err(error)),
-            Request::Read { tag, .. } => Reply::Read(*tag, Err(error)),
-        }
-    }
-}
-
-impl Bookie {
-    fn serve(&mut self, request: &Request) -> Reply {
-        match request {
-            Request::Add { entry, tag, is_recovery: false, .. } if self.is_fenced => {
-                Reply::Add(*entry, *tag, Err(BookieError::Refused(ErrorCode::Fenced)))
-            }
-            Request::Add { entry, body, tag, .. } => {
-                if let Some(before) = self.entries.insert(entry.get(), body.clone()) {
-                    assert_eq!(before, *body, "an entry has one content");
-                }
-                Reply::Add(*entry, *tag, Ok(()))
-            }
-            Request::Read { entry, tag } => {
-                // All reads here are a recovery's: each fences (IC5).
-                self.is_fenced = true;
-                let found = match entry {
-                    Some(entry) => self.entries.get(&entry.get()),
-                    None => self.entries.values().next_back(),
-                };
-                let absent = if self.entries.is_empty() { ErrorCode::NoLedger } else { ErrorCode::NoEntry };
-                Reply::Read(*tag, found.cloned().ok_or(BookieError::Refused(absent)))
-            }
-        }
+        Party { core, call: Call::Idle, seen_version: 0, heard: Heard::default() }
     }
 }

@@ -31,12 +31,24 @@ fn id(name: &str) -> BookieId {
     BookieId::new(name).unwrap()
 }
 
+#[derive(Debug, Clone, Copy)]
+enum WrongBatch {
+    Empty,
+    /// The first entry again and again.
+    Repeated,
+    Backwards,
+    /// More than was asked for.
+    TooMany,
+}
+
 #[derive(Default)]
 struct Bookies {
     entries: Mutex<BTreeMap<(BookieId, i64), Bytes>>,
     silent: Mutex<BTreeSet<BookieId>>,
     explicit: Mutex<BTreeMap<BookieId, Bytes>>,
     knows_no_batches: bool,
+    /// How answers to batch reads are wrong.
+    wrong_batches: Option<WrongBatch>,
     batches: AtomicUsize,
     singles: AtomicUsize,
 }
@@ -76,6 +88,13 @@ impl Transport for Bookies {
                     break;
                 }
                 entries.push(next);
+            }
+            match self.wrong_batches {
+                None => {}
+                Some(WrongBatch::Empty) => entries.clear(),
+                Some(WrongBatch::Repeated) => entries = vec![entries[0].clone(); entries.len()],
+                Some(WrongBatch::Backwards) => entries.reverse(),
+                Some(WrongBatch::TooMany) => entries.extend(entries.clone()),
             }
             Ok(entries)
         })
@@ -216,6 +235,20 @@ async fn bookies_that_know_no_batches_are_read_one_by_one() {
     assert_all(&setup.open().await.unwrap(), 100, 10).await;
     let (batches, singles) = (&setup.bookies.batches, &setup.bookies.singles);
     assert!(batches.load(Ordering::Relaxed) <= 3 && singles.load(Ordering::Relaxed) >= 100);
+}
+
+/// R32, the client's part: a batch that is not what was asked for neither ends the stream nor keeps it for ever.
+#[tokio::test]
+async fn batches_that_are_wrong_end_and_what_is_in_them_is_read_otherwise() {
+    for wrong in [WrongBatch::Empty, WrongBatch::Repeated, WrongBatch::Backwards, WrongBatch::TooMany] {
+        let bookies = Bookies { wrong_batches: Some(wrong), ..Bookies::default() };
+        let mut setup = Setup::new((3, 3, 2), 50, 10, bookies).await;
+        setup.close(49).await;
+        let reader = setup.open().await.unwrap();
+        assert_all(&reader, 50, 10).await;
+        assert!(setup.bookies.batches.load(Ordering::Relaxed) > 0, "{wrong:?}: batches were tried");
+        assert!(reader.read(at(5), at(4)).next().await.is_none(), "no entries are no request");
+    }
 }
 
 #[tokio::test]

@@ -22,6 +22,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use bindery_io::canary::{Canaries, Canary};
 use bindery_metadata::layout::{LedgerError, StoredLedger};
 use bindery_metadata::store::Version;
 use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState, Quorum};
@@ -49,12 +50,14 @@ pub(crate) const ADDS_BYTES_MAX: u64 = 16 << 20;
 /// How often the metadata may change under a recovery before it gives up.
 pub(crate) const RESTARTS_MAX: u32 = 32;
 
-/// A read of a bookie, to be done with fence and key.
+/// A read of a bookie, to be done with the key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RecoveryRead {
     pub bookie: BookieId,
     /// `None`: its last entry.
     pub entry: Option<EntryId>,
+    /// Invariant 1: always.
+    pub fences: bool,
     pub tag: ReadTag,
 }
 
@@ -66,6 +69,13 @@ pub(crate) struct ReadTag {
     what: What,
     /// Of the ensemble, or of the write set.
     index: usize,
+}
+
+#[cfg(test)]
+impl ReadTag {
+    pub fn attempt(self) -> u32 {
+        self.attempt
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,6 +101,7 @@ pub(crate) struct Recovered {
 }
 
 /// One entry being read from its write set.
+#[cfg_attr(test, derive(Clone, Debug))]
 struct Reading {
     entry: EntryId,
     /// By index in the write set.
@@ -98,6 +109,7 @@ struct Reading {
     found: Option<(Entry, Bytes)>,
 }
 
+#[cfg_attr(test, derive(Clone, Debug))]
 enum Phase {
     Marking,
     /// By position of the last ensemble.
@@ -114,6 +126,7 @@ enum Phase {
     Closing(LedgerState),
 }
 
+#[cfg_attr(test, derive(Clone, Debug))]
 enum MetadataPhase {
     Idle,
     Placing,
@@ -123,6 +136,7 @@ enum MetadataPhase {
 }
 
 /// See the module.
+#[cfg_attr(test, derive(Clone, Debug))]
 pub(crate) struct RecoveryCore {
     ledger: LedgerId,
     codec: EntryCodec,
@@ -148,11 +162,25 @@ pub(crate) struct RecoveryCore {
     /// How many bookies were read-only when one was looked for last.
     read_only: usize,
     result: Option<Result<Recovered, RecoveryError>>,
+    read_ahead_entries: usize,
+    canaries: Canaries,
 }
 
 impl RecoveryCore {
     /// Starts from metadata just read.
     pub fn new(ledger: LedgerId, codec: EntryCodec, stored: StoredLedger, out: &mut Out) -> RecoveryCore {
+        RecoveryCore::planted(ledger, codec, stored, READ_AHEAD_ENTRIES, Canaries::none(), out)
+    }
+
+    /// The same with a bound for the entries being read, and perhaps with a planted bug.
+    pub fn planted(
+        ledger: LedgerId,
+        codec: EntryCodec,
+        stored: StoredLedger,
+        read_ahead_entries: usize,
+        canaries: Canaries,
+        out: &mut Out,
+    ) -> RecoveryCore {
         let StoredLedger { metadata, version, .. } = stored;
         let window =
             AddWindow::new(metadata.quorum, vec![placeholder(); metadata.quorum.ensemble_size()], None);
@@ -175,6 +203,8 @@ impl RecoveryCore {
             given_up: BookieAnswers::default(),
             read_only: 0,
             result: None,
+            read_ahead_entries,
+            canaries,
         };
         core.begin(out);
         core
@@ -187,6 +217,12 @@ impl RecoveryCore {
 
     pub fn ensemble(&self) -> &[BookieId] {
         self.window.ensemble()
+    }
+
+    /// The metadata that it goes by.
+    #[cfg(test)]
+    pub fn stored(&self) -> &LedgerMetadata {
+        &self.stored
     }
 
     fn begin(&mut self, out: &mut Out) {
@@ -224,7 +260,10 @@ impl RecoveryCore {
             return self.close(None, 0);
         };
         // Invariant 3.
-        self.lac = EntryId::new(last.first_entry.get() - 1);
+        self.lac = match self.canaries.has(Canary::M32BeginsBelowSegment) {
+            true => None,
+            false => EntryId::new(last.first_entry.get() - 1),
+        };
         self.length_at = None;
         if let Some(Ok(Handover::Idle { next, length_bytes })) = Handover::of(&self.stored)
             && let Some(entry) = EntryId::new(next.get() - 1)
@@ -236,7 +275,7 @@ impl RecoveryCore {
         self.phase = Phase::Fencing(vec![None; last.ensemble.len()]);
         for (index, bookie) in last.ensemble.iter().enumerate() {
             let tag = ReadTag { attempt: self.attempt, what: What::Fence, index };
-            out.reads.push(RecoveryRead { bookie: bookie.clone(), entry: None, tag });
+            out.reads.push(RecoveryRead { bookie: bookie.clone(), entry: None, fences: true, tag });
         }
     }
 
@@ -261,6 +300,9 @@ impl RecoveryCore {
                 None => (BookieAnswer::Damaged, None),
             },
             Err(BookieError::Refused(ErrorCode::NoEntry | ErrorCode::NoLedger)) => {
+                (BookieAnswer::Absent, None)
+            }
+            Err(BookieError::TimedOut(_)) if self.canaries.has(Canary::M15TimeoutIsNegative) => {
                 (BookieAnswer::Absent, None)
             }
             Err(error) => (BookieAnswer::Failed(error), None),
@@ -295,10 +337,15 @@ impl RecoveryCore {
                 self.length_at = Some(seen);
             }
         }
-        let is_known: Vec<bool> = answers
+        let mut is_known: Vec<bool> = answers
             .iter()
             .map(|answer| matches!(answer, Some(BookieAnswer::Answered | BookieAnswer::Absent)))
             .collect();
+        if self.canaries.has(Canary::M14CoverageOffByOne)
+            && let Some(unknown) = is_known.iter_mut().find(|is_known| !**is_known)
+        {
+            *unknown = true;
+        }
         if self.stored.quorum.is_covered(&is_known) {
             let last = self.stored.segments().last().expect("its ensemble was fenced");
             self.window =
@@ -320,7 +367,7 @@ impl RecoveryCore {
     fn read_on(&mut self, out: &mut Out) {
         let Phase::Reading { reads, is_end_found } = &mut self.phase else { return };
         while !*is_end_found
-            && reads.len() < READ_AHEAD_ENTRIES
+            && reads.len() < self.read_ahead_entries
             && self.window.unconfirmed_count() + reads.len() < ADDS_ENTRIES_MAX
             && self.adds_bytes < ADDS_BYTES_MAX
         {
@@ -329,7 +376,8 @@ impl RecoveryCore {
             let mut answers = Vec::new();
             for (index, bookie) in self.stored.write_set(entry).enumerate() {
                 let tag = ReadTag { attempt: self.attempt, what: What::Entry(entry), index };
-                out.reads.push(RecoveryRead { bookie: bookie.clone(), entry: Some(entry), tag });
+                let fences = !self.canaries.has(Canary::M16ReadsWithoutFence);
+                out.reads.push(RecoveryRead { bookie: bookie.clone(), entry: Some(entry), fences, tag });
                 answers.push(None);
             }
             reads.push_back(Reading { entry, answers, found: None });
@@ -453,7 +501,7 @@ impl RecoveryCore {
         let mut answers = Vec::new();
         for (index, bookie) in self.stored.write_set(lac).enumerate() {
             let tag = ReadTag { attempt: self.attempt, what: What::Length, index };
-            out.reads.push(RecoveryRead { bookie: bookie.clone(), entry: Some(lac), tag });
+            out.reads.push(RecoveryRead { bookie: bookie.clone(), entry: Some(lac), fences: true, tag });
             answers.push(None);
         }
         self.phase = Phase::Measuring { answers };
@@ -530,6 +578,9 @@ impl RecoveryCore {
             MetadataPhase::Writing => {
                 let mut metadata = match &self.phase {
                     Phase::Closing(_) => self.changed.clone(),
+                    Phase::Reading { .. } if self.canaries.has(Canary::M19EnsemblePublishedEarly) => {
+                        self.changed.clone()
+                    }
                     _ => self.stored.clone(),
                 };
                 metadata.state = match &self.phase {
@@ -560,6 +611,9 @@ impl RecoveryCore {
             let first = EntryId::new(EntryId::to_wire(self.window.confirmed()) + 1);
             let first = first.expect("an entry follows the confirmed ones");
             self.changed = with_ensemble(&self.changed, first, ensemble.clone());
+            if self.canaries.has(Canary::M19EnsemblePublishedEarly) {
+                self.metadata_phase = MetadataPhase::Writing;
+            }
         }
         // Without a replacement an ack quorum of the others suffices: repair restores the rest once it is closed.
         if chosen.is_empty() {
@@ -577,9 +631,14 @@ impl RecoveryCore {
         match outcome {
             Ok(version) => {
                 let Some(Step::Write { metadata, .. }) = self.next_step() else { return };
-                self.stored = *metadata;
                 self.version = version;
                 self.metadata_phase = MetadataPhase::Idle;
+                if matches!(self.phase, Phase::Reading { .. })
+                    && self.canaries.has(Canary::M19EnsemblePublishedEarly)
+                {
+                    return self.settle(out);
+                }
+                self.stored = *metadata;
                 match self.stored.state {
                     LedgerState::Closed { .. } => self.succeed(),
                     LedgerState::Open | LedgerState::InRecovery => {

@@ -85,7 +85,7 @@ pub(crate) async fn recover(
         }
         for read in out.reads.drain(..) {
             let transport = shared.transport.clone();
-            let request = ReadRequest { ledger, entry: read.entry, fence: Some(key) };
+            let request = ReadRequest { ledger, entry: read.entry, fence: read.fences.then_some(key) };
             let health = shared.health.clone();
             reads.spawn(async move {
                 let result = transport.read(&read.bookie, request).await;

@@ -139,7 +139,7 @@ fn closed(last_entry: i64) -> Option<LedgerState> {
 
 #[test]
 fn reading_begins_when_the_fences_cover_the_last_ensemble() {
-    // IC4, IC5. 5/3/2: no two neighbours within a write set may be unknown.
+    // IC4, IC5, R15. 5/3/2: no two neighbours within a write set may be unknown.
     let mut script = Script::new(metadata(5, 3, 2));
     assert_eq!(script.out.reads.len(), 5);
     script.fence("a", ABSENT);

@@ -32,6 +32,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bindery_flow::Permit;
+use bindery_io::canary::{Canaries, Canary};
 use bindery_metadata::StoreError;
 use bindery_metadata::layout::{LedgerError, StoredLedger};
 use bindery_metadata::store::Version;
@@ -69,6 +70,26 @@ const BLOCK_BYTES_MAX: usize = 64 * 1024;
 pub(crate) struct LetGo {
     pub bodies: Vec<Bytes>,
     pub permit: Option<Permit>,
+}
+
+/// What a ledger holds of the budget.
+#[derive(Default)]
+struct Held(Option<Permit>);
+
+/// Tests that copy a writer give it no permits.
+#[cfg(test)]
+impl Clone for Held {
+    fn clone(&self) -> Held {
+        assert!(self.0.is_none(), "a permit is returned once");
+        Held(None)
+    }
+}
+
+#[cfg(test)]
+impl std::fmt::Debug for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", self.0.as_ref().map(Permit::bytes))
+    }
 }
 
 /// What is to be done about metadata.
@@ -136,6 +157,7 @@ enum Phase {
 }
 
 /// See the module.
+#[cfg_attr(test, derive(Clone, Debug))]
 pub(crate) struct WriterCore {
     ledger: LedgerId,
     codec: EntryCodec,
@@ -145,7 +167,7 @@ pub(crate) struct WriterCore {
     /// Entries are stored one behind another, so that they share an allocation.
     block: BytesMut,
     /// What the entries in the window hold of the budget.
-    permit: Option<Permit>,
+    permit: Held,
     /// What they cost, which is what the permit is for.
     in_flight_bytes: u64,
     /// Length at the start.
@@ -177,6 +199,7 @@ pub(crate) struct WriterCore {
     lacking: BTreeSet<BookieId>,
     /// Bookies that nothing more is to be sent to, of what is queued for them.
     withdrawn: Vec<BookieId>,
+    canaries: Canaries,
 }
 
 /// Where a writer begins.
@@ -205,7 +228,7 @@ impl WriterCore {
         WriterCore {
             window: AddWindow::new(metadata.quorum, last.ensemble.clone(), confirmed),
             block: BytesMut::new(),
-            permit: None,
+            permit: Held::default(),
             in_flight_bytes: 0,
             ledger,
             codec,
@@ -227,7 +250,15 @@ impl WriterCore {
             searches: 0,
             lacking: BTreeSet::new(),
             withdrawn: Vec::new(),
+            canaries: Canaries::none(),
         }
+    }
+
+    /// With a planted bug.
+    #[cfg(test)]
+    pub fn plant(&mut self, canaries: Canaries) {
+        self.canaries = canaries;
+        self.window.plant(canaries);
     }
 
     pub fn ensemble(&self) -> &[BookieId] {
@@ -305,7 +336,7 @@ impl WriterCore {
         self.codec.put(entry, lac, length_bytes, payload, &mut self.block);
         let body = self.block.split().freeze();
         debug_assert_eq!(body.len(), stored_size_bytes);
-        match (&mut self.permit, permit) {
+        match (&mut self.permit.0, permit) {
             (Some(held), Some(permit)) => held.merge(permit),
             (held @ None, permit) => *held = permit,
             (Some(_), None) => {}
@@ -317,6 +348,12 @@ impl WriterCore {
         self.in_flight_bytes += cost_bytes;
         let payload_bytes = u32::try_from(payload.len()).expect("entries are smaller than a frame");
         self.window.push(body, payload_bytes, cost_bytes, out);
+        if self.canaries.has(Canary::M17EnsembleUnpublished)
+            && let Phase::Writing(Goal::Ensemble(change)) = self.phase.clone()
+            && self.window.replacing().is_some()
+        {
+            self.window.finish_change(change.ensemble, change.holds_rest, &change.rejoins, out);
+        }
         self.begin_change_if_wanted();
         Ok(entry)
     }
@@ -347,7 +384,7 @@ impl WriterCore {
             return;
         }
         self.in_flight_bytes -= released_bytes;
-        let_go.permit = self.permit.as_mut().map(|permit| permit.split(released_bytes));
+        let_go.permit = self.permit.0.as_mut().map(|permit| permit.split(released_bytes));
         if self.in_flight_bytes == 0 {
             // An idle ledger holds nothing.
             self.block = BytesMut::new();
@@ -549,7 +586,9 @@ impl WriterCore {
     fn finish(&mut self, change: Change, out: &mut Vec<Send>) {
         let before = self.ensemble().to_vec();
         let Change { ensemble, holds_rest, rejoins } = change;
-        self.window.finish_change(ensemble, holds_rest, &rejoins, out);
+        if !self.canaries.has(Canary::M17EnsembleUnpublished) || self.window.replacing().is_some() {
+            self.window.finish_change(ensemble, holds_rest, &rejoins, out);
+        }
         let is_back = |position: usize| {
             self.window.ensemble()[position] != before[position] || rejoins.contains(&position)
         };
@@ -743,6 +782,9 @@ impl WriterCore {
             Ok(version) => {
                 let metadata = self.proposal(&goal);
                 self.adopt(goal, metadata, version, out);
+            }
+            Err(error) if goal == Goal::Close && self.canaries.has(Canary::M20LostCloseFailed) => {
+                self.metadata_failed(error);
             }
             // Invariant 3.
             Err(LedgerError::Changed(_)) => self.phase = Phase::Reading(goal),

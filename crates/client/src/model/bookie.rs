@@ -1,0 +1,147 @@
+//! A simulated bookie: what the rules of the protocol make it answer, and what a crash leaves of it.
+//!
+//! # Invariants
+//! 1. Adds, fences and explicit LACs (last add confirmed) are records of one log. What rests on a record is answered when
+//!    the log is synced up to it; a crash drops what is not synced (IB1, IB4).
+//! 2. Fenced is for good, and an add that is not part of a recovery is refused from then on (IB3, IB5).
+
+use std::collections::BTreeMap;
+
+use bindery_types::EntryId;
+use bindery_wire::ErrorCode;
+use bytes::Bytes;
+
+use super::network::Request;
+use crate::transport::BookieError;
+
+/// How a bookie is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Mode {
+    #[default]
+    Up,
+    /// No connection can be made.
+    Down,
+    /// It is there and does nothing: what it is sent waits.
+    Stopped,
+}
+
+/// What it holds of the ledger, in memory or on its disk.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Contents {
+    pub is_fenced: bool,
+    pub entries: BTreeMap<i64, Bytes>,
+    pub explicit_lac: Option<(i64, Bytes)>,
+}
+
+#[derive(Debug, Clone)]
+enum Record {
+    Add(i64, Bytes),
+    Fence,
+    Lac(i64, Bytes),
+}
+
+/// See the module.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Bookie {
+    pub mode: Mode,
+    pub is_read_only: bool,
+    memory: Contents,
+    durable: Contents,
+    log: Vec<Record>,
+}
+
+/// What a request comes to.
+pub(super) struct Served {
+    pub result: Result<Bytes, BookieError>,
+    /// It is answered when the log is synced.
+    pub waits: bool,
+}
+
+impl Contents {
+    fn take(&mut self, record: &Record) {
+        match record {
+            Record::Fence => self.is_fenced = true,
+            Record::Add(entry, body) => {
+                if let Some(before) = self.entries.insert(*entry, body.clone()) {
+                    assert_eq!(before, *body, "an entry has one content");
+                }
+            }
+            Record::Lac(lac, body) => {
+                if self.explicit_lac.as_ref().is_none_or(|(before, _)| before < lac) {
+                    self.explicit_lac = Some((*lac, body.clone()));
+                }
+            }
+        }
+    }
+}
+
+impl Bookie {
+    /// What a power cut would leave now.
+    pub fn durable(&self) -> &Contents {
+        &self.durable
+    }
+
+    /// What it answers from.
+    pub fn memory(&self) -> &Contents {
+        &self.memory
+    }
+
+    pub fn serve(&mut self, request: &Request) -> Served {
+        match request {
+            Request::Add { entry, body, is_recovery, .. } => self.add(*entry, body, *is_recovery),
+            Request::WriteLac { lac, body } => self.write_lac(*lac, body),
+            Request::Read { entry, fences, .. } => self.read(*entry, *fences),
+        }
+    }
+
+    pub fn add(&mut self, entry: EntryId, body: &Bytes, is_recovery: bool) -> Served {
+        let refused = |code| Served { result: Err(BookieError::Refused(code)), waits: false };
+        match is_recovery {
+            false if self.memory.is_fenced => refused(ErrorCode::Fenced),
+            false if self.is_read_only => refused(ErrorCode::ReadOnly),
+            _ => {
+                self.append(Record::Add(entry.get(), body.clone()));
+                Served { result: Ok(Bytes::new()), waits: true }
+            }
+        }
+    }
+
+    pub fn write_lac(&mut self, lac: EntryId, body: &Bytes) -> Served {
+        self.append(Record::Lac(lac.get(), body.clone()));
+        Served { result: Ok(Bytes::new()), waits: true }
+    }
+
+    pub fn read(&mut self, entry: Option<EntryId>, fences: bool) -> Served {
+        if fences && !self.memory.is_fenced {
+            self.append(Record::Fence);
+        }
+        let found = match entry {
+            Some(entry) => self.memory.entries.get(&entry.get()),
+            None => self.memory.entries.values().next_back(),
+        };
+        let absent = if self.memory.entries.is_empty() { ErrorCode::NoLedger } else { ErrorCode::NoEntry };
+        let result = found.cloned().ok_or(BookieError::Refused(absent));
+        Served { result, waits: fences && !self.log.is_empty() }
+    }
+
+    fn append(&mut self, record: Record) {
+        self.memory.take(&record);
+        self.log.push(record);
+    }
+
+    pub fn has_unsynced(&self) -> bool {
+        !self.log.is_empty()
+    }
+
+    pub fn sync(&mut self) {
+        for record in self.log.drain(..) {
+            self.durable.take(&record);
+        }
+    }
+
+    /// A power cut, and what it starts with afterwards.
+    pub fn crash(&mut self) {
+        self.log.clear();
+        self.memory = self.durable.clone();
+    }
+}

@@ -1,0 +1,435 @@
+//! What must hold, by the numbers of the reliability reference, and the state that only the checks know.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bindery_types::{BookieId, EntryId, LedgerMetadata, LedgerState};
+use bindery_wire::ErrorCode;
+use bytes::Bytes;
+
+use super::network::Request;
+use super::world::{Core, Party, WRITER, World};
+use crate::error::WhyStopped;
+use crate::recovery::core::RecoveryRead;
+use crate::transport::BookieError;
+
+/// What a run, or all runs, came to.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct Summary {
+    pub confirmed: u64,
+    pub ensemble_changes: u64,
+    pub segments_by_recovery: u64,
+    pub closed_by_writer: u64,
+    pub fenced: u64,
+    pub recoveries: u64,
+    pub failed_recoveries: u64,
+    pub recovered_behind_lac: u64,
+    pub lost_store_answers: u64,
+    pub holds: u64,
+    pub rejoins: u64,
+    pub closed_with_gaps: u64,
+    pub announced: u64,
+    pub crashes: u64,
+    pub quiet_writers: u64,
+}
+
+impl Summary {
+    pub fn add(&mut self, other: &Summary) {
+        self.confirmed += other.confirmed;
+        self.ensemble_changes += other.ensemble_changes;
+        self.segments_by_recovery += other.segments_by_recovery;
+        self.closed_by_writer += other.closed_by_writer;
+        self.fenced += other.fenced;
+        self.recoveries += other.recoveries;
+        self.failed_recoveries += other.failed_recoveries;
+        self.recovered_behind_lac += other.recovered_behind_lac;
+        self.lost_store_answers += other.lost_store_answers;
+        self.holds += other.holds;
+        self.rejoins += other.rejoins;
+        self.closed_with_gaps += other.closed_with_gaps;
+        self.announced += other.announced;
+        self.crashes += other.crashes;
+        self.quiet_writers += other.quiet_writers;
+    }
+}
+
+/// What the harness knows.
+#[derive(Clone)]
+pub(super) struct Ghost {
+    pub payloads: Vec<Vec<u8>>,
+    /// Confirmed to the writer, -1 for none.
+    pub confirmed: i64,
+    /// Adds that a bookie has made durable and answered.
+    pub acked: BTreeSet<(usize, i64)>,
+    /// The ends that somebody was told.
+    ends: BTreeSet<(i64, u64)>,
+    /// Bookies that the writer held at some time, and holds.
+    pub was_held: BTreeSet<BookieId>,
+    held: BTreeSet<BookieId>,
+    pub summary: Summary,
+}
+
+/// What a recoverer asked and heard in its present attempt.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Heard {
+    attempt: u32,
+    /// Of the last ensemble, in its order: the bookie, and whether its answer to the fence is knowledge.
+    fences: Vec<(usize, bool)>,
+    /// Of each entry read: the bookies that have it, and those that have not.
+    has: BTreeMap<i64, BTreeSet<usize>>,
+    has_not: BTreeMap<i64, BTreeSet<usize>>,
+    /// Of each entry added again: who has acknowledged it.
+    acks: BTreeMap<i64, BTreeSet<usize>>,
+}
+
+impl Default for Ghost {
+    fn default() -> Ghost {
+        Ghost {
+            payloads: Vec::new(),
+            confirmed: -1,
+            acked: BTreeSet::new(),
+            ends: BTreeSet::new(),
+            was_held: BTreeSet::new(),
+            held: BTreeSet::new(),
+            summary: Summary::default(),
+        }
+    }
+}
+
+impl Ghost {
+    pub fn note_held(&mut self, now: BTreeSet<BookieId>, ensemble: &[BookieId]) {
+        self.summary.holds += now.difference(&self.held).count() as u64;
+        self.summary.rejoins +=
+            self.held.difference(&now).filter(|bookie| ensemble.contains(bookie)).count() as u64;
+        self.was_held.extend(now.iter().cloned());
+        self.held = now;
+    }
+}
+
+impl World {
+    /// A rule of how things come about, which some runs leave to its consequences.
+    pub fn process(&self, holds: bool, rule: &str) {
+        assert!(holds || self.setup.only_outcomes, "{rule}");
+    }
+
+    /// IC1, IC2, IC3, IC7, IC11: what became confirmed is where metadata says, in order, and never after it was decided
+    /// otherwise.
+    pub fn note_confirmed(&mut self) {
+        let Some(writer) = self.writer() else { return };
+        let confirmed = EntryId::to_wire(writer.confirmed());
+        assert!(confirmed >= self.ghost.confirmed, "IC3: the LAC goes back");
+        assert!(writer.confirmed() <= writer.last_pushed(), "IC3: the LAC is behind the last entry");
+        let qa = self.setup.quorum.ack_quorum_size();
+        for id in self.ghost.confirmed + 1..=confirmed {
+            let entry = EntryId::new(id).expect("entries are not negative");
+            let members = self.metadata().write_set(entry).map(|bookie| self.index(bookie));
+            let acks = members.filter(|&bookie| self.ghost.acked.contains(&(bookie, id))).count();
+            assert!(
+                acks >= qa,
+                "IC1, IC11: entry {id} is confirmed with {acks} acks where metadata says it is"
+            );
+            let copies = self.copies(self.metadata(), entry);
+            assert!(copies >= qa, "IC1, IC9: entry {id} is confirmed with {copies} durable copies");
+        }
+        if let Some((last, _)) = self.end() {
+            assert!(confirmed <= EntryId::to_wire(last), "IC7: {confirmed} confirmed behind the end");
+        }
+        self.ghost.summary.confirmed += (confirmed - self.ghost.confirmed) as u64;
+        self.ghost.confirmed = confirmed;
+    }
+
+    /// IC9: whatever became of the ensembles, a confirmed entry outlives the loss of all but one of its ack quorum.
+    pub fn check_confirmed_copies(&self) {
+        for id in 0..=self.ghost.confirmed {
+            let copies = self.copies(self.metadata(), EntryId::new(id).expect("entries are not negative"));
+            assert!(
+                copies >= self.setup.quorum.ack_quorum_size(),
+                "IC9: entry {id} is left with {copies} copies"
+            );
+        }
+    }
+
+    /// How many bookies of an entry's write set have it on their disks, with the writer's bytes.
+    pub fn copies(&self, metadata: &LedgerMetadata, entry: EntryId) -> usize {
+        let has = |bookie: &&BookieId| {
+            let stored = self.bookies[self.index(bookie)].durable().entries.get(&entry.get());
+            stored.is_some_and(|stored| {
+                let found = self.codec.open(Some(entry), stored).expect("stored entries are sound");
+                assert_eq!(
+                    found.payload,
+                    self.ghost.payloads[entry.get() as usize],
+                    "IC8: the writer's bytes"
+                );
+                true
+            })
+        };
+        metadata.write_set(entry).filter(has).count()
+    }
+
+    /// IC3: the LAC inside an entry was confirmed when it left. IC12: a recovery adds to the last segment only.
+    pub fn check_send(&mut self, party: usize, entry: EntryId, body: &Bytes) {
+        let Party { core, heard, .. } = &mut *self.parties[party];
+        match core {
+            Core::Writer(_) => {
+                let lac =
+                    self.codec.open(Some(entry), body).expect("what is sent is sound").last_add_confirmed;
+                assert!(
+                    EntryId::to_wire(lac) <= self.ghost.confirmed,
+                    "IC3: {entry} says that {lac:?} is confirmed"
+                );
+            }
+            Core::Recoverer(core) => {
+                if !self.setup.only_outcomes {
+                    heard.acks.entry(entry.get()).or_default();
+                }
+                let first = core.stored().segments().last().map(|last| last.first_entry);
+                self.process(Some(entry) >= first, "IC12: a recovery touches the last segment only");
+            }
+            Core::Gone => {}
+        }
+    }
+
+    /// IC4, IC5: reads come behind covering fences, and fence.
+    pub fn check_recovery_read(&mut self, party: usize, bookie: usize, read: &RecoveryRead) {
+        if self.setup.only_outcomes {
+            return;
+        }
+        let heard = &mut self.parties[party].heard;
+        if read.tag.attempt() != heard.attempt {
+            *heard = Heard { attempt: read.tag.attempt(), ..Heard::default() };
+        }
+        match read.entry {
+            None => heard.fences.push((bookie, false)),
+            Some(_) => {
+                let is_known: Vec<bool> = heard.fences.iter().map(|(_, is_known)| *is_known).collect();
+                self.process(
+                    self.is_covered(&is_known),
+                    "IC4, IC5: reads begin when the fences cover the ensemble",
+                );
+                self.process(read.fences, "IC5: each read of a recovery fences");
+            }
+        }
+    }
+
+    /// By definition: no ack quorum of any write set is without a bookie that answered.
+    fn is_covered(&self, is_known: &[bool]) -> bool {
+        let quorum = self.setup.quorum;
+        let size = quorum.ensemble_size();
+        (0..size).all(|start| {
+            let members: Vec<usize> =
+                (0..quorum.write_quorum_size()).map(|offset| (start + offset) % size).collect();
+            let subsets = (0u32..1 << members.len())
+                .filter(|set| set.count_ones() as usize == quorum.ack_quorum_size());
+            subsets.into_iter().all(|set| {
+                members.iter().enumerate().any(|(bit, &member)| set >> bit & 1 == 1 && is_known[member])
+            })
+        })
+    }
+
+    pub fn note_heard(
+        &mut self,
+        index: usize,
+        bookie: usize,
+        request: &Request,
+        result: &Result<Bytes, BookieError>,
+    ) {
+        let Core::Recoverer(_) = self.parties[index].core else { return };
+        if self.setup.only_outcomes {
+            return;
+        }
+        let expected = match request {
+            Request::Read { entry, .. } => *entry,
+            Request::Add { .. } | Request::WriteLac { .. } => None,
+        };
+        let is_sound = result.as_ref().is_ok_and(|body| self.codec.open(expected, body).is_some());
+        let is_absent = matches!(result, Err(BookieError::Refused(ErrorCode::NoEntry | ErrorCode::NoLedger)));
+        let needed = self.setup.quorum.write_quorum_size() - self.setup.quorum.ack_quorum_size() + 1;
+        let heard = &mut self.parties[index].heard;
+        match request {
+            Request::Add { entry, .. } if result.is_ok() => {
+                heard.acks.entry(entry.get()).or_default().insert(bookie);
+            }
+            Request::Read { tag, .. } if tag.attempt() != heard.attempt => {}
+            Request::Read { entry: None, .. } if is_sound || is_absent => {
+                for fence in heard.fences.iter_mut().filter(|(of, _)| *of == bookie) {
+                    fence.1 = true;
+                }
+            }
+            // One that comes when the end is decided decides nothing any more.
+            Request::Read { entry: Some(entry), .. }
+                if is_sound
+                    && heard.has_not.get(&entry.get()).is_none_or(|has_not| has_not.len() < needed) =>
+            {
+                heard.has.entry(entry.get()).or_default().insert(bookie);
+            }
+            Request::Read { entry: Some(entry), .. } if is_absent => {
+                heard.has_not.entry(entry.get()).or_default().insert(bookie);
+            }
+            _ => {}
+        }
+    }
+
+    /// A conditional write goes through.
+    pub fn check_change(&mut self, party: usize, new: &LedgerMetadata) {
+        let is_writer = party == WRITER;
+        let before = self.metadata().clone();
+        match (before.state, new.state) {
+            (LedgerState::Open, LedgerState::Open) => {
+                assert!(is_writer, "IC12: a recovery changes ensembles in memory only");
+                self.check_ensemble_change(&before, new);
+                self.ghost.summary.ensemble_changes += 1;
+            }
+            (LedgerState::Open, LedgerState::InRecovery) => {
+                assert!(!is_writer, "IC13: a writer does not mark its ledger as in recovery");
+                assert_eq!(new.segments(), before.segments(), "IC12: the mark changes no ensemble");
+            }
+            (
+                LedgerState::Open | LedgerState::InRecovery,
+                LedgerState::Closed { last_entry, length_bytes },
+            ) => {
+                if is_writer {
+                    self.ghost.summary.closed_by_writer += 1;
+                    assert_eq!(new.segments(), before.segments(), "IC11: a close changes no ensemble");
+                    self.check_marks(new, last_entry);
+                } else {
+                    self.check_recovered(party, &before, new, last_entry);
+                }
+                self.check_closed(new, last_entry, length_bytes);
+            }
+            (LedgerState::InRecovery, LedgerState::InRecovery) => {
+                self.process(false, "IC12: a recovery publishes ensembles with the close");
+            }
+            (before, after) => panic!("IC8, IC13: from {before:?} to {after:?} by party {party}"),
+        }
+    }
+
+    /// IC11: a segment begins at the LAC + 1, which does not move meanwhile; only one that begins there is replaced.
+    fn check_ensemble_change(&self, before: &LedgerMetadata, new: &LedgerMetadata) {
+        let (last, kept) = new.segments().split_last().expect("a ledger has segments");
+        let first = self.ghost.confirmed + 1;
+        assert_eq!(last.first_entry.get(), first, "IC11: a segment begins at the LAC + 1");
+        let is_replaced = before.segments().last().is_some_and(|old| old.first_entry == last.first_entry);
+        let old = &before.segments()[..before.segments().len() - usize::from(is_replaced)];
+        assert_eq!(kept, old, "IC11: segments before the last are for good");
+    }
+
+    /// IC6, IC12, IC15: what a recovery rests on.
+    fn check_recovered(
+        &mut self,
+        party: usize,
+        before: &LedgerMetadata,
+        new: &LedgerMetadata,
+        last_entry: Option<EntryId>,
+    ) {
+        let (old_last, old_kept) = before.segments().split_last().expect("a ledger has segments");
+        let quorum = self.setup.quorum;
+        let kept = &new.segments()[..old_kept.len().min(new.segments().len())];
+        let first = new.segments().get(kept.len()).map(|segment| segment.first_entry);
+        self.process(
+            kept == old_kept && first == Some(old_last.first_entry),
+            "IC12: segments before the last are for good",
+        );
+        let heard = &self.parties[party].heard;
+        let behind = EntryId::to_wire(last_entry) + 1;
+        let negatives = heard.has_not.get(&behind).map_or(0, BTreeSet::len);
+        self.process(
+            negatives > quorum.write_quorum_size() - quorum.ack_quorum_size()
+                && !heard.has.contains_key(&behind),
+            "IC6: the end takes Qw - Qa + 1 negatives and no positive",
+        );
+        for (&id, acks) in &heard.acks {
+            let entry = EntryId::new(id).expect("entries are not negative");
+            let members = new.write_set(entry).map(|bookie| self.index(bookie));
+            let acked = members.filter(|bookie| acks.contains(bookie)).count();
+            self.process(acked >= quorum.ack_quorum_size(), "IC15: a recovered entry has its ack quorum");
+        }
+        let summary = &mut self.ghost.summary;
+        summary.segments_by_recovery += u64::from(new.segments() != before.segments());
+        summary.recovered_behind_lac += u64::from(EntryId::to_wire(last_entry) > self.ghost.confirmed);
+    }
+
+    /// IC7, IC8, IC10.
+    fn check_closed(&mut self, metadata: &LedgerMetadata, last_entry: Option<EntryId>, length_bytes: u64) {
+        let last = EntryId::to_wire(last_entry);
+        assert!(last >= self.ghost.confirmed, "IC7: closed at {last}, confirmed {}", self.ghost.confirmed);
+        assert!(last < self.ghost.payloads.len() as i64, "IC8: closed at {last}, which nobody wrote");
+        let mut length = 0;
+        for id in 0..=last {
+            let entry = EntryId::new(id).expect("entries are not negative");
+            length += self.ghost.payloads[id as usize].len() as u64;
+            let copies = self.copies(metadata, entry);
+            assert!(copies >= self.setup.quorum.ack_quorum_size(), "IC10: entry {id} has {copies} copies");
+        }
+        assert_eq!(length_bytes, length, "IC8: the length of the ledger");
+    }
+
+    /// IC17: every entry that a bookie lacks because the writer held it is named by a mark when the writer closes.
+    fn check_marks(&mut self, metadata: &LedgerMetadata, last_entry: Option<EntryId>) {
+        let mut has_gaps = false;
+        for id in 0..=EntryId::to_wire(last_entry) {
+            let entry = EntryId::new(id).expect("entries are not negative");
+            for bookie in metadata.write_set(entry).filter(|bookie| self.ghost.was_held.contains(*bookie)) {
+                if !self.bookies[self.index(bookie)].memory().entries.contains_key(&id) {
+                    has_gaps = true;
+                    assert!(
+                        self.marks.contains(bookie),
+                        "IC17: {bookie} lacks entry {id}, and no mark says so"
+                    );
+                }
+            }
+        }
+        self.ghost.summary.closed_with_gaps += u64::from(has_gaps);
+    }
+
+    /// Whether a party has come to its end. IC8: all that were told an end were told the same.
+    pub fn note_end(&mut self, index: usize) -> bool {
+        let told = match &self.parties[index].core {
+            Core::Recoverer(core) => match core.result() {
+                Some(Ok(recovered)) => {
+                    let LedgerState::Closed { last_entry, length_bytes } = recovered.metadata.state else {
+                        panic!("IC8: a recovered ledger is closed")
+                    };
+                    self.ghost.summary.recoveries += 1;
+                    Some((EntryId::to_wire(last_entry), length_bytes))
+                }
+                Some(Err(_)) => {
+                    self.ghost.summary.failed_recoveries += 1;
+                    None
+                }
+                None => return false,
+            },
+            Core::Writer(core) => {
+                let Some(stopped) = core.stopped() else { return false };
+                self.ghost.summary.fenced += u64::from(stopped.why == WhyStopped::Fenced);
+                let end = (EntryId::to_wire(core.confirmed()), core.confirmed_length_bytes());
+                (stopped.why == WhyStopped::Closing).then_some(end)
+            }
+            Core::Gone => return false,
+        };
+        self.note_confirmed();
+        self.ghost.ends.extend(told);
+        let decided = self.end().map(|(last, length_bytes)| (EntryId::to_wire(last), length_bytes));
+        assert!(
+            self.ghost.ends.iter().all(|end| Some(*end) == decided),
+            "IC8: {:?} but {decided:?}",
+            self.ghost.ends
+        );
+        true
+    }
+
+    /// What must hold when all is over.
+    pub fn check_end(&self) {
+        let (last_entry, length_bytes) = self.end().expect("closed when healed");
+        let decided = (EntryId::to_wire(last_entry), length_bytes);
+        assert!(
+            decided.0 >= self.ghost.confirmed,
+            "IC7: closed at {}, confirmed {}",
+            decided.0,
+            self.ghost.confirmed
+        );
+        assert!(self.ghost.ends.iter().all(|end| *end == decided), "IC8: {:?}", self.ghost.ends);
+        for id in 0..=decided.0 {
+            let copies = self.copies(self.metadata(), EntryId::new(id).expect("entries are not negative"));
+            assert!(copies >= self.setup.quorum.ack_quorum_size(), "IC10: entry {id} has {copies} copies");
+        }
+    }
+}

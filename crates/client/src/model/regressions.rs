@@ -1,0 +1,355 @@
+//! Scripts of what went wrong in other clients, each named after the report, as events of the simulated world. All checks
+//! of the world are on: a script says what must come of it besides.
+
+use bindery_io::canary::Canaries;
+use bindery_types::{BookieId, DigestType, EntryId, LedgerState, Quorum};
+
+use super::network::{Request, Stage};
+use super::world::{Call, Event, Setup, StoreFate, WRITER, World};
+use crate::writer::core::Step;
+
+/// The first recoverer.
+const RECOVERER: usize = 1;
+
+/// With a bug planted, only what comes of it is looked at.
+fn world(quorum: (usize, usize, usize), bookies: usize, planted: Option<Canaries>) -> World {
+    let (e, qw, qa) = quorum;
+    World::new(Setup {
+        quorum: Quorum::new(e, qw, qa).unwrap(),
+        bookies,
+        digest: DigestType::Crc32c,
+        is_prompt: true,
+        only_outcomes: planted.is_some(),
+        slow_bytes_max: u64::MAX,
+        read_ahead_entries: 1,
+        canaries: planted.unwrap_or_default(),
+        budget: None,
+        random: None,
+    })
+}
+
+impl World {
+    fn append_entries(&mut self, count: usize) {
+        for _ in 0..count {
+            self.apply(&Event::Append);
+        }
+    }
+
+    /// A bookie does the oldest request of a party.
+    fn do_next(&mut self, party: usize, bookie: usize) {
+        self.apply(&Event::Serve { party, bookie, is_old: false, refusal: None });
+    }
+
+    fn hear_next(&mut self, party: usize, bookie: usize) {
+        let flight = self.links[&(party, bookie)].answered().next().expect("an answer is on its way");
+        self.apply(&Event::Hear { party, bookie, flight, is_damaged: false });
+    }
+
+    /// Each of the bookies does one request of a party, and is heard.
+    fn answer(&mut self, party: usize, bookies: &[usize]) {
+        for &bookie in bookies {
+            self.do_next(party, bookie);
+            self.hear_next(party, bookie);
+        }
+    }
+
+    /// No answer comes to the add of an entry.
+    fn lose_add(&mut self, bookie: usize, lost: i64) {
+        let is_it = |request: &Request| matches!(request, Request::Add { entry, .. } if entry.get() == lost);
+        let flights = &self.links[&(WRITER, bookie)].flights;
+        let flight = flights.iter().position(|flight| flight.is_awaited && is_it(&flight.request));
+        self.apply(&Event::TimeOut { party: WRITER, bookie, flight: flight.expect("it was sent there") });
+    }
+
+    /// The connection breaks and the party hears of it. What it sent waits somewhere.
+    fn cut(&mut self, party: usize, bookie: usize) {
+        self.apply(&Event::Break { party, bookie });
+        let is_heard = |world: &World| {
+            let link = world.links.get(&(party, bookie));
+            link.is_none_or(|link| {
+                link.flights.iter().all(|flight| !matches!(flight.stage, Stage::Answered(_)))
+            })
+        };
+        while !is_heard(self) {
+            self.hear_next(party, bookie);
+        }
+    }
+
+    fn store_does(&mut self, party: usize, fate: StoreFate) {
+        self.apply(&Event::AskStore { party, fate });
+    }
+
+    fn store_answers(&mut self, party: usize) {
+        self.apply(&Event::HearStore { party, gives_up: false });
+    }
+
+    fn change_metadata(&mut self, party: usize) {
+        self.store_does(party, StoreFate::Done);
+        self.store_answers(party);
+    }
+
+    /// Everything under way arrives, of this party or of all.
+    fn run(&mut self, only: Option<usize>) {
+        let is_of = |event: &Event| match *event {
+            Event::Serve { party, .. }
+            | Event::Hear { party, .. }
+            | Event::AskStore { party, .. }
+            | Event::HearStore { party, .. } => only.is_none_or(|only| only == party),
+            _ => true,
+        };
+        while let Some(event) = self.deliveries().into_iter().find(is_of) {
+            self.apply(&event);
+        }
+    }
+
+    fn begin_recovery(&mut self) {
+        self.apply(&Event::StartRecovery);
+        self.change_metadata(RECOVERER);
+    }
+
+    fn confirmed(&self) -> i64 {
+        self.ghost.confirmed
+    }
+
+    fn closed_at(&self) -> Option<i64> {
+        self.end().map(|(last, _)| EntryId::to_wire(last))
+    }
+
+    fn ensemble_of(&self, segment: usize) -> Vec<usize> {
+        self.metadata().segments()[segment]
+            .ensemble
+            .iter()
+            .map(|bookie: &BookieId| self.index(bookie))
+            .collect()
+    }
+
+    /// What a party asked bookies about an entry and waits for.
+    fn asks_about(&self, party: usize, wanted: i64) -> usize {
+        let links = self.links.iter().filter(|((from, _), _)| *from == party);
+        let flights = links.flat_map(|(_, link)| &link.flights).filter(|flight| flight.is_awaited);
+        flights
+            .filter(|flight| match &flight.request {
+                Request::Add { entry, .. } => entry.get() == wanted,
+                Request::Read { entry, .. } => *entry == EntryId::new(wanted),
+                Request::WriteLac { .. } => false,
+            })
+            .count()
+    }
+}
+
+/// R8: two entries are under way when a third fails everywhere; the bookies that were replaced acknowledge them late, while
+/// the change is being written and after it.
+fn late_acks_of_replaced_bookies(planted: Option<Canaries>) -> World {
+    let mut world = world((2, 2, 1), 4, planted);
+    world.append_entries(8);
+    for _ in 0..5 {
+        world.answer(WRITER, &[0, 1]);
+    }
+    assert_eq!(world.confirmed(), 4);
+    for bookie in [0, 0, 1, 1] {
+        world.do_next(WRITER, bookie);
+    }
+    // It is not to come back at the other position.
+    world.apply(&Event::TurnReadOnly(0, true));
+    world.lose_add(0, 7);
+    world.hear_next(WRITER, 1);
+    assert_eq!(world.confirmed(), 4, "nothing is confirmed while the ensemble changes");
+    world.store_does(WRITER, StoreFate::Done);
+    world.lose_add(1, 7);
+    world.store_answers(WRITER);
+    world.change_metadata(WRITER);
+    assert_eq!(world.ensemble_of(1), [2, 3]);
+    for bookie in [0, 0, 1] {
+        world.hear_next(WRITER, bookie);
+    }
+    world
+}
+
+#[test]
+fn bk_4651_acks_of_replaced_bookies_complete_nothing() {
+    let mut world = late_acks_of_replaced_bookies(None);
+    assert_eq!(world.confirmed(), 4, "IC11: late acks are not those of the successors");
+    world.run(None);
+    assert_eq!(world.confirmed(), 7);
+}
+
+/// R9: an entry is complete and waits for the one before it; both of its bookies are replaced, one after the other.
+#[test]
+fn bk_4097_an_entry_that_waits_is_complete_with_acks_of_present_members_only() {
+    let mut world = world((6, 2, 2), 8, None);
+    world.append_entries(2);
+    // Entry 1 is on bookies 1 and 2, entry 0 on 0 and 1.
+    world.do_next(WRITER, 1);
+    world.answer(WRITER, &[1, 2]);
+    world.lose_add(0, 0);
+    world.change_metadata(WRITER);
+    assert_eq!((world.confirmed(), world.ensemble_of(0)), (-1, vec![6, 1, 2, 3, 4, 5]));
+    world.append_entries(2);
+    // Entry 2 goes to 2 and 3.
+    world.lose_add(2, 2);
+    world.change_metadata(WRITER);
+    assert_eq!(world.ensemble_of(0), [6, 1, 0, 3, 4, 5]);
+    world.run(None);
+    assert_eq!(world.confirmed(), 3);
+}
+
+/// R11: the metadata store does not answer; one bookie after the other fails, the others acknowledge everything.
+#[test]
+fn bk_1591_nothing_is_confirmed_on_an_ensemble_that_is_not_in_metadata() {
+    let mut world = world((3, 3, 2), 6, None);
+    world.append_entries(1);
+    world.lose_add(0, 0);
+    world.answer(WRITER, &[1, 2]);
+    for lost in [1, 2] {
+        world.append_entries(1);
+        world.lose_add(lost as usize, lost);
+        assert!(
+            matches!(world.parties[WRITER].call, Call::Asked(Step::Write { .. })),
+            "IC11: one change at a time"
+        );
+        assert_eq!(world.confirmed(), -1, "IC1");
+    }
+    world.run(None);
+    assert_eq!(world.confirmed(), 2);
+    assert_eq!(world.ensemble_of(world.metadata().segments().len() - 1), [3, 0, 4]);
+}
+
+/// R13: the fence does not reach bookie 2; bookies 0 and 2 have not got the entry, 1 has acknowledged it.
+fn fence_that_is_lost(planted: Option<Canaries>) -> World {
+    let mut world = world((3, 3, 2), 3, planted);
+    world.append_entries(1);
+    world.do_next(WRITER, 1);
+    world.begin_recovery();
+    world.cut(RECOVERER, 2);
+    world.answer(RECOVERER, &[0, 1]);
+    world.answer(RECOVERER, &[0, 2]);
+    world.change_metadata(RECOVERER);
+    assert_eq!(world.closed_at(), Some(-1));
+    world.hear_next(WRITER, 1);
+    world.do_next(WRITER, 2);
+    world.hear_next(WRITER, 2);
+    world
+}
+
+#[test]
+fn bk_2614_a_bookie_that_the_fence_did_not_reach_takes_nothing_behind_the_recovery() {
+    let world = fence_that_is_lost(None);
+    assert_eq!(world.confirmed(), -1, "IC5, IC7");
+}
+
+/// R14: the last ensemble is empty, and its members know nothing of what was confirmed before it.
+#[test]
+fn bk_2615_a_recovery_of_an_empty_last_ensemble_leaves_what_is_before_it_alone() {
+    let mut world = world((3, 3, 2), 5, None);
+    world.append_entries(1);
+    world.answer(WRITER, &[0, 1, 2]);
+    world.append_entries(1);
+    world.lose_add(2, 1);
+    world.change_metadata(WRITER);
+    assert_eq!((world.confirmed(), world.ensemble_of(1)), (0, vec![0, 1, 3]));
+    world.apply(&Event::Kill(WRITER));
+    world.begin_recovery();
+    world.answer(RECOVERER, &[0, 1, 3]);
+    assert_eq!((world.asks_about(RECOVERER, 0), world.asks_about(RECOVERER, 1)), (0, 3), "IC12");
+    world.run(None);
+    let closed_at = world.closed_at().unwrap();
+    assert!((0..=1).contains(&closed_at));
+    let starts: Vec<i64> =
+        world.metadata().segments().iter().map(|segment| segment.first_entry.get()).collect();
+    assert_eq!(starts, [0, 1], "IC12: no segment before the last one");
+}
+
+/// R15: bookies 0 and 2 of four are in every pair of neighbours; 0 and 1 are not.
+#[test]
+fn bk_2303_coverage_is_neither_too_weak_nor_out_of_reach() {
+    let fenced = |answering: &[usize]| {
+        let mut world = world((4, 2, 2), 4, None);
+        world.begin_recovery();
+        world.answer(RECOVERER, answering);
+        world.asks_about(RECOVERER, 0) > 0
+    };
+    assert!(fenced(&[0, 2]) && fenced(&[1, 3]), "IC20: it goes on with bookies 1 and 3 silent");
+    assert!(!fenced(&[0, 1]), "IC4: an ack quorum may be on 2 and 3");
+    assert!(!fenced(&[3]) && fenced(&[0, 1, 2]));
+}
+
+/// R34: the answer to the first change is lost, a second bookie fails, and the one that was replaced is back.
+#[test]
+fn bk_1886_a_second_change_waits_until_the_first_is_known() {
+    let mut world = world((3, 3, 2), 4, None);
+    world.append_entries(1);
+    world.answer(WRITER, &[2]);
+    world.lose_add(0, 0);
+    world.store_does(WRITER, StoreFate::LostAfter);
+    world.lose_add(1, 0);
+    world.store_answers(WRITER);
+    assert!(matches!(world.parties[WRITER].call, Call::Asked(Step::Read)), "IC14: it looks first");
+    world.change_metadata(WRITER);
+    assert_eq!((world.ensemble_of(0), world.confirmed()), (vec![3, 1, 2], -1));
+    world.change_metadata(WRITER);
+    assert_eq!(world.ensemble_of(0), [3, 0, 2], "the member that was replaced is back in another place");
+    world.run(None);
+    assert_eq!(world.confirmed(), 0, "IC11: by acks that were given since");
+}
+
+/// R37: the one copy of the entry is found, and nothing that is sent afterwards arrives.
+#[test]
+fn bk_3466_a_ledger_does_not_end_with_an_entry_that_was_not_stored_again() {
+    let mut world = world((2, 2, 2), 2, None);
+    world.append_entries(1);
+    world.do_next(WRITER, 0);
+    world.apply(&Event::Kill(WRITER));
+    world.begin_recovery();
+    world.answer(RECOVERER, &[0, 1]);
+    world.answer(RECOVERER, &[0]);
+    assert!(world.asks_about(RECOVERER, 0) > 0, "it is being added again");
+    world.cut(RECOVERER, 0);
+    world.cut(RECOVERER, 1);
+    world.run(Some(RECOVERER));
+    assert_eq!(world.recoverers(), 0, "it failed");
+    assert_eq!(world.metadata().state, LedgerState::InRecovery, "IC15: not closed");
+    world.apply(&Event::StartRecovery);
+    world.run(None);
+    assert_eq!(world.closed_at(), Some(0));
+    assert_eq!(world.copies(world.metadata(), EntryId::FIRST), 2, "IC10");
+}
+
+/// R50: of three bookies one answers the fence with damaged bytes, one not at all.
+#[test]
+fn r50_a_damaged_answer_is_no_knowledge() {
+    let mut world = world((3, 3, 2), 3, None);
+    world.append_entries(1);
+    world.answer(WRITER, &[0, 1]);
+    assert_eq!(world.confirmed(), 0);
+    world.apply(&Event::Kill(WRITER));
+    world.begin_recovery();
+    world.cut(RECOVERER, 1);
+    world.answer(RECOVERER, &[2]);
+    world.do_next(RECOVERER, 0);
+    world.apply(&Event::Hear { party: RECOVERER, bookie: 0, flight: 0, is_damaged: true });
+    assert_eq!(world.recoverers(), 0, "IC6: it cannot know, and fails");
+    assert_eq!(world.closed_at(), None);
+    world.apply(&Event::StartRecovery);
+    world.run(None);
+    assert_eq!(world.closed_at(), Some(0), "IC7");
+}
+
+/// The scripts of #2614 and #4651 fail when the bug is there.
+#[cfg(feature = "canary")]
+#[test]
+fn every_canary_of_a_script_is_found() {
+    use bindery_io::canary::Canary;
+
+    type Script = fn(Option<Canaries>) -> World;
+    std::panic::set_hook(Box::new(|_| {}));
+    let scripts: [(Canary, Script, &str); 2] = [
+        (Canary::M16ReadsWithoutFence, fence_that_is_lost, "IC7"),
+        (Canary::M18ReplacedAckCounts, late_acks_of_replaced_bookies, "IC1"),
+    ];
+    for (canary, script, id) in scripts {
+        let outcome = std::panic::catch_unwind(|| drop(script(Some(Canaries::only(canary)))));
+        let text = outcome.err().map(|panic| super::text_of(&*panic));
+        assert!(text.as_ref().is_some_and(|text| text.contains(id)), "{canary:?}: {text:?}");
+    }
+    let _ = std::panic::take_hook();
+}

@@ -1,0 +1,452 @@
+//! The whole client, shells included, against simulated bookies, in simulated time: what a writer, readers that follow,
+//! readers at random and a recovery see of one ledger.
+//!
+//! # What is checked (numbers: reliability reference)
+//! IC9: with Qa - 1 bookies gone every entry up to the LAC (last add confirmed) is read. IC17: what the client holds stays
+//! within its limits, and is nothing in the end. IC18: every call ends. IC20: the ledger is closed. IC21: for each reader the
+//! LAC only grows, and no entry up to it is said to be absent; who follows gets each entry once, in order, to the end.
+//! IC7, IC8: what was confirmed is there, with its bytes, below one end.
+//!
+//! # Limits     one ledger; the metadata store works; a seed gives the same faults, and not the same run: replicas are
+//! chosen, and tasks woken, by other random numbers
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bindery_io::SeededRandom;
+use bindery_metadata::memory::MemoryCluster;
+use bindery_metadata::{BookieServiceInfo, Layout, LedgerLayout, RegistrationMode, layout};
+use bindery_types::{BookieId, DigestType, Digester, EntryId, LedgerId, MasterKey, Quorum};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::bookie::{Bookie, Mode, Served};
+use crate::client::Client;
+use crate::entry::EntryCodec;
+use crate::error::ReadError;
+use crate::options::{CreateOptions, OpenMode};
+use crate::transport::{
+    AddAnswer, AddRequest, AddSink, Answer, BatchReadRequest, BookieError, LacAnswer, PollRequest,
+    ReadRequest, Transport,
+};
+
+const MEMORY_LIMIT: u64 = 40_000;
+const TIMEOUT: Duration = Duration::from_secs(5);
+const PASSWORD: &[u8] = b"p";
+/// Adds that wait for a bookie: more than fit the memory limit, and a recovery.
+const QUEUE_MAX: usize = 10_000;
+
+type Queued = (AddRequest, Arc<dyn AddSink>);
+
+/// The bookies and the way to them.
+struct Cluster {
+    bookies: BTreeMap<BookieId, Mutex<Bookie>>,
+    queues: BTreeMap<BookieId, mpsc::Sender<Queued>>,
+    random: SeededRandom,
+    /// How likely a request is lost, before or after it was done.
+    losses: Mutex<f64>,
+    /// In milliseconds, on the mean.
+    delay: u64,
+    codec: Mutex<Option<EntryCodec>>,
+}
+
+impl Cluster {
+    /// A cluster, and what does the adds of each bookie in their order.
+    fn new(seed: u64, count: usize) -> (Arc<Cluster>, JoinSet<()>) {
+        let random = SeededRandom::new(seed).child("cluster");
+        let ids: Vec<BookieId> = (0..count).map(|n| BookieId::new(format!("b{n}")).unwrap()).collect();
+        let channels = ids.iter().map(|id| (id.clone(), mpsc::channel(QUEUE_MAX)));
+        let (mut queues, mut receivers) = (BTreeMap::new(), Vec::new());
+        for (id, (sender, receiver)) in channels {
+            queues.insert(id.clone(), sender);
+            receivers.push((id, receiver));
+        }
+        let cluster = Arc::new(Cluster {
+            bookies: ids.into_iter().map(|id| (id, Mutex::default())).collect(),
+            queues,
+            losses: Mutex::new(if random.chance(0.5) { 0.02 } else { 0.0 }),
+            delay: [1, 5, 40][random.below(3) as usize],
+            random,
+            codec: Mutex::default(),
+        });
+        let mut workers = JoinSet::new();
+        for (id, mut receiver) in receivers {
+            let cluster = cluster.clone();
+            workers.spawn(async move {
+                while let Some((request, sink)) = receiver.recv().await {
+                    let AddRequest { entry, body, is_recovery, tag, .. } = request;
+                    let result = cluster.ask(&id, |bookie| bookie.add(entry, &body, is_recovery)).await;
+                    let result = result.map(drop);
+                    sink.added(&id, &[AddAnswer { entry, tag, result }]);
+                }
+            });
+        }
+        (cluster, workers)
+    }
+
+    async fn ask(
+        &self,
+        id: &BookieId,
+        request: impl FnOnce(&mut Bookie) -> Served,
+    ) -> Result<Bytes, BookieError> {
+        let bookie = &self.bookies[id];
+        let is_lost = |part: f64| self.random.chance(*self.losses.lock() * part);
+        sleep(Duration::from_millis(self.random.below(self.delay * 2 + 1))).await;
+        if is_lost(0.5) {
+            return Err(BookieError::Lost);
+        }
+        let until = Instant::now() + TIMEOUT;
+        loop {
+            let mode = bookie.lock().mode;
+            match mode {
+                Mode::Up => break,
+                Mode::Down => return Err(BookieError::Unreachable("down".into())),
+                Mode::Stopped if Instant::now() >= until => return Err(BookieError::TimedOut(TIMEOUT)),
+                Mode::Stopped => sleep(Duration::from_millis(50)).await,
+            }
+        }
+        let served = request(&mut bookie.lock());
+        sleep(Duration::from_millis(self.random.below(self.delay * 2 + 1))).await;
+        bookie.lock().sync();
+        if is_lost(0.5) { Err(BookieError::Lost) } else { served.result }
+    }
+
+    fn lac_of(&self, bookie: &Bookie) -> Option<EntryId> {
+        let explicit = bookie.durable().explicit_lac.as_ref().and_then(|(lac, _)| EntryId::new(*lac));
+        let codec = self.codec.lock().clone();
+        let last = bookie.durable().entries.values().next_back();
+        let inside = last.zip(codec).and_then(|(stored, codec)| codec.open(None, stored)?.last_add_confirmed);
+        explicit.max(inside)
+    }
+
+    fn set_all(&self, mode: Mode) {
+        self.bookies.values().for_each(|bookie| bookie.lock().mode = mode);
+    }
+}
+
+impl Transport for Cluster {
+    fn add(&self, bookie: &BookieId, request: AddRequest, sink: &Arc<dyn AddSink>) {
+        let queue = &self.queues[bookie];
+        queue.try_send((request, sink.clone())).expect("its worker runs, and clients bound what they send");
+    }
+
+    fn read(&self, bookie: &BookieId, request: ReadRequest) -> Answer<'_, Bytes> {
+        let id = bookie.clone();
+        Box::pin(
+            async move { self.ask(&id, |bookie| bookie.read(request.entry, request.fence.is_some())).await },
+        )
+    }
+
+    fn batch_read(&self, bookie: &BookieId, request: BatchReadRequest) -> Answer<'_, Vec<Bytes>> {
+        let id = bookie.clone();
+        Box::pin(async move {
+            let mut entries = Vec::new();
+            let first = request.first;
+            let result = self.ask(&id, |bookie| {
+                let mut size = 0;
+                for id in first.get()..first.get() + i64::from(request.count_max) {
+                    let Some(stored) = bookie.memory().entries.get(&id) else { break };
+                    size += stored.len() as u64;
+                    if size > request.size_bytes_max && !entries.is_empty() {
+                        break;
+                    }
+                    entries.push(stored.clone());
+                }
+                bookie.read(Some(first), false)
+            });
+            result.await?;
+            Ok(entries)
+        })
+    }
+
+    fn read_lac(&self, bookie: &BookieId, _: LedgerId) -> Answer<'_, LacAnswer> {
+        let id = bookie.clone();
+        Box::pin(async move {
+            let mut answer = LacAnswer { explicit: None, last_entry: None };
+            let result = self.ask(&id, |bookie| {
+                answer.explicit = bookie.durable().explicit_lac.as_ref().map(|(_, body)| body.clone());
+                answer.last_entry = bookie.durable().entries.values().next_back().cloned();
+                bookie.read(None, false)
+            });
+            match result.await {
+                Err(error) if answer.explicit.is_none() || !matches!(error, BookieError::Refused(_)) => {
+                    Err(error)
+                }
+                Ok(_) | Err(_) => Ok(answer),
+            }
+        })
+    }
+
+    fn write_lac(
+        &self,
+        bookie: &BookieId,
+        _: LedgerId,
+        _: MasterKey,
+        lac: EntryId,
+        body: Bytes,
+    ) -> Answer<'_, ()> {
+        let id = bookie.clone();
+        Box::pin(async move { self.ask(&id, |bookie| bookie.write_lac(lac, &body)).await.map(drop) })
+    }
+
+    fn poll_lac(&self, bookie: &BookieId, request: PollRequest) -> Answer<'_, Option<EntryId>> {
+        let id = bookie.clone();
+        Box::pin(async move {
+            let until = Instant::now() + request.wait;
+            loop {
+                let mut lac = None;
+                self.ask(&id, |bookie| {
+                    lac = self.lac_of(bookie);
+                    Served { result: Ok(Bytes::new()), waits: false }
+                })
+                .await?;
+                if lac > request.previous || Instant::now() >= until {
+                    return Ok(lac);
+                }
+                sleep(Duration::from_millis(20)).await;
+            }
+        })
+    }
+}
+
+fn payload(entry: i64) -> Vec<u8> {
+    vec![entry as u8; (entry * 37 % 300) as usize]
+}
+
+/// What a reader must not say of an entry up to the LAC.
+fn check_error(error: &ReadError) {
+    assert!(!matches!(error, ReadError::NoEntry { .. } | ReadError::BeyondEnd { .. }), "IC21: {error}");
+}
+
+struct Actors {
+    client: Client,
+    cluster: Arc<Cluster>,
+    ledger: LedgerId,
+    is_over: AtomicBool,
+}
+
+impl Actors {
+    /// Follows the ledger from its beginning, again when it cannot go on; how many entries it has.
+    async fn follow(self: Arc<Self>) -> i64 {
+        let (mut next, mut lac) = (0, None);
+        loop {
+            let Ok(reader) = self.client.open_ledger(self.ledger, PASSWORD, OpenMode::ReadOnly).await else {
+                sleep(Duration::from_millis(100)).await;
+                continue;
+            };
+            let mut tail = reader.tail(EntryId::new(next).unwrap());
+            loop {
+                match tail.next().await {
+                    Some(Ok(entry)) => {
+                        assert_eq!(
+                            (entry.id.get(), &entry.payload[..]),
+                            (next, &payload(next)[..]),
+                            "IC8, IC21"
+                        );
+                        next += 1;
+                        let now = reader.last_add_confirmed();
+                        assert!(now >= Some(entry.id), "IC21: an entry behind the LAC");
+                        lac = now.max(lac);
+                    }
+                    Some(Err(error)) => {
+                        check_error(&error);
+                        sleep(Duration::from_millis(500)).await;
+                        break;
+                    }
+                    None => return next,
+                }
+            }
+        }
+    }
+
+    /// Reads runs at random, also behind the LAC; how many runs came through.
+    async fn read_at_random(self: Arc<Self>, random: SeededRandom) -> i64 {
+        let mut read = 0;
+        while !self.is_over.load(Ordering::Relaxed) {
+            sleep(Duration::from_millis(random.below(200))).await;
+            let Ok(reader) = self.client.open_ledger(self.ledger, PASSWORD, OpenMode::ReadOnly).await else {
+                continue;
+            };
+            let mut lac = reader.last_add_confirmed();
+            for _ in 0..5 {
+                let now = reader.refresh().await.ok().flatten().max(reader.last_add_confirmed());
+                assert!(now >= lac, "IC21: the LAC goes back from {lac:?} to {now:?}");
+                lac = now;
+                let Some(lac) = lac else { break };
+                let first = random.below(lac.get() as u64 + 1) as i64;
+                let is_unconfirmed = random.chance(0.3);
+                let last = if is_unconfirmed { EntryId::new(lac.get() + 3).unwrap() } else { lac };
+                let first = EntryId::new(first).unwrap();
+                let mut entries = match is_unconfirmed {
+                    true => reader.read_unconfirmed(first, last),
+                    false => reader.read(first, last),
+                };
+                let mut next = first.get();
+                while let Some(entry) = entries.next().await {
+                    match entry {
+                        Ok(entry) => {
+                            assert_eq!(
+                                (entry.id.get(), &entry.payload[..]),
+                                (next, &payload(next)[..]),
+                                "IC8"
+                            );
+                            next += 1;
+                        }
+                        // It ended below what was asked for, which only this one may.
+                        Err(ReadError::BeyondEnd { .. }) if is_unconfirmed => {}
+                        Err(error) if next <= lac.get() => check_error(&error),
+                        Err(_) => {}
+                    }
+                }
+                read += i64::from(next > last.get());
+            }
+        }
+        read
+    }
+
+    /// Bookies go and come back, fewer than an ack quorum at a time. What is held stays within the limits.
+    async fn trouble(self: Arc<Self>, random: SeededRandom, gone_max: usize) {
+        while !self.is_over.load(Ordering::Relaxed) {
+            sleep(Duration::from_millis(random.below(2000))).await;
+            self.cluster.set_all(Mode::Up);
+            for _ in 0..random.below(gone_max as u64 + 1) {
+                let all = self.cluster.bookies.len() as u64;
+                let bookie = self.cluster.bookies.values().nth(random.below(all) as usize).unwrap();
+                bookie.lock().mode = if random.chance(0.5) { Mode::Down } else { Mode::Stopped };
+            }
+            let held = self.client.memory_in_use();
+            assert!(
+                held.adds_bytes <= MEMORY_LIMIT && held.read_ahead_bytes <= MEMORY_LIMIT,
+                "IC17: {held:?}"
+            );
+        }
+        self.cluster.set_all(Mode::Up);
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    pub entries: i64,
+    pub followed: i64,
+    pub runs: i64,
+    pub closed_by_writer: u64,
+}
+
+async fn scene(seed: u64) -> Seen {
+    let random = SeededRandom::new(seed);
+    let shapes = [(1, 1, 1), (2, 2, 1), (3, 3, 2), (3, 2, 2), (3, 3, 3), (4, 3, 2), (5, 3, 2)];
+    let (e, qw, qa) = shapes[random.below(shapes.len() as u64) as usize];
+    let quorum = Quorum::new(e, qw, qa).unwrap();
+    let (cluster, _workers) = Cluster::new(seed, e + random.below(3) as usize);
+    let store = Arc::new(MemoryCluster::new().open());
+    layout::init_cluster(&*store, "/l", LedgerLayout::Hierarchical, [0; 16]).await.unwrap();
+    let layout = Layout::open(store, "/l", None).await.unwrap();
+    for id in cluster.bookies.keys() {
+        let info = BookieServiceInfo::of_bookie(("127.0.0.1", 3181), None);
+        layout.registration().register(id, RegistrationMode::Writable, &info).await.unwrap();
+    }
+    let builder = Client::builder().layout(layout).transport(cluster.clone()).memory_limit(MEMORY_LIMIT);
+    let client = builder.connect().await.unwrap();
+    let options = CreateOptions { password: PASSWORD.to_vec(), ..CreateOptions::new(quorum) };
+    let writer = client.create_ledger(options).await.unwrap();
+    let ledger = writer.id();
+    *cluster.codec.lock() = Some(EntryCodec::new(ledger, Digester::new(DigestType::Crc32c, PASSWORD)));
+    let is_over = AtomicBool::new(false);
+    let actors = Arc::new(Actors { client: client.clone(), cluster: cluster.clone(), ledger, is_over });
+    let (mut following, mut reading, mut troubling) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
+    for n in 0..2 {
+        following.spawn(actors.clone().follow());
+        reading.spawn(actors.clone().read_at_random(random.child(&format!("reader/{n}"))));
+    }
+    troubling.spawn(actors.clone().trouble(random.child("trouble"), qa - 1));
+
+    // The writer.
+    let mut seen = Seen::default();
+    let mut confirmed = -1;
+    let count = 20 + random.below(150) as i64;
+    for entry in 0..count {
+        let outcome = match random.chance(0.3) {
+            true => writer.append(&payload(entry)).await.inspect(|entry| confirmed = entry.get()),
+            false => writer.enqueue(&payload(entry)).await,
+        };
+        if outcome.is_err() {
+            break;
+        }
+        seen.entries += 1;
+        if random.chance(0.2) {
+            sleep(Duration::from_millis(random.below(300))).await;
+        }
+    }
+    if random.chance(0.5) {
+        if let Ok(closed) = writer.close().await {
+            seen.closed_by_writer += 1;
+            confirmed = EntryId::to_wire(closed.last_entry);
+        }
+    } else {
+        confirmed = confirmed.max(EntryId::to_wire(writer.progress().borrow().confirmed));
+        drop(writer);
+    }
+    actors.is_over.store(true, Ordering::Relaxed);
+    while let Some(outcome) = troubling.join_next().await {
+        outcome.unwrap();
+    }
+    *cluster.losses.lock() = 0.0;
+    let mut tries = 0;
+    let reader = loop {
+        match client.open_ledger(ledger, PASSWORD, OpenMode::Recover).await {
+            Ok(reader) => break reader,
+            Err(error) => assert!(tries < 20, "IC20: {error}"),
+        }
+        tries += 1;
+        sleep(Duration::from_secs(1)).await;
+    };
+    let last = EntryId::to_wire(reader.last_add_confirmed());
+    assert!(reader.is_closed() && last >= confirmed, "IC7: closed at {last}, confirmed {confirmed}");
+    while let Some(outcome) = following.join_next().await {
+        assert_eq!(outcome.unwrap(), last + 1, "IC21: who follows gets everything");
+        seen.followed += last + 1;
+    }
+    while let Some(outcome) = reading.join_next().await {
+        seen.runs += outcome.unwrap();
+    }
+    // IC9: any Qa - 1 bookies are gone.
+    let gone = random.below(cluster.bookies.len() as u64) as usize;
+    for offset in 0..qa - 1 {
+        let bookie = cluster.bookies.values().nth((gone + offset) % cluster.bookies.len()).unwrap();
+        bookie.lock().mode = if random.chance(0.5) { Mode::Down } else { Mode::Stopped };
+    }
+    if let Some(last) = EntryId::new(last) {
+        let mut entries = reader.read(EntryId::FIRST, last);
+        for id in 0..=last.get() {
+            let entry = entries
+                .next()
+                .await
+                .expect("IC9: all of them")
+                .unwrap_or_else(|error| panic!("IC9: {error}"));
+            assert_eq!((entry.id.get(), &entry.payload[..]), (id, &payload(id)[..]), "IC8");
+        }
+        assert!(entries.next().await.is_none());
+    }
+    drop(reader);
+    cluster.set_all(Mode::Up);
+    // Stragglers end, at the latest when they time out.
+    sleep(2 * TIMEOUT).await;
+    let held = client.memory_in_use();
+    assert_eq!((held.adds_bytes, held.read_ahead_bytes), (0, 0), "IC17: nothing is held in the end");
+    client.close().await;
+    seen
+}
+
+/// Runs one seed.
+pub(super) fn run(seed: u64) -> Seen {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.unwrap().block_on(async {
+        let all = timeout(Duration::from_secs(3600), scene(seed)).await;
+        all.expect("IC18: something never ends")
+    })
+}
