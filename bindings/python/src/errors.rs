@@ -1,0 +1,171 @@
+//! The exceptions: one class for each thing that a program would decide by. The messages are `bindery_client`'s.
+
+use bindery_client::{
+    AppendError, CloseError, ConnectError, CreateError, LedgerError, OpenError, ReadError, RecoveryError,
+    Stopped, WhyStopped,
+};
+use pyo3::create_exception;
+use pyo3::exceptions::PyException;
+use pyo3::prelude::*;
+
+create_exception!(
+    bindery,
+    BinderyError,
+    PyException,
+    "Whatever goes wrong with the cluster. All others derive from it."
+);
+create_exception!(bindery, NotFoundError, BinderyError, "There is no such ledger, or it was deleted.");
+create_exception!(bindery, WrongPasswordError, BinderyError, "The password is not the ledger's.");
+create_exception!(bindery, ClosedError, BinderyError, "The client or writer was closed by this program.");
+create_exception!(
+    bindery,
+    FencedError,
+    BinderyError,
+    "Another client closed or recovers the ledger: write on in a new one."
+);
+create_exception!(
+    bindery,
+    NotEnoughBookiesError,
+    BinderyError,
+    "Too few bookies for the ensemble or the ack quorum."
+);
+create_exception!(bindery, TooLargeError, BinderyError, "The entry is too large. The writer lives on.");
+create_exception!(
+    bindery,
+    NoEntryError,
+    BinderyError,
+    "The entry is behind the ledger's end, or on none of its bookies."
+);
+create_exception!(
+    bindery,
+    UnavailableError,
+    BinderyError,
+    "Bookies or the metadata store could not be asked: try again when they are back."
+);
+
+pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    module.add("BinderyError", py.get_type::<BinderyError>())?;
+    module.add("NotFoundError", py.get_type::<NotFoundError>())?;
+    module.add("WrongPasswordError", py.get_type::<WrongPasswordError>())?;
+    module.add("ClosedError", py.get_type::<ClosedError>())?;
+    module.add("FencedError", py.get_type::<FencedError>())?;
+    module.add("NotEnoughBookiesError", py.get_type::<NotEnoughBookiesError>())?;
+    module.add("TooLargeError", py.get_type::<TooLargeError>())?;
+    module.add("NoEntryError", py.get_type::<NoEntryError>())?;
+    module.add("UnavailableError", py.get_type::<UnavailableError>())
+}
+
+/// An error of the client as an exception.
+pub(crate) trait Raise: std::fmt::Display + Sized {
+    /// Makes the exception of this message.
+    fn class(&self) -> fn(String) -> PyErr;
+
+    fn raise(self) -> PyErr {
+        self.class()(self.to_string())
+    }
+}
+
+fn of<E: pyo3::PyTypeInfo>(message: String) -> PyErr {
+    PyErr::new::<E, _>(message)
+}
+
+impl Raise for ConnectError {
+    fn class(&self) -> fn(String) -> PyErr {
+        of::<UnavailableError>
+    }
+}
+
+impl Raise for LedgerError {
+    fn class(&self) -> fn(String) -> PyErr {
+        match self {
+            LedgerError::NotFound(_) => of::<NotFoundError>,
+            LedgerError::Store(_) => of::<UnavailableError>,
+            LedgerError::Exists(_) | LedgerError::Changed(_) | LedgerError::Malformed { .. } => {
+                of::<BinderyError>
+            }
+        }
+    }
+}
+
+impl Raise for CreateError {
+    fn class(&self) -> fn(String) -> PyErr {
+        match self {
+            CreateError::NotEnoughBookies(_) => of::<NotEnoughBookiesError>,
+            CreateError::WriteQuorumTooLarge { .. } | CreateError::ReservedProperty(_) => {
+                of::<pyo3::exceptions::PyValueError>
+            }
+            CreateError::Metadata(error) => error.class(),
+            CreateError::Id(_) | CreateError::Store(_) => of::<UnavailableError>,
+            CreateError::ClientClosed => of::<ClosedError>,
+        }
+    }
+}
+
+impl Raise for Stopped {
+    fn class(&self) -> fn(String) -> PyErr {
+        match &self.why {
+            WhyStopped::Fenced | WhyStopped::Closed => of::<FencedError>,
+            WhyStopped::Deleted => of::<NotFoundError>,
+            WhyStopped::NotEnoughBookies(_) => of::<NotEnoughBookiesError>,
+            WhyStopped::Unauthorized { .. } => of::<WrongPasswordError>,
+            WhyStopped::TooManyChanges { .. } => of::<UnavailableError>,
+            WhyStopped::Metadata(error) => error.class(),
+            WhyStopped::Closing | WhyStopped::ClientClosed => of::<ClosedError>,
+            WhyStopped::MetadataChanged | WhyStopped::Full => of::<BinderyError>,
+        }
+    }
+}
+
+impl Raise for AppendError {
+    fn class(&self) -> fn(String) -> PyErr {
+        match self {
+            AppendError::TooLarge { .. } => of::<TooLargeError>,
+            AppendError::Stopped(stopped) => stopped.class(),
+        }
+    }
+}
+
+impl Raise for CloseError {
+    fn class(&self) -> fn(String) -> PyErr {
+        match self {
+            CloseError::Stopped(stopped) => stopped.class(),
+            CloseError::ClosedElsewhere { .. } => of::<FencedError>,
+        }
+    }
+}
+
+impl Raise for OpenError {
+    fn class(&self) -> fn(String) -> PyErr {
+        match self {
+            OpenError::NotFound(_) => of::<NotFoundError>,
+            OpenError::WrongPassword(_) => of::<WrongPasswordError>,
+            OpenError::Recovery(error) => match error {
+                RecoveryError::Unauthorized { .. } => of::<WrongPasswordError>,
+                RecoveryError::NotCovered { .. } | RecoveryError::EntryUnknown { .. } => {
+                    of::<UnavailableError>
+                }
+                RecoveryError::NotEnoughBookies { .. } => of::<NotEnoughBookiesError>,
+                RecoveryError::Metadata(error) => error.class(),
+                RecoveryError::WriteQuorumTooLarge { .. } | RecoveryError::MetadataChanging(_) => {
+                    of::<BinderyError>
+                }
+            },
+            OpenError::Lac(error) => error.class(),
+            OpenError::Metadata(error) => error.class(),
+            OpenError::ClientClosed => of::<ClosedError>,
+        }
+    }
+}
+
+impl Raise for ReadError {
+    fn class(&self) -> fn(String) -> PyErr {
+        match self {
+            ReadError::BeyondEnd { .. } | ReadError::NoEntry { .. } => of::<NoEntryError>,
+            ReadError::Unavailable { .. } | ReadError::LacUnknown { .. } => of::<UnavailableError>,
+            ReadError::Deleted(_) => of::<NotFoundError>,
+            ReadError::Metadata(error) => error.class(),
+            ReadError::ClientClosed => of::<ClosedError>,
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! The ledger client of `bindery_client` for Python: blocking methods, and the same ones for asyncio.
+//!
+//! # Data flow
+//! ```text
+//! Python thread --> Client, LedgerWriter, LedgerReader --> a future of bindery_client
+//!                        |  name()        runtime::wait:  polled once, then awaited without the GIL
+//!                        |  name_async()  runtime::start: polled once, then a task; its outcome goes
+//!                        |                through the delivery thread to loop.call_soon_threadsafe
+//! ```
+//! # Invariants
+//! 1. The GIL (global interpreter lock) is released while a call waits; nothing waits for the GIL on a runtime thread.
+//! 2. Entries get their ids in the order of the calls, asyncio included: a call is polled once before it returns.
+//! 3. Every call ends, with a value or an exception of the module; a cancelled one is dropped, and the client's calls
+//!    say what that means. Ctrl-C is seen within 0.1 s.
+//! 4. One runtime for each process, made when first needed and ended at interpreter exit. After a fork, objects of the
+//!    parent refuse.
+//!
+//! # Limits   what `bindery_client` bounds; outcomes on their way to event
+//! loops: 1024, then tasks wait
+//!
+//! # Not here   hand-over of ledgers, caller-chosen metadata edits, health figures; reference documentation for Python
+//! users stands in `bindery.pyi`
+
+use pyo3::prelude::*;
+
+mod client;
+mod errors;
+mod reader;
+mod runtime;
+mod writer;
+
+/// The ledger client of Bindery and Apache BookKeeper bookies.
+///
+/// Each method that waits is there twice: `name` blocks, with the GIL released, and `name_async` returns an
+/// asyncio future. Types and meanings: the stub file, `bindery.pyi`.
+#[pymodule]
+fn bindery(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<client::Client>()?;
+    module.add_class::<writer::LedgerWriter>()?;
+    module.add_class::<reader::LedgerReader>()?;
+    module.add_class::<reader::EntryIterator>()?;
+    module.add_class::<reader::Entry>()?;
+    errors::add_to(module)?;
+    runtime::end_at_exit(module)
+}

@@ -1,0 +1,200 @@
+//! `LedgerReader`, and iteration over its entries.
+
+use std::sync::Arc;
+
+use bindery_client::{EntryId, EntryStream, TailStream};
+use pyo3::exceptions::{PyStopAsyncIteration, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use tokio::sync::Mutex;
+
+use crate::errors::Raise;
+use crate::runtime::{start, wait};
+
+/// An entry as it was read.
+#[pyclass(frozen, get_all, module = "bindery")]
+pub(crate) struct Entry {
+    /// Its number.
+    id: i64,
+    /// What was appended.
+    payload: Py<PyBytes>,
+    /// The last confirmed entry that its writer knew when sending it.
+    last_add_confirmed: Option<i64>,
+    /// Sum of the payloads up to and including this one.
+    length_bytes: u64,
+}
+
+#[pymethods]
+impl Entry {
+    fn __repr__(&self, py: Python<'_>) -> String {
+        format!("<bindery.Entry {}, {} bytes>", self.id, self.payload.as_bytes(py).len())
+    }
+}
+
+/// An entry whose bytes are not Python's yet: they are copied once, where the GIL is held.
+pub(crate) struct Found(bindery_client::Entry);
+
+impl<'py> IntoPyObject<'py> for Found {
+    type Target = Entry;
+    type Output = Bound<'py, Entry>;
+    type Error = PyErr;
+
+    fn into_pyobject(self, py: Python<'py>) -> PyResult<Bound<'py, Entry>> {
+        let bindery_client::Entry { id, payload, last_add_confirmed, length_bytes } = self.0;
+        let payload = PyBytes::new(py, &payload).unbind();
+        let last_add_confirmed = last_add_confirmed.map(EntryId::get);
+        Bound::new(py, Entry { id: id.get(), payload, last_add_confirmed, length_bytes })
+    }
+}
+
+/// Reads a ledger.
+#[pyclass(frozen, module = "bindery")]
+pub(crate) struct LedgerReader(bindery_client::LedgerReader);
+
+impl LedgerReader {
+    pub fn new(reader: bindery_client::LedgerReader) -> LedgerReader {
+        LedgerReader(reader)
+    }
+
+    fn range(&self, first: i64, last: Option<i64>) -> PyResult<Option<(EntryId, EntryId)>> {
+        let first = entry_id(first)?;
+        let last = last.map(entry_id).transpose()?.or(self.0.last_add_confirmed());
+        Ok(last.map(|last| (first, last)))
+    }
+}
+
+async fn refresh(reader: bindery_client::LedgerReader) -> PyResult<Option<i64>> {
+    reader.refresh().await.map(|last| last.map(EntryId::get)).map_err(Raise::raise)
+}
+
+async fn read_entry(reader: bindery_client::LedgerReader, entry: EntryId) -> PyResult<Found> {
+    reader.read_entry(entry).await.map(Found).map_err(Raise::raise)
+}
+
+#[pymethods]
+impl LedgerReader {
+    /// The ledger.
+    #[getter]
+    fn id(&self) -> i64 {
+        self.0.id().get()
+    }
+
+    /// Whether the ledger was closed, as far as this reader knows.
+    #[getter]
+    fn is_closed(&self) -> bool {
+        self.0.is_closed()
+    }
+
+    /// The last entry of a closed ledger; the last confirmed one known so far of an open one.
+    #[getter]
+    fn last_add_confirmed(&self) -> Option<i64> {
+        self.0.last_add_confirmed().map(EntryId::get)
+    }
+
+    /// Sum of the payloads of a closed ledger; None while it is open.
+    #[getter]
+    fn length_bytes(&self) -> Option<u64> {
+        self.0.length_bytes()
+    }
+
+    /// Asks the bookies of an open ledger for its last confirmed entry, and whether it was closed.
+    fn refresh(&self, py: Python<'_>) -> PyResult<Option<i64>> {
+        wait(py, refresh(self.0.clone()))
+    }
+
+    /// `refresh` for asyncio.
+    fn refresh_async<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        start(py, refresh(self.0.clone()))
+    }
+
+    /// Reads one entry.
+    fn read_entry<'py>(&self, py: Python<'py>, entry: i64) -> PyResult<Bound<'py, Entry>> {
+        wait(py, read_entry(self.0.clone(), entry_id(entry)?))?.into_pyobject(py)
+    }
+
+    /// `read_entry` for asyncio.
+    fn read_entry_async<'py>(&self, py: Python<'py>, entry: i64) -> PyResult<Bound<'py, PyAny>> {
+        start(py, read_entry(self.0.clone(), entry_id(entry)?))
+    }
+
+    /// Entries first to last, both included, read ahead; for `for` and `async for`.
+    #[pyo3(signature = (first=0, last=None))]
+    fn read(&self, first: i64, last: Option<i64>) -> PyResult<EntryIterator> {
+        let stream = self.range(first, last)?.map(|(first, last)| self.0.read(first, last));
+        Ok(EntryIterator::over(stream.map_or(Source::Nothing, Source::Range)))
+    }
+
+    /// As `read`, also behind the last confirmed entry of an open ledger.
+    fn read_unconfirmed(&self, first: i64, last: i64) -> PyResult<EntryIterator> {
+        let stream = self.0.read_unconfirmed(entry_id(first)?, entry_id(last)?);
+        Ok(EntryIterator::over(Source::Range(stream)))
+    }
+
+    /// Follows the ledger: waits for entries, ends when it is closed and read to its end.
+    #[pyo3(signature = (first=0))]
+    fn tail(&self, first: i64) -> PyResult<EntryIterator> {
+        Ok(EntryIterator::over(Source::Tail(Box::new(self.0.tail(entry_id(first)?)))))
+    }
+
+    fn __iter__(&self) -> PyResult<EntryIterator> {
+        self.read(0, None)
+    }
+
+    fn __aiter__(&self) -> PyResult<EntryIterator> {
+        self.read(0, None)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<bindery.LedgerReader of ledger {}>", self.0.id())
+    }
+}
+
+/// Entries of a ledger, in order.
+#[pyclass(frozen, module = "bindery")]
+pub(crate) struct EntryIterator(Arc<Mutex<Source>>);
+
+enum Source {
+    Range(EntryStream),
+    Tail(Box<TailStream>),
+    Nothing,
+}
+
+impl EntryIterator {
+    fn over(source: Source) -> EntryIterator {
+        EntryIterator(Arc::new(Mutex::new(source)))
+    }
+}
+
+/// Calls of several threads take turns.
+async fn next(source: Arc<Mutex<Source>>) -> PyResult<Option<Found>> {
+    let entry = match &mut *source.lock().await {
+        Source::Range(stream) => stream.next().await,
+        Source::Tail(stream) => stream.next().await,
+        Source::Nothing => None,
+    };
+    entry.transpose().map(|entry| entry.map(Found)).map_err(Raise::raise)
+}
+
+#[pymethods]
+impl EntryIterator {
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, Entry>>> {
+        wait(py, next(self.0.clone()))?.map(|found| found.into_pyobject(py)).transpose()
+    }
+
+    fn __aiter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __anext__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let source = self.0.clone();
+        start(py, async move { next(source).await?.ok_or_else(|| PyStopAsyncIteration::new_err(())) })
+    }
+}
+
+fn entry_id(raw: i64) -> PyResult<EntryId> {
+    EntryId::new(raw).ok_or_else(|| PyValueError::new_err(format!("{raw} is no entry id: they begin with 0")))
+}

@@ -1,0 +1,174 @@
+//! `LedgerWriter`: calls share it, the one that closes it takes it.
+
+use std::sync::Arc;
+
+use bindery_client::{EntryId, Progress};
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use tokio::sync::{Mutex, RwLock, watch};
+
+use crate::errors::{ClosedError, Raise};
+use crate::runtime::{start, wait};
+
+/// The writer of a ledger. Entries get their ids in the order of the calls.
+#[pyclass(frozen, module = "bindery")]
+pub(crate) struct LedgerWriter {
+    id: i64,
+    payload_bytes_max: u64,
+    progress: watch::Receiver<Progress>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// Not data under a lock but a gate: fair, so a close waits for the calls before it and refuses those behind it.
+    writer: RwLock<Option<bindery_client::LedgerWriter>>,
+    /// Held while an entry waits for room and gets its id: calls that get room at the same time would race for ids on
+    /// the runtime's threads (invariant 2).
+    turn: Mutex<()>,
+}
+
+impl Shared {
+    async fn enqueue(self: Arc<Self>, payload: PyBackedBytes) -> PyResult<i64> {
+        let writer = self.writer.read().await;
+        let _turn = self.turn.lock().await;
+        let entry = writer.as_ref().ok_or_else(closed)?.enqueue(&payload).await;
+        entry.map(EntryId::get).map_err(Raise::raise)
+    }
+
+    async fn append(self: Arc<Self>, payload: PyBackedBytes) -> PyResult<i64> {
+        let writer = self.writer.read().await;
+        let writer = writer.as_ref().ok_or_else(closed)?;
+        let turn = self.turn.lock().await;
+        let entry = writer.enqueue(&payload).await.map_err(Raise::raise)?;
+        drop(turn);
+        writer.drain().await.map_err(Raise::raise)?;
+        Ok(entry.get())
+    }
+
+    async fn drain(self: Arc<Self>) -> PyResult<Option<i64>> {
+        let writer = self.writer.read().await;
+        let last = writer.as_ref().ok_or_else(closed)?.drain().await;
+        last.map(|last| last.map(EntryId::get)).map_err(Raise::raise)
+    }
+
+    /// Closing again does nothing: `None`.
+    async fn close(self: Arc<Self>) -> PyResult<()> {
+        let writer = self.writer.write().await.take();
+        match writer {
+            Some(writer) => writer.close().await.map(|_| ()).map_err(Raise::raise),
+            None => Ok(()),
+        }
+    }
+}
+
+fn closed() -> PyErr {
+    ClosedError::new_err("this writer was closed")
+}
+
+impl LedgerWriter {
+    pub fn new(writer: bindery_client::LedgerWriter) -> LedgerWriter {
+        LedgerWriter {
+            id: writer.id().get(),
+            payload_bytes_max: writer.payload_bytes_max(),
+            progress: writer.progress(),
+            shared: Arc::new(Shared { writer: RwLock::new(Some(writer)), turn: Mutex::new(()) }),
+        }
+    }
+}
+
+#[pymethods]
+impl LedgerWriter {
+    /// The ledger.
+    #[getter]
+    fn id(&self) -> i64 {
+        self.id
+    }
+
+    /// The largest payload that fits an entry, in bytes.
+    #[getter]
+    fn payload_bytes_max(&self) -> u64 {
+        self.payload_bytes_max
+    }
+
+    /// The last confirmed entry: it and all before it are safe.
+    #[getter]
+    fn last_confirmed(&self) -> Option<i64> {
+        self.progress.borrow().confirmed.map(EntryId::get)
+    }
+
+    /// Appends an entry and waits until it is confirmed; its id.
+    fn append(&self, py: Python<'_>, payload: PyBackedBytes) -> PyResult<i64> {
+        wait(py, self.shared.clone().append(payload))
+    }
+
+    /// `append` for asyncio.
+    fn append_async<'py>(&self, py: Python<'py>, payload: PyBackedBytes) -> PyResult<Bound<'py, PyAny>> {
+        start(py, self.shared.clone().append(payload))
+    }
+
+    /// Waits for room only, and sends an entry; its id.
+    fn enqueue(&self, py: Python<'_>, payload: PyBackedBytes) -> PyResult<i64> {
+        wait(py, self.shared.clone().enqueue(payload))
+    }
+
+    /// `enqueue` for asyncio.
+    fn enqueue_async<'py>(&self, py: Python<'py>, payload: PyBackedBytes) -> PyResult<Bound<'py, PyAny>> {
+        start(py, self.shared.clone().enqueue(payload))
+    }
+
+    /// Waits until every entry so far is confirmed; the last confirmed one.
+    fn drain(&self, py: Python<'_>) -> PyResult<Option<i64>> {
+        wait(py, self.shared.clone().drain())
+    }
+
+    /// `drain` for asyncio.
+    fn drain_async<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        start(py, self.shared.clone().drain())
+    }
+
+    /// Drains, then closes the ledger for good. Again: nothing.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        wait(py, self.shared.clone().close())
+    }
+
+    /// `close` for asyncio.
+    fn close_async<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        start(py, self.shared.clone().close())
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        exc_type: &Bound<'_, PyAny>,
+        exc_value: &Bound<'_, PyAny>,
+        traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let _ = (exc_type, exc_value, traceback);
+        self.close(py)
+    }
+
+    fn __aenter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, PyAny>> {
+        let py = slf.py();
+        let slf = slf.unbind();
+        start(py, async move { Ok(slf) })
+    }
+
+    fn __aexit__<'py>(
+        &self,
+        py: Python<'py>,
+        exc_type: &Bound<'_, PyAny>,
+        exc_value: &Bound<'_, PyAny>,
+        traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let _ = (exc_type, exc_value, traceback);
+        self.close_async(py)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<bindery.LedgerWriter of ledger {}>", self.id)
+    }
+}
