@@ -91,7 +91,9 @@ impl Raise for LedgerError {
 impl Raise for CreateError {
     fn class(&self) -> fn(String) -> PyErr {
         match self {
-            CreateError::NotEnoughBookies(_) => of::<NotEnoughBookiesError>,
+            CreateError::NotEnoughBookies(_) | CreateError::CannotSpread { .. } => {
+                of::<NotEnoughBookiesError>
+            }
             CreateError::WriteQuorumTooLarge { .. } | CreateError::ReservedProperty(_) => {
                 of::<pyo3::exceptions::PyValueError>
             }
