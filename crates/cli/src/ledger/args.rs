@@ -23,6 +23,10 @@ pub enum LedgerCommand {
     Append(AppendArgs),
     /// Close a ledger for good; stops a writer that still lives
     Close(CloseArgs),
+    /// Recover ledgers whose writers are gone, and close them. Asks when a writer may live, unless --yes
+    Recover(RecoverArgs),
+    /// Read every copy of every entry from the bookies that should have it, and compare them
+    Verify(LedgerVerifyArgs),
     /// Write entries to standard output, byte for byte
     Read(ReadArgs),
     /// Write the last entries, then new ones as they come, until the ledger is closed
@@ -194,6 +198,50 @@ pub struct CloseArgs {
     /// The ledger
     #[arg(value_parser = ledger_id)]
     pub ledger: LedgerId,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct RecoverArgs {
+    #[command(flatten)]
+    pub access: AccessArgs,
+    #[command(flatten)]
+    pub password: PasswordArgs,
+    /// Do not ask: a writer that still lives is stopped
+    #[arg(long)]
+    pub yes: bool,
+    /// Print an object for each ledger
+    #[arg(long)]
+    pub json: bool,
+    /// The ledgers
+    #[arg(required = true, value_name = "LEDGER", value_parser = ledger_id)]
+    pub ledgers: Vec<LedgerId>,
+}
+
+/// `bindery ledger verify`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct LedgerVerifyArgs {
+    #[command(flatten)]
+    pub access: AccessArgs,
+    /// Password of the ledgers [default: the one in their metadata]
+    #[arg(long, value_name = "PASSWORD", env = "BINDERY_PASSWORD", hide_env_values = true)]
+    pub password: Option<String>,
+    /// Every ledger of the cluster
+    #[arg(long, conflicts_with_all = ["ledgers", "from", "to"])]
+    pub all: bool,
+    /// First entry to look at [default: 0]
+    #[arg(long, value_name = "ENTRY", value_parser = entry_id)]
+    pub from: Option<EntryId>,
+    /// Last entry to look at [default: the last one known to be acknowledged]
+    #[arg(long, value_name = "ENTRY", value_parser = entry_id)]
+    pub to: Option<EntryId>,
+    /// Print an object for each ledger
+    #[arg(long)]
+    pub json: bool,
+    /// The ledgers
+    #[arg(required_unless_present = "all", value_name = "LEDGER", value_parser = ledger_id)]
+    pub ledgers: Vec<LedgerId>,
 }
 
 #[derive(Debug, Args)]

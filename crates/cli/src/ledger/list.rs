@@ -98,7 +98,8 @@ fn row(info: &LedgerInfo) -> String {
     )
 }
 
-fn state(info: &LedgerInfo) -> &'static str {
+/// The state as JSON has it.
+pub fn state(info: &LedgerInfo) -> &'static str {
     match info.metadata.state {
         LedgerState::Open => "open",
         LedgerState::InRecovery => "in-recovery",
@@ -127,6 +128,16 @@ pub fn writer(info: &LedgerInfo) -> Option<&'static str> {
         (LedgerState::Open, Some(Ok(Handover::Busy { .. }))) => Some("busy"),
         (LedgerState::Open, _) => Some("other"),
         (LedgerState::InRecovery | LedgerState::Closed { .. }, _) => None,
+    }
+}
+
+/// The state, and whether somebody writes.
+pub fn state_for_people(info: &LedgerInfo) -> &'static str {
+    match writer(info) {
+        Some("idle") => "open, no writer",
+        Some("busy") => "open, has a writer",
+        Some(_) => "open, of a program that keeps it to itself",
+        None => state(info),
     }
 }
 
@@ -187,15 +198,7 @@ fn text(info: &LedgerInfo) -> String {
     let secret = metadata.secret.as_ref();
     let mut lines = vec![
         ("ledger", info.id.to_string()),
-        (
-            "state",
-            match writer(info) {
-                Some("idle") => "open, no writer".to_owned(),
-                Some("busy") => "open, has a writer".to_owned(),
-                Some(_) => "open, of a program that keeps it to itself".to_owned(),
-                None => state(info).to_owned(),
-            },
-        ),
+        ("state", state_for_people(info).to_owned()),
         (
             "last entry",
             match (last_entry, length_bytes) {

@@ -12,6 +12,8 @@ mod list;
 pub mod placement;
 mod printer;
 mod read;
+mod recover;
+mod verify;
 
 use self::access::{create_failure, ledger_failure, open_failure, with_client, with_tuned_client};
 use self::args::{CloseArgs, CreateArgs, DeleteArgs, Digest, LedgerCommand};
@@ -35,6 +37,14 @@ pub fn run(command: LedgerCommand) -> Result<(), Failure> {
         LedgerCommand::Close(args) => {
             let (access, tune) = (args.access.clone(), args.placement.tune()?);
             with_tuned_client(&access, false, tune, |client| close(client, args))
+        }
+        LedgerCommand::Recover(args) => {
+            let access = args.access.clone();
+            with_client(&access, false, |client| recover::run(client, args))
+        }
+        LedgerCommand::Verify(args) => {
+            let access = args.access.clone();
+            with_client(&access, true, |client| verify::run(client, args))
         }
         LedgerCommand::Read(args) => {
             let access = args.access.clone();
@@ -89,10 +99,7 @@ async fn close(client: Client, args: CloseArgs) -> Result<(), Failure> {
             "length_bytes": length_bytes,
         })));
     }
-    let end = match last {
-        Some(entry) => format!("its last entry is {entry}, it has {} bytes", length_bytes.unwrap_or(0)),
-        None => "it has no entries".into(),
-    };
+    let end = end_of(last, length_bytes.unwrap_or(0));
     output::write_all(format!("ledger {} is closed: {end}\n", args.ledger).as_bytes())
 }
 
@@ -115,12 +122,7 @@ async fn delete(client: Client, args: DeleteArgs) -> Result<(), Failure> {
         });
     }
     if !args.yes {
-        if !std::io::stdin().is_terminal() {
-            return Err(Failure::usage(
-                "standard input is no terminal to ask on: give --yes to delete without being asked",
-            ));
-        }
-        confirm(&described)?;
+        confirm("This deletes, for good and for all readers:", "delete", "deleted", &described)?;
     }
     for id in &args.ledgers {
         client.delete_ledger(*id).await.map_err(|error| ledger_failure(&error))?;
@@ -129,8 +131,14 @@ async fn delete(client: Client, args: DeleteArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn confirm(described: &[String]) -> Result<(), Failure> {
-    eprintln!("This deletes, for good and for all readers:");
+/// Asks whether to `verb` what is described; an error unless the answer is yes.
+fn confirm(begin: &str, verb: &str, done: &str, described: &[String]) -> Result<(), Failure> {
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::usage(format!(
+            "standard input is no terminal to ask on: give --yes to {verb} without being asked"
+        )));
+    }
+    eprintln!("{begin}");
     for ledger in described {
         eprintln!("  ledger {ledger}");
     }
@@ -138,7 +146,15 @@ fn confirm(described: &[String]) -> Result<(), Failure> {
     let _ = std::io::stderr().flush();
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).map_err(Failure::new)?;
-    if line.trim() == "yes" { Ok(()) } else { Err(Failure::new("nothing was deleted")) }
+    if line.trim() == "yes" { Ok(()) } else { Err(Failure::new(format!("nothing was {done}"))) }
+}
+
+/// Where a closed ledger ends, as part of a sentence.
+fn end_of(last: Option<EntryId>, length_bytes: u64) -> String {
+    match last {
+        Some(entry) => format!("its last entry is {entry}, it has {length_bytes} bytes"),
+        None => "it has no entries".into(),
+    }
 }
 
 fn deleted(id: LedgerId, is_json: bool) -> Result<(), Failure> {

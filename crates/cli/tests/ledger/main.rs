@@ -9,7 +9,9 @@ mod bench;
 mod metadata;
 mod offline;
 mod read;
+mod recover;
 #[allow(dead_code, reason = "shared with the tests of standalone, which use all of it")]
 #[path = "../standalone/server.rs"]
 mod server;
 mod shell;
+mod verify;

@@ -10,10 +10,12 @@ fn run(args: &[&str]) -> Outcome {
 }
 
 /// Every command that talks to a cluster.
-const COMMANDS: [&[&str]; 11] = [
+const COMMANDS: [&[&str]; 13] = [
     &["ledger", "create"],
     &["ledger", "append", "0"],
     &["ledger", "close", "0"],
+    &["ledger", "recover", "0"],
+    &["ledger", "verify", "0"],
     &["ledger", "read", "0"],
     &["ledger", "tail", "0"],
     &["ledger", "list"],
@@ -58,6 +60,10 @@ fn wrong_command_lines_are_2() {
         &["ledger"][..],
         &["ledger", "read"],
         &["ledger", "read", "-1"],
+        &["ledger", "recover"],
+        &["ledger", "verify"],
+        &["ledger", "verify", "--all", "0"],
+        &["ledger", "verify", "--all", "--from", "1"],
         &["ledger", "read", "x"],
         &["ledger", "read", "0", "--entry", "1", "--first", "0"],
         &["ledger", "read", "0", "--recover", "--unconfirmed"],
