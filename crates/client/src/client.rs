@@ -103,6 +103,15 @@ impl ClientBuilder {
         self
     }
 
+    /// How long a metadata store that does not answer is waited for, 30 s by default, before an operation that needs it
+    /// fails. A writer needs it to replace a bookie that failed, and to close. With an ack quorum of other bookies it goes on
+    /// without a replacement, and catches up when the store is back; without one, and when the store failed with the
+    /// replacement half written, it stops.
+    pub fn metadata_patience(mut self, patience: Duration) -> Self {
+        self.limits.metadata_patience = patience;
+        self
+    }
+
     /// Bytes of entries in flight to bookies, 64 MiB by default; as much again, apart from it, for entries read ahead, so
     /// that writers and readers do not take each other's room. An entry counts once, however many bookies it goes to,
     /// from the call until no bookie's queue and no writer refers to it, with 160 bytes of its own and 192 for each
@@ -340,7 +349,7 @@ impl Client {
         let shared = &self.0;
         let ledgers = shared.layout.ledgers();
         let token = SystemRandom.next_u64();
-        let mut retry = Retry::default();
+        let mut retry = Retry::new(shared.limits.metadata_patience);
         // Where to go on, of a claim whose outcome is unknown.
         let mut claim = None;
         loop {

@@ -94,7 +94,8 @@ pub use crate::handover::{HANDOVER_PROPERTY, Handover, UnknownHandover};
 pub use crate::health::{BookieHealth, NodeState, Percentiles, ReadHealth};
 pub use crate::options::{
     BOOKIE_QUARANTINE_TIME_DEFAULT, CreateOptions, EXPLICIT_LAC_INTERVAL_DEFAULT, MEMORY_LIMIT_DEFAULT,
-    OpenMode, REQUEST_TIMEOUT_DEFAULT, SLOW_REPLICA_PART_DEFAULT, WRITE_QUORUM_SIZE_MAX,
+    METADATA_PATIENCE_DEFAULT, OpenMode, REQUEST_TIMEOUT_DEFAULT, SLOW_REPLICA_PART_DEFAULT,
+    WRITE_QUORUM_SIZE_MAX,
 };
 pub use crate::placement::{
     BOOKIE_INFO_INTERVAL_DEFAULT, Candidates, Choice, DiskWeights, InvalidLocation, Location, Placement,

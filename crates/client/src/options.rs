@@ -23,6 +23,10 @@ pub const EXPLICIT_LAC_INTERVAL_DEFAULT: Duration = Duration::from_millis(100);
 /// `bookieQuarantineTimeSeconds`).
 pub const BOOKIE_QUARANTINE_TIME_DEFAULT: Duration = Duration::from_secs(30 * 60);
 
+/// Default of [`ClientBuilder::metadata_patience`](crate::ClientBuilder::metadata_patience): three of the metadata sessions
+/// that a client asks for, in which a store elects a new leader many times over.
+pub const METADATA_PATIENCE_DEFAULT: Duration = Duration::from_secs(30);
+
 /// The largest write quorum: a writer keeps one bit per replica of an entry.
 pub const WRITE_QUORUM_SIZE_MAX: usize = 64;
 
@@ -70,6 +74,8 @@ pub enum OpenMode {
 pub(crate) struct Limits {
     /// How long a bookie has to answer.
     pub request_timeout: Duration,
+    /// How long a metadata store that fails is waited for.
+    pub metadata_patience: Duration,
     /// Entry bytes in flight to bookies.
     pub memory_limit: u64,
     /// Bytes that one bookie may hold up; a part of the memory limit if not set.
@@ -91,6 +97,7 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             request_timeout: REQUEST_TIMEOUT_DEFAULT,
+            metadata_patience: METADATA_PATIENCE_DEFAULT,
             memory_limit: MEMORY_LIMIT_DEFAULT,
             slow_replica_bytes_max: None,
             explicit_lac_interval: EXPLICIT_LAC_INTERVAL_DEFAULT,

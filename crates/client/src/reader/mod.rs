@@ -45,7 +45,7 @@ impl LedgerReader {
         password: &[u8],
         how: OpenMode,
     ) -> Result<LedgerReader, OpenError> {
-        let mut retry = Retry::default();
+        let mut retry = Retry::new(shared.limits.metadata_patience);
         let stored = loop {
             match shared.layout.ledgers().get(id).await {
                 Ok(stored) => break stored,

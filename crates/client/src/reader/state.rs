@@ -130,7 +130,7 @@ impl ReaderState {
 
     /// Reads the metadata again, patiently; whether it is news.
     pub async fn reread(&self) -> Result<bool, ReadError> {
-        let mut retry = Retry::default();
+        let mut retry = Retry::new(self.shared.limits.metadata_patience);
         loop {
             match self.shared.layout.ledgers().get(self.id).await {
                 Ok(stored) => return Ok(self.adopt(stored)),

@@ -68,7 +68,7 @@ pub(crate) async fn recover(
     let sink: Arc<dyn AddSink> = answers.clone();
     // Dropped with this future: no read outlives it.
     let mut reads: JoinSet<(ReadTag, Result<Bytes, BookieError>)> = JoinSet::new();
-    let mut retry = Retry::default();
+    let mut retry = Retry::new(shared.limits.metadata_patience);
     let mut out = Out::default();
     let mut core = RecoveryCore::new(ledger, codec, stored, &mut out);
     loop {
@@ -101,7 +101,7 @@ pub(crate) async fn recover(
         }
         if let Some(step) = core.next_step() {
             match take(shared, ledger, step, &mut core, &mut out).await {
-                None => retry = Retry::default(),
+                None => retry = Retry::new(shared.limits.metadata_patience),
                 Some(error) if is_transient(&error) && !shared.is_closed() && retry.pause().await => {}
                 Some(error) => core.metadata_failed(error),
             }

@@ -20,11 +20,18 @@
 //! 5. A member that failed or is slow and has no replacement is held: it gets nothing, the ledger goes on with its ack
 //!    quorum, and a replacement is looked for again and again. Below an ack quorum the writer stops instead.
 //! 6. Before entries that a slow bookie has not acknowledged are let go of, the ledger is marked as under-replicated
-//!    there, and marked again before its end is written: repair may have looked in between.
+//!    there, and marked again before its end is written: repair may have looked in between. Where the mark cannot be
+//!    made they are held back, within the budget, until the bookie answers or fails.
+//!    Entries that a *failed* bookie has not acknowledged are let go of at once: they are confirmed by an ack quorum or
+//!    sent to whoever takes its place, and what this process keeps in memory outlives nothing that a copy on disk is for.
+//!    Without a replacement the mark comes before anything more is confirmed.
 //! 7. A held bookie that can be written again joins with a segment of its own, so that the gap ends where a segment does:
 //!    repair that looks at the ends of a segment sees it.
 //! 8. Nothing is held up by the search for a replacement of a slow or held member, which is not begun for it (IC20): an
 //!    ensemble change freezes the LAC only when there is something to write, and a failure ends the search.
+//! 9. What metadata is not needed for does not stop a writer that has an ack quorum: when bookies cannot be listed, or the
+//!    mark cannot be made, for longer than the driver is patient, a failed member is held all the same. The mark is tried
+//!    again with each search and before the end; a ledger that cannot be marked then is closed with a warning.
 //!
 //! # Limits     [`CHANGES_IN_A_ROW_MAX`] ensemble changes without an entry confirmed in between
 
@@ -132,10 +139,12 @@ struct Change {
 /// What follows a mark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum AfterMark {
-    /// The slow members are held, and replacements looked for.
+    /// The slow members, if any, are held, and replacements looked for.
     Hold { is_retry: bool },
-    /// The change under way goes on.
+    /// The change under way, of members that failed, goes on.
     Change(Change),
+    /// Slow and held members are replaced or join again, unless something happened meanwhile.
+    Join { replacing: BTreeMap<usize, BookieError>, change: Change },
     /// The end is written.
     End(Goal),
 }
@@ -197,6 +206,8 @@ pub(crate) struct WriterCore {
     searches: u32,
     /// Bookies that lack entries which this writer let go of (invariant 6).
     lacking: BTreeSet<BookieId>,
+    /// That could not be marked (invariant 9).
+    is_unmarked: bool,
     /// Bookies that nothing more is to be sent to, of what is queued for them.
     withdrawn: Vec<BookieId>,
     canaries: Canaries,
@@ -249,6 +260,7 @@ impl WriterCore {
             has_news: false,
             searches: 0,
             lacking: BTreeSet::new(),
+            is_unmarked: false,
             withdrawn: Vec::new(),
             canaries: Canaries::none(),
         }
@@ -475,13 +487,14 @@ impl WriterCore {
     /// Slow members are held if that can be, and replacements looked for.
     fn deal_with_slow(&mut self, is_retry: bool) {
         self.has_news = false;
-        let holdable = self.window.can_hold(|position| self.slow.contains_key(&position));
-        self.phase = match holdable && !self.slow.is_empty() {
-            true => {
-                let bookies = self.slow.keys().map(|&position| self.window.ensemble()[position].clone());
-                self.lacking.extend(bookies);
-                Phase::Marking(AfterMark::Hold { is_retry })
-            }
+        let holds =
+            !self.slow.is_empty() && self.window.can_hold(|position| self.slow.contains_key(&position));
+        if holds {
+            let bookies = self.slow.keys().map(|&position| self.window.ensemble()[position].clone());
+            self.lacking.extend(bookies);
+        }
+        self.phase = match holds || self.is_unmarked {
+            true => Phase::Marking(AfterMark::Hold { is_retry }),
             false => Phase::Seeking { is_retry },
         };
     }
@@ -532,7 +545,10 @@ impl WriterCore {
     }
 
     fn is_optional(&self) -> bool {
-        matches!(self.phase, Phase::Seeking { .. } | Phase::Marking(AfterMark::Hold { .. }))
+        matches!(
+            self.phase,
+            Phase::Seeking { .. } | Phase::Marking(AfterMark::Hold { .. } | AfterMark::Join { .. })
+        )
     }
 
     fn is_ending(&self) -> bool {
@@ -547,6 +563,42 @@ impl WriterCore {
     /// Outcome of [`Step::Mark`], when it succeeded.
     pub fn marked(&mut self, out: &mut Vec<Send>) {
         let Phase::Marking(after) = self.phase.clone() else { return };
+        self.is_unmarked = false;
+        self.go_on(after, out);
+    }
+
+    /// The step under way failed for good, or for longer than the driver is patient. True when the writer goes on without
+    /// it (invariant 9).
+    pub fn goes_on_without(&mut self, error: &LedgerError, out: &mut Vec<Send>) -> bool {
+        if *error == LedgerError::Store(StoreError::Closed) {
+            return false;
+        }
+        let may_go_on = match &self.phase {
+            // Who is held already lacks what it lacks; of a slow one entries would be let go of.
+            Phase::Marking(AfterMark::Hold { .. }) => self.slow.is_empty(),
+            Phase::Marking(AfterMark::Join { replacing, .. }) => {
+                replacing.keys().all(|position| !self.slow.contains_key(position))
+            }
+            Phase::Marking(AfterMark::Change(_) | AfterMark::End(_)) => true,
+            Phase::Placing => self.window.can_hold(|_| false),
+            Phase::Idle | Phase::Seeking { .. } | Phase::Writing(_) | Phase::Reading(_) => false,
+        };
+        if !may_go_on {
+            return false;
+        }
+        if let Phase::Marking(after) = self.phase.clone() {
+            tracing::warn!(ledger_id = %self.ledger, bookies = ?self.lacking, %error,
+                "entries are missing on these bookies, and the ledger cannot be marked as under-replicated");
+            self.is_unmarked = true;
+            self.go_on(after, out);
+        } else {
+            tracing::warn!(ledger_id = %self.ledger, %error, "no replacement can be looked for");
+            self.placed_for_failed(&[], 0, &[]);
+        }
+        true
+    }
+
+    fn go_on(&mut self, after: AfterMark, out: &mut Vec<Send>) {
         self.phase = Phase::Idle;
         match after {
             AfterMark::Hold { is_retry } => {
@@ -569,6 +621,18 @@ impl WriterCore {
                 self.finish(change, out);
             }
             AfterMark::Change(change) => self.phase = Phase::Writing(Goal::Ensemble(change)),
+            // First things first; the search is repeated.
+            AfterMark::Join { .. } if self.window.wants_change() || self.has_news => {
+                self.begin_change_if_wanted();
+            }
+            AfterMark::Join { replacing, change } => {
+                tracing::info!(ledger_id = %self.ledger, positions = ?replacing.keys(),
+                    "written to a full ensemble again");
+                let bookies = replacing.keys().map(|&position| self.window.ensemble()[position].clone());
+                self.withdrawn.extend(bookies);
+                self.window.begin_change_of(replacing);
+                self.phase = Phase::Writing(Goal::Ensemble(change));
+            }
             AfterMark::End(goal) => self.phase = Phase::Writing(goal),
         }
     }
@@ -765,14 +829,10 @@ impl WriterCore {
         if replacing.is_empty() {
             return;
         }
-        tracing::info!(ledger_id = %self.ledger, positions = ?replacing.keys(), "written to a full ensemble again");
-        let bookies: Vec<BookieId> =
-            replacing.keys().map(|&position| self.ensemble()[position].clone()).collect();
-        self.withdrawn.extend(bookies.iter().cloned());
-        self.lacking.extend(bookies);
-        self.window.begin_change_of(replacing);
-        // Marked again, or for the first time: entries that a slow bookie has not acknowledged have just been let go of.
-        self.phase = Phase::Marking(AfterMark::Change(Change { ensemble, holds_rest: false, rejoins }));
+        // Marked again, or for the first time (invariant 6).
+        self.lacking.extend(replacing.keys().map(|&position| self.window.ensemble()[position].clone()));
+        let change = Change { ensemble, holds_rest: false, rejoins };
+        self.phase = Phase::Marking(AfterMark::Join { replacing, change });
     }
 
     /// Outcome of [`Step::Write`].

@@ -73,7 +73,8 @@ pub(super) async fn run(inner: Arc<Inner>) {
 pub(super) async fn drive(inner: &Arc<Inner>) {
     let sink: Arc<dyn AddSink> = inner.clone();
     let ledgers = inner.shared.layout.ledgers();
-    let mut retry = Retry::default();
+    let patience = inner.shared.limits.metadata_patience;
+    let mut retry = Retry::new(patience);
     loop {
         let step = inner.state.lock().core.next_step();
         let failure = match step {
@@ -129,13 +130,19 @@ pub(super) async fn drive(inner: &Arc<Inner>) {
                 Err(error) => Some(error),
             },
         };
+        let goes_on_without = |error: &LedgerError| {
+            let mut goes_on = false;
+            inner.change(&sink, |core, out| goes_on = core.goes_on_without(error, out));
+            goes_on
+        };
         match failure {
-            None => retry = Retry::default(),
+            None => retry = Retry::new(patience),
+            Some(error) if !is_transient(&error) && goes_on_without(&error) => {}
             Some(error) if inner.state.lock().core.put_off() => {
                 tracing::debug!(ledger_id = %inner.id, %error, "looking for a replacement is put off");
             }
             Some(error) if is_transient(&error) && !inner.shared.is_closed() => {
-                if !retry.pause().await {
+                if !retry.pause().await && !goes_on_without(&error) {
                     inner.change(&sink, |core, _| core.metadata_failed(error));
                 }
             }

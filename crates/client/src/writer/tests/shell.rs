@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bindery_metadata::memory::{MemoryCluster, MemoryStore};
+use bindery_metadata::store::MetadataStore;
 use bindery_metadata::{BookieServiceInfo, Layout, LedgerLayout, RegistrationMode, layout};
 use bindery_types::{BookieId, EntryId, LedgerId, MasterKey, Quorum};
 use bytes::Bytes;
@@ -51,7 +52,11 @@ impl Transport for Scripted {
     }
 
     fn read_lac(&self, _: &BookieId, _: LedgerId) -> Answer<'_, LacAnswer> {
-        Box::pin(std::future::pending())
+        // Longer than any test waits for a failure.
+        Box::pin(async {
+            sleep(Duration::from_secs(600)).await;
+            Err(BookieError::TimedOut(Duration::from_secs(600)))
+        })
     }
 
     fn write_lac(&self, _: &BookieId, _: LedgerId, _: MasterKey, _: EntryId, _: Bytes) -> Answer<'_, ()> {
@@ -164,4 +169,44 @@ async fn a_memory_limit_without_room_for_an_entry_is_an_error() {
     assert!(matches!(writer.enqueue(b"").await, Err(AppendError::TooLarge { .. })));
     let refused = writer.try_enqueue(b"");
     assert!(matches!(refused, Err(TryAppendError::Append(AppendError::TooLarge { .. }))));
+}
+
+async fn append_some(writer: &LedgerWriter) {
+    for _ in 0..3 {
+        timeout(Duration::from_secs(120), writer.append(&PAYLOAD)).await.expect("in time").unwrap();
+        yield_now().await;
+    }
+}
+
+/// Invariant 9 of the core.
+#[tokio::test(start_paused = true)]
+async fn a_mark_that_somebody_else_spoilt_does_not_stop_a_writer() {
+    let setup = Setup::new("a b c", MEMORY_LIMIT).await;
+    let writer = setup.writer(3, 3, 2).await;
+    let marks = setup.client.0.layout.under_replication();
+    marks.mark(writer.id(), &ids("x")).await.unwrap();
+    setup.store.set(&marks.path(writer.id()), "replica: {".into(), None).await.unwrap();
+    setup.bookies.broken.lock().insert(first_bookie(&writer));
+    append_some(&writer).await;
+    assert_eq!(writer.inner.state.lock().core.held(), [first_bookie(&writer)]);
+    assert_eq!(writer.close().await.unwrap().last_entry, EntryId::new(2));
+}
+
+/// The same: the store is gone for longer than the client is patient, and comes back.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_away_does_not_stop_a_writer_with_an_ack_quorum() {
+    let setup = Setup::new("a b c", MEMORY_LIMIT).await;
+    let writer = setup.writer(3, 3, 2).await;
+    setup.store.disconnect();
+    setup.bookies.broken.lock().insert(first_bookie(&writer));
+    append_some(&writer).await;
+    sleep(Duration::from_secs(600)).await;
+    append_some(&writer).await;
+    assert_eq!(writer.inner.state.lock().core.held(), [first_bookie(&writer)]);
+    setup.store.reconnect();
+    sleep(Duration::from_secs(70)).await;
+    let marks = setup.client.0.layout.under_replication();
+    let marked = marks.replicas(writer.id()).await.unwrap();
+    assert_eq!(marked, Some(vec![first_bookie(&writer).to_string()]), "made up for");
+    assert_eq!(writer.close().await.unwrap().last_entry, EntryId::new(5));
 }

@@ -77,15 +77,18 @@ fn a_slow_bookie_is_let_go_of_once_marked_and_then_replaced() {
     script.ack(6, &[0]);
     script.core.placed(&ids("d"), 0, &[]);
     script.ack(6, &[1]);
-    assert_eq!(script.confirmed(), 5, "IC11: frozen from here on");
+    assert_eq!(script.confirmed(), 6, "invariant 8: the mark holds up nothing");
     script.mark("c");
+    script.append(1);
+    script.ack(7, &[0, 1]);
+    assert_eq!(script.confirmed(), 6, "IC11: frozen from here on");
     let (metadata, _) = script.wanted_write();
-    assert_eq!(metadata.segments()[1], Segment { first_entry: at(6), ensemble: ids("a b d") });
+    assert_eq!(metadata.segments()[1], Segment { first_entry: at(7), ensemble: ids("a b d") });
     let before = script.sent.len();
     script.written(Ok(1));
-    assert_eq!(script.confirmed(), 6);
+    assert_eq!(script.confirmed(), 7);
     let resent: Vec<_> = script.sent[before..].iter().map(|s| (s.entry.get(), s.position)).collect();
-    assert_eq!(resent, [(6, 2)], "what is unconfirmed goes to the successor");
+    assert_eq!(resent, [(7, 2)], "what is unconfirmed goes to the successor");
     assert_eq!((script.core.held(), script.core.retry_after()), (vec![], None));
 }
 
@@ -226,6 +229,118 @@ fn a_failed_bookie_without_a_spare_is_held_and_the_ack_quorum_goes_on() {
     assert_eq!(why.failed.0.iter().map(|(bookie, _)| bookie.clone()).collect::<Vec<_>>(), ids("b c"));
     let message = stopped.core.stopped().unwrap().to_string();
     assert!(message.contains("fewer bookies than its ack quorum can be written to"), "{message}");
+}
+
+/// Invariant 6: what a slow bookie has not acknowledged is kept until the mark is made, also with a spare at hand; a
+/// failure that comes meanwhile is first.
+#[test]
+fn nothing_is_let_go_of_before_the_mark_with_a_spare_at_hand_either() {
+    let slow_and_needed = || {
+        let mut script = Script::new(2, 2, 2);
+        script.append(3);
+        (0..3).for_each(|entry| script.ack(entry, &[0]));
+        script.report(3);
+        script.core.placed(&ids("c"), 0, &[]);
+        assert_eq!(script.core.next_step(), Some(Step::Mark { replicas: ids("b") }));
+        script
+    };
+    let mut script = slow_and_needed();
+    assert_eq!((script.core.held_back().0, script.core.take_withdrawn()), (vec![1], vec![]));
+    assert!(!script.core.awaits_change(), "invariant 8");
+    script.mark("b");
+    assert_eq!((script.core.held_back().0, script.core.take_withdrawn()), (vec![], ids("b")));
+    assert!(matches!(script.core.next_step(), Some(Step::Write { .. })));
+
+    let mut script = slow_and_needed();
+    script.answer(2, 1, LOST);
+    script.mark("b");
+    assert_eq!(script.core.next_step().map(asked), Some(vec![]), "placed anew, as one that failed");
+    assert!(script.core.awaits_change());
+}
+
+fn no_access() -> LedgerError {
+    LedgerError::Store(StoreError::Protocol("the node holds no mark".into()))
+}
+
+impl Script {
+    /// The step under way failed for good; whether the writer goes on without it.
+    fn goes_on_without(&mut self) -> bool {
+        let goes_on = self.core.goes_on_without(&no_access(), &mut self.sent);
+        self.settle();
+        goes_on
+    }
+}
+
+/// Invariant 9.
+#[test]
+fn metadata_that_fails_does_not_stop_a_writer_that_needs_none() {
+    let marks_c = Some(Step::Mark { replicas: ids("c") });
+    let mut script = Script::new(3, 3, 2);
+    script.append(2);
+    script.answer(0, 2, LOST);
+    script.ack(0, &[0, 1]);
+    // Neither can the bookies be listed, nor the mark be made.
+    assert!(matches!(script.core.next_step(), Some(Step::Place { .. })));
+    assert!(script.goes_on_without());
+    assert_eq!((script.core.next_step(), script.confirmed()), (marks_c.clone(), -1));
+    assert!(script.goes_on_without());
+    script.ack(1, &[0, 1]);
+    assert_eq!((script.confirmed(), script.core.held(), script.why()), (1, ids("c"), None));
+    // Tried again with each search, which takes place whatever comes of it.
+    script.core.retry();
+    assert_eq!(script.core.next_step(), marks_c);
+    assert!(script.goes_on_without());
+    assert_eq!(script.core.next_step(), place(1, "c"));
+    script.core.placed(&[], 0, &[]);
+    script.core.retry();
+    script.mark("c");
+    assert_eq!(script.core.next_step(), place(1, "c"));
+    script.core.placed(&[], 0, &[]);
+    script.core.retry();
+    assert_eq!(script.core.next_step(), place(1, "c"), "marked once is enough");
+    // It joins again although the mark cannot be made: the gap is there anyway.
+    script.core.placed(&[], 0, &ids("c"));
+    assert_eq!(script.core.next_step(), marks_c);
+    assert!(script.goes_on_without());
+    script.written(Ok(1));
+    assert_eq!(script.core.held(), []);
+    script.core.begin_close();
+    assert_eq!(script.core.next_step(), marks_c);
+    assert!(script.goes_on_without());
+    assert!(matches!(script.wanted_write().0.state, LedgerState::Closed { .. }));
+
+    // Without an ack quorum there is nothing to go on with.
+    let mut script = Script::new(3, 3, 3);
+    script.append(1);
+    script.answer(0, 2, LOST);
+    assert!(!script.goes_on_without());
+    // Nor when the client is closed.
+    let mut script = Script::new(3, 3, 2);
+    script.append(1);
+    script.answer(0, 2, LOST);
+    assert!(!script.core.goes_on_without(&LedgerError::Store(StoreError::Closed), &mut Vec::new()));
+}
+
+/// Invariant 6: without a mark a slow bookie's entries are held back; it is up to the budget to make the writer wait.
+#[test]
+fn a_slow_bookie_is_not_given_up_without_the_mark() {
+    let mut script = with_silent_third(4);
+    script.report(4);
+    assert!(!script.goes_on_without());
+    assert!(script.core.put_off(), "later again");
+    assert_eq!((script.core.held_back().0, script.core.held(), script.why()), (vec![2], vec![], None));
+    assert_eq!(script.core.retry_after().unwrap().as_secs(), 1);
+    script.append(1);
+    script.ack(4, &[0, 1]);
+    assert_eq!(script.confirmed(), 4, "the writer goes on meanwhile");
+    // Its requests time out.
+    script.answer(0, 2, Err(BookieError::TimedOut(std::time::Duration::from_secs(5))));
+    script.append(1);
+    assert!(matches!(script.core.next_step(), Some(Step::Place { .. })));
+    script.core.placed(&[], 0, &[]);
+    assert!(script.goes_on_without());
+    script.ack(5, &[0, 1]);
+    assert_eq!((script.confirmed(), script.core.held()), (5, ids("c")));
 }
 
 fn asked(step: Step) -> Vec<BookieId> {
