@@ -188,7 +188,8 @@ async fn a_mark_that_somebody_else_spoilt_does_not_stop_a_writer() {
     setup.store.set(&marks.path(writer.id()), "replica: {".into(), None).await.unwrap();
     setup.bookies.broken.lock().insert(first_bookie(&writer));
     append_some(&writer).await;
-    assert_eq!(writer.inner.state.lock().core.held(), [first_bookie(&writer)]);
+    let held = writer.inner.state.lock().core.held();
+    assert_eq!(held, [first_bookie(&writer)]);
     assert_eq!(writer.close().await.unwrap().last_entry, EntryId::new(2));
 }
 
@@ -202,7 +203,8 @@ async fn a_store_that_is_away_does_not_stop_a_writer_with_an_ack_quorum() {
     append_some(&writer).await;
     sleep(Duration::from_secs(600)).await;
     append_some(&writer).await;
-    assert_eq!(writer.inner.state.lock().core.held(), [first_bookie(&writer)]);
+    let held = writer.inner.state.lock().core.held();
+    assert_eq!(held, [first_bookie(&writer)]);
     setup.store.reconnect();
     sleep(Duration::from_secs(70)).await;
     let marks = setup.client.0.layout.under_replication();
