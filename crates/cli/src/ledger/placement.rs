@@ -5,34 +5,37 @@ use bindery_client::resolver::{ScriptResolver, TableResolver};
 use bindery_client::{ClientBuilder, DiskWeights, RackAware, RegionAware};
 use bindery_io::{RealDisk, SystemRandom};
 use clap::{Args, ValueEnum};
-use std::path::PathBuf;
+use rustix::fs::Access;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Of each flag by itself: a heading for what comes next would go on over the flags of whoever takes these in.
+const HEADING: &str = "Placement";
 
 /// Which bookies get the entries.
 #[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "Placement")]
 pub struct PlacementArgs {
     /// How bookies are chosen: at random, spread over racks, or over regions and their racks
     /// [default: rack with --rack-script or --rack-map, else random]
-    #[arg(long, value_name = "random|rack|region")]
+    #[arg(help_heading = HEADING, long, value_name = "random|rack|region")]
     pub placement: Option<PlacementKind>,
     /// Script that is given hosts of bookies and prints the place of each: /rack or /region/rack
-    #[arg(long, value_name = "FILE", env = "BINDERY_RACK_SCRIPT", conflicts_with = "rack_map")]
+    #[arg(help_heading = HEADING, long, value_name = "FILE", env = "BINDERY_RACK_SCRIPT", conflicts_with = "rack_map")]
     pub rack_script: Option<PathBuf>,
     /// File with lines of a host and its place
-    #[arg(long, value_name = "FILE", env = "BINDERY_RACK_MAP")]
+    #[arg(help_heading = HEADING, long, value_name = "FILE", env = "BINDERY_RACK_MAP")]
     pub rack_map: Option<PathBuf>,
     /// Racks that each entry is to be on, as far as there are so many [default: 2]
-    #[arg(long, value_name = "N")]
+    #[arg(help_heading = HEADING, long, value_name = "N")]
     pub min_racks: Option<usize>,
     /// Regions that each entry is to be on, with --placement region [default: 2]
-    #[arg(long, value_name = "N")]
+    #[arg(help_heading = HEADING, long, value_name = "N")]
     pub min_regions: Option<usize>,
     /// Fail rather than have entries on fewer racks or regions; bookies of unknown racks are not used
-    #[arg(long)]
+    #[arg(help_heading = HEADING, long)]
     pub enforce_racks: bool,
     /// Choose bookies with more free disk space more often
-    #[arg(long)]
+    #[arg(help_heading = HEADING, long)]
     pub weigh_disks: bool,
 }
 
@@ -61,6 +64,11 @@ impl PlacementArgs {
         }
         if kind == PlacementKind::Rack && args.min_regions.is_some() {
             return Err(Failure::usage("--min-regions is for --placement region"));
+        }
+        if let Some(script) = &args.rack_script
+            && let Err(error) = runnable(script)
+        {
+            return Err(Failure::usage(format!("cannot run the rack script {}: {error}", script.display())));
         }
         let map = match &args.rack_map {
             Some(path) => Some(TableResolver::open(Arc::new(RealDisk::new()), path).map_err(Failure::usage)?),
@@ -96,4 +104,13 @@ impl PlacementArgs {
             if args.weigh_disks { builder.disk_weights(DiskWeights::default()) } else { builder }
         })
     }
+}
+
+/// Found now, what would otherwise be a warning once bookies are asked for: that it is not there, or not executable. One
+/// without a slash is looked for in `PATH` when it is run.
+fn runnable(script: &Path) -> rustix::io::Result<()> {
+    if !script.as_os_str().as_encoded_bytes().contains(&b'/') {
+        return Ok(());
+    }
+    rustix::fs::access(script, Access::EXEC_OK)
 }

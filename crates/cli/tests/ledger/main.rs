@@ -8,6 +8,7 @@ mod append;
 mod bench;
 mod metadata;
 mod offline;
+mod placement;
 mod read;
 mod recover;
 #[allow(dead_code, reason = "shared with the tests of standalone, which use all of it")]

@@ -4,7 +4,8 @@
 //! ```text
 //! reader, before it takes memory ──┐
 //!                                  ├─► line, in order of arrival ─► one slice of work ─► back to its end
-//! sender, before it starts reads ──┘
+//! sender, before it starts reads, ─┘
+//! or refuses many that are too old
 //! ```
 //! The runtime polls tasks in the order they were woken. A thousand connections that pipeline deeply are a thousand slices of
 //! work before the next request of anybody else; in line here they are one slice for each thread.
@@ -13,7 +14,7 @@
 //! 1. Who has a turn waits for nothing: neither for its peer, nor for memory others hold, nor for the disk.
 //! 2. A connection with few reads in hand needs no turn: fewer than [`DECODE_READS`] to decode more, fewer than
 //!    [`START_READS`] to start them.
-//! 3. A slice is [`SLICE_BYTES`] of requests, or the reads that a sender starts in one round.
+//! 3. A slice is [`SLICE_BYTES`] of requests, or the reads that a sender starts, or refuses, in one round.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -65,6 +66,11 @@ impl Place {
             self.waiting = Some(Box::pin(line.turn()));
         }
         self.turn.is_some()
+    }
+
+    /// True while it stands in line.
+    pub fn is_waiting(&self) -> bool {
+        self.waiting.is_some()
     }
 
     /// The slice is done, or there is nothing to do.

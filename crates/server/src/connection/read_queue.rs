@@ -192,8 +192,12 @@ impl ReadQueue {
 
     /// The next plain request, if it has waited longer than `age_max` ([`ReadRequest::is_too_old`]).
     pub fn next_too_old(&mut self, now_ns: u64, age_max: Duration) -> Option<ReadRequest> {
-        self.plain.front().filter(|request| request.is_too_old(now_ns, age_max))?;
-        self.plain.pop_front()
+        if self.has_too_old(now_ns, age_max) { self.plain.pop_front() } else { None }
+    }
+
+    /// True when `next_too_old` would give one.
+    pub fn has_too_old(&self, now_ns: u64, age_max: Duration) -> bool {
+        self.plain.front().is_some_and(|request| request.is_too_old(now_ns, age_max))
     }
 
     /// True when `next_high` or `next_plain` would give something.

@@ -28,10 +28,21 @@ use std::time::Duration;
 
 /// Reads started before the sender looks at the socket again: half a millisecond of work.
 const STARTS_MAX: usize = 64;
-/// Reads that waited too long, refused at a look at a peer that takes nothing.
-const REFUSALS_MAX: usize = 4096;
+/// Reads that waited too long and are refused in one turn: a fraction of a millisecond. All that a crowd asked for comes of
+/// age at once.
+const REFUSALS_MAX: usize = 256;
 /// A peer that does not read is looked at so often, or more often when drops come sooner.
 const STALL_CHECK: Duration = Duration::from_millis(250);
+
+/// What comes of a look at a peer that takes nothing.
+enum Blocked {
+    /// Nothing to do before something happens.
+    Waits,
+    /// More than one turn is for: to be gone on with once others had theirs.
+    HasMore,
+    /// The connection is to be closed.
+    Closes(CloseReason),
+}
 
 /// One of the two kinds of reads: plain; fencing and high priority.
 struct Lane {
@@ -107,29 +118,38 @@ impl Sender {
         let connection = self.connection.clone();
         let rules = self.shared.limits.stall;
         let stall_check = STALL_CHECK.min(rules.drop_after.max(Duration::from_millis(10)));
+        // Nothing happened but that time went by: only the peer is looked at. A thousand that take nothing are to cost nothing.
+        let mut is_look = false;
         loop {
             if connection.closed.is_set() {
                 return CloseReason::Ours;
             }
             self.expire_polls();
-            self.run_granted();
-            let has_more = if self.is_silent || self.has_to_wait_for_part() {
-                self.end_turns();
-                false
-            } else {
-                self.may_start() && self.start_reads()
-            };
-            let is_blocked = match connection.flush_once(true) {
-                Flush::Done | Flush::Held => self.is_silent,
-                Flush::Left => true,
-                Flush::Broken => return CloseReason::Peer,
-            };
-            self.bulk.end();
+            let (mut has_more, mut is_blocked) = (false, true);
+            if !is_look {
+                self.run_granted();
+                if self.is_silent || self.has_to_wait_for_part() {
+                    self.end_turns();
+                } else {
+                    has_more = self.may_start() && self.start_reads();
+                }
+                is_blocked = match connection.flush_once(true) {
+                    Flush::Done | Flush::Held => self.is_silent,
+                    Flush::Left => true,
+                    Flush::Broken => return CloseReason::Peer,
+                };
+            }
+            is_look = false;
             if !is_blocked {
                 self.watch.reset();
-            } else if let Some(reason) = self.on_blocked() {
-                return reason;
+            } else {
+                match self.on_blocked() {
+                    Blocked::Waits => {}
+                    Blocked::HasMore => (has_more, is_look) = (true, !has_more),
+                    Blocked::Closes(reason) => return reason,
+                }
             }
+            self.bulk.end();
             if has_more {
                 tokio::task::yield_now().await;
                 continue;
@@ -152,7 +172,7 @@ impl Sender {
                     }
                     self.is_silent = false;
                 }
-                () = tokio::time::sleep(stall_check), if is_blocked => {}
+                () = tokio::time::sleep(stall_check), if is_blocked => is_look = true,
                 () = sleep_or_forever(poll_wait) => {}
             }
         }
@@ -323,25 +343,43 @@ impl Sender {
         Some(Duration::from_nanos(deadline_ns.saturating_sub(self.shared.clock.monotonic_ns())))
     }
 
-    /// Answers what has waited too long though its turn does not come: descriptors are short as well.
-    fn refuse_too_old(&self) {
+    /// Answers some of what has waited too long though its turn does not come: descriptors are short as well. That takes
+    /// a turn of bulk work when it may be much. Returns false when nothing is left to answer.
+    fn refuse_too_old(&mut self) -> bool {
         let age_max = self.shared.limits.request_age_max;
         let now_ns = self.shared.clock.monotonic_ns();
+        let held = {
+            let reads = self.connection.reads.lock();
+            if !reads.has_too_old(now_ns, age_max) {
+                return false;
+            }
+            reads.len()
+        };
+        if !self.bulk.may_start(&self.shared.bulk, held) {
+            return true;
+        }
         for _ in 0..REFUSALS_MAX {
-            let Some(request) = self.connection.reads.lock().next_too_old(now_ns, age_max) else { return };
+            let Some(request) = self.connection.reads.lock().next_too_old(now_ns, age_max) else {
+                return false;
+            };
             self.shared.metrics.reads_too_old.add(1);
             load::answer_failure(&self.shared, &self.connection, &request, Refusal::TooManyRequests);
         }
+        true
     }
 
-    /// The peer takes nothing now: drops what it holds, or closes it, when others need that.
-    fn on_blocked(&mut self) -> Option<CloseReason> {
+    /// The peer takes nothing now: refuses what is too old, and then drops what the peer holds, or closes it, when others
+    /// need that.
+    fn on_blocked(&mut self) -> Blocked {
         let in_use = self.connection.outbox.in_use();
         let idle = self.watch.look(self.shared.clock.monotonic_ns(), in_use.sent);
         if idle.is_zero() {
-            return None;
+            return Blocked::Waits;
         }
-        self.refuse_too_old();
+        if self.refuse_too_old() {
+            // What is refused gives its descriptors back. Without a turn, this comes again when there is one.
+            return if self.bulk.is_waiting() { Blocked::Waits } else { Blocked::HasMore };
+        }
         let connection = &self.connection;
         let pools = &self.shared.pools;
         let entries = Shortage::of(pools.outbound.gauge()).max(Shortage::of(pools.outbound_priority.gauge()));
@@ -352,7 +390,7 @@ impl Sender {
         let can_drop = in_use.queued > 0 && connection.outbox.may_drop();
         let rules = self.shared.limits.stall;
         match stall::judge(rules, idle, (can_drop, entries), rest) {
-            Act::Nothing => None,
+            Act::Nothing => Blocked::Waits,
             Act::Drop => {
                 let (requests, bytes) = connection.outbox.drop_responses();
                 let metrics = &self.shared.metrics;
@@ -361,9 +399,9 @@ impl Sender {
                 tracing::debug!(peer = %connection.peer, bytes, responses = requests.len(), "responses dropped");
                 connection.reads.lock().take_back(requests);
                 self.is_silent = true;
-                None
+                Blocked::Waits
             }
-            Act::Close => Some(CloseReason::Stalled {
+            Act::Close => Blocked::Closes(CloseReason::Stalled {
                 bytes_held: (in_use.queued + in_use.leased) as u64,
                 took_nothing_for: idle,
             }),
