@@ -165,6 +165,8 @@ class Blocking(unittest.TestCase):
 
     def test_ctrl_c_ends_a_call(self):
         done = self.run_python(
+            # A shell starts what runs in the background with the signal ignored, and so was this process then.
+            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "import threading\n"
             "client = bindery.Client(uri)\n"
             "writer = client.create()\n"
