@@ -262,7 +262,7 @@ fn create_options(
         }
     };
     let password = password.map_or_else(Vec::new, |password| password.to_vec());
-    Ok(CreateOptions { quorum, digest, password, custom: custom.unwrap_or_default() })
+    Ok(CreateOptions { quorum, digest, password, custom: custom.unwrap_or_default(), deferred_sync: false })
 }
 
 fn no_password(py: Python<'_>) -> PyBackedBytes {

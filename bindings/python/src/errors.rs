@@ -94,7 +94,9 @@ impl Raise for CreateError {
             CreateError::NotEnoughBookies(_) | CreateError::CannotSpread { .. } => {
                 of::<NotEnoughBookiesError>
             }
-            CreateError::WriteQuorumTooLarge { .. } | CreateError::ReservedProperty(_) => {
+            CreateError::WriteQuorumTooLarge { .. }
+            | CreateError::DeferredSyncHandedOver
+            | CreateError::ReservedProperty(_) => {
                 of::<pyo3::exceptions::PyValueError>
             }
             CreateError::Metadata(error) => error.class(),
@@ -111,7 +113,7 @@ impl Raise for Stopped {
             WhyStopped::Deleted => of::<NotFoundError>,
             WhyStopped::NotEnoughBookies(_) => of::<NotEnoughBookiesError>,
             WhyStopped::Unauthorized { .. } => of::<WrongPasswordError>,
-            WhyStopped::TooManyChanges { .. } => of::<UnavailableError>,
+            WhyStopped::TooManyChanges { .. } | WhyStopped::DeferredSync(_) => of::<UnavailableError>,
             WhyStopped::Metadata(error) => error.class(),
             WhyStopped::Closing | WhyStopped::ClientClosed => of::<ClosedError>,
             WhyStopped::MetadataChanged | WhyStopped::Full => of::<BinderyError>,
@@ -133,6 +135,7 @@ impl Raise for CloseError {
         match self {
             CloseError::Stopped(stopped) => stopped.class(),
             CloseError::ClosedElsewhere { .. } => of::<FencedError>,
+            CloseError::NotForced { .. } => of::<UnavailableError>,
         }
     }
 }

@@ -109,8 +109,15 @@ async fn run(bookie: BookieId, window: u64, payload: usize, duration: Duration) 
             arena.put_bytes(b'x', payload);
             let body = arena.split().freeze();
             let key = MasterKey::new([7; 20]);
-            let request =
-                AddRequest { ledger, entry, body, master_key: key, is_recovery: false, tag: AddTag(sent) };
+            let request = AddRequest {
+                ledger,
+                entry,
+                body,
+                master_key: key,
+                is_recovery: false,
+                is_deferred: false,
+                tag: AddTag(sent),
+            };
             bookies.add(&bookie, request, &sink);
             sent += 1;
         }

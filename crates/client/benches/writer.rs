@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bindery_client::transport::{
-    AddAnswer, AddRequest, AddSink, Answer, BatchReadRequest, BookieError, LacAnswer, PollRequest,
-    ReadRequest, Transport,
+    AddAnswer, AddRequest, AddSink, Answer, BatchReadRequest, BookieError, Connection, LacAnswer,
+    PollRequest, ReadRequest, Transport,
 };
 use bindery_client::{BookieId, Client, CreateOptions, EntryId, LedgerId, Quorum};
 use bindery_metadata::memory::MemoryCluster;
@@ -59,7 +59,8 @@ impl Transport for Acknowledging {
         while lists.len() <= index {
             lists.push((sink.clone(), Vec::new()));
         }
-        lists[index].1.push(AddAnswer { entry: request.entry, tag: request.tag, result: Ok(()) });
+        let (entry, tag, connection) = (request.entry, request.tag, Connection::default());
+        lists[index].1.push(AddAnswer { entry, tag, connection, result: Ok(()) });
     }
     fn read(&self, _: &BookieId, _: ReadRequest) -> Answer<'_, Bytes> {
         no()

@@ -285,13 +285,17 @@ impl Client {
     /// Creates a ledger with this process as its writer.
     pub async fn create_ledger(&self, options: CreateOptions) -> Result<LedgerWriter, CreateError> {
         let secret = LedgerSecret { digest_type: options.digest, password: options.password.clone() };
+        let is_deferred = options.deferred_sync;
         let (id, metadata, version) = self.create(options, None).await?;
-        Ok(LedgerWriter::start(self.0.clone(), id, metadata, version, secret, None))
+        Ok(LedgerWriter::start(self.0.clone(), id, metadata, version, secret, None, is_deferred))
     }
 
     /// Creates an empty ledger for writers that follow one another, in this or other processes: each takes it with
     /// [`Client::open_for_append`] and leaves it with [`LedgerWriter::hand_over`] or [`LedgerWriter::close`].
     pub async fn create_handed_over(&self, options: CreateOptions) -> Result<LedgerId, CreateError> {
+        if options.deferred_sync {
+            return Err(CreateError::DeferredSyncHandedOver);
+        }
         let idle = Handover::Idle { next: EntryId::FIRST, length_bytes: 0 };
         Ok(self.create(options, Some(idle)).await?.0)
     }
@@ -379,7 +383,7 @@ impl Client {
                 (Some(Ok(Handover::Busy { token: found })), Some((next, length_bytes))) if found == token => {
                     let start = Some(TakenOver { token, next, length_bytes });
                     let (shared, version) = (shared.clone(), stored.version);
-                    return Ok(LedgerWriter::start(shared, id, metadata, version, secret, start));
+                    return Ok(LedgerWriter::start(shared, id, metadata, version, secret, start, false));
                 }
                 (Some(Ok(Handover::Busy { .. })), _) => return Err(AppendOpenError::Busy(id)),
                 (Some(Ok(Handover::Idle { next, length_bytes })), _) => (next, length_bytes),
@@ -393,7 +397,15 @@ impl Client {
             match ledgers.update(id, &claimed, stored.version).await {
                 Ok(version) => {
                     let start = Some(TakenOver { token, next, length_bytes });
-                    return Ok(LedgerWriter::start(shared.clone(), id, claimed, version, secret, start));
+                    return Ok(LedgerWriter::start(
+                        shared.clone(),
+                        id,
+                        claimed,
+                        version,
+                        secret,
+                        start,
+                        false,
+                    ));
                 }
                 Err(LedgerError::Changed(_)) => {}
                 Err(LedgerError::Store(error)) if error.is_transient() => {

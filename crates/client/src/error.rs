@@ -120,6 +120,11 @@ pub enum CreateError {
         /// The limit.
         max: usize,
     },
+    /// A ledger that is handed from one writer to the next knows nothing of deferred sync.
+    #[error(
+        "a ledger that is handed over cannot have deferred sync: create it with create_ledger, or without"
+    )]
+    DeferredSyncHandedOver,
     /// A custom property with a name that is ours.
     #[error("the property {0:?} is used by the client itself: choose another name")]
     ReservedProperty(String),
@@ -166,6 +171,13 @@ pub enum WhyStopped {
         /// The last failures.
         failed: BookieAnswers,
     },
+    /// With deferred sync: a bookie failed, or its connection was lost before a force. No other can take its place, as none
+    /// can answer for what it acknowledged and had not synced.
+    #[error(
+        "a bookie failed, and in a ledger with deferred sync none can be replaced: {0}. Recover the ledger, which keeps \
+         what its bookies have, and write on in a new one"
+    )]
+    DeferredSync(BookieAnswers),
     /// Somebody else changed the ensemble that is being written to.
     #[error("the ledger's ensemble was changed by somebody else")]
     MetadataChanged,
@@ -181,6 +193,25 @@ pub enum WhyStopped {
     /// The client was closed.
     #[error("the client was closed")]
     ClientClosed,
+}
+
+/// Why a force did not come through.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ForceError {
+    /// Not all bookies of the ensemble said that they synced. Nothing more is confirmed, and the writer lives on.
+    #[error(
+        "ledger {ledger} is not forced: all bookies of its ensemble must sync, and not all did ({answers}). Force it again \
+         when they answer"
+    )]
+    Bookies {
+        /// The ledger.
+        ledger: LedgerId,
+        /// What those said that did not.
+        answers: BookieAnswers,
+    },
+    /// Forcing again would not help.
+    #[error(transparent)]
+    Stopped(#[from] Stopped),
 }
 
 /// Why an entry was not appended.
@@ -251,6 +282,17 @@ pub enum CloseError {
     /// Entries that were enqueued could not be confirmed: open the ledger with recovery to close it.
     #[error(transparent)]
     Stopped(#[from] Stopped),
+    /// Entries of a ledger with deferred sync could not be forced: the ledger is left open. Opening it with recovery closes
+    /// it, with what its bookies have.
+    #[error(
+        "{error}. The ledger is left open: open it with recovery to close it, with what its bookies have"
+    )]
+    NotForced {
+        /// Why.
+        error: ForceError,
+        /// What was forced before.
+        last_confirmed: Option<EntryId>,
+    },
     /// Somebody else closed it, with another end.
     #[error(
         "ledger {ledger} was closed by another client after entry {}; this writer had confirmed up to {}",

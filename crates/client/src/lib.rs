@@ -88,7 +88,7 @@ pub use crate::client::{BookieInfo, Client, ClientBuilder, LedgerInfo, MemoryInU
 pub use crate::entry::Entry;
 pub use crate::error::{
     AppendError, AppendOpenError, BookieAnswer, BookieAnswers, CloseError, ConnectError, CreateError,
-    NotEnoughBookies, OpenError, ReadError, RecoveryError, Stopped, TryAppendError, WhyStopped,
+    ForceError, NotEnoughBookies, OpenError, ReadError, RecoveryError, Stopped, TryAppendError, WhyStopped,
 };
 pub use crate::handover::{HANDOVER_PROPERTY, Handover, UnknownHandover};
 pub use crate::health::{BookieHealth, NodeState, Percentiles, ReadHealth};

@@ -41,12 +41,29 @@ pub struct CreateOptions {
     pub password: Vec<u8>,
     /// Free properties. Names that begin with `bindery.` are the client's own.
     pub custom: BTreeMap<String, Vec<u8>>,
+    /// See [`deferred_sync`](Self::deferred_sync).
+    pub deferred_sync: bool,
 }
 
 impl CreateOptions {
-    /// CRC32C, an empty password, no properties.
+    /// CRC32C, an empty password, no properties, no deferred sync.
     pub fn new(quorum: Quorum) -> CreateOptions {
-        CreateOptions { quorum, digest: DigestType::Crc32c, password: Vec::new(), custom: BTreeMap::new() }
+        CreateOptions {
+            quorum,
+            digest: DigestType::Crc32c,
+            password: Vec::new(),
+            custom: BTreeMap::new(),
+            deferred_sync: false,
+        }
+    }
+
+    /// Whether bookies may acknowledge entries before they sync them (BookKeeper's `DEFERRED_SYNC`). Entries are then
+    /// confirmed, and seen by readers, only up to the last [`LedgerWriter::force`](crate::LedgerWriter::force), which all
+    /// bookies of the ensemble must answer. A bookie that fails cannot be replaced, and ends the writer; the ledger cannot
+    /// be handed over without a force. Nothing of this is kept in the ledger's metadata: it is this writer's.
+    pub fn deferred_sync(mut self, deferred_sync: bool) -> CreateOptions {
+        self.deferred_sync = deferred_sync;
+        self
     }
 }
 
@@ -56,6 +73,7 @@ impl std::fmt::Debug for CreateOptions {
             .field("quorum", &self.quorum)
             .field("digest", &self.digest)
             .field("custom", &self.custom.keys())
+            .field("deferred_sync", &self.deferred_sync)
             .finish_non_exhaustive()
     }
 }

@@ -6,6 +6,8 @@
 //! 2. Requests of one ledger to one bookie leave in the order in which they were given.
 //! 3. [`BookieError::is_unknown`] is false only when the bookie certainly did not and will not do what was asked.
 //! 4. A sink is never called from inside [`Transport::add`], so a caller may hold the lock that its sink takes.
+//! 5. Forces and adds with deferred sync go to a bookie over one connection at a time, and its number comes with their
+//!    answers. A bookie that was started anew, and may have lost what it had not synced, answers over another one.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -47,6 +49,10 @@ pub enum BookieError {
     /// never by a transport.
     #[error("is behind: it holds up {0} bytes that others have acknowledged")]
     Behind(u64),
+    /// It acknowledged entries of a ledger with deferred sync, and its connection was lost before they were forced. Said by
+    /// the writer, never by a transport.
+    #[error("lost its connection before it synced: if it was started anew, what it acknowledged may be gone")]
+    Reconnected,
 }
 
 impl BookieError {
@@ -64,6 +70,11 @@ impl BookieError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AddTag(pub u64);
 
+/// One of the connections that were made to a bookie, by its number; a later one has another. Of requests other than forces
+/// and adds with deferred sync, and of failures, it says nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Connection(pub u64);
+
 /// An entry on its way to one bookie.
 #[derive(Debug, Clone)]
 pub struct AddRequest {
@@ -77,6 +88,9 @@ pub struct AddRequest {
     pub master_key: MasterKey,
     /// Part of a recovery or a re-replication: allowed on a fenced ledger, and ahead of ordinary traffic.
     pub is_recovery: bool,
+    /// Answered once written, before it is synced: it is durable after a [`Transport::force`] on the same connection. Not
+    /// for recoveries.
+    pub is_deferred: bool,
     /// Returned with the answer.
     pub tag: AddTag,
 }
@@ -88,7 +102,9 @@ pub struct AddAnswer {
     pub entry: EntryId,
     /// From the request.
     pub tag: AddTag,
-    /// Stored durably, or why not.
+    /// What brought it (invariant 5).
+    pub connection: Connection,
+    /// Stored, durably unless its sync was deferred; or why not.
     pub result: Result<(), BookieError>,
 }
 
@@ -187,6 +203,13 @@ pub trait Transport: Send + Sync + 'static {
 
     /// Waits until the bookie knows of a LAC above `previous`, or its wait is over; the LAC it then knows, if any.
     fn poll_lac(&self, bookie: &BookieId, request: PollRequest) -> Answer<'_, Option<EntryId>>;
+
+    /// Makes durable what the bookie has acknowledged of a ledger, over the connection that is returned (invariant 5).
+    /// A transport need not know how; ledgers with deferred sync cannot be written then.
+    fn force(&self, bookie: &BookieId, ledger: LedgerId) -> Answer<'_, Connection> {
+        let error = BookieError::Unexpected(format!("{bookie} cannot be asked to sync ledger {ledger}"));
+        Box::pin(async { Err(error) })
+    }
 
     /// Asks for the room on the bookie's disks. A transport need not know how.
     fn disk_space(&self, bookie: &BookieId) -> Answer<'_, DiskSpace> {

@@ -185,6 +185,11 @@ impl AddWindow {
         self.is_stopped || self.awaits_change()
     }
 
+    /// The position that a tag is for.
+    pub fn position_of(tag: AddTag) -> usize {
+        (tag.0 & ((1 << POSITION_BITS) - 1)) as usize
+    }
+
     fn tag(&self, position: usize) -> AddTag {
         AddTag(self.since[position] << POSITION_BITS | position as u64)
     }
@@ -210,7 +215,7 @@ impl AddWindow {
 
     /// Counts an answer.
     pub fn on_answer(&mut self, entry: EntryId, tag: AddTag, result: &Result<(), BookieError>) -> Heard {
-        let position = (tag.0 & ((1 << POSITION_BITS) - 1)) as usize;
+        let position = AddWindow::position_of(tag);
         // Invariant 1: what was sent to a predecessor says nothing about this position.
         let is_late = tag.0 >> POSITION_BITS != self.since.get(position).copied().unwrap_or(u64::MAX);
         if position >= self.ensemble.len() || is_late && !self.canaries.has(Canary::M18ReplacedAckCounts) {

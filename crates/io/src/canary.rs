@@ -68,6 +68,8 @@ pub enum Canary {
     M20LostCloseFailed,
     /// A recovery begins at the last confirmed entry it was told of, also when that is below the last segment.
     M32BeginsBelowSegment,
+    /// A force answers for acknowledgements that came over another connection, before the bookie was started anew.
+    M33ForcesAnyConnection,
 }
 
 /// The canaries that the simulator looks for, with the name its command line knows them by. M24 is in the server, which
@@ -98,7 +100,7 @@ pub const ALL: [(&str, Canary); 22] = [
 ];
 
 /// The canaries in the client's cores, which the client's own model looks for, with their names.
-pub const CLIENT: [(&str, Canary); 8] = [
+pub const CLIENT: [(&str, Canary); 9] = [
     ("M14", Canary::M14CoverageOffByOne),
     ("M15", Canary::M15TimeoutIsNegative),
     ("M16", Canary::M16ReadsWithoutFence),
@@ -107,6 +109,7 @@ pub const CLIENT: [(&str, Canary); 8] = [
     ("M19", Canary::M19EnsemblePublishedEarly),
     ("M20", Canary::M20LostCloseFailed),
     ("M32", Canary::M32BeginsBelowSegment),
+    ("M33", Canary::M33ForcesAnyConnection),
 ];
 
 /// Which canary is on, if any.

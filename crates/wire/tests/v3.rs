@@ -248,6 +248,31 @@ proptest! {
         prop_assert_eq!(&out, &framed(&response::read(txn, ledger, entry, result)));
     }
 
+    /// Hot invariant 2: either decoder reads the add that the head and the body after it make.
+    #[test]
+    fn the_head_of_an_add_and_its_body_are_an_add(
+        txn_id in any::<u64>(), ledger_id in any::<i64>(), entry_id in any::<i64>(), key in any::<[u8; 20]>(),
+        flags in any::<i32>(), body in prop::collection::vec(any::<u8>(), 0..300),
+    ) {
+        let mut out = BytesMut::new();
+        v3::put_add_head(txn_id, ledger_id, entry_id, &key, flags, body.len(), &mut out);
+        prop_assert!(out.len() <= v3::ADD_HEAD_SIZE_BYTES_MAX);
+        out.extend_from_slice(&body);
+        prop_assert_eq!(frame::split(&out, FrameLimit::DEFAULT)?, frame::Split::Frame(4..out.len()));
+        let add = proto::AddRequest {
+            ledger_id,
+            entry_id,
+            master_key: Bytes::copy_from_slice(&key),
+            body: body.into(),
+            write_flags: Some(flags),
+            flag: None,
+        };
+        let request = Request { txn_id, priority: 0, operation: Operation::Add(add) };
+        let payload = out.freeze().slice(4..);
+        prop_assert_eq!(v3::HotRequest::parse(&payload), common::checks::hot_form(&request));
+        prop_assert_eq!(Request::decode(payload), Ok(request));
+    }
+
     #[test]
     fn responses_survive_the_round_trip(response in any_response()) {
         let bytes = framed(&response);

@@ -166,7 +166,11 @@ async fn add(
     let (sender, mut receiver) = mpsc::channel(1);
     let sink: Arc<dyn AddSink> = Arc::new(Sink(sender));
     let (body, tag) = (body.into(), AddTag(0));
-    bookies.add(bookie, AddRequest { ledger, entry, body, master_key: key, is_recovery: false, tag }, &sink);
+    bookies.add(
+        bookie,
+        AddRequest { ledger, entry, body, master_key: key, is_recovery: false, is_deferred: false, tag },
+        &sink,
+    );
     bookies.flush();
     receiver.recv().await.unwrap_or(Err(BookieError::Closed))
 }

@@ -69,7 +69,7 @@ async fn fill(made: &mut Made, args: &BenchReadArgs) -> Result<Vec<LedgerId>, Fa
         ids.push(writer.id());
         writer.close().await.map_err(|error| match &error {
             CloseError::Stopped(stopped) => Failure::with_code(stopped_code(stopped), error),
-            CloseError::ClosedElsewhere { .. } => Failure::new(error),
+            CloseError::ClosedElsewhere { .. } | CloseError::NotForced { .. } => Failure::new(error),
         })?;
     }
     Ok(ids)

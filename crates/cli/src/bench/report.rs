@@ -32,6 +32,7 @@ pub fn why_stopped(why: &WhyStopped) -> &'static str {
         WhyStopped::NotEnoughBookies(_) => "not_enough_bookies",
         WhyStopped::Unauthorized { .. } => "unauthorized",
         WhyStopped::TooManyChanges { .. } => "too_many_changes",
+        WhyStopped::DeferredSync(_) => "deferred_sync",
         WhyStopped::MetadataChanged => "metadata_changed",
         WhyStopped::Metadata(_) => "metadata",
         WhyStopped::Full => "full",

@@ -325,13 +325,15 @@ fn stopped_early(sent: &Sent, confirmed: Option<EntryId>, number: i32) -> Failur
 fn not_released(sent: &Sent, ledger: LedgerId, error: &CloseError) -> Failure {
     let (code, confirmed) = match error {
         CloseError::Stopped(stopped) => (stopped_code(stopped), stopped.last_confirmed),
-        CloseError::ClosedElsewhere { last_confirmed, .. } => (exit::LEDGER_ENDED, *last_confirmed),
+        CloseError::ClosedElsewhere { last_confirmed, .. } | CloseError::NotForced { last_confirmed, .. } => {
+            (exit::LEDGER_ENDED, *last_confirmed)
+        }
     };
     let what = match error {
         CloseError::Stopped(Stopped { why, .. }) => {
             format!("ledger {ledger} can no longer be written: {why}")
         }
-        CloseError::ClosedElsewhere { .. } => error.to_string(),
+        CloseError::ClosedElsewhere { .. } | CloseError::NotForced { .. } => error.to_string(),
     };
     let first_unknown = EntryId::to_wire(confirmed) + 1;
     Failure::with_code(

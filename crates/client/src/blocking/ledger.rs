@@ -6,7 +6,7 @@ use bindery_types::{EntryId, LedgerId};
 
 use super::{Calls, Error};
 use crate::entry::Entry;
-use crate::error::{AppendError, CloseError, ReadError, TryAppendError};
+use crate::error::{AppendError, CloseError, ForceError, ReadError, TryAppendError};
 use crate::reader::{EntryStream, TailStream};
 use crate::verify::VerifyReport;
 use crate::writer::{Closed, Progress};
@@ -52,6 +52,11 @@ impl LedgerWriter {
     /// Waits until every entry enqueued so far is confirmed; the last confirmed entry.
     pub fn drain(&self) -> Result<Option<EntryId>, Error<AppendError>> {
         self.calls.wait(self.writer.drain())
+    }
+
+    /// Has every bookie of the ensemble sync; see [`force`](crate::LedgerWriter::force).
+    pub fn force(&self) -> Result<Option<EntryId>, Error<ForceError>> {
+        self.calls.wait(self.writer.force())
     }
 
     /// Drains, then closes the ledger for good. Inside a runtime the ledger is left open.

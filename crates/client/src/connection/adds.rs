@@ -1,6 +1,6 @@
 //! Adds that wait for their answers: which answer belongs to which add (protocol reference, section 1.7).
 //!
-//! v2 answers carry ledger and entry, nothing else. A writer's adds are answered in order, so the first one waiting is
+//! v2 answers carry ledger and entry, nothing else, and v3 answers carry them as well. A writer's adds are answered in order, so the first one waiting is
 //! nearly always the one answered. For the rest, the adds of a ledger are kept as runs of ascending entry ids: a run is
 //! searched in halves, and a new one begins only where an entry is sent again.
 //!
@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use super::delivery::Deliveries;
 use super::pending::{Overdue, Sweep};
-use crate::transport::{AddAnswer, AddSink, AddTag, BookieError};
+use crate::transport::{AddSink, AddTag, BookieError};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -146,7 +146,7 @@ impl PendingAdds {
         let Some(adds) = self.ledgers.get_mut(&ledger) else { return false };
         let Some(add) = adds.take(entry) else { return false };
         if add.state == State::Waiting {
-            out.add(&adds.sinks[add.sink as usize], AddAnswer { entry, tag: add.tag, result });
+            out.add(&adds.sinks[add.sink as usize], entry, add.tag, result);
         }
         if adds.is_empty() {
             self.forget(ledger);
@@ -199,8 +199,7 @@ impl PendingAdds {
                             add.state = State::Overdue;
                             found.give_up(sweep, add.position);
                             let result = Err(BookieError::TimedOut(sweep.timeout));
-                            let answer = AddAnswer { entry: add.entry, tag: add.tag, result };
-                            out.add(&adds.sinks[add.sink as usize], answer);
+                            out.add(&adds.sinks[add.sink as usize], add.entry, add.tag, result);
                         }
                     }
                 }
@@ -212,8 +211,7 @@ impl PendingAdds {
     pub(super) fn drain(&mut self, why: &impl Fn(u64) -> BookieError, out: &mut Deliveries) {
         for (_, adds) in self.ledgers.drain() {
             for add in adds.runs.iter().flatten().filter(|add| add.state == State::Waiting) {
-                let answer = AddAnswer { entry: add.entry, tag: add.tag, result: Err(why(add.position)) };
-                out.add(&adds.sinks[add.sink as usize], answer);
+                out.add(&adds.sinks[add.sink as usize], add.entry, add.tag, Err(why(add.position)));
             }
         }
     }

@@ -69,6 +69,16 @@ fn decode(frame: &Frame<'_>) -> Result<Answer, String> {
         Some(Protocol::V3) => {
             let response = v3::decode_response(frame.to_bytes()).map_err(|error| error.to_string())?;
             let code = ErrorCode::from_v3(response.status).unwrap_or(ErrorCode::Io);
+            if response.header.operation == v3::proto::OperationType::AddEntry as i32 {
+                return match response.add_response {
+                    Some(add) => Ok(match (LedgerId::new(add.ledger_id), EntryId::new(add.entry_id)) {
+                        (Some(ledger), Some(entry)) => Answer::Add { ledger, entry, code },
+                        _ => Answer::Foreign,
+                    }),
+                    // A bookie that wants authentication says so.
+                    None => Err(format!("an add was answered with {code:?} and without its message")),
+                };
+            }
             let key = CallKey::V3 { id: response.header.txn_id };
             Ok(Answer::Call { key, result: result_of(code, || Outcome::V3(Box::new(response))) })
         }

@@ -6,12 +6,12 @@
 
 use std::sync::Arc;
 
-use bindery_types::BookieId;
+use bindery_types::{BookieId, EntryId};
 use bindery_wire::v3::proto;
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
-use crate::transport::{AddAnswer, AddSink, BookieError};
+use crate::transport::{AddAnswer, AddSink, AddTag, BookieError, Connection};
 
 /// Who waits for one answer.
 #[derive(Debug)]
@@ -19,6 +19,8 @@ pub(super) enum Waiter {
     Read(oneshot::Sender<Result<Bytes, BookieError>>),
     Batch(oneshot::Sender<Result<Vec<Bytes>, BookieError>>),
     V3(oneshot::Sender<Result<Box<proto::Response>, BookieError>>),
+    /// Of a v3 request whose answer matters by the connection that brought it.
+    Force(oneshot::Sender<Result<Connection, BookieError>>),
 }
 
 /// An answer to a request other than an add.
@@ -31,7 +33,7 @@ pub(super) enum Outcome {
 
 impl Waiter {
     /// Whoever stopped waiting is told nothing.
-    fn give(self, result: Result<Outcome, BookieError>) {
+    fn give(self, connection: Connection, result: Result<Outcome, BookieError>) {
         fn mismatch<T>() -> Result<T, BookieError> {
             unreachable!("answers are matched by operation")
         }
@@ -54,6 +56,9 @@ impl Waiter {
                     Outcome::Read(_) | Outcome::Batch(_) => mismatch(),
                 }));
             }
+            Waiter::Force(sender) => {
+                let _ = sender.send(result.map(|_| connection));
+            }
         }
     }
 }
@@ -67,6 +72,8 @@ struct SinkAnswers {
 /// See the module.
 pub(super) struct Deliveries {
     bookie: BookieId,
+    /// What brings the answers; the next one is told before it brings any.
+    connection: Connection,
     sinks: Vec<SinkAnswers>,
     /// Where the last answer went: the next one mostly goes there, too.
     last: usize,
@@ -81,14 +88,28 @@ const SPARE_ANSWERS_MAX: usize = 4096;
 
 impl Deliveries {
     pub(super) fn new(bookie: BookieId) -> Deliveries {
-        Deliveries { bookie, sinks: Vec::new(), last: 0, calls: Vec::new(), spares: Vec::new() }
+        let connection = Connection::default();
+        Deliveries { bookie, connection, sinks: Vec::new(), last: 0, calls: Vec::new(), spares: Vec::new() }
+    }
+
+    /// What is given out from now on comes over another connection.
+    pub(super) fn begin_connection(&mut self) {
+        self.deliver();
+        self.connection.0 += 1;
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.sinks.is_empty() && self.calls.is_empty()
     }
 
-    pub(super) fn add(&mut self, sink: &Arc<dyn AddSink>, answer: AddAnswer) {
+    pub(super) fn add(
+        &mut self,
+        sink: &Arc<dyn AddSink>,
+        entry: EntryId,
+        tag: AddTag,
+        result: Result<(), BookieError>,
+    ) {
+        let answer = AddAnswer { entry, tag, connection: self.connection, result };
         let is_same = |known: &SinkAnswers| std::ptr::addr_eq(Arc::as_ptr(&known.sink), Arc::as_ptr(sink));
         let index = match self.sinks.get(self.last) {
             Some(last) if is_same(last) => self.last,
@@ -118,7 +139,7 @@ impl Deliveries {
             }
         }
         for (waiter, result) in self.calls.drain(..) {
-            waiter.give(result);
+            waiter.give(self.connection, result);
         }
     }
 }

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use super::delivery::{Deliveries, Waiter};
 use super::outgoing::Outgoing;
 use super::pending::{CallKey, Pending};
-use crate::transport::{AddAnswer, AddRequest, AddSink, BatchReadRequest, BookieError};
+use crate::transport::{AddRequest, AddSink, AddTag, BatchReadRequest, BookieError, Connection};
 
 /// The frame of an add without its body: length, header, master key.
 pub(super) const ADD_HEAD_BYTES: usize = frame::LENGTH_PREFIX_SIZE_BYTES + v2::ADD_BODY_OFFSET_BYTES;
@@ -34,7 +34,7 @@ pub(super) struct State {
     pub(super) outgoing: Outgoing,
     pub(super) pending: Pending,
     /// Adds that fit no frame. They are answered by the task like all others (transport invariant 4).
-    refused: Vec<(Arc<dyn AddSink>, AddAnswer)>,
+    refused: Vec<(Arc<dyn AddSink>, EntryId, AddTag)>,
     /// The task has nothing to write and waits to be told.
     pub(super) is_waiting: bool,
     pub(super) is_closing: bool,
@@ -60,8 +60,8 @@ impl State {
 
     /// Gives out what was refused before it was sent.
     pub(super) fn give_out_refused(&mut self, out: &mut Deliveries) {
-        for (sink, answer) in self.refused.drain(..) {
-            out.add(&sink, answer);
+        for (sink, entry, tag) in self.refused.drain(..) {
+            out.add(&sink, entry, tag, Err(BookieError::Refused(ErrorCode::BadRequest)));
         }
     }
 }
@@ -111,9 +111,13 @@ impl Lane {
 
     /// Queues an add; everything that may be slow happens elsewhere.
     pub(super) fn add(&self, request: AddRequest, sink: &Arc<dyn AddSink>) {
-        let AddRequest { ledger, entry, body, master_key, is_recovery, tag } = request;
-        let fits = body.len() >= entry::ENTRY_SIZE_BYTES_MIN
-            && self.limit.admits_payload(v2::ADD_BODY_OFFSET_BYTES + body.len());
+        let AddRequest { ledger, entry, body, master_key, is_recovery, is_deferred, tag } = request;
+        let overhead = match is_deferred {
+            true => v3::ADD_HEAD_SIZE_BYTES_MAX,
+            false => v2::ADD_BODY_OFFSET_BYTES,
+        };
+        let fits =
+            body.len() >= entry::ENTRY_SIZE_BYTES_MIN && self.limit.admits_payload(overhead + body.len());
         let head = add_head(master_key, is_recovery, body.len());
         let wakes = {
             let mut state = self.state.lock();
@@ -124,11 +128,18 @@ impl Lane {
             if fits {
                 let deadline = state.now + self.request_timeout;
                 let position = state.outgoing.position();
-                state.outgoing.push(head, body);
+                match is_deferred {
+                    true => {
+                        state.next_id += 1;
+                        let (head, size_bytes) =
+                            deferred_add_head(state.next_id, ledger, entry, master_key, body.len());
+                        state.outgoing.push_parts(&head[..size_bytes], body);
+                    }
+                    false => state.outgoing.push(head, body),
+                }
                 state.pending.adds.push(ledger, entry, tag, position, deadline, sink);
             } else {
-                let result = Err(BookieError::Refused(ErrorCode::BadRequest));
-                state.refused.push((sink.clone(), AddAnswer { entry, tag, result }));
+                state.refused.push((sink.clone(), entry, tag));
             }
             wakes
         };
@@ -137,7 +148,8 @@ impl Lane {
         }
     }
 
-    /// Forgets the adds of a ledger that the task has not taken: they are not sent, and not answered.
+    /// Forgets the adds of a ledger that the task has not taken: they are not sent, and not answered. Not for adds with
+    /// deferred sync, whose frames are in two parts.
     pub(super) fn withdraw(&self, ledger: LedgerId, sink: &Arc<dyn AddSink>) {
         let withdrawn = {
             let mut state = self.state.lock();
@@ -210,6 +222,19 @@ impl Lane {
         timeout: Duration,
     ) -> Receiver<Box<v3::proto::Response>> {
         let (sender, receiver) = oneshot::channel();
+        self.push_v3(operation, priority, timeout, Waiter::V3(sender));
+        receiver
+    }
+
+    /// Queues a FORCE_LEDGER.
+    pub(super) fn force(&self, ledger: LedgerId) -> Receiver<Connection> {
+        let (sender, receiver) = oneshot::channel();
+        let operation = Operation::ForceLedger(v3::proto::ForceLedgerRequest { ledger_id: ledger.get() });
+        self.push_v3(operation, 0, self.request_timeout, Waiter::Force(sender));
+        receiver
+    }
+
+    fn push_v3(&self, operation: Operation, priority: u32, timeout: Duration, waiter: Waiter) {
         self.push(timeout, |state, deadline| {
             state.next_id += 1;
             let txn_id = state.next_id;
@@ -218,10 +243,9 @@ impl Lane {
             let position = state.outgoing.position();
             state.outgoing.push_frame(frame.freeze());
             let key = CallKey::V3 { id: txn_id };
-            state.pending.push(key, Waiter::V3(sender), false, position, deadline, timeout);
+            state.pending.push(key, waiter, false, position, deadline, timeout);
             true
         });
-        receiver
     }
 
     fn push(&self, timeout: Duration, queue: impl FnOnce(&mut State, Instant) -> bool) -> bool {
@@ -316,6 +340,21 @@ fn add_head(master_key: MasterKey, is_recovery: bool, body_size_bytes: usize) ->
     v2::Request::Add(add).encode(&mut &mut head[..]);
     frame::put_length(v2::ADD_BODY_OFFSET_BYTES + body_size_bytes, &mut &mut head[..]);
     head
+}
+
+fn deferred_add_head(
+    txn_id: u64,
+    ledger: LedgerId,
+    entry: EntryId,
+    master_key: MasterKey,
+    body_size_bytes: usize,
+) -> ([u8; v3::ADD_HEAD_SIZE_BYTES_MAX], usize) {
+    let mut head = [0; v3::ADD_HEAD_SIZE_BYTES_MAX];
+    let mut rest = &mut head[..];
+    let (flags, key) = (v3::WRITE_FLAG_DEFERRED_SYNC, master_key.as_bytes());
+    v3::put_add_head(txn_id, ledger.get(), entry.get(), key, flags, body_size_bytes, &mut rest);
+    let size_bytes = v3::ADD_HEAD_SIZE_BYTES_MAX - rest.len();
+    (head, size_bytes)
 }
 
 /// Appends a small v2 request; the position of its first byte.

@@ -3,7 +3,8 @@
 //! # Data flow
 //! ```text
 //! add, read ──► slot of the bookie ──► bulk lane:    v2   adds, reads, batch reads
-//!                                 └──► control lane: v3   READ_LAC, WRITE_LAC, long polls, info (opened when needed)
+//!                                 └──► control lane: v3   READ_LAC, WRITE_LAC, long polls, info, forces, adds with
+//!                                                         deferred sync (opened when needed)
 //!
 //! lane: callers append frames and waiters under one short lock ──► task: one write for all that gathered
 //!       task: one read ──► decode all answers ──► match under the lock, once ──► sinks and waiters, outside the lock
@@ -52,8 +53,8 @@ use self::lane::{Lane, Receiver};
 use self::resolve::Resolver;
 use self::task::Timing;
 use crate::transport::{
-    AddRequest, AddSink, Answer, BatchReadRequest, BookieError, DiskSpace, LacAnswer, PollRequest,
-    ReadRequest, Transport,
+    AddRequest, AddSink, Answer, BatchReadRequest, BookieError, Connection, DiskSpace, LacAnswer,
+    PollRequest, ReadRequest, Transport,
 };
 
 /// Bookies hold a long poll for minutes at most.
@@ -188,17 +189,20 @@ impl Bookies {
     }
 
     /// Opens the control lane if this is its first use.
+    fn with_control<R>(&self, bookie: &BookieId, use_lane: impl FnOnce(&Lane) -> R) -> R {
+        self.with_slot(bookie, |slot, is_closing| {
+            let control = slot.control.get_or_init(|| self.open_lane(bookie, &slot.resolver, is_closing));
+            use_lane(&control.lane)
+        })
+    }
+
     fn v3(
         &self,
         bookie: &BookieId,
         operation: Operation,
         timeout: Duration,
     ) -> impl Future<Output = Result<Box<proto::Response>, BookieError>> + use<> {
-        let receiver = self.with_slot(bookie, |slot, is_closing| {
-            let control = slot.control.get_or_init(|| self.open_lane(bookie, &slot.resolver, is_closing));
-            control.lane.v3(operation, 0, timeout)
-        });
-        receive(receiver)
+        receive(self.with_control(bookie, |lane| lane.v3(operation, 0, timeout)))
     }
 
     fn request_timeout(&self) -> Duration {
@@ -227,7 +231,11 @@ fn read_message(ledger: LedgerId, entry: Option<EntryId>, fence: Option<MasterKe
 
 impl Transport for Bookies {
     fn add(&self, bookie: &BookieId, request: AddRequest, sink: &Arc<dyn AddSink>) {
-        self.with_bulk(bookie, |lane| lane.add(request, sink));
+        match request.is_deferred {
+            // v2 has no words for it, and bookies take no v3 behind v2.
+            true => self.with_control(bookie, |lane| lane.add(request, sink)),
+            false => self.with_bulk(bookie, |lane| lane.add(request, sink)),
+        }
     }
 
     fn withdraw(&self, bookie: &BookieId, ledger: LedgerId, sink: &Arc<dyn AddSink>) {
@@ -301,6 +309,10 @@ impl Transport for Bookies {
             let answer = body_of(response.await?.read_response, "a long poll")?;
             Ok(answer.max_lac.and_then(EntryId::new))
         })
+    }
+
+    fn force(&self, bookie: &BookieId, ledger: LedgerId) -> Answer<'_, Connection> {
+        Box::pin(receive(self.with_control(bookie, |lane| lane.force(ledger))))
     }
 
     fn disk_space(&self, bookie: &BookieId) -> Answer<'_, DiskSpace> {

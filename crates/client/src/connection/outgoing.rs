@@ -122,6 +122,19 @@ impl Outgoing {
         self.put(Frame { number: self.next, head: [0; ADD_HEAD_BYTES], head_size_bytes: 0, body: frame });
     }
 
+    /// Appends a frame that is a head of any form and a body. What is not copied at once waits as two frames, one behind the
+    /// other, and cannot be withdrawn.
+    pub(super) fn push_parts(&mut self, head: &[u8], body: Bytes) {
+        if self.gathers(head.len() + body.len(), body.len()) {
+            self.gathered.copy(self.next, head, &body);
+            self.next += 1;
+            return;
+        }
+        for part in [Bytes::copy_from_slice(head), body] {
+            self.put(Frame { number: self.next, head: [0; ADD_HEAD_BYTES], head_size_bytes: 0, body: part });
+        }
+    }
+
     /// Whether the next frame is copied at once.
     fn gathers(&self, size_bytes: usize, body_size_bytes: usize) -> bool {
         self.frames.is_empty()

@@ -205,6 +205,7 @@ impl Task {
         if let Err(error) = socket.set_nodelay(true) {
             tracing::debug!(bookie_id = %self.lane.bookie, %error, "set TCP_NODELAY");
         }
+        self.out.begin_connection();
         let begin = self.lane.state.lock().outgoing.begin();
         let mut conversation = Conversation {
             socket,

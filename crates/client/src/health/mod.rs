@@ -129,7 +129,7 @@ impl From<&BookieError> for Outcome {
             BookieError::TimedOut(_) => Outcome::TimedOut,
             BookieError::Unexpected(_) => Outcome::Failed,
             // Of the client: closed, or its writer let a slow bookie go.
-            BookieError::Closed | BookieError::Behind(_) => Outcome::None,
+            BookieError::Closed | BookieError::Behind(_) | BookieError::Reconnected => Outcome::None,
         }
     }
 }

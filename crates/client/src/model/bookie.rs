@@ -3,6 +3,7 @@
 //! # Invariants
 //! 1. Adds, fences and explicit LACs (last add confirmed) are records of one log. What rests on a record is answered when
 //!    the log is synced up to it; a crash drops what is not synced (IB1, IB4).
+//!    An add with deferred sync is answered at once.
 //! 2. Fenced is for good, and an add that is not part of a recovery is refused from then on (IB3, IB5).
 
 use std::collections::BTreeMap;
@@ -86,9 +87,13 @@ impl Bookie {
         &self.memory
     }
 
-    pub fn serve(&mut self, request: &Request) -> Served {
+    pub fn serve(&mut self, request: &Request, is_deferred: bool) -> Served {
         match request {
-            Request::Add { entry, body, is_recovery, .. } => self.add(*entry, body, *is_recovery),
+            Request::Add { entry, body, is_recovery, .. } => {
+                let Served { result, waits } = self.add(*entry, body, *is_recovery);
+                Served { result, waits: waits && (*is_recovery || !is_deferred) }
+            }
+            Request::Force { .. } => Served { result: Ok(Bytes::new()), waits: self.has_unsynced() },
             Request::WriteLac { lac, body } => self.write_lac(*lac, body),
             Request::Read { entry, fences, .. } => self.read(*entry, *fences),
         }

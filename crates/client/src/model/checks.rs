@@ -30,6 +30,9 @@ pub(super) struct Summary {
     pub announced: u64,
     pub crashes: u64,
     pub quiet_writers: u64,
+    pub forced: u64,
+    pub failed_forces: u64,
+    pub reconnected: u64,
 }
 
 impl Summary {
@@ -49,6 +52,9 @@ impl Summary {
         self.announced += other.announced;
         self.crashes += other.crashes;
         self.quiet_writers += other.quiet_writers;
+        self.forced += other.forced;
+        self.failed_forces += other.failed_forces;
+        self.reconnected += other.reconnected;
     }
 }
 
@@ -238,7 +244,7 @@ impl World {
         }
         let expected = match request {
             Request::Read { entry, .. } => *entry,
-            Request::Add { .. } | Request::WriteLac { .. } => None,
+            Request::Add { .. } | Request::WriteLac { .. } | Request::Force { .. } => None,
         };
         let is_sound = result.as_ref().is_ok_and(|body| self.codec.open(expected, body).is_some());
         let is_absent = matches!(result, Err(BookieError::Refused(ErrorCode::NoEntry | ErrorCode::NoLedger)));

@@ -85,7 +85,7 @@ fn is_idle(world: &World, event: &Event) -> bool {
                         memory.entries.contains_key(&entry.get())
                             && world.ghost.acked.contains(&(bookie, entry.get()))
                     }
-                    Request::WriteLac { .. } => false,
+                    Request::WriteLac { .. } | Request::Force { .. } => false,
                 }
         }
         Event::Hear { party, bookie, flight, .. } => {
@@ -185,6 +185,7 @@ pub(super) fn explore(scope: &Scope, canaries: Canaries, states_max: usize) -> E
         bookies: scope.bookies,
         digest: DigestType::Dummy,
         is_prompt: true,
+        is_deferred: false,
         only_outcomes: true,
         slow_bytes_max: u64::MAX,
         read_ahead_entries: 1,

@@ -24,12 +24,13 @@
 //! | IC13 | the states follow one another as they may |
 //! | IC14 | a write with an unknown outcome is followed by a read |
 //! | IC15 | each entry that a recovery added has Qa acknowledgements of its own when it closes |
+//! | IC1, IC9 with deferred sync | what a force confirms has Qa durable copies; bookies acknowledge before they sync, and a crash takes what was not forced |
 //! | IC17 | when a writer closes, marks name all bookies it let go of; one that is quiet holds nothing |
 //! | IC18, IC20 | when faults end, all is confirmed or a recovery succeeds, in a bounded number of events |
 //!
 //! # Not here
 //! IC16: the client does not tell incarnations apart; limbo on the bookie stands for it (IB28). IC19, IC21: of the readers.
-//! IC22: there is no repair yet. Deferred sync, force: the client has none.
+//! IC22: there is no repair yet.
 
 mod bookie;
 mod checks;
@@ -121,6 +122,9 @@ fn whatever_fails_confirmed_entries_survive_and_all_recoveries_agree() {
         ("announced", total.announced, 10),
         ("crashes", total.crashes, 2),
         ("writers that came to rest", total.quiet_writers, 40),
+        ("forces that confirmed entries", total.forced, 4),
+        ("forces that failed", total.failed_forces, 40),
+        ("answered over another connection", total.reconnected, 100),
     ];
     for (what, count, seeds_for_one) in met {
         assert!(count >= seeds / seeds_for_one, "{what}: {count} in {seeds} seeds");

@@ -17,9 +17,25 @@ use crate::transport::{AddTag, BookieError};
 /// What bookies are asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Request {
-    Add { entry: EntryId, body: Bytes, is_recovery: bool, tag: AddTag },
-    Read { entry: Option<EntryId>, fences: bool, tag: ReadTag },
-    WriteLac { lac: EntryId, body: Bytes },
+    Add {
+        entry: EntryId,
+        body: Bytes,
+        is_recovery: bool,
+        tag: AddTag,
+    },
+    Read {
+        entry: Option<EntryId>,
+        fences: bool,
+        tag: ReadTag,
+    },
+    WriteLac {
+        lac: EntryId,
+        body: Bytes,
+    },
+    /// Of the writer's force of this number.
+    Force {
+        number: u64,
+    },
 }
 
 /// How far a request is.

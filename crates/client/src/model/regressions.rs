@@ -19,6 +19,7 @@ fn world(quorum: (usize, usize, usize), bookies: usize, planted: Option<Canaries
         bookies,
         digest: DigestType::Crc32c,
         is_prompt: true,
+        is_deferred: false,
         only_outcomes: planted.is_some(),
         slow_bytes_max: u64::MAX,
         read_ahead_entries: 1,
@@ -131,7 +132,7 @@ impl World {
             .filter(|flight| match &flight.request {
                 Request::Add { entry, .. } => entry.get() == wanted,
                 Request::Read { entry, .. } => *entry == EntryId::new(wanted),
-                Request::WriteLac { .. } => false,
+                Request::WriteLac { .. } | Request::Force { .. } => false,
             })
             .count()
     }

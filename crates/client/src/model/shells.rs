@@ -31,8 +31,8 @@ use crate::entry::EntryCodec;
 use crate::error::ReadError;
 use crate::options::{CreateOptions, OpenMode};
 use crate::transport::{
-    AddAnswer, AddRequest, AddSink, Answer, BatchReadRequest, BookieError, LacAnswer, PollRequest,
-    ReadRequest, Transport,
+    AddAnswer, AddRequest, AddSink, Answer, BatchReadRequest, BookieError, Connection, LacAnswer,
+    PollRequest, ReadRequest, Transport,
 };
 
 const MEMORY_LIMIT: u64 = 40_000;
@@ -82,7 +82,7 @@ impl Cluster {
                     let AddRequest { entry, body, is_recovery, tag, .. } = request;
                     let result = cluster.ask(&id, |bookie| bookie.add(entry, &body, is_recovery)).await;
                     let result = result.map(drop);
-                    sink.added(&id, &[AddAnswer { entry, tag, result }]);
+                    sink.added(&id, &[AddAnswer { entry, tag, connection: Connection::default(), result }]);
                 }
             });
         }

@@ -112,6 +112,7 @@ impl Swarm {
             bookies: e + [0, 1, 2, 4][random.below(4) as usize],
             digest: digests[random.below(digests.len() as u64) as usize],
             is_prompt: random.chance(0.3),
+            is_deferred: random.chance(0.15),
             only_outcomes: false,
             slow_bytes_max: 1000 + random.below(6000),
             read_ahead_entries: [1, 2, READ_AHEAD_ENTRIES][random.below(3) as usize],
@@ -159,6 +160,9 @@ impl Swarm {
         if chance(0.005) && self.world.writer().is_some_and(|writer| writer.unannounced().is_some()) {
             self.world.ghost.summary.announced += 1;
             return self.world.apply(&Event::Announce);
+        }
+        if self.world.setup.is_deferred && chance(0.02) {
+            return self.world.apply(&Event::Force);
         }
         if chance(self.rates.deaths) {
             return self.world.apply(&Event::Kill(self.any(self.world.parties.len())));
@@ -295,6 +299,10 @@ impl Swarm {
         self.settle(|_| false);
         self.world.apply(&Event::Append);
         self.settle(|_| false);
+        if self.world.setup.is_deferred {
+            self.world.apply(&Event::Force);
+            self.settle(|_| false);
+        }
         let Core::Writer(writer) = &self.world.parties[WRITER].core else { return };
         assert!(!writer.has_unconfirmed(), "IC18, IC20: an entry is not confirmed although nothing fails");
         assert!(matches!(self.world.parties[WRITER].call, Call::Idle), "IC18: it waits for nothing");

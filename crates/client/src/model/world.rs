@@ -29,9 +29,10 @@ use super::network::{Link, Request, Stage};
 use crate::entry::EntryCodec;
 use crate::placement::{Candidates, Placement, RandomPlacement, Wanted};
 use crate::recovery::core::{Out, RecoveryCore};
-use crate::transport::BookieError;
+use crate::transport::{BookieError, Connection};
 use crate::window::Send;
-use crate::writer::core::{LetGo, Start, Step, WriterCore};
+use crate::writer::core::{LetGo, Start, Step, WriterCore, frames};
+use crate::writer::force::Force;
 
 /// The writer is the first party.
 pub(super) const WRITER: usize = 0;
@@ -45,6 +46,8 @@ pub(super) struct Setup {
     pub digest: DigestType,
     /// Answers leave as soon as requests are done, and in their order.
     pub is_prompt: bool,
+    /// The writer's bookies acknowledge before they sync.
+    pub is_deferred: bool,
     /// Whether only what users can see is checked, not how it comes about.
     pub only_outcomes: bool,
     /// What one bookie may hold up.
@@ -72,6 +75,8 @@ pub(super) enum Event {
     ReportSlow,
     /// The writer announces its LAC (last add confirmed).
     Announce,
+    /// The application forces the ledger.
+    Force,
     /// A bookie does the oldest request of a connection, or refuses it.
     Serve {
         party: usize,
@@ -218,6 +223,11 @@ pub(super) struct World {
     pub history: Vec<Part<LedgerMetadata>>,
     /// Bookies on which the ledger is marked as under-replicated.
     pub marks: BTreeSet<BookieId>,
+    /// Counts the connections of the writer, by bookie.
+    pub connections: Vec<u64>,
+    /// The writer's forces under way, by number.
+    pub forces: BTreeMap<u64, Force>,
+    pub forces_begun: u64,
     pub ghost: Ghost,
 }
 
@@ -242,11 +252,15 @@ impl World {
             confirmed: None,
             length_bytes: 0,
             token: None,
+            is_deferred: setup.is_deferred,
         });
         writer.plant(setup.canaries);
         World {
             codec,
             bookies: vec![Bookie::default().into(); ids.len()],
+            connections: vec![0; ids.len()],
+            forces: BTreeMap::new(),
+            forces_begun: 0,
             ids: Arc::new(ids),
             links: BTreeMap::new(),
             parties: vec![Party::new(Core::Writer(Box::new(writer))).into()],
@@ -307,9 +321,9 @@ impl World {
             }));
         }
         let unsynced = self.bookies.iter().enumerate().filter(|(_, bookie)| bookie.has_unsynced());
-        events.extend(
-            unsynced.filter(|(_, bookie)| bookie.mode == Mode::Up).map(|(index, _)| Event::Sync(index)),
-        );
+        let syncing =
+            unsynced.filter(|(index, bookie)| bookie.mode == Mode::Up && self.has_reason_to_sync(*index));
+        events.extend(syncing.map(|(index, _)| Event::Sync(index)));
         for (party, state) in self.parties.iter().enumerate() {
             match state.call {
                 Call::Idle => {}
@@ -318,6 +332,13 @@ impl World {
             }
         }
         events
+    }
+
+    /// With deferred sync what nobody waits for stays in memory, so that a crash has something to take.
+    fn has_reason_to_sync(&self, bookie: usize) -> bool {
+        let is_waiting =
+            |link: &Part<Link>| link.flights.iter().any(|flight| matches!(flight.stage, Stage::Done(_)));
+        !self.setup.is_deferred || self.links.iter().any(|((_, to), link)| *to == bookie && is_waiting(link))
     }
 
     pub fn apply(&mut self, event: &Event) {
@@ -335,6 +356,7 @@ impl World {
             }
             Event::ReportSlow => self.report_slow(),
             Event::Announce => self.announce(),
+            Event::Force => self.force(),
             Event::Serve { party, bookie, is_old, refusal } => self.serve(party, bookie, is_old, refusal),
             Event::Sync(bookie) => self.sync(bookie),
             Event::Hear { party, bookie, flight, is_damaged } => {
@@ -365,9 +387,11 @@ impl World {
                 if let Some(link) = self.links.get_mut(&(party, bookie)) {
                     link.break_off();
                 }
+                self.connections[bookie] += u64::from(party == WRITER && self.setup.is_deferred);
             }
             Event::Crash(bookie) => {
                 self.bookies[bookie].crash();
+                self.connections[bookie] += u64::from(self.setup.is_deferred);
                 self.bookies[bookie].mode = Mode::Down;
                 self.links.iter_mut().filter(|((_, to), _)| *to == bookie).for_each(|(_, link)| link.crash());
             }
@@ -387,8 +411,8 @@ impl World {
             Some(_) => vec![self.ghost.payloads.len() as u8; size as usize],
             None => vec![self.ghost.payloads.len() as u8],
         };
-        let cost_bytes =
-            WriterCore::cost_bytes(&self.codec, self.setup.quorum.write_quorum_size(), payload.len());
+        let frames = frames(self.setup.quorum.write_quorum_size(), self.setup.is_deferred);
+        let cost_bytes = WriterCore::cost_bytes(&self.codec, frames, payload.len());
         let permit = match &self.setup.budget {
             Some(budget) => match budget.try_acquire(cost_bytes) {
                 Some(permit) => Some(permit),
@@ -450,6 +474,36 @@ impl World {
         }
     }
 
+    fn force(&mut self) {
+        let Some(Ok(force)) = self.writer().map(WriterCore::begin_force) else { return };
+        let number = self.forces_begun;
+        self.forces_begun += 1;
+        let members: Vec<usize> = force.members().map(|(_, bookie)| self.index(bookie)).collect();
+        self.forces.insert(number, force);
+        for bookie in members {
+            self.link(WRITER, bookie).send(Request::Force { number });
+        }
+    }
+
+    fn hear_force(&mut self, bookie: usize, number: u64, result: Result<Connection, BookieError>) {
+        // It ended by an earlier answer.
+        let Some(mut force) = self.forces.remove(&number) else { return };
+        let Core::Writer(writer) = &mut self.parties[WRITER].core else { return };
+        let position = force.members().position(|(_, id)| *id == self.ids[bookie]);
+        let goes_on = writer.on_force_answer(&mut force, position.expect("a member was asked"), result);
+        if goes_on && force.outcome().is_err() {
+            self.forces.insert(number, force);
+            return;
+        }
+        let before = writer.confirmed();
+        let outcome = writer.end_force(&force);
+        let summary = &mut self.ghost.summary;
+        summary.forced += u64::from(writer.confirmed() > before);
+        summary.failed_forces += u64::from(outcome.is_err());
+        summary.reconnected += u64::from(force.is_hopeless());
+        self.settle_writer();
+    }
+
     fn serve(&mut self, party: usize, bookie: usize, is_old: bool, refusal: Option<ErrorCode>) {
         let link = self.links.get_mut(&(party, bookie)).expect("a link with flights");
         let index = link.next_sent(is_old).expect("a request to serve");
@@ -457,8 +511,12 @@ impl World {
         let Served { result, waits } = match (self.bookies[bookie].mode, refusal) {
             (Mode::Down, _) => Served { result: Err(BookieError::Unreachable("down".into())), waits: false },
             (_, Some(code)) => Served { result: Err(BookieError::Refused(code)), waits: false },
-            (_, None) => self.bookies[bookie].serve(&flight.request),
+            (_, None) => self.bookies[bookie].serve(&flight.request, self.setup.is_deferred),
         };
+        if let (Request::Add { entry, .. }, Ok(_), false) = (&flight.request, &result, waits) {
+            // Acknowledged before it is durable: what it comes to is seen in the copies.
+            self.ghost.acked.insert((bookie, entry.get()));
+        }
         flight.stage = if waits { Stage::Done(result) } else { Stage::Answered(result) };
         if waits && self.setup.is_prompt {
             self.sync(bookie);
@@ -580,7 +638,7 @@ impl World {
         self.note_heard(index, bookie, &request, &result);
         match (&mut self.parties[index].core, request) {
             (Core::Writer(writer), Request::Add { entry, tag, .. }) => {
-                writer.on_answer(entry, tag, &result.map(drop));
+                writer.on_answer(entry, tag, Connection(self.connections[bookie]), &result.map(drop));
                 self.settle_writer();
             }
             (Core::Recoverer(core), Request::Add { entry, tag, .. }) => {
@@ -593,6 +651,10 @@ impl World {
                 let mut out = Out::default();
                 core.on_read(tag, result, &mut out);
                 self.perform(index, out);
+            }
+            (Core::Writer(_), Request::Force { number }) => {
+                let connection = Connection(self.connections[bookie]);
+                self.hear_force(bookie, number, result.map(|_| connection));
             }
             (_, _) => {}
         }

@@ -79,6 +79,7 @@ pub(crate) async fn recover(
                 body: send.body,
                 master_key: key,
                 is_recovery: true,
+                is_deferred: false,
                 tag: send.tag,
             };
             shared.transport.add(&core.ensemble()[send.position], request, &sink);

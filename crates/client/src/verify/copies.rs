@@ -172,7 +172,8 @@ where
             BookieError::Refused(_)
             | BookieError::NotRegistered
             | BookieError::Closed
-            | BookieError::Behind(_) => 1,
+            | BookieError::Behind(_)
+            | BookieError::Reconnected => 1,
         };
         if tries >= tries_max {
             return Err(error);

@@ -32,6 +32,9 @@
 //! 9. What metadata is not needed for does not stop a writer that has an ack quorum: when bookies cannot be listed, or the
 //!    mark cannot be made, for longer than the driver is patient, a failed member is held all the same. The mark is tried
 //!    again with each search and before the end; a ledger that cannot be marked then is closed with a warning.
+//! 10. With deferred sync an entry is acknowledged before it is confirmed: [`force`](super::force) says when. Its
+//!    ensemble does not change and nobody is held, since whoever takes a bookie's place cannot answer for what that one had
+//!    not synced (protocol reference, section 7.9): a failure stops the writer. What is closed is what was forced.
 //!
 //! # Limits     [`CHANGES_IN_A_ROW_MAX`] ensemble changes without an entry confirmed in between
 
@@ -47,11 +50,12 @@ use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState};
 use bindery_wire::ErrorCode;
 use bytes::{Bytes, BytesMut};
 
+use super::force::{Force, Unforced};
 use crate::entry::EntryCodec;
-use crate::error::{BookieAnswer, BookieAnswers, NotEnoughBookies, Stopped, WhyStopped};
+use crate::error::{BookieAnswer, BookieAnswers, ForceError, NotEnoughBookies, Stopped, WhyStopped};
 use crate::handover::Handover;
 use crate::metadata_edit::with_ensemble;
-use crate::transport::{AddTag, BookieError};
+use crate::transport::{AddTag, BookieError, Connection};
 use crate::window::{AddWindow, Heard, Send};
 
 /// How many ensemble changes may follow one another while no entry gets through.
@@ -60,7 +64,8 @@ pub(crate) const CHANGES_IN_A_ROW_MAX: u32 = 64;
 /// What an entry costs besides its stored bytes: its place in the window, and its part of what is free in a block.
 pub(crate) const ENTRY_OVERHEAD_BYTES: u64 = 160;
 
-/// What it costs for each replica: the head of its frame, its places in the queue and among what waits for answers.
+/// What it costs for each replica: the head of its frame, its places in the queue and among what waits for answers. Twice
+/// with deferred sync, where the head waits by itself.
 pub(crate) const FRAME_OVERHEAD_BYTES: u64 = 192;
 
 /// How soon a replacement for a held bookie is looked for again, at first; twice as long each time.
@@ -173,6 +178,10 @@ pub(crate) struct WriterCore {
     metadata: LedgerMetadata,
     version: Version,
     window: AddWindow,
+    /// With deferred sync.
+    unforced: Option<Unforced>,
+    /// The LAC moved by a force since it was settled last.
+    has_forced: bool,
     /// Entries are stored one behind another, so that they share an allocation.
     block: BytesMut,
     /// What the entries in the window hold of the budget.
@@ -223,21 +232,30 @@ pub(crate) struct Start {
     pub confirmed: Option<EntryId>,
     pub length_bytes: u64,
     pub token: Option<u64>,
+    /// Whether bookies may acknowledge before they sync.
+    pub is_deferred: bool,
 }
 
-/// What an entry costs besides its stored bytes.
-pub(crate) fn overhead_bytes(write_quorum_size: usize) -> u64 {
-    ENTRY_OVERHEAD_BYTES + write_quorum_size as u64 * FRAME_OVERHEAD_BYTES
+/// How many frames an entry makes.
+pub(crate) fn frames(write_quorum_size: usize, is_deferred: bool) -> usize {
+    if is_deferred { 2 * write_quorum_size } else { write_quorum_size }
+}
+
+/// What an entry costs besides its stored bytes, by its frames.
+pub(crate) fn overhead_bytes(frames: usize) -> u64 {
+    ENTRY_OVERHEAD_BYTES + frames as u64 * FRAME_OVERHEAD_BYTES
 }
 
 impl WriterCore {
     pub fn new(start: Start) -> WriterCore {
-        let Start { ledger, codec, metadata, version, confirmed, length_bytes, token } = start;
+        let Start { ledger, codec, metadata, version, confirmed, length_bytes, token, is_deferred } = start;
         let last = metadata.segments().last().expect("a ledger is created with a segment");
         let floor = last.first_entry.get() - 1;
         assert!(EntryId::to_wire(confirmed) >= floor, "the LAC is not below the last segment");
         WriterCore {
             window: AddWindow::new(metadata.quorum, last.ensemble.clone(), confirmed),
+            unforced: is_deferred.then(|| Unforced::new(confirmed, last.ensemble.len())),
+            has_forced: false,
             block: BytesMut::new(),
             permit: Held::default(),
             in_flight_bytes: 0,
@@ -277,8 +295,22 @@ impl WriterCore {
         self.window.ensemble()
     }
 
+    /// The LAC: what is safe.
     pub fn confirmed(&self) -> Option<EntryId> {
+        match &self.unforced {
+            Some(unforced) => unforced.lac(),
+            None => self.window.confirmed(),
+        }
+    }
+
+    /// The last entry that an ack quorum answered for, as all before it: the LAC, unless sync is deferred.
+    pub fn acknowledged(&self) -> Option<EntryId> {
         self.window.confirmed()
+    }
+
+    /// Whether a force would confirm something.
+    pub fn has_unforced(&self) -> bool {
+        self.acknowledged() > self.confirmed()
     }
 
     /// The last entry that was given an id, here or by the writer before.
@@ -286,13 +318,22 @@ impl WriterCore {
         self.window.last_pushed()
     }
 
-    pub fn has_unconfirmed(&self) -> bool {
+    /// Whether an entry waits for its ack quorum.
+    pub fn has_unacknowledged(&self) -> bool {
         self.window.has_unconfirmed()
+    }
+
+    pub fn has_unconfirmed(&self) -> bool {
+        self.has_unacknowledged() || self.has_unforced()
     }
 
     /// Length up to the last confirmed entry.
     pub fn confirmed_length_bytes(&self) -> u64 {
-        self.length_before + self.window.confirmed_payload_bytes()
+        let payload_bytes = match &self.unforced {
+            Some(unforced) => unforced.payload_bytes(),
+            None => self.window.confirmed_payload_bytes(),
+        };
+        self.length_before + payload_bytes
     }
 
     /// Whether nothing is confirmed until an ensemble change is complete.
@@ -311,9 +352,9 @@ impl WriterCore {
         self.closed_elsewhere
     }
 
-    /// What an entry of this size takes from the budget.
-    pub fn cost_bytes(codec: &EntryCodec, write_quorum_size: usize, payload: usize) -> u64 {
-        codec.stored_size_bytes(payload) as u64 + overhead_bytes(write_quorum_size)
+    /// What an entry of this size takes from the budget, by the number of its [`frames`].
+    pub fn cost_bytes(codec: &EntryCodec, frames: usize, payload: usize) -> u64 {
+        codec.stored_size_bytes(payload) as u64 + overhead_bytes(frames)
     }
 
     /// Takes an entry: its id, its stored form, its way to the write set. The permit comes back with
@@ -355,8 +396,8 @@ impl WriterCore {
         }
         self.announced = self.announced.max(lac);
         self.length_bytes = length_bytes;
-        let write_quorum_size = self.metadata.quorum.write_quorum_size();
-        let cost_bytes = WriterCore::cost_bytes(&self.codec, write_quorum_size, payload.len());
+        let frames = frames(self.metadata.quorum.write_quorum_size(), self.unforced.is_some());
+        let cost_bytes = WriterCore::cost_bytes(&self.codec, frames, payload.len());
         self.in_flight_bytes += cost_bytes;
         let payload_bytes = u32::try_from(payload.len()).expect("entries are smaller than a frame");
         self.window.push(body, payload_bytes, cost_bytes, out);
@@ -371,7 +412,21 @@ impl WriterCore {
     }
 
     /// Counts an answer of a bookie. Follow a batch of them with [`settle`](Self::settle).
-    pub fn on_answer(&mut self, entry: EntryId, tag: AddTag, result: &Result<(), BookieError>) {
+    pub fn on_answer(
+        &mut self,
+        entry: EntryId,
+        tag: AddTag,
+        connection: Connection,
+        result: &Result<(), BookieError>,
+    ) {
+        if let (Some(unforced), Ok(())) = (&mut self.unforced, result) {
+            let position = AddWindow::position_of(tag);
+            if !unforced.note(position, entry, connection, self.canaries) {
+                let answer = BookieAnswer::Failed(BookieError::Reconnected);
+                let failed = vec![(self.ensemble()[position].clone(), answer)];
+                return self.stop(WhyStopped::DeferredSync(BookieAnswers(failed)));
+            }
+        }
         let Heard::Fatal(position) = self.window.on_answer(entry, tag, result) else { return };
         let bookie = self.ensemble()[position].clone();
         self.stop(match result {
@@ -381,12 +436,12 @@ impl WriterCore {
         });
     }
 
-    /// Confirms what can be; whether the LAC moved. To be followed by [`release`](Self::release), once what is queued for
+    /// Confirms what can be; whether anything was confirmed or acknowledged. To be followed by [`release`](Self::release), once what is queued for
     /// [bookies to withdraw from](Self::take_withdrawn) is gone.
     pub fn settle(&mut self) -> bool {
         let has_moved = self.window.advance();
         self.begin_change_if_wanted();
-        has_moved
+        has_moved | std::mem::take(&mut self.has_forced)
     }
 
     /// Puts entries that nobody waits for into `let_go`, with what they held of the budget.
@@ -401,6 +456,51 @@ impl WriterCore {
             // An idle ledger holds nothing.
             self.block = BytesMut::new();
         }
+    }
+
+    /// A force of what is acknowledged now; its members are to be asked.
+    pub fn begin_force(&self) -> Result<Force, Stopped> {
+        if let Some(stopped) = self.stopped() {
+            return Err(stopped);
+        }
+        let payload_bytes = self.window.confirmed_payload_bytes();
+        Ok(match &self.unforced {
+            Some(unforced) => unforced.begin(self.ensemble(), self.acknowledged(), payload_bytes),
+            None => Force::plain(self.ensemble()),
+        })
+    }
+
+    /// Counts an answer to a force. False when it is to be ended, since it cannot succeed.
+    pub fn on_force_answer(
+        &self,
+        force: &mut Force,
+        position: usize,
+        answer: Result<Connection, BookieError>,
+    ) -> bool {
+        force.on_answer(position, answer, self.canaries)
+    }
+
+    /// Ends a force: each of its members answered, or one badly. The LAC. Follow with [`settle`](Self::settle).
+    pub fn end_force(&mut self, force: &Force) -> Result<Option<EntryId>, ForceError> {
+        if let Some(stopped) = self.stopped() {
+            return Err(stopped.into());
+        }
+        let before = self.confirmed();
+        let outcome = match &mut self.unforced {
+            Some(unforced) => unforced.end(force),
+            None => force.outcome(),
+        };
+        if let Err(answers) = outcome {
+            if force.is_hopeless() {
+                self.stop(WhyStopped::DeferredSync(answers.clone()));
+            }
+            return Err(match self.stopped() {
+                Some(stopped) => stopped.into(),
+                None => ForceError::Bookies { ledger: self.ledger, answers },
+            });
+        }
+        self.has_forced |= self.confirmed() != before;
+        Ok(self.confirmed())
     }
 
     #[cfg(test)]
@@ -442,6 +542,8 @@ impl WriterCore {
     /// The bookie at a position holds up too much, in this and other ledgers `bytes` in all.
     pub fn on_slow(&mut self, position: usize, bytes: u64) {
         let is_dealt_with = self.stopped.is_some()
+            // Invariant 10: it is waited for, within the budget, until its requests fail.
+            || self.unforced.is_some()
             || self.slow.contains_key(&position)
             || self.held.contains_key(&position)
             || self.window.replacing().is_some_and(|replacing| replacing.contains_key(&position));
@@ -465,6 +567,10 @@ impl WriterCore {
             return;
         }
         self.window.begin_change();
+        if self.unforced.is_some() {
+            // Invariant 10.
+            return self.stop(WhyStopped::DeferredSync(self.failures()));
+        }
         for position in self.window.replacing().into_iter().flatten().map(|(position, _)| position) {
             // It failed: that decides.
             self.slow.remove(position);
@@ -931,7 +1037,7 @@ impl WriterCore {
             return;
         }
         assert!(self.phase == Phase::Idle || self.is_optional(), "one change of metadata at a time (IC11)");
-        assert!(!self.has_unconfirmed(), "entries are drained before the end is written");
+        assert!(!self.has_unconfirmed(), "entries are drained, and forced, before the end is written");
         // Invariant 6: what a slow member has not acknowledged is let go of with the writer.
         let owing = self.slow.keys().filter(|position| self.window.owes(**position));
         let owing: Vec<BookieId> = owing.map(|&position| self.ensemble()[position].clone()).collect();
@@ -944,7 +1050,7 @@ impl WriterCore {
 
     /// The LAC, when readers cannot know it from an entry and nothing is under way that would tell them.
     pub fn unannounced(&self) -> Option<EntryId> {
-        let is_quiet = self.stopped.is_none() && !self.has_unconfirmed();
+        let is_quiet = self.stopped.is_none() && !self.has_unacknowledged();
         self.confirmed().filter(|lac| is_quiet && self.announced < Some(*lac))
     }
 

@@ -5,6 +5,7 @@
 //! enqueue -> byte budget -> [lock: id, digest, Transport::add x Qw] -> bookies
 //! bookies -> AddSink::added (one socket read) -> [lock: acks, confirm, release] -> progress, appends that wait, budget
 //! failure -> driver task: place, write metadata, resend
+//! force -> Transport::force x E -> [lock: LAC]        (`force`)
 //! ```
 //!
 //! # Invariants
@@ -22,6 +23,7 @@
 
 pub(crate) mod core;
 pub(crate) mod driver;
+pub(crate) mod force;
 mod gate;
 #[cfg(test)]
 mod tests;
@@ -35,13 +37,13 @@ use bindery_types::{BookieId, Digester, EntryId, LedgerId, LedgerMetadata, Ledge
 use bindery_wire::FrameLimit;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot, watch};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
-use self::core::{LetGo, Start, WriterCore, overhead_bytes};
+use self::core::{LetGo, Start, WriterCore, frames, overhead_bytes};
 use self::gate::{Gate, Place};
 use crate::client::Shared;
 use crate::entry::{EntryCodec, OVERHEAD_SIZE_BYTES_MAX};
-use crate::error::{AppendError, CloseError, Stopped, TryAppendError, WhyStopped};
+use crate::error::{AppendError, CloseError, ForceError, Stopped, TryAppendError, WhyStopped};
 use crate::slow::{Share, Verdict};
 use crate::transport::{AddAnswer, AddRequest, AddSink, Transport};
 use crate::window::Send;
@@ -51,6 +53,10 @@ use crate::window::Send;
 pub struct Progress {
     /// The last confirmed entry: it and all before it are safe.
     pub confirmed: Option<EntryId>,
+    /// The last entry that an ack quorum answered for, as all before it. The same, unless the ledger has
+    /// [deferred sync](crate::CreateOptions::deferred_sync): then they are safe once they are
+    /// [forced](LedgerWriter::force).
+    pub acknowledged: Option<EntryId>,
     /// Why nothing more will be confirmed.
     pub failure: Option<AppendError>,
 }
@@ -98,6 +104,7 @@ pub(crate) struct Inner {
     id: LedgerId,
     master_key: MasterKey,
     quorum: Quorum,
+    is_deferred: bool,
     /// Which entries fit the budget and a frame.
     payload_bytes_max: u64,
     codec: EntryCodec,
@@ -129,6 +136,7 @@ impl Inner {
                 body,
                 master_key: self.master_key,
                 is_recovery: false,
+                is_deferred: self.is_deferred,
                 tag,
             };
             self.shared.transport.add(&state.core.ensemble()[position], request, sink);
@@ -186,11 +194,11 @@ impl Inner {
         self.withdraw(state, sink);
         state.core.release(&mut news.let_go);
         let stopped = state.core.stopped();
-        let confirmed = state.core.confirmed();
+        let (confirmed, acknowledged) = (state.core.confirmed(), state.core.acknowledged());
         if has_moved || stopped.is_some() {
             while let Some((entry, _)) = state.waiters.front() {
                 let answer = match &stopped {
-                    _ if Some(*entry) <= confirmed => Ok(()),
+                    _ if Some(*entry) <= acknowledged => Ok(()),
                     Some(stopped) => Err(stopped.clone()),
                     None => break,
                 };
@@ -200,7 +208,7 @@ impl Inner {
             // The end of a writer that was closed in good order is no failure.
             let failure =
                 stopped.filter(|stopped| stopped.why != WhyStopped::Closing).map(AppendError::Stopped);
-            news.progress = Some(Progress { confirmed, failure });
+            news.progress = Some(Progress { confirmed, acknowledged, failure });
         }
         if !state.is_announcing
             && !self.shared.limits.explicit_lac_interval.is_zero()
@@ -220,9 +228,11 @@ impl Inner {
             // Two batches may come here in either order: invariant 3.
             self.progress.send_if_modified(|progress| {
                 let is_newer = new.confirmed > progress.confirmed
+                    || new.acknowledged > progress.acknowledged
                     || (new.failure.is_some() && progress.failure.is_none());
                 if is_newer {
                     progress.confirmed = progress.confirmed.max(new.confirmed);
+                    progress.acknowledged = progress.acknowledged.max(new.acknowledged);
                     progress.failure = progress.failure.take().or(new.failure);
                 }
                 is_newer
@@ -257,7 +267,7 @@ impl AddSink for Inner {
         let news = {
             let state = &mut *self.state.lock();
             for answer in answers {
-                state.core.on_answer(answer.entry, answer.tag, &answer.result);
+                state.core.on_answer(answer.entry, answer.tag, answer.connection, &answer.result);
             }
             self.settle(state, &sink)
         };
@@ -282,6 +292,7 @@ impl LedgerWriter {
         version: Version,
         secret: LedgerSecret,
         taken_over: Option<TakenOver>,
+        is_deferred: bool,
     ) -> LedgerWriter {
         let quorum = metadata.quorum;
         let codec = EntryCodec::new(id, Digester::new(secret.digest_type, &secret.password));
@@ -294,9 +305,11 @@ impl LedgerWriter {
             confirmed,
             length_bytes: taken_over.map_or(0, |start| start.length_bytes),
             token: taken_over.map(|start| start.token),
+            is_deferred,
         });
+        let overhead_bytes = overhead_bytes(frames(quorum.write_quorum_size(), is_deferred));
         let stored_bytes_max = (FrameLimit::DEFAULT.entry_size_bytes_max() as u64)
-            .min(shared.limits.memory_limit.saturating_sub(overhead_bytes(quorum.write_quorum_size())));
+            .min(shared.limits.memory_limit.saturating_sub(overhead_bytes));
         let state = State {
             core,
             shares: Vec::new(),
@@ -313,11 +326,12 @@ impl LedgerWriter {
             id,
             master_key: secret.master_key(),
             quorum,
+            is_deferred,
             payload_bytes_max: stored_bytes_max.saturating_sub(OVERHEAD_SIZE_BYTES_MAX as u64),
             codec,
             state: Mutex::new(state),
             gate: Gate::default(),
-            progress: watch::Sender::new(Progress { confirmed, failure: None }),
+            progress: watch::Sender::new(Progress { confirmed, acknowledged: confirmed, failure: None }),
             wake_driver: Notify::new(),
             stop_driver: Notify::new(),
         });
@@ -345,7 +359,8 @@ impl LedgerWriter {
         self.push(payload, permit, None)
     }
 
-    /// [`enqueue`](Self::enqueue), then waits until the entry is confirmed. A call dropped while it waits leaves the
+    /// [`enqueue`](Self::enqueue), then waits until the entry is confirmed; with
+    /// [deferred sync](crate::CreateOptions::deferred_sync), until it is acknowledged. A call dropped while it waits leaves the
     /// entry on its way.
     pub async fn append(&self, payload: &[u8]) -> Result<EntryId, AppendError> {
         let (permit, place) = self.permit(payload.len()).await?;
@@ -380,7 +395,8 @@ impl LedgerWriter {
             let (size_bytes, max_bytes) = (payload as u64, inner.payload_bytes_max);
             return Err(AppendError::TooLarge { size_bytes, max_bytes });
         }
-        let cost_bytes = WriterCore::cost_bytes(&inner.codec, inner.quorum.write_quorum_size(), payload);
+        let frames = frames(inner.quorum.write_quorum_size(), inner.is_deferred);
+        let cost_bytes = WriterCore::cost_bytes(&inner.codec, frames, payload);
         if cost_bytes > inner.shared.add_budget.capacity() {
             // A memory limit that has no room for any entry.
             return Err(AppendError::TooLarge { size_bytes: payload as u64, max_bytes: 0 });
@@ -435,15 +451,16 @@ impl LedgerWriter {
         self.inner.progress.subscribe()
     }
 
-    /// Waits until every entry enqueued so far is confirmed; the last confirmed entry.
+    /// Waits until every entry enqueued so far is confirmed; the last confirmed entry. With
+    /// [deferred sync](crate::CreateOptions::deferred_sync) acknowledged stands for confirmed.
     pub async fn drain(&self) -> Result<Option<EntryId>, AppendError> {
         let waits = {
             let state = &mut *self.inner.state.lock();
             match state.core.stopped() {
-                Some(stopped) if state.core.has_unconfirmed() => return Err(stopped.into()),
+                Some(stopped) if state.core.has_unacknowledged() => return Err(stopped.into()),
                 Some(_) | None => {}
             }
-            state.core.last_pushed().filter(|_| state.core.has_unconfirmed()).map(|last| {
+            state.core.last_pushed().filter(|_| state.core.has_unacknowledged()).map(|last| {
                 let (sender, confirmed) = oneshot::channel();
                 state.waiters.push_back((last, sender));
                 confirmed
@@ -453,10 +470,51 @@ impl LedgerWriter {
             self.inner.shared.transport.flush();
             confirmed.await.expect("every waiter is answered (invariant 4)")?;
         }
-        Ok(self.inner.state.lock().core.confirmed())
+        Ok(self.inner.state.lock().core.acknowledged())
     }
 
-    /// Drains, then closes the ledger for good. A call that is dropped leaves the ledger open or closed.
+    /// Has every bookie of the ensemble sync what it has of the ledger (BookKeeper's `force`); the last confirmed entry.
+    /// With [deferred sync](crate::CreateOptions::deferred_sync) that is what was acknowledged when the call began:
+    /// [`drain`](Self::drain) first to cover what was enqueued. A ledger without confirms its entries by itself; there a
+    /// force is for bookies that run with `journalSyncData=false`, of the present ensemble, which are trusted not to have
+    /// been started anew since. A dropped call confirms nothing, or all of it.
+    ///
+    /// # Errors
+    /// [`ForceError::Bookies`]: it may be called again. After [`ForceError::Stopped`] the writer takes no more.
+    pub async fn force(&self) -> Result<Option<EntryId>, ForceError> {
+        let inner = &self.inner;
+        if inner.shared.is_closed() {
+            let last_confirmed = inner.state.lock().core.confirmed();
+            let why = WhyStopped::ClientClosed;
+            return Err(Stopped { ledger: inner.id, last_confirmed, why }.into());
+        }
+        let mut force = inner.state.lock().core.begin_force()?;
+        // Dropped with this call.
+        let mut answers = JoinSet::new();
+        for (position, bookie) in force.members() {
+            let (inner, bookie) = (inner.clone(), bookie.clone());
+            answers.spawn(async move {
+                let answer = inner.shared.transport.force(&bookie, inner.id).await;
+                if let Err(error) = &answer {
+                    inner.shared.health.note_failure(&bookie, error);
+                }
+                (position, answer)
+            });
+        }
+        while let Some(answer) = answers.join_next().await {
+            let (position, answer) =
+                answer.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+            if !inner.state.lock().core.on_force_answer(&mut force, position, answer) {
+                break;
+            }
+        }
+        let mut outcome = Ok(None);
+        inner.change(&self.sink, |core, _| outcome = core.end_force(&force));
+        outcome
+    }
+
+    /// Drains, [forces](Self::force) a ledger with deferred sync, then closes it for good. A call that is dropped leaves the
+    /// ledger open or closed.
     pub async fn close(mut self) -> Result<Closed, CloseError> {
         self.finish(WriterCore::begin_close).await?;
         let state = self.inner.state.lock();
@@ -469,7 +527,7 @@ impl LedgerWriter {
         // While it is idle its metadata says where it ends, so readers miss nothing if this fails.
         let inner = self.inner.clone();
         inner.state.lock().is_closing = true;
-        if self.drain().await.is_ok() {
+        if self.drain().await.is_ok() && !inner.is_deferred {
             driver::announce_now(&inner).await;
         }
         self.finish(WriterCore::begin_hand_over).await
@@ -480,6 +538,17 @@ impl LedgerWriter {
         inner.state.lock().is_closing = true;
         if let Err(AppendError::Stopped(stopped)) = self.drain().await {
             return Err(stopped.into());
+        }
+        // Otherwise the end would be the last force (protocol reference, section 7.9).
+        let has_unforced = inner.state.lock().core.has_unforced();
+        if has_unforced {
+            self.force().await.map_err(|error| match error {
+                ForceError::Stopped(stopped) => CloseError::Stopped(stopped),
+                error @ ForceError::Bookies { .. } => {
+                    let last_confirmed = inner.state.lock().core.confirmed();
+                    CloseError::NotForced { error, last_confirmed }
+                }
+            })?;
         }
         inner.stop_driver.notify_one();
         if let Some(driver) = self.driver.take() {

@@ -1,5 +1,6 @@
 //! Each rule of adding (protocol reference, section 7.3) and of changing metadata (7.8), by scripted events.
 
+mod force;
 mod shell;
 mod slow;
 
@@ -16,7 +17,7 @@ use super::core::{CHANGES_IN_A_ROW_MAX, LetGo, Start, Step, WriterCore};
 use crate::entry::EntryCodec;
 use crate::error::{NotEnoughBookies, WhyStopped};
 use crate::handover::Handover;
-use crate::transport::{AddTag, BookieError};
+use crate::transport::{AddTag, BookieError, Connection};
 use crate::window::Send;
 
 fn ids(names: &str) -> Vec<BookieId> {
@@ -36,6 +37,11 @@ struct Script {
 impl Script {
     /// A writer on bookies a, b, c, ...
     fn new(e: usize, qw: usize, qa: usize) -> Script {
+        Script::with(e, qw, qa, false)
+    }
+
+    /// With deferred sync, or without.
+    fn with(e: usize, qw: usize, qa: usize, is_deferred: bool) -> Script {
         let secret = LedgerSecret { digest_type: DigestType::Crc32c, password: Vec::new() };
         let ledger = LedgerId::new(1).unwrap();
         let codec = EntryCodec::new(ledger, Digester::new(DigestType::Crc32c, b""));
@@ -50,6 +56,7 @@ impl Script {
             confirmed: None,
             length_bytes: 0,
             token: None,
+            is_deferred,
         });
         Script { core, sent: Vec::new(), codec }
     }
@@ -68,7 +75,7 @@ impl Script {
 
     fn answer(&mut self, entry: i64, position: usize, result: Result<(), BookieError>) {
         let tag = self.tag(entry, position);
-        self.core.on_answer(at(entry), tag, &result);
+        self.core.on_answer(at(entry), tag, Connection::default(), &result);
         self.settle();
     }
 
@@ -191,7 +198,7 @@ fn bytes_are_given_back_when_every_replica_answered_or_was_replaced() {
     let mut let_go = LetGo::default();
     let mut hear = |script: &mut Script, position, result| {
         let tag = script.tag(0, position);
-        script.core.on_answer(at(0), tag, &result);
+        script.core.on_answer(at(0), tag, Connection::default(), &result);
         script.core.settle();
         script.core.release(&mut let_go);
         let_go.bodies.len()
@@ -238,7 +245,7 @@ fn acks_of_a_replaced_bookie_do_not_count_also_when_they_are_late() {
     script.answer(0, 1, LOST);
     script.change("c", 1);
     assert_eq!(script.confirmed(), -1, "entry 1 had both acks, one of them of the replaced bookie");
-    script.core.on_answer(at(0), old, &Ok(()));
+    script.core.on_answer(at(0), old, Connection::default(), &Ok(()));
     script.settle();
     assert_eq!(script.confirmed(), -1, "an answer of a bookie no longer at the position is ignored");
     script.ack(0, &[1]);

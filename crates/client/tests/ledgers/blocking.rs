@@ -51,6 +51,13 @@ async fn ledgers_are_written_read_followed_and_handed_over() {
         assert!(beyond.next().is_none(), "it ends after an error");
         assert_eq!(reader.verify(entry(0), None).unwrap().entries, 501);
 
+        let deferred = client.create_ledger(options(3, 2, 2).deferred_sync(true)).unwrap();
+        let deferred_id = deferred.id();
+        deferred.append(b"x").unwrap();
+        assert_eq!(deferred.progress().confirmed, None);
+        assert_eq!(deferred.force().unwrap(), Some(entry(0)));
+        assert_eq!(deferred.close().unwrap().last_entry, Some(entry(0)));
+
         let shared = client.create_handed_over(options(3, 2, 2)).unwrap();
         for turn in 0..3 {
             let writer = client.open_for_append(shared, PASSWORD).unwrap();
@@ -58,7 +65,7 @@ async fn ledgers_are_written_read_followed_and_handed_over() {
             assert_eq!(writer.hand_over().unwrap(), Some(entry(turn)));
         }
         let ledgers: Vec<LedgerId> = client.ledgers().map(Result::unwrap).collect();
-        assert_eq!(ledgers, [id, shared]);
+        assert_eq!(ledgers, [id, deferred_id, shared]);
         assert_eq!(client.bookies().unwrap().len(), 3);
         client.delete_ledger(shared).unwrap();
         assert!(client.metadata(shared).is_err());

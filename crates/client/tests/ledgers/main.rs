@@ -7,6 +7,7 @@ mod announce;
 mod blocking;
 mod claim;
 mod cluster;
+mod force;
 mod placement;
 mod stopped;
 mod verify;

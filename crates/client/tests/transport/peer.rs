@@ -451,3 +451,54 @@ async fn a_recovery_add_says_so() {
     let v2::Request::Add(found) = v2::Request::decode(&payload).unwrap() else { panic!("an add") };
     assert_eq!((found.flags.bits(), found.master_key, found.body), (6, KEY, &body(1, 0, 20_000)[..]));
 }
+
+/// Transport invariant 5: v3, in order, with the flag; told by the connection, and overdue like any other.
+#[tokio::test]
+async fn adds_with_deferred_sync_and_forces_share_a_connection_that_is_known_by_its_number() {
+    let (bookies, peer, sink) = (bookies(quick(1000)).await, Peer::new().await, Recorder::new());
+    let mut tags = 0..;
+    let mut connections = Vec::new();
+    for _ in 0..2 {
+        let first = tags.start;
+        // Copied at once, and those that wait with their bodies shared.
+        let sizes = (0..60).map(|n| [10, 900, 16_384, 70_000][n % 4]);
+        for (size, tag) in sizes.clone().zip(&mut tags) {
+            let request = AddRequest { is_deferred: true, ..add(1, tag, tag as u64, size) };
+            sink.send(&bookies, &peer.id, request);
+        }
+        let force = bookies.force(&peer.id, ledger(1));
+        let mut line = peer.accept().await;
+        for (size, id) in sizes.zip(first..) {
+            let asked = line.next_v3().await;
+            let v3::Operation::Add(found) = &asked.operation else { panic!("{asked:?}") };
+            assert_eq!((found.ledger_id, found.entry_id), (1, id), "in their order");
+            assert!(found.is_deferred_sync() && found.key() == Some(KEY));
+            assert_eq!(found.body, body(1, id, size));
+            // The last one is overdue.
+            if id < first + 59 {
+                line.answer_v3(response::add(asked.txn_id, ErrorCode::Ok, 1, id)).await;
+            }
+        }
+        let asked = line.next_v3().await;
+        assert!(matches!(asked.operation, v3::Operation::ForceLedger(_)), "{asked:?}");
+        line.answer_v3(response::force_ledger(asked.txn_id, ErrorCode::Ok, 1)).await;
+        let over = force.await.unwrap();
+        let answers = sink.answers(tags.start as usize).await;
+        let (last, rest) = answers[first as usize..].split_last().unwrap();
+        assert_eq!(last.result, Err(BookieError::TimedOut(Duration::from_secs(1))));
+        assert!(rest.iter().all(|answer| (&answer.result, answer.connection) == (&Ok(()), over)));
+        connections.push(over);
+        // What does not say whom it answers ends the connection.
+        let lac = bookies.read_lac(&peer.id, ledger(1));
+        let asked = line.next_v3().await;
+        line.answer_v3(response::without_body(
+            asked.txn_id,
+            proto::OperationType::AddEntry,
+            ErrorCode::Unauthorized,
+        ))
+        .await;
+        assert!(matches!(lac.await, Err(BookieError::Unexpected(_))));
+        assert!(line.until_closed().await);
+    }
+    assert_ne!(connections[0], connections[1]);
+}

@@ -7,7 +7,8 @@
 //! 1. What [`HotRequest::parse`] understands, [`super::Request::decode`] understands in the same way. It leaves
 //!    everything unusual to that one: other operations, other versions, fields that are repeated or that it does not
 //!    know, fencing and polling reads, damage.
-//! 2. What the `put_` functions write is, byte for byte, what the generated encoder writes.
+//! 2. What the `put_` functions write is, byte for byte, what the generated encoder writes; the head of an add has the
+//!    fields of a generated one with the body last, so that the body can be written from where it is.
 
 use bytes::BufMut;
 
@@ -211,6 +212,36 @@ fn take_varint(rest: &mut &[u8]) -> Option<u64> {
     None
 }
 
+/// The largest [`put_add_head`].
+pub const ADD_HEAD_SIZE_BYTES_MAX: usize = 96;
+
+/// Appends the frame of an ADD_ENTRY up to its body, of which `body_size_bytes` are to follow; at most
+/// [`ADD_HEAD_SIZE_BYTES_MAX`]. `write_flags`: see [`super::WRITE_FLAG_DEFERRED_SYNC`].
+pub fn put_add_head(
+    txn_id: u64,
+    ledger_id: i64,
+    entry_id: i64,
+    master_key: &[u8; 20],
+    write_flags: i32,
+    body_size_bytes: usize,
+    out: &mut impl BufMut,
+) {
+    let mut inner = Scratch::new();
+    inner.put_number(NUMBER_1, ledger_id as u64);
+    inner.put_number(NUMBER_2, entry_id as u64);
+    inner.put_varint(MASTER_KEY);
+    inner.put_varint(master_key.len() as u64);
+    inner.put_slice(master_key);
+    inner.put_number(NUMBER_5, i64::from(write_flags) as u64);
+    inner.put_varint(BODY);
+    inner.put_varint(body_size_bytes as u64);
+    let mut message = Scratch::new();
+    message.put_header(txn_id, OperationType::AddEntry);
+    message.put_varint(ADD);
+    message.put_varint((inner.size_bytes() + body_size_bytes) as u64);
+    message.put_framed(inner.bytes(), body_size_bytes, out);
+}
+
 /// Appends the whole frame of an answer to ADD_ENTRY, of success or failure.
 pub fn put_add_response(txn_id: u64, code: ErrorCode, ledger_id: i64, entry_id: i64, out: &mut impl BufMut) {
     let mut inner = Scratch::new();
@@ -249,15 +280,15 @@ pub fn put_read_response(
     out.put_slice(tail.bytes());
 }
 
-/// A small message under construction. The largest has 57 bytes.
+/// A small message under construction. The largest has 68 bytes.
 struct Scratch {
-    bytes: [u8; 64],
+    bytes: [u8; 72],
     used: usize,
 }
 
 impl Scratch {
     fn new() -> Scratch {
-        Scratch { bytes: [0; 64], used: 0 }
+        Scratch { bytes: [0; 72], used: 0 }
     }
 
     fn bytes(&self) -> &[u8] {
@@ -283,17 +314,25 @@ impl Scratch {
         self.put_varint(value);
     }
 
+    fn put_slice(&mut self, slice: &[u8]) {
+        self.bytes[self.used..self.used + slice.len()].copy_from_slice(slice);
+        self.used += slice.len();
+    }
+
     /// Header and outer status.
     fn put_head(&mut self, txn_id: u64, operation: OperationType, code: ErrorCode) {
+        self.put_header(txn_id, operation);
+        self.put_number(NUMBER_2, code.v3() as u64);
+    }
+
+    fn put_header(&mut self, txn_id: u64, operation: OperationType) {
         let mut header = Scratch::new();
         header.put_number(NUMBER_1, ProtocolVersion::VersionThree as u64);
         header.put_number(NUMBER_2, operation as u64);
         header.put_number(NUMBER_3, txn_id);
         self.put_varint(HEADER);
         self.put_varint(header.size_bytes() as u64);
-        self.bytes[self.used..self.used + header.used].copy_from_slice(header.bytes());
-        self.used += header.used;
-        self.put_number(NUMBER_2, code.v3() as u64);
+        self.put_slice(header.bytes());
     }
 
     /// Inner status and ids.

@@ -25,7 +25,9 @@ use bindery_types::MasterKey;
 use bytes::{Bytes, BytesMut};
 use prost::Message;
 
-pub use hot::{HotAdd, HotRead, HotRequest, put_add_response, put_read_response};
+pub use hot::{
+    ADD_HEAD_SIZE_BYTES_MAX, HotAdd, HotRead, HotRequest, put_add_head, put_add_response, put_read_response,
+};
 pub use request::{Operation, Request};
 
 use crate::{ErrorCode, frame};

@@ -18,8 +18,8 @@ use crate::client::Client;
 use crate::error::{AppendError, TryAppendError};
 use crate::options::CreateOptions;
 use crate::transport::{
-    AddAnswer, AddRequest, AddSink, Answer, BatchReadRequest, BookieError, LacAnswer, PollRequest,
-    ReadRequest, Transport,
+    AddAnswer, AddRequest, AddSink, Answer, BatchReadRequest, BookieError, Connection, LacAnswer,
+    PollRequest, ReadRequest, Transport,
 };
 use crate::writer::LedgerWriter;
 
@@ -40,7 +40,9 @@ impl Transport for Scripted {
             false => Ok(()),
         };
         let (bookie, sink) = (bookie.clone(), sink.clone());
-        tokio::spawn(async move { sink.added(&bookie, &[AddAnswer { entry, tag, result }]) });
+        tokio::spawn(async move {
+            sink.added(&bookie, &[AddAnswer { entry, tag, connection: Connection::default(), result }])
+        });
     }
 
     fn read(&self, _: &BookieId, _: ReadRequest) -> Answer<'_, Bytes> {

@@ -124,7 +124,7 @@ fn without_a_spare_the_writer_goes_on_and_looks_again_with_growing_pauses() {
     assert_eq!(metadata.segments()[1], Segment { first_entry: at(12), ensemble: ids("a b c") });
     let late = script.tag(0, 2);
     script.written(Ok(1));
-    script.core.on_answer(at(12), late, &LOST);
+    script.core.on_answer(at(12), late, Connection::default(), &LOST);
     assert_eq!(script.core.next_step(), None, "IC11: late answers to what was sent before do not count");
     script.ack(12, &[2, 0]);
     assert_eq!((script.confirmed(), script.core.held()), (12, vec![]));
@@ -212,7 +212,7 @@ fn a_failed_bookie_without_a_spare_is_held_and_the_ack_quorum_goes_on() {
     script.ack(1, &[0, 1]);
     assert_eq!((script.confirmed(), script.core.held(), script.why()), (1, ids("c"), None));
     assert_eq!(script.core.next_step(), None, "the ensemble is as it was: nothing to write");
-    script.core.on_answer(at(1), script.tag(1, 2), &Ok(()));
+    script.core.on_answer(at(1), script.tag(1, 2), Connection::default(), &Ok(()));
     script.append(1);
     script.answer(2, 1, LOST);
     // Below the ack quorum it stops, unless the held one can be written again.
@@ -522,7 +522,7 @@ fn bk_3466_r37_what_a_held_bookie_answers_late_confirms_nothing() {
     script.core.placed(&[], 0, &[]);
     script.ack(2, &[0]);
     // Whether it was withdrawn or stored, nobody waits for it.
-    script.core.on_answer(at(2), tag, &Ok(()));
+    script.core.on_answer(at(2), tag, Connection::default(), &Ok(()));
     script.settle();
     assert_eq!(script.confirmed(), 1, "IC1");
 }
