@@ -116,7 +116,7 @@ impl ClientBuilder {
     /// that writers and readers do not take each other's room. An entry counts once, however many bookies it goes to,
     /// from the call until no bookie's queue and no writer refers to it, with 160 bytes of its own and 192 for each
     /// replica besides. One entry can be no larger than all of it. When it is used up [`LedgerWriter::enqueue`] waits, in
-    /// the order of the calls, and [`LedgerWriter::try_enqueue`] refuses. A ledger one of whose bookies is being replaced
+    /// the order of the calls of each ledger, and [`LedgerWriter::try_enqueue`] refuses. A ledger one of whose bookies is being replaced
     /// takes no more than leaves half of it to the others.
     pub fn memory_limit(mut self, bytes: u64) -> Self {
         self.limits.memory_limit = bytes;

@@ -1,12 +1,16 @@
-//! Keeps a ledger that waits for an ensemble change from taking the budget of all others.
+//! The way of a ledger's callers to room for their entries: in line, and no more than leaves others their part.
 //!
-//! What such a ledger takes comes back when the change is complete and not before, which may be as long as the metadata
-//! store is out of reach.
+//! What a ledger that waits for an ensemble change takes comes back when the change is complete and not before, which may
+//! be as long as the metadata store is out of reach.
 //!
 //! # Invariants
 //! 1. A ledger that waits for a change takes nothing that leaves less than half of the budget.
-//! 2. Callers that wait for the change go on in the order in which they came; later ones stay behind them.
+//! 2. Callers that wait go on in the order in which they came, one when the one before it has its id; later ones stay
+//!    behind them. Came is first polled: one that is polled no more, and not dropped, keeps all behind it waiting.
 //! 3. A caller that waits for the change holds nothing.
+//!
+//! # Limits     one caller of a ledger at a time waits for the budget: ledgers take turns there, however many callers
+//! they have
 //!
 //! # Not here   what the ledger took before, which may be all of it
 
@@ -21,7 +25,7 @@ pub(super) struct Gate {
     awaits_change: AtomicBool,
     /// It waits no more.
     ended: Notify,
-    /// The first of those that wait for the change has it. It is fair.
+    /// The first of those that wait has it. It is fair.
     line: Mutex<()>,
     /// How many they are.
     in_line: AtomicUsize,
@@ -72,7 +76,7 @@ impl Gate {
         budget.try_acquire(bytes).filter(|_| !self.is_too_much(budget))
     }
 
-    /// Waits for a permit, and for the change if it must. Cancel safe.
+    /// Waits for its turn, for a permit, and for the change if it must. Cancel safe.
     ///
     /// # Errors
     /// [`AcquireError::TooLarge`].
@@ -80,15 +84,7 @@ impl Gate {
         &self,
         budget: &ByteBudget,
         bytes: u64,
-    ) -> Result<(Permit, Option<Place<'_>>), AcquireError> {
-        let may_pass = || self.in_line.load(Ordering::Acquire) == 0 && !self.is_too_much(budget);
-        if may_pass() {
-            let permit = budget.acquire(bytes).await?;
-            // The change may have begun meanwhile.
-            if may_pass() {
-                return Ok((permit, None));
-            }
-        }
+    ) -> Result<(Permit, Place<'_>), AcquireError> {
         let mut place = Place::new(self);
         place.turn = Some(self.line.lock().await);
         loop {
@@ -98,7 +94,7 @@ impl Gate {
             if !self.is_too_much(budget) {
                 let permit = budget.acquire(bytes).await?;
                 if !self.is_too_much(budget) {
-                    return Ok((permit, Some(place)));
+                    return Ok((permit, place));
                 }
             }
             ended.await;
@@ -113,7 +109,7 @@ mod tests {
     use std::pin::Pin;
     use std::task::{Context, Poll, Waker};
 
-    type Acquiring<'a> = Pin<Box<dyn Future<Output = (u64, Option<Place<'a>>, Permit)> + 'a>>;
+    type Acquiring<'a> = Pin<Box<dyn Future<Output = (u64, Place<'a>, Permit)> + 'a>>;
 
     fn start<'a>(gate: &'a Gate, budget: &'a ByteBudget, bytes: u64) -> Acquiring<'a> {
         Box::pin(async move {
@@ -122,7 +118,7 @@ mod tests {
         })
     }
 
-    fn poll<'a>(acquiring: &mut Acquiring<'a>) -> Option<(u64, Option<Place<'a>>, Permit)> {
+    fn poll<'a>(acquiring: &mut Acquiring<'a>) -> Option<(u64, Place<'a>, Permit)> {
         match acquiring.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(acquired) => Some(acquired),
             Poll::Pending => None,
@@ -155,6 +151,28 @@ mod tests {
         drop((first, second));
         assert!(gate.try_acquire(&budget, 40).is_some(), "nobody is in line any more");
         drop(held);
+    }
+
+    #[test]
+    fn there_is_room_for_all_and_they_take_it_in_the_order_in_which_they_came() {
+        let (gate, budget) = (Gate::default(), ByteBudget::new("test", 100));
+        let held = budget.try_acquire(100).unwrap();
+        let mut callers: Vec<Acquiring<'_>> = (1..=5).map(|bytes| start(&gate, &budget, bytes)).collect();
+        assert!(callers.iter_mut().all(|caller| poll(caller).is_none()));
+        drop(held);
+        for first in 0..5 {
+            // Whoever is woken first.
+            assert!(
+                callers[first + 1..].iter_mut().rev().all(|caller| poll(caller).is_none()),
+                "invariant 2"
+            );
+            assert!(gate.try_acquire(&budget, 1).is_none(), "invariant 2: behind those that wait");
+            let (bytes, place, _permit) = poll(&mut callers[first]).unwrap();
+            assert_eq!(bytes, first as u64 + 1);
+            assert!(callers[first + 1..].iter_mut().all(|caller| poll(caller).is_none()), "it has no id yet");
+            drop(place);
+        }
+        assert!(gate.try_acquire(&budget, 100).is_some());
     }
 
     #[test]

@@ -11,7 +11,8 @@
 //! # Invariants
 //! 1. The lock is held for a few lines, never across an await; inside it only [`Transport::add`] and
 //!    [`Transport::withdraw`] are called.
-//! 2. Entries get their ids and leave for the bookies in the order of the calls.
+//! 2. Entries get their ids and leave for the bookies in the order of the calls, whoever makes them: a call that waits for
+//!    room keeps its place until its entry has its id (`gate`).
 //! 3. Progress never goes back (IC3), and says what is confirmed before it says why nothing more will be.
 //! 4. An append or drain that waits is answered once: confirmed, or stopped (IC18).
 //! 5. An entry's bytes count once, until each of its replicas answered, or was given up and its queue emptied of them.
@@ -275,8 +276,9 @@ impl AddSink for Inner {
     }
 }
 
-/// The writer of a ledger. Its methods may be called from several tasks; entries get their ids in the order of the
-/// calls. A writer that is dropped without [`close`](Self::close) leaves the ledger open: whoever opens it with
+/// The writer of a ledger. Its methods may be called from several tasks; entries get their ids in the order in which the
+/// calls were first polled. A call that waits for room and is neither polled nor dropped keeps those behind it waiting. A
+/// writer that is dropped without [`close`](Self::close) leaves the ledger open: whoever opens it with
 /// [`OpenMode::Recover`](crate::OpenMode::Recover) closes it.
 pub struct LedgerWriter {
     inner: Arc<Inner>,
@@ -415,7 +417,8 @@ impl LedgerWriter {
         inner.shared.transport.flush();
         // Dropped here, the permit or the place in line goes back.
         let permit = inner.gate.acquire(budget, cost_bytes).await;
-        Ok(permit.expect("what it costs was compared with the budget"))
+        let (permit, place) = permit.expect("what it costs was compared with the budget");
+        Ok((permit, Some(place)))
     }
 
     fn push(&self, payload: &[u8], permit: Permit, waiter: Option<Waiter>) -> Result<EntryId, AppendError> {

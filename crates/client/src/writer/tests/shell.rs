@@ -1,7 +1,9 @@
 //! The shell with scripted bookies and a metadata store that can be taken away, in paused time.
 
 use std::collections::BTreeSet;
+use std::future::Future;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bindery_metadata::memory::{MemoryCluster, MemoryStore};
@@ -99,6 +101,46 @@ impl Setup {
 
 fn first_bookie(writer: &LedgerWriter) -> BookieId {
     writer.inner.state.lock().core.ensemble()[0].clone()
+}
+
+/// Invariant 2 of the writer.
+#[tokio::test(start_paused = true)]
+async fn calls_of_several_tasks_get_their_ids_in_their_order_whoever_goes_on_first() {
+    let setup = Setup::new("a b c", MEMORY_LIMIT).await;
+    let writer = Arc::new(setup.writer(3, 3, 2).await);
+    let budget = &setup.client.0.add_budget;
+    for round in 0..20 {
+        let held = budget.try_acquire(budget.gauge().capacity).expect("nothing is under way");
+        let mut calls = Vec::new();
+        for call in 0..10 {
+            let writer = writer.clone();
+            // Some wait for room only, some until they are confirmed.
+            let mut task = Box::pin(async move {
+                match call % 2 {
+                    0 => writer.enqueue(&PAYLOAD).await,
+                    _ => writer.append(&PAYLOAD).await,
+                }
+            });
+            let first = std::future::poll_fn(|context| Poll::Ready(task.as_mut().poll(context).is_pending()));
+            assert!(first.await, "there is no room");
+            calls.push(task);
+        }
+        drop(held);
+        // The last one is polled first.
+        let mut tasks = Vec::new();
+        while let Some(task) = calls.pop() {
+            tasks.push(tokio::spawn(task));
+            yield_now().await;
+        }
+        for (task, call) in tasks.into_iter().rev().zip(0..) {
+            let id = timeout(Duration::from_secs(60), task).await.unwrap().unwrap().unwrap();
+            assert_eq!(id.get(), round * 10 + call);
+        }
+        writer.drain().await.unwrap();
+        while budget.gauge().used > 0 {
+            yield_now().await;
+        }
+    }
 }
 
 /// Invariant 6 of the writer.
