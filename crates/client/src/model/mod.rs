@@ -154,8 +154,10 @@ fn whatever_fails_readers_see_what_was_confirmed_and_every_call_ends() {
         total.followed += seen.followed;
         total.runs += seen.runs;
         total.closed_by_writer += seen.closed_by_writer;
+        total.forced += seen.forced;
     }
     println!("{seeds} seeds of the shells: {total:?}");
+    assert!(total.forced >= seeds / 4, "forces");
     assert!(total.entries > 40 * seeds as i64 && total.followed > total.entries && total.runs > seeds as i64);
 }
 

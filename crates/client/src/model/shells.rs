@@ -5,7 +5,7 @@
 //! IC9: with Qa - 1 bookies gone every entry up to the LAC (last add confirmed) is read. IC17: what the client holds stays
 //! within its limits, and is nothing in the end. IC18: every call ends. IC20: the ledger is closed. IC21: for each reader the
 //! LAC only grows, and no entry up to it is said to be absent; who follows gets each entry once, in order, to the end.
-//! IC7, IC8: what was confirmed is there, with its bytes, below one end.
+//! IC7, IC8: what was confirmed is there, with its bytes, below one end; with deferred sync, what was forced.
 //!
 //! # Limits     one ledger; the metadata store works; a seed gives the same faults, and not the same run: replicas are
 //! chosen, and tasks woken, by other random numbers
@@ -194,6 +194,14 @@ impl Transport for Cluster {
         Box::pin(async move { self.ask(&id, |bookie| bookie.write_lac(lac, &body)).await.map(drop) })
     }
 
+    fn force(&self, bookie: &BookieId, _: LedgerId) -> Answer<'_, Connection> {
+        let id = bookie.clone();
+        Box::pin(async move {
+            let served = |_: &mut Bookie| Served { result: Ok(Bytes::new()), waits: true };
+            self.ask(&id, served).await.map(|_| Connection::default())
+        })
+    }
+
     fn poll_lac(&self, bookie: &BookieId, request: PollRequest) -> Answer<'_, Option<EntryId>> {
         let id = bookie.clone();
         Box::pin(async move {
@@ -335,6 +343,7 @@ pub(super) struct Seen {
     pub followed: i64,
     pub runs: i64,
     pub closed_by_writer: u64,
+    pub forced: u64,
 }
 
 async fn scene(seed: u64) -> Seen {
@@ -352,7 +361,9 @@ async fn scene(seed: u64) -> Seen {
     }
     let builder = Client::builder().layout(layout).transport(cluster.clone()).memory_limit(MEMORY_LIMIT);
     let client = builder.connect().await.unwrap();
+    let is_deferred = random.chance(0.2);
     let options = CreateOptions { password: PASSWORD.to_vec(), ..CreateOptions::new(quorum) };
+    let options = options.deferred_sync(is_deferred);
     let writer = client.create_ledger(options).await.unwrap();
     let ledger = writer.id();
     *cluster.codec.lock() = Some(EntryCodec::new(ledger, Digester::new(DigestType::Crc32c, PASSWORD)));
@@ -371,13 +382,23 @@ async fn scene(seed: u64) -> Seen {
     let count = 20 + random.below(150) as i64;
     for entry in 0..count {
         let outcome = match random.chance(0.3) {
-            true => writer.append(&payload(entry)).await.inspect(|entry| confirmed = entry.get()),
+            true => writer.append(&payload(entry)).await.inspect(|entry| {
+                confirmed = if is_deferred { confirmed } else { entry.get() };
+            }),
             false => writer.enqueue(&payload(entry)).await,
         };
         if outcome.is_err() {
             break;
         }
         seen.entries += 1;
+        if is_deferred
+            && random.chance(0.1)
+            && let Ok(Some(lac)) = writer.force().await
+        {
+            assert!(lac.get() >= confirmed && writer.progress().borrow().confirmed >= Some(lac), "IC3");
+            confirmed = lac.get();
+            seen.forced += 1;
+        }
         if random.chance(0.2) {
             sleep(Duration::from_millis(random.below(300))).await;
         }
