@@ -139,7 +139,9 @@ fn advised(error: &LedgerError) -> String {
 pub fn create_failure(error: &CreateError) -> Failure {
     let code = match error {
         CreateError::NotEnoughBookies(_) | CreateError::CannotSpread { .. } => exit::UNREACHABLE,
-        CreateError::WriteQuorumTooLarge { .. } | CreateError::ReservedProperty(_) => exit::USAGE,
+        CreateError::WriteQuorumTooLarge { .. }
+        | CreateError::ReservedProperty(_)
+        | CreateError::DeferredSyncHandedOver => exit::USAGE,
         CreateError::Metadata(error) => ledger_code(error),
         CreateError::Store(error) | CreateError::Id(IdError::Store(error)) if is_unreachable(error) => {
             exit::UNREACHABLE

@@ -33,8 +33,8 @@
 //!    mark cannot be made, for longer than the driver is patient, a failed member is held all the same. The mark is tried
 //!    again with each search and before the end; a ledger that cannot be marked then is closed with a warning.
 //! 10. With deferred sync an entry is acknowledged before it is confirmed: [`force`](super::force) says when. Its
-//!    ensemble does not change and nobody is held, since whoever takes a bookie's place cannot answer for what that one had
-//!    not synced (protocol reference, section 7.9): a failure stops the writer. What is closed is what was forced.
+//!     ensemble does not change and nobody is held, since whoever takes a bookie's place cannot answer for what that one had
+//!     not synced (protocol reference, section 7.9): a failure stops the writer. What is closed is what was forced.
 //!
 //! # Limits     [`CHANGES_IN_A_ROW_MAX`] ensemble changes without an entry confirmed in between
 
