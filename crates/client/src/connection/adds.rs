@@ -109,6 +109,8 @@ impl LedgerAdds {
 /// The adds of one connection.
 #[derive(Default)]
 pub(super) struct PendingAdds {
+    /// They were sent as v3, and so are their answers; all of a lane are, or none.
+    pub(super) are_v3: bool,
     ledgers: HashMap<LedgerId, LedgerAdds>,
     /// An emptied ledger, kept for its buffers.
     spare: Option<LedgerAdds>,

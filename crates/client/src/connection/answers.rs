@@ -14,6 +14,7 @@ enum Answer {
         ledger: LedgerId,
         entry: EntryId,
         code: ErrorCode,
+        is_v3: bool,
     },
     Call {
         key: CallKey,
@@ -42,7 +43,7 @@ fn decode(frame: &Frame<'_>) -> Result<Answer, String> {
             Ok(match v2::Response::decode(bytes).map_err(|error| error.to_string())? {
                 v2::Response::Add { code, ledger_id, entry_id, .. } => {
                     match (LedgerId::new(ledger_id), EntryId::new(entry_id)) {
-                        (Some(ledger), Some(entry)) => Answer::Add { ledger, entry, code },
+                        (Some(ledger), Some(entry)) => Answer::Add { ledger, entry, code, is_v3: false },
                         _ => Answer::Foreign,
                     }
                 }
@@ -72,7 +73,7 @@ fn decode(frame: &Frame<'_>) -> Result<Answer, String> {
             if response.header.operation == v3::proto::OperationType::AddEntry as i32 {
                 return match response.add_response {
                     Some(add) => Ok(match (LedgerId::new(add.ledger_id), EntryId::new(add.entry_id)) {
-                        (Some(ledger), Some(entry)) => Answer::Add { ledger, entry, code },
+                        (Some(ledger), Some(entry)) => Answer::Add { ledger, entry, code, is_v3: true },
                         _ => Answer::Foreign,
                     }),
                     // A bookie that wants authentication says so.
@@ -105,7 +106,8 @@ impl Answers {
         let mut unmatched = 0;
         for answer in self.0.drain(..) {
             let is_matched = match answer {
-                Answer::Add { ledger, entry, code } => {
+                Answer::Add { is_v3, .. } if is_v3 != pending.adds.are_v3 => false,
+                Answer::Add { ledger, entry, code, .. } => {
                     pending.adds.answer(ledger, entry, result_of(code, || ()), out)
                 }
                 Answer::Call { key, result } => pending.answer(key, result, out),

@@ -128,6 +128,8 @@ impl Lane {
             if fits {
                 let deadline = state.now + self.request_timeout;
                 let position = state.outgoing.position();
+                assert!(state.pending.adds.are_v3 == is_deferred || state.pending.adds.is_empty());
+                state.pending.adds.are_v3 = is_deferred;
                 match is_deferred {
                     true => {
                         state.next_id += 1;

@@ -161,8 +161,14 @@ impl Swarm {
             self.world.ghost.summary.announced += 1;
             return self.world.apply(&Event::Announce);
         }
-        if self.world.setup.is_deferred && chance(0.02) {
+        if self.world.setup.is_deferred && chance(0.05) {
             return self.world.apply(&Event::Force);
+        }
+        // A bookie is back before anybody missed it.
+        if self.world.setup.is_deferred && self.rates.crashes > 0.0 && chance(0.01) {
+            let bookie = self.any(self.world.bookies.len());
+            self.world.apply(&Event::Crash(bookie));
+            return self.world.apply(&Event::Turn(bookie, Mode::Up));
         }
         if chance(self.rates.deaths) {
             return self.world.apply(&Event::Kill(self.any(self.world.parties.len())));
