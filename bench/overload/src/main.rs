@@ -27,6 +27,7 @@ mod flow;
 mod idle;
 mod plot;
 mod probe;
+mod proxy;
 mod rates;
 mod reads;
 mod report;
@@ -42,7 +43,8 @@ const USAGE: &str =
     "overload SCENARIO --bookie HOST:PORT --pid PID --label NAME [--admin HOST:PORT] [options]
 scenarios: stall (D1 to D6), idle (L1), rates (L2), big (L6), catchup (L7), adds, reads
 overload check [--rss-mib-max N] <RESULT: what must hold of our bookie on any machine
-overload report RESULTS.json [--images DIR]: Markdown on standard output, plots in DIR";
+overload report RESULTS.json [--images DIR]: Markdown on standard output, plots in DIR
+overload proxy --listen HOST:PORT --to HOST:PORT: stands before a bookie; pass, delay MS or refuse on standard input";
 
 fn main() -> Result<()> {
     let mut words = std::env::args().skip(1);
@@ -58,6 +60,7 @@ fn main() -> Result<()> {
         "adds" => adds::run(args)?,
         "reads" => reads::run(args)?,
         "check" => return check::run(args),
+        "proxy" => return proxy::run(args),
         "report" => return report::run(args),
         _ => bail!("{USAGE}"),
     };

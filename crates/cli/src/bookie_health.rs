@@ -100,7 +100,8 @@ async fn look(client: &Client, reader: Option<&LedgerReader>, interval: Duration
     Ok(())
 }
 
-fn state(state: NodeState) -> &'static str {
+/// Its name in a table.
+pub fn state(state: NodeState) -> &'static str {
     match state {
         NodeState::Healthy => "healthy",
         NodeState::Probation => "probation",
@@ -170,6 +171,7 @@ fn object(bookie: &BookieHealth) -> Value {
         "state": state(bookie.state),
         "avoided": bookie.is_avoided,
         "pending": bookie.pending,
+        "reads_sent": bookie.reads_sent,
         "answered": bookie.answered,
         "p50_us": us(bookie.reads.p50),
         "p95_us": us(bookie.reads.p95),
@@ -200,6 +202,7 @@ mod tests {
             is_avoided: true,
             pending: 2,
             is_blocked: false,
+            reads_sent: 7,
             answered: 3,
             reads,
             batch_reads: Percentiles::default(),

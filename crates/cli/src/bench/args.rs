@@ -90,7 +90,7 @@ pub struct BenchReadArgs {
     /// Seconds between filling and reading
     #[arg(long, value_name = "SECONDS", default_value = "0")]
     pub settle: u32,
-    /// Readers, each of which makes one call at a time
+    /// Readers, each of which makes one call at a time: with --rate so many calls under way at most
     #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub readers: u32,
     /// Which entries a call reads
@@ -99,6 +99,10 @@ pub struct BenchReadArgs {
     /// Entries of one call
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub batch: u32,
+    /// Before the result a line for each call (when it was due in seconds since 1970, milliseconds, ok or the error), and,
+    /// each tenth of a second, for each bookie (its state, reads sent to it so far) and all reads (hedges, retries)
+    #[arg(long)]
+    pub log: bool,
 }
 
 /// `--mode`.

@@ -9,9 +9,11 @@
 
 mod add;
 pub mod args;
+mod call_log;
 mod latency;
 mod proc;
 mod read;
+mod readers;
 mod report;
 
 use self::args::{BenchCommand, BenchCommonArgs};

@@ -56,9 +56,10 @@ pub(crate) enum Outcome {
     None,
 }
 
-/// Counts that are not on the way of a request that succeeds.
+/// Counts for those who watch, which nothing here goes by.
 #[derive(Default)]
 pub(crate) struct Counts {
+    pub(crate) reads_sent: AtomicU64,
     pub(crate) timeouts: AtomicU64,
     pub(crate) unreachable: AtomicU64,
     pub(crate) errors: AtomicU64,

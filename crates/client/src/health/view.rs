@@ -39,6 +39,8 @@ pub struct BookieHealth {
     pub pending: u64,
     /// Whether these are so many that other replicas are preferred.
     pub is_blocked: bool,
+    /// Reads sent to it: also hedges, retries and what was not answered, but no probes.
+    pub reads_sent: u64,
     /// Reads answered.
     pub answered: u64,
     /// Latencies of reads of one entry.
@@ -119,6 +121,7 @@ impl NodeHealth {
                     is_avoided: node.is_quarantined(now, self.quarantine),
                     pending,
                     is_blocked: pending >= PENDING_MAX,
+                    reads_sent: counts.reads_sent.load(Ordering::Relaxed),
                     answered: node.answered(),
                     reads: self.percentiles(node, Operation::Read),
                     batch_reads: self.percentiles(node, Operation::BatchRead),

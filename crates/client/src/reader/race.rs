@@ -140,6 +140,7 @@ impl ReaderState {
             let sent = send(self.shared.transport.clone(), ensemble[position].bookie().clone());
             let (health, replicas) = (health.clone(), replicas.clone());
             let started = Instant::now();
+            count(&ensemble[position].counts.reads_sent);
             let request = Box::pin(async move {
                 let node = &replicas.nodes.ensemble(first)[position];
                 let pending = node.begin();
