@@ -2,6 +2,7 @@
 
 use crate::args::EXIT_CODES;
 use crate::ledger::args::{AccessArgs, Digest, PasswordArgs, QuorumArgs, ledger_id};
+use crate::ledger::placement::PlacementArgs;
 use bindery_types::LedgerId;
 use clap::{Args, Subcommand, ValueEnum};
 
@@ -28,6 +29,8 @@ pub struct BenchCommonArgs {
     pub access: AccessArgs,
     #[command(flatten)]
     pub quorum: QuorumArgs,
+    #[command(flatten)]
+    pub placement: PlacementArgs,
     /// Checksum of each entry
     #[arg(long, value_name = "TYPE", default_value = "crc32c")]
     pub digest: Digest,

@@ -33,17 +33,17 @@ const DELETES_MAX: usize = 16;
 pub fn run(command: BenchCommand) -> Result<(), Failure> {
     match command {
         BenchCommand::Add(args) => {
-            let access = args.common.access.clone();
+            let (access, place) = (args.common.access.clone(), args.common.placement.tune()?);
             let in_flight_bytes = u64::from(args.outstanding) * (u64::from(args.common.entry_size) + 256);
             // The number of outstanding adds is to be the limit, not the client's memory.
             let tune = |builder: bindery_client::ClientBuilder| {
-                builder.memory_limit(bindery_client::MEMORY_LIMIT_DEFAULT.max(2 * in_flight_bytes))
+                place(builder).memory_limit(bindery_client::MEMORY_LIMIT_DEFAULT.max(2 * in_flight_bytes))
             };
             with_tuned_client(&access, true, tune, |client| add::run(client, args))
         }
         BenchCommand::Read(args) => {
-            let access = args.common.access.clone();
-            with_tuned_client(&access, true, |builder| builder, |client| read::run(client, args))
+            let (access, tune) = (args.common.access.clone(), args.common.placement.tune()?);
+            with_tuned_client(&access, true, tune, |client| read::run(client, args))
         }
     }
 }

@@ -3,8 +3,8 @@
 //! # Limits     filling: the client's memory limit; of readers, see `readers`
 
 use super::args::{BenchReadArgs, ReadMode};
-use super::latency::round;
 use super::call_log::CallLog;
+use super::latency::round;
 use super::proc::Watched;
 use super::readers::{Load, start_readers};
 use super::report::{ReadPhase, ReadReport, java_name};

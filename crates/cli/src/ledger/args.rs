@@ -207,6 +207,8 @@ pub struct RecoverArgs {
     pub access: AccessArgs,
     #[command(flatten)]
     pub password: PasswordArgs,
+    #[command(flatten)]
+    pub placement: PlacementArgs,
     /// Do not ask: a writer that still lives is stopped
     #[arg(long)]
     pub yes: bool,
@@ -251,6 +253,8 @@ pub struct ReadArgs {
     pub access: AccessArgs,
     #[command(flatten)]
     pub password: PasswordArgs,
+    #[command(flatten)]
+    pub placement: PlacementArgs,
     /// First entry to read [default: 0]
     #[arg(long, value_name = "ENTRY", value_parser = entry_id)]
     pub first: Option<EntryId>,
@@ -299,6 +303,8 @@ pub struct TailArgs {
     pub access: AccessArgs,
     #[command(flatten)]
     pub password: PasswordArgs,
+    #[command(flatten)]
+    pub placement: PlacementArgs,
     /// Begin with so many entries from the end
     #[arg(short = 'n', long, visible_alias = "lines", value_name = "N", default_value = "10")]
     pub entries: u64,

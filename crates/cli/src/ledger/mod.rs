@@ -39,20 +39,20 @@ pub fn run(command: LedgerCommand) -> Result<(), Failure> {
             with_tuned_client(&access, false, tune, |client| close(client, args))
         }
         LedgerCommand::Recover(args) => {
-            let access = args.access.clone();
-            with_client(&access, false, |client| recover::run(client, args))
+            let (access, tune) = (args.access.clone(), args.placement.tune()?);
+            with_tuned_client(&access, false, tune, |client| recover::run(client, args))
         }
         LedgerCommand::Verify(args) => {
             let access = args.access.clone();
             with_client(&access, true, |client| verify::run(client, args))
         }
         LedgerCommand::Read(args) => {
-            let access = args.access.clone();
-            with_client(&access, true, |client| read::read(client, args))
+            let (access, tune) = (args.access.clone(), args.placement.tune()?);
+            with_tuned_client(&access, true, tune, |client| read::read(client, args))
         }
         LedgerCommand::Tail(args) => {
-            let access = args.access.clone();
-            with_client(&access, true, |client| read::tail(client, args))
+            let (access, tune) = (args.access.clone(), args.placement.tune()?);
+            with_tuned_client(&access, true, tune, |client| read::tail(client, args))
         }
         LedgerCommand::List(args) => {
             let access = args.access.clone();

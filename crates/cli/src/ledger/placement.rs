@@ -2,7 +2,7 @@
 
 use crate::exit::Failure;
 use bindery_client::resolver::{ScriptResolver, TableResolver};
-use bindery_client::{ClientBuilder, DiskWeights, RackAware, RegionAware};
+use bindery_client::{ClientBuilder, DiskWeights, Location, RackAware, RegionAware};
 use bindery_io::{RealDisk, SystemRandom};
 use clap::{Args, ValueEnum};
 use rustix::fs::Access;
@@ -37,6 +37,14 @@ pub struct PlacementArgs {
     /// Choose bookies with more free disk space more often
     #[arg(help_heading = HEADING, long)]
     pub weigh_disks: bool,
+    /// Where this process stands, as /rack or /region/rack: with --rack-script or --rack-map, of replicas that are about as
+    /// fast those of its rack are read first, then those of its region
+    #[arg(long, value_name = "PLACE", env = "BINDERY_LOCATION", value_parser = location)]
+    pub location: Option<Location>,
+}
+
+fn location(text: &str) -> Result<Location, String> {
+    Location::new(text).map_err(|error| error.to_string())
 }
 
 /// `--placement`.
@@ -51,6 +59,12 @@ impl PlacementArgs {
     /// What they do to a client.
     pub fn tune(&self) -> Result<impl FnOnce(ClientBuilder) -> ClientBuilder + use<>, Failure> {
         let args = self.clone();
+        if args.location.is_some() && args.rack_script.is_none() && args.rack_map.is_none() {
+            return Err(Failure::usage(
+                "--location (BINDERY_LOCATION) says where this process stands; where the bookies do, --rack-script or \
+                 --rack-map has to say",
+            ));
+        }
         let kind = args.placement.unwrap_or(match args.rack_script.is_some() || args.rack_map.is_some() {
             true => PlacementKind::Rack,
             false => PlacementKind::Random,
@@ -95,6 +109,9 @@ impl PlacementArgs {
                     builder.placement(placement)
                 }
             };
+            if let Some(location) = args.location {
+                builder = builder.location(location);
+            }
             if let Some(script) = args.rack_script {
                 builder = builder.network_resolver(ScriptResolver::new(script));
             }

@@ -66,6 +66,13 @@ fn racks_come_from_a_map_or_a_script_and_can_be_enforced() {
     let create =
         ["ledger", "create", "--rack-script", "/nowhere/racks", "--weigh-disks", "--placement", "region"];
     assert_eq!(cluster.run(&create).done(), "1\n", "not enforced, it does without");
+    let ledger = cluster.ledger_of(b"near\n");
+    let read = ["ledger", "read", &ledger, "--rack-map", map[4], "--location", "/hall/rack-1"];
+    assert_eq!(cluster.run(&read).done(), "near\n");
+    assert_eq!(cluster.run(&[&read[..], &["--recover"]].concat()).done(), "near\n");
+    cluster.run(&["ledger", "read", &ledger, "--location", "/r1"]).failed(2, &["--location", "--rack-map"]);
+    cluster.run(&["ledger", "read", &ledger, "--location", "r1"]).failed(2, &["\"r1\" is no rack"]);
+    cluster.run(&["bench", "add", "--enforce-racks"]).failed(2, &["--placement rack or region"]);
 }
 
 #[test]

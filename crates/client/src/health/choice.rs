@@ -3,6 +3,7 @@
 //! # Invariants
 //! 1. An order only: every replica given is in it once (C7, C8).
 //! 2. Every figure is looked at once, before sorting (C11). Ties are broken at random.
+//! 3. Nearness decides between replicas against which there is the same: never for a slow, blocked or ill one.
 
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use bindery_io::{Random, SeededRandom};
 
 use super::condition::NodeState;
 use super::node::{Node, Operation};
+use crate::placement::Distance;
 
 /// Requests under way to a bookie from which on others are preferred.
 pub(super) const PENDING_MAX: u64 = 50;
@@ -41,6 +43,7 @@ struct Seen {
     place: Place,
     /// How long it has been well, of those that are not: the longest first.
     failed_at: Duration,
+    distance: Distance,
     pending: u64,
     draw: u64,
     index: usize,
@@ -84,7 +87,8 @@ pub(super) fn order<'a>(
                 _ => Duration::ZERO,
             };
             let mean = node.latency(operation).mean(now);
-            Seen { place, failed_at, pending, draw: random.next_u64(), index, mean }
+            let (distance, draw) = (node.distance(), random.next_u64());
+            Seen { place, failed_at, distance, pending, draw, index, mean }
         })
         .collect();
     let ordinary = seen.iter().filter(|seen| seen.place == Place::Ordinary);
@@ -96,7 +100,7 @@ pub(super) fn order<'a>(
             }
         }
     }
-    seen.sort_unstable_by_key(|seen| (seen.place, seen.failed_at, seen.pending, seen.draw));
+    seen.sort_unstable_by_key(|seen| (seen.place, seen.failed_at, seen.distance, seen.pending, seen.draw));
     let is_fail_open = seen.first().is_some_and(|first| first.place >= Place::Blocked);
     Order { indexes: seen.into_iter().map(|seen| seen.index).collect(), is_fail_open }
 }
@@ -157,6 +161,28 @@ mod tests {
             node.finished(node.begin(), operation, latency, Outcome::Answered, at(0));
         }
         assert!(firsts(&nodes, at(0)).iter().all(|count| *count > 250));
+    }
+
+    #[test]
+    fn of_those_inside_the_band_the_nearest_is_first_unless_it_is_not_well() {
+        // Invariant 3.
+        let nodes = nodes();
+        nodes[1].is_at(Distance::Region);
+        assert_eq!(firsts(&nodes, at(0)), [0, 1000, 0], "nobody is nearer than its region");
+        nodes[2].is_at(Distance::Rack);
+        let busy = (nodes[2].begin(), nodes[2].begin());
+        assert_eq!(firsts(&nodes, at(0)), [0, 0, 1000], "also with more under way");
+        drop(busy);
+        for (node, ms) in nodes.iter().zip([10, 10, 16]) {
+            took(node, ms, at(1));
+        }
+        assert_eq!(firsts(&nodes, at(1)), [0, 1000, 0], "outside of the band");
+        let busy: Vec<_> = (0..PENDING_MAX).map(|_| nodes[1].begin()).collect();
+        assert_eq!(firsts(&nodes, at(1)), [1000, 0, 0], "blocked, though it is nearer");
+        drop(busy);
+        nodes[1].on(Event::Unreachable, at(2));
+        assert_eq!(firsts(&nodes, at(2)), [1000, 0, 0], "suspect, though it is nearer");
+        assert_eq!(firsts(&nodes, at(20)), [0, 0, 1000], "the nearest, which was slow long ago");
     }
 
     #[test]

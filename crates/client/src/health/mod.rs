@@ -5,7 +5,7 @@
 //! reader --(order of the replicas)--> choice <-- node: pending, latency, state <-- what requests came to
 //!                                                  ^-- probe: of those that are not healthy; the registration
 //! placement <-- avoided                            '-- writer, recovery: failures
-//! extra requests (hedges, retries) <-- allowance
+//! extra requests (hedges, retries) <-- allowance     survey (placement): how far away a bookie is --> node
 //! ```
 //! Everything but `probe` is synchronous and takes the time as an argument.
 //!
@@ -54,6 +54,7 @@ pub(crate) use self::node::{Outcome, count};
 pub(crate) use self::probe::{Prober, ask};
 pub use self::view::{BookieHealth, Percentiles, ReadHealth};
 use crate::options::BOOKIE_QUARANTINE_TIME_DEFAULT;
+use crate::placement::Distance;
 use crate::transport::BookieError;
 
 /// A request without an answer for so long makes a bookie suspect, and the next replica is asked.
@@ -194,6 +195,13 @@ impl NodeHealth {
         }
         let mut nodes = self.nodes.write();
         nodes.entry(bookie.clone()).or_insert_with(|| Arc::new(Node::new(bookie.clone()))).clone()
+    }
+
+    /// A bookie that is read from is so far away.
+    pub(crate) fn is_at(&self, bookie: &BookieId, distance: Distance) {
+        if let Some(node) = self.nodes.read().get(bookie) {
+            node.is_at(distance);
+        }
     }
 
     /// The order in which to ask `nodes`: indexes into them, every one once.

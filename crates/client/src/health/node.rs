@@ -16,6 +16,7 @@ use super::READ_TIMEOUT;
 use super::condition::{Condition, Event, NodeState};
 use super::latency::Latency;
 use super::rejects::Rejects;
+use crate::placement::Distance;
 
 /// How long a request that timed out goes on counting as under way.
 pub(crate) const HOLD: Duration = Duration::from_secs(10);
@@ -95,6 +96,8 @@ pub struct Node {
     guarded: Mutex<Guarded>,
     latency: [Latency; OPERATIONS],
     rejects: Rejects,
+    /// A [`Distance`].
+    distance: AtomicU8,
     pub(crate) counts: Counts,
 }
 
@@ -110,6 +113,7 @@ impl Node {
             guarded: Mutex::default(),
             latency: Default::default(),
             rejects: Rejects::default(),
+            distance: AtomicU8::new(Distance::Far as u8),
             counts: Counts::default(),
         }
     }
@@ -263,6 +267,19 @@ impl Node {
 
     pub(super) fn latency(&self, operation: Operation) -> &Latency {
         &self.latency[operation as usize]
+    }
+
+    /// How far away it is.
+    pub(crate) fn distance(&self) -> Distance {
+        match self.distance.load(Ordering::Relaxed) {
+            0 => Distance::Rack,
+            1 => Distance::Region,
+            _ => Distance::Far,
+        }
+    }
+
+    pub(super) fn is_at(&self, distance: Distance) {
+        self.distance.store(distance as u8, Ordering::Relaxed);
     }
 
     /// The share of requests (0 to 1) that had better go elsewhere, because it refuses too many.

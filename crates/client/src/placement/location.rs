@@ -13,6 +13,18 @@ const DEFAULT_RACK: &str = "/default-rack";
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Location(Arc<str>);
 
+/// How far two places are apart, as far as their paths tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub(crate) enum Distance {
+    /// In the same rack.
+    Rack = 0,
+    /// In the same region.
+    Region = 1,
+    /// Anywhere else, or nobody knows.
+    Far = 2,
+}
+
 /// Text that is no location.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no rack: it begins with a slash and has a name behind it, as /rack-1 or /region-a/rack-1")]
@@ -40,6 +52,15 @@ impl Location {
     pub fn region(&self) -> &str {
         let path = &self.0[1..];
         path.split_once('/').map_or(path, |(region, _)| region)
+    }
+
+    /// How far away that is. A place that is not known is far.
+    pub(crate) fn distance(&self, other: Option<&Location>) -> Distance {
+        match other {
+            Some(other) if other == self => Distance::Rack,
+            Some(other) if other.region() == self.region() => Distance::Region,
+            _ => Distance::Far,
+        }
     }
 
     /// Whether it says that nothing is known.
@@ -82,6 +103,12 @@ mod tests {
         for path in ["", "/", "r1", "//", "/eu//r1", "/a b", "/a\n"] {
             assert_eq!(Location::new(path), Err(InvalidLocation(path.into())));
         }
+        let here = Location::new("/eu/r1").unwrap();
+        let distance = |path: &str| here.distance(Some(&Location::new(path).unwrap()));
+        let paths = ["/eu/r1", "/eu/r2", "/eu/hall/r1", "/us/r1", "/r1"];
+        let far = [Distance::Rack, Distance::Region, Distance::Region, Distance::Far, Distance::Far];
+        assert_eq!(paths.map(distance), far);
+        assert_eq!(here.distance(None), Distance::Far);
         assert!(Location::default().is_default() && Location::new("/default-rack").unwrap().is_default());
         assert!(!Location::new("/default-region/r1").unwrap().is_default());
     }

@@ -17,6 +17,7 @@
 //!
 //! # Limits     those of `spread`, the search behind invariant 3
 
+mod here;
 mod location;
 mod random;
 pub mod resolver;
@@ -32,10 +33,12 @@ use std::fmt;
 
 use bindery_types::{BookieId, Quorum};
 
+pub(crate) use self::here::Here;
+pub(crate) use self::location::Distance;
 pub use self::location::{InvalidLocation, Location};
 pub use self::random::RandomPlacement;
-pub(crate) use self::survey::Survey;
 pub use self::survey::{BOOKIE_INFO_INTERVAL_DEFAULT, DiskWeights, WEIGHT_MULTIPLE_MAX_DEFAULT};
+pub(crate) use self::survey::{Places, Survey};
 pub use self::topology::{RackAware, RegionAware};
 use crate::error::{BookieAnswers, CreateError, NotEnoughBookies};
 

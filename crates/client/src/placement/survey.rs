@@ -4,10 +4,11 @@
 //! ```text
 //! list of bookies --> wanted --> locate task: registration -> host -> resolver -> location --+--> Candidates
 //!                           '--> weigh task:  GET_BOOKIE_INFO -> free bytes ---------------- '
+//! ledgers that are read --> wanted --> locate task --> Here: how far away they are, for the order of reads
 //! ```
 //! # Invariants
 //! 1. Whoever needs candidates waits for bookies that were never asked about, for a bounded time, and for no others: what
-//!    is known is used while it is asked for again.
+//!    is known is used while it is asked for again. Readers wait for nothing.
 //! 2. A bookie whose place cannot be found keeps the one last known, or none, which is the default rack. What failed is
 //!    tried again after [`RETRY`].
 //! 3. The tasks end with the survey. One that nobody needs asks nobody: bookies unasked for since [`FORGET_AFTER`] are
@@ -29,7 +30,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::resolver::{NetworkResolver, ResolveError};
 use super::weight::weights;
-use super::{Candidates, Location};
+use super::{Candidates, Here, Location};
 use crate::transport::Transport;
 
 /// How old a place may be.
@@ -78,10 +79,27 @@ struct Known {
     weigh_at: Option<Instant>,
 }
 
+impl Known {
+    fn new(now: Instant) -> Known {
+        Known { wanted_at: now, location: None, locate_at: None, free_bytes: None, weigh_at: None }
+    }
+}
+
+/// Who may want to know where bookies stand.
+#[derive(Default)]
+pub(crate) struct Places {
+    /// Who knows it.
+    pub resolver: Option<Arc<dyn NetworkResolver>>,
+    /// Whether candidates for ensembles wait for it.
+    pub are_for_candidates: bool,
+    /// Whether reads are to go to what is near.
+    pub here: Option<Here>,
+}
+
 struct Inner {
     registration: Registration,
     transport: Arc<dyn Transport>,
-    resolver: Option<Arc<dyn NetworkResolver>>,
+    places: Places,
     disks: Option<DiskWeights>,
     known: Mutex<BTreeMap<BookieId, Known>>,
     /// Of the last attempt to find places.
@@ -112,13 +130,13 @@ impl Survey {
     pub fn start(
         registration: Registration,
         transport: Arc<dyn Transport>,
-        resolver: Option<Arc<dyn NetworkResolver>>,
+        places: Places,
         disks: Option<DiskWeights>,
     ) -> Survey {
         let inner = Arc::new(Inner {
             registration,
             transport,
-            resolver,
+            places,
             disks,
             known: Mutex::default(),
             places_error: Mutex::default(),
@@ -127,7 +145,7 @@ impl Survey {
             rounds: watch::Sender::new(0),
         });
         let mut tasks = Vec::new();
-        if let Some(resolver) = inner.resolver.clone() {
+        if let Some(resolver) = inner.places.resolver.clone() {
             tasks.push(tokio::spawn(locate(inner.clone(), resolver)));
         }
         if let Some(disks) = inner.disks {
@@ -146,18 +164,11 @@ impl Survey {
         {
             let mut known = inner.known.lock();
             for bookie in candidates.writable.iter().chain(members) {
-                let new = || Known {
-                    wanted_at: started,
-                    location: None,
-                    locate_at: None,
-                    free_bytes: None,
-                    weigh_at: None,
-                };
-                known.entry(bookie.clone()).or_insert_with(new).wanted_at = started;
+                known.entry(bookie.clone()).or_insert_with(|| Known::new(started)).wanted_at = started;
             }
         }
         let patience = if members.is_empty() { PATIENCE_NEW } else { PATIENCE_REPLACE };
-        if inner.resolver.is_some() {
+        if inner.places.resolver.is_some() && inner.places.are_for_candidates {
             let is_done = |known: &Known| known.locate_at.is_some();
             inner.wait(&inner.wake_locate, started + patience, is_done).await;
         }
@@ -174,6 +185,27 @@ impl Survey {
             let writable = candidates.writable.iter();
             let free = writable.filter_map(|bookie| Some((bookie.clone(), known.get(bookie)?.free_bytes?)));
             candidates.weights = weights(&free.collect(), disks.multiple_max);
+        }
+    }
+
+    /// Bookies that are read from: how far away they are is told now, if it is known, and whenever it changes.
+    pub fn look_for<'a>(&self, bookies: impl Iterator<Item = &'a BookieId>) {
+        let inner = &*self.inner;
+        let (Some(here), Some(_)) = (&inner.places.here, &inner.places.resolver) else { return };
+        let now = Instant::now();
+        let mut known = inner.known.lock();
+        let mut is_any_new = false;
+        for bookie in bookies {
+            let known = known.entry(bookie.clone()).or_insert_with(|| Known::new(now));
+            known.wanted_at = now;
+            is_any_new |= known.locate_at.is_none();
+            if known.location.is_some() {
+                here.tell(bookie, known.location.as_ref());
+            }
+        }
+        drop(known);
+        if is_any_new {
+            inner.wake_locate.notify_one();
         }
     }
 }
@@ -269,6 +301,9 @@ async fn locate(inner: Arc<Inner>, resolver: Arc<dyn NetworkResolver>) {
                             tracing::warn!(bookie_id = %bookie, host, "nobody knows its rack: it counts as being in {}",
                                 Location::default());
                         }
+                        if let Some(here) = &inner.places.here {
+                            here.tell(bookie, location.as_ref());
+                        }
                         (known.location, known.locate_at) = (location, Some(due));
                     }
                 });
@@ -336,6 +371,8 @@ async fn weigh(inner: Arc<Inner>, disks: DiskWeights) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::health::NodeHealth;
+    use crate::placement::Distance;
     use crate::placement::resolver::Resolution;
     use crate::transport::{
         AddRequest, AddSink, Answer, BatchReadRequest, BookieError, DiskSpace, LacAnswer, PollRequest,
@@ -434,8 +471,18 @@ mod tests {
         }
 
         fn survey(&self, disks: Option<DiskWeights>) -> Survey {
-            let resolver: Arc<dyn NetworkResolver> = Arc::new(self.racks.clone());
-            Survey::start(self.layout.registration(), self.disks.clone(), Some(resolver), disks)
+            self.survey_from(disks, true, None)
+        }
+
+        fn survey_from(
+            &self,
+            disks: Option<DiskWeights>,
+            are_for_candidates: bool,
+            here: Option<Here>,
+        ) -> Survey {
+            let resolver: Option<Arc<dyn NetworkResolver>> = Some(Arc::new(self.racks.clone()));
+            let places = Places { resolver, are_for_candidates, here };
+            Survey::start(self.layout.registration(), self.disks.clone(), places, disks)
         }
     }
 
@@ -501,6 +548,35 @@ mod tests {
         assert_eq!(started.elapsed(), PATIENCE_REPLACE, "a writer waits");
         complete(&survey, "b1", &[]).await;
         assert_eq!(started.elapsed(), PATIENCE_REPLACE + PATIENCE_NEW, "invariant 1");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn readers_are_told_how_far_away_bookies_are_and_nobody_waits() {
+        let setup = Setup::new(None).await;
+        let health = Arc::new(NodeHealth::new(1));
+        let nodes = ["b1", "b2"].map(|name| health.node(&id(name)));
+        let distances = || nodes.each_ref().map(|node| node.distance());
+        let here = Here { location: Location::new("/eu/h1").unwrap(), health: health.clone() };
+        let survey = setup.survey_from(None, false, Some(here));
+        let started = Instant::now();
+        survey.look_for([&id("b1")].into_iter());
+        complete(&survey, "b1 b2", &[]).await;
+        assert_eq!(started.elapsed(), Duration::ZERO, "invariant 1: a placement that does not care");
+        assert_eq!(distances(), [Distance::Far; 2], "the resolver hangs");
+
+        let setup = Setup::new(Some(Ok("/eu/"))).await;
+        let here = Here { location: Location::new("/eu/h1").unwrap(), health: health.clone() };
+        let survey = setup.survey_from(None, false, Some(here));
+        survey.look_for([id("b1"), id("b2")].iter());
+        sleep(Duration::from_millis(1)).await;
+        assert_eq!(distances(), [Distance::Rack, Distance::Region]);
+        // A bookie whose node was forgotten meanwhile, and one that moved.
+        health.is_at(&id("b1"), Distance::Far);
+        survey.look_for([&id("b1")].into_iter());
+        assert_eq!(distances(), [Distance::Rack, Distance::Region], "known: at once");
+        *setup.racks.says.lock() = Some(Ok("/us/"));
+        sleep(LOCATION_REFRESH + Duration::from_secs(1)).await;
+        assert_eq!(distances(), [Distance::Far; 2]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -17,10 +17,12 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::LedgerReader;
-use crate::client::Client;
+use crate::client::{Client, ClientBuilder};
 use crate::entry::EntryCodec;
 use crate::health::{BookieHealth, NodeState};
 use crate::options::{OpenMode, REQUEST_TIMEOUT_DEFAULT};
+use crate::placement::Location;
+use crate::placement::resolver::{NetworkResolver, Resolution};
 use crate::transport::{
     AddRequest, AddSink, Answer, BatchReadRequest, BookieError, LacAnswer, PollRequest, ReadRequest,
     Transport,
@@ -145,8 +147,23 @@ struct Setup {
     reader: LedgerReader,
 }
 
+/// Each bookie is in the rack of its name: b in the region of a, c in another.
+struct Racks;
+
+impl NetworkResolver for Racks {
+    fn resolve<'a>(&'a self, hosts: &'a [String]) -> Resolution<'a> {
+        let region = |host: &str| if host == "c" { "us" } else { "eu" };
+        let places = hosts.iter().map(|host| Location::new(&format!("/{}/{host}", region(host))).ok());
+        Box::pin(std::future::ready(Ok(places.collect())))
+    }
+}
+
 impl Setup {
     async fn new() -> Setup {
+        Setup::with(|builder| builder).await
+    }
+
+    async fn with(tune: impl FnOnce(ClientBuilder) -> ClientBuilder) -> Setup {
         let store = Arc::new(MemoryCluster::new().open());
         layout::init_cluster(&*store, "/l", LedgerLayout::Hierarchical, [0; 16]).await.unwrap();
         let layout = Layout::open(store, "/l", None).await.unwrap();
@@ -160,7 +177,8 @@ impl Setup {
         metadata.push_segment(Segment { first_entry: at(0), ensemble: ids.to_vec() }).unwrap();
         metadata.state = LedgerState::Closed { last_entry: Some(at(ENTRIES - 1)), length_bytes: 0 };
         layout.ledgers().create(ledger, &metadata).await.unwrap();
-        let client = Client::builder().layout(layout).transport(bookies.clone()).connect().await.unwrap();
+        let builder = tune(Client::builder().layout(layout).transport(bookies.clone()));
+        let client = builder.connect().await.unwrap();
         let reader = client.open_ledger(ledger, b"p", OpenMode::Recover).await.unwrap();
         Setup { client, bookies, reader }
     }
@@ -224,6 +242,31 @@ async fn healthy_replicas_share_the_reads() {
     let reads = setup.reads();
     let total: u64 = reads.iter().sum();
     assert!(reads.iter().all(|reads| reads * 4 > total), "{reads:?}");
+    setup.assert_idle().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_nearest_replica_is_read_while_it_is_well_and_not_slower() {
+    let here = Location::new("/eu/a").unwrap();
+    let setup = Setup::with(|builder| builder.location(here).network_resolver(Racks)).await;
+    sleep(ms(1)).await;
+    let read_for = async |seconds| {
+        setup.reads();
+        setup.read_for(Duration::from_secs(seconds), 4).await;
+        setup.reads()
+    };
+    let [a, b, c] = read_for(10).await;
+    assert!(a > 1000 && b == 0 && c == 0, "its rack: {a} {b} {c}");
+    setup.set("a", Way::Dead);
+    let [a, b, c] = read_for(10).await;
+    assert!(b > 1000 && a < 20 && c == 0, "its region: {a} {b} {c}");
+    setup.set("b", Way::Answers(ms(100)));
+    let [a, b, c] = read_for(30).await;
+    assert!(c > 1000 && a < 20 && b * 20 < c, "neither is asked because it is near: {a} {b} {c}");
+    setup.set("a", Way::Answers(ms(2)));
+    read_for(20).await;
+    let [a, b, c] = read_for(10).await;
+    assert!(a * 20 > (a + b + c) * 19, "back: {a} {b} {c}");
     setup.assert_idle().await;
 }
 

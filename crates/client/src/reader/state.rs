@@ -21,7 +21,7 @@ use crate::client::Shared;
 use crate::entry::EntryCodec;
 use crate::error::{BookieAnswer, BookieAnswers, ReadError};
 use crate::handover::Handover;
-use crate::health::{LedgerNodes, NodeHealth, Outcome};
+use crate::health::{LedgerNodes, Outcome};
 use crate::retry::{Retry, is_transient};
 use crate::transport::{BookieError, LacAnswer};
 
@@ -37,8 +37,9 @@ pub(crate) struct Replicas {
 }
 
 impl Replicas {
-    fn new(metadata: LedgerMetadata, health: &NodeHealth) -> Arc<Replicas> {
-        let nodes = LedgerNodes::new(&metadata, health);
+    fn new(metadata: LedgerMetadata, shared: &Shared) -> Arc<Replicas> {
+        let nodes = LedgerNodes::new(&metadata, &shared.health);
+        shared.survey.look_for(metadata.segments().iter().flat_map(|segment| &segment.ensemble));
         Arc::new(Replicas { metadata, nodes })
     }
 }
@@ -64,7 +65,7 @@ impl ReaderState {
     ) -> ReaderState {
         let codec = EntryCodec::new(id, Digester::new(secret.digest_type, &secret.password));
         let lac = AtomicI64::new(-1);
-        let replicas = Replicas::new(metadata, &shared.health);
+        let replicas = Replicas::new(metadata, &shared);
         let known = Mutex::new(Known { replicas: replicas.clone(), version });
         let state = ReaderState { shared, id, codec, known, lac, can_batch: AtomicBool::new(true) };
         state.learn_from(&replicas.metadata);
@@ -108,7 +109,7 @@ impl ReaderState {
         if stored.version <= self.known.lock().version {
             return false;
         }
-        let replicas = Replicas::new(stored.metadata, &self.shared.health);
+        let replicas = Replicas::new(stored.metadata, &self.shared);
         {
             let mut known = self.known.lock();
             if stored.version <= known.version {
