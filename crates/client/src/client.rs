@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bindery_flow::ByteBudget;
+use bindery_io::canary::Canaries;
 use bindery_io::{Random, SystemRandom};
 use bindery_metadata::layout::{LedgerError, LedgerListing};
 use bindery_metadata::store::Version;
@@ -72,6 +73,7 @@ pub struct ClientBuilder {
     disk_weights: Option<DiskWeights>,
     location: Option<Location>,
     limits: Limits,
+    canaries: Canaries,
 }
 
 impl ClientBuilder {
@@ -183,6 +185,13 @@ impl ClientBuilder {
         self
     }
 
+    /// With a planted bug.
+    #[cfg(test)]
+    pub(crate) fn plant(mut self, canaries: Canaries) -> Self {
+        self.canaries = canaries;
+        self
+    }
+
     /// Connects to the metadata store. Bookies are connected to when they are first needed.
     ///
     /// # Errors
@@ -235,6 +244,7 @@ impl ClientBuilder {
             read_budget: ByteBudget::new("read-ahead", self.limits.memory_limit),
             slow: SlowReplicas::new(self.limits.slow_replica_bytes_max(), self.limits.request_timeout),
             limits: self.limits,
+            canaries: self.canaries,
             is_closed: AtomicBool::new(false),
         })))
     }
@@ -261,6 +271,7 @@ pub(crate) struct Shared {
     /// How far bookies are behind.
     pub slow: SlowReplicas,
     pub limits: Limits,
+    pub canaries: Canaries,
     is_closed: AtomicBool,
 }
 

@@ -70,6 +70,12 @@ pub enum Canary {
     M32BeginsBelowSegment,
     /// A force answers for acknowledgements that came over another connection, before the bookie was started anew.
     M33ForcesAnyConnection,
+    /// A recovery takes "I cannot tell" of a bookie in limbo for "no such entry".
+    M34LimboIsNegative,
+    /// A recovery's replacement is published as a member from the beginning of the last segment.
+    M35ReplacementFromBeginning,
+    /// A hedge goes to the replica that is being asked already.
+    M36HedgeToTheSame,
 }
 
 /// The canaries that the simulator looks for, with the name its command line knows them by. M24 is in the server, which
@@ -99,8 +105,9 @@ pub const ALL: [(&str, Canary); 22] = [
     ("M31", Canary::M31StaleRemoval),
 ];
 
-/// The canaries in the client's cores, which the client's own model looks for, with their names.
-pub const CLIENT: [(&str, Canary); 9] = [
+/// The canaries in the client's cores, which the client's own model looks for, with their names. M36 is in its readers: the
+/// model of the whole client looks for that one.
+pub const CLIENT: [(&str, Canary); 11] = [
     ("M14", Canary::M14CoverageOffByOne),
     ("M15", Canary::M15TimeoutIsNegative),
     ("M16", Canary::M16ReadsWithoutFence),
@@ -110,6 +117,8 @@ pub const CLIENT: [(&str, Canary); 9] = [
     ("M20", Canary::M20LostCloseFailed),
     ("M32", Canary::M32BeginsBelowSegment),
     ("M33", Canary::M33ForcesAnyConnection),
+    ("M34", Canary::M34LimboIsNegative),
+    ("M35", Canary::M35ReplacementFromBeginning),
 ];
 
 /// Which canary is on, if any.

@@ -5,6 +5,9 @@
 //!    the log is synced up to it; a crash drops what is not synced (IB1, IB4).
 //!    An add with deferred sync is answered at once.
 //! 2. Fenced is for good, and an add that is not part of a recovery is refused from then on (IB3, IB5).
+//! 3. One whose disks were lost takes adds of the writer when metadata says that the ledger is open and it is in the last
+//!    ensemble, from then on until it starts again; if metadata named it when they were lost, it is in limbo: what it has
+//!    is shown, what it has not is unknown (IB27, IB28).
 
 use std::collections::BTreeMap;
 
@@ -34,6 +37,24 @@ pub(super) struct Contents {
     pub explicit_lac: Option<(i64, Bytes)>,
 }
 
+/// What metadata says of the ledger to a bookie that asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Word {
+    /// Open, and the bookie is in the last ensemble.
+    OpenHere,
+    OpenElsewhere,
+    /// In recovery, or closed.
+    Ended,
+}
+
+/// Of a bookie whose disks are newer than the ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Newer {
+    is_limbo: bool,
+    /// The word was given since it started.
+    is_vouched: bool,
+}
+
 #[derive(Debug, Clone)]
 enum Record {
     Add(i64, Bytes),
@@ -49,6 +70,7 @@ pub(super) struct Bookie {
     memory: Contents,
     durable: Contents,
     log: Vec<Record>,
+    newer: Option<Newer>,
 }
 
 /// What a request comes to.
@@ -87,7 +109,19 @@ impl Bookie {
         &self.memory
     }
 
-    pub fn serve(&mut self, request: &Request, is_deferred: bool) -> Served {
+    /// `word`: what it would hear from metadata now.
+    pub fn serve(&mut self, request: &Request, is_deferred: bool, word: Word) -> Served {
+        if let Some(newer) = &mut self.newer
+            && let Request::Add { is_recovery: false, .. } = request
+            && !newer.is_vouched
+        {
+            let refused = |code| Served { result: Err(BookieError::Refused(code)), waits: false };
+            match word {
+                Word::OpenHere => newer.is_vouched = true,
+                Word::OpenElsewhere => return refused(ErrorCode::UnknownLedgerState),
+                Word::Ended => return refused(ErrorCode::Fenced),
+            }
+        }
         match request {
             Request::Add { entry, body, is_recovery, .. } => {
                 let Served { result, waits } = self.add(*entry, body, *is_recovery);
@@ -120,11 +154,16 @@ impl Bookie {
         if fences && !self.memory.is_fenced {
             self.append(Record::Fence);
         }
+        let is_limbo = self.is_in_limbo();
         let found = match entry {
             Some(entry) => self.memory.entries.get(&entry.get()),
-            None => self.memory.entries.values().next_back(),
+            None => self.memory.entries.values().next_back().filter(|_| !is_limbo),
         };
-        let absent = if self.memory.entries.is_empty() { ErrorCode::NoLedger } else { ErrorCode::NoEntry };
+        let absent = match self.memory.entries.is_empty() {
+            _ if is_limbo => ErrorCode::UnknownLedgerState,
+            true => ErrorCode::NoLedger,
+            false => ErrorCode::NoEntry,
+        };
         let result = found.cloned().ok_or(BookieError::Refused(absent));
         Served { result, waits: fences && !self.log.is_empty() }
     }
@@ -148,5 +187,23 @@ impl Bookie {
     pub fn crash(&mut self) {
         self.log.clear();
         self.memory = self.durable.clone();
+        if let Some(newer) = &mut self.newer {
+            newer.is_vouched = false;
+        }
+    }
+
+    /// Its disks are lost; what they had. `is_named`: metadata names it, in whichever segment.
+    pub fn lose_disks(&mut self, is_named: bool) -> Contents {
+        let lost = std::mem::take(&mut self.durable);
+        // Limbo is for good until somebody brings back what is missing.
+        let is_limbo = is_named || self.is_in_limbo();
+        self.newer = Some(Newer { is_limbo, is_vouched: false });
+        self.crash();
+        lost
+    }
+
+    /// Whether entries may be missing here.
+    pub fn is_in_limbo(&self) -> bool {
+        self.newer.is_some_and(|newer| newer.is_limbo)
     }
 }

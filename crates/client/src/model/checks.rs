@@ -33,6 +33,8 @@ pub(super) struct Summary {
     pub forced: u64,
     pub failed_forces: u64,
     pub reconnected: u64,
+    pub lost_disks: u64,
+    pub limbo_answers: u64,
 }
 
 impl Summary {
@@ -55,6 +57,8 @@ impl Summary {
         self.forced += other.forced;
         self.failed_forces += other.failed_forces;
         self.reconnected += other.reconnected;
+        self.lost_disks += other.lost_disks;
+        self.limbo_answers += other.limbo_answers;
     }
 }
 
@@ -66,6 +70,8 @@ pub(super) struct Ghost {
     pub confirmed: i64,
     /// Adds that a bookie has made durable and answered.
     pub acked: BTreeSet<(usize, i64)>,
+    /// What was durable on disks that are no more: the rules are about copies that nobody destroyed.
+    pub lost: BTreeSet<(usize, i64)>,
     /// The ends that somebody was told.
     ends: BTreeSet<(i64, u64)>,
     /// Bookies that the writer held at some time, and holds.
@@ -93,6 +99,7 @@ impl Default for Ghost {
             payloads: Vec::new(),
             confirmed: -1,
             acked: BTreeSet::new(),
+            lost: BTreeSet::new(),
             ends: BTreeSet::new(),
             was_held: BTreeSet::new(),
             held: BTreeSet::new(),
@@ -154,7 +161,8 @@ impl World {
         }
     }
 
-    /// How many bookies of an entry's write set have it on their disks, with the writer's bytes.
+    /// How many bookies of an entry's write set have it on their disks, with the writer's bytes, or had it on disks that
+    /// were lost.
     pub fn copies(&self, metadata: &LedgerMetadata, entry: EntryId) -> usize {
         let has = |bookie: &&BookieId| {
             let stored = self.bookies[self.index(bookie)].durable().entries.get(&entry.get());
@@ -168,7 +176,8 @@ impl World {
                 true
             })
         };
-        metadata.write_set(entry).filter(has).count()
+        let had = |bookie: &BookieId| self.ghost.lost.contains(&(self.index(bookie), entry.get()));
+        metadata.write_set(entry).filter(|bookie| has(bookie) || had(bookie)).count()
     }
 
     /// IC3: the LAC inside an entry was confirmed when it left. IC12: a recovery adds to the last segment only.
@@ -248,6 +257,8 @@ impl World {
         };
         let is_sound = result.as_ref().is_ok_and(|body| self.codec.open(expected, body).is_some());
         let is_absent = matches!(result, Err(BookieError::Refused(ErrorCode::NoEntry | ErrorCode::NoLedger)));
+        let is_limbo = matches!(result, Err(BookieError::Refused(ErrorCode::UnknownLedgerState)));
+        self.ghost.summary.limbo_answers += u64::from(is_limbo);
         let needed = self.setup.quorum.write_quorum_size() - self.setup.quorum.ack_quorum_size() + 1;
         let heard = &mut self.parties[index].heard;
         match request {
@@ -318,7 +329,7 @@ impl World {
         assert_eq!(kept, old, "IC11: segments before the last are for good");
     }
 
-    /// IC6, IC12, IC15: what a recovery rests on.
+    /// IC6, IC12, IC15, IC22: what a recovery rests on.
     fn check_recovered(
         &mut self,
         party: usize,
@@ -348,6 +359,14 @@ impl World {
             let acked = members.filter(|bookie| acks.contains(bookie)).count();
             self.process(acked >= quorum.ack_quorum_size(), "IC15: a recovered entry has its ack quorum");
         }
+        for id in 0..=EntryId::to_wire(last_entry) {
+            let entry = EntryId::new(id).expect("entries are not negative");
+            let is_moved = !new.write_set(entry).eq(before.write_set(entry));
+            self.process(
+                !is_moved || heard.acks.contains_key(&id),
+                "IC22: a bookie becomes the member for entries that were added again, and no others",
+            );
+        }
         let summary = &mut self.ghost.summary;
         summary.segments_by_recovery += u64::from(new.segments() != before.segments());
         summary.recovered_behind_lac += u64::from(EntryId::to_wire(last_entry) > self.ghost.confirmed);
@@ -374,7 +393,9 @@ impl World {
         for id in 0..=EntryId::to_wire(last_entry) {
             let entry = EntryId::new(id).expect("entries are not negative");
             for bookie in metadata.write_set(entry).filter(|bookie| self.ghost.was_held.contains(*bookie)) {
-                if !self.bookies[self.index(bookie)].memory().entries.contains_key(&id) {
+                let index = self.index(bookie);
+                let has_it = self.bookies[index].memory().entries.contains_key(&id);
+                if !has_it && !self.ghost.lost.contains(&(index, id)) {
                     has_gaps = true;
                     assert!(
                         self.marks.contains(bookie),

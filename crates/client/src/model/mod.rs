@@ -25,12 +25,15 @@
 //! | IC14 | a write with an unknown outcome is followed by a read |
 //! | IC15 | each entry that a recovery added has Qa acknowledgements of its own when it closes |
 //! | IC1, IC9 with deferred sync | what a force confirms has Qa durable copies; bookies acknowledge before they sync, and a crash takes what was not forced |
+//! | IC16 | a bookie whose disks were lost comes back under its name, in limbo: all of this table holds, copies that were destroyed counted as copies |
+//! | IC19 | a closed ledger is read beside bookies that are gone: no replica is asked for an entry twice; an append that returned has its ack quorum where metadata says (`shells`) |
 //! | IC17 | when a writer closes, marks name all bookies it let go of; one that is quiet holds nothing |
 //! | IC18, IC20 | when faults end, all is confirmed or a recovery succeeds, in a bounded number of events |
+//! | IC22 | a recovery, which is the only repair the client has, makes a bookie the member for those entries only that it added again |
 //!
 //! # Not here
-//! IC16: the client does not tell incarnations apart; limbo on the bookie stands for it (IB28). IC19, IC21: of the readers.
-//! IC22: there is no repair yet.
+//! Incarnations as such: the client does not tell them apart, bookies do (IB28). Copying to a new member of a closed segment:
+//! nothing does that yet.
 
 mod bookie;
 mod checks;
@@ -125,6 +128,8 @@ fn whatever_fails_confirmed_entries_survive_and_all_recoveries_agree() {
         ("forces that confirmed entries", total.forced, 10),
         ("forces that failed", total.failed_forces, 100),
         ("answered over another connection", total.reconnected, 500),
+        ("disks lost", total.lost_disks, 10),
+        ("answers out of limbo", total.limbo_answers, 20),
     ];
     for (what, count, seeds_for_one) in met {
         assert!(count >= seeds / seeds_for_one, "{what}: {count} in {seeds} seeds");
@@ -140,13 +145,13 @@ fn a_seed_gives_the_same_run_twice() {
 #[test]
 fn whatever_fails_readers_see_what_was_confirmed_and_every_call_ends() {
     if let Some(seed) = number("BINDERY_CLIENT_SEED") {
-        println!("{:?}", shells::run(seed));
+        println!("{:?}", shells::run(seed, Canaries::none()));
         return;
     }
     let seeds = (number("BINDERY_CLIENT_SEEDS").unwrap_or(SEEDS) / 10).max(1);
     let mut total = shells::Seen::default();
     for seed in 1..=seeds {
-        let seen = std::panic::catch_unwind(|| shells::run(seed)).unwrap_or_else(|panic| {
+        let seen = std::panic::catch_unwind(|| shells::run(seed, Canaries::none())).unwrap_or_else(|panic| {
             eprintln!("seed {seed} of the shells");
             std::panic::resume_unwind(panic)
         });
@@ -155,10 +160,12 @@ fn whatever_fails_readers_see_what_was_confirmed_and_every_call_ends() {
         total.runs += seen.runs;
         total.closed_by_writer += seen.closed_by_writer;
         total.forced += seen.forced;
+        total.asked_again += seen.asked_again;
     }
     println!("{seeds} seeds of the shells: {total:?}");
     assert!(total.forced >= seeds / 4, "forces");
     assert!(total.entries > 40 * seeds as i64 && total.followed > total.entries && total.runs > seeds as i64);
+    assert!(total.asked_again > 10 * seeds, "hedges and retries are what IC19 is about");
 }
 
 /// How many states of a scope are gone into without another word.
@@ -232,6 +239,24 @@ fn every_canary_is_found() {
     }
     let _ = std::panic::take_hook();
     assert_eq!(missed, Vec::<&str>::new(), "canaries the swarm does not find");
+}
+
+/// The same for what is not in the cores: the readers'.
+#[cfg(feature = "canary")]
+#[test]
+fn every_canary_of_the_readers_is_found() {
+    use bindery_io::canary::Canary;
+
+    std::panic::set_hook(Box::new(|_| {}));
+    let planted = Canaries::only(Canary::M36HedgeToTheSame);
+    let found = (1..201).find_map(|seed| {
+        let panic = std::panic::catch_unwind(|| shells::run(seed, planted)).err()?;
+        Some((seed, text_of(&*panic)))
+    });
+    let _ = std::panic::take_hook();
+    let (seed, what) = found.expect("a canary the readers' seeds do not find");
+    println!("M36 found by seed {seed}: {what}");
+    assert!(what.contains("IC19"), "{what}");
 }
 
 /// With the fixes of #2614 and #2615 off the explorer finds what they mend, by what comes of it.

@@ -4,6 +4,7 @@
 use bindery_io::canary::Canaries;
 use bindery_types::{BookieId, DigestType, EntryId, LedgerState, Quorum};
 
+use super::bookie::Mode;
 use super::network::{Request, Stage};
 use super::world::{Call, Event, Setup, StoreFate, WRITER, World};
 use crate::writer::core::Step;
@@ -313,6 +314,48 @@ fn bk_3466_a_ledger_does_not_end_with_an_entry_that_was_not_stored_again() {
     world.run(None);
     assert_eq!(world.closed_at(), Some(0));
     assert_eq!(world.copies(world.metadata(), EntryId::FIRST), 2, "IC10");
+}
+
+/// R10: the disks of two bookies are lost after the ledger was closed, and its writer still adds. They are not the bookies
+/// that the segment began with, so they are failures for it, and what metadata says is looked up.
+#[test]
+fn bk_4812_bookies_with_new_disks_acknowledge_nothing_of_a_closed_ledger() {
+    let mut world = world((3, 3, 2), 3, None);
+    world.append_entries(1);
+    world.answer(WRITER, &[0, 1, 2]);
+    world.append_entries(1);
+    world.begin_recovery();
+    world.run(Some(RECOVERER));
+    assert_eq!(world.closed_at(), Some(0));
+    for bookie in [0, 1] {
+        world.apply(&Event::LoseDisks(bookie));
+        world.apply(&Event::Turn(bookie, Mode::Up));
+    }
+    world.run(None);
+    world.append_entries(1);
+    world.run(None);
+    assert_eq!(world.confirmed(), 0, "IC7, IC16");
+    assert!(world.writer().is_none(), "it was told");
+}
+
+/// R12: one of three bookies comes back with empty disks and says that it cannot tell; another one is away.
+#[test]
+fn bk_2612_a_bookie_with_new_disks_is_no_knowledge() {
+    let mut world = world((3, 3, 2), 3, None);
+    world.append_entries(1);
+    world.answer(WRITER, &[0, 1]);
+    assert_eq!(world.confirmed(), 0);
+    world.apply(&Event::Kill(WRITER));
+    world.apply(&Event::LoseDisks(0));
+    world.apply(&Event::Turn(0, Mode::Up));
+    world.apply(&Event::Turn(1, Mode::Down));
+    world.begin_recovery();
+    world.run(None);
+    assert_eq!(world.closed_at(), None, "IC6, IC16: two bookies are no ack quorum's worth of knowledge");
+    world.apply(&Event::Turn(1, Mode::Up));
+    world.apply(&Event::StartRecovery);
+    world.run(None);
+    assert_eq!(world.closed_at(), Some(0), "IC7");
 }
 
 /// R50: of three bookies one answers the fence with damaged bytes, one not at all.

@@ -5,7 +5,9 @@
 //! IC9: with Qa - 1 bookies gone every entry up to the LAC (last add confirmed) is read. IC17: what the client holds stays
 //! within its limits, and is nothing in the end. IC18: every call ends. IC20: the ledger is closed. IC21: for each reader the
 //! LAC only grows, and no entry up to it is said to be absent; who follows gets each entry once, in order, to the end.
-//! IC7, IC8: what was confirmed is there, with its bytes, below one end; with deferred sync, what was forced.
+//! IC7, IC8: what was confirmed is there, with its bytes, below one end; with deferred sync, what was forced. IC19: an append
+//! that returned has its ack quorum where metadata says, whatever health thinks of the bookies; no replica is asked for an
+//! entry twice by one read.
 //!
 //! # Limits     one ledger; the metadata store works; a seed gives the same faults, and not the same run: replicas are
 //! chosen, and tasks woken, by other random numbers
@@ -16,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bindery_io::SeededRandom;
+use bindery_io::canary::Canaries;
 use bindery_metadata::memory::MemoryCluster;
 use bindery_metadata::{BookieServiceInfo, Layout, LedgerLayout, RegistrationMode, layout};
 use bindery_types::{BookieId, DigestType, Digester, EntryId, LedgerId, MasterKey, Quorum};
@@ -53,6 +56,8 @@ struct Cluster {
     /// In milliseconds, on the mean.
     delay: u64,
     codec: Mutex<Option<EntryCodec>>,
+    /// Reads of single entries that are not a recovery's, by bookie and entry.
+    asked: Mutex<BTreeMap<(BookieId, i64), u64>>,
 }
 
 impl Cluster {
@@ -73,6 +78,7 @@ impl Cluster {
             delay: [1, 5, 40][random.below(3) as usize],
             random,
             codec: Mutex::default(),
+            asked: Mutex::default(),
         });
         let mut workers = JoinSet::new();
         for (id, mut receiver) in receivers {
@@ -137,6 +143,9 @@ impl Transport for Cluster {
 
     fn read(&self, bookie: &BookieId, request: ReadRequest) -> Answer<'_, Bytes> {
         let id = bookie.clone();
+        if let (Some(entry), None) = (request.entry, &request.fence) {
+            *self.asked.lock().entry((id.clone(), entry.get())).or_default() += 1;
+        }
         Box::pin(
             async move { self.ask(&id, |bookie| bookie.read(request.entry, request.fence.is_some())).await },
         )
@@ -317,6 +326,16 @@ impl Actors {
         read
     }
 
+    /// IC19: what is confirmed is on the disks of an ack quorum, where metadata says.
+    async fn check_quorum(&self, entry: EntryId, qa: usize) {
+        let stored = self.client.0.layout.ledgers().get(self.ledger).await.unwrap();
+        let has = |bookie: &&BookieId| {
+            self.cluster.bookies[*bookie].lock().durable().entries.contains_key(&entry.get())
+        };
+        let copies = stored.metadata.write_set(entry).filter(has).count();
+        assert!(copies >= qa, "IC1, IC19: entry {entry} is confirmed with {copies} copies");
+    }
+
     /// Bookies go and come back, fewer than an ack quorum at a time. What is held stays within the limits.
     async fn trouble(self: Arc<Self>, random: SeededRandom, gone_max: usize) {
         while !self.is_over.load(Ordering::Relaxed) {
@@ -344,9 +363,11 @@ pub(super) struct Seen {
     pub runs: i64,
     pub closed_by_writer: u64,
     pub forced: u64,
+    /// Requests for an entry beyond the first.
+    pub asked_again: u64,
 }
 
-async fn scene(seed: u64) -> Seen {
+async fn scene(seed: u64, canaries: Canaries) -> Seen {
     let random = SeededRandom::new(seed);
     let shapes = [(1, 1, 1), (2, 2, 1), (3, 3, 2), (3, 2, 2), (3, 3, 3), (4, 3, 2), (5, 3, 2)];
     let (e, qw, qa) = shapes[random.below(shapes.len() as u64) as usize];
@@ -360,7 +381,7 @@ async fn scene(seed: u64) -> Seen {
         layout.registration().register(id, RegistrationMode::Writable, &info).await.unwrap();
     }
     let builder = Client::builder().layout(layout).transport(cluster.clone()).memory_limit(MEMORY_LIMIT);
-    let client = builder.connect().await.unwrap();
+    let client = builder.plant(canaries).connect().await.unwrap();
     let is_deferred = random.chance(0.2);
     let options = CreateOptions { password: PASSWORD.to_vec(), ..CreateOptions::new(quorum) };
     let options = options.deferred_sync(is_deferred);
@@ -382,9 +403,16 @@ async fn scene(seed: u64) -> Seen {
     let count = 20 + random.below(150) as i64;
     for entry in 0..count {
         let outcome = match random.chance(0.3) {
-            true => writer.append(&payload(entry)).await.inspect(|entry| {
-                confirmed = if is_deferred { confirmed } else { entry.get() };
-            }),
+            true => match writer.append(&payload(entry)).await {
+                Ok(added) => {
+                    if !is_deferred {
+                        confirmed = added.get();
+                        actors.check_quorum(added, qa).await;
+                    }
+                    Ok(added)
+                }
+                Err(error) => Err(error),
+            },
             false => writer.enqueue(&payload(entry)).await,
         };
         if outcome.is_err() {
@@ -453,10 +481,23 @@ async fn scene(seed: u64) -> Seen {
         }
         assert!(entries.next().await.is_none());
     }
+    // IC19: one after the other, of a ledger that does not change, beside those that are gone.
+    sleep(2 * TIMEOUT).await;
+    cluster.asked.lock().clear();
+    for id in 0..=last {
+        let entry =
+            reader.read_entry(EntryId::new(id).unwrap()).await.unwrap_or_else(|error| panic!("IC9: {error}"));
+        assert_eq!(entry.payload[..], payload(id)[..], "IC8");
+    }
     drop(reader);
     cluster.set_all(Mode::Up);
     // Stragglers end, at the latest when they time out.
     sleep(2 * TIMEOUT).await;
+    for ((bookie, entry), count) in std::mem::take(&mut *cluster.asked.lock()) {
+        assert_eq!(count, 1, "IC19: {bookie} is asked for entry {entry} twice by one read");
+        seen.asked_again += 1;
+    }
+    seen.asked_again -= (last + 1) as u64;
     let held = client.memory_in_use();
     assert_eq!((held.adds_bytes, held.read_ahead_bytes), (0, 0), "IC17: nothing is held in the end");
     client.close().await;
@@ -464,10 +505,10 @@ async fn scene(seed: u64) -> Seen {
 }
 
 /// Runs one seed.
-pub(super) fn run(seed: u64) -> Seen {
+pub(super) fn run(seed: u64, canaries: Canaries) -> Seen {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.unwrap().block_on(async {
-        let all = timeout(Duration::from_secs(3600), scene(seed)).await;
+        let all = timeout(Duration::from_secs(3600), scene(seed, canaries)).await;
         all.expect("IC18: something never ends")
     })
 }

@@ -44,6 +44,8 @@ struct Rates {
     stale_reads: f64,
     deaths: f64,
     recoveries: f64,
+    /// Of a bookie's disks: once in a run.
+    disk_losses: f64,
 }
 
 impl Rates {
@@ -71,6 +73,7 @@ impl Rates {
             stale_reads: rate(8) * 5.0,
             deaths: rate(9) / 30.0,
             recoveries: [0.0005, 0.002, 0.008][random.below(3) as usize],
+            disk_losses: if only.is_none() { rate(10) } else { 0.0 },
         }
     }
 }
@@ -175,6 +178,11 @@ impl Swarm {
         }
         if chance(self.rates.crashes) {
             return self.crash();
+        }
+        // One copy of an entry may go, when it is acknowledged by others as well.
+        let is_spare = self.world.setup.quorum.ack_quorum_size() > 1;
+        if is_spare && self.world.ghost.summary.lost_disks == 0 && chance(self.rates.disk_losses) {
+            return self.world.apply(&Event::LoseDisks(self.any(self.world.bookies.len())));
         }
         if chance(0.02) {
             self.raise_one();

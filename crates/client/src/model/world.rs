@@ -23,7 +23,7 @@ use bindery_types::{
 use bindery_wire::ErrorCode;
 use bytes::Bytes;
 
-use super::bookie::{Bookie, Mode, Served};
+use super::bookie::{Bookie, Mode, Served, Word};
 use super::checks::{Ghost, Heard};
 use super::network::{Link, Request, Stage};
 use crate::entry::EntryCodec;
@@ -104,6 +104,8 @@ pub(super) enum Event {
     },
     /// Power is cut: the bookie is down, and knows what was durable when it is up again.
     Crash(usize),
+    /// The disks of a bookie are lost as well: it starts again with empty ones, under its name.
+    LoseDisks(usize),
     Turn(usize, Mode),
     TurnReadOnly(usize, bool),
     /// The metadata store does what it was asked.
@@ -389,6 +391,15 @@ impl World {
                 }
                 self.connections[bookie] += u64::from(party == WRITER && self.setup.is_deferred);
             }
+            Event::LoseDisks(bookie) => {
+                let is_named = self.history.iter().any(|known| {
+                    known.segments().iter().any(|segment| segment.ensemble.contains(&self.ids[bookie]))
+                });
+                let lost = self.bookies[bookie].lose_disks(is_named);
+                self.ghost.lost.extend(lost.entries.into_iter().map(|(entry, _)| (bookie, entry)));
+                self.ghost.summary.lost_disks += 1;
+                self.apply(&Event::Crash(bookie));
+            }
             Event::Crash(bookie) => {
                 self.bookies[bookie].crash();
                 self.connections[bookie] += u64::from(self.setup.is_deferred);
@@ -505,13 +516,21 @@ impl World {
     }
 
     fn serve(&mut self, party: usize, bookie: usize, is_old: bool, refusal: Option<ErrorCode>) {
+        let metadata = self.metadata();
+        let is_last =
+            metadata.segments().last().is_some_and(|last| last.ensemble.contains(&self.ids[bookie]));
+        let word = match metadata.state {
+            LedgerState::Open if is_last => Word::OpenHere,
+            LedgerState::Open => Word::OpenElsewhere,
+            LedgerState::InRecovery | LedgerState::Closed { .. } => Word::Ended,
+        };
         let link = self.links.get_mut(&(party, bookie)).expect("a link with flights");
         let index = link.next_sent(is_old).expect("a request to serve");
         let flight = &mut link.flights[index];
         let Served { result, waits } = match (self.bookies[bookie].mode, refusal) {
             (Mode::Down, _) => Served { result: Err(BookieError::Unreachable("down".into())), waits: false },
             (_, Some(code)) => Served { result: Err(BookieError::Refused(code)), waits: false },
-            (_, None) => self.bookies[bookie].serve(&flight.request, self.setup.is_deferred),
+            (_, None) => self.bookies[bookie].serve(&flight.request, self.setup.is_deferred, word),
         };
         if let (Request::Add { entry, .. }, Ok(_), false) = (&flight.request, &result, waits) {
             // Acknowledged before it is durable: what it comes to is seen in the copies.

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use bindery_io::canary::Canary;
 use bindery_types::{BookieId, EntryId};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -240,7 +241,10 @@ impl ReaderState {
                             && !untried.is_empty()
                             && health.hedges.take(health.now(), entries)
                         {
-                            let position = untried.pop_front().expect("it was just looked at");
+                            let position = match self.shared.canaries.has(Canary::M36HedgeToTheSame) {
+                                true => attempts[0].position,
+                                false => untried.pop_front().expect("it was just looked at"),
+                            };
                             let attempt = start(position, true);
                             count(&ensemble[position].counts.hedges_sent);
                             attempts.push(attempt);

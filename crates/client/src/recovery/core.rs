@@ -305,6 +305,11 @@ impl RecoveryCore {
             Err(BookieError::TimedOut(_)) if self.canaries.has(Canary::M15TimeoutIsNegative) => {
                 (BookieAnswer::Absent, None)
             }
+            Err(BookieError::Refused(ErrorCode::UnknownLedgerState))
+                if self.canaries.has(Canary::M34LimboIsNegative) =>
+            {
+                (BookieAnswer::Absent, None)
+            }
             Err(error) => (BookieAnswer::Failed(error), None),
         };
         match tag.what {
@@ -609,7 +614,10 @@ impl RecoveryCore {
         }
         if !chosen.is_empty() {
             let first = EntryId::new(EntryId::to_wire(self.window.confirmed()) + 1);
-            let first = first.expect("an entry follows the confirmed ones");
+            let mut first = first.expect("an entry follows the confirmed ones");
+            if self.canaries.has(Canary::M35ReplacementFromBeginning) {
+                first = self.changed.segments().last().map_or(first, |last| last.first_entry);
+            }
             self.changed = with_ensemble(&self.changed, first, ensemble.clone());
             if self.canaries.has(Canary::M19EnsemblePublishedEarly) {
                 self.metadata_phase = MetadataPhase::Writing;
