@@ -323,7 +323,6 @@ fn bk_4812_bookies_with_new_disks_acknowledge_nothing_of_a_closed_ledger() {
     let mut world = world((3, 3, 2), 3, None);
     world.append_entries(1);
     world.answer(WRITER, &[0, 1, 2]);
-    world.append_entries(1);
     world.begin_recovery();
     world.run(Some(RECOVERER));
     assert_eq!(world.closed_at(), Some(0));
