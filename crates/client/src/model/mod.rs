@@ -26,7 +26,7 @@
 //! | IC15 | each entry that a recovery added has Qa acknowledgements of its own when it closes |
 //! | IC1, IC9 with deferred sync | what a force confirms has Qa durable copies; bookies acknowledge before they sync, and a crash takes what was not forced |
 //! | IC16 | a bookie whose disks were lost comes back under its name, in limbo: all of this table holds, copies that were destroyed counted as copies |
-//! | IC19 | a closed ledger is read beside bookies that are gone: no replica is asked for an entry twice; an append that returned has its ack quorum where metadata says (`shells`) |
+//! | IC19 | a closed ledger is read while answers are lost: no replica is asked for an entry twice; an append that returned has its ack quorum where metadata says (`shells`) |
 //! | IC17 | when a writer closes, marks name all bookies it let go of; one that is quiet holds nothing |
 //! | IC18, IC20 | when faults end, all is confirmed or a recovery succeeds, in a bounded number of events |
 //! | IC22 | a recovery, which is the only repair the client has, makes a bookie the member for those entries only that it added again |
@@ -165,7 +165,7 @@ fn whatever_fails_readers_see_what_was_confirmed_and_every_call_ends() {
     println!("{seeds} seeds of the shells: {total:?}");
     assert!(total.forced >= seeds / 4, "forces");
     assert!(total.entries > 40 * seeds as i64 && total.followed > total.entries && total.runs > seeds as i64);
-    assert!(total.asked_again > 10 * seeds, "hedges and retries are what IC19 is about");
+    assert!(total.asked_again > 5 * seeds, "hedges and retries are what IC19 is about");
 }
 
 /// How many states of a scope are gone into without another word.
