@@ -396,7 +396,7 @@ impl World {
                     known.segments().iter().any(|segment| segment.ensemble.contains(&self.ids[bookie]))
                 });
                 let lost = self.bookies[bookie].lose_disks(is_named);
-                self.ghost.lost.extend(lost.entries.into_iter().map(|(entry, _)| (bookie, entry)));
+                self.ghost.lost.extend(lost.entries.into_keys().map(|entry| (bookie, entry)));
                 self.ghost.summary.lost_disks += 1;
                 self.apply(&Event::Crash(bookie));
             }
