@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //! 1. `pending` is what guards are alive plus what is held after a timeout; never negative, 0 when idle (C1).
-//! 2. What timed out is held for [`HOLD`] after it was given up, so that a bookie that stopped does not look idle (C2).
+//! 2. What timed out is held for [`HOLD`] after it was given up, so that a bookie that stopped does not look idle; until it
+//!    is on probation, so that it does not look busy when it answers again (C2, C10).
 //! 3. Sending takes no lock and no look-up: whoever holds a node has it. The counter has a cache line of its own (C13).
 
 use std::collections::VecDeque;
@@ -151,7 +152,14 @@ impl Node {
         let after = guarded.condition.state();
         self.state.store(after as u8, Ordering::Release);
         self.is_calm.store(guarded.condition.is_calm(), Ordering::Release);
+        // Invariant 2.
+        let is_back = before == NodeState::Unhealthy && after == NodeState::Probation;
+        let over = if is_back { std::mem::take(&mut guarded.held).len() } else { 0 };
+        if is_back {
+            self.has_held.store(false, Ordering::Release);
+        }
         drop(guarded);
+        self.release(over as i64);
         if before != after {
             tracing::info!(bookie_id = %self.bookie, ?before, ?after, at = ?now, "a bookie's state changed");
         }
@@ -352,6 +360,23 @@ mod tests {
     }
 
     #[test]
+    fn what_a_bookie_did_not_answer_counts_no_more_when_it_is_back() {
+        // Else fifty timeouts would block it for most of its probation (C10).
+        let node = node();
+        for _ in 0..60 {
+            node.finished(node.begin(), Operation::Read, at(5), Outcome::TimedOut, at(5));
+        }
+        for _ in 0..2 {
+            node.on(Event::ProbeFailed, at(6));
+        }
+        assert_eq!((node.state(), node.pending()), (NodeState::Unhealthy, 60));
+        node.on(Event::ProbeAnswered, at(7));
+        assert_eq!(node.pending(), 60);
+        node.on(Event::ProbeAnswered, at(8));
+        assert_eq!((node.state(), node.pending()), (NodeState::Probation, 0));
+    }
+
+    #[test]
     fn an_answer_without_the_entry_is_no_fault_and_no_latency() {
         let node = node();
         for _ in 0..10 {
@@ -396,7 +421,11 @@ mod tests {
                 }
                 6 => {
                     let events = [Event::Left, Event::Returned, Event::ProbeAnswered, Event::ProbeFailed];
+                    let before = node.state();
                     node.on(events[random.below(4) as usize], now);
+                    if (before, node.state()) == (NodeState::Unhealthy, NodeState::Probation) {
+                        held.clear();
+                    }
                 }
                 _ => {
                     node.settle(now);
