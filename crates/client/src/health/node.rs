@@ -366,6 +366,7 @@ mod tests {
         for _ in 0..60 {
             node.finished(node.begin(), Operation::Read, at(5), Outcome::TimedOut, at(5));
         }
+        node.is_late(at(5));
         for _ in 0..2 {
             node.on(Event::ProbeFailed, at(6));
         }
