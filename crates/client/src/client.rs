@@ -13,6 +13,7 @@ use bindery_metadata::store::Version;
 use bindery_metadata::{ConnectOptions, Endpoint, Layout, MetadataUri, RegistrationMode, StoreError};
 use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerSecret, LedgerState, Segment};
 
+use crate::connection::hooks::{Authenticator, Connector, Hooks};
 use crate::connection::{Bookies, ConnectionOptions};
 use crate::error::{AppendOpenError, ConnectError, CreateError, OpenError};
 use crate::handover::{Handover, RESERVED_PREFIX};
@@ -72,6 +73,7 @@ pub struct ClientBuilder {
     resolver: Option<Arc<dyn NetworkResolver>>,
     disk_weights: Option<DiskWeights>,
     location: Option<Location>,
+    hooks: Hooks,
     limits: Limits,
     canaries: Canaries,
 }
@@ -93,6 +95,19 @@ impl ClientBuilder {
     /// Another way to the bookies than the network: for tests and simulation.
     pub fn transport(mut self, transport: Arc<dyn Transport>) -> Self {
         self.transport = Some(transport);
+        self
+    }
+
+    /// How connections to bookies are made, instead of by TCP: for TLS, proxies, counting. Not used beside
+    /// [`transport`](Self::transport).
+    pub fn connector(mut self, connector: impl Connector) -> Self {
+        self.hooks.connector = Some(Arc::new(connector));
+        self
+    }
+
+    /// Proves to each bookie who this client is, on every new connection. Not used beside [`transport`](Self::transport).
+    pub fn authenticator(mut self, authenticator: impl Authenticator) -> Self {
+        self.hooks.authenticator = Some(Arc::new(authenticator));
         self
     }
 
@@ -218,7 +233,7 @@ impl ClientBuilder {
                     reconnect_pause_max: Duration::from_secs(1),
                     ..ConnectionOptions::default()
                 };
-                let bookies = Arc::new(Bookies::new(layout.registration(), options));
+                let bookies = Arc::new(Bookies::with_hooks(layout.registration(), options, self.hooks));
                 (bookies.clone() as Arc<dyn Transport>, Some(bookies))
             }
         };

@@ -55,7 +55,9 @@
 //!
 //! Without async code: [`blocking`].
 //!
-//! # Not here   telling a bookie's incarnations apart (IC16), authentication and TLS
+//! TLS and authentication: [`Connector`] and [`Authenticator`].
+//!
+//! # Not here   telling a bookie's incarnations apart (IC16); a TLS library
 
 pub mod blocking;
 mod client;
@@ -85,6 +87,9 @@ pub use bindery_types::{
 };
 
 pub use crate::client::{BookieInfo, Client, ClientBuilder, LedgerInfo, MemoryInUse};
+pub use crate::connection::hooks::{
+    Authenticator, BookieAddress, ByteStream, Connecting, Connector, Exchange, Turn,
+};
 pub use crate::entry::Entry;
 pub use crate::error::{
     AppendError, AppendOpenError, BookieAnswer, BookieAnswers, CloseError, ConnectError, CreateError,

@@ -12,11 +12,13 @@
 //! # Limits     fixed buffer: [`BUFFER_BYTES`]; a larger frame takes its own length, at most the frame limit
 
 use std::io;
+use std::task::Context;
 
 use bindery_wire::FrameLimit;
 use bindery_wire::frame::{self, FrameTooLarge, LENGTH_PREFIX_SIZE_BYTES, Split};
 use bytes::{BufMut, Bytes, BytesMut};
-use tokio::net::TcpStream;
+
+use super::stream::ByteStream;
 
 /// Holds 2,300 answers to adds.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -73,15 +75,28 @@ impl Incoming {
 
     /// Reads what one call gives, without waiting. Call it when [`next_frame`](Self::next_frame) has no more: there is
     /// room then. 0 is the end of the stream.
-    pub(super) fn read_some(&mut self, socket: &TcpStream) -> io::Result<usize> {
+    pub(super) fn read_some(
+        &mut self,
+        stream: &mut ByteStream,
+        context: &mut Context<'_>,
+    ) -> io::Result<usize> {
         match &mut self.large {
             Some((payload, missing)) => {
-                let count = socket.try_read_buf(&mut payload.limit(*missing))?;
+                let count = match stream.tcp() {
+                    Some(socket) => socket.try_read_buf(&mut payload.limit(*missing))?,
+                    None => {
+                        // The fixed buffer is empty as long as a large frame is under way.
+                        let room = self.buffer.len().min(*missing);
+                        let count = stream.try_read(&mut self.buffer[..room], context)?;
+                        payload.put_slice(&self.buffer[..count]);
+                        count
+                    }
+                };
                 *missing -= count;
                 Ok(count)
             }
             None => {
-                let count = socket.try_read(&mut self.buffer[self.end..])?;
+                let count = stream.try_read(&mut self.buffer[self.end..], context)?;
                 self.end += count;
                 Ok(count)
             }

@@ -22,17 +22,21 @@
 //! most the limit; requests and their bytes: what callers have permits for. A request is answered before its caller's
 //! permit can return, and a connection that keeps the bytes of an overdue request is closed, so nothing piles up.
 //!
-//! # Not here   quorums, retries on other bookies, digests (`writer`, `reader`); authentication and TLS, which do not
-//! exist yet
+//! TLS and authentication are the application's, by [`hooks`]: a lane's task has them done with before it sends anything.
+//!
+//! # Not here   quorums, retries on other bookies, digests (`writer`, `reader`); a TLS library
 
 mod adds;
 mod answers;
 mod delivery;
+mod handshake;
+pub mod hooks;
 mod incoming;
 mod lane;
 mod outgoing;
 mod pending;
 mod resolve;
+mod stream;
 mod task;
 
 use std::collections::HashMap;
@@ -49,6 +53,8 @@ use parking_lot::RwLock;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
+use self::handshake::Speaks;
+use self::hooks::Hooks;
 use self::lane::{Lane, Receiver};
 use self::resolve::Resolver;
 use self::task::Timing;
@@ -130,6 +136,7 @@ struct Slots {
 pub struct Bookies {
     registration: Registration,
     options: ConnectionOptions,
+    hooks: Hooks,
     runtime: Handle,
     slots: RwLock<Slots>,
 }
@@ -140,7 +147,15 @@ impl Bookies {
     /// # Panics
     /// Outside a tokio runtime with time and I/O: connections are carried by tasks of it, for as long as it lives.
     pub fn new(registration: Registration, options: ConnectionOptions) -> Bookies {
-        Bookies { registration, options, runtime: Handle::current(), slots: RwLock::default() }
+        Bookies::with_hooks(registration, options, Hooks::default())
+    }
+
+    /// As [`new`](Self::new), with connections as the hooks make them.
+    ///
+    /// # Panics
+    /// As `new`.
+    pub fn with_hooks(registration: Registration, options: ConnectionOptions, hooks: Hooks) -> Bookies {
+        Bookies { registration, options, hooks, runtime: Handle::current(), slots: RwLock::default() }
     }
 
     /// Ends all connections; every request under way, and every later one, is answered with [`BookieError::Closed`].
@@ -171,16 +186,23 @@ impl Bookies {
         let is_closing = slots.is_closing;
         let slot = slots.by_id.entry(bookie.clone()).or_insert_with(|| {
             let resolver = Arc::new(Resolver::new(self.registration.clone(), bookie.clone()));
-            let bulk = self.open_lane(bookie, &resolver, is_closing);
+            let bulk = self.open_lane(bookie, &resolver, Speaks::V2, is_closing);
             Slot { resolver, bulk, control: OnceLock::new() }
         });
         use_slot(slot, is_closing)
     }
 
-    fn open_lane(&self, bookie: &BookieId, resolver: &Arc<Resolver>, is_closing: bool) -> OwnedLane {
+    fn open_lane(
+        &self,
+        bookie: &BookieId,
+        resolver: &Arc<Resolver>,
+        speaks: Speaks,
+        is_closing: bool,
+    ) -> OwnedLane {
         let (limit, timing) = (self.options.frame_limit, self.options.timing());
         let lane = Arc::new(Lane::new(bookie.clone(), limit, timing.request_timeout, is_closing));
-        let task = self.runtime.spawn(task::run(lane.clone(), resolver.clone(), limit, timing));
+        let (resolver, hooks) = (resolver.clone(), self.hooks.clone());
+        let task = self.runtime.spawn(task::run(lane.clone(), resolver, hooks, speaks, limit, timing));
         OwnedLane { lane, task }
     }
 
@@ -191,7 +213,8 @@ impl Bookies {
     /// Opens the control lane if this is its first use.
     fn with_control<R>(&self, bookie: &BookieId, use_lane: impl FnOnce(&Lane) -> R) -> R {
         self.with_slot(bookie, |slot, is_closing| {
-            let control = slot.control.get_or_init(|| self.open_lane(bookie, &slot.resolver, is_closing));
+            let control =
+                slot.control.get_or_init(|| self.open_lane(bookie, &slot.resolver, Speaks::V3, is_closing));
             use_lane(&control.lane)
         })
     }

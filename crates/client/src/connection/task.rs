@@ -18,22 +18,25 @@
 //!
 //! # Limits     pause between attempts: [`PAUSE_MIN`] doubled up to `Timing::pause_max`
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io::ErrorKind;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bindery_wire::FrameLimit;
-use tokio::net::TcpStream;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout};
 
 use super::answers::Answers;
 use super::delivery::Deliveries;
+use super::handshake::{self, Speaks};
+use super::hooks::{BookieAddress, Hooks};
 use super::incoming::Incoming;
 use super::lane::Lane;
 use super::outgoing::{Batch, Frame};
 use super::pending::{Sweep, Verdict};
 use super::resolve::Resolver;
+use super::stream::{ByteStream, readable, writable};
 use crate::transport::BookieError;
 
 /// The first pause after a failed attempt.
@@ -81,6 +84,8 @@ impl Backoff {
 struct Task {
     lane: Arc<Lane>,
     resolver: Arc<Resolver>,
+    hooks: Hooks,
+    speaks: Speaks,
     limit: FrameLimit,
     timing: Timing,
     out: Deliveries,
@@ -102,11 +107,13 @@ impl Drop for Task {
 pub(super) fn run(
     lane: Arc<Lane>,
     resolver: Arc<Resolver>,
+    hooks: Hooks,
+    speaks: Speaks,
     limit: FrameLimit,
     timing: Timing,
 ) -> impl Future<Output = ()> + Send {
     let out = Deliveries::new(lane.bookie.clone());
-    let mut task = Task { lane, resolver, limit, timing, out, backoff: Backoff::default() };
+    let mut task = Task { lane, resolver, hooks, speaks, limit, timing, out, backoff: Backoff::default() };
     async move { task.run().await }
 }
 
@@ -119,7 +126,7 @@ impl Task {
             }
             match self.connect().await {
                 None => {}
-                Some(Ok(socket)) => self.carry(socket).await,
+                Some(Ok(stream)) => self.carry(stream).await,
                 Some(Err(error)) => {
                     tracing::debug!(bookie_id = %self.lane.bookie, %error, "no connection");
                     self.resolver.forget();
@@ -170,13 +177,13 @@ impl Task {
     }
 
     /// `None` when the lane is closing.
-    async fn connect(&self) -> Option<Result<TcpStream, BookieError>> {
+    async fn connect(&self) -> Option<Result<ByteStream, BookieError>> {
         let attempt = async {
             let address = self.resolver.resolve().await?;
-            let connected = TcpStream::connect((address.host.as_str(), address.port)).await;
-            connected.map_err(|error| {
-                BookieError::Unreachable(format!("{}:{}: {error}", address.host, address.port))
-            })
+            let bookie = self.lane.bookie.clone();
+            let to = BookieAddress { bookie, host: address.host, port: address.port };
+            let connected = handshake::connect(&self.hooks, &to, self.speaks).await;
+            connected.map_err(|error| BookieError::Unreachable(format!("{}:{}: {error}", to.host, to.port)))
         };
         let limit = self.timing.connect_timeout;
         let attempt = async {
@@ -200,15 +207,17 @@ impl Task {
     }
 
     /// Converses until the connection ends, and answers what is left.
-    async fn carry(&mut self, socket: TcpStream) {
+    async fn carry(&mut self, stream: ByteStream) {
         // Requests are gathered before they are written; waiting for more would only delay them.
-        if let Err(error) = socket.set_nodelay(true) {
+        if let Some(socket) = stream.tcp()
+            && let Err(error) = socket.set_nodelay(true)
+        {
             tracing::debug!(bookie_id = %self.lane.bookie, %error, "set TCP_NODELAY");
         }
         self.out.begin_connection();
         let begin = self.lane.state.lock().outgoing.begin();
         let mut conversation = Conversation {
-            socket,
+            stream,
             batch: Batch::new(begin),
             taken: Vec::new(),
             incoming: Incoming::new(self.limit),
@@ -248,7 +257,7 @@ impl Task {
         let mut tick = self.interval();
         let mut rounds = 0;
         loop {
-            match self.round(conversation) {
+            match poll_fn(|context| Poll::Ready(self.round(conversation, context))).await {
                 Err(end) => return end,
                 Ok(true) => {
                     rounds += 1;
@@ -277,14 +286,15 @@ impl Task {
             }
             // Cancel safe, all of it: readiness and notifications are kept, and a tick only says that it is time to look.
             let is_writing = !conversation.batch.is_empty();
+            let tcp = conversation.stream.tcp();
             tokio::select! {
                 biased;
-                ready = conversation.socket.readable() => {
+                ready = readable(tcp) => {
                     if let Err(error) = ready {
                         return End::Lost(error.to_string());
                     }
                 }
-                ready = conversation.socket.writable(), if is_writing => {
+                ready = writable(tcp), if is_writing => {
                     if let Err(error) = ready {
                         return End::Lost(error.to_string());
                     }
@@ -296,9 +306,9 @@ impl Task {
     }
 
     /// One write, one read, one look at the clock. True when bytes moved.
-    fn round(&mut self, conversation: &mut Conversation) -> Result<bool, End> {
+    fn round(&mut self, conversation: &mut Conversation, context: &mut Context<'_>) -> Result<bool, End> {
         let now = Instant::now();
-        let Conversation { socket, batch, taken, incoming, answers, .. } = conversation;
+        let Conversation { stream, batch, taken, incoming, answers, .. } = conversation;
         {
             let mut state = self.lane.state.lock();
             state.now = now;
@@ -311,14 +321,17 @@ impl Task {
         let mut has_moved = false;
         let mut broken = None;
         if !batch.is_empty() {
-            match batch.write_some(|slices| socket.try_write_vectored(slices)) {
+            match batch.write_some(|slices| stream.try_write_vectored(slices, context)) {
                 Ok(_) => has_moved = true,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 // Answers may have come before.
                 Err(error) => broken = Some(End::Lost(error.to_string())),
             }
         }
-        match incoming.read_some(socket) {
+        if let Err(error) = stream.try_flush(context) {
+            broken = broken.or(Some(End::Lost(error.to_string())));
+        }
+        match incoming.read_some(stream, context) {
             Ok(0) => return Err(End::Lost("closed by the bookie".into())),
             Ok(_) => {
                 has_moved = true;
@@ -375,7 +388,7 @@ impl Task {
 
 /// One connection.
 struct Conversation {
-    socket: TcpStream,
+    stream: ByteStream,
     batch: Batch,
     /// Empty between calls; kept for its allocation.
     taken: Vec<Frame>,

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bindery_client::connection::hooks::Hooks;
 use bindery_client::connection::{Bookies, ConnectionOptions};
 use bindery_client::transport::{
     AddRequest, AddTag, BatchReadRequest, BookieError, LacAnswer, PollRequest, ReadRequest, Transport,
@@ -21,8 +22,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::support::*;
 
-struct Running {
-    id: BookieId,
+pub struct Running {
+    pub id: BookieId,
     stop: Arc<Latch>,
     task: tokio::task::JoinHandle<Ended>,
 }
@@ -64,22 +65,27 @@ impl Running {
 }
 
 /// A bookie, and connections to it.
-struct Setup {
+pub struct Setup {
     cluster: MemoryCluster,
-    running: Running,
-    bookies: Bookies,
+    pub running: Running,
+    pub bookies: Bookies,
     dir: tempfile::TempDir,
 }
 
 async fn setup() -> Setup {
+    setup_with(Hooks::default()).await
+}
+
+pub async fn setup_with(hooks: Hooks) -> Setup {
     let (dir, cluster) = (tempfile::tempdir().unwrap(), cluster().await);
     let running = start(dir.path(), &cluster, "bookie-0").await;
-    let bookies = Bookies::new(registration(&cluster).await, ConnectionOptions::default());
+    let options = ConnectionOptions::default();
+    let bookies = Bookies::with_hooks(registration(&cluster).await, options, hooks);
     Setup { cluster, running, bookies, dir }
 }
 
 impl Setup {
-    async fn read(&self, ledger_id: i64, at: i64) -> Result<Bytes, BookieError> {
+    pub async fn read(&self, ledger_id: i64, at: i64) -> Result<Bytes, BookieError> {
         let request = ReadRequest { ledger: ledger(ledger_id), entry: EntryId::new(at), fence: None };
         self.bookies.read(&self.running.id, request).await
     }
@@ -90,7 +96,7 @@ impl Setup {
     }
 
     /// Adds entries `0..count`, which must all succeed.
-    async fn fill(&self, ledger_id: i64, count: i64, payload_size_bytes: usize) {
+    pub async fn fill(&self, ledger_id: i64, count: i64, payload_size_bytes: usize) {
         let sink = Recorder::new();
         for at in 0..count {
             let request = add(ledger_id, at, at as u64, payload_size_bytes);
@@ -100,7 +106,7 @@ impl Setup {
         assert_eq!(sink.outcomes(count as usize).await, expected);
     }
 
-    async fn end(self) {
+    pub async fn end(self) {
         self.bookies.close().await;
         self.running.stop().await;
     }

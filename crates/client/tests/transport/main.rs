@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod bookie;
+mod hooks;
 mod peer;
 mod soak;
 mod support;

@@ -79,13 +79,13 @@ impl Line {
         self.socket.write_all(&out).await.unwrap();
     }
 
-    async fn answer_v3(&mut self, message: proto::Response) {
+    pub async fn answer_v3(&mut self, message: proto::Response) {
         let mut out = BytesMut::new();
         v3::put_frame(&message, &mut out);
         self.socket.write_all(&out).await.unwrap();
     }
 
-    async fn until_closed(mut self) -> bool {
+    pub async fn until_closed(mut self) -> bool {
         while self.next().await.is_some() {}
         true
     }

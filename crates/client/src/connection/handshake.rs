@@ -1,0 +1,161 @@
+//! What comes before the first request of a connection: START_TLS and AUTH (protocol reference, section 2.5), as the
+//! [`Hooks`] say.
+//!
+//! # Invariants
+//! 1. Not a byte is read beyond the answers to what was sent here.
+//! 2. AUTH speaks the protocol of the lane: bookies tell v2 from v3 by a connection's frames. START_TLS is v3 on both.
+//!
+//! # Limits     an answer: [`ANSWER_BYTES_MAX`]; messages: [`AUTH_ROUNDS_MAX`]; time: the caller's
+
+use std::io;
+
+use bindery_wire::v2::{self, Flags};
+use bindery_wire::v3::{self, Operation, proto};
+use bindery_wire::{ErrorCode, frame};
+use bytes::{Bytes, BytesMut};
+
+use super::hooks::{
+    AUTH_ROUNDS_MAX, Authenticator, BookieAddress, Connector, Exchange, Hooks, Turn, connect_tcp,
+};
+use super::stream::ByteStream;
+
+/// The largest answer: a certificate chain in a token is some kilobytes.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
+
+/// Which frames a lane sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Speaks {
+    V2,
+    V3,
+}
+
+/// A stream on which requests may be sent.
+pub(super) async fn connect(hooks: &Hooks, to: &BookieAddress, speaks: Speaks) -> io::Result<ByteStream> {
+    let mut stream = match &hooks.connector {
+        None => connect_tcp(to).await.map(ByteStream::Tcp)?,
+        Some(connector) => connect_by(&**connector, to).await?,
+    };
+    if let Some(authenticator) = &hooks.authenticator {
+        authenticate(&**authenticator, &mut stream, to, speaks)
+            .await
+            .map_err(|error| io::Error::other(format!("cannot authenticate: {error}")))?;
+    }
+    Ok(stream)
+}
+
+async fn connect_by(connector: &dyn Connector, to: &BookieAddress) -> io::Result<ByteStream> {
+    let mut stream = connector.connect(to).await?;
+    if !connector.starts_tls() {
+        return Ok(stream);
+    }
+    let tls = |what: String| io::Error::other(format!("cannot begin TLS: {what}"));
+    let request = v3::Request { txn_id: u64::MAX, priority: 0, operation: Operation::StartTls };
+    let mut out = BytesMut::new();
+    v3::put_frame(&request.into_message(), &mut out);
+    let asking = async {
+        stream.write_all(&out).await?;
+        answer_v3(&mut stream, u64::MAX, proto::OperationType::StartTls).await
+    };
+    let answer = asking.await.map_err(|error| tls(error.to_string()))?;
+    match ErrorCode::from_v3(answer.status) {
+        Some(ErrorCode::Ok) => {}
+        Some(ErrorCode::BadRequest) => return Err(tls("the bookie is not set up for it".into())),
+        code => return Err(tls(format!("the bookie answered {code:?}"))),
+    }
+    connector.upgrade(stream, to).await.map_err(|error| tls(error.to_string()))
+}
+
+async fn authenticate(
+    authenticator: &dyn Authenticator,
+    stream: &mut ByteStream,
+    to: &BookieAddress,
+    speaks: Speaks,
+) -> io::Result<()> {
+    let plugin = authenticator.plugin_name();
+    let mut exchange: Box<dyn Exchange> = authenticator.begin(to);
+    let mut received: Option<Bytes> = None;
+    for round in 0..AUTH_ROUNDS_MAX {
+        let (payload, is_last) = match exchange.next(received.as_deref()).map_err(io::Error::other)? {
+            Turn::Send(payload) => (payload, false),
+            Turn::SendLast(payload) => (payload, true),
+            Turn::Done => return Ok(()),
+        };
+        let message = proto::AuthMessage { auth_plugin_name: plugin.to_owned(), payload: payload.into() };
+        // Requests count upwards: a late answer to the last message is nobody's.
+        let txn_id = u64::MAX - u64::from(round);
+        stream.write_all(&auth_frame(message, txn_id, speaks)).await?;
+        if is_last {
+            return Ok(());
+        }
+        let answer = auth_answer(stream, txn_id, speaks).await?;
+        // Who lets anybody in is content with any message.
+        if answer.auth_plugin_name == v3::AUTH_DISABLED_PLUGIN_NAME {
+            return Ok(());
+        }
+        if answer.auth_plugin_name != plugin {
+            let theirs = &answer.auth_plugin_name;
+            return Err(io::Error::other(format!("the bookie's plugin is {theirs:?}, not {plugin:?}")));
+        }
+        received = Some(answer.payload);
+    }
+    Err(io::Error::other(format!("it is not done after {AUTH_ROUNDS_MAX} messages")))
+}
+
+fn auth_frame(message: proto::AuthMessage, txn_id: u64, speaks: Speaks) -> BytesMut {
+    let mut out = BytesMut::new();
+    match speaks {
+        Speaks::V3 => {
+            let request = v3::Request { txn_id, priority: 0, operation: Operation::Auth(message) };
+            v3::put_frame(&request.into_message(), &mut out);
+        }
+        Speaks::V2 => {
+            let mut framed = BytesMut::new();
+            v3::put_frame(&message, &mut framed);
+            let message = &framed[frame::LENGTH_PREFIX_SIZE_BYTES..];
+            let version = v2::VERSION_CURRENT;
+            v2::Request::Auth(v2::Auth { version, flags: Flags::NONE, message }).encode(&mut out);
+        }
+    }
+    out
+}
+
+async fn auth_answer(stream: &mut ByteStream, txn_id: u64, speaks: Speaks) -> io::Result<proto::AuthMessage> {
+    if speaks == Speaks::V2 {
+        // A bookie that refuses closes the connection.
+        return match v2::Response::decode(&next_frame(stream).await?).map_err(io::Error::other)? {
+            v2::Response::Auth { message, .. } => v3::decode_auth_message(message).map_err(io::Error::other),
+            _ => Err(io::Error::other("the bookie answered something else")),
+        };
+    }
+    let answer = answer_v3(stream, txn_id, proto::OperationType::Auth).await?;
+    match (ErrorCode::from_v3(answer.status), answer.auth_response) {
+        (Some(ErrorCode::Ok), Some(message)) => Ok(message),
+        (Some(ErrorCode::Ok), None) => Err(io::Error::other("the bookie answered without a message")),
+        (Some(ErrorCode::Unauthorized), _) => Err(io::Error::other("the bookie refuses it")),
+        (code, _) => Err(io::Error::other(format!("the bookie answered {code:?}"))),
+    }
+}
+
+async fn answer_v3(
+    stream: &mut ByteStream,
+    txn_id: u64,
+    kind: proto::OperationType,
+) -> io::Result<proto::Response> {
+    let answer = v3::decode_response(next_frame(stream).await?).map_err(io::Error::other)?;
+    match answer.header.txn_id == txn_id && answer.header.operation == kind as i32 {
+        true => Ok(answer),
+        false => Err(io::Error::other("the bookie answered something else")),
+    }
+}
+
+async fn next_frame(stream: &mut ByteStream) -> io::Result<Bytes> {
+    let mut length = [0; frame::LENGTH_PREFIX_SIZE_BYTES];
+    stream.read_exact(&mut length).await?;
+    let size_bytes = u32::from_be_bytes(length) as usize;
+    if size_bytes > ANSWER_BYTES_MAX {
+        return Err(io::Error::other(format!("an answer of {size_bytes} bytes")));
+    }
+    let mut payload = vec![0; size_bytes];
+    stream.read_exact(&mut payload).await?;
+    Ok(payload.into())
+}
