@@ -72,8 +72,11 @@ impl ByteStream {
             ByteStream::Boxed(boxed) => {
                 let written =
                     ready_or_blocked(Pin::new(&mut boxed.stream).poll_write_vectored(context, slices));
-                if written.is_ok() {
-                    boxed.wants_flush = true;
+                match written {
+                    // It would be tried for ever.
+                    Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                    Ok(_) => boxed.wants_flush = true,
+                    Err(_) => {}
                 }
                 written
             }
