@@ -150,7 +150,10 @@ async fn answer_v3(
 
 async fn next_frame(stream: &mut ByteStream) -> io::Result<Bytes> {
     let mut length = [0; frame::LENGTH_PREFIX_SIZE_BYTES];
-    stream.read_exact(&mut length).await?;
+    stream.read_exact(&mut length).await.map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => io::Error::other("the bookie closed the connection"),
+        _ => error,
+    })?;
     let size_bytes = u32::from_be_bytes(length) as usize;
     if size_bytes > ANSWER_BYTES_MAX {
         return Err(io::Error::other(format!("an answer of {size_bytes} bytes")));
