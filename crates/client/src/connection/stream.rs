@@ -1,4 +1,4 @@
-//! The bytes of a connection: plain TCP, or whatever a [`Connector`](super::Connector) made.
+//! The bytes of a connection: plain TCP, or whatever a [`Connector`](super::hooks::Connector) made.
 //!
 //! # Data flow
 //! ```text
