@@ -26,6 +26,8 @@ const PROBATION_SHARE: f64 = 0.1;
 /// Why a replica is asked where it is, the best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
+    /// Slow of late; this request is to see whether it still is.
+    Trial,
     /// Nothing against it.
     Ordinary,
     /// Others are faster.
@@ -39,7 +41,8 @@ enum Place {
     Forgotten,
 }
 
-struct Seen {
+struct Seen<'a> {
+    node: &'a Node,
     place: Place,
     /// How long it has been well, of those that are not: the longest first.
     failed_at: Duration,
@@ -64,7 +67,7 @@ pub(super) fn order<'a>(
     now: Duration,
     random: &SeededRandom,
 ) -> Order {
-    let mut seen: Vec<Seen> = nodes
+    let mut seen: Vec<Seen<'a>> = nodes
         .enumerate()
         .map(|(index, node)| {
             node.settle(now);
@@ -88,15 +91,19 @@ pub(super) fn order<'a>(
             };
             let mean = node.latency(operation).mean(now);
             let (distance, draw) = (node.distance(), random.next_u64());
-            Seen { place, failed_at, distance, pending, draw, index, mean }
+            Seen { node, place, failed_at, distance, pending, draw, index, mean }
         })
         .collect();
     let ordinary = seen.iter().filter(|seen| seen.place == Place::Ordinary);
     if let Some(best) = ordinary.filter_map(|seen| seen.mean).min() {
         let band = (best * BAND / BAND_OF).max(best + BAND_MIN);
+        let mut is_trial = false;
         for seen in &mut seen {
             if seen.place == Place::Ordinary && seen.mean.is_some_and(|mean| mean > band) {
-                seen.place = Place::Slow;
+                // One of them at a time.
+                let tries = !is_trial && seen.node.tries(operation, now);
+                is_trial |= tries;
+                seen.place = if tries { Place::Trial } else { Place::Slow };
             }
         }
     }
@@ -164,6 +171,26 @@ mod tests {
     }
 
     #[test]
+    fn a_slow_one_is_tried_each_second_and_is_back_once_it_answers_well() {
+        let nodes = nodes();
+        for (node, ms) in nodes.iter().zip([10, 12, 100]) {
+            took(node, ms, at(1));
+        }
+        let seconds = 2..=6;
+        let tried = seconds.map(|second| {
+            let [_, _, slow] = firsts(&nodes, at(second));
+            // The fast ones go on being fast, and so does this one from the third second on.
+            nodes[..2].iter().for_each(|node| took(node, 10, at(second)));
+            took(&nodes[2], if second < 4 { 100 } else { 11 }, at(second));
+            slow
+        });
+        let tried: Vec<usize> = tried.collect();
+        assert_eq!(tried, [0, 1, 1, 1, 1], "the first second is without; in the sixth it is cleared");
+        let [_, _, back] = firsts(&nodes, at(6));
+        assert!(back > 250, "inside the band again, six seconds before all would be forgotten: {back}");
+    }
+
+    #[test]
     fn of_those_inside_the_band_the_nearest_is_first_unless_it_is_not_well() {
         // Invariant 3.
         let nodes = nodes();
@@ -180,8 +207,8 @@ mod tests {
         let busy: Vec<_> = (0..PENDING_MAX).map(|_| nodes[1].begin()).collect();
         assert_eq!(firsts(&nodes, at(1)), [1000, 0, 0], "blocked, though it is nearer");
         drop(busy);
-        nodes[1].on(Event::Unreachable, at(2));
-        assert_eq!(firsts(&nodes, at(2)), [1000, 0, 0], "suspect, though it is nearer");
+        nodes[1].on(Event::Unreachable, at(1));
+        assert_eq!(firsts(&nodes, at(1)), [1000, 0, 0], "suspect, though it is nearer");
         assert_eq!(firsts(&nodes, at(20)), [0, 0, 1000], "the nearest, which was slow long ago");
     }
 

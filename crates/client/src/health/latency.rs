@@ -1,7 +1,7 @@
 //! How long requests took lately: a histogram without a lock.
 //!
 //! # Invariants
-//! 1. A figure is of the last 5 to 10 s; nothing older counts.
+//! 1. A figure is of the last 5 to 10 s; nothing older counts, nor what was forgotten.
 //!
 //! # Limits     relative error of a percentile: a quarter; samples that come while a window begins may be missed
 
@@ -75,6 +75,11 @@ impl Latency {
         window.count.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// What was recorded counts no more.
+    pub(crate) fn forget(&self) {
+        self.0.iter().for_each(|window| window.number.store(0, Ordering::Release));
+    }
+
     fn recent(&self, now: Duration) -> impl Iterator<Item = &Window> {
         let number = number_at(now);
         self.0.iter().filter(move |window| window.number.load(Ordering::Acquire) + 1 >= number.max(2))
@@ -146,5 +151,9 @@ mod tests {
         assert_eq!(latency.mean(at(25)), None, "invariant 1");
         latency.record(at(27), ms(3));
         assert_eq!(latency.count(at(27)), 1, "a window is cleared before it is used again");
+        latency.forget();
+        assert_eq!((latency.count(at(27)), latency.mean(at(27))), (0, None));
+        latency.record(at(27), ms(5));
+        assert_eq!((latency.count(at(27)), latency.mean(at(27))), (1, Some(ms(5))));
     }
 }

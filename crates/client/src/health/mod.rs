@@ -30,6 +30,7 @@ mod latency;
 mod node;
 mod probe;
 mod rejects;
+mod trial;
 mod view;
 
 use std::collections::{BTreeSet, HashMap};

@@ -17,6 +17,7 @@ use super::READ_TIMEOUT;
 use super::condition::{Condition, Event, NodeState};
 use super::latency::Latency;
 use super::rejects::Rejects;
+use super::trial::Trial;
 use crate::placement::Distance;
 
 /// How long a request that timed out goes on counting as under way.
@@ -96,6 +97,7 @@ pub struct Node {
     has_held: AtomicBool,
     guarded: Mutex<Guarded>,
     latency: [Latency; OPERATIONS],
+    trials: [Trial; OPERATIONS],
     rejects: Rejects,
     /// A [`Distance`].
     distance: AtomicU8,
@@ -113,6 +115,7 @@ impl Node {
             has_held: AtomicBool::new(false),
             guarded: Mutex::default(),
             latency: Default::default(),
+            trials: Default::default(),
             rejects: Rejects::default(),
             distance: AtomicU8::new(Distance::Far as u8),
             counts: Counts::default(),
@@ -209,7 +212,11 @@ impl Node {
         now: Duration,
     ) {
         if outcome == Outcome::Answered {
-            self.latency[operation as usize].record(now, latency);
+            let known = &self.latency[operation as usize];
+            if self.trials[operation as usize].ends(latency, || known.mean(now)) {
+                known.forget();
+            }
+            known.record(now, latency);
             self.answered.0.fetch_add(1, Ordering::Relaxed);
         }
         if outcome == Outcome::TimedOut {
@@ -275,6 +282,11 @@ impl Node {
 
     pub(super) fn latency(&self, operation: Operation) -> &Latency {
         &self.latency[operation as usize]
+    }
+
+    /// It is slow, and a request would go elsewhere: whether this one is to see if that still holds.
+    pub(super) fn tries(&self, operation: Operation, now: Duration) -> bool {
+        self.trials[operation as usize].begins(now)
     }
 
     /// How far away it is.
