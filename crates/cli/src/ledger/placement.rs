@@ -5,8 +5,7 @@ use bindery_client::resolver::{ScriptResolver, TableResolver};
 use bindery_client::{ClientBuilder, DiskWeights, Location, RackAware, RegionAware};
 use bindery_io::{RealDisk, SystemRandom};
 use clap::{Args, ValueEnum};
-use rustix::fs::Access;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Of each flag by itself: a heading for what comes next would go on over the flags of whoever takes these in.
@@ -39,7 +38,7 @@ pub struct PlacementArgs {
     pub weigh_disks: bool,
     /// Where this process stands, as /rack or /region/rack: with --rack-script or --rack-map, of replicas that are about as
     /// fast those of its rack are read first, then those of its region
-    #[arg(long, value_name = "PLACE", env = "BINDERY_LOCATION", value_parser = location)]
+    #[arg(help_heading = HEADING, long, value_name = "PLACE", env = "BINDERY_LOCATION", value_parser = location)]
     pub location: Option<Location>,
 }
 
@@ -79,11 +78,6 @@ impl PlacementArgs {
         if kind == PlacementKind::Rack && args.min_regions.is_some() {
             return Err(Failure::usage("--min-regions is for --placement region"));
         }
-        if let Some(script) = &args.rack_script
-            && let Err(error) = runnable(script)
-        {
-            return Err(Failure::usage(format!("cannot run the rack script {}: {error}", script.display())));
-        }
         let map = match &args.rack_map {
             Some(path) => Some(TableResolver::open(Arc::new(RealDisk::new()), path).map_err(Failure::usage)?),
             None => None,
@@ -121,13 +115,4 @@ impl PlacementArgs {
             if args.weigh_disks { builder.disk_weights(DiskWeights::default()) } else { builder }
         })
     }
-}
-
-/// Found now, what would otherwise be a warning once bookies are asked for: that it is not there, or not executable. One
-/// without a slash is looked for in `PATH` when it is run.
-fn runnable(script: &Path) -> rustix::io::Result<()> {
-    if !script.as_os_str().as_encoded_bytes().contains(&b'/') {
-        return Ok(());
-    }
-    rustix::fs::access(script, Access::EXEC_OK)
 }

@@ -97,14 +97,17 @@ pub struct Unmet {
 impl fmt::Display for Unmet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Unmet { domain, needed, available, left_out } = self;
+        let one = |count: usize, many: &'static str| if count == 1 { &many[..many.len() - 1] } else { many };
         write!(
             f,
-            "no choice of writable bookies puts every write set on {needed} {domain}, {available} can be had"
+            "no choice of writable bookies puts every write set on {needed} {}, {available} can be had",
+            one(*needed, domain)
         )?;
         if *left_out > 0 {
             write!(
                 f,
-                " ({left_out} bookies left out: in the default rack, or outside the regions to be written to)"
+                " ({left_out} {} left out: in the default rack, or outside the regions to be written to)",
+                one(*left_out, "bookies")
             )?;
         }
         Ok(())
