@@ -96,9 +96,7 @@ impl Raise for CreateError {
             }
             CreateError::WriteQuorumTooLarge { .. }
             | CreateError::DeferredSyncHandedOver
-            | CreateError::ReservedProperty(_) => {
-                of::<pyo3::exceptions::PyValueError>
-            }
+            | CreateError::ReservedProperty(_) => of::<pyo3::exceptions::PyValueError>,
             CreateError::Metadata(error) => error.class(),
             CreateError::Id(_) | CreateError::Store(_) => of::<UnavailableError>,
             CreateError::ClientClosed => of::<ClosedError>,
