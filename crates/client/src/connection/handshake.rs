@@ -32,9 +32,19 @@ pub(super) enum Speaks {
 /// A stream on which requests may be sent.
 pub(super) async fn connect(hooks: &Hooks, to: &BookieAddress, speaks: Speaks) -> io::Result<ByteStream> {
     let mut stream = match &hooks.connector {
-        None => connect_tcp(to).await.map(ByteStream::Tcp)?,
-        Some(connector) => connect_by(&**connector, to).await?,
+        None => ByteStream::Tcp(connect_tcp(to).await?),
+        Some(connector) => connector.connect(to).await?,
     };
+    // Requests are gathered before they are written, and messages of a handshake answer one another: to wait for more would
+    // only delay them. Here, so that what TLS is put on has it, too.
+    if let Some(socket) = stream.tcp()
+        && let Err(error) = socket.set_nodelay(true)
+    {
+        tracing::debug!(bookie_id = %to.bookie, %error, "set TCP_NODELAY");
+    }
+    if let Some(connector) = hooks.connector.as_deref().filter(|connector| connector.starts_tls()) {
+        stream = start_tls(connector, stream, to).await?;
+    }
     if let Some(authenticator) = &hooks.authenticator {
         authenticate(&**authenticator, &mut stream, to, speaks)
             .await
@@ -43,11 +53,11 @@ pub(super) async fn connect(hooks: &Hooks, to: &BookieAddress, speaks: Speaks) -
     Ok(stream)
 }
 
-async fn connect_by(connector: &dyn Connector, to: &BookieAddress) -> io::Result<ByteStream> {
-    let mut stream = connector.connect(to).await?;
-    if !connector.starts_tls() {
-        return Ok(stream);
-    }
+async fn start_tls(
+    connector: &dyn Connector,
+    mut stream: ByteStream,
+    to: &BookieAddress,
+) -> io::Result<ByteStream> {
     let tls = |what: String| io::Error::other(format!("cannot begin TLS: {what}"));
     let request = v3::Request { txn_id: u64::MAX, priority: 0, operation: Operation::StartTls };
     let mut out = BytesMut::new();

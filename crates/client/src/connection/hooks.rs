@@ -77,10 +77,7 @@ pub trait Connector: Send + Sync + 'static {
 }
 
 pub(super) async fn connect_tcp(to: &BookieAddress) -> io::Result<TcpStream> {
-    let socket = TcpStream::connect((to.host.as_str(), to.port)).await?;
-    // Messages of a handshake do not wait for one another.
-    socket.set_nodelay(true)?;
-    Ok(socket)
+    TcpStream::connect((to.host.as_str(), to.port)).await
 }
 
 /// Proves to bookies who this client is: the other side of a bookie's `bookieAuthProviderFactoryClass`. A bookie without a

@@ -208,12 +208,6 @@ impl Task {
 
     /// Converses until the connection ends, and answers what is left.
     async fn carry(&mut self, stream: ByteStream) {
-        // Requests are gathered before they are written; waiting for more would only delay them.
-        if let Some(socket) = stream.tcp()
-            && let Err(error) = socket.set_nodelay(true)
-        {
-            tracing::debug!(bookie_id = %self.lane.bookie, %error, "set TCP_NODELAY");
-        }
         self.out.begin_connection();
         let begin = self.lane.state.lock().outgoing.begin();
         let mut conversation = Conversation {

@@ -145,7 +145,7 @@ impl Sender {
             } else {
                 match self.on_blocked() {
                     Blocked::Waits => {}
-                    Blocked::HasMore => (has_more, is_look) = (true, !has_more),
+                    Blocked::HasMore => has_more = true,
                     Blocked::Closes(reason) => return reason,
                 }
             }
