@@ -123,6 +123,12 @@ pub trait DiskFile: Send + Sync {
     fn write_at(&self, slices: &[io::IoSlice<'_>], offset: u64) -> io::Result<usize>;
     /// As `write_at`, and what was written is durable when it returns.
     fn write_durable_at(&self, slices: &[io::IoSlice<'_>], offset: u64) -> io::Result<usize>;
+    /// Asks the kernel to begin writing out what a buffered file was given for this range, without waiting for it, so
+    /// that little is dirty when a sync comes. A hint: nothing is durable by it, an error of the writes is that sync's,
+    /// and a disk that has nothing to write out ignores it.
+    fn begin_writeback(&self, offset: u64, len: u64) {
+        let _ = (offset, len);
+    }
     /// Makes all finished writes, and the length, durable. Never call it again after it failed: the kernel may have
     /// dropped the dirty pages and report success the second time.
     fn sync(&self) -> io::Result<()>;

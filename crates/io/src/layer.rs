@@ -90,6 +90,9 @@ pub trait FileLayer: Send + Sync {
     fn write_durable_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
         self.beneath().write_durable_at(slices, offset)
     }
+    fn begin_writeback(&self, offset: u64, len: u64) {
+        self.beneath().begin_writeback(offset, len);
+    }
     fn sync(&self) -> io::Result<()> {
         self.beneath().sync()
     }
@@ -122,6 +125,9 @@ impl<L: FileLayer> DiskFile for L {
     }
     fn write_durable_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
         FileLayer::write_durable_at(self, slices, offset)
+    }
+    fn begin_writeback(&self, offset: u64, len: u64) {
+        FileLayer::begin_writeback(self, offset, len);
     }
     fn sync(&self) -> io::Result<()> {
         FileLayer::sync(self)

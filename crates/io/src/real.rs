@@ -5,6 +5,7 @@
 //! read_cached_at    preadv2(RWF_NOWAIT); "would wait" on direct files and where the flag is refused
 //! write_at          pwritev
 //! write_durable_at  pwritev2(RWF_DSYNC), or pwritev + fdatasync where the flag is refused
+//! begin_writeback   sync_file_range(WRITE), and nothing on direct files
 //! sync              fdatasync          sync_dir   open(O_DIRECTORY) + fsync
 //! allocate          fallocate, or zeros behind the end where it is refused
 //! ```
@@ -23,7 +24,7 @@ use crate::BLOCK_SIZE_BYTES;
 use crate::chunk::AlignedBuf;
 use crate::direct::{read_is_aligned, whole_blocks, write_is_aligned};
 use crate::disk::{Disk, DiskFile, DiskLock, Entry, OpenMode, SLICES_MAX, Space};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
@@ -255,6 +256,14 @@ impl DiskFile for RealFile {
         self.dsync_refused.store(true, Ordering::Relaxed);
         self.sync()?;
         Ok(n)
+    }
+
+    fn begin_writeback(&self, offset: u64, len: u64) {
+        let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else { return };
+        if !self.is_direct && len > 0 {
+            // SAFETY: it is given no memory, and the descriptor is open for as long as `self` is.
+            unsafe { libc::sync_file_range(self.fd.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
+        }
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -522,7 +522,7 @@ impl Reader {
         mut offset: u64,
         accept: impl Fn(&GroupHeader) -> bool,
     ) -> Result<Option<(u64, GroupHeader)>, OpenError> {
-        // Past the page cache: the file was written past it too, and a start should not fill it with zeros.
+        // Past the page cache, which a start should not fill with zeros; the kernel writes out what is dirty first.
         let failed = |source| OpenError::Io { action: "open", path: self.path.clone(), source };
         let direct = self.disk.open(&self.path, OpenMode::CreateDirect).map_err(failed)?;
         let direct =

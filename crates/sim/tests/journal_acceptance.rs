@@ -5,7 +5,9 @@
 use bindery_engine::{Add, AddDone, AddSink, EngineConfig, EntryRef, GroupTimes, Lookup, Machine, Origin};
 use bindery_io::canary::Canaries;
 use bindery_io::chunk::{ChunkPool, Lane};
-use bindery_io::{BLOCK_SIZE_BYTES, Disk, ManualClock, OpenMode, SeededRandom};
+use bindery_io::{
+    BLOCK_SIZE_BYTES, Disk, DiskFile, DiskLayer, FileLayer, ManualClock, OpenMode, SeededRandom,
+};
 use bindery_journal::record::{self, HEADER_SIZE_BYTES, Kind};
 use bindery_journal::{
     Group, HeaderProblem, Journal, JournalConfig, JournalError, Part, PreparedFile, ReplayError, Replayed,
@@ -13,7 +15,10 @@ use bindery_journal::{
 };
 use bindery_sim::disk::{FaultKind, SimDisk, SimDiskConfig};
 use bindery_types::{EntryId, LedgerId, MasterKey};
+use parking_lot::Mutex;
 use std::convert::Infallible;
+use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -151,6 +156,63 @@ fn written_to_disk_no_sync() {
     journal.write(&Group { force_sync: true, ..group(4, &[100]) }).unwrap();
     let (found, _) = bodies(disk.durable_image(), 0).unwrap();
     assert_eq!(found.len(), 5);
+}
+
+/// Calls that matter to the page cache.
+#[derive(Default)]
+struct CacheCalls {
+    opened: Vec<OpenMode>,
+    /// Ranges that the kernel was asked to begin to write out.
+    written_out: Vec<Range<u64>>,
+}
+
+struct CacheWatch(Arc<SimDisk>, Arc<Mutex<CacheCalls>>);
+struct CacheWatchFile(Arc<dyn DiskFile>, Arc<Mutex<CacheCalls>>);
+
+impl DiskLayer for CacheWatch {
+    fn beneath(&self) -> &dyn Disk {
+        &*self.0
+    }
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        self.1.lock().opened.push(mode);
+        Ok(Arc::new(CacheWatchFile(self.0.open(path, mode)?, self.1.clone())))
+    }
+}
+
+impl FileLayer for CacheWatchFile {
+    fn beneath(&self) -> &dyn DiskFile {
+        &*self.0
+    }
+    fn begin_writeback(&self, offset: u64, len: u64) {
+        self.1.lock().written_out.push(offset..offset + len);
+    }
+}
+
+/// J1: without sync groups go through the page cache, and the kernel is asked to write them out MiB by MiB, each byte
+/// once; with sync they go past it.
+#[test]
+fn written_to_page_cache_no_sync() {
+    const MIB: u64 = 1 << 20;
+    for sync in [false, true] {
+        let calls = Arc::new(Mutex::new(CacheCalls::default()));
+        let disk = Arc::new(CacheWatch(medium(), calls.clone()));
+        let config = JournalConfig { sync, file_bytes: 4 * MIB, ..config(0) };
+        let mut journal = Journal::open(disk, config, Arc::new(SeededRandom::new(9))).unwrap();
+        journal.replay(0, |_, _| Ok::<(), Infallible>(())).unwrap();
+        for entry in 0..30 {
+            put(&mut journal, entry, 100 << 10).unwrap();
+        }
+        let CacheCalls { opened, written_out } = &*calls.lock();
+        let mode = if sync { OpenMode::CreateDirect } else { OpenMode::CreateBuffered };
+        assert_eq!(opened, &[mode], "one file");
+        if sync {
+            assert!(written_out.is_empty());
+            continue;
+        }
+        assert_eq!(written_out.len(), 2, "{written_out:?}");
+        assert!(written_out.iter().all(|range| (MIB..MIB + MIB / 4).contains(&(range.end - range.start))));
+        assert_eq!((written_out[0].start, written_out[1].start), (BLOCK, written_out[0].end));
+    }
 }
 
 // ---- 2. limits --------------------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ const BATCH_HEDGES: [(u64, Duration); 5] = [
     (u64::MAX, Duration::from_millis(500)),
 ];
 /// The registration is asked so often while a bookie is in trouble.
-const REFRESH_MIN: Duration = Duration::from_secs(3);
+const REFRESH_MIN: Duration = Duration::from_secs(2);
 /// For one that is gone, at this part of the time since it left ...
 const REFRESH_PART: u32 = 20;
 /// ... and at least so often.
@@ -407,7 +407,7 @@ mod tests {
             health.refresh(&set(&["b"]));
         }
         assert!(lists.is_sorted() && lists.contains(&60), "{lists:?}");
-        assert_eq!(lists[..20], [3; 20], "the first minute, in which a restart is to be seen (C10)");
+        assert_eq!(lists[..20], [2; 20], "the first 40 s, in which a restart is to be seen (C10)");
         assert!(health.now() <= LOOKED_FOR + REFRESH_MAX && lists.len() < 100, "{lists:?}");
         // It answers all the same.
         health.finished(gone.begin(), &gone, Operation::Read, Duration::ZERO, Outcome::Answered);

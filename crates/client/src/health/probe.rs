@@ -4,7 +4,7 @@
 //! 1. One prober per client, which ends with it; nothing is sent while all bookies are healthy (C10).
 //! 2. A bookie is asked at most once a second, with a read that finds nothing, over the connection that reads use.
 //!
-//! # Limits     a probe: [`READ_TIMEOUT`]; a list of the registered bookies every 3 s, in trouble only; for one that is not
+//! # Limits     a probe: [`READ_TIMEOUT`]; a list of the registered bookies every 2 s, in trouble only; for one that is not
 //! registered any more ever more seldom, down to once a minute, and for half an hour
 
 use std::sync::Arc;
