@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// How a file is opened. A missing file is created by `Create*` only; an existing one is kept as it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OpenMode {
     /// Existing file, buffered reads.
     Read,

@@ -21,8 +21,12 @@ const FILES_KEPT_BACK: usize = 1;
 /// kernel spends on further slices.
 const DIRECT_RUN_MIN: u64 = 32 << 10;
 
-/// A journal that does not sync has the kernel begin to write out each so many bytes: what is dirty stays a small part of a
-/// file, so the sync at its end is short, and the kernel never has to hold writers back for all of it at once.
+/// Without sync, groups below this go through the page cache: copied there at once, where a direct write waits for the
+/// device. Above it the copy, and the kernel's work to write it out, cost more than the wait.
+const CACHED_GROUP_MAX: u64 = 64 << 10;
+
+/// Of such groups the kernel is asked to begin to write out each so many bytes: what is dirty stays a small part of a file, so
+/// the sync at its end is short, and the kernel never has to hold writers back for all of it at once.
 const WRITEBACK_STEP_BYTES: u64 = 1 << 20;
 
 /// How a journal is laid out.
@@ -39,19 +43,10 @@ pub struct JournalConfig {
     /// Bytes that all files together may take; 0 for no limit. One file more is made when a flush needs it to begin
     /// (requirement J11).
     pub bytes_max: u64,
-    /// False: groups are written and not synced (BookKeeper's `journalSyncData=false`), and go through the page cache:
-    /// that is as much as such a journal promises, and takes a tenth of the time.
+    /// False: groups are written and not synced (BookKeeper's `journalSyncData=false`), small ones to the page cache only.
     pub sync: bool,
     /// Planted bugs (simulator only).
     pub canaries: Canaries,
-}
-
-impl JournalConfig {
-    /// How a file is opened that groups are written to. Direct where each is synced: no second copy, and recycled blocks are
-    /// overwritten in place.
-    fn mode(&self) -> OpenMode {
-        if self.sync { OpenMode::CreateDirect } else { OpenMode::CreateBuffered }
-    }
 }
 
 /// A filled piece of a shard's open chunk.
@@ -97,6 +92,8 @@ pub struct PreparedFile {
 struct Current {
     slot: u32,
     file: Arc<dyn DiskFile>,
+    /// The same file through the page cache, in a journal that does not sync by itself.
+    cached: Option<Arc<dyn DiskFile>>,
     identity: FileIdentity,
     position: u64,
     length: u64,
@@ -104,6 +101,27 @@ struct Current {
     unsynced: u32,
     /// Up to here the kernel was asked to write out what it holds.
     writeback: u64,
+}
+
+impl Current {
+    /// Where a group of so many bytes goes that is not synced.
+    fn unsynced_file(&self, group_bytes: u64) -> &dyn DiskFile {
+        match &self.cached {
+            Some(cached) if group_bytes < CACHED_GROUP_MAX => &**cached,
+            _ => &*self.file,
+        }
+    }
+
+    /// Has the kernel begin to write out what went to the page cache, when it is enough.
+    fn begin_writeback(&mut self) {
+        let bytes = self.position - self.writeback;
+        if let Some(cached) = &self.cached
+            && bytes >= WRITEBACK_STEP_BYTES
+        {
+            cached.begin_writeback(self.writeback, bytes);
+            self.writeback = self.position;
+        }
+    }
 }
 
 pub(crate) struct Used {
@@ -278,7 +296,7 @@ impl Journal {
         let written = if is_synced && !is_newest_synced {
             current.file.write_all_durable_at(&mut slices, position)
         } else {
-            current.file.write_all_at(&mut slices, position)
+            current.unsynced_file(place.total_bytes).write_all_at(&mut slices, position)
         };
         let written = match written {
             Err(_) if self.config.canaries.has(Canary::M5SyncRetried) => current.file.sync(),
@@ -293,11 +311,7 @@ impl Journal {
         if !is_synced {
             current.unsynced = current.unsynced.saturating_add(1);
         }
-        let dirty_bytes = current.position - current.writeback;
-        if !self.config.sync && dirty_bytes >= WRITEBACK_STEP_BYTES {
-            current.file.begin_writeback(current.writeback, dirty_bytes);
-            current.writeback = current.position;
-        }
+        current.begin_writeback();
         self.written_bytes += place.total_bytes;
         self.next_group += 1;
         if is_newest_synced {
@@ -348,7 +362,7 @@ impl Journal {
         for used in released {
             let path = self.config.dir.join(slot_name(used.slot));
             // A slot that cannot be opened any more is left alone: it holds nothing that is needed.
-            if let Ok(file) = self.disk.open(&path, self.config.mode()) {
+            if let Ok(file) = self.disk.open(&path, OpenMode::CreateDirect) {
                 self.free.push_back(PreparedFile { slot: used.slot, file });
             }
         }
@@ -407,7 +421,7 @@ impl Journal {
     fn create_file(&mut self, length: u64) -> io::Result<PreparedFile> {
         let slot = self.reserve_slot();
         let path = self.config.dir.join(slot_name(slot));
-        let made = self.disk.open(&path, self.config.mode()).and_then(|file| {
+        let made = self.disk.open(&path, OpenMode::CreateDirect).and_then(|file| {
             file.allocate(length)?;
             Ok(PreparedFile { slot, file })
         });
@@ -503,9 +517,15 @@ impl Journal {
         if let Err(error) = ready {
             return Err(self.latch("start", slot, error));
         }
+        let path = self.config.dir.join(slot_name(slot));
+        let cached = match (!self.config.sync).then(|| self.disk.open(&path, OpenMode::CreateBuffered)) {
+            Some(Err(error)) => return Err(self.latch("open", slot, error)),
+            opened => opened.and_then(Result::ok),
+        };
         self.next_file_id += 1;
+        let (position, writeback) = (BLOCK, BLOCK);
         self.current =
-            Some(Current { slot, file, identity, position: BLOCK, length, unsynced: 0, writeback: BLOCK });
+            Some(Current { slot, file, cached, identity, position, length, unsynced: 0, writeback });
         Ok(())
     }
 
@@ -545,8 +565,6 @@ impl PreparedFile {
         }
         file.sync()?;
         disk.sync_dir(&config.dir)?;
-        // Zeros are worth no place in the page cache.
-        let file = if config.sync { file } else { disk.open(&path, config.mode())? };
         Ok(Some(PreparedFile { slot, file }))
     }
 }

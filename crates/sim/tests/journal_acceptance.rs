@@ -16,8 +16,9 @@ use bindery_journal::{
 use bindery_sim::disk::{FaultKind, SimDisk, SimDiskConfig};
 use bindery_types::{EntryId, LedgerId, MasterKey};
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::io;
+use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -161,21 +162,21 @@ fn written_to_disk_no_sync() {
 /// Calls that matter to the page cache.
 #[derive(Default)]
 struct CacheCalls {
-    opened: Vec<OpenMode>,
+    /// How often a file that was opened so was written.
+    written: BTreeMap<OpenMode, usize>,
     /// Ranges that the kernel was asked to begin to write out.
     written_out: Vec<Range<u64>>,
 }
 
 struct CacheWatch(Arc<SimDisk>, Arc<Mutex<CacheCalls>>);
-struct CacheWatchFile(Arc<dyn DiskFile>, Arc<Mutex<CacheCalls>>);
+struct CacheWatchFile(Arc<dyn DiskFile>, OpenMode, Arc<Mutex<CacheCalls>>);
 
 impl DiskLayer for CacheWatch {
     fn beneath(&self) -> &dyn Disk {
         &*self.0
     }
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
-        self.1.lock().opened.push(mode);
-        Ok(Arc::new(CacheWatchFile(self.0.open(path, mode)?, self.1.clone())))
+        Ok(Arc::new(CacheWatchFile(self.0.open(path, mode)?, mode, self.1.clone())))
     }
 }
 
@@ -183,28 +184,39 @@ impl FileLayer for CacheWatchFile {
     fn beneath(&self) -> &dyn DiskFile {
         &*self.0
     }
+    fn write_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        *self.2.lock().written.entry(self.1).or_default() += 1;
+        self.0.write_at(slices, offset)
+    }
+    fn write_durable_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        *self.2.lock().written.entry(self.1).or_default() += 1;
+        self.0.write_durable_at(slices, offset)
+    }
     fn begin_writeback(&self, offset: u64, len: u64) {
-        self.1.lock().written_out.push(offset..offset + len);
+        self.2.lock().written_out.push(offset..offset + len);
     }
 }
 
-/// J1: without sync groups go through the page cache, and the kernel is asked to write them out MiB by MiB, each byte
-/// once; with sync they go past it.
+/// J1: without sync small groups go through the page cache, and the kernel is asked to write them out MiB by MiB, each byte
+/// once; large ones, and with sync all, go past it.
 #[test]
 fn written_to_page_cache_no_sync() {
     const MIB: u64 = 1 << 20;
-    for sync in [false, true] {
+    for (sync, size) in [(false, 10 << 10), (false, 100 << 10), (true, 10 << 10)] {
         let calls = Arc::new(Mutex::new(CacheCalls::default()));
         let disk = Arc::new(CacheWatch(medium(), calls.clone()));
         let config = JournalConfig { sync, file_bytes: 4 * MIB, ..config(0) };
         let mut journal = Journal::open(disk, config, Arc::new(SeededRandom::new(9))).unwrap();
         journal.replay(0, |_, _| Ok::<(), Infallible>(())).unwrap();
-        for entry in 0..30 {
-            put(&mut journal, entry, 100 << 10).unwrap();
+        let groups = (2 << 20) / size;
+        for entry in 0..groups as i64 {
+            put(&mut journal, entry, size).unwrap();
         }
-        let CacheCalls { opened, written_out } = &*calls.lock();
-        let mode = if sync { OpenMode::CreateDirect } else { OpenMode::CreateBuffered };
-        assert_eq!(opened, &[mode], "one file");
+        let CacheCalls { written, written_out } = &*calls.lock();
+        let is_cached = !sync && size < 64 << 10;
+        // The header of the file is written past it.
+        assert_eq!(written[&OpenMode::CreateDirect], if is_cached { 1 } else { groups + 1 });
+        assert_eq!(written.get(&OpenMode::CreateBuffered), is_cached.then_some(&groups));
         if sync {
             assert!(written_out.is_empty());
             continue;
