@@ -21,6 +21,7 @@ use bindery_io::canary::{Canaries, Canary};
 use bindery_types::{BookieId, EntryId, Quorum};
 use bytes::Bytes;
 
+use crate::error::{BookieAnswer, BookieAnswers};
 use crate::options::WRITE_QUORUM_SIZE_MAX;
 use crate::transport::{AddTag, BookieError};
 
@@ -126,6 +127,10 @@ impl AddWindow {
         self.changes = earlier.changes + 1;
         self.since.fill(self.changes);
         self
+    }
+
+    pub fn quorum(&self) -> Quorum {
+        self.quorum
     }
 
     pub fn ensemble(&self) -> &[BookieId] {
@@ -389,6 +394,14 @@ impl AddWindow {
     /// The positions being replaced, and why.
     pub fn replacing(&self) -> Option<&BTreeMap<usize, BookieError>> {
         self.replacing.as_ref()
+    }
+
+    /// The bookies being replaced, and why.
+    pub fn failures(&self) -> BookieAnswers {
+        let replacing = self.replacing.iter().flatten();
+        let failures = replacing
+            .map(|(&position, error)| (self.ensemble[position].clone(), BookieAnswer::Failed(error.clone())));
+        BookieAnswers(failures.collect())
     }
 
     /// Ends the change: `ensemble` is in force. Unconfirmed entries are sent to bookies that joined, and once more to

@@ -31,7 +31,7 @@ use crate::placement::{Candidates, Placement, RandomPlacement, Wanted};
 use crate::recovery::core::{Out, RecoveryCore};
 use crate::transport::{BookieError, Connection};
 use crate::window::Send;
-use crate::writer::core::{LetGo, Start, Step, WriterCore, frames};
+use crate::writer::core::{LetGo, Start, Step, WriterCore, cost_bytes, frames};
 use crate::writer::force::Force;
 
 /// The writer is the first party.
@@ -423,7 +423,7 @@ impl World {
             None => vec![self.ghost.payloads.len() as u8],
         };
         let frames = frames(self.setup.quorum.write_quorum_size(), self.setup.is_deferred);
-        let cost_bytes = WriterCore::cost_bytes(&self.codec, frames, payload.len());
+        let cost_bytes = cost_bytes(&self.codec, frames, payload.len());
         let permit = match &self.setup.budget {
             Some(budget) => match budget.try_acquire(cost_bytes) {
                 Some(permit) => Some(permit),

@@ -475,7 +475,7 @@ impl RecoveryCore {
         if self.window.wants_change() && matches!(self.metadata_phase, MetadataPhase::Idle) {
             self.window.begin_change();
             self.changes_in_a_row += 1;
-            let failed = self.failures();
+            let failed = self.window.failures();
             self.suspects.extend(failed.0.iter().map(|(bookie, _)| bookie.clone()));
             self.metadata_phase = MetadataPhase::Placing;
             if self.changes_in_a_row > CHANGES_IN_A_ROW_MAX {
@@ -540,17 +540,6 @@ impl RecoveryCore {
         self.metadata_phase = MetadataPhase::Writing;
     }
 
-    fn failures(&self) -> BookieAnswers {
-        let replacing = self.window.replacing().into_iter().flatten();
-        BookieAnswers(
-            replacing
-                .map(|(&position, error)| {
-                    (self.ensemble()[position].clone(), BookieAnswer::Failed(error.clone()))
-                })
-                .collect(),
-        )
-    }
-
     fn fail_adds(&mut self, available: usize, failed: BookieAnswers) {
         let entry = EntryId::new(EntryId::to_wire(self.window.confirmed()) + 1);
         let entry = entry.expect("an entry is being added");
@@ -606,7 +595,7 @@ impl RecoveryCore {
         self.read_only = read_only;
         self.metadata_phase = MetadataPhase::Idle;
         let replacing = self.window.replacing().expect("a change is under way while placing");
-        let failed = self.failures();
+        let failed = self.window.failures();
         let mut ensemble = self.ensemble().to_vec();
         for (&position, bookie) in replacing.keys().zip(chosen) {
             assert!(!ensemble.contains(bookie), "a replacement is not a member");

@@ -40,7 +40,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
-use self::core::{LetGo, Start, WriterCore, frames, overhead_bytes};
+use self::core::{LetGo, Start, WriterCore, cost_bytes, frames, overhead_bytes};
 use self::gate::{Gate, Place};
 use crate::client::Shared;
 use crate::entry::{EntryCodec, OVERHEAD_SIZE_BYTES_MAX};
@@ -398,7 +398,7 @@ impl LedgerWriter {
             return Err(AppendError::TooLarge { size_bytes, max_bytes });
         }
         let frames = frames(inner.quorum.write_quorum_size(), inner.is_deferred);
-        let cost_bytes = WriterCore::cost_bytes(&inner.codec, frames, payload);
+        let cost_bytes = cost_bytes(&inner.codec, frames, payload);
         if cost_bytes > inner.shared.add_budget.capacity() {
             // A memory limit that has no room for any entry.
             return Err(AppendError::TooLarge { size_bytes: payload as u64, max_bytes: 0 });

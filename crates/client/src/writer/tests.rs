@@ -13,7 +13,7 @@ use bindery_types::{
 };
 use bindery_wire::ErrorCode;
 
-use super::core::{CHANGES_IN_A_ROW_MAX, LetGo, Start, Step, WriterCore};
+use super::core::{CHANGES_IN_A_ROW_MAX, LetGo, Start, Step, WriterCore, cost_bytes};
 use crate::entry::EntryCodec;
 use crate::error::{NotEnoughBookies, WhyStopped};
 use crate::handover::Handover;
@@ -145,7 +145,7 @@ impl Script {
     /// Reports a bookie as slow if it holds up as much as that many of the script's entries.
     fn report(&mut self, entries: u64) {
         let quorum = self.core.quorum();
-        let limit = entries * WriterCore::cost_bytes(&self.codec, quorum.write_quorum_size(), 5);
+        let limit = entries * cost_bytes(&self.codec, quorum.write_quorum_size(), 5);
         let (behind, bytes) = self.held_back();
         for position in behind.into_iter().filter(|_| bytes >= limit) {
             self.core.on_slow(position, bytes);

@@ -22,7 +22,7 @@ fn place(positions: &[usize], asked: &str) -> Option<Step> {
 #[test]
 fn who_is_behind_is_told_by_what_an_ack_quorum_has() {
     let cost = |script: &Script, entries: u64| {
-        entries * WriterCore::cost_bytes(&script.codec, script.core.quorum().write_quorum_size(), 5)
+        entries * cost_bytes(&script.codec, script.core.quorum().write_quorum_size(), 5)
     };
     let mut script = Script::new(3, 3, 2);
     script.append(4);

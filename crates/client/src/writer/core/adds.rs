@@ -1,0 +1,226 @@
+//! The life of an add: its id and digest, its way to the write set, its acknowledgements, the LAC (last add confirmed).
+//!
+//! # Data flow
+//! ```text
+//! append -> id, length -> digest over the LAC of the moment -> AddWindow -> sends
+//! answer -> AddWindow: acks by position ------> advance -> acknowledged, in order -> LAC
+//!        -> Unforced: which connection (deferred sync) -> force of the ensemble ---> LAC
+//! every replica answered, or is not waited for -> release -> bodies, permit
+//! LAC that no entry carries -> announce
+//! ```
+//!
+//! # Invariants
+//! Of the core: 1, 2, and what 10 says of the LAC.
+//!
+//! # Not here   what a failure leads to (`change`), who is slow (`members`), when adds end (the core)
+
+use bindery_flow::Permit;
+use bindery_io::canary::Canaries;
+use bindery_types::{BookieId, EntryId};
+use bindery_wire::ErrorCode;
+use bytes::Bytes;
+
+use super::in_flight::{InFlight, LetGo, cost_bytes, frames};
+use super::known::End;
+use crate::entry::EntryCodec;
+use crate::error::{BookieAnswer, BookieAnswers, WhyStopped};
+use crate::transport::{AddTag, BookieError, Connection};
+use crate::window::{AddWindow, Heard, Send};
+use crate::writer::force::{Force, Unforced};
+
+/// See the module; of one ledger.
+#[cfg_attr(test, derive(Clone, Debug))]
+pub(super) struct Adds {
+    codec: EntryCodec,
+    /// Which replica has which entry. Its ensemble and who is held there are changed by `change` and `members`.
+    pub(super) window: AddWindow,
+    /// With deferred sync.
+    unforced: Option<Unforced>,
+    /// The LAC moved by a force since it was settled last.
+    has_forced: bool,
+    in_flight: InFlight,
+    /// Length at the start.
+    length_before: u64,
+    /// Length with everything pushed.
+    length_bytes: u64,
+    /// The highest LAC that readers can know.
+    announced: Option<EntryId>,
+    canaries: Canaries,
+}
+
+impl Adds {
+    /// Nothing under way; the LAC and the length up to it are those of the window's start.
+    pub fn new(codec: EntryCodec, window: AddWindow, length_bytes: u64, is_deferred: bool) -> Adds {
+        let confirmed = window.confirmed();
+        Adds {
+            codec,
+            unforced: is_deferred.then(|| Unforced::new(confirmed, window.ensemble().len())),
+            has_forced: false,
+            window,
+            in_flight: InFlight::default(),
+            length_before: length_bytes,
+            length_bytes,
+            announced: confirmed,
+            canaries: Canaries::none(),
+        }
+    }
+
+    #[cfg(test)]
+    pub fn plant(&mut self, canaries: Canaries) {
+        self.canaries = canaries;
+        self.window.plant(canaries);
+    }
+
+    pub fn ensemble(&self) -> &[BookieId] {
+        self.window.ensemble()
+    }
+
+    /// With deferred sync.
+    pub fn is_deferred(&self) -> bool {
+        self.unforced.is_some()
+    }
+
+    /// Takes an entry: its id, its stored form, its way to the write set. `None` when ids or bytes are used up.
+    pub fn append(&mut self, payload: &[u8], permit: Option<Permit>, out: &mut Vec<Send>) -> Option<EntryId> {
+        let length_bytes = self.length_bytes.checked_add(payload.len() as u64);
+        let length_bytes = length_bytes.filter(|length| i64::try_from(*length).is_ok())?;
+        let entry = self.window.next()?;
+        // Core invariant 2.
+        let lac = self.confirmed();
+        let body = self.in_flight.store(self.codec.stored_size_bytes(payload.len()), |block| {
+            self.codec.put(entry, lac, length_bytes, payload, block);
+        });
+        let frames = frames(self.window.quorum().write_quorum_size(), self.is_deferred());
+        let cost_bytes = cost_bytes(&self.codec, frames, payload.len());
+        self.in_flight.admit(permit, cost_bytes);
+        self.announced = self.announced.max(lac);
+        self.length_bytes = length_bytes;
+        let payload_bytes = u32::try_from(payload.len()).expect("entries are smaller than a frame");
+        self.window.push(body, payload_bytes, cost_bytes, out);
+        Some(entry)
+    }
+
+    /// Counts an answer of a bookie.
+    ///
+    /// # Errors
+    /// Why the writer stops.
+    pub fn on_answer(
+        &mut self,
+        entry: EntryId,
+        tag: AddTag,
+        connection: Connection,
+        result: &Result<(), BookieError>,
+    ) -> Result<(), WhyStopped> {
+        if let (Some(unforced), Ok(())) = (&mut self.unforced, result) {
+            let position = AddWindow::position_of(tag);
+            if !unforced.note(position, entry, connection, self.canaries) {
+                let answer = BookieAnswer::Failed(BookieError::Reconnected);
+                let failed = vec![(self.ensemble()[position].clone(), answer)];
+                return Err(WhyStopped::DeferredSync(BookieAnswers(failed)));
+            }
+        }
+        let Heard::Fatal(position) = self.window.on_answer(entry, tag, result) else { return Ok(()) };
+        Err(match result {
+            Err(BookieError::Refused(ErrorCode::Fenced)) => WhyStopped::Fenced,
+            Err(BookieError::Closed) => WhyStopped::ClientClosed,
+            Ok(()) | Err(_) => WhyStopped::Unauthorized { bookie: self.ensemble()[position].clone() },
+        })
+    }
+
+    /// Confirms what can be; whether anything was confirmed or acknowledged since this was called last.
+    pub fn advance(&mut self) -> bool {
+        let has_moved = self.window.advance();
+        has_moved | std::mem::take(&mut self.has_forced)
+    }
+
+    /// The LAC: what is safe.
+    pub fn confirmed(&self) -> Option<EntryId> {
+        match &self.unforced {
+            Some(unforced) => unforced.lac(),
+            None => self.acknowledged(),
+        }
+    }
+
+    /// The last entry that an ack quorum answered for, as all before it: the LAC, unless sync is deferred.
+    pub fn acknowledged(&self) -> Option<EntryId> {
+        self.window.confirmed()
+    }
+
+    /// Whether an entry waits for its ack quorum.
+    pub fn has_unacknowledged(&self) -> bool {
+        self.window.has_unconfirmed()
+    }
+
+    /// Whether a force would confirm something.
+    pub fn has_unforced(&self) -> bool {
+        self.acknowledged() > self.confirmed()
+    }
+
+    pub fn has_unconfirmed(&self) -> bool {
+        self.has_unacknowledged() || self.has_unforced()
+    }
+
+    /// Where the ledger would end now.
+    pub fn end(&self) -> End {
+        let payload_bytes = match &self.unforced {
+            Some(unforced) => unforced.payload_bytes(),
+            None => self.window.confirmed_payload_bytes(),
+        };
+        End { last_entry: self.confirmed(), length_bytes: self.length_before + payload_bytes }
+    }
+
+    /// Puts entries that nobody waits for into `let_go`, with what they held of the budget.
+    pub fn release(&mut self, let_go: &mut LetGo) {
+        let released_bytes = self.window.release(&mut let_go.bodies);
+        if released_bytes != 0 {
+            let_go.permit = self.in_flight.release(released_bytes);
+        }
+    }
+
+    /// A force of what is acknowledged now.
+    pub fn begin_force(&self) -> Force {
+        match &self.unforced {
+            Some(unforced) => {
+                let payload_bytes = self.window.confirmed_payload_bytes();
+                unforced.begin(self.ensemble(), self.acknowledged(), payload_bytes)
+            }
+            None => Force::plain(self.ensemble()),
+        }
+    }
+
+    /// Counts an answer to a force. False when it cannot succeed any more.
+    pub fn on_force_answer(
+        &self,
+        force: &mut Force,
+        position: usize,
+        answer: Result<Connection, BookieError>,
+    ) -> bool {
+        force.on_answer(position, answer, self.canaries)
+    }
+
+    /// Ends a force: with deferred sync the LAC moves if all members answered well.
+    ///
+    /// # Errors
+    /// The members that did not.
+    pub fn end_force(&mut self, force: &Force) -> Result<(), BookieAnswers> {
+        let before = self.confirmed();
+        match &mut self.unforced {
+            Some(unforced) => unforced.end(force)?,
+            None => force.outcome()?,
+        }
+        self.has_forced |= self.confirmed() != before;
+        Ok(())
+    }
+
+    /// The LAC, when readers cannot know it from an entry and no entry is under way that would tell them.
+    pub fn unannounced(&self) -> Option<EntryId> {
+        let is_quiet = !self.has_unacknowledged();
+        self.confirmed().filter(|lac| is_quiet && self.announced < Some(*lac))
+    }
+
+    /// Marks the LAC as announced; the body that says it.
+    pub fn announce(&mut self, lac: EntryId) -> Bytes {
+        self.announced = Some(lac);
+        self.codec.lac_body(lac)
+    }
+}

@@ -1,0 +1,464 @@
+//! Changes of the ledger's metadata, one at a time: ensemble changes, and the end.
+//!
+//! # Data flow
+//! ```text
+//! members failed, slow, held --> Phase (`step`) --> next_step --> the driver --> placed | marked | written | read
+//! the end -----------------------^  ^                                                |
+//!                                   +------------------------------------------------+--> window, sends; or stop
+//! ```
+//! Functions that can end the writer say so by their error: the reason, which [`WriterCore`](super::WriterCore) latches.
+//!
+//! # Invariants
+//! 1. A writer that stopped has no change under way, and begins none.
+//! 2. Of the core: 4 to 10, in the order in which things are done. What they say of members is kept by `members`, what
+//!    they say of metadata by `known`.
+//!
+//! # Limits     [`CHANGES_IN_A_ROW_MAX`]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use bindery_io::canary::{Canaries, Canary};
+use bindery_metadata::StoreError;
+use bindery_metadata::layout::{LedgerError, StoredLedger};
+use bindery_metadata::store::Version;
+use bindery_types::{BookieId, EntryId, LedgerId};
+
+use super::adds::Adds;
+use super::known::{Found, KnownMetadata};
+use super::members::Members;
+use super::step::{AfterMark, EnsembleChange, Goal, Phase, Step};
+use crate::error::{NotEnoughBookies, WhyStopped};
+use crate::transport::BookieError;
+use crate::window::{AddWindow, Send};
+
+/// How many ensemble changes may follow one another while no entry gets through.
+pub(crate) const CHANGES_IN_A_ROW_MAX: u32 = 64;
+
+/// See the module; of one ledger.
+#[cfg_attr(test, derive(Clone, Debug))]
+pub(super) struct Changes {
+    ledger: LedgerId,
+    phase: Phase,
+    known: KnownMetadata,
+    members: Members,
+    changes_in_a_row: u32,
+    confirmed_at_change: Option<EntryId>,
+    canaries: Canaries,
+}
+
+impl Changes {
+    pub fn new(ledger: LedgerId, known: KnownMetadata) -> Changes {
+        Changes {
+            ledger,
+            phase: Phase::Idle,
+            known,
+            members: Members::new(ledger),
+            changes_in_a_row: 0,
+            confirmed_at_change: None,
+            canaries: Canaries::none(),
+        }
+    }
+
+    #[cfg(test)]
+    pub fn plant(&mut self, canaries: Canaries) {
+        self.canaries = canaries;
+    }
+
+    pub fn phase(&self) -> &Phase {
+        &self.phase
+    }
+
+    pub fn known(&self) -> &KnownMetadata {
+        &self.known
+    }
+
+    pub fn members(&self) -> &Members {
+        &self.members
+    }
+
+    /// See [`Members::take_withdrawn`].
+    pub fn take_withdrawn(&mut self) -> Vec<BookieId> {
+        self.members.take_withdrawn()
+    }
+
+    /// The writer stopped (invariant 1).
+    pub fn abandon(&mut self) {
+        self.phase = Phase::Idle;
+    }
+
+    /// The bookie at a position holds up too much.
+    pub fn on_slow(&mut self, position: usize, bytes: u64, adds: &mut Adds) -> Result<(), WhyStopped> {
+        let window = &adds.window;
+        let is_replaced = window.replacing().is_some_and(|replacing| replacing.contains_key(&position));
+        // Core invariant 10: with deferred sync it is waited for, within the budget, until its requests fail.
+        if adds.is_deferred()
+            || is_replaced
+            || self.members.is_slow(position)
+            || self.members.is_held(position)
+        {
+            return Ok(());
+        }
+        self.members.on_slow(position, bytes, window);
+        self.begin_if_wanted(adds)
+    }
+
+    /// An entry was pushed, which brings up failures of complete entries.
+    pub fn on_pushed(&mut self, adds: &mut Adds, out: &mut Vec<Send>) -> Result<(), WhyStopped> {
+        if self.canaries.has(Canary::M17EnsembleUnpublished)
+            && let Phase::Writing(Goal::Ensemble(change)) = self.phase.clone()
+            && adds.window.replacing().is_some()
+        {
+            adds.window.finish_change(change.ensemble, change.holds_rest, &change.rejoins, out);
+        }
+        self.begin_if_wanted(adds)
+    }
+
+    /// Begins what members that failed or are slow ask for, unless something is under way.
+    pub fn begin_if_wanted(&mut self, adds: &mut Adds) -> Result<(), WhyStopped> {
+        if self.phase != Phase::Idle {
+            return Ok(());
+        }
+        if !adds.window.wants_change() {
+            if self.members.has_news() {
+                self.deal_with_slow(false, &adds.window);
+            }
+            return Ok(());
+        }
+        adds.window.begin_change();
+        let failed = adds.window.failures();
+        if adds.is_deferred() {
+            // Core invariant 10.
+            return Err(WhyStopped::DeferredSync(failed));
+        }
+        self.members.on_failed(&adds.window);
+        if self.confirmed_at_change != adds.confirmed() {
+            self.changes_in_a_row = 0;
+            self.confirmed_at_change = adds.confirmed();
+        }
+        self.changes_in_a_row += 1;
+        if self.changes_in_a_row > CHANGES_IN_A_ROW_MAX {
+            return Err(WhyStopped::TooManyChanges { changes: CHANGES_IN_A_ROW_MAX, failed });
+        }
+        self.phase = Phase::Placing;
+        Ok(())
+    }
+
+    /// Slow members are held if that can be, and replacements looked for.
+    fn deal_with_slow(&mut self, is_retry: bool, window: &AddWindow) {
+        self.phase = match self.members.begin_holding(window) {
+            true => Phase::Marking(AfterMark::Hold { is_retry }),
+            false => Phase::Seeking { is_retry },
+        };
+    }
+
+    /// When to call [`retry`](Self::retry): see [`Members::retry_after`]; not while something is being done.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.members.retry_after().filter(|_| self.phase == Phase::Idle)
+    }
+
+    /// Looks again for replacements, or whether held bookies can be written again.
+    pub fn retry(&mut self, window: &AddWindow) {
+        if self.retry_after().is_some() && self.members.begin_search(window) {
+            self.deal_with_slow(true, window);
+        }
+    }
+
+    /// Gives up what nothing waits for: it is tried again later.
+    pub fn put_off(&mut self, adds: &mut Adds) -> Result<(), WhyStopped> {
+        assert!(self.phase.is_optional(), "nothing waits for what is put off");
+        self.phase = Phase::Idle;
+        self.begin_if_wanted(adds)
+    }
+
+    /// Whether a search for replacements of slow and held members keeps a failed one waiting.
+    pub fn is_overtaken(&self, window: &AddWindow) -> bool {
+        matches!(self.phase, Phase::Seeking { .. }) && window.wants_change()
+    }
+
+    /// What is to be done now, if anything.
+    pub fn next_step(&self, adds: &Adds) -> Option<Step> {
+        let window = &adds.window;
+        match &self.phase {
+            Phase::Idle => None,
+            Phase::Placing => {
+                // Confirming waits for the answers: held members are asked only if there is no ack quorum without them.
+                let asks = !window.can_hold(|_| false);
+                let replacing = window.replacing().into_iter().flat_map(BTreeMap::keys);
+                Some(self.place(replacing.copied().collect(), asks, window))
+            }
+            Phase::Seeking { is_retry } => {
+                let wanting = self.members.wanting().map(|(position, _)| position);
+                Some(self.place(wanting.collect(), *is_retry, window))
+            }
+            Phase::Marking(_) => {
+                Some(Step::Mark { replicas: self.members.lacking().iter().cloned().collect() })
+            }
+            Phase::Writing(goal) => {
+                let metadata = Box::new(self.known.proposal(goal, adds.end()));
+                Some(Step::Write { metadata, expected: self.known.version() })
+            }
+            Phase::Reading(_) => Some(Step::Read),
+        }
+    }
+
+    fn place(&self, positions: Vec<usize>, asks: bool, window: &AddWindow) -> Step {
+        Step::Place {
+            positions,
+            ensemble: window.ensemble().to_vec(),
+            avoided: self.members.suspects().clone(),
+            asked: self.members.held(window).filter(|_| asks).cloned().collect(),
+        }
+    }
+
+    /// Outcome of [`Step::Place`].
+    pub fn placed(
+        &mut self,
+        chosen: &[BookieId],
+        read_only: usize,
+        alive: &[BookieId],
+        adds: &mut Adds,
+    ) -> Result<(), WhyStopped> {
+        match self.phase {
+            Phase::Placing => self.placed_for_failed(chosen, read_only, alive, &adds.window),
+            Phase::Seeking { .. } => self.placed_for_held(chosen, alive, adds),
+            _ => Ok(()),
+        }
+    }
+
+    fn placed_for_failed(
+        &mut self,
+        chosen: &[BookieId],
+        read_only: usize,
+        alive: &[BookieId],
+        window: &AddWindow,
+    ) -> Result<(), WhyStopped> {
+        let replacing = window.replacing().expect("a change is under way while placing");
+        let ensemble = with_replacements(window.ensemble(), replacing.keys(), chosen);
+        // Fewer replacements than failures: those that were found are used, and the rest is held (core invariant 5).
+        let rest: BTreeSet<usize> = replacing.keys().copied().skip(chosen.len()).collect();
+        let rejoins = self.members.rejoining(alive, &ensemble);
+        let holds_rest = window.keeps_quorum(|position| {
+            !rest.contains(&position) && (!self.members.is_held(position) || rejoins.contains(&position))
+        });
+        let change = EnsembleChange { ensemble, holds_rest, rejoins };
+        if rest.is_empty() {
+            self.phase = Phase::Writing(Goal::Ensemble(change));
+        } else if holds_rest {
+            for position in rest {
+                self.members.hold(position, replacing[&position].clone(), window);
+            }
+            self.phase = Phase::Marking(AfterMark::Change(change));
+        } else if chosen.is_empty() {
+            let mut failed = window.failures();
+            failed.0.extend(self.members.held_answers(window).0);
+            let error = NotEnoughBookies { needed: replacing.len(), available: 0, read_only, failed };
+            return Err(WhyStopped::NotEnoughBookies(error));
+        } else {
+            // Those that have no replacement are tried once more: without them there is no ack quorum.
+            self.phase = Phase::Writing(Goal::Ensemble(change));
+        }
+        Ok(())
+    }
+
+    fn placed_for_held(
+        &mut self,
+        chosen: &[BookieId],
+        alive: &[BookieId],
+        adds: &mut Adds,
+    ) -> Result<(), WhyStopped> {
+        self.phase = Phase::Idle;
+        if adds.window.wants_change() || self.members.has_news() {
+            // First things first; the search is repeated.
+            return self.begin_if_wanted(adds);
+        }
+        let before = adds.ensemble();
+        // In the order in which they were asked for.
+        let wanting: Vec<usize> = self.members.wanting().map(|(position, _)| position).collect();
+        let ensemble = with_replacements(before, wanting.iter(), chosen);
+        let rejoins = self.members.rejoining(alive, &ensemble);
+        let wanting = self.members.wanting().map(|(position, error)| (position, error.clone()));
+        let replacing: BTreeMap<usize, BookieError> = wanting
+            .filter(|(position, _)| ensemble[*position] != before[*position] || rejoins.contains(position))
+            .collect();
+        if replacing.is_empty() {
+            return Ok(());
+        }
+        self.members.begin_joining(replacing.keys(), &adds.window);
+        let change = EnsembleChange { ensemble, holds_rest: false, rejoins };
+        self.phase = Phase::Marking(AfterMark::Join { replacing, change });
+        Ok(())
+    }
+
+    /// Outcome of [`Step::Mark`], when it succeeded.
+    pub fn marked(&mut self, adds: &mut Adds, out: &mut Vec<Send>) -> Result<(), WhyStopped> {
+        let Phase::Marking(after) = self.phase.clone() else { return Ok(()) };
+        self.members.on_marked(true);
+        self.go_on(after, adds, out)
+    }
+
+    /// Whether the writer can go on without the step under way, which failed (core invariant 9).
+    pub fn can_go_on_without(&self, window: &AddWindow) -> bool {
+        match &self.phase {
+            // Who is held already lacks what it lacks; of a slow one entries would be let go of.
+            Phase::Marking(AfterMark::Hold { .. }) => !self.members.has_slow(),
+            Phase::Marking(AfterMark::Join { replacing, .. }) => {
+                !replacing.keys().any(|&position| self.members.is_slow(position))
+            }
+            Phase::Marking(AfterMark::Change(_) | AfterMark::End(_)) => true,
+            Phase::Placing => window.can_hold(|_| false),
+            Phase::Idle | Phase::Seeking { .. } | Phase::Writing(_) | Phase::Reading(_) => false,
+        }
+    }
+
+    /// Goes on without it.
+    pub fn go_on_without(
+        &mut self,
+        error: &LedgerError,
+        adds: &mut Adds,
+        out: &mut Vec<Send>,
+    ) -> Result<(), WhyStopped> {
+        if let Phase::Marking(after) = self.phase.clone() {
+            tracing::warn!(ledger_id = %self.ledger, bookies = ?self.members.lacking(), %error,
+                "entries are missing on these bookies, and the ledger cannot be marked as under-replicated");
+            self.members.on_marked(false);
+            self.go_on(after, adds, out)
+        } else {
+            tracing::warn!(ledger_id = %self.ledger, %error, "no replacement can be looked for");
+            self.placed_for_failed(&[], 0, &[], &adds.window)
+        }
+    }
+
+    fn go_on(&mut self, after: AfterMark, adds: &mut Adds, out: &mut Vec<Send>) -> Result<(), WhyStopped> {
+        self.phase = Phase::Idle;
+        match after {
+            AfterMark::Hold { is_retry } => {
+                self.members.hold_slow(&mut adds.window);
+                if adds.window.wants_change() || self.members.has_news() {
+                    return self.begin_if_wanted(adds);
+                }
+                // One that was just given up is asked after a pause.
+                self.phase = Phase::Seeking { is_retry };
+            }
+            AfterMark::Change(change) if change.rejoins.is_empty() && change.ensemble == adds.ensemble() => {
+                return self.finish(change, adds, out);
+            }
+            AfterMark::Change(change) => self.phase = Phase::Writing(Goal::Ensemble(change)),
+            // First things first; the search is repeated.
+            AfterMark::Join { .. } if adds.window.wants_change() || self.members.has_news() => {
+                return self.begin_if_wanted(adds);
+            }
+            AfterMark::Join { replacing, change } => {
+                tracing::info!(ledger_id = %self.ledger, positions = ?replacing.keys(),
+                    "written to a full ensemble again");
+                self.members.withdraw(replacing.keys(), &adds.window);
+                adds.window.begin_change_of(replacing);
+                self.phase = Phase::Writing(Goal::Ensemble(change));
+            }
+            AfterMark::End(goal) => self.phase = Phase::Writing(goal),
+        }
+        Ok(())
+    }
+
+    /// Outcome of [`Step::Write`].
+    pub fn written(
+        &mut self,
+        outcome: Result<Version, LedgerError>,
+        adds: &mut Adds,
+        out: &mut Vec<Send>,
+    ) -> Result<(), WhyStopped> {
+        let Phase::Writing(goal) = self.phase.clone() else { return Ok(()) };
+        match outcome {
+            Ok(version) => {
+                self.known.written(&goal, adds.end(), version);
+                return self.reached(goal, adds, out);
+            }
+            Err(error) if goal == Goal::Close && self.canaries.has(Canary::M20LostCloseFailed) => {
+                return Err(why_stopped(error));
+            }
+            // Core invariant 3.
+            Err(LedgerError::Changed(_)) => self.phase = Phase::Reading(goal),
+            Err(LedgerError::Store(error)) if error.is_transient() => self.phase = Phase::Reading(goal),
+            Err(error) => return Err(why_stopped(error)),
+        }
+        Ok(())
+    }
+
+    /// Outcome of [`Step::Read`], when it succeeded.
+    pub fn read(
+        &mut self,
+        stored: StoredLedger,
+        adds: &mut Adds,
+        out: &mut Vec<Send>,
+    ) -> Result<(), WhyStopped> {
+        let Phase::Reading(goal) = self.phase.clone() else { return Ok(()) };
+        match self.known.reconcile(stored, &goal, adds.end())? {
+            Found::Reached => return self.reached(goal, adds, out),
+            Found::Again => self.phase = Phase::Writing(goal),
+        }
+        Ok(())
+    }
+
+    fn reached(&mut self, goal: Goal, adds: &mut Adds, out: &mut Vec<Send>) -> Result<(), WhyStopped> {
+        self.phase = Phase::Idle;
+        match goal {
+            Goal::Ensemble(change) => self.finish(change, adds, out),
+            Goal::Close | Goal::HandOver => Err(WhyStopped::Closing),
+        }
+    }
+
+    /// An ensemble change is complete.
+    fn finish(
+        &mut self,
+        change: EnsembleChange,
+        adds: &mut Adds,
+        out: &mut Vec<Send>,
+    ) -> Result<(), WhyStopped> {
+        let before = adds.ensemble().to_vec();
+        let EnsembleChange { ensemble, holds_rest, rejoins } = change;
+        if !self.canaries.has(Canary::M17EnsembleUnpublished) || adds.window.replacing().is_some() {
+            adds.window.finish_change(ensemble, holds_rest, &rejoins, out);
+        }
+        let after = adds.ensemble();
+        let is_back = |position: usize| after[position] != before[position] || rejoins.contains(&position);
+        self.members.on_changed(is_back, !rejoins.is_empty());
+        // Failures that came meanwhile are next; nothing is confirmed in between.
+        self.begin_if_wanted(adds)
+    }
+
+    /// Begins to write the end: closed, or left to the next writer.
+    pub fn begin_end(&mut self, goal: Goal, adds: &Adds) {
+        assert!(
+            self.phase == Phase::Idle || self.phase.is_optional(),
+            "one change of metadata at a time (IC11)"
+        );
+        assert!(!adds.has_unconfirmed(), "entries are drained, and forced, before the end is written");
+        self.members.begin_end(&adds.window);
+        self.phase = match self.members.lacking().is_empty() {
+            true => Phase::Writing(goal),
+            false => Phase::Marking(AfterMark::End(goal)),
+        };
+    }
+}
+
+fn with_replacements<'a>(
+    ensemble: &[BookieId],
+    positions: impl Iterator<Item = &'a usize>,
+    chosen: &[BookieId],
+) -> Vec<BookieId> {
+    let mut changed = ensemble.to_vec();
+    for (&position, bookie) in positions.zip(chosen) {
+        assert!(!changed.contains(bookie), "a replacement is not a member");
+        changed[position] = bookie.clone();
+    }
+    changed
+}
+
+/// A step failed for good, or for longer than the driver is patient.
+pub(super) fn why_stopped(error: LedgerError) -> WhyStopped {
+    match error {
+        LedgerError::NotFound(_) => WhyStopped::Deleted,
+        LedgerError::Store(StoreError::Closed) => WhyStopped::ClientClosed,
+        other => WhyStopped::Metadata(other),
+    }
+}

@@ -1,0 +1,158 @@
+//! The ledger's metadata as this writer knows it: what it wants to write, and what it makes of somebody else's write.
+//!
+//! # Data flow
+//! ```text
+//! goal, where the ledger ends -> proposal -> written:  the proposal is what is known
+//!                                         -> conflict, or outcome unknown -> read -> reached | again | stop
+//! ```
+//!
+//! # Invariants
+//! Of the core: 3, and the first half of 4.
+
+use bindery_metadata::layout::StoredLedger;
+use bindery_metadata::store::Version;
+use bindery_types::{EntryId, LedgerMetadata, LedgerState, Segment};
+
+use super::step::{EnsembleChange, Goal};
+use crate::error::WhyStopped;
+use crate::handover::Handover;
+use crate::metadata_edit::with_ensemble;
+
+/// Where the ledger ends, if nothing more is confirmed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct End {
+    /// The LAC (last add confirmed).
+    pub last_entry: Option<EntryId>,
+    pub length_bytes: u64,
+}
+
+impl End {
+    /// The first entry that is not confirmed: of the next segment, or of the next writer.
+    fn next(self) -> EntryId {
+        EntryId::new(EntryId::to_wire(self.last_entry) + 1).expect("ids end before they overflow")
+    }
+
+    fn closed(self) -> LedgerState {
+        LedgerState::Closed { last_entry: self.last_entry, length_bytes: self.length_bytes }
+    }
+
+    fn idle(self) -> Handover {
+        Handover::Idle { next: self.next(), length_bytes: self.length_bytes }
+    }
+}
+
+/// What was read, seen from a goal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    /// It is reached: an own write went through.
+    Reached,
+    /// It is to be written again, on top of what others wrote.
+    Again,
+}
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub(super) struct KnownMetadata {
+    metadata: LedgerMetadata,
+    version: Version,
+    /// Set when this writer holds a ledger that can be handed over.
+    token: Option<u64>,
+    /// The end that somebody else gave the ledger.
+    closed_elsewhere: Option<Option<EntryId>>,
+}
+
+impl KnownMetadata {
+    pub fn new(metadata: LedgerMetadata, version: Version, token: Option<u64>) -> KnownMetadata {
+        KnownMetadata { metadata, version, token, closed_elsewhere: None }
+    }
+
+    #[cfg(test)]
+    pub fn metadata(&self) -> &LedgerMetadata {
+        &self.metadata
+    }
+
+    /// What a write is conditional on.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    pub fn closed_elsewhere(&self) -> Option<Option<EntryId>> {
+        self.closed_elsewhere
+    }
+
+    /// What is to be written.
+    pub fn proposal(&self, goal: &Goal, end: End) -> LedgerMetadata {
+        match goal {
+            // Core invariant 4.
+            Goal::Ensemble(EnsembleChange { ensemble, .. }) => {
+                with_ensemble(&self.metadata, end.next(), ensemble.clone())
+            }
+            Goal::Close => {
+                let mut metadata = self.metadata.clone();
+                metadata.state = end.closed();
+                metadata
+            }
+            Goal::HandOver => {
+                let mut metadata = self.metadata.clone();
+                end.idle().set(&mut metadata);
+                metadata
+            }
+        }
+    }
+
+    /// The proposal was written.
+    pub fn written(&mut self, goal: &Goal, end: End, version: Version) {
+        self.metadata = self.proposal(goal, end);
+        self.version = version;
+    }
+
+    /// Resolves a conflict, or a write of unknown outcome, by what the metadata says now (core invariant 3).
+    ///
+    /// # Errors
+    /// Why the writer stops.
+    pub fn reconcile(&mut self, stored: StoredLedger, goal: &Goal, end: End) -> Result<Found, WhyStopped> {
+        let StoredLedger { metadata, version, .. } = stored;
+        let found = self.judge(&metadata, goal, end)?;
+        self.metadata = metadata;
+        self.version = version;
+        Ok(found)
+    }
+
+    fn judge(&mut self, metadata: &LedgerMetadata, goal: &Goal, end: End) -> Result<Found, WhyStopped> {
+        match metadata.state {
+            // Closed by this writer, or by somebody who found the same end.
+            state @ LedgerState::Closed { .. } if *goal == Goal::Close && state == end.closed() => {
+                return Ok(Found::Reached);
+            }
+            LedgerState::Closed { last_entry, .. } => {
+                self.closed_elsewhere = Some(last_entry);
+                return Err(WhyStopped::Closed);
+            }
+            // Whoever recovers it will find that we closed it.
+            LedgerState::InRecovery if *goal == Goal::Close => {}
+            LedgerState::InRecovery => return Err(WhyStopped::Fenced),
+            LedgerState::Open => {}
+        }
+        let is_reached = match goal {
+            Goal::Ensemble(_) => last_segment(metadata) == last_segment(&self.proposal(goal, end)),
+            Goal::HandOver => Handover::of(metadata) == Some(Ok(end.idle())),
+            Goal::Close => false,
+        };
+        if is_reached {
+            return Ok(Found::Reached);
+        }
+        let is_still_ours = match self.token {
+            Some(token) => Handover::of(metadata) == Some(Ok(Handover::Busy { token })),
+            None => Handover::of(metadata).is_none(),
+        };
+        if !is_still_ours || last_segment(metadata) != last_segment(&self.metadata) {
+            return Err(WhyStopped::MetadataChanged);
+        }
+        // Something that does not concern us: kept.
+        Ok(Found::Again)
+    }
+}
+
+fn last_segment(metadata: &LedgerMetadata) -> Option<&Segment> {
+    metadata.segments().last()
+}

@@ -1,0 +1,223 @@
+//! Members of the ensemble that are not as they should be: slow ones, held ones, and which entries bookies lack for it.
+//!
+//! # Data flow
+//! ```text
+//! on_slow ---> slow ------------------------+-- marked, an ack quorum is left --> held
+//! failed, no replacement, marked -----------|-----------------------------------> held
+//!              ^ caught up, or failed: out  +-- needed: written to as before
+//! replaced, or joined again: out of both
+//! held, or slow and to be let go of --> lacking: what a mark names
+//! ```
+//!
+//! # Invariants
+//! Of the core: 5, 6, 7, and the pauses between the searches of 8.
+//!
+//! # Not here   when a mark is made and what is written (`change`); how slow is too slow (`slow` of the crate)
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use bindery_types::{BookieId, LedgerId};
+
+use crate::error::{BookieAnswer, BookieAnswers};
+use crate::transport::BookieError;
+use crate::window::AddWindow;
+
+/// How soon a replacement for a held bookie is looked for again, at first; twice as long each time.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+
+/// And at last.
+const RETRY_MAX: Duration = Duration::from_secs(60);
+
+/// See the module. Positions are of the window's ensemble.
+#[cfg_attr(test, derive(Clone, Debug))]
+pub(super) struct Members {
+    ledger: LedgerId,
+    /// Members that are too far behind and are written to all the same, because they were not yet dealt with, or because
+    /// the ack quorum needs them.
+    slow: BTreeMap<usize, BookieError>,
+    /// Whether `slow` has members that were not dealt with.
+    has_news: bool,
+    /// Held members, and why (core invariant 5).
+    held: BTreeMap<usize, BookieError>,
+    /// Searches for replacements of slow and held members, since all was well.
+    searches: u32,
+    /// Bookies that failed in this ledger, or were slow: taken again only when there is no other.
+    suspects: BTreeSet<BookieId>,
+    /// Bookies that lack entries which this writer let go of (core invariant 6).
+    lacking: BTreeSet<BookieId>,
+    /// That could not be marked (core invariant 9).
+    is_unmarked: bool,
+    /// Bookies that nothing more is to be sent to, of what is queued for them.
+    withdrawn: Vec<BookieId>,
+}
+
+impl Members {
+    pub fn new(ledger: LedgerId) -> Members {
+        Members {
+            ledger,
+            slow: BTreeMap::new(),
+            has_news: false,
+            held: BTreeMap::new(),
+            searches: 0,
+            suspects: BTreeSet::new(),
+            lacking: BTreeSet::new(),
+            is_unmarked: false,
+            withdrawn: Vec::new(),
+        }
+    }
+
+    pub fn is_slow(&self, position: usize) -> bool {
+        self.slow.contains_key(&position)
+    }
+
+    pub fn has_slow(&self) -> bool {
+        !self.slow.is_empty()
+    }
+
+    pub fn is_held(&self, position: usize) -> bool {
+        self.held.contains_key(&position)
+    }
+
+    /// Whether slow members were not dealt with.
+    pub fn has_news(&self) -> bool {
+        self.has_news
+    }
+
+    /// Bookies to be taken only when there is no other.
+    pub fn suspects(&self) -> &BTreeSet<BookieId> {
+        &self.suspects
+    }
+
+    /// Bookies that a mark is to name.
+    pub fn lacking(&self) -> &BTreeSet<BookieId> {
+        &self.lacking
+    }
+
+    pub fn take_withdrawn(&mut self) -> Vec<BookieId> {
+        std::mem::take(&mut self.withdrawn)
+    }
+
+    /// The bookies that are held.
+    pub fn held<'a>(&'a self, window: &'a AddWindow) -> impl Iterator<Item = &'a BookieId> {
+        self.held.keys().map(|&position| &window.ensemble()[position])
+    }
+
+    /// The same, and why.
+    pub fn held_answers(&self, window: &AddWindow) -> BookieAnswers {
+        let errors = self.held.values().map(|error| BookieAnswer::Failed(error.clone()));
+        BookieAnswers(self.held(window).cloned().zip(errors).collect())
+    }
+
+    /// The bookie at a position holds up `bytes`, which is too much.
+    pub fn on_slow(&mut self, position: usize, bytes: u64, window: &AddWindow) {
+        self.slow.insert(position, BookieError::Behind(bytes));
+        self.suspects.insert(window.ensemble()[position].clone());
+        self.has_news = true;
+    }
+
+    /// A change began for members that failed.
+    pub fn on_failed(&mut self, window: &AddWindow) {
+        for &position in window.replacing().into_iter().flat_map(BTreeMap::keys) {
+            let bookie = &window.ensemble()[position];
+            // It failed: that decides.
+            self.slow.remove(&position);
+            self.withdrawn.push(bookie.clone());
+            self.suspects.insert(bookie.clone());
+        }
+    }
+
+    /// Begins to deal with slow members: they are held if that can be. Whether a mark is to come first.
+    pub fn begin_holding(&mut self, window: &AddWindow) -> bool {
+        self.has_news = false;
+        let holds = !self.slow.is_empty() && window.can_hold(|position| self.is_slow(position));
+        if holds {
+            self.lacking.extend(self.slow.keys().map(|&position| window.ensemble()[position].clone()));
+        }
+        holds || self.is_unmarked
+    }
+
+    /// The mark was made, or is done without: slow members that it names are held, as long as an ack quorum is left.
+    pub fn hold_slow(&mut self, window: &mut AddWindow) {
+        for (position, error) in std::mem::take(&mut self.slow) {
+            let is_marked = self.lacking.contains(&window.ensemble()[position]);
+            if is_marked && window.can_hold(|other| other == position) {
+                self.hold(position, error, window);
+                window.hold(position);
+            } else {
+                self.slow.insert(position, error);
+            }
+        }
+    }
+
+    /// A member is held: it gets nothing more. The window is told by whoever calls, or by the change under way.
+    pub fn hold(&mut self, position: usize, error: BookieError, window: &AddWindow) {
+        let bookie = &window.ensemble()[position];
+        tracing::warn!(ledger_id = %self.ledger, bookie_id = %bookie, %error,
+            "no longer written to: the ledger goes on with its ack quorum, marked as under-replicated");
+        self.lacking.insert(bookie.clone());
+        self.withdrawn.push(bookie.clone());
+        self.held.insert(position, error);
+    }
+
+    /// Slow and held members, and why. Slow ones first: the ack quorum needs them.
+    pub fn wanting(&self) -> impl Iterator<Item = (usize, &BookieError)> {
+        self.slow.iter().chain(&self.held).map(|(&position, error)| (position, error))
+    }
+
+    /// Held positions whose bookie is alive and keeps its position in this ensemble.
+    pub fn rejoining(&self, alive: &[BookieId], ensemble: &[BookieId]) -> BTreeSet<usize> {
+        self.held.keys().copied().filter(|&position| alive.contains(&ensemble[position])).collect()
+    }
+
+    /// Members are to be replaced, or to join again: they are marked again, or for the first time (core invariant 6).
+    pub fn begin_joining<'a>(&mut self, positions: impl Iterator<Item = &'a usize>, window: &AddWindow) {
+        self.lacking.extend(positions.map(|&position| window.ensemble()[position].clone()));
+    }
+
+    /// The change of these members begins: what is queued for their bookies is not to be sent.
+    pub fn withdraw<'a>(&mut self, positions: impl Iterator<Item = &'a usize>, window: &AddWindow) {
+        self.withdrawn.extend(positions.map(|&position| window.ensemble()[position].clone()));
+    }
+
+    /// An ensemble change is complete, which made some positions good.
+    pub fn on_changed(&mut self, is_good: impl Fn(usize) -> bool, has_rejoined: bool) {
+        self.held.retain(|&position, _| !is_good(position));
+        self.slow.retain(|&position, _| !is_good(position));
+        if self.held.is_empty() && self.slow.is_empty() && !has_rejoined {
+            self.searches = 0;
+        }
+    }
+
+    /// The mark was made, or could not be.
+    pub fn on_marked(&mut self, is_marked: bool) {
+        self.is_unmarked = !is_marked;
+    }
+
+    /// The writer ends: what a slow member has not acknowledged is let go of with it (core invariant 6).
+    pub fn begin_end(&mut self, window: &AddWindow) {
+        let owing = self.slow.keys().filter(|position| window.owes(**position));
+        self.lacking.extend(owing.map(|&position| window.ensemble()[position].clone()));
+    }
+
+    /// When to look for replacements again: members are held, or slow and needed; or all are well again after searches. A
+    /// bookie that rejoins and fails again and again makes a segment each time, so the pauses begin anew only when all were
+    /// well for the longest of them.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self.held.is_empty() && self.slow.is_empty() {
+            true => (self.searches > 0).then_some(RETRY_MAX),
+            false => Some(RETRY_MAX.min(RETRY_MIN * 2u32.pow(self.searches.min(10)))),
+        }
+    }
+
+    /// Counts a search, unless all are well.
+    pub fn begin_search(&mut self, window: &AddWindow) -> bool {
+        // One that has caught up meanwhile is like the others.
+        let mut behind = Vec::new();
+        window.held_back(&mut behind);
+        self.slow.retain(|position, _| behind.contains(position));
+        let is_wanted = !self.held.is_empty() || !self.slow.is_empty();
+        self.searches = if is_wanted { self.searches + 1 } else { 0 };
+        is_wanted
+    }
+}
