@@ -1,11 +1,12 @@
-//! `LedgerWriter`: calls share it, the one that closes it takes it.
+//! `LedgerWriter`: calls share it, the one that closes it waits until they have returned it, and takes it.
 
-use std::sync::Arc;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bindery_client::{EntryId, Progress};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use tokio::sync::{Mutex, RwLock, watch};
+use tokio::sync::{mpsc, watch};
 
 use crate::errors::{ClosedError, Raise};
 use crate::runtime::{start, wait};
@@ -20,44 +21,55 @@ pub(crate) struct LedgerWriter {
 }
 
 struct Shared {
-    /// Not data under a lock but a gate: fair, so a close waits for the calls before it and refuses those behind it.
-    writer: RwLock<Option<bindery_client::LedgerWriter>>,
-    /// Held while an entry waits for room and gets its id: calls that get room at the same time would race for ids on
-    /// the runtime's threads (invariant 2).
-    turn: Mutex<()>,
+    /// `None` once a close has begun: calls behind it are refused.
+    open: Mutex<Option<Open>>,
+}
+
+struct Open {
+    lent: Lent,
+    /// Ends with the last call that has the writer.
+    returned: mpsc::Receiver<Infallible>,
+}
+
+/// The writer, for the time of a call. Fields are dropped in this order: who sees all of `_until` gone is alone with the
+/// writer.
+#[derive(Clone)]
+struct Lent {
+    writer: Arc<bindery_client::LedgerWriter>,
+    _until: mpsc::Sender<Infallible>,
 }
 
 impl Shared {
+    fn lend(&self) -> PyResult<Lent> {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.as_ref().map(|open| open.lent.clone()).ok_or_else(closed)
+    }
+
     async fn enqueue(self: Arc<Self>, payload: PyBackedBytes) -> PyResult<i64> {
-        let writer = self.writer.read().await;
-        let _turn = self.turn.lock().await;
-        let entry = writer.as_ref().ok_or_else(closed)?.enqueue(&payload).await;
+        let entry = self.lend()?.writer.enqueue(&payload).await;
         entry.map(EntryId::get).map_err(Raise::raise)
     }
 
     async fn append(self: Arc<Self>, payload: PyBackedBytes) -> PyResult<i64> {
-        let writer = self.writer.read().await;
-        let writer = writer.as_ref().ok_or_else(closed)?;
-        let turn = self.turn.lock().await;
-        let entry = writer.enqueue(&payload).await.map_err(Raise::raise)?;
-        drop(turn);
-        writer.drain().await.map_err(Raise::raise)?;
-        Ok(entry.get())
+        let entry = self.lend()?.writer.append(&payload).await;
+        entry.map(EntryId::get).map_err(Raise::raise)
     }
 
     async fn drain(self: Arc<Self>) -> PyResult<Option<i64>> {
-        let writer = self.writer.read().await;
-        let last = writer.as_ref().ok_or_else(closed)?.drain().await;
+        let last = self.lend()?.writer.drain().await;
         last.map(|last| last.map(EntryId::get)).map_err(Raise::raise)
     }
 
-    /// Closing again does nothing: `None`.
+    /// Closing again does nothing. Cancelled, it leaves the writer to the calls that have it, and then drops it.
     async fn close(self: Arc<Self>) -> PyResult<()> {
-        let writer = self.writer.write().await.take();
-        match writer {
-            Some(writer) => writer.close().await.map(|_| ()).map_err(Raise::raise),
-            None => Ok(()),
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(Open { lent: Lent { writer, _until }, mut returned }) = open else { return Ok(()) };
+        drop(_until);
+        if let Some(never) = returned.recv().await {
+            match never {}
         }
+        let writer = Arc::into_inner(writer).expect("every call has returned it");
+        writer.close().await.map(|_| ()).map_err(Raise::raise)
     }
 }
 
@@ -67,11 +79,14 @@ fn closed() -> PyErr {
 
 impl LedgerWriter {
     pub fn new(writer: bindery_client::LedgerWriter) -> LedgerWriter {
+        let (_until, returned) = mpsc::channel(1);
         LedgerWriter {
             id: writer.id().get(),
             payload_bytes_max: writer.payload_bytes_max(),
             progress: writer.progress(),
-            shared: Arc::new(Shared { writer: RwLock::new(Some(writer)), turn: Mutex::new(()) }),
+            shared: Arc::new(Shared {
+                open: Mutex::new(Some(Open { lent: Lent { writer: Arc::new(writer), _until }, returned })),
+            }),
         }
     }
 }

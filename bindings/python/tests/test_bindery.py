@@ -232,6 +232,32 @@ class Asyncio(unittest.IsolatedAsyncioTestCase):
                 self.assertEqual(await asyncio.gather(*appended), list(range(300)))
             self.assertEqual([entry.payload async for entry in await client.open_async(writer.id)], payloads)
 
+    async def test_a_close_waits_for_the_calls_before_it_and_refuses_those_behind_it(self):
+        """With room for a few entries only, most calls still wait for an id when the close begins."""
+        async with bindery.Client(URI, memory_limit=100_000) as client:
+            writer = await client.create_async()
+            appended = [writer.append_async(bytes(10_000)) for _ in range(50)]
+            closed = writer.close_async()
+            self.assertFalse(closed.done())
+            with self.assertRaisesRegex(bindery.ClosedError, "this writer was closed"):
+                await writer.append_async(b"behind")
+            self.assertEqual(await asyncio.gather(*appended), list(range(50)))
+            await closed
+            reader = await client.open_async(writer.id, recover=False)
+            self.assertEqual((reader.is_closed, reader.last_add_confirmed), (True, 49))
+
+    async def test_a_cancelled_close_leaves_the_writer_closed_and_the_calls_before_it_alone(self):
+        async with bindery.Client(URI, memory_limit=100_000) as client:
+            writer = await client.create_async()
+            appended = [writer.append_async(bytes(10_000)) for _ in range(50)]
+            closed = writer.close_async()
+            closed.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await closed
+            with self.assertRaisesRegex(bindery.ClosedError, "this writer was closed"):
+                await writer.append_async(b"behind")
+            self.assertEqual(await asyncio.gather(*appended), list(range(50)))
+
     async def test_the_loop_runs_while_a_call_waits(self):
         writer = await self.client.create_async()
         reader = await self.client.open_async(writer.id, recover=False)
