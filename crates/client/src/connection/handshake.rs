@@ -4,14 +4,16 @@
 //! # Invariants
 //! 1. Not a byte is read beyond the answers to what was sent here.
 //! 2. AUTH speaks the protocol of the lane: bookies tell v2 from v3 by a connection's frames. START_TLS is v3 on both.
+//! 3. A Java bookie that wants AUTH answers START_TLS twice, the second time behind TLS, v3 on a v2 lane too: EIO, for the
+//!    client is unknown yet. It goes on all the same, and so does this.
 //!
 //! # Limits     an answer: [`ANSWER_BYTES_MAX`]; messages: [`AUTH_ROUNDS_MAX`]; time: the caller's
 
-use std::io;
+use std::io::{self, ErrorKind};
 
 use bindery_wire::v2::{self, Flags};
 use bindery_wire::v3::{self, Operation, proto};
-use bindery_wire::{ErrorCode, frame};
+use bindery_wire::{ErrorCode, Protocol, frame};
 use bytes::{Bytes, BytesMut};
 
 use super::hooks::{
@@ -64,7 +66,7 @@ async fn start_tls(
     v3::put_frame(&request.into_message(), &mut out);
     let asking = async {
         stream.write_all(&out).await?;
-        answer_v3(&mut stream, u64::MAX, proto::OperationType::StartTls).await
+        answer_v3(next_frame(&mut stream).await?, u64::MAX, proto::OperationType::StartTls)
     };
     let answer = asking.await.map_err(|error| tls(error.to_string()))?;
     match ErrorCode::from_v3(answer.status) {
@@ -130,28 +132,44 @@ fn auth_frame(message: proto::AuthMessage, txn_id: u64, speaks: Speaks) -> Bytes
 }
 
 async fn auth_answer(stream: &mut ByteStream, txn_id: u64, speaks: Speaks) -> io::Result<proto::AuthMessage> {
+    let mut answer = next_frame(stream).await;
+    if let Ok(frame) = &answer
+        && is_about_tls(frame)
+    {
+        answer = next_frame(stream).await;
+    }
     if speaks == Speaks::V2 {
-        // A bookie that refuses closes the connection.
-        return match v2::Response::decode(&next_frame(stream).await?).map_err(io::Error::other)? {
+        let answer = answer.map_err(|error| match error.kind() {
+            ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset => {
+                io::Error::other("the bookie closed the connection: it refuses this client, or its plugin")
+            }
+            _ => error,
+        })?;
+        return match v2::Response::decode(&answer).map_err(io::Error::other)? {
             v2::Response::Auth { message, .. } => v3::decode_auth_message(message).map_err(io::Error::other),
             _ => Err(io::Error::other("the bookie answered something else")),
         };
     }
-    let answer = answer_v3(stream, txn_id, proto::OperationType::Auth).await?;
+    let answer = answer_v3(answer?, txn_id, proto::OperationType::Auth)?;
     match (ErrorCode::from_v3(answer.status), answer.auth_response) {
         (Some(ErrorCode::Ok), Some(message)) => Ok(message),
         (Some(ErrorCode::Ok), None) => Err(io::Error::other("the bookie answered without a message")),
-        (Some(ErrorCode::Unauthorized), _) => Err(io::Error::other("the bookie refuses it")),
+        (Some(ErrorCode::Unauthorized), _) => {
+            Err(io::Error::other("the bookie refuses this client, or its plugin"))
+        }
         (code, _) => Err(io::Error::other(format!("the bookie answered {code:?}"))),
     }
 }
 
-async fn answer_v3(
-    stream: &mut ByteStream,
-    txn_id: u64,
-    kind: proto::OperationType,
-) -> io::Result<proto::Response> {
-    let answer = v3::decode_response(next_frame(stream).await?).map_err(io::Error::other)?;
+/// Invariant 3.
+fn is_about_tls(frame: &Bytes) -> bool {
+    Protocol::of(frame) == Some(Protocol::V3)
+        && v3::decode_response(frame.clone())
+            .is_ok_and(|answer| answer.header.operation == proto::OperationType::StartTls as i32)
+}
+
+fn answer_v3(frame: Bytes, txn_id: u64, kind: proto::OperationType) -> io::Result<proto::Response> {
+    let answer = v3::decode_response(frame).map_err(io::Error::other)?;
     match answer.header.txn_id == txn_id && answer.header.operation == kind as i32 {
         true => Ok(answer),
         false => Err(io::Error::other("the bookie answered something else")),
@@ -161,7 +179,7 @@ async fn answer_v3(
 async fn next_frame(stream: &mut ByteStream) -> io::Result<Bytes> {
     let mut length = [0; frame::LENGTH_PREFIX_SIZE_BYTES];
     stream.read_exact(&mut length).await.map_err(|error| match error.kind() {
-        io::ErrorKind::UnexpectedEof => io::Error::other("the bookie closed the connection"),
+        kind @ ErrorKind::UnexpectedEof => io::Error::new(kind, "the bookie closed the connection"),
         _ => error,
     })?;
     let size_bytes = u32::from_be_bytes(length) as usize;

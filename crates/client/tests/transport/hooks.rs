@@ -258,6 +258,37 @@ async fn nothing_is_sent_before_the_exchange_of_messages_is_done() {
     }
 }
 
+/// A Java bookie that wants AUTH as well answers START_TLS a second time behind TLS: EIO, v3 on both lanes. Handshake invariant 3.
+#[tokio::test]
+async fn authentication_behind_tls_passes_over_the_second_answer_to_start_tls() {
+    let (connector, _) = Piped::new(4096, 0, true);
+    let authenticator = Some(Arc::new(Riddle { answer: b"7", is_endless: false }) as Arc<dyn Authenticator>);
+    let hooks = Hooks { connector: Some(connector), authenticator };
+    let (bookies, peer, sink) = (bookies(quick(5000), hooks).await, Peer::new().await, Recorder::new());
+    sink.send(&bookies, &peer.id, add(1, 0, 0, 10));
+    let (mut line, lac) = (peer.accept().await, bookies.read_lac(&peer.id, ledger(1)));
+    let mut control = peer.accept().await;
+    for (line, ends) in [(&mut line, &b"3 + 4?"[..]), (&mut control, b"last: 3 + 4?")] {
+        let asked = line.next_v3().await;
+        assert_eq!(asked.operation, Operation::StartTls);
+        line.answer_v3(response::start_tls(asked.txn_id, ErrorCode::Ok)).await;
+        // It comes when the handshake is over, before the answer to whatever the client says behind TLS.
+        let code = ErrorCode::Io;
+        line.answer_v3(response::without_body(asked.txn_id, proto::OperationType::StartTls, code)).await;
+        let (id, _) = next_auth(line).await.unwrap();
+        answer_auth(line, id, "riddle", ends).await;
+        let (id, solution) = next_auth(line).await.unwrap();
+        assert_eq!(&solution.payload[..], b"7");
+        answer_auth(line, id, "riddle", b"welcome").await;
+    }
+    assert_eq!(line.next_add().await, (1, 0));
+    line.answer_adds([(1, 0, ErrorCode::Ok)]).await;
+    assert_eq!(sink.outcomes(1).await, [(0, Ok(()))]);
+    let asked = control.next_v3().await;
+    control.answer_v3(response::read_lac(asked.txn_id, ErrorCode::NoEntry, 1, None, None)).await;
+    assert_eq!(lac.await, Err(BookieError::Refused(ErrorCode::NoEntry)));
+}
+
 #[tokio::test]
 async fn an_exchange_that_fails_or_does_not_end_is_a_connection_that_could_not_be_made() {
     let hooks = || authenticated_by(Riddle { answer: b"7", is_endless: false });
@@ -272,7 +303,7 @@ async fn an_exchange_that_fails_or_does_not_end_is_a_connection_that_could_not_b
     let (id, _) = next_auth(&mut line).await.unwrap();
     let refusal = response::without_body(id.unwrap(), proto::OperationType::Auth, ErrorCode::Unauthorized);
     line.answer_v3(refusal).await;
-    unreachable_because(lac.await, "cannot authenticate: the bookie refuses it");
+    unreachable_because(lac.await, "cannot authenticate: the bookie refuses this client");
 
     for (plugin, payload, why) in
         [("other", &b"3 + 4?"[..], "plugin is \"other\", not \"riddle\""), ("riddle", b"5?", "an impostor")]
