@@ -157,8 +157,11 @@ pub enum WhyStopped {
     /// Bookies failed that cannot be replaced, and those left are fewer than the ack quorum.
     #[error("fewer bookies than its ack quorum can be written to: {0}")]
     NotEnoughBookies(NotEnoughBookies),
-    /// A bookie refused the ledger's key.
-    #[error("{bookie} refuses the ledger's key: the password is not the one the ledger was created with")]
+    /// A bookie refused the ledger's key, or a client that did not authenticate: both have the same code.
+    #[error(
+        "{bookie} refuses the ledger's key: the password is not the one the ledger was created with, or the bookie wants \
+         clients to authenticate (ClientBuilder::authenticator)"
+    )]
     Unauthorized {
         /// Who refused.
         bookie: BookieId,
@@ -393,9 +396,10 @@ pub enum OpenError {
 /// Why a ledger could not be recovered. It stays in recovery, nothing is lost, and it can be tried again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecoveryError {
-    /// A bookie refused the key.
+    /// A bookie refused the key, or a client that did not authenticate: both have the same code.
     #[error(
-        "cannot recover ledger {ledger}: {bookie} refuses its key; the password is not the one it was written with"
+        "cannot recover ledger {ledger}: {bookie} refuses its key: the password is not the one it was written with, or the \
+         bookie wants clients to authenticate (ClientBuilder::authenticator)"
     )]
     Unauthorized {
         /// The ledger.

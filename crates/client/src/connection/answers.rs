@@ -76,8 +76,13 @@ fn decode(frame: &Frame<'_>) -> Result<Answer, String> {
                         (Some(ledger), Some(entry)) => Answer::Add { ledger, entry, code, is_v3: true },
                         _ => Answer::Foreign,
                     }),
-                    // A bookie that wants authentication says so.
-                    None => Err(format!("an add was answered with {code:?} and without its message")),
+                    None => {
+                        let hint = match code {
+                            ErrorCode::Unauthorized => ", as by bookies that want clients to authenticate",
+                            _ => "",
+                        };
+                        Err(format!("an add was answered with {code:?} and without its message{hint}"))
+                    }
                 };
             }
             let key = CallKey::V3 { id: response.header.txn_id };
