@@ -40,24 +40,8 @@ pub type Connecting<'a> = Pin<Box<dyn Future<Output = io::Result<ByteStream>> + 
 
 /// How connections to bookies are made: by TCP, unless a method says otherwise.
 ///
-/// With TLS, by tokio-rustls (the bookies have `tlsProvider` set up, and take START_TLS):
-/// ```text
-/// struct Tls(tokio_rustls::TlsConnector);
-///
-/// impl Connector for Tls {
-///     fn starts_tls(&self) -> bool {
-///         true
-///     }
-///
-///     fn upgrade<'a>(&'a self, stream: ByteStream, to: &'a BookieAddress) -> Connecting<'a> {
-///         Box::pin(async move {
-///             let ByteStream::Tcp(socket) = stream else { unreachable!("connect makes TCP streams") };
-///             let name = ServerName::try_from(to.host.clone()).map_err(io::Error::other)?;
-///             Ok(ByteStream::boxed(self.0.connect(name, socket).await?))
-///         })
-///     }
-/// }
-/// ```
+/// For TLS, `starts_tls` is true and `upgrade` is the handshake: the example `hooks` has it with tokio-rustls. The bookies have
+/// `tlsProviderFactoryClass` set.
 pub trait Connector: Send + Sync + 'static {
     /// Makes a connection. Errors and delays are those of an unreachable bookie. May be dropped at any point.
     fn connect<'a>(&'a self, to: &'a BookieAddress) -> Connecting<'a> {

@@ -33,7 +33,8 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
  * flowed ID          ok LAST CODE: waits for its end; the last acknowledged entry, and why it ended, 0 for the end of the file
  * close ID           ok LAST
  * read ID FILE       ok LAST: opens with recovery, writes all entries to FILE
- * peek ID FILE       ok LAC: the same without recovery
+ * peek ID FILE       ok LAC: the same without recovery, up to the LAC that came with entries
+ * lac ID             ok LAC: without recovery, written by itself (explicit) or with entries
  * </pre>
  */
 public final class LineSession {
@@ -159,6 +160,11 @@ public final class LineSession {
                 return read(id, order[2], true);
             case "peek":
                 return read(id, order[2], false);
+            case "lac": {
+                try (LedgerHandle reader = bk.openLedgerNoRecovery(id, digest, PASSWORD)) {
+                    return String.valueOf(Math.max(reader.readLastConfirmed(), reader.readExplicitLastConfirmed()));
+                }
+            }
             default:
                 throw new IllegalArgumentException(order[0]);
         }
