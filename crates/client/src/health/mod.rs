@@ -408,7 +408,7 @@ mod tests {
         }
         assert!(lists.is_sorted() && lists.contains(&60), "{lists:?}");
         assert_eq!(lists[..20], [2; 20], "the first 40 s, in which a restart is to be seen (C10)");
-        assert!(health.now() <= LOOKED_FOR + REFRESH_MAX && lists.len() < 100, "{lists:?}");
+        assert!(health.now() <= LOOKED_FOR + REFRESH_MAX && lists.len() < 120, "{lists:?}");
         // It answers all the same.
         health.finished(gone.begin(), &gone, Operation::Read, Duration::ZERO, Outcome::Answered);
         assert_eq!((gone.state(), health.refresh_interval()), (NodeState::Forgotten, Some(REFRESH_MIN)));
