@@ -2,6 +2,23 @@
 
 use bindery_types::{BookieId, EntryId, LedgerMetadata, Segment};
 
+/// The ensemble with the chosen bookies at the first of these positions.
+///
+/// # Panics
+/// When one of them is a member.
+pub(crate) fn with_replacements<'a>(
+    ensemble: &[BookieId],
+    positions: impl Iterator<Item = &'a usize>,
+    chosen: &[BookieId],
+) -> Vec<BookieId> {
+    let mut changed = ensemble.to_vec();
+    for (&position, bookie) in positions.zip(chosen) {
+        assert!(!changed.contains(bookie), "a replacement is not a member");
+        changed[position] = bookie.clone();
+    }
+    changed
+}
+
 /// The metadata with `ensemble` in force from `first_entry` on: the last segment is replaced when it begins there.
 ///
 /// # Panics

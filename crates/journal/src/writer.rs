@@ -518,10 +518,8 @@ impl Journal {
             return Err(self.latch("start", slot, error));
         }
         let path = self.config.dir.join(slot_name(slot));
-        let cached = match (!self.config.sync).then(|| self.disk.open(&path, OpenMode::CreateBuffered)) {
-            Some(Err(error)) => return Err(self.latch("open", slot, error)),
-            opened => opened.and_then(Result::ok),
-        };
+        let cached = (!self.config.sync).then(|| self.disk.open(&path, OpenMode::CreateBuffered)).transpose();
+        let cached = cached.map_err(|error| self.latch("open", slot, error))?;
         self.next_file_id += 1;
         let (position, writeback) = (BLOCK, BLOCK);
         self.current =

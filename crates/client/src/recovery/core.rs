@@ -32,7 +32,7 @@ use bytes::Bytes;
 use crate::entry::{Entry, EntryCodec};
 use crate::error::{BookieAnswer, BookieAnswers, NotEnoughBookies, RecoveryError};
 use crate::handover::Handover;
-use crate::metadata_edit::with_ensemble;
+use crate::metadata_edit::{with_ensemble, with_replacements};
 use crate::retry::is_transient;
 use crate::transport::{AddTag, BookieError};
 use crate::window::{AddWindow, Heard, Send};
@@ -596,11 +596,7 @@ impl RecoveryCore {
         self.metadata_phase = MetadataPhase::Idle;
         let replacing = self.window.replacing().expect("a change is under way while placing");
         let failed = self.window.failures();
-        let mut ensemble = self.ensemble().to_vec();
-        for (&position, bookie) in replacing.keys().zip(chosen) {
-            assert!(!ensemble.contains(bookie), "a replacement is not a member");
-            ensemble[position] = bookie.clone();
-        }
+        let ensemble = with_replacements(self.ensemble(), replacing.keys(), chosen);
         if !chosen.is_empty() {
             let first = EntryId::new(EntryId::to_wire(self.window.confirmed()) + 1);
             let mut first = first.expect("an entry follows the confirmed ones");

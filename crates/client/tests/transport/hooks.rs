@@ -228,6 +228,30 @@ async fn answer_auth(line: &mut Line, txn_id: Option<u64>, plugin: &str, payload
     }
 }
 
+/// Answers the client's hello so, and takes its solution.
+async fn riddle_is_solved(line: &mut Line, hello: Option<u64>, ends: &'static [u8]) {
+    answer_auth(line, hello, "riddle", ends).await;
+    let (id, solution) = next_auth(line).await.unwrap();
+    assert_eq!(&solution.payload[..], b"7");
+    // What comes to the last message comes beside answers to requests, and is nobody's.
+    answer_auth(line, id, "riddle", b"welcome").await;
+}
+
+/// The first add of ledger 1, and a read of its LAC over the other lane, go through.
+async fn what_waited_is_sent<T: PartialEq + std::fmt::Debug>(
+    mut line: Line,
+    mut control: Line,
+    sink: &Recorder,
+    lac: impl Future<Output = Result<T, BookieError>>,
+) {
+    assert_eq!(line.next_add().await, (1, 0));
+    line.answer_adds([(1, 0, ErrorCode::Ok)]).await;
+    assert_eq!(sink.outcomes(1).await, [(0, Ok(()))]);
+    let asked = control.next_v3().await;
+    control.answer_v3(response::read_lac(asked.txn_id, ErrorCode::NoEntry, 1, None, None)).await;
+    assert_eq!(lac.await, Err(BookieError::Refused(ErrorCode::NoEntry)));
+}
+
 #[tokio::test]
 async fn nothing_is_sent_before_the_exchange_of_messages_is_done() {
     for ends in [&b"3 + 4?"[..], b"last: 3 + 4?"] {
@@ -243,18 +267,9 @@ async fn nothing_is_sent_before_the_exchange_of_messages_is_done() {
             let mut more = [0];
             let wait = tokio::time::timeout(Duration::from_millis(50), line.socket.peek(&mut more)).await;
             assert!(wait.is_err(), "it waits for its answer");
-            answer_auth(line, id, "riddle", ends).await;
-            let (id, solution) = next_auth(line).await.unwrap();
-            assert_eq!(&solution.payload[..], b"7");
-            // What comes to the last message comes beside answers to requests, and is nobody's.
-            answer_auth(line, id, "riddle", b"welcome").await;
+            riddle_is_solved(line, id, ends).await;
         }
-        assert_eq!(line.next_add().await, (1, 0));
-        line.answer_adds([(1, 0, ErrorCode::Ok)]).await;
-        assert_eq!(sink.outcomes(1).await, [(0, Ok(()))]);
-        let asked = control.next_v3().await;
-        control.answer_v3(response::read_lac(asked.txn_id, ErrorCode::NoEntry, 1, None, None)).await;
-        assert_eq!(lac.await, Err(BookieError::Refused(ErrorCode::NoEntry)));
+        what_waited_is_sent(line, control, &sink, lac).await;
     }
 }
 
@@ -276,17 +291,9 @@ async fn authentication_behind_tls_passes_over_the_second_answer_to_start_tls() 
         let code = ErrorCode::Io;
         line.answer_v3(response::without_body(asked.txn_id, proto::OperationType::StartTls, code)).await;
         let (id, _) = next_auth(line).await.unwrap();
-        answer_auth(line, id, "riddle", ends).await;
-        let (id, solution) = next_auth(line).await.unwrap();
-        assert_eq!(&solution.payload[..], b"7");
-        answer_auth(line, id, "riddle", b"welcome").await;
+        riddle_is_solved(line, id, ends).await;
     }
-    assert_eq!(line.next_add().await, (1, 0));
-    line.answer_adds([(1, 0, ErrorCode::Ok)]).await;
-    assert_eq!(sink.outcomes(1).await, [(0, Ok(()))]);
-    let asked = control.next_v3().await;
-    control.answer_v3(response::read_lac(asked.txn_id, ErrorCode::NoEntry, 1, None, None)).await;
-    assert_eq!(lac.await, Err(BookieError::Refused(ErrorCode::NoEntry)));
+    what_waited_is_sent(line, control, &sink, lac).await;
 }
 
 #[tokio::test]

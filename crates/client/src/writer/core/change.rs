@@ -29,6 +29,7 @@ use super::known::{Found, KnownMetadata};
 use super::members::Members;
 use super::step::{AfterMark, EnsembleChange, Goal, Phase, Step};
 use crate::error::{NotEnoughBookies, WhyStopped};
+use crate::metadata_edit::with_replacements;
 use crate::transport::BookieError;
 use crate::window::{AddWindow, Send};
 
@@ -439,19 +440,6 @@ impl Changes {
             false => Phase::Marking(AfterMark::End(goal)),
         };
     }
-}
-
-fn with_replacements<'a>(
-    ensemble: &[BookieId],
-    positions: impl Iterator<Item = &'a usize>,
-    chosen: &[BookieId],
-) -> Vec<BookieId> {
-    let mut changed = ensemble.to_vec();
-    for (&position, bookie) in positions.zip(chosen) {
-        assert!(!changed.contains(bookie), "a replacement is not a member");
-        changed[position] = bookie.clone();
-    }
-    changed
 }
 
 /// A step failed for good, or for longer than the driver is patient.
