@@ -9,14 +9,14 @@ use crate::config::{Admission, EngineConfig};
 use crate::direct_fence::DirectFence;
 use crate::journals::{JournalDesk, JournalStats, MarkVector};
 use crate::line::{Admittance, Line, RoomWaiter, Turn};
-use crate::lookup::{OnDisk, RunSet, entries_on_disk, on_disk};
+use crate::lookup::{OnDisk, RunSet, entries_on_disk, on_disk, sole_run};
 use crate::pacing::Load;
 use crate::pulse::{JournalPulse, PulseCounters};
 use crate::shard::{Found, NoRoom, Shard, ShardConfig, Taken};
 use crate::space::{ScrubStatus, SpaceDesk, SpaceStatus, WantedCollection};
 use crate::stats::{Counters, EngineStats};
 use bindery_io::chunk::{ChunkPool, Lane};
-use bindery_storage::{LogView, StorageMemory};
+use bindery_storage::{FoundRun, LogView, Patience, StorageMemory};
 use bindery_types::{EntryId, LedgerId, MasterKey};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
@@ -470,6 +470,26 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// Entries from `first` on, `count` at most, that are on disk, lie together there within `bytes_max` (the first
+    /// whatever its length), and have no other copy anywhere: found at once, to be read at once. `None` whenever that
+    /// is not so, or takes a wait that `patience` rules out, or fails: then [`Engine::read`] of each tells.
+    pub fn read_run(
+        &self,
+        ledger: LedgerId,
+        first: EntryId,
+        count: u32,
+        bytes_max: usize,
+        patience: Patience,
+    ) -> Option<FoundRun> {
+        let last = EntryId::new(first.get().saturating_add(i64::from(count) - 1))?;
+        let run = {
+            let shard = self.shard(ledger).lock();
+            let (last, hidden_below) = shard.absent_from_memory(ledger, first, last)?;
+            sole_run(&self.views, ledger, (first, last), hidden_below)?
+        };
+        run.locate(bytes_max, patience).ok()
     }
 
     /// Fires when the point is durable, possibly at once; then read again.

@@ -63,3 +63,5 @@ pub use pulse::JournalPulse;
 pub use space::{ScrubFinding, ScrubPass, ScrubStatus, SpaceStatus, WantedCollection};
 pub use stats::EngineStats;
 pub use threads::{EngineThreads, StopError};
+
+pub use bindery_storage::{FoundRun, Patience, TOGETHER_ENTRIES_MAX};

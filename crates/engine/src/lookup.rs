@@ -4,7 +4,8 @@ use crate::api::{EntryRun, Refusal};
 use crate::shard::Otherwise;
 use bindery_io::canary::{Canaries, Canary};
 use bindery_storage::{
-    FoundEntry, Generation, Lead, LogView, ReadError, Source, TryReadError, locate, try_locate,
+    Coverage, FoundEntry, Generation, Lead, LogView, ReadError, SoleRun, Source, TryReadError, locate,
+    try_locate,
 };
 use bindery_types::{EntryId, LedgerId};
 use std::sync::Arc;
@@ -61,6 +62,34 @@ pub(crate) fn on_disk(
     }
     let hidden_below = Generation(hidden_below);
     OnDisk::Read(DiskRead { ledger, entry, leads, hidden_below, located: None, otherwise, canaries })
+}
+
+/// The run that alone has `first` and, in the end, `last` or an earlier entry, among all directories. Call it with the
+/// shard's lock held, for entries of which memory has no copy, as [`on_disk`].
+pub(crate) fn sole_run(
+    views: &Views,
+    ledger: LedgerId,
+    (first, last): (EntryId, EntryId),
+    hidden_below: u64,
+) -> Option<SoleRun> {
+    let (mut sole, mut last) = (None, last);
+    for view in views {
+        let until = match view.coverage(ledger, first, last) {
+            Coverage::Nothing(until) => until,
+            Coverage::Sole(run, until) => {
+                if sole.is_some() || run.generation().0 < hidden_below {
+                    return None;
+                }
+                sole = Some(run);
+                until
+            }
+            Coverage::Unclear => return None,
+        };
+        last = last.min(until);
+    }
+    let mut sole = sole?;
+    sole.cut_to(last);
+    Some(sole)
 }
 
 /// How a look-up on disk ended without the entry.

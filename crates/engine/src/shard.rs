@@ -507,6 +507,26 @@ impl Shard {
         Ok(Found::OnDisk { entry, otherwise, hidden_below: state.hidden_below })
     }
 
+    /// The last entry, up to `last`, before which memory has no copy from `first` on, durable or not, and the
+    /// generation below which copies on disk do not count; `None` when it has one of `first`, or the ledger is not to
+    /// be read.
+    pub(crate) fn absent_from_memory(
+        &self,
+        ledger: LedgerId,
+        first: EntryId,
+        last: EntryId,
+    ) -> Option<(EntryId, u64)> {
+        let state = self.live(ledger).ok()?;
+        let frozen = self.frozen.iter().filter_map(|frozen| frozen.records.get(&ledger));
+        let copies = frozen.chain([&state.records]);
+        let nearest = copies.filter_map(|records| records.first_within(first.get(), last.get())).min();
+        match nearest.filter(|_| !self.config.canaries.has(Canary::M37OlderCopiesTogether)) {
+            None => Some((last, state.hidden_below)),
+            Some(entry) if entry > first.get() => Some((EntryId::new(entry - 1)?, state.hidden_below)),
+            Some(_) => None,
+        }
+    }
+
     fn live(&self, ledger: LedgerId) -> Result<&LedgerState, Refusal> {
         let state = self.ledgers.get(&ledger).filter(|state| !state.is_removed());
         state.map(|state| &**state).ok_or_else(|| self.absence(ledger))

@@ -74,6 +74,14 @@ impl CacheRecords {
         found
     }
 
+    /// The lowest entry from `first` to `last` with a copy, durable or not.
+    pub(crate) fn first_within(&self, first: i64, last: i64) -> Option<i64> {
+        let copies = self.0.as_ref()?;
+        let in_run = copies.run.get(copies.run.partition_point(|r| r.entry < first)).map(|r| r.entry);
+        let stray = copies.strays.range((first, 0)..).next().map(|((entry, _), _)| *entry);
+        in_run.into_iter().chain(stray).min().filter(|entry| *entry <= last)
+    }
+
     /// Ids of the entries with a durable copy, in no order, with duplicates.
     pub(crate) fn durable_entries(&self, durable: u64) -> impl Iterator<Item = i64> {
         let copies = self.0.iter().flat_map(|copies| copies.run.iter().chain(copies.strays.values()));
@@ -152,6 +160,10 @@ mod tests {
                 let found = cache.find(entry, durable);
                 prop_assert_eq!(found.durable.map(|r| r.sequence), copies().filter(|s| *s <= durable).max());
                 prop_assert_eq!(found.undurable, copies().find(|s| *s > durable));
+            }
+            for first in 0..12 {
+                let above = entries.iter().copied().filter(|entry| (first..=first + 3).contains(entry));
+                prop_assert_eq!(cache.first_within(first, first + 3), above.min());
             }
             // An entry whose newest copy is not durable yet still has its older one.
             let mut listed: Vec<i64> = cache.durable_entries(durable).collect();

@@ -50,6 +50,8 @@ pub enum Canary {
     M30LimboDenies,
     /// A removal is placed although the ledger changed since metadata was read for it.
     M31StaleRemoval,
+    /// Entries are read together from disk although memory has a newer copy of one of them.
+    M37OlderCopiesTogether,
     /// A permit leaks when a connection dies while it is paused.
     M24PausedPermitLeaks,
     /// A recovery takes its fences for covering with one bookie too few.
@@ -80,7 +82,7 @@ pub enum Canary {
 
 /// The canaries that the simulator looks for, with the name its command line knows them by. M24 is in the server, which
 /// it does not run: the server's storm test looks for that one.
-pub const ALL: [(&str, Canary); 22] = [
+pub const ALL: [(&str, Canary); 23] = [
     ("M1", Canary::M1AckBeforeSync),
     ("M2", Canary::M2NewestFileSynced),
     ("M3", Canary::M3NegativeFenceBeforeDurable),
@@ -103,6 +105,7 @@ pub const ALL: [(&str, Canary); 22] = [
     ("M29", Canary::M29FailedGroupAcknowledged),
     ("M30", Canary::M30LimboDenies),
     ("M31", Canary::M31StaleRemoval),
+    ("M37", Canary::M37OlderCopiesTogether),
 ];
 
 /// The canaries in the client's cores, which the client's own model looks for, with their names. M36 is in its readers: the

@@ -522,6 +522,7 @@ pub fn expose(shared: &Shared, out: &mut Exposition) {
     out.gauge("bindery_index_runs", &[("kind", "disk")], gauge(on_disk as u64));
     let reads = &shared.metrics.reads_without_wait;
     out.counter("bindery_reads_without_wait", &[], reads.get());
+    out.counter("bindery_reads_together", &[], shared.metrics.reads_together.get());
     let caches =
         [("index", cache.index_hits, cache.index_misses), ("ahead", cache.ahead_hits, cache.ahead_misses)];
     for (kind, hits, _) in caches {

@@ -8,11 +8,9 @@ mod common;
 use bindery_server::limits::Limits;
 use bindery_wire::{ErrorCode, v2};
 use bytes::BytesMut;
-use common::PATIENCE;
 use common::frames::{KEY, OwnedV2, add_frame, batch_request, body, exchange, framed, hello, read_request};
-use common::whole::{cluster, config_that_flushes, start as start_whole};
+use common::whole::{cluster, config_that_flushes, damage_entry, start as start_whole};
 use common::wire::{Client, start};
-use std::time::Duration;
 use tokio::net::TcpStream;
 
 fn entries(ledger: i64, entries: std::ops::Range<i64>, size: usize) -> Vec<Vec<u8>> {
@@ -112,12 +110,7 @@ async fn r32_bk_4789_a_batch_ends_before_damage_and_can_be_asked_for_again() {
     for entry in 0..4 {
         assert_eq!(bookie.add(1, entry).await, ErrorCode::Ok);
     }
-    let flushed = async {
-        while bookie.metric("bindery_flushed_entries").await < 4 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, flushed).await.unwrap();
+    bookie.flushed(4).await;
     damage_entry(dir.path(), &hello(1, 2));
 
     let mut socket = TcpStream::connect(bookie.address).await.unwrap();
@@ -139,21 +132,4 @@ async fn r32_bk_4789_a_batch_ends_before_damage_and_can_be_asked_for_again() {
     let answer = exchange(&mut socket, batch_request(1, 0, 9, 0, 1 << 20)).await;
     assert_eq!(answer, OwnedV2::Batch(ErrorCode::Ok, 9, good(0..4)));
     bookie.stop().await;
-}
-
-/// Flips the last byte of an entry in the one log that has it.
-#[allow(clippy::disallowed_methods, reason = "a disk that rots asks nobody")]
-fn damage_entry(dir: &std::path::Path, entry: &[u8]) {
-    let mut places = Vec::new();
-    for file in std::fs::read_dir(dir.join("ledgers/current")).unwrap() {
-        let path = file.unwrap().path();
-        if path.extension().is_some_and(|extension| extension == "elog") {
-            let bytes = std::fs::read(&path).unwrap();
-            let found = bytes.windows(entry.len()).position(|window| window == entry);
-            places.extend(found.map(|at| (path, at + entry.len() - 1)));
-        }
-    }
-    let [(path, at)] = &places[..] else { panic!("{places:?}") };
-    let log = std::fs::OpenOptions::new().write(true).open(path).unwrap();
-    std::os::unix::fs::FileExt::write_all_at(&log, &[!entry[entry.len() - 1]], *at as u64).unwrap();
 }

@@ -15,6 +15,17 @@ use crate::{Extent, LogId};
 use bindery_types::{EntryId, LedgerId};
 use std::collections::BTreeMap;
 
+/// Who has entries that follow each other, from the first that was asked for on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Coverage<R> {
+    /// No run reaches them up to this one.
+    Nothing(EntryId),
+    /// This run has each of them up to this one, and no other run reaches there.
+    Sole(R, EntryId),
+    /// Several runs may have the first one, or it takes a look at the disk to tell.
+    Unclear,
+}
+
 /// Runs of all live logs of a ledger directory.
 #[derive(Debug, Default, Clone)]
 pub struct ExtentDirectory {
@@ -196,6 +207,30 @@ impl ExtentDirectory {
         }
     }
 
+    /// Who has the entries from `first` to `last`. Only a run without gaps is a sole one.
+    pub fn coverage(&self, ledger: LedgerId, first: EntryId, last: EntryId) -> Coverage<&Extent> {
+        let Some(runs) = self.ledgers.get(&ledger) else { return Coverage::Nothing(last) };
+        let behind = runs.runs.partition_point(|run| run.first <= first);
+        let next = runs.runs.get(behind).filter(|next| next.first <= last);
+        let mut until = next.and_then(|next| EntryId::new(next.first.get() - 1)).unwrap_or(last);
+        let mut sole = None;
+        for at in (0..behind).rev() {
+            if runs.reach[at] < first {
+                break;
+            }
+            let run = &runs.runs[at];
+            if run.last < first {
+                continue;
+            }
+            if sole.is_some() || run.stride != 1 {
+                return Coverage::Unclear;
+            }
+            until = until.min(run.last);
+            sole = Some(run);
+        }
+        sole.map_or(Coverage::Nothing(until), |run| Coverage::Sole(run, until))
+    }
+
     /// The runs of a log, ascending.
     pub fn of_log(&self, log_id: LogId) -> Vec<Extent> {
         let places = self.logs.get(&log_id).into_iter().flatten();
@@ -361,6 +396,30 @@ mod tests {
                         let mut actual = found.clone();
                         actual.sort_by_key(key);
                         prop_assert_eq!(actual, expected);
+                    }
+                    let holders = |entry: i64| {
+                        let holds = |e: &&Extent| e.first.get() <= entry && entry <= e.last.get();
+                        of_ledger().filter(holds).count()
+                    };
+                    for (first, last) in (0..60).flat_map(|first| [(first, first), (first, first + 17)]) {
+                        match directory.coverage(ledger, id(first), id(last)) {
+                            Coverage::Nothing(until) => {
+                                prop_assert!((first..=until.get()).all(|entry| holders(entry) == 0));
+                                prop_assert!(until.get() == last || holders(until.get() + 1) > 0);
+                            }
+                            Coverage::Sole(run, until) => {
+                                prop_assert!(run.stride == 1 && until.get() <= last);
+                                prop_assert!((first..=until.get()).all(|entry| holders(entry) == 1));
+                                prop_assert!(run.first <= id(first) && until <= run.last);
+                                let goes_on = until.get() < last && until < run.last;
+                                prop_assert!(!goes_on || holders(until.get() + 1) > 1);
+                            }
+                            Coverage::Unclear => {
+                                let has_first = |e: &&Extent| e.first.get() <= first && first <= e.last.get();
+                                let mut of_first = of_ledger().filter(has_first);
+                                prop_assert!(holders(first) > 1 || of_first.any(|e| e.stride > 1));
+                            }
+                        }
                     }
                     for extent in of_ledger() {
                         let overlaps = |e: &&Extent| e.first <= extent.last && e.last >= extent.first;

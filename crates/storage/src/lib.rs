@@ -38,18 +38,20 @@ mod view;
 
 pub use block_cache::{BLOCK_COST_BYTES, BlockCache, CacheStats};
 pub use directory::{DirectoryCommit, LedgerDirectory, OpenedDirectory};
-pub use entry_log::{EntryLocation, EntryLog, EntryLogWriter, Extent, SealedLog};
+pub use entry_log::{
+    EntryLocation, EntryLog, EntryLogWriter, Extent, FoundRun, Patience, SealedLog, TOGETHER_ENTRIES_MAX,
+};
 pub use error::{
     Damaged, DirectoryError, DiskError, NewerFormat, OpenLogError, ReadError, StateError, TryReadError,
     WriteError,
 };
-pub use extents::ExtentDirectory;
+pub use extents::{Coverage, ExtentDirectory};
 pub use index_pool::{IndexPool, IndexUse, StorageMemory};
 pub use paged::PagedLog;
 pub use read_only::ReadOnlyDisk;
 pub use state_table::{Checkpoint, JournalMark, LedgerRecord, LogRecord, Mark, Meta, Recovered, StateTable};
 
-pub use view::{FoundEntry, Lead, LogView, Source, locate, try_locate};
+pub use view::{FoundEntry, Lead, LogView, SoleRun, Source, locate, try_locate};
 
 use std::fmt;
 

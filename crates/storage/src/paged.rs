@@ -15,8 +15,9 @@
 //! # Limits
 //! In memory: 20 bytes for each 51 extents, and 10 bits for each ledger.
 
+use crate::Patience;
 use crate::codec::crc32c;
-use crate::entry_log::{FOOTER_BLOCK_EXTENTS, Patience, waited};
+use crate::entry_log::{FOOTER_BLOCK_EXTENTS, waited};
 use crate::{EntryLog, Extent, Generation, ReadError, TryReadError};
 use bindery_types::{EntryId, LedgerId};
 use std::sync::Arc;

@@ -18,11 +18,11 @@
 //! The lock is held for [`STEP_RUNS`] runs at most, or those of one ledger. While a log is added or paged, its own
 //! extents are in memory once more; fences cannot be paged out.
 
-use crate::entry_log::{Patience, waited};
+use crate::entry_log::waited;
 use crate::paged::{Fence, PagedLog};
 use crate::{
-    EntryLocation, EntryLog, Extent, ExtentDirectory, Generation, IndexPool, IndexUse, LogId, ReadError,
-    TryReadError,
+    Coverage, EntryLocation, EntryLog, Extent, ExtentDirectory, FoundRun, Generation, IndexPool, IndexUse,
+    LogId, Patience, ReadError, TryReadError,
 };
 use bindery_types::{EntryId, LedgerId};
 use parking_lot::RwLock;
@@ -96,6 +96,35 @@ pub struct FoundEntry {
     pub location: EntryLocation,
     /// Age of the copy.
     pub generation: Generation,
+}
+
+/// Entries that one run alone has, all of them.
+pub struct SoleRun {
+    source: Source,
+    first: EntryId,
+    until: EntryId,
+}
+
+impl SoleRun {
+    /// Age of these copies.
+    pub fn generation(&self) -> Generation {
+        self.source.extent.generation
+    }
+
+    /// Gives up those behind `last`.
+    ///
+    /// # Panics
+    /// When none would be left.
+    pub fn cut_to(&mut self, last: EntryId) {
+        assert!(last >= self.first, "a run keeps an entry");
+        self.until = self.until.min(last);
+    }
+
+    /// Where they stand, as far as they lie together within `bytes_max`; the first whatever its length.
+    pub fn locate(&self, bytes_max: usize, patience: Patience) -> Result<FoundRun, TryReadError> {
+        let Source { log, extent } = &self.source;
+        log.locate_together(extent, (self.first, self.until), bytes_max, patience)
+    }
 }
 
 /// Finds the newest copy of an entry that is not older than `hidden_below`, among `leads` with the newest first. `None`
@@ -322,6 +351,21 @@ impl LogView {
         drop(live);
         if into.len() > 1 {
             into.sort_by_key(|lead| std::cmp::Reverse(lead.newest()));
+        }
+    }
+
+    /// Who has the entries from `first` to `last`, in one snapshot. Reads nothing.
+    pub fn coverage(&self, ledger: LedgerId, first: EntryId, last: EntryId) -> Coverage<SoleRun> {
+        let live = self.live.read();
+        if live.paged(ledger).next().is_some() {
+            return Coverage::Unclear;
+        }
+        match live.extents.coverage(ledger, first, last) {
+            Coverage::Sole(extent, until) => {
+                Coverage::Sole(SoleRun { source: live.source(*extent), first, until }, until)
+            }
+            Coverage::Nothing(until) => Coverage::Nothing(until),
+            Coverage::Unclear => Coverage::Unclear,
         }
     }
 

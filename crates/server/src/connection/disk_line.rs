@@ -46,9 +46,19 @@ impl<L> DiskLine<L> {
         self.ready.is_none()
     }
 
-    /// True when a read that turns out to need the disk would find no place.
-    pub fn is_full(&self) -> bool {
-        self.waiting.len() >= WAITING_MAX
+    /// Reads that would find a place if they turned out to need the disk.
+    pub fn room(&self) -> usize {
+        WAITING_MAX.saturating_sub(self.waiting.len())
+    }
+
+    /// How many descriptors wait first that follow `request` ([`ReadRequest::is_followed_by`]); at most `most`.
+    pub fn count_following(&self, request: &ReadRequest, most: usize) -> usize {
+        request.count_following(&self.waiting, most)
+    }
+
+    /// The first descriptor that waits, if it follows `request`.
+    pub fn next_following(&mut self, request: &ReadRequest) -> Option<ReadRequest> {
+        request.take_following(&mut self.waiting)
     }
 
     /// The first descriptor that waits.
@@ -60,9 +70,13 @@ impl<L> DiskLine<L> {
         next
     }
 
-    /// Keeps a descriptor: `at_front` when it was the first before.
-    pub fn wait(&mut self, request: ReadRequest, at_front: bool) {
-        if at_front { self.waiting.push_front(request) } else { self.waiting.push_back(request) }
+    /// Keeps descriptors in their order: `at_front` when they were the first before.
+    pub fn wait(&mut self, requests: impl DoubleEndedIterator<Item = ReadRequest>, at_front: bool) {
+        if at_front {
+            requests.rev().for_each(|request| self.waiting.push_front(request));
+        } else {
+            self.waiting.extend(requests);
+        }
     }
 
     /// The load and a slot for it, or a place in line.

@@ -190,6 +190,16 @@ impl ReadQueue {
         self.plain.pop_front()
     }
 
+    /// How many plain requests come next that follow `request` ([`ReadRequest::is_followed_by`]); at most `most`.
+    pub fn count_following(&self, request: &ReadRequest, most: usize) -> usize {
+        request.count_following(&self.plain, most)
+    }
+
+    /// The next plain request, if it follows `request`.
+    pub fn next_following(&mut self, request: &ReadRequest) -> Option<ReadRequest> {
+        request.take_following(&mut self.plain)
+    }
+
     /// The next plain request, if it has waited longer than `age_max` ([`ReadRequest::is_too_old`]).
     pub fn next_too_old(&mut self, now_ns: u64, age_max: Duration) -> Option<ReadRequest> {
         if self.has_too_old(now_ns, age_max) { self.plain.pop_front() } else { None }

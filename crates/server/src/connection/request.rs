@@ -16,6 +16,7 @@ use bindery_types::LedgerId;
 use bindery_wire::v3::{self, response};
 use bindery_wire::{ErrorCode, v2};
 use bytes::BytesMut;
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Room promised for a v3 answer without entry bytes: the largest, a long poll's, takes 79.
@@ -143,6 +144,35 @@ impl ReadRequest {
     pub fn is_too_old(&self, now_ns: u64, age_max: Duration) -> bool {
         let age = Duration::from_nanos(now_ns.saturating_sub(self.waits_since_ns));
         !self.is_high && !self.is_fence && age_max > Duration::ZERO && age > age_max
+    }
+
+    /// True when both are plain reads of an entry each, `next` of the one behind this one's, and `next` has not waited
+    /// longer: what can be read together.
+    pub fn is_followed_by(&self, next: &ReadRequest) -> bool {
+        let is_plain = |request: &ReadRequest| {
+            matches!(request.kind, ReadKind::Entry)
+                && request.entry >= 0
+                && !request.is_fence
+                && !request.is_high
+                && request.wait_outcome.is_none()
+        };
+        self.ledger == next.ledger
+            && self.entry.checked_add(1) == Some(next.entry)
+            && self.waits_since_ns <= next.waits_since_ns
+            && is_plain(self)
+            && is_plain(next)
+    }
+
+    /// How many requests at the front of `queue` follow this one, each the one before it; at most `most`.
+    pub fn count_following(&self, queue: &VecDeque<ReadRequest>, most: usize) -> usize {
+        let pairs = std::iter::once(self).chain(queue).zip(queue.iter().take(most));
+        pairs.take_while(|(before, next)| before.is_followed_by(next)).count()
+    }
+
+    /// Takes the request at the front of `queue` when it follows this one.
+    pub fn take_following(&self, queue: &mut VecDeque<ReadRequest>) -> Option<ReadRequest> {
+        queue.front().filter(|next| self.is_followed_by(next))?;
+        queue.pop_front()
     }
 
     /// Appends a failure, ids included, in the form of the operation.

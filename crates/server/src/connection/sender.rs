@@ -13,21 +13,24 @@
 use super::bulk;
 use super::claim::Claim;
 use super::disk_line::DiskLine;
-use super::load::{self, Load, Plan, Work};
-use super::outbox::Flush;
+use super::load::{self, FOLLOWING_MAX, Granted, Plan, Together, Work};
+use super::outbox::{Flush, Window};
 use super::request::ReadRequest;
 use super::stall::{self, Act, Shortage, Watch};
 use super::{CloseReason, Connection};
 use crate::io_pool;
 use crate::shared::Shared;
-use bindery_engine::Refusal;
-use bindery_flow::ByteBudget;
+use bindery_engine::{FoundRun, Refusal};
+use bindery_flow::{ByteBudget, Permit};
+use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Reads started before the sender looks at the socket again: half a millisecond of work.
 const STARTS_MAX: usize = 64;
+/// Bytes of a batch that count for one of these.
+const BYTES_OF_A_START: usize = 16 * 1024;
 /// Reads that waited too long and are refused in one turn: a fraction of a millisecond. All that a crowd asked for comes of
 /// age at once.
 const REFUSALS_MAX: usize = 256;
@@ -48,7 +51,7 @@ enum Blocked {
 struct Lane {
     is_high: bool,
     claim: Claim,
-    disk: DiskLine<Load>,
+    disk: DiskLine<Work>,
     /// Its window or its pool refused a read in this round.
     is_refused: bool,
 }
@@ -70,7 +73,7 @@ impl Lane {
     fn put_back(&mut self, connection: &Connection, request: ReadRequest, from_disk_line: bool) {
         self.is_refused = true;
         if from_disk_line {
-            self.disk.wait(request, true);
+            self.disk.wait(iter::once(request), true);
         } else {
             connection.reads.lock().put_back(request);
         }
@@ -80,6 +83,68 @@ impl Lane {
     fn may_load(&self, shared: &Shared, connection: &Connection) -> bool {
         let under_way = connection.loads_in_flight[usize::from(self.is_high)].load(Ordering::Acquire);
         self.disk.is_free() && under_way < shared.limits.loads_in_flight_max
+    }
+}
+
+impl Lane {
+    /// Bytes and room for a read, if its pool and its window have them now.
+    fn grant(&mut self, shared: &Shared, connection: &Connection, charge: usize) -> Option<(Permit, Window)> {
+        let Some(window) = connection.outbox.open_window(charge, self.is_high) else {
+            // Bytes that cannot be used before the peer reads are for others (invariant 3).
+            self.claim.end_turn();
+            return None;
+        };
+        let backlog = charge.saturating_mul(1 + connection.reads.lock().len());
+        let Some(permit) = self.claim.take(self.pool(shared), charge, backlog) else {
+            connection.outbox.close_window(window);
+            return None;
+        };
+        Some((permit, window))
+    }
+
+    /// What can be read together with a read: those behind it that have places should they have to wait for the disk.
+    fn find_together(
+        &self,
+        shared: &Shared,
+        connection: &Connection,
+        first: &Granted,
+        from_disk_line: bool,
+    ) -> Option<FoundRun> {
+        let following = if self.is_high {
+            0
+        } else if from_disk_line {
+            self.disk.count_following(&first.request, FOLLOWING_MAX)
+        } else {
+            let most = FOLLOWING_MAX.min(self.disk.room() - 1);
+            connection.reads.lock().count_following(&first.request, most)
+        };
+        Together::find(shared, first, following)
+    }
+
+    /// A read and those behind it that were found together with it, as far as there are bytes for them.
+    fn gather(
+        &mut self,
+        shared: &Shared,
+        connection: &Connection,
+        (found, first): (FoundRun, Granted),
+        from_disk_line: bool,
+    ) -> Together {
+        let started_ns = first.request.started_ns;
+        let mut together = Together::new(found, first);
+        while let Some((last, charge)) = together.next() {
+            let Some((permit, window)) = self.grant(shared, connection, charge) else { break };
+            let next = if from_disk_line {
+                self.disk.next_following(last)
+            } else {
+                connection.reads.lock().next_following(last)
+            };
+            let Some(request) = next else {
+                connection.outbox.close_window(window);
+                break;
+            };
+            together.push(Granted { request: ReadRequest { started_ns, ..request }, permit, window });
+        }
+        together
     }
 }
 
@@ -192,8 +257,8 @@ impl Sender {
     /// Runs loads whose slots have come.
     fn run_granted(&mut self) {
         for lane in &mut self.lanes {
-            if let Some((load, slot)) = lane.disk.take_granted() {
-                load::run(&self.shared, &self.connection, load, slot);
+            if let Some((work, slot)) = lane.disk.take_granted() {
+                load::run(&self.shared, &self.connection, work, slot);
             }
         }
     }
@@ -215,9 +280,9 @@ impl Sender {
         let Some(permit) = lane.claim.take(lane.pool(&self.shared), charge, charge) else { return true };
         lane.claim.end_turn();
         let window = self.connection.outbox.open_window_of_part(charge, part.is_high);
-        let load = Load { work: Work::Part(part), permit, window };
-        if let Some((load, slot)) = lane.disk.begin(&self.shared, lane.of_io(), load) {
-            load::run(&self.shared, &self.connection, load, slot);
+        let work = Work::Part(part, permit, window);
+        if let Some((work, slot)) = lane.disk.begin(&self.shared, lane.of_io(), work) {
+            load::run(&self.shared, &self.connection, work, slot);
         }
         self.has_part_begun = true;
         true
@@ -234,17 +299,19 @@ impl Sender {
         for at in 0..self.lanes.len() {
             while started < STARTS_MAX {
                 let Some((mut request, from_disk_line)) = self.next_request(at) else { break };
-                started += 1;
                 request.started_ns = *now_ns.get_or_insert_with(|| self.begin_turn(&request));
                 let request = if request.is_fence && request.wait_outcome.is_none() {
                     match self.connection.reads.lock().await_fence(request) {
                         Some(request) => request,
-                        None => continue,
+                        None => {
+                            started += 1;
+                            continue;
+                        }
                     }
                 } else {
                     request
                 };
-                self.start(at, request, from_disk_line);
+                started += self.start(at, request, from_disk_line);
             }
         }
         started >= STARTS_MAX
@@ -269,7 +336,7 @@ impl Sender {
         {
             return Some((request, true));
         }
-        if !lane.disk.is_full() {
+        if lane.disk.room() > 0 {
             let mut reads = self.connection.reads.lock();
             let next = if lane.is_high { reads.next_high() } else { reads.next_plain() };
             if let Some(request) = next {
@@ -281,50 +348,54 @@ impl Sender {
         None
     }
 
-    /// Starts one read, or puts it back.
-    fn start(&mut self, at: usize, request: ReadRequest, from_disk_line: bool) {
+    /// Starts one read, with those behind it that can be read together with it, or puts it back. Returns how many came
+    /// to something.
+    fn start(&mut self, at: usize, request: ReadRequest, from_disk_line: bool) -> usize {
         let (shared, connection) = (&self.shared, &self.connection);
         let lane = &mut self.lanes[at];
         let (plan, request) = load::plan(shared, connection, request);
-        let Some(request) = request else { return };
-        let charge = plan.charge();
-        if matches!(plan, Plan::Blocking(_)) && !lane.may_load(shared, connection) {
-            return lane.disk.wait(request, from_disk_line);
+        let Some(request) = request else { return 1 };
+        if plan.may_wait() && !lane.may_load(shared, connection) {
+            lane.disk.wait(iter::once(request), from_disk_line);
+            return 1;
         }
-        let Some(window) = connection.outbox.open_window(charge, lane.is_high) else {
-            // Bytes that cannot be used before the peer reads are for others (invariant 3).
-            lane.claim.end_turn();
-            return lane.put_back(connection, request, from_disk_line);
+        let Some((permit, window)) = lane.grant(shared, connection, plan.charge()) else {
+            lane.put_back(connection, request, from_disk_line);
+            return 1;
         };
-        let backlog = charge.saturating_mul(1 + connection.reads.lock().len());
-        let Some(permit) = lane.claim.take(lane.pool(shared), charge, backlog) else {
-            connection.outbox.close_window(window);
-            return lane.put_back(connection, request, from_disk_line);
-        };
-        let work = match plan {
+        let granted = Granted { request, permit, window };
+        let (work, count) = match plan {
             Plan::Settled => unreachable!("a settled plan gives no request back"),
             Plan::Memory(bytes, _) => {
-                return load::answer_from_memory(shared, connection, request, &bytes, permit, window);
+                load::answer_from_memory(shared, connection, granted, &bytes);
+                return 1;
             }
-            Plan::Disk(read, _) => {
-                match load::run_inline(shared, connection, request, read, permit, window) {
-                    Ok(()) => return,
-                    Err(given_back) => {
-                        let (request, read, permit, window) = *given_back;
-                        if !lane.may_load(shared, connection) {
-                            connection.outbox.close_window(window);
-                            drop(permit);
-                            return lane.disk.wait(request, from_disk_line);
-                        }
-                        Load { work: Work::Entry(request, read), permit, window }
+            Plan::Disk(read, _) => match lane.find_together(shared, connection, &granted, from_disk_line) {
+                Some(found) => {
+                    let together = lane.gather(shared, connection, (found, granted), from_disk_line);
+                    let count = together.len();
+                    match together.run_inline(shared, connection) {
+                        None => return count,
+                        Some(rest) => (Work::Together(rest), count),
                     }
                 }
-            }
-            Plan::Blocking(_) => Load { work: Work::Whole(request), permit, window },
+                None => match load::run_inline(shared, connection, granted, read) {
+                    Ok(()) => return 1,
+                    Err(given_back) => (Work::Entry(given_back.0, given_back.1), 1),
+                },
+            },
+            Plan::Batch(batch, _) => match batch.run_inline(shared, connection, granted) {
+                Ok(bytes) => return 1 + bytes / BYTES_OF_A_START,
+                Err(given_back) => (Work::Batch(given_back.0, given_back.1), 1),
+            },
+            Plan::Blocking(_) => (Work::Whole(granted), 1),
         };
-        if let Some((load, slot)) = lane.disk.begin(shared, lane.of_io(), work) {
-            load::run(shared, connection, load, slot);
+        if !lane.may_load(shared, connection) {
+            lane.disk.wait(work.give_up(connection).into_iter(), from_disk_line);
+        } else if let Some((work, slot)) = lane.disk.begin(shared, lane.of_io(), work) {
+            load::run(shared, connection, work, slot);
         }
+        count
     }
 
     fn expire_polls(&self) {

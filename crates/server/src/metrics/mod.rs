@@ -79,6 +79,8 @@ pub struct Metrics {
     pub read_bytes: Counter,
     /// Entries on disk that were answered without a thread that waits: the kernel had them in memory.
     pub reads_without_wait: Counter,
+    /// Entries on disk that were read in one piece with their neighbours.
+    pub reads_together: Counter,
     /// `bookkeeper_server_ADD_ENTRY_REJECTED`: adds answered with too-many-requests by admission.
     pub add_rejected: Counter,
     /// `bookkeeper_server_READ_ENTRY_REJECTED`: reads refused because a connection's queue was full.
@@ -140,6 +142,7 @@ impl Metrics {
             write_bytes: Counter::default(),
             read_bytes: Counter::default(),
             reads_without_wait: Counter::default(),
+            reads_together: Counter::default(),
             add_rejected: Counter::default(),
             read_rejected: Counter::default(),
             adds_in_progress: Gauge::default(),

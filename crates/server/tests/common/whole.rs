@@ -165,6 +165,16 @@ impl Running {
         serde_json::from_str(&self.get(path).await).unwrap()
     }
 
+    /// Waits until so many entries are in entry logs.
+    pub async fn flushed(&self, entries: i64) {
+        let flushed = async {
+            while self.metric("bindery_flushed_entries").await < entries {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(super::PATIENCE, flushed).await.unwrap();
+    }
+
     /// The value of a metric without labels.
     pub async fn metric(&self, name: &str) -> i64 {
         let text = self.get("/metrics").await;
@@ -189,4 +199,21 @@ impl Running {
         self.stop.set();
         assert_eq!(self.task.await.unwrap(), Ended::Stopped);
     }
+}
+
+/// Flips the last byte of an entry in the one log that has it.
+#[allow(clippy::disallowed_methods, reason = "a disk that rots asks nobody")]
+pub fn damage_entry(dir: &Path, entry: &[u8]) {
+    let mut places = Vec::new();
+    for file in std::fs::read_dir(dir.join("ledgers/current")).unwrap() {
+        let path = file.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "elog") {
+            let bytes = std::fs::read(&path).unwrap();
+            let found = bytes.windows(entry.len()).position(|window| window == entry);
+            places.extend(found.map(|at| (path, at + entry.len() - 1)));
+        }
+    }
+    let [(path, at)] = &places[..] else { panic!("{places:?}") };
+    let log = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&log, &[!entry[entry.len() - 1]], *at as u64).unwrap();
 }

@@ -165,7 +165,8 @@ impl Client {
         Client::of(socket.connect(bookie.address).await.unwrap())
     }
 
-    fn of(socket: TcpStream) -> Client {
+    /// A peer on this connection.
+    pub fn of(socket: TcpStream) -> Client {
         let (reading, writing) = socket.into_split();
         let writing = Arc::new(Mutex::new(writing));
         Client { reading, writing, sending: JoinSet::new(), buffer: BytesMut::new() }

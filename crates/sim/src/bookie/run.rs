@@ -15,7 +15,7 @@ use super::watch::{self, Marks, WatchedDisk};
 use crate::disk::{FaultPlan, SimDisk, SimDiskConfig};
 use bindery_engine::{
     AddDone, AddSink, Changes, EngineConfig, EntryRef, GroupTimes, InFlight, Lookup, Machine, OpenError,
-    Refusal, SpaceConfig, Waiter,
+    Patience, Refusal, SpaceConfig, Waiter,
 };
 use bindery_io::canary::Canaries;
 use bindery_io::{CheckedDisk, Disk, ManualClock, SeededRandom};
@@ -508,6 +508,31 @@ impl Sim {
         }
     }
 
+    /// Entries that are read together (the server reads ranges so) must be what each of them may be.
+    fn check_run(&mut self, ledger: LedgerId, first: EntryId) -> Check {
+        let count = 1 + first.get() as u32 % 9;
+        let Some(found) = self.machine().engine.read_run(ledger, first, count, 1 << 14, Patience::Wait)
+        else {
+            return Ok(());
+        };
+        let lengths: Vec<usize> = found.lengths().collect();
+        if lengths.len() > count as usize {
+            return Err(format!("{} entries of {ledger} were found, {count} were asked for", lengths.len()));
+        }
+        let mut bodies = Vec::new();
+        let sound = found.read(0, lengths.len(), &mut bodies, Patience::Wait).unwrap_or(0);
+        if sound > 1 {
+            self.hit("read.together");
+        }
+        let mut rest = &bodies[..];
+        for (entry, length) in (first.get()..).zip(lengths.into_iter().take(sound)) {
+            let (body, behind) = rest.split_at(length);
+            rest = behind;
+            self.ghost.check_read(ledger, entry, &Ok(body.to_vec()))?;
+        }
+        Ok(())
+    }
+
     /// A transient read error is an honest answer; asking again must give the entry.
     fn load_patiently(&self, mut read: bindery_engine::DiskRead) -> Result<Vec<u8>, Refusal> {
         let mut body = Vec::new();
@@ -550,6 +575,11 @@ impl Sim {
                     let highest = self.ghost.highest_sent(ledger);
                     let entry = self.random.below((highest + 3) as u64) as i64;
                     self.check_entry(ledger, entry)?;
+                    if !self.disk.is_off()
+                        && let Some(entry) = EntryId::new(entry)
+                    {
+                        self.check_run(ledger, entry)?;
+                    }
                 }
             }
         }

@@ -27,12 +27,14 @@ mod format;
 mod read;
 #[cfg(test)]
 mod tests;
+mod together;
 mod verify;
 mod write;
 
 pub use format::{ENTRY_BODY_MIN_BYTES, EntryLocation, Extent, FORMAT_VERSION, IndexRecord, RUN_ENTRIES_MAX};
-pub use read::{EntryLog, LogDescription};
-pub(crate) use read::{Patience, waited};
+pub(crate) use read::waited;
+pub use read::{EntryLog, LogDescription, Patience};
+pub use together::{FoundRun, TOGETHER_ENTRIES_MAX};
 pub use verify::{LogCheck, LogDamage, LogEvent, LogPart, LogTotals, VerifyReport};
 pub use write::{EntryLogWriter, SealedLog};
 

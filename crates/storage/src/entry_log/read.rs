@@ -31,7 +31,8 @@ const AHEAD_BODY_BYTES_MAX: usize = BlockKind::Ahead.bytes() / 2;
 
 /// Whether a read may wait for the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Patience {
+pub enum Patience {
+    /// On a thread that may block.
     Wait,
     /// Take what is in memory, ours or the kernel's, or give up.
     Never,
@@ -317,12 +318,34 @@ impl EntryLog {
     ) -> Result<(), TryReadError> {
         assert_eq!(location.log_id, self.log_id(), "a location is read from its own log");
         assert_eq!(body.len(), location.length as usize, "the buffer has the length of the entry");
-        let is_sequential = self.streak.note(location.offset, body.len());
-        if is_sequential && body.len() <= AHEAD_BODY_BYTES_MAX {
-            self.read_blocks(BlockKind::Ahead, body, location.offset, "an entry", patience)?;
+        self.read_bodies(location.offset, body, patience)?;
+        self.verify_body(location, ledger, entry, body)
+    }
+
+    /// Reads one body or several that stand one behind the other: from what was read ahead for a sequential reader of short
+    /// ones, else from the file.
+    pub(super) fn read_bodies(
+        &self,
+        offset: u64,
+        bodies: &mut [u8],
+        patience: Patience,
+    ) -> Result<(), TryReadError> {
+        let is_sequential = self.streak.note(offset, bodies.len());
+        if is_sequential && bodies.len() <= AHEAD_BODY_BYTES_MAX {
+            self.read_blocks(BlockKind::Ahead, bodies, offset, "an entry", patience)
         } else {
-            self.read_plain(body, location.offset, "an entry", patience)?;
+            self.read_plain(bodies, offset, "an entry", patience)
         }
+    }
+
+    /// Checks a body that was read: CRC, then the ids inside.
+    pub(super) fn verify_body(
+        &self,
+        location: &EntryLocation,
+        ledger: LedgerId,
+        entry: EntryId,
+        body: &[u8],
+    ) -> Result<(), TryReadError> {
         let damaged = |what: String| {
             Err(self.distrust(ReadError::from(Damaged::new(&self.path, location.offset, what))))
         };
@@ -437,7 +460,7 @@ impl EntryLog {
         Ok(look(&extent_at)?)
     }
 
-    fn read_records(
+    pub(super) fn read_records(
         &self,
         extent: &Extent,
         place: u32,
@@ -490,7 +513,7 @@ impl EntryLog {
     }
 
     /// Bytes that did not verify are not kept; gives the error back.
-    fn distrust(&self, error: impl Into<TryReadError>) -> TryReadError {
+    pub(super) fn distrust(&self, error: impl Into<TryReadError>) -> TryReadError {
         if let Some(Cached { cache, file }) = &self.cache {
             file.store(cache.register(), Relaxed);
         }
@@ -514,7 +537,12 @@ impl EntryLog {
         }
     }
 
-    fn decode_record(&self, bytes: &[u8], extent: &Extent, place: u32) -> Result<IndexRecord, ReadError> {
+    pub(super) fn decode_record(
+        &self,
+        bytes: &[u8],
+        extent: &Extent,
+        place: u32,
+    ) -> Result<IndexRecord, ReadError> {
         let offset = extent.records_offset + u64::from(place) * RECORD_SIZE as u64;
         IndexRecord::decode(bytes, extent, place)
             .map_err(|what| Damaged::new(&self.path, offset, what).into())
@@ -532,7 +560,6 @@ pub(super) fn read_footer(
     Ok(decode_footer(&footer, trailer, path)?)
 }
 
-/// A file that ends early is damaged: all lengths were checked against it when it was opened.
 /// Checks that a log is the one its file's name says.
 fn named(opened: (EntryLog, Vec<Extent>), log_id: LogId) -> Result<(EntryLog, Vec<Extent>), OpenLogError> {
     let log = &opened.0;
@@ -552,6 +579,7 @@ pub(super) fn read_exact(
     file.read_exact_at(bytes, offset).map_err(|e| read_error(path, offset, what, e))
 }
 
+/// A file that ends early is damaged: all lengths were checked against it when it was opened.
 fn read_error(path: &Path, offset: u64, what: &str, error: io::Error) -> ReadError {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => {

@@ -1,11 +1,12 @@
 use super::*;
 use crate::codec::crc32c;
 use crate::testing::MemDisk;
-use crate::{Generation, LogId, OpenLogError, ReadError, WriteError};
+use crate::{Generation, LogId, OpenLogError, ReadError, TryReadError, WriteError};
 use bindery_types::{EntryId, LedgerId};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 fn ledger(raw: i64) -> LedgerId {
     LedgerId::new(raw).unwrap()
@@ -57,6 +58,26 @@ fn get(log: &EntryLog, extents: &[Extent], l: LedgerId, e: EntryId) -> Result<Op
     Ok(None)
 }
 
+/// Reads entries of a run without gaps together, from `first` to `last` at most.
+fn get_together(
+    log: &Arc<EntryLog>,
+    extent: &Extent,
+    first: EntryId,
+    last: EntryId,
+    bytes_max: usize,
+) -> Result<Vec<Vec<u8>>, TryReadError> {
+    let found = log.locate_together(extent, (first, last), bytes_max, Patience::Wait)?;
+    let mut bodies = Vec::new();
+    let sound = found.read(0, found.lengths().len(), &mut bodies, Patience::Wait).unwrap();
+    let mut rest = &bodies[..];
+    let split = |length| {
+        let (body, behind) = rest.split_at(length);
+        rest = behind;
+        body.to_vec()
+    };
+    Ok(found.lengths().take(sound).map(split).collect())
+}
+
 proptest! {
     /// Whatever the gaps, every entry comes back and no other does; runs, LACs and the check agree with the model.
     #[test]
@@ -104,6 +125,25 @@ proptest! {
         }
         let report = log.verify().unwrap();
         prop_assert_eq!((report.damage_count, report.entries), (0, model.len() as u64));
+        let log = Arc::new(log);
+        for extent in extents.iter().filter(|extent| extent.stride == 1) {
+            for first in (extent.first.get()..=extent.last.get()).step_by(1 + big * 7) {
+                for (span, bytes_max) in [(0, 100), (3, 0), (70, 1000), (70, 1 << 20)] {
+                    let last = (first + span).min(extent.last.get());
+                    let found = get_together(&log, extent, entry(first), entry(last), bytes_max).unwrap();
+                    let (mut bytes, mut expected) = (0, Vec::new());
+                    for e in first..=last.min(first + i64::from(TOGETHER_ENTRIES_MAX) - 1) {
+                        let body = &model[&(extent.ledger, entry(e))];
+                        bytes += body.len();
+                        if e > first && bytes > bytes_max {
+                            break;
+                        }
+                        expected.push(body.clone());
+                    }
+                    prop_assert_eq!(found, expected, "{}:{}-{}, {} bytes", extent.ledger, first, last, bytes_max);
+                }
+            }
+        }
     }
 }
 
@@ -159,6 +199,15 @@ fn every_flipped_bit_and_every_cut_is_an_error_or_harmless() {
                         Err(ReadError::Damaged(_)) => unreadable += 1,
                         Err(error) => panic!("{what}: {error}"),
                     }
+                }
+                let (log, run) = (Arc::new(log), (0..3).map(|e| &model[&(ledger(1), entry(e))]));
+                let extent = extents.iter().find(|extent| extent.ledger == ledger(1)).unwrap();
+                match get_together(&log, extent, entry(0), entry(2), 1 << 20) {
+                    Ok(read) => {
+                        read.iter().zip(run).for_each(|(read, body)| assert_eq!(read, body, "{what}"))
+                    }
+                    Err(TryReadError::Failed(ReadError::Damaged(_))) => unreadable += 1,
+                    Err(error) => panic!("{what}: {error:?}"),
                 }
                 assert_eq!(get(&log, &extents, ledger(1), entry(3)).ok().flatten(), None);
                 assert_eq!(get(&log, &extents, ledger(2), entry(8)).ok().flatten(), None);

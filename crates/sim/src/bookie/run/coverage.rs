@@ -9,7 +9,7 @@ use std::path::Path;
 pub type Mark = &'static str;
 
 /// All of them. A swarm of some hundred seeds meets each.
-pub const MARKS: [Mark; 36] = [
+pub const MARKS: [Mark; 37] = [
     "journal.failed",
     "journal.file_taken",
     "journal.torn_tail",
@@ -27,6 +27,7 @@ pub const MARKS: [Mark; 36] = [
     "ledger.removed",
     "ledger.forgotten",
     "add.no_room",
+    "read.together",
     "read.waited_for_durable",
     "image.checked",
     "disk.full",

@@ -1,0 +1,207 @@
+//! Batch reads: the first entry whatever its size, then consecutive ones while they fit; anything missing after the
+//! first ends the batch (protocol reference, section 1.5). The window ends it too.
+//!
+//! It is begun inline, with what the kernel has in memory; a thread that may wait goes on where that stopped.
+
+use super::answers::{answer_failure, record};
+use super::{Granted, HEAD_BYTES, SCRATCH, SCRATCH_BYTES, park_until_durable, retry_larger};
+use crate::connection::Connection;
+use crate::connection::outbox::Body;
+use crate::connection::request::{ReadKind, Reply};
+use crate::limits::Limits;
+use crate::shared::Shared;
+use bindery_engine::{DurablePoint, EntryRef, Lookup, Patience, Refusal, TOGETHER_ENTRIES_MAX};
+use bindery_types::{EntryId, LedgerId};
+use bindery_wire::{BatchReadBudget, v2};
+use bytes::BytesMut;
+use std::sync::Arc;
+
+/// A batch of more bytes is finished on the I/O pool: some 30 µs of copying keep the other connections of a thread
+/// waiting.
+const INLINE_BYTES_MAX: usize = 128 * 1024;
+
+/// A batch as far as it is read: its entries as they stand in the frame.
+pub struct BatchLoad {
+    ledger: LedgerId,
+    budget: BatchReadBudget,
+    body: BytesMut,
+    next: i64,
+    /// Entries that may come at most, with those in `body`.
+    count_max: u32,
+    /// Bytes that the permit leaves for entries.
+    room: usize,
+}
+
+/// Why a batch got no more entries.
+enum Stop {
+    /// It is complete, or the next entry is not to be had now.
+    Ended,
+    /// The next one takes a thread that may wait.
+    WouldWait,
+    /// The first one is not durable yet.
+    Undurable(DurablePoint),
+    /// The first one needs so many bytes.
+    Larger(usize),
+    /// There is no first one.
+    Refused(Refusal),
+}
+
+impl BatchLoad {
+    /// The batch that was asked for, none of it read, for which `charge` bytes will be held.
+    pub fn new(limits: &Limits, batch: &v2::BatchRead, ledger: LedgerId, charge: usize) -> BatchLoad {
+        let room = charge - HEAD_BYTES;
+        let server_max =
+            (limits.batch_read_size_bytes_max as usize).min(room + v2::BATCH_READ_RESPONSE_OVERHEAD_BYTES);
+        let count_max = u32::try_from(batch.max_count).ok().filter(|count| *count > 0).unwrap_or(u32::MAX);
+        BatchLoad {
+            ledger,
+            budget: BatchReadBudget::new(batch, server_max as u32, limits.frame),
+            body: BytesMut::new(),
+            next: batch.start_entry_id,
+            count_max,
+            room,
+        }
+    }
+
+    /// Reads and answers it when nobody has to wait for the disk and it is short; else gives it back as far as it is.
+    /// With it comes how many bytes were read.
+    pub fn run_inline(
+        mut self,
+        shared: &Arc<Shared>,
+        connection: &Connection,
+        granted: Granted,
+    ) -> Result<usize, Box<(Granted, BatchLoad)>> {
+        match self.fill(shared, Patience::Never) {
+            Stop::WouldWait => Err(Box::new((granted, self))),
+            stop => {
+                let read = self.body.len();
+                self.answer(shared, connection, granted, stop);
+                Ok(read)
+            }
+        }
+    }
+
+    /// Reads the rest on a thread that may wait, and answers.
+    pub fn run(mut self, shared: &Arc<Shared>, connection: &Connection, granted: Granted) {
+        let stop = self.fill(shared, Patience::Wait);
+        self.answer(shared, connection, granted, stop);
+    }
+
+    fn fill(&mut self, shared: &Shared, patience: Patience) -> Stop {
+        while !self.budget.is_full() {
+            if patience == Patience::Never && self.body.len() >= INLINE_BYTES_MAX {
+                return Stop::WouldWait;
+            }
+            let Some(entry) = EntryId::new(self.next) else { return self.ended(Refusal::NoEntry) };
+            let added = match self.add_together(shared, entry, patience) {
+                Ok(true) => Ok(()),
+                Ok(false) => self.add_one(shared, entry, patience),
+                Err(stop) => Err(stop),
+            };
+            if let Err(stop) = added {
+                return stop;
+            }
+        }
+        Stop::Ended
+    }
+
+    /// The end of the batch for want of an entry.
+    fn ended(&self, refusal: Refusal) -> Stop {
+        if self.budget.count() == 0 { Stop::Refused(refusal) } else { Stop::Ended }
+    }
+
+    /// Adds entries that lie together on disk. False when they do not, or cannot be read so.
+    fn add_together(&mut self, shared: &Shared, first: EntryId, patience: Patience) -> Result<bool, Stop> {
+        let count = (self.count_max - self.budget.count()).min(TOGETHER_ENTRIES_MAX);
+        let found = shared.engine.read_run(self.ledger, first, count, SCRATCH_BYTES, patience);
+        let Some(found) = found.filter(|found| found.lengths().len() > 1) else { return Ok(false) };
+        let mut budget = self.budget.clone();
+        let fitting = found.lengths().take_while(|length| budget.admit(*length)).count();
+        let needed = found.lengths().next().unwrap_or(0) + v2::BATCH_READ_ENTRY_OVERHEAD_BYTES;
+        if fitting < 2 || (self.budget.count() == 0 && needed > self.room) {
+            return Ok(false);
+        }
+        SCRATCH.with_borrow_mut(|bodies| {
+            let sound = found.read(0, fitting, bodies, patience).ok_or(Stop::WouldWait)?;
+            self.body.reserve(bodies.len() + fitting * v2::BATCH_READ_ENTRY_OVERHEAD_BYTES);
+            let mut rest = &bodies[..];
+            for length in found.lengths().take(sound) {
+                let (body, behind) = rest.split_at(length);
+                rest = behind;
+                let is_admitted = self.budget.admit(length);
+                assert!(is_admitted, "as many were read as fit");
+                self.put(body);
+            }
+            shared.metrics.reads_together.add(sound as u64);
+            Ok(sound > 0)
+        })
+    }
+
+    fn add_one(&mut self, shared: &Shared, entry: EntryId, patience: Patience) -> Result<(), Stop> {
+        match shared.engine.read(self.ledger, EntryRef::At(entry)) {
+            Ok(Lookup::Memory(body)) => self.add(&body),
+            Ok(Lookup::Disk(read)) if patience == Patience::Wait => {
+                let body = read.load().map_err(|refusal| self.ended(refusal))?;
+                self.add(&body)
+            }
+            Ok(Lookup::Disk(mut read)) => {
+                let is_small = matches!(read.try_locate(), Some(Ok(size)) if size as usize <= SCRATCH_BYTES);
+                if !is_small {
+                    return Err(Stop::WouldWait);
+                }
+                SCRATCH.with_borrow_mut(|body| {
+                    let loaded = read.try_load(body).ok_or(Stop::WouldWait)?;
+                    loaded.map_err(|refusal| self.ended(refusal))?;
+                    self.add(body)
+                })
+            }
+            Ok(Lookup::Undurable(point)) if self.budget.count() == 0 => Err(Stop::Undurable(point)),
+            Ok(Lookup::Undurable(_)) => Err(Stop::Ended),
+            Err(refusal) => Err(self.ended(refusal)),
+        }
+    }
+
+    fn add(&mut self, body: &[u8]) -> Result<(), Stop> {
+        let needed = body.len() + v2::BATCH_READ_ENTRY_OVERHEAD_BYTES;
+        if self.budget.count() == 0 && needed > self.room {
+            return Err(Stop::Larger(needed));
+        }
+        if !self.budget.admit(body.len()) {
+            return Err(Stop::Ended);
+        }
+        self.put(body);
+        Ok(())
+    }
+
+    fn put(&mut self, body: &[u8]) {
+        v2::put_batch_entry_size(body.len(), &mut self.body);
+        self.body.extend_from_slice(body);
+        // Behind the last id there is none, and that ends the batch.
+        self.next = self.next.checked_add(1).unwrap_or(-1);
+    }
+
+    fn answer(self, shared: &Arc<Shared>, connection: &Connection, granted: Granted, stop: Stop) {
+        let refusal = match stop {
+            Stop::Undurable(point) => {
+                return park_until_durable(shared, connection, granted.give_up(connection), point);
+            }
+            Stop::Larger(needed) => return retry_larger(connection, granted, needed),
+            Stop::Refused(refusal) => Some(refusal),
+            // Not even the first entry fits a frame.
+            Stop::Ended | Stop::WouldWait if self.budget.count() == 0 => Some(Refusal::Io),
+            Stop::Ended | Stop::WouldWait => None,
+        };
+        if let Some(refusal) = refusal {
+            return answer_failure(shared, connection, &granted.give_up(connection), refusal);
+        }
+        let Granted { request, permit, window } = granted;
+        let (ReadKind::Batch(batch), Reply::V2 { version }) = (&request.kind, request.reply) else { return };
+        let (ledger, start, request_id) = (self.ledger.get(), batch.start_entry_id, batch.request_id);
+        let size = self.body.len();
+        shared.metrics.read_bytes.add(size as u64);
+        record(shared, connection, &request, size, true);
+        connection.outbox.entry(request, window, permit, Body::Owned(self.body.into()), |out| {
+            v2::put_batch_read_response_header(version, ledger, start, request_id, size, out);
+        });
+    }
+}
