@@ -48,8 +48,7 @@ pub fn run(mut args: Args) -> Result<()> {
     };
     let (listen, to) = (address("listen")?, address("to")?);
     args.finish()?;
-    let door =
-        Arc::new(Door { listen, to, delay_ms: AtomicU64::new(0), streams: Mutex::new(Vec::new()) });
+    let door = Arc::new(Door { listen, to, delay_ms: AtomicU64::new(0), streams: Mutex::new(Vec::new()) });
     let mut open = Some(Open::new(&door)?);
     say_ok()?;
     for line in std::io::stdin().lock().lines() {
@@ -84,7 +83,8 @@ struct Open {
 
 impl Open {
     fn new(door: &Arc<Door>) -> Result<Open> {
-        let listener = TcpListener::bind(door.listen).with_context(|| format!("cannot listen on {}", door.listen))?;
+        let listener =
+            TcpListener::bind(door.listen).with_context(|| format!("cannot listen on {}", door.listen))?;
         listener.set_nonblocking(true)?;
         let (end, ended) = sync_channel(0);
         let door = door.clone();

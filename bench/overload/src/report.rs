@@ -119,6 +119,9 @@ fn machine(results: &[Value], out: &mut String) {
 fn drain(row: &Value) -> String {
     let rate = at(row, "drain_per_s").unwrap_or(0.0);
     let mut text = if rate > 0.0 { format!("{:.0} MB/s", rate / 1e6) } else { "never".to_owned() };
+    if row["elsewhere"] == true {
+        text.push_str(", at another bookie");
+    }
     if row["half_close"] == true {
         text.push_str(", half closed");
     }
@@ -509,8 +512,10 @@ fn plots(results: &[Value], dir: &Path) -> Result<Vec<(String, String)>> {
         }
         Ok(())
     };
-    let stalls: Vec<&Value> =
-        results.iter().filter(|r| r["scenario"] == "stall" && r["half_close"] != true).collect();
+    let stalls: Vec<&Value> = results
+        .iter()
+        .filter(|r| r["scenario"] == "stall" && r["half_close"] != true && r["elsewhere"] != true)
+        .collect();
 
     // p99 against the number of consumers, of those that never drain and those that drain slowly
     let mut panels = Vec::new();

@@ -1,5 +1,8 @@
 //! Healthy readers and writers in open loop, beside consumers that ask for much and drain slowly or never.
 //!
+//! With `--consumers-at` the consumers sit at another bookie of the machine: the control. What healthy clients then wait longer
+//! is what the consumers' and that bookie's CPU time costs whoever shares the machine with them.
+//!
 //! Phases: warm-up, before, during (consumers connect at its begin), after (their sockets close at its begin).
 
 use crate::args::{Args, Target};
@@ -14,6 +17,7 @@ use crate::watch::{self, Watch};
 use crate::work::{Filled, Work};
 use anyhow::{Context, Result, anyhow};
 use serde_json::{Value, json};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -44,9 +48,14 @@ pub fn run(mut args: Args) -> Result<Value> {
     let settle = args.or("settle", 0.0)?;
     let timeout = args.or("timeout", 5.0)?;
     let case = args.text("case").unwrap_or_else(|| "D".to_owned());
+    let elsewhere: Option<SocketAddr> =
+        args.text("consumers-at").map(|text| text.parse()).transpose().context("--consumers-at")?;
     args.finish()?;
 
     fill(&target, filled, entry_size_bytes)?;
+    if let Some(bookie) = elsewhere {
+        fill(&Target { bookie, ..target.clone() }, filled, entry_size_bytes)?;
+    }
     let total: f64 = lengths.iter().sum();
     let fences = fences_needed(total);
     fill(&target, Filled { first: FENCE_FIRST, ledgers: fences, each: 1 }, 64)?;
@@ -87,7 +96,7 @@ pub fn run(mut args: Args) -> Result<Value> {
     let calm = [look(warm), look(warm + (before - warm) / 2), look(before - 50 * MILLI)];
     sleep_until(before);
     let stop = Arc::new(AtomicBool::new(false));
-    let (until, address, asked) = (Arc::clone(&stop), target.bookie, spec.clone());
+    let (until, address, asked) = (Arc::clone(&stop), elsewhere.unwrap_or(target.bookie), spec.clone());
     let consumers = std::thread::spawn(move || consumers::run(address, &asked, &until));
     let middle = look(before + (during - before) / 2);
     let pid = target.is_java.then_some(target.pid);
@@ -115,7 +124,7 @@ pub fn run(mut args: Args) -> Result<Value> {
     Ok(json!({
         "scenario": "stall", "case": case, "label": target.label, "protocol": if is_v3 { "v3" } else { "v2" },
         "consumers": spec.count, "pipeline": spec.pipeline, "drain_per_s": spec.drain_per_s,
-        "half_close": spec.half_close, "entry_size_bytes": entry_size_bytes,
+        "half_close": spec.half_close, "elsewhere": elsewhere.is_some(), "entry_size_bytes": entry_size_bytes,
         "reads_per_s": reads, "adds_per_s": adds,
         "machine": watch::machine(), "flows": flows, "probes": probes, "seen": seen.json(),
         "before": watch::summary(&samples, warm, before),

@@ -5,7 +5,7 @@
 //! reader, before it takes memory ──┐
 //!                                  ├─► line, in order of arrival ─► one slice of work ─► back to its end
 //! sender, before it starts reads, ─┘
-//! or refuses many that are too old
+//! writes, or refuses many that are too old
 //! ```
 //! The runtime polls tasks in the order they were woken. A thousand connections that pipeline deeply are a thousand slices of
 //! work before the next request of anybody else; in line here they are one slice for each thread.
@@ -13,8 +13,10 @@
 //! # Invariants
 //! 1. Who has a turn waits for nothing: neither for its peer, nor for memory others hold, nor for the disk.
 //! 2. A connection with few reads in hand needs no turn: fewer than [`DECODE_READS`] to decode more, fewer than
-//!    [`START_READS`] to start them.
-//! 3. A slice is [`SLICE_BYTES`] of requests, or the reads that a sender starts, or refuses, in one round.
+//!    [`START_READS`] to start and send them.
+//! 3. A slice is [`SLICE_BYTES`] of requests, or the reads that a sender starts and what the socket takes, or the reads
+//!    that it refuses, in one round. Writing is most of it: on loopback the kernel delivers to the peer meanwhile, and a
+//!    thousand sockets may become writable at once.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -47,6 +47,18 @@ enum Blocked {
     Closes(CloseReason),
 }
 
+/// What a turn of a connection sent.
+enum Sent {
+    /// Whatever there was.
+    All,
+    /// What the peer takes now.
+    Part,
+    /// Nothing: it is the turn of others.
+    Nothing,
+    /// The connection broke.
+    Broken,
+}
+
 /// One of the two kinds of reads: plain; fencing and high priority.
 struct Lane {
     is_high: bool,
@@ -190,30 +202,19 @@ impl Sender {
                 return CloseReason::Ours;
             }
             self.expire_polls();
-            let (mut has_more, mut is_blocked) = (false, true);
-            if !is_look {
-                self.run_granted();
-                if self.is_silent || self.has_to_wait_for_part() {
-                    self.end_turns();
-                } else {
-                    has_more = self.may_start() && self.start_reads();
-                }
-                is_blocked = match connection.flush_once(true) {
-                    Flush::Done | Flush::Held => self.is_silent,
-                    Flush::Left => true,
-                    Flush::Broken => return CloseReason::Peer,
-                };
-            }
+            let (mut has_more, sent) = if is_look { (false, Sent::Part) } else { self.take_turn() };
             is_look = false;
-            if !is_blocked {
-                self.watch.reset();
-            } else {
-                match self.on_blocked() {
+            match sent {
+                Sent::Nothing => {}
+                Sent::All => self.watch.reset(),
+                Sent::Part => match self.on_blocked() {
                     Blocked::Waits => {}
                     Blocked::HasMore => has_more = true,
                     Blocked::Closes(reason) => return reason,
-                }
+                },
+                Sent::Broken => return CloseReason::Peer,
             }
+            let is_blocked = matches!(sent, Sent::Part);
             self.bulk.end();
             if has_more {
                 tokio::task::yield_now().await;
@@ -241,6 +242,27 @@ impl Sender {
                 () = sleep_or_forever(poll_wait) => {}
             }
         }
+    }
+
+    /// Starts reads and writes when it is this connection's turn. True when it stopped only to let others run.
+    fn take_turn(&mut self) -> (bool, Sent) {
+        self.run_granted();
+        let is_my_turn = self.may_start();
+        let mut has_more = false;
+        if self.is_silent || self.has_to_wait_for_part() {
+            self.end_turns();
+        } else if is_my_turn {
+            has_more = self.start_reads();
+        }
+        if !is_my_turn {
+            return (has_more, Sent::Nothing);
+        }
+        let sent = match self.connection.flush_once(true) {
+            Flush::Done | Flush::Held if !self.is_silent => Sent::All,
+            Flush::Done | Flush::Held | Flush::Left => Sent::Part,
+            Flush::Broken => Sent::Broken,
+        };
+        (has_more, sent)
     }
 
     /// True when it is the turn of this connection's reads (bulk invariant 2). Bytes that came are not kept waiting.
