@@ -5,10 +5,10 @@
 
 mod common;
 
-use bindery_wire::{ErrorCode, v2};
+use bindery_wire::{BatchReadBudget, ErrorCode, FrameLimit, v2};
 use bytes::BytesMut;
-use common::frames::{OwnedV2, fence_request, framed, hello, read_request};
-use common::whole::{cluster, config_that_flushes, damage_entry, start};
+use common::frames::{OwnedV2, batch_request, fence_request, framed, hello, read_request};
+use common::whole::{Running, cluster, config_that_flushes, damage_entry, start};
 use common::wire::Client;
 use std::collections::HashMap;
 use tokio::net::TcpStream;
@@ -34,22 +34,72 @@ async fn ask(client: &mut Client, requests: &[v2::Read]) -> HashMap<(i64, i64), 
     answers
 }
 
+/// Ledger 1 without gaps, ledger 2 with.
+fn is_there(ledger: i64, entry: i64) -> bool {
+    entry < ENTRIES && (ledger == 1 || entry % 7 != 3)
+}
+
+/// A bookie with both ledgers in entry logs, some entries of the first damaged.
+async fn filled(dir: &std::path::Path) -> Running {
+    let bookie = start(config_that_flushes(dir), &cluster().await).await;
+    let mut stored = 0;
+    for (ledger, entry) in (1..3).flat_map(|ledger| (0..ENTRIES).map(move |entry| (ledger, entry))) {
+        if is_there(ledger, entry) {
+            assert_eq!(bookie.add(ledger, entry).await, ErrorCode::Ok);
+            stored += 1;
+        }
+    }
+    bookie.flushed(stored).await;
+    DAMAGED.iter().for_each(|entry| damage_entry(dir, &hello(1, *entry)));
+    bookie
+}
+
+/// A batch has what its limits admit of the entries from its first one on, up to the first that is not there or is damaged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_from_disk_ends_where_its_limits_or_its_entries_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let bookie = filled(dir.path()).await;
+    let mut client = Client::of(TcpStream::connect(bookie.address).await.unwrap());
+    let is_sound = |ledger, entry| is_there(ledger, entry) && !(ledger == 1 && DAMAGED.contains(&entry));
+    let frame = FrameLimit::DEFAULT;
+    for (round, ledger) in [(0, 1), (1, 2), (2, 1), (3, 2)] {
+        for start in (0..ENTRIES + 3).step_by(11).chain(55..60) {
+            for (max_count, max_size) in
+                [(0, 1 << 20), (1, 1 << 20), (2, 1 << 20), (65, 1 << 20), (0, 300), (200, 4000), (0, 0)]
+            {
+                let request = batch_request(ledger, start, round, max_count, max_size);
+                let v2::Request::BatchRead(batch) = &request else { unreachable!() };
+                let mut budget = BatchReadBudget::new(batch, u32::MAX, frame);
+                let sound =
+                    (start..).take_while(|entry| is_sound(ledger, *entry)).map(|entry| hello(ledger, entry));
+                let expected: Vec<_> = sound.take_while(|body| budget.admit(body.len())).collect();
+                let code = match expected.is_empty() {
+                    false => ErrorCode::Ok,
+                    true if is_there(ledger, start) => ErrorCode::Io,
+                    true => ErrorCode::NoEntry,
+                };
+                let answer = client.v2(request).await;
+                assert_eq!(
+                    answer,
+                    OwnedV2::Batch(code, round, expected),
+                    "{ledger}:{start}, {max_count} entries, {max_size} bytes"
+                );
+            }
+        }
+    }
+    let together = bookie.metric("bindery_reads_together").await;
+    let inline = bookie.metric("bindery_reads_without_wait").await;
+    assert!(together > 1000 && inline > 1000, "{together} together, {inline} without a wait");
+    drop(client);
+    bookie.stop().await;
+}
+
 /// Load invariants 1, 4 and 5 of ranges (`connection::load::together`): each request is answered once, with its own
 /// entry and by what became of that one; from disk and from memory, of ledgers with and without gaps, again and again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_request_of_a_range_is_answered_with_its_own_entry() {
-    let (dir, cluster) = (tempfile::tempdir().unwrap(), cluster().await);
-    let bookie = start(config_that_flushes(dir.path()), &cluster).await;
-    let is_there = |ledger: i64, entry: i64| entry < ENTRIES && (ledger == 1 || entry % 7 != 3);
-    for (ledger, entry) in (1..3).flat_map(|ledger| (0..ENTRIES).map(move |entry| (ledger, entry))) {
-        if is_there(ledger, entry) {
-            assert_eq!(bookie.add(ledger, entry).await, ErrorCode::Ok);
-        }
-    }
-    let stored =
-        (1..3).map(|ledger| (0..ENTRIES).filter(|entry| is_there(ledger, *entry)).count()).sum::<usize>();
-    bookie.flushed(stored as i64).await;
-    DAMAGED.iter().for_each(|entry| damage_entry(dir.path(), &hello(1, *entry)));
+    let dir = tempfile::tempdir().unwrap();
+    let bookie = filled(dir.path()).await;
     // Newer copies of some, which are in memory for a moment; one of them of a damaged entry.
     let newer = [58, 200, 201, 290];
 

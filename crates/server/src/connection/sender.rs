@@ -27,10 +27,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Reads started before the sender looks at the socket again: half a millisecond of work.
+/// Reads started before the sender looks at the socket again: half a millisecond of work. Those that are read together
+/// with the last one come with it.
 const STARTS_MAX: usize = 64;
-/// Bytes of a batch that count for one of these.
-const BYTES_OF_A_START: usize = 16 * 1024;
 /// Reads that waited too long and are refused in one turn: a fraction of a millisecond. All that a crowd asked for comes of
 /// age at once.
 const REFUSALS_MAX: usize = 256;
@@ -407,8 +406,11 @@ impl Sender {
                 },
             },
             Plan::Batch(batch, _) => match batch.run_inline(shared, connection, granted) {
-                Ok(bytes) => return 1 + bytes / BYTES_OF_A_START,
-                Err(given_back) => (Work::Batch(given_back.0, given_back.1), 1),
+                Ok(starts) => return starts,
+                Err(given_back) => {
+                    let starts = given_back.1.starts();
+                    (Work::Batch(given_back.0, given_back.1), starts)
+                }
             },
             Plan::Blocking(_) => (Work::Whole(granted), 1),
         };

@@ -525,10 +525,10 @@ impl Sim {
             self.hit("read.together");
         }
         let mut rest = &bodies[..];
-        for (entry, length) in (first.get()..).zip(lengths.into_iter().take(sound)) {
+        for (number, length) in lengths.into_iter().take(sound).enumerate() {
             let (body, behind) = rest.split_at(length);
             rest = behind;
-            self.ghost.check_read(ledger, entry, &Ok(body.to_vec()))?;
+            self.ghost.check_read(ledger, first.get() + number as i64, &Ok(body.to_vec()))?;
         }
         Ok(())
     }

@@ -58,7 +58,12 @@ struct Streak {
 impl Streak {
     /// Notes a read; true when it goes on a sequence.
     fn note(&self, offset: u64, length: usize) -> bool {
-        let end = self.end.swap(offset + length as u64, Relaxed);
+        let new_end = offset + length as u64;
+        let end = self.end.swap(new_end, Relaxed);
+        if new_end == end {
+            // What would have waited is read again, by a thread that may.
+            return self.length.load(Relaxed) > STREAK_MIN;
+        }
         // Several threads serve one reader: the order is not exact.
         if offset.abs_diff(end) > 4 * BLOCK {
             self.length.store(0, Relaxed);

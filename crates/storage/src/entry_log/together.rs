@@ -12,7 +12,9 @@
 //!    damaged.
 //!
 //! # Limits
-//! [`TOGETHER_ENTRIES_MAX`] entries; as many bytes as the caller says.
+//! [`TOGETHER_ENTRIES_MAX`] entries; as many bytes as the caller says. Only of runs without a gap that are in memory, and
+//! where no other run reaches: entries of striped ledgers, of ledgers that a log on disk may have more of, and those that
+//! were written twice are read one by one.
 
 use super::format::{EntryLocation, Extent, Place, RECORD_SIZE};
 use super::read::{EntryLog, Patience};
@@ -53,11 +55,11 @@ impl FoundRun {
             Ok(()) => {}
         }
         let mut rest = &bodies[..];
-        let first = self.first.get() + from as i64;
-        let sound = (first..).zip(locations).take_while(|(entry, location)| {
+        let sound = locations.iter().enumerate().take_while(|(number, location)| {
             let (body, behind) = rest.split_at(location.length as usize);
             rest = behind;
-            let entry = EntryId::new(*entry).expect("an entry that was found has an id");
+            let entry = self.first.get() + (from + number) as i64;
+            let entry = EntryId::new(entry).expect("an entry that was found has an id");
             self.log.verify_body(location, self.ledger, entry, body).is_ok()
         });
         Some(sound.count())

@@ -16,9 +16,13 @@ use bindery_wire::{BatchReadBudget, v2};
 use bytes::BytesMut;
 use std::sync::Arc;
 
-/// A batch of more bytes is finished on the I/O pool: some 30 µs of copying keep the other connections of a thread
-/// waiting.
+/// A batch of more bytes, or one that takes more look-ups, is finished on the I/O pool: some 30 µs of copying, or 100 of
+/// looking up, keep the other connections of a thread waiting.
 const INLINE_BYTES_MAX: usize = 128 * 1024;
+/// See [`INLINE_BYTES_MAX`].
+const INLINE_LOOKUPS_MAX: usize = 32;
+/// Bytes that take a thread as long as starting a read does.
+const BYTES_OF_A_START: usize = 16 * 1024;
 
 /// A batch as far as it is read: its entries as they stand in the frame.
 pub struct BatchLoad {
@@ -30,6 +34,10 @@ pub struct BatchLoad {
     count_max: u32,
     /// Bytes that the permit leaves for entries.
     room: usize,
+    /// Look-ups so far.
+    lookups: usize,
+    /// The next entry was read with its neighbours, and failed.
+    is_next_unsound: bool,
 }
 
 /// Why a batch got no more entries.
@@ -60,11 +68,18 @@ impl BatchLoad {
             next: batch.start_entry_id,
             count_max,
             room,
+            lookups: 0,
+            is_next_unsound: false,
         }
     }
 
+    /// How many reads could have been started in the time that it took so far.
+    pub fn starts(&self) -> usize {
+        self.lookups.max(1) + self.body.len() / BYTES_OF_A_START
+    }
+
     /// Reads and answers it when nobody has to wait for the disk and it is short; else gives it back as far as it is.
-    /// With it comes how many bytes were read.
+    /// Returns what that took ([`BatchLoad::starts`]).
     pub fn run_inline(
         mut self,
         shared: &Arc<Shared>,
@@ -74,9 +89,9 @@ impl BatchLoad {
         match self.fill(shared, Patience::Never) {
             Stop::WouldWait => Err(Box::new((granted, self))),
             stop => {
-                let read = self.body.len();
+                let starts = self.starts();
                 self.answer(shared, connection, granted, stop);
-                Ok(read)
+                Ok(starts)
             }
         }
     }
@@ -89,10 +104,12 @@ impl BatchLoad {
 
     fn fill(&mut self, shared: &Shared, patience: Patience) -> Stop {
         while !self.budget.is_full() {
-            if patience == Patience::Never && self.body.len() >= INLINE_BYTES_MAX {
+            let is_long = self.body.len() >= INLINE_BYTES_MAX || self.lookups >= INLINE_LOOKUPS_MAX;
+            if patience == Patience::Never && is_long {
                 return Stop::WouldWait;
             }
             let Some(entry) = EntryId::new(self.next) else { return self.ended(Refusal::NoEntry) };
+            self.lookups += 1;
             let added = match self.add_together(shared, entry, patience) {
                 Ok(true) => Ok(()),
                 Ok(false) => self.add_one(shared, entry, patience),
@@ -112,16 +129,22 @@ impl BatchLoad {
 
     /// Adds entries that lie together on disk. False when they do not, or cannot be read so.
     fn add_together(&mut self, shared: &Shared, first: EntryId, patience: Patience) -> Result<bool, Stop> {
+        if std::mem::take(&mut self.is_next_unsound) {
+            return Ok(false);
+        }
         let count = (self.count_max - self.budget.count()).min(TOGETHER_ENTRIES_MAX);
         let found = shared.engine.read_run(self.ledger, first, count, SCRATCH_BYTES, patience);
         let Some(found) = found.filter(|found| found.lengths().len() > 1) else { return Ok(false) };
         let mut budget = self.budget.clone();
         let fitting = found.lengths().take_while(|length| budget.admit(*length)).count();
+        if self.budget.count() > 0 && fitting == 0 {
+            return Err(Stop::Ended);
+        }
         let needed = found.lengths().next().unwrap_or(0) + v2::BATCH_READ_ENTRY_OVERHEAD_BYTES;
         if fitting < 2 || (self.budget.count() == 0 && needed > self.room) {
             return Ok(false);
         }
-        SCRATCH.with_borrow_mut(|bodies| {
+        let sound = SCRATCH.with_borrow_mut(|bodies| {
             let sound = found.read(0, fitting, bodies, patience).ok_or(Stop::WouldWait)?;
             self.body.reserve(bodies.len() + fitting * v2::BATCH_READ_ENTRY_OVERHEAD_BYTES);
             let mut rest = &bodies[..];
@@ -132,9 +155,16 @@ impl BatchLoad {
                 assert!(is_admitted, "as many were read as fit");
                 self.put(body);
             }
-            shared.metrics.reads_together.add(sound as u64);
-            Ok(sound > 0)
-        })
+            Ok(sound)
+        })?;
+        shared.metrics.reads_together.add(sound as u64);
+        if patience == Patience::Never {
+            shared.metrics.reads_without_wait.add(sound as u64);
+        }
+        self.is_next_unsound = sound < fitting;
+        // What comes next does not fit.
+        let is_ended = sound == fitting && fitting < found.lengths().len();
+        if is_ended { Err(Stop::Ended) } else { Ok(true) }
     }
 
     fn add_one(&mut self, shared: &Shared, entry: EntryId, patience: Patience) -> Result<(), Stop> {
@@ -145,13 +175,17 @@ impl BatchLoad {
                 self.add(&body)
             }
             Ok(Lookup::Disk(mut read)) => {
-                let is_small = matches!(read.try_locate(), Some(Ok(size)) if size as usize <= SCRATCH_BYTES);
-                if !is_small {
+                let size =
+                    read.try_locate().ok_or(Stop::WouldWait)?.map_err(|refusal| self.ended(refusal))?;
+                let size = size as usize;
+                self.check_room(size, &mut self.budget.clone())?;
+                if size > SCRATCH_BYTES {
                     return Err(Stop::WouldWait);
                 }
                 SCRATCH.with_borrow_mut(|body| {
                     let loaded = read.try_load(body).ok_or(Stop::WouldWait)?;
                     loaded.map_err(|refusal| self.ended(refusal))?;
+                    shared.metrics.reads_without_wait.add(1);
                     self.add(body)
                 })
             }
@@ -162,15 +196,20 @@ impl BatchLoad {
     }
 
     fn add(&mut self, body: &[u8]) -> Result<(), Stop> {
-        let needed = body.len() + v2::BATCH_READ_ENTRY_OVERHEAD_BYTES;
-        if self.budget.count() == 0 && needed > self.room {
-            return Err(Stop::Larger(needed));
-        }
-        if !self.budget.admit(body.len()) {
-            return Err(Stop::Ended);
-        }
+        let mut budget = self.budget.clone();
+        self.check_room(body.len(), &mut budget)?;
+        self.budget = budget;
         self.put(body);
         Ok(())
+    }
+
+    /// Whether an entry of so many bytes goes in; `budget` counts it then.
+    fn check_room(&self, length: usize, budget: &mut BatchReadBudget) -> Result<(), Stop> {
+        let needed = length + v2::BATCH_READ_ENTRY_OVERHEAD_BYTES;
+        if budget.count() == 0 && needed > self.room {
+            return Err(Stop::Larger(needed));
+        }
+        if budget.admit(length) { Ok(()) } else { Err(Stop::Ended) }
     }
 
     fn put(&mut self, body: &[u8]) {

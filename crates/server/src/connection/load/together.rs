@@ -1,4 +1,5 @@
-//! Reads of neighbours that are in hand at once, and whose entries lie together on disk: one look-up, one read.
+//! Reads of neighbours that are in hand at once, and whose entries lie together on disk: one look-up for all that are
+//! behind the first, and one read.
 //!
 //! A reader that asks for a range sends a request for each entry. What has come of them when the turn of the first one
 //! comes is read together; each still has its own bytes, its own answer and its own line of equal keys.
@@ -13,7 +14,7 @@
 
 use super::answers::{answer_entry, answer_without_entry};
 use super::{
-    Granted, HEAD_BYTES, SCRATCH, SCRATCH_BYTES, is_too_old, park_until_durable, refuse_too_old,
+    Granted, HEAD_BYTES, SCRATCH, SCRATCH_BYTES, is_too_old, learn_size, park_until_durable, refuse_too_old,
     retry_larger, run_entry,
 };
 use crate::connection::Connection;
@@ -22,6 +23,7 @@ use crate::connection::request::ReadRequest;
 use crate::shared::Shared;
 use bindery_engine::{EntryRef, FoundRun, Lookup, Patience, TOGETHER_ENTRIES_MAX};
 use bindery_types::EntryId;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Most requests behind the first one of those that are read together.
@@ -30,9 +32,11 @@ pub const FOLLOWING_MAX: usize = TOGETHER_ENTRIES_MAX as usize - 1;
 /// See the module. The reads that were granted are of the first entries of the run.
 pub struct Together {
     found: FoundRun,
-    reads: Vec<Granted>,
-    /// Of these, answered.
+    reads: VecDeque<Granted>,
+    /// Entries of the run that were answered before these.
     done: usize,
+    /// The next one was read with its neighbours, and failed.
+    is_next_unsound: bool,
 }
 
 impl Together {
@@ -48,19 +52,19 @@ impl Together {
 
     /// The first of those that were found.
     pub fn new(found: FoundRun, first: Granted) -> Together {
-        Together { found, reads: vec![first], done: 0 }
+        Together { found, reads: VecDeque::from([first]), done: 0, is_next_unsound: false }
     }
 
     /// The last one that was granted, and the bytes that the next one takes, if there is a next one.
     pub fn next(&self) -> Option<(&ReadRequest, usize)> {
         let length = self.found.lengths().nth(self.reads.len())?;
-        let last = self.reads.last().expect("the first one was granted");
+        let last = self.reads.back().expect("the first one was granted");
         Some((&last.request, length + HEAD_BYTES))
     }
 
     /// Takes the next one.
     pub fn push(&mut self, granted: Granted) {
-        self.reads.push(granted);
+        self.reads.push_back(granted);
     }
 
     /// How many were granted.
@@ -82,30 +86,44 @@ impl Together {
 
     /// Answers all, on a thread that may wait for the disk.
     pub fn run(mut self, shared: &Arc<Shared>, connection: &Arc<Connection>) {
-        // The first one has waited longest.
-        if !is_too_old(shared, &self.reads[0].request) {
-            self.answer_sound(shared, connection, Patience::Wait);
-        }
-        for granted in self.reads {
-            if is_too_old(shared, &granted.request) {
-                refuse_too_old(shared, connection, &granted.give_up(connection));
+        while let Some(first) = self.reads.front() {
+            // Those that have waited longest come first.
+            let is_too_old = is_too_old(shared, &first.request);
+            if !is_too_old
+                && !self.is_next_unsound
+                && self.answer_sound(shared, connection, Patience::Wait) > 0
+            {
+                continue;
+            }
+            let Some(first) = self.reads.pop_front() else { return };
+            self.done += 1;
+            self.is_next_unsound = false;
+            if is_too_old {
+                refuse_too_old(shared, connection, &first.give_up(connection));
             } else {
-                run_alone(shared, connection, granted);
+                run_alone(shared, connection, first);
             }
         }
     }
 
-    /// Reads what is left together and answers those that are as they were written, up to the first that is not.
-    /// Returns how many; the others stay.
+    /// Reads what is left together and answers those that are as they were written, up to the first that is not. Returns
+    /// how many; the others stay.
     fn answer_sound(&mut self, shared: &Shared, connection: &Connection, patience: Patience) -> usize {
         SCRATCH.with_borrow_mut(|bodies| {
-            let sound = self.found.read(self.done, self.reads.len(), bodies, patience).unwrap_or(0);
+            let Some(sound) = self.found.read(self.done, self.reads.len(), bodies, patience) else {
+                return 0;
+            };
+            self.is_next_unsound = sound < self.reads.len();
             let mut rest = &bodies[..];
-            let lengths = self.found.lengths().skip(self.done);
-            for (granted, length) in self.reads.drain(..sound).zip(lengths) {
+            let mut longest = 0;
+            for (granted, length) in self.reads.drain(..sound).zip(self.found.lengths().skip(self.done)) {
                 let (body, behind) = rest.split_at(length);
                 rest = behind;
+                longest = longest.max(length);
                 answer_entry(shared, connection, granted, Body::Copy(body));
+            }
+            if sound > 0 {
+                learn_size(connection, longest);
             }
             self.done += sound;
             shared.metrics.reads_together.add(sound as u64);
