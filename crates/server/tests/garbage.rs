@@ -41,12 +41,7 @@ async fn a_deleted_ledger_goes_and_its_space_comes_back() {
     for ledger in [0, 1, 2, 3] {
         bookie.create(ledger).await;
     }
-    let flushed = async {
-        while bookie.metric("bindery_flushed_entries").await < 4 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, flushed).await.unwrap();
+    bookie.flushed(4).await;
     bookie.delete(0).await;
     bookie.delete(2).await;
     assert_eq!(bookie.why("").await, serde_json::Value::Null);
@@ -140,12 +135,7 @@ async fn a_scrub_can_be_asked_for_and_waited_for() {
     for ledger in [1, 2] {
         bookie.create(ledger).await;
     }
-    let flushed = async {
-        while bookie.metric("bindery_flushed_entries").await < 2 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, flushed).await.unwrap();
+    bookie.flushed(2).await;
     let scrub = async || {
         let order = r#"{"wait":true,"waitSeconds":30}"#;
         let (status, body) = bookie.http("PUT", "/api/v1/bookie/scrub", order).await;

@@ -515,19 +515,16 @@ impl Sim {
         else {
             return Ok(());
         };
-        let lengths: Vec<usize> = found.lengths().collect();
-        if lengths.len() > count as usize {
-            return Err(format!("{} entries of {ledger} were found, {count} were asked for", lengths.len()));
+        let length = found.lengths().len();
+        if length > count as usize {
+            return Err(format!("{length} entries of {ledger} were found, {count} were asked for"));
         }
-        let mut bodies = Vec::new();
-        let sound = found.read(0, lengths.len(), &mut bodies, Patience::Wait).unwrap_or(0);
-        if sound > 1 {
-            self.hit("read.together");
-        }
-        let mut rest = &bodies[..];
-        for (number, length) in lengths.into_iter().take(sound).enumerate() {
-            let (body, behind) = rest.split_at(length);
-            rest = behind;
+        let mut buffer = Vec::new();
+        let sound = found.read(0, length, &mut buffer, Patience::Wait).into_iter().flatten();
+        for (number, body) in sound.enumerate() {
+            if number == 1 {
+                self.hit("read.together");
+            }
             self.ghost.check_read(ledger, first.get() + number as i64, &Ok(body.to_vec()))?;
         }
         Ok(())

@@ -67,15 +67,9 @@ fn get_together(
     bytes_max: usize,
 ) -> Result<Vec<Vec<u8>>, TryReadError> {
     let found = log.locate_together(extent, (first, last), bytes_max, Patience::Wait)?;
-    let mut bodies = Vec::new();
-    let sound = found.read(0, found.lengths().len(), &mut bodies, Patience::Wait).unwrap();
-    let mut rest = &bodies[..];
-    let split = |length| {
-        let (body, behind) = rest.split_at(length);
-        rest = behind;
-        body.to_vec()
-    };
-    Ok(found.lengths().take(sound).map(split).collect())
+    let mut buffer = Vec::new();
+    let sound = found.read(0, found.lengths().len(), &mut buffer, Patience::Wait).unwrap();
+    Ok(sound.map(<[u8]>::to_vec).collect())
 }
 
 proptest! {

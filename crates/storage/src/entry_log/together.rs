@@ -40,29 +40,34 @@ impl FoundRun {
         self.locations.iter().map(|location| location.length as usize)
     }
 
-    /// Reads `count` entries, from number `from` of the run on, into `bodies`, which gets the length of all, and
-    /// verifies them. Returns how many, from the first of these on, are as they were written: none after a failure.
-    /// `None` when that takes a wait that `patience` rules out.
+    /// Reads `count` entries, from number `from` of the run on, into `buffer`, and gives their bodies in order, each
+    /// verified when its turn comes, up to the first that is not as it was written: none after a failure. `None` when
+    /// that takes a wait that `patience` rules out.
     ///
     /// # Panics
     /// When the run has not so many, or `count` is 0.
-    pub fn read(&self, from: usize, count: usize, bodies: &mut Vec<u8>, patience: Patience) -> Option<usize> {
-        let locations = &self.locations[from..from + count];
-        bodies.resize(locations.iter().map(|location| location.length as usize).sum(), 0);
-        match self.log.read_bodies(locations[0].offset, bodies, patience) {
+    pub fn read<'a>(
+        &'a self,
+        from: usize,
+        count: usize,
+        buffer: &'a mut Vec<u8>,
+        patience: Patience,
+    ) -> Option<impl Iterator<Item = &'a [u8]>> {
+        let mut locations = &self.locations[from..from + count];
+        buffer.resize(locations.iter().map(|location| location.length as usize).sum(), 0);
+        match self.log.read_bodies(locations[0].offset, buffer, patience) {
             Err(TryReadError::WouldBlock) => return None,
-            Err(TryReadError::Failed(_)) => return Some(0),
+            Err(TryReadError::Failed(_)) => locations = &[],
             Ok(()) => {}
         }
-        let mut rest = &bodies[..];
-        let sound = locations.iter().enumerate().take_while(|(number, location)| {
+        let mut rest = &buffer[..];
+        Some(locations.iter().enumerate().map_while(move |(number, location)| {
             let (body, behind) = rest.split_at(location.length as usize);
             rest = behind;
             let entry = self.first.get() + (from + number) as i64;
             let entry = EntryId::new(entry).expect("an entry that was found has an id");
-            self.log.verify_body(location, self.ledger, entry, body).is_ok()
-        });
-        Some(sound.count())
+            self.log.verify_body(location, self.ledger, entry, body).ok().map(|()| body)
+        }))
     }
 }
 

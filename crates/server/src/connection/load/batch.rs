@@ -144,16 +144,16 @@ impl BatchLoad {
         if fitting < 2 || (self.budget.count() == 0 && needed > self.room) {
             return Ok(false);
         }
-        let sound = SCRATCH.with_borrow_mut(|bodies| {
-            let sound = found.read(0, fitting, bodies, patience).ok_or(Stop::WouldWait)?;
-            self.body.reserve(bodies.len() + fitting * v2::BATCH_READ_ENTRY_OVERHEAD_BYTES);
-            let mut rest = &bodies[..];
-            for length in found.lengths().take(sound) {
-                let (body, behind) = rest.split_at(length);
-                rest = behind;
-                let is_admitted = self.budget.admit(length);
+        let sound = SCRATCH.with_borrow_mut(|buffer| {
+            let bodies = found.read(0, fitting, buffer, patience).ok_or(Stop::WouldWait)?;
+            let entries_bytes: usize = found.lengths().take(fitting).sum();
+            self.body.reserve(entries_bytes + fitting * v2::BATCH_READ_ENTRY_OVERHEAD_BYTES);
+            let mut sound = 0;
+            for body in bodies {
+                let is_admitted = self.budget.admit(body.len());
                 assert!(is_admitted, "as many were read as fit");
                 self.put(body);
+                sound += 1;
             }
             Ok(sound)
         })?;

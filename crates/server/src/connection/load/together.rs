@@ -109,22 +109,21 @@ impl Together {
     /// Reads what is left together and answers those that are as they were written, up to the first that is not. Returns
     /// how many; the others stay.
     fn answer_sound(&mut self, shared: &Shared, connection: &Connection, patience: Patience) -> usize {
-        SCRATCH.with_borrow_mut(|bodies| {
-            let Some(sound) = self.found.read(self.done, self.reads.len(), bodies, patience) else {
+        SCRATCH.with_borrow_mut(|buffer| {
+            let Some(bodies) = self.found.read(self.done, self.reads.len(), buffer, patience) else {
                 return 0;
             };
-            self.is_next_unsound = sound < self.reads.len();
-            let mut rest = &bodies[..];
-            let mut longest = 0;
-            for (granted, length) in self.reads.drain(..sound).zip(self.found.lengths().skip(self.done)) {
-                let (body, behind) = rest.split_at(length);
-                rest = behind;
-                longest = longest.max(length);
+            let (mut sound, mut longest) = (0, 0);
+            for body in bodies {
+                let granted = self.reads.pop_front().expect("as many were read as are left");
+                longest = longest.max(body.len());
                 answer_entry(shared, connection, granted, Body::Copy(body));
+                sound += 1;
             }
             if sound > 0 {
                 learn_size(connection, longest);
             }
+            self.is_next_unsound = !self.reads.is_empty();
             self.done += sound;
             shared.metrics.reads_together.add(sound as u64);
             sound
