@@ -1,0 +1,159 @@
+//! The journal's side: what has formed, what adds may still place, a cut, and what its durability or its failure means. Shard
+//! invariants 1, 3, 4 and 5.
+
+use super::Shard;
+use crate::api::{AddDone, Refusal, Waiter};
+use crate::config::Admission;
+use bindery_io::BLOCK_SIZE_BYTES;
+use bindery_io::chunk::{Lane, OpenChunk};
+use bindery_journal::Part;
+use bindery_journal::record::HEADER_SIZE_BYTES;
+
+/// What a shard gives to one group.
+pub(crate) struct ShardCut {
+    pub(crate) parts: Vec<Part>,
+    /// Everything up to this sequence is in the cut.
+    pub(crate) upto: u64,
+    pub(crate) adds: Vec<AddDone>,
+    /// Waiters of FORCE_LEDGER: they need a sync even when the journal does not.
+    pub(crate) forces: Vec<Waiter>,
+}
+
+impl Shard {
+    /// True when a cut would hold something.
+    pub(crate) fn has_work(&self) -> bool {
+        self.formed_bytes > 0 || !self.adds.is_empty() || !self.forces.is_empty() || !self.apart.is_empty()
+    }
+
+    /// Most bytes that a cut would take in a group: of records, and for each part a block of alignment.
+    pub(crate) fn cut_bytes_max(&self) -> u64 {
+        if self.formed_bytes == 0 {
+            return 0;
+        }
+        (self.formed_bytes + (self.parts.len() + 1) * 2 * BLOCK_SIZE_BYTES) as u64
+    }
+
+    /// True when an entry of any size would find its place after a cut.
+    pub(crate) fn has_room(&self) -> bool {
+        self.refuses_all() || (self.offered_bytes > 0 && self.has_chunk(Lane::Normal))
+    }
+
+    /// True when an entry of any size would find a chunk.
+    pub(crate) fn has_chunk(&self, lane: Lane) -> bool {
+        let largest = self.config.entry_bytes_max + HEADER_SIZE_BYTES;
+        self.pool.has_free(lane) || self.open.as_ref().is_some_and(|open| open.remaining() >= largest)
+    }
+
+    /// What has formed, in what admission counts.
+    pub(crate) fn formed(&self) -> usize {
+        match self.config.admission {
+            Admission::Bytes => self.formed_bytes,
+            Admission::Writes(_) => self.formed_records,
+        }
+    }
+
+    /// What ordinary adds may place until the next cut, in what admission counts.
+    pub(crate) fn offered(&self) -> usize {
+        match self.config.admission {
+            Admission::Bytes => self.offered_bytes,
+            Admission::Writes(most) => most,
+        }
+    }
+
+    /// Before a batch: with a turn it may place what that is worth, without one what is neither formed nor reserved.
+    pub(crate) fn admit(&mut self, turn: Option<usize>, reserved: usize) {
+        self.admitted = match turn {
+            Some(cost) => self.formed() + cost,
+            None => self.offered().saturating_sub(reserved),
+        };
+    }
+
+    /// True when adds are refused, so that nobody has to wait for room.
+    pub(crate) fn refuses_all(&self) -> bool {
+        self.takes_no_adds()
+    }
+
+    /// Sets what ordinary adds may place until the next cut. Recovery adds and fences do not see it.
+    pub(crate) fn offer(&mut self, bytes: usize) {
+        self.offered_bytes = bytes.min(self.config.formed_bytes_max);
+    }
+
+    /// Takes everything placed since the last cut (invariant 5).
+    pub(crate) fn cut(&mut self) -> ShardCut {
+        debug_assert!(self.cut == self.durable || self.is_failed, "one cut in flight");
+        for (done, lac, key, body) in std::mem::take(&mut self.apart) {
+            if self.insert(&done, lac, key, &body, Lane::Reserved).is_err() {
+                self.adds.push(AddDone { result: Err(Refusal::TooManyRequests), ..done });
+            }
+        }
+        self.close_part();
+        self.cut = self.sequence;
+        (self.formed_bytes, self.formed_records) = (0, 0);
+        self.charge_ledgers();
+        ShardCut {
+            parts: std::mem::take(&mut self.parts),
+            upto: self.sequence,
+            adds: std::mem::take(&mut self.adds),
+            forces: std::mem::take(&mut self.forces),
+        }
+    }
+
+    /// The group that held the cut up to `upto` is durable. Returns the waiters and polls to fire.
+    pub(crate) fn on_durable(&mut self, upto: u64) -> Vec<Waiter> {
+        assert!(upto == self.cut && upto >= self.durable, "durable {upto}, cut {}", self.cut);
+        self.durable = upto;
+        let (ready, parked): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.waiters).into_iter().partition(|(sequence, _)| *sequence <= upto);
+        self.waiters = parked;
+        let mut fired: Vec<Waiter> = ready.into_iter().map(|(_, waiter)| waiter).collect();
+        let ledgers = &mut self.ledgers;
+        self.raised.retain(|ledger| {
+            let state = ledgers.get_mut(ledger).expect("a polled ledger is known");
+            let shown = state.last_add_confirmed.shown(upto);
+            let is_fenced_now = state.wake_polls_at.take_if(|fence| *fence <= upto).is_some();
+            let (ready, parked): (Vec<_>, Vec<_>) =
+                state.polls.take().into_iter().partition(|p| is_fenced_now || p.previous < shown);
+            state.polls = parked.into();
+            fired.extend(ready.into_iter().map(|p| p.waiter));
+            let may_follow = state.last_add_confirmed.placed() > shown || state.wake_polls_at.is_some();
+            !state.polls.is_empty() && may_follow
+        });
+        fired
+    }
+
+    /// The journal failed: nothing that is not durable will ever be. Returns what waits, to be refused.
+    pub(crate) fn fail(&mut self) -> (Vec<AddDone>, Vec<Waiter>) {
+        // Once: nothing is placed after it, so later refusals find nothing to forget.
+        if !std::mem::replace(&mut self.is_failed, true) {
+            let durable = self.durable;
+            self.ledgers.values_mut().for_each(|state| state.forget_above(durable));
+        }
+        self.parts.clear();
+        self.formed_bytes = 0;
+        self.part_start = self.open.as_ref().map_or(0, OpenChunk::len);
+        (self.part_records, self.part_headers_crc) = (0, 0);
+        self.apart.clear();
+        let waiters = std::mem::take(&mut self.waiters).into_iter().map(|(_, w)| w);
+        let waiters = waiters.chain(std::mem::take(&mut self.forces)).collect();
+        (std::mem::take(&mut self.adds), waiters)
+    }
+
+    /// True when the journal failed: nothing can be placed any more.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.is_failed
+    }
+
+    pub(super) fn takes_no_adds(&self) -> bool {
+        self.is_failed || self.refuses_adds || self.waits_for_space
+    }
+
+    /// Takes no adds and explicit LACs while somebody waits for space.
+    pub(crate) fn set_waits_for_space(&mut self, waits: bool) {
+        self.waits_for_space = waits;
+    }
+
+    /// Ledger storage failed: takes no adds and explicit LACs any more.
+    pub(crate) fn refuse_adds(&mut self) {
+        self.refuses_adds = true;
+    }
+}

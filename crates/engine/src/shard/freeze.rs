@@ -1,0 +1,100 @@
+//! The flush's side: the active write cache is frozen at a cut, and a frozen one goes once it is on disk.
+
+use super::Shard;
+use crate::ledger::LedgerState;
+use crate::write_cache::Frozen;
+use bindery_storage::{IndexUse, LedgerRecord};
+use bindery_types::LedgerId;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What a record of the write cache's index counts for.
+const INDEX_RECORD_BYTES: usize = 64;
+
+impl Shard {
+    /// Takes the active write cache out, right after a cut: the group of that cut is its boundary. `None` when
+    /// nothing changed since the last freeze. What comes after it has the generation `next`.
+    pub(crate) fn freeze(&mut self, next: u64) -> Option<Arc<Frozen>> {
+        debug_assert_eq!(self.sequence, self.cut, "a freeze follows a cut");
+        let generation = self.generation;
+        debug_assert!(next > generation, "generations ascend");
+        self.generation = next;
+        if self.dirty.is_empty() {
+            return None;
+        }
+        self.seal_open_chunk();
+        let mut records = HashMap::new();
+        let mut states: Vec<LedgerRecord> = Vec::with_capacity(self.dirty.len());
+        for ledger in std::mem::take(&mut self.dirty) {
+            let state = self.ledgers.get_mut(&ledger).expect("a dirty ledger is known");
+            state.is_dirty = false;
+            // Whether the tables forget it is not known yet, and this may be all that a crash leaves of the ledger.
+            if let Some(record) = self.forgetting.remove(&ledger) {
+                state.outlive(&record);
+            }
+            states.push(state.snapshot(ledger));
+            if !state.records.is_empty() {
+                records.insert(ledger, std::mem::take(&mut state.records));
+            }
+        }
+        states.sort_unstable_by_key(|s| s.ledger);
+        let bytes = self.active_bytes();
+        (self.cached_records, self.cached_bytes) = (0, 0);
+        let chunks = std::mem::take(&mut self.chunks);
+        let frozen = Arc::new(Frozen { generation, chunks, records, bytes, states });
+        self.frozen.push(frozen.clone());
+        Some(frozen)
+    }
+
+    /// The ledgers of a flushed cache go to rest, as far as they are not written to any more. Call it with some at a time.
+    pub(crate) fn rest(&mut self, flushed: &[LedgerRecord]) {
+        let durable = self.durable;
+        for record in flushed {
+            if let Some(state) = self.ledgers.get_mut(&record.ledger) {
+                state.rest(durable);
+            }
+        }
+    }
+
+    /// Charges the index pool for the ledgers there are now.
+    pub(super) fn charge_ledgers(&mut self) {
+        let slots = self.ledgers.capacity() * (size_of::<(LedgerId, Box<LedgerState>)>() + 1);
+        let removed = self.removed.len() * size_of::<LedgerId>() * 2;
+        let now = (slots + removed + self.ledgers.len() * LedgerState::BYTES) as u64;
+        let before = std::mem::replace(&mut self.charged, now);
+        self.config.index_pool.charge(IndexUse::Ledgers, now.saturating_sub(before));
+        self.config.index_pool.release(IndexUse::Ledgers, before.saturating_sub(now));
+    }
+
+    /// The cache that must be flushed next.
+    pub(crate) fn oldest_frozen(&self) -> Option<&Arc<Frozen>> {
+        self.frozen.first()
+    }
+
+    /// The flush of the oldest frozen cache is committed and its entries can be found on disk.
+    pub(crate) fn drop_frozen(&mut self, frozen: &Arc<Frozen>) {
+        let oldest = self.frozen.first().expect("a flushed cache was frozen");
+        assert!(Arc::ptr_eq(oldest, frozen), "caches are flushed in order");
+        self.frozen.remove(0);
+    }
+
+    /// Chunks in the active write cache.
+    pub(crate) fn active_chunks(&self) -> usize {
+        self.chunks.len() + usize::from(self.open.is_some())
+    }
+
+    /// Bytes of the active write cache. Charged at 64 bytes, a record of the index and its share of growth counts like
+    /// entry bytes.
+    pub(crate) fn active_bytes(&self) -> u64 {
+        (self.cached_bytes + self.cached_records * INDEX_RECORD_BYTES) as u64
+    }
+
+    /// Bytes of the frozen write caches.
+    pub(crate) fn frozen_bytes(&self) -> u64 {
+        self.frozen.iter().map(|frozen| frozen.bytes).sum()
+    }
+
+    pub(crate) fn is_dirty(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+}

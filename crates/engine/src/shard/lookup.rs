@@ -1,0 +1,135 @@
+//! What may be shown: entries, LACs and fences of ledgers, of what is durable in memory. Shard invariants 6 and 7.
+
+use super::Shard;
+use crate::api::{EntryRef, Refusal};
+use crate::ledger::LedgerState;
+use crate::lookup::RunSet;
+use crate::write_cache::CacheRecord;
+use bindery_io::canary::Canary;
+use bindery_io::chunk::ChunkSlice;
+use bindery_types::{EntryId, LedgerId};
+use std::sync::Arc;
+
+/// Where a look-up in memory ended.
+pub(crate) enum Found {
+    Memory(ChunkSlice),
+    /// Not in memory; look on disk, and if it is not there either, `otherwise` holds.
+    OnDisk {
+        entry: EntryId,
+        otherwise: Otherwise,
+        /// Copies of a lower generation are those of a former life of the ledger.
+        hidden_below: u64,
+    },
+}
+
+/// What holds when no durable copy is found anywhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Otherwise {
+    /// It is not here.
+    NoEntry,
+    /// The ledger is in limbo.
+    Unknown,
+    /// A copy at this sequence is on its way to the disk; `in_limbo` as in [`Otherwise::Unknown`].
+    Undurable { sequence: u64, in_limbo: bool },
+}
+
+impl Shard {
+    /// Looks for a durable copy in memory.
+    pub(crate) fn find(&self, ledger: LedgerId, which: EntryRef) -> Result<Found, Refusal> {
+        let state = self.live(ledger)?;
+        let is_limbo = self.is_limbo(ledger, state);
+        let entry = match which {
+            EntryRef::At(entry) => entry,
+            EntryRef::Last if is_limbo => return Err(Refusal::Unknown),
+            EntryRef::Last => EntryId::new(state.last_entry.shown(self.durable)).ok_or(Refusal::NoEntry)?,
+        };
+        let active = state.records.find(entry.get(), self.durable);
+        if let Some(record) = active.durable {
+            return Ok(Found::Memory(self.body(&record)));
+        }
+        let mut undurable = active.undurable;
+        for frozen in self.frozen.iter().rev().filter(|frozen| frozen.generation >= state.hidden_below) {
+            let found = frozen.find(ledger, entry, self.durable);
+            if let Some(record) = found.durable {
+                return Ok(Found::Memory(frozen.body(&record)));
+            }
+            undurable = found.undurable.or(undurable);
+        }
+        let otherwise = match undurable {
+            Some(sequence) => Otherwise::Undurable { sequence, in_limbo: is_limbo },
+            None if is_limbo => Otherwise::Unknown,
+            None => Otherwise::NoEntry,
+        };
+        Ok(Found::OnDisk { entry, otherwise, hidden_below: state.hidden_below })
+    }
+
+    /// The last entry, up to `last`, before which memory has no copy from `first` on, durable or not, and the
+    /// generation below which copies on disk do not count; `None` when it has one of `first`, or the ledger is not to
+    /// be read.
+    pub(crate) fn absent_from_memory(
+        &self,
+        ledger: LedgerId,
+        first: EntryId,
+        last: EntryId,
+    ) -> Option<(EntryId, u64)> {
+        let state = self.live(ledger).ok()?;
+        let frozen = self.frozen.iter().filter_map(|frozen| frozen.records.get(&ledger));
+        let copies = frozen.chain([&state.records]);
+        let nearest = copies.filter_map(|records| records.first_within(first.get(), last.get())).min();
+        match nearest.filter(|_| !self.config.canaries.has(Canary::M37OlderCopiesTogether)) {
+            None => Some((last, state.hidden_below)),
+            Some(entry) if entry > first.get() => Some((EntryId::new(entry - 1)?, state.hidden_below)),
+            Some(_) => None,
+        }
+    }
+
+    pub(super) fn live(&self, ledger: LedgerId) -> Result<&LedgerState, Refusal> {
+        let state = self.ledgers.get(&ledger).filter(|state| !state.is_removed());
+        state.map(|state| &**state).ok_or_else(|| self.absence(ledger))
+    }
+
+    fn body(&self, record: &CacheRecord) -> ChunkSlice {
+        let range = record.offset as usize..record.offset as usize + record.length as usize;
+        match self.chunks.get(record.chunk as usize) {
+            Some(chunk) => chunk.slice(range),
+            None => self.open.as_ref().expect("a record's chunk is full or open").slice(range),
+        }
+    }
+
+    /// The LAC that may be shown.
+    pub(crate) fn last_add_confirmed(&self, ledger: LedgerId) -> Result<Option<EntryId>, Refusal> {
+        let state = self.sound(ledger)?;
+        Ok(EntryId::new(state.last_add_confirmed.shown(self.durable)))
+    }
+
+    /// The last durable explicit LAC.
+    pub(crate) fn explicit_lac(&self, ledger: LedgerId) -> Result<Option<Arc<[u8]>>, Refusal> {
+        let state = self.sound(ledger)?;
+        Ok(state.explicit_lac(self.durable).cloned())
+    }
+
+    /// Adds the durable entries in memory to `runs`. Returns the generation below which copies on disk do not count;
+    /// `Unknown` for a ledger in limbo, unless `with_limbo`.
+    pub(crate) fn cached_entries(
+        &self,
+        ledger: LedgerId,
+        with_limbo: bool,
+        runs: &mut RunSet,
+    ) -> Result<u64, Refusal> {
+        let state = if with_limbo { self.live(ledger)? } else { self.sound(ledger)? };
+        let frozen = self.frozen.iter().filter(|f| f.generation >= state.hidden_below);
+        let frozen = frozen.filter_map(|f| f.records.get(&ledger));
+        for records in frozen.chain([&state.records]) {
+            runs.extend(records.durable_entries(self.durable).filter_map(EntryId::new));
+        }
+        Ok(state.hidden_below)
+    }
+
+    pub(crate) fn is_fenced(&self, ledger: LedgerId) -> bool {
+        self.ledgers.get(&ledger).is_some_and(|s| s.fence.is_some() || s.is_removed())
+    }
+
+    pub(crate) fn ledger_count(&self) -> usize {
+        self.ledgers.len() - self.removed.len()
+    }
+}
