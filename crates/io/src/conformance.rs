@@ -4,7 +4,8 @@
 
 use crate::chunk::AlignedBuf;
 use crate::{
-    BLOCK_SIZE_BYTES, Disk, DiskFile, OpenMode, Random, SeededRandom, ZeroFill, open_uncached, zero_fill,
+    BLOCK_SIZE_BYTES, Disk, DiskFile, OpenMode, Random, SeededRandom, ZeroFill, open_ahead, open_uncached,
+    zero_fill,
 };
 use std::io::{ErrorKind, IoSlice};
 use std::path::Path;
@@ -224,22 +225,27 @@ fn direct_files_take_aligned_transfers(disk: &dyn Disk, dir: &Path) {
 
 fn uncached_reads_take_any_place(disk: &dyn Disk, dir: &Path) {
     make(disk, dir);
-    assert_eq!(kind(open_uncached(disk, &dir.join("none"))), Some(ErrorKind::NotFound));
+    let path = dir.join("f");
+    assert_eq!(kind(open_uncached(disk, &path)), Some(ErrorKind::NotFound));
+    assert_eq!(kind(open_ahead(disk, &path, 1 << 16)), Some(ErrorKind::NotFound));
     let expected: Vec<u8> = (0..700_001u32).map(|at| (at % 251) as u8).collect();
-    create(disk, &dir.join("f"), &expected);
-    let file = open_uncached(disk, &dir.join("f")).expect(WORKS);
-    assert!(!file.is_direct(), "no rule of alignment");
-    for (at, len) in
-        [(0, 1), (0, 4096), (1, 4096), (4095, 2), (5000, 600_000), (262_143, 262_146), (700_000, 1)]
-    {
-        let mut found = vec![0; len];
-        file.read_exact_at(&mut found, at as u64).expect(WORKS);
-        assert!(found == expected[at..at + len], "{len} at {at}");
+    create(disk, &path, &expected);
+    let mut files = vec![open_uncached(disk, &path).expect(WORKS)];
+    files.extend([4096, 1 << 16, 1 << 20].map(|window| open_ahead(disk, &path, window).expect(WORKS)));
+    for file in files {
+        assert!(!file.is_direct(), "no rule of alignment");
+        for (at, len) in
+            [(0, 1), (0, 4096), (1, 4096), (4095, 2), (5000, 600_000), (262_143, 262_146), (700_000, 1)]
+        {
+            let mut found = vec![0; len];
+            file.read_exact_at(&mut found, at as u64).expect(WORKS);
+            assert!(found == expected[at..at + len], "{len} at {at}");
+        }
+        let mut beyond = [0; 3];
+        assert_eq!(file.read_at(&mut beyond, 699_999).expect(WORKS), 2);
+        assert_eq!(file.read_at(&mut beyond, 700_001).expect(WORKS), 0);
+        assert_eq!(file.read_at(&mut beyond, 1_000_000).expect(WORKS), 0);
     }
-    let mut beyond = [0; 3];
-    assert_eq!(file.read_at(&mut beyond, 699_999).expect(WORKS), 2);
-    assert_eq!(file.read_at(&mut beyond, 700_001).expect(WORKS), 0);
-    assert_eq!(file.read_at(&mut beyond, 1_000_000).expect(WORKS), 0);
 }
 
 fn zeros_are_filled_in_steps(disk: &dyn Disk, dir: &Path) {

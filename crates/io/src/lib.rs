@@ -9,6 +9,7 @@
 //! 2. A name (create, rename, remove) is durable only after [`Disk::sync_dir`] returned `Ok` for its directory.
 //! 3. After the first failed write or sync on a file nobody writes or syncs it again ([`CheckedDisk`] asserts it).
 
+mod ahead;
 pub mod canary;
 mod checked;
 pub mod chunk;
@@ -22,6 +23,7 @@ mod source;
 mod uncached;
 mod zero;
 
+pub use ahead::open_ahead;
 pub use checked::{CheckedDisk, Violation};
 pub use disk::{Disk, DiskFile, DiskLock, Entry, OpenMode, Space};
 pub use layer::{DiskLayer, FileLayer};

@@ -19,11 +19,13 @@
 //! Why this is right: `docs/decisions/0013`.
 //!
 //! # Limits
-//! [`JOB_RUNS_MAX`] runs, 120 bytes each, unless one source alone has more; 1,024 records of each open run, of which a
-//! source has one. One call does one piece of work: it opens a run, reads records, or settles one entry.
+//! [`JOB_SOURCES_MAX`] sources, [`JOB_RUNS_MAX`] runs, 120 bytes each, unless one source alone has more; 1,024 records of
+//! each open run, of which a source has one; [`WINDOWS_BYTES`] over all sources, which are read past the page cache.
+//! One call does one piece of work: it opens a run, reads records, or settles one entry.
 
 use super::{LogRef, Verdict};
 use crate::machine::Flushing;
+use bindery_io::BLOCK_SIZE_BYTES;
 use bindery_io::canary::Canary;
 use bindery_storage::entry_log::{IndexRecord, RECORD_BYTES};
 use bindery_storage::{
@@ -31,8 +33,13 @@ use bindery_storage::{
 };
 use bindery_types::{EntryId, LedgerId};
 use std::collections::VecDeque;
-use std::sync::Arc;
 
+/// Sources of one job: what a backlog of small logs is taken away with.
+pub(super) const JOB_SOURCES_MAX: usize = 64;
+/// What the sources of one job read ahead into, together.
+const WINDOWS_BYTES: usize = 4 << 20;
+/// Most that one read of a source takes: the journal's next write may wait behind it in the device.
+const WINDOW_BYTES_MAX: usize = 128 << 10;
 /// Runs of the sources of one job.
 pub(super) const JOB_RUNS_MAX: u64 = 1 << 18;
 /// Records of an open run in memory.
@@ -80,7 +87,7 @@ struct Open {
 pub(super) struct Job {
     directory: usize,
     cause: Cause,
-    sources: Vec<Arc<EntryLog>>,
+    sources: Vec<EntryLog>,
     /// Runs not open yet, with the index of their source; ascending by (ledger, first).
     runs: VecDeque<(usize, Extent)>,
     /// All of one ledger.
@@ -96,7 +103,7 @@ impl Job {
     pub(super) fn new(
         directory: usize,
         cause: Cause,
-        sources: Vec<(Arc<EntryLog>, Vec<Extent>)>,
+        sources: Vec<(EntryLog, Vec<Extent>)>,
         writer: EntryLogWriter,
     ) -> Job {
         let mut runs: Vec<(usize, Extent)> = Vec::new();
@@ -115,6 +122,12 @@ impl Job {
             copied: 0,
             body: Vec::new(),
         }
+    }
+
+    /// How far each of so many sources is read ahead, in each of the two places where it is read.
+    pub(super) fn window_bytes(sources: usize) -> usize {
+        let each = WINDOWS_BYTES / 2 / sources.max(1) / BLOCK_SIZE_BYTES * BLOCK_SIZE_BYTES;
+        each.clamp(BLOCK_SIZE_BYTES, WINDOW_BYTES_MAX)
     }
 
     pub(super) fn directory(&self) -> usize {
@@ -249,5 +262,19 @@ impl Job {
             tracing::warn!(%error, "an unfinished log stays until the next start");
         }
         (self.directory, sources)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_are_whole_blocks_and_bounded_in_sum() {
+        for sources in 1..=JOB_SOURCES_MAX {
+            let each = Job::window_bytes(sources);
+            assert!(each.is_multiple_of(BLOCK_SIZE_BYTES) && each >= 8 * BLOCK_SIZE_BYTES, "{each}");
+            assert!(2 * each * sources <= WINDOWS_BYTES, "{each} for each of {sources}");
+        }
     }
 }

@@ -4,7 +4,7 @@
 //! A step weighs [`WORK_MAX`] runs, or reads as many index records; taking a log up copies its extents. The index is
 //! read for runs that newer ones overlap, and for no others.
 
-use super::job::{Cause, JOB_RUNS_MAX};
+use super::job::{Cause, JOB_RUNS_MAX, JOB_SOURCES_MAX};
 use super::status::CompactionKind;
 use super::{LogRef, Planned, Verdict};
 use crate::machine::{FlushError, Flushing};
@@ -156,7 +156,10 @@ impl Flushing {
         let log_bytes_max = self.engine.config.space.log_bytes_max;
         let (mut group, mut bytes, mut runs) = (Vec::new(), 0, 0);
         for Poor { live, log_id, runs: of_log, .. } in poor {
-            if !group.is_empty() && (bytes + live > log_bytes_max || runs + of_log > JOB_RUNS_MAX) {
+            let is_full = group.len() == JOB_SOURCES_MAX
+                || bytes + live > log_bytes_max
+                || runs + of_log > JOB_RUNS_MAX;
+            if is_full && !group.is_empty() {
                 self.space.planned.push_back(Planned {
                     directory: index,
                     logs: std::mem::take(&mut group),

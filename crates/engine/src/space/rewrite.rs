@@ -9,7 +9,6 @@ use crate::placement::StorageFault;
 use crate::stats::Counters;
 use bindery_io::canary::Canary;
 use bindery_storage::{DirectoryCommit, DirectoryError, EntryLog, Extent, LogId};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Reads of the disk in one step, when little or nothing is copied.
@@ -125,8 +124,15 @@ impl Flushing {
         if self.placement.has_failed(index) {
             return;
         }
-        let sources: Vec<(Arc<EntryLog>, Vec<Extent>)> =
-            planned.logs.iter().filter_map(|log_id| self.log_with_runs(index, *log_id)).collect();
+        let window_bytes = Job::window_bytes(planned.logs.len());
+        let mut sources: Vec<(EntryLog, Vec<Extent>)> = Vec::with_capacity(planned.logs.len());
+        for log_id in &planned.logs {
+            let Some((log, runs)) = self.log_with_runs(index, *log_id) else { continue };
+            match log.streamed(self.directories[index].disk(), window_bytes) {
+                Ok(log) => sources.push((log, runs)),
+                Err(error) => self.skip((index, *log_id), &error.to_string()),
+            }
+        }
         let Some(generation) = sources.iter().map(|(log, _)| log.generation()).max() else { return };
         match self.directories[index].begin_log(generation) {
             Ok(writer) => self.space.job = Some(Job::new(index, planned.cause, sources, writer)),

@@ -10,15 +10,13 @@
 //! A log is whole, and left alone, from half of `log_bytes_max` on; where a ledger has less than `merge_ledger_bytes` in
 //! it on average, from half of `merge_log_bytes_max` on.
 
-use super::job::JOB_RUNS_MAX;
+use super::job::{JOB_RUNS_MAX, JOB_SOURCES_MAX};
 use crate::config::SpaceConfig;
 use bindery_storage::{Generation, LogId};
 use std::collections::BTreeMap;
 
 /// Logs below this many bytes times the fan-in are in the lowest tier.
 const SMALLEST_BYTES: u64 = 64 << 10;
-/// Sources of one merge: what a backlog of small logs is taken away with.
-const SOURCES_MAX: usize = 64;
 
 /// What the choice depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +66,7 @@ pub(super) fn choose(candidates: &[Candidate], config: &SpaceConfig) -> Option<V
             return None;
         }
         let (mut bytes, mut runs) = (0, 0);
-        let fits = tier.iter().take(SOURCES_MAX).take_while(|one| {
+        let fits = tier.iter().take(JOB_SOURCES_MAX).take_while(|one| {
             bytes += one.bytes;
             runs += one.runs;
             bytes <= bytes_max && runs <= JOB_RUNS_MAX

@@ -1,5 +1,6 @@
 //! Reading an entry log: index records through the block cache, bodies from the kernel's page cache (files are opened
-//! for buffered reads) or, for a sequential reader, from what was read ahead.
+//! for buffered reads) or, for a sequential reader, from what was read ahead. Rewrites and the scrub, which go through
+//! whole logs, read past all caches ([`EntryLog::streamed`], [`EntryLog::open_uncached`]).
 //!
 //! # Invariants
 //! 1. Each read exists twice: one that waits for the disk and one that gives up instead ([`TryReadError::WouldBlock`]);
@@ -124,6 +125,25 @@ impl EntryLog {
         let path = dir.join(file_name(log_id));
         let file = bindery_io::open_uncached(&**disk, &path);
         named(EntryLog::over(file.map_err(|e| DiskError::new(&path, OPEN, e))?, &path)?, log_id)
+    }
+
+    /// The same log through a file of its own, for one who goes through it once: past the page cache, and ahead by
+    /// at most `window_bytes` in two places, so that what readers have cached stays. Every record and every body says
+    /// itself that it is of this log or its entry.
+    ///
+    /// # Errors
+    /// When the file cannot be opened.
+    pub fn streamed(&self, disk: &Arc<dyn Disk>, window_bytes: usize) -> Result<EntryLog, ReadError> {
+        let file = bindery_io::open_ahead(&**disk, &self.path, window_bytes);
+        Ok(EntryLog {
+            file: file.map_err(|e| DiskError::new(&self.path, OPEN, e))?,
+            path: self.path.clone(),
+            trailer: self.trailer,
+            entries: self.entries,
+            extents: self.extents,
+            cache: None,
+            streak: Streak::default(),
+        })
     }
 
     /// As [`EntryLog::open`], for a file of any name.
