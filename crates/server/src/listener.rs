@@ -111,6 +111,8 @@ impl Entrance {
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
+            // A crowd that comes at once comes one by one, between the requests of those that are here.
+            tokio::task::yield_now().await;
         }
     }
 

@@ -315,7 +315,10 @@ impl Active<'_> {
             };
             let result = frames.handle(&base[begin..end]).await;
             self.base = base;
-            let Handled { used, promised, mut missing, lacks_room, received_ns } = result?;
+            let Handled { used, promised, mut missing, lacks_room, received_ns, turn } = result?;
+            if let Some(turn) = turn {
+                turn.pass_on().await;
+            }
             self.appetite.learn(used, promised);
             was_ahead = self.ahead.is_in_use();
             if was_ahead {

@@ -214,9 +214,11 @@ impl Sender {
                 Sent::Broken => return CloseReason::Peer,
             }
             let is_blocked = matches!(sent, Sent::Part);
-            self.bulk.end();
+            let have_others_run = self.bulk.end().await;
             if has_more {
-                tokio::task::yield_now().await;
+                if !have_others_run {
+                    tokio::task::yield_now().await;
+                }
                 continue;
             }
             let poll_wait = self.until_next_poll();

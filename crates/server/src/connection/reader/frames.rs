@@ -27,6 +27,8 @@ pub(super) struct Handled {
     pub(super) lacks_room: bool,
     /// When these came.
     pub(super) received_ns: u64,
+    /// Of a connection with many reads in hand, unless it had to wait.
+    pub(super) turn: Option<bulk::Turn>,
 }
 
 /// The frames of one read, on their way to the engine.
@@ -127,10 +129,11 @@ impl<'a, 'f> Frames<'a, 'f> {
                 || lacks_room
                 || missing > 0 && (at < data.len() || missing == LENGTH_PREFIX_SIZE_BYTES)
         );
-        let Frames { promised, received_ns, .. } = self;
-        self.finish(at);
         let used = if is_rest_ahead { data.len() } else { at };
-        Ok(Handled { used, promised, missing, lacks_room: lacks_room && !is_rest_ahead, received_ns })
+        let lacks_room = lacks_room && !is_rest_ahead;
+        let (promised, received_ns, turn) = (self.promised, self.received_ns, self.turn.take());
+        self.finish(at);
+        Ok(Handled { used, promised, missing, lacks_room, received_ns, turn })
     }
 
     /// All is handled that will be, in `bytes` of frames.
