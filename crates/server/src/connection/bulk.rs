@@ -25,9 +25,10 @@ use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::yield_now;
+use tokio::time::Instant;
 
 /// Reads in hand from which on a connection decodes by turns, in slices. A broker that adds over the same connection has
 /// fewer, as a rule, and its adds come in whole batches.
