@@ -33,6 +33,8 @@ use bindery_storage::{
 };
 use bindery_types::{EntryId, LedgerId};
 use std::collections::VecDeque;
+use std::io::ErrorKind;
+use std::sync::Arc;
 
 /// Sources of one job: what a backlog of small logs is taken away with.
 pub(super) const JOB_SOURCES_MAX: usize = 64;
@@ -58,6 +60,8 @@ pub(super) enum JobError {
     Source(LogRef, ReadError),
     /// The output cannot be written.
     Output(WriteError),
+    /// A source cannot be opened now, and may be later: file descriptors ran out, for example.
+    NotNow(String),
 }
 
 /// What one call did.
@@ -68,6 +72,20 @@ pub(super) struct Piece {
     /// Reads of the disk, and one.
     pub work: u64,
     pub is_done: bool,
+}
+
+/// A log to be rewritten.
+struct SourceLog {
+    /// As everybody reads it.
+    shared: Arc<EntryLog>,
+    /// Past the page cache, from its first run on: one call opens one.
+    own: Option<EntryLog>,
+}
+
+impl SourceLog {
+    fn log(&self) -> &EntryLog {
+        self.own.as_ref().unwrap_or(&self.shared)
+    }
 }
 
 /// A run whose entries are next.
@@ -87,7 +105,9 @@ struct Open {
 pub(super) struct Job {
     directory: usize,
     cause: Cause,
-    sources: Vec<EntryLog>,
+    sources: Vec<SourceLog>,
+    /// How far each is read ahead.
+    window_bytes: usize,
     /// Runs not open yet, with the index of their source; ascending by (ledger, first).
     runs: VecDeque<(usize, Extent)>,
     /// All of one ledger.
@@ -103,7 +123,7 @@ impl Job {
     pub(super) fn new(
         directory: usize,
         cause: Cause,
-        sources: Vec<(EntryLog, Vec<Extent>)>,
+        sources: Vec<(Arc<EntryLog>, Vec<Extent>)>,
         writer: EntryLogWriter,
     ) -> Job {
         let mut runs: Vec<(usize, Extent)> = Vec::new();
@@ -114,7 +134,8 @@ impl Job {
         Job {
             directory,
             cause,
-            sources: sources.into_iter().map(|(log, _)| log).collect(),
+            window_bytes: Job::window_bytes(sources.len()),
+            sources: sources.into_iter().map(|(shared, _)| SourceLog { shared, own: None }).collect(),
             runs: runs.into(),
             open: Vec::new(),
             highest: None,
@@ -125,7 +146,7 @@ impl Job {
     }
 
     /// How far each of so many sources is read ahead, in each of the two places where it is read.
-    pub(super) fn window_bytes(sources: usize) -> usize {
+    fn window_bytes(sources: usize) -> usize {
         let each = WINDOWS_BYTES / 2 / sources.max(1) / BLOCK_SIZE_BYTES * BLOCK_SIZE_BYTES;
         each.clamp(BLOCK_SIZE_BYTES, WINDOW_BYTES_MAX)
     }
@@ -143,7 +164,7 @@ impl Job {
     }
 
     pub(super) fn sources(&self) -> Vec<LogRef> {
-        self.sources.iter().map(|log| (self.directory, log.log_id())).collect()
+        self.sources.iter().map(|source| (self.directory, source.shared.log_id())).collect()
     }
 
     /// Does one piece of work.
@@ -187,8 +208,13 @@ impl Job {
             Some((_, highest)) if flushing.may_rise(&run) => highest,
             _ => run.generation,
         };
-        let failed = |error| JobError::Source((self.directory, self.sources[source].log_id()), error);
-        let newer = flushing.newer(&run).map_err(failed)?;
+        let from = &mut self.sources[source];
+        let at = (self.directory, from.shared.log_id());
+        if from.own.is_none() {
+            let opened = from.shared.streamed(flushing.directories[self.directory].disk(), self.window_bytes);
+            from.own = Some(opened.map_err(|error| not_opened(at, error))?);
+        }
+        let newer = flushing.newer(&run).map_err(|error| JobError::Source(at, error))?;
         self.open.push(Open {
             source,
             run,
@@ -203,7 +229,7 @@ impl Job {
 
     fn read_records(&mut self, at: usize) -> Result<(), JobError> {
         let open = &mut self.open[at];
-        let log = &self.sources[open.source];
+        let log = self.sources[open.source].log();
         let failed = |error| JobError::Source((self.directory, log.log_id()), error);
         let records = log.records_from(&open.run, open.place, RECORDS_READ, open.last).map_err(failed)?;
         open.last = records.last().map(|record| record.entry);
@@ -236,7 +262,7 @@ impl Job {
             Verdict::Winner => open.generation,
             Verdict::InDoubt => own,
         };
-        let log = &self.sources[open.source];
+        let log = self.sources[open.source].log();
         self.body.resize(record.location.length as usize, 0);
         let read = log.read_into(&record.location, ledger, entry, &mut self.body);
         read.map_err(|error| JobError::Source((self.directory, log.log_id()), error))?;
@@ -257,11 +283,21 @@ impl Job {
 
     /// Leaves everything as it was; returns what it worked on.
     pub(super) fn give_up(self) -> (usize, Vec<LogId>) {
-        let sources = self.sources.iter().map(|log| log.log_id()).collect();
+        let sources = self.sources.iter().map(|source| source.shared.log_id()).collect();
         if let Err(error) = self.writer.abandon() {
             tracing::warn!(%error, "an unfinished log stays until the next start");
         }
         (self.directory, sources)
+    }
+}
+
+/// A log whose name is gone is one that cannot be read; whatever else it is passes.
+fn not_opened(log: LogRef, error: ReadError) -> JobError {
+    match &error {
+        ReadError::Disk(disk) if disk.source.kind() != ErrorKind::NotFound => {
+            JobError::NotNow(error.to_string())
+        }
+        _ => JobError::Source(log, error),
     }
 }
 

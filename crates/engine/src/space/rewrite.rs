@@ -9,6 +9,7 @@ use crate::placement::StorageFault;
 use crate::stats::Counters;
 use bindery_io::canary::Canary;
 use bindery_storage::{DirectoryCommit, DirectoryError, EntryLog, Extent, LogId};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Reads of the disk in one step, when little or nothing is copied.
@@ -61,6 +62,10 @@ impl Flushing {
             Err(JobError::Output(error)) => {
                 job.give_up();
                 self.put_off_rewrites(now, error.to_string());
+            }
+            Err(JobError::NotNow(error)) => {
+                job.give_up();
+                self.put_off_rewrites(now, error);
             }
         }
         Ok(())
@@ -124,14 +129,10 @@ impl Flushing {
         if self.placement.has_failed(index) {
             return;
         }
-        let window_bytes = Job::window_bytes(planned.logs.len());
-        let mut sources: Vec<(EntryLog, Vec<Extent>)> = Vec::with_capacity(planned.logs.len());
-        for log_id in &planned.logs {
-            let Some((log, runs)) = self.log_with_runs(index, *log_id) else { continue };
-            match log.streamed(self.directories[index].disk(), window_bytes) {
-                Ok(log) => sources.push((log, runs)),
-                Err(error) => self.skip((index, *log_id), &error.to_string()),
-            }
+        let sources: Vec<(Arc<EntryLog>, Vec<Extent>)> =
+            planned.logs.iter().filter_map(|log_id| self.log_with_runs(index, *log_id)).collect();
+        if planned.cause == Cause::Merge && sources.len() < 2 {
+            return;
         }
         let Some(generation) = sources.iter().map(|(log, _)| log.generation()).max() else { return };
         match self.directories[index].begin_log(generation) {

@@ -1,6 +1,6 @@
 //! Reading an entry log: index records through the block cache, bodies from the kernel's page cache (files are opened
 //! for buffered reads) or, for a sequential reader, from what was read ahead. Rewrites and the scrub, which go through
-//! whole logs, read past all caches ([`EntryLog::streamed`], [`EntryLog::open_uncached`]).
+//! whole logs, read past the caches where the file system can ([`EntryLog::streamed`], [`EntryLog::open_uncached`]).
 //!
 //! # Invariants
 //! 1. Each read exists twice: one that waits for the disk and one that gives up instead ([`TryReadError::WouldBlock`]);
