@@ -3,7 +3,7 @@
 //! # Data flow
 //! ```text
 //! reader, before it takes memory ──┐
-//!                                  ├─► line, in order of arrival ─► one slice of work ─► next in line, or all others first
+//!                                  ├─► line, in order of arrival ─► one slice of work ─► all others run ─► next in line
 //! sender, before it starts reads, ─┘
 //! writes, or refuses many that are too old
 //! ```
@@ -18,17 +18,14 @@
 //! 3. A slice is [`SLICE_BYTES`] of requests, or the reads that a sender starts and what the socket takes, or the reads
 //!    that it refuses, in one round. Writing is most of it: on loopback the kernel delivers to the peer meanwhile, and a
 //!    thousand sockets may become writable at once.
-//! 4. When a thread has worked on slices for [`SLICES_MAX`], everybody who was ready before has run before the next slice
-//!    of that thread ([`Turn::pass_on`]).
+//! 4. After a slice everybody who is ready on its thread runs before the turn goes to the next in line ([`Turn::pass_on`]):
+//!    woken by a slice, that one would run before them. Only a slice whose adds find no room gives its turn on at once.
 
-use std::cell::Cell;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::task::Poll;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::yield_now;
-use tokio::time::Instant;
 
 /// Reads in hand from which on a connection decodes by turns, in slices. A broker that adds over the same connection has
 /// fewer, as a rule, and its adds come in whole batches.
@@ -38,34 +35,31 @@ pub const START_READS: usize = 32;
 /// Bytes of requests that are read and handled in one turn: some 340 reads over v2, a fraction of a millisecond.
 pub const SLICE_BYTES: usize = 8 * 1024;
 
-/// How long a thread works on slices before it looks at what else there is. Shorter costs more: each look asks the kernel.
-const SLICES_MAX: Duration = Duration::from_micros(150);
-
-thread_local! {
-    /// Work on slices since this thread looked at what else there is.
-    static WORKED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
-}
-
 /// Held while a slice is worked on.
-pub struct Turn {
-    permit: OwnedSemaphorePermit,
-    begun: Instant,
-}
+pub struct Turn(OwnedSemaphorePermit);
 
 impl Turn {
-    /// Gives the turn to the next in line, and if it is time, only when all that is ready has run (invariant 4): woken by
-    /// a slice, the next one would run before them. Returns whether they have. Dropped instead, by who goes on to wait, a
-    /// turn is given on at once.
-    pub async fn pass_on(self) -> bool {
-        let worked = WORKED.get() + self.begun.elapsed();
-        let is_time = worked >= SLICES_MAX;
-        WORKED.set(if is_time { Duration::ZERO } else { worked });
-        if is_time {
-            yield_now().await;
-        }
-        drop(self.permit);
-        is_time
+    /// Gives the turn to the next in line, once all that is ready has run (invariant 4). Dropped instead, by who goes on
+    /// to wait, it is given on at once.
+    pub async fn pass_on(self) {
+        after_all_others().await;
+        drop(self.0);
     }
+}
+
+/// Lets everything run that is ready on this thread. [`tokio::task::yield_now`] does not: it comes back as soon as the
+/// sockets were looked at, before what is in the queue.
+pub async fn after_all_others() {
+    let mut is_behind = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut is_behind, true) {
+            return Poll::Ready(());
+        }
+        // A task that wakes itself goes to the end of the queue.
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// The line; see the module.
@@ -80,10 +74,7 @@ impl BulkLine {
     /// A turn, in order of arrival. Cancel safe, but for the place.
     pub fn turn(&self) -> impl Future<Output = Turn> + Send + use<> {
         let line = self.0.clone();
-        async move {
-            let permit = line.acquire_owned().await.expect("the line is never closed");
-            Turn { permit, begun: Instant::now() }
-        }
+        async move { Turn(line.acquire_owned().await.expect("the line is never closed")) }
     }
 }
 
@@ -115,7 +106,10 @@ impl Place {
     /// The slice is done, or there is nothing to do. Returns whether others have run meanwhile.
     pub async fn end(&mut self) -> bool {
         match self.turn.take() {
-            Some(turn) => turn.pass_on().await,
+            Some(turn) => {
+                turn.pass_on().await;
+                true
+            }
             None => false,
         }
     }
@@ -143,38 +137,52 @@ mod tests {
         is_ready(place.granted())
     }
 
-    /// What runs in which order when three slices of `slice` each are in line and three others are ready, on one thread.
-    async fn order_of(slice: Duration) -> Vec<&'static str> {
-        let line = Arc::new(BulkLine::new(1));
-        let order = Arc::new(Mutex::new(Vec::new()));
-        let first = line.turn().await;
-        let mut tasks = Vec::new();
-        for _ in 0..3 {
-            let (line, order) = (line.clone(), order.clone());
-            tasks.push(tokio::spawn(async move {
-                let turn = line.turn().await;
-                order.lock().push("slice");
-                std::thread::sleep(slice);
-                turn.pass_on().await;
-            }));
-        }
-        yield_now().await;
-        for _ in 0..3 {
+    /// What runs in which order, on one thread of a runtime as the bookie's, when a slice ends with three others in line and
+    /// ten tasks ready, and its turn is passed on, or dropped.
+    fn order_after(is_passed_on: bool) -> Vec<&'static str> {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(1).event_interval(4).enable_time().build().expect("a runtime");
+        let (line, order) = (Arc::new(BulkLine::new(1)), Arc::new(Mutex::new(Vec::new())));
+        let first = {
             let order = order.clone();
-            tasks.push(tokio::spawn(async move { order.lock().push("other") }));
-        }
-        std::thread::sleep(slice);
-        first.pass_on().await;
-        for task in tasks {
-            task.await.expect("it ran");
-        }
-        Arc::into_inner(order).expect("all have ended").into_inner()
+            runtime.spawn(async move {
+                let first = line.turn().await;
+                let spawn = |name: &'static str| {
+                    let (line, order) = (line.clone(), order.clone());
+                    tokio::spawn(async move {
+                        let turn = if name == "slice" { Some(line.turn().await) } else { None };
+                        order.lock().push(name);
+                        if let Some(turn) = turn {
+                            turn.pass_on().await;
+                        }
+                    })
+                };
+                let mut tasks: Vec<_> = (0..3).map(|_| spawn("slice")).collect();
+                after_all_others().await;
+                tasks.extend((0..10).map(|_| spawn("other")));
+                match is_passed_on {
+                    true => first.pass_on().await,
+                    false => drop(first),
+                }
+                for task in tasks {
+                    task.await.expect("it ran");
+                }
+            })
+        };
+        runtime.block_on(first).expect("it ran");
+        std::mem::take(&mut order.lock())
     }
 
-    /// Invariant 4.
-    #[tokio::test]
-    async fn all_that_is_ready_runs_when_slices_have_taken_their_time() {
-        assert_eq!(order_of(SLICES_MAX).await, ["other", "other", "other", "slice", "slice", "slice"]);
+    /// Invariant 4; and what it is against.
+    #[test]
+    fn all_that_is_ready_runs_between_two_slices() {
+        let order = order_after(true);
+        assert!(order[..10].iter().all(|name| *name == "other"), "{order:?}");
+        let order = order_after(false);
+        assert!(
+            order[..10].contains(&"slice"),
+            "the next in line is run before what is in the queue: {order:?}"
+        );
     }
 
     #[tokio::test]

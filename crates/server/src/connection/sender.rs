@@ -217,7 +217,7 @@ impl Sender {
             let have_others_run = self.bulk.end().await;
             if has_more {
                 if !have_others_run {
-                    tokio::task::yield_now().await;
+                    bulk::after_all_others().await;
                 }
                 continue;
             }
