@@ -39,6 +39,13 @@ pub fn open_ahead(disk: &dyn Disk, path: &Path, window_bytes: usize) -> io::Resu
     Ok(Arc::new(Ahead { file, window_bytes, windows: Mutex::default() }))
 }
 
+/// True when a file could not be opened because this process or the machine has too many open: it says nothing about
+/// the file.
+pub fn has_no_descriptor(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
+}
+
 struct Ahead {
     file: Arc<dyn DiskFile>,
     window_bytes: usize,

@@ -23,7 +23,7 @@ mod source;
 mod uncached;
 mod zero;
 
-pub use ahead::open_ahead;
+pub use ahead::{has_no_descriptor, open_ahead};
 pub use checked::{CheckedDisk, Violation};
 pub use disk::{Disk, DiskFile, DiskLock, Entry, OpenMode, Space};
 pub use layer::{DiskLayer, FileLayer};

@@ -33,7 +33,6 @@ use bindery_storage::{
 };
 use bindery_types::{EntryId, LedgerId};
 use std::collections::VecDeque;
-use std::io::ErrorKind;
 use std::sync::Arc;
 
 /// Sources of one job: what a backlog of small logs is taken away with.
@@ -60,7 +59,7 @@ pub(super) enum JobError {
     Source(LogRef, ReadError),
     /// The output cannot be written.
     Output(WriteError),
-    /// A source cannot be opened now, and may be later: file descriptors ran out, for example.
+    /// File descriptors ran out.
     NotNow(String),
 }
 
@@ -291,10 +290,10 @@ impl Job {
     }
 }
 
-/// A log whose name is gone is one that cannot be read; whatever else it is passes.
+/// Whatever keeps one log from being opened is a matter of that log (invariant 4 of `space`), but for descriptors.
 fn not_opened(log: LogRef, error: ReadError) -> JobError {
     match &error {
-        ReadError::Disk(disk) if disk.source.kind() != ErrorKind::NotFound => {
+        ReadError::Disk(disk) if bindery_io::has_no_descriptor(&disk.source) => {
             JobError::NotNow(error.to_string())
         }
         _ => JobError::Source(log, error),
