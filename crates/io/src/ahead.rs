@@ -39,13 +39,6 @@ pub fn open_ahead(disk: &dyn Disk, path: &Path, window_bytes: usize) -> io::Resu
     Ok(Arc::new(Ahead { file, window_bytes, windows: Mutex::default() }))
 }
 
-/// True when a file could not be opened because this process or the machine has too many open: it says nothing about
-/// the file.
-pub fn has_no_descriptor(error: &io::Error) -> bool {
-    use rustix::io::Errno;
-    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
-}
-
 struct Ahead {
     file: Arc<dyn DiskFile>,
     window_bytes: usize,
@@ -59,7 +52,7 @@ struct Window {
     /// What it holds: from where on, and how much.
     begin: u64,
     length: usize,
-    /// How much it read when it was filled last.
+    /// How much it asked for when it was filled last, in whole blocks; the end of the file gives less.
     wanted: usize,
 }
 

@@ -212,3 +212,10 @@ fn write_all(
     }
     Ok(())
 }
+
+/// True when a file could not be opened because this process or the machine has too many open: it says nothing about
+/// the file.
+pub fn has_no_descriptor(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
+}

@@ -23,9 +23,9 @@ mod source;
 mod uncached;
 mod zero;
 
-pub use ahead::{has_no_descriptor, open_ahead};
+pub use ahead::open_ahead;
 pub use checked::{CheckedDisk, Violation};
-pub use disk::{Disk, DiskFile, DiskLock, Entry, OpenMode, Space};
+pub use disk::{Disk, DiskFile, DiskLock, Entry, OpenMode, Space, has_no_descriptor};
 pub use layer::{DiskLayer, FileLayer};
 pub use real::RealDisk;
 pub use source::{ManualClock, SeededRandom, SystemClock, SystemRandom};

@@ -14,6 +14,7 @@
 
 use crate::connection::{Class, Wait};
 use crate::shared::Shared;
+use crate::yielding::after_all_others;
 use bindery_flow::BudgetWaits;
 use bindery_storage::IndexUse;
 use serde::{Deserialize, Serialize};
@@ -326,7 +327,7 @@ pub async fn gather(shared: &Shared, sort: Sort, most: usize) -> FlowView {
             totals.held_bytes += flow.held_bytes;
             top.push(flow);
         }
-        tokio::task::yield_now().await;
+        after_all_others().await;
     }
     let connections = top.into_first();
     let rest = RestFlow {

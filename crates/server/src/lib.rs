@@ -26,3 +26,4 @@ pub mod slow_log;
 pub mod sockets;
 pub mod surplus;
 pub mod words;
+mod yielding;

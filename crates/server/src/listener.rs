@@ -11,10 +11,11 @@
 //!    `drain_max` allows.
 //! 5. [`Listener::run`] returns when every connection's tasks have ended.
 
-use crate::connection::{Connection, after_all_others};
+use crate::connection::Connection;
 use crate::latch::Latch;
 use crate::log_limit::LogLimit;
 use crate::shared::Shared;
+use crate::yielding::after_all_others;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;

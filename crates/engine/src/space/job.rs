@@ -28,9 +28,7 @@ use crate::machine::Flushing;
 use bindery_io::BLOCK_SIZE_BYTES;
 use bindery_io::canary::Canary;
 use bindery_storage::entry_log::{IndexRecord, RECORD_BYTES};
-use bindery_storage::{
-    EntryLog, EntryLogWriter, Extent, Generation, LogId, ReadError, SealedLog, Source, WriteError,
-};
+use bindery_storage::{EntryLog, EntryLogWriter, Extent, Generation, LogId, ReadError, SealedLog, Source};
 use bindery_types::{EntryId, LedgerId};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -57,10 +55,8 @@ pub(crate) enum Cause {
 pub(super) enum JobError {
     /// A source cannot be read.
     Source(LogRef, ReadError),
-    /// The output cannot be written.
-    Output(WriteError),
-    /// File descriptors ran out.
-    NotNow(String),
+    /// The output cannot be written, or file descriptors ran out: what may pass, and says nothing about a source.
+    PutOff(String),
 }
 
 /// What one call did.
@@ -82,8 +78,9 @@ struct SourceLog {
 }
 
 impl SourceLog {
+    /// As the job reads it.
     fn log(&self) -> &EntryLog {
-        self.own.as_ref().unwrap_or(&self.shared)
+        self.own.as_ref().expect("a source is opened with its first run")
     }
 }
 
@@ -266,7 +263,9 @@ impl Job {
         let read = log.read_into(&record.location, ledger, entry, &mut self.body);
         read.map_err(|error| JobError::Source((self.directory, log.log_id()), error))?;
         let crc = record.location.crc32c;
-        self.writer.append_as(ledger, entry, &self.body, crc, generation).map_err(JobError::Output)?;
+        self.writer
+            .append_as(ledger, entry, &self.body, crc, generation)
+            .map_err(|e| JobError::PutOff(e.to_string()))?;
         self.copied += 1;
         let copied = u64::from(record.location.length) + RECORD_BYTES;
         Ok(Piece { copied, work: 2 + reads, is_done: false })
@@ -294,7 +293,7 @@ impl Job {
 fn not_opened(log: LogRef, error: ReadError) -> JobError {
     match &error {
         ReadError::Disk(disk) if bindery_io::has_no_descriptor(&disk.source) => {
-            JobError::NotNow(error.to_string())
+            JobError::PutOff(error.to_string())
         }
         _ => JobError::Source(log, error),
     }

@@ -59,11 +59,7 @@ impl Flushing {
                     self.space.planned.push_front(Planned { directory, logs: rest, cause });
                 }
             }
-            Err(JobError::Output(error)) => {
-                job.give_up();
-                self.put_off_rewrites(now, error.to_string());
-            }
-            Err(JobError::NotNow(error)) => {
+            Err(JobError::PutOff(error)) => {
                 job.give_up();
                 self.put_off_rewrites(now, error);
             }

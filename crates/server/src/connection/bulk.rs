@@ -21,10 +21,10 @@
 //! 4. After a slice everybody who is ready on its thread runs before the turn goes to the next in line ([`Turn::pass_on`]):
 //!    woken by a slice, that one would run before them. Only a slice whose adds find no room gives its turn on at once.
 
-use std::future::{Future, poll_fn};
+use crate::yielding::after_all_others;
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Reads in hand from which on a connection decodes by turns, in slices. A broker that adds over the same connection has
@@ -45,21 +45,6 @@ impl Turn {
         after_all_others().await;
         drop(self.0);
     }
-}
-
-/// Lets everything run that is ready on this thread. [`tokio::task::yield_now`] does not: it comes back as soon as the
-/// sockets were looked at, before what is in the queue.
-pub async fn after_all_others() {
-    let mut is_behind = false;
-    poll_fn(|context| {
-        if std::mem::replace(&mut is_behind, true) {
-            return Poll::Ready(());
-        }
-        // A task that wakes itself goes to the end of the queue.
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
 
 /// The line; see the module.

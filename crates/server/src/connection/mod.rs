@@ -36,7 +36,7 @@ mod socket;
 mod stall;
 
 pub use activity::{Class, Wait};
-pub use bulk::{BulkLine, after_all_others};
+pub use bulk::BulkLine;
 pub use completion::Completion;
 pub use door::Door;
 pub use registry::Registry;

@@ -20,6 +20,7 @@ use super::stall::{self, Act, Shortage, Watch};
 use super::{CloseReason, Connection};
 use crate::io_pool;
 use crate::shared::Shared;
+use crate::yielding::after_all_others;
 use bindery_engine::{FoundRun, Refusal};
 use bindery_flow::{ByteBudget, Permit};
 use std::iter;
@@ -217,7 +218,7 @@ impl Sender {
             let have_others_run = self.bulk.end().await;
             if has_more {
                 if !have_others_run {
-                    bulk::after_all_others().await;
+                    after_all_others().await;
                 }
                 continue;
             }
