@@ -26,28 +26,24 @@ pub(crate) mod core;
 pub(crate) mod driver;
 pub(crate) mod force;
 mod gate;
+mod inner;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bindery_flow::Permit;
 use bindery_metadata::store::Version;
-use bindery_types::{BookieId, Digester, EntryId, LedgerId, LedgerMetadata, LedgerSecret, MasterKey, Quorum};
-use bindery_wire::FrameLimit;
-use parking_lot::Mutex;
-use tokio::sync::{Notify, oneshot, watch};
+use bindery_types::{EntryId, LedgerId, LedgerMetadata, LedgerSecret};
+use tokio::sync::{oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
-use self::core::{LetGo, Start, WriterCore, cost_bytes, frames, overhead_bytes};
-use self::gate::{Gate, Place};
+use self::core::WriterCore;
+use self::gate::Place;
+use self::inner::Inner;
 use crate::client::Shared;
-use crate::entry::{EntryCodec, OVERHEAD_SIZE_BYTES_MAX};
 use crate::error::{AppendError, CloseError, ForceError, Stopped, TryAppendError, WhyStopped};
-use crate::slow::{Share, Verdict};
-use crate::transport::{AddAnswer, AddRequest, AddSink, Transport};
-use crate::window::Send;
+use crate::transport::{AddSink, Transport};
 
 /// Where a writer stands. Adds complete strictly in order, so one number says all.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -79,203 +75,6 @@ pub(crate) struct TakenOver {
     pub length_bytes: u64,
 }
 
-type Waiter = oneshot::Sender<Result<(), Stopped>>;
-
-struct State {
-    core: WriterCore,
-    /// What is reported of each member of the ensemble of this number.
-    shares: Vec<Share>,
-    shares_of: u64,
-    /// A bookie holds up too much, and it is not known yet whether it is slow: the driver looks again.
-    is_watching: bool,
-    /// Appends and drains, by the entry they wait for, ascending.
-    waiters: VecDeque<(EntryId, Waiter)>,
-    /// Empty between calls; kept for its allocation.
-    sends: Vec<Send>,
-    /// Only used within a call; kept for its allocation.
-    behind: Vec<usize>,
-    is_closing: bool,
-    /// The driver knows that the LAC is to be announced.
-    is_announcing: bool,
-}
-
-/// What the writer, its driver and the transport share.
-pub(crate) struct Inner {
-    shared: Arc<Shared>,
-    id: LedgerId,
-    master_key: MasterKey,
-    quorum: Quorum,
-    is_deferred: bool,
-    /// Which entries fit the budget and a frame.
-    payload_bytes_max: u64,
-    codec: EntryCodec,
-    state: Mutex<State>,
-    /// Invariant 6.
-    gate: Gate,
-    progress: watch::Sender<Progress>,
-    wake_driver: Notify,
-    stop_driver: Notify,
-}
-
-/// What became known under the lock and is told behind it.
-#[derive(Default)]
-struct News {
-    let_go: LetGo,
-    answered: Vec<(Waiter, Result<(), Stopped>)>,
-    progress: Option<Progress>,
-    wakes_driver: bool,
-}
-
-impl Inner {
-    /// Hands entries to the transport. The lock is held: invariant 2.
-    fn send(&self, state: &mut State, sink: &Arc<dyn AddSink>) {
-        let mut sends = std::mem::take(&mut state.sends);
-        for Send { position, entry, body, tag } in sends.drain(..) {
-            let request = AddRequest {
-                ledger: self.id,
-                entry,
-                body,
-                master_key: self.master_key,
-                is_recovery: false,
-                is_deferred: self.is_deferred,
-                tag,
-            };
-            self.shared.transport.add(&state.core.ensemble()[position], request, sink);
-        }
-        state.sends = sends;
-        self.withdraw(state, sink);
-    }
-
-    /// After what was sent in the same breath: it was decided later.
-    fn withdraw(&self, state: &mut State, sink: &Arc<dyn AddSink>) {
-        for bookie in state.core.take_withdrawn() {
-            self.shared.transport.withdraw(&bookie, self.id, sink);
-        }
-    }
-
-    /// Says how much each member holds up, and tells the core of those that are slow. True when the driver is to look
-    /// again.
-    fn report_slow(&self, state: &mut State) -> bool {
-        let slow = &self.shared.slow;
-        if state.shares_of != state.core.ensemble_number() || state.shares.is_empty() {
-            state.shares_of = state.core.ensemble_number();
-            // Those before give back what they reported.
-            state.shares = state.core.ensemble().iter().map(|bookie| slow.share(bookie)).collect();
-        }
-        let bytes = state.core.held_back(&mut state.behind);
-        let was_watching = std::mem::take(&mut state.is_watching);
-        for (position, share) in state.shares.iter_mut().enumerate() {
-            let bytes = if state.behind.contains(&position) { bytes } else { 0 };
-            match slow.report(share, bytes, state.core.take_acked_bytes(position)) {
-                Verdict::Fine => {}
-                Verdict::Watched => state.is_watching = true,
-                Verdict::Slow(sum) => state.core.on_slow(position, sum),
-            }
-        }
-        state.is_watching && !was_watching
-    }
-
-    /// Changes the core, then does what follows from it.
-    fn change(&self, sink: &Arc<dyn AddSink>, change: impl FnOnce(&mut WriterCore, &mut Vec<Send>)) {
-        let news = {
-            let state = &mut *self.state.lock();
-            change(&mut state.core, &mut state.sends);
-            self.send(state, sink);
-            self.settle(state, sink)
-        };
-        self.tell(news);
-        self.shared.transport.flush();
-    }
-
-    fn settle(&self, state: &mut State, sink: &Arc<dyn AddSink>) -> News {
-        let mut news = News::default();
-        let has_moved = state.core.settle();
-        news.wakes_driver = self.report_slow(state);
-        // Invariant 5: what is let go of is in no queue.
-        self.withdraw(state, sink);
-        state.core.release(&mut news.let_go);
-        let stopped = state.core.stopped();
-        let (confirmed, acknowledged) = (state.core.confirmed(), state.core.acknowledged());
-        if has_moved || stopped.is_some() {
-            while let Some((entry, _)) = state.waiters.front() {
-                let answer = match &stopped {
-                    _ if Some(*entry) <= acknowledged => Ok(()),
-                    Some(stopped) => Err(stopped.clone()),
-                    None => break,
-                };
-                let (_, waiter) = state.waiters.pop_front().expect("it was just looked at");
-                news.answered.push((waiter, answer));
-            }
-            // The end of a writer that was closed in good order is no failure.
-            let failure =
-                stopped.filter(|stopped| stopped.why != WhyStopped::Closing).map(AppendError::Stopped);
-            news.progress = Some(Progress { confirmed, acknowledged, failure });
-        }
-        if !state.is_announcing
-            && !self.shared.limits.explicit_lac_interval.is_zero()
-            && state.core.unannounced().is_some()
-        {
-            state.is_announcing = true;
-            news.wakes_driver = true;
-        }
-        news.wakes_driver |= state.core.next_step().is_some();
-        self.gate.set(state.core.awaits_change());
-        news
-    }
-
-    fn tell(&self, news: News) {
-        drop(news.let_go);
-        if let Some(new) = news.progress {
-            // Two batches may come here in either order: invariant 3.
-            self.progress.send_if_modified(|progress| {
-                let is_newer = new.confirmed > progress.confirmed
-                    || new.acknowledged > progress.acknowledged
-                    || (new.failure.is_some() && progress.failure.is_none());
-                if is_newer {
-                    progress.confirmed = progress.confirmed.max(new.confirmed);
-                    progress.acknowledged = progress.acknowledged.max(new.acknowledged);
-                    progress.failure = progress.failure.take().or(new.failure);
-                }
-                is_newer
-            });
-        }
-        for (waiter, answer) in news.answered {
-            // A cancelled append has gone.
-            let _ = waiter.send(answer);
-        }
-        if news.wakes_driver {
-            self.wake_driver.notify_one();
-        }
-    }
-
-    /// The LAC, when it waits to be announced; resets the mark when it does not.
-    fn wants_announcement(&self) -> Option<EntryId> {
-        let mut state = self.state.lock();
-        let lac = state.core.unannounced();
-        let lac = lac.filter(|_| !self.shared.limits.explicit_lac_interval.is_zero());
-        state.is_announcing = lac.is_some();
-        lac
-    }
-}
-
-impl AddSink for Inner {
-    fn added(self: Arc<Self>, bookie: &BookieId, answers: &[AddAnswer]) {
-        let sink: Arc<dyn AddSink> = self.clone();
-        // One is enough to tell: the others of this read failed with it.
-        if let Some(error) = answers.iter().find_map(|answer| answer.result.as_ref().err()) {
-            self.shared.health.note_failure(bookie, error);
-        }
-        let news = {
-            let state = &mut *self.state.lock();
-            for answer in answers {
-                state.core.on_answer(answer.entry, answer.tag, answer.connection, &answer.result);
-            }
-            self.settle(state, &sink)
-        };
-        self.tell(news);
-    }
-}
-
 /// The writer of a ledger. Its methods may be called from several tasks; entries get their ids in the order in which the
 /// calls were first polled. A call that waits for room and is neither polled nor dropped keeps those behind it waiting. A
 /// writer that is dropped without [`close`](Self::close) leaves the ledger open: whoever opens it with
@@ -296,47 +95,7 @@ impl LedgerWriter {
         taken_over: Option<TakenOver>,
         is_deferred: bool,
     ) -> LedgerWriter {
-        let quorum = metadata.quorum;
-        let codec = EntryCodec::new(id, Digester::new(secret.digest_type, &secret.password));
-        let confirmed = taken_over.and_then(|start| EntryId::new(start.next.get() - 1));
-        let core = WriterCore::new(Start {
-            ledger: id,
-            codec: codec.clone(),
-            metadata,
-            version,
-            confirmed,
-            length_bytes: taken_over.map_or(0, |start| start.length_bytes),
-            token: taken_over.map(|start| start.token),
-            is_deferred,
-        });
-        let overhead_bytes = overhead_bytes(frames(quorum.write_quorum_size(), is_deferred));
-        let stored_bytes_max = (FrameLimit::DEFAULT.entry_size_bytes_max() as u64)
-            .min(shared.limits.memory_limit.saturating_sub(overhead_bytes));
-        let state = State {
-            core,
-            shares: Vec::new(),
-            shares_of: 0,
-            is_watching: false,
-            waiters: VecDeque::new(),
-            sends: Vec::new(),
-            behind: Vec::new(),
-            is_closing: false,
-            is_announcing: false,
-        };
-        let inner = Arc::new(Inner {
-            shared,
-            id,
-            master_key: secret.master_key(),
-            quorum,
-            is_deferred,
-            payload_bytes_max: stored_bytes_max.saturating_sub(OVERHEAD_SIZE_BYTES_MAX as u64),
-            codec,
-            state: Mutex::new(state),
-            gate: Gate::default(),
-            progress: watch::Sender::new(Progress { confirmed, acknowledged: confirmed, failure: None }),
-            wake_driver: Notify::new(),
-            stop_driver: Notify::new(),
-        });
+        let inner = Arc::new(Inner::new(shared, id, metadata, version, secret, taken_over, is_deferred));
         let driver = Some(tokio::spawn(driver::run(inner.clone())));
         LedgerWriter { sink: inner.clone(), inner, driver }
     }
@@ -358,7 +117,7 @@ impl LedgerWriter {
     /// [`AppendError::TooLarge`] concerns this entry only; after [`AppendError::Stopped`] the writer takes no more.
     pub async fn enqueue(&self, payload: &[u8]) -> Result<EntryId, AppendError> {
         let (permit, _place) = self.permit(payload.len()).await?;
-        self.push(payload, permit, None)
+        self.inner.push(&self.sink, payload, permit, None)
     }
 
     /// [`enqueue`](Self::enqueue), then waits until the entry is confirmed; with
@@ -367,7 +126,7 @@ impl LedgerWriter {
     pub async fn append(&self, payload: &[u8]) -> Result<EntryId, AppendError> {
         let (permit, place) = self.permit(payload.len()).await?;
         let (sender, confirmed) = oneshot::channel();
-        let entry = self.push(payload, permit, Some(sender))?;
+        let entry = self.inner.push(&self.sink, payload, permit, Some(sender))?;
         drop(place);
         self.inner.shared.transport.flush();
         confirmed.await.expect("every waiter is answered (invariant 4)")?;
@@ -380,7 +139,7 @@ impl LedgerWriter {
     /// [`TryAppendError::NoRoom`], also while an earlier call waits for room, and when half of the room is taken while this
     /// ledger waits for an ensemble change; otherwise as `enqueue`.
     pub fn try_enqueue(&self, payload: &[u8]) -> Result<EntryId, TryAppendError> {
-        let cost_bytes = self.cost_bytes(payload.len())?;
+        let cost_bytes = self.inner.cost_bytes(payload.len())?;
         let shared = &self.inner.shared;
         let Some(permit) = self.inner.gate.try_acquire(&shared.add_budget, cost_bytes) else {
             // What would make room must be on its way.
@@ -388,27 +147,12 @@ impl LedgerWriter {
             let limit_bytes = shared.limits.memory_limit;
             return Err(TryAppendError::NoRoom { size_bytes: payload.len() as u64, limit_bytes });
         };
-        Ok(self.push(payload, permit, None)?)
-    }
-
-    fn cost_bytes(&self, payload: usize) -> Result<u64, AppendError> {
-        let inner = &self.inner;
-        if payload as u64 > inner.payload_bytes_max {
-            let (size_bytes, max_bytes) = (payload as u64, inner.payload_bytes_max);
-            return Err(AppendError::TooLarge { size_bytes, max_bytes });
-        }
-        let frames = frames(inner.quorum.write_quorum_size(), inner.is_deferred);
-        let cost_bytes = cost_bytes(&inner.codec, frames, payload);
-        if cost_bytes > inner.shared.add_budget.capacity() {
-            // A memory limit that has no room for any entry.
-            return Err(AppendError::TooLarge { size_bytes: payload as u64, max_bytes: 0 });
-        }
-        Ok(cost_bytes)
+        Ok(self.inner.push(&self.sink, payload, permit, None)?)
     }
 
     async fn permit(&self, payload: usize) -> Result<(Permit, Option<Place<'_>>), AppendError> {
         let inner = &self.inner;
-        let cost_bytes = self.cost_bytes(payload)?;
+        let cost_bytes = inner.cost_bytes(payload)?;
         let budget = &inner.shared.add_budget;
         if let Some(permit) = inner.gate.try_acquire(budget, cost_bytes) {
             return Ok((permit, None));
@@ -421,34 +165,6 @@ impl LedgerWriter {
         Ok((permit, Some(place)))
     }
 
-    fn push(&self, payload: &[u8], permit: Permit, waiter: Option<Waiter>) -> Result<EntryId, AppendError> {
-        let inner = &self.inner;
-        let mut state = inner.state.lock();
-        let state = &mut *state;
-        let refused = if state.is_closing {
-            Some(WhyStopped::Closing)
-        } else if inner.shared.is_closed() {
-            Some(WhyStopped::ClientClosed)
-        } else {
-            None
-        };
-        if let Some(why) = refused {
-            let last_confirmed = state.core.confirmed();
-            return Err(Stopped { ledger: inner.id, last_confirmed, why }.into());
-        }
-        let entry = state.core.append(payload, Some(permit), &mut state.sends)?;
-        inner.send(state, &self.sink);
-        if let Some(waiter) = waiter {
-            state.waiters.push_back((entry, waiter));
-        }
-        if state.core.next_step().is_some() {
-            // A failure that could wait until now.
-            inner.gate.set(state.core.awaits_change());
-            inner.wake_driver.notify_one();
-        }
-        Ok(entry)
-    }
-
     /// What is confirmed, as it moves.
     pub fn progress(&self) -> watch::Receiver<Progress> {
         self.inner.progress.subscribe()
@@ -457,18 +173,7 @@ impl LedgerWriter {
     /// Waits until every entry enqueued so far is confirmed; the last confirmed entry. With
     /// [deferred sync](crate::CreateOptions::deferred_sync) acknowledged stands for confirmed.
     pub async fn drain(&self) -> Result<Option<EntryId>, AppendError> {
-        let waits = {
-            let state = &mut *self.inner.state.lock();
-            match state.core.stopped() {
-                Some(stopped) if state.core.has_unacknowledged() => return Err(stopped.into()),
-                Some(_) | None => {}
-            }
-            state.core.last_pushed().filter(|_| state.core.has_unacknowledged()).map(|last| {
-                let (sender, confirmed) = oneshot::channel();
-                state.waiters.push_back((last, sender));
-                confirmed
-            })
-        };
+        let waits = self.inner.wait_for_all()?;
         if let Some(confirmed) = waits {
             self.inner.shared.transport.flush();
             confirmed.await.expect("every waiter is answered (invariant 4)")?;
