@@ -10,6 +10,7 @@
 //! slot      the client's own: the node by entry and position in the ledger's ensemble, a guard
 //! atomics   an unchanging hash map from bookie id to an atomic number
 //! locked    16 hash maps from bookie id to a number, each under a lock
+//! chosen    a slot, of the node with the least under way of three drawn: what looking costs beside counting
 //! ```
 //! Every process measures everything once; the figures are medians over the processes, with the lowest and the highest.
 //! What a whole request costs the client is what `--bench transport` says; beside that these are the savings. Given no
@@ -36,7 +37,7 @@ use tokio::time::Instant;
 
 const THREADS: [usize; 4] = [1, 4, 16, 32];
 const NODES: [usize; 2] = [3, 30];
-const FORMS: [&str; 3] = ["slot", "atomics", "locked"];
+const FORMS: [&str; 4] = ["slot", "atomics", "locked", "chosen"];
 const SHARDS: usize = 16;
 /// Between looks at the clock.
 const BATCH: u64 = 256;
@@ -61,6 +62,21 @@ impl Counters for Slots {
 
     fn assert_idle(&self) {
         assert!(self.nodes.last_ensemble().iter().all(|node| node.pending() == 0));
+    }
+}
+
+struct Chosen(Slots);
+
+impl Counters for Chosen {
+    fn request(&self, node: usize) {
+        let nodes = self.0.nodes.ensemble(black_box(self.0.entry));
+        let three = (0..3).map(|next| &nodes[(node + next) % nodes.len()]);
+        let pending = three.min_by_key(|node| node.pending()).unwrap().begin();
+        black_box(&pending);
+    }
+
+    fn assert_idle(&self) {
+        self.0.assert_idle();
     }
 }
 
@@ -111,12 +127,13 @@ fn counters(form: &str, nodes: usize) -> Box<dyn Counters> {
     let ids: Vec<BookieId> =
         (0..nodes).map(|n| BookieId::new(format!("bookie-{n}.example.com:3181")).unwrap()).collect();
     match form {
-        "slot" => {
+        "slot" | "chosen" => {
             let secret = LedgerSecret { digest_type: DigestType::Crc32c, password: Vec::new() };
             let mut metadata = LedgerMetadata::new(Quorum::new(nodes, nodes, nodes).unwrap(), secret);
             metadata.push_segment(Segment { first_entry: EntryId::FIRST, ensemble: ids }).unwrap();
             let nodes = LedgerNodes::new(&metadata, &NodeHealth::new(1));
-            Box::new(Slots { nodes, entry: EntryId::FIRST })
+            let slots = Slots { nodes, entry: EntryId::FIRST };
+            if form == "slot" { Box::new(slots) } else { Box::new(Chosen(slots)) }
         }
         "atomics" => {
             let map = ids.iter().map(|id| (id.clone(), AtomicI64::new(0))).collect();
@@ -200,8 +217,8 @@ fn main() {
     );
     println!("ns/op by the clock of a thread in brackets; factors: locked / slot, CPU and clock");
     println!(
-        "{:>5} {:>7}  {:<32} {:<32} {:<32} {:>7}",
-        "nodes", "threads", FORMS[0], FORMS[1], FORMS[2], "factors"
+        "{:>5} {:>7}  {:<32} {:<32} {:<32} {:<32} {:>7}",
+        "nodes", "threads", FORMS[0], FORMS[1], FORMS[2], FORMS[3], "factors"
     );
     for (cell, (nodes, threads)) in cells().enumerate() {
         let mut line = format!("{nodes:>5} {threads:>7} ");

@@ -18,7 +18,7 @@
 //! 5. What a list of the registered bookies does not say, or an empty one, changes nothing (C12).
 //! 6. A node is found once for each version of a ledger's metadata; sending takes neither a lock nor a look-up (C13).
 //!
-//! # Limits     one node, about 2 KiB, for each bookie that a ledger in use names, or that failed; until it is neither
+//! # Limits     one node, about 3 KiB, for each bookie that a ledger in use names, or that failed; until it is neither
 //! registered nor in use
 //!
 //! # Not here   a bookie that answers probes and fails reads changes between healthy and suspect, at the pace of probes
@@ -27,6 +27,7 @@ mod allowance;
 mod choice;
 mod condition;
 mod latency;
+mod load;
 mod node;
 mod probe;
 mod rejects;
@@ -49,7 +50,8 @@ use self::condition::Event;
 use self::condition::LOOKED_FOR;
 pub use self::condition::NodeState;
 use self::latency::Latency;
-use self::node::{Line, OPERATIONS};
+use self::load::Line;
+use self::node::OPERATIONS;
 pub use self::node::{Node, Operation, Pending};
 pub(crate) use self::node::{Outcome, count};
 pub(crate) use self::probe::{Prober, ask};

@@ -4,10 +4,10 @@
 //! 1. `pending` is what guards are alive plus what is held after a timeout; never negative, 0 when idle (C1).
 //! 2. What timed out is held for [`HOLD`] after it was given up, so that a bookie that stopped does not look idle; until it
 //!    is on probation, so that it does not look busy when it answers again (C2, C10).
-//! 3. Sending takes no lock and no look-up: whoever holds a node has it. The counter has a cache line of its own (C13).
+//! 3. Sending takes no lock and no look-up: whoever holds a node has it. Threads do not count on one cache line (C13).
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bindery_types::BookieId;
@@ -16,17 +16,13 @@ use parking_lot::Mutex;
 use super::READ_TIMEOUT;
 use super::condition::{Condition, Event, NodeState};
 use super::latency::Latency;
+use super::load::{Load, Taken};
 use super::rejects::Rejects;
 use super::trial::Trial;
 use crate::placement::Distance;
 
 /// How long a request that timed out goes on counting as under way.
 pub(crate) const HOLD: Duration = Duration::from_secs(10);
-
-/// Two of x86's lines, which are fetched in pairs.
-#[repr(align(128))]
-#[derive(Default)]
-pub(super) struct Line<T>(pub(super) T);
 
 /// Kinds of requests whose latencies are not comparable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -89,12 +85,11 @@ struct Guarded {
 /// One bookie, see the module. `now` counts from the start of its [`NodeHealth`](super::NodeHealth).
 pub struct Node {
     bookie: BookieId,
-    pending: Line<AtomicI64>,
-    answered: Line<AtomicU64>,
+    load: Load,
     /// Of `guarded`, for those who only look.
     state: AtomicU8,
     is_calm: AtomicBool,
-    has_held: AtomicBool,
+    held: AtomicU64,
     guarded: Mutex<Guarded>,
     latency: [Latency; OPERATIONS],
     trials: [Trial; OPERATIONS],
@@ -108,11 +103,10 @@ impl Node {
     pub(super) fn new(bookie: BookieId) -> Node {
         Node {
             bookie,
-            pending: Line::default(),
-            answered: Line::default(),
+            load: Load::default(),
             state: AtomicU8::new(NodeState::Healthy as u8),
             is_calm: AtomicBool::new(true),
-            has_held: AtomicBool::new(false),
+            held: AtomicU64::new(0),
             guarded: Mutex::default(),
             latency: Default::default(),
             trials: Default::default(),
@@ -129,18 +123,12 @@ impl Node {
 
     /// Counts a request as under way until the guard is dropped.
     pub fn begin(&self) -> Pending<'_> {
-        self.pending.0.fetch_add(1, Ordering::Relaxed);
-        Pending { node: self }
+        Pending { node: self, taken: self.load.take() }
     }
 
     /// Requests under way, and those held after a timeout.
     pub fn pending(&self) -> u64 {
-        u64::try_from(self.pending.0.load(Ordering::Relaxed)).unwrap_or(0)
-    }
-
-    fn release(&self, count: i64) {
-        let before = self.pending.0.fetch_sub(count, Ordering::Relaxed);
-        assert!(before >= count, "a guard gives back what it took, once (C1)");
+        self.load.under_way() + self.held.load(Ordering::Acquire)
     }
 
     /// The state as of the last event; a probation may be over meanwhile, see [`settle`](Self::settle).
@@ -156,13 +144,11 @@ impl Node {
         self.state.store(after as u8, Ordering::Release);
         self.is_calm.store(guarded.condition.is_calm(), Ordering::Release);
         // Invariant 2.
-        let is_back = before == NodeState::Unhealthy && after == NodeState::Probation;
-        let over = if is_back { std::mem::take(&mut guarded.held).len() } else { 0 };
-        if is_back {
-            self.has_held.store(false, Ordering::Release);
+        if before == NodeState::Unhealthy && after == NodeState::Probation {
+            guarded.held = VecDeque::new();
         }
+        self.held.store(guarded.held.len() as u64, Ordering::Release);
         drop(guarded);
-        self.release(over as i64);
         if before != after {
             tracing::info!(bookie_id = %self.bookie, ?before, ?after, at = ?now, "a bookie's state changed");
         }
@@ -181,19 +167,14 @@ impl Node {
 
     /// Ends a probation, and the hold of what timed out, when their time has come.
     pub(super) fn settle(&self, now: Duration) {
-        if !self.has_held.load(Ordering::Acquire) && self.state() != NodeState::Probation {
+        if self.held.load(Ordering::Acquire) == 0 && self.state() != NodeState::Probation {
             return;
         }
-        let mut over = 0;
         self.change(now, |guarded| {
             guarded.condition.settle(now);
-            while guarded.held.front().is_some_and(|until| *until <= now) {
-                guarded.held.pop_front();
-                over += 1;
-            }
-            self.has_held.store(!guarded.held.is_empty(), Ordering::Release);
+            let over = guarded.held.partition_point(|until| *until <= now);
+            guarded.held.drain(..over);
         });
-        self.release(over);
     }
 
     /// A request took longer than health allows; it may still be answered.
@@ -217,7 +198,7 @@ impl Node {
                 known.forget();
             }
             known.record(now, latency);
-            self.answered.0.fetch_add(1, Ordering::Relaxed);
+            self.load.answer(pending.taken);
         }
         if outcome == Outcome::TimedOut {
             pending.hold(now + HOLD);
@@ -256,7 +237,7 @@ impl Node {
 
     /// Whether there may be anything to wait for: a probe, the end of a probation or of a hold, a return.
     pub(super) fn needs_care(&self) -> bool {
-        self.state() != NodeState::Healthy || self.has_held.load(Ordering::Acquire)
+        self.state() != NodeState::Healthy || self.held.load(Ordering::Acquire) > 0
     }
 
     /// For how long a forgotten bookie was not seen; `None` of any other.
@@ -277,7 +258,7 @@ impl Node {
     }
 
     pub(super) fn answered(&self) -> u64 {
-        self.answered.0.load(Ordering::Relaxed)
+        self.load.answered()
     }
 
     pub(super) fn latency(&self, operation: Operation) -> &Latency {
@@ -322,6 +303,7 @@ impl std::fmt::Debug for Node {
 #[must_use = "dropped at once, it counts nothing"]
 pub struct Pending<'a> {
     node: &'a Node,
+    taken: Taken,
 }
 
 impl Pending<'_> {
@@ -330,15 +312,14 @@ impl Pending<'_> {
         let mut guarded = self.node.guarded.lock();
         let at = guarded.held.partition_point(|held| *held <= until);
         guarded.held.insert(at, until);
-        self.node.has_held.store(true, Ordering::Release);
-        drop(guarded);
-        std::mem::forget(self);
+        // From here on twice, until the guard goes: never not at all.
+        self.node.held.store(guarded.held.len() as u64, Ordering::Release);
     }
 }
 
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
-        self.node.release(1);
+        self.node.load.give_back(self.taken);
     }
 }
 
@@ -368,7 +349,7 @@ mod tests {
         node.settle(at(14));
         assert_eq!(node.pending(), 1, "held");
         node.settle(at(15));
-        assert_eq!((node.pending(), node.has_held.load(Ordering::Acquire)), (0, false));
+        assert_eq!((node.pending(), node.held.load(Ordering::Acquire)), (0, 0));
     }
 
     #[test]
