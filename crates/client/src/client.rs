@@ -21,13 +21,14 @@ use crate::health::{BookieHealth, NodeHealth, Prober, ReadHealth, ask};
 use crate::options::{CreateOptions, Limits, OpenMode, WRITE_QUORUM_SIZE_MAX};
 use crate::placement::resolver::NetworkResolver;
 use crate::placement::{
-    Candidates, DiskWeights, Here, Location, Placement, Places, RandomPlacement, Survey, choose_ensemble,
+    Candidates, Counted, DiskWeights, Here, Location, Placement, Places, RandomPlacement, Survey,
+    choose_ensemble,
 };
 use crate::reader::{LedgerReader, Stragglers};
 use crate::retry::{Retry, is_transient};
 use crate::slow::SlowReplicas;
 use crate::transport::Transport;
-use crate::writer::{LedgerWriter, TakenOver};
+use crate::writer::{LedgerWriter, TakenOver, WriteCounts, WriteHealth};
 
 /// A ledger's metadata as the store has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -240,6 +241,7 @@ impl ClientBuilder {
         let health = NodeHealth::new(SystemRandom.next_u64());
         let health = Arc::new(health.with_quarantine(self.limits.bookie_quarantine_time));
         let placement = self.placement.unwrap_or_else(|| Box::new(RandomPlacement(SystemRandom)));
+        let placement = Counted::new(placement);
         let are_for_candidates = placement.wants_locations();
         let here = self.location.map(|location| Here { location, health: health.clone() });
         let resolver = self.resolver.filter(|_| are_for_candidates || here.is_some());
@@ -258,6 +260,7 @@ impl ClientBuilder {
             add_budget: ByteBudget::new("adds", self.limits.memory_limit),
             read_budget: ByteBudget::new("read-ahead", self.limits.memory_limit),
             slow: SlowReplicas::new(self.limits.slow_replica_bytes_max(), self.limits.request_timeout),
+            writes: Arc::new(WriteCounts::new()),
             limits: self.limits,
             canaries: self.canaries,
             is_closed: AtomicBool::new(false),
@@ -273,7 +276,7 @@ pub(crate) struct Shared {
     pub transport: Arc<dyn Transport>,
     /// The same, when it is the network.
     bookies: Option<Arc<Bookies>>,
-    pub placement: Box<dyn Placement>,
+    pub placement: Counted,
     pub survey: Survey,
     pub health: Arc<NodeHealth>,
     _prober: Prober,
@@ -285,6 +288,7 @@ pub(crate) struct Shared {
     pub read_budget: ByteBudget,
     /// How far bookies are behind.
     pub slow: SlowReplicas,
+    pub writes: Arc<WriteCounts>,
     pub limits: Limits,
     pub canaries: Canaries,
     is_closed: AtomicBool,
@@ -357,7 +361,7 @@ impl Client {
             return Err(CreateError::ReservedProperty(name.clone()));
         }
         let candidates = shared.candidates(&[]).await?;
-        let ensemble = choose_ensemble(&*shared.placement, &candidates, options.quorum)?;
+        let ensemble = choose_ensemble(&shared.placement, &candidates, options.quorum)?;
         let secret = LedgerSecret { digest_type: options.digest, password: options.password };
         let mut metadata = LedgerMetadata::new(options.quorum, secret);
         metadata.custom = options.custom;
@@ -532,6 +536,11 @@ impl Client {
     /// Reads of this client that were sent to more than one replica.
     pub fn read_health(&self) -> ReadHealth {
         self.0.health.reads()
+    }
+
+    /// What became of this client's writes, and how they do now.
+    pub fn write_health(&self) -> WriteHealth {
+        self.0.writes.view(self.0.placement.unmet())
     }
 
     /// What this client holds now, of [`memory_limit`](ClientBuilder::memory_limit) each.

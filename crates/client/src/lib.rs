@@ -57,6 +57,9 @@
 //!
 //! TLS and authentication: [`Connector`] and [`Authenticator`].
 //!
+//! To watch a client: [`Client::bookie_health`], [`Client::read_health`], [`Client::write_health`] and
+//! [`Client::memory_in_use`] are cheap to call and name no metrics library; what happens is told by `tracing`.
+//!
 //! # Not here   telling a bookie's incarnations apart (IC16); a TLS library
 
 pub mod blocking;
@@ -108,4 +111,4 @@ pub use crate::placement::{
 };
 pub use crate::reader::{EntryStream, LedgerReader, TailStream};
 pub use crate::verify::{CopyCounts, FINDINGS_MAX, Fault, Finding, Verification, VerifyReport};
-pub use crate::writer::{Closed, LedgerWriter, Progress};
+pub use crate::writer::{Closed, LedgerWriter, Progress, WriteHealth};

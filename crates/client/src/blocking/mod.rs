@@ -49,7 +49,7 @@ use crate::client::{BookieInfo, ClientBuilder, LedgerInfo, MemoryInUse};
 use crate::error::{AppendOpenError, ConnectError, CreateError, OpenError};
 use crate::health::BookieHealth;
 use crate::options::{CreateOptions, OpenMode};
-use crate::{LedgerError, ReadHealth};
+use crate::{LedgerError, ReadHealth, WriteHealth};
 
 /// Why a blocking call failed: as the async one would have, or because of where it was called.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -218,6 +218,11 @@ impl Client {
     /// See [`read_health`](crate::Client::read_health).
     pub fn read_health(&self) -> ReadHealth {
         self.client.read_health()
+    }
+
+    /// See [`write_health`](crate::Client::write_health).
+    pub fn write_health(&self) -> WriteHealth {
+        self.client.write_health()
     }
 
     /// See [`memory_in_use`](crate::Client::memory_in_use).

@@ -49,7 +49,7 @@ use self::allowance::Allowance;
 use self::condition::Event;
 use self::condition::LOOKED_FOR;
 pub use self::condition::NodeState;
-use self::latency::Latency;
+pub(crate) use self::latency::Latency;
 use self::load::Line;
 use self::node::OPERATIONS;
 pub use self::node::{Node, Operation, Pending};

@@ -6,7 +6,8 @@ use std::time::Duration;
 use bindery_types::BookieId;
 
 use super::choice::PENDING_MAX;
-use super::node::{Node, Operation};
+use super::latency::Latency;
+use super::node::Operation;
 use super::{NodeHealth, NodeState};
 
 /// Latencies of the last 5 to 10 s.
@@ -93,19 +94,21 @@ pub struct ReadHealth {
     pub hedge_after: Option<Duration>,
 }
 
-impl NodeHealth {
-    fn percentiles(&self, node: &Node, operation: Operation) -> Percentiles {
-        let (now, latency) = (self.now(), node.latency(operation));
-        let of = |share| latency.percentile(now, share).unwrap_or_default();
+impl Latency {
+    /// Those of the last 5 to 10 s.
+    pub(crate) fn percentiles(&self, now: Duration) -> Percentiles {
+        let of = |share| self.percentile(now, share).unwrap_or_default();
         Percentiles {
-            count: latency.count(now),
-            mean: latency.mean(now).unwrap_or_default(),
+            count: self.count(now),
+            mean: self.mean(now).unwrap_or_default(),
             p50: of(0.5),
             p95: of(0.95),
             p99: of(0.99),
         }
     }
+}
 
+impl NodeHealth {
     /// All bookies that this client knows, sorted by id.
     pub fn bookies(&self) -> Vec<BookieHealth> {
         let now = self.now();
@@ -123,8 +126,8 @@ impl NodeHealth {
                     is_blocked: pending >= PENDING_MAX,
                     reads_sent: counts.reads_sent.load(Ordering::Relaxed),
                     answered: node.answered(),
-                    reads: self.percentiles(node, Operation::Read),
-                    batch_reads: self.percentiles(node, Operation::BatchRead),
+                    reads: node.latency(Operation::Read).percentiles(now),
+                    batch_reads: node.latency(Operation::BatchRead).percentiles(now),
                     timeouts: counts.timeouts.load(Ordering::Relaxed),
                     unreachable: counts.unreachable.load(Ordering::Relaxed),
                     errors: counts.errors.load(Ordering::Relaxed),

@@ -160,10 +160,13 @@ fn whatever_fails_readers_see_what_was_confirmed_and_every_call_ends() {
         total.runs += seen.runs;
         total.closed_by_writer += seen.closed_by_writer;
         total.forced += seen.forced;
+        total.ensemble_changes += seen.ensemble_changes;
+        total.writers_failed += seen.writers_failed;
         total.asked_again += seen.asked_again;
     }
     println!("{seeds} seeds of the shells: {total:?}");
     assert!(total.forced >= seeds / 4, "forces");
+    assert!(total.ensemble_changes >= seeds / 4 && total.writers_failed >= seeds / 100, "{total:?}");
     assert!(total.entries > 40 * seeds as i64 && total.followed > total.entries && total.runs > seeds as i64);
     assert!(total.asked_again > 5 * seeds, "hedges and retries are what IC19 is about");
 }

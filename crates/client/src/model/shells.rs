@@ -363,6 +363,8 @@ pub(super) struct Seen {
     pub runs: i64,
     pub closed_by_writer: u64,
     pub forced: u64,
+    pub ensemble_changes: u64,
+    pub writers_failed: u64,
     /// Requests for an entry beyond the first.
     pub asked_again: u64,
 }
@@ -503,6 +505,12 @@ async fn scene(seed: u64, canaries: Canaries) -> Seen {
     seen.asked_again -= (last + 1) as u64;
     let held = client.memory_in_use();
     assert_eq!((held.adds_bytes, held.read_ahead_bytes), (0, 0), "IC17: nothing is held in the end");
+    let writes = client.write_health();
+    assert_eq!((writes.writers, writes.writers_short), (0, 0), "no writer is left");
+    // What a dropped writer had acknowledged is not looked at any more.
+    assert!((confirmed + 1..=seen.entries).contains(&(writes.entries as i64)), "{writes:?}");
+    seen.ensemble_changes += writes.ensemble_changes;
+    seen.writers_failed += writes.writers_failed;
     client.close().await;
     seen
 }

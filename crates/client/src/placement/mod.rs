@@ -17,6 +17,7 @@
 //!
 //! # Limits     those of `spread`, the search behind invariant 3
 
+mod counted;
 mod here;
 mod location;
 mod random;
@@ -33,6 +34,7 @@ use std::fmt;
 
 use bindery_types::{BookieId, Quorum};
 
+pub(crate) use self::counted::Counted;
 pub(crate) use self::here::Here;
 pub(crate) use self::location::Distance;
 pub use self::location::{InvalidLocation, Location};
@@ -142,9 +144,6 @@ pub(crate) fn choose_ensemble(
     let ensemble_size = quorum.ensemble_size();
     let positions: Vec<usize> = (0..ensemble_size).collect();
     let choice = placement.choose(candidates, Wanted { quorum, ensemble: &[], positions: &positions });
-    if let Some(unmet) = &choice.unmet {
-        tracing::debug!(%unmet, "a ledger is not spread as it should be");
-    }
     match choice.unmet {
         _ if choice.bookies.len() == ensemble_size => Ok(choice.bookies),
         Some(unmet) => Err(CreateError::CannotSpread { unmet, places: candidates.places_error.clone() }),

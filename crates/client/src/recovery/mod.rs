@@ -28,7 +28,7 @@ use crate::client::Shared;
 use crate::entry::EntryCodec;
 use crate::error::RecoveryError;
 use crate::options::WRITE_QUORUM_SIZE_MAX;
-use crate::placement::Wanted;
+use crate::placement::{Placement, Wanted};
 use crate::retry::{Retry, is_transient};
 use crate::transport::{AddAnswer, AddRequest, AddSink, BookieError, ReadRequest};
 use crate::writer::core::Step;
@@ -138,9 +138,6 @@ async fn take(
                 candidates.avoided.extend(avoided);
                 let wanted = Wanted { quorum: core.quorum(), ensemble: &ensemble, positions: &positions };
                 let choice = shared.placement.choose(&candidates, wanted);
-                if let Some(unmet) = choice.unmet {
-                    tracing::debug!(ledger_id = %ledger, %unmet, "a replacement is not spread as it should be");
-                }
                 core.placed(&choice.bookies, candidates.read_only.len(), out);
                 None
             }

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::Inner;
 use super::core::{Step, WriterCore};
-use crate::placement::{Choice, Wanted};
+use crate::placement::{Placement, Wanted};
 use crate::retry::{Retry, is_transient};
 use crate::slow::WATCH;
 use crate::transport::{AddSink, BookieError};
@@ -87,11 +87,7 @@ pub(super) async fn drive(inner: &Arc<Inner>) {
                 Ok(mut candidates) => {
                     candidates.avoided.extend(avoided);
                     let wanted = Wanted { quorum: inner.quorum, ensemble: &ensemble, positions: &positions };
-                    let Choice { bookies: chosen, unmet } =
-                        inner.shared.placement.choose(&candidates, wanted);
-                    if let Some(unmet) = unmet {
-                        tracing::debug!(ledger_id = %inner.id, %unmet, "a replacement is not spread as it should be");
-                    }
+                    let chosen = inner.shared.placement.choose(&candidates, wanted).bookies;
                     let mut alive = Vec::new();
                     if chosen.len() < positions.len() {
                         let registered =

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot, watch};
 
 use super::core::{LetGo, Start, WriterCore, cost_bytes, frames, overhead_bytes};
+use super::counts::Counting;
 use super::gate::Gate;
 use super::{Progress, TakenOver};
 use crate::client::Shared;
@@ -36,6 +37,7 @@ pub(super) struct State {
     sends: Vec<Send>,
     /// Only used within a call; kept for its allocation.
     behind: Vec<usize>,
+    counting: Counting,
     pub(super) is_closing: bool,
     /// The driver knows that the LAC is to be announced.
     is_announcing: bool,
@@ -91,6 +93,7 @@ impl Inner {
             token: taken_over.map(|start| start.token),
             is_deferred,
         });
+        let counting = Counting::new(shared.writes.clone(), &core);
         let overhead_bytes = overhead_bytes(frames(quorum.write_quorum_size(), is_deferred));
         let stored_bytes_max = (FrameLimit::DEFAULT.entry_size_bytes_max() as u64)
             .min(shared.limits.memory_limit.saturating_sub(overhead_bytes));
@@ -102,6 +105,7 @@ impl Inner {
             waiters: VecDeque::new(),
             sends: Vec::new(),
             behind: Vec::new(),
+            counting,
             is_closing: false,
             is_announcing: false,
         };
@@ -158,6 +162,7 @@ impl Inner {
             return Err(Stopped { ledger: self.id, last_confirmed, why }.into());
         }
         let entry = state.core.append(payload, Some(permit), &mut state.sends)?;
+        state.counting.pushed(entry);
         self.send(state, sink);
         if let Some(waiter) = waiter {
             state.waiters.push_back((entry, waiter));
@@ -257,6 +262,7 @@ impl Inner {
         // Invariant 5: what is let go of is in no queue.
         self.withdraw(state, sink);
         state.core.release(&mut news.let_go);
+        state.counting.look(&state.core);
         let stopped = state.core.stopped();
         let (confirmed, acknowledged) = (state.core.confirmed(), state.core.acknowledged());
         if has_moved || stopped.is_some() {
@@ -309,6 +315,13 @@ impl Inner {
         if news.wakes_driver {
             self.wake_driver.notify_one();
         }
+    }
+
+    /// The writer is dropped: what is under way is counted, and not acted upon.
+    pub(super) fn abandon(&self) {
+        let state = &mut *self.state.lock();
+        state.core.stop(WhyStopped::Closing);
+        state.counting.look(&state.core);
     }
 
     /// The LAC, when it waits to be announced; resets the mark when it does not.

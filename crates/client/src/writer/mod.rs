@@ -23,6 +23,7 @@
 //! one bookie, over all ledgers: `slow_replica_bytes_max` (IC17)
 
 pub(crate) mod core;
+mod counts;
 pub(crate) mod driver;
 pub(crate) mod force;
 mod gate;
@@ -39,6 +40,8 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use self::core::WriterCore;
+pub(crate) use self::counts::WriteCounts;
+pub use self::counts::WriteHealth;
 use self::gate::Place;
 use self::inner::Inner;
 use crate::client::Shared;
@@ -286,8 +289,8 @@ impl Drop for LedgerWriter {
         if let Some(driver) = self.driver.take() {
             driver.abort();
         }
-        // The transport may hold the sink for a while: what it still brings is counted, and not acted upon.
-        self.inner.state.lock().core.stop(WhyStopped::Closing);
+        // The transport may hold the sink for a while.
+        self.inner.abandon();
     }
 }
 

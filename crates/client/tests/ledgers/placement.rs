@@ -98,6 +98,7 @@ async fn a_script_places_bookies_and_one_that_fails_places_nobody() {
     let client = cluster.builder().await.placement(RackAware::new(SystemRandom));
     let client = client.network_resolver(script("broken", "exit 1")).connect().await.unwrap();
     assert_eq!(ensemble(&client, options(3, 3, 2)).await.len(), 3);
+    assert_eq!(client.write_health().placements_unmet, 1, "and it is counted");
     client.close().await;
     cluster.stop().await;
 }

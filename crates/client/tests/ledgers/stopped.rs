@@ -163,6 +163,12 @@ async fn without_a_spare_a_stopped_bookie_is_passed_over_until_it_answers_again(
     let last = write_past(&writer, &client).await;
     assert_eq!(segments(&client, ledger).await.len(), 1, "there is nobody else");
     assert_eq!(bookies.marks(ledger).await, [ensemble[1].to_string()]);
+    let writes = client.write_health();
+    assert_eq!((writes.writers, writes.writers_short, writes.ensemble_changes), (1, 1, 0), "{writes:?}");
+    assert_eq!(writes.entries as i64, last.get() + 1);
+    // Of every eighth entry of the last seconds.
+    assert!((1..=writes.entries.div_ceil(8)).contains(&writes.latency.count), "{writes:?}");
+    assert!(!writes.latency.p50.is_zero() && writes.latency.p99 >= writes.latency.p50, "{writes:?}");
     bookies.stopped.send_replace(None);
     let rejoined = async {
         while segments(&client, ledger).await.len() == 1 {
@@ -176,12 +182,16 @@ async fn without_a_spare_a_stopped_bookie_is_passed_over_until_it_answers_again(
         (ensemble.clone(), last.get() + 1),
         "a segment of its own"
     );
+    let writes = client.write_health();
+    assert_eq!((writes.writers_short, writes.ensemble_changes), (0, 1), "{writes:?}");
     enqueue(&writer, &client, 100).await;
     // Somebody takes the mark for done: it is made again at the end.
     let path = bookies.layout.under_replication().path(ledger);
     bookies.layout.store().delete(&path, None).await.unwrap();
     writer.close().await.unwrap();
     assert_eq!(bookies.marks(ledger).await, [ensemble[1].to_string()]);
+    let writes = client.write_health();
+    assert_eq!((writes.writers, writes.writers_failed), (0, 0), "{writes:?}");
     client.close().await;
 }
 

@@ -79,6 +79,10 @@ impl Members {
         self.held.contains_key(&position)
     }
 
+    pub fn has_held(&self) -> bool {
+        !self.held.is_empty()
+    }
+
     /// Whether slow members were not dealt with.
     pub fn has_news(&self) -> bool {
         self.has_news

@@ -217,6 +217,11 @@ impl WriterCore {
         self.adds.window.awaits_change()
     }
 
+    /// Whether a member gets nothing, since there is nobody who could take its place (invariant 5).
+    pub fn is_short(&self) -> bool {
+        self.changes.members().has_held()
+    }
+
     pub fn ensemble(&self) -> &[BookieId] {
         self.adds.ensemble()
     }

@@ -1,0 +1,37 @@
+//! A placement that says when a spread cannot be had, and counts how often.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Candidates, Choice, Placement, Wanted};
+
+/// See the module.
+pub(crate) struct Counted {
+    placement: Box<dyn Placement>,
+    unmet: AtomicU64,
+}
+
+impl Counted {
+    pub fn new(placement: Box<dyn Placement>) -> Counted {
+        Counted { placement, unmet: AtomicU64::new(0) }
+    }
+
+    /// Choices whose spread could not be had.
+    pub fn unmet(&self) -> u64 {
+        self.unmet.load(Ordering::Relaxed)
+    }
+}
+
+impl Placement for Counted {
+    fn choose(&self, candidates: &Candidates, wanted: Wanted<'_>) -> Choice {
+        let choice = self.placement.choose(candidates, wanted);
+        if let Some(unmet) = &choice.unmet {
+            self.unmet.fetch_add(1, Ordering::Relaxed);
+            tracing::debug!(ensemble = ?wanted.ensemble, %unmet, "an ensemble is not spread as it should be");
+        }
+        choice
+    }
+
+    fn wants_locations(&self) -> bool {
+        self.placement.wants_locations()
+    }
+}
