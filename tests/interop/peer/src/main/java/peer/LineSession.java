@@ -32,7 +32,8 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
  * flow ID FILE       ok: adds one each millisecond or so from now on, until the end of the file or a failure
  * flowed ID          ok LAST CODE: waits for its end; the last acknowledged entry, and why it ended, 0 for the end of the file
  * close ID           ok LAST
- * read ID FILE       ok LAST: opens with recovery, writes all entries to FILE
+ * read ID FILE       ok LAST: opens with recovery, writes all entries to FILE, whose bytes are the ledger's length
+ * recovered ID FILE  the same of a ledger that a Java client recovers or recovered: its length may be larger (an entry behind the end)
  * peek ID FILE       ok LAC: the same without recovery, up to the LAC that came with entries
  * lac ID             ok LAC: without recovery, written by itself (explicit) or with entries
  * </pre>
@@ -107,7 +108,7 @@ public final class LineSession {
         return flow;
     }
 
-    private String read(long id, String file, boolean recover) throws Exception {
+    private String read(long id, String file, boolean recover, boolean isExact) throws Exception {
         LedgerHandle reader = recover ? bk.openLedger(id, digest, PASSWORD) : bk.openLedgerNoRecovery(id, digest, PASSWORD);
         long last = reader.getLastAddConfirmed();
         long bytes = 0;
@@ -121,7 +122,7 @@ public final class LineSession {
                 }
             }
         }
-        if (recover && bytes != reader.getLength()) {
+        if (recover && (isExact ? bytes != reader.getLength() : bytes > reader.getLength())) {
             throw new IllegalStateException("the length is " + reader.getLength() + ", the entries have " + bytes);
         }
         reader.close();
@@ -157,9 +158,11 @@ public final class LineSession {
                 writers.get(id).close();
                 return String.valueOf(writers.get(id).getLastAddConfirmed());
             case "read":
-                return read(id, order[2], true);
+                return read(id, order[2], true, true);
+            case "recovered":
+                return read(id, order[2], true, false);
             case "peek":
-                return read(id, order[2], false);
+                return read(id, order[2], false, false);
             case "lac": {
                 try (LedgerHandle reader = bk.openLedgerNoRecovery(id, digest, PASSWORD)) {
                     return String.valueOf(Math.max(reader.readLastConfirmed(), reader.readExplicitLastConfirmed()));
