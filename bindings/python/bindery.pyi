@@ -14,15 +14,23 @@ from typing import Literal, final
 
 __all__ = [
     "BinderyError",
+    "BookieHealth",
+    "BookieInfo",
+    "BusyError",
     "Client",
     "ClosedError",
     "Entry",
     "EntryIterator",
     "FencedError",
+    "Latencies",
+    "LedgerInfo",
+    "LedgerIterator",
     "LedgerReader",
     "LedgerWriter",
     "NoEntryError",
+    "NoRoomError",
     "NotEnoughBookiesError",
+    "NotForcedError",
     "NotFoundError",
     "TooLargeError",
     "UnavailableError",
@@ -49,6 +57,19 @@ class NotEnoughBookiesError(BinderyError):
 
 class TooLargeError(BinderyError):
     """The entry is too large. The writer lives on."""
+
+class NoRoomError(BinderyError):
+    """There is no room for the entry at once: try again later, or wait with ``enqueue``. The writer lives on."""
+
+class NotForcedError(BinderyError):
+    """Not all bookies of the ensemble have synced, so nothing more is confirmed.
+
+    After ``force`` the writer lives on, and may force again. After ``close`` and ``hand_over`` it is gone, and the
+    ledger left open: opening it with ``recover`` closes it, with what its bookies have.
+    """
+
+class BusyError(BinderyError):
+    """Another writer has the ledger, or died having it: then ``open`` with ``recover`` closes it."""
 
 class NoEntryError(BinderyError):
     """The entry is behind the ledger's end, or on none of its bookies."""
@@ -87,12 +108,21 @@ class Client:
         digest: Literal["crc32c", "crc32", "mac", "dummy"] = "crc32c",
         password: bytes | bytearray | None = None,
         custom: dict[str, bytes] | None = None,
+        deferred_sync: bool = False,
     ) -> LedgerWriter:
         """Creates a ledger with this process as its writer.
 
         Entries are spread over ``ensemble`` bookies, each stored on ``write_quorum`` of them and confirmed by
-        ``ack_quorum``. ``custom``: free properties of the ledger. Raises ``ValueError`` for sizes that are no quorum,
-        ``NotEnoughBookiesError``, ``UnavailableError``.
+        ``ack_quorum``. ``custom``: free properties of the ledger; names that begin with ``bindery.`` are the client's
+        own. Raises ``ValueError`` for sizes that are no quorum and for such names, ``NotEnoughBookiesError``,
+        ``UnavailableError``.
+
+        With ``deferred_sync`` bookies acknowledge entries before they sync them (BookKeeper's ``DEFERRED_SYNC``, in
+        version 3 of its protocol only). ``append`` and ``drain`` then wait until entries are acknowledged: an ack
+        quorum has them, perhaps in memory only. They are confirmed, so safe, and seen by readers, once ``force`` has
+        returned; ``close`` forces, too. A bookie that fails cannot be replaced, and ends the writer, and so does one
+        whose connection was lost before a force; the ledger is then for ``open`` with ``recover``. Nothing of this is
+        kept with the ledger: it is this writer's.
         """
 
     def create_async(
@@ -104,8 +134,51 @@ class Client:
         digest: Literal["crc32c", "crc32", "mac", "dummy"] = "crc32c",
         password: bytes | bytearray | None = None,
         custom: dict[str, bytes] | None = None,
+        deferred_sync: bool = False,
     ) -> Future[LedgerWriter]:
         """``create`` for asyncio."""
+
+    def create_handed_over(
+        self,
+        *,
+        ensemble: int = 3,
+        write_quorum: int = 3,
+        ack_quorum: int = 2,
+        digest: Literal["crc32c", "crc32", "mac", "dummy"] = "crc32c",
+        password: bytes | bytearray | None = None,
+        custom: dict[str, bytes] | None = None,
+    ) -> int:
+        """Creates an empty ledger for writers that follow one another, in this or other processes; its id.
+
+        Each takes it with ``open_for_append``, and leaves it with ``LedgerWriter.hand_over``, the last one with
+        ``close``. Arguments and errors as of ``create``; there is no deferred sync.
+        """
+
+    def create_handed_over_async(
+        self,
+        *,
+        ensemble: int = 3,
+        write_quorum: int = 3,
+        ack_quorum: int = 2,
+        digest: Literal["crc32c", "crc32", "mac", "dummy"] = "crc32c",
+        password: bytes | bytearray | None = None,
+        custom: dict[str, bytes] | None = None,
+    ) -> Future[int]:
+        """``create_handed_over`` for asyncio."""
+
+    def open_for_append(self, ledger: int, *, password: bytes | bytearray | None = None) -> LedgerWriter:
+        """Takes a ledger that was handed over, and goes on where the last writer stopped.
+
+        Raises ``BusyError`` when another writer has it, or died having it; of several that try at once one gets it.
+        ``FencedError`` when it was closed or is in recovery: write on in a new one. ``BinderyError`` when it belongs to
+        the program that created it, or what it says of its writer is not understood. ``NotFoundError``,
+        ``WrongPasswordError``, ``UnavailableError``. Interrupted, it may leave the ledger taken.
+        """
+
+    def open_for_append_async(
+        self, ledger: int, *, password: bytes | bytearray | None = None
+    ) -> Future[LedgerWriter]:
+        """``open_for_append`` for asyncio. Cancelled, it may leave the ledger taken."""
 
     def open(self, ledger: int, *, password: bytes | bytearray | None = None, recover: bool = True) -> LedgerReader:
         """Opens a ledger for reading.
@@ -126,6 +199,33 @@ class Client:
     def delete_async(self, ledger: int) -> Future[None]:
         """``delete`` for asyncio."""
 
+    def metadata(self, ledger: int) -> LedgerInfo:
+        """What the metadata store has of a ledger.
+
+        Raises ``NotFoundError``, ``UnavailableError``, and ``BinderyError`` when its format is not known.
+        """
+
+    def metadata_async(self, ledger: int) -> Future[LedgerInfo]:
+        """``metadata`` for asyncio."""
+
+    def ledgers(self) -> LedgerIterator:
+        """The ids of all ledgers, ascending: for ``for`` and ``async for``. It does not wait: iterating does."""
+
+    def bookies(self) -> list[BookieInfo]:
+        """All registered bookies, sorted by id. Raises ``UnavailableError``.
+
+        One that changes between writable and read-only counts as read-only.
+        """
+
+    def bookies_async(self) -> Future[list[BookieInfo]]:
+        """``bookies`` for asyncio."""
+
+    def bookie_health(self) -> list[BookieHealth]:
+        """How bookies do, sorted by id: those of ledgers that this client opened for reading, and those that failed it.
+
+        It does not wait, and asks nobody. Raises ``ClosedError``.
+        """
+
     def close(self) -> None:
         """Ends the client. Writers that are not closed leave their ledgers open, for recovery."""
 
@@ -143,7 +243,7 @@ class Client:
 
 @final
 class LedgerWriter:
-    """The writer of a ledger. As a context manager it closes the ledger on exit."""
+    """The writer of a ledger. As a context manager it closes the ledger on exit, unless it was handed over."""
 
     @property
     def id(self) -> int:
@@ -157,8 +257,15 @@ class LedgerWriter:
     def last_confirmed(self) -> int | None:
         """The last confirmed entry: it and all before it are safe."""
 
+    @property
+    def last_acknowledged(self) -> int | None:
+        """The last entry that an ack quorum answered for, as for all before it.
+
+        The same as ``last_confirmed``, but with deferred sync: then they are safe once they are forced.
+        """
+
     def append(self, payload: bytes | bytearray) -> int:
-        """Appends an entry and waits until it is confirmed; its id.
+        """Appends an entry and waits until it is confirmed, with deferred sync until it is acknowledged; its id.
 
         Raises ``TooLargeError`` (the writer lives on), and when it can write no more ``FencedError``,
         ``NotEnoughBookiesError``, ``ClosedError`` or ``UnavailableError``: the message names the last confirmed entry.
@@ -173,14 +280,53 @@ class LedgerWriter:
     def enqueue_async(self, payload: bytes | bytearray) -> Future[int]:
         """``enqueue`` for asyncio. Cancelled before it was done, it has taken no id."""
 
+    def try_enqueue(self, payload: bytes | bytearray) -> int:
+        """``enqueue`` that refuses instead of waiting: sends an entry if there is room at once; its id.
+
+        Raises ``NoRoomError`` when entries that bookies have not acknowledged use up the client's ``memory_limit``, and
+        while an earlier call waits for room; other errors as of ``append``. For asyncio, too: it does not wait.
+        """
+
     def drain(self) -> int | None:
-        """Waits until every entry so far is confirmed; the last confirmed one. Errors as of ``append``."""
+        """Waits until every entry so far is confirmed; the last confirmed one. Errors as of ``append``.
+
+        With deferred sync acknowledged stands for confirmed.
+        """
 
     def drain_async(self) -> Future[int | None]:
         """``drain`` for asyncio."""
 
+    def force(self) -> int | None:
+        """Has all bookies of the ensemble sync what they have of the ledger; the last confirmed entry.
+
+        With deferred sync that is what was acknowledged when the call began: ``drain`` first to cover what was
+        enqueued. A ledger without confirms its entries by itself; there a force is for bookies that do not sync their
+        journals. Raises ``NotForcedError``: force again, which succeeds or says that the writer is at its end; and
+        other errors as of ``append``.
+        """
+
+    def force_async(self) -> Future[int | None]:
+        """``force`` for asyncio. Cancelled, it confirms nothing, or all of it."""
+
+    def hand_over(self) -> int | None:
+        """Leaves the ledger open for the next ``open_for_append``; its last entry.
+
+        Waits for the calls under way, drains, and with deferred sync forces, before it does. A ledger of ``create`` may
+        be handed over, too. The writer is at its end, whatever is raised: ``FencedError`` when another client closed or
+        recovers the ledger, ``NotForcedError``, other errors as of ``append``; ``ClosedError`` again and after
+        ``close``.
+        """
+
+    def hand_over_async(self) -> Future[int | None]:
+        """``hand_over`` for asyncio. Cancelled, it leaves the ledger handed over or taken, and the writer closed."""
+
     def close(self) -> None:
-        """Waits for the calls under way, drains, closes the ledger for good. Again: does nothing."""
+        """Waits for the calls under way, drains, closes the ledger for good. Again: does nothing.
+
+        With deferred sync it forces, too. The writer is at its end, whatever is raised: ``FencedError`` when another
+        client closed the ledger with another end, ``NotForcedError``, other errors as of ``append``. After
+        ``hand_over`` it does nothing.
+        """
 
     def close_async(self) -> Future[None]:
         """``close`` for asyncio. Cancelled, it leaves the ledger open or closed, and the writer closed."""
@@ -269,3 +415,196 @@ class Entry:
     @property
     def length_bytes(self) -> int:
         """Sum of the payloads up to and including this one."""
+
+@final
+class LedgerInfo:
+    """A ledger as the metadata store has it. The password is not among it."""
+
+    @property
+    def id(self) -> int:
+        """The ledger."""
+
+    @property
+    def state(self) -> Literal["open", "in_recovery", "closed"]:
+        """``open``: it can grow; ``in_recovery``: a client decides where it ends; ``closed``: it never changes again."""
+
+    @property
+    def ensemble(self) -> int:
+        """Number of bookies that entries are spread over."""
+
+    @property
+    def write_quorum(self) -> int:
+        """Number of those that store an entry."""
+
+    @property
+    def ack_quorum(self) -> int:
+        """Number of those that confirm it."""
+
+    @property
+    def digest(self) -> Literal["crc32c", "crc32", "mac", "dummy"] | None:
+        """As ``Client.create`` has it; ``None`` of ledgers from before BookKeeper 4.0, whose metadata does not say."""
+
+    @property
+    def last_entry(self) -> int | None:
+        """The last entry of a closed ledger; ``None`` of an empty one, and while it is not closed."""
+
+    @property
+    def length_bytes(self) -> int | None:
+        """Sum of the payloads of a closed ledger; ``None`` while it is not closed."""
+
+    @property
+    def created(self) -> float:
+        """When it was created, in seconds since the epoch, by the clock of the metadata store or of its creator."""
+
+    @property
+    def custom(self) -> dict[str, bytes]:
+        """Free properties, a copy. ``bindery.writer`` is the client's own: who has a ledger that is handed over."""
+
+    @property
+    def segments(self) -> list[tuple[int, list[str]]]:
+        """First entries, ascending, each with the ids of the bookies of the ensemble from there on. A copy."""
+
+@final
+class LedgerIterator:
+    """Ids of ledgers, ascending; for ``for`` and ``async for``. One range of ids is read at a time.
+
+    Ledgers created or deleted meanwhile may be there or not. Raises ``UnavailableError``: the next step then reads the
+    same range again; ``ClosedError``.
+    """
+
+    def __iter__(self) -> LedgerIterator: ...
+    def __next__(self) -> int: ...
+    def __aiter__(self) -> LedgerIterator: ...
+    def __anext__(self) -> Future[int]: ...
+
+@final
+class BookieInfo:
+    """A registered bookie."""
+
+    @property
+    def id(self) -> str:
+        """Its id, as in ``LedgerInfo.segments``."""
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether it takes writes; else it is read-only."""
+
+    @property
+    def endpoints(self) -> list[tuple[str, str]]:
+        """Where it listens: names, such as ``bookie`` and ``httpserver``, each with ``host:port``. A copy.
+
+        Empty when its registration cannot be read.
+        """
+
+@final
+class BookieHealth:
+    """One bookie, as a client sees it. Counts are since the client knows it."""
+
+    @property
+    def id(self) -> str:
+        """The bookie, as ``BookieInfo.id``."""
+
+    @property
+    def state(self) -> Literal["healthy", "probation", "suspect", "unhealthy", "forgotten"]:
+        """How it does.
+
+        ``healthy``: it answers; ``suspect``: it failed lately, a probe will tell; ``unhealthy``: it does not answer
+        probes; ``probation``: it answers them again, and gets a tenth of its share of reads; ``forgotten``: it is not
+        registered any more.
+        """
+
+    @property
+    def transitions(self) -> int:
+        """How often that changed."""
+
+    @property
+    def is_avoided(self) -> bool:
+        """Whether new ensembles avoid it: it is not healthy, or was found unhealthy lately."""
+
+    @property
+    def pending(self) -> int:
+        """Reads under way, and those that still count after a timeout."""
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether these are so many that other replicas are preferred."""
+
+    @property
+    def reads_sent(self) -> int:
+        """Reads sent to it: also hedges, retries and what was not answered, but no probes."""
+
+    @property
+    def answered(self) -> int:
+        """Reads answered."""
+
+    @property
+    def reads(self) -> Latencies:
+        """Latencies of reads of one entry."""
+
+    @property
+    def batch_reads(self) -> Latencies:
+        """Latencies of reads of runs of entries."""
+
+    @property
+    def timeouts(self) -> int:
+        """Requests without an answer in time."""
+
+    @property
+    def unreachable(self) -> int:
+        """Requests that found no connection, or lost it."""
+
+    @property
+    def errors(self) -> int:
+        """Errors that it answered, and answers that made no sense."""
+
+    @property
+    def rejected(self) -> int:
+        """Requests that it refused because of their number."""
+
+    @property
+    def reject_percent(self) -> int:
+        """The share of reads, in per cent, that goes elsewhere because of these."""
+
+    @property
+    def missing_copies(self) -> int:
+        """Entries that it should have and said it had not."""
+
+    @property
+    def probes_answered(self) -> int:
+        """Probes answered."""
+
+    @property
+    def probes_failed(self) -> int:
+        """Probes that were not."""
+
+    @property
+    def hedges_sent(self) -> int:
+        """Hedges sent to it: reads sent to a second bookie because the first took long."""
+
+    @property
+    def hedges_won(self) -> int:
+        """Hedges sent to it that were answered first."""
+
+@final
+class Latencies:
+    """Latencies of the last 5 to 10 s, in seconds; all 0 when nothing was answered."""
+
+    @property
+    def count(self) -> int:
+        """Answers."""
+
+    @property
+    def mean(self) -> float:
+        """Their mean."""
+
+    @property
+    def p50(self) -> float:
+        """Half of them took no longer."""
+
+    @property
+    def p95(self) -> float:
+        """95 of 100."""
+
+    @property
+    def p99(self) -> float:
+        """99 of 100."""

@@ -1,8 +1,8 @@
 //! The exceptions: one class for each thing that a program would decide by. The messages are `bindery_client`'s.
 
 use bindery_client::{
-    AppendError, CloseError, ConnectError, CreateError, LedgerError, OpenError, ReadError, RecoveryError,
-    Stopped, WhyStopped,
+    AppendError, AppendOpenError, CloseError, ConnectError, CreateError, ForceError, LedgerError, OpenError,
+    ReadError, RecoveryError, Stopped, TryAppendError, WhyStopped,
 };
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
@@ -32,6 +32,19 @@ create_exception!(
 create_exception!(bindery, TooLargeError, BinderyError, "The entry is too large. The writer lives on.");
 create_exception!(
     bindery,
+    NoRoomError,
+    BinderyError,
+    "There is no room for the entry at once: try again later, or wait with enqueue. The writer lives on."
+);
+create_exception!(
+    bindery,
+    NotForcedError,
+    BinderyError,
+    "Not all bookies of the ensemble have synced, so nothing more is confirmed."
+);
+create_exception!(bindery, BusyError, BinderyError, "Another writer has the ledger, or died having it.");
+create_exception!(
+    bindery,
     NoEntryError,
     BinderyError,
     "The entry is behind the ledger's end, or on none of its bookies."
@@ -52,6 +65,9 @@ pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("FencedError", py.get_type::<FencedError>())?;
     module.add("NotEnoughBookiesError", py.get_type::<NotEnoughBookiesError>())?;
     module.add("TooLargeError", py.get_type::<TooLargeError>())?;
+    module.add("NoRoomError", py.get_type::<NoRoomError>())?;
+    module.add("NotForcedError", py.get_type::<NotForcedError>())?;
+    module.add("BusyError", py.get_type::<BusyError>())?;
     module.add("NoEntryError", py.get_type::<NoEntryError>())?;
     module.add("UnavailableError", py.get_type::<UnavailableError>())
 }
@@ -68,6 +84,11 @@ pub(crate) trait Raise: std::fmt::Display + Sized {
 
 fn of<E: pyo3::PyTypeInfo>(message: String) -> PyErr {
     PyErr::new::<E, _>(message)
+}
+
+/// Why a list is not to be had: the metadata store's error, which `bindery_client` returns and does not name.
+pub(crate) fn not_listed(what: &str, error: &dyn std::fmt::Display) -> PyErr {
+    UnavailableError::new_err(format!("cannot list the {what}: {error}"))
 }
 
 impl Raise for ConnectError {
@@ -128,12 +149,31 @@ impl Raise for AppendError {
     }
 }
 
+impl Raise for TryAppendError {
+    fn class(&self) -> fn(String) -> PyErr {
+        match self {
+            TryAppendError::NoRoom { .. } => of::<NoRoomError>,
+            TryAppendError::Append(error) => error.class(),
+        }
+    }
+}
+
+impl Raise for ForceError {
+    fn class(&self) -> fn(String) -> PyErr {
+        match self {
+            // Apart from `UnavailableError`, which may be the end of the writer: this may be forced again.
+            ForceError::Bookies { .. } => of::<NotForcedError>,
+            ForceError::Stopped(stopped) => stopped.class(),
+        }
+    }
+}
+
 impl Raise for CloseError {
     fn class(&self) -> fn(String) -> PyErr {
         match self {
             CloseError::Stopped(stopped) => stopped.class(),
             CloseError::ClosedElsewhere { .. } => of::<FencedError>,
-            CloseError::NotForced { .. } => of::<UnavailableError>,
+            CloseError::NotForced { error, .. } => error.class(),
         }
     }
 }
@@ -157,6 +197,21 @@ impl Raise for OpenError {
             OpenError::Lac(error) => error.class(),
             OpenError::Metadata(error) => error.class(),
             OpenError::ClientClosed => of::<ClosedError>,
+        }
+    }
+}
+
+impl Raise for AppendOpenError {
+    fn class(&self) -> fn(String) -> PyErr {
+        match self {
+            AppendOpenError::NotFound(_) => of::<NotFoundError>,
+            AppendOpenError::WrongPassword(_) => of::<WrongPasswordError>,
+            AppendOpenError::Closed { .. } | AppendOpenError::InRecovery(_) => of::<FencedError>,
+            AppendOpenError::Busy(_) => of::<BusyError>,
+            // Nothing to wait for, and nothing that another call would mend.
+            AppendOpenError::NotHandedOver(_) | AppendOpenError::UnknownHandover { .. } => of::<BinderyError>,
+            AppendOpenError::Metadata(error) => error.class(),
+            AppendOpenError::ClientClosed => of::<ClosedError>,
         }
     }
 }

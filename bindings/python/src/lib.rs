@@ -18,15 +18,20 @@
 //! # Limits   what `bindery_client` bounds; outcomes on their way to event
 //! loops: 1024, then tasks wait
 //!
-//! # Not here   hand-over of ledgers, caller-chosen metadata edits, health figures; reference documentation for Python
-//! users stands in `bindery.pyi`
+//! # Not here   placement, TLS and authentication, the look at every copy (`verify`), figures of a client's reads as a
+//! whole; reference documentation for Python users stands in `bindery.pyi`
 
 use pyo3::prelude::*;
 
 mod client;
 mod errors;
+mod health;
+mod info;
+mod listing;
+mod options;
 mod reader;
 mod runtime;
+mod shared;
 mod writer;
 
 /// The ledger client of Bindery and Apache BookKeeper bookies.
@@ -40,6 +45,11 @@ fn bindery(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<reader::LedgerReader>()?;
     module.add_class::<reader::EntryIterator>()?;
     module.add_class::<reader::Entry>()?;
+    module.add_class::<info::LedgerInfo>()?;
+    module.add_class::<info::BookieInfo>()?;
+    module.add_class::<listing::LedgerIterator>()?;
+    module.add_class::<health::BookieHealth>()?;
+    module.add_class::<health::Latencies>()?;
     errors::add_to(module)?;
     runtime::end_at_exit(module)
 }

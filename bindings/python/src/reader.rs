@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use bindery_client::{EntryId, EntryStream, TailStream};
-use pyo3::exceptions::{PyStopAsyncIteration, PyValueError};
+use pyo3::exceptions::PyStopAsyncIteration;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use tokio::sync::Mutex;
 
 use crate::errors::Raise;
+use crate::options::entry_id;
 use crate::runtime::{start, wait};
 
 /// An entry as it was read.
@@ -193,8 +194,4 @@ impl EntryIterator {
         let source = self.0.clone();
         start(py, async move { next(source).await?.ok_or_else(|| PyStopAsyncIteration::new_err(())) })
     }
-}
-
-fn entry_id(raw: i64) -> PyResult<EntryId> {
-    EntryId::new(raw).ok_or_else(|| PyValueError::new_err(format!("{raw} is no entry id: they begin with 0")))
 }

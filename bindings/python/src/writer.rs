@@ -1,4 +1,4 @@
-//! `LedgerWriter`: calls share it, the one that closes it waits until they have returned it, and takes it.
+//! `LedgerWriter`: calls share it, the one that ends it waits until they have returned it, and takes it.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +21,7 @@ pub(crate) struct LedgerWriter {
 }
 
 struct Shared {
-    /// `None` once a close has begun: calls behind it are refused.
+    /// `None` once a close or hand-over has begun: calls behind it are refused.
     open: Mutex<Option<Open>>,
 }
 
@@ -60,21 +60,46 @@ impl Shared {
         last.map(|last| last.map(EntryId::get)).map_err(Raise::raise)
     }
 
-    /// Closing again does nothing. Cancelled, it leaves the writer to the calls that have it, and then drops it.
-    async fn close(self: Arc<Self>) -> PyResult<()> {
+    /// Returns at once, so it has no form that waits.
+    async fn try_enqueue(self: Arc<Self>, payload: PyBackedBytes) -> PyResult<i64> {
+        let entry = self.lend()?.writer.try_enqueue(&payload);
+        entry.map(EntryId::get).map_err(Raise::raise)
+    }
+
+    async fn force(self: Arc<Self>) -> PyResult<Option<i64>> {
+        let last = self.lend()?.writer.force().await;
+        last.map(|last| last.map(EntryId::get)).map_err(Raise::raise)
+    }
+
+    /// The writer, for the one that ends it; `None` when that has begun before. Cancelled, it leaves the writer to the
+    /// calls that have it, and then drops it.
+    async fn take(&self) -> Option<bindery_client::LedgerWriter> {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(Open { lent: Lent { writer, _until }, mut returned }) = open else { return Ok(()) };
+        let Open { lent: Lent { writer, _until }, mut returned } = open?;
         drop(_until);
         if let Some(never) = returned.recv().await {
             match never {}
         }
-        let writer = Arc::into_inner(writer).expect("every call has returned it");
-        writer.close().await.map(|_| ()).map_err(Raise::raise)
+        Some(Arc::into_inner(writer).expect("every call has returned it"))
+    }
+
+    /// Closing again does nothing.
+    async fn close(self: Arc<Self>) -> PyResult<()> {
+        match self.take().await {
+            Some(writer) => writer.close().await.map(|_| ()).map_err(Raise::raise),
+            None => Ok(()),
+        }
+    }
+
+    /// Again it is refused: there is no last entry to return, which is not the same as none.
+    async fn hand_over(self: Arc<Self>) -> PyResult<Option<i64>> {
+        let writer = self.take().await.ok_or_else(closed)?;
+        writer.hand_over().await.map(|last| last.map(EntryId::get)).map_err(Raise::raise)
     }
 }
 
 fn closed() -> PyErr {
-    ClosedError::new_err("this writer was closed")
+    ClosedError::new_err("this writer was closed, or its ledger handed over")
 }
 
 impl LedgerWriter {
@@ -111,6 +136,12 @@ impl LedgerWriter {
         self.progress.borrow().confirmed.map(EntryId::get)
     }
 
+    /// The last acknowledged entry: with deferred sync it and all before it are safe once they are forced.
+    #[getter]
+    fn last_acknowledged(&self) -> Option<i64> {
+        self.progress.borrow().acknowledged.map(EntryId::get)
+    }
+
     /// Appends an entry and waits until it is confirmed; its id.
     fn append(&self, py: Python<'_>, payload: PyBackedBytes) -> PyResult<i64> {
         wait(py, self.shared.clone().append(payload))
@@ -131,6 +162,11 @@ impl LedgerWriter {
         start(py, self.shared.clone().enqueue(payload))
     }
 
+    /// Sends an entry if there is room for it at once; its id.
+    fn try_enqueue(&self, py: Python<'_>, payload: PyBackedBytes) -> PyResult<i64> {
+        wait(py, self.shared.clone().try_enqueue(payload))
+    }
+
     /// Waits until every entry so far is confirmed; the last confirmed one.
     fn drain(&self, py: Python<'_>) -> PyResult<Option<i64>> {
         wait(py, self.shared.clone().drain())
@@ -139,6 +175,26 @@ impl LedgerWriter {
     /// `drain` for asyncio.
     fn drain_async<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         start(py, self.shared.clone().drain())
+    }
+
+    /// Has all bookies of the ensemble sync; the last confirmed entry.
+    fn force(&self, py: Python<'_>) -> PyResult<Option<i64>> {
+        wait(py, self.shared.clone().force())
+    }
+
+    /// `force` for asyncio.
+    fn force_async<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        start(py, self.shared.clone().force())
+    }
+
+    /// Drains, and leaves the ledger open for the next writer; its last entry.
+    fn hand_over(&self, py: Python<'_>) -> PyResult<Option<i64>> {
+        wait(py, self.shared.clone().hand_over())
+    }
+
+    /// `hand_over` for asyncio.
+    fn hand_over_async<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        start(py, self.shared.clone().hand_over())
     }
 
     /// Drains, then closes the ledger for good. Again: nothing.

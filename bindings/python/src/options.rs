@@ -1,0 +1,62 @@
+//! What Python callers give, checked, as `bindery_client` takes it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bindery_client::{CreateOptions, DigestType, EntryId, LedgerId, OpenMode, Quorum};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+
+pub(crate) fn create_options(
+    ensemble: usize,
+    write_quorum: usize,
+    ack_quorum: usize,
+    digest: &str,
+    password: Option<PyBackedBytes>,
+    custom: Option<BTreeMap<String, Vec<u8>>>,
+) -> PyResult<CreateOptions> {
+    let quorum = Quorum::new(ensemble, write_quorum, ack_quorum)
+        .map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let digest =
+        DigestType::ALL.into_iter().find(|known| digest_word(*known) == digest).ok_or_else(|| {
+            PyValueError::new_err(format!("no digest {digest:?}: choose crc32c, crc32, mac or dummy"))
+        })?;
+    let password = password.map_or_else(Vec::new, |password| password.to_vec());
+    Ok(CreateOptions { quorum, digest, password, custom: custom.unwrap_or_default(), deferred_sync: false })
+}
+
+/// What Python calls a digest.
+pub(crate) fn digest_word(digest: DigestType) -> &'static str {
+    match digest {
+        DigestType::Crc32 => "crc32",
+        DigestType::Crc32c => "crc32c",
+        DigestType::Hmac => "mac",
+        DigestType::Dummy => "dummy",
+    }
+}
+
+pub(crate) fn password_or_none(py: Python<'_>, password: Option<PyBackedBytes>) -> PyBackedBytes {
+    password.unwrap_or_else(|| pyo3::types::PyBytes::new(py, b"").into())
+}
+
+pub(crate) fn mode(recover: bool) -> OpenMode {
+    if recover { OpenMode::Recover } else { OpenMode::ReadOnly }
+}
+
+pub(crate) fn ledger_id(raw: i64) -> PyResult<LedgerId> {
+    LedgerId::new(raw)
+        .ok_or_else(|| PyValueError::new_err(format!("{raw} is no ledger id: they begin with 0")))
+}
+
+pub(crate) fn entry_id(raw: i64) -> PyResult<EntryId> {
+    EntryId::new(raw).ok_or_else(|| PyValueError::new_err(format!("{raw} is no entry id: they begin with 0")))
+}
+
+pub(crate) fn seconds(name: &str, value: Option<f64>) -> PyResult<Option<Duration>> {
+    let convert = |value| {
+        Duration::try_from_secs_f64(value)
+            .map_err(|error| PyValueError::new_err(format!("{name}: {value} s: {error}")))
+    };
+    value.map(convert).transpose()
+}

@@ -1,0 +1,128 @@
+//! What a client and what it made share: the connection, made when it is first needed, and the calls on it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bindery_client::{CreateOptions, LedgerId, MetadataUri, OpenMode};
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use tokio::sync::OnceCell;
+
+use crate::errors::{ClosedError, Raise, not_listed};
+use crate::health::BookieHealth;
+use crate::info::{BookieInfo, LedgerInfo};
+use crate::reader::LedgerReader;
+use crate::writer::LedgerWriter;
+
+/// How a client is made, and the client once it is connected.
+pub(crate) struct Shared {
+    pub uri: MetadataUri,
+    pub session_timeout: Option<Duration>,
+    pub request_timeout: Option<Duration>,
+    pub memory_limit: Option<u64>,
+    pub slow_replica_bytes_max: Option<u64>,
+    pub explicit_lac_interval: Option<Duration>,
+    pub connected: OnceCell<bindery_client::Client>,
+    pub is_closed: AtomicBool,
+}
+
+impl Shared {
+    pub async fn connected(&self) -> PyResult<&bindery_client::Client> {
+        if self.is_closed.load(Ordering::Acquire) {
+            return Err(closed());
+        }
+        let client = self.connected.get_or_try_init(|| self.connect()).await?;
+        if self.is_closed.load(Ordering::Acquire) {
+            // Closed by another thread while this one connected.
+            client.close().await;
+            return Err(closed());
+        }
+        Ok(client)
+    }
+
+    async fn connect(&self) -> PyResult<bindery_client::Client> {
+        let mut builder = bindery_client::Client::builder().metadata(self.uri.clone());
+        if let Some(timeout) = self.session_timeout {
+            builder = builder.session_timeout(timeout);
+        }
+        if let Some(timeout) = self.request_timeout {
+            builder = builder.request_timeout(timeout);
+        }
+        if let Some(bytes) = self.memory_limit {
+            builder = builder.memory_limit(bytes);
+        }
+        if let Some(bytes) = self.slow_replica_bytes_max {
+            builder = builder.slow_replica_bytes_max(bytes);
+        }
+        if let Some(interval) = self.explicit_lac_interval {
+            builder = builder.explicit_lac_interval(interval);
+        }
+        builder.connect().await.map_err(Raise::raise)
+    }
+
+    pub async fn close(self: Arc<Self>) -> PyResult<()> {
+        self.is_closed.store(true, Ordering::Release);
+        if let Some(client) = self.connected.get() {
+            client.close().await;
+        }
+        Ok(())
+    }
+
+    pub async fn create(self: Arc<Self>, options: CreateOptions) -> PyResult<LedgerWriter> {
+        let writer = self.connected().await?.create_ledger(options).await.map_err(Raise::raise)?;
+        Ok(LedgerWriter::new(writer))
+    }
+
+    pub async fn create_handed_over(self: Arc<Self>, options: CreateOptions) -> PyResult<i64> {
+        let created = self.connected().await?.create_handed_over(options).await;
+        created.map(LedgerId::get).map_err(Raise::raise)
+    }
+
+    pub async fn open_for_append(
+        self: Arc<Self>,
+        id: LedgerId,
+        password: PyBackedBytes,
+    ) -> PyResult<LedgerWriter> {
+        let taken = self.connected().await?.open_for_append(id, &password).await;
+        taken.map(LedgerWriter::new).map_err(Raise::raise)
+    }
+
+    pub async fn open(
+        self: Arc<Self>,
+        id: LedgerId,
+        password: PyBackedBytes,
+        how: OpenMode,
+    ) -> PyResult<LedgerReader> {
+        let opened = self.connected().await?.open_ledger(id, &password, how).await;
+        opened.map(LedgerReader::new).map_err(Raise::raise)
+    }
+
+    pub async fn delete(self: Arc<Self>, id: LedgerId) -> PyResult<()> {
+        self.connected().await?.delete_ledger(id).await.map_err(Raise::raise)
+    }
+
+    pub async fn metadata(self: Arc<Self>, id: LedgerId) -> PyResult<LedgerInfo> {
+        let stored = self.connected().await?.metadata(id).await;
+        stored.map(LedgerInfo::from).map_err(Raise::raise)
+    }
+
+    pub async fn bookies(self: Arc<Self>) -> PyResult<Vec<BookieInfo>> {
+        let registered = self.connected().await?.bookies().await;
+        let registered = registered.map_err(|error| not_listed("bookies", &error))?;
+        Ok(registered.into_iter().map(BookieInfo::from).collect())
+    }
+
+    /// Waits for nothing: a client that is not connected has read nothing.
+    pub fn bookie_health(&self) -> PyResult<Vec<BookieHealth>> {
+        if self.is_closed.load(Ordering::Acquire) {
+            return Err(closed());
+        }
+        let known = self.connected.get().map(bindery_client::Client::bookie_health);
+        Ok(known.unwrap_or_default().into_iter().map(BookieHealth::from).collect())
+    }
+}
+
+fn closed() -> PyErr {
+    ClosedError::new_err("the client was closed")
+}
