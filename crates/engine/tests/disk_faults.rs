@@ -108,7 +108,7 @@ impl DiskLayer for FailingDisk {
         &self.0
     }
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
-        if mode != OpenMode::Read && !self.0.exists(path)? {
+        if !mode.is_read_only() && !self.0.exists(path)? {
             self.1.check("create", path)?;
         }
         let inner = self.0.open(path, mode)?;

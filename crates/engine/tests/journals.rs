@@ -82,7 +82,7 @@ impl DiskLayer for GatedDisk {
     }
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
         let inner = self.inner.open(path, mode)?;
-        if path.extension().is_some_and(|extension| extension == "elog") && mode != OpenMode::Read {
+        if path.extension().is_some_and(|extension| extension == "elog") && !mode.is_read_only() {
             return Ok(Arc::new(GatedFile { inner, gate: self.gate.clone() }));
         }
         Ok(inner)

@@ -27,6 +27,7 @@ pub fn disk(disk: &dyn Disk, root: &Path) {
     existing_files_are_kept_when_opened(disk, &root.join("keep"));
     open_files_outlive_their_names(disk, &root.join("unnamed"));
     direct_files_take_aligned_transfers(disk, &root.join("direct"));
+    asking_for_what_follows_changes_nothing(disk, &root.join("asked"));
     uncached_reads_take_any_place(disk, &root.join("uncached"));
     zeros_are_filled_in_steps(disk, &root.join("zero"));
     blocks_are_allocated_and_nothing_is_lost(disk, &root.join("allocate"));
@@ -172,7 +173,7 @@ fn existing_files_are_kept_when_opened(disk: &dyn Disk, dir: &Path) {
     make(disk, dir);
     let path = dir.join("f");
     let first = create(disk, &path, &[7; 4096]);
-    for mode in [OpenMode::CreateBuffered, OpenMode::CreateDirect, OpenMode::Read] {
+    for mode in [OpenMode::CreateBuffered, OpenMode::CreateDirect, OpenMode::Read, OpenMode::ReadScattered] {
         let again = disk.open(&path, mode).expect(WORKS);
         assert_eq!(again.len().expect(WORKS), 4096, "{mode:?}");
     }
@@ -221,6 +222,21 @@ fn direct_files_take_aligned_transfers(disk: &dyn Disk, dir: &Path) {
     file.sync().expect(WORKS);
     let buffered = disk.open(&dir.join("f"), OpenMode::Read).expect(WORKS);
     assert_eq!(content(&*buffered)[4096..], [1; 904], "buffered readers see direct writes");
+}
+
+fn asking_for_what_follows_changes_nothing(disk: &dyn Disk, dir: &Path) {
+    make(disk, dir);
+    let path = dir.join("f");
+    assert_eq!(kind(disk.open(&path, OpenMode::ReadScattered)), Some(ErrorKind::NotFound));
+    let bytes: Vec<u8> = (0..100_000u32).map(|at| (at % 251) as u8).collect();
+    let made = create(disk, &path, &bytes);
+    let scattered = disk.open(&path, OpenMode::ReadScattered).expect(WORKS);
+    for (offset, len) in [(0, 1), (4_000, 1 << 20), (99_999, 0), (1 << 40, 1 << 20), (0, u64::MAX)] {
+        scattered.begin_reading(offset, len);
+        made.begin_reading(offset, len);
+        assert_eq!(content(&*scattered), bytes);
+    }
+    assert_eq!(scattered.len().expect(WORKS), 100_000);
 }
 
 fn uncached_reads_take_any_place(disk: &dyn Disk, dir: &Path) {

@@ -9,6 +9,9 @@ use std::sync::Arc;
 pub enum OpenMode {
     /// Existing file, buffered reads.
     Read,
+    /// Existing file, buffered reads in any order: the kernel reads ahead only what it is told to, by
+    /// [`DiskFile::begin_reading`].
+    ReadScattered,
     /// Existing or new file, buffered reads and writes.
     CreateBuffered,
     /// Existing or new file, direct (uncached) writes and reads: offsets, lengths and memory must be multiples of
@@ -22,7 +25,7 @@ pub enum OpenMode {
 impl OpenMode {
     /// The file must be there, and is not written through this handle.
     pub fn is_read_only(self) -> bool {
-        matches!(self, OpenMode::Read | OpenMode::ReadDirect)
+        matches!(self, OpenMode::Read | OpenMode::ReadScattered | OpenMode::ReadDirect)
     }
 
     /// Direct I/O is wanted.
@@ -118,6 +121,11 @@ pub trait DiskFile: Send + Sync {
     fn read_cached_at(&self, buf: &mut [u8], offset: u64) -> io::Result<Option<usize>> {
         let _ = (buf, offset);
         Ok(None)
+    }
+    /// Asks the kernel to begin reading this range of a buffered file into memory, without waiting for it. A hint: an
+    /// error is that of the read which follows, and a disk that keeps nothing in memory ignores it.
+    fn begin_reading(&self, offset: u64, len: u64) {
+        let _ = (offset, len);
     }
     /// Writes the slices one after another from `offset`; may be short. `Interrupted` is retried inside.
     fn write_at(&self, slices: &[io::IoSlice<'_>], offset: u64) -> io::Result<usize>;

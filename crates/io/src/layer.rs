@@ -90,6 +90,9 @@ pub trait FileLayer: Send + Sync {
     fn write_durable_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
         self.beneath().write_durable_at(slices, offset)
     }
+    fn begin_reading(&self, offset: u64, len: u64) {
+        self.beneath().begin_reading(offset, len);
+    }
     fn begin_writeback(&self, offset: u64, len: u64) {
         self.beneath().begin_writeback(offset, len);
     }
@@ -125,6 +128,9 @@ impl<L: FileLayer> DiskFile for L {
     }
     fn write_durable_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
         FileLayer::write_durable_at(self, slices, offset)
+    }
+    fn begin_reading(&self, offset: u64, len: u64) {
+        FileLayer::begin_reading(self, offset, len);
     }
     fn begin_writeback(&self, offset: u64, len: u64) {
         FileLayer::begin_writeback(self, offset, len);

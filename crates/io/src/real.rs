@@ -25,9 +25,10 @@ use crate::chunk::AlignedBuf;
 use crate::direct::{read_is_aligned, whole_blocks, write_is_aligned};
 use crate::disk::{Disk, DiskFile, DiskLock, Entry, OpenMode, SLICES_MAX, Space};
 use rustix::fd::{AsRawFd, OwnedFd};
-use rustix::fs::{AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags};
+use rustix::fs::{Advice, AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::num::NonZeroU64;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -89,6 +90,12 @@ impl Disk for RealDisk {
         let create = OFlags::RDWR | OFlags::CREATE;
         let (fd, is_direct) = match mode {
             OpenMode::Read => (open_regular(path, OFlags::RDONLY)?, false),
+            OpenMode::ReadScattered => {
+                let fd = open_regular(path, OFlags::RDONLY)?;
+                // A hint: without it reads are the same.
+                let _ = rustix::fs::fadvise(&fd, 0, None, Advice::Random);
+                (fd, false)
+            }
             OpenMode::CreateBuffered => (open_regular(path, create)?, false),
             OpenMode::CreateDirect | OpenMode::ReadDirect => {
                 let flags = if mode.is_read_only() { OFlags::RDONLY } else { create };
@@ -240,6 +247,12 @@ impl DiskFile for RealFile {
         }
     }
 
+    fn begin_reading(&self, offset: u64, len: u64) {
+        if let (false, Some(len)) = (self.is_direct, NonZeroU64::new(len)) {
+            let _ = rustix::fs::fadvise(&self.fd, offset, Some(len), Advice::WillNeed);
+        }
+    }
+
     fn write_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
         self.write(slices, offset, ReadWriteFlags::empty())
     }
@@ -351,7 +364,9 @@ mod tests {
         disk.open(&file, OpenMode::CreateBuffered).unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-        for mode in [OpenMode::Read, OpenMode::CreateBuffered, OpenMode::CreateDirect] {
+        for mode in
+            [OpenMode::Read, OpenMode::ReadScattered, OpenMode::CreateBuffered, OpenMode::CreateDirect]
+        {
             assert!(disk.open(&link, mode).is_err(), "{mode:?} of a link");
             assert!(disk.open(&pipe, mode).is_err(), "{mode:?} of a pipe");
         }
@@ -361,6 +376,45 @@ mod tests {
         assert_eq!(mode(&file) & !0o640, 0);
         assert_eq!(mode(&root.path().join("d")) & !0o750, 0);
         assert_eq!(mode(&root.path().join("d/e")) & !0o750, 0);
+    }
+
+    #[test]
+    fn what_was_asked_for_comes_into_memory_and_what_follows_it_does_not() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("f");
+        let disk = RealDisk::new();
+        let file = disk.open(&path, OpenMode::CreateBuffered).unwrap();
+        const MIB: usize = 1 << 20;
+        file.write_at(&[IoSlice::new(&vec![7; 32 * MIB])], 0).unwrap();
+        file.sync().unwrap();
+        let reader = disk.open(&path, OpenMode::ReadScattered).unwrap();
+        rustix::fs::fadvise(
+            rustix::fs::open(&path, OFlags::RDONLY, Mode::empty()).unwrap(),
+            0,
+            None,
+            Advice::DontNeed,
+        )
+        .unwrap();
+        let is_cached = |offset: usize| {
+            let mut byte = [0];
+            let read = reader.read_cached_at(&mut byte, offset as u64).unwrap();
+            assert!(read.is_none() || byte == [7]);
+            read == Some(1)
+        };
+        if is_cached(31 * MIB) {
+            assert!((0..32).all(|mib| is_cached(mib * MIB)), "a file system in memory has all of it, always");
+            return;
+        }
+        let mut some = vec![0; MIB];
+        for offset in (0..4 * MIB).step_by(MIB) {
+            reader.read_exact_at(&mut some, offset as u64).unwrap();
+        }
+        assert!(!is_cached(5 * MIB), "sequences are not read ahead of");
+        reader.begin_reading(8 * MIB as u64, MIB as u64);
+        while !is_cached(9 * MIB - 1) {
+            std::thread::yield_now();
+        }
+        assert!(!is_cached(10 * MIB));
     }
 
     #[test]

@@ -169,6 +169,10 @@ impl DiskFile for CheckedFile {
         Ok((written.end - written.start) as usize)
     }
 
+    fn begin_reading(&self, offset: u64, len: u64) {
+        self.inner.begin_reading(offset, len);
+    }
+
     fn begin_writeback(&self, offset: u64, len: u64) {
         self.inner.begin_writeback(offset, len);
     }

@@ -5,7 +5,8 @@
 //! # Invariants
 //! 1. Each read exists twice: one that waits for the disk and one that gives up instead ([`TryReadError::WouldBlock`]);
 //!    both are the same code with another [`Patience`] and verify the same.
-//! 2. A buffer is filled whole or the read fails: short reads are gone on with, at the place where they stopped.
+//! 2. The kernel reads ahead what it is asked for, for who reads in sequence and may wait: [`ASKED_BYTES`] at a time.
+//! 3. A buffer is filled whole or the read fails: short reads are gone on with, at the place where they stopped.
 
 use super::format::{
     BLOCK, EXTENT_SIZE, EntryLocation, Extent, FOOTER_HEAD_SIZE, Header, IndexRecord, Place, RECORD_SIZE,
@@ -27,6 +28,9 @@ const OPEN: &str = "open entry log";
 
 /// Bodies read one after another before what follows is read ahead.
 const STREAK_MIN: u32 = 3;
+/// What the kernel is asked for when a sequential reader waits for the disk. By itself it may read megabytes ahead, which
+/// a journal's write to the same device waits behind; with less a reader waits more often.
+const ASKED_BYTES: u64 = 512 << 10;
 /// Longest body that is read ahead: of longer ones a read of their own costs little.
 const AHEAD_BODY_BYTES_MAX: usize = BlockKind::Ahead.bytes() / 2;
 
@@ -54,9 +58,22 @@ struct Streak {
     end: AtomicU64,
     /// Bodies in a row that began there, or just behind.
     length: AtomicU32,
+    /// Where what the kernel was asked for last ends.
+    asked: AtomicU64,
 }
 
 impl Streak {
+    /// Whether the kernel is to be asked for what stands from `offset` on: what is read there is not within what it was
+    /// asked for last. Then that is.
+    fn asks(&self, offset: u64, length: usize) -> bool {
+        let asked = self.asked.load(Relaxed);
+        let is_within = asked.saturating_sub(ASKED_BYTES) <= offset && offset + length as u64 <= asked;
+        if !is_within {
+            self.asked.store(offset + ASKED_BYTES, Relaxed);
+        }
+        !is_within
+    }
+
     /// Notes a read; true when it goes on a sequence.
     fn note(&self, offset: u64, length: usize) -> bool {
         let new_end = offset + length as u64;
@@ -148,7 +165,7 @@ impl EntryLog {
 
     /// As [`EntryLog::open`], for a file of any name.
     pub fn open_file(disk: &Arc<dyn Disk>, path: &Path) -> Result<(EntryLog, Vec<Extent>), OpenLogError> {
-        let file = disk.open(path, OpenMode::Read).map_err(|e| DiskError::new(path, OPEN, e))?;
+        let file = disk.open(path, OpenMode::ReadScattered).map_err(|e| DiskError::new(path, OPEN, e))?;
         EntryLog::over(file, path)
     }
 
@@ -356,6 +373,9 @@ impl EntryLog {
         patience: Patience,
     ) -> Result<(), TryReadError> {
         let is_sequential = self.streak.note(offset, bodies.len());
+        if is_sequential && patience == Patience::Wait && self.streak.asks(offset, bodies.len()) {
+            self.file.begin_reading(offset, ASKED_BYTES);
+        }
         if is_sequential && bodies.len() <= AHEAD_BODY_BYTES_MAX {
             self.read_blocks(BlockKind::Ahead, bodies, offset, "an entry", patience)
         } else {

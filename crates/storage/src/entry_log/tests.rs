@@ -2,7 +2,9 @@ use super::*;
 use crate::codec::crc32c;
 use crate::testing::MemDisk;
 use crate::{Generation, LogId, OpenLogError, ReadError, TryReadError, WriteError};
+use bindery_io::{Disk, DiskFile, DiskLayer, FileLayer, OpenMode};
 use bindery_types::{EntryId, LedgerId};
+use parking_lot::Mutex;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -46,6 +48,69 @@ fn model_of(shapes: &[(i64, Vec<i64>)], payload: impl Fn(i64) -> usize) -> Model
         }
     }
     model
+}
+
+/// Notes what the kernel was asked for.
+#[derive(Clone)]
+struct Noting {
+    disk: Arc<dyn Disk>,
+    asked: Arc<Mutex<Vec<(u64, u64)>>>,
+}
+
+struct NotingFile(Arc<dyn DiskFile>, Arc<Mutex<Vec<(u64, u64)>>>);
+
+impl DiskLayer for Noting {
+    fn beneath(&self) -> &dyn Disk {
+        &*self.disk
+    }
+    fn open(&self, path: &Path, mode: OpenMode) -> std::io::Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(NotingFile(self.disk.open(path, mode)?, self.asked.clone())))
+    }
+}
+
+impl FileLayer for NotingFile {
+    fn beneath(&self) -> &dyn DiskFile {
+        &*self.0
+    }
+    fn begin_reading(&self, offset: u64, len: u64) {
+        self.1.lock().push((offset, len));
+    }
+}
+
+#[test]
+fn who_reads_in_sequence_and_waits_asks_the_kernel_once_for_what_follows() {
+    // Invariant 2 of `read`.
+    let model = model_of(&[(1, (0..3000).collect())], |_| 1000);
+    let disk = MemDisk::default();
+    write(&disk, LogId(1), &model).unwrap();
+    let noting = Noting { disk: disk.disk(), asked: Arc::default() };
+    let (log, extents) =
+        EntryLog::open(&(Arc::new(noting.clone()) as Arc<dyn Disk>), &dir(), LogId(1)).unwrap();
+    let location = |e: i64| log.lookup(&extents[0], entry(e)).unwrap().unwrap();
+    let read = |e: i64| log.read(&location(e), ledger(1), entry(e)).unwrap();
+    assert_eq!(extents.len(), 1);
+    // Here and there: nothing.
+    (0..3000).step_by(97).for_each(|e| drop(read(e)));
+    assert_eq!(*noting.asked.lock(), []);
+    // All of it: each byte once, give or take what was read before it was known to be a sequence.
+    (0..3000).for_each(|e| assert_eq!(read(e), model[&(ledger(1), entry(e))]));
+    let asked = std::mem::take(&mut *noting.asked.lock());
+    let first = asked[0].0;
+    assert!((location(3).offset..location(8).offset).contains(&first), "{asked:?}");
+    assert!(asked.iter().all(|(_, len)| *len == 512 << 10), "{asked:?}");
+    let gaps = asked.windows(2).map(|pair| pair[1].0.abs_diff(pair[0].0 + pair[0].1));
+    assert!(gaps.max().unwrap() < 2048 && asked.len() == 6, "{asked:?}");
+    // From the begin again: the same, for the kernel may have let go of it.
+    (0..3000).for_each(|e| drop(read(e)));
+    assert_eq!(noting.asked.lock().len(), 6);
+    // Who does not wait asks for nothing.
+    noting.asked.lock().clear();
+    let mut bytes = vec![0; 1032 + 1000];
+    for e in 0..1000 {
+        let bytes = &mut bytes[..location(e).length as usize];
+        let _ = log.try_read_into(&location(e), ledger(1), entry(e), bytes);
+    }
+    assert_eq!(*noting.asked.lock(), []);
 }
 
 /// Looks an entry up in all runs of its ledger.
