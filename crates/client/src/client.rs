@@ -522,7 +522,8 @@ impl Client {
         Ok(bookies)
     }
 
-    /// How the bookies do that this client has asked for anything, sorted by id.
+    /// How the bookies do, sorted by id: those of ledgers that this client opened for reading, and those that failed. A client
+    /// that only writes sees what becomes of that in [`write_health`](Self::write_health).
     pub fn bookie_health(&self) -> Vec<BookieHealth> {
         self.0.health.bookies()
     }

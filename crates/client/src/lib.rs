@@ -84,7 +84,7 @@ mod window;
 mod writer;
 
 pub use bindery_metadata::layout::{LedgerError, LedgerListing};
-pub use bindery_metadata::{Endpoint, MetadataUri, RegistrationMode};
+pub use bindery_metadata::{Endpoint, MetadataUri, RegistrationMode, StoreError};
 pub use bindery_types::{
     BookieId, DigestType, EntryId, InvalidQuorum, LedgerId, LedgerMetadata, LedgerState, Quorum, Segment,
 };

@@ -194,7 +194,7 @@ impl PendingAdds {
                 for add in run.iter_mut() {
                     match add.state {
                         State::Gone => {}
-                        State::Overdue => found.keep(sweep, add.deadline),
+                        State::Overdue => found.keep(sweep, add.deadline - sweep.timeout, add.deadline),
                         // Pushed in the order of their deadlines.
                         State::Waiting if add.deadline > sweep.now => break,
                         State::Waiting => {

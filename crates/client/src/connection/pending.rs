@@ -5,8 +5,8 @@
 //! 2. Reads of equal ledger and entry are answered in their order, as adds are (`adds`). A fencing read and a plain one
 //!    of equal keys are never under way on one connection, since bookies may answer fencing reads ahead of plain ones,
 //!    and the plain answer would say that a fence is complete when it is not ([`Pending::admits_read`]).
-//! 3. An overdue v2 request keeps its place until its late answer comes. v3 requests need none: their ids are used once,
-//!    and an answer with an id that nobody waits for is dropped.
+//! 3. An overdue v2 request keeps its place until its late answer comes. A v3 request, whose id is used once, keeps it for one
+//!    more timeout, by which a silent connection is known; an answer with an id that nobody has is dropped.
 //! 4. Places end with the connection, which ends when they are too many or too old, or nothing comes ([`Verdict`]).
 //!
 //! # Limits     waiting requests: what callers have under way, plus what they dropped and is not answered yet;
@@ -96,11 +96,10 @@ impl Overdue {
     }
 
     /// One was given out by an earlier sweep.
-    pub(super) fn keep(&mut self, sweep: &Sweep, deadline: Instant) {
+    pub(super) fn keep(&mut self, sweep: &Sweep, sent: Instant, deadline: Instant) {
         self.places += 1;
         self.has_too_old |= deadline + sweep.timeout * PLACE_AGE_TIMEOUTS <= sweep.now;
-        self.is_silent |=
-            deadline + sweep.timeout <= sweep.now && sweep.is_silent_since(deadline - sweep.timeout);
+        self.is_silent |= deadline + sweep.timeout <= sweep.now && sweep.is_silent_since(sent);
     }
 
     pub(super) fn verdict(&self) -> Option<Verdict> {
@@ -175,21 +174,18 @@ impl Pending {
                     continue;
                 }
                 match call.waiter.take() {
-                    None => found.keep(sweep, call.deadline),
+                    None => found.keep(sweep, call.deadline - call.timeout, call.deadline),
                     Some(waiter) => {
                         found.give_up(sweep, call.position);
-                        // It leaves no place behind by which a silent connection would be known.
-                        let sent = call.deadline - call.timeout;
-                        found.is_silent |= matches!(key, CallKey::V3 { .. }) && sweep.is_silent_since(sent);
                         out.call(waiter, Err(BookieError::TimedOut(call.timeout)));
                     }
                 }
             }
-            match key {
-                CallKey::Read { .. } | CallKey::Batch { .. } => true,
+            if let CallKey::V3 { .. } = key {
                 // Invariant 3.
-                CallKey::V3 { .. } => calls.iter().any(|call| call.waiter.is_some()),
+                calls.retain(|call| call.waiter.is_some() || call.deadline + sweep.timeout > sweep.now);
             }
+            !calls.is_empty()
         });
         found
     }

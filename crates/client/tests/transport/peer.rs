@@ -322,6 +322,22 @@ async fn a_peer_that_says_nothing_is_left() {
 }
 
 #[tokio::test]
+async fn a_force_that_is_overdue_does_not_cost_the_connection() {
+    // Else the next force would come over another one than the acknowledgements it is to cover, and stop the writer.
+    let (bookies, peer) = (bookies(quick(400)).await, Peer::new().await);
+    let first = bookies.force(&peer.id, ledger(1));
+    let mut line = peer.accept().await;
+    let asked = line.next_v3().await;
+    assert_eq!(first.await, Err(BookieError::TimedOut(Duration::from_millis(400))));
+    let second = bookies.force(&peer.id, ledger(1));
+    let again = line.next_v3().await;
+    for txn_id in [asked.txn_id, again.txn_id] {
+        line.answer_v3(response::force_ledger(txn_id, ErrorCode::Ok, 1)).await;
+    }
+    second.await.expect("over the connection that there was");
+}
+
+#[tokio::test]
 async fn a_peer_that_takes_nothing_is_left_and_nothing_piles_up() {
     let (bookies, peer, sink) = (bookies(quick(300)).await, Peer::new().await, Recorder::new());
     for tag in 0..400 {
