@@ -34,6 +34,7 @@ __all__ = [
     "NotFoundError",
     "TooLargeError",
     "UnavailableError",
+    "WriteHealth",
     "WrongPasswordError",
 ]
 
@@ -225,6 +226,9 @@ class Client:
 
         It does not wait, and asks nobody. Raises ``ClosedError``.
         """
+
+    def write_health(self) -> WriteHealth:
+        """What became of this client's writes, and how they do now. It does not wait. Raises ``ClosedError``."""
 
     def close(self) -> None:
         """Ends the client. Writers that are not closed leave their ledgers open, for recovery."""
@@ -584,6 +588,38 @@ class BookieHealth:
     @property
     def hedges_won(self) -> int:
         """Hedges sent to it that were answered first."""
+
+@final
+class WriteHealth:
+    """Writes of a client. Counts are since it was made."""
+
+    @property
+    def writers(self) -> int:
+        """Ledgers that are written now: neither closed, nor stopped by a failure."""
+
+    @property
+    def writers_short(self) -> int:
+        """Those of them that go on without a replica until there is a bookie for it."""
+
+    @property
+    def writers_failed(self) -> int:
+        """Writers that stopped by themselves: fenced, or too few bookies."""
+
+    @property
+    def entries(self) -> int:
+        """Entries acknowledged by their ack quorum, and so confirmed, but for deferred sync."""
+
+    @property
+    def latency(self) -> Latencies:
+        """From the moment an entry got its id to this, of every eighth entry; ``count`` is of those."""
+
+    @property
+    def ensemble_changes(self) -> int:
+        """Times a ledger went on with another ensemble, or without one of its bookies."""
+
+    @property
+    def placements_unmet(self) -> int:
+        """Ensembles that could not be spread over racks or regions as asked."""
 
 @final
 class Latencies:

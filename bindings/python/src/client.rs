@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use tokio::sync::OnceCell;
 
-use crate::health::BookieHealth;
+use crate::health::{BookieHealth, WriteHealth};
 use crate::info::{BookieInfo, LedgerInfo};
 use crate::listing::LedgerIterator;
 use crate::options::{create_options, ledger_id, mode, password_or_none, seconds};
@@ -210,6 +210,11 @@ impl Client {
     /// How bookies do: those of ledgers opened for reading, and those that failed. Does not wait.
     fn bookie_health(&self) -> PyResult<Vec<BookieHealth>> {
         self.0.bookie_health()
+    }
+
+    /// What became of this client's writes. Does not wait.
+    fn write_health(&self) -> PyResult<WriteHealth> {
+        self.0.write_health()
     }
 
     /// Ends the client. Writers that are not closed leave their ledgers open, for recovery.

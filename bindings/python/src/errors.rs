@@ -2,7 +2,7 @@
 
 use bindery_client::{
     AppendError, AppendOpenError, CloseError, ConnectError, CreateError, ForceError, LedgerError, OpenError,
-    ReadError, RecoveryError, Stopped, TryAppendError, WhyStopped,
+    ReadError, RecoveryError, Stopped, StoreError, TryAppendError, WhyStopped,
 };
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
@@ -86,9 +86,18 @@ fn of<E: pyo3::PyTypeInfo>(message: String) -> PyErr {
     PyErr::new::<E, _>(message)
 }
 
-/// Why a list is not to be had: the metadata store's error, which `bindery_client` returns and does not name.
-pub(crate) fn not_listed(what: &str, error: &dyn std::fmt::Display) -> PyErr {
-    UnavailableError::new_err(format!("cannot list the {what}: {error}"))
+/// Why a list is not to be had.
+pub(crate) fn not_listed(what: &str, error: &StoreError) -> PyErr {
+    error.class()(format!("cannot list the {what}: {error}"))
+}
+
+impl Raise for StoreError {
+    fn class(&self) -> fn(String) -> PyErr {
+        match self {
+            StoreError::Closed => of::<ClosedError>,
+            _ => of::<UnavailableError>,
+        }
+    }
 }
 
 impl Raise for ConnectError {
@@ -101,7 +110,7 @@ impl Raise for LedgerError {
     fn class(&self) -> fn(String) -> PyErr {
         match self {
             LedgerError::NotFound(_) => of::<NotFoundError>,
-            LedgerError::Store(_) => of::<UnavailableError>,
+            LedgerError::Store(error) => error.class(),
             LedgerError::Exists(_) | LedgerError::Changed(_) | LedgerError::Malformed { .. } => {
                 of::<BinderyError>
             }
@@ -119,7 +128,8 @@ impl Raise for CreateError {
             | CreateError::DeferredSyncHandedOver
             | CreateError::ReservedProperty(_) => of::<pyo3::exceptions::PyValueError>,
             CreateError::Metadata(error) => error.class(),
-            CreateError::Id(_) | CreateError::Store(_) => of::<UnavailableError>,
+            CreateError::Store(error) => error.class(),
+            CreateError::Id(_) => of::<UnavailableError>,
             CreateError::ClientClosed => of::<ClosedError>,
         }
     }

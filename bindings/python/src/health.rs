@@ -1,4 +1,4 @@
-//! How bookies do, as a client sees them.
+//! How bookies and writes do, as a client sees them.
 
 use bindery_client::{NodeState, Percentiles};
 use pyo3::prelude::*;
@@ -116,6 +116,46 @@ impl From<bindery_client::BookieHealth> for BookieHealth {
             probes_failed: health.probes_failed,
             hedges_sent: health.hedges_sent,
             hedges_won: health.hedges_won,
+        }
+    }
+}
+
+/// Writes of a client. Counts are since it was made.
+#[pyclass(frozen, get_all, module = "bindery")]
+pub(crate) struct WriteHealth {
+    /// Ledgers that are written now.
+    writers: u64,
+    /// Those of them that go on without a replica.
+    writers_short: u64,
+    /// Writers that stopped by themselves.
+    writers_failed: u64,
+    /// Entries acknowledged by their ack quorum.
+    entries: u64,
+    /// From an entry's id to this, of every eighth entry.
+    latency: Latencies,
+    /// Times a ledger went on with another ensemble.
+    ensemble_changes: u64,
+    /// Ensembles that could not be spread as asked.
+    placements_unmet: u64,
+}
+
+#[pymethods]
+impl WriteHealth {
+    fn __repr__(&self) -> String {
+        format!("<bindery.WriteHealth of {} writers, {} short>", self.writers, self.writers_short)
+    }
+}
+
+impl From<bindery_client::WriteHealth> for WriteHealth {
+    fn from(health: bindery_client::WriteHealth) -> WriteHealth {
+        WriteHealth {
+            writers: health.writers,
+            writers_short: health.writers_short,
+            writers_failed: health.writers_failed,
+            entries: health.entries,
+            latency: health.latency.into(),
+            ensemble_changes: health.ensemble_changes,
+            placements_unmet: health.placements_unmet,
         }
     }
 }

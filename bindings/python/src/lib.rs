@@ -49,6 +49,7 @@ fn bindery(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<info::BookieInfo>()?;
     module.add_class::<listing::LedgerIterator>()?;
     module.add_class::<health::BookieHealth>()?;
+    module.add_class::<health::WriteHealth>()?;
     module.add_class::<health::Latencies>()?;
     errors::add_to(module)?;
     runtime::end_at_exit(module)

@@ -10,7 +10,7 @@ use pyo3::pybacked::PyBackedBytes;
 use tokio::sync::OnceCell;
 
 use crate::errors::{ClosedError, Raise, not_listed};
-use crate::health::BookieHealth;
+use crate::health::{BookieHealth, WriteHealth};
 use crate::info::{BookieInfo, LedgerInfo};
 use crate::reader::LedgerReader;
 use crate::writer::LedgerWriter;
@@ -120,6 +120,15 @@ impl Shared {
         }
         let known = self.connected.get().map(bindery_client::Client::bookie_health);
         Ok(known.unwrap_or_default().into_iter().map(BookieHealth::from).collect())
+    }
+
+    /// Waits for nothing: a client that is not connected has written nothing.
+    pub fn write_health(&self) -> PyResult<WriteHealth> {
+        if self.is_closed.load(Ordering::Acquire) {
+            return Err(closed());
+        }
+        let known = self.connected.get().map(bindery_client::Client::write_health);
+        Ok(known.unwrap_or_default().into())
     }
 }
 

@@ -117,6 +117,25 @@ class Blocking(unittest.TestCase):
         self.assertGreaterEqual(sum(bookie.answered for bookie in health), 200)
         self.assertGreaterEqual(sum(bookie.reads.count for bookie in health), 200)
 
+    def test_write_health(self):
+        self.assertEqual(self.client.write_health().writers, 0, "it is not connected")
+        with self.client.create() as writer:
+            for i in range(80):
+                writer.enqueue(b"%d" % i)
+            writer.drain()
+            health = self.client.write_health()
+            self.assertEqual((health.writers, health.writers_short, health.entries), (1, 0, 80))
+            self.assertEqual(repr(health), "<bindery.WriteHealth of 1 writers, 0 short>")
+            self.assertTrue(1 <= health.latency.count <= 10 and 0 < health.latency.p50 <= health.latency.p99 < 60, health.latency)
+            self.client.open(writer.id)
+            with self.assertRaises(bindery.FencedError):
+                writer.append(b"no more")
+            health = self.client.write_health()
+            self.assertEqual((health.writers, health.writers_failed), (0, 1))
+            with self.assertRaises(bindery.FencedError):
+                writer.close()
+        self.assertEqual((health.ensemble_changes, health.placements_unmet), (0, 0))
+
     def test_errors(self):
         with self.assertRaisesRegex(bindery.NotFoundError, "ledger 999999999 does not exist"):
             self.client.metadata(999999999)
@@ -133,6 +152,7 @@ class Blocking(unittest.TestCase):
             lambda: list(begun),
             self.client.bookies,
             self.client.bookie_health,
+            self.client.write_health,
         ):
             with self.assertRaisesRegex(bindery.ClosedError, "the client was closed"):
                 call()
