@@ -603,7 +603,7 @@ class WriteHealth:
 
     @property
     def writers_failed(self) -> int:
-        """Writers that stopped by themselves: fenced, or too few bookies."""
+        """Writers that stopped by themselves: fenced, or too few bookies; not one that could still be closed."""
 
     @property
     def entries(self) -> int:
@@ -615,11 +615,11 @@ class WriteHealth:
 
     @property
     def ensemble_changes(self) -> int:
-        """Times a ledger went on with another ensemble, or without one of its bookies."""
+        """Changes of ensembles: a bookie was replaced, left out since it failed, or is back."""
 
     @property
     def placements_unmet(self) -> int:
-        """Ensembles that could not be spread over racks or regions as asked."""
+        """Choices of bookies that could not be spread over racks or regions as asked; a repeated search counts again."""
 
 @final
 class Latencies:

@@ -133,9 +133,9 @@ pub(crate) struct WriteHealth {
     entries: u64,
     /// From an entry's id to this, of every eighth entry.
     latency: Latencies,
-    /// Times a ledger went on with another ensemble.
+    /// Changes of ensembles.
     ensemble_changes: u64,
-    /// Ensembles that could not be spread as asked.
+    /// Choices that could not be spread as asked.
     placements_unmet: u64,
 }
 

@@ -53,6 +53,22 @@ struct Delivery {
     outcome: Outcome,
 }
 
+fn forked() -> PyErr {
+    PyRuntimeError::new_err(
+        "bindery was used before this process was forked, and its threads are the parent's: start the process \
+         with multiprocessing's \"spawn\", or use bindery after the fork only",
+    )
+}
+
+/// Refuses in a process that was forked: a lock of the parent's threads may be taken here for ever. For calls that do
+/// without the runtime.
+pub(crate) fn check_process() -> PyResult<()> {
+    match &*RUNNING.lock().unwrap_or_else(PoisonError::into_inner) {
+        State::Running(running) if running.process != std::process::id() => Err(forked()),
+        State::NotYet | State::Running(_) | State::Ended => Ok(()),
+    }
+}
+
 fn running() -> PyResult<(Handle, Sender<Option<Delivery>>)> {
     let mut state = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
     if matches!(*state, State::NotYet) {
@@ -67,10 +83,7 @@ fn running() -> PyResult<(Handle, Sender<Option<Delivery>>)> {
         State::Running(running) if running.process == std::process::id() => {
             Ok((running.runtime.handle().clone(), running.deliveries.clone()))
         }
-        State::Running(_) => Err(PyRuntimeError::new_err(
-            "bindery was used before this process was forked, and its threads are the parent's: start the process \
-             with multiprocessing's \"spawn\", or use bindery after the fork only",
-        )),
+        State::Running(_) => Err(forked()),
         State::NotYet | State::Ended => Err(ClosedError::new_err("the interpreter is exiting")),
     }
 }

@@ -13,6 +13,7 @@ use crate::errors::{ClosedError, Raise, not_listed};
 use crate::health::{BookieHealth, WriteHealth};
 use crate::info::{BookieInfo, LedgerInfo};
 use crate::reader::LedgerReader;
+use crate::runtime::check_process;
 use crate::writer::LedgerWriter;
 
 /// How a client is made, and the client once it is connected.
@@ -115,6 +116,7 @@ impl Shared {
 
     /// Waits for nothing: a client that is not connected has read nothing.
     pub fn bookie_health(&self) -> PyResult<Vec<BookieHealth>> {
+        check_process()?;
         if self.is_closed.load(Ordering::Acquire) {
             return Err(closed());
         }
@@ -124,6 +126,7 @@ impl Shared {
 
     /// Waits for nothing: a client that is not connected has written nothing.
     pub fn write_health(&self) -> PyResult<WriteHealth> {
+        check_process()?;
         if self.is_closed.load(Ordering::Acquire) {
             return Err(closed());
         }

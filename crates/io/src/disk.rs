@@ -122,8 +122,9 @@ pub trait DiskFile: Send + Sync {
         let _ = (buf, offset);
         Ok(None)
     }
-    /// Asks the kernel to begin reading this range of a buffered file into memory, without waiting for it. A hint: an
-    /// error is that of the read which follows, and a disk that keeps nothing in memory ignores it.
+    /// Asks the kernel to begin reading this range of a buffered file into memory, and does not wait for the bytes; it may wait
+    /// for memory or for room in the device's queue, so it is for threads that may block. A hint: an error is that of the
+    /// read which follows, and a disk that keeps nothing in memory ignores it.
     fn begin_reading(&self, offset: u64, len: u64) {
         let _ = (offset, len);
     }

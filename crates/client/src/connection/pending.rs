@@ -99,6 +99,10 @@ impl Overdue {
     pub(super) fn keep(&mut self, sweep: &Sweep, sent: Instant, deadline: Instant) {
         self.places += 1;
         self.has_too_old |= deadline + sweep.timeout * PLACE_AGE_TIMEOUTS <= sweep.now;
+        self.look_for_silence(sweep, sent, deadline);
+    }
+
+    fn look_for_silence(&mut self, sweep: &Sweep, sent: Instant, deadline: Instant) {
         self.is_silent |= deadline + sweep.timeout <= sweep.now && sweep.is_silent_since(sent);
     }
 
@@ -173,10 +177,13 @@ impl Pending {
                 if call.deadline > sweep.now {
                     continue;
                 }
+                let sent = call.deadline - call.timeout;
                 match call.waiter.take() {
-                    None => found.keep(sweep, call.deadline - call.timeout, call.deadline),
+                    None => found.keep(sweep, sent, call.deadline),
                     Some(waiter) => {
                         found.give_up(sweep, call.position);
+                        // The only look at one that this sweep comes a whole timeout late for.
+                        found.look_for_silence(sweep, sent, call.deadline);
                         out.call(waiter, Err(BookieError::TimedOut(call.timeout)));
                     }
                 }

@@ -7,8 +7,8 @@
 //!
 //! # Invariants
 //! 1. No number is below zero: a guard gives back on the line it took from, on whatever thread it ends (C1).
-//! 2. With nothing under way the sum is 0. A sum that is taken while threads change it may miss some that begin and end
-//!    meanwhile: it orders replicas, and limits nothing exactly.
+//! 2. With nothing under way the sum is 0. A sum that is taken while threads change it is of no one moment, a little less or
+//!    more than there ever was: it orders replicas, and limits nothing exactly.
 //!
 //! # Limits     [`LINES`] lines of 128 bytes for each bookie; of more threads than that some share a line
 
@@ -57,7 +57,7 @@ impl Load {
 
     /// A request is over.
     pub(super) fn give_back(&self, taken: Taken) {
-        let before = self.0[taken.line].0.under_way.fetch_sub(1, Ordering::Relaxed);
+        let before = self.0[taken.line].0.under_way.fetch_sub(1, Ordering::Release);
         assert!(before > 0, "a guard gives back what it took, once (C1)");
     }
 
@@ -66,9 +66,9 @@ impl Load {
         self.0[taken.line].0.answered.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Requests under way (invariant 2).
+    /// Requests under way (invariant 2). Who sees here that one was given back sees what its thread did before.
     pub(super) fn under_way(&self) -> u64 {
-        self.0.iter().map(|line| line.0.under_way.load(Ordering::Relaxed)).sum()
+        self.0.iter().map(|line| line.0.under_way.load(Ordering::Acquire)).sum()
     }
 
     /// Requests answered so far.

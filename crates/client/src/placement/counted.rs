@@ -1,4 +1,4 @@
-//! A placement that says when a spread cannot be had, and counts how often.
+//! A placement that says when a spread cannot be had, and counts how often: each search, the repeated ones too.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,7 +26,7 @@ impl Placement for Counted {
         let choice = self.placement.choose(candidates, wanted);
         if let Some(unmet) = &choice.unmet {
             self.unmet.fetch_add(1, Ordering::Relaxed);
-            tracing::debug!(ensemble = ?wanted.ensemble, %unmet, "an ensemble is not spread as it should be");
+            tracing::debug!(ensemble = ?wanted.ensemble, %unmet, "bookies cannot be spread as they should be");
         }
         choice
     }

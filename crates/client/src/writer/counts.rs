@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //! 1. What one writer has counted of itself it takes back when it ends: with no writer left the gauges are 0.
-//! 2. Every entry is counted once, when it is confirmed; of every [`TIMED_EACH`]th the time is taken, by its id, so that a
+//! 2. Every entry is counted once, when it is acknowledged; of every [`TIMED_EACH`]th the time is taken, by its id, so that a
 //!    stall shows with all the entries it held up.
 //!
-//! # Limits     16 bytes for each timed entry in flight
+//! # Limits     24 bytes for each timed entry in flight
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,7 +28,8 @@ pub struct WriteHealth {
     pub writers: u64,
     /// Those of them that go on without a replica until there is a bookie for it; they are marked as under-replicated.
     pub writers_short: u64,
-    /// Writers that stopped by themselves: fenced, or too few bookies. Their calls say why.
+    /// Writers that stopped by themselves: fenced, or too few bookies. Their calls say why. One that was fenced with all its
+    /// entries confirmed, and is closed then, is not among them.
     pub writers_failed: u64,
     /// Entries acknowledged by their ack quorum, and so confirmed, unless the ledger has
     /// [deferred sync](crate::CreateOptions::deferred_sync).
@@ -36,11 +37,11 @@ pub struct WriteHealth {
     /// From the moment an entry got its id to this, of the last 5 to 10 s, of every eighth entry of a ledger; `count` is of
     /// those.
     pub latency: Percentiles,
-    /// Times a ledger went on with another ensemble: a bookie failed or was slow, and another took its place or none did, or
-    /// one that was left out is back.
+    /// Changes of ensembles that were completed: a bookie failed or was slow and another took its place, one that failed is left
+    /// out, or one that was left out is back. A slow one that is left out by itself shows in `writers_short` only.
     pub ensemble_changes: u64,
-    /// Ensembles chosen, for new ledgers or for changes, whose write sets could not be spread over the racks or regions
-    /// that the placement asks for.
+    /// Choices of bookies, for new ledgers and for replacements, whose write sets could not be spread over the racks or regions
+    /// that the placement asks for. A search that is repeated counts each time.
     pub placements_unmet: u64,
 }
 
@@ -129,10 +130,18 @@ impl Counting {
             counts.ensemble_changes.fetch_add(changes, Ordering::Relaxed);
             self.ensemble_number = core.ensemble_number();
         }
-        match core.stopped() {
-            None => self.is_short(core.is_short()),
-            Some(stopped) => self.end(!matches!(stopped.why, WhyStopped::Closing | WhyStopped::ClientClosed)),
+        match core.stopped().map(|stopped| stopped.why) {
+            None => self.is_short(core.is_short() && !self.is_over),
+            // It may still be closed in good order (`WriterCore::begin_close`).
+            Some(WhyStopped::Fenced) if !core.has_unconfirmed() => {}
+            Some(why) => self.end(has_failed(&why)),
         }
+    }
+
+    /// The writer is dropped: as [`look`](Self::look), and nothing follows.
+    pub fn leave(&mut self, core: &WriterCore) {
+        self.look(core);
+        self.end(core.stopped().is_some_and(|stopped| has_failed(&stopped.why)));
     }
 
     fn take_times(&mut self, acknowledged: Option<EntryId>) {
@@ -164,6 +173,10 @@ impl Counting {
         self.of_client.writers.fetch_sub(1, Ordering::Relaxed);
         self.of_client.writers_failed.fetch_add(u64::from(has_failed), Ordering::Relaxed);
     }
+}
+
+fn has_failed(why: &WhyStopped) -> bool {
+    !matches!(why, WhyStopped::Closing | WhyStopped::ClientClosed)
 }
 
 impl Drop for Counting {

@@ -321,7 +321,7 @@ impl Inner {
     pub(super) fn abandon(&self) {
         let state = &mut *self.state.lock();
         state.core.stop(WhyStopped::Closing);
-        state.counting.look(&state.core);
+        state.counting.leave(&state.core);
     }
 
     /// The LAC, when it waits to be announced; resets the mark when it does not.

@@ -4,6 +4,8 @@ mod force;
 mod shell;
 mod slow;
 
+use std::sync::Arc;
+
 use bindery_metadata::StoreError;
 use bindery_metadata::layout::{LedgerError, StoredLedger};
 use bindery_metadata::store::Version;
@@ -14,6 +16,7 @@ use bindery_types::{
 use bindery_wire::ErrorCode;
 
 use super::core::{CHANGES_IN_A_ROW_MAX, LetGo, Start, Step, WriterCore, cost_bytes};
+use super::counts::{Counting, WriteCounts};
 use crate::entry::EntryCodec;
 use crate::error::{NotEnoughBookies, WhyStopped};
 use crate::handover::Handover;
@@ -367,6 +370,51 @@ fn a_late_refusal_of_a_complete_entry_does_not_keep_the_writer_from_closing() {
         "the end of one with unconfirmed entries is the recovery's to find"
     );
     assert_eq!(script.why(), Some(WhyStopped::Fenced));
+}
+
+#[test]
+fn what_a_writer_counts_of_itself_goes_with_it_and_one_that_is_closed_did_not_fail() {
+    // Invariant 1 of `counts`: a member is held, a late answer says that the ledger is fenced, and it is closed all the same.
+    let mut script = Script::new(3, 3, 1);
+    let counts = Arc::new(WriteCounts::new());
+    let mut counting = Counting::new(counts.clone(), &script.core);
+    let gauges = |counts: &WriteCounts| {
+        let health = counts.view(0);
+        (health.writers, health.writers_short, health.writers_failed)
+    };
+    script.append(1);
+    script.answer(0, 2, LOST);
+    script.settle();
+    script.core.placed(&[], 0, &[]);
+    script.mark("c");
+    script.ack(0, &[0]);
+    counting.look(&script.core);
+    assert_eq!((gauges(&counts), counts.view(0).entries), ((1, 1, 0), 1));
+    script.answer(0, 1, refused(ErrorCode::Fenced));
+    script.settle();
+    counting.look(&script.core);
+    assert_eq!((script.why(), gauges(&counts)), (Some(WhyStopped::Fenced), (1, 1, 0)), "it may be closed");
+    script.core.begin_close();
+    script.mark("c");
+    counting.look(&script.core);
+    script.written(Ok(1));
+    counting.look(&script.core);
+    assert_eq!((script.why(), gauges(&counts)), (Some(WhyStopped::Closing), (0, 0, 0)));
+    drop(counting);
+    assert_eq!(gauges(&counts), (0, 0, 0));
+
+    // Dropped instead, or with an entry that nobody confirms: it failed.
+    for entries in [1, 2] {
+        let mut script = Script::new(3, 3, 2);
+        let mut counting = Counting::new(counts.clone(), &script.core);
+        script.append(entries);
+        script.ack(0, &[0, 1]);
+        script.answer(0, 2, refused(ErrorCode::Fenced));
+        counting.look(&script.core);
+        script.core.stop(WhyStopped::Closing);
+        counting.leave(&script.core);
+        assert_eq!(gauges(&counts), (0, 0, entries as u64));
+    }
 }
 
 #[test]

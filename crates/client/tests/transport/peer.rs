@@ -324,11 +324,11 @@ async fn a_peer_that_says_nothing_is_left() {
 #[tokio::test]
 async fn a_force_that_is_overdue_does_not_cost_the_connection() {
     // Else the next force would come over another one than the acknowledgements it is to cover, and stop the writer.
-    let (bookies, peer) = (bookies(quick(400)).await, Peer::new().await);
+    let (bookies, peer) = (bookies(quick(2000)).await, Peer::new().await);
     let first = bookies.force(&peer.id, ledger(1));
     let mut line = peer.accept().await;
     let asked = line.next_v3().await;
-    assert_eq!(first.await, Err(BookieError::TimedOut(Duration::from_millis(400))));
+    assert_eq!(first.await, Err(BookieError::TimedOut(Duration::from_millis(2000))));
     let second = bookies.force(&peer.id, ledger(1));
     let again = line.next_v3().await;
     for txn_id in [asked.txn_id, again.txn_id] {
