@@ -7,7 +7,7 @@
 //! is one thread that fills groups, of as many entries as are outstanding but 4 MiB at most, and a second that flushes
 //! the arena before. Processor time is that of the whole process, load driver included. "Written" are the bytes that the
 //! kernel was made to write, journal, entry logs and tables, for each byte of entries; all of it is flushed by then.
-//! `--flush-spread 0` measures flushes that never pause.
+//! `--flush-spread 0` measures flushes that never pause, `--case " 1,000 outstanding"` only the cases whose name has that.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -100,11 +100,13 @@ fn main() {
     }
     let mut bare = Bare::new(&args.dir, args.size(128 << 20, 8 << 20), args.size(256 << 20, 16 << 20));
     let running = Running::start(config, sink.clone());
-    let mut rounds: Vec<[Vec<Round>; 2]> = CASES.iter().map(|_| Default::default()).collect();
+    let only = args.value("--case").unwrap_or("");
+    let cases: Vec<&Case> = CASES.iter().filter(|case| case.name.contains(only)).collect();
+    let mut rounds: Vec<[Vec<Round>; 2]> = cases.iter().map(|_| Default::default()).collect();
     // What grows at the first use has grown after this.
     CASES[0].engine(&running, &sink, args.seconds.min(2.0));
     for round in 0..args.rounds {
-        for (case, rounds) in CASES.iter().zip(&mut rounds) {
+        for (case, rounds) in cases.iter().zip(&mut rounds) {
             for turn in [round % 2, (round + 1) % 2] {
                 rounds[turn].push(match turn {
                     0 => case.bare(&mut bare, args.seconds),
@@ -131,7 +133,7 @@ fn main() {
         "written",
         "KiB/group",
     ]);
-    for (case, [bare, engine]) in CASES.iter().zip(&rounds) {
+    for (case, [bare, engine]) in cases.iter().zip(&rounds) {
         for (name, mine) in [("bare loop", bare), ("engine", engine)] {
             let of = |value: &dyn Fn(&Round) -> f64| median(mine.iter().map(value));
             let ms = |share: f64| short(of(&|r: &Round| r.latencies.at(share) / 1e3));
