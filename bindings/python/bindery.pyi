@@ -9,6 +9,8 @@ bindery in one of the two processes only (``multiprocessing`` with "spawn").
 """
 
 from asyncio import Future
+from collections.abc import Callable, Generator
+from os import PathLike
 from types import TracebackType
 from typing import Literal, final
 
@@ -32,6 +34,7 @@ __all__ = [
     "NotEnoughBookiesError",
     "NotForcedError",
     "NotFoundError",
+    "Tls",
     "TooLargeError",
     "UnavailableError",
     "WriteHealth",
@@ -79,6 +82,25 @@ class UnavailableError(BinderyError):
     """Bookies or the metadata store could not be asked: try again when they are back."""
 
 @final
+class Tls:
+    """TLS for connections to bookies, 1.2 and 1.3. The metadata store is spoken with in plain text."""
+
+    def __new__(
+        cls,
+        trust: str | PathLike[str],
+        *,
+        certificate: str | PathLike[str] | None = None,
+        key: str | PathLike[str] | None = None,
+    ) -> Tls:
+        """Reads PEM files; later changes of them take a new object and client.
+
+        ``trust``: the certificates that a bookie's must be signed by; it must also be for the name or address that the
+        bookie is registered with. ``certificate`` and ``key``, both or none: the client's own certificate, those that
+        it is signed by behind it, and its private key, for bookies with ``tlsClientAuthentication``. Raises
+        ``OSError`` for files that cannot be read, ``ValueError`` for those that are something else.
+        """
+
+@final
 class Client:
     """A client of a cluster. It connects when it is first needed; as a context manager, on entry, and closes on exit."""
 
@@ -91,6 +113,9 @@ class Client:
         memory_limit: int | None = None,
         slow_replica_bytes_max: int | None = None,
         explicit_lac_interval: float | None = None,
+        tls: Tls | None = None,
+        auth_plugin: str | None = None,
+        authenticate: Callable[[str, str, int], Generator[bytes, bytes, bytes | None]] | None = None,
     ) -> Client:
         """``metadata_uri``, for example ``zk://127.0.0.1:2181/ledgers``, else ``ValueError``.
 
@@ -98,6 +123,15 @@ class Client:
         (64 MiB) of entries in flight, and as much again of entries read ahead; ``slow_replica_bytes_max`` (half of
         that): what a bookie may hold up before it is replaced; ``explicit_lac_interval`` (0.1 s): how long a
         confirmed entry of an idle ledger may stay hidden from readers, 0 for ever.
+
+        ``tls``: how to speak TLS with bookies, which it is asked of with START_TLS on each connection.
+
+        ``auth_plugin`` and ``authenticate``, both or none, prove to bookies who this client is: the name of their
+        plugin, and a generator function that is called with bookie id, host and port for each new connection. What it
+        yields is sent to the bookie, and what the bookie answers is the value of that ``yield``. It is through when it
+        returns; bytes that it returns are sent, too, and their answer does not matter. An exception closes the
+        connection, and its text is in the error of the call that needed it. It runs on threads of this module,
+        several connections at once, holds up whoever waits for the connection, and ends with the connect timeout.
         """
 
     def create(

@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use tokio::sync::OnceCell;
 
+use crate::auth::Authentication;
 use crate::health::{BookieHealth, WriteHealth};
 use crate::info::{BookieInfo, LedgerInfo};
 use crate::listing::LedgerIterator;
@@ -17,6 +18,7 @@ use crate::options::{create_options, ledger_id, mode, password_or_none, seconds}
 use crate::reader::LedgerReader;
 use crate::runtime::{start, wait};
 use crate::shared::Shared;
+use crate::tls::Tls;
 use crate::writer::LedgerWriter;
 
 /// A client of a cluster. It connects when it is first needed.
@@ -27,7 +29,8 @@ pub(crate) struct Client(Arc<Shared>);
 impl Client {
     #[new]
     #[pyo3(signature = (metadata_uri, *, session_timeout=None, request_timeout=None, memory_limit=None,
-        slow_replica_bytes_max=None, explicit_lac_interval=None))]
+        slow_replica_bytes_max=None, explicit_lac_interval=None, tls=None, auth_plugin=None, authenticate=None))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
         metadata_uri: &str,
         session_timeout: Option<f64>,
@@ -35,6 +38,9 @@ impl Client {
         memory_limit: Option<u64>,
         slow_replica_bytes_max: Option<u64>,
         explicit_lac_interval: Option<f64>,
+        tls: Option<Tls>,
+        auth_plugin: Option<String>,
+        authenticate: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Client> {
         let uri =
             metadata_uri.parse::<MetadataUri>().map_err(|error| PyValueError::new_err(error.to_string()))?;
@@ -45,6 +51,8 @@ impl Client {
             memory_limit,
             slow_replica_bytes_max,
             explicit_lac_interval: seconds("explicit_lac_interval", explicit_lac_interval)?,
+            tls,
+            authentication: Authentication::of(auth_plugin, authenticate)?,
             connected: OnceCell::new(),
             is_closed: AtomicBool::new(false),
         })))

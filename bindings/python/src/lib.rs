@@ -8,7 +8,8 @@
 //!                        |                through the delivery thread to loop.call_soon_threadsafe
 //! ```
 //! # Invariants
-//! 1. The GIL (global interpreter lock) is released while a call waits; nothing waits for the GIL on a runtime thread.
+//! 1. The GIL (global interpreter lock) is released while a call waits; nothing waits for the GIL on a runtime thread, but
+//!    for authentication that is written in Python, which has its place there taken by another (`auth`).
 //! 2. Entries get their ids in the order of the calls, asyncio included: a call is polled once before it returns.
 //! 3. Every call ends, with a value or an exception of the module; a cancelled one is dropped, and the client's calls
 //!    say what that means. Ctrl-C is seen within 0.1 s.
@@ -18,11 +19,12 @@
 //! # Limits   what `bindery_client` bounds; outcomes on their way to event
 //! loops: 1024, then tasks wait
 //!
-//! # Not here   placement, TLS and authentication, the look at every copy (`verify`), figures of a client's reads as a
+//! # Not here   placement, connections by anything but TCP, the look at every copy (`verify`), figures of a client's reads as a
 //! whole; reference documentation for Python users stands in `bindery.pyi`
 
 use pyo3::prelude::*;
 
+mod auth;
 mod client;
 mod errors;
 mod health;
@@ -32,6 +34,7 @@ mod options;
 mod reader;
 mod runtime;
 mod shared;
+mod tls;
 mod writer;
 
 /// The ledger client of Bindery and Apache BookKeeper bookies.
@@ -41,6 +44,7 @@ mod writer;
 #[pymodule]
 fn bindery(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<client::Client>()?;
+    module.add_class::<tls::Tls>()?;
     module.add_class::<writer::LedgerWriter>()?;
     module.add_class::<reader::LedgerReader>()?;
     module.add_class::<reader::EntryIterator>()?;

@@ -9,11 +9,13 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use tokio::sync::OnceCell;
 
+use crate::auth::Authentication;
 use crate::errors::{ClosedError, Raise, not_listed};
 use crate::health::{BookieHealth, WriteHealth};
 use crate::info::{BookieInfo, LedgerInfo};
 use crate::reader::LedgerReader;
 use crate::runtime::check_process;
+use crate::tls::Tls;
 use crate::writer::LedgerWriter;
 
 /// How a client is made, and the client once it is connected.
@@ -24,6 +26,8 @@ pub(crate) struct Shared {
     pub memory_limit: Option<u64>,
     pub slow_replica_bytes_max: Option<u64>,
     pub explicit_lac_interval: Option<Duration>,
+    pub tls: Option<Tls>,
+    pub authentication: Option<Authentication>,
     pub connected: OnceCell<bindery_client::Client>,
     pub is_closed: AtomicBool,
 }
@@ -58,6 +62,12 @@ impl Shared {
         }
         if let Some(interval) = self.explicit_lac_interval {
             builder = builder.explicit_lac_interval(interval);
+        }
+        if let Some(tls) = self.tls.clone() {
+            builder = builder.connector(tls);
+        }
+        if let Some(authentication) = self.authentication.clone() {
+            builder = builder.authenticator(authentication);
         }
         builder.connect().await.map_err(Raise::raise)
     }

@@ -77,7 +77,7 @@ impl fmt::Display for NotEnoughBookies {
             )?;
         }
         f.write_str(
-            "; start more bookies (see bindery bookie list), or create ledgers with a smaller --ensemble",
+            "; start more bookies (see bindery bookie list), or create ledgers with a smaller ensemble",
         )
     }
 }
@@ -88,7 +88,7 @@ impl std::error::Error for NotEnoughBookies {}
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
     /// The builder was given no metadata URI.
-    #[error("no metadata store was named: give --metadata URI or set BINDERY_METADATA")]
+    #[error("no metadata store was named: give the builder its URI (ClientBuilder::metadata)")]
     NoMetadata,
     /// The metadata store cannot be reached, or holds no cluster.
     #[error(transparent)]
@@ -160,7 +160,7 @@ pub enum WhyStopped {
     /// A bookie refused the ledger's key, or a client that did not authenticate: both have the same code.
     #[error(
         "{bookie} refuses the ledger's key: the password is not the one the ledger was created with, or the bookie wants \
-         clients to authenticate (ClientBuilder::authenticator)"
+         clients to authenticate: give this one an authenticator"
     )]
     Unauthorized {
         /// Who refused.
@@ -222,7 +222,7 @@ pub enum ForceError {
 pub enum AppendError {
     /// This entry is too large; the writer lives on.
     #[error(
-        "an entry of {size_bytes} bytes is above the limit of {max_bytes}: split it, or raise ClientBuilder::memory_limit \
+        "an entry of {size_bytes} bytes is above the limit of {max_bytes}: split it, or raise the client's memory_limit \
          if that is below a frame's limit"
     )]
     TooLarge {
@@ -243,7 +243,7 @@ pub enum TryAppendError {
     /// There is no room for it now; the writer lives on.
     #[error(
         "no room for an entry of {size_bytes} bytes: entries that bookies have not acknowledged use up the memory limit of \
-         {limit_bytes} bytes. Try again later, wait with enqueue, or raise ClientBuilder::memory_limit"
+         {limit_bytes} bytes. Try again later, wait with enqueue, or raise the client's memory_limit"
     )]
     NoRoom {
         /// Size of the payload.
@@ -399,7 +399,7 @@ pub enum RecoveryError {
     /// A bookie refused the key, or a client that did not authenticate: both have the same code.
     #[error(
         "cannot recover ledger {ledger}: {bookie} refuses its key: the password is not the one it was written with, or the \
-         bookie wants clients to authenticate (ClientBuilder::authenticator)"
+         bookie wants clients to authenticate: give this one an authenticator"
     )]
     Unauthorized {
         /// The ledger.

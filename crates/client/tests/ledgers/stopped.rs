@@ -211,7 +211,7 @@ async fn who_does_not_want_to_wait_is_told_that_there_is_no_room() {
         assert!(taken < MEMORY_LIMIT / 4096, "IC17");
     };
     assert!(taken > MEMORY_LIMIT / 4096 * 8 / 10, "an entry counts once: {taken}");
-    assert!(error.to_string().contains("raise ClientBuilder::memory_limit"), "{error}");
+    assert!(error.to_string().contains("raise the client's memory_limit"), "{error}");
     bookies.stopped.send_replace(None);
     assert_eq!(timeout(PATIENCE, writer.drain()).await.unwrap().unwrap(), EntryId::new(taken as i64 - 1));
     timeout(PATIENCE, writer.append(&PAYLOAD)).await.unwrap().unwrap();
