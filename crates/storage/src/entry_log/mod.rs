@@ -25,6 +25,7 @@
 
 mod format;
 mod read;
+mod sequences;
 #[cfg(test)]
 mod tests;
 mod together;
