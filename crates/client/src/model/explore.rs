@@ -6,19 +6,22 @@
 //! found by what it does: what was confirmed, where the ledger ends, where its copies are. Where nothing is under way any
 //! more, nobody may be waiting (IC18).
 //!
+//! Of orders that come to the same one is tried: what changes nothing is done at once, and bookies at which nothing happened yet
+//! are alike. A test compares what users can see with and without that.
+//!
 //! # Limits     bookies answer in order and sync before they answer; replacements are the first that can be had; a
 //! recovery reads one entry at a time; of each kind of fault as many as the scope says. A process that dies needs no event
 //! of its own: whatever it does not do any more it also does later, and every state in between was checked.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bindery_io::canary::Canaries;
-use bindery_types::{DigestType, Quorum};
+use bindery_types::{DigestType, EntryId, Quorum};
 
 use super::bookie::Mode;
-use super::network::Request;
+use super::network::{Link, Request, Stage};
 use super::world::{Call, Core, Event, Part, Setup, StoreFate, WRITER, World};
 
 /// What may happen in a world.
@@ -29,6 +32,10 @@ pub(super) struct Scope {
     pub bookies: usize,
     /// What happened before.
     pub start: fn(&mut World),
+    /// Whether nothing did.
+    pub is_fresh: bool,
+    /// Whether orders that come to the same are tried once. Without, it is what a reduction is compared with.
+    pub is_reduced: bool,
     pub budget: Budget,
 }
 
@@ -54,6 +61,18 @@ pub(super) struct Explored {
     pub is_complete: bool,
     /// What was broken, and the events that led to it.
     pub violation: Option<(String, Vec<Event>)>,
+    /// What users could see in some state.
+    pub seen: BTreeSet<Seen>,
+}
+
+/// What users see: what was confirmed, how many segments there are, how many copies are on disks, and where the ledger ends,
+/// with its length.
+pub(super) type Seen = (i64, usize, usize, Option<(i64, u64)>);
+
+fn seen(world: &World) -> Seen {
+    let end = world.end().map(|(last, length_bytes)| (EntryId::to_wire(last), length_bytes));
+    let copies = world.bookies.iter().map(|bookie| bookie.durable().entries.len()).sum();
+    (world.ghost.confirmed, world.metadata().segments().len(), copies, end)
 }
 
 fn fingerprint(world: &World, budget: &Budget) -> u64 {
@@ -102,18 +121,89 @@ fn is_idle(world: &World, event: &Event) -> bool {
     }
 }
 
+/// A read of the only recovery there is, and will be, at a bookie that is fenced already: it changes nothing there, and its
+/// answer can be changed by nothing that may happen first, for only that recovery still adds there, behind it. Breaks
+/// and crashes lose the answer, served or not. So it is served at once.
+fn is_settled(world: &World, event: &Event, budget: &Budget) -> bool {
+    let Event::Serve { party, bookie, is_old: false, .. } = *event else { return false };
+    let link = &world.links[&(party, bookie)];
+    let flight = &link.flights[link.next_sent(false).expect("a request to serve")];
+    let is_read_of_recovery = matches!(flight.request, Request::Read { .. }) && party != WRITER;
+    let is_recovery_add = |link: &Link| {
+        let is_add = |request: &Request| matches!(request, Request::Add { is_recovery: true, .. });
+        link.flights.iter().any(|flight| flight.stage == Stage::Sent && is_add(&flight.request))
+    };
+    is_read_of_recovery
+        && world.bookies[bookie].mode == Mode::Up
+        && world.bookies[bookie].memory().is_fenced
+        && budget.recoveries == 0
+        && world.recoverers() == 1
+        && !world.links.iter().any(|((_, to), link)| *to == bookie && is_recovery_add(link))
+}
+
+/// Where an event happens, if it is at a bookie.
+fn place(event: &Event) -> Option<usize> {
+    match *event {
+        Event::Serve { bookie, .. }
+        | Event::Hear { bookie, .. }
+        | Event::TimeOut { bookie, .. }
+        | Event::Break { bookie, .. }
+        | Event::Sync(bookie)
+        | Event::Crash(bookie)
+        | Event::LoseDisks(bookie)
+        | Event::Turn(bookie, _)
+        | Event::TurnReadOnly(bookie, _) => Some(bookie),
+        Event::Append
+        | Event::StartRecovery
+        | Event::BeginClose
+        | Event::Kill(_)
+        | Event::Retry
+        | Event::ReportSlow
+        | Event::Announce
+        | Event::Force
+        | Event::AskStore { .. }
+        | Event::HearStore { .. } => None,
+    }
+}
+
+/// Bookies of the first ensemble at which something happened.
+#[derive(Debug, Clone, Copy, Default)]
+struct Touched(u64);
+
+impl Touched {
+    fn with(self, event: &Event) -> Touched {
+        Touched(self.0 | place(event).map_or(0, |bookie| 1 << bookie))
+    }
+
+    /// Where every entry goes to all bookies of the ensemble, those at which nothing happened yet are alike: what begins
+    /// at one of them would begin at any, so it is tried at the first of them only.
+    fn is_tried(self, world: &World, event: &Event) -> bool {
+        let quorum = world.setup.quorum;
+        let Some(bookie) = place(event) else { return true };
+        let first = (0..quorum.ensemble_size()).find(|bookie| self.0 >> bookie & 1 == 0);
+        quorum.ensemble_size() != quorum.write_quorum_size()
+            || bookie >= quorum.ensemble_size()
+            || self.0 >> bookie & 1 == 1
+            || Some(bookie) == first
+    }
+}
+
 /// Nothing that can still happen can break anything: the ledger is closed, and nobody is left.
 fn is_over(world: &World, budget: &Budget) -> bool {
     world.end().is_some() && world.writer().is_none() && world.recoverers() == 0 && budget.recoveries == 0
 }
 
 /// The events that can happen, and what is left of the budget after each.
-fn choices(world: &World, budget: &Budget) -> Vec<(Event, Budget)> {
+fn choices(world: &World, budget: &Budget, is_reduced: bool) -> Vec<(Event, Budget)> {
     if is_over(world, budget) {
         return Vec::new();
     }
     let deliveries = world.deliveries();
-    if let Some(idle) = deliveries.iter().find(|event| is_idle(world, event)) {
+    if let Some(idle) = deliveries
+        .iter()
+        .find(|event| is_idle(world, event) || is_settled(world, event, budget))
+        .filter(|_| is_reduced)
+    {
         return vec![(idle.clone(), *budget)];
     }
     let mut choices: Vec<(Event, Budget)> =
@@ -172,6 +262,7 @@ fn check_rest(world: &World) {
 
 struct Frame {
     world: World,
+    touched: Touched,
     choices: Vec<(Event, Budget)>,
     /// What led here.
     event: Option<Event>,
@@ -194,15 +285,28 @@ pub(super) fn explore(scope: &Scope, canaries: Canaries, states_max: usize) -> E
         random: None,
     });
     (scope.start)(&mut world);
-    let mut seen = HashSet::from([fingerprint(&world, &scope.budget)]);
-    let choices_of_first = choices(&world, &scope.budget);
-    let mut stack = vec![Frame { world, choices: choices_of_first, event: None }];
-    let mut explored = Explored { states: 1, events: 0, depth: 0, is_complete: true, violation: None };
+    // What happened before the exploration begins happened at all of them, for all we know.
+    let touched = if scope.is_fresh && scope.is_reduced { Touched::default() } else { Touched(u64::MAX) };
+    let mut known = HashSet::from([fingerprint(&world, &scope.budget)]);
+    let choices_of_first = choices(&world, &scope.budget, scope.is_reduced);
+    let mut stack = vec![Frame { world, touched, choices: choices_of_first, event: None }];
+    let mut explored = Explored {
+        states: 1,
+        events: 0,
+        depth: 0,
+        is_complete: true,
+        violation: None,
+        seen: BTreeSet::new(),
+    };
     while let Some(frame) = stack.last_mut() {
         let Some((event, budget)) = frame.choices.pop() else {
             stack.pop();
             continue;
         };
+        if !frame.touched.is_tried(&frame.world, &event) {
+            continue;
+        }
+        let touched = frame.touched.with(&event);
         let mut world = frame.world.clone();
         explored.events += 1;
         let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -216,22 +320,23 @@ pub(super) fn explore(scope: &Scope, canaries: Canaries, states_max: usize) -> E
             explored.is_complete = false;
             break;
         }
-        if !seen.insert(fingerprint(&world, &budget)) {
+        if !known.insert(fingerprint(&world, &budget)) {
             continue;
         }
-        if seen.len() > states_max {
+        if known.len() > states_max {
             explored.is_complete = false;
             break;
         }
-        let choices = choices(&world, &budget);
-        stack.push(Frame { world, choices, event: Some(event) });
+        explored.seen.insert(seen(&world));
+        let choices = choices(&world, &budget, scope.is_reduced);
+        stack.push(Frame { world, touched, choices, event: Some(event) });
         explored.depth = explored.depth.max(stack.len());
     }
-    explored.states = seen.len();
+    explored.states = known.len();
     explored
 }
 
-const NOTHING: Budget =
+pub(super) const NOTHING: Budget =
     Budget { entries: 0, recoveries: 0, closes: 0, breaks: 0, crashes: 0, store_losses: 0 };
 
 /// Scope A: all bookies have all entries; a fence is lost, a bookie crashes.
@@ -240,6 +345,8 @@ pub(super) const A: Scope = Scope {
     quorum: (3, 3, 2),
     bookies: 3,
     start: |_| {},
+    is_fresh: true,
+    is_reduced: true,
     budget: Budget { entries: 2, recoveries: 1, breaks: 1, crashes: 1, ..NOTHING },
 };
 
@@ -249,6 +356,8 @@ pub(super) const B: Scope = Scope {
     quorum: (3, 3, 2),
     bookies: 4,
     start: |_| {},
+    is_fresh: true,
+    is_reduced: true,
     budget: Budget { entries: 2, recoveries: 1, crashes: 1, breaks: 1, store_losses: 1, ..NOTHING },
 };
 
@@ -258,6 +367,8 @@ pub(super) const C: Scope = Scope {
     quorum: (3, 2, 2),
     bookies: 3,
     start: |_| {},
+    is_fresh: true,
+    is_reduced: true,
     budget: Budget { entries: 2, recoveries: 1, breaks: 1, crashes: 1, ..NOTHING },
 };
 
@@ -297,6 +408,8 @@ pub(super) const EMPTY_LAST_ENSEMBLE: Scope = Scope {
     name: "B, an empty last ensemble",
     quorum: (2, 2, 2),
     bookies: 3,
+    is_fresh: false,
+    is_reduced: true,
     start: |world| {
         world.apply(&Event::Append);
         for bookie in [0, 1] {
@@ -322,6 +435,8 @@ pub(super) fn scope_of(numbers: &[u8]) -> Scope {
         quorum: (usize::from(e), usize::from(qw), usize::from(qa)),
         bookies: usize::from(bookies),
         start: |_| {},
+        is_fresh: true,
+        is_reduced: true,
         budget: Budget { entries, recoveries, closes, breaks, crashes, store_losses },
     }
 }

@@ -174,15 +174,15 @@ fn whatever_fails_readers_see_what_was_confirmed_and_every_call_ends() {
 /// How many states of a scope are gone into without another word.
 const STATES: u64 = 10_000;
 
-fn explore_scope(scope: &explore::Scope, canaries: Canaries, is_large: bool) -> Option<String> {
-    let states_max = number("BINDERY_CLIENT_STATES").unwrap_or(STATES) as usize;
-    let explored = explore::explore(scope, canaries, states_max);
-    let explore::Explored { states, events, depth, is_complete, violation } = explored;
+/// `states_needed`: with room for so many the scope is gone through.
+fn explore_scope(scope: &explore::Scope, canaries: Canaries, states_needed: u64) -> Option<String> {
+    let states_max = number("BINDERY_CLIENT_STATES").unwrap_or(STATES);
+    let explored = explore::explore(scope, canaries, states_max as usize);
+    let explore::Explored { states, events, depth, is_complete, violation, .. } = explored;
     let name = scope.name;
     println!("scope {name}: {states} states, {events} events, depth {depth}, complete {is_complete}");
-    // With room enough the small ones are gone through.
     assert!(
-        is_complete || violation.is_some() || is_large || states_max < 200_000,
+        is_complete || violation.is_some() || states_max < states_needed,
         "{} is not complete",
         scope.name
     );
@@ -196,9 +196,9 @@ fn explore_small_scopes_or_the_one_that_is_given() {
         let numbers: Vec<u8> = text.split(',').map(|number| number.parse().expect("a number")).collect();
         explore::scope_of(&numbers)
     });
-    let is_given = given.is_some();
+    let states_needed = if given.is_some() { u64::MAX } else { 200_000 };
     for scope in given.map_or(explore::SMALL.to_vec(), |scope| vec![scope]) {
-        assert_eq!(explore_scope(&scope, planted(), is_given), None);
+        assert_eq!(explore_scope(&scope, planted(), states_needed), None);
     }
 }
 
@@ -212,19 +212,52 @@ fn planted() -> Canaries {
     Canaries::none()
 }
 
+/// Scopes small enough to be gone through without reductions, and of every kind of event.
+#[test]
+fn explore_less_and_see_the_same() {
+    use explore::{Budget, NOTHING, Scope};
+
+    let two = Scope { name: "two bookies", quorum: (2, 2, 1), bookies: 2, ..explore::A };
+    let three = Scope { name: "three bookies", ..explore::A };
+    for scope in [
+        Scope { budget: Budget { entries: 1, recoveries: 1, ..NOTHING }, ..three },
+        Scope { budget: Budget { entries: 1, recoveries: 1, ..NOTHING }, ..explore::C },
+        Scope { budget: Budget { entries: 1, recoveries: 1, breaks: 1, crashes: 1, ..NOTHING }, ..two },
+        Scope { budget: Budget { entries: 1, recoveries: 1, store_losses: 1, ..NOTHING }, ..two },
+        Scope { bookies: 3, budget: Budget { entries: 1, recoveries: 1, breaks: 1, ..NOTHING }, ..two },
+    ] {
+        let explore = |is_reduced| {
+            let explored = explore::explore(&Scope { is_reduced, ..scope }, Canaries::none(), 1_000_000);
+            assert!(explored.is_complete && explored.violation.is_none(), "{scope:?}");
+            explored
+        };
+        let (reduced, whole) = (explore(true), explore(false));
+        println!(
+            "{}, {:?}: {} states instead of {}, {} seen",
+            scope.name,
+            scope.budget,
+            reduced.states,
+            whole.states,
+            whole.seen.len()
+        );
+        assert_eq!(reduced.seen, whole.seen, "{scope:?}");
+        assert!(reduced.states < whole.states);
+    }
+}
+
 #[test]
 fn explore_a() {
-    assert_eq!(explore_scope(&explore::A, Canaries::none(), true), None);
+    assert_eq!(explore_scope(&explore::A, Canaries::none(), u64::MAX), None);
 }
 
 #[test]
 fn explore_b() {
-    assert_eq!(explore_scope(&explore::B, Canaries::none(), true), None);
+    assert_eq!(explore_scope(&explore::B, Canaries::none(), u64::MAX), None);
 }
 
 #[test]
 fn explore_c() {
-    assert_eq!(explore_scope(&explore::C, Canaries::none(), true), None);
+    assert_eq!(explore_scope(&explore::C, Canaries::none(), 10_000_000), None);
 }
 
 /// Each planted bug of the client is found by the unchanged swarm.

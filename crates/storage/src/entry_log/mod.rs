@@ -25,7 +25,6 @@
 
 mod format;
 mod read;
-mod sequences;
 #[cfg(test)]
 mod tests;
 mod together;

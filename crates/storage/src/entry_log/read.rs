@@ -12,7 +12,6 @@ use super::format::{
     BLOCK, EXTENT_SIZE, EntryLocation, Extent, FOOTER_HEAD_SIZE, Header, IndexRecord, Place, RECORD_SIZE,
     TRAILER_SIZE, Trailer, decode_footer, file_name,
 };
-use super::sequences::{ASKED_BYTES, Sequences};
 use crate::block_cache::{BlockCache, BlockKey, BlockKind};
 use crate::codec::crc32c;
 use crate::{Damaged, DiskError, Generation, LogId, OpenLogError, ReadError, TryReadError};
@@ -21,12 +20,17 @@ use bindery_types::{EntryId, LedgerId};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Records fetched per step of a search: one read covers the neighbourhood of a good guess.
 const WINDOW_RECORDS: u32 = 16;
 const OPEN: &str = "open entry log";
 
+/// Bodies read one after another before what follows is read ahead.
+const STREAK_MIN: u32 = 3;
+/// What the kernel is asked for when a sequential reader waits for the disk. By itself it may read megabytes ahead, which
+/// a journal's write to the same device waits behind; with less a reader waits more often.
+const ASKED_BYTES: u64 = 512 << 10;
 /// Longest body that is read ahead: of longer ones a read of their own costs little.
 const AHEAD_BODY_BYTES_MAX: usize = BlockKind::Ahead.bytes() / 2;
 
@@ -47,6 +51,46 @@ struct Cached {
     file: AtomicU64,
 }
 
+/// How the bodies of a log are being read: a hint, shared by all readers.
+#[derive(Default)]
+struct Streak {
+    /// Where the body read last ended.
+    end: AtomicU64,
+    /// Bodies in a row that began there, or just behind.
+    length: AtomicU32,
+    /// Where what the kernel was asked for last ends.
+    asked: AtomicU64,
+}
+
+impl Streak {
+    /// Whether the kernel is to be asked for what stands from `offset` on: what is read there is not within what it was
+    /// asked for last. Then that is.
+    fn asks(&self, offset: u64, length: usize) -> bool {
+        let asked = self.asked.load(Relaxed);
+        let is_within = asked.saturating_sub(ASKED_BYTES) <= offset && offset + length as u64 <= asked;
+        if !is_within {
+            self.asked.store(offset + ASKED_BYTES, Relaxed);
+        }
+        !is_within
+    }
+
+    /// Notes a read; true when it goes on a sequence.
+    fn note(&self, offset: u64, length: usize) -> bool {
+        let new_end = offset + length as u64;
+        let end = self.end.swap(new_end, Relaxed);
+        if new_end == end {
+            // What would have waited is read again, by a thread that may.
+            return self.length.load(Relaxed) > STREAK_MIN;
+        }
+        // Several threads serve one reader: the order is not exact.
+        if offset.abs_diff(end) > 4 * BLOCK {
+            self.length.store(0, Relaxed);
+            return false;
+        }
+        self.length.fetch_add(1, Relaxed) >= STREAK_MIN
+    }
+}
+
 /// A sealed log, open for reading. Shared by any number of readers.
 pub struct EntryLog {
     pub(super) file: Arc<dyn DiskFile>,
@@ -55,8 +99,7 @@ pub struct EntryLog {
     entries: u64,
     extents: u64,
     cache: Option<Cached>,
-    /// How its bodies are being read.
-    sequences: Sequences,
+    streak: Streak,
 }
 
 /// What `bindery inspect entry-log` shows.
@@ -116,7 +159,7 @@ impl EntryLog {
             entries: self.entries,
             extents: self.extents,
             cache: None,
-            sequences: Sequences::default(),
+            streak: Streak::default(),
         })
     }
 
@@ -151,7 +194,7 @@ impl EntryLog {
             entries,
             extents: extents.len() as u64,
             cache: None,
-            sequences: Sequences::default(),
+            streak: Streak::default(),
         };
         Ok((log, extents))
     }
@@ -329,14 +372,11 @@ impl EntryLog {
         bodies: &mut [u8],
         patience: Patience,
     ) -> Result<(), TryReadError> {
-        let sequence = self.sequences.note(offset, bodies.len());
-        if let Some(sequence) = sequence
-            && patience == Patience::Wait
-            && sequence.asks(offset, bodies.len())
-        {
+        let is_sequential = self.streak.note(offset, bodies.len());
+        if is_sequential && patience == Patience::Wait && self.streak.asks(offset, bodies.len()) {
             self.file.begin_reading(offset, ASKED_BYTES);
         }
-        if sequence.is_some() && bodies.len() <= AHEAD_BODY_BYTES_MAX {
+        if is_sequential && bodies.len() <= AHEAD_BODY_BYTES_MAX {
             self.read_blocks(BlockKind::Ahead, bodies, offset, "an entry", patience)
         } else {
             self.read_plain(bodies, offset, "an entry", patience)
