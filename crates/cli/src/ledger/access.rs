@@ -148,7 +148,11 @@ pub fn create_failure(error: &CreateError) -> Failure {
         }
         CreateError::Store(_) | CreateError::Id(_) | CreateError::ClientClosed => exit::FAILURE,
     };
-    Failure::with_code(code, error)
+    match error {
+        // How a smaller ensemble, which the error advises, is asked for here.
+        CreateError::NotEnoughBookies(_) => Failure::with_code(code, format_args!("{error} (--ensemble)")),
+        _ => Failure::with_code(code, error),
+    }
 }
 
 /// Of opening for appends.
