@@ -48,7 +48,7 @@ class NotFoundError(BinderyError):
     """There is no such ledger, or it was deleted."""
 
 class WrongPasswordError(BinderyError):
-    """The password is not the ledger's."""
+    """The password is not the ledger's, or a bookie wants clients to authenticate and this one did not."""
 
 class ClosedError(BinderyError):
     """The client or writer was closed by this program."""
@@ -129,9 +129,13 @@ class Client:
         ``auth_plugin`` and ``authenticate``, both or none, prove to bookies who this client is: the name of their
         plugin, and a generator function that is called with bookie id, host and port for each new connection. What it
         yields is sent to the bookie, and what the bookie answers is the value of that ``yield``. It is through when it
-        returns; bytes that it returns are sent, too, and their answer does not matter. An exception closes the
-        connection, and its text is in the error of the call that needed it. It runs on threads of this module,
-        several connections at once, holds up whoever waits for the connection, and ends with the connect timeout.
+        returns; bytes that it returns are sent, too, and their answer does not matter. A bookie without any plugin
+        says so, which ends it before its time, as success: it proves who the client is, and not who the bookie is,
+        which is TLS's to do. An exception closes the connection; its text is in the error of the call that needed
+        the connection, if that fails. It runs on threads of this module, several connections at once, and must not
+        wait for anything but its ``yield``: what it takes is not cut short by any timeout, and ``close`` waits for
+        it. One that is given up on in a ``yield`` is closed later, on any thread. A client that its own
+        ``authenticate`` refers to is not let go of before it is closed.
         """
 
     def create(

@@ -73,7 +73,7 @@ impl Conversation {
             (_, _) => {
                 let BookieAddress { bookie, host, port } = &self.to;
                 let made = self.of.authenticate.bind(py).call1((bookie.as_str(), host, *port))?;
-                if !made.hasattr("send")? {
+                if !(made.hasattr("send")? && made.hasattr("__next__")?) {
                     return Err(PyTypeError::new_err(format!(
                         "authenticate must be a generator function, and returned {}",
                         made.get_type().name()?

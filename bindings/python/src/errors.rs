@@ -15,7 +15,12 @@ create_exception!(
     "Whatever goes wrong with the cluster. All others derive from it."
 );
 create_exception!(bindery, NotFoundError, BinderyError, "There is no such ledger, or it was deleted.");
-create_exception!(bindery, WrongPasswordError, BinderyError, "The password is not the ledger's.");
+create_exception!(
+    bindery,
+    WrongPasswordError,
+    BinderyError,
+    "The password is not the ledger's, or a bookie wants clients to authenticate and this one did not."
+);
 create_exception!(bindery, ClosedError, BinderyError, "The client or writer was closed by this program.");
 create_exception!(
     bindery,

@@ -105,11 +105,14 @@ class Hooks(unittest.TestCase):
             self.assertEqual(writer.append(b"one"), 0)
 
     def test_who_is_not_trusted_is_refused(self):
-        self.refusal(authenticate=prove(b"another secret"))
-        self.assertIn("give this one an authenticator", self.refusal(auth_plugin=None, authenticate=None))
+        self.assertIn("no longer be written", self.refusal(authenticate=prove(b"another secret")))
+        self.assertIn("wants clients to authenticate", self.refusal(auth_plugin=None, authenticate=None))
         self.assertIn("certificate", self.refusal(tls=tls(trust="stranger")).lower())
         self.refusal(tls=tls(own="stranger"))
         self.refusal(tls=tls(own=None))
+        # It was not the bookie that failed.
+        with self.client().create(**ONE) as writer:
+            self.assertEqual(writer.append(b"one"), 0)
 
     def test_arguments_that_are_wrong(self):
         for options in ({"auth_plugin": PLUGIN}, {"authenticate": prove(SECRET)}):

@@ -160,7 +160,7 @@ pub enum WhyStopped {
     /// A bookie refused the ledger's key, or a client that did not authenticate: both have the same code.
     #[error(
         "{bookie} refuses the ledger's key: the password is not the one the ledger was created with, or the bookie wants \
-         clients to authenticate: give this one an authenticator"
+         clients to authenticate, which this one did not"
     )]
     Unauthorized {
         /// Who refused.
@@ -399,7 +399,7 @@ pub enum RecoveryError {
     /// A bookie refused the key, or a client that did not authenticate: both have the same code.
     #[error(
         "cannot recover ledger {ledger}: {bookie} refuses its key: the password is not the one it was written with, or the \
-         bookie wants clients to authenticate: give this one an authenticator"
+         bookie wants clients to authenticate, which this one did not"
     )]
     Unauthorized {
         /// The ledger.

@@ -7,7 +7,8 @@
 //!
 //! # Invariants
 //! 1. Nothing but START_TLS and AUTH is sent before both are through, on any connection (protocol reference, section 2.5).
-//! 2. All of it ends with the connect timeout, and authentication after [`AUTH_ROUNDS_MAX`] messages.
+//! 2. All of it ends with the connect timeout, and authentication after [`AUTH_ROUNDS_MAX`] messages, as long as
+//!    [`Exchange::next`] does not block, as it must not.
 //! 3. A failure of a hook is a connection that could not be made: nothing was sent, requests fail as unreachable, and the
 //!    next attempt waits for the pause like any other.
 

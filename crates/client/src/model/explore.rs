@@ -6,8 +6,8 @@
 //! found by what it does: what was confirmed, where the ledger ends, where its copies are. Where nothing is under way any
 //! more, nobody may be waiting (IC18).
 //!
-//! Of orders that come to the same one is tried: what changes nothing is done at once, and bookies at which nothing happened yet
-//! are alike. A test compares what users can see with and without that.
+//! Of orders that come to the same one is tried: what changes nothing is done at once, and without a spare bookies at which
+//! nothing happened yet are alike. A test compares what users can see with and without that.
 //!
 //! # Limits     bookies answer in order and sync before they answer; replacements are the first that can be had; a
 //! recovery reads one entry at a time; of each kind of fault as many as the scope says. A process that dies needs no event
@@ -65,14 +65,16 @@ pub(super) struct Explored {
     pub seen: BTreeSet<Seen>,
 }
 
-/// What users see: what was confirmed, how many segments there are, how many copies are on disks, and where the ledger ends,
-/// with its length.
-pub(super) type Seen = (i64, usize, usize, Option<(i64, u64)>);
+/// What users see: what was confirmed, how many segments there are, which entries are on a disk together, whichever it is, and
+/// where the ledger ends, with its length.
+pub(super) type Seen = (i64, usize, Vec<Vec<i64>>, Option<(i64, u64)>);
 
 fn seen(world: &World) -> Seen {
     let end = world.end().map(|(last, length_bytes)| (EntryId::to_wire(last), length_bytes));
-    let copies = world.bookies.iter().map(|bookie| bookie.durable().entries.len()).sum();
-    (world.ghost.confirmed, world.metadata().segments().len(), copies, end)
+    let on_disk = world.bookies.iter().map(|bookie| bookie.durable().entries.keys().copied().collect());
+    let mut on_disks: Vec<Vec<i64>> = on_disk.collect();
+    on_disks.sort_unstable();
+    (world.ghost.confirmed, world.metadata().segments().len(), on_disks, end)
 }
 
 fn fingerprint(world: &World, budget: &Budget) -> u64 {
@@ -176,13 +178,14 @@ impl Touched {
     }
 
     /// Where every entry goes to all bookies of the ensemble, those at which nothing happened yet are alike: what begins
-    /// at one of them would begin at any, so it is tried at the first of them only.
+    /// at one of them would begin at any, so it is tried at the first of them only. Not so with a spare: of several that
+    /// failed the first in the ensemble gets it.
     fn is_tried(self, world: &World, event: &Event) -> bool {
         let quorum = world.setup.quorum;
         let Some(bookie) = place(event) else { return true };
         let first = (0..quorum.ensemble_size()).find(|bookie| self.0 >> bookie & 1 == 0);
         quorum.ensemble_size() != quorum.write_quorum_size()
-            || bookie >= quorum.ensemble_size()
+            || world.setup.bookies > quorum.ensemble_size()
             || self.0 >> bookie & 1 == 1
             || Some(bookie) == first
     }
@@ -230,7 +233,7 @@ fn choices(world: &World, budget: &Budget, is_reduced: bool) -> Vec<(Event, Budg
         let left = Budget { crashes: budget.crashes - 1, ..*budget };
         choices.extend((0..world.bookies.len()).map(|bookie| (Event::Crash(bookie), left)));
     }
-    let down = world.bookies.iter().position(|bookie| bookie.mode == Mode::Down);
+    let down = (0..world.bookies.len()).filter(|bookie| world.bookies[*bookie].mode == Mode::Down);
     choices.extend(down.map(|bookie| (Event::Turn(bookie, Mode::Up), *budget)));
     if budget.store_losses > 0 {
         let left = Budget { store_losses: budget.store_losses - 1, ..*budget };
