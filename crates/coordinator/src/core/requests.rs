@@ -82,7 +82,8 @@ impl Core {
             Ok(request) => self.perform(&call, request, out),
             Err(_) => self.fail(&call, Code::Marshalling, out),
         }
-        if self.zxid != before {
+        // A write that failed leaves nothing to make durable, and no batch would come for it.
+        if self.zxid != before && self.has_changes() {
             self.pending_bytes += frame_len + REQUEST_OVERHEAD_BYTES;
         }
         let (watches, bytes) = (self.watches.len(), self.watches.path_bytes());

@@ -366,6 +366,25 @@ fn sessions_of_clients_that_went_are_bounded() {
     assert_ne!(connect(&mut core, B, 0, &[]).1, 0, "when their time is up there is room again");
 }
 
+/// A write that fails takes a transaction number and leaves nothing to be made durable: no batch would come that takes
+/// its bytes off again, and enough of them would stop all reading.
+#[test]
+fn writes_that_fail_do_not_wait_for_anything() {
+    let mut core = core();
+    connect(&mut core, A, 0, &[]);
+    core.take_batch();
+    let before = core.zxid;
+    for _ in 0..100 {
+        send(&mut core, A, opcode::DELETE, |out| {
+            put(out, b"/nothing");
+            out.put_i32(-1);
+        });
+    }
+    assert!(core.zxid > before, "they were tried");
+    assert!(!core.has_changes());
+    assert_eq!(core.pending_bytes(), 0);
+}
+
 fn auth(core: &mut Core, id: ConnectionId, credentials: &str) -> Vec<Output> {
     send(core, id, opcode::AUTH, |out| {
         out.put_i32(0);
