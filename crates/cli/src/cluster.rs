@@ -53,7 +53,7 @@ async fn init(args: &MetadataArgs) -> Result<(), Failure> {
     let outcome = bindery_metadata::init(&uri(args)?, ConnectOptions::default(), instance_id).await;
     let said = match outcome.map_err(Failure::new)? {
         InitOutcome::Created => "created",
-        InitOutcome::Completed => "completed: an earlier initialisation had stopped half-way",
+        InitOutcome::Completed => "completed: an initialisation had stopped half-way",
         InitOutcome::AlreadyInitialised => "already initialised, nothing changed",
     };
     println!("{}: {said}", args.metadata);

@@ -42,7 +42,11 @@ struct Client {
     state: watch::Sender<SessionState>,
     /// A fault and how many writes pass before it.
     fault: Mutex<Option<(usize, Fault)>>,
+    /// What others do in between, and how many reads pass before it.
+    interleaved: Mutex<Option<(usize, Change)>>,
 }
+
+type Change = Box<dyn FnOnce() + Send>;
 
 /// A fault to inject into the next write of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +89,7 @@ impl MemoryCluster {
             _ => tree.new_session(),
         };
         let (state, receiver) = watch::channel(SessionState::Connected(id));
-        let client = Arc::new(Client { state, fault: Mutex::new(None) });
+        let client = Arc::new(Client { state, fault: Mutex::default(), interleaved: Mutex::default() });
         tree.clients.insert(id, Arc::downgrade(&client));
         drop(tree);
         MemoryStore { cluster: self.clone(), client, receiver }
@@ -135,6 +139,23 @@ impl MemoryStore {
         *self.client.fault.lock() = Some((writes, fault));
     }
 
+    /// Has `change`, which others make, happen just before the read after `reads` more of this client.
+    pub fn interleave(&self, reads: usize, change: impl FnOnce() + Send + 'static) {
+        *self.client.interleaved.lock() = Some((reads, Box::new(change)));
+    }
+
+    fn before_read(&self) {
+        let mut interleaved = self.client.interleaved.lock();
+        match interleaved.take() {
+            Some((0, change)) => {
+                drop(interleaved);
+                change();
+            }
+            Some((reads, change)) => *interleaved = Some((reads - 1, change)),
+            None => {}
+        }
+    }
+
     /// The fault that is due at this write.
     fn take_fault(&self) -> Option<Fault> {
         let mut fault = self.client.fault.lock();
@@ -168,6 +189,14 @@ impl MemoryStore {
             tree.clients.insert(id, Arc::downgrade(&self.client));
             self.client.state.send_replace(SessionState::Connected(id));
         }
+    }
+
+    fn read<T>(
+        &self,
+        request: impl FnOnce(&mut Tree, SessionId) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        self.before_read();
+        self.with_tree(request)
     }
 
     /// Runs `request` under the current session, or says why there is none.
@@ -405,11 +434,11 @@ fn ready<'a, T: Send + 'a>(result: Result<T, StoreError>) -> StoreFuture<'a, T> 
 
 impl MetadataStore for MemoryStore {
     fn get(&self, path: &str) -> StoreFuture<'_, Node> {
-        ready(self.with_tree(|tree, _| tree.node(path)))
+        ready(self.read(|tree, _| tree.node(path)))
     }
 
     fn get_and_watch(&self, path: &str) -> StoreFuture<'_, (Node, Watch)> {
-        ready(self.with_tree(|tree, session| {
+        ready(self.read(|tree, session| {
             let node = tree.node(path)?;
             let (sender, watch) = Watch::new();
             tree.data_watches.entry(path.into()).or_default().push((session, sender));
@@ -418,11 +447,11 @@ impl MetadataStore for MemoryStore {
     }
 
     fn exists(&self, path: &str) -> StoreFuture<'_, Option<Stat>> {
-        ready(self.with_tree(|tree, _| Ok(tree.stat(path))))
+        ready(self.read(|tree, _| Ok(tree.stat(path))))
     }
 
     fn exists_and_watch(&self, path: &str) -> StoreFuture<'_, (Option<Stat>, Watch)> {
-        ready(self.with_tree(|tree, session| {
+        ready(self.read(|tree, session| {
             let (sender, watch) = Watch::new();
             tree.data_watches.entry(path.into()).or_default().push((session, sender));
             Ok((tree.stat(path), watch))
@@ -430,14 +459,14 @@ impl MetadataStore for MemoryStore {
     }
 
     fn children(&self, path: &str) -> StoreFuture<'_, Vec<String>> {
-        ready(self.with_tree(|tree, _| match tree.exists(path) {
+        ready(self.read(|tree, _| match tree.exists(path) {
             true => Ok(tree.children(path)),
             false => Err(StoreError::NoNode { path: path.into() }),
         }))
     }
 
     fn children_and_watch(&self, path: &str) -> StoreFuture<'_, (Vec<String>, Watch)> {
-        ready(self.with_tree(|tree, session| {
+        ready(self.read(|tree, session| {
             if !tree.exists(path) {
                 return Err(StoreError::NoNode { path: path.into() });
             }

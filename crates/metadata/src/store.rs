@@ -169,6 +169,20 @@ pub enum SessionState {
     Closed,
 }
 
+impl SessionState {
+    /// The session under which requests run now; without one, the error that a request would end with.
+    pub fn connected(self) -> Result<SessionId, StoreError> {
+        match self {
+            SessionState::Connected(id) => Ok(id),
+            SessionState::Closed => Err(StoreError::Closed),
+            SessionState::AuthFailed => Err(StoreError::AuthFailed),
+            SessionState::Connecting | SessionState::Suspended(_) | SessionState::Expired(_) => {
+                Err(StoreError::ConnectionLoss)
+            }
+        }
+    }
+}
+
 /// What a later process needs to go on under the same session.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SessionCredentials {

@@ -1,7 +1,9 @@
 //! Registration and the registrar, on the memory driver with faults: the order of nodes, owners, and session loss.
 
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bindery_metadata::layout::{Layout, RegisteredBookie, Registration, RegistrationError, init_cluster};
@@ -64,6 +66,45 @@ async fn a_bookie_moves_between_its_nodes_and_is_listed_and_resolved() {
     registration.unregister(&bookie()).await.unwrap();
     assert_eq!(registration.list().await.unwrap(), []);
     assert_eq!(registration.service_info(&bookie()).await.unwrap(), None);
+}
+
+/// Registration invariant 1, for one who looks while the bookie moves.
+#[tokio::test]
+async fn a_bookie_that_moves_meanwhile_is_listed_and_resolved() {
+    let cluster = cluster().await;
+    let (store, reader) = (Arc::new(cluster.open()), Arc::new(cluster.open()));
+    let (moved, watched) = (registration(&store).await, registration(&reader).await);
+    for to in [RegistrationMode::Writable, RegistrationMode::ReadOnly] {
+        let from = if to == RegistrationMode::Writable {
+            RegistrationMode::ReadOnly
+        } else {
+            RegistrationMode::Writable
+        };
+        for reads in 0..3 {
+            moved.register(&bookie(), from, &info()).await.unwrap();
+            reader.interleave(reads, moves(&moved, to));
+            let listed = watched.list().await.unwrap();
+            assert!(listed.iter().any(|listed| listed.bookie_id == bookie()), "{reads} reads, then {to:?}");
+            moved.register(&bookie(), from, &info()).await.unwrap();
+            reader.interleave(reads, moves(&moved, to));
+            assert_eq!(
+                watched.service_info(&bookie()).await.unwrap(),
+                Some(Ok(info())),
+                "{reads} reads, then {to:?}"
+            );
+        }
+    }
+}
+
+/// Moves the bookie at once: the memory driver never waits.
+fn moves(registration: &Registration, to: RegistrationMode) -> impl FnOnce() + Send + 'static {
+    let registration = registration.clone();
+    move || {
+        let (id, info) = (bookie(), info());
+        let registered =
+            pin!(registration.register(&id, to, &info)).poll(&mut Context::from_waker(Waker::noop()));
+        assert!(matches!(registered, Poll::Ready(Ok(_))), "{registered:?}");
+    }
 }
 
 /// Registration invariant 1: whatever the moment of a failure, the bookie stays visible, and repeating finishes.

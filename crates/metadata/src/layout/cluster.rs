@@ -60,7 +60,7 @@ pub enum OpenError {
 pub enum InitOutcome {
     /// The cluster was created.
     Created,
-    /// An initialisation that stopped half-way was completed.
+    /// An initialisation that stopped half-way was completed, an earlier one or this one when its connection was lost.
     Completed,
     /// A cluster with the same layout was there; nothing was changed.
     AlreadyInitialised,
@@ -150,10 +150,30 @@ pub(super) async fn open(
     }
 }
 
+/// How often an initialisation is tried whose connection is lost.
+const INIT_ATTEMPTS_MAX: usize = 3;
+
 /// Creates a cluster: what `bookkeeper shell initnewcluster` creates, in the same order. Repeating it is harmless.
 ///
 /// `instance_id` is 16 random bytes; they become the cluster's UUID. Only the caller has a source of randomness.
 pub async fn init_cluster(
+    store: &dyn MetadataStore,
+    root: &str,
+    layout: LedgerLayout,
+    instance_id: [u8; 16],
+) -> Result<InitOutcome, InitError> {
+    let mut outcome = try_init_cluster(store, root, layout, instance_id).await;
+    for _ in 1..INIT_ATTEMPTS_MAX {
+        if outcome != Err(InitError::Store(StoreError::ConnectionLoss)) {
+            return outcome;
+        }
+        // What is there now may be what the last attempt wrote: all that is known is that the cluster is complete.
+        outcome = try_init_cluster(store, root, layout, instance_id).await.map(|_| InitOutcome::Completed);
+    }
+    outcome
+}
+
+async fn try_init_cluster(
     store: &dyn MetadataStore,
     root: &str,
     layout: LedgerLayout,
@@ -173,8 +193,8 @@ pub async fn init_cluster(
     ];
     let created = match store.multi(ops).await {
         Ok(()) => true,
-        // Somebody's cluster, or ours after a connection loss or an earlier crash: what counts is what is there.
-        Err(StoreError::NodeExists { .. } | StoreError::ConnectionLoss) => false,
+        // Somebody's cluster, or ours after a lost connection or an earlier crash: what counts is what is there.
+        Err(StoreError::NodeExists { .. }) => false,
         Err(other) => return Err(other.into()),
     };
     store.sync("/").await?;
@@ -192,7 +212,7 @@ pub async fn init_cluster(
     match store.create(&path, layout.to_text().into(), CreateMode::Persistent).await {
         Ok(_) => Ok(if created { InitOutcome::Created } else { InitOutcome::Completed }),
         // Two initialisations at once: whoever wrote LAYOUT decided.
-        Err(StoreError::NodeExists { .. } | StoreError::ConnectionLoss) => {
+        Err(StoreError::NodeExists { .. }) => {
             let bytes = stored_layout(store, root).await?.ok_or(StoreError::NoNode { path })?;
             let stored = LedgerLayout::parse(&bytes)?;
             match stored == layout {
@@ -232,7 +252,7 @@ fn uuid_text(mut bytes: [u8; 16]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::MemoryCluster;
+    use crate::memory::{Fault, MemoryCluster};
 
     const HIERARCHICAL: &[u8] = b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1";
 
@@ -270,6 +290,19 @@ mod tests {
         store.create("/else", Bytes::new(), CreateMode::Persistent).await.unwrap();
         let foreign = init_cluster(&store, "/else", LedgerLayout::Hierarchical, [1; 16]).await;
         assert!(matches!(foreign, Err(InitError::ForeignRoot { .. })), "{foreign:?}");
+    }
+
+    #[tokio::test]
+    async fn a_lost_connection_anywhere_does_not_stop_an_initialisation() {
+        for fault in [Fault::LossBeforeApply, Fault::LossAfterApply] {
+            for writes in 0..3 {
+                let store = MemoryCluster::new().open();
+                store.inject_at(writes, fault);
+                let outcome = init_cluster(&store, "/a/ledgers", LedgerLayout::Hierarchical, [1; 16]).await;
+                assert_eq!(outcome, Ok(InitOutcome::Completed), "{fault:?} at write {writes}");
+                assert_eq!(store.get("/a/ledgers/LAYOUT").await.unwrap().data, HIERARCHICAL);
+            }
+        }
     }
 
     #[tokio::test]

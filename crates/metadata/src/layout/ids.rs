@@ -31,6 +31,13 @@ pub enum IdError {
     Store(#[from] StoreError),
 }
 
+impl IdError {
+    /// True when the same request may succeed later without anybody acting.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, IdError::Store(error) if error.is_transient())
+    }
+}
+
 /// The generator of a cluster.
 #[derive(Clone)]
 pub struct Ids {

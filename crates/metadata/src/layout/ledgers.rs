@@ -55,6 +55,13 @@ pub enum LedgerError {
     Store(#[from] StoreError),
 }
 
+impl LedgerError {
+    /// True when the same request may succeed later without anybody acting.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, LedgerError::Store(error) if error.is_transient())
+    }
+}
+
 impl Ledgers {
     pub(super) fn new(store: Arc<dyn MetadataStore>, root: &str, layout: LedgerLayout) -> Ledgers {
         Ledgers { store, root: root.into(), layout }
@@ -84,24 +91,22 @@ impl Ledgers {
 
     /// Creates a ledger and returns its version.
     ///
-    /// After a lost connection it is repeated once: if the node that then exists carries this creation's token
-    /// (version 3), the first attempt succeeded.
+    /// It may be repeated after an error: a ledger that is there with this creation's token (version 3) was created by it.
+    /// After a lost connection it is repeated once right away.
     pub async fn create(&self, id: LedgerId, metadata: &LedgerMetadata) -> Result<Version, LedgerError> {
         let (path, data) = (self.path(id), Bytes::from(ledger::encode(metadata)));
-        match self.create_with_parents(&path, data.clone()).await {
-            Err(StoreError::ConnectionLoss) => {}
-            outcome => return outcome.map(|()| Version(0)).map_err(|error| of(id, error)),
+        let mut created = self.create_with_parents(&path, data.clone()).await;
+        if created == Err(StoreError::ConnectionLoss) {
+            created = self.create_with_parents(&path, data).await;
         }
-        match self.create_with_parents(&path, data).await {
-            Err(StoreError::NodeExists { .. }) => {
-                let stored = self.get(id).await?;
-                let token = metadata.creation_token;
-                match token.is_some() && stored.metadata.creation_token == token {
-                    true => Ok(stored.version),
-                    false => Err(LedgerError::Exists(id)),
-                }
-            }
-            outcome => outcome.map(|()| Version(0)).map_err(|error| of(id, error)),
+        match created.map_err(|error| of(id, error)) {
+            Err(LedgerError::Exists(_)) if metadata.creation_token.is_some() => match self.get(id).await {
+                Ok(stored) if stored.metadata.creation_token == metadata.creation_token => Ok(stored.version),
+                Err(LedgerError::Store(error)) => Err(error.into()),
+                // Somebody else's, whatever can be read of it.
+                Ok(_) | Err(_) => Err(LedgerError::Exists(id)),
+            },
+            outcome => outcome.map(|()| Version(0)),
         }
     }
 
@@ -290,6 +295,18 @@ mod tests {
         store.inject(Fault::LossBeforeApply);
         assert_eq!(ledgers.create(id(3), &metadata(4)).await, Err(LedgerError::Exists(id(3))));
         assert_eq!(ledgers.get(id(3)).await.unwrap().metadata, metadata(3));
+        // Lost twice, then repeated by the caller.
+        store.inject(Fault::LossAfterApply);
+        store.interleave(0, {
+            let store = store.clone();
+            move || store.disconnect()
+        });
+        assert_eq!(
+            ledgers.create(id(4), &metadata(4)).await.map_err(|error| error.is_transient()),
+            Err(true)
+        );
+        store.reconnect();
+        assert_eq!(ledgers.create(id(4), &metadata(4)).await, Ok(Version(0)));
     }
 
     #[tokio::test]

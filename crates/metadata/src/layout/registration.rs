@@ -7,6 +7,7 @@
 //!    last (its timeout and a margin), then refused: its owner may be a live bookie under the same id.
 //! 3. [`Registration::register`] returns `Ok(session)` only when the node belongs to `session`.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use tokio::time::{Instant, timeout_at};
 use tracing::info;
 
 use crate::codec::service_info::{BookieServiceInfo, ServiceInfoError};
-use crate::store::{CreateMode, MetadataStore, SessionId, SessionState, Stat, StoreError, Watch};
+use crate::store::{CreateMode, MetadataStore, SessionId, Stat, StoreError, Watch};
 
 /// Which of its two nodes a bookie has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,24 +156,25 @@ impl Registration {
         Ok(())
     }
 
-    /// All registered bookies, writable first, each part sorted by id.
+    /// All registered bookies, writable first, each part sorted by id. One that is moving between its nodes may be in both
+    /// parts.
     pub async fn list(&self) -> Result<Vec<RegisteredBookie>, StoreError> {
-        let mut bookies = Vec::new();
-        for mode in [RegistrationMode::Writable, RegistrationMode::ReadOnly] {
-            let names = match self.store.children(&self.parent(mode)).await {
-                Ok(names) => names,
-                Err(StoreError::NoNode { .. }) => Vec::new(),
-                Err(other) => return Err(other),
-            };
+        let mut writable = self.ids(RegistrationMode::Writable).await?;
+        let read_only = self.ids(RegistrationMode::ReadOnly).await?;
+        // One that became writable between the two was in neither: where it came from is read last (invariant 1).
+        writable.extend(self.ids(RegistrationMode::Writable).await?);
+        let writable = writable.into_iter().map(|id| (id, RegistrationMode::Writable));
+        let all = writable.chain(read_only.into_iter().map(|id| (id, RegistrationMode::ReadOnly)));
+        Ok(all.map(|(bookie_id, mode)| RegisteredBookie { bookie_id, mode }).collect())
+    }
+
+    async fn ids(&self, mode: RegistrationMode) -> Result<BTreeSet<BookieId>, StoreError> {
+        match self.store.children(&self.parent(mode)).await {
             // "readonly" itself is no bookie id.
-            bookies.extend(
-                names
-                    .into_iter()
-                    .filter_map(|name| BookieId::new(name).ok())
-                    .map(|bookie_id| RegisteredBookie { bookie_id, mode }),
-            );
+            Ok(names) => Ok(names.into_iter().filter_map(|name| BookieId::new(name).ok()).collect()),
+            Err(StoreError::NoNode { .. }) => Ok(BTreeSet::new()),
+            Err(other) => Err(other),
         }
-        Ok(bookies)
     }
 
     /// Where a registered bookie can be reached; `None` when it is not registered.
@@ -180,7 +182,8 @@ impl Registration {
         &self,
         id: &BookieId,
     ) -> Result<Option<Result<BookieServiceInfo, ServiceInfoError>>, StoreError> {
-        for mode in [RegistrationMode::Writable, RegistrationMode::ReadOnly] {
+        // Twice for one that becomes writable meanwhile, as in `list`.
+        for mode in [RegistrationMode::Writable, RegistrationMode::ReadOnly, RegistrationMode::Writable] {
             match self.store.get(&self.path(id, mode)).await {
                 Ok(node) => return Ok(Some(BookieServiceInfo::decode(&node.data))),
                 Err(StoreError::NoNode { .. }) => {}
@@ -206,14 +209,7 @@ impl Registration {
     }
 
     fn session(&self) -> Result<SessionId, RegistrationError> {
-        match *self.store.session().borrow() {
-            SessionState::Connected(id) => Ok(id),
-            SessionState::Closed => Err(RegistrationError::Store(StoreError::Closed)),
-            SessionState::AuthFailed => Err(RegistrationError::Store(StoreError::AuthFailed)),
-            SessionState::Connecting | SessionState::Suspended(_) | SessionState::Expired(_) => {
-                Err(RegistrationError::Store(StoreError::ConnectionLoss))
-            }
-        }
+        self.store.session().borrow().connected().map_err(RegistrationError::Store)
     }
 
     /// The node when it is ours, `None` when there is none; waits for another session's node to go (invariant 2).

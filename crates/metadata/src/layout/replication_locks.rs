@@ -9,7 +9,7 @@ use bindery_types::{BookieId, LedgerId};
 use bytes::Bytes;
 
 use crate::codec::text::Printer;
-use crate::store::{CreateMode, MetadataStore, StoreError};
+use crate::store::{CreateMode, MetadataStore, SessionId, StoreError};
 
 /// The locks of a cluster.
 #[derive(Clone)]
@@ -23,6 +23,8 @@ pub struct ReplicationLocks {
 #[must_use = "a lock that is dropped stays until the session ends"]
 pub struct ReplicationLock {
     path: String,
+    /// The lock is this session's, and goes with it.
+    session: SessionId,
 }
 
 impl ReplicationLocks {
@@ -35,13 +37,15 @@ impl ReplicationLocks {
         format!("{}/underreplication/locks/urL{:010}", self.root, ledger.get())
     }
 
-    /// Takes the lock of a ledger; `None` when somebody has it.
+    /// Takes the lock of a ledger; `None` when somebody has it. Of one session at most one task works on a ledger: two
+    /// that ask at the same time may both be told that it is theirs.
     pub async fn try_lock(
         &self,
         ledger: LedgerId,
         holder: &BookieId,
     ) -> Result<Option<ReplicationLock>, StoreError> {
         let path = self.path(ledger);
+        let before = self.session()?;
         let mut printer = Printer::default();
         printer.bytes("bookieId", holder.as_str().as_bytes());
         let data = Bytes::from(printer.finish());
@@ -54,34 +58,44 @@ impl ReplicationLocks {
                     Err(other) => return Err(other),
                 }
             }
-            created = self.store.create(&path, data.clone(), CreateMode::Ephemeral).await;
+            created = self.store.create(&path, data, CreateMode::Ephemeral).await;
         }
         match created {
-            Ok(_) => Ok(Some(ReplicationLock { path })),
+            Ok(_) if self.session() == Ok(before) => Ok(Some(ReplicationLock { path, session: before })),
+            // Created or not, and under which session: only the node tells. If it is ours, it must not stay.
+            Ok(_) | Err(StoreError::ConnectionLoss) => {
+                let owner = self.store.exists(&path).await?.and_then(|stat| stat.owner);
+                let session = self.session()?;
+                Ok((owner == Some(session)).then_some(ReplicationLock { path, session }))
+            }
             Err(StoreError::NodeExists { .. }) => Ok(None),
-            // Created or not: if it is there and ours, it must not stay.
-            Err(StoreError::ConnectionLoss) => match self.store.get(&path).await {
-                Ok(node) if node.data == data => Ok(Some(ReplicationLock { path })),
-                Ok(_) | Err(StoreError::NoNode { .. }) => Ok(None),
-                Err(other) => Err(other),
-            },
             Err(other) => Err(other),
         }
     }
 
-    /// Gives a lock back.
+    /// Gives a lock back. One that went with its session may be somebody else's by now, and stays.
     pub async fn unlock(&self, lock: ReplicationLock) -> Result<(), StoreError> {
-        match self.store.delete(&lock.path, None).await {
+        let Some(stat) = self.store.exists(&lock.path).await? else { return Ok(()) };
+        if stat.owner != Some(lock.session) {
+            return Ok(());
+        }
+        // While this session lives nobody else gets the lock. Left open: that it ends between the two requests and another
+        // takes the lock, whose version is 0 as well.
+        match self.store.delete(&lock.path, Some(stat.version)).await {
             Ok(()) | Err(StoreError::NoNode { .. }) => Ok(()),
             Err(other) => Err(other),
         }
+    }
+
+    fn session(&self) -> Result<SessionId, StoreError> {
+        self.store.session().borrow().connected()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::MemoryCluster;
+    use crate::memory::{Fault, MemoryCluster};
 
     #[tokio::test]
     async fn one_holds_a_lock_until_it_is_given_back_or_its_session_ends() {
@@ -98,6 +112,30 @@ mod tests {
         ours.unlock(lock).await.unwrap();
         let _kept = ours.try_lock(ledger, &id).await.unwrap().unwrap();
         one.close().await.unwrap();
+        assert!(theirs.try_lock(ledger, &id).await.unwrap().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_lock_that_went_with_its_session_is_not_taken_from_the_next_holder() {
+        let cluster = MemoryCluster::new();
+        let (one, two) = (Arc::new(cluster.open()), Arc::new(cluster.open()));
+        one.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        let (ours, theirs) =
+            (ReplicationLocks::new(one.clone(), "/l"), ReplicationLocks::new(two.clone(), "/l"));
+        // Bookies of the same name, so that nothing but the session tells their locks apart.
+        let (ledger, id) = (LedgerId::new(42).unwrap(), BookieId::new("b:1").unwrap());
+        let lock = ours.try_lock(ledger, &id).await.unwrap().unwrap();
+        cluster.expire(lock.session);
+        let kept = theirs.try_lock(ledger, &id).await.unwrap().unwrap();
+        ours.unlock(lock).await.unwrap();
+        assert!(ours.try_lock(ledger, &id).await.unwrap().is_none(), "it is still theirs");
+        one.inject(Fault::LossBeforeApply);
+        assert!(ours.try_lock(ledger, &id).await.unwrap().is_none(), "a lost answer does not make it ours");
+        theirs.unlock(kept).await.unwrap();
+        one.inject(Fault::LossAfterApply);
+        let lock = ours.try_lock(ledger, &id).await.unwrap().unwrap();
+        assert!(theirs.try_lock(ledger, &id).await.unwrap().is_none());
+        ours.unlock(lock).await.unwrap();
         assert!(theirs.try_lock(ledger, &id).await.unwrap().is_some());
     }
 }
