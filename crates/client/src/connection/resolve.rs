@@ -15,7 +15,10 @@ pub(super) struct Address {
     pub(super) port: u16,
 }
 
-/// Finds one bookie's address, and remembers it until a connection to it fails.
+/// Finds one bookie's address, and remembers it as long as connections come about there.
+///
+/// Nothing on the wire says who answers. A bookie whose id is not its address may have moved, and another may have got the
+/// address; so each connection that ends makes the next one look again.
 pub(super) struct Resolver {
     registration: Registration,
     bookie: BookieId,
@@ -33,7 +36,12 @@ impl Resolver {
             return Ok(known);
         }
         let found = match self.registration.service_info(&self.bookie).await {
-            Err(error) => return Err(BookieError::Unreachable(format!("look its address up: {error}"))),
+            // An id that is an address is right whatever the registration says. Where a bookie with another id was
+            // may be somebody else now.
+            Err(error) => {
+                let unknown = || BookieError::Unreachable(format!("look its address up: {error}"));
+                return of_id(&self.bookie).ok_or_else(unknown);
+            }
             Ok(Some(Err(error))) => {
                 return Err(BookieError::Unreachable(format!("read its registration: {error}")));
             }

@@ -232,11 +232,11 @@ impl Task {
         tracing::debug!(bookie_id = %self.lane.bookie, reason, "connection ended");
         let before_write =
             BookieError::Unreachable(format!("the connection ended before this was sent: {reason}"));
+        self.resolver.forget();
         if has_received {
             self.backoff = Backoff::default();
         } else {
             // Somebody else's address, or a bookie that cannot serve: not again at once.
-            self.resolver.forget();
             let error = BookieError::Unreachable(format!("the last connection brought nothing: {reason}"));
             self.backoff.on_failure(error, self.timing.pause_max);
         }

@@ -313,9 +313,7 @@ async fn a_bookie_that_comes_back_elsewhere_is_found_again() {
     let id = running.id.clone();
     running.stop().await;
     let request = ReadRequest { ledger: ledger(1), entry: Some(entry(3)), fence: None };
-    let error = bookies.read(&id, request.clone()).await.unwrap_err();
-    assert!(matches!(error, BookieError::Unreachable(_)), "{error}: nobody listens there any more");
-    // Gone from the registration, too, once that was asked.
+    // Nobody listens there any more, or it is gone from the registration, too: that is asked when the connection ended.
     let gone = async {
         while bookies.read(&id, request.clone()).await != Err(BookieError::NotRegistered) {
             tokio::time::sleep(Duration::from_millis(20)).await;

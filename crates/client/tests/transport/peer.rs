@@ -7,6 +7,7 @@ use bindery_client::connection::{Bookies, ConnectionOptions};
 use bindery_client::transport::{
     AddRequest, BatchReadRequest, BookieError, PollRequest, ReadRequest, Transport,
 };
+use bindery_metadata::{BookieServiceInfo, RegistrationMode};
 use bindery_types::BookieId;
 use bindery_wire::frame::{self, Split};
 use bindery_wire::v3::{self, proto, response};
@@ -26,6 +27,12 @@ impl Peer {
     pub async fn new() -> Peer {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         Peer { id: bookie(&listener.local_addr().unwrap().to_string()), listener }
+    }
+
+    /// What a bookie that listens here registers.
+    pub fn info(&self) -> BookieServiceInfo {
+        let address = self.listener.local_addr().unwrap();
+        BookieServiceInfo::of_bookie((&address.ip().to_string(), address.port()), None)
     }
 
     pub async fn accept(&self) -> Line {
@@ -127,6 +134,42 @@ async fn a_request_is_unreachable_only_when_no_byte_of_it_left() {
             assert!(matches!(result, Err(BookieError::Unreachable(_))), "{result:?}");
         }
     }
+}
+
+/// The one that had the address may still answer there, or somebody else: nothing on the wire tells.
+#[tokio::test]
+async fn a_bookie_with_a_chosen_id_is_looked_for_again_after_each_connection() {
+    let registration = registration(&cluster().await).await;
+    let (before, after, id) = (Peer::new().await, Peer::new().await, bookie("named"));
+    let bookies = Bookies::new(registration.clone(), quick(500));
+    let sink = Recorder::new();
+    registration.register(&id, RegistrationMode::Writable, &before.info()).await.unwrap();
+    sink.send(&bookies, &id, add(1, 0, 0, 10));
+    let mut line = before.accept().await;
+    let (ledger, entry) = line.next_add().await;
+    line.answer_adds([(ledger, entry, ErrorCode::Ok)]).await;
+    assert_eq!(sink.outcomes(1).await, [(0, Ok(()))]);
+    registration.register(&id, RegistrationMode::Writable, &after.info()).await.unwrap();
+    drop(line);
+    let moved = tokio::spawn(async move {
+        let mut line = after.accept().await;
+        let (ledger, entry) = line.next_add().await;
+        line.answer_adds([(ledger, entry, ErrorCode::Ok)]).await;
+        line
+    });
+    // Those that find the old connection ended are lost.
+    for tag in 1.. {
+        sink.send(&bookies, &id, add(1, tag as i64, tag, 10));
+        let outcomes = sink.outcomes(tag as usize + 1).await;
+        match &outcomes[tag as usize] {
+            (_, Ok(())) => break,
+            (_, Err(error)) => {
+                assert_ne!(*error, BookieError::TimedOut(Duration::from_millis(500)), "sent where it was")
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    drop(moved.await.unwrap());
 }
 
 #[tokio::test]
