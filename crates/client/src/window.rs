@@ -377,18 +377,23 @@ impl AddWindow {
         assert!(self.wants_change(), "one change at a time, and only for a reason (IC11)");
         let mut replacing = std::mem::take(&mut self.failed);
         replacing.extend(std::mem::take(&mut self.delayed));
+        self.begin(replacing);
+    }
+
+    /// Begins a change for positions that are held already, or that are slow: for them a replacement is at hand, which
+    /// those that failed for complete entries lack. They wait on (invariant 4).
+    pub fn begin_change_of(&mut self, replacing: BTreeMap<usize, BookieError>) {
+        assert!(self.replacing.is_none() && self.failed.is_empty(), "one change at a time (IC11)");
+        self.delayed.retain(|position, _| !replacing.contains_key(position));
+        self.begin(replacing);
+    }
+
+    fn begin(&mut self, replacing: BTreeMap<usize, BookieError>) {
         for &position in replacing.keys() {
             self.is_held[position] = true;
         }
         self.stop_waiting(|position| replacing.contains_key(&position));
         self.replacing = Some(replacing);
-    }
-
-    /// Begins a change for positions that are held already, or that are slow: for them a replacement is at hand.
-    pub fn begin_change_of(&mut self, replacing: BTreeMap<usize, BookieError>) {
-        assert!(self.replacing.is_none() && self.failed.is_empty(), "one change at a time (IC11)");
-        self.failed = replacing;
-        self.begin_change();
     }
 
     /// The positions being replaced, and why.

@@ -148,8 +148,8 @@ impl Inner {
         permit: Permit,
         waiter: Option<Waiter>,
     ) -> Result<EntryId, AppendError> {
-        let mut state = self.state.lock();
-        let state = &mut *state;
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
         let refused = if state.is_closing {
             Some(WhyStopped::Closing)
         } else if self.shared.is_closed() {
@@ -171,6 +171,12 @@ impl Inner {
             // A failure that could wait until now.
             self.gate.set(state.core.awaits_change());
             self.wake_driver.notify_one();
+        }
+        if state.core.stopped().is_some() {
+            // By that failure: no bookie's answer need come that would tell.
+            let news = self.settle(state, sink);
+            drop(guard);
+            self.tell(news);
         }
         Ok(entry)
     }

@@ -45,12 +45,20 @@ impl Script {
 
     /// With deferred sync, or without.
     fn with(e: usize, qw: usize, qa: usize, is_deferred: bool) -> Script {
+        Script::start(e, qw, qa, is_deferred, None)
+    }
+
+    /// `token`: of a ledger that is handed over.
+    fn start(e: usize, qw: usize, qa: usize, is_deferred: bool, token: Option<u64>) -> Script {
         let secret = LedgerSecret { digest_type: DigestType::Crc32c, password: Vec::new() };
         let ledger = LedgerId::new(1).unwrap();
         let codec = EntryCodec::new(ledger, Digester::new(DigestType::Crc32c, b""));
         let mut metadata = LedgerMetadata::new(Quorum::new(e, qw, qa).unwrap(), secret);
         let ensemble = ids("a b c d e")[..e].to_vec();
         metadata.push_segment(Segment { first_entry: at(0), ensemble }).unwrap();
+        if let Some(token) = token {
+            Handover::Busy { token }.set(&mut metadata);
+        }
         let core = WriterCore::new(Start {
             ledger,
             codec: codec.clone(),
@@ -58,7 +66,7 @@ impl Script {
             version: Version(0),
             confirmed: None,
             length_bytes: 0,
-            token: None,
+            token,
             is_deferred,
         });
         Script { core, sent: Vec::new(), codec }
@@ -573,7 +581,7 @@ fn a_close_meets_what_others_did() {
 
 #[test]
 fn a_hand_over_says_where_the_next_writer_goes_on() {
-    let mut script = Script::new(2, 2, 2);
+    let mut script = Script::start(2, 2, 2, false, Some(7));
     script.append(2);
     for entry in 0..2 {
         script.ack(entry, &[0, 1]);
@@ -585,6 +593,31 @@ fn a_hand_over_says_where_the_next_writer_goes_on() {
     assert_eq!(metadata.state, LedgerState::Open);
     script.written(Ok(1));
     assert_eq!(script.why(), Some(WhyStopped::Closing));
+}
+
+#[test]
+fn a_hand_over_whose_answer_was_lost_is_found_behind_the_next_writer() {
+    let idle = |next| Handover::Idle { next: at(next), length_bytes: 5 * next as u64 };
+    let (taken, ours) = (Handover::Busy { token: 8 }, Handover::Busy { token: 7 });
+    let outcomes = [
+        (idle(1), Some(WhyStopped::Closing)),
+        (taken, Some(WhyStopped::Closing)),
+        // By a next writer, after that one's entries.
+        (idle(2), Some(WhyStopped::Closing)),
+        (ours, None),
+        (idle(0), Some(WhyStopped::MetadataChanged)),
+    ];
+    for (found, why) in outcomes {
+        let mut script = Script::start(2, 2, 2, false, Some(7));
+        script.append(1);
+        script.ack(0, &[0, 1]);
+        script.core.begin_hand_over();
+        let (mut metadata, _) = script.wanted_write();
+        script.written(Err(LedgerError::Store(StoreError::ConnectionLoss)));
+        found.set(&mut metadata);
+        script.read(metadata, 3);
+        assert_eq!(script.why(), why, "{found:?}");
+    }
 }
 
 #[test]

@@ -135,7 +135,13 @@ impl KnownMetadata {
         }
         let is_reached = match goal {
             Goal::Ensemble(_) => last_segment(metadata) == last_segment(&self.proposal(goal, end)),
-            Goal::HandOver => Handover::of(metadata) == Some(Ok(end.idle())),
+            // Nobody else leaves this writer's ledger to others: whoever has it now, or left it further on, got it from
+            // here, by a write whose answer was lost.
+            Goal::HandOver => match Handover::of(metadata) {
+                Some(Ok(Handover::Busy { token })) => self.token.is_some_and(|ours| ours != token),
+                Some(Ok(Handover::Idle { next, .. })) if next > end.next() => true,
+                found => found == Some(Ok(end.idle())),
+            },
             Goal::Close => false,
         };
         if is_reached {

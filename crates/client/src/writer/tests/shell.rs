@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 
 use super::ids;
 use crate::client::Client;
-use crate::error::{AppendError, TryAppendError};
+use crate::error::{AppendError, TryAppendError, WhyStopped};
 use crate::options::CreateOptions;
 use crate::transport::{
     AddAnswer, AddRequest, AddSink, Answer, BatchReadRequest, BookieError, Connection, LacAnswer,
@@ -28,15 +28,21 @@ use crate::writer::LedgerWriter;
 const MEMORY_LIMIT: u64 = 1 << 20;
 const PAYLOAD: [u8; 1000] = [7; 1000];
 
-/// Bookies that acknowledge everything, but those of the set: their connections break, and they say nothing else.
+/// Bookies that acknowledge everything, but those of the sets.
 #[derive(Default)]
 struct Scripted {
+    /// Their connections break, and they say nothing else.
     broken: Mutex<BTreeSet<BookieId>>,
+    /// They say nothing at all.
+    silent: Mutex<BTreeSet<BookieId>>,
 }
 
 impl Transport for Scripted {
     fn add(&self, bookie: &BookieId, request: AddRequest, sink: &Arc<dyn AddSink>) {
         let AddRequest { entry, tag, .. } = request;
+        if self.silent.lock().contains(bookie) {
+            return;
+        }
         let result = match self.broken.lock().contains(bookie) {
             true => Err(BookieError::Lost),
             false => Ok(()),
@@ -255,4 +261,22 @@ async fn a_store_that_is_away_does_not_stop_a_writer_with_an_ack_quorum() {
     let marked = marks.replicas(writer.id()).await.unwrap();
     assert_eq!(marked, Some(vec![first_bookie(&writer).to_string()]), "made up for");
     assert_eq!(writer.close().await.unwrap().last_entry, EntryId::new(5));
+}
+
+/// With deferred sync a failure that could wait ends the writer when the next entry is pushed, and the call that pushed it
+/// must not wait for bookies that no longer matter.
+#[tokio::test(start_paused = true)]
+async fn an_append_that_ends_the_writer_is_told_whatever_the_bookies_do() {
+    let setup = Setup::new("a b c", MEMORY_LIMIT).await;
+    let mut options = CreateOptions::new(Quorum::new(3, 3, 2).unwrap());
+    options.deferred_sync = true;
+    let writer = setup.client.create_ledger(options).await.unwrap();
+    let ensemble = writer.inner.state.lock().core.ensemble().to_vec();
+    setup.bookies.broken.lock().insert(ensemble[2].clone());
+    writer.append(&PAYLOAD).await.unwrap();
+    yield_now().await;
+    setup.bookies.silent.lock().extend(ensemble);
+    let told = timeout(Duration::from_secs(60), writer.append(&PAYLOAD)).await;
+    let Ok(Err(AppendError::Stopped(stopped))) = told else { panic!("{told:?}") };
+    assert!(matches!(stopped.why, WhyStopped::DeferredSync(_)), "{stopped}");
 }

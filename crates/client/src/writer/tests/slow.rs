@@ -526,3 +526,30 @@ fn bk_3466_r37_what_a_held_bookie_answers_late_confirms_nothing() {
     script.settle();
     assert_eq!(script.confirmed(), 1, "IC1");
 }
+
+/// Window invariant 4, for a change that is made for others.
+#[test]
+fn who_failed_for_a_complete_entry_is_not_forgotten_when_another_joins() {
+    let mut script = Script::new(4, 4, 2);
+    script.append(4);
+    for entry in 0..4 {
+        script.ack(entry, &[0, 1, 3]);
+    }
+    script.report(4);
+    script.mark("c");
+    script.append(1);
+    script.ack(4, &[0, 1]);
+    script.answer(4, 3, LOST);
+    assert_eq!(script.confirmed(), 4, "it is complete: the failure can wait");
+    script.core.placed(&ids("e"), 0, &[]);
+    script.mark("c");
+    let (metadata, _) = script.wanted_write();
+    assert_eq!(metadata.segments()[1].ensemble, ids("a b e d"));
+    script.written(Ok(1));
+    assert_eq!(script.core.next_step(), None);
+    script.append(1);
+    let Some(Step::Place { positions, .. }) = script.core.next_step() else {
+        panic!("{:?}", script.core.next_step())
+    };
+    assert_eq!(positions, [3], "now it is replaced");
+}
