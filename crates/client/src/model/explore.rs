@@ -6,8 +6,7 @@
 //! found by what it does: what was confirmed, where the ledger ends, where its copies are. Where nothing is under way any
 //! more, nobody may be waiting (IC18).
 //!
-//! Of orders that come to the same one is tried: what changes nothing is done at once, and without a spare bookies at which
-//! nothing happened yet are alike. A test compares what users can see with and without that.
+//! Of orders that come to the same one is tried (`orders`). A test compares what users can see with and without that.
 //!
 //! # Limits     bookies answer in order and sync before they answer; replacements are the first that can be had; a
 //! recovery reads one entry at a time; of each kind of fault as many as the scope says. A process that dies needs no event
@@ -21,8 +20,8 @@ use bindery_io::canary::Canaries;
 use bindery_types::{DigestType, EntryId, Quorum};
 
 use super::bookie::Mode;
-use super::network::{Link, Request, Stage};
-use super::world::{Call, Core, Event, Part, Setup, StoreFate, WRITER, World};
+use super::orders::{self, Touched};
+use super::world::{Call, Event, Part, Setup, StoreFate, WRITER, World};
 
 /// What may happen in a world.
 #[derive(Debug, Clone, Copy)]
@@ -90,107 +89,6 @@ fn fingerprint(world: &World, budget: &Budget) -> u64 {
     hasher.finish()
 }
 
-/// An event that changes nothing but that it is over, now or later: no other order needs to be tried. That is a request
-/// that nobody waits for and that finds its bookie as it wants it, or an answer that comes when all was decided.
-fn is_idle(world: &World, event: &Event) -> bool {
-    match *event {
-        Event::Serve { party, bookie, is_old, .. } if world.bookies[bookie].mode == Mode::Up => {
-            let link = &world.links[&(party, bookie)];
-            let flight = &link.flights[link.next_sent(is_old).expect("a request to serve")];
-            let memory = world.bookies[bookie].memory();
-            !flight.is_awaited
-                && match &flight.request {
-                    Request::Read { fences, .. } => !fences || memory.is_fenced,
-                    Request::Add { is_recovery: false, .. } if memory.is_fenced => true,
-                    Request::Add { entry, .. } => {
-                        memory.entries.contains_key(&entry.get())
-                            && world.ghost.acked.contains(&(bookie, entry.get()))
-                    }
-                    Request::WriteLac { .. } | Request::Force { .. } => false,
-                }
-        }
-        Event::Hear { party, bookie, flight, .. } => {
-            let is_read =
-                matches!(world.links[&(party, bookie)].flights[flight].request, Request::Read { .. });
-            is_read && {
-                let mut after = world.clone();
-                after.apply(event);
-                after.parties[party].fingerprint() == world.parties[party].fingerprint()
-                    && matches!(after.parties[party].core, Core::Recoverer(_))
-            }
-        }
-        _ => false,
-    }
-}
-
-/// A read of the only recovery there is, and will be, at a bookie that is fenced already: it changes nothing there, and its
-/// answer can be changed by nothing that may happen first, for only that recovery still adds there, behind it. Breaks
-/// and crashes lose the answer, served or not. So it is served at once.
-fn is_settled(world: &World, event: &Event, budget: &Budget) -> bool {
-    let Event::Serve { party, bookie, is_old: false, .. } = *event else { return false };
-    let link = &world.links[&(party, bookie)];
-    let flight = &link.flights[link.next_sent(false).expect("a request to serve")];
-    let is_read_of_recovery = matches!(flight.request, Request::Read { .. }) && party != WRITER;
-    let is_recovery_add = |link: &Link| {
-        let is_add = |request: &Request| matches!(request, Request::Add { is_recovery: true, .. });
-        link.flights.iter().any(|flight| flight.stage == Stage::Sent && is_add(&flight.request))
-    };
-    is_read_of_recovery
-        && world.bookies[bookie].mode == Mode::Up
-        && world.bookies[bookie].memory().is_fenced
-        && budget.recoveries == 0
-        && world.recoverers() == 1
-        && !world.links.iter().any(|((_, to), link)| *to == bookie && is_recovery_add(link))
-}
-
-/// Where an event happens, if it is at a bookie.
-fn place(event: &Event) -> Option<usize> {
-    match *event {
-        Event::Serve { bookie, .. }
-        | Event::Hear { bookie, .. }
-        | Event::TimeOut { bookie, .. }
-        | Event::Break { bookie, .. }
-        | Event::Sync(bookie)
-        | Event::Crash(bookie)
-        | Event::LoseDisks(bookie)
-        | Event::Turn(bookie, _)
-        | Event::TurnReadOnly(bookie, _) => Some(bookie),
-        Event::Append
-        | Event::StartRecovery
-        | Event::BeginClose
-        | Event::Kill(_)
-        | Event::Retry
-        | Event::ReportSlow
-        | Event::Announce
-        | Event::Force
-        | Event::AskStore { .. }
-        | Event::HearStore { .. } => None,
-    }
-}
-
-/// Bookies of the first ensemble at which something happened.
-#[derive(Debug, Clone, Copy, Default)]
-struct Touched(u64);
-
-impl Touched {
-    fn with(self, event: &Event) -> Touched {
-        Touched(self.0 | place(event).map_or(0, |bookie| 1 << bookie))
-    }
-
-    /// Where every entry goes to all bookies of the ensemble, those at which nothing happened yet are alike: what begins
-    /// at one of them would begin at any, so it is tried at the first of them only. Not so with a spare: of several that
-    /// failed the first in the ensemble gets it.
-    fn is_tried(self, world: &World, event: &Event) -> bool {
-        let quorum = world.setup.quorum;
-        let Some(bookie) = place(event) else { return true };
-        let first = (0..quorum.ensemble_size()).find(|bookie| self.0 >> bookie & 1 == 0);
-        quorum.ensemble_size() != quorum.write_quorum_size()
-            || world.setup.bookies > quorum.ensemble_size()
-            || self.0 >> bookie & 1 == 1
-            || Some(bookie) == first
-    }
-}
-
 /// Nothing that can still happen can break anything: the ledger is closed, and nobody is left.
 fn is_over(world: &World, budget: &Budget) -> bool {
     world.end().is_some() && world.writer().is_none() && world.recoverers() == 0 && budget.recoveries == 0
@@ -202,15 +100,10 @@ fn choices(world: &World, budget: &Budget, is_reduced: bool) -> Vec<(Event, Budg
         return Vec::new();
     }
     let deliveries = world.deliveries();
-    if let Some(idle) = deliveries
-        .iter()
-        .find(|event| is_idle(world, event) || is_settled(world, event, budget))
-        .filter(|_| is_reduced)
-    {
-        return vec![(idle.clone(), *budget)];
+    if is_reduced && let Some(enough) = orders::enough(world, &deliveries, budget) {
+        return enough.into_iter().map(|event| (event, *budget)).collect();
     }
-    let mut choices: Vec<(Event, Budget)> =
-        deliveries.iter().cloned().map(|event| (event, *budget)).collect();
+    let mut choices: Vec<(Event, Budget)> = deliveries.into_iter().map(|event| (event, *budget)).collect();
     if budget.entries > 0 && world.writer().is_some() {
         choices.push((Event::Append, Budget { entries: budget.entries - 1, ..*budget }));
     }
@@ -233,7 +126,10 @@ fn choices(world: &World, budget: &Budget, is_reduced: bool) -> Vec<(Event, Budg
         let left = Budget { crashes: budget.crashes - 1, ..*budget };
         choices.extend((0..world.bookies.len()).map(|bookie| (Event::Crash(bookie), left)));
     }
-    let down = (0..world.bookies.len()).filter(|bookie| world.bookies[*bookie].mode == Mode::Down);
+    let down = (0..world.bookies.len()).filter(|bookie| {
+        world.bookies[*bookie].mode == Mode::Down
+            && (!is_reduced || orders::is_return_due(world, *bookie, budget))
+    });
     choices.extend(down.map(|bookie| (Event::Turn(bookie, Mode::Up), *budget)));
     if budget.store_losses > 0 {
         let left = Budget { store_losses: budget.store_losses - 1, ..*budget };
@@ -289,7 +185,7 @@ pub(super) fn explore(scope: &Scope, canaries: Canaries, states_max: usize) -> E
     });
     (scope.start)(&mut world);
     // What happened before the exploration begins happened at all of them, for all we know.
-    let touched = if scope.is_fresh && scope.is_reduced { Touched::default() } else { Touched(u64::MAX) };
+    let touched = if scope.is_fresh && scope.is_reduced { Touched::default() } else { Touched::ALL };
     let mut known = HashSet::from([fingerprint(&world, &scope.budget)]);
     let choices_of_first = choices(&world, &scope.budget, scope.is_reduced);
     let mut stack = vec![Frame { world, touched, choices: choices_of_first, event: None }];
@@ -352,6 +248,10 @@ pub(super) const A: Scope = Scope {
     is_reduced: true,
     budget: Budget { entries: 2, recoveries: 1, breaks: 1, crashes: 1, ..NOTHING },
 };
+
+/// Scope A without the crash: what can be gone through as a whole.
+pub(super) const A_WITHOUT_CRASH: Scope =
+    Scope { name: "A, no crash", budget: Budget { crashes: 0, ..A.budget }, ..A };
 
 /// Scope B: the same with a spare bookie, so that the ensemble changes, and a lost answer of the metadata store.
 pub(super) const B: Scope = Scope {

@@ -39,6 +39,7 @@ mod bookie;
 mod checks;
 mod explore;
 mod network;
+mod orders;
 mod regressions;
 mod shells;
 mod swarm;
@@ -252,6 +253,11 @@ fn explore_less_and_see_the_same() {
 #[test]
 fn explore_a() {
     assert_eq!(explore_scope(&explore::A, Canaries::none(), u64::MAX), None);
+}
+
+#[test]
+fn explore_a_without_crash() {
+    assert_eq!(explore_scope(&explore::A_WITHOUT_CRASH, Canaries::none(), 15_000_000), None);
 }
 
 #[test]
