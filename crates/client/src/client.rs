@@ -8,7 +8,7 @@ use std::time::Duration;
 use bindery_flow::ByteBudget;
 use bindery_io::canary::Canaries;
 use bindery_io::{Random, SystemRandom};
-use bindery_metadata::layout::{LedgerError, LedgerListing};
+use bindery_metadata::layout::{IdError, LedgerError, LedgerListing, StoredLedger};
 use bindery_metadata::store::Version;
 use bindery_metadata::{ConnectOptions, Endpoint, Layout, MetadataUri, RegistrationMode, StoreError};
 use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerSecret, LedgerState, Segment};
@@ -25,7 +25,7 @@ use crate::placement::{
     choose_ensemble,
 };
 use crate::reader::{LedgerReader, Stragglers};
-use crate::retry::{Retry, is_transient};
+use crate::retry::Retry;
 use crate::slow::SlowReplicas;
 use crate::transport::Transport;
 use crate::writer::{LedgerWriter, TakenOver, WriteCounts, WriteHealth};
@@ -299,6 +299,31 @@ impl Shared {
         self.is_closed.load(Ordering::Acquire)
     }
 
+    /// Sends a request to the metadata store, again and again within `metadata_patience` while it fails for a reason that
+    /// may pass. The request must be one that may be repeated when the outcome is unknown.
+    pub async fn patiently<T, E, F>(
+        &self,
+        is_transient: impl Fn(&E) -> bool,
+        mut request: impl FnMut() -> F,
+    ) -> Result<T, E>
+    where
+        F: Future<Output = Result<T, E>>,
+    {
+        let mut retry = Retry::new(self.limits.metadata_patience);
+        loop {
+            match request().await {
+                Err(error) if is_transient(&error) && !self.is_closed() && retry.pause().await => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// A ledger's metadata, patiently.
+    pub async fn stored(&self, id: LedgerId) -> Result<StoredLedger, LedgerError> {
+        let ledgers = self.layout.ledgers();
+        self.patiently(LedgerError::is_transient, || ledgers.get(id)).await
+    }
+
     /// The bookies that take writes now, and where they and `members` stand.
     pub async fn candidates(&self, members: &[BookieId]) -> Result<Candidates, StoreError> {
         let registered = self.layout.registration().list().await?;
@@ -360,7 +385,7 @@ impl Client {
         if let Some(name) = options.custom.keys().find(|name| name.starts_with(RESERVED_PREFIX)) {
             return Err(CreateError::ReservedProperty(name.clone()));
         }
-        let candidates = shared.candidates(&[]).await?;
+        let candidates = shared.patiently(StoreError::is_transient, || shared.candidates(&[])).await?;
         let ensemble = choose_ensemble(&shared.placement, &candidates, options.quorum)?;
         let secret = LedgerSecret { digest_type: options.digest, password: options.password };
         let mut metadata = LedgerMetadata::new(options.quorum, secret);
@@ -373,10 +398,11 @@ impl Client {
             .expect("the first segment, with a whole ensemble");
         // The creation time is the store's: clocks of clients differ.
         metadata.creation_token = Some(i64::from_ne_bytes(SystemRandom.next_u64().to_ne_bytes()));
+        let (ids, ledgers) = (shared.layout.ids(), shared.layout.ledgers());
         loop {
-            // Cancelled between id and creation: an id is skipped.
-            let id = shared.layout.ids().next().await?;
-            match shared.layout.ledgers().create(id, &metadata).await {
+            // Cancelled between id and creation, or an id whose answer was lost: it is skipped.
+            let id = shared.patiently(IdError::is_transient, || ids.next()).await?;
+            match shared.patiently(LedgerError::is_transient, || ledgers.create(id, &metadata)).await {
                 Ok(version) => return Ok((id, metadata, version)),
                 // Somebody chose this id by hand; each turn takes a fresh one.
                 Err(LedgerError::Exists(_)) => {}
@@ -407,7 +433,7 @@ impl Client {
             let stored = match ledgers.get(id).await {
                 Ok(stored) => stored,
                 // A claim may have gone through: given up here, it would leave a ledger that looks taken.
-                Err(error) if is_transient(&error) && retry.pause().await => continue,
+                Err(error) if error.is_transient() && retry.pause().await => continue,
                 Err(error) => return Err(append_open_error(id, error)),
             };
             let metadata = stored.metadata;
@@ -479,19 +505,26 @@ impl Client {
     /// [`LedgerError::NotFound`] when there is no such ledger.
     pub async fn delete_ledger(&self, id: LedgerId) -> Result<(), LedgerError> {
         let ledgers = self.0.layout.ledgers();
-        match ledgers.delete(id, None).await {
-            // It may be gone already: then the second attempt finds nothing.
-            Err(LedgerError::Store(StoreError::ConnectionLoss)) => match ledgers.delete(id, None).await {
-                Err(LedgerError::NotFound(_)) => Ok(()),
-                outcome => outcome,
-            },
-            outcome => outcome,
+        let mut retry = Retry::new(self.0.limits.metadata_patience);
+        let mut may_be_gone = false;
+        loop {
+            match ledgers.delete(id, None).await {
+                // By an attempt whose answer was lost.
+                Err(LedgerError::NotFound(_)) if may_be_gone => return Ok(()),
+                Err(error) if error.is_transient() && !self.0.is_closed() => {
+                    may_be_gone |= !matches!(error, LedgerError::Store(StoreError::Unreachable { .. }));
+                    if !retry.pause().await {
+                        return Err(error);
+                    }
+                }
+                outcome => return outcome,
+            }
         }
     }
 
     /// What the metadata store has of a ledger.
     pub async fn metadata(&self, id: LedgerId) -> Result<LedgerInfo, LedgerError> {
-        let stored = self.0.layout.ledgers().get(id).await?;
+        let stored = self.0.stored(id).await?;
         let created_ms = stored.metadata.created_ms.unwrap_or(stored.created_ms);
         Ok(LedgerInfo { id, metadata: stored.metadata, version: stored.version, created_ms })
     }
@@ -503,15 +536,16 @@ impl Client {
 
     /// All registered bookies, sorted by id. One that changes between writable and read-only counts as read-only.
     pub async fn bookies(&self) -> Result<Vec<BookieInfo>, StoreError> {
-        let registration = self.0.layout.registration();
+        let (shared, registration) = (&self.0, self.0.layout.registration());
         let mut found = BTreeMap::new();
-        for bookie in registration.list().await? {
+        for bookie in shared.patiently(StoreError::is_transient, || registration.list()).await? {
             // Writable ones come first.
             found.insert(bookie.bookie_id, bookie.mode);
         }
         let mut bookies = Vec::with_capacity(found.len());
         for (id, mode) in found {
-            let endpoints = match registration.service_info(&id).await? {
+            let info = shared.patiently(StoreError::is_transient, || registration.service_info(&id));
+            let endpoints = match info.await? {
                 Some(Ok(info)) => info.endpoints,
                 Some(Err(_)) => Vec::new(),
                 // Gone meanwhile.

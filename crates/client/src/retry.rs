@@ -2,17 +2,10 @@
 
 use std::time::Duration;
 
-use bindery_metadata::StoreError;
-use bindery_metadata::layout::LedgerError;
 use tokio::time::{Instant, sleep};
 
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-
-/// Whether trying again may help.
-pub(crate) fn is_transient(error: &LedgerError) -> bool {
-    matches!(error, LedgerError::Store(error) if StoreError::is_transient(error))
-}
 
 /// Pauses that grow, up to the client's `metadata_patience` in all.
 pub(crate) struct Retry {

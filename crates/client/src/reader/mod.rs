@@ -29,7 +29,6 @@ use crate::entry::Entry;
 use crate::error::{OpenError, ReadError, RecoveryError};
 use crate::options::OpenMode;
 use crate::recovery::recover;
-use crate::retry::{Retry, is_transient};
 use crate::verify::Verification;
 
 /// A ledger opened for reading. Clones share what is known of it.
@@ -45,16 +44,11 @@ impl LedgerReader {
         password: &[u8],
         how: OpenMode,
     ) -> Result<LedgerReader, OpenError> {
-        let mut retry = Retry::new(shared.limits.metadata_patience);
-        let stored = loop {
-            match shared.layout.ledgers().get(id).await {
-                Ok(stored) => break stored,
-                Err(LedgerError::NotFound(_)) => return Err(OpenError::NotFound(id)),
-                Err(LedgerError::Store(StoreError::Closed)) => return Err(OpenError::ClientClosed),
-                Err(error) if is_transient(&error) && !shared.is_closed() && retry.pause().await => {}
-                Err(error) => return Err(OpenError::Metadata(error)),
-            }
-        };
+        let stored = shared.stored(id).await.map_err(|error| match error {
+            LedgerError::NotFound(_) => OpenError::NotFound(id),
+            LedgerError::Store(StoreError::Closed) => OpenError::ClientClosed,
+            error => OpenError::Metadata(error),
+        })?;
         let secret = check_password(&stored.metadata, password).ok_or(OpenError::WrongPassword(id))?;
         let is_closed = matches!(stored.metadata.state, LedgerState::Closed { .. });
         let (metadata, version) = match how {

@@ -22,7 +22,6 @@ use crate::entry::EntryCodec;
 use crate::error::{BookieAnswer, BookieAnswers, ReadError};
 use crate::handover::Handover;
 use crate::health::{LedgerNodes, Outcome};
-use crate::retry::{Retry, is_transient};
 use crate::transport::{BookieError, LacAnswer};
 
 struct Known {
@@ -131,14 +130,8 @@ impl ReaderState {
 
     /// Reads the metadata again, patiently; whether it is news.
     pub async fn reread(&self) -> Result<bool, ReadError> {
-        let mut retry = Retry::new(self.shared.limits.metadata_patience);
-        loop {
-            match self.shared.layout.ledgers().get(self.id).await {
-                Ok(stored) => return Ok(self.adopt(stored)),
-                Err(error) if is_transient(&error) && !self.shared.is_closed() && retry.pause().await => {}
-                Err(error) => return Err(self.error_of(error)),
-            }
-        }
+        let stored = self.shared.stored(self.id).await.map_err(|error| self.error_of(error))?;
+        Ok(self.adopt(stored))
     }
 
     /// Learns the LAC of an open ledger, or that it was closed.

@@ -33,7 +33,6 @@ use crate::entry::{Entry, EntryCodec};
 use crate::error::{BookieAnswer, BookieAnswers, NotEnoughBookies, RecoveryError};
 use crate::handover::Handover;
 use crate::metadata_edit::{with_ensemble, with_replacements};
-use crate::retry::is_transient;
 use crate::transport::{AddTag, BookieError};
 use crate::window::{AddWindow, Heard, Send};
 use crate::writer::core::{CHANGES_IN_A_ROW_MAX, Step};
@@ -641,7 +640,7 @@ impl RecoveryCore {
                 }
             }
             Err(LedgerError::Changed(_)) => self.metadata_phase = MetadataPhase::Reading,
-            Err(error) if is_transient(&error) => self.metadata_phase = MetadataPhase::Reading,
+            Err(error) if error.is_transient() => self.metadata_phase = MetadataPhase::Reading,
             Err(error) => self.fail(RecoveryError::Metadata(error)),
         }
     }

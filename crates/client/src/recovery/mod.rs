@@ -29,7 +29,7 @@ use crate::entry::EntryCodec;
 use crate::error::RecoveryError;
 use crate::options::WRITE_QUORUM_SIZE_MAX;
 use crate::placement::{Placement, Wanted};
-use crate::retry::{Retry, is_transient};
+use crate::retry::Retry;
 use crate::transport::{AddAnswer, AddRequest, AddSink, BookieError, ReadRequest};
 use crate::writer::core::Step;
 
@@ -103,7 +103,7 @@ pub(crate) async fn recover(
         if let Some(step) = core.next_step() {
             match take(shared, ledger, step, &mut core, &mut out).await {
                 None => retry = Retry::new(shared.limits.metadata_patience),
-                Some(error) if is_transient(&error) && !shared.is_closed() && retry.pause().await => {}
+                Some(error) if error.is_transient() && !shared.is_closed() && retry.pause().await => {}
                 Some(error) => core.metadata_failed(error),
             }
             continue;
@@ -145,7 +145,7 @@ async fn take(
         },
         Step::Write { metadata, expected } => {
             let outcome = ledgers.update(ledger, &metadata, expected).await;
-            let transient = outcome.as_ref().err().filter(|error| is_transient(error)).cloned();
+            let transient = outcome.as_ref().err().filter(|error| error.is_transient()).cloned();
             core.written(outcome, out);
             transient
         }

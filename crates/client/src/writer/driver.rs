@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::Inner;
 use super::core::{Step, WriterCore};
 use crate::placement::{Placement, Wanted};
-use crate::retry::{Retry, is_transient};
+use crate::retry::Retry;
 use crate::slow::WATCH;
 use crate::transport::{AddSink, BookieError};
 use bindery_wire::ErrorCode;
@@ -114,7 +114,7 @@ pub(super) async fn drive(inner: &Arc<Inner>) {
             }
             Some(Step::Write { metadata, expected }) => {
                 let outcome = ledgers.update(inner.id, &metadata, expected).await;
-                let failure = outcome.as_ref().err().filter(|error| is_transient(error)).cloned();
+                let failure = outcome.as_ref().err().filter(|error| error.is_transient()).cloned();
                 inner.change(&sink, |core, out| core.written(outcome, out));
                 failure
             }
@@ -133,11 +133,11 @@ pub(super) async fn drive(inner: &Arc<Inner>) {
         };
         match failure {
             None => retry = Retry::new(patience),
-            Some(error) if !is_transient(&error) && goes_on_without(&error) => {}
+            Some(error) if !error.is_transient() && goes_on_without(&error) => {}
             Some(error) if inner.state.lock().core.put_off() => {
                 tracing::debug!(ledger_id = %inner.id, %error, "looking for a replacement is put off");
             }
-            Some(error) if is_transient(&error) && !inner.shared.is_closed() => {
+            Some(error) if error.is_transient() && !inner.shared.is_closed() => {
                 if !retry.pause().await && !goes_on_without(&error) {
                     inner.change(&sink, |core, _| core.metadata_failed(error));
                 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bindery_client::{
-    AppendOpenError, BookieId, HANDOVER_PROPERTY, LedgerId, LedgerMetadata, OpenError, OpenMode, Quorum,
-    RecoveryError, Segment,
+    AppendOpenError, BookieId, Client, CreateError, HANDOVER_PROPERTY, LedgerError, LedgerId, LedgerMetadata,
+    OpenError, OpenMode, Quorum, RecoveryError, Segment,
 };
 use bindery_metadata::memory::Fault;
 use bindery_types::{DigestType, LedgerSecret};
@@ -28,6 +28,44 @@ async fn a_claim_outlasts_a_store_that_fails_for_a_moment() {
         writer.append(b"x").await.unwrap();
         writer.hand_over().await.unwrap();
     }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn creating_and_deleting_outlast_a_store_that_fails_for_a_moment() {
+    let cluster = Cluster::start(1).await;
+    let (client, store) = cluster.client_on_store().await;
+    // Once while the store is away, then with each answer lost: of the id, of the ledger, and of the deletion.
+    let fails = |client: Client| async move {
+        let id = client.create_handed_over(options(1, 1, 1)).await?;
+        client.metadata(id).await.expect("it was created");
+        assert_eq!(client.bookies().await.expect("registered").len(), 1);
+        Ok::<_, CreateError>(id)
+    };
+    store.disconnect();
+    let created = tokio::spawn(fails(client.clone()));
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    store.reconnect();
+    let mut ids = vec![created.await.unwrap().unwrap()];
+    for fault in [Fault::LossBeforeApply, Fault::LossAfterApply] {
+        for writes in 0..6 {
+            store.inject_at(writes, fault);
+            ids.push(fails(client.clone()).await.unwrap());
+        }
+    }
+    let ledgers = cluster.layout().await.ledgers();
+    let mut listing = ledgers.list();
+    let mut found = Vec::new();
+    while let Some(range) = listing.next().await.unwrap() {
+        found.extend(range);
+    }
+    assert_eq!(found, ids, "no ledger was created that nobody knows of");
+    for (at, id) in ids.iter().enumerate() {
+        store.inject(if at % 2 == 0 { Fault::LossAfterApply } else { Fault::LossBeforeApply });
+        client.delete_ledger(*id).await.unwrap();
+        assert_eq!(client.metadata(*id).await.unwrap_err(), LedgerError::NotFound(*id));
+    }
+    assert_eq!(client.delete_ledger(ids[0]).await, Err(LedgerError::NotFound(ids[0])));
     cluster.stop().await;
 }
 

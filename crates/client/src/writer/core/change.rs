@@ -379,7 +379,7 @@ impl Changes {
             }
             // Core invariant 3.
             Err(LedgerError::Changed(_)) => self.phase = Phase::Reading(goal),
-            Err(LedgerError::Store(error)) if error.is_transient() => self.phase = Phase::Reading(goal),
+            Err(error) if error.is_transient() => self.phase = Phase::Reading(goal),
             Err(error) => return Err(why_stopped(error)),
         }
         Ok(())
