@@ -85,7 +85,6 @@ impl ReaderState {
         size_bytes_max: u64,
     ) -> Result<Vec<Entry>, ReadError> {
         let ledger = self.id;
-        let mut is_understood = true;
         let send = |transport: Arc<dyn Transport>, bookie: BookieId| async move {
             let request = BatchReadRequest { ledger, first, count_max: count, size_bytes_max };
             transport.batch_read(&bookie, request).await
@@ -102,26 +101,24 @@ impl ReaderState {
                 if entries.is_empty() { Err(BookieAnswer::Damaged) } else { Ok(entries) }
             }
             Err(BookieError::Refused(ErrorCode::NoEntry | ErrorCode::NoLedger)) => Err(BookieAnswer::Absent),
+            // It does not know the request, which is no trouble: the next one may.
+            Err(BookieError::Refused(ErrorCode::BadRequest | ErrorCode::BadVersion)) => {
+                self.can_batch.store(false, Ordering::Relaxed);
+                Err(BookieAnswer::Damaged)
+            }
             Err(error) => {
-                is_understood = false;
-                match error {
-                    // It does not know the request, which is no trouble: the next one may.
-                    BookieError::Refused(ErrorCode::BadRequest | ErrorCode::BadVersion) => {
-                        Err(BookieAnswer::Damaged)
-                    }
-                    error => Err(BookieAnswer::Failed(error)),
+                // A Java bookie before 4.17 ends the connection, with the adds on it. Whatever the reason was, it is not
+                // tried again.
+                if matches!(error, BookieError::Lost | BookieError::Unexpected(_)) {
+                    self.can_batch.store(false, Ordering::Relaxed);
                 }
+                Err(BookieAnswer::Failed(error))
             }
         };
         let ask = Ask { first, entries: u64::from(count), operation: Operation::BatchRead };
         if let Ok(entries) = self.ask(&self.replicas(), ask, send, judge).await {
             return Ok(entries);
         }
-        let entry = self.fetch(first).await?;
-        if !is_understood {
-            // It can be read, but not so: an old bookie.
-            self.can_batch.store(false, Ordering::Relaxed);
-        }
-        Ok(vec![entry])
+        Ok(vec![self.fetch(first).await?])
     }
 }

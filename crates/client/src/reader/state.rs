@@ -66,7 +66,8 @@ impl ReaderState {
         let lac = AtomicI64::new(-1);
         let replicas = Replicas::new(metadata, &shared);
         let known = Mutex::new(Known { replicas: replicas.clone(), version });
-        let state = ReaderState { shared, id, codec, known, lac, can_batch: AtomicBool::new(true) };
+        let can_batch = AtomicBool::new(shared.limits.batch_reads);
+        let state = ReaderState { shared, id, codec, known, lac, can_batch };
         state.learn_from(&replicas.metadata);
         state
     }

@@ -8,16 +8,18 @@
 //!
 //! # Invariants
 //! 1. Entries come in order, once each, without a gap, up to the last one or the first error.
-//! 2. What is read ahead holds permits of the client's read budget. Only the range that the caller waits for is read
-//!    without one, so streams that are not read cannot hold up another (no permit is waited for).
+//! 2. What is read ahead holds permits of the client's read budget, for as many bytes as came: an answer larger than was
+//!    expected gets more, or is dropped and read again when its turn comes. Only the range that the caller waits for is
+//!    read without one, so streams that are not read cannot hold up another (no permit is waited for).
 //!
-//! # Limits     [`BATCHES_MAX`] batches of [`BATCH_SIZE_BYTES`], or [`SINGLES_MAX`] single reads
+//! # Limits     [`BATCHES_MAX`] batches of [`BATCH_SIZE_BYTES`], or [`SINGLES_MAX`] single reads; one of either while nothing
+//! is known of the size of the entries
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bindery_flow::Permit;
+use bindery_flow::{ByteBudget, Permit};
 use bindery_types::EntryId;
 use tokio::task::JoinSet;
 
@@ -39,8 +41,15 @@ struct Range {
     number: u64,
     first: i64,
     count: u32,
-    read: Option<Result<Vec<Entry>, ReadError>>,
-    permit: Option<Permit>,
+    progress: Progress,
+}
+
+enum Progress {
+    /// A task is at it.
+    Reading,
+    Read(Result<Vec<Entry>, ReadError>, Option<Permit>),
+    /// To be read when the caller waits for it (invariant 2).
+    NoRoom,
 }
 
 /// A run of entries, see [`LedgerReader::read`](crate::LedgerReader::read).
@@ -57,7 +66,7 @@ pub struct EntryStream {
     ready: VecDeque<Entry>,
     /// The bytes of `ready`.
     ready_permit: Option<Permit>,
-    tasks: JoinSet<(u64, Result<Vec<Entry>, ReadError>)>,
+    tasks: JoinSet<(u64, Progress)>,
     /// Names ranges.
     started: u64,
     /// Mean size of the entries so far, as stored; 0 before the first.
@@ -121,23 +130,30 @@ impl EntryStream {
         }
         loop {
             self.fill();
-            let Some(front) = self.ranges.front_mut() else { return Ok(false) };
-            if front.read.is_some() {
-                let mut range = self.ranges.pop_front().expect("it was just looked at");
-                let entries = range.read.take().expect("it was just looked at")?;
-                self.take(range, entries);
-                // Keeps the bookies busy while the caller works.
-                self.fill();
-                return Ok(true);
+            match self.ranges.front().map(|front| &front.progress) {
+                None => return Ok(false),
+                Some(Progress::Reading) => {}
+                Some(Progress::NoRoom) => {
+                    let front = self.ranges.pop_front().expect("it was just looked at");
+                    self.start(front.first, front.count, None, true);
+                }
+                Some(Progress::Read(..)) => {
+                    let front = self.ranges.pop_front().expect("it was just looked at");
+                    let Progress::Read(read, permit) = front.progress else { unreachable!("just looked at") };
+                    self.take(front.first, front.count, read?, permit);
+                    // Keeps the bookies busy while the caller works.
+                    self.fill();
+                    return Ok(true);
+                }
             }
             // Cancelled here, the task's outcome is there the next time.
-            let (number, outcome) = match self.tasks.join_next().await {
-                Some(Ok(outcome)) => outcome,
+            let (number, progress) = match self.tasks.join_next().await {
+                Some(Ok(came)) => came,
                 Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
                 None => unreachable!("a range without an outcome has a task"),
             };
             if let Some(range) = self.ranges.iter_mut().find(|range| range.number == number) {
-                range.read = Some(outcome);
+                range.progress = progress;
             }
         }
     }
@@ -156,26 +172,23 @@ impl EntryStream {
         Ok(())
     }
 
-    fn take(&mut self, range: Range, entries: Vec<Entry>) {
-        let Range { first, count, mut permit, .. } = range;
-        let size_bytes =
-            entries.iter().map(|entry| (entry.payload.len() + OVERHEAD_SIZE_BYTES_MAX) as u64).sum::<u64>();
-        let mean = size_bytes / entries.len().max(1) as u64;
+    fn take(&mut self, first: i64, count: u32, entries: Vec<Entry>, permit: Option<Permit>) {
+        let mean = size_bytes(&entries) / entries.len().max(1) as u64;
         self.entry_size_bytes = match self.entry_size_bytes {
             0 => mean.max(1),
             before => ((before * 3 + mean) / 4).max(1),
         };
-        if let Some(permit) = &mut permit {
-            permit.shrink_to(size_bytes);
-        }
         self.ready_permit = permit;
         let got = entries.len() as u32;
         self.ready.extend(entries);
         if got < count {
             // The rest first: invariant 1.
-            match self.ranges.is_empty() {
-                true => self.next = first + i64::from(got),
-                false => self.start(first + i64::from(got), count - got, None, true),
+            let (first, count) = (first + i64::from(got), count - got);
+            let is_last = self.ranges.is_empty();
+            match self.state.shared.read_budget.try_acquire(BATCH_SIZE_BYTES) {
+                _ if is_last => self.next = first,
+                None => self.ranges.push_front(Range { number: 0, first, count, progress: Progress::NoRoom }),
+                permit => self.start(first, count, permit, true),
             }
         }
     }
@@ -190,10 +203,10 @@ impl EntryStream {
                 && self.last > self.next
                 && self.state.can_batch.load(Ordering::Relaxed);
             let is_first = self.entry_size_bytes == 0;
-            let ranges_max = match (is_batch, is_first) {
-                (true, true) => 1,
-                (true, false) => BATCHES_MAX,
-                (false, _) => SINGLES_MAX,
+            let ranges_max = match is_batch {
+                _ if is_first => 1,
+                true => BATCHES_MAX,
+                false => SINGLES_MAX,
             };
             if self.ranges.len() >= ranges_max {
                 return;
@@ -226,21 +239,45 @@ impl EntryStream {
         }
     }
 
-    fn start(&mut self, first: i64, count: u32, permit: Option<Permit>, is_front: bool) {
-        let number = self.started;
+    fn start(&mut self, first: i64, count: u32, mut permit: Option<Permit>, is_front: bool) {
         self.started += 1;
+        let number = self.started;
         let state = self.state.clone();
         let entry = EntryId::new(first).expect("an entry of the run");
         // Owned by the set: ends with the stream.
         self.tasks.spawn(async move {
-            let outcome = match count {
+            let read = match count {
                 1 => state.fetch(entry).await.map(|entry| vec![entry]),
                 _ => state.fetch_batch(entry, count, BATCH_SIZE_BYTES).await,
             };
-            (number, outcome)
+            // Here, for nobody may look at the stream for long.
+            let needed_bytes = read.as_deref().map_or(0, size_bytes);
+            let progress = match has_room(&mut permit, needed_bytes, &state.shared.read_budget) {
+                true => Progress::Read(read, permit),
+                false => Progress::NoRoom,
+            };
+            (number, progress)
         });
-        let range = Range { number, first, count, read: None, permit };
+        let range = Range { number, first, count, progress: Progress::Reading };
         if is_front { self.ranges.push_front(range) } else { self.ranges.push_back(range) }
+    }
+}
+
+/// What entries take of the budget.
+fn size_bytes(entries: &[Entry]) -> u64 {
+    entries.iter().map(|entry| (entry.payload.len() + OVERHEAD_SIZE_BYTES_MAX) as u64).sum()
+}
+
+/// Makes a permit one for as many bytes (invariant 2).
+fn has_room(permit: &mut Option<Permit>, bytes: u64, budget: &ByteBudget) -> bool {
+    let Some(permit) = permit else { return true };
+    permit.shrink_to(bytes);
+    match bytes - permit.bytes() {
+        0 => true,
+        more => budget.try_acquire(more).is_some_and(|more| {
+            permit.merge(more);
+            true
+        }),
     }
 }
 

@@ -47,10 +47,32 @@ struct Bookies {
     silent: Mutex<BTreeSet<BookieId>>,
     explicit: Mutex<BTreeMap<BookieId, Bytes>>,
     knows_no_batches: bool,
+    /// What an old Java bookie does: it ends the connection.
+    hangs_up_on_batches: bool,
+    /// Bytes of answers that somebody still has.
+    held_bytes: Arc<AtomicUsize>,
     /// How answers to batch reads are wrong.
     wrong_batches: Option<WrongBatch>,
     batches: AtomicUsize,
     singles: AtomicUsize,
+}
+
+/// Bytes that count while they live.
+struct Held {
+    bytes: Bytes,
+    count: Arc<AtomicUsize>,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.count.fetch_sub(self.bytes.len(), Ordering::Relaxed);
+    }
 }
 
 impl Bookies {
@@ -59,7 +81,10 @@ impl Bookies {
             return Err(BookieError::Lost);
         }
         let found = self.entries.lock().get(&(bookie.clone(), entry)).cloned();
-        found.ok_or(BookieError::Refused(ErrorCode::NoEntry))
+        let bytes = found.ok_or(BookieError::Refused(ErrorCode::NoEntry))?;
+        let count = self.held_bytes.clone();
+        count.fetch_add(bytes.len(), Ordering::Relaxed);
+        Ok(Bytes::from_owner(Held { bytes, count }))
     }
 }
 
@@ -76,6 +101,9 @@ impl Transport for Bookies {
         self.batches.fetch_add(1, Ordering::Relaxed);
         let bookie = bookie.clone();
         Box::pin(async move {
+            if self.hangs_up_on_batches {
+                return Err(BookieError::Lost);
+            }
             if self.knows_no_batches {
                 return Err(BookieError::Refused(ErrorCode::BadRequest));
             }
@@ -176,6 +204,21 @@ impl Setup {
         *stored = bytes.into();
     }
 
+    /// Puts another payload of this size in the place of an entry's.
+    fn replace(&self, entry: i64, size: usize) {
+        let mut stored = Vec::new();
+        self.codec.put(
+            at(entry),
+            EntryId::new(entry - 1),
+            size as u64,
+            &vec![entry as u8; size],
+            &mut stored,
+        );
+        for bookie in self.metadata.write_set(at(entry)) {
+            self.bookies.entries.lock().insert((bookie.clone(), entry), stored.clone().into());
+        }
+    }
+
     fn lose(&self, bookie: &str, entry: i64) {
         self.bookies.entries.lock().remove(&(id(bookie), entry)).unwrap();
     }
@@ -237,6 +280,25 @@ async fn bookies_that_know_no_batches_are_read_one_by_one() {
     assert!(batches.load(Ordering::Relaxed) <= 3 && singles.load(Ordering::Relaxed) >= 100);
 }
 
+/// Each batch costs an old bookie's connection, with the adds on it: also when what follows fails, one reader does so once.
+#[tokio::test]
+async fn bookies_that_hang_up_on_a_batch_are_not_asked_for_another() {
+    let bookies = Bookies { hangs_up_on_batches: true, ..Bookies::default() };
+    let mut setup = Setup::new((3, 3, 2), 100, 10, bookies).await;
+    setup.close(99).await;
+    for bookie in ["a", "b", "c"] {
+        setup.lose(bookie, 0);
+    }
+    let reader = setup.open().await.unwrap();
+    assert!(reader.read(at(0), at(99)).next().await.unwrap().is_err());
+    let mut stream = reader.read(at(1), at(99));
+    for entry in 1..100 {
+        assert_eq!(stream.next().await.unwrap().unwrap().id, at(entry));
+    }
+    let batches = setup.bookies.batches.load(Ordering::Relaxed);
+    assert!((1..=3).contains(&batches), "{batches}");
+}
+
 /// R32, the client's part: a batch that is not what was asked for neither ends the stream nor keeps it for ever.
 #[tokio::test]
 async fn batches_that_are_wrong_end_and_what_is_in_them_is_read_otherwise() {
@@ -265,6 +327,41 @@ async fn streams_that_are_not_read_do_not_hold_up_another() {
         assert_all(&reader, 100, 20_000).await;
         assert!(setup.client.0.read_budget.gauge().used <= 100_000);
         drop(idle);
+    }
+}
+
+/// Stream invariant 2: sizes are known only when the entries are there.
+#[tokio::test]
+async fn entries_larger_than_expected_are_not_kept_beyond_the_budget() {
+    const CAPACITY: usize = 100_000;
+    for quorum in [(3, 3, 2), (3, 2, 2)] {
+        let mut setup = Setup::new(quorum, 300, 10, Bookies::default()).await;
+        // Nobody would think so after the first hundred.
+        for entry in 100..300 {
+            setup.replace(entry, 9_000);
+        }
+        setup.close(299).await;
+        let reader = setup.open().await.unwrap();
+        let (mut stream, mut held_max) = (reader.read(at(0), at(299)), 0);
+        for entry in 0..300 {
+            let found = stream.next().await.unwrap().unwrap();
+            let size = if entry < 100 { 10 } else { 9_000 };
+            assert_eq!((found.id, found.payload.len()), (at(entry), size), "{quorum:?}");
+            drop(found);
+            // What is under way comes, and nobody takes it.
+            for _ in 0..200 {
+                tokio::task::yield_now().await;
+            }
+            held_max = held_max.max(setup.bookies.held_bytes.load(Ordering::Relaxed));
+        }
+        assert!(stream.next().await.is_none());
+        // And the range that the caller waited for.
+        assert!(held_max <= CAPACITY + (512 << 10), "{quorum:?}: {held_max} B");
+        assert!(quorum.1 == 3 || held_max <= CAPACITY + 9_100, "{quorum:?}: {held_max} B");
+        assert!(held_max > CAPACITY / 2, "{quorum:?}: {held_max} B: it reads ahead");
+        drop(stream);
+        assert_eq!(setup.bookies.held_bytes.load(Ordering::Relaxed), 0);
+        assert_eq!(setup.client.0.read_budget.gauge().used, 0);
     }
 }
 
