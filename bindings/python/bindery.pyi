@@ -9,7 +9,7 @@ bindery in one of the two processes only (``multiprocessing`` with "spawn").
 """
 
 from asyncio import Future
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from os import PathLike
 from types import TracebackType
 from typing import Literal, final
@@ -431,12 +431,15 @@ class LedgerReader:
 
 @final
 class EntryIterator:
-    """Entries of a ledger, in order; for ``for`` and ``async for``."""
+    """Entries of a ledger, in order; for ``for`` and ``async for``.
+
+    A step that is cancelled, or given up after a time (``asyncio.wait_for``), takes no entry: the next step has it.
+    """
 
     def __iter__(self) -> EntryIterator: ...
     def __next__(self) -> Entry: ...
     def __aiter__(self) -> EntryIterator: ...
-    def __anext__(self) -> Future[Entry]: ...
+    def __anext__(self) -> Awaitable[Entry]: ...
 
 @final
 class Entry:
@@ -517,7 +520,7 @@ class LedgerIterator:
     def __iter__(self) -> LedgerIterator: ...
     def __next__(self) -> int: ...
     def __aiter__(self) -> LedgerIterator: ...
-    def __anext__(self) -> Future[int]: ...
+    def __anext__(self) -> Awaitable[int]: ...
 
 @final
 class BookieInfo:

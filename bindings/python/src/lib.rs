@@ -12,7 +12,7 @@
 //!    for authentication that is written in Python, which has its place there taken by another (`auth`).
 //! 2. Entries get their ids in the order of the calls, asyncio included: a call is polled once before it returns.
 //! 3. Every call ends, with a value or an exception of the module; a cancelled one is dropped, and the client's calls
-//!    say what that means. Ctrl-C is seen within 0.1 s.
+//!    say what that means; a cancelled step of an iterator takes nothing (`iterate`). Ctrl-C is seen within 0.1 s.
 //! 4. One runtime for each process, made when first needed and ended at interpreter exit. After a fork, objects of the
 //!    parent refuse.
 //!
@@ -29,6 +29,7 @@ mod client;
 mod errors;
 mod health;
 mod info;
+mod iterate;
 mod listing;
 mod options;
 mod reader;

@@ -1,14 +1,11 @@
 //! `LedgerReader`, and iteration over its entries.
 
-use std::sync::Arc;
-
 use bindery_client::{EntryId, EntryStream, TailStream};
-use pyo3::exceptions::PyStopAsyncIteration;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use tokio::sync::Mutex;
 
 use crate::errors::Raise;
+use crate::iterate::{Items, Source, Step};
 use crate::options::entry_id;
 use crate::runtime::{start, wait};
 
@@ -122,19 +119,19 @@ impl LedgerReader {
     #[pyo3(signature = (first=0, last=None))]
     fn read(&self, first: i64, last: Option<i64>) -> PyResult<EntryIterator> {
         let stream = self.range(first, last)?.map(|(first, last)| self.0.read(first, last));
-        Ok(EntryIterator::over(stream.map_or(Source::Nothing, Source::Range)))
+        Ok(EntryIterator::over(stream.map_or(Entries::Nothing, Entries::Range)))
     }
 
     /// As `read`, also behind the last confirmed entry of an open ledger.
     fn read_unconfirmed(&self, first: i64, last: i64) -> PyResult<EntryIterator> {
         let stream = self.0.read_unconfirmed(entry_id(first)?, entry_id(last)?);
-        Ok(EntryIterator::over(Source::Range(stream)))
+        Ok(EntryIterator::over(Entries::Range(stream)))
     }
 
     /// Follows the ledger: waits for entries, ends when it is closed and read to its end.
     #[pyo3(signature = (first=0))]
     fn tail(&self, first: i64) -> PyResult<EntryIterator> {
-        Ok(EntryIterator::over(Source::Tail(Box::new(self.0.tail(entry_id(first)?)))))
+        Ok(EntryIterator::over(Entries::Tail(Box::new(self.0.tail(entry_id(first)?)))))
     }
 
     fn __iter__(&self) -> PyResult<EntryIterator> {
@@ -152,28 +149,31 @@ impl LedgerReader {
 
 /// Entries of a ledger, in order.
 #[pyclass(frozen, module = "bindery")]
-pub(crate) struct EntryIterator(Arc<Mutex<Source>>);
+pub(crate) struct EntryIterator(Source<Entries>);
 
-enum Source {
+enum Entries {
     Range(EntryStream),
     Tail(Box<TailStream>),
     Nothing,
 }
 
 impl EntryIterator {
-    fn over(source: Source) -> EntryIterator {
-        EntryIterator(Arc::new(Mutex::new(source)))
+    fn over(entries: Entries) -> EntryIterator {
+        EntryIterator(Source::new(entries))
     }
 }
 
-/// Calls of several threads take turns.
-async fn next(source: Arc<Mutex<Source>>) -> PyResult<Option<Found>> {
-    let entry = match &mut *source.lock().await {
-        Source::Range(stream) => stream.next().await,
-        Source::Tail(stream) => stream.next().await,
-        Source::Nothing => None,
-    };
-    entry.transpose().map(|entry| entry.map(Found)).map_err(Raise::raise)
+impl Items for Entries {
+    type Item = Found;
+
+    async fn next(&mut self) -> PyResult<Option<Found>> {
+        let entry = match self {
+            Entries::Range(stream) => stream.next().await,
+            Entries::Tail(stream) => stream.next().await,
+            Entries::Nothing => None,
+        };
+        entry.transpose().map(|entry| entry.map(Found)).map_err(Raise::raise)
+    }
 }
 
 #[pymethods]
@@ -182,16 +182,15 @@ impl EntryIterator {
         slf
     }
 
-    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, Entry>>> {
-        wait(py, next(self.0.clone()))?.map(|found| found.into_pyobject(py)).transpose()
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        self.0.next(py)
     }
 
     fn __aiter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
         slf
     }
 
-    fn __anext__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let source = self.0.clone();
-        start(py, async move { next(source).await?.ok_or_else(|| PyStopAsyncIteration::new_err(())) })
+    fn __anext__(&self) -> Step {
+        self.0.step()
     }
 }

@@ -159,8 +159,17 @@ where
     Ok(future)
 }
 
+/// What a call comes to that need not wait.
+pub(crate) fn poll_now<F: Future + ?Sized>(call: std::pin::Pin<&mut F>) -> PyResult<Option<F::Output>> {
+    let (handle, _) = running()?;
+    match poll_once(&handle, call) {
+        Poll::Ready(outcome) => Ok(Some(outcome)),
+        Poll::Pending => Ok(None),
+    }
+}
+
 /// Invariant 2: takes the call's place in line. Its waker is the next poll's.
-fn poll_once<F: Future>(handle: &Handle, call: std::pin::Pin<&mut F>) -> Poll<F::Output> {
+fn poll_once<F: Future + ?Sized>(handle: &Handle, call: std::pin::Pin<&mut F>) -> Poll<F::Output> {
     let _context = handle.enter();
     call.poll(&mut Context::from_waker(Waker::noop()))
 }

@@ -1,6 +1,7 @@
 """Against the cluster of BINDERY_METADATA (three bookies), started by ../test."""
 import asyncio
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -182,7 +183,7 @@ class Blocking(unittest.TestCase):
             "client = bindery.Client(uri)\n"
             "writer = client.create()\n"
             "reader = client.open(writer.id, recover=False)\n"
-            "async def main():\n    reader.tail().__anext__(); [writer.append_async(b'x') for _ in range(100)]\n"
+            "async def main():\n    asyncio.ensure_future(reader.tail().__anext__()); [writer.append_async(b'x') for _ in range(100)]\n"
             "asyncio.run(main())\nprint('end')\n"
         )
         self.assertEqual((done.stdout, done.stderr, done.returncode), ("end\n", "", 0))
@@ -277,7 +278,8 @@ class Asyncio(unittest.IsolatedAsyncioTestCase):
     async def test_cancelled(self):
         writer = await self.client.create_async()
         entries = (await self.client.open_async(writer.id, recover=False)).tail()
-        waiting = entries.__anext__()
+        waiting = asyncio.ensure_future(entries.__anext__())
+        await asyncio.sleep(0.01)
         self.assertFalse(waiting.done())
         waiting.cancel()
         with self.assertRaises(asyncio.CancelledError):
@@ -294,6 +296,49 @@ class Asyncio(unittest.IsolatedAsyncioTestCase):
         await writer.close_async()
         read = [entry.payload async for entry in await self.client.open_async(writer.id)]
         self.assertIn(read, ([b"first", b"after"], [b"first", b"cancelled", b"after"]))
+
+    async def test_a_step_that_is_given_up_takes_nothing(self):
+        writer = await self.client.create_async()
+        entries = (await self.client.open_async(writer.id, recover=False)).tail()
+
+        async def write():
+            for i in range(500):
+                await writer.append_async(b"%d" % i)
+            await writer.close_async()
+
+        writing, got, given_up, dice = asyncio.create_task(write()), [], 0, random.Random(1)
+        while True:
+            step = asyncio.ensure_future(entries.__anext__())
+            for _ in range(dice.randrange(30)):
+                await asyncio.sleep(0)
+            if dice.random() < 0.8:
+                step.cancel()
+            try:
+                got.append((await step).payload)
+            except asyncio.CancelledError:
+                given_up += 1
+            except StopAsyncIteration:
+                break
+        await writing
+        self.assertEqual(got, [b"%d" % i for i in range(500)])
+        self.assertGreater(given_up, 100)
+
+    async def test_a_step_is_thrown_into_and_closed_as_a_coroutine_is(self):
+        writer = await self.client.create_async()
+        entries = (await self.client.open_async(writer.id, recover=False)).tail()
+        step = entries.__anext__().__await__()
+        self.assertTrue(asyncio.isfuture(step.send(None)))
+        with self.assertRaisesRegex(ValueError, "why"):
+            step.throw(ValueError("why"))
+        step = entries.__anext__().__await__()
+        waiting = next(step)
+        step.close()
+        self.assertTrue(waiting.cancelled())
+        await writer.append_async(b"first")
+        self.assertEqual((await entries.__anext__()).payload, b"first")
+        await writer.close_async()
+        with self.assertRaises(StopAsyncIteration):
+            await entries.__anext__()
 
     async def test_errors(self):
         with self.assertRaisesRegex(bindery.NotFoundError, "ledger 999999999 does not exist"):
