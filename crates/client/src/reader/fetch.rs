@@ -117,6 +117,7 @@ impl ReaderState {
         };
         let ask = Ask { first, entries: u64::from(count), operation: Operation::BatchRead };
         if let Ok(entries) = self.ask(&self.replicas(), ask, send, judge).await {
+            self.has_batched.store(true, Ordering::Relaxed);
             return Ok(entries);
         }
         Ok(vec![self.fetch(first).await?])

@@ -7,7 +7,7 @@
 //! 3. Metadata is replaced by newer metadata only.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use bindery_metadata::StoreError;
 use bindery_metadata::layout::{LedgerError, StoredLedger};
@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
 use crate::client::Shared;
-use crate::entry::EntryCodec;
+use crate::entry::{EntryCodec, OVERHEAD_SIZE_BYTES_MAX};
 use crate::error::{BookieAnswer, BookieAnswers, ReadError};
 use crate::handover::Handover;
 use crate::health::{LedgerNodes, Outcome};
@@ -50,8 +50,22 @@ pub(crate) struct ReaderState {
     known: Mutex<Known>,
     /// -1 for none.
     lac: AtomicI64,
+    /// Mean size of its entries, as stored; 0 when nothing is known of it.
+    entry_size_bytes: AtomicU64,
     /// Cleared when a bookie does not know batch reads.
     pub can_batch: AtomicBool,
+    /// Set when one answered a batch read: until then a single one is tried.
+    pub has_batched: AtomicBool,
+}
+
+/// What a ledger's length says of the size of its entries.
+fn mean_size_bytes(metadata: &LedgerMetadata) -> u64 {
+    match metadata.state {
+        LedgerState::Closed { last_entry: Some(last), length_bytes } if length_bytes > 0 => {
+            length_bytes / (last.get().unsigned_abs() + 1) + OVERHEAD_SIZE_BYTES_MAX as u64
+        }
+        _ => 0,
+    }
 }
 
 impl ReaderState {
@@ -67,7 +81,9 @@ impl ReaderState {
         let replicas = Replicas::new(metadata, &shared);
         let known = Mutex::new(Known { replicas: replicas.clone(), version });
         let can_batch = AtomicBool::new(shared.limits.batch_reads);
-        let state = ReaderState { shared, id, codec, known, lac, can_batch };
+        let entry_size_bytes = AtomicU64::new(mean_size_bytes(&replicas.metadata));
+        let has_batched = AtomicBool::new(false);
+        let state = ReaderState { shared, id, codec, known, lac, entry_size_bytes, can_batch, has_batched };
         state.learn_from(&replicas.metadata);
         state
     }
@@ -78,6 +94,20 @@ impl ReaderState {
 
     pub fn lac(&self) -> Option<EntryId> {
         EntryId::new(self.lac.load(Ordering::Acquire))
+    }
+
+    /// How large the next entries may be expected to be, as stored; 0 when nothing is known of them.
+    pub fn entry_size_bytes(&self) -> u64 {
+        self.entry_size_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Entries were this large in the mean. Of several who say so at a time one may be overheard.
+    pub fn learn_size(&self, mean_bytes: u64) {
+        let learned = match self.entry_size_bytes() {
+            0 => mean_bytes,
+            before => (before * 3 + mean_bytes) / 4,
+        };
+        self.entry_size_bytes.store(learned.max(1), Ordering::Relaxed);
     }
 
     /// Last entry and length, once the ledger is closed.

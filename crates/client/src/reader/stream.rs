@@ -13,7 +13,7 @@
 //!    read without one, so streams that are not read cannot hold up another (no permit is waited for).
 //!
 //! # Limits     [`BATCHES_MAX`] batches of [`BATCH_SIZE_BYTES`], or [`SINGLES_MAX`] single reads; one of either while nothing
-//! is known of the size of the entries
+//! is known of the size of the entries, and one batch until the first was answered
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -69,8 +69,6 @@ pub struct EntryStream {
     tasks: JoinSet<(u64, Progress)>,
     /// Names ranges.
     started: u64,
-    /// Mean size of the entries so far, as stored; 0 before the first.
-    entry_size_bytes: u64,
 }
 
 impl EntryStream {
@@ -92,7 +90,6 @@ impl EntryStream {
             ready_permit: None,
             tasks: JoinSet::new(),
             started: 0,
-            entry_size_bytes: 0,
         }
     }
 
@@ -173,11 +170,7 @@ impl EntryStream {
     }
 
     fn take(&mut self, first: i64, count: u32, entries: Vec<Entry>, permit: Option<Permit>) {
-        let mean = size_bytes(&entries) / entries.len().max(1) as u64;
-        self.entry_size_bytes = match self.entry_size_bytes {
-            0 => mean.max(1),
-            before => ((before * 3 + mean) / 4).max(1),
-        };
+        self.state.learn_size(size_bytes(&entries) / entries.len().max(1) as u64);
         self.ready_permit = permit;
         let got = entries.len() as u32;
         self.ready.extend(entries);
@@ -202,9 +195,10 @@ impl EntryStream {
             let is_batch = quorum.ensemble_size() == quorum.write_quorum_size()
                 && self.last > self.next
                 && self.state.can_batch.load(Ordering::Relaxed);
-            let is_first = self.entry_size_bytes == 0;
+            let entry_size_bytes = self.state.entry_size_bytes();
             let ranges_max = match is_batch {
-                _ if is_first => 1,
+                _ if entry_size_bytes == 0 => 1,
+                true if !self.state.has_batched.load(Ordering::Relaxed) => 1,
                 true => BATCHES_MAX,
                 false => SINGLES_MAX,
             };
@@ -219,10 +213,10 @@ impl EntryStream {
                         .find(|segment| segment.first_entry > entry)
                         .map_or(self.last, |next| self.last.min(next.first_entry.get() - 1));
                     let left = (end - self.next) as u64 + 1;
-                    let fitting = BATCH_SIZE_BYTES / self.entry_size_bytes.max(1);
+                    let fitting = BATCH_SIZE_BYTES / entry_size_bytes.max(1);
                     (left.min(fitting.clamp(1, BATCH_ENTRIES_MAX)) as u32, BATCH_SIZE_BYTES)
                 }
-                false => (1, self.entry_size_bytes.max(OVERHEAD_SIZE_BYTES_MAX as u64)),
+                false => (1, entry_size_bytes.max(OVERHEAD_SIZE_BYTES_MAX as u64)),
             };
             // Invariant 2.
             let permit = self.state.shared.read_budget.try_acquire(size_bytes);
