@@ -249,9 +249,11 @@ pub(super) const A: Scope = Scope {
     budget: Budget { entries: 2, recoveries: 1, breaks: 1, crashes: 1, ..NOTHING },
 };
 
-/// Scope A without the crash: what can be gone through as a whole.
+/// Scope A without the crash, or of one entry: what can be gone through as a whole.
 pub(super) const A_WITHOUT_CRASH: Scope =
     Scope { name: "A, no crash", budget: Budget { crashes: 0, ..A.budget }, ..A };
+pub(super) const A_ONE_ENTRY: Scope =
+    Scope { name: "A, one entry, all faults", budget: Budget { entries: 1, ..A.budget }, ..A };
 
 /// Scope B: the same with a spare bookie, so that the ensemble changes, and a lost answer of the metadata store.
 pub(super) const B: Scope = Scope {
@@ -263,6 +265,16 @@ pub(super) const B: Scope = Scope {
     is_reduced: true,
     budget: Budget { entries: 2, recoveries: 1, crashes: 1, breaks: 1, store_losses: 1, ..NOTHING },
 };
+
+/// Scope B of one entry, with the crash or without: what can be gone through as a whole.
+pub(super) const B_ONE_ENTRY: [Scope; 2] = [
+    Scope {
+        name: "B, one entry, a crash",
+        budget: Budget { entries: 1, breaks: 0, store_losses: 0, ..B.budget },
+        ..B
+    },
+    Scope { name: "B, one entry, no crash", budget: Budget { entries: 1, crashes: 0, ..B.budget }, ..B },
+];
 
 /// Scope C: entries are striped over the bookies.
 pub(super) const C: Scope = Scope {

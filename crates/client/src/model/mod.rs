@@ -261,6 +261,18 @@ fn explore_a_without_crash() {
 }
 
 #[test]
+fn explore_a_of_one_entry() {
+    assert_eq!(explore_scope(&explore::A_ONE_ENTRY, Canaries::none(), 15_000_000), None);
+}
+
+#[test]
+fn explore_b_of_one_entry() {
+    for scope in explore::B_ONE_ENTRY {
+        assert_eq!(explore_scope(&scope, Canaries::none(), 15_000_000), None);
+    }
+}
+
+#[test]
 fn explore_b() {
     assert_eq!(explore_scope(&explore::B, Canaries::none(), u64::MAX), None);
 }
