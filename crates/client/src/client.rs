@@ -133,14 +133,6 @@ impl ClientBuilder {
         self
     }
 
-    /// Whether bookies are asked for many entries at a time (`batchReadEnabled` of the Java client), which is the default.
-    /// Turn it off beside Java bookies before 4.17: they do not know the request and end the connection, together with what
-    /// was added over it. A reader finds that out by itself, each at the cost of one connection.
-    pub fn batch_reads(mut self, batch_reads: bool) -> Self {
-        self.limits.batch_reads = batch_reads;
-        self
-    }
-
     /// Bytes of entries in flight to bookies, 64 MiB by default; as much again, apart from it, for entries read ahead, so
     /// that writers and readers do not take each other's room. An entry counts once, however many bookies it goes to,
     /// from the call until no bookie's queue and no writer refers to it, with 160 bytes of its own and 192 for each

@@ -102,8 +102,6 @@ pub(crate) struct Limits {
     pub explicit_lac_interval: Duration,
     /// How long new ensembles avoid a bookie that was found unhealthy.
     pub bookie_quarantine_time: Duration,
-    /// Bookies know batch reads.
-    pub batch_reads: bool,
 }
 
 impl Limits {
@@ -122,7 +120,6 @@ impl Default for Limits {
             slow_replica_bytes_max: None,
             explicit_lac_interval: EXPLICIT_LAC_INTERVAL_DEFAULT,
             bookie_quarantine_time: BOOKIE_QUARANTINE_TIME_DEFAULT,
-            batch_reads: true,
         }
     }
 }

@@ -5,6 +5,7 @@
 //! add, read ──► slot of the bookie ──► bulk lane:    v2   adds, reads, batch reads
 //!                                 └──► control lane: v3   READ_LAC, WRITE_LAC, long polls, info, forces, adds with
 //!                                                         deferred sync (opened when needed)
+//!                                 └──► trial lane:   v2   batch reads, until the bookie answered one (`batches`)
 //!
 //! lane: callers append frames and waiters under one short lock ──► task: one write for all that gathered
 //!       task: one read ──► decode all answers ──► match under the lock, once ──► sinks and waiters, outside the lock
@@ -18,7 +19,7 @@
 //!    answered, v3 requests have ids of their own (`pending`, `adds`).
 //! 4. Each task belongs to its lane's handle and ends with it.
 //!
-//! # Limits     per bookie ever used: a slot, one or two tasks; per connection: 64 KiB to read into, and a frame of at
+//! # Limits     per bookie ever used: a slot, one or two tasks, a third while a first batch read is under way; per connection: 64 KiB to read into, and a frame of at
 //! most the limit; requests and their bytes: what callers have permits for. A request is answered before its caller's
 //! permit can return, and a connection that keeps the bytes of an overdue request is closed, so nothing piles up.
 //!
@@ -28,6 +29,7 @@
 
 mod adds;
 mod answers;
+mod batches;
 mod delivery;
 mod handshake;
 pub mod hooks;
@@ -46,13 +48,15 @@ use std::time::Duration;
 
 use bindery_metadata::layout::Registration;
 use bindery_types::{BookieId, EntryId, LedgerId, MasterKey};
-use bindery_wire::FrameLimit;
 use bindery_wire::v3::{Operation, proto};
+use bindery_wire::{ErrorCode, FrameLimit};
 use bytes::Bytes;
 use parking_lot::RwLock;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
+use self::batches::{Batches, Way};
 use self::handshake::Speaks;
 use self::hooks::Hooks;
 use self::lane::{Lane, Receiver};
@@ -122,6 +126,7 @@ struct Slot {
     resolver: Arc<Resolver>,
     bulk: OwnedLane,
     control: OnceLock<OwnedLane>,
+    batches: Arc<Batches>,
 }
 
 #[derive(Default)]
@@ -164,8 +169,12 @@ impl Bookies {
         let lanes: Vec<Arc<Lane>> = {
             let mut slots = self.slots.write();
             slots.is_closing = true;
-            let owned = slots.by_id.values().flat_map(|slot| [Some(&slot.bulk), slot.control.get()]);
-            owned.flatten().map(|owned| owned.lane.clone()).collect()
+            let lanes = slots.by_id.values().flat_map(|slot| {
+                let trial = slot.batches.trial_under_way().map(|owned| owned.lane.clone());
+                let owned = [Some(&slot.bulk), slot.control.get()].into_iter().flatten();
+                owned.map(|owned| owned.lane.clone()).chain(trial)
+            });
+            lanes.collect()
         };
         for lane in &lanes {
             lane.close();
@@ -187,7 +196,7 @@ impl Bookies {
         let slot = slots.by_id.entry(bookie.clone()).or_insert_with(|| {
             let resolver = Arc::new(Resolver::new(self.registration.clone(), bookie.clone()));
             let bulk = self.open_lane(bookie, &resolver, Speaks::V2, is_closing);
-            Slot { resolver, bulk, control: OnceLock::new() }
+            Slot { resolver, bulk, control: OnceLock::new(), batches: Arc::default() }
         });
         use_slot(slot, is_closing)
     }
@@ -282,9 +291,27 @@ impl Transport for Bookies {
     }
 
     fn batch_read(&self, bookie: &BookieId, request: BatchReadRequest) -> Answer<'_, Vec<Bytes>> {
-        let receiver = self.with_bulk(bookie, |lane| lane.batch_read(&request));
+        let (batches, way, sent) = self.with_slot(bookie, |slot, is_closing| {
+            let batches = slot.batches.clone();
+            let way = batches.way(Instant::now());
+            let sent = match way {
+                Way::Bulk => Some((slot.bulk.lane.batch_read(&request), None)),
+                Way::Trial => {
+                    let open = || self.open_lane(bookie, &slot.resolver, Speaks::V2, is_closing);
+                    let trial = batches.trial(open);
+                    Some((trial.lane.batch_read(&request), Some(trial)))
+                }
+                Way::Refused => None,
+            };
+            (batches, way, sent)
+        });
         Box::pin(async move {
-            let entries = receive(receiver).await?;
+            let unknown = BookieError::Refused(ErrorCode::BadRequest);
+            let Some((receiver, trial)) = sent else { return Err(unknown) };
+            let outcome = receive(receiver).await;
+            // Its connection ends with its last request.
+            drop(trial);
+            let entries = batches.judge(way, outcome, Instant::now()).unwrap_or(Err(unknown))?;
             if entries.is_empty() {
                 return Err(BookieError::Unexpected("a batch without entries".into()));
             }

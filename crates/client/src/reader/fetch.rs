@@ -107,9 +107,7 @@ impl ReaderState {
                 Err(BookieAnswer::Damaged)
             }
             Err(error) => {
-                // A Java bookie before 4.17 ends the connection, with the adds on it. Whatever the reason was, it is not
-                // tried again.
-                if matches!(error, BookieError::Lost | BookieError::Unexpected(_)) {
+                if let BookieError::Unexpected(_) = error {
                     self.can_batch.store(false, Ordering::Relaxed);
                 }
                 Err(BookieAnswer::Failed(error))

@@ -80,7 +80,7 @@ impl ReaderState {
         let lac = AtomicI64::new(-1);
         let replicas = Replicas::new(metadata, &shared);
         let known = Mutex::new(Known { replicas: replicas.clone(), version });
-        let can_batch = AtomicBool::new(shared.limits.batch_reads);
+        let can_batch = AtomicBool::new(true);
         let entry_size_bytes = AtomicU64::new(mean_size_bytes(&replicas.metadata));
         let has_batched = AtomicBool::new(false);
         let state = ReaderState { shared, id, codec, known, lac, entry_size_bytes, can_batch, has_batched };

@@ -47,8 +47,6 @@ struct Bookies {
     silent: Mutex<BTreeSet<BookieId>>,
     explicit: Mutex<BTreeMap<BookieId, Bytes>>,
     knows_no_batches: bool,
-    /// What an old Java bookie does: it ends the connection.
-    hangs_up_on_batches: bool,
     /// Bytes of answers that somebody still has.
     held_bytes: Arc<AtomicUsize>,
     /// How answers to batch reads are wrong.
@@ -101,9 +99,6 @@ impl Transport for Bookies {
         self.batches.fetch_add(1, Ordering::Relaxed);
         let bookie = bookie.clone();
         Box::pin(async move {
-            if self.hangs_up_on_batches {
-                return Err(BookieError::Lost);
-            }
             if self.knows_no_batches {
                 return Err(BookieError::Refused(ErrorCode::BadRequest));
             }
@@ -285,10 +280,10 @@ async fn bookies_that_know_no_batches_are_read_one_by_one() {
     assert!(batches.load(Ordering::Relaxed) <= 3 && singles.load(Ordering::Relaxed) >= 100);
 }
 
-/// Each batch costs an old bookie's connection, with the adds on it: also when what follows fails, one reader does so once.
+/// Also when what follows fails.
 #[tokio::test]
-async fn bookies_that_hang_up_on_a_batch_are_not_asked_for_another() {
-    let bookies = Bookies { hangs_up_on_batches: true, ..Bookies::default() };
+async fn bookies_that_know_no_batches_are_not_asked_for_another() {
+    let bookies = Bookies { knows_no_batches: true, ..Bookies::default() };
     let mut setup = Setup::new((3, 3, 2), 100, 10, bookies).await;
     setup.close_with_length(99, 1_000).await;
     for bookie in ["a", "b", "c"] {

@@ -112,12 +112,7 @@ impl Part {
         match answer {
             Ok(stored) if stored.is_empty() => Batch::Unknown,
             Ok(stored) => Batch::Entries(stored),
-            // A Java bookie before 4.17 ends the connection. Whoever is not there says so when asked for single entries.
-            Err(
-                BookieError::Refused(ErrorCode::BadRequest | ErrorCode::BadVersion)
-                | BookieError::Lost
-                | BookieError::Unexpected(_),
-            ) => Batch::Unknown,
+            Err(BookieError::Refused(ErrorCode::BadRequest | ErrorCode::BadVersion)) => Batch::Unknown,
             Err(BookieError::Refused(_)) => Batch::Singles,
             Err(error) => Batch::Unreachable(error),
         }

@@ -136,6 +136,66 @@ async fn a_request_is_unreachable_only_when_no_byte_of_it_left() {
     }
 }
 
+/// What a Java bookie before 4.17 does.
+#[tokio::test]
+async fn a_bookie_that_hangs_up_on_a_batch_read_keeps_its_other_connection_and_is_not_asked_again() {
+    let (bookies, peer, sink) =
+        (bookies(ConnectionOptions::default()).await, Peer::new().await, Recorder::new());
+    sink.send(&bookies, &peer.id, add(1, 0, 0, 10));
+    let mut line = peer.accept().await;
+    let under_way = line.next_add().await;
+    let batch = || BatchReadRequest { ledger: ledger(1), first: entry(0), count_max: 9, size_bytes_max: 1 };
+    let unknown = Err(BookieError::Refused(ErrorCode::BadRequest));
+    let (asked, both) = (bookies.batch_read(&peer.id, batch()), bookies.batch_read(&peer.id, batch()));
+    let hangs_up = async {
+        let mut trial = peer.accept().await;
+        let request = trial.next().await.unwrap();
+        assert!(matches!(v2::Request::decode(&request).unwrap(), v2::Request::BatchRead(_)));
+    };
+    let (first, second, ()) = tokio::join!(asked, both, hangs_up);
+    assert_eq!((first, second), (unknown.clone(), unknown.clone()));
+    assert_eq!(bookies.batch_read(&peer.id, batch()).await, unknown, "without asking");
+    line.answer_adds([(under_way.0, under_way.1, ErrorCode::Ok)]).await;
+    assert_eq!(sink.outcomes(1).await, [(0, Ok(()))]);
+    let more = tokio::time::timeout(Duration::from_millis(200), peer.accept());
+    assert!(more.await.is_err(), "no connection was made besides");
+}
+
+#[tokio::test]
+async fn a_bookie_that_answers_a_batch_read_is_asked_for_more_beside_all_else() {
+    let (bookies, peer) = (bookies(ConnectionOptions::default()).await, Peer::new().await);
+    let answers = async |line: &mut Line| {
+        let request = line.next().await.unwrap();
+        let Ok(v2::Request::BatchRead(read)) = v2::Request::decode(&request) else { panic!("{request:?}") };
+        let mut out = BytesMut::new();
+        v2::put_batch_read_response(
+            2,
+            read.ledger_id,
+            0,
+            read.request_id,
+            [&b"body"[..]].into_iter(),
+            &mut out,
+        );
+        line.socket.write_all(&out).await.unwrap();
+    };
+    let batch = || BatchReadRequest { ledger: ledger(1), first: entry(0), count_max: 9, size_bytes_max: 99 };
+    let first = async {
+        let mut trial = peer.accept().await;
+        answers(&mut trial).await;
+        assert!(trial.until_closed().await, "it ends with its request");
+    };
+    let (entries, ()) = tokio::join!(bookies.batch_read(&peer.id, batch()), first);
+    assert_eq!(entries.unwrap(), [&b"body"[..]]);
+    let (again, sink) = (bookies.batch_read(&peer.id, batch()), Recorder::new());
+    sink.send(&bookies, &peer.id, add(1, 0, 0, 10));
+    let mut line = peer.accept().await;
+    answers(&mut line).await;
+    assert_eq!(again.await.unwrap(), [&b"body"[..]]);
+    let (ledger, entry) = line.next_add().await;
+    line.answer_adds([(ledger, entry, ErrorCode::Ok)]).await;
+    assert_eq!(sink.outcomes(1).await, [(0, Ok(()))], "over the same connection");
+}
+
 /// The one that had the address may still answer there, or somebody else: nothing on the wire tells.
 #[tokio::test]
 async fn a_bookie_with_a_chosen_id_is_looked_for_again_after_each_connection() {
