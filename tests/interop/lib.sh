@@ -43,6 +43,11 @@ take_ports() { # count: sets $port to the first of so many consecutive free port
   port=$first
 }
 
+need_bookie_jars() { # version: what a bookie wants, without the harness, which does not compile with old releases
+  [ -f "$peer/target/jars-$1/bookkeeper-server-$1.jar" ] ||
+    die "no jars of $1; run: tests/interop/peer/build"
+}
+
 need_jars() { # versions...
   local v
   for v in "$@"; do
