@@ -112,6 +112,8 @@ pub(super) struct PendingAdds {
     /// They were sent as v3, and so are their answers; all of a lane are, or none.
     pub(super) are_v3: bool,
     ledgers: HashMap<LedgerId, LedgerAdds>,
+    /// Those that are not gone.
+    count: usize,
     /// An emptied ledger, kept for its buffers.
     spare: Option<LedgerAdds>,
 }
@@ -119,6 +121,11 @@ pub(super) struct PendingAdds {
 impl PendingAdds {
     pub(super) fn is_empty(&self) -> bool {
         self.ledgers.is_empty()
+    }
+
+    /// How many were pushed and not answered, overdue ones included.
+    pub(super) fn len(&self) -> usize {
+        self.count
     }
 
     /// Counts an add as sent from `position` on. Deadlines never go back from one push to the next.
@@ -135,6 +142,7 @@ impl PendingAdds {
         let adds = self.ledgers.entry(ledger).or_insert_with(|| spare.take().unwrap_or_default());
         let sink = adds.sink_index(sink);
         adds.push(PendingAdd { entry, tag, position, deadline, sink, state: State::Waiting });
+        self.count += 1;
     }
 
     /// Gives out the add that an answer belongs to. False when there is none.
@@ -147,6 +155,7 @@ impl PendingAdds {
     ) -> bool {
         let Some(adds) = self.ledgers.get_mut(&ledger) else { return false };
         let Some(add) = adds.take(entry) else { return false };
+        self.count -= 1;
         if add.state == State::Waiting {
             out.add(&adds.sinks[add.sink as usize], entry, add.tag, result);
         }
@@ -181,6 +190,7 @@ impl PendingAdds {
             }
         }
         adds.runs.retain(|run| !run.is_empty());
+        self.count -= withdrawn.len();
         if adds.is_empty() {
             self.forget(ledger);
         }
@@ -211,6 +221,7 @@ impl PendingAdds {
 
     /// Gives out all that wait, with the error that `why` gives for a frame at this position.
     pub(super) fn drain(&mut self, why: &impl Fn(u64) -> BookieError, out: &mut Deliveries) {
+        self.count = 0;
         for (_, adds) in self.ledgers.drain() {
             for add in adds.runs.iter().flatten().filter(|add| add.state == State::Waiting) {
                 out.add(&adds.sinks[add.sink as usize], add.entry, add.tag, Err(why(add.position)));

@@ -5,7 +5,8 @@
 //! # Invariants
 //! 1. What is in `outgoing`, or was taken from it, has its request in `pending`; both change under one lock.
 //! 2. The task is woken only when it waits for requests: while it writes, more are gathered, and leave together.
-//! 3. Once the task is gone (`is_gone`) nobody answers: that is after the drop of the last owner or the end of the
+//! 3. Nothing more is sent while the bookie owes [`ADDS_UNANSWERED_MAX`] answers to adds.
+//! 4. Once the task is gone (`is_gone`) nobody answers: that is after the drop of the last owner or the end of the
 //!    runtime, when nobody listens.
 
 use std::sync::Arc;
@@ -27,6 +28,10 @@ use crate::transport::{AddRequest, AddSink, AddTag, BatchReadRequest, BookieErro
 
 /// The frame of an add without its body: length, header, master key.
 pub(super) const ADD_HEAD_BYTES: usize = frame::LENGTH_PREFIX_SIZE_BYTES + v2::ADD_BODY_OFFSET_BYTES;
+/// Adds that a bookie was sent and has not answered, before it is sent more; those that are on their way then come on top,
+/// which are at most some 3,000 small ones. A Java bookie refuses adds beyond 10,000 (`maxPendingAddRequestsPerThread`),
+/// and a writer takes a bookie that refuses for one that failed.
+const ADDS_UNANSWERED_MAX: usize = 5_000;
 /// The largest v2 request other than an add: a fencing batch read.
 const CALL_BYTES_MAX: usize = 64;
 
@@ -56,6 +61,11 @@ impl State {
             self.now = Instant::now();
         }
         wakes
+    }
+
+    /// The bookie is to answer first (invariant 3).
+    pub(super) fn is_paced(&self) -> bool {
+        self.pending.adds.len().saturating_sub(self.outgoing.adds()) >= ADDS_UNANSWERED_MAX
     }
 
     /// Gives out what was refused before it was sent.

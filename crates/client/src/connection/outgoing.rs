@@ -47,10 +47,17 @@ pub(super) struct Frame {
     number: u64,
     head: [u8; ADD_HEAD_BYTES],
     head_size_bytes: u8,
+    /// An add, or the head of one that waits in two parts.
+    is_add: bool,
     body: Bytes,
 }
 
 impl Frame {
+    /// One without a head of its own.
+    fn whole(number: u64, body: Bytes, is_add: bool) -> Frame {
+        Frame { number, head: [0; ADD_HEAD_BYTES], head_size_bytes: 0, is_add, body }
+    }
+
     fn head(&self) -> &[u8] {
         &self.head[..usize::from(self.head_size_bytes)]
     }
@@ -73,6 +80,8 @@ pub(super) struct Outgoing {
     frames: VecDeque<Frame>,
     /// Places of withdrawn frames among them: never more than half.
     withdrawn: usize,
+    /// Adds among `frames`.
+    adds: usize,
     /// Number of the next frame.
     next: u64,
     /// Frames that withdrawing others moved.
@@ -101,15 +110,22 @@ impl Outgoing {
         self.gathered.is_empty() && self.frames.is_empty()
     }
 
+    /// How many adds wait.
+    pub(super) fn adds(&self) -> usize {
+        self.gathered.adds + self.adds
+    }
+
     /// Appends the frame of an add.
     pub(super) fn push(&mut self, head: [u8; ADD_HEAD_BYTES], body: Bytes) {
         let size_bytes = head.len() + body.len();
         if self.gathers(size_bytes, body.len()) {
             self.gathered.copy(self.next, &head, &body);
+            self.gathered.adds += 1;
             self.next += 1;
             return;
         }
-        self.put(Frame { number: self.next, head, head_size_bytes: ADD_HEAD_BYTES as u8, body });
+        let head_size_bytes = ADD_HEAD_BYTES as u8;
+        self.put(Frame { number: self.next, head, head_size_bytes, is_add: true, body });
     }
 
     /// Appends a whole frame.
@@ -119,20 +135,20 @@ impl Outgoing {
             self.next += 1;
             return;
         }
-        self.put(Frame { number: self.next, head: [0; ADD_HEAD_BYTES], head_size_bytes: 0, body: frame });
+        self.put(Frame::whole(self.next, frame, false));
     }
 
-    /// Appends a frame that is a head of any form and a body. What is not copied at once waits as two frames, one behind the
+    /// Appends an add whose head has any form. What is not copied at once waits as two frames, one behind the
     /// other, and cannot be withdrawn.
     pub(super) fn push_parts(&mut self, head: &[u8], body: Bytes) {
         if self.gathers(head.len() + body.len(), body.len()) {
             self.gathered.copy(self.next, head, &body);
+            self.gathered.adds += 1;
             self.next += 1;
             return;
         }
-        for part in [Bytes::copy_from_slice(head), body] {
-            self.put(Frame { number: self.next, head: [0; ADD_HEAD_BYTES], head_size_bytes: 0, body: part });
-        }
+        self.put(Frame::whole(self.next, Bytes::copy_from_slice(head), true));
+        self.put(Frame::whole(self.next, body, false));
     }
 
     /// Whether the next frame is copied at once.
@@ -144,6 +160,7 @@ impl Outgoing {
 
     fn put(&mut self, frame: Frame) {
         self.next += 1;
+        self.adds += usize::from(frame.is_add);
         self.frames.push_back(frame);
     }
 
@@ -158,6 +175,7 @@ impl Outgoing {
                 continue;
             }
             size_bytes += frame.size_bytes();
+            self.adds -= usize::from(frame.is_add);
             taken.push(frame);
         }
         self.trim();
@@ -173,8 +191,9 @@ impl Outgoing {
         let mut withdrawn = Vec::new();
         for number in numbers {
             let Ok(at) = self.frames.binary_search_by_key(&number, |frame| frame.number) else { continue };
-            let place = Frame { number, head: [0; ADD_HEAD_BYTES], head_size_bytes: 0, body: Bytes::new() };
+            let place = Frame::whole(number, Bytes::new(), false);
             let frame = std::mem::replace(&mut self.frames[at], place);
+            self.adds -= usize::from(frame.is_add);
             if !frame.is_withdrawn() {
                 self.withdrawn += 1;
                 withdrawn.push(frame);
@@ -208,6 +227,7 @@ impl Outgoing {
     pub(super) fn clear(&mut self) -> VecDeque<Frame> {
         self.gathered.clear();
         self.withdrawn = 0;
+        self.adds = 0;
         std::mem::take(&mut self.frames)
     }
 }
@@ -237,6 +257,8 @@ struct Gathered {
     starts: VecDeque<(u64, u64)>,
     /// Of all frames since it was empty.
     bytes: u64,
+    /// Adds that callers copied here.
+    adds: usize,
     spares: Vec<Vec<u8>>,
 }
 
@@ -298,6 +320,7 @@ impl Gathered {
         }
         self.starts.clear();
         self.bytes = 0;
+        self.adds = 0;
     }
 }
 

@@ -272,7 +272,9 @@ impl Task {
                 if conversation.batch.is_empty() && self.out.is_empty() && state.outgoing.is_empty() {
                     state.is_waiting = true;
                 }
-                (state.is_waiting || !conversation.batch.is_empty(), !state.pending.is_empty())
+                // Paced, it waits for answers, and is not to be woken for each request that comes.
+                let is_waiting = state.is_waiting || state.is_paced() || !conversation.batch.is_empty();
+                (is_waiting, !state.pending.is_empty())
             };
             self.out.deliver();
             if !is_waiting {
@@ -307,7 +309,8 @@ impl Task {
             let mut state = self.lane.state.lock();
             state.now = now;
             state.is_waiting = false;
-            if batch.is_empty() {
+            // Lane invariant 3.
+            if batch.is_empty() && !state.is_paced() {
                 batch.take(&mut state.outgoing, taken);
             }
         }

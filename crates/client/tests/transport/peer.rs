@@ -136,6 +136,33 @@ async fn a_request_is_unreachable_only_when_no_byte_of_it_left() {
     }
 }
 
+/// Lane invariant 3. A Java bookie refuses adds beyond 10,000, and that is no failure of its own.
+#[tokio::test]
+async fn a_bookie_is_not_sent_more_adds_than_it_takes() {
+    const ADDS: usize = 30_000;
+    let (bookies, peer, sink) =
+        (bookies(ConnectionOptions::default()).await, Peer::new().await, Recorder::new());
+    for tag in 0..ADDS {
+        sink.send(&bookies, &peer.id, add(1, tag as i64, tag as u64, 10));
+    }
+    let (mut line, mut answered, mut most) = (peer.accept().await, 0, 0);
+    while answered < ADDS {
+        let mut owed = Vec::new();
+        while let Ok((ledger, entry)) =
+            tokio::time::timeout(Duration::from_millis(200), line.next_add()).await
+        {
+            assert_eq!(entry as usize, answered + owed.len(), "in their order");
+            owed.push((ledger, entry, ErrorCode::Ok));
+        }
+        assert!(!owed.is_empty(), "{answered} were answered, and no more come");
+        most = most.max(owed.len());
+        answered += owed.len();
+        line.answer_adds(owed).await;
+    }
+    assert!((5_000..10_000).contains(&most), "{most} at a time");
+    assert!(sink.outcomes(ADDS).await.iter().all(|(_, result)| result.is_ok()));
+}
+
 /// What a Java bookie before 4.17 does.
 #[tokio::test]
 async fn a_bookie_that_hangs_up_on_a_batch_read_keeps_its_other_connection_and_is_not_asked_again() {
