@@ -36,7 +36,6 @@ fn encoded_again(direction: Direction, payload: &[u8]) -> Result<Vec<u8>, String
                 Ok(_) | Err(DecodeError::Refused(_)) => {}
                 Err(error) => return Err(error.to_string()),
             }
-            // Not by way of `Request`, which drops the logging context.
             let message = v3::proto::Request::decode(payload).map_err(|error| error.to_string())?;
             v3::put_frame(&message, &mut out);
         }

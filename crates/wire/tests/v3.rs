@@ -118,6 +118,20 @@ fn an_operation_without_its_body_is_a_bad_request() {
     assert_eq!(error.refusal(), Some(&expected));
 }
 
+/// A frame of the client's logging context would take ten times its bytes in memory: it is skipped, once it is whole.
+#[test]
+fn the_logging_context_of_a_request_is_not_kept() {
+    let pair = [0xc2, 0x0c, 4, 0x0a, 0, 0x12, 0];
+    let operation = Operation::ReadLac(proto::ReadLacRequest { ledger_id: 5 });
+    let message = Request { txn_id: 7, priority: 0, operation }.into_message();
+    let alone = payload(&message);
+    let with_pairs = [&alone[..], &pair.repeat(100_000)].concat();
+    assert_eq!(proto::Request::decode(&with_pairs[..]).unwrap(), message);
+    assert!(Request::decode(with_pairs.into()).is_ok());
+    let half = [&alone[..], &pair[..5]].concat();
+    assert!(Request::decode(half.into()).is_err());
+}
+
 /// Module invariant 1: dropping any one required field makes the message malformed, as it does for Java.
 #[test]
 fn a_missing_required_field_closes_the_connection() {
