@@ -109,6 +109,8 @@ pub struct Bookie {
     events: mpsc::Receiver<RegistrationEvent>,
     engine: EngineThreads,
     stop_serving: Arc<Latch>,
+    /// Set when nothing is served any more: until then adds wait for words.
+    stop_words: Arc<Latch>,
     serving: JoinHandle<()>,
     garbage: JoinHandle<()>,
     words: JoinHandle<()>,
@@ -243,7 +245,8 @@ impl Bookie {
             layout: layout.clone(),
             bookie_id: identity.bookie_id.clone(),
         };
-        let words = tokio::spawn(words.run(stop_serving.clone()));
+        let stop_words = Arc::new(Latch::default());
+        let words = tokio::spawn(words.run(stop_words.clone()));
 
         let may_be_read_only = disk_watch.may_be_read_only();
         let watch = tokio::spawn(disk_watch.run(
@@ -273,6 +276,7 @@ impl Bookie {
             events,
             engine,
             stop_serving,
+            stop_words,
             serving,
             garbage,
             words,

@@ -79,10 +79,13 @@ impl Listener {
         let Entrance { shared, mut connections, .. } = entrance;
         drop(self.socket);
         self::drain(&shared).await;
-        for connection in shared.connections.all() {
-            connection.close();
+        // One that was accepted last may register after others were closed.
+        while !connections.is_empty() {
+            for connection in shared.connections.all() {
+                connection.close();
+            }
+            let _ = tokio::time::timeout(DRAIN_STEP, connections.join_next()).await;
         }
-        while connections.join_next().await.is_some() {}
     }
 }
 
@@ -195,11 +198,12 @@ impl Drop for Entry {
 /// Waits until everything received is answered and nothing is owed to any peer, at most `drain_max`.
 async fn drain(shared: &Shared) {
     let deadline = tokio::time::Instant::now() + shared.limits.drain_max;
-    for connection in shared.connections.all() {
-        connection.stop_reading();
-    }
     loop {
-        let busy = shared.connections.all().iter().filter(|connection| !connection.is_drained()).count();
+        let connections = shared.connections.all();
+        for connection in &connections {
+            connection.stop_reading();
+        }
+        let busy = connections.iter().filter(|connection| !connection.is_drained()).count();
         if busy == 0 {
             return;
         }

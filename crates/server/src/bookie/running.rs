@@ -111,6 +111,7 @@ impl Bookie {
             registrar,
             engine,
             stop_serving,
+            stop_words,
             serving,
             garbage,
             words,
@@ -125,6 +126,7 @@ impl Bookie {
             if serving.await.is_err() {
                 tracing::error!("the listener panicked");
             }
+            stop_words.set();
             registrar.stop(UNREGISTER_MAX).await;
             shared.metrics.server_status.set(-1);
             if garbage.await.is_err() {

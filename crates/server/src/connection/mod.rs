@@ -358,6 +358,8 @@ impl Connection {
                 self.outbox.answer(request.promised, |out| {
                     request.put_failure(ErrorCode::TooManyRequests, out);
                 });
+                // A long poll that ended comes from elsewhere than the reader, who would send it.
+                self.wake_sender.notify_one();
                 false
             }
         }
@@ -367,7 +369,10 @@ impl Connection {
     fn end_poll(&self, shared: &Shared, mut request: ReadRequest, is_woken: bool) {
         shared.metrics.long_polls_parked.add(-1);
         request.waits_since_ns = shared.clock.monotonic_ns();
-        self.outbox.promise_again(request.promised);
+        if !self.outbox.promise_again(request.promised) {
+            tracing::debug!(peer = %self.peer, "closed: no memory is left for the answers to its long polls");
+            return self.close();
+        }
         if let ReadKind::Poll(poll) = &mut request.kind {
             poll.woken_at_ms = is_woken.then(|| shared.clock.wall_ms());
         }

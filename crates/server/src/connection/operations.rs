@@ -402,8 +402,13 @@ impl<'f> Frames<'_, 'f> {
                 let taken = self.connection.polls.lock().take(seq);
                 if let Some((request, _)) = taken {
                     self.shared.metrics.long_polls_parked.add(-1);
-                    self.connection.outbox.promise_again(promised);
-                    self.connection.outbox.answer(promised, |out| request.put_failure(code(refusal), out));
+                    match self.connection.outbox.promise_again(promised) {
+                        true => {
+                            let outbox = &self.connection.outbox;
+                            outbox.answer(promised, |out| request.put_failure(code(refusal), out));
+                        }
+                        false => self.connection.close(),
+                    }
                 }
             }
         }

@@ -77,12 +77,15 @@ pub async fn run(shared: &Arc<Shared>, connection: &Arc<Connection>, socket: Own
     let mut drain = Drain::default();
     let (mut appetite, mut ahead) = (Appetite::new(), Ahead::default());
     loop {
-        tokio::select! {
-            () = connection.closed.wait() => return CloseReason::Ours,
-            () = connection.draining.wait(), if !drain.is_begun() => {}
-            () = until(silent_until), if !connection.has_spoken() => return CloseReason::Silent,
-            ready = socket.socket().readable() => if let Err(error) = ready {
-                return CloseReason::Socket(error.kind());
+        // The drain may have been seen, and the last bytes read, while memory was held: then nothing more is waited for.
+        if !(drain.is_begun() && drain.is_over(connection, &socket)) {
+            tokio::select! {
+                () = connection.closed.wait() => return CloseReason::Ours,
+                () = connection.draining.wait(), if !drain.is_begun() => {}
+                () = until(silent_until), if !connection.has_spoken() => return CloseReason::Silent,
+                ready = socket.socket().readable() => if let Err(error) = ready {
+                    return CloseReason::Socket(error.kind());
+                }
             }
         }
         if drain.is_over(connection, &socket) {

@@ -30,9 +30,11 @@
 //! 9. Half of the outbox pool is for first steps: a connection takes more only of the other half, and no more than one
 //!    part in [`SHARES`] of what it leaves free of that. What it lacks then comes of its own answers as they leave. So
 //!    peers that ask for much and read nothing leave a first step to those that come later.
+//! 10. What waits for a peer stands in buffers of at most twice its bytes, or of a KiB.
 //!
 //! # Limits     `answers_max` per connection; above [`FREE_BYTES`] backed by the outbox pool in steps of
-//! [`LEASE_STEP`]; `window_max` and `ahead_max` per lane; a segment: [`SEGMENT_BYTES`] unless one answer is larger
+//! [`LEASE_STEP`], but for [`UNBACKED_BYTES_MAX`] of long polls; `window_max` and `ahead_max` per lane; a segment:
+//! [`SEGMENT_BYTES`] unless one answer is larger
 
 mod part;
 mod segment;
@@ -56,6 +58,8 @@ use tokio::sync::Notify;
 pub const FREE_BYTES: usize = 4096;
 /// What a connection takes from the outbox pool at a time.
 const LEASE_STEP: usize = 8 * 1024;
+/// Promised to long polls that ended without anything that backs it, at most.
+const UNBACKED_BYTES_MAX: usize = 32 * 1024;
 /// The smaller, the less one connection alone may take; the larger, the sooner many leave but a step to the next.
 const SHARES: u64 = 16;
 /// How often a reader that must leave bytes to others looks whether there are more of them.
@@ -329,9 +333,24 @@ impl Outbox {
     }
 
     /// Renews a promise that was given back while its request waited for something else than the peer: a long poll, whose
-    /// descriptor stands for it meanwhile. These may exceed the bound, by as much as polls are parked.
-    pub fn promise_again(&self, bytes: usize) {
-        self.state.lock().promised += bytes;
+    /// descriptor stood for it meanwhile. These may exceed the bound, by as much as polls are parked; the pool backs them.
+    /// False when it has nothing left and more than [`UNBACKED_BYTES_MAX`] are not backed: the connection is to be closed.
+    #[must_use]
+    pub fn promise_again(&self, bytes: usize) -> bool {
+        let mut state = self.state.lock();
+        state.promised += bytes;
+        loop {
+            let unbacked = (state.promised + state.answers).saturating_sub(state.backed());
+            if unbacked == 0 {
+                return true;
+            }
+            // Invariant 9.
+            let may_have = state.lease.is_none() || state.leased() + LEASE_STEP as u64 <= self.share();
+            match self.pool.try_acquire(LEASE_STEP as u64).filter(|_| may_have) {
+                Some(step) => merge_lease(&mut state, step),
+                None => return unbacked <= UNBACKED_BYTES_MAX,
+            }
+        }
     }
 
     /// Appends answers for which `promised` bytes were promised; `encode` must write no more than that.
@@ -406,12 +425,19 @@ impl Outbox {
         body: Body<'_>,
         encode: impl FnOnce(&mut BytesMut),
     ) {
+        let (body, is_large) = match body {
+            Body::Owned(mut bytes) if bytes.len() >= SEGMENT_BYTES => {
+                // Invariant 10.
+                bytes.shrink_to_fit();
+                (Body::Owned(bytes), true)
+            }
+            body => (body, false),
+        };
         let mut state = self.state.lock();
         if state.is_closed {
             return;
         }
         state.lane(window.is_high).end_load();
-        let is_large = matches!(&body, Body::Owned(bytes) if bytes.len() >= SEGMENT_BYTES);
         let segment = if is_large {
             state.segments.push_back(Segment::default());
             state.segments.back_mut().expect("just pushed")
@@ -550,6 +576,7 @@ impl Outbox {
             state.segments = taken;
             self.after_release(&mut state);
             if is_left && written == 0 {
+                state.segments.iter_mut().for_each(Segment::fit);
                 return Flush::Left;
             }
         }

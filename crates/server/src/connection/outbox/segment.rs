@@ -15,6 +15,8 @@ pub(super) const REST_KEPT_BYTES: usize = 4096;
 
 /// Larger buffers are not kept for reuse.
 const SPARE_BYTES_MAX: usize = 64 * 1024;
+/// A buffer that is no larger than this is left to a peer that takes nothing, however few bytes are in it.
+const FIT_BYTES_MIN: usize = 1024;
 /// Buffers that a thread keeps.
 const SPARES_MAX: usize = 4;
 
@@ -109,6 +111,14 @@ impl Segment {
             .into_iter()
             .filter(|slice| !slice.is_empty())
             .map(IoSlice::new)
+    }
+
+    /// Copies a few bytes out of a large buffer, which others may use meanwhile (outbox invariant 10).
+    pub fn fit(&mut self) {
+        if self.bytes.capacity() > FIT_BYTES_MIN.max(2 * self.bytes.len()) {
+            let fitting = BytesMut::from(&self.bytes[..]);
+            keep_spare(std::mem::replace(&mut self.bytes, fitting));
+        }
     }
 
     /// Notes a response whose bytes are the last of the segment.

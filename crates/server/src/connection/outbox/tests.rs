@@ -397,3 +397,58 @@ fn closing_gives_back_a_dropped_frame_and_what_came_after_it() {
     assert!(outbox.part().is_none());
     assert_eq!(entries.gauge().used, 0, "invariant 4");
 }
+
+/// What long polls promise when they end is backed by the pool as well, and bounded where there is none.
+#[tokio::test]
+async fn promises_of_ended_long_polls_are_backed_or_refused() {
+    const PROMISE: usize = 96;
+    let (outbox, pool) = outbox(1 << 20);
+    for _ in 0..2000 {
+        assert!(outbox.promise_again(PROMISE));
+    }
+    assert!(pool.gauge().used + FREE_BYTES as u64 >= 2000 * PROMISE as u64, "{:?}", pool.gauge());
+    outbox.return_credit(2000 * PROMISE);
+    drop(outbox);
+    assert_eq!(pool.gauge().used, 0);
+
+    let pool = ByteBudget::new("outbox", 64 << 10);
+    let outbox = Outbox::new(1 << 20, 1000, AHEAD, pool.clone(), Arc::default());
+    let others = pool.try_acquire(64 << 10);
+    let promised = (0..2000).take_while(|_| outbox.promise_again(PROMISE)).count() * PROMISE;
+    assert!(promised <= FREE_BYTES + UNBACKED_BYTES_MAX, "{promised}");
+    assert!(promised > UNBACKED_BYTES_MAX, "{promised}");
+    drop(others);
+}
+
+/// Invariant 10: a peer that takes nothing keeps no buffer that grew for others, and no room behind a list of entries.
+#[tokio::test]
+async fn what_waits_for_a_peer_stands_in_buffers_that_fit() {
+    let (outbox, _) = outbox(1 << 20);
+    let entries = ByteBudget::new("entries", 1 << 20);
+    let promised = outbox.credit(28, 40_000).await.unwrap();
+    let one = promised / 2;
+    outbox.answer(one, |out| out.resize(one, 1));
+    let peer = Peer::new(usize::MAX);
+    assert_eq!(flush(&outbox, &peer, true), Flush::Done);
+    let capacity = |outbox: &Outbox| {
+        let state = outbox.state.lock();
+        state.segments.iter().map(|segment| segment.bytes.capacity() + segment.body.capacity()).sum::<usize>()
+    };
+    // Into the buffer that was just emptied.
+    outbox.answer(28, |out| out.resize(28, 2));
+    assert!(capacity(&outbox) >= one);
+    peer.limit.store(0, Ordering::Relaxed);
+    assert_eq!(flush(&outbox, &peer, true), Flush::Left);
+    assert!(capacity(&outbox) <= 1024, "{}", capacity(&outbox));
+
+    let mut body = Vec::with_capacity(400_000);
+    body.resize(200_000, 3);
+    let window = outbox.open_window(210_000, false).expect("an empty lane");
+    let permit = entries.try_acquire(210_000).expect("an empty pool");
+    outbox.entry(read(1), window, permit, Body::Owned(body), |out| out.extend_from_slice(&[4; 10]));
+    assert_eq!(flush(&outbox, &peer, true), Flush::Left);
+    assert!(capacity(&outbox) <= 210_000, "{}", capacity(&outbox));
+    peer.limit.store(usize::MAX, Ordering::Relaxed);
+    assert_eq!(flush(&outbox, &peer, true), Flush::Done);
+    assert_eq!(peer.got.lock().len(), one + 28 + 200_010, "invariant 1");
+}
