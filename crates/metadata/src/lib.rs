@@ -23,8 +23,9 @@
 //! }
 //!
 //! let info = BookieServiceInfo::of_bookie(("127.0.0.1", 3181), Some(("127.0.0.1", 8080)));
+//! let membership = Membership::new(layout.clone(), id, instance_id, Some(expected));
 //! let (registrar, mut events) = BookieRegistrar::start(
-//!     layout.registration(), id, info, RegistrationMode::Writable, Some(session_file));
+//!     membership, info, RegistrationMode::Writable, Some(session_file));
 //! while let Some(event) = events.recv().await {
 //!     match event {
 //!         RegistrationEvent::Registered { .. } | RegistrationEvent::Lost | RegistrationEvent::Expired => {}
@@ -58,7 +59,9 @@ use std::sync::Arc;
 
 pub use crate::codec::service_info::{BookieServiceInfo, Endpoint};
 pub use crate::cookie::{Cookie, CookieProblem, Directory, StartKind};
-pub use crate::layout::{InitError, InitOutcome, Layout, LedgerLayout, OpenError, RegistrationMode};
+pub use crate::layout::{
+    InitError, InitOutcome, Layout, LedgerLayout, Membership, OpenError, RegistrationMode,
+};
 pub use crate::registrar::{BookieRegistrar, RegistrationEvent, SessionStore};
 pub use crate::store::{MetadataStore, SessionCredentials, SessionId, SessionState, StoreError, Version};
 pub use crate::uri::{MetadataUri, UriError};

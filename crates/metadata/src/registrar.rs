@@ -5,6 +5,7 @@
 //! wanted mode (bookie) ---+
 //! session state (store) --+-> task -> register / move -> events (bounded) -> bookie
 //! own node (watch) -------+
+//! cluster id, own cookie --+   (once for each session)
 //! ```
 //!
 //! # Invariants
@@ -15,6 +16,8 @@
 //!    `Lost` or `Expired` follows.
 //! 4. After [`RegistrationEvent::Refused`] the task has ended: the bookie must stop serving and exit, because somebody
 //!    else may serve under its identity.
+//! 5. Nothing is registered under a session whose store was not asked whether it is still the cluster, with the cookie,
+//!    that the bookie started with ([`Membership`]).
 //!
 //! # Limits     events: [`EVENTS_QUEUED_MAX`], the task waits while the bookie does not take them
 
@@ -28,7 +31,7 @@ use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use crate::codec::service_info::BookieServiceInfo;
-use crate::layout::{Registration, RegistrationError, RegistrationMode};
+use crate::layout::{Membership, Registration, RegistrationError, RegistrationMode};
 use crate::store::{SessionCredentials, SessionId, SessionState, StoreError, Watch};
 
 /// Events waiting for the bookie.
@@ -81,18 +84,20 @@ enum Wanted {
 impl BookieRegistrar {
     /// Starts registering. `session_store` = `None` gives up taking the session up again after a crash.
     pub fn start(
-        registration: Registration,
-        bookie_id: BookieId,
+        membership: Membership,
         info: BookieServiceInfo,
         mode: RegistrationMode,
         session_store: Option<Arc<dyn SessionStore>>,
     ) -> (BookieRegistrar, mpsc::Receiver<RegistrationEvent>) {
         let (wanted, wanted_receiver) = watch::channel(Wanted::Mode(mode));
         let (events, receiver) = mpsc::channel(EVENTS_QUEUED_MAX);
+        let registration = membership.layout().registration();
         let session = registration.store().session();
         let task = Task {
             registration,
-            bookie_id,
+            bookie_id: membership.bookie_id().clone(),
+            membership,
+            checked: None,
             info,
             wanted: wanted_receiver,
             session,
@@ -133,6 +138,9 @@ impl Drop for BookieRegistrar {
 struct Task {
     registration: Registration,
     bookie_id: BookieId,
+    membership: Membership,
+    /// The session under which the cluster was found to be the bookie's own.
+    checked: Option<SessionId>,
     info: BookieServiceInfo,
     wanted: watch::Receiver<Wanted>,
     session: watch::Receiver<SessionState>,
@@ -177,7 +185,7 @@ impl Task {
                         self.forget_expired().await?;
                     }
                     if std::mem::take(&mut suspended) || self.registered != Some((mode, session)) {
-                        match self.register(mode).await? {
+                        match self.register(session, mode).await? {
                             true => {}
                             // Failed for a passing reason: again, unless something changes first.
                             false => {
@@ -224,7 +232,13 @@ impl Task {
     }
 
     /// `Ok(false)`: try again later.
-    async fn register(&mut self, mode: RegistrationMode) -> Result<bool, Abandoned> {
+    async fn register(&mut self, session: SessionId, mode: RegistrationMode) -> Result<bool, Abandoned> {
+        if self.checked != Some(session) {
+            if let Err(error) = self.membership.check().await {
+                return self.not_registered(error).await;
+            }
+            self.checked = Some(session);
+        }
         self.save_session().await;
         let outcome = tokio::select! {
             outcome = self.registration.register(&self.bookie_id, mode, &self.info) => outcome,
@@ -233,7 +247,9 @@ impl Task {
             _ = self.wanted.changed() => return Ok(false),
         };
         match outcome {
-            Ok(session) => {
+            // Another session than the one that was asked: it is asked before anything is said.
+            Ok(registered) if registered != session => Ok(false),
+            Ok(_) => {
                 if self.registered != Some((mode, session)) {
                     info!(bookie_id = %self.bookie_id, ?mode, %session, "registered");
                 }
@@ -241,15 +257,18 @@ impl Task {
                 self.send(RegistrationEvent::Registered { mode, session }).await?;
                 Ok(true)
             }
-            Err(error) if is_passing(&error) => {
-                info!(bookie_id = %self.bookie_id, %error, "registration will be tried again");
-                Ok(false)
-            }
-            Err(error) => {
-                self.refuse(error).await?;
-                Err(Abandoned)
-            }
+            Err(error) => self.not_registered(error).await,
         }
+    }
+
+    /// Tried again when the reason passes, else the end.
+    async fn not_registered(&mut self, error: RegistrationError) -> Result<bool, Abandoned> {
+        if is_passing(&error) {
+            info!(bookie_id = %self.bookie_id, %error, "registration will be tried again");
+            return Ok(false);
+        }
+        self.refuse(error).await?;
+        Err(Abandoned)
     }
 
     /// Invariant 2. A failure to save costs only the quick restart, so it is logged and not fatal.
@@ -322,6 +341,8 @@ fn is_passing(error: &RegistrationError) -> bool {
         }
         RegistrationError::Owned { .. }
         | RegistrationError::NotEphemeral { .. }
+        | RegistrationError::OtherCluster { .. }
+        | RegistrationError::CookieChanged { .. }
         | RegistrationError::NotInitialised { .. } => false,
     }
 }

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use bindery_metadata::layout::{Layout, RegisteredBookie, Registration, RegistrationError, init_cluster};
+use bindery_metadata::layout::{
+    Layout, Membership, RegisteredBookie, Registration, RegistrationError, init_cluster,
+};
 use bindery_metadata::memory::{Fault, MemoryCluster, MemoryStore};
 use bindery_metadata::registrar::{BookieRegistrar, RegistrationEvent, SessionStore};
 use bindery_metadata::store::{
     CreateMode, MetadataStore, SessionCredentials, SessionState, StoreError, Version,
 };
-use bindery_metadata::{BookieServiceInfo, LedgerLayout, RegistrationMode, SessionId};
+use bindery_metadata::{BookieServiceInfo, Cookie, LedgerLayout, RegistrationMode, SessionId};
 use bindery_types::BookieId;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
@@ -26,9 +28,22 @@ async fn cluster() -> MemoryCluster {
     cluster
 }
 
-async fn registration(store: &Arc<MemoryStore>) -> Registration {
+async fn layout(store: &Arc<MemoryStore>) -> Layout {
     let store: Arc<dyn MetadataStore> = store.clone();
-    Layout::open(store, "/ledgers", None).await.expect("an initialised cluster").registration()
+    Layout::open(store, "/ledgers", None).await.expect("an initialised cluster")
+}
+
+async fn registration(store: &Arc<MemoryStore>) -> Registration {
+    layout(store).await.registration()
+}
+
+/// Of a bookie that starts now, with a cookie.
+async fn membership(store: &Arc<MemoryStore>) -> Membership {
+    let layout = layout(store).await;
+    let instance_id = layout.instance_id().await.expect("readable");
+    let cookie = Cookie::new(&bookie(), &["/j".into()], &["/l".into()], None, instance_id.as_deref());
+    layout.cookies().create(&bookie(), &cookie).await.expect("the first");
+    Membership::new(layout, bookie(), instance_id, Some(cookie))
 }
 
 fn bookie() -> BookieId {
@@ -228,14 +243,9 @@ async fn start() -> Running {
     let cluster = cluster().await;
     let store = Arc::new(cluster.open());
     let kept = Arc::new(Kept { observer: Some(cluster.open()), ..Kept::default() });
-    let registration = registration(&store).await;
-    let (registrar, events) = BookieRegistrar::start(
-        registration,
-        bookie(),
-        info(),
-        RegistrationMode::Writable,
-        Some(kept.clone()),
-    );
+    let membership = membership(&store).await;
+    let (registrar, events) =
+        BookieRegistrar::start(membership, info(), RegistrationMode::Writable, Some(kept.clone()));
     Running { cluster, store, registrar, events, kept }
 }
 
@@ -324,12 +334,51 @@ async fn every_fault_while_registering_ends_in_a_registration() {
     for fault in [Fault::LossBeforeApply, Fault::LossAfterApply] {
         let cluster = cluster().await;
         let store = Arc::new(cluster.open());
-        let registration = registration(&store).await;
+        let membership = membership(&store).await;
         store.inject(fault);
         let (_registrar, events) =
-            BookieRegistrar::start(registration, bookie(), info(), RegistrationMode::Writable, None);
+            BookieRegistrar::start(membership, info(), RegistrationMode::Writable, None);
         let kept = Arc::new(Kept::default());
         let mut running = Running { cluster, store, registrar: _registrar, events, kept };
         running.registered(RegistrationMode::Writable).await;
+    }
+}
+
+/// Registrar invariant 5: a store that holds another cluster under the same address, or was told to forget the bookie, must
+/// not list it: ledger ids there mean other ledgers.
+#[tokio::test]
+async fn a_bookie_is_not_listed_in_another_cluster_or_without_its_cookie() {
+    for what in ["id changed", "id gone", "cookie gone", "cookie changed", "cookie unreadable"] {
+        let mut running = start().await;
+        running.registered(RegistrationMode::Writable).await;
+        let (operator, cookie) = (running.cluster.open(), "/ledgers/cookies/b:1");
+        let former = session_of(&running.store);
+        running.store.disconnect();
+        assert_eq!(running.event().await, RegistrationEvent::Lost);
+        match what {
+            "id changed" => operator.set("/ledgers/INSTANCEID", "another".into(), None).await.map(drop),
+            "id gone" => operator.delete("/ledgers/INSTANCEID", None).await,
+            "cookie gone" => operator.delete(cookie, None).await,
+            "cookie changed" => {
+                let text = String::from_utf8(operator.get(cookie).await.unwrap().data.to_vec()).unwrap();
+                operator.set(cookie, text.replace("/l", "/other").into(), None).await.map(drop)
+            }
+            _ => operator.set(cookie, "no cookie".into(), None).await.map(drop),
+        }
+        .unwrap();
+        running.cluster.expire_quietly(former);
+        running.store.reconnect();
+        assert_eq!(running.event().await, RegistrationEvent::Expired);
+        let refused = running.event().await;
+        let is_right = match &refused {
+            RegistrationEvent::Refused(RegistrationError::OtherCluster { .. }) => what.starts_with("id"),
+            RegistrationEvent::Refused(RegistrationError::CookieChanged { .. }) => what.starts_with("cookie"),
+            _ => false,
+        };
+        assert!(is_right, "{what}: {refused:?}");
+        assert_eq!(running.events.recv().await, None, "nothing follows a refusal");
+        for node in [WRITABLE, READ_ONLY] {
+            assert_eq!(operator.exists(node).await.unwrap(), None, "{what}");
+        }
     }
 }

@@ -15,8 +15,8 @@ use bindery_metadata::store::{
 };
 use bindery_metadata::zookeeper::{self, ZooKeeperOptions, ZooKeeperStore};
 use bindery_metadata::{
-    BookieRegistrar, BookieServiceInfo, ConnectOptions, InitOutcome, Layout, MetadataUri, OpenError,
-    RegistrationEvent, RegistrationMode,
+    BookieRegistrar, BookieServiceInfo, ConnectOptions, InitOutcome, Layout, Membership, MetadataUri,
+    OpenError, RegistrationEvent, RegistrationMode,
 };
 use bindery_types::{BookieId, DigestType, EntryId, LedgerId, LedgerMetadata, LedgerSecret, Quorum, Segment};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
@@ -183,9 +183,10 @@ async fn an_expired_session_is_followed_by_a_registration_under_a_new_one() {
     let uri = cluster("expiry").await;
     let layout = open(&uri, None).await;
     let (id, info) = bookie();
+    let instance_id = layout.instance_id().await.unwrap();
+    let membership = Membership::new(layout.clone(), id.clone(), instance_id, None);
     let credentials = layout.store().session_credentials().unwrap();
-    let (registrar, mut events) =
-        BookieRegistrar::start(layout.registration(), id.clone(), info, RegistrationMode::Writable, None);
+    let (registrar, mut events) = BookieRegistrar::start(membership, info, RegistrationMode::Writable, None);
     let mode = RegistrationMode::Writable;
     assert_eq!(next(&mut events).await, RegistrationEvent::Registered { mode, session: credentials.id });
     let mut session = layout.store().session();

@@ -34,8 +34,10 @@ pub struct AdminState {
     pub garbage: OnceLock<Arc<GarbageDesk>>,
     /// Set once the engine is open.
     pub disks: OnceLock<(Arc<DiskDesk>, Arc<Standing>)>,
-    /// Registered and serving.
+    /// Serving.
     pub is_running: AtomicBool,
+    /// Clients find it, as far as the metadata store has said.
+    pub is_registered: AtomicBool,
     /// On its way out.
     pub is_shutting_down: AtomicBool,
 }
@@ -72,10 +74,11 @@ async fn is_ready(State(state): State<Arc<AdminState>>, method: Method) -> Respo
     if method != Method::GET {
         return not_found(&method);
     }
-    if state.is_running.load(Ordering::Acquire) {
-        (StatusCode::OK, "OK").into_response()
-    } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "Bookie is not fully started yet").into_response()
+    match (state.is_running.load(Ordering::Acquire), state.is_registered.load(Ordering::Acquire)) {
+        (true, true) => (StatusCode::OK, "OK").into_response(),
+        (true, false) => (StatusCode::SERVICE_UNAVAILABLE, "Bookie is not registered in the metadata store")
+            .into_response(),
+        (false, _) => (StatusCode::SERVICE_UNAVAILABLE, "Bookie is not fully started yet").into_response(),
     }
 }
 

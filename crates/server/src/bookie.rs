@@ -57,6 +57,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -116,6 +117,8 @@ pub struct Bookie {
     words: JoinHandle<()>,
     standing: Arc<Standing>,
     may_be_read_only: bool,
+    /// After so long without the metadata store nobody counts on the registration any more.
+    session_timeout: Duration,
     watch: JoinHandle<()>,
     stop_admin: Arc<Latch>,
     admin: Option<AdminTask>,
@@ -162,7 +165,7 @@ impl Bookie {
         };
         // Whoever connects before everything is ready is closed at once.
         let opening = Opening { config: &config, components: &components, dirs: &dirs, plan: &plan, address };
-        let Opened { identity, layout, instance_id, machine, mut known } = tokio::select! {
+        let Opened { identity, layout, instance_id, membership, machine, mut known } = tokio::select! {
             () = listener.refuse() => return Err(StartError::Stopped),
             opened = opening.run() => opened?,
         };
@@ -258,13 +261,7 @@ impl Bookie {
         let mode = *standing.mode().borrow();
         let admin_endpoint = admin_address.map(|admin| (identity.host.as_str(), admin.port()));
         let info = BookieServiceInfo::of_bookie((&identity.host, identity.port), admin_endpoint);
-        let (registrar, events) = BookieRegistrar::start(
-            layout.registration(),
-            identity.bookie_id.clone(),
-            info,
-            mode,
-            Some(dirs.session_store()),
-        );
+        let (registrar, events) = BookieRegistrar::start(membership, info, mode, Some(dirs.session_store()));
         let mut bookie = Bookie {
             identity,
             address,
@@ -282,6 +279,7 @@ impl Bookie {
             words,
             standing,
             may_be_read_only,
+            session_timeout: config.session_timeout,
             watch,
             stop_admin,
             admin,
@@ -342,6 +340,7 @@ impl Bookie {
             RegistrationMode::ReadOnly => 0,
         };
         self.shared.metrics.server_status.set(status);
+        self.state.is_registered.store(true, Ordering::Release);
         self.state.is_running.store(true, Ordering::Release);
     }
 }

@@ -4,12 +4,14 @@
 
 mod common;
 
-use bindery_metadata::RegistrationMode;
+use bindery_metadata::store::{CreateMode, MetadataStore, Op, SessionState};
+use bindery_metadata::{RegistrationMode, SessionId};
+use bindery_server::bookie::Ended;
 use bindery_server::config::BookieConfig;
 use bindery_types::BookieId;
 use bindery_wire::{ErrorCode, v2};
 use common::frames::{KEY, OwnedV2, exchange, hello, read_request};
-use common::whole::{cluster, cluster_of, config, open, refused, start};
+use common::whole::{Running, cluster, cluster_of, config, open, refused, start};
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
@@ -113,4 +115,68 @@ async fn a_read_only_bookie_registers_as_such_and_refuses_adds() {
     assert_eq!(registered[0].mode, RegistrationMode::ReadOnly);
     assert_eq!(running.add(1, 0).await, ErrorCode::ReadOnly);
     running.stop().await;
+}
+
+/// Another cluster answers at the same address: a wiped store, or a name that moved. Its ledgers are not the bookie's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bookie_whose_store_becomes_another_cluster_stops_unlisted() {
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = cluster().await;
+    let running = start(config(dir.path()), &cluster).await;
+    let (session, store) = (session_of(&running), cluster.open());
+    store.set("/ledgers/INSTANCEID", "another".into(), None).await.unwrap();
+    cluster.expire(session);
+    let ended = tokio::time::timeout(common::PATIENCE, running.task).await.unwrap().unwrap();
+    assert!(matches!(&ended, Ended::RegistrationLost(why) if why.contains("another cluster")), "{ended:?}");
+    assert!(open(&cluster).await.registration().list().await.unwrap().is_empty());
+}
+
+/// Who asks whether the bookie is ready is told of a registration that is gone, or that nobody can count on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bookie_that_clients_do_not_find_is_not_ready() {
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = cluster().await;
+    let config = BookieConfig { session_timeout: Duration::from_millis(300), ..config(dir.path()) };
+    let running = start(config, &cluster).await;
+    assert_eq!(ready(&running).await, (true, 1));
+
+    // Its node is another's, which it waits for.
+    let (other, node) = (cluster.open(), "/ledgers/available/bookie-0".to_owned());
+    let data = "theirs".into();
+    let steal = [
+        Op::Delete { path: node.clone(), expected: None },
+        Op::Create { path: node.clone(), data, mode: CreateMode::Ephemeral },
+    ];
+    other.multi(steal.into()).await.unwrap();
+    until(&running, (false, -1)).await;
+    other.delete(&node, None).await.unwrap();
+    until(&running, (true, 1)).await;
+
+    running.store.disconnect();
+    until(&running, (false, -1)).await;
+    running.store.reconnect();
+    until(&running, (true, 1)).await;
+    running.stop().await;
+}
+
+fn session_of(running: &Running) -> SessionId {
+    match *running.store.session().borrow() {
+        SessionState::Connected(id) => id,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What is said of readiness, and `bookie_SERVER_STATUS`.
+async fn ready(running: &Running) -> (bool, i64) {
+    let (status, _) = running.http("GET", "/api/v1/bookie/is_ready", "").await;
+    (status.contains("200"), running.metric("bookie_SERVER_STATUS").await)
+}
+
+async fn until(running: &Running, wanted: (bool, i64)) {
+    let seen = async {
+        while ready(running).await != wanted {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(tokio::time::timeout(common::PATIENCE, seen).await.is_ok(), "{wanted:?}");
 }

@@ -14,7 +14,7 @@ mod cluster;
 mod cookies;
 mod ids;
 mod ledgers;
-
+mod membership;
 mod paths;
 mod registration;
 mod replication_locks;
@@ -27,6 +27,7 @@ pub use self::cluster::{InitError, InitOutcome, LayoutError, OpenError, init_clu
 pub use self::cookies::{Cookies, CookiesError, StoredCookie};
 pub use self::ids::{IdError, Ids};
 pub use self::ledgers::{LedgerError, LedgerListing, Ledgers, StoredLedger};
+pub use self::membership::Membership;
 pub use self::paths::LedgerLayout;
 pub use self::registration::{RegisteredBookie, Registration, RegistrationError, RegistrationMode};
 pub use self::replication_locks::{ReplicationLock, ReplicationLocks};

@@ -55,6 +55,29 @@ pub enum RegistrationError {
     /// The session changed while registering: register again under the new one.
     #[error("the session with the metadata store changed while registering")]
     SessionChanged,
+    /// What answers now is not the cluster in which the bookie started.
+    #[error(
+        "the metadata store now has another cluster at {root}: its instance id is {}, this bookie's is {}. Its ledgers \
+         are not those of this bookie: look at --metadata and at the store before it is started again",
+        found.as_deref().unwrap_or("missing"), expected.as_deref().unwrap_or("missing")
+    )]
+    OtherCluster {
+        /// The ledgers root.
+        root: String,
+        /// The instance id when the bookie started.
+        expected: Option<String>,
+        /// And now.
+        found: Option<String>,
+    },
+    /// The bookie's cookie was deleted or replaced while it ran.
+    #[error(
+        "the cookie of bookie {bookie_id} in the metadata store is not what it was when the bookie started: it was removed \
+         from the cluster, or replaced (see: bindery cluster cookie show {bookie_id})"
+    )]
+    CookieChanged {
+        /// The id.
+        bookie_id: BookieId,
+    },
     /// The cluster's nodes are missing.
     #[error(
         "{root} in the metadata store is not an initialised BookKeeper cluster: run bindery cluster init with the same --metadata URI"

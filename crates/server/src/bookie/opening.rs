@@ -9,7 +9,7 @@ use crate::known::Known;
 use crate::memory::MemoryPlan;
 use bindery_engine::{EngineConfig, Machine};
 use bindery_io::Disk;
-use bindery_metadata::{ConnectOptions, Cookie, Layout, StartKind, Version};
+use bindery_metadata::{ConnectOptions, Cookie, Layout, Membership, StartKind, Version};
 use bindery_types::BookieId;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -42,7 +42,7 @@ impl Opening<'_> {
         }
         let layout = self.connect().await?;
         let instance_id = layout.instance_id().await?;
-        let cookies = self.check_cookies(&identity, &layout, instance_id.as_deref()).await?;
+        let mut cookies = self.check_cookies(&identity, &layout, instance_id.as_deref()).await?;
         let mut known = self.known().await?;
         let config = EngineConfig {
             limbo_up_to: known.limbo_up_to,
@@ -105,10 +105,13 @@ impl Opening<'_> {
             let expected = self.dirs.expected_cookie(&identity.bookie_id, instance_id.as_deref());
             self.stamp(&expected, Some(order)).await?;
             layout.cookies().update(&identity.bookie_id, &expected, version).await?;
+            cookies.in_metadata = Some(expected);
             tracing::info!("drained journals taken away: cookie updated");
         }
+        let (id, cookie) = (identity.bookie_id.clone(), cookies.in_metadata);
+        let membership = Membership::new(layout.clone(), id, instance_id.clone(), cookie);
         let instance_id = instance_id.unwrap_or_default();
-        Ok(Opened { identity, layout, instance_id, machine, known })
+        Ok(Opened { identity, layout, instance_id, membership, machine, known })
     }
 
     async fn known(&self) -> Result<Known, DataDirError> {
@@ -182,7 +185,10 @@ impl Opening<'_> {
         };
         let kind = validate(&expected, &found, &directories, self.config.allow_storage_expansion)
             .map_err(Box::new)?;
-        let mut checked = CheckedCookies::default();
+        let mut checked = CheckedCookies {
+            in_metadata: stored.as_ref().map(|stored| stored.cookie.clone()),
+            ..CheckedCookies::default()
+        };
         match kind {
             StartKind::Restart => tracing::info!("cookies match: restart"),
             StartKind::New => {
@@ -190,6 +196,7 @@ impl Opening<'_> {
                 self.enter_limbo(layout).await?;
                 self.stamp(&expected, None).await?;
                 cookies.create(&identity.bookie_id, &expected).await?;
+                checked.in_metadata = Some(expected);
                 tracing::info!("new bookie: cookie written to directories and metadata");
             }
             StartKind::Lost { stamp: order } => {
@@ -204,6 +211,7 @@ impl Opening<'_> {
                 let version = stored.map(|stored| stored.version);
                 if let Some(version) = version {
                     cookies.update(&identity.bookie_id, &expected, version).await?;
+                    checked.in_metadata = Some(expected);
                 }
                 tracing::info!("new directories: cookie updated");
             }
@@ -227,6 +235,7 @@ pub(super) struct Opened {
     pub(super) layout: Layout,
     /// Empty for a cluster without one.
     pub(super) instance_id: String,
+    pub(super) membership: Membership,
     pub(super) machine: Machine,
     pub(super) known: Known,
 }
@@ -259,6 +268,8 @@ pub(super) async fn replace_cover(
 /// What the cookies ask of the rest of the start.
 #[derive(Default)]
 struct CheckedCookies {
+    /// As it stands in the metadata store now.
+    in_metadata: Option<Cookie>,
     /// Files of journals that are configured no more.
     former: Vec<PathBuf>,
     /// Directories to be stamped, and the version of the cookie to be replaced, once those proved to be drained.

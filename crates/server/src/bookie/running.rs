@@ -6,6 +6,7 @@ use crate::latch::Latch;
 use bindery_metadata::{RegistrationEvent, RegistrationMode};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Bound of what a stop does beside draining connections (`drain_max`).
 pub const STOP_REST_MAX: Duration = Duration::from_secs(5);
@@ -25,18 +26,24 @@ impl Bookie {
         // What changed while the bookie was being registered is a change too.
         mode.mark_changed();
         let mut trim = tokio::time::interval(BUFFER_TRIM_INTERVAL);
+        let mut gone_at = None;
         loop {
             tokio::select! {
                 () = stop.wait() => break,
                 _ = trim.tick() => self.shared.buffers.trim(),
                 event = self.events.recv() => match event {
                     Some(RegistrationEvent::Registered { mode, session }) => {
+                        gone_at = None;
                         self.on_registered(mode);
                         tracing::info!(?mode, %session, "registered again");
                     }
-                    Some(RegistrationEvent::Lost) => tracing::warn!("connection to the metadata store lost"),
+                    Some(RegistrationEvent::Lost) => {
+                        gone_at = Some(Instant::now() + self.session_timeout);
+                        tracing::warn!("connection to the metadata store lost");
+                    }
                     Some(RegistrationEvent::Expired) => {
-                        self.shared.metrics.server_status.set(-1);
+                        gone_at = None;
+                        self.on_unregistered();
                         tracing::warn!("metadata session expired: registering again");
                     }
                     Some(RegistrationEvent::Refused(error)) => {
@@ -48,6 +55,11 @@ impl Bookie {
                         break;
                     }
                 },
+                () = tokio::time::sleep_until(gone_at.unwrap_or_else(Instant::now)), if gone_at.is_some() => {
+                    gone_at = None;
+                    self.on_unregistered();
+                    tracing::warn!("without the metadata store for a session's time: clients may not find this bookie");
+                }
                 Ok(()) = mode.changed() => {
                     let mode = *mode.borrow_and_update();
                     let reasons = self.standing.reasons();
@@ -73,6 +85,11 @@ impl Bookie {
             (None, None, Some(why)) => Ended::Unclean(why),
             (None, None, None) => Ended::Stopped,
         }
+    }
+
+    fn on_unregistered(&self) {
+        self.shared.metrics.server_status.set(-1);
+        self.state.is_registered.store(false, Ordering::Release);
     }
 
     /// Lets clients that look for bookies find this one as read-only, if the metadata store answers in time.
