@@ -5,6 +5,7 @@
 //! [`conformance`](crate::conformance) suite as the real drivers.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -44,6 +45,7 @@ struct Client {
     fault: Mutex<Option<(usize, Fault)>>,
     /// What others do in between, and how many reads pass before it.
     interleaved: Mutex<Option<(usize, Change)>>,
+    is_hanging: AtomicBool,
 }
 
 type Change = Box<dyn FnOnce() + Send>;
@@ -89,7 +91,12 @@ impl MemoryCluster {
             _ => tree.new_session(),
         };
         let (state, receiver) = watch::channel(SessionState::Connected(id));
-        let client = Arc::new(Client { state, fault: Mutex::default(), interleaved: Mutex::default() });
+        let client = Arc::new(Client {
+            state,
+            fault: Mutex::default(),
+            interleaved: Mutex::default(),
+            is_hanging: AtomicBool::default(),
+        });
         tree.clients.insert(id, Arc::downgrade(&client));
         drop(tree);
         MemoryStore { cluster: self.clone(), client, receiver }
@@ -142,6 +149,11 @@ impl MemoryStore {
     /// Has `change`, which others make, happen just before the read after `reads` more of this client.
     pub fn interleave(&self, reads: usize, change: impl FnOnce() + Send + 'static) {
         *self.client.interleaved.lock() = Some((reads, Box::new(change)));
+    }
+
+    /// From now on no `get` of this client is answered: a request to servers that are away waits for long.
+    pub fn hang(&self) {
+        self.client.is_hanging.store(true, Ordering::Relaxed);
     }
 
     fn before_read(&self) {
@@ -434,6 +446,9 @@ fn ready<'a, T: Send + 'a>(result: Result<T, StoreError>) -> StoreFuture<'a, T> 
 
 impl MetadataStore for MemoryStore {
     fn get(&self, path: &str) -> StoreFuture<'_, Node> {
+        if self.client.is_hanging.load(Ordering::Relaxed) {
+            return Box::pin(std::future::pending());
+        }
         ready(self.read(|tree, _| tree.node(path)))
     }
 

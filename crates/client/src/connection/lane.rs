@@ -5,7 +5,8 @@
 //! # Invariants
 //! 1. What is in `outgoing`, or was taken from it, has its request in `pending`; both change under one lock.
 //! 2. The task is woken only when it waits for requests: while it writes, more are gathered, and leave together.
-//! 3. Nothing more is sent while the bookie owes [`ADDS_UNANSWERED_MAX`] answers to adds.
+//! 3. Nothing more is sent while the bookie owes [`ADDS_UNANSWERED_MAX`] answers to adds. Reads do not wait behind adds for
+//!    that: while so many adds are here they are not taken (`is_crowded`), and go another way.
 //! 4. Once the task is gone (`is_gone`) nobody answers: that is after the drop of the last owner or the end of the
 //!    runtime, when nobody listens.
 
@@ -66,6 +67,11 @@ impl State {
     /// The bookie is to answer first (invariant 3).
     pub(super) fn is_paced(&self) -> bool {
         self.pending.adds.len().saturating_sub(self.outgoing.adds()) >= ADDS_UNANSWERED_MAX
+    }
+
+    /// So many adds are sent or queued that what comes now waits for answers to them.
+    fn is_crowded(&self) -> bool {
+        self.pending.adds.len() >= ADDS_UNANSWERED_MAX
     }
 
     /// Gives out what was refused before it was sent.
@@ -173,7 +179,13 @@ impl Lane {
         drop(withdrawn);
     }
 
-    /// Queues a v2 read. `None` when it may not be under way together with what is (`pending` invariant 2).
+    /// Invariant 3.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.state.lock().is_crowded()
+    }
+
+    /// Queues a v2 read. `None` when it may not be under way together with what is (`pending` invariant 2), or would wait
+    /// for adds (invariant 3).
     pub(super) fn read(
         &self,
         ledger: LedgerId,
@@ -190,7 +202,7 @@ impl Lane {
         let key = CallKey::Read { ledger: read.ledger_id, entry: read.entry_id };
         let (sender, receiver) = oneshot::channel();
         let is_queued = self.push(self.request_timeout, |state, deadline| {
-            if !state.pending.admits_read(key, fence.is_some()) {
+            if state.is_crowded() || !state.pending.admits_read(key, fence.is_some()) {
                 return false;
             }
             let position = put_v2(state, &v2::Request::Read(read));

@@ -194,7 +194,11 @@ impl Bookies {
         let mut slots = self.slots.write();
         let is_closing = slots.is_closing;
         let slot = slots.by_id.entry(bookie.clone()).or_insert_with(|| {
-            let resolver = Arc::new(Resolver::new(self.registration.clone(), bookie.clone()));
+            let resolver = Arc::new(Resolver::new(
+                self.registration.clone(),
+                bookie.clone(),
+                self.options.timing().connect_timeout,
+            ));
             let bulk = self.open_lane(bookie, &resolver, Speaks::V2, is_closing);
             Slot { resolver, bulk, control: OnceLock::new(), batches: Arc::default() }
         });
@@ -281,7 +285,8 @@ impl Transport for Bookies {
         if let Some(receiver) = self.with_bulk(bookie, |lane| lane.read(ledger, entry, fence)) {
             return Box::pin(receive(receiver));
         }
-        // A fencing and a plain read of the same entry at once: v3 tells their answers apart (`pending` invariant 2).
+        // A fencing and a plain read of the same entry at once: v3 tells their answers apart (`pending` invariant 2). And the
+        // way past adds that wait (lane invariant 3).
         let operation = Operation::Read(read_message(ledger, entry, fence));
         let response = self.v3(bookie, operation, self.request_timeout());
         Box::pin(async move {
@@ -295,8 +300,11 @@ impl Transport for Bookies {
             let batches = slot.batches.clone();
             let way = batches.way(Instant::now());
             let sent = match way {
-                Way::Bulk => Some((slot.bulk.lane.batch_read(&request), None)),
-                Way::Trial => {
+                Way::Bulk if !slot.bulk.lane.is_crowded() => {
+                    Some((slot.bulk.lane.batch_read(&request), None))
+                }
+                // A connection of its own, too, past adds that wait (lane invariant 3).
+                Way::Bulk | Way::Trial => {
                     let open = || self.open_lane(bookie, &slot.resolver, Speaks::V2, is_closing);
                     let trial = batches.trial(open);
                     Some((trial.lane.batch_read(&request), Some(trial)))

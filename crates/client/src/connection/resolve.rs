@@ -1,9 +1,12 @@
 //! From a bookie's id to its address (protocol reference, section 5.2).
 
+use std::time::Duration;
+
 use bindery_metadata::codec::service_info::PROTOCOL_BOOKIE_RPC;
 use bindery_metadata::layout::Registration;
 use bindery_types::BookieId;
 use parking_lot::Mutex;
+use tokio::time::timeout;
 
 use crate::transport::BookieError;
 
@@ -22,12 +25,15 @@ pub(super) struct Address {
 pub(super) struct Resolver {
     registration: Registration,
     bookie: BookieId,
+    /// How long one whose id is its address is looked up.
+    lookup_max: Duration,
     known: Mutex<Option<Address>>,
 }
 
 impl Resolver {
-    pub(super) fn new(registration: Registration, bookie: BookieId) -> Resolver {
-        Resolver { registration, bookie, known: Mutex::new(None) }
+    pub(super) fn new(registration: Registration, bookie: BookieId, connect_timeout: Duration) -> Resolver {
+        let lookup_max = connect_timeout / 3;
+        Resolver { registration, bookie, lookup_max, known: Mutex::new(None) }
     }
 
     /// The address last found, or what the registration says now. Cancelled, it leaves nothing behind.
@@ -35,7 +41,16 @@ impl Resolver {
         if let Some(known) = self.known.lock().clone() {
             return Ok(known);
         }
-        let found = match self.registration.service_info(&self.bookie).await {
+        let looked_up = self.registration.service_info(&self.bookie);
+        let looked_up = match of_id(&self.bookie) {
+            // A store that is away answers late, if at all.
+            Some(address) => match timeout(self.lookup_max, looked_up).await {
+                Ok(looked_up) => looked_up,
+                Err(_) => return Ok(address),
+            },
+            None => looked_up.await,
+        };
+        let found = match looked_up {
             // An id that is an address is right whatever the registration says. Where a bookie with another id was
             // may be somebody else now.
             Err(error) => {

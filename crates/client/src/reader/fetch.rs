@@ -89,6 +89,7 @@ impl ReaderState {
             let request = BatchReadRequest { ledger, first, count_max: count, size_bytes_max };
             transport.batch_read(&bookie, request).await
         };
+        let mut without = 0;
         let judge = |result: Result<Vec<Bytes>, BookieError>| match result {
             Ok(stored) => {
                 let entries: Vec<Entry> = stored
@@ -103,20 +104,25 @@ impl ReaderState {
             Err(BookieError::Refused(ErrorCode::NoEntry | ErrorCode::NoLedger)) => Err(BookieAnswer::Absent),
             // It does not know the request, which is no trouble: the next one may.
             Err(BookieError::Refused(ErrorCode::BadRequest | ErrorCode::BadVersion)) => {
-                self.can_batch.store(false, Ordering::Relaxed);
+                without += 1;
                 Err(BookieAnswer::Damaged)
             }
             Err(error) => {
                 if let BookieError::Unexpected(_) = error {
-                    self.can_batch.store(false, Ordering::Relaxed);
+                    without += 1;
                 }
                 Err(BookieAnswer::Failed(error))
             }
         };
         let ask = Ask { first, entries: u64::from(count), operation: Operation::BatchRead };
-        if let Ok(entries) = self.ask(&self.replicas(), ask, send, judge).await {
-            self.has_batched.store(true, Ordering::Relaxed);
-            return Ok(entries);
+        match self.ask(&self.replicas(), ask, send, judge).await {
+            Ok(entries) => {
+                self.has_batched.store(true, Ordering::Relaxed);
+                return Ok(entries);
+            }
+            // No replica knows it. While one does, the others are passed over, which costs nothing.
+            Err(answers) if answers.0.len() == without => self.can_batch.store(false, Ordering::Relaxed),
+            Err(_) => {}
         }
         Ok(vec![self.fetch(first).await?])
     }

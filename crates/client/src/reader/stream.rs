@@ -192,10 +192,13 @@ impl EntryStream {
             let replicas = self.state.replicas();
             let metadata = &replicas.metadata;
             let quorum = metadata.quorum;
+            let entry_size_bytes = self.state.entry_size_bytes();
+            let fitting = BATCH_SIZE_BYTES / entry_size_bytes.max(1);
+            // Of entries that fill a batch each, several are read at a time, as singles are.
             let is_batch = quorum.ensemble_size() == quorum.write_quorum_size()
                 && self.last > self.next
+                && fitting > 1
                 && self.state.can_batch.load(Ordering::Relaxed);
-            let entry_size_bytes = self.state.entry_size_bytes();
             let ranges_max = match is_batch {
                 _ if entry_size_bytes == 0 => 1,
                 true if !self.state.has_batched.load(Ordering::Relaxed) => 1,
@@ -213,8 +216,7 @@ impl EntryStream {
                         .find(|segment| segment.first_entry > entry)
                         .map_or(self.last, |next| self.last.min(next.first_entry.get() - 1));
                     let left = (end - self.next) as u64 + 1;
-                    let fitting = BATCH_SIZE_BYTES / entry_size_bytes.max(1);
-                    (left.min(fitting.clamp(1, BATCH_ENTRIES_MAX)) as u32, BATCH_SIZE_BYTES)
+                    (left.min(fitting.min(BATCH_ENTRIES_MAX)) as u32, BATCH_SIZE_BYTES)
                 }
                 false => (1, entry_size_bytes.max(OVERHEAD_SIZE_BYTES_MAX as u64)),
             };

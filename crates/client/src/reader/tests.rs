@@ -47,6 +47,10 @@ struct Bookies {
     silent: Mutex<BTreeSet<BookieId>>,
     explicit: Mutex<BTreeMap<BookieId, Bytes>>,
     knows_no_batches: bool,
+    /// Of those of an earlier release.
+    without_batches: BTreeSet<BookieId>,
+    most_at_a_time: AtomicUsize,
+    singles_under_way: AtomicUsize,
     /// Bytes of answers that somebody still has.
     held_bytes: Arc<AtomicUsize>,
     /// How answers to batch reads are wrong.
@@ -92,14 +96,20 @@ impl Transport for Bookies {
     fn read(&self, bookie: &BookieId, request: ReadRequest) -> Answer<'_, Bytes> {
         self.singles.fetch_add(1, Ordering::Relaxed);
         let answer = self.get(bookie, EntryId::to_wire(request.entry));
-        Box::pin(async move { answer })
+        Box::pin(async move {
+            let under_way = self.singles_under_way.fetch_add(1, Ordering::Relaxed) + 1;
+            self.most_at_a_time.fetch_max(under_way, Ordering::Relaxed);
+            tokio::task::yield_now().await;
+            self.singles_under_way.fetch_sub(1, Ordering::Relaxed);
+            answer
+        })
     }
 
     fn batch_read(&self, bookie: &BookieId, request: BatchReadRequest) -> Answer<'_, Vec<Bytes>> {
         self.batches.fetch_add(1, Ordering::Relaxed);
         let bookie = bookie.clone();
         Box::pin(async move {
-            if self.knows_no_batches {
+            if self.knows_no_batches || self.without_batches.contains(&bookie) {
                 return Err(BookieError::Refused(ErrorCode::BadRequest));
             }
             let mut entries = vec![self.get(&bookie, request.first.get())?];
@@ -156,12 +166,23 @@ struct Setup {
 impl Setup {
     /// Ledger 1 with `count` entries of `size` bytes on all bookies a, b, c of their write sets; open.
     async fn new(quorum: (usize, usize, usize), count: i64, size: usize, bookies: Bookies) -> Setup {
+        Setup::within(100_000, quorum, count, size, bookies).await
+    }
+
+    /// As [`Setup::new`], of a client with this much memory.
+    async fn within(
+        memory_limit: u64,
+        quorum: (usize, usize, usize),
+        count: i64,
+        size: usize,
+        bookies: Bookies,
+    ) -> Setup {
         let store = Arc::new(MemoryCluster::new().open());
         layout::init_cluster(&*store, "/l", LedgerLayout::Hierarchical, [0; 16]).await.unwrap();
         let layout = Layout::open(store, "/l", None).await.unwrap();
         let bookies = Arc::new(bookies);
         let builder = Client::builder().layout(layout.clone()).transport(bookies.clone());
-        let client = builder.memory_limit(100_000).connect().await.unwrap();
+        let client = builder.memory_limit(memory_limit).connect().await.unwrap();
         let secret = LedgerSecret { digest_type: DigestType::Crc32c, password: b"p".to_vec() };
         let ledger = LedgerId::new(1).unwrap();
         let codec = EntryCodec::new(ledger, Digester::new(secret.digest_type, &secret.password));
@@ -278,6 +299,28 @@ async fn bookies_that_know_no_batches_are_read_one_by_one() {
     assert_all(&setup.open().await.unwrap(), 100, 10).await;
     let (batches, singles) = (&setup.bookies.batches, &setup.bookies.singles);
     assert!(batches.load(Ordering::Relaxed) <= 3 && singles.load(Ordering::Relaxed) >= 100);
+}
+
+/// One of an earlier release, as while a cluster is upgraded, takes batches from nobody but itself.
+#[tokio::test]
+async fn a_bookie_that_knows_no_batches_leaves_them_to_the_others() {
+    let bookies = Bookies { without_batches: [id("a")].into(), ..Bookies::default() };
+    let mut setup = Setup::new((3, 3, 2), 1_000, 4_000, bookies).await;
+    setup.close(999).await;
+    assert_all(&setup.open().await.unwrap(), 1_000, 4_000).await;
+    let (batches, singles) = (&setup.bookies.batches, &setup.bookies.singles);
+    let (batches, singles) = (batches.load(Ordering::Relaxed), singles.load(Ordering::Relaxed));
+    assert!(singles < 10 && batches > singles, "{batches} batches, {singles} singles");
+}
+
+/// Entries of which a batch has room for one are read several at a time, as singles are.
+#[tokio::test]
+async fn large_entries_are_read_ahead() {
+    let mut setup = Setup::within(64 << 20, (3, 3, 2), 20, 300_000, Bookies::default()).await;
+    setup.close_with_length(19, 6_000_000).await;
+    assert_all(&setup.open().await.unwrap(), 20, 300_000).await;
+    let most = setup.bookies.most_at_a_time.load(Ordering::Relaxed);
+    assert!(most > 2, "{most} at a time");
 }
 
 /// Also when what follows fails.

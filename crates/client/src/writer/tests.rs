@@ -599,15 +599,21 @@ fn a_hand_over_says_where_the_next_writer_goes_on() {
 fn a_hand_over_whose_answer_was_lost_is_found_behind_the_next_writer() {
     let idle = |next| Handover::Idle { next: at(next), length_bytes: 5 * next as u64 };
     let (taken, ours) = (Handover::Busy { token: 8 }, Handover::Busy { token: 7 });
+    let closed = LedgerState::Closed { last_entry: Some(at(4)), length_bytes: 25 };
     let outcomes = [
-        (idle(1), Some(WhyStopped::Closing)),
-        (taken, Some(WhyStopped::Closing)),
+        (idle(1), LedgerState::Open, Some(WhyStopped::Closing)),
+        (taken, LedgerState::Open, Some(WhyStopped::Closing)),
         // By a next writer, after that one's entries.
-        (idle(2), Some(WhyStopped::Closing)),
-        (ours, None),
-        (idle(0), Some(WhyStopped::MetadataChanged)),
+        (idle(2), LedgerState::Open, Some(WhyStopped::Closing)),
+        // Who has ended it since, or whose ledger is being recovered.
+        (taken, closed, Some(WhyStopped::Closing)),
+        (taken, LedgerState::InRecovery, Some(WhyStopped::Closing)),
+        (ours, LedgerState::Open, None),
+        (ours, closed, Some(WhyStopped::Closed)),
+        (ours, LedgerState::InRecovery, Some(WhyStopped::Fenced)),
+        (idle(0), LedgerState::Open, Some(WhyStopped::MetadataChanged)),
     ];
-    for (found, why) in outcomes {
+    for (found, state, why) in outcomes {
         let mut script = Script::start(2, 2, 2, false, Some(7));
         script.append(1);
         script.ack(0, &[0, 1]);
@@ -615,8 +621,9 @@ fn a_hand_over_whose_answer_was_lost_is_found_behind_the_next_writer() {
         let (mut metadata, _) = script.wanted_write();
         script.written(Err(LedgerError::Store(StoreError::ConnectionLoss)));
         found.set(&mut metadata);
+        metadata.state = state;
         script.read(metadata, 3);
-        assert_eq!(script.why(), why, "{found:?}");
+        assert_eq!(script.why(), why, "{found:?}, {state:?}");
     }
 }
 

@@ -7,7 +7,7 @@ use bindery_client::connection::{Bookies, ConnectionOptions};
 use bindery_client::transport::{
     AddRequest, BatchReadRequest, BookieError, PollRequest, ReadRequest, Transport,
 };
-use bindery_metadata::{BookieServiceInfo, RegistrationMode};
+use bindery_metadata::{BookieServiceInfo, Layout, RegistrationMode};
 use bindery_types::BookieId;
 use bindery_wire::frame::{self, Split};
 use bindery_wire::v3::{self, proto, response};
@@ -83,6 +83,19 @@ impl Line {
         for (ledger_id, entry_id, code) in answers {
             v2::put_add_response(2, code, ledger_id, entry_id, &mut out);
         }
+        self.socket.write_all(&out).await.unwrap();
+    }
+
+    /// Answers the batch read that comes next, with an entry.
+    pub async fn answer_batch(&mut self) {
+        let request = self.next().await.unwrap();
+        let Ok(v2::Request::BatchRead(read)) = v2::Request::decode(&request) else { panic!("{request:?}") };
+        self.answer_batch_read(&read).await;
+    }
+
+    pub async fn answer_batch_read(&mut self, read: &v2::BatchRead) {
+        let (ledger, id, mut out) = (read.ledger_id, read.request_id, BytesMut::new());
+        v2::put_batch_read_response(2, ledger, 0, id, [&b"body"[..]].into_iter(), &mut out);
         self.socket.write_all(&out).await.unwrap();
     }
 
@@ -163,6 +176,52 @@ async fn a_bookie_is_not_sent_more_adds_than_it_takes() {
     assert!(sink.outcomes(ADDS).await.iter().all(|(_, result)| result.is_ok()));
 }
 
+/// Lane invariant 3: reads and fences do not wait for the answers to adds that a bookie owes.
+#[tokio::test]
+async fn reads_pass_adds_that_wait_for_answers() {
+    const ADDS: i64 = 6_000;
+    let (bookies, peer, sink) =
+        (bookies(ConnectionOptions::default()).await, Peer::new().await, Recorder::new());
+    let batch = || BatchReadRequest { ledger: ledger(2), first: entry(0), count_max: 9, size_bytes_max: 99 };
+    let known = async { peer.accept().await.answer_batch().await };
+    let (entries, ()) = tokio::join!(bookies.batch_read(&peer.id, batch()), known);
+    assert!(entries.is_ok());
+    for tag in 0..ADDS {
+        sink.send(&bookies, &peer.id, add(1, tag, tag as u64, 10));
+    }
+    let mut line = peer.accept().await;
+    assert_eq!(line.next_add().await, (1, 0));
+    let fence = Some(KEY);
+    let (read, batch_read) = (
+        bookies.read(&peer.id, ReadRequest { ledger: ledger(2), entry: Some(entry(7)), fence }),
+        bookies.batch_read(&peer.id, batch()),
+    );
+    let answers = async {
+        // Each on a connection of its own, in either order.
+        let mut others = Vec::new();
+        for _ in 0..2 {
+            let mut other = peer.accept().await;
+            let request = other.next().await.unwrap();
+            match v2::Request::decode(&request) {
+                Ok(v2::Request::BatchRead(read)) => other.answer_batch_read(&read).await,
+                _ => {
+                    let request = v3::Request::decode(request).unwrap();
+                    let v3::Operation::Read(read) = &request.operation else { panic!("{request:?}") };
+                    assert_eq!((read.ledger_id, read.entry_id), (2, 7));
+                }
+            }
+            others.push(other);
+        }
+    };
+    let passed = async {
+        tokio::select! {
+            (entries, ()) = async { tokio::join!(batch_read, answers) } => assert!(entries.is_ok()),
+            answer = read => panic!("{answer:?}"),
+        }
+    };
+    assert!(tokio::time::timeout(PATIENCE, passed).await.is_ok());
+}
+
 /// What a Java bookie before 4.17 does.
 #[tokio::test]
 async fn a_bookie_that_hangs_up_on_a_batch_read_keeps_its_other_connection_and_is_not_asked_again() {
@@ -191,24 +250,10 @@ async fn a_bookie_that_hangs_up_on_a_batch_read_keeps_its_other_connection_and_i
 #[tokio::test]
 async fn a_bookie_that_answers_a_batch_read_is_asked_for_more_beside_all_else() {
     let (bookies, peer) = (bookies(ConnectionOptions::default()).await, Peer::new().await);
-    let answers = async |line: &mut Line| {
-        let request = line.next().await.unwrap();
-        let Ok(v2::Request::BatchRead(read)) = v2::Request::decode(&request) else { panic!("{request:?}") };
-        let mut out = BytesMut::new();
-        v2::put_batch_read_response(
-            2,
-            read.ledger_id,
-            0,
-            read.request_id,
-            [&b"body"[..]].into_iter(),
-            &mut out,
-        );
-        line.socket.write_all(&out).await.unwrap();
-    };
     let batch = || BatchReadRequest { ledger: ledger(1), first: entry(0), count_max: 9, size_bytes_max: 99 };
     let first = async {
         let mut trial = peer.accept().await;
-        answers(&mut trial).await;
+        trial.answer_batch().await;
         assert!(trial.until_closed().await, "it ends with its request");
     };
     let (entries, ()) = tokio::join!(bookies.batch_read(&peer.id, batch()), first);
@@ -216,11 +261,35 @@ async fn a_bookie_that_answers_a_batch_read_is_asked_for_more_beside_all_else() 
     let (again, sink) = (bookies.batch_read(&peer.id, batch()), Recorder::new());
     sink.send(&bookies, &peer.id, add(1, 0, 0, 10));
     let mut line = peer.accept().await;
-    answers(&mut line).await;
+    line.answer_batch().await;
     assert_eq!(again.await.unwrap(), [&b"body"[..]]);
     let (ledger, entry) = line.next_add().await;
     line.answer_adds([(ledger, entry, ErrorCode::Ok)]).await;
     assert_eq!(sink.outcomes(1).await, [(0, Ok(()))], "over the same connection");
+}
+
+/// A metadata store that does not answer keeps nobody from a bookie whose id is its address.
+#[tokio::test]
+async fn a_bookie_is_reached_again_while_the_metadata_store_hangs() {
+    let (cluster, peer) = (cluster().await, Peer::new().await);
+    let store = Arc::new(cluster.open());
+    let layout = Layout::open(store.clone(), "/ledgers", None).await.unwrap();
+    let options =
+        ConnectionOptions { connect_timeout: Duration::from_secs(1), ..ConnectionOptions::default() };
+    let bookies = Bookies::new(layout.registration(), options);
+    for _ in 0..2 {
+        let asks = async {
+            loop {
+                let _ = bookies.read(&peer.id, read_last()).await;
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::select! {
+            line = peer.accept() => drop(line),
+            () = asks => {}
+        }
+        store.hang();
+    }
 }
 
 /// The one that had the address may still answer there, or somebody else: nothing on the wire tells.

@@ -92,6 +92,7 @@ impl Ledgers {
     /// Creates a ledger and returns its version.
     ///
     /// It may be repeated after an error: a ledger that is there with this creation's token (version 3) was created by it.
+    /// One that somebody has written to since is theirs to tell of: it exists.
     /// After a lost connection it is repeated once right away.
     pub async fn create(&self, id: LedgerId, metadata: &LedgerMetadata) -> Result<Version, LedgerError> {
         let (path, data) = (self.path(id), Bytes::from(ledger::encode(metadata)));
@@ -101,7 +102,13 @@ impl Ledgers {
         }
         match created.map_err(|error| of(id, error)) {
             Err(LedgerError::Exists(_)) if metadata.creation_token.is_some() => match self.get(id).await {
-                Ok(stored) if stored.metadata.creation_token == metadata.creation_token => Ok(stored.version),
+                // Whoever got a later version with the metadata as it was created could undo a recovery.
+                Ok(stored)
+                    if stored.metadata.creation_token == metadata.creation_token
+                        && stored.version == Version(0) =>
+                {
+                    Ok(stored.version)
+                }
                 Err(LedgerError::Store(error)) => Err(error.into()),
                 // Somebody else's, whatever can be read of it.
                 Ok(_) | Err(_) => Err(LedgerError::Exists(id)),
@@ -307,6 +314,12 @@ mod tests {
         );
         store.reconnect();
         assert_eq!(ledgers.create(id(4), &metadata(4)).await, Ok(Version(0)));
+        // Somebody recovered it in between: its version with the metadata of its creation would undo that.
+        let mut recovered = metadata(5);
+        ledgers.create(id(5), &recovered).await.unwrap();
+        recovered.state = LedgerState::Closed { last_entry: None, length_bytes: 0 };
+        ledgers.update(id(5), &recovered, Version(0)).await.unwrap();
+        assert_eq!(ledgers.create(id(5), &metadata(5)).await, Err(LedgerError::Exists(id(5))));
     }
 
     #[tokio::test]

@@ -37,8 +37,8 @@ impl ReplicationLocks {
         format!("{}/underreplication/locks/urL{:010}", self.root, ledger.get())
     }
 
-    /// Takes the lock of a ledger; `None` when somebody has it. Of one session at most one task works on a ledger: two
-    /// that ask at the same time may both be told that it is theirs.
+    /// Takes the lock of a ledger; `None` when another session has it. Of one session at most one task works on a ledger: two
+    /// that ask are both told that it is theirs.
     pub async fn try_lock(
         &self,
         ledger: LedgerId,
@@ -62,13 +62,15 @@ impl ReplicationLocks {
         }
         match created {
             Ok(_) if self.session() == Ok(before) => Ok(Some(ReplicationLock { path, session: before })),
-            // Created or not, and under which session: only the node tells. If it is ours, it must not stay.
-            Ok(_) | Err(StoreError::ConnectionLoss) => {
+            // Created or not, and under which session: only the node tells. If it is ours, it must not stay; so one that an
+            // earlier call made, or did not give back, because its answer was lost, is found again by the next.
+            Ok(_) | Err(StoreError::ConnectionLoss | StoreError::NodeExists { .. }) => {
+                // The server that answers after a lost connection may be behind.
+                self.store.sync(&path).await?;
                 let owner = self.store.exists(&path).await?.and_then(|stat| stat.owner);
                 let session = self.session()?;
                 Ok((owner == Some(session)).then_some(ReplicationLock { path, session }))
             }
-            Err(StoreError::NodeExists { .. }) => Ok(None),
             Err(other) => Err(other),
         }
     }
@@ -137,5 +139,24 @@ mod tests {
         assert!(theirs.try_lock(ledger, &id).await.unwrap().is_none());
         ours.unlock(lock).await.unwrap();
         assert!(theirs.try_lock(ledger, &id).await.unwrap().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_lock_that_was_made_or_not_given_back_unheard_is_found_again() {
+        let cluster = MemoryCluster::new();
+        let (one, two) = (Arc::new(cluster.open()), Arc::new(cluster.open()));
+        one.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        let (ours, theirs) =
+            (ReplicationLocks::new(one.clone(), "/l"), ReplicationLocks::new(two.clone(), "/l"));
+        let (ledger, id) = (LedgerId::new(42).unwrap(), BookieId::new("b:1").unwrap());
+        let lock = ours.try_lock(ledger, &id).await.unwrap().unwrap();
+        one.inject(Fault::LossBeforeApply);
+        assert_eq!(ours.unlock(lock).await, Err(StoreError::ConnectionLoss));
+        assert!(theirs.try_lock(ledger, &id).await.unwrap().is_none());
+        let lock = ours.try_lock(ledger, &id).await.unwrap().expect("it is this session's still");
+        ours.unlock(lock).await.unwrap();
+        let lock = theirs.try_lock(ledger, &id).await.unwrap().expect("given back");
+        assert!(ours.try_lock(ledger, &id).await.unwrap().is_none());
+        theirs.unlock(lock).await.unwrap();
     }
 }

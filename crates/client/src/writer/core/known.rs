@@ -119,6 +119,18 @@ impl KnownMetadata {
     }
 
     fn judge(&mut self, metadata: &LedgerMetadata, goal: &Goal, end: End) -> Result<Found, WhyStopped> {
+        // Nobody else leaves this writer's ledger to others: whoever has it now, or left it further on, got it from here, by a
+        // write whose answer was lost. They may have closed it since, or somebody recovers it from them.
+        if *goal == Goal::HandOver {
+            let is_handed_over = match Handover::of(metadata) {
+                Some(Ok(Handover::Busy { token })) => self.token.is_some_and(|ours| ours != token),
+                Some(Ok(Handover::Idle { next, .. })) if next > end.next() => true,
+                found => found == Some(Ok(end.idle())),
+            };
+            if is_handed_over {
+                return Ok(Found::Reached);
+            }
+        }
         match metadata.state {
             // Closed by this writer, or by somebody who found the same end.
             state @ LedgerState::Closed { .. } if *goal == Goal::Close && state == end.closed() => {
@@ -135,14 +147,7 @@ impl KnownMetadata {
         }
         let is_reached = match goal {
             Goal::Ensemble(_) => last_segment(metadata) == last_segment(&self.proposal(goal, end)),
-            // Nobody else leaves this writer's ledger to others: whoever has it now, or left it further on, got it from
-            // here, by a write whose answer was lost.
-            Goal::HandOver => match Handover::of(metadata) {
-                Some(Ok(Handover::Busy { token })) => self.token.is_some_and(|ours| ours != token),
-                Some(Ok(Handover::Idle { next, .. })) if next > end.next() => true,
-                found => found == Some(Ok(end.idle())),
-            },
-            Goal::Close => false,
+            Goal::HandOver | Goal::Close => false,
         };
         if is_reached {
             return Ok(Found::Reached);
