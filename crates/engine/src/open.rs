@@ -326,12 +326,16 @@ impl Machine {
         }
         // What is applied so far: a flush in between covers that, and nothing of the journals behind.
         let mut applied = coverage.lowest.clone();
+        let mut raised = Vec::new();
         for index in 0..self.journals.len() {
             let replayed = self.replay_journal(index, coverage, &mut applied)?;
+            if self.journals[index].journal.last_group() > replayed.last_group {
+                raised.push(index);
+            }
             self.replayed.add(replayed);
         }
         if may_wait {
-            self.flush_each(&coverage.lowest, &applied)?;
+            self.flush_each(&coverage.lowest, &applied, &raised)?;
         } else {
             self.flush_at_once(&coverage.lowest, applied)?;
         }

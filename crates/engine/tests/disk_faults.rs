@@ -6,6 +6,7 @@ use bindery_engine::*;
 use bindery_io::{
     CheckedDisk, Disk, DiskFile, DiskLayer, FileLayer, ManualClock, OpenMode, RealDisk, SystemRandom,
 };
+use bindery_journal::inspect;
 use bindery_types::{EntryId, LedgerId, MasterKey};
 use parking_lot::Mutex;
 use std::io::{self, ErrorKind};
@@ -130,6 +131,7 @@ struct Bookie {
     journals: usize,
     shards: usize,
     journal_bytes_max: u64,
+    journal_sync: bool,
     write_pool_bytes: u64,
     faults: Arc<Faults>,
     clock: Arc<ManualClock>,
@@ -180,6 +182,7 @@ impl Bookie {
             journals,
             shards,
             journal_bytes_max,
+            journal_sync: true,
             write_pool_bytes: 8 << 20,
             faults: Arc::default(),
             clock: Arc::new(ManualClock::new(0)),
@@ -195,6 +198,7 @@ impl Bookie {
         EngineConfig {
             journal_dirs: ["journal", "second"][..self.journals].iter().map(|name| dir.join(name)).collect(),
             journal_bytes_max: self.journal_bytes_max,
+            journal_sync: self.journal_sync,
             ledger_dirs: (0..self.dirs).map(|i| dir.join(format!("ledgers{i}"))).collect(),
             shard_count: self.shards,
             write_pool_bytes: self.write_pool_bytes,
@@ -845,6 +849,52 @@ fn a_start_without_space_keeps_its_layout() {
     bookie.open().unwrap();
     bookie.check_acked();
     bookie.restart();
+}
+
+/// Held invariant 4: of a journal without sync a power cut took the end, which one directory has and the other, full, lacks.
+/// Nothing may be written behind that gap before the mark of every directory is: the next start would take it for damage.
+#[test]
+fn a_start_without_space_does_not_wait_behind_a_lost_end() {
+    let mut bookie = Bookie::new(2);
+    bookie.journal_sync = false;
+    bookie.open().unwrap();
+    let ledgers = bookie.ledgers();
+    for entry in 0..5 {
+        for ledger in &ledgers {
+            bookie.add(*ledger, entry, false).unwrap();
+        }
+    }
+    let is_full = [full(&["write"], "ledgers1/0")];
+    bookie.faults.set(&is_full);
+    bookie.flush();
+    assert!(bookie.engine().status().waits_for_space.is_some());
+    bookie.machine = None;
+    let path = bookie.dir.path().join("journal/journal-0000.bjl");
+    let (disk, mut groups): (Arc<dyn Disk>, _) = (Arc::new(RealDisk::new()), Vec::new());
+    inspect::walk(&disk, &path, |item| {
+        if let inspect::Item::Group(group, _) = item {
+            groups.push(group.offset);
+        }
+    })
+    .unwrap();
+    let file = disk.open(&path, OpenMode::CreateBuffered).unwrap();
+    for offset in &groups[groups.len() - 2..] {
+        file.write_all_at(&mut [io::IoSlice::new(&[0; 4096])], *offset).unwrap();
+    }
+    for _ in 0..2 {
+        let refused = bookie.open().unwrap_err();
+        assert!(matches!(refused, OpenError::NoSpace(_)), "{refused}");
+        assert!(refused.to_string().contains("power cut"), "{refused}");
+    }
+    bookie.faults.set(&[]);
+    bookie.open().unwrap();
+    for entry in 0..4 {
+        for ledger in &ledgers {
+            assert!(bookie.read(*ledger, entry).is_ok());
+        }
+    }
+    bookie.fence(ledgers[0]).unwrap();
+    bookie.open().unwrap();
 }
 
 /// Memory is bounded: a journal that holds more than the pool takes is not replayed on a full disk.

@@ -12,6 +12,8 @@
 //! 2. Nothing waits that is not where the layout of now would have put it: the records of a journal are in its shards, and
 //!    its ticket covers them.
 //! 3. No add is taken while something waits, so memory holds what was acknowledged before, and fences.
+//! 4. Nothing is written behind a gap: where numbers of groups were raised over what a power cut took, a start goes on only
+//!    when the mark of every directory is behind them.
 //!
 //! # Limits
 //! Each start that waits takes another file of the journal for what it writes; there is one as long as one was kept back
@@ -42,6 +44,12 @@ impl WantOfSpace {
     fn of_layout(source: FlushError) -> WantOfSpace {
         let why = "the number of its shards, journals or ledger directories changed, and what the journal holds goes by it";
         WantOfSpace { why, remedy: ", or start with the directories, memory and cores that it had", source }
+    }
+
+    fn of_lost_end(source: FlushError) -> WantOfSpace {
+        let why = "a power cut took the end of its journal, which another ledger directory holds, and every directory must \
+                   know of that before groups are written behind it";
+        WantOfSpace { why, remedy: "", source }
     }
 
     fn of_damage(source: FlushError) -> WantOfSpace {
@@ -78,7 +86,13 @@ impl Machine {
     }
 
     /// A flush of what each journal held. One that finds no space waits as any other, and its journal for it.
-    pub(super) fn flush_each(&mut self, covered: &MarkVector, applied: &MarkVector) -> Result<(), OpenError> {
+    /// The journals in `raised` have numbers given out that no group of theirs has: they cannot wait (invariant 4).
+    pub(super) fn flush_each(
+        &mut self,
+        covered: &MarkVector,
+        applied: &MarkVector,
+        raised: &[usize],
+    ) -> Result<(), OpenError> {
         for index in 0..self.journals.len() {
             let journaling = &mut self.journals[index];
             let last_group = journaling.journal.last_group();
@@ -93,7 +107,9 @@ impl Machine {
             self.engine.tickets_out.fetch_add(1, Ordering::AcqRel);
             match self.flushing.flush(FreezeTicket { journal: Some(index), marks, frozen }) {
                 Ok(_) => journaling.journal.release_up_to(last_group),
-                Err(error) if !self.engine.is_storage_lost() => {
+                Err(error) if self.engine.is_storage_lost() => return Err(error.into()),
+                Err(error) if raised.contains(&index) => return Err(WantOfSpace::of_lost_end(error).into()),
+                Err(error) => {
                     tracing::warn!(%error, "no space for what the journal holds: serving it from memory until there is");
                     journaling.is_flushing = true;
                     let journal = &mut journaling.journal;
@@ -102,7 +118,6 @@ impl Machine {
                     // A seal takes a file into use: not the one that is kept back.
                     journaling.is_sealed = journal.files_free() < 2;
                 }
-                Err(error) => return Err(error.into()),
             }
         }
         Ok(())
