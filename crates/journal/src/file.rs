@@ -11,7 +11,8 @@
 //!     40    8  file length in bytes
 //!     48    4  length of the identity
 //!     52    4  flags                     bit 0: groups are written without sync; bit 1: the file had its length, durably,
-//!                                       before this header; bits 16 to 31: number of the journal
+//!                                       before this header; bit 2: the file before was synced as
+//!                                       a whole before this header; bits 16 to 31: number of the journal
 //!     56    n  identity                  which bookie's data this is, UTF-8
 //!   4092    4  CRC32C of the 4092 bytes before
 //! ```
@@ -31,6 +32,7 @@ const MAGIC: [u8; 8] = *b"BNDJNL01";
 const IDENTITY_AT: usize = 56;
 const FLAG_UNSYNCED: u32 = 1;
 const FLAG_WHOLE: u32 = 2;
+const FLAG_FOLLOWS_SYNC: u32 = 4;
 const JOURNAL_SHIFT: u32 = 16;
 const CRC_AT: usize = BLOCK_SIZE_BYTES - 4;
 /// Longest identity.
@@ -54,6 +56,9 @@ pub struct FileHeader {
     /// The file had its length before it had this header: one that is shorter was cut. Files of earlier builds grew with
     /// their groups.
     pub is_whole: bool,
+    /// The file of the id before this one was written without sync and synced as a whole before this header: a hole in it is
+    /// damage. Earlier builds do not say so.
+    pub follows_sync: bool,
 }
 
 /// Why a header block is not a header.
@@ -90,7 +95,10 @@ impl FileHeader {
         block[48..52].copy_from_slice(&(self.owner.len() as u32).to_be_bytes());
         let number = u32::from(self.journal) << JOURNAL_SHIFT;
         let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
-        let flags = number | flag(self.is_unsynced, FLAG_UNSYNCED) | flag(self.is_whole, FLAG_WHOLE);
+        let flags = number
+            | flag(self.is_unsynced, FLAG_UNSYNCED)
+            | flag(self.is_whole, FLAG_WHOLE)
+            | flag(self.follows_sync, FLAG_FOLLOWS_SYNC);
         block[52..56].copy_from_slice(&flags.to_be_bytes());
         block[IDENTITY_AT..IDENTITY_AT + self.owner.len()].copy_from_slice(self.owner.as_bytes());
         let crc = crc32c(&block[..CRC_AT]);
@@ -123,6 +131,7 @@ impl FileHeader {
             journal: (u32_at(52) >> JOURNAL_SHIFT) as u16,
             is_unsynced: u32_at(52) & FLAG_UNSYNCED != 0,
             is_whole: u32_at(52) & FLAG_WHOLE != 0,
+            follows_sync: u32_at(52) & FLAG_FOLLOWS_SYNC != 0,
         })
     }
 }
@@ -152,6 +161,7 @@ mod tests {
             journal: 3,
             is_unsynced: true,
             is_whole: true,
+            follows_sync: true,
         };
         let mut block = vec![0; BLOCK_SIZE_BYTES];
         header.encode(&mut block);
@@ -176,6 +186,7 @@ mod tests {
             journal: 0,
             is_unsynced: false,
             is_whole: false,
+            follows_sync: false,
         };
         let mut block = vec![0; BLOCK_SIZE_BYTES];
         header.encode(&mut block);

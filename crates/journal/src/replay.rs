@@ -2,7 +2,8 @@
 //!
 //! A bad group is a torn tail when no later group of the same file use exists, and damage otherwise (requirement
 //! J13): damage stops the start, because a bookie that forgot acknowledged entries must not answer "no such entry".
-//! Damage below the covered group is harmless and skipped. A newest file that is shorter than it was when its header was
+//! Damage below the covered group is harmless and skipped. A file that was written without sync may have holes, but where a
+//! group behind one proves that it was durable, or the next file that all of this one was. A newest file that is shorter than it was when its header was
 //! written is damage as well: no write of ours leaves one.
 
 use crate::file::{FileHeader, HeaderProblem, slot_name, slot_of_name};
@@ -183,15 +184,15 @@ impl Journal {
         let mut slots = self.find_slots()?;
         slots.sort_by_key(|s| s.header.as_ref().map(|h| h.identity.file_id));
         let mut seen = Replayed { last_group: covered, ..Replayed::default() };
-        let first_groups: Vec<_> =
-            slots.iter().filter_map(|s| s.header.as_ref()).map(|h| h.first_group).collect();
+        let headers: Vec<_> = slots.iter().filter_map(|s| s.header.as_ref()).collect();
         let mut position = 0;
         for slot in &slots {
             let Some(header) = &slot.header else { continue };
             position += 1;
-            if let Some(next) = first_groups.get(position).filter(|first| **first <= covered + 1) {
+            let next = headers.get(position);
+            if let Some(next) = next.filter(|next| next.first_group <= covered + 1) {
                 // All of it is covered: no need to read it, and damage in it harms nobody.
-                self.used.push(Used { slot: slot.slot, last_group: next - 1 });
+                self.used.push(Used { slot: slot.slot, last_group: next.first_group - 1 });
                 continue;
             }
             if header.first_group > seen.last_group + 1 {
@@ -206,8 +207,12 @@ impl Journal {
                 }
                 seen.last_group = header.first_group - 1;
             }
-            let last_in_file = self.replay_file(slot, header, covered, &mut seen, &mut visit)?;
-            if position == first_groups.len() {
+            let is_next = |next: &&&FileHeader| next.identity.file_id == header.identity.file_id + 1;
+            let was_synced = next.filter(is_next).is_some_and(|next| next.follows_sync);
+            let may_have_holes = header.is_unsynced && !was_synced;
+            let last_in_file =
+                self.replay_file(slot, header, may_have_holes, covered, &mut seen, &mut visit)?;
+            if next.is_none() {
                 self.check_length(slot, header, &mut seen)?;
             }
             self.used.push(Used { slot: slot.slot, last_group: last_in_file });
@@ -225,6 +230,7 @@ impl Journal {
         &self,
         slot: &Slot,
         header: &FileHeader,
+        may_have_holes: bool,
         covered: u64,
         seen: &mut Replayed,
         visit: &mut impl FnMut(u64, &[Record<'_>]) -> Result<(), E>,
@@ -267,7 +273,7 @@ impl Journal {
                         if self.config.canaries.has(Canary::M11ReplayStopsAtDamage) {
                             return Ok(last);
                         }
-                        if !header.is_unsynced {
+                        if !may_have_holes {
                             let what = format!("{}, and group {sequence} follows at {next}", what.text);
                             self.pass_over(reader.damage(offset, what), seen)?;
                             seen.last_group = sequence - 1;

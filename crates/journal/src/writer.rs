@@ -481,6 +481,7 @@ impl Journal {
     /// Takes the next file into use: its length is durable before its header, and that before the first group
     /// (invariant 3).
     fn roll(&mut self, group_bytes: u64) -> Result<(), JournalError> {
+        let follows_sync = self.current.is_some() && !self.config.sync;
         if let Some(old) = self.current.take() {
             // A forced sync later reaches the file of its time only, so this one is synced while it is at hand.
             if !self.config.sync
@@ -505,6 +506,7 @@ impl Journal {
             journal: self.config.journal,
             is_unsynced: !self.config.sync,
             is_whole: true,
+            follows_sync,
         };
         header.encode(&mut self.scratch[..BLOCK_SIZE_BYTES]);
         // The length first: behind a header that survived a power cut it is as long as the header says, or was cut.

@@ -1,0 +1,112 @@
+//! What a restart makes of journal files that rotted, were cut, or cannot be read (requirement J13).
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use bindery_io::canary::Canaries;
+use bindery_io::chunk::{ChunkPool, Lane};
+use bindery_io::{Disk, OpenMode, RealDisk, SeededRandom};
+use bindery_journal::record::{HEADER_SIZE_BYTES, Kind, encode, fold_header};
+use bindery_journal::{Group, Journal, JournalConfig, Part, ReplayError, Replayed};
+use std::convert::Infallible;
+use std::io::IoSlice;
+use std::path::Path;
+use std::sync::Arc;
+
+const BLOCK: u64 = 4096;
+
+/// A directory and the real disk.
+fn place() -> (tempfile::TempDir, Arc<dyn Disk>) {
+    (tempfile::tempdir().unwrap(), Arc::new(RealDisk::new()))
+}
+
+/// A journal with files of so many blocks.
+fn open(disk: &Arc<dyn Disk>, dir: &Path, sync: bool, blocks: u64) -> Journal {
+    let config = JournalConfig {
+        bytes_max: 0,
+        dir: dir.to_owned(),
+        file_bytes: blocks * BLOCK,
+        owner: "cluster bookie".into(),
+        journal: 0,
+        sync,
+        canaries: Canaries::none(),
+    };
+    Journal::open(disk.clone(), config, Arc::new(SeededRandom::new(7))).unwrap()
+}
+
+/// Entries, each a group of one block.
+fn write(journal: &mut Journal, entries: std::ops::Range<i64>) {
+    for entry in entries {
+        let pool = ChunkPool::new(64 << 10, 1, 0);
+        let mut chunk = pool.take(Lane::Normal).unwrap();
+        // As far from the beginning of a block as the part will be in its group.
+        chunk.append(256, |_| ());
+        let (start, mut header) = (chunk.len(), [0; HEADER_SIZE_BYTES]);
+        let body = [[5, entry, entry - 1].map(i64::to_be_bytes).concat(), vec![7; 90]].concat();
+        chunk.append(HEADER_SIZE_BYTES + body.len(), |target| {
+            header = encode(target, Kind::Entry, &[&body]).0;
+        });
+        let headers_crc = fold_header(0, &header);
+        let part = Part { data: chunk.slice(start..chunk.len()), shard: 0, record_count: 1, headers_crc };
+        journal.write(&Group { parts: vec![part], force_sync: false }).unwrap();
+    }
+}
+
+/// The entries that a replay gives.
+fn replay(journal: &mut Journal) -> Result<(Vec<i64>, Replayed), ReplayError<Infallible>> {
+    let mut entries = Vec::new();
+    let seen = journal.replay(0, |_, records| {
+        entries.extend(records.iter().map(|record| record.entry().unwrap().get()));
+        Ok(())
+    })?;
+    Ok((entries, seen))
+}
+
+fn flip(disk: &Arc<dyn Disk>, path: &Path, at: u64) {
+    let file = disk.open(path, OpenMode::CreateBuffered).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&mut [IoSlice::new(&[byte[0] ^ 1])], at).unwrap();
+}
+
+/// Goal: a file without sync that the next one found synced has no holes, so rot in it is damage; in the newest it may be
+/// what a power cut left. Method: three files of three groups, each group but the last of its file in turn.
+#[test]
+fn rot_in_a_rolled_unsynced_file_is_damage() {
+    for (file, is_damage) in [(0, true), (1, true), (2, false)] {
+        for group in [1, 2] {
+            let (dir, disk) = place();
+            let mut journal = open(&disk, dir.path(), false, 4);
+            replay(&mut journal).unwrap();
+            write(&mut journal, 0..9);
+            journal.sync().unwrap();
+            flip(&disk, &dir.path().join(format!("journal-{file:04}.bjl")), group * BLOCK + 8);
+            let replayed = replay(&mut open(&disk, dir.path(), false, 4));
+            if is_damage {
+                assert!(
+                    matches!(&replayed, Err(ReplayError::Damage(d)) if d.offset == group * BLOCK),
+                    "{replayed:?}"
+                );
+                let mut accepting = open(&disk, dir.path(), false, 4);
+                accepting.accept_damage();
+                let (entries, seen) = replay(&mut accepting).unwrap();
+                assert_eq!((entries.len(), seen.damaged_places, seen.unsynced_holes), (8, 1, 0));
+            } else {
+                assert_eq!(replayed.unwrap().1.unsynced_holes, 1);
+            }
+        }
+    }
+}
+
+/// A process that ends syncs nothing: the file it leaves may have holes, whatever follows it.
+#[test]
+fn a_hole_in_the_last_file_of_a_process_stays_a_hole() {
+    let (dir, disk) = place();
+    let mut journal = open(&disk, dir.path(), false, 8);
+    replay(&mut journal).unwrap();
+    write(&mut journal, 0..3);
+    let mut journal = open(&disk, dir.path(), false, 8);
+    replay(&mut journal).unwrap();
+    write(&mut journal, 3..5);
+    flip(&disk, &dir.path().join("journal-0000.bjl"), 2 * BLOCK + 8);
+    let (entries, seen) = replay(&mut open(&disk, dir.path(), false, 8)).unwrap();
+    assert_eq!((entries, seen.unsynced_holes), (vec![0, 2, 3, 4], 1));
+}
