@@ -107,8 +107,11 @@ impl FileHeader {
 
     /// Reads a header block.
     pub fn decode(block: &[u8]) -> Result<FileHeader, HeaderProblem> {
-        if block.len() < BLOCK_SIZE_BYTES || block.iter().all(|b| *b == 0) {
+        if block.iter().all(|b| *b == 0) {
             return Err(HeaderProblem::Unused);
+        }
+        if block.len() < BLOCK_SIZE_BYTES {
+            return Err(HeaderProblem::Damaged);
         }
         let u32_at = |at: usize| u32::from_be_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
         let u64_at = |at: usize| (u64::from(u32_at(at)) << 32) | u64::from(u32_at(at + 4));

@@ -4,7 +4,7 @@
 //! J13): damage stops the start, because a bookie that forgot acknowledged entries must not answer "no such entry".
 //! Damage below the covered group is harmless and skipped. A file that was written without sync may have holes, but where a
 //! group behind one proves that it was durable, or the next file that all of this one was. A newest file that is shorter than it was when its header was
-//! written is damage as well: no write of ours leaves one.
+//! written is damage as well, and so is one that ends inside its header: no write of ours leaves one.
 
 use crate::file::{FileHeader, HeaderProblem, slot_name, slot_of_name};
 use crate::group::{FileIdentity, GroupHeader};
@@ -322,6 +322,13 @@ impl Journal {
         let reader = self.reader(slot)?;
         let mut offset = BLOCK;
         if reader.seems_unused()? {
+            return Ok(());
+        }
+        if reader.length < BLOCK {
+            if !self.config.canaries.has(Canary::M11ReplayStopsAtDamage) {
+                let what = format!("it was cut inside its header: it has {} bytes", reader.length);
+                self.pass_over(reader.damage(reader.length, what), seen)?;
+            }
             return Ok(());
         }
         let last_group = seen.last_group;

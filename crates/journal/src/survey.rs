@@ -36,7 +36,10 @@ impl File {
     /// True when it is shorter than it was when its header was written. Of the newest file that is damage; of an earlier
     /// one only when groups are missing before the next.
     pub fn was_cut(&self) -> bool {
-        self.header.as_ref().is_ok_and(|header| header.is_whole && self.length < header.length)
+        match &self.header {
+            Ok(header) => header.is_whole && self.length < header.length,
+            Err(problem) => self.length < BLOCK && *problem == HeaderProblem::Damaged,
+        }
     }
 }
 
@@ -294,6 +297,19 @@ mod tests {
             begin_with(&FileHeader { is_whole: false, ..header.clone() });
             replay().unwrap();
             assert!(!file(&disk, &newest.path).unwrap().was_cut());
+        }
+        for at in [1, 600, BLOCK - 1] {
+            begin_with(&header);
+            shrinking.set_len(at).unwrap();
+            let Err(ReplayError::Damage(damage)) = replay() else { panic!("cut at {at} and replayed") };
+            assert_eq!((&damage.path, damage.offset), (&newest.path, at));
+            assert!(file(&disk, &newest.path).unwrap().was_cut());
+            let mut accepting = open(&disk, dir.path());
+            accepting.accept_damage();
+            let seen = accepting.replay(0, |_, _| Ok::<(), Infallible>(())).unwrap();
+            assert_eq!(seen.damaged_places, 1);
+            accepting.release_up_to(accepting.last_group());
+            replay().unwrap();
         }
     }
 

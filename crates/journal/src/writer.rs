@@ -363,6 +363,10 @@ impl Journal {
             let path = self.config.dir.join(slot_name(used.slot));
             // A slot that cannot be opened any more is left alone: it holds nothing that is needed.
             if let Ok(file) = self.disk.open(&path, OpenMode::CreateDirect) {
+                // What is left of a header says no more that groups are missing.
+                if file.len().is_ok_and(|length| length < BLOCK) && file.set_len(0).is_err() {
+                    continue;
+                }
                 self.free.push_back(PreparedFile { slot: used.slot, file });
             }
         }
