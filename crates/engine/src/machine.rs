@@ -54,6 +54,8 @@ pub struct InFlight {
     /// Caches frozen at this cut.
     frozen: Vec<(usize, Arc<Frozen>)>,
     is_freeze: bool,
+    /// What formed waits for a journal file: these are answers of what was refused meanwhile.
+    is_refusals: bool,
     /// Who may add to the group that forms now.
     turns: Vec<(RoomWaiter, Turn)>,
     /// What is known at the cut.
@@ -64,6 +66,11 @@ impl InFlight {
     /// Takes out the turns to add, to be delivered before the group is written: what comes while it is forms the next.
     pub fn take_turns(&mut self) -> Completions {
         Completions { turns: std::mem::take(&mut self.turns), ..Completions::default() }
+    }
+
+    /// True when the journal has nothing to do for it, and waits for a file.
+    pub(crate) fn is_refusals(&self) -> bool {
+        self.is_refusals
     }
 }
 
@@ -169,7 +176,7 @@ impl Journaling {
             if bytes > 0 && !self.journal.fits(bytes + BLOCK_SIZE_BYTES as u64) {
                 drop(held);
                 self.begin_to_wait();
-                return None;
+                return self.cut_refusals();
             }
         }
         self.end_to_wait();
@@ -203,7 +210,29 @@ impl Journaling {
             cut_ns,
             ..GroupTimes::default()
         };
-        Some(InFlight { group, cuts, frozen, is_freeze, turns, times })
+        Some(InFlight { group, cuts, frozen, is_freeze, is_refusals: false, turns, times })
+    }
+
+    /// While what formed waits for space, nobody knows how long, what is refused is answered all the same.
+    fn cut_refusals(&mut self) -> Option<InFlight> {
+        let engine = self.engine.clone();
+        if !engine.is_waiting_for_space() {
+            return None;
+        }
+        let (mut cuts, mut turns) = (Vec::new(), Vec::new());
+        for index in engine.shards_of(self.index) {
+            cuts.push((index, engine.shards[index].lock().cut_refusals()));
+            engine.give_turns(index, &mut turns);
+        }
+        let adds: u64 = cuts.iter().map(|(_, cut)| cut.adds.len() as u64).sum();
+        if adds == 0 && turns.is_empty() {
+            return None;
+        }
+        let cut_ns = self.clock.monotonic_ns();
+        self.write_ns = (cut_ns, cut_ns);
+        let times = GroupTimes { journal: self.index, adds, cut_ns, ..GroupTimes::default() };
+        let (group, frozen) = (Group::default(), Vec::new());
+        Some(InFlight { group, cuts, frozen, is_freeze: false, is_refusals: true, turns, times })
     }
 
     /// While a flush is under way, of whatever journal, adds get the room that pacing leaves them; its end gives them all
@@ -355,10 +384,14 @@ impl Journaling {
 
     /// Turns the outcome of `write` into answers.
     pub fn finish(&mut self, in_flight: InFlight, written: Result<(), JournalError>) -> Completions {
-        let InFlight { group, cuts, frozen, is_freeze, turns, times } = in_flight;
+        let InFlight { group, cuts, frozen, is_freeze, is_refusals, turns, times } = in_flight;
         let times = GroupTimes { begun_ns: self.write_ns.0, written_ns: self.write_ns.1, ..times };
         drop(group);
         let mut done = match written {
+            Ok(()) if is_refusals => Completions {
+                adds: cuts.into_iter().map(|(_, cut)| cut.adds).filter(|adds| !adds.is_empty()).collect(),
+                ..Completions::default()
+            },
             Ok(()) => self.finish_durable(cuts, frozen, is_freeze),
             Err(error) => self.finish_failed(cuts, &error.to_string()),
         };

@@ -4,7 +4,7 @@
 use crate::api::AddSink;
 use crate::config::PoolMemory;
 use crate::engine::Engine;
-use crate::machine::{Completions, Flushed, Flushing, FreezeTicket, Journaling};
+use crate::machine::{Completions, Flushed, Flushing, FreezeTicket, InFlight, Journaling};
 use crate::open::Machine;
 use crate::signal::Signal;
 use bindery_io::Disk;
@@ -215,10 +215,12 @@ fn journal_loop(mut journaling: Journaling, line: &JournalLine) -> Journaling {
             Ok(file) => journaling.journal.add_prepared(file),
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
         }
-        let Some(mut in_flight) = journaling.cut() else {
-            if line.stop.load(Ordering::Acquire) {
-                return journaling;
-            }
+        let cut = journaling.cut();
+        if cut.is_none() && line.stop.load(Ordering::Acquire) {
+            return journaling;
+        }
+        // What is refused while a file is waited for is no work: the next try to make one must come.
+        if cut.as_ref().is_none_or(InFlight::is_refusals) {
             let now = journaling.clock.monotonic_ns();
             let idle_ns = now.saturating_sub(*idle_from.get_or_insert(now));
             if idle_ns >= idle_wait_ns {
@@ -227,13 +229,14 @@ fn journal_loop(mut journaling: Journaling, line: &JournalLine) -> Journaling {
                     line.flush_signal.raise();
                 }
                 idle_from = None;
-            } else {
+            } else if cut.is_none() {
                 let rest = Duration::from_nanos(idle_wait_ns - idle_ns);
                 journaling.engine.journals[journaling.index].signal.wait(rest);
             }
-            continue;
-        };
-        idle_from = None;
+        } else {
+            idle_from = None;
+        }
+        let Some(mut in_flight) = cut else { continue };
         let turns = in_flight.take_turns();
         if !turns.is_empty() {
             line.send(turns);

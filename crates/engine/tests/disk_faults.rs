@@ -806,7 +806,8 @@ fn a_start_without_space_serves_and_waits() {
     }
 }
 
-/// Without a journal file either, a start serves, and a fence waits until one can be made: it does not fail the journal.
+/// Without a journal file either, a start serves, and a fence waits until one can be made: it does not fail the journal, and
+/// adds behind it are refused aloud.
 #[test]
 fn a_start_without_space_for_a_journal_file_lets_fences_wait() {
     let mut bookie = Bookie::new(1);
@@ -816,8 +817,9 @@ fn a_start_without_space_for_a_journal_file_lets_fences_wait() {
     bookie.check_acked();
     let (sender, receiver) = sync_channel(1);
     bookie.engine().fence(LedgerId::new(1).unwrap(), KEY, Box::new(move |o| sender.send(o).unwrap()));
-    for _ in 0..3 {
-        bookie.drive();
+    for entry in 1..4 {
+        assert_eq!(bookie.add(1, entry, false), Err(Refusal::ReadOnly), "answered while the fence waits");
+        assert!(bookie.drive().is_empty());
         bookie.machine.as_mut().unwrap().journals[0].seal();
         bookie.tend();
     }

@@ -98,6 +98,13 @@ impl Shard {
         }
     }
 
+    /// Takes the refusals that no placed add is before (invariant 4), and nothing that a group would make durable.
+    pub(crate) fn cut_refusals(&mut self) -> ShardCut {
+        let refused = self.adds.iter().take_while(|add| add.result.is_err()).count();
+        let adds = self.adds.drain(..refused).collect();
+        ShardCut { parts: Vec::new(), upto: self.cut, adds, forces: Vec::new() }
+    }
+
     /// The group that held the cut up to `upto` is durable. Returns the waiters and polls to fire.
     pub(crate) fn on_durable(&mut self, upto: u64) -> Vec<Waiter> {
         assert!(upto == self.cut && upto >= self.durable, "durable {upto}, cut {}", self.cut);
