@@ -182,8 +182,13 @@ impl Journal {
         mut visit: impl FnMut(u64, &[Record<'_>]) -> Result<(), E>,
     ) -> Result<Replayed, ReplayError<E>> {
         let mut slots = self.find_slots()?;
-        slots.sort_by_key(|s| s.header.as_ref().map(|h| h.identity.file_id));
         let mut seen = Replayed { last_group: covered, ..Replayed::default() };
+        if self.accepts_damage {
+            for slot in slots.iter_mut().filter(|s| s.header.is_none()) {
+                slot.header = self.header_by_groups(slot, covered, &mut seen)?;
+            }
+        }
+        slots.sort_by_key(|s| s.header.as_ref().map(|h| h.identity.file_id));
         let headers: Vec<_> = slots.iter().filter_map(|s| s.header.as_ref()).collect();
         let mut position = 0;
         for slot in &slots {
@@ -334,17 +339,55 @@ impl Journal {
         let last_group = seen.last_group;
         while let Some((at, header)) = reader.scan(offset, |h| h.sequence > last_group)? {
             let mut buffer = Vec::new();
-            if reader.group_at(at, Some(header.identity), &mut buffer)?.is_ok() {
-                let what = format!("its header is unreadable, but group {} is in it", header.sequence);
-                if !self.config.canaries.has(Canary::M11ReplayStopsAtDamage) {
-                    self.pass_over(reader.damage(0, what), seen)?;
-                    // Its groups are given up; numbers go on behind them.
-                    seen.last_group = seen.last_group.max(header.sequence);
-                }
+            if reader.group_at(at, Some(header.identity), &mut buffer)?.is_ok()
+                && !self.config.canaries.has(Canary::M11ReplayStopsAtDamage)
+            {
+                self.pass_over(reader.damage(0, headless_with(header.sequence)), seen)?;
             }
             offset = at + BLOCK;
         }
         Ok(())
+    }
+
+    /// After accepted damage: the header that a file without one must have had, by the good groups of its last use, when one
+    /// of them is behind `covered`. How long the file was nobody knows.
+    fn header_by_groups(
+        &mut self,
+        slot: &Slot,
+        covered: u64,
+        seen: &mut Replayed,
+    ) -> Result<Option<FileHeader>, OpenOrDamage> {
+        let reader = self.reader(slot)?;
+        if reader.seems_unused()? {
+            return Ok(None);
+        }
+        // The first and the last good group of the last use.
+        let mut found: Option<(GroupHeader, u64)> = None;
+        let (mut offset, mut buffer) = (BLOCK, Vec::new());
+        while let Some((at, begun)) = reader.scan(offset, |_| true)? {
+            offset = at + BLOCK;
+            let Ok(group) = reader.group_at(at, Some(begun.identity), &mut buffer)? else { continue };
+            offset = at + group.total_bytes;
+            let file_id = group.identity.file_id;
+            match &mut found {
+                Some((first, _)) if first.identity.file_id > file_id => {}
+                Some((first, last)) if first.identity.file_id == file_id => *last = group.sequence,
+                _ => found = Some((group.clone(), group.sequence)),
+            }
+        }
+        let Some((first, last)) = found.filter(|(_, last)| *last > covered) else { return Ok(None) };
+        self.pass_over(reader.damage(0, headless_with(last)), seen)?;
+        self.raise_file_id(first.identity.file_id);
+        Ok(Some(FileHeader {
+            identity: first.identity,
+            first_group: first.sequence,
+            length: reader.length,
+            owner: self.config.owner.clone(),
+            journal: self.config.journal,
+            is_unsynced: first.unsynced_before > 0,
+            is_whole: false,
+            follows_sync: false,
+        }))
     }
 
     fn find_slots(&self) -> Result<Vec<Slot>, OpenError> {
@@ -386,6 +429,11 @@ impl Journal {
     fn reader(&self, slot: &Slot) -> Result<Reader, OpenError> {
         Reader::open(&self.disk, slot.path.clone())
     }
+}
+
+/// What is wrong with a file that has a bad header and a group that is needed.
+fn headless_with(group: u64) -> String {
+    format!("its header is unreadable, but group {group} is in it")
 }
 
 /// What `check_headless` can end with, for any visitor error type.

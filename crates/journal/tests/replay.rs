@@ -110,3 +110,39 @@ fn a_hole_in_the_last_file_of_a_process_stays_a_hole() {
     let (entries, seen) = replay(&mut open(&disk, dir.path(), false, 8)).unwrap();
     assert_eq!((entries, seen.unsynced_holes), (vec![0, 2, 3, 4], 1));
 }
+
+/// Goal: of a file whose header alone is bad, accepting the damage keeps every group. Method: the header of the newest of two
+/// files, of a middle one, and of one that is a single file; what is read is read again by the next start.
+#[test]
+fn accepted_damage_to_a_header_keeps_the_groups() {
+    for (blocks, file) in [(64, 0), (32, 1), (16, 1)] {
+        let (dir, disk) = place();
+        let mut journal = open(&disk, dir.path(), true, blocks);
+        replay(&mut journal).unwrap();
+        write(&mut journal, 0..50);
+        flip(&disk, &dir.path().join(format!("journal-{file:04}.bjl")), 100);
+        let stopped = replay(&mut open(&disk, dir.path(), true, blocks));
+        assert!(matches!(stopped, Err(ReplayError::Damage(_))), "{stopped:?}");
+        for _ in 0..2 {
+            let mut accepting = open(&disk, dir.path(), true, blocks);
+            accepting.accept_damage();
+            let (entries, seen) = replay(&mut accepting).unwrap();
+            assert_eq!(entries, (0..50).collect::<Vec<_>>());
+            assert_eq!((seen.damaged_places, seen.last_group, accepting.last_group()), (1, 50, 50));
+        }
+    }
+}
+
+/// A free file whose header is bad, and that holds groups of an earlier use only, is as good as unused.
+#[test]
+fn a_free_file_with_a_bad_header_is_no_damage() {
+    let (dir, disk) = place();
+    let mut journal = open(&disk, dir.path(), true, 4);
+    replay(&mut journal).unwrap();
+    write(&mut journal, 0..9);
+    drop(journal);
+    flip(&disk, &dir.path().join("journal-0000.bjl"), 100);
+    let mut journal = open(&disk, dir.path(), true, 4);
+    let seen = journal.replay(3, |_, _| Ok::<(), Infallible>(())).unwrap();
+    assert_eq!((seen.groups, seen.damaged_places), (6, 0));
+}
