@@ -149,8 +149,11 @@ impl Journal {
         random: Arc<dyn Random>,
     ) -> Result<Journal, OpenError> {
         let mut journal = Journal::new(disk, config, random);
-        for slot in journal.find_slots()? {
-            journal.next_slot = journal.next_slot.max(slot.slot + 1);
+        let slots = journal.find_slots()?;
+        journal.next_slot = slots.iter().map(|slot| slot.slot + 1).max().unwrap_or(0);
+        journal.missing_slots = (0..journal.next_slot).collect();
+        for slot in &slots {
+            journal.missing_slots.remove(&slot.slot);
             if let Some(header) = &slot.header {
                 journal.next_file_id = journal.next_file_id.max(header.identity.file_id + 1);
             }

@@ -6,7 +6,7 @@ use crate::replay::OpenError;
 use bindery_io::canary::{Canaries, Canary};
 use bindery_io::chunk::{AlignedBuf, ChunkSlice};
 use bindery_io::{BLOCK_SIZE_BYTES, Disk, DiskFile, OpenMode, Random, ZeroFill};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, IoSlice};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -139,6 +139,8 @@ pub struct Journal {
     current: Option<Current>,
     pub(crate) accepts_damage: bool,
     pub(crate) next_slot: u32,
+    /// Slots below that one that no file has and nobody reserved: the first to be given out.
+    pub(crate) missing_slots: BTreeSet<u32>,
     pub(crate) next_file_id: u64,
     pub(crate) next_group: u64,
     /// Of all groups since the start.
@@ -165,6 +167,7 @@ impl Journal {
             current: None,
             accepts_damage: false,
             next_slot: 0,
+            missing_slots: BTreeSet::new(),
             next_file_id: 1,
             next_group: 1,
             written_bytes: 0,
@@ -191,12 +194,12 @@ impl Journal {
 
     /// Number of files there are, in whatever state.
     pub fn file_count(&self) -> usize {
-        self.next_slot as usize
+        self.next_slot as usize - self.missing_slots.len()
     }
 
     /// Bytes of all files.
     pub fn footprint_bytes(&self) -> u64 {
-        u64::from(self.next_slot) * self.config.file_bytes
+        self.file_count() as u64 * self.config.file_bytes
     }
 
     /// Bytes that a flush could free: files that are written, and what is written of the current one.
@@ -350,14 +353,14 @@ impl Journal {
     pub fn release_up_to(&mut self, group: u64) {
         let (kept, mut released): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.used).into_iter().partition(|used| used.last_group > group);
-        // Above the cap the last slots go: numbers stay without gaps. What a crash brings back is covered.
+        // Above the cap the last slots go, so that few numbers are without a file. What a crash brings back is covered.
         while self.config.bytes_max > 0 && self.footprint_bytes() > self.config.bytes_max {
             let Some(at) = released.iter().position(|used| used.slot + 1 == self.next_slot) else { break };
             if self.disk.remove(&self.config.dir.join(slot_name(released[at].slot))).is_err() {
                 break;
             }
-            released.remove(at);
-            self.next_slot -= 1;
+            let slot = released.remove(at).slot;
+            self.give_back_slot(slot);
         }
         for used in released {
             let path = self.config.dir.join(slot_name(used.slot));
@@ -434,7 +437,7 @@ impl Journal {
             Err(error) => {
                 // Unused, it is skipped by the next start.
                 let _ = self.disk.remove(&path);
-                self.next_slot = slot;
+                self.give_back_slot(slot);
                 self.no_space =
                     is_no_space(error).then(|| format!("cannot make {}: {error}", path.display()));
             }
@@ -450,7 +453,7 @@ impl Journal {
             match self.create_file(length) {
                 Ok(file) => return Ok((file, length)),
                 Err(error) if !is_no_space(&error) || self.free.is_empty() => {
-                    let slot = self.next_slot;
+                    let slot = self.missing_slots.first().copied().unwrap_or(self.next_slot);
                     return Err(self.latch("create", slot, error));
                 }
                 Err(_) => {} // one that is kept back; `no_space` says why
@@ -473,8 +476,18 @@ impl Journal {
 
     /// Reserves a slot to be filled by [`PreparedFile::create`] on another thread.
     pub fn reserve_slot(&mut self) -> u32 {
-        self.next_slot += 1;
-        self.next_slot - 1
+        self.missing_slots.pop_first().unwrap_or_else(|| {
+            self.next_slot += 1;
+            self.next_slot - 1
+        })
+    }
+
+    /// No file was made of a reserved slot, or it is gone: it counts no more, and is given out again.
+    pub fn give_back_slot(&mut self, slot: u32) {
+        self.missing_slots.insert(slot);
+        while self.next_slot > 0 && self.missing_slots.remove(&(self.next_slot - 1)) {
+            self.next_slot -= 1;
+        }
     }
 
     /// Takes a file that was prepared elsewhere.

@@ -146,3 +146,19 @@ fn a_free_file_with_a_bad_header_is_no_damage() {
     let seen = journal.replay(3, |_, _| Ok::<(), Infallible>(())).unwrap();
     assert_eq!((seen.groups, seen.damaged_places), (6, 0));
 }
+
+/// J11. Goal: a number of a file that is not there counts against no limit, and is used before a new one. Method: of four
+/// files the second goes, as one that was reserved and never made.
+#[test]
+fn a_missing_slot_does_not_count_and_is_used_first() {
+    let (dir, disk) = place();
+    let mut journal = open(&disk, dir.path(), true, 4);
+    replay(&mut journal).unwrap();
+    write(&mut journal, 0..12);
+    drop(journal);
+    disk.remove(&dir.path().join("journal-0001.bjl")).unwrap();
+    let mut journal = open(&disk, dir.path(), true, 4);
+    journal.replay(6, |_, _| Ok::<(), Infallible>(())).unwrap();
+    assert_eq!((journal.file_count(), journal.footprint_bytes()), (3, 12 * BLOCK));
+    assert_eq!((journal.reserve_slot(), journal.reserve_slot(), journal.file_count()), (1, 4, 5));
+}
