@@ -456,6 +456,64 @@ fn a_state_table_without_space_waits_and_goes_on() {
     }
 }
 
+/// Space invariant 8: a directory whose state table finds no space keeps its dead log, and the memory of removed ledgers
+/// stays; the other directory is collected in the same collection.
+#[test]
+fn a_directory_without_space_keeps_no_other_from_being_collected() {
+    let mut bookie = Bookie::new(2);
+    let ledgers = bookie.ledgers();
+    for ledger in &ledgers[..2] {
+        bookie.add(*ledger, 0, false).unwrap();
+    }
+    bookie.flush();
+    // Of the second directory, and forgotten from the first one before.
+    let second = ledgers[1] + 1;
+    let forgotten = (second..).find(|l| bookie.engine().shard_of(LedgerId::new(*l).unwrap()) == 1).unwrap();
+    bookie.add(forgotten, 0, false).unwrap();
+    bookie.acked.clear();
+    for ledger in [ledgers[0], ledgers[1], forgotten] {
+        bookie.engine().remove_ledger(LedgerId::new(ledger).unwrap(), Box::new(|_| ()));
+    }
+    bookie.flush();
+    assert_eq!(bookie.logs(), 2);
+
+    // Its table wants to grow and cannot, nor can it be opened again.
+    bookie.faults.set(&[full(&["allocate"], "ledgers0/state.redb")]);
+    let mut next = 10_000;
+    while bookie.faults.hits() == 0 {
+        assert!(next < 100_000, "the table never grew");
+        for ledger in next..next + 3000 {
+            bookie.engine().fence(LedgerId::new(ledger).unwrap(), KEY, Box::new(|_| ()));
+        }
+        next += 3000;
+        bookie.drive();
+        bookie.flush();
+    }
+    bookie.faults.set(&[full(&["read"], "ledgers0/state.redb")]);
+    bookie.engine().want_collection(WantedCollection::default());
+    for _ in 0..5 {
+        bookie.tend();
+    }
+    assert!(bookie.faults.hits() > 0);
+    let space = bookie.engine().space_status();
+    assert_eq!((space.collections, space.logs_dropped), (1, 1), "{space:?}");
+    assert!(space.errors >= 2, "to forget and to drop: {space:?}");
+    let status = bookie.engine().status();
+    assert!(status.failed.is_none() && status.directories_failed.is_empty(), "{status:?}");
+
+    bookie.faults.set(&[]);
+    bookie.engine().want_collection(WantedCollection::default());
+    for _ in 0..5 {
+        bookie.tend();
+    }
+    let space = bookie.engine().space_status();
+    assert_eq!((space.collections, space.logs_dropped), (2, 2), "{space:?}");
+    bookie.restart();
+    for ledger in [ledgers[0], ledgers[1], forgotten] {
+        assert_eq!(bookie.read(ledger, 0), Err(Refusal::NoLedger));
+    }
+}
+
 /// One bad directory of several, at each of its write sites: the others take what it would have, acknowledged entries
 /// stay readable, marks move on, and the restart finds everything.
 #[test]

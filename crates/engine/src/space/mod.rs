@@ -30,6 +30,8 @@
 //! 6. An output that cannot be written, or does not read back as it was written, is removed again; its sources stay,
 //!    and another attempt comes later. Only a commit that fails is serious: then nobody knows what is in force.
 //! 7. Scrub and rewrites spend from one budget by turns, so that neither keeps the other from going on.
+//! 8. A directory without space for a commit or an output keeps no other from being collected, and is tried again with
+//!    the next collection.
 //!
 //! # Limits
 //! One job at a time; bytes of a step and of a second, over compaction, merging and scrub together: [`SpaceConfig`].
@@ -330,8 +332,8 @@ impl Flushing {
         }
     }
 
-    /// Forgets the removed ledgers that nothing mentions any more; returns how many. After an error the engine is
-    /// latched.
+    /// Forgets the removed ledgers that nothing mentions any more; returns how many: none when a directory has no space
+    /// for it. After an error the engine is latched.
     pub fn forget_removed(&mut self) -> Result<usize, FlushError> {
         // A failed directory could bring what the others forget back at the next start.
         if self.engine.is_failed() || self.placement.has_any_failed() {
@@ -347,13 +349,15 @@ impl Flushing {
         }
         let committed = self.commit_forgetting(&forgotten);
         for shard in &self.engine.shards {
-            shard.lock().end_forgetting(committed.is_ok());
+            shard.lock().end_forgetting(matches!(committed, Ok(true)));
         }
-        committed.map(|()| forgotten.iter().map(Vec::len).sum())
+        let count = forgotten.iter().map(Vec::len).sum();
+        committed.map(|is_committed| if is_committed { count } else { 0 })
     }
 
-    /// Of each directory, the ledgers whose memory it has: that goes from the others first (invariant 5).
-    fn commit_forgetting(&mut self, forgotten: &[Vec<LedgerId>]) -> Result<(), FlushError> {
+    /// Of each directory, the ledgers whose memory it has: that goes from the others first (invariant 5). `false`: one
+    /// of them has no space for it.
+    fn commit_forgetting(&mut self, forgotten: &[Vec<LedgerId>]) -> Result<bool, FlushError> {
         let directory_count = forgotten.len();
         for is_last in [false, true] {
             for index in 0..directory_count {
@@ -365,10 +369,12 @@ impl Flushing {
                     continue;
                 }
                 let commit = DirectoryCommit { ledgers_forgotten: &ledgers, ..Default::default() };
-                self.commit_space(index, &commit)?;
+                if !self.commit_space(index, &commit)? {
+                    return Ok(false);
+                }
             }
         }
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -149,8 +149,11 @@ impl Flushing {
         let live: BTreeSet<LogId> = self.engine.views[index].logs().iter().map(|log| log.log_id()).collect();
         let is_free = |log_id: &LogId| live.contains(log_id) && !in_work.contains(&(index, *log_id));
         plan.dead.retain(is_free);
-        self.drop_logs(index, &std::mem::take(&mut plan.dead))?;
         let mut poor = std::mem::take(&mut plan.poor);
+        if !self.drop_logs(index, &std::mem::take(&mut plan.dead))? {
+            // A rewrite would end in the same commit.
+            return Ok(());
+        }
         poor.retain(|poor| is_free(&poor.log_id) && !self.space.is_left_out((index, poor.log_id)));
         poor.sort_unstable();
         let log_bytes_max = self.engine.config.space.log_bytes_max;

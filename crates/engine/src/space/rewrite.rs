@@ -60,8 +60,8 @@ impl Flushing {
                 }
             }
             Err(JobError::PutOff(error)) => {
-                job.give_up();
-                self.put_off_rewrites(now, error);
+                let (directory, _) = job.give_up();
+                self.put_off_rewrites(now, directory, error);
             }
         }
         Ok(())
@@ -103,19 +103,21 @@ impl Flushing {
         }
     }
 
-    /// A commit that brings no log. One that finds no space is tried again with the next collection; any other failure
-    /// costs the directory.
+    /// A commit that brings no log. `false`: it found no space and is tried again with the next collection; any other
+    /// failure costs the directory.
     pub(super) fn commit_space(
         &mut self,
         index: usize,
         commit: &DirectoryCommit<'_>,
-    ) -> Result<(), FlushError> {
-        let Err(error) = self.directories[index].commit(commit) else { return Ok(()) };
+    ) -> Result<bool, FlushError> {
+        let Err(error) = self.directories[index].commit(commit) else { return Ok(true) };
         match self.fault_of(index, &error) {
             StorageFault::Failed(reason) => Err(self.fail(index, reason)),
             StorageFault::NoSpace(reason) => {
-                self.engine.space.on_error(reason.clone());
-                Err(self.error(index, reason))
+                let error = self.error(index, reason.clone());
+                tracing::warn!(%error, "nothing is collected here before there is space for the commit");
+                self.engine.space.on_error(reason);
+                Ok(false)
             }
         }
     }
@@ -133,7 +135,7 @@ impl Flushing {
         let Some(generation) = sources.iter().map(|(log, _)| log.generation()).max() else { return };
         match self.directories[index].begin_log(generation) {
             Ok(writer) => self.space.job = Some(Job::new(index, planned.cause, sources, writer)),
-            Err(error) => self.put_off_rewrites(now, error.to_string()),
+            Err(error) => self.put_off_rewrites(now, index, error.to_string()),
         }
     }
 
@@ -144,7 +146,7 @@ impl Flushing {
         let output = match job.finish() {
             Ok(output) => output,
             Err(error) => {
-                self.put_off_rewrites(now, error);
+                self.put_off_rewrites(now, index, error);
                 return Ok(());
             }
         };
@@ -160,14 +162,14 @@ impl Flushing {
                 if let Err(error) = self.directories[index].discard(output_id) {
                     tracing::warn!(%error, "an unfinished log stays until the next start");
                 }
-                self.put_off_rewrites(now, error.to_string());
+                self.put_off_rewrites(now, index, error.to_string());
                 return Ok(());
             }
             Err(error) => {
                 if self.fault_of(index, &error).is_for_want_of_space() {
                     // Not in force; nothing but space is missing.
                     let _ = self.directories[index].discard(output_id);
-                    self.put_off_rewrites(now, error.to_string());
+                    self.put_off_rewrites(now, index, error.to_string());
                     return Ok(());
                 }
                 return Err(self.fail(index, error.to_string()));
@@ -186,30 +188,34 @@ impl Flushing {
         Ok(())
     }
 
-    /// An output could not be made. Compaction tries again with the next collection, merging after a while.
-    fn put_off_rewrites(&mut self, now: u64, error: String) {
+    /// An output could not be made in this directory. Compaction tries again with the next collection, merging after a
+    /// while. The other directories go on: theirs may have room.
+    fn put_off_rewrites(&mut self, now: u64, directory: usize, error: String) {
         tracing::error!(
             error,
             "a rewrite of entry logs failed and is tried again later; the logs stay as they were"
         );
         self.engine.space.on_error(error);
-        self.space.planned.clear();
+        self.space.planned.retain(|planned| planned.directory != directory);
         let pause = self.engine.config.space.collection_interval.min(RETRY_PAUSE);
         self.space.merge_not_before_ns = now.saturating_add(as_ns(pause));
     }
 
-    pub(super) fn drop_logs(&mut self, index: usize, logs: &[LogId]) -> Result<(), FlushError> {
+    /// `false`: there is no space for the commit, and they stay.
+    pub(super) fn drop_logs(&mut self, index: usize, logs: &[LogId]) -> Result<bool, FlushError> {
         if logs.is_empty() {
-            return Ok(());
+            return Ok(true);
         }
         let freed = self.bytes_of(index, logs);
         let commit = DirectoryCommit { logs_removed: logs, ..Default::default() };
-        self.commit_space(index, &commit)?;
+        if !self.commit_space(index, &commit)? {
+            return Ok(false);
+        }
         self.engine.space.on_dropped(logs.len() as u64, freed);
         let now = self.clock.monotonic_ns();
         self.on_replaced(now, index, logs);
         self.unlink_replaced(now);
-        Ok(())
+        Ok(true)
     }
 
     fn bytes_of(&self, index: usize, logs: &[LogId]) -> u64 {
