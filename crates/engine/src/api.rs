@@ -199,6 +199,11 @@ pub enum Poll {
     Parked(PollId),
 }
 
-/// Names a parked poll of a ledger.
+/// Names a parked poll of a ledger. Ordered by the LAC that it waits to be passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PollId(pub u64);
+pub struct PollId {
+    /// Wake when the shown LAC is above this.
+    pub(crate) previous: i64,
+    /// In the order in which they came, of all polls of a shard.
+    pub(crate) number: u64,
+}

@@ -4,21 +4,13 @@
 //! It is small, because there may be a million: what a ledger has only while somebody writes to it or waits for it is in
 //! boxes, which go with [`LedgerState::rest`].
 
-use crate::api::{PollId, Waiter};
 use crate::lagging::Lagging;
+use crate::polls::Polls;
 use crate::rare::RareVec;
 use crate::write_cache::CacheRecords;
 use bindery_storage::{Generation, LedgerRecord};
 use bindery_types::{EntryId, LedgerId, MasterKey};
 use std::sync::Arc;
-
-/// A request to be told when the LAC moves.
-pub(crate) struct ParkedPoll {
-    pub(crate) id: PollId,
-    /// Wake when the shown LAC is above this.
-    pub(crate) previous: i64,
-    pub(crate) waiter: Waiter,
-}
 
 pub(crate) struct LedgerState {
     /// `None` until somebody presented one (a ledger restored without its key, or created by repair).
@@ -32,7 +24,8 @@ pub(crate) struct LedgerState {
     pub(crate) explicit_lacs: RareVec<(u64, Arc<[u8]>)>,
     /// Of the active write cache.
     pub(crate) records: CacheRecords,
-    pub(crate) polls: RareVec<ParkedPoll>,
+    /// Requests to be told when the LAC moves.
+    pub(crate) polls: Polls,
     /// Sequence of a fence that wakes them.
     pub(crate) wake_polls_at: Option<u64>,
     /// Changed since the last freeze.
@@ -59,7 +52,7 @@ impl LedgerState {
             last_add_confirmed: Lagging::durable(-1),
             explicit_lacs: RareVec::default(),
             records: CacheRecords::default(),
-            polls: RareVec::default(),
+            polls: Polls::default(),
             wake_polls_at: None,
             is_dirty: false,
             life: 0,

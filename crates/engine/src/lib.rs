@@ -38,6 +38,7 @@ mod machine;
 mod open;
 mod pacing;
 mod placement;
+mod polls;
 mod pulse;
 mod rare;
 mod shard;

@@ -33,10 +33,6 @@ impl<T> FromIterator<T> for RareVec<T> {
 }
 
 impl<T> RareVec<T> {
-    pub(crate) fn push(&mut self, item: T) {
-        self.0.get_or_insert_with(Box::default).push(item);
-    }
-
     /// The list; nothing is left.
     pub(crate) fn take(&mut self) -> Vec<T> {
         self.0.take().map_or(Vec::new(), |list| *list)

@@ -41,7 +41,7 @@ pub(crate) use lookup::{Found, Otherwise};
 
 use crate::api::{Add, AddDone, Poll, PollId, Refusal, Waiter};
 use crate::config::Admission;
-use crate::ledger::{LedgerState, ParkedPoll};
+use crate::ledger::LedgerState;
 use crate::ledger_map::LedgerMap;
 use crate::write_cache::Frozen;
 use bindery_io::canary::{Canaries, Canary};
@@ -418,8 +418,8 @@ impl Shard {
             return Ok(Poll::Ready);
         }
         self.next_poll += 1;
-        let id = PollId(self.next_poll);
-        state.polls.push(ParkedPoll { id, previous, waiter });
+        let id = PollId { previous, number: self.next_poll };
+        state.polls.park(id, waiter);
         if state.last_add_confirmed.placed() > previous {
             self.raised.insert(ledger);
         }
@@ -428,10 +428,7 @@ impl Shard {
 
     /// Takes a parked poll back; its waiter is dropped. False when it has fired.
     pub(crate) fn cancel_poll(&mut self, ledger: LedgerId, id: PollId) -> bool {
-        let Some(state) = self.ledgers.get_mut(&ledger) else { return false };
-        let before = state.polls.len();
-        state.polls.retain(|p| p.id != id);
-        state.polls.len() < before
+        self.ledgers.get_mut(&ledger).is_some_and(|state| state.polls.cancel(id))
     }
 }
 

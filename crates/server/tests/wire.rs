@@ -11,6 +11,7 @@ use bytes::{Bytes, BytesMut};
 use common::PATIENCE;
 use common::frames::{KEY, OTHER_KEY, OwnedV2, add_frame, body, fence_request, framed_v3, read_request};
 use common::wire::{Client, start};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -233,6 +234,28 @@ async fn a_long_poll_wakes_on_an_advance_and_times_out_without_one() {
     reader.send(&framed_v3(6, poll(10_000, 5))).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
     drop(reader);
+    bookie.stop().await;
+}
+
+/// More than the sender ends in one turn.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_polls_that_time_out_together_are_all_answered() {
+    let bookie = start(Limits::default()).await;
+    let mut client = Client::new(&bookie).await;
+    client.v3(0, v3_add(4, 0, -1)).await;
+    let poll = || proto::ReadRequest { previous_lac: Some(-1), time_out: Some(300), ..v3_read(4, -1) };
+    let mut sent = BytesMut::new();
+    for txn in 1..=1000 {
+        sent.extend_from_slice(&framed_v3(txn, Operation::Read(poll())));
+    }
+    client.send(&sent).await;
+    let mut answered = BTreeSet::new();
+    while answered.len() < 1000 {
+        let response = client.next_v3().await;
+        assert_eq!(response.status, 0);
+        assert!(answered.insert(response.header.txn_id), "it is answered once");
+    }
+    assert_eq!(answered, (1..=1000).collect());
     bookie.stop().await;
 }
 

@@ -118,10 +118,7 @@ impl Shard {
             let state = ledgers.get_mut(ledger).expect("a polled ledger is known");
             let shown = state.last_add_confirmed.shown(upto);
             let is_fenced_now = state.wake_polls_at.take_if(|fence| *fence <= upto).is_some();
-            let (ready, parked): (Vec<_>, Vec<_>) =
-                state.polls.take().into_iter().partition(|p| is_fenced_now || p.previous < shown);
-            state.polls = parked.into();
-            fired.extend(ready.into_iter().map(|p| p.waiter));
+            fired.extend(if is_fenced_now { state.polls.take() } else { state.polls.take_below(shown) });
             let may_follow = state.last_add_confirmed.placed() > shown || state.wake_polls_at.is_some();
             !state.polls.is_empty() && may_follow
         });

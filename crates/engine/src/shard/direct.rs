@@ -47,6 +47,6 @@ impl Shard {
         }
         state.fence = Some(0);
         self.raised.remove(&ledger);
-        state.polls.take().into_iter().map(|poll| poll.waiter).collect()
+        state.polls.take()
     }
 }

@@ -34,6 +34,8 @@ const STARTS_MAX: usize = 64;
 /// Reads that waited too long and are refused in one turn: a fraction of a millisecond. All that a crowd asked for comes of
 /// age at once.
 const REFUSALS_MAX: usize = 256;
+/// Long polls that time out in one turn, before reads are started, bytes are written and other connections run.
+const EXPIRED_MAX: usize = 256;
 /// A peer that does not read is looked at so often, or more often when drops come sooner.
 const STALL_CHECK: Duration = Duration::from_millis(250);
 
@@ -201,7 +203,7 @@ impl Sender {
             if connection.closed.is_set() {
                 return CloseReason::Ours;
             }
-            self.expire_polls();
+            let has_expired = self.expire_polls();
             let (mut has_more, sent) = if is_look { (false, Sent::Part) } else { self.take_turn() };
             is_look = false;
             match sent {
@@ -214,6 +216,7 @@ impl Sender {
                 },
                 Sent::Broken => return CloseReason::Peer,
             }
+            has_more |= has_expired;
             let is_blocked = matches!(sent, Sent::Part);
             let have_others_run = self.bulk.end().await;
             if has_more {
@@ -425,15 +428,17 @@ impl Sender {
         count
     }
 
-    fn expire_polls(&self) {
+    /// Ends some of the long polls whose time is over. True when there may be more.
+    fn expire_polls(&self) -> bool {
         let now_ns = self.shared.clock.monotonic_ns();
-        loop {
-            let Some((request, id)) = self.connection.polls.lock().take_expired(now_ns) else { return };
+        for _ in 0..EXPIRED_MAX {
+            let Some((request, id)) = self.connection.polls.lock().take_expired(now_ns) else { return false };
             if let Some(id) = id {
                 self.shared.engine.cancel_poll(request.ledger, id);
             }
             self.connection.end_poll(&self.shared, request, false);
         }
+        true
     }
 
     fn until_next_poll(&self) -> Option<Duration> {
