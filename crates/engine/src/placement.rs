@@ -3,7 +3,7 @@
 //! # Data flow
 //! ```text
 //! ticket -> spread: a part for each directory -> flush_directory -> Ok
-//!                                                 |- no space: the ticket waits with the parts that are left
+//!                                                 |- no space, no descriptor: the ticket waits with the parts that are left
 //!                                                 '- failed: its part goes to the next directory; who is out is written
 //! ```
 //!
@@ -11,7 +11,7 @@
 //! 1. A ticket's mark is complete when every directory that is not out has committed it: what a failed one did not take
 //!    is committed elsewhere before the others say that it is out, and only then are journal files released (IB12).
 //! 2. A log whose write or sync failed is not written again: what is tried again goes into a new file (IB14). A
-//!    directory that failed for any reason but space takes nothing any more before a restart.
+//!    directory that failed for any reason but space or descriptors takes nothing any more before a restart.
 //! 3. While a ticket waits for space no adds are taken, so memory stays bounded; fences go to the journal as always.
 //! 4. A directory that is out still serves reads. What it cannot read is an I/O error, never "no such entry" (IB7).
 //! 5. When no directory is left the engine is latched.
@@ -42,6 +42,7 @@ pub(crate) type Left = BTreeMap<usize, Part>;
 /// Why a directory did not take its part.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum StorageFault {
+    /// Or no file descriptor: it may pass.
     NoSpace(String),
     Failed(String),
 }
@@ -54,7 +55,7 @@ impl StorageFault {
 
 impl From<WriteError> for StorageFault {
     fn from(error: WriteError) -> StorageFault {
-        if error.is_for_want_of_space() {
+        if error.may_pass() {
             StorageFault::NoSpace(error.to_string())
         } else {
             StorageFault::Failed(error.to_string())
@@ -205,7 +206,7 @@ impl Flushing {
 
     /// What a commit that did not go through says about its directory.
     pub(crate) fn fault_of(&self, index: usize, error: &DirectoryError) -> StorageFault {
-        if self.directories[index].lacks_space() {
+        if self.directories[index].lacks_space() || error.lacks_descriptor() {
             StorageFault::NoSpace(error.to_string())
         } else {
             StorageFault::Failed(error.to_string())

@@ -24,6 +24,8 @@ struct Rule {
     calls: &'static [&'static str],
     path: String,
     error: ErrorKind,
+    /// Instead of `error`, what the kernel calls it.
+    os_error: Option<i32>,
 }
 
 /// The real disk with rules, each counting what it hit.
@@ -43,13 +45,16 @@ impl Faults {
             None => Ok(()),
             Some(rule) => {
                 self.hits.fetch_add(1, Ordering::SeqCst);
-                let error = rule.error;
+                let error = match rule.os_error {
+                    Some(code) => io::Error::from_raw_os_error(code),
+                    None => io::Error::new(rule.error, "injected"),
+                };
                 drop(rules);
                 let meanwhile = self.meanwhile.lock().take();
                 if let Some(meanwhile) = meanwhile {
                     meanwhile();
                 }
-                Err(io::Error::new(error, "injected"))
+                Err(error)
             }
         }
     }
@@ -111,6 +116,8 @@ impl DiskLayer for FailingDisk {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
         if !mode.is_read_only() && !self.0.exists(path)? {
             self.1.check("create", path)?;
+        } else if mode.is_read_only() {
+            self.1.check("open", path)?;
         }
         let inner = self.0.open(path, mode)?;
         Ok(Arc::new(FailingFile { inner, path: path.to_owned(), faults: self.1.clone() }))
@@ -329,11 +336,16 @@ impl Bookie {
 }
 
 fn full(calls: &'static [&'static str], path: &str) -> Rule {
-    Rule { calls, path: path.to_owned(), error: ErrorKind::StorageFull }
+    Rule { calls, path: path.to_owned(), error: ErrorKind::StorageFull, os_error: None }
 }
 
 fn broken(calls: &'static [&'static str], path: &str) -> Rule {
     Rule { error: ErrorKind::Other, ..full(calls, path) }
+}
+
+fn without_descriptor(calls: &'static [&'static str], path: &str) -> Rule {
+    const EMFILE: i32 = 24;
+    Rule { os_error: Some(EMFILE), ..full(calls, path) }
 }
 
 /// Every write site of a flush that may find no space: adds are refused meanwhile, reads and fences go on, the retry
@@ -385,6 +397,45 @@ fn a_flush_without_space_waits_and_goes_on() {
         bookie.check_acked();
         bookie.restart();
         assert!(bookie.engine().is_fenced(LedgerId::new(ledgers[1]).unwrap()));
+        assert_eq!(bookie.machine.as_ref().unwrap().replayed.records, 0, "everything was flushed");
+    }
+}
+
+/// Where a flush takes a file descriptor and there is none: that passes, so it waits as for space and costs no directory.
+#[test]
+fn a_flush_without_file_descriptors_waits_and_goes_on() {
+    for (dirs, calls, path) in [
+        (1, &["create"][..], ".elog"),
+        // Read back before the commit.
+        (1, &["open"], ".elog"),
+        (1, &["sync_dir"], "ledgers0"),
+        (2, &["create", "open"], "ledgers1/0"),
+    ] {
+        let mut bookie = Bookie::new(dirs);
+        let ledgers = bookie.ledgers();
+        for ledger in &ledgers {
+            bookie.add(*ledger, 0, false).unwrap();
+        }
+        let before = bookie.logs();
+        bookie.faults.set(&[without_descriptor(calls, path)]);
+        bookie.flush();
+        assert!(bookie.faults.hits() > 0, "{calls:?} {path}: nothing was injected");
+        for _ in 0..5 {
+            bookie.tend();
+            let status = bookie.engine().status();
+            assert!(status.waits_for_space.is_some(), "{calls:?} {path}: {status:?}");
+            assert!(status.failed.is_none() && status.directories_failed.is_empty(), "{status:?}");
+        }
+        assert!(bookie.faults.hits() >= 5, "{calls:?} {path}: tried again");
+        assert!(bookie.logs() < before + dirs, "{calls:?} {path}: attempts pile up");
+        bookie.check_acked();
+
+        bookie.faults.set(&[]);
+        bookie.tend();
+        assert_eq!(bookie.engine().status().waits_for_space, None, "{calls:?} {path}");
+        bookie.add(ledgers[0], 1, false).unwrap();
+        bookie.flush();
+        bookie.restart();
         assert_eq!(bookie.machine.as_ref().unwrap().replayed.records, 0, "everything was flushed");
     }
 }

@@ -1,7 +1,9 @@
-//! File descriptors: one for each connection, and some for everything else.
+//! File descriptors: one for each connection, one for each entry log, and some for everything else.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+/// As many as the process may have are taken, up to this: entry logs have no other limit.
+const DESCRIPTORS_MAX: u64 = 1 << 20;
 /// For journal files, entry logs, the metadata connection, the admin port and the runtime.
 pub const DESCRIPTORS_RESERVED: u64 = 1024;
 /// Fewer connections than this are not worth serving.
@@ -22,19 +24,23 @@ pub struct TooFewDescriptors {
     pub wanted: u64,
 }
 
-/// Raises the limit to what `connections_max` connections need; returns how many of them it allows.
+/// Raises the limit as far as it goes, or to what `connections_max` connections need; returns how many of them it allows.
 pub fn raise(connections_max: usize) -> Result<usize, TooFewDescriptors> {
     let wanted = connections_max as u64 + DESCRIPTORS_RESERVED;
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     // None means no limit.
     let mut limit = current.unwrap_or(u64::MAX);
-    if limit < wanted {
-        let raised = maximum.unwrap_or(u64::MAX).min(wanted);
+    for raised in targets(maximum.unwrap_or(u64::MAX), wanted) {
         if raised > limit && setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum }).is_ok() {
             limit = raised;
         }
     }
     allowed(limit, wanted).map(|connections| connections.min(connections_max))
+}
+
+/// What to raise the limit to: where a system refuses the first, the second.
+fn targets(maximum: u64, wanted: u64) -> [u64; 2] {
+    [wanted.max(DESCRIPTORS_MAX).min(maximum), wanted.min(maximum)]
 }
 
 fn allowed(limit: u64, wanted: u64) -> Result<usize, TooFewDescriptors> {
@@ -50,6 +56,18 @@ fn allowed(limit: u64, wanted: u64) -> Result<usize, TooFewDescriptors> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_limit_is_raised_as_far_as_it_goes() {
+        assert_eq!(targets(524_288, 11_024), [524_288, 11_024]);
+        assert_eq!(targets(u64::MAX, 11_024), [1_048_576, 11_024]);
+        assert_eq!(targets(u64::MAX, 2_000_000), [2_000_000; 2]);
+        assert_eq!(targets(4096, 11_024), [4096; 2]);
+        raise(100).unwrap();
+        let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+        let most = maximum.unwrap_or(u64::MAX).min(DESCRIPTORS_MAX);
+        assert!(current.is_none_or(|current| current >= most), "{current:?} of {maximum:?}");
+    }
 
     #[test]
     fn few_descriptors_mean_few_connections_and_too_few_a_refusal() {

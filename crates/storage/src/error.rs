@@ -1,5 +1,6 @@
 //! What can go wrong, sorted by what the caller should do about it.
 
+use bindery_io::has_no_descriptor;
 use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -21,10 +22,13 @@ impl DiskError {
         DiskError { path: path.to_owned(), action, source }
     }
 
-    /// True when the volume is full, and nothing else is wrong: the same may work later, on another file.
-    pub fn is_for_want_of_space(&self) -> bool {
-        // A directory cannot be made anew, and its sync is not to be asked for twice.
-        self.action != SYNC_DIRECTORY && is_no_space(&self.source)
+    /// True when the volume is full or no file can be opened, and nothing else is wrong: the same may work later, on
+    /// another file.
+    pub fn may_pass(&self) -> bool {
+        // A directory cannot be made anew, and its sync is not to be asked for twice. Without a descriptor it was not
+        // asked for.
+        let is_full = self.action != SYNC_DIRECTORY && is_no_space(&self.source);
+        is_full || has_no_descriptor(&self.source)
     }
 }
 
@@ -128,9 +132,9 @@ pub enum WriteError {
 }
 
 impl WriteError {
-    /// True when the volume is full: another log may be written later, never this one.
-    pub fn is_for_want_of_space(&self) -> bool {
-        matches!(self, WriteError::Disk(error) if error.is_for_want_of_space())
+    /// True when the volume is full or no file can be opened: another log may be written later, never this one.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, WriteError::Disk(error) if error.may_pass())
     }
 }
 
@@ -165,9 +169,9 @@ pub enum StateError {
 }
 
 impl StateError {
-    /// True when the volume is full, and nothing else is wrong.
-    pub fn is_for_want_of_space(&self) -> bool {
-        matches!(self, StateError::Disk(error) if error.is_for_want_of_space())
+    /// True when the volume is full or no file can be opened, and nothing else is wrong.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, StateError::Disk(error) if error.may_pass())
     }
 }
 
@@ -195,4 +199,12 @@ pub enum DirectoryError {
         /// Number of entry logs in it.
         logs: usize,
     },
+}
+
+impl DirectoryError {
+    /// True when a log that was to come into force could not be opened for want of a file descriptor: nothing came into
+    /// force, and the same may work later.
+    pub fn lacks_descriptor(&self) -> bool {
+        matches!(self, DirectoryError::Log(OpenLogError::Disk(error)) if has_no_descriptor(&error.source))
+    }
 }

@@ -7,7 +7,7 @@ use super::format::{
 use crate::codec::{Crc32c, crc32c};
 use crate::{DiskError, Generation, LogId, WriteError};
 use bindery_io::chunk::AlignedBuf;
-use bindery_io::{BLOCK_SIZE_BYTES, Disk, DiskFile, OpenMode};
+use bindery_io::{BLOCK_SIZE_BYTES, Disk, DiskFile, OpenMode, has_no_descriptor};
 use bindery_types::{EntryId, LedgerId};
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
@@ -241,7 +241,10 @@ impl EntryLogWriter {
         self.attempt("sync entry log", |w| w.file.sync())?;
         let ((disk, dir), (losses, before)) = ((&self.disk, &self.dir), &self.name_losses);
         disk.sync_dir(dir).map_err(|e| {
-            losses.fetch_add(1, Ordering::AcqRel);
+            // Without a descriptor no sync was asked for.
+            if !has_no_descriptor(&e) {
+                losses.fetch_add(1, Ordering::AcqRel);
+            }
             DiskError::new(dir, "sync directory", e)
         })?;
         // A sync that failed for another log may have been the one that had this name to make durable.

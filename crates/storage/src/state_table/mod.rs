@@ -300,7 +300,7 @@ impl StateTable {
         match self.open_again(disk, dir) {
             Ok(table) => *self = table,
             Err(error) => {
-                if !error.is_for_want_of_space() {
+                if !error.may_pass() {
                     self.latch.give_up(&error);
                 }
                 return Err(error);
