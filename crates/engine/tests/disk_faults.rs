@@ -140,6 +140,8 @@ struct Bookie {
     journal_bytes_max: u64,
     journal_sync: bool,
     write_pool_bytes: u64,
+    /// Places of entries are found on disk.
+    is_paged: bool,
     faults: Arc<Faults>,
     clock: Arc<ManualClock>,
     machine: Option<Machine>,
@@ -191,6 +193,7 @@ impl Bookie {
             journal_bytes_max,
             journal_sync: true,
             write_pool_bytes: 8 << 20,
+            is_paged: false,
             faults: Arc::default(),
             clock: Arc::new(ManualClock::new(0)),
             machine: None,
@@ -202,7 +205,11 @@ impl Bookie {
 
     fn config(&self) -> EngineConfig {
         let dir = self.dir.path();
+        let default = EngineConfig::default();
+        let of_memory = |bytes: u64| if self.is_paged { 0 } else { bytes };
         EngineConfig {
+            index_pool_bytes: of_memory(default.index_pool_bytes),
+            cache_pool_bytes: of_memory(default.cache_pool_bytes),
             journal_dirs: ["journal", "second"][..self.journals].iter().map(|name| dir.join(name)).collect(),
             journal_bytes_max: self.journal_bytes_max,
             journal_sync: self.journal_sync,
@@ -213,7 +220,7 @@ impl Bookie {
             entry_bytes_max: 128 << 10,
             journal_file_bytes: 1 << 20,
             journal_files_preallocated: 0,
-            ..EngineConfig::default()
+            ..default
         }
     }
 
@@ -563,6 +570,48 @@ fn a_directory_without_space_keeps_no_other_from_being_collected() {
     for ledger in [ledgers[0], ledgers[1], forgotten] {
         assert_eq!(bookie.read(ledger, 0), Err(Refusal::NoLedger));
     }
+}
+
+/// Space invariant 4: with places that are looked up on disk, a disk that cannot be read says nothing about the logs of
+/// the others. They are compacted, with what it may have a newer copy of, and it alone is reported.
+#[test]
+fn logs_beside_a_directory_that_cannot_be_read_are_compacted() {
+    let mut bookie = Bookie::new(2);
+    bookie.is_paged = true;
+    bookie.open().unwrap();
+    let ledgers = bookie.ledgers();
+    let (kept, removed) = (ledgers[0], ledgers[2]);
+    for entry in 0..40 {
+        bookie.add(removed, entry, false).unwrap();
+    }
+    bookie.acked.clear();
+    for entry in 0..10 {
+        bookie.add(kept, entry, false).unwrap();
+    }
+    bookie.flush();
+    // The same ledger, later, on the other disk.
+    bookie.engine().set_full_directories(&[true, false]);
+    for entry in 8..15 {
+        bookie.add(kept, entry, false).unwrap();
+    }
+    bookie.flush();
+    bookie.engine().remove_ledger(LedgerId::new(removed).unwrap(), Box::new(|_| ()));
+    bookie.flush();
+    assert_eq!(bookie.logs(), 2);
+
+    bookie.faults.set(&[broken(&["read"], "ledgers1/0")]);
+    bookie.engine().want_collection(WantedCollection { minor: false, major: true });
+    for _ in 0..20 {
+        bookie.tend();
+    }
+    assert!(bookie.faults.hits() > 0, "nothing was injected");
+    let space = bookie.engine().space_status();
+    assert_eq!((space.collections, space.logs_rewritten), (1, 1), "{space:?}");
+    let blamed: Vec<&String> = space.skipped.iter().map(|(log, _)| log).collect();
+    assert!(matches!(blamed[..], [log] if log.contains("ledgers1/")), "{space:?}");
+    bookie.faults.set(&[]);
+    bookie.check_acked();
+    bookie.restart();
 }
 
 /// One bad directory of several, at each of its write sites: the others take what it would have, acknowledged entries

@@ -51,7 +51,7 @@ pub use paged::PagedLog;
 pub use read_only::ReadOnlyDisk;
 pub use state_table::{Checkpoint, JournalMark, LedgerRecord, LogRecord, Mark, Meta, Recovered, StateTable};
 
-pub use view::{FoundEntry, Lead, LogView, SoleRun, Source, locate, try_locate};
+pub use view::{FoundEntry, Lead, LogView, NewerRuns, SoleRun, Source, locate, try_locate};
 
 use std::fmt;
 

@@ -68,6 +68,15 @@ pub struct Source {
     pub extent: Extent,
 }
 
+/// What [`LogView::newer`] finds.
+#[derive(Default)]
+pub struct NewerRuns {
+    /// By first entry.
+    pub runs: Vec<Source>,
+    /// Logs that may hold others and cannot say so.
+    pub unread: Vec<(LogId, ReadError)>,
+}
+
 /// Where a copy of an entry may be.
 #[derive(Clone)]
 pub enum Lead {
@@ -369,14 +378,15 @@ impl LogView {
         }
     }
 
-    /// The runs of a ledger that reach into `first..=last`, in one snapshot, by first entry. Blocks on the disk.
+    /// The runs of a ledger that reach into `first..=last`, in one snapshot. Blocks on the disk.
     fn runs_between(
         &self,
         ledger: LedgerId,
         first: EntryId,
         last: EntryId,
         is_wanted: impl Fn(Generation) -> bool,
-    ) -> Result<Vec<Source>, ReadError> {
+    ) -> NewerRuns {
+        let mut unread = Vec::new();
         let (mut found, paged) = {
             let live = self.live.read();
             let mut runs = Vec::new();
@@ -389,7 +399,11 @@ impl LogView {
         };
         // No run is newer than its log.
         for paged in paged.iter().filter(|paged| is_wanted(paged.newest())) {
-            for extent in paged.runs_between(ledger, first, last)? {
+            let extents = paged.runs_between(ledger, first, last).unwrap_or_else(|error| {
+                unread.push((paged.log.log_id(), error));
+                Vec::new()
+            });
+            for extent in extents {
                 if is_wanted(extent.generation) {
                     found.push(Source { log: paged.log.clone(), extent });
                 }
@@ -398,23 +412,25 @@ impl LogView {
         // A run of a log that is on its way is found twice.
         found.sort_by_key(|source| (source.extent.first, source.extent.log_id));
         found.dedup_by_key(|source| (source.extent.first, source.extent.log_id));
-        Ok(found)
+        NewerRuns { runs: found, unread }
     }
 
     /// All runs of a ledger, by first entry, in one snapshot. Blocks on the disk.
     pub fn runs(&self, ledger: LedgerId) -> Result<Vec<Source>, ReadError> {
-        self.runs_between(ledger, EntryId::FIRST, EntryId::MAX, |_| true)
+        let NewerRuns { runs, unread } = self.runs_between(ledger, EntryId::FIRST, EntryId::MAX, |_| true);
+        unread.into_iter().next().map_or(Ok(runs), |(_, error)| Err(error))
     }
 
-    /// The newer runs that may hold an entry of `extent` too, in one snapshot. Blocks on the disk.
-    pub fn newer(&self, extent: &Extent) -> Result<Vec<Source>, ReadError> {
+    /// The newer runs that may hold an entry of `extent` too, in one snapshot; and the logs of which that is not known.
+    /// Blocks on the disk.
+    pub fn newer(&self, extent: &Extent) -> NewerRuns {
         let is_wanted = |generation: Generation| generation >= extent.generation;
-        let mut found = self.runs_between(extent.ledger, extent.first, extent.last, is_wanted)?;
-        found.retain(|source| {
+        let mut found = self.runs_between(extent.ledger, extent.first, extent.last, is_wanted);
+        found.runs.retain(|source| {
             let run = &source.extent;
             (run.generation, run.log_id) > (extent.generation, extent.log_id)
         });
-        Ok(found)
+        found
     }
 
     /// A live log.

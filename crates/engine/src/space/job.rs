@@ -12,7 +12,7 @@
 //! raised, up to the highest generation that a run of its ledger has in the sources, and stays below that of every
 //! later flush of the ledger. So all such winners of a ledger take that one generation and become one run (of at most
 //! 65,536 entries), whatever logs they came from. Two kinds of copy keep their own generation, in a run of their own:
-//! 1. A newer run that may hold the entry cannot be read: raised above it, an older copy would answer for a newer one.
+//! 1. A newer run that may hold the entry, or what a newer log has, cannot be read: raised above it, an older copy would answer for a newer one.
 //! 2. The ledger was ever removed after it (also when the removal is not committed, or was overtaken by another):
 //!    raised above the removal, it would come back (IB17).
 //!
@@ -23,12 +23,12 @@
 //! each open run, of which a source has one; [`WINDOWS_BYTES`] over all sources, which are read past the page cache.
 //! One call does one piece of work: it opens a run, reads records, or settles one entry.
 
-use super::{LogRef, Verdict};
+use super::{LogRef, Newer, Verdict};
 use crate::machine::Flushing;
 use bindery_io::BLOCK_SIZE_BYTES;
 use bindery_io::canary::Canary;
 use bindery_storage::entry_log::{IndexRecord, RECORD_BYTES};
-use bindery_storage::{EntryLog, EntryLogWriter, Extent, Generation, LogId, ReadError, SealedLog, Source};
+use bindery_storage::{EntryLog, EntryLogWriter, Extent, Generation, LogId, ReadError, SealedLog};
 use bindery_types::{EntryId, LedgerId};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -88,7 +88,7 @@ impl SourceLog {
 struct Open {
     source: usize,
     run: Extent,
-    newer: Vec<Source>,
+    newer: Newer,
     /// What winners take: their own, or the ledger's highest.
     generation: Generation,
     /// Records that were read and not settled.
@@ -210,7 +210,7 @@ impl Job {
             let opened = from.shared.streamed(flushing.directories[self.directory].disk(), self.window_bytes);
             from.own = Some(opened.map_err(|error| not_opened(at, error))?);
         }
-        let newer = flushing.newer(&run).map_err(|error| JobError::Source(at, error))?;
+        let newer = flushing.newer(&run);
         self.open.push(Open {
             source,
             run,

@@ -86,10 +86,18 @@ struct Planned {
 enum Verdict {
     /// None of them holds the entry: each was read.
     Winner,
-    /// One cannot be read, and none is known to hold it: it counts as live.
+    /// One cannot be read, or a log cannot say what it has, and none is known to hold it: it counts as live.
     InDoubt,
     /// One of them holds the entry.
     Loser,
+}
+
+/// Newer than a run, and overlapping it.
+#[derive(Default)]
+struct Newer {
+    runs: Vec<Source>,
+    /// Logs that cannot say what they have.
+    unread: Vec<(LogRef, ReadError)>,
 }
 
 /// Where collection, compaction, merging and scrub stand.
@@ -297,26 +305,29 @@ impl Flushing {
         }
     }
 
-    fn newer(&self, extent: &Extent) -> Result<Vec<Source>, ReadError> {
-        let mut newer = Vec::new();
-        for view in &self.engine.views {
-            newer.append(&mut view.newer(extent)?);
+    fn newer(&self, extent: &Extent) -> Newer {
+        let mut newer = Newer::default();
+        for (index, view) in self.engine.views.iter().enumerate() {
+            let found = view.newer(extent);
+            newer.runs.extend(found.runs);
+            newer.unread.extend(found.unread.into_iter().map(|(log_id, error)| ((index, log_id), error)));
         }
-        Ok(newer)
+        newer
     }
 
     /// What the newer runs say, and how many of them were read.
-    fn judge(&self, newer: &[Source], entry: EntryId) -> (Verdict, u64) {
+    fn judge(&self, newer: &Newer, entry: EntryId) -> (Verdict, u64) {
         if self.engine.config.canaries.has(Canary::M26CompactionKeepsLosers) {
             return (Verdict::Winner, 0);
         }
-        let (mut verdict, mut reads) = (Verdict::Winner, 0);
-        for Source { log, extent } in newer.iter().filter(|source| source.extent.may_hold(entry)) {
+        // What cannot be read proves nothing (IB15).
+        let unproven = if newer.unread.is_empty() { Verdict::Winner } else { Verdict::InDoubt };
+        let (mut verdict, mut reads) = (unproven, 0);
+        for Source { log, extent } in newer.runs.iter().filter(|source| source.extent.may_hold(entry)) {
             reads += 1;
             match log.lookup(extent, entry) {
                 Ok(Some(_)) => return (Verdict::Loser, reads),
                 Ok(None) => {}
-                // What cannot be read proves nothing (IB15).
                 Err(_) => verdict = Verdict::InDoubt,
             }
         }

@@ -6,10 +6,10 @@
 
 use super::job::{Cause, JOB_RUNS_MAX, JOB_SOURCES_MAX};
 use super::status::CompactionKind;
-use super::{LogRef, Planned, Verdict};
+use super::{LogRef, Newer, Planned, Verdict};
 use crate::machine::{FlushError, Flushing};
 use bindery_storage::entry_log::{IndexRecord, RECORD_BYTES};
-use bindery_storage::{EntryLog, Extent, LogId, ReadError, Source};
+use bindery_storage::{EntryLog, Extent, LogId, ReadError};
 use bindery_types::EntryId;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -57,7 +57,7 @@ struct Weighing {
 /// A run that newer ones overlap.
 struct RunWeighing {
     run: Extent,
-    newer: Vec<Source>,
+    newer: Newer,
     records: VecDeque<IndexRecord>,
     place: u32,
     last: Option<EntryId>,
@@ -203,16 +203,12 @@ impl Flushing {
         if self.is_hidden(&run) {
             return false;
         }
-        let newer = match self.newer(&run) {
-            Ok(newer) => newer,
-            Err(error) => {
-                // What cannot be read counts as live.
-                weighing.live += run.bytes();
-                self.skip((index, weighing.log_id), &error.to_string());
-                return false;
-            }
-        };
-        if newer.is_empty() {
+        let newer = self.newer(&run);
+        // The log that cannot be read is left out, not this one.
+        for (log, error) in &newer.unread {
+            self.skip(*log, &error.to_string());
+        }
+        if newer.runs.is_empty() {
             weighing.live += run.bytes();
         } else {
             weighing.run =
