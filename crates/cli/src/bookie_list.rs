@@ -27,7 +27,7 @@ async fn list(client: Client, is_json: bool) -> Result<(), Failure> {
         }
     }
     if bookies.is_empty() {
-        eprintln!("no bookie is registered: bindery bookie --data DIR starts one");
+        output::say("no bookie is registered: bindery bookie --data DIR starts one");
     }
     output::write_all(&text)
 }

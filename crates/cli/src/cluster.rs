@@ -4,10 +4,11 @@ use crate::args::{ClusterCommand, CookieCommand, LogFormat, MetadataArgs};
 use crate::cluster_transfer;
 use crate::exit::Failure;
 use crate::logging;
+use crate::output;
 use bindery_io::{Random, SystemRandom};
 use bindery_metadata::{ConnectOptions, InitOutcome, Layout, MetadataUri};
 use bindery_types::BookieId;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 
 /// Runs one command.
 pub fn run(command: ClusterCommand) -> Result<(), Failure> {
@@ -56,18 +57,15 @@ async fn init(args: &MetadataArgs) -> Result<(), Failure> {
         InitOutcome::Completed => "completed: an initialisation had stopped half-way",
         InitOutcome::AlreadyInitialised => "already initialised, nothing changed",
     };
-    println!("{}: {said}", args.metadata);
-    Ok(())
+    output::write_all(format!("{}: {said}\n", args.metadata).as_bytes())
 }
 
 async fn list(args: &MetadataArgs) -> Result<(), Failure> {
     let layout = open(args).await?;
     let ids = layout.cookies().list().await.map_err(Failure::new);
     close(&layout).await;
-    for id in ids? {
-        println!("{id}");
-    }
-    Ok(())
+    let text: String = ids?.iter().map(|id| format!("{id}\n")).collect();
+    output::write_all(text.as_bytes())
 }
 
 fn bookie_id(text: &str) -> Result<BookieId, Failure> {
@@ -84,8 +82,7 @@ async fn show(args: &MetadataArgs, id: &str) -> Result<(), Failure> {
     let stored = layout.cookies().get(&id).await.map_err(Failure::new);
     close(&layout).await;
     let stored = stored?.ok_or_else(|| no_cookie(&id))?;
-    print!("{}", stored.cookie.to_text());
-    Ok(())
+    output::write_all(stored.cookie.to_text().as_bytes())
 }
 
 async fn delete(args: &MetadataArgs, id: &str, yes: bool) -> Result<(), Failure> {
@@ -102,24 +99,22 @@ async fn delete_in(layout: &Layout, id: &BookieId, yes: bool) -> Result<(), Fail
     if registered.iter().any(|bookie| bookie.bookie_id == *id) {
         return Err(Failure::new(format!("bookie {id} is running: stop it first; nothing was changed")));
     }
-    eprintln!(
+    output::say(format!(
         "This removes bookie {id} from the cluster: it can start again only with empty directories, and entries that only \
          it holds are lost to readers."
-    );
+    ));
     if !yes && !confirmed()? {
         return Err(Failure::new("nothing was changed"));
     }
     layout.cookies().delete(id, Some(stored.version)).await.map_err(Failure::new)?;
-    println!("{id}: cookie deleted");
-    Ok(())
+    output::write_all(format!("{id}: cookie deleted\n").as_bytes())
 }
 
 fn confirmed() -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         return Err(Failure::usage("not a terminal: give --yes to delete without being asked"));
     }
-    eprint!("Type yes to go on: ");
-    let _ = std::io::stderr().flush();
+    output::say_part("Type yes to go on: ");
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).map_err(Failure::new)?;
     Ok(line.trim() == "yes")

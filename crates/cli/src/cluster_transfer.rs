@@ -36,14 +36,14 @@ pub async fn export(args: &ExportArgs) -> Result<(), Failure> {
     // The session would end by itself; an error in ending it changes nothing.
     let _ = layout.store().close().await;
     let summary = result?;
-    eprintln!(
+    output::say(format!(
         "{}: {} nodes exported; left out: {} ephemeral nodes, {} registrations of bookies",
         args.metadata.metadata, summary.nodes, summary.ephemeral_left_out, summary.registrations_left_out
-    );
+    ));
     if summary.registrations_left_out > 0 {
-        eprintln!(
+        output::say(
             "warning: bookies are running: ledgers created, closed or deleted from now on are not in the export. To move \
-             the cluster, let nobody write until it runs on its new metadata store"
+             the cluster, let nobody write until it runs on its new metadata store",
         );
     }
     Ok(())
@@ -143,11 +143,13 @@ pub async fn import(args: &ImportArgs) -> Result<(), Failure> {
     opened.map_err(|error| Failure::new(format!("the cluster was imported, but: {error}")))?;
     let name = &args.metadata.metadata;
     match summary.already_there {
-        true => eprintln!("{name}: all {} nodes were there already, nothing changed", summary.nodes),
-        false => eprintln!(
+        true => {
+            output::say(format!("{name}: all {} nodes were there already, nothing changed", summary.nodes))
+        }
+        false => output::say(format!(
             "{name}: {} nodes imported and compared, {} of them by an earlier attempt; {}",
             summary.nodes, summary.found, summary.ids
-        ),
+        )),
     }
     Ok(())
 }

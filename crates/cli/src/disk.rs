@@ -22,7 +22,7 @@ pub fn run(args: &OfflineArgs) -> Result<(), Failure> {
         count(&disk, bookie, &mut report);
     }
     for (path, why) in &found.notes {
-        eprintln!("bindery: {}: {why}", path.display());
+        output::say(format!("bindery: {}: {why}", path.display()));
     }
     output::write_all(report.text.as_bytes())?;
     if report.problems.is_empty() { Ok(()) } else { Err(Failure::new(report.problems.join("\nbindery: "))) }

@@ -1,6 +1,7 @@
 //! The log: to standard error, as text or JSON lines. `RUST_LOG` selects, "info" by default.
 
 use crate::args::LogFormat;
+use crate::output;
 use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
@@ -24,12 +25,16 @@ pub fn start_for_command(verbose: u8) {
 /// The log of this process from a level on, unless `RUST_LOG` says otherwise.
 pub fn start_at(format: LogFormat, level: &str) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A line that cannot be written is lost: saying so there too would panic, which ends the process.
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .log_internal_errors(false);
     let installed = match format {
         LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).try_init(),
         LogFormat::Json => builder.json().try_init(),
     };
     if let Err(error) = installed {
-        eprintln!("bindery: log: {error}");
+        output::say(format!("bindery: log: {error}"));
     }
 }

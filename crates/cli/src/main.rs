@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::from(exit::OK),
         Err(failure) => {
-            eprintln!("bindery: {failure}");
+            output::say(format!("bindery: {failure}"));
             ExitCode::from(failure.code)
         }
     }

@@ -14,6 +14,7 @@
 //! # Limits     [`BUFFERS_COUNT`] buffers of [`BUFFER_SIZE_BYTES`] and one entry each
 
 use crate::exit::{self, Failure};
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
@@ -33,6 +34,19 @@ pub fn raw_stdout() -> io::Result<File> {
 /// Writes all of a small output at once.
 pub fn write_all(bytes: &[u8]) -> Result<(), Failure> {
     raw_stdout().and_then(|mut out| out.write_all(bytes)).map_err(|error| failure(&error))
+}
+
+/// Says a line on standard error. One that cannot be written is lost: there is nowhere else to say so, and what the
+/// command does must not end with it, as it would in the panic of `eprintln!`.
+pub fn say(line: impl Display) {
+    say_part(format!("{line}\n"));
+}
+
+/// The same without the end of the line.
+pub fn say_part(text: impl Display) {
+    let mut stderr = io::stderr().lock();
+    let _ = stderr.write_all(text.to_string().as_bytes());
+    let _ = stderr.flush();
 }
 
 /// What an error of standard output means.

@@ -365,13 +365,13 @@ impl Summary<'_> {
                 _ => String::new(),
             };
             let per_second = sent.entries as f64 / seconds.max(1e-9);
-            eprintln!(
+            output::say(format!(
                 "ledger {ledger}: {}{range}, {} in {seconds:.2} s ({per_second:.0} entries/s, {}/s){}",
                 form::count(sent.entries, "entry", "entries"),
                 form::size(sent.bytes),
                 form::size((sent.bytes as f64 / seconds.max(1e-9)) as u64),
                 if *is_closed { ", closed" } else { "" },
-            );
+            ));
         }
         if args.json {
             return output::write_all(&form::line(&json!({

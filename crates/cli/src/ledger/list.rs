@@ -68,7 +68,7 @@ async fn texts(client: &Client, args: &ListArgs, ids: &[LedgerId]) -> Result<Vec
             Err(LedgerError::NotFound(_)) => Vec::new(),
             // One that cannot be read must not hide the others.
             Err(error @ LedgerError::Malformed { .. }) => {
-                eprintln!("bindery: {error}");
+                output::say(format!("bindery: {error}"));
                 Vec::new()
             }
             Err(error) => return Err(ledger_failure(&error)),

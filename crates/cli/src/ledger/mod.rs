@@ -21,7 +21,7 @@ use crate::exit::Failure;
 use crate::output;
 use bindery_client::{Client, CreateOptions, EntryId, LedgerId, LedgerState, OpenMode};
 use serde_json::json;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 
 /// Runs one command.
 pub fn run(command: LedgerCommand) -> Result<(), Failure> {
@@ -138,12 +138,11 @@ fn confirm(begin: &str, verb: &str, done: &str, described: &[String]) -> Result<
             "standard input is no terminal to ask on: give --yes to {verb} without being asked"
         )));
     }
-    eprintln!("{begin}");
+    output::say(begin);
     for ledger in described {
-        eprintln!("  ledger {ledger}");
+        output::say(format!("  ledger {ledger}"));
     }
-    eprint!("Type yes to go on: ");
-    let _ = std::io::stderr().flush();
+    output::say_part("Type yes to go on: ");
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).map_err(Failure::new)?;
     if line.trim() == "yes" { Ok(()) } else { Err(Failure::new(format!("nothing was {done}"))) }

@@ -38,7 +38,7 @@ pub async fn run(client: Client, args: RecoverArgs) -> Result<(), Failure> {
             Err(failure) if ledgers.len() == 1 => return Err(failure),
             Err(failure) => {
                 // The others can be recovered all the same.
-                eprintln!("bindery: ledger {}: {failure}", info.id);
+                output::say(format!("bindery: ledger {}: {failure}", info.id));
                 failed.push(failure.code);
             }
         }

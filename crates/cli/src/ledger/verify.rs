@@ -122,7 +122,7 @@ async fn verify(
         Err(failure) if !args.all && args.ledgers.len() == 1 => Err(failure),
         Err(failure) => {
             // The others can be looked at all the same.
-            eprintln!("bindery: ledger {id}: {failure}");
+            output::say(format!("bindery: ledger {id}: {failure}"));
             sum.ledgers += 1;
             sum.failed.push(failure.code);
             Ok(())

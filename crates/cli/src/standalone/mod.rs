@@ -12,6 +12,7 @@ mod plan;
 use crate::args::LogFormat;
 use crate::exit::Failure;
 use crate::logging;
+use crate::output;
 use crate::runtime;
 use crate::signals::Signals;
 use args::StandaloneArgs;
@@ -79,7 +80,7 @@ async fn serve(args: &StandaloneArgs, plan: plan::Plan) -> Result<(), Failure> {
     if args.log_format == LogFormat::Json {
         tracing::info!(metadata = greeting.metadata, start_ms = took.as_millis() as u64, "serving");
     } else if !args.quiet {
-        eprint!("{greeting}");
+        output::say_part(greeting);
     }
     let ended = cluster.run(stop).await;
     watching.abort();

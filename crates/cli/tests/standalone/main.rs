@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "real processes on real files, in real time")]
 
 mod life;
+mod outputs;
 mod pipe_kill;
 mod server;
 mod start_times;
