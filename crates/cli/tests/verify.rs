@@ -10,6 +10,7 @@ use bindery_io::{Disk, RealDisk, SeededRandom};
 use bindery_journal::record::{HEADER_SIZE_BYTES, Kind, encode, fold_header};
 use bindery_journal::{Group, Journal, JournalConfig, Part};
 use bindery_metadata::Cookie;
+use bindery_server::known::Known;
 use bindery_storage::{DirectoryCommit, Generation, JournalMark, LedgerDirectory, LedgerRecord, Mark, Meta};
 use bindery_types::{BookieId, EntryId, LedgerId};
 use serde_json::Value;
@@ -300,6 +301,32 @@ fn a_hundred_damaged_places_are_found_each() {
         std::fs::write(path, &good[path]).unwrap();
     }
     assert_eq!(verify(&[place.0.path()]).0, 0, "everything is as it was");
+}
+
+#[test]
+fn what_is_known_of_metadata_is_the_bookies_and_damage_to_it_is_found() {
+    let place = Place::bookie();
+    let known = |up_to: i64| Known { checked_up_to: LedgerId::new(up_to), ..Known::default() }.to_text();
+    let path = place.path("ledgers/current/KNOWN");
+    std::fs::write(&path, known(4711)).unwrap();
+    let (code, lines) = verify(&[place.0.path()]);
+    assert_eq!((code, lines.len(), lines[0]["note"].as_u64()), (0, 1, Some(0)), "{lines:#?}");
+
+    for at in [0, 16, 30, known(4711).len() - 2] {
+        let mut bytes = known(4711).into_bytes();
+        bytes[at] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+        let (code, lines) = verify(&[place.0.path()]);
+        let found = findings(&lines, "damage");
+        assert_eq!((code, found.len()), (9, 1), "byte {at}: {lines:#?}");
+        assert_eq!((found[0]["kind"].as_str(), found[0]["offset"].as_u64()), (Some("known"), Some(0)));
+        assert_eq!(found[0]["file"].as_str(), path.to_str());
+    }
+    // A later version's is not damaged, and is not looked at.
+    std::fs::write(&path, "bindery-known 2\n").unwrap();
+    let (_, lines) = verify(&[place.0.path()]);
+    assert!(findings(&lines, "damage").is_empty(), "{lines:#?}");
+    assert_eq!(findings(&lines, "unchecked")[0]["kind"], "newer-format");
 }
 
 #[test]

@@ -485,7 +485,7 @@ impl Check<'_> {
     }
 
     fn other_files(&mut self, files: &[bindery_io::Entry]) {
-        const OF_THE_SERVER: [&str; 4] = ["BINDERY", "VERSION", "SESSION", "RESERVE"];
+        const OF_THE_SERVER: [&str; 5] = ["BINDERY", "VERSION", "SESSION", "RESERVE", "KNOWN"];
         for file in files {
             let path = self.dir.join(&file.name);
             let is_ours = |name: &str| name == STATE_FILE_NAME || OF_THE_SERVER.contains(&name);

@@ -21,6 +21,8 @@ pub enum Kind {
     Mark,
     /// `VERSION`.
     Cookie,
+    /// `KNOWN`.
+    Known,
     /// `SESSION`.
     Session,
     /// A directory that is not there, or was not named.
@@ -127,6 +129,11 @@ impl Finding {
                  cluster cookie show {id}\" prints what the cluster knows. If they are of different bookies, name those \
                  of one"
             ),
+            Kind::Known if self.severity == Severity::Damage => format!(
+                "the bookie does not start like this. If it has several ledger directories, copy KNOWN from a sound one; \
+                 else {give_up}"
+            ),
+            Kind::Known => "nothing: a crash came between the two, and the next change makes them equal".to_owned(),
             Kind::Session => format!("chmod 600 {}", self.path.display()),
             Kind::Directory if self.severity == Severity::Damage => {
                 format!("mount the disk it is on and ask again; if it is lost, {give_up}")
@@ -162,6 +169,7 @@ impl Finding {
             Kind::JournalSlot => "journal-slot",
             Kind::Mark => "mark",
             Kind::Cookie => "cookie",
+            Kind::Known => "known",
             Kind::Session => "session",
             Kind::Directory => "directory",
             Kind::Foreign => "foreign-file",

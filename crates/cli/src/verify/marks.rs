@@ -1,9 +1,10 @@
-//! The small files of a bookie's directories: mark, cookie, session; and what stands beside `current`.
+//! The small files of a bookie's directories: mark, cookie, session, what is known of metadata; and what stands beside `current`.
 
 use super::finding::{Finding, Kind};
 use crate::offline::{self, BookieDirs, COOKIE, CURRENT, LOCK, MARK, SESSION};
 use bindery_io::Disk;
 use bindery_metadata::Cookie;
+use bindery_server::known::{KNOWN_NAME, Known, KnownError};
 use bindery_storage::verify_dir::{FindingKind, Severity};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::PermissionsExt;
@@ -50,6 +51,7 @@ pub fn verify(disk: &dyn Disk, dirs: &BookieDirs, report: &mut dyn FnMut(Finding
             Err(error) => report(refused(&path, &error)),
         }
     }
+    known(disk, dirs, report);
     let (first_path, first) = cookies.first()?;
     for (path, other) in &cookies[1..] {
         if other != first {
@@ -124,6 +126,47 @@ fn mark(disk: &dyn Disk, dir: &Path, report: &mut dyn FnMut(Finding)) {
                     .at(0)
                     .expected(expected, format!("{found:?}")),
             );
+        }
+    }
+}
+
+/// What the bookie remembers of its cluster's metadata, in each ledger directory. One that joined later has none.
+fn known(disk: &dyn Disk, dirs: &BookieDirs, report: &mut dyn FnMut(Finding)) {
+    let mut first: Option<(PathBuf, Known)> = None;
+    for dir in &dirs.ledgers {
+        let path = dir.join(CURRENT).join(KNOWN_NAME);
+        let bytes = match offline::read_small(disk, &path) {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => continue,
+            Err(error) => {
+                report(refused(&path, &error));
+                continue;
+            }
+        };
+        match (Known::parse(&bytes), &first) {
+            (Ok(known), None) => first = Some((path, known)),
+            (Ok(known), Some((first_path, before))) if known != *before => {
+                let what = format!("it is not as in {}: what forbids more counts", first_path.display());
+                let text = |known: &Known| known.to_text().trim().replace('\n', ", ");
+                report(
+                    Finding::new(Severity::Note, Kind::Known, &path, what)
+                        .expected(text(before), text(&known)),
+                );
+            }
+            (Ok(_), Some(_)) => {}
+            (Err(error @ KnownError::Version(_)), _) => {
+                let kind = Kind::Storage(FindingKind::NewerFormat);
+                report(Finding::new(Severity::Unchecked, kind, &path, error.to_string()));
+            }
+            (Err(KnownError::Damaged), _) => {
+                let what = "what the bookie remembers of metadata cannot be read: it refuses to start";
+                let shown: String = String::from_utf8_lossy(&bytes).trim().chars().take(80).collect();
+                report(
+                    Finding::new(Severity::Damage, Kind::Known, &path, what)
+                        .at(0)
+                        .expected("lines with their checksum", format!("{shown:?}")),
+                );
+            }
         }
     }
 }
