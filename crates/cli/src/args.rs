@@ -270,7 +270,7 @@ pub struct FlowArgs {
     #[arg(long, value_name = "N")]
     pub top: Option<usize>,
     /// Seconds between two looks
-    #[arg(long, value_name = "SECONDS", default_value = "1")]
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = crate::ledger::args::seconds)]
     pub interval: f64,
 }
 

@@ -7,6 +7,7 @@ use bindery_engine::JOURNAL_FILES_MIN;
 use bindery_engine::PoolMemory;
 use bindery_metadata::MetadataUri;
 use bindery_server::config::BookieConfig;
+use bindery_server::memory::machine_bytes;
 use bindery_server::sockets::{KERNEL_BUFFER_BYTES_MIN, Keepalive};
 use bindery_wire::FrameLimit;
 use std::collections::BTreeMap;
@@ -177,11 +178,9 @@ pub fn resolve(args: &BookieArgs, file: Option<&str>) -> Result<Settings, Vec<St
         config.limits.add_batch_bytes_max = bytes.max(1);
     }
     if let Some(text) = &args.memory_limit {
-        match parse_size(text) {
-            Some(bytes) => config.memory_limit = Some(bytes),
-            None => file.faults.push(format!(
-                "--memory-limit {text}: write a number with KiB, MiB or GiB, for example 512MiB"
-            )),
+        match memory_limit(text, machine_bytes()) {
+            Ok(bytes) => config.memory_limit = Some(bytes),
+            Err(fault) => file.faults.push(fault),
         }
     }
     if args.memory == Some(MemoryUse::Lazy) {
@@ -406,22 +405,24 @@ fn metadata(args: &BookieArgs, file: &mut Values) -> Option<MetadataUri> {
 }
 
 fn directories(args: &BookieArgs, file: &mut Values, config: &mut BookieConfig) {
-    let list = |text: String| text.split(',').map(|dir| PathBuf::from(dir.trim())).collect::<Vec<_>>();
-    let journals = file.take("journalDirectories").or(file.take("journalDirectory")).map(list);
-    let ledgers = file.take("ledgerDirectories").map(list);
+    let (several, one) = (file.take("journalDirectories"), file.take("journalDirectory"));
+    let journals = several.map(|text| ("journalDirectories", text));
+    let journals = journals.or(one.map(|text| ("journalDirectory", text)));
+    let ledgers = file.take("ledgerDirectories").map(|text| ("ledgerDirectories", text));
+    let faults = &mut file.faults;
     if let Some(home) = &args.data {
-        let home = absolute(home);
+        let home = absolute(home, faults);
         config.journal_dirs = vec![home.join("journal")];
         config.ledger_dirs = vec![home.join("ledgers")];
         config.home = Some(home);
     } else if !args.journal_dir.is_empty() {
-        config.journal_dirs = args.journal_dir.iter().map(|dir| absolute(dir)).collect();
-        config.ledger_dirs = args.ledger_dir.iter().map(|dir| absolute(dir)).collect();
+        config.journal_dirs = args.journal_dir.iter().map(|dir| absolute(dir, faults)).collect();
+        config.ledger_dirs = args.ledger_dir.iter().map(|dir| absolute(dir, faults)).collect();
     } else if let (Some(journals), Some(ledgers)) = (journals, ledgers) {
-        config.journal_dirs = journals.iter().map(|dir| absolute(dir)).collect();
-        config.ledger_dirs = ledgers.iter().map(|dir| absolute(dir)).collect();
+        config.journal_dirs = listed(journals, faults);
+        config.ledger_dirs = listed(ledgers, faults);
     } else {
-        file.faults.push(
+        faults.push(
             "no directories: give --data DIR, or --journal-dir DIR and --ledger-dir DIR, or journalDirectories and \
              ledgerDirectories in the configuration file"
                 .to_owned(),
@@ -429,8 +430,7 @@ fn directories(args: &BookieArgs, file: &mut Values, config: &mut BookieConfig) 
     }
     for dir in config.journal_dirs.iter().filter(|dir| dir.to_string_lossy().contains(',')) {
         let dir = dir.display();
-        file.faults
-            .push(format!("journal directory {dir}: a comma separates directories, choose another name"));
+        faults.push(format!("journal directory {dir}: a comma separates directories, choose another name"));
     }
 }
 
@@ -459,19 +459,42 @@ fn addresses(args: &BookieArgs, file: &mut Values, config: &mut BookieConfig) {
         config.listen = listen;
     }
     config.admin = args.admin.or_else(|| {
-        let port = if admin_enabled { Some(admin_port) } else { metrics_port };
-        let ip = admin_host.and_then(|host| host.parse().ok()).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
-        port.map(|port| SocketAddr::from((ip, port)))
+        let port = if admin_enabled { Some(admin_port) } else { metrics_port }?;
+        let ip = match admin_host {
+            None => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            Some(host) => match host.parse() {
+                Ok(ip) => ip,
+                Err(_) => {
+                    file.faults.push(format!("httpServerHost={host}: give an IP address"));
+                    return None;
+                }
+            },
+        };
+        Some(SocketAddr::from((ip, port)))
     });
     config.advertise = match &args.advertise {
         Some(text) => match text.rsplit_once(':').map(|(host, port)| (host.to_owned(), port.parse())) {
-            Some((host, Ok(port))) if !host.is_empty() => Some((host, port)),
+            Some((host, Ok(port))) if !host.is_empty() => {
+                if port == 0 {
+                    file.faults
+                        .push(format!("--advertise {text}: give the port that clients connect to, not 0"));
+                }
+                if is_unspecified(&host) {
+                    file.faults.push(format!("--advertise {text}: {UNSPECIFIED}"));
+                }
+                Some((host, port))
+            }
             _ => {
                 file.faults.push(format!("--advertise {text} is not HOST:PORT"));
                 None
             }
         },
-        None => advertised.map(|host| (host, config.listen.port())),
+        None => advertised.map(|host| {
+            if is_unspecified(&host) {
+                file.faults.push(format!("advertisedAddress={host}: {UNSPECIFIED}"));
+            }
+            (host, config.listen.port())
+        }),
     };
     if by_host_name && config.advertise.is_none() {
         file.faults
@@ -479,8 +502,50 @@ fn addresses(args: &BookieArgs, file: &mut Values, config: &mut BookieConfig) {
     }
 }
 
-fn absolute(dir: &Path) -> PathBuf {
-    std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned())
+/// What is wrong with it as the address that clients are told.
+const UNSPECIFIED: &str =
+    "nobody can connect to this address, give the one that clients reach this machine at";
+
+/// `0.0.0.0`, `::` or `[::]`.
+fn is_unspecified(host: &str) -> bool {
+    host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified())
+}
+
+/// The directories that a key of the file lists. An empty name would be the directory that the bookie happens to be
+/// started in.
+fn listed((key, text): (&str, String), faults: &mut Vec<String>) -> Vec<PathBuf> {
+    let names: Vec<&str> = text.split(',').map(str::trim).collect();
+    if names.contains(&"") {
+        faults.push(format!(
+            "{key} has an empty name in {text:?}: remove the comma that nothing stands beside"
+        ));
+        return Vec::new();
+    }
+    names.into_iter().map(|name| absolute(Path::new(name), faults)).collect()
+}
+
+fn absolute(dir: &Path, faults: &mut Vec<String>) -> PathBuf {
+    std::path::absolute(dir).unwrap_or_else(|error| {
+        faults.push(format!("directory {:?} cannot be used: {error}", dir.display().to_string()));
+        dir.to_owned()
+    })
+}
+
+/// The bytes of `--memory-limit` on a machine with this much memory, or what is wrong with it.
+pub fn memory_limit(text: &str, machine_bytes: u64) -> Result<u64, String> {
+    let Some(bytes) = parse_size(text) else {
+        return Err(format!(
+            "--memory-limit {text}: write a number with KiB, MiB or GiB, for example 512MiB"
+        ));
+    };
+    // Pools beyond it would be promises that end in the kernel's killing, or in an allocation that aborts.
+    if bytes > machine_bytes {
+        return Err(format!(
+            "--memory-limit {text} is more than the {} MiB of memory that this machine or its control group has",
+            machine_bytes >> 20
+        ));
+    }
+    Ok(bytes)
 }
 
 /// `512MiB`, `1G`, `1000000`: powers of two whatever the letter case, as memory is counted.
@@ -707,6 +772,77 @@ mod tests {
         );
         assert_eq!((space.replaced_grace, space.scrub_period.as_secs()), (Duration::from_millis(500), 3600));
         assert_eq!(space.scrub_bytes_per_second, 4096);
+    }
+
+    #[test]
+    fn empty_names_of_directories_are_faults_and_not_the_current_directory() {
+        let metadata = ["--metadata", "zk+null://z:1/l"];
+        for (journals, ledgers, faulty) in [
+            ("/j", "/l,", &["ledgerDirectories"][..]),
+            ("/j", "/l,,/m", &["ledgerDirectories"]),
+            ("/j", ",", &["ledgerDirectories"]),
+            ("/j, ,/k", "/l", &["journalDirectories"]),
+            (",/j", ",/l", &["journalDirectories", "ledgerDirectories"]),
+        ] {
+            let file = format!("journalDirectories={journals}\nledgerDirectories={ledgers}\n");
+            let faults = resolve(&args(&metadata), Some(&file)).unwrap_err();
+            assert_eq!(faults.len(), faulty.len(), "{faults:?}");
+            for (fault, key) in faults.iter().zip(faulty) {
+                assert!(fault.starts_with(&format!("{key} has an empty name")), "{faults:?}");
+            }
+        }
+        let faults =
+            resolve(&args(&metadata), Some("journalDirectory=,\nledgerDirectories=/l\n")).unwrap_err();
+        assert!(faults[0].starts_with("journalDirectory has an empty name"), "{faults:?}");
+        let mut faults = Vec::new();
+        absolute(Path::new(""), &mut faults);
+        assert_eq!(faults.len(), 1, "{faults:?}");
+    }
+
+    #[test]
+    fn the_admin_host_must_be_an_ip_address() {
+        let line = ["--metadata", "zk+null://z:1/l", "--data", "/d"];
+        let admin = |file: &str| resolve(&args(&line), Some(file)).map(|settings| settings.config.admin);
+        let given = |address: &str| Ok(Some(address.parse().unwrap()));
+        assert_eq!(admin("httpServerEnabled=true\n"), given("127.0.0.1:8080"));
+        assert_eq!(admin("httpServerEnabled=true\nhttpServerHost=0.0.0.0\n"), given("0.0.0.0:8080"));
+        let named = "httpServerEnabled=true\nhttpServerHost=monitor.example\n";
+        assert_eq!(
+            admin(named).unwrap_err(),
+            ["httpServerHost=monitor.example: give an IP address".to_owned()]
+        );
+        // Not looked at where it means nothing.
+        assert_eq!(admin("httpServerHost=monitor.example\n"), Ok(None));
+        let flags = [&line[..], &["--admin", "127.0.0.1:9000"]].concat();
+        assert!(resolve(&args(&flags), Some(named)).is_ok());
+    }
+
+    #[test]
+    fn an_address_that_nobody_can_connect_to_is_not_advertised() {
+        let line = ["--metadata", "zk+null://z:1/l", "--data", "/d"];
+        for (bad, advice) in [
+            ("h:0", "not 0"),
+            ("0.0.0.0:3181", "nobody can connect"),
+            (":::3181", "nobody can connect"),
+            ("[::]:3181", "nobody can connect"),
+        ] {
+            let flags = [&line[..], &["--advertise", bad]].concat();
+            let faults = resolve(&args(&flags), None).unwrap_err();
+            assert!(faults.len() == 1 && faults[0].contains(bad) && faults[0].contains(advice), "{faults:?}");
+        }
+        for bad in ["advertisedAddress=0.0.0.0", "advertisedAddress=::"] {
+            let faults = resolve(&args(&line), Some(bad)).unwrap_err();
+            assert!(faults.len() == 1 && faults[0].starts_with(bad), "{faults:?}");
+        }
+        assert!(resolve(&args(&line), Some("advertisedAddress=10.0.0.1")).is_ok());
+    }
+
+    #[test]
+    fn a_memory_limit_is_at_most_what_the_machine_has() {
+        assert_eq!(memory_limit("1GiB", 1 << 30), Ok(1 << 30));
+        let fault = memory_limit("1025MiB", 1 << 30).unwrap_err();
+        assert!(fault.contains("1025MiB") && fault.contains("the 1024 MiB of memory"), "{fault}");
+        assert!(memory_limit("17179869183GiB", 1 << 30).is_err());
     }
 
     #[test]

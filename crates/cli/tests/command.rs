@@ -52,6 +52,10 @@ fn wrong_usage_exits_with_2() {
         &[],
         &["bookie"],
         &["inspect", "ledger", "/x", "--ledger", "-4"],
+        &["flow", "--interval", "NaN"],
+        &["flow", "--interval", "inf"],
+        &["flow", "--interval", "0"],
+        &["bookie", "health", "--interval", "NaN"],
     ] {
         let output = bindery(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}");

@@ -392,8 +392,16 @@ pub struct BookieHealthArgs {
     #[arg(long)]
     pub json: bool,
     /// Seconds between two tables
-    #[arg(long, value_name = "SECONDS", default_value = "1")]
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub interval: f64,
+}
+
+/// Seconds between two looks: a number above zero.
+pub fn seconds(text: &str) -> Result<f64, String> {
+    text.parse::<f64>()
+        .ok()
+        .filter(|seconds| seconds.is_finite() && *seconds > 0.0)
+        .ok_or_else(|| "give a number of seconds above zero".to_owned())
 }
 
 /// A time: a number with ms, s or m; seconds without a unit.

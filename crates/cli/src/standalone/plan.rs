@@ -2,7 +2,8 @@
 
 use super::args::StandaloneArgs;
 use crate::args::Switch;
-use crate::settings::parse_size;
+use crate::ledger::form;
+use crate::settings::memory_limit;
 use bindery_engine::PoolMemory;
 use bindery_server::config::{BookieConfig, OptionNames};
 use bindery_server::disks::DiskLimits;
@@ -137,7 +138,7 @@ fn memory_shares(
     count: usize,
     limits: &Limits,
 ) -> Result<(u64, u64), String> {
-    let count = count.max(1) as u64;
+    let count = count as u64;
     // Asked for nothing, the plan says what it needs at least.
     let least = match MemoryPlan::new(0, limits) {
         Ok(_) | Err(MemoryPlanError::Connections { .. }) => 0,
@@ -145,25 +146,29 @@ fn memory_shares(
     };
     let shares = |all: u64| {
         let coordinator = (all / COORDINATOR_SHARE).clamp(COORDINATOR_BYTES_MIN, COORDINATOR_BYTES_MAX);
-        (coordinator, all.saturating_sub(coordinator) / count)
+        (coordinator, all.saturating_sub(coordinator) / count.max(1))
     };
     let Some(text) = &args.memory_limit else {
         let (coordinator, each) = shares(default_limit(machine_bytes));
         return Ok((coordinator, each.max(least)));
     };
-    let Some(bytes) = parse_size(text) else {
-        return Err(format!(
-            "--memory-limit {text}: write a number with KiB, MiB or GiB, for example 512MiB"
-        ));
-    };
+    let bytes = memory_limit(text, machine_bytes)?;
     let (coordinator, each) = shares(bytes);
-    if each < least {
+    if coordinator > bytes {
+        let all = coordinator >> 20;
+        return Err(format!(
+            "--memory-limit {text} is too small for the coordinator: give at least {all}MiB"
+        ));
+    }
+    // Without bookies there is nothing to share.
+    if count > 0 && each < least {
         let all = (least * count + COORDINATOR_BYTES_MIN)
             .max((least * count * COORDINATOR_SHARE).div_ceil(COORDINATOR_SHARE - 1));
         let (each, all) = (least >> 20, all.div_ceil(1 << 20));
         return Err(format!(
-            "--memory-limit {text} is too small for {count} bookies of at least {each} MiB and the coordinator: give at \
-             least {all}MiB, or fewer --bookies"
+            "--memory-limit {text} is too small for {} of at least {each} MiB and the coordinator: give at least \
+             {all}MiB, or fewer --bookies",
+            form::count(count, "bookie", "bookies")
         ));
     }
     Ok((coordinator, each))
@@ -209,6 +214,16 @@ mod tests {
         let faults = plan(&args(&["--bookies", "3", "--memory-limit", "300MiB"]), MACHINE).unwrap_err();
         assert!(faults[0].contains("439MiB"), "{faults:?}");
         assert!(plan(&args(&["--bookies", "3", "--memory-limit", "439MiB"]), MACHINE).is_ok());
+        let faults = plan(&args(&["--memory-limit", "2GiB"]), MACHINE).unwrap_err();
+        assert!(faults[0].contains("--memory-limit 2GiB is more than the 1024 MiB"), "{faults:?}");
+    }
+
+    #[test]
+    fn without_bookies_the_limit_needs_to_hold_the_coordinator_only() {
+        let none = plan(&args(&["--bookies", "0", "--memory-limit", "128MiB"]), MACHINE).unwrap();
+        assert_eq!((none.coordinator_bytes, none.bookies.len()), (COORDINATOR_BYTES_MIN, 0));
+        let faults = plan(&args(&["--bookies", "0", "--memory-limit", "1MiB"]), MACHINE).unwrap_err();
+        assert!(faults[0].contains("the coordinator: give at least 32MiB"), "{faults:?}");
     }
 
     #[test]
