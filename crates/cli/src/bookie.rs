@@ -7,7 +7,9 @@ use crate::runtime;
 use crate::settings;
 use crate::signals::Signals;
 use bindery_io::{RealDisk, SystemClock, SystemRandom};
-use bindery_server::bookie::{Bookie, Components, Ended, Metadata};
+use bindery_metadata::OpenError;
+use bindery_metadata::layout::CookiesError;
+use bindery_server::bookie::{Bookie, Components, Ended, Metadata, StartError};
 use bindery_server::latch::Latch;
 use std::sync::Arc;
 
@@ -38,6 +40,17 @@ pub fn run(args: BookieArgs) -> Result<(), Failure> {
     result
 }
 
+/// A metadata store that cannot be reached has a code of its own: the same start may succeed later.
+fn start_code(error: &StartError) -> u8 {
+    let cause = match error {
+        StartError::Metadata(OpenError::Store(cause))
+        | StartError::Store(cause)
+        | StartError::StoredCookie(CookiesError::Store(cause)) => cause,
+        _ => return exit::FAILURE,
+    };
+    if cause.is_transient() { exit::UNREACHABLE } else { exit::FAILURE }
+}
+
 async fn serve(settings: settings::Settings) -> Result<(), Failure> {
     let stop = Arc::new(Latch::default());
     let watching = tokio::spawn(Signals::new()?.run(stop.clone()));
@@ -52,7 +65,7 @@ async fn serve(settings: settings::Settings) -> Result<(), Failure> {
         () = stop.wait() => return Ok(()),
         started = Bookie::start(settings.config, components) => started,
     };
-    let bookie = started.map_err(Failure::new)?;
+    let bookie = started.map_err(|error| Failure::with_code(start_code(&error), error))?;
     let ended = bookie.run(&stop).await;
     watching.abort();
     match ended {

@@ -1,12 +1,12 @@
 //! `bindery cluster`: metadata by hand.
 
 use crate::args::{ClusterCommand, CookieCommand, LogFormat, MetadataArgs};
-use crate::cluster_transfer;
+use crate::cluster_transfer::{self, open_failure, store_failure};
 use crate::exit::Failure;
 use crate::logging;
 use crate::output;
 use bindery_io::{Random, SystemRandom};
-use bindery_metadata::{ConnectOptions, InitOutcome, Layout, MetadataUri};
+use bindery_metadata::{ConnectOptions, InitError, InitOutcome, Layout, MetadataUri};
 use bindery_types::BookieId;
 use std::io::IsTerminal;
 
@@ -38,7 +38,8 @@ fn uri(args: &MetadataArgs) -> Result<MetadataUri, Failure> {
 }
 
 async fn open(args: &MetadataArgs) -> Result<Layout, Failure> {
-    bindery_metadata::connect(&uri(args)?, ConnectOptions::default()).await.map_err(Failure::new)
+    let opened = bindery_metadata::connect(&uri(args)?, ConnectOptions::default()).await;
+    opened.map_err(|error| open_failure(&error))
 }
 
 async fn close(layout: &Layout) {
@@ -52,7 +53,11 @@ async fn init(args: &MetadataArgs) -> Result<(), Failure> {
     instance_id[..8].copy_from_slice(&random.next_u64().to_be_bytes());
     instance_id[8..].copy_from_slice(&random.next_u64().to_be_bytes());
     let outcome = bindery_metadata::init(&uri(args)?, ConnectOptions::default(), instance_id).await;
-    let said = match outcome.map_err(Failure::new)? {
+    let outcome = outcome.map_err(|error| match &error {
+        InitError::Store(cause) => store_failure(cause, error.to_string()),
+        _ => Failure::new(&error),
+    });
+    let said = match outcome? {
         InitOutcome::Created => "created",
         InitOutcome::Completed => "completed: an initialisation had stopped half-way",
         InitOutcome::AlreadyInitialised => "already initialised, nothing changed",

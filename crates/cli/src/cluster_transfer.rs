@@ -16,19 +16,26 @@ fn uri(text: &str) -> Result<MetadataUri, Failure> {
     text.parse().map_err(|error: bindery_metadata::UriError| Failure::usage(error))
 }
 
-fn store_failure(error: &StoreError, message: String) -> Failure {
+/// A failure of the metadata store, with the code that says whether it could be reached.
+pub fn store_failure(error: &StoreError, message: String) -> Failure {
     let code = if error.is_transient() { exit::UNREACHABLE } else { exit::FAILURE };
     Failure::with_code(code, message)
+}
+
+/// Why a cluster cannot be opened, likewise.
+pub fn open_failure(error: &OpenError) -> Failure {
+    match error {
+        OpenError::Store(cause) => store_failure(cause, error.to_string()),
+        _ => Failure::new(error),
+    }
 }
 
 /// Writes the whole cluster to a file, or to standard output for `-`.
 pub async fn export(args: &ExportArgs) -> Result<(), Failure> {
     let uri = uri(&args.metadata.metadata)?;
-    let layout =
-        bindery_metadata::connect(&uri, ConnectOptions::default()).await.map_err(|error| match &error {
-            OpenError::Store(cause) => store_failure(cause, error.to_string()),
-            _ => Failure::new(&error),
-        })?;
+    let layout = bindery_metadata::connect(&uri, ConnectOptions::default())
+        .await
+        .map_err(|error| open_failure(&error))?;
     let result = match args.file.as_os_str() == "-" {
         true => export_to_stdout(&layout).await,
         false => export_to_file(&layout, &args.file).await,

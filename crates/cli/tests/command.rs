@@ -116,6 +116,33 @@ fn ports_descriptors_and_memory_are_checked_before_anything_else() {
 }
 
 #[test]
+fn a_metadata_store_that_cannot_be_reached_has_a_code_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    // Bound and let go again: nobody listens there.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let uri = format!("zk+hierarchical://127.0.0.1:{port}/ledgers");
+    let data = dir.path().join("data");
+    let bookie = ["bookie", "--allow-loopback", "--listen", "127.0.0.1:0", "--data", data.to_str().unwrap()];
+    let commands: [&[&str]; 4] = [
+        &bookie,
+        &["cluster", "init"],
+        &["cluster", "cookie", "list"],
+        &["cluster", "cookie", "show", "bookie-a:3181"],
+    ];
+    // Each tries for as long as its session would last: at once.
+    std::thread::scope(|scope| {
+        for command in commands {
+            let args = [command, &["--metadata", &uri]].concat();
+            scope.spawn(move || {
+                let output = bindery(&args);
+                let said = String::from_utf8_lossy(&output.stderr).into_owned();
+                assert_eq!(output.status.code(), Some(7), "{args:?}: {said}");
+            });
+        }
+    });
+}
+
+#[test]
 fn files_that_cannot_be_inspected_say_so() {
     let dir = tempfile::tempdir().unwrap();
     let empty = dir.path().join("empty.elog");
