@@ -327,6 +327,19 @@ fn what_is_known_of_metadata_is_the_bookies_and_damage_to_it_is_found() {
     let (_, lines) = verify(&[place.0.path()]);
     assert!(findings(&lines, "damage").is_empty(), "{lines:#?}");
     assert_eq!(findings(&lines, "unchecked")[0]["kind"], "newer-format");
+
+    // A crash between two copies.
+    std::fs::write(&path, known(4711)).unwrap();
+    let second = place.path("second");
+    ledgers(&second);
+    std::fs::write(second.join("current/KNOWN"), known(4712)).unwrap();
+    let (_, lines) = verify(&[&place.path("journal"), &place.path("ledgers"), &second]);
+    let notes: Vec<_> =
+        findings(&lines, "note").into_iter().filter(|finding| finding["kind"] == "known").collect();
+    assert_eq!(notes.len(), 1, "{lines:#?}");
+    let (expected, found) = (notes[0]["expected"].as_str().unwrap(), notes[0]["found"].as_str().unwrap());
+    assert_ne!(expected.contains("4711"), found.contains("4711"), "{lines:#?}");
+    assert!(findings(&lines, "damage").iter().all(|finding| finding["kind"] != "known"), "{lines:#?}");
 }
 
 #[test]

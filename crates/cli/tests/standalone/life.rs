@@ -315,3 +315,29 @@ fn ports_chosen_by_the_system_are_told() {
     let output = bindery(&["ledger", "create", "--metadata", uri, "--ensemble", "2"]).output().unwrap();
     done(&output);
 }
+
+#[test]
+fn what_a_stopped_bookie_remembers_is_its_own_and_damage_to_it_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = Place::new(&dir.path().join("data"), 2);
+    let alone = Place { bookies: 1, ..place.clone() };
+    let server = alone.start();
+    write(&alone, &[], "a\nb\n");
+    assert!(server.stop("-TERM").0.success());
+    // One that joins a cluster with ledgers has something to remember.
+    assert!(place.start().stop("-TERM").0.success());
+    let bookie = place.data.join("bookie-2");
+    let verify = || place.run(&["verify", bookie.to_str().unwrap()]);
+    let said = done(&verify());
+    assert!(said.contains("sound: 0 damage, 0 unchecked, 0 leftover") && !said.contains("KNOWN"), "{said}");
+
+    let known = bookie.join("ledgers/current/KNOWN");
+    let mut bytes = std::fs::read(&known).unwrap();
+    bytes[20] ^= 1;
+    std::fs::write(&known, bytes).unwrap();
+    let output = verify();
+    assert_eq!(output.status.code(), Some(9), "{}", text(&output.stdout));
+    assert!(text(&output.stdout).contains("KNOWN at byte 0"), "{}", text(&output.stdout));
+    // The bookie thinks so, too.
+    assert_eq!(refused(&place, &[], &["KNOWN"]), 1);
+}
