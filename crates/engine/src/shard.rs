@@ -130,6 +130,8 @@ pub(crate) struct Shard {
     generation: u64,
     /// Removed and remembered.
     removed: BTreeSet<LedgerId>,
+    /// Those of them that nobody fenced: what [`Shard::forget`] looks at.
+    unfenced_removed: BTreeSet<LedgerId>,
     /// Dropped here, and still in a table, perhaps for good: the commits that forget them are under way.
     forgetting: BTreeMap<LedgerId, LedgerRecord>,
     /// Charged to the index pool.
@@ -185,6 +187,7 @@ impl Shard {
             dirty: Vec::new(),
             generation: 1,
             removed: BTreeSet::new(),
+            unfenced_removed: BTreeSet::new(),
             forgetting: BTreeMap::new(),
             charged: 0,
             highest_ledger: None,
@@ -336,7 +339,7 @@ impl Shard {
 
     /// The state of a ledger of which a record was just placed: known, and not removed any more.
     fn exists(&mut self, ledger: LedgerId) -> &mut LedgerState {
-        self.removed.remove(&ledger);
+        self.on_back(ledger);
         let state = self.ledgers.entry(ledger).or_insert_with(|| LedgerState::boxed(None));
         state.revive();
         state

@@ -59,7 +59,7 @@ impl Shard {
     /// Charges the index pool for the ledgers there are now.
     pub(super) fn charge_ledgers(&mut self) {
         let slots = self.ledgers.capacity() * (size_of::<(LedgerId, Box<LedgerState>)>() + 1);
-        let removed = self.removed.len() * size_of::<LedgerId>() * 2;
+        let removed = (self.removed.len() + self.unfenced_removed.len()) * size_of::<LedgerId>() * 2;
         let now = (slots + removed + self.ledgers.len() * LedgerState::BYTES) as u64;
         let before = std::mem::replace(&mut self.charged, now);
         self.config.index_pool.charge(IndexUse::Ledgers, now.saturating_sub(before));

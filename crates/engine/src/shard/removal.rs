@@ -7,7 +7,6 @@ use bindery_io::canary::Canary;
 use bindery_io::chunk::Lane;
 use bindery_journal::record::Kind;
 use bindery_types::{LedgerId, MasterKey};
-use std::collections::BTreeSet;
 
 impl Shard {
     /// Removes a ledger. The waiter fires when that is durable, at once when there is nothing to remove.
@@ -65,9 +64,25 @@ impl Shard {
         if state.wake_polls_at.is_some() {
             self.raised.insert(ledger);
         }
-        self.removed.insert(ledger);
+        self.on_removed(ledger);
         self.vouched.remove(&ledger);
         self.mark_dirty(ledger);
+    }
+
+    /// A ledger is removed, or was fenced since.
+    pub(super) fn on_removed(&mut self, ledger: LedgerId) {
+        self.removed.insert(ledger);
+        if self.ledgers[&ledger].fence.is_none() {
+            self.unfenced_removed.insert(ledger);
+        } else {
+            self.unfenced_removed.remove(&ledger);
+        }
+    }
+
+    /// It is not removed any more, or forgotten.
+    pub(super) fn on_back(&mut self, ledger: LedgerId) {
+        self.removed.remove(&ledger);
+        self.unfenced_removed.remove(&ledger);
     }
 
     /// A removed ledger exists after all: metadata names this bookie again. It is empty. Its fence holds, and with it its
@@ -145,16 +160,21 @@ impl Shard {
             let is_busy = state.is_dirty || !state.polls.is_empty() || state.hidden_below > flushed;
             state.fence.is_some() || is_busy || in_cache() || has_copies(*ledger)
         };
-        let (kept, forgotten): (BTreeSet<_>, BTreeSet<_>) =
-            std::mem::take(&mut self.removed).into_iter().partition(is_mentioned);
-        self.removed = kept;
+        debug_assert!(
+            self.removed.iter().all(|l| ledgers[l].fence.is_some() || self.unfenced_removed.contains(l)),
+            "none is left out"
+        );
+        // Fenced ones only ever become more: they are not looked at.
+        let candidates = self.unfenced_removed.iter().copied();
+        let forgotten: Vec<LedgerId> = candidates.filter(|ledger| !is_mentioned(ledger)).collect();
         for ledger in &forgotten {
+            self.on_back(*ledger);
             let state = self.ledgers.remove(ledger).expect("a removed ledger is known");
             self.forgetting.insert(*ledger, state.snapshot(*ledger));
             self.raised.remove(ledger);
             self.vouched.remove(ledger);
         }
-        forgotten.into_iter().collect()
+        forgotten
     }
 
     /// Every table forgot what [`Shard::forget`] returned, or some table still remembers it: then so must the shard, or
@@ -167,7 +187,7 @@ impl Shard {
             match self.ledgers.get_mut(&ledger) {
                 None => {
                     self.ledgers.insert(ledger, Box::new(LedgerState::restore(&record)));
-                    self.removed.insert(ledger);
+                    self.on_removed(ledger);
                 }
                 Some(state) => state.outlive(&record),
             }

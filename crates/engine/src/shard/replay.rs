@@ -53,9 +53,9 @@ impl Shard {
             }
         }
         if self.ledgers[&record.ledger].is_removed() {
-            self.removed.insert(record.ledger);
+            self.on_removed(record.ledger);
         } else {
-            self.removed.remove(&record.ledger);
+            self.on_back(record.ledger);
         }
     }
 
