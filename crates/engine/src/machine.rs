@@ -352,7 +352,7 @@ impl Journaling {
 
     /// A journal that can make no further file takes what must be written only, and wants a flush, which gives files
     /// back.
-    fn tell_about_space(&self) {
+    pub(crate) fn tell_about_space(&self) {
         self.engine.journals[self.index].counts.set_files(&self.journal);
         let short = self.journal.short_of_files().map(str::to_owned);
         if short.is_some() && self.journal.files_used() > 0 {

@@ -70,7 +70,7 @@ struct JournalLine {
     /// Sent to the completion thread and not delivered, of all journals.
     undelivered: Arc<AtomicUsize>,
     sink: Arc<dyn AddSink>,
-    prepared: Receiver<PreparedFile>,
+    prepared: Receiver<Result<PreparedFile, u32>>,
     desk: Arc<FlushDesk>,
     flush_signal: Arc<Signal>,
     stop: Arc<AtomicBool>,
@@ -80,7 +80,8 @@ struct JournalLine {
 struct Preparation {
     config: JournalConfig,
     slots: Vec<u32>,
-    prepared: SyncSender<PreparedFile>,
+    /// Each file, or the slot of one that is not made.
+    prepared: SyncSender<Result<PreparedFile, u32>>,
 }
 
 impl Machine {
@@ -100,7 +101,7 @@ impl Machine {
 
         let (mut preparations, mut lines) = (Vec::new(), Vec::new());
         for mut journaling in journals {
-            let (prepared, from_preparation) = sync_channel::<PreparedFile>(1);
+            let (prepared, from_preparation) = sync_channel::<Result<PreparedFile, u32>>(1);
             let journal = &mut journaling.journal;
             // Those that are free, in use, and made ahead are within the cap.
             let config = &engine.config;
@@ -212,7 +213,11 @@ fn journal_loop(mut journaling: Journaling, line: &JournalLine) -> Journaling {
             journaling.on_flushed(flushed);
         }
         match line.prepared.try_recv() {
-            Ok(file) => journaling.journal.add_prepared(file),
+            Ok(Ok(file)) => journaling.journal.add_prepared(file),
+            Ok(Err(slot)) => {
+                journaling.journal.give_back_slot(slot);
+                journaling.tell_about_space();
+            }
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
         }
         let cut = journaling.cut();
@@ -337,11 +342,14 @@ fn prepare(disk: &dyn Disk, engine: &Engine, journals: &[Preparation], stop: &At
     }
     // One file of each in turn: the first journal's spare files do not keep the others waiting.
     let rounds = journals.iter().map(|journal| journal.slots.len()).max().unwrap_or(0);
+    let mut is_over = false;
     for round in 0..rounds {
         for journal in journals {
             let Some(slot) = journal.slots.get(round) else { continue };
-            if !prepare_file(disk, engine, journal, *slot, stop) {
-                return;
+            is_over = is_over || !prepare_file(disk, engine, journal, *slot, stop);
+            // A slot without a file would count against the cap.
+            if is_over && journal.prepared.send(Err(*slot)).is_ok() {
+                engine.journals[usize::from(journal.config.journal)].signal.raise();
             }
         }
     }
@@ -369,7 +377,7 @@ fn prepare_file(
     };
     match PreparedFile::create(disk, config, slot, proceed) {
         Ok(Some(file)) => {
-            let is_taken = journal.prepared.send(file).is_ok();
+            let is_taken = journal.prepared.send(Ok(file)).is_ok();
             engine.journals[usize::from(config.journal)].signal.raise();
             is_taken
         }

@@ -1081,3 +1081,36 @@ fn a_start_without_space_holds_what_the_pool_takes() {
     bookie.check_acked();
     bookie.restart();
 }
+
+/// A volume with little free space.
+struct Little(RealDisk);
+impl DiskLayer for Little {
+    fn beneath(&self) -> &dyn Disk {
+        &self.0
+    }
+    fn space(&self, dir: &Path) -> io::Result<bindery_io::Space> {
+        Ok(bindery_io::Space { free: 1 << 20, ..self.0.space(dir)? })
+    }
+}
+
+/// J11: files that are not made ahead, for want of space, do not count: their slots are given back.
+#[test]
+fn a_journal_file_that_is_not_made_ahead_does_not_count() {
+    let mut bookie = Bookie::of(1, 1, 3, 4 << 20);
+    bookie.add(1, 0, false).unwrap();
+    bookie.machine = None;
+    let config = EngineConfig { journal_files_preallocated: 2, ..bookie.config() };
+    let disk: Arc<dyn Disk> = Arc::new(Little(RealDisk::new()));
+    let machine =
+        Machine::open(config, disk.clone(), Arc::new(bindery_io::SystemClock::new()), Arc::new(SystemRandom));
+    let machine = machine.unwrap();
+    let engine = machine.engine.clone();
+    let threads = machine.start(disk, Arc::new(Inbox::default()));
+    for entry in 1..50 {
+        place(&engine, 1, entry, false);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let found = std::fs::read_dir(bookie.dir.path().join("journal")).unwrap().count();
+    assert_eq!(engine.journal_stats()[0].files, found as u64);
+    threads.stop().unwrap();
+}
