@@ -715,7 +715,8 @@ impl Engine {
         is_first
     }
 
-    /// Somebody finds no space, or no file descriptor (or does again): until it does no add is taken, so that memory stays bounded.
+    /// Somebody finds no space, or no file descriptor (or does again): until it does no add is taken, so that memory stays
+    /// bounded.
     pub(crate) fn wait_for_space(&self, who: Wanting, reason: Option<String>) {
         let mut waits = self.waits_for_space.lock();
         let before = match reason {

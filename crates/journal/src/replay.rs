@@ -2,9 +2,10 @@
 //!
 //! A bad group is a torn tail when no later group of the same file use exists, and damage otherwise (requirement
 //! J13): damage stops the start, because a bookie that forgot acknowledged entries must not answer "no such entry".
-//! Damage below the covered group is harmless and skipped. A file that was written without sync may have holes, but where a
-//! group behind one proves that it was durable, or the next file that all of this one was. A newest file that is shorter than it was when its header was
-//! written is damage as well, and so is one that ends inside its header: no write of ours leaves one.
+//! Damage below the covered group is harmless and skipped. A file that was written without sync may have holes, but where
+//! a group behind one proves that it was durable, or the next file that all of this one was. A newest file that is shorter
+//! than it was when its header was written is damage as well, and so is one that ends inside its header: no write of ours
+//! leaves one.
 
 use crate::file::{FileHeader, HeaderProblem, slot_name, slot_of_name};
 use crate::group::{FileIdentity, GroupHeader};

@@ -1,4 +1,5 @@
-//! The small files of a bookie's directories: mark, cookie, session, what is known of metadata; and what stands beside `current`.
+//! The small files of a bookie's directories: mark, cookie, session, what is known of metadata; and what stands beside
+//! `current`.
 
 use super::finding::{Finding, Kind};
 use crate::offline::{self, BookieDirs, COOKIE, CURRENT, LOCK, MARK, SESSION};

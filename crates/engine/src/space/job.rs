@@ -12,7 +12,8 @@
 //! raised, up to the highest generation that a run of its ledger has in the sources, and stays below that of every
 //! later flush of the ledger. So all such winners of a ledger take that one generation and become one run (of at most
 //! 65,536 entries), whatever logs they came from. Two kinds of copy keep their own generation, in a run of their own:
-//! 1. A newer run that may hold the entry, or what a newer log has, cannot be read: raised above it, an older copy would answer for a newer one.
+//! 1. A newer run that may hold the entry, or what a newer log has, cannot be read: raised above it, an older copy would
+//!    answer for a newer one.
 //! 2. The ledger was ever removed after it (also when the removal is not committed, or was overtaken by another):
 //!    raised above the removal, it would come back (IB17).
 //!
