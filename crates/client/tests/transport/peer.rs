@@ -212,10 +212,11 @@ async fn reads_pass_adds_that_wait_for_answers() {
             }
             others.push(other);
         }
+        others
     };
     let passed = async {
         tokio::select! {
-            (entries, ()) = async { tokio::join!(batch_read, answers) } => assert!(entries.is_ok()),
+            (entries, _others) = async { tokio::join!(batch_read, answers) } => assert!(entries.is_ok()),
             answer = read => panic!("{answer:?}"),
         }
     };
