@@ -222,6 +222,15 @@ fn write_all(
     Ok(())
 }
 
+/// True when the medium does not give what is stored at one place: what is stored elsewhere may be sound, and asking again
+/// seldom helps.
+pub fn is_unreadable(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let errno = Errno::from_io_error(error);
+    // The kernel calls a bad sector ENODATA on some ways; EUCLEAN and EILSEQ are checksums of file systems and drives.
+    matches!(errno, Some(Errno::IO | Errno::NODATA | Errno::REMOTEIO | Errno::ILSEQ | Errno::UCLEAN))
+}
+
 /// True when a file could not be opened because this process or the machine has too many open: it says nothing about
 /// the file.
 pub fn has_no_descriptor(error: &io::Error) -> bool {

@@ -25,7 +25,7 @@ mod zero;
 
 pub use ahead::open_ahead;
 pub use checked::{CheckedDisk, Violation};
-pub use disk::{Disk, DiskFile, DiskLock, Entry, OpenMode, Space, has_no_descriptor};
+pub use disk::{Disk, DiskFile, DiskLock, Entry, OpenMode, Space, has_no_descriptor, is_unreadable};
 pub use layer::{DiskLayer, FileLayer};
 pub use real::RealDisk;
 pub use source::{ManualClock, SeededRandom, SystemClock, SystemRandom};

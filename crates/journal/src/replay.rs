@@ -6,6 +6,9 @@
 //! a group behind one proves that it was durable, or the next file that all of this one was. A newest file that is shorter
 //! than it was when its header was written is damage as well, and so is one that ends inside its header: no write of ours
 //! leaves one.
+//!
+//! Blocks that the medium does not give are read as zeros and remembered: behind what is covered they are damage, whatever
+//! else is there, since nobody knows what was in them. It may pass ([`Damage::may_pass`]).
 
 use crate::file::{FileHeader, HeaderProblem, slot_name, slot_of_name};
 use crate::group::{FileIdentity, GroupHeader};
@@ -13,14 +16,18 @@ use crate::record::{Record, decode_part};
 use crate::writer::{Journal, JournalConfig, Used};
 use bindery_io::canary::Canary;
 use bindery_io::chunk::AlignedBuf;
-use bindery_io::{BLOCK_SIZE_BYTES, Disk, DiskFile, OpenMode, Random};
+use bindery_io::{BLOCK_SIZE_BYTES, Disk, DiskFile, OpenMode, Random, is_unreadable};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const BLOCK: u64 = BLOCK_SIZE_BYTES as u64;
 /// Bytes read at once while looking for a group behind a bad one.
 const SCAN_STEP: usize = 1 << 20;
+
+/// What is wrong with a block that the medium does not give.
+const UNREADABLE: &str = "the disk does not give what is there (an I/O error), and nobody knows what it was";
 
 /// Why a journal cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -73,10 +80,12 @@ pub enum OpenError {
 /// Acknowledged data may be missing at this place.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "journal file {path} is damaged at offset {offset}: {what}. Nothing was changed. Look at it with \
+    "journal file {path} {} at offset {offset}: {what}. Nothing was changed. {}Look at it with \
      `bindery inspect journal {path}`; restore the file from a copy, or remove this bookie from the cluster and let \
      its ledgers be re-replicated, or start with --accept-journal-damage: what may be missing is then answered as \
-     unknown"
+     unknown",
+    if *may_pass { "cannot be read" } else { "is damaged" },
+    if *may_pass { "I/O errors may pass: start it again first. " } else { "" }
 )]
 pub struct Damage {
     /// The file.
@@ -85,6 +94,8 @@ pub struct Damage {
     pub offset: u64,
     /// What is wrong.
     pub what: String,
+    /// The medium did not give some block of this journal, of whatever file: another start may read it.
+    pub may_pass: bool,
 }
 
 /// Why a replay ended early.
@@ -170,6 +181,7 @@ impl Journal {
 
     /// Damage: the end of the replay, or one more place that is left out.
     fn pass_over(&self, damage: Damage, seen: &mut Replayed) -> Result<(), Damage> {
+        let damage = Damage { may_pass: self.has_unreadable.load(Ordering::Relaxed), ..damage };
         if !self.accepts_damage {
             return Err(damage);
         }
@@ -212,7 +224,10 @@ impl Journal {
                 );
                 // Also without sync: the file before is synced as a whole before another one begins.
                 if !self.config.canaries.has(Canary::M11ReplayStopsAtDamage) {
-                    self.pass_over(Damage { path: slot.path.clone(), offset: 0, what }, &mut seen)?;
+                    self.pass_over(
+                        Damage { path: slot.path.clone(), offset: 0, what, may_pass: false },
+                        &mut seen,
+                    )?;
                 }
                 seen.last_group = header.first_group - 1;
             }
@@ -249,6 +264,9 @@ impl Journal {
         let identity = if unchecked { None } else { Some(header.identity) };
         let mut last = header.first_group.saturating_sub(1);
         let mut offset = BLOCK;
+        // Before it everything is covered.
+        let mut needed_from = BLOCK;
+        let places_before = seen.damaged_places;
         let mut buffer = Vec::new();
         loop {
             match reader.group_at(offset, identity, &mut buffer)? {
@@ -270,15 +288,27 @@ impl Journal {
                     }
                     last = sequence.max(last);
                     offset += group.total_bytes;
+                    if sequence <= covered {
+                        needed_from = offset;
+                    }
                 }
                 Err(what) => {
                     let Some((next, sequence)) = reader.next_group_behind(offset, header.identity)? else {
-                        if what.is_torn {
-                            seen.torn_tail = Some((slot.path.clone(), offset));
+                        let unreadable = reader.last_unreadable().filter(|at| *at >= needed_from);
+                        match unreadable {
+                            // Passed over, it counts once with what was found before.
+                            Some(_) if seen.damaged_places > places_before => {}
+                            Some(at) => self.pass_over(reader.damage(at, UNREADABLE.to_owned()), seen)?,
+                            None if what.is_torn => {
+                                seen.torn_tail = Some((slot.path.clone(), offset));
+                            }
+                            None => {}
                         }
                         return Ok(last);
                     };
-                    if sequence > covered + 1 {
+                    if sequence <= covered + 1 {
+                        needed_from = next;
+                    } else {
                         if self.config.canaries.has(Canary::M11ReplayStopsAtDamage) {
                             return Ok(last);
                         }
@@ -331,6 +361,11 @@ impl Journal {
         let reader = self.reader(slot)?;
         let mut offset = BLOCK;
         if reader.seems_unused()? {
+            // Of a file with one group, header and group may be what the disk does not give.
+            let unreadable = reader.last_unreadable().filter(|at| *at >= BLOCK && reader.lacks_header());
+            if let Some(at) = unreadable {
+                self.pass_over(reader.damage(at, UNREADABLE.to_owned()), seen)?;
+            }
             return Ok(());
         }
         if reader.length < BLOCK {
@@ -340,7 +375,7 @@ impl Journal {
             }
             return Ok(());
         }
-        let last_group = seen.last_group;
+        let (last_group, places_before) = (seen.last_group, seen.damaged_places);
         while let Some((at, header)) = reader.scan(offset, |h| h.sequence > last_group)? {
             let mut buffer = Vec::new();
             if reader.group_at(at, Some(header.identity), &mut buffer)?.is_ok()
@@ -349,6 +384,11 @@ impl Journal {
                 self.pass_over(reader.damage(0, headless_with(header.sequence)), seen)?;
             }
             offset = at + BLOCK;
+        }
+        // Of a header alone nothing is missing.
+        let unreadable = reader.last_unreadable().filter(|at| *at >= BLOCK);
+        if let Some(at) = unreadable.filter(|_| seen.damaged_places == places_before) {
+            self.pass_over(reader.damage(at, UNREADABLE.to_owned()), seen)?;
         }
         Ok(())
     }
@@ -431,7 +471,8 @@ impl Journal {
     }
 
     fn reader(&self, slot: &Slot) -> Result<Reader, OpenError> {
-        Reader::open(&self.disk, slot.path.clone())
+        let patience = Some(self.has_unreadable.clone());
+        Ok(Reader { patience, ..Reader::open(&self.disk, slot.path.clone())? })
     }
 }
 
@@ -477,13 +518,20 @@ pub(crate) struct Reader {
     file: Arc<dyn DiskFile>,
     path: PathBuf,
     length: u64,
+    /// Set when what the medium does not give is read as zeros; without it that is an error.
+    patience: Option<Arc<AtomicBool>>,
+    /// Behind the last block that was read so; 0 while there is none.
+    unreadable_end: Arc<AtomicU64>,
 }
 
 impl Reader {
     pub(crate) fn open(disk: &Arc<dyn Disk>, path: PathBuf) -> Result<Reader, OpenError> {
         let opened = disk.open(&path, OpenMode::Read).and_then(|file| Ok((file.len()?, file)));
         match opened {
-            Ok((length, file)) => Ok(Reader { disk: disk.clone(), file, path, length }),
+            Ok((length, file)) => {
+                let disk = disk.clone();
+                Ok(Reader { disk, file, path, length, patience: None, unreadable_end: Arc::default() })
+            }
             Err(source) => Err(OpenError::Io { action: "open", path, source }),
         }
     }
@@ -495,8 +543,15 @@ impl Reader {
     /// Reads up to `buf.len()` bytes; fewer only at the end of the file.
     pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize, OpenError> {
         let mut done = 0;
+        // Set by an error: what of a large read is at fault is found block by block.
+        let mut is_by_block = false;
         while done < buf.len() {
-            match self.file.read_at(&mut buf[done..], offset + done as u64) {
+            let at = offset + done as u64;
+            let end = match is_by_block {
+                true => buf.len().min(done + (BLOCK - at % BLOCK) as usize),
+                false => buf.len(),
+            };
+            match self.file.read_at(&mut buf[done..end], at) {
                 Ok(0) => break,
                 // A direct file ends inside a block only when it was cut; it cannot be read on from there.
                 Ok(n) if self.file.is_direct() && !n.is_multiple_of(BLOCK_SIZE_BYTES) => {
@@ -504,10 +559,35 @@ impl Reader {
                     break;
                 }
                 Ok(n) => done += n,
+                Err(error) if is_unreadable(&error) && self.patience.is_some() => {
+                    if !std::mem::replace(&mut is_by_block, true) {
+                        continue;
+                    }
+                    let end = end.min(done + self.length.saturating_sub(at) as usize);
+                    if end == done {
+                        break;
+                    }
+                    buf[done..end].fill(0);
+                    self.unreadable_end.fetch_max((at / BLOCK + 1) * BLOCK, Ordering::Relaxed);
+                    if let Some(noted) = &self.patience {
+                        noted.store(true, Ordering::Relaxed);
+                    }
+                    done = end;
+                }
                 Err(source) => return Err(OpenError::Io { action: "read", path: self.path.clone(), source }),
             }
         }
         Ok(done)
+    }
+
+    /// True when the medium does not give the first block, which had the header if there was one.
+    fn lacks_header(&self) -> bool {
+        self.file.read_at(&mut [0; BLOCK_SIZE_BYTES], 0).is_err_and(|error| is_unreadable(&error))
+    }
+
+    /// Where the last block is that the medium did not give.
+    fn last_unreadable(&self) -> Option<u64> {
+        self.unreadable_end.load(Ordering::Relaxed).checked_sub(BLOCK)
     }
 
     /// True when every block looked at is zero: a prepared file, never used. Most files without a header are these,
@@ -590,8 +670,14 @@ impl Reader {
         // Past the page cache, which a start should not fill with zeros; the kernel writes out what is dirty first.
         let failed = |source| OpenError::Io { action: "open", path: self.path.clone(), source };
         let direct = self.disk.open(&self.path, OpenMode::CreateDirect).map_err(failed)?;
-        let direct =
-            Reader { disk: self.disk.clone(), file: direct, path: self.path.clone(), length: self.length };
+        let direct = Reader {
+            disk: self.disk.clone(),
+            file: direct,
+            path: self.path.clone(),
+            length: self.length,
+            patience: self.patience.clone(),
+            unreadable_end: self.unreadable_end.clone(),
+        };
         let mut buffer = AlignedBuf::zeroed(SCAN_STEP.min(self.length.saturating_sub(offset) as usize));
         while offset < self.length {
             let n = direct.read(offset, &mut buffer)?;
@@ -613,6 +699,6 @@ impl Reader {
     }
 
     fn damage(&self, offset: u64, what: String) -> Damage {
-        Damage { path: self.path.clone(), offset, what }
+        Damage { path: self.path.clone(), offset, what, may_pass: false }
     }
 }

@@ -10,6 +10,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, IoSlice};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 const BLOCK: u64 = BLOCK_SIZE_BYTES as u64;
 
@@ -138,6 +139,8 @@ pub struct Journal {
     pub(crate) used: Vec<Used>,
     current: Option<Current>,
     pub(crate) accepts_damage: bool,
+    /// The medium did not give some block when the files were read.
+    pub(crate) has_unreadable: Arc<AtomicBool>,
     pub(crate) next_slot: u32,
     /// Slots below that one that no file has and nobody reserved: the first to be given out.
     pub(crate) missing_slots: BTreeSet<u32>,
@@ -166,6 +169,7 @@ impl Journal {
             used: Vec::new(),
             current: None,
             accepts_damage: false,
+            has_unreadable: Arc::default(),
             next_slot: 0,
             missing_slots: BTreeSet::new(),
             next_file_id: 1,

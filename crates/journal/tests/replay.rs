@@ -3,12 +3,13 @@
 
 use bindery_io::canary::Canaries;
 use bindery_io::chunk::{ChunkPool, Lane};
-use bindery_io::{Disk, OpenMode, RealDisk, SeededRandom};
+use bindery_io::{Disk, DiskFile, DiskLayer, FileLayer, OpenMode, RealDisk, SeededRandom};
 use bindery_journal::record::{HEADER_SIZE_BYTES, Kind, encode, fold_header};
 use bindery_journal::{Group, Journal, JournalConfig, Part, ReplayError, Replayed};
 use std::convert::Infallible;
-use std::io::IoSlice;
-use std::path::Path;
+use std::io::{self, IoSlice};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const BLOCK: u64 = 4096;
@@ -161,4 +162,121 @@ fn a_missing_slot_does_not_count_and_is_used_first() {
     journal.replay(6, |_, _| Ok::<(), Infallible>(())).unwrap();
     assert_eq!((journal.file_count(), journal.footprint_bytes()), (3, 12 * BLOCK));
     assert_eq!((journal.reserve_slot(), journal.reserve_slot(), journal.file_count()), (1, 4, 5));
+}
+
+/// A disk with blocks of a file that cannot be read.
+struct Scratched {
+    path: PathBuf,
+    blocks: Range<u64>,
+}
+
+struct ScratchedFile {
+    inner: Arc<dyn DiskFile>,
+    /// None in the other files.
+    blocks: Range<u64>,
+}
+
+impl DiskLayer for Scratched {
+    fn beneath(&self) -> &dyn Disk {
+        &RealDisk
+    }
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        let blocks = if path == self.path { self.blocks.clone() } else { 0..0 };
+        Ok(Arc::new(ScratchedFile { inner: RealDisk.open(path, mode)?, blocks }))
+    }
+}
+
+impl FileLayer for ScratchedFile {
+    fn beneath(&self) -> &dyn DiskFile {
+        &*self.inner
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let touches = |block: u64| offset < (block + 1) * BLOCK && offset + buf.len() as u64 > block * BLOCK;
+        match self.blocks.clone().any(touches) {
+            // As the kernel says it.
+            true => Err(io::Error::from_raw_os_error(5)),
+            false => self.inner.read_at(buf, offset),
+        }
+    }
+}
+
+/// Goal: a block that the disk does not give stops a start only where something that is needed may have stood in it, and
+/// accepting the damage costs what was in that block. Method: each block of three files of a journal whose first file and a
+/// half are covered, with a last file that is not full.
+#[test]
+fn one_unreadable_block() {
+    for (file, block) in (0..3).flat_map(|file| (0..6).map(move |block| (file, block))) {
+        let (dir, disk) = place();
+        let mut journal = open(&disk, dir.path(), true, 6);
+        replay(&mut journal).unwrap();
+        // Five in each full file; three in the last.
+        write(&mut journal, 0..13);
+        drop(journal);
+        let covered = 7;
+        let scratched: Arc<dyn Disk> = Arc::new(Scratched {
+            path: dir.path().join(format!("journal-{file:04}.bjl")),
+            blocks: block..block + 1,
+        });
+        let mut groups = Vec::new();
+        let mut journal = open(&scratched, dir.path(), true, 6);
+        let replayed = journal.replay(covered, |group, _| {
+            groups.push(group);
+            Ok::<(), Infallible>(())
+        });
+        let is_needed = match file {
+            0 => false,
+            // Its header, and groups 8 to 10.
+            1 => block == 0 || block > 2,
+            _ => true,
+        };
+        let all: Vec<u64> = (covered + 1..=13).collect();
+        if !is_needed {
+            assert_eq!(replayed.unwrap().damaged_places, 0, "file {file}, block {block}");
+            assert_eq!(groups, all);
+            continue;
+        }
+        let damage = match replayed {
+            Err(ReplayError::Damage(damage)) => damage,
+            other => panic!("file {file}, block {block}: {other:?}"),
+        };
+        // Without a header it is the next file that tells what is missing.
+        let at = if (file, block) == (1, 0) { 2 } else { file };
+        assert!(damage.path.ends_with(format!("journal-{at:04}.bjl")) && damage.may_pass, "{damage}");
+        let mut accepting = open(&scratched, dir.path(), true, 6);
+        accepting.accept_damage();
+        groups.clear();
+        let seen = accepting.replay(covered, |group, _| {
+            groups.push(group);
+            Ok::<(), Infallible>(())
+        });
+        // Behind the last group of a file the next one tells of the gap as well.
+        let places = if (file, block) == (1, 5) { 2 } else { 1 };
+        assert_eq!(seen.unwrap().damaged_places, places, "file {file}, block {block}");
+        // Block 1 has the first group of its file.
+        let lost = (block > 0).then_some(5 * file + block);
+        let expected: Vec<u64> = all.into_iter().filter(|group| Some(*group) != lost).collect();
+        assert_eq!(groups, expected, "file {file}, block {block}");
+    }
+}
+
+/// Of the newest file, header and only group; and the same of a file that was never used.
+#[test]
+fn an_unreadable_header_with_its_group_is_damage_and_an_unused_one_is_not() {
+    for (written, is_damage) in [(6, true), (5, false)] {
+        let (dir, disk) = place();
+        let mut journal = open(&disk, dir.path(), true, 6);
+        replay(&mut journal).unwrap();
+        write(&mut journal, 0..written);
+        drop(journal);
+        let path = dir.path().join("journal-0001.bjl");
+        if !is_damage {
+            disk.open(&path, OpenMode::CreateBuffered).unwrap().set_len(6 * BLOCK).unwrap();
+        }
+        let blocks = if is_damage { 0..2 } else { 0..1 };
+        let scratched: Arc<dyn Disk> = Arc::new(Scratched { path: path.clone(), blocks });
+        match replay(&mut open(&scratched, dir.path(), true, 6)) {
+            Err(ReplayError::Damage(damage)) => assert!(is_damage && damage.path == path, "{damage}"),
+            replayed => assert!(!is_damage && replayed.is_ok(), "{replayed:?}"),
+        }
+    }
 }
