@@ -8,12 +8,13 @@
 //! # Invariants
 //! 1. The fence knows the checksum of each footer block, from extents that were verified: a block that was read again is
 //!    used only if it is the same (IB8).
-//! 2. The filter has every ledger of the log: that it lacks one proves that the log has no run of it. One in a hundred
-//!    ledgers that are not there seems to be, which costs a read.
+//! 2. The filter has every ledger of the log: that it lacks one proves that the log has no run of it. One in some 70,000
+//!    ledgers that are not there seems to be, which costs a read, and fails with the log's disk: so few that a dead disk
+//!    full of paged logs takes next to no ledgers of other disks with it.
 //! 3. Runs of a log do not overlap and ascend, so the run that may hold an entry is in the block that the fence names.
 //!
 //! # Limits
-//! In memory: 20 bytes for each 51 extents, and 10 bits for each ledger.
+//! In memory: 20 bytes for each 51 extents, and 3 bytes for each ledger.
 
 use crate::Patience;
 use crate::codec::crc32c;
@@ -24,8 +25,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// Bits of the filter for each ledger, and how many of them a ledger sets.
-const FILTER_BITS: u64 = 10;
-const FILTER_HASHES: u64 = 5;
+const FILTER_BITS: u64 = 24;
+const FILTER_HASHES: u64 = 12;
 
 /// What is kept of a log's footer.
 #[derive(Debug)]
@@ -195,18 +196,19 @@ mod tests {
     /// Invariant 2.
     #[test]
     fn the_filter_has_every_ledger_and_few_others() {
-        for spread in [1, 3, 1 << 20] {
+        for spread in [2, 30, 1 << 20] {
             let ledgers = (0..5000).map(|i| LedgerId::new(i * spread).unwrap());
             let id = EntryId::FIRST;
             let extents: Vec<Extent> =
                 ledgers.map(|l| test_extent(LogId(1), l, id, id, 1, 1, None, Generation(1))).collect();
             let fence = Fence::of(&extents).unwrap();
             assert!(extents.iter().all(|extent| fence.may_have(extent.ledger)));
-            let others = (0..5000).map(|i| LedgerId::new(i * (spread + 1) + 1).unwrap());
+            // Within the range of those that are there: what is outside of it needs no filter.
+            let others = (0..50_000).map(|i| LedgerId::new(i * spread / 10 + 1).unwrap());
             let others: Vec<LedgerId> =
                 others.filter(|l| extents.binary_search_by_key(l, |e| e.ledger).is_err()).collect();
             let wrong = others.iter().filter(|ledger| fence.may_have(**ledger)).count();
-            assert!(wrong * 25 <= others.len(), "{wrong} of {} with spread {spread}", others.len());
+            assert!(wrong <= 2, "{wrong} of {} with spread {spread}", others.len());
             assert!(fence.bytes() < 5000 * 4, "{} bytes", fence.bytes());
         }
         assert!(Fence::of(&[]).is_none());
