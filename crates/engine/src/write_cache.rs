@@ -49,6 +49,15 @@ impl CacheRecords {
         self.0.as_ref().is_none_or(|copies| copies.run.is_empty() && copies.strays.is_empty())
     }
 
+    /// Bytes on the heap, of strays as many as they have.
+    #[cfg(test)]
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.0.as_ref().map_or(0, |copies| {
+            let strays = copies.strays.len() * size_of::<((i64, u64), CacheRecord)>();
+            size_of::<Copies>() + copies.run.capacity() * size_of::<CacheRecord>() + strays
+        })
+    }
+
     pub(crate) fn insert(&mut self, record: CacheRecord) {
         let copies = self.0.get_or_insert_default();
         if copies.run.last().is_none_or(|last| last.entry < record.entry) {

@@ -11,6 +11,10 @@ use std::sync::Arc;
 /// What a record of the write cache's index counts for.
 const INDEX_RECORD_BYTES: usize = 64;
 
+/// What a ledger that changed counts for, however little was written to it: its place in the index with the least room that
+/// a list of records takes, and its state in the frozen cache and in the commit.
+const CHANGED_LEDGER_BYTES: usize = 512;
+
 impl Shard {
     /// Takes the active write cache out, right after a cut: the group of that cut is its boundary. `None` when
     /// nothing changed since the last freeze. What comes after it has the generation `next`.
@@ -23,6 +27,7 @@ impl Shard {
             return None;
         }
         self.seal_open_chunk();
+        let bytes = self.active_bytes();
         let mut records = HashMap::new();
         let mut states: Vec<LedgerRecord> = Vec::with_capacity(self.dirty.len());
         for ledger in std::mem::take(&mut self.dirty) {
@@ -38,7 +43,6 @@ impl Shard {
             }
         }
         states.sort_unstable_by_key(|s| s.ledger);
-        let bytes = self.active_bytes();
         (self.cached_records, self.cached_bytes) = (0, 0);
         let chunks = std::mem::take(&mut self.chunks);
         let frozen = Arc::new(Frozen { generation, chunks, records, bytes, states });
@@ -84,9 +88,10 @@ impl Shard {
     }
 
     /// Bytes of the active write cache. Charged at 64 bytes, a record of the index and its share of growth counts like
-    /// entry bytes.
+    /// entry bytes, and so does what each changed ledger takes.
     pub(crate) fn active_bytes(&self) -> u64 {
-        (self.cached_bytes + self.cached_records * INDEX_RECORD_BYTES) as u64
+        let index = self.cached_records * INDEX_RECORD_BYTES + self.dirty.len() * CHANGED_LEDGER_BYTES;
+        (self.cached_bytes + index) as u64
     }
 
     /// Bytes of the frozen write caches.
@@ -96,5 +101,23 @@ impl Shard {
 
     pub(crate) fn is_dirty(&self) -> bool {
         !self.dirty.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::write_cache::{CacheRecord, CacheRecords};
+
+    /// What is charged for a ledger with one entry covers what it takes: a list's least room is four records, a map keeps
+    /// up to half of its slots empty, and the commit copies the states.
+    #[test]
+    fn a_ledger_that_was_written_to_once_is_charged_for_what_it_takes() {
+        let mut records = CacheRecords::default();
+        records.insert(CacheRecord { entry: 0, sequence: 1, chunk: 0, offset: 0, length: 1, crc32c: 0 });
+        let slot = 2 * (size_of::<(LedgerId, CacheRecords)>() + 1);
+        let takes = size_of::<LedgerId>() + slot + records.heap_bytes() + 2 * size_of::<LedgerRecord>();
+        let charged = INDEX_RECORD_BYTES + CHANGED_LEDGER_BYTES;
+        assert!(takes <= charged && charged < takes * 2, "{takes} bytes, {charged} charged");
     }
 }

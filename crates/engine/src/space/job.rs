@@ -179,8 +179,8 @@ impl Job {
         if let Some((_, run)) = self.runs.front()
             && next.is_none_or(|next| (run.ledger, run.first) <= next)
         {
-            self.open_run(flushing)?;
-            return Ok(passed);
+            let reads = self.open_run(flushing)?;
+            return Ok(Piece { work: 1 + reads, ..passed });
         }
         match next {
             Some((ledger, entry)) => self.settle(flushing, ledger, entry),
@@ -188,8 +188,8 @@ impl Job {
         }
     }
 
-    /// Opens the next run, unless a removal hides it.
-    fn open_run(&mut self, flushing: &Flushing) -> Result<(), JobError> {
+    /// Opens the next run, unless a removal hides it. Returns how many footers were asked for newer ones.
+    fn open_run(&mut self, flushing: &Flushing) -> Result<u64, JobError> {
         let (_, run) = self.runs[0];
         if self.highest.is_none_or(|(ledger, _)| ledger != run.ledger) {
             let of_ledger =
@@ -199,7 +199,7 @@ impl Job {
         }
         let (source, run) = self.runs.pop_front().expect("it was looked at");
         if flushing.is_hidden(&run) {
-            return Ok(());
+            return Ok(0);
         }
         let generation = match self.highest {
             Some((_, highest)) if flushing.may_rise(&run) => highest,
@@ -212,6 +212,7 @@ impl Job {
             from.own = Some(opened.map_err(|error| not_opened(at, error))?);
         }
         let newer = flushing.newer(&run);
+        let reads = newer.reads;
         self.open.push(Open {
             source,
             run,
@@ -221,7 +222,7 @@ impl Job {
             place: 0,
             last: None,
         });
-        Ok(())
+        Ok(reads)
     }
 
     fn read_records(&mut self, at: usize) -> Result<(), JobError> {

@@ -98,6 +98,8 @@ struct Newer {
     runs: Vec<Source>,
     /// Logs that cannot say what they have.
     unread: Vec<(LogRef, ReadError)>,
+    /// Footers that were asked for it.
+    reads: u64,
 }
 
 /// Where collection, compaction, merging and scrub stand.
@@ -310,6 +312,7 @@ impl Flushing {
         for (index, view) in self.engine.views.iter().enumerate() {
             let found = view.newer(extent);
             newer.runs.extend(found.runs);
+            newer.reads += found.reads;
             newer.unread.extend(found.unread.into_iter().map(|(log_id, error)| ((index, log_id), error)));
         }
         newer

@@ -1,8 +1,9 @@
 //! A collection: finds out what each log is worth, drops the worthless, and plans rewrites. In steps.
 //!
 //! # Limits
-//! A step weighs [`WORK_MAX`] runs, or reads as many index records; taking a log up copies its extents. The index is
-//! read for runs that newer ones overlap, and for no others.
+//! A step weighs [`WORK_MAX`] runs, or reads as many index records or footer blocks of paged logs, and goes on to the end of what
+//! one run asks for: a block of each newer paged log that has its ledger. Taking a log up copies its extents. The index
+//! is read for runs that newer ones overlap, and for no others.
 
 use super::job::{Cause, JOB_RUNS_MAX, JOB_SOURCES_MAX};
 use super::status::CompactionKind;
@@ -204,6 +205,7 @@ impl Flushing {
             return false;
         }
         let newer = self.newer(&run);
+        *work += newer.reads;
         // The log that cannot be read is left out, not this one.
         for (log, error) in &newer.unread {
             self.skip(*log, &error.to_string());
