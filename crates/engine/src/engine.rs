@@ -722,11 +722,11 @@ impl Engine {
         let before = match reason {
             Some(reason) => {
                 if !waits.contains_key(&who) {
-                    tracing::warn!(reason, "no space: no adds until there is");
+                    tracing::warn!(reason, "no adds are taken until this is over; it is tried again");
                 }
                 waits.insert(who, reason)
             }
-            None => waits.remove(&who).inspect(|_| tracing::info!(?who, "space is back")),
+            None => waits.remove(&who).inspect(|_| tracing::info!(?who, "this is over")),
         };
         if before.is_some() == waits.contains_key(&who) {
             return;

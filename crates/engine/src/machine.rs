@@ -22,7 +22,8 @@
 //! 7. The files of a journal take its cap and one file at most (requirement J11), and one more for each start that waited for
 //!    space: from half of it on a freeze is due; at the cap only a freeze may take one more file, the one that is kept back if there is one, and while its flush is
 //!    under way other groups wait for that. A flush frees every file but the last, so the wait ends with it (J12). One
-//!    that waits for space leaves the file that is kept back to what has formed, and to fences.
+//!    that waits for space leaves the file that is kept back to what has formed, and to fences. A journal that cannot
+//!    make another file takes fences until its last one is full; then they wait for one, and nothing fails.
 
 use crate::api::{AddDone, AddSink, GroupTimes, Refusal, Waiter};
 use crate::engine::{Engine, Wanting};
@@ -167,15 +168,18 @@ impl Journaling {
         let mut held = Vec::new();
         // At the cap a group must fit the file there is, until the flush under way frees one (requirement J11). That is
         // looked at under the locks of all shards, so that nothing is placed in between.
-        // Likewise without another file and without space for one.
-        let has_no_other = self.journal.is_at_cap() && !self.may_use_kept_file();
-        let has_no_other = has_no_other || self.journal.short_of_files().is_some();
-        if self.is_flushing && has_no_other && !engine.is_failed() {
+        // Likewise without another file and without space for one, also while no flush is under way: it is tried again.
+        let is_at_cap = self.is_flushing && self.journal.is_at_cap() && !self.may_use_kept_file();
+        let has_no_other = is_at_cap || self.journal.short_of_files().is_some();
+        if has_no_other && !engine.is_failed() {
             held.extend(engine.shards_of(self.index).map(|shard| engine.shards[shard].lock()));
             let bytes: u64 = held.iter().map(|shard| shard.cut_bytes_max()).sum();
             if bytes > 0 && !self.journal.fits(bytes + BLOCK_SIZE_BYTES as u64) {
                 drop(held);
                 self.begin_to_wait();
+                if is_freeze {
+                    engine.journals[self.index].is_freeze_wanted.store(true, Ordering::Release);
+                }
                 return self.cut_refusals();
             }
         }

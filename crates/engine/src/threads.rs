@@ -192,7 +192,10 @@ impl EngineThreads {
                 }
             }
         }
-        match self.engine.status().failed {
+        let status = self.engine.status();
+        let is_left =
+            || self.engine.shards.iter().map(|shard| shard.lock()).any(|s| s.is_dirty() || s.has_work());
+        match status.failed.or_else(|| status.waits_for_space.filter(|_| is_left())) {
             Some(reason) => Err(StopError::Failed(reason)),
             None => Ok(()),
         }

@@ -114,11 +114,12 @@ impl DiskLayer for FailingDisk {
         &self.0
     }
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
-        if !mode.is_read_only() && !self.0.exists(path)? {
-            self.1.check("create", path)?;
-        } else if mode.is_read_only() {
-            self.1.check("open", path)?;
-        }
+        let call = match mode.is_read_only() {
+            true => "open",
+            false if self.0.exists(path)? => "reopen",
+            false => "create",
+        };
+        self.1.check(call, path)?;
         let inner = self.0.open(path, mode)?;
         Ok(Arc::new(FailingFile { inner, path: path.to_owned(), faults: self.1.clone() }))
     }
@@ -833,6 +834,87 @@ fn a_full_journal_volume_goes_on_with_what_it_has() {
     bookie.restart();
 }
 
+/// Requests fences until 1,000 are answered or wait, with the group behind each with which a journal goes idle. Gives how many were
+/// answered.
+fn fence_until_full(bookie: &mut Bookie) -> Arc<AtomicU64> {
+    let answered = Arc::new(AtomicU64::new(0));
+    for fenced in 0..1000 {
+        let answered = answered.clone();
+        let count = move |outcome| {
+            assert_eq!(outcome, Ok(()));
+            answered.fetch_add(1, Ordering::SeqCst);
+        };
+        bookie.engine().fence(LedgerId::new(2_000_000 + fenced).unwrap(), KEY, Box::new(count));
+        bookie.drive();
+        bookie.machine.as_mut().unwrap().journals[0].seal();
+    }
+    assert!((1..1000).contains(&answered.load(Ordering::SeqCst)), "{answered:?}");
+    assert_eq!(bookie.engine().status().failed, None);
+    answered
+}
+
+/// R39: a volume that is full, or a process without descriptors, before a journal's first file is. It has a second one
+/// by then, which takes adds, then fences; when that is full too, fences wait.
+#[test]
+fn a_young_journal_has_a_file_for_a_full_volume() {
+    for rule in [full(&["create", "allocate"], "journal/"), without_descriptor(&["create"], "journal/")] {
+        let mut bookie = Bookie::new(1);
+        let ledger = bookie.ledgers()[0];
+        bookie.add(ledger, 0, false).unwrap();
+        // Without flushes, which would give files back.
+        bookie.faults.set(&[rule.clone(), full(&["write"], ".elog")]);
+        let refusal = (1..2000).find_map(|entry| bookie.add(ledger, entry, false).err());
+        assert_eq!(refusal, Some(Refusal::ReadOnly), "it wants a third file");
+        let answered = fence_until_full(&mut bookie);
+        bookie.faults.set(&[]);
+        bookie.tend();
+        bookie.machine.as_mut().unwrap().journals[0].seal();
+        bookie.drive();
+        assert_eq!(answered.load(Ordering::SeqCst), 1000);
+
+        // A file that a flush frees, when there is no descriptor for it, is free after the next one.
+        let stats = |bookie: &Bookie| bookie.engine().journal_stats()[0];
+        let mut entries = 3000..6000;
+        bookie.flush();
+        let written = stats(&bookie).written_bytes;
+        while stats(&bookie).written_bytes < written + (3 << 19) {
+            bookie.add(ledger, entries.next().unwrap(), false).unwrap();
+        }
+        bookie.faults.set(&[without_descriptor(&["reopen"], "journal/")]);
+        bookie.faults.hits();
+        bookie.flush();
+        assert!(bookie.faults.hits() > 0);
+        bookie.faults.set(&[]);
+        for _ in 0..2 {
+            bookie.add(ledger, entries.next().unwrap(), false).unwrap();
+            bookie.flush();
+        }
+        bookie.add(ledger, entries.next().unwrap(), false).unwrap();
+        let stats = stats(&bookie);
+        assert_eq!(stats.files_free, stats.files - 1, "all but the one that is written: {stats:?}");
+        bookie.check_acked();
+        bookie.restart();
+    }
+}
+
+/// R39: a volume that is full as soon as the journal has its first file. Fences go there and wait when it is full.
+#[test]
+fn a_journal_with_one_file_does_not_fail_for_want_of_another() {
+    let mut bookie = Bookie::new(1);
+    bookie.faults.set(&[full(&["create", "allocate"], "journal-0001")]);
+    bookie.add(1, 0, false).unwrap();
+    assert_eq!(bookie.add(1, 1, false), Err(Refusal::ReadOnly));
+    let answered = fence_until_full(&mut bookie);
+    bookie.faults.set(&[]);
+    bookie.machine.as_mut().unwrap().journals[0].seal();
+    bookie.drive();
+    assert_eq!(answered.load(Ordering::SeqCst), 1000);
+    bookie.add(1, 1, false).unwrap();
+    bookie.check_acked();
+    bookie.restart();
+    assert!(bookie.engine().is_fenced(LedgerId::new(2_000_999).unwrap()));
+}
+
 /// J11, P11: a journal that keeps a file back stops at its cap, too, while a flush is under way. When that flush finds no
 /// space, the file that is kept back takes what has formed, and fences.
 #[test]
@@ -969,6 +1051,8 @@ fn a_start_without_space_serves_and_waits() {
 #[test]
 fn a_start_without_space_for_a_journal_file_lets_fences_wait() {
     let mut bookie = Bookie::new(1);
+    // With its first file no other is made.
+    bookie.faults.set(&[full(&["create", "allocate"], "journal-0001")]);
     bookie.add(1, 0, false).unwrap();
     bookie.faults.set(&[full(&["create", "allocate"], "journal/"), full(&["write"], ".elog")]);
     bookie.open().unwrap();

@@ -113,6 +113,22 @@ impl DiskLayer for LogBudget {
 fn budget(n: i64) -> Arc<dyn Disk> {
     Arc::new(LogBudget(RealDisk::new(), n.into()))
 }
+/// Journals get one file and no more.
+struct OneFile(RealDisk);
+impl DiskLayer for OneFile {
+    fn beneath(&self) -> &dyn Disk {
+        &self.0
+    }
+    fn open(&self, p: &Path, m: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        if p.extension().is_some_and(|kind| kind == "bjl")
+            && !m.is_read_only()
+            && !p.ends_with("journal-0000.bjl")
+        {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.0.open(p, m)
+    }
+}
 fn config(dir: &Path, dirs: usize, shards: usize) -> EngineConfig {
     EngineConfig {
         journal_dirs: vec![dir.join("journal")],
@@ -487,4 +503,33 @@ fn a_flush_that_is_overrun_holds_back_ordinary_adds_only() {
     m.journals[0].finish(f, w).deliver(&sink);
     assert!(!waits.load(Ordering::SeqCst), "room wakes who waits for it");
     assert_eq!(add(&m.engine, 1, entry + 1, 100, false), 1);
+}
+
+/// A stop that leaves fences without an answer, because the only file of the journal is full and there is no space for another,
+/// is not a clean one, and says why.
+#[test]
+fn a_stop_without_space_for_what_formed_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk: Arc<dyn Disk> = Arc::new(OneFile(RealDisk::new()));
+    let config =
+        EngineConfig { journal_file_bytes: 64 << 10, group_bytes_max: 32 << 10, ..config(dir.path(), 1, 1) };
+    let machine = open(config, disk.clone()).unwrap();
+    let engine = machine.engine.clone();
+    let (adds, _) = sync_channel(1 << 16);
+    let threads = machine.start(disk, Arc::new(Answers(adds)));
+    let (fences, outcomes) = sync_channel(1 << 16);
+    let mut ledgers = 0;
+    loop {
+        let fences = fences.clone();
+        let answer = move |outcome| fences.send(outcome).unwrap();
+        engine.fence(LedgerId::new(ledgers).unwrap(), KEY, Box::new(answer));
+        ledgers += 1;
+        match outcomes.recv_timeout(Duration::from_millis(500)) {
+            Ok(outcome) => assert_eq!(outcome, Ok(())),
+            Err(_) => break,
+        }
+    }
+    assert!(ledgers > 5 && engine.status().failed.is_none(), "{ledgers}");
+    let stopped = threads.stop().unwrap_err();
+    assert!(stopped.to_string().contains("journal-0001.bjl"), "{stopped}");
 }

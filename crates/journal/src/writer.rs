@@ -5,7 +5,7 @@ use crate::group::{FileIdentity, GroupHeader, PartHeader, layout};
 use crate::replay::OpenError;
 use bindery_io::canary::{Canaries, Canary};
 use bindery_io::chunk::{AlignedBuf, ChunkSlice};
-use bindery_io::{BLOCK_SIZE_BYTES, Disk, DiskFile, OpenMode, Random, ZeroFill};
+use bindery_io::{BLOCK_SIZE_BYTES, Disk, DiskFile, OpenMode, Random, ZeroFill, has_no_descriptor};
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, IoSlice};
 use std::path::PathBuf;
@@ -148,7 +148,7 @@ pub struct Journal {
     pub(crate) next_group: u64,
     /// Of all groups since the start.
     written_bytes: u64,
-    /// Why the last file that was to be made found no space.
+    /// Why the last file could not be made, if that may pass: no space, no descriptor.
     no_space: Option<String>,
     failed: Option<JournalError>,
     scratch: AlignedBuf,
@@ -355,7 +355,7 @@ impl Journal {
 
     /// Everything up to `group` is in ledger storage: files that hold nothing later may be reused (invariant 5).
     pub fn release_up_to(&mut self, group: u64) {
-        let (kept, mut released): (Vec<_>, Vec<_>) =
+        let (mut kept, mut released): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.used).into_iter().partition(|used| used.last_group > group);
         // Above the cap the last slots go, so that few numbers are without a file. What a crash brings back is covered.
         while self.config.bytes_max > 0 && self.footprint_bytes() > self.config.bytes_max {
@@ -368,13 +368,14 @@ impl Journal {
         }
         for used in released {
             let path = self.config.dir.join(slot_name(used.slot));
-            // A slot that cannot be opened any more is left alone: it holds nothing that is needed.
-            if let Ok(file) = self.disk.open(&path, OpenMode::CreateDirect) {
+            match self.disk.open(&path, OpenMode::CreateDirect) {
                 // What is left of a header says no more that groups are missing.
-                if file.len().is_ok_and(|length| length < BLOCK) && file.set_len(0).is_err() {
-                    continue;
-                }
-                self.free.push_back(PreparedFile { slot: used.slot, file });
+                Ok(file) if file.len().is_ok_and(|length| length < BLOCK) && file.set_len(0).is_err() => {}
+                Ok(file) => self.free.push_back(PreparedFile { slot: used.slot, file }),
+                // The next flush tries again.
+                Err(error) if has_no_descriptor(&error) => kept.push(used),
+                // A slot that cannot be opened any more is left alone: it holds nothing that is needed.
+                Err(_) => {}
             }
         }
         self.used = kept;
@@ -394,10 +395,8 @@ impl Journal {
             synced.map_err(cannot("sync", path))?;
         }
         self.disk.sync_dir(&self.config.dir).map_err(cannot("sync", self.config.dir.clone()))?;
-        if self.free.is_empty()
-            && let Ok(file) = self.create_file(self.config.file_bytes)
-        {
-            self.free.push_back(file);
+        if self.free.is_empty() {
+            let _ = self.add_spare();
         }
         Ok(())
     }
@@ -419,12 +418,16 @@ impl Journal {
 
     /// Tries to make a file when the last try found no space. Blocks on the disk.
     pub fn make_spare(&mut self) {
-        if self.short_of_files().is_some()
-            && self.failed.is_none()
-            && let Ok(file) = self.create_file(self.config.file_bytes)
-        {
-            self.free.push_back(file);
+        if self.short_of_files().is_some() && self.failed.is_none() {
+            let _ = self.add_spare();
         }
+    }
+
+    /// Makes a file ahead. `short_of_files` knows why when it cannot.
+    fn add_spare(&mut self) -> io::Result<()> {
+        let file = self.create_file(self.config.file_bytes)?;
+        self.free.push_back(file);
+        Ok(())
     }
 
     /// Makes a file with all its blocks, so that no group finds the volume full half-way. Nothing is left of one that
@@ -442,8 +445,7 @@ impl Journal {
                 // Unused, it is skipped by the next start.
                 let _ = self.disk.remove(&path);
                 self.give_back_slot(slot);
-                self.no_space =
-                    is_no_space(error).then(|| format!("cannot make {}: {error}", path.display()));
+                self.no_space = may_pass(error).then(|| format!("cannot make {}: {error}", path.display()));
             }
         }
         made
@@ -455,8 +457,10 @@ impl Journal {
         let may_make = self.free.is_empty() || !self.has_all_files();
         if self.free.len() <= FILES_KEPT_BACK && may_make {
             match self.create_file(length) {
+                // The older one first: files come into use in the order of their numbers.
+                Ok(file) if length == self.config.file_bytes => self.free.push_back(file),
                 Ok(file) => return Ok((file, length)),
-                Err(error) if !is_no_space(&error) || self.free.is_empty() => {
+                Err(error) if !may_pass(&error) || self.free.is_empty() => {
                     let slot = self.missing_slots.first().copied().unwrap_or(self.next_slot);
                     return Err(self.latch("create", slot, error));
                 }
@@ -547,6 +551,10 @@ impl Journal {
         let (position, writeback) = (BLOCK, BLOCK);
         self.current =
             Some(Current { slot, file, cached, identity, position, length, unsynced: 0, writeback });
+        // Now, and not when this one is full: a volume that is full by then would have nothing to write fences to.
+        if self.free.is_empty() && !self.has_all_files() {
+            let _ = self.add_spare();
+        }
         Ok(())
     }
 
@@ -556,6 +564,11 @@ impl Journal {
         self.failed = Some(error.clone());
         error
     }
+}
+
+/// What keeps a file from being made now may be over later: no space, or no file descriptor.
+fn may_pass(error: &io::Error) -> bool {
+    is_no_space(error) || has_no_descriptor(error)
 }
 
 /// The file system, or a quota on it, has no room.

@@ -240,10 +240,11 @@ fn max_segment_size() {
     let mut journal = open(&disk);
     let largest = FILE_BYTES - 2 * BLOCK;
     put(&mut journal, 0, largest as usize - 24 - HEADER_SIZE_BYTES).unwrap();
-    assert_eq!(files(&disk).len(), 1);
+    // And one that is made ahead.
+    assert_eq!((files(&disk).len(), journal.files_free()), (2, 1));
     assert_eq!(places(&disk, &files(&disk)[0].0), [(BLOCK, FILE_BYTES - BLOCK)]);
     put(&mut journal, 1, 0).unwrap();
-    assert_eq!(files(&disk).len(), 2);
+    assert_eq!((files(&disk).len(), journal.files_free()), (3, 1));
     // A group above a file has one of its own length: no group is split.
     put(&mut journal, 2, 2 * FILE_BYTES as usize).unwrap();
     let (found, _) = bodies(disk.durable_image(), 0).unwrap();
@@ -470,9 +471,9 @@ fn replay_segment_order() {
     }
     let ids: Vec<_> = files(&disk)
         .iter()
-        .map(|(path, _)| {
+        .filter_map(|(path, _)| {
             let dyn_disk: Arc<dyn Disk> = disk.clone();
-            survey::file(&dyn_disk, path).unwrap().header.unwrap().identity.file_id
+            Some(survey::file(&dyn_disk, path).unwrap().header.ok()?.identity.file_id)
         })
         .collect();
     assert!(!ids.is_sorted(), "the first slots are the newest now: {ids:?}");
@@ -608,9 +609,10 @@ fn chunk_truncation() {
         put(&mut journal, entry, 700).unwrap();
     }
     let all = files(&disk);
-    assert!(all.len() >= 2);
+    assert!(all.len() >= 3);
     for (path, _) in &all {
-        let (offset, _) = *places(&disk, path).last().unwrap();
+        // One is made ahead and has no groups.
+        let Some(&(offset, _)) = places(&disk, path).last() else { continue };
         let image = disk.durable_image();
         image.open(path, OpenMode::CreateBuffered).unwrap().set_len(offset + 100).unwrap();
         assert!(matches!(bodies(image, 0), Err(ReplayError::Damage(_))), "{}", path.display());

@@ -264,7 +264,12 @@ impl Sim {
             let is_waiting = self.machine().flushing.is_waiting();
             if self.lanes.iter().all(is_idle) && self.tickets.is_empty() && !is_waiting {
                 let machine = self.machine.as_mut().expect("a bookie is running");
+                let is_short = machine.engine.status().waits_for_space.is_some();
                 for (journaling, lane) in machine.journals.iter_mut().zip(&mut self.lanes) {
+                    if is_short {
+                        // An idle journal tries to make the file that its next group waits for.
+                        journaling.seal();
+                    }
                     lane.in_flight = journaling.cut();
                 }
                 if self.lanes.iter().all(is_idle) {
