@@ -95,7 +95,7 @@ fn ledgers(dir: &Path) {
 }
 
 /// Groups 1 to 12 in files of three or four, the last one a seal.
-fn journal(dir: &Path) {
+fn journal(dir: &Path, sync: bool) {
     stamp(dir);
     let config = JournalConfig {
         bytes_max: 0,
@@ -103,7 +103,7 @@ fn journal(dir: &Path) {
         dir: dir.join("current"),
         file_bytes: 5 * 4096,
         owner: format!("{CLUSTER} {BOOKIE}"),
-        sync: true,
+        sync,
         canaries: Canaries::none(),
     };
     let mut journal =
@@ -142,7 +142,7 @@ impl Place {
     /// With the data of one bookie.
     fn bookie() -> Place {
         let place = Place::new();
-        journal(&place.path("journal"));
+        journal(&place.path("journal"), true);
         ledgers(&place.path("ledgers"));
         place
     }
@@ -303,6 +303,35 @@ fn a_hundred_damaged_places_are_found_each() {
     assert_eq!(verify(&[place.0.path()]).0, 0, "everything is as it was");
 }
 
+/// Groups of a file without sync are damaged where the next file found it synced, and are reported as that, once; in the
+/// last file they may be what a power cut left.
+#[test]
+fn rot_in_a_file_without_sync_is_reported_once() {
+    let place = Place::new();
+    journal(&place.path("journal"), false);
+    ledgers(&place.path("ledgers"));
+    let good = place.content();
+    let (mut damaged, mut holes) = (0, 0);
+    for path in good.keys().filter(|path| path.extension().is_some_and(|extension| extension == "bjl")) {
+        for (at, block) in good[path].chunks(4096).enumerate().skip(1) {
+            let sequence = u64::from_be_bytes(block[32..40].try_into().unwrap());
+            let next = good[path].get((at + 1) * 4096..).unwrap_or_default();
+            if !block.starts_with(b"BNDGRP01") || sequence <= MARK || !next.starts_with(b"BNDGRP01") {
+                continue;
+            }
+            let mut bytes = good[path].clone();
+            bytes[at * 4096 + 40] ^= 1;
+            std::fs::write(path, bytes).unwrap();
+            let (_, lines) = verify(&[place.0.path()]);
+            std::fs::write(path, &good[path]).unwrap();
+            let (damage, notes) = (findings(&lines, "damage"), findings(&lines, "note"));
+            assert_eq!(damage.len() + notes.len(), 1, "group {sequence}: {lines:#?}");
+            (damaged, holes) = (damaged + damage.len(), holes + notes.len());
+        }
+    }
+    assert!(damaged > 0 && holes > 0, "{damaged} damaged, {holes} holes");
+}
+
 #[test]
 fn what_is_known_of_metadata_is_the_bookies_and_damage_to_it_is_found() {
     let place = Place::bookie();
@@ -418,7 +447,8 @@ fn harmless_things_are_told_and_do_not_fail_the_check() {
     std::fs::write(&first, &good[&first]).unwrap();
 
     // The second last group, with the seal behind it gone, is a write that may never have finished.
-    let last = good.keys().rfind(|path| path.extension().is_some_and(|e| e == "bjl")).unwrap();
+    let is_written = |path: &&PathBuf| good[*path].get(4096..).is_some_and(|at| at.starts_with(b"BNDGRP01"));
+    let last = good.keys().rfind(is_written).unwrap();
     let mut bytes = good[last].clone();
     let seal = bytes.chunks(4096).rposition(|block| block.starts_with(b"BNDGRP01")).unwrap() * 4096;
     bytes[seal..].fill(0);
@@ -432,7 +462,7 @@ fn harmless_things_are_told_and_do_not_fail_the_check() {
 fn a_standalone_is_checked_bookie_by_bookie() {
     let place = Place::new();
     for bookie in ["bookie-1", "bookie-2"] {
-        journal(&place.path(&format!("{bookie}/journal")));
+        journal(&place.path(&format!("{bookie}/journal")), true);
         ledgers(&place.path(&format!("{bookie}/ledgers")));
     }
     std::fs::create_dir(place.path("coordinator")).unwrap();

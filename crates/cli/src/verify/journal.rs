@@ -74,11 +74,11 @@ impl Check<'_> {
             self.owner.map_or_else(|| headers.first().map(|h| h.owner.clone()), |o| Some(o.to_owned()));
         let mut damaged: Vec<(PathBuf, u64)> = Vec::new();
         let mut can_replay = true;
-        for file in &files {
+        for (file, next) in files.iter().zip(files[1.min(files.len())..].iter().map(Some).chain([None])) {
             totals.files += 1;
             totals.bytes += file.length;
             can_replay &= self.header(file, owner.as_deref());
-            self.file(file, covered, &mut totals, &mut damaged);
+            self.file(file, may_have_holes(file, next), covered, &mut totals, &mut damaged);
             (self.progress)(file.length);
         }
         self.slots(&files);
@@ -168,8 +168,14 @@ impl Check<'_> {
         }
     }
 
-    fn file(&mut self, file: &File, covered: u64, totals: &mut Totals, damaged: &mut Vec<(PathBuf, u64)>) {
-        let unsynced = file.header.as_ref().is_ok_and(|header| header.is_unsynced);
+    fn file(
+        &mut self,
+        file: &File,
+        may_have_holes: bool,
+        covered: u64,
+        totals: &mut Totals,
+        damaged: &mut Vec<(PathBuf, u64)>,
+    ) {
         let mut last = file.header.as_ref().map_or(0, |header| header.first_group.saturating_sub(1));
         // Groups of a file without a header, of whatever use.
         let (mut headless, mut headless_newest) = (0u64, 0);
@@ -186,7 +192,7 @@ impl Check<'_> {
                 headless_newest = group.sequence.max(headless_newest);
             }
             Place::Bad(bad) => {
-                let finding = bad_place(&file.path, &bad, last, covered, unsynced);
+                let finding = bad_place(&file.path, &bad, last, covered, may_have_holes);
                 if finding.severity == Severity::Damage {
                     damaged.push((file.path.clone(), bad.offset));
                 }
@@ -213,7 +219,7 @@ impl Check<'_> {
         }
     }
 
-    /// Slots are numbered from 0 without gaps, and files are never removed.
+    /// Slots are numbered from 0. A number without a file was never made, or went.
     fn slots(&mut self, files: &[File]) {
         let mut names: Vec<_> = files.iter().filter_map(|file| file.path.file_stem()?.to_str()).collect();
         names.sort_unstable();
@@ -221,8 +227,8 @@ impl Check<'_> {
             names.iter().filter_map(|name| name.strip_prefix("journal-")?.parse().ok()).collect();
         for missing in (0..numbers.last().copied().unwrap_or(0)).filter(|slot| !numbers.contains(slot)) {
             let path = self.dir.join(format!("journal-{missing:04}.bjl"));
-            let what = "a journal file of this number is missing; groups that the marks need were not in it, unless they \
-                        were the last ones of all";
+            let what = "there is no journal file of this number: it was never made, or it is gone; groups that the marks \
+                        need were not in it, unless they were the last ones of all";
             self.find(Finding::new(Severity::Note, Kind::JournalSlot, &path, what));
         }
     }
@@ -269,10 +275,20 @@ impl Check<'_> {
     }
 }
 
-fn bad_place(path: &Path, bad: &BadPlace, last: u64, covered: u64, is_unsynced: bool) -> Finding {
+/// A file that was written without sync, unless the next one of the same process found it synced, as a replay has it.
+fn may_have_holes(file: &File, next: Option<&File>) -> bool {
+    let Ok(header) = &file.header else { return false };
+    let follows = |next: &&File| {
+        let next = next.header.as_ref();
+        next.is_ok_and(|next| next.follows_sync && next.identity.file_id == header.identity.file_id + 1)
+    };
+    header.is_unsynced && next.filter(follows).is_none()
+}
+
+fn bad_place(path: &Path, bad: &BadPlace, last: u64, covered: u64, may_have_holes: bool) -> Finding {
     let (severity, kind, what) = match bad.next {
         None => (Severity::Note, Kind::TornTail, "a torn tail: the last write never finished".to_owned()),
-        Some(_) if is_unsynced => {
+        Some(_) if may_have_holes => {
             let what = "a hole in a file that was written without sync".to_owned();
             (Severity::Note, Kind::JournalCovered, what)
         }
