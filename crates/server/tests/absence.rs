@@ -11,9 +11,11 @@ use bindery_server::disks::DiskLimits;
 use bindery_server::surplus::SurplusConfig;
 use bindery_types::{BookieId, EntryId, LedgerState};
 use bindery_wire::{ErrorCode, v2};
+use common::frames::{KEY, exchange, hello};
 use common::whole::{Running, cluster, config_that_flushes, id, metadata, refused, start};
 use std::path::Path;
 use std::time::Duration;
+use tokio::net::TcpStream;
 
 fn config(dir: &Path) -> BookieConfig {
     BookieConfig { disks: DiskLimits::default(), ..config_that_flushes(dir) }
@@ -137,6 +139,35 @@ async fn r10_bk_4812_a_bookie_created_anew_under_its_id_takes_no_late_writer() {
     assert_eq!(bookie.add(1, 1).await, ErrorCode::Fenced, "the writer of a closed ledger");
     assert_eq!((bookie.read(1, 0).await, bookie.read(1, -1).await), (ErrorCode::Io, ErrorCode::Io));
     bookie.stop().await;
+}
+
+/// An add that waits for a word when the bookie is asked to stop gets its answer: the reader of metadata goes on for as long as
+/// connections are served. The store does not answer, so that it is a refusal.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_add_that_waits_for_metadata_is_answered_by_a_stop() {
+    let (dir, cluster) = (tempfile::tempdir().unwrap(), cluster().await);
+    let bookie = start(config(dir.path()), &cluster).await;
+    bookie.put(1, "bookie-0", LedgerState::Open).await;
+    assert_eq!(bookie.add(1, 0).await, ErrorCode::Ok);
+    bookie.stop().await;
+    wipe(dir.path());
+    let bookie = start(lossy(dir.path()), &cluster).await;
+    bookie.store.hang();
+    let late = hello(1, 1);
+    let mut socket = TcpStream::connect(bookie.address).await.unwrap();
+    let answer = async {
+        exchange(&mut socket, v2::Request::Add(v2::Add::new(v2::Flags::NONE, KEY, &late).unwrap())).await
+    };
+    let stop = async {
+        while bookie.metric("bindery_words_adds").await == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        bookie.stop.set();
+    };
+    let (answer, ()) =
+        tokio::time::timeout(common::PATIENCE, async { tokio::join!(answer, stop) }).await.unwrap();
+    assert_ne!(answer.code(), ErrorCode::Ok, "{answer:?}");
+    bookie.task.await.unwrap();
 }
 
 /// R42: data, and no cookie in metadata.
