@@ -376,7 +376,8 @@ impl Journaling {
         if is_done || self.journal.last_group() == 0 || self.journal.failure().is_some() {
             return;
         }
-        if self.journal.is_at_cap() && !self.journal.fits(BLOCK_SIZE_BYTES as u64) {
+        let has_no_other = self.journal.is_at_cap() || self.journal.short_of_files().is_some();
+        if has_no_other && !self.journal.fits(BLOCK_SIZE_BYTES as u64) {
             return;
         }
         self.is_sealed = true;

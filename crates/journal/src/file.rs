@@ -144,10 +144,14 @@ pub(crate) fn slot_name(slot: u32) -> String {
     format!("journal-{slot:04}.bjl")
 }
 
-/// The slot a name stands for.
+/// More files no journal has: the numbers that are missing below the highest are kept in memory.
+const SLOTS_MAX: u32 = 1 << 20;
+
+/// The slot a name stands for; none for a number that no journal gets to.
 pub(crate) fn slot_of_name(name: &str) -> Option<u32> {
     let digits = name.strip_prefix("journal-")?.strip_suffix(".bjl")?;
-    (digits.len() >= 4 && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok())?
+    let is_number = digits.len() >= 4 && digits.bytes().all(|b| b.is_ascii_digit());
+    digits.parse().ok().filter(|slot| is_number && *slot < SLOTS_MAX)
 }
 
 #[cfg(test)]
@@ -210,7 +214,8 @@ mod tests {
     fn slot_names_are_fixed() {
         assert_eq!(slot_of_name(&slot_name(12)), Some(12));
         assert_eq!(slot_of_name("journal-12345.bjl"), Some(12345));
-        for other in ["journal-.bjl", "journal-00x1.bjl", "x.bjl", "journal-0001.txn"] {
+        for other in ["journal-.bjl", "journal-00x1.bjl", "x.bjl", "journal-0001.txn", "journal-20240101.bjl"]
+        {
             assert_eq!(slot_of_name(other), None, "{other}");
         }
     }

@@ -151,6 +151,8 @@ struct Slot {
     slot: u32,
     path: PathBuf,
     header: Option<FileHeader>,
+    /// The medium did not give the block that had the header, if there was one.
+    lacks_header: bool,
 }
 
 impl Journal {
@@ -170,6 +172,8 @@ impl Journal {
                 journal.next_file_id = journal.next_file_id.max(header.identity.file_id + 1);
             }
         }
+        // The newest may be among those whose header is not to be had, and their ids must not be given out again.
+        journal.next_file_id += slots.iter().filter(|slot| slot.lacks_header).count() as u64;
         Ok(journal)
     }
 
@@ -209,11 +213,24 @@ impl Journal {
         let mut position = 0;
         for slot in &slots {
             let Some(header) = &slot.header else { continue };
+            let is_twice = position > 0 && headers[position - 1].identity.file_id == header.identity.file_id;
             position += 1;
-            let next = headers.get(position);
+            let next =
+                headers[position..].iter().find(|next| next.identity.file_id > header.identity.file_id);
+            if is_twice && !self.config.canaries.has(Canary::M11ReplayStopsAtDamage) {
+                let what = format!(
+                    "another file has its id, {}: one of them is a copy, or older",
+                    header.identity.file_id
+                );
+                self.pass_over(
+                    Damage { path: slot.path.clone(), offset: 0, what, may_pass: false },
+                    &mut seen,
+                )?;
+            }
             if let Some(next) = next.filter(|next| next.first_group <= covered + 1) {
                 // All of it is covered: no need to read it, and damage in it harms nobody.
-                self.used.push(Used { slot: slot.slot, last_group: next.first_group - 1 });
+                let (last_group, is_unreadable) = (next.first_group - 1, slot.lacks_header);
+                self.used.push(Used { slot: slot.slot, last_group, is_unreadable });
                 continue;
             }
             if header.first_group > seen.last_group + 1 {
@@ -231,35 +248,41 @@ impl Journal {
                 }
                 seen.last_group = header.first_group - 1;
             }
+            let follows = next.map(|next| next.first_group);
             let is_next = |next: &&&FileHeader| next.identity.file_id == header.identity.file_id + 1;
             let was_synced = next.filter(is_next).is_some_and(|next| next.follows_sync);
             let may_have_holes = header.is_unsynced && !was_synced;
-            let last_in_file =
-                self.replay_file(slot, header, may_have_holes, covered, &mut seen, &mut visit)?;
+            let reader = self.reader(slot)?;
+            let last_group =
+                self.replay_file(&reader, header, may_have_holes, follows, covered, &mut seen, &mut visit)?;
             if next.is_none() {
                 self.check_length(slot, header, &mut seen)?;
             }
-            self.used.push(Used { slot: slot.slot, last_group: last_in_file });
+            let is_unreadable = slot.lacks_header || reader.last_unreadable().is_some();
+            self.used.push(Used { slot: slot.slot, last_group, is_unreadable });
         }
         for slot in slots.iter().filter(|s| s.header.is_none()) {
-            self.check_headless(slot, &mut seen)?;
-            self.used.push(Used { slot: slot.slot, last_group: 0 });
+            let reader = self.reader(slot)?;
+            self.check_headless(slot, &reader, &mut seen)?;
+            let is_unreadable = slot.lacks_header || reader.last_unreadable().is_some();
+            self.used.push(Used { slot: slot.slot, last_group: 0, is_unreadable });
         }
         self.next_group = seen.last_group + 1;
         Ok(seen)
     }
 
-    /// Replays one file; returns the sequence of its last good group.
+    /// Replays one file; returns the sequence of its last good group. `follows`: the first group of the next file.
+    #[allow(clippy::too_many_arguments, reason = "what is known of a file, and where what it holds goes")]
     fn replay_file<E>(
         &self,
-        slot: &Slot,
+        reader: &Reader,
         header: &FileHeader,
         may_have_holes: bool,
+        follows: Option<u64>,
         covered: u64,
         seen: &mut Replayed,
         visit: &mut impl FnMut(u64, &[Record<'_>]) -> Result<(), E>,
     ) -> Result<u64, ReplayError<E>> {
-        let reader = self.reader(slot)?;
         let unchecked = self.config.canaries.has(Canary::M12RecycledFileUnchecked);
         let identity = if unchecked { None } else { Some(header.identity) };
         let mut last = header.first_group.saturating_sub(1);
@@ -294,13 +317,16 @@ impl Journal {
                 }
                 Err(what) => {
                     let Some((next, sequence)) = reader.next_group_behind(offset, header.identity)? else {
-                        let unreadable = reader.last_unreadable().filter(|at| *at >= needed_from);
+                        // The next file proves that what is missing behind the last group is nothing.
+                        let is_whole = follows == Some(seen.last_group + 1);
+                        let unreadable =
+                            reader.last_unreadable().filter(|at| *at >= needed_from && !is_whole);
                         match unreadable {
                             // Passed over, it counts once with what was found before.
                             Some(_) if seen.damaged_places > places_before => {}
                             Some(at) => self.pass_over(reader.damage(at, UNREADABLE.to_owned()), seen)?,
                             None if what.is_torn => {
-                                seen.torn_tail = Some((slot.path.clone(), offset));
+                                seen.torn_tail = Some((reader.path.clone(), offset));
                             }
                             None => {}
                         }
@@ -357,12 +383,11 @@ impl Journal {
 
     /// A file whose header is bad counts as unused, unless it holds a group that would come next: then its header
     /// was damaged after groups were acknowledged from it.
-    fn check_headless(&self, slot: &Slot, seen: &mut Replayed) -> Result<(), OpenOrDamage> {
-        let reader = self.reader(slot)?;
+    fn check_headless(&self, slot: &Slot, reader: &Reader, seen: &mut Replayed) -> Result<(), OpenOrDamage> {
         let mut offset = BLOCK;
         if reader.seems_unused()? {
             // Of a file with one group, header and group may be what the disk does not give.
-            let unreadable = reader.last_unreadable().filter(|at| *at >= BLOCK && reader.lacks_header());
+            let unreadable = reader.last_unreadable().filter(|at| *at >= BLOCK && slot.lacks_header);
             if let Some(at) = unreadable {
                 self.pass_over(reader.damage(at, UNREADABLE.to_owned()), seen)?;
             }
@@ -444,10 +469,11 @@ impl Journal {
         for entry in names.into_iter().filter(|e| !e.is_dir) {
             let Some(slot) = slot_of_name(&entry.name) else { continue };
             let path = dir.join(slot_name(slot));
-            let mut found = Slot { slot, path, header: None };
+            let mut found = Slot { slot, path, header: None, lacks_header: false };
             let mut block = vec![0; BLOCK_SIZE_BYTES];
             let reader = self.reader(&found)?;
             let read = reader.read(0, &mut block)?;
+            found.lacks_header = reader.last_unreadable().is_some();
             match FileHeader::decode(&block[..read]) {
                 Ok(header) if header.owner == self.config.owner => {
                     let (number, expected) = (header.journal, self.config.journal);
@@ -578,11 +604,6 @@ impl Reader {
             }
         }
         Ok(done)
-    }
-
-    /// True when the medium does not give the first block, which had the header if there was one.
-    fn lacks_header(&self) -> bool {
-        self.file.read_at(&mut [0; BLOCK_SIZE_BYTES], 0).is_err_and(|error| is_unreadable(&error))
     }
 
     /// Where the last block is that the medium did not give.

@@ -128,6 +128,8 @@ impl Current {
 pub(crate) struct Used {
     pub(crate) slot: u32,
     pub(crate) last_group: u64,
+    /// The medium did not give some block of it: it is not used again.
+    pub(crate) is_unreadable: bool,
 }
 
 /// One journal. Owned by the journal thread (or by the simulator).
@@ -148,6 +150,8 @@ pub struct Journal {
     pub(crate) next_group: u64,
     /// Of all groups since the start.
     written_bytes: u64,
+    /// The directory was synced since this process came upon the files that are there; with each that is made it is again.
+    names_are_durable: bool,
     /// Why the last file could not be made, if that may pass: no space, no descriptor.
     no_space: Option<String>,
     failed: Option<JournalError>,
@@ -175,6 +179,7 @@ impl Journal {
             next_file_id: 1,
             next_group: 1,
             written_bytes: 0,
+            names_are_durable: false,
             no_space: None,
             failed: None,
             scratch: AlignedBuf::zeroed(256 << 10),
@@ -368,6 +373,13 @@ impl Journal {
         }
         for used in released {
             let path = self.config.dir.join(slot_name(used.slot));
+            if used.is_unreadable {
+                // As the newest file it would be damage at every start. One that cannot be removed is left alone.
+                if self.disk.remove(&path).is_ok() {
+                    self.give_back_slot(used.slot);
+                }
+                continue;
+            }
             match self.disk.open(&path, OpenMode::CreateDirect) {
                 // What is left of a header says no more that groups are missing.
                 Ok(file) if file.len().is_ok_and(|length| length < BLOCK) && file.set_len(0).is_err() => {}
@@ -437,10 +449,11 @@ impl Journal {
         let path = self.config.dir.join(slot_name(slot));
         let made = self.disk.open(&path, OpenMode::CreateDirect).and_then(|file| {
             file.allocate(length)?;
+            self.disk.sync_dir(&self.config.dir)?;
             Ok(PreparedFile { slot, file })
         });
         match &made {
-            Ok(_) => self.no_space = None,
+            Ok(_) => (self.no_space, self.names_are_durable) = (None, true),
             Err(error) => {
                 // Unused, it is skipped by the next start.
                 let _ = self.disk.remove(&path);
@@ -514,7 +527,8 @@ impl Journal {
             {
                 return Err(self.latch("sync", old.slot, error));
             }
-            self.used.push(Used { slot: old.slot, last_group: self.next_group - 1 });
+            let last_group = self.next_group - 1;
+            self.used.push(Used { slot: old.slot, last_group, is_unreadable: false });
         }
         let (PreparedFile { slot, file }, length) =
             self.next_file(self.config.file_bytes.max(BLOCK + group_bytes))?;
@@ -540,13 +554,20 @@ impl Journal {
             .and_then(|()| {
                 file.write_all_durable_at(&mut [IoSlice::new(&self.scratch[..BLOCK_SIZE_BYTES])], 0)
             })
-            .and_then(|()| self.disk.sync_dir(&self.config.dir));
+            .and_then(
+                |()| if self.names_are_durable { Ok(()) } else { self.disk.sync_dir(&self.config.dir) },
+            );
         if let Err(error) = ready {
             return Err(self.latch("start", slot, error));
         }
+        self.names_are_durable = true;
         let path = self.config.dir.join(slot_name(slot));
         let cached = (!self.config.sync).then(|| self.disk.open(&path, OpenMode::CreateBuffered)).transpose();
-        let cached = cached.map_err(|error| self.latch("open", slot, error))?;
+        let cached = match cached {
+            // Slower without: groups go to the device.
+            Err(error) if has_no_descriptor(&error) => None,
+            other => other.map_err(|error| self.latch("open", slot, error))?,
+        };
         self.next_file_id += 1;
         let (position, writeback) = (BLOCK, BLOCK);
         self.current =

@@ -259,6 +259,72 @@ fn one_unreadable_block() {
     }
 }
 
+/// Goal: a file that could not be read, and can be later, takes the place of nothing that was written since. Method: all of the
+/// newest of two files; the damage is accepted, what is left is released, and others are written.
+#[test]
+fn a_file_that_can_be_read_again_hides_nothing() {
+    for blocks in [0..1, 0..6] {
+        let (dir, disk) = place();
+        let mut journal = open(&disk, dir.path(), true, 6);
+        replay(&mut journal).unwrap();
+        write(&mut journal, 0..8);
+        drop(journal);
+        let path = dir.path().join("journal-0001.bjl");
+        let scratched: Arc<dyn Disk> = Arc::new(Scratched { path, blocks });
+        let mut journal = open(&scratched, dir.path(), true, 6);
+        journal.accept_damage();
+        let seen = replay(&mut journal).unwrap().1;
+        assert!(seen.damaged_places > 0);
+        journal.release_up_to(seen.last_group);
+        write(&mut journal, 100..103);
+        drop(journal);
+        let mut entries = Vec::new();
+        let mut journal = open(&disk, dir.path(), true, 6);
+        let replayed = journal.replay(seen.last_group, |_, records| {
+            entries.extend(records.iter().map(|record| record.entry().unwrap().get()));
+            Ok::<(), Infallible>(())
+        });
+        assert_eq!((replayed.unwrap().damaged_places, entries), (0, vec![100, 101, 102]));
+    }
+}
+
+/// Of two files of one id, as when a copy was put beside, one would hide the other.
+#[test]
+fn two_files_of_one_id_are_damage() {
+    for covered in [0, 5, 6] {
+        let (dir, disk) = place();
+        let mut journal = open(&disk, dir.path(), true, 6);
+        replay(&mut journal).unwrap();
+        write(&mut journal, 0..8);
+        drop(journal);
+        let (from, to) = ("journal-0001.bjl", "journal-0007.bjl");
+        std::fs::copy(dir.path().join(from), dir.path().join(to)).unwrap();
+        let mut journal = open(&disk, dir.path(), true, 6);
+        let replayed = journal.replay(covered, |_, _| Ok::<(), Infallible>(()));
+        assert!(
+            matches!(&replayed, Err(ReplayError::Damage(d)) if d.what.contains("its id")),
+            "{replayed:?}"
+        );
+    }
+}
+
+/// Behind the last group of a file the next one tells that nothing is missing.
+#[test]
+fn unreadable_blocks_behind_the_groups_of_a_file_are_no_damage() {
+    for block in 4..6 {
+        let (dir, disk) = place();
+        for entries in [0..3, 3..5] {
+            let mut journal = open(&disk, dir.path(), true, 6);
+            replay(&mut journal).unwrap();
+            write(&mut journal, entries);
+        }
+        let path = dir.path().join("journal-0000.bjl");
+        let scratched: Arc<dyn Disk> = Arc::new(Scratched { path, blocks: block..block + 1 });
+        let (entries, seen) = replay(&mut open(&scratched, dir.path(), true, 6)).unwrap();
+        assert_eq!((entries, seen.damaged_places), (vec![0, 1, 2, 3, 4], 0));
+    }
+}
+
 /// Of the newest file, header and only group; and the same of a file that was never used.
 #[test]
 fn an_unreadable_header_with_its_group_is_damage_and_an_unused_one_is_not() {

@@ -184,9 +184,10 @@ impl Task {
                     if self.registered.is_some_and(|(_, registered)| registered != session) {
                         self.forget_expired().await?;
                     }
-                    if std::mem::take(&mut suspended) || self.registered != Some((mode, session)) {
+                    if suspended || self.registered != Some((mode, session)) {
                         match self.register(session, mode).await? {
-                            true => {}
+                            // Told now; until then whoever heard of the loss has to hear of it.
+                            true => suspended = false,
                             // Failed for a passing reason: again, unless something changes first.
                             false => {
                                 self.wait(None, Some(RETRY_PAUSE)).await?;

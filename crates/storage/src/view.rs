@@ -77,6 +77,8 @@ pub struct NewerRuns {
     pub unread: Vec<(LogId, ReadError)>,
     /// Logs whose footers were asked, from the block cache or from the disk.
     pub reads: u64,
+    /// Logs that may hold others were not asked.
+    pub is_partial: bool,
 }
 
 /// Where a copy of an entry may be.
@@ -387,8 +389,9 @@ impl LogView {
         first: EntryId,
         last: EntryId,
         is_wanted: impl Fn(Generation) -> bool,
+        is_left_out: impl Fn(LogId) -> bool,
     ) -> NewerRuns {
-        let (mut unread, mut reads) = (Vec::new(), 0);
+        let (mut unread, mut reads, mut is_partial) = (Vec::new(), 0, false);
         let (mut found, paged) = {
             let live = self.live.read();
             let mut runs = Vec::new();
@@ -401,6 +404,10 @@ impl LogView {
         };
         // No run is newer than its log.
         for paged in paged.iter().filter(|paged| is_wanted(paged.newest())) {
+            if is_left_out(paged.log.log_id()) {
+                is_partial = true;
+                continue;
+            }
             reads += 1;
             let extents = paged.runs_between(ledger, first, last).unwrap_or_else(|error| {
                 unread.push((paged.log.log_id(), error));
@@ -415,21 +422,21 @@ impl LogView {
         // A run of a log that is on its way is found twice.
         found.sort_by_key(|source| (source.extent.first, source.extent.log_id));
         found.dedup_by_key(|source| (source.extent.first, source.extent.log_id));
-        NewerRuns { runs: found, unread, reads }
+        NewerRuns { runs: found, unread, reads, is_partial }
     }
 
     /// All runs of a ledger, by first entry, in one snapshot. Blocks on the disk.
     pub fn runs(&self, ledger: LedgerId) -> Result<Vec<Source>, ReadError> {
         let NewerRuns { runs, unread, .. } =
-            self.runs_between(ledger, EntryId::FIRST, EntryId::MAX, |_| true);
+            self.runs_between(ledger, EntryId::FIRST, EntryId::MAX, |_| true, |_| false);
         unread.into_iter().next().map_or(Ok(runs), |(_, error)| Err(error))
     }
 
     /// The newer runs that may hold an entry of `extent` too, in one snapshot; and the logs of which that is not known.
-    /// Blocks on the disk.
-    pub fn newer(&self, extent: &Extent) -> NewerRuns {
+    /// Footers of logs that are left out are not asked. Blocks on the disk.
+    pub fn newer(&self, extent: &Extent, is_left_out: impl Fn(LogId) -> bool) -> NewerRuns {
         let is_wanted = |generation: Generation| generation >= extent.generation;
-        let mut found = self.runs_between(extent.ledger, extent.first, extent.last, is_wanted);
+        let mut found = self.runs_between(extent.ledger, extent.first, extent.last, is_wanted, is_left_out);
         found.runs.retain(|source| {
             let run = &source.extent;
             (run.generation, run.log_id) > (extent.generation, extent.log_id)

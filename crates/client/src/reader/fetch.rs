@@ -120,8 +120,9 @@ impl ReaderState {
                 self.has_batched.store(true, Ordering::Relaxed);
                 return Ok(entries);
             }
-            // No replica knows it. While one does, the others are passed over, which costs nothing.
-            Err(answers) if answers.0.len() == without => self.can_batch.store(false, Ordering::Relaxed),
+            // None that answers knows it. While one does, the others are passed over, which costs nothing. One that hangs beside
+            // those that do not know it would cost its timeout for each entry.
+            Err(_) if without > 0 => self.can_batch.store(false, Ordering::Relaxed),
             Err(_) => {}
         }
         Ok(vec![self.fetch(first).await?])

@@ -301,6 +301,18 @@ async fn bookies_that_know_no_batches_are_read_one_by_one() {
     assert!(batches.load(Ordering::Relaxed) <= 3 && singles.load(Ordering::Relaxed) >= 100);
 }
 
+/// One that is away beside those of an earlier release does not bring a batch back for each entry.
+#[tokio::test]
+async fn batches_end_with_those_that_answer_and_do_not_know_them() {
+    let bookies = Bookies { without_batches: [id("a"), id("b")].into(), ..Bookies::default() };
+    let mut setup = Setup::new((3, 3, 2), 100, 10, bookies).await;
+    setup.close(99).await;
+    setup.bookies.silent.lock().insert(id("c"));
+    assert_all(&setup.open().await.unwrap(), 100, 10).await;
+    let batches = setup.bookies.batches.load(Ordering::Relaxed);
+    assert!(batches <= 3, "{batches} batches");
+}
+
 /// One of an earlier release, as while a cluster is upgraded, takes batches from nobody but itself.
 #[tokio::test]
 async fn a_bookie_that_knows_no_batches_leaves_them_to_the_others() {

@@ -100,6 +100,8 @@ struct Newer {
     unread: Vec<(LogRef, ReadError)>,
     /// Footers that were asked for it.
     reads: u64,
+    /// Others were not: their logs could not be read before.
+    is_partial: bool,
 }
 
 /// Where collection, compaction, merging and scrub stand.
@@ -310,9 +312,11 @@ impl Flushing {
     fn newer(&self, extent: &Extent) -> Newer {
         let mut newer = Newer::default();
         for (index, view) in self.engine.views.iter().enumerate() {
-            let found = view.newer(extent);
+            // A footer on bad sectors takes the disk long to give up on, and is asked once in a collection.
+            let found = view.newer(extent, |log_id| self.space.skipped.contains_key(&(index, log_id)));
             newer.runs.extend(found.runs);
             newer.reads += found.reads;
+            newer.is_partial |= found.is_partial;
             newer.unread.extend(found.unread.into_iter().map(|(log_id, error)| ((index, log_id), error)));
         }
         newer
@@ -324,7 +328,8 @@ impl Flushing {
             return (Verdict::Winner, 0);
         }
         // What cannot be read proves nothing (IB15).
-        let unproven = if newer.unread.is_empty() { Verdict::Winner } else { Verdict::InDoubt };
+        let is_proven = newer.unread.is_empty() && !newer.is_partial;
+        let unproven = if is_proven { Verdict::Winner } else { Verdict::InDoubt };
         let (mut verdict, mut reads) = (unproven, 0);
         for Source { log, extent } in newer.runs.iter().filter(|source| source.extent.may_hold(entry)) {
             reads += 1;

@@ -29,7 +29,8 @@
 //! 8. A request leaves by `finished` when the kernel has the last byte of its response, once.
 //! 9. Half of the outbox pool is for first steps: a connection takes more only of the other half, and no more than one
 //!    part in [`SHARES`] of what it leaves free of that. What it lacks then comes of its own answers as they leave. So
-//!    peers that ask for much and read nothing leave a first step to those that come later.
+//!    peers that ask for much and read nothing leave a first step to those that come later. Promises of long polls that
+//!    ended are no new requests, and may have all of the pool.
 //! 10. What waits for a peer stands in buffers of at most twice its bytes, or of a KiB.
 //!
 //! # Limits     `answers_max` per connection; above [`FREE_BYTES`] backed by the outbox pool in steps of
@@ -344,9 +345,8 @@ impl Outbox {
             if unbacked == 0 {
                 return true;
             }
-            // Invariant 9.
-            let may_have = state.lease.is_none() || state.leased() + LEASE_STEP as u64 <= self.share();
-            match self.pool.try_acquire(LEASE_STEP as u64).filter(|_| may_have) {
+            // Not by shares (invariant 9): what cannot be promised here ends the connection, with all that is under way on it.
+            match self.pool.try_acquire(LEASE_STEP as u64) {
                 Some(step) => merge_lease(&mut state, step),
                 None => return unbacked <= UNBACKED_BYTES_MAX,
             }

@@ -76,7 +76,7 @@ fn judged(disk: &SimDisk, moment: Moment) -> Check {
 #[test]
 fn a_journal_file_that_is_needed_must_not_be_overwritten() {
     let disk = disk();
-    let file = only(&disk, JOURNAL, ".bjl");
+    let file = only(&disk, JOURNAL, "0000.bjl");
     let verdict = judged(&disk, Moment::JournalFileTaken(file)).unwrap_err();
     assert!(verdict.contains("groups up to 2 is overwritten") && verdict.contains("is 1"), "{verdict}");
     let unused = Moment::JournalFileTaken(PathBuf::from("/d/journal/journal-0009.bjl"));
