@@ -71,7 +71,7 @@ pub use crate::zookeeper::ZooKeeperOptions as ConnectOptions;
 ///
 /// # Errors
 /// [`OpenError::Store`] with [`StoreError::Unreachable`] when no server answers within the session timeout;
-/// [`OpenError::NotInitialised`] when there is no cluster at the root.
+/// [`OpenError::NotInitialised`] when there is no cluster at the root, [`OpenError::Importing`] while one is copied there.
 pub async fn connect(uri: &MetadataUri, options: ConnectOptions) -> Result<Layout, OpenError> {
     let store = Arc::new(zookeeper::connect(&uri.servers, options).await?);
     Layout::open(store, &uri.root, uri.layout).await

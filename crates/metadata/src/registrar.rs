@@ -170,7 +170,8 @@ impl Task {
 
     /// Returns `Ok` when the bookie is to be unregistered.
     async fn keep_registered(&mut self) -> Result<(), Abandoned> {
-        let mut suspended = false;
+        // A registration was begun and not ended: which nodes there are is not known.
+        let (mut suspended, mut is_unsure) = (false, false);
         loop {
             // Marked seen before they are acted upon: a change during the action is found at the next wait.
             let wanted = *self.wanted.borrow_and_update();
@@ -184,10 +185,11 @@ impl Task {
                     if self.registered.is_some_and(|(_, registered)| registered != session) {
                         self.forget_expired().await?;
                     }
-                    if suspended || self.registered != Some((mode, session)) {
+                    if suspended || is_unsure || self.registered != Some((mode, session)) {
+                        is_unsure = true;
                         match self.register(session, mode).await? {
                             // Told now; until then whoever heard of the loss has to hear of it.
-                            true => suspended = false,
+                            true => (suspended, is_unsure) = (false, false),
                             // Failed for a passing reason: again, unless something changes first.
                             false => {
                                 self.wait(None, Some(RETRY_PAUSE)).await?;
@@ -338,7 +340,7 @@ fn is_passing(error: &RegistrationError) -> bool {
     match error {
         RegistrationError::SessionChanged => true,
         RegistrationError::Store(error) => {
-            error.is_transient() || matches!(error, StoreError::BadVersion { .. })
+            error.is_transient() || matches!(error, StoreError::BadVersion { .. } | StoreError::Full { .. })
         }
         RegistrationError::Owned { .. }
         | RegistrationError::NotEphemeral { .. }

@@ -299,6 +299,15 @@ pub enum StoreError {
         /// Size of the refused value.
         size_bytes: usize,
     },
+    /// The store has no room for more, or a quota of it: deletions go on.
+    #[error(
+        "the metadata store has no room for {path}: delete ledgers that nobody needs, or give it more room (that of bindery \
+         standalone follows from --memory-limit, that of a ZooKeeper from its quotas)"
+    )]
+    Full {
+        /// The path.
+        path: String,
+    },
     /// The driver or the server does not know this operation.
     #[error("the metadata store does not support {0}")]
     Unsupported(&'static str),
@@ -361,7 +370,8 @@ pub trait MetadataStore: Send + Sync + 'static {
     /// The session timeout agreed with the store (the one asked for, before the first connection).
     fn session_timeout(&self) -> Duration;
 
-    /// Ends the session: its ephemeral nodes go at once. Later requests fail with [`StoreError::Closed`].
+    /// Ends the session: its ephemeral nodes go at once. Later requests fail with [`StoreError::Closed`], also when this one failed:
+    /// then the session may live on until its timeout.
     fn close(&self) -> StoreFuture<'_, ()>;
 }
 

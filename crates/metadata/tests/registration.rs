@@ -12,12 +12,14 @@ use bindery_metadata::layout::{
 use bindery_metadata::memory::{Fault, MemoryCluster, MemoryStore};
 use bindery_metadata::registrar::{BookieRegistrar, RegistrationEvent, SessionStore};
 use bindery_metadata::store::{
-    CreateMode, MetadataStore, SessionCredentials, SessionState, StoreError, Version,
+    CreateMode, MetadataStore, Node, Op, SessionCredentials, SessionState, Stat, StoreError, StoreFuture,
+    Version, Watch,
 };
 use bindery_metadata::{BookieServiceInfo, Cookie, LedgerLayout, RegistrationMode, SessionId};
 use bindery_types::BookieId;
+use bytes::Bytes;
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 const WRITABLE: &str = "/ledgers/available/b:1";
 const READ_ONLY: &str = "/ledgers/available/readonly/b:1";
@@ -39,7 +41,10 @@ async fn registration(store: &Arc<MemoryStore>) -> Registration {
 
 /// Of a bookie that starts now, with a cookie.
 async fn membership(store: &Arc<MemoryStore>) -> Membership {
-    let layout = layout(store).await;
+    membership_in(layout(store).await).await
+}
+
+async fn membership_in(layout: Layout) -> Membership {
     let instance_id = layout.instance_id().await.expect("readable");
     let cookie = Cookie::new(&bookie(), &["/j".into()], &["/l".into()], None, instance_id.as_deref());
     layout.cookies().create(&bookie(), &cookie).await.expect("the first");
@@ -327,6 +332,91 @@ async fn a_deleted_node_is_made_again_and_a_stolen_one_ends_the_registrar() {
     assert!(matches!(refused, RegistrationEvent::Refused(RegistrationError::Owned { .. })), "{refused:?}");
     assert_eq!(running.events.recv().await, None, "nothing follows a refusal");
     assert_eq!(other.get(WRITABLE).await.unwrap().data, "theirs");
+}
+
+/// A store whose deletions take their time.
+struct SlowToDelete {
+    inner: Arc<MemoryStore>,
+}
+
+impl MetadataStore for SlowToDelete {
+    fn get(&self, path: &str) -> StoreFuture<'_, Node> {
+        self.inner.get(path)
+    }
+    fn get_and_watch(&self, path: &str) -> StoreFuture<'_, (Node, Watch)> {
+        self.inner.get_and_watch(path)
+    }
+    fn exists(&self, path: &str) -> StoreFuture<'_, Option<Stat>> {
+        self.inner.exists(path)
+    }
+    fn exists_and_watch(&self, path: &str) -> StoreFuture<'_, (Option<Stat>, Watch)> {
+        self.inner.exists_and_watch(path)
+    }
+    fn children(&self, path: &str) -> StoreFuture<'_, Vec<String>> {
+        self.inner.children(path)
+    }
+    fn children_and_watch(&self, path: &str) -> StoreFuture<'_, (Vec<String>, Watch)> {
+        self.inner.children_and_watch(path)
+    }
+    fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> StoreFuture<'_, String> {
+        self.inner.create(path, data, mode)
+    }
+    fn set(&self, path: &str, data: Bytes, expected: Option<Version>) -> StoreFuture<'_, Stat> {
+        self.inner.set(path, data, expected)
+    }
+    fn delete(&self, path: &str, expected: Option<Version>) -> StoreFuture<'_, ()> {
+        let path = path.to_owned();
+        Box::pin(async move {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            self.inner.delete(&path, expected).await
+        })
+    }
+    fn multi(&self, ops: Vec<Op>) -> StoreFuture<'_, ()> {
+        self.inner.multi(ops)
+    }
+    fn sync(&self, path: &str) -> StoreFuture<'_, ()> {
+        self.inner.sync(path)
+    }
+    fn session(&self) -> watch::Receiver<SessionState> {
+        self.inner.session()
+    }
+    fn session_credentials(&self) -> Option<SessionCredentials> {
+        self.inner.session_credentials()
+    }
+    fn session_timeout(&self) -> Duration {
+        self.inner.session_timeout()
+    }
+    fn close(&self) -> StoreFuture<'_, ()> {
+        self.inner.close()
+    }
+}
+
+/// A mode that is wished back while the registration under the other one is half done: the node that this made goes again.
+#[tokio::test]
+async fn a_change_of_mode_that_is_taken_back_half_way_leaves_one_node() {
+    let cluster = cluster().await;
+    let store = Arc::new(cluster.open());
+    let slow: Arc<dyn MetadataStore> = Arc::new(SlowToDelete { inner: store.clone() });
+    let layout = Layout::open(slow, "/ledgers", None).await.expect("an initialised cluster");
+    let membership = membership_in(layout).await;
+    let (registrar, events) = BookieRegistrar::start(membership, info(), RegistrationMode::ReadOnly, None);
+    let kept = Arc::new(Kept::default());
+    let mut running = Running { cluster, store, registrar, events, kept };
+    running.registered(RegistrationMode::ReadOnly).await;
+    running.registrar.set_mode(RegistrationMode::Writable);
+    while owner(&running.store, WRITABLE).await.is_none() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    running.registrar.set_mode(RegistrationMode::ReadOnly);
+    let one_is_left = async {
+        while owner(&running.store, WRITABLE).await.is_some() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), one_is_left)
+        .await
+        .expect("the bookie is read-only and nothing else");
+    assert_eq!(owner(&running.store, READ_ONLY).await, Some(session_of(&running.store)));
 }
 
 #[tokio::test]

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bindery_metadata::layout::init_cluster;
+use bindery_metadata::OpenError;
+use bindery_metadata::layout::{InitError, init_cluster};
 use bindery_metadata::memory::{Fault, MemoryCluster, MemoryStore};
 use bindery_metadata::store::{
     CreateMode, MetadataStore, Node, Op, SessionCredentials, SessionState, Stat, StoreError, StoreFuture,
@@ -272,7 +273,7 @@ async fn an_import_that_is_killed_anywhere_leaves_no_open_cluster_and_is_finishe
     fill(&layout, 450).await;
     let (_, dump) = export(&layout).await;
     let expected = tree(&source, "/l").await;
-    let mut ended = 0;
+    let (mut ended, mut importing) = (0, 0);
     for writes in 0.. {
         let target = MemoryCluster::new();
         let dies: Store = Arc::new(Dies { inner: target.open(), left: AtomicUsize::new(writes) });
@@ -285,6 +286,17 @@ async fn an_import_that_is_killed_anywhere_leaves_no_open_cluster_and_is_finishe
         }
         ended += 1;
         assert_eq!(store.exists("/a/l/LAYOUT").await, Ok(None), "killed after {writes} writes");
+        if store.exists("/a/l/IMPORTING").await.unwrap().is_some() {
+            // Nobody is told to initialise it, and who tries does not open it.
+            let opened = Layout::open(store.clone(), "/a/l", None).await.map(drop);
+            assert!(matches!(opened, Err(OpenError::Importing { .. })), "{opened:?}");
+            let made = init_cluster(&*store, "/a/l", LedgerLayout::Hierarchical, [3; 16]).await;
+            assert!(
+                matches!(made, Err(InitError::Importing { .. })),
+                "killed after {writes} writes: {made:?}"
+            );
+            importing += 1;
+        }
         let finished = import(&store, "/a/l", &dump).await.unwrap();
         assert_eq!(finished.nodes, dump.nodes_count() as u64);
         assert_eq!(tree(&store, "/a/l").await, expected, "killed after {writes} writes");
@@ -292,7 +304,7 @@ async fn an_import_that_is_killed_anywhere_leaves_no_open_cluster_and_is_finishe
         let next = imported.ids().next().await.unwrap().get();
         assert!(next >= 451, "killed after {writes} writes: id {next} comes again");
     }
-    assert!(ended > 10, "only {ended} places to be killed at");
+    assert!(ended > 10 && importing > 10, "only {ended} places to be killed at, {importing} with a root");
 }
 
 /// Invariant 4, with a connection that breaks at each write, before or after it was applied.

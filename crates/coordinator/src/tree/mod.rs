@@ -9,7 +9,7 @@
 //!
 //! # Limits
 //! `size_bytes_max` over paths, values, access rules and [`NODE_OVERHEAD_BYTES`] per node; beyond it creations, larger
-//! values and longer rules are refused. [`acl::RULES_MAX`] per node. No quotas.
+//! values and longer rules are refused, but for [`RESERVE_NODES`] small ephemeral nodes. [`acl::RULES_MAX`] per node. No quotas.
 
 pub(crate) mod acl;
 pub(crate) mod path;
@@ -29,6 +29,12 @@ pub(crate) const CONTAINER_OWNER: i64 = i64::MIN;
 const TTL_OWNER: i64 = 0xff << 56;
 const TTL_MS_MAX: i64 = (1 << 40) - 1;
 
+/// The session that is meant by an owner; none by that of a node that stays, or goes by itself.
+fn session_of(owner: i64) -> Option<i64> {
+    let goes_by_itself = owner == CONTAINER_OWNER || owner & TTL_OWNER == TTL_OWNER;
+    (owner != 0 && !goes_by_itself).then_some(owner)
+}
+
 /// The owner of a node that goes when it has no children and was not set for `ttl_ms`; `None` for a time that cannot
 /// be.
 pub(crate) fn ttl_owner(ttl_ms: i64) -> Option<i64> {
@@ -37,6 +43,10 @@ pub(crate) fn ttl_owner(ttl_ms: i64) -> Option<i64> {
 
 /// What a node costs besides its path and value, roughly.
 pub(crate) const NODE_OVERHEAD_BYTES: usize = 256;
+
+/// So many ephemeral nodes, each of so many bytes at most, are made whatever the tree holds.
+const RESERVE_NODES: usize = 1000;
+const RESERVE_BYTES_MAX: usize = 4 << 10;
 
 const ROOT: &str = "/";
 /// They exist from the beginning, are not deleted, and have no transaction of their own.
@@ -80,7 +90,7 @@ impl NodeRecord {
 
     /// The session that the node goes with.
     pub(crate) fn session(&self) -> Option<i64> {
-        (self.owner != 0 && !self.goes_by_itself()).then_some(self.owner)
+        session_of(self.owner)
     }
 
     /// True for a container and for a node with a time to live.
@@ -337,7 +347,10 @@ impl Tree {
             return Err(Code::NoChildrenForEphemerals);
         }
         let data_len = new.data.as_ref().map_or(0, Bytes::len);
-        self.check_room(path.len() + data_len + acl::size_bytes(&acl) + NODE_OVERHEAD_BYTES)?;
+        let added = path.len() + data_len + acl::size_bytes(&acl) + NODE_OVERHEAD_BYTES;
+        if !(session_of(new.owner).is_some() && self.has_reserve(added)) {
+            self.check_room(added)?;
+        }
         let acl: Arc<[Acl]> = if acl[..] == self.open_acl[..] { self.open_acl.clone() } else { acl.into() };
         let parent_acl = parent.record.acl.clone();
         let parent_before = (parent.record.cversion, parent.record.pzxid);
@@ -537,6 +550,13 @@ impl Tree {
     fn check_room(&self, added: usize) -> Result<(), Code> {
         let used = self.size_bytes + self.nodes.len() * NODE_OVERHEAD_BYTES;
         if used + added > self.size_bytes_max { Err(Code::QuotaExceeded) } else { Ok(()) }
+    }
+
+    /// What registers a process has room also in a full tree: without it a bookie could not even go read-only, and nobody
+    /// could delete what fills it.
+    fn has_reserve(&self, added: usize) -> bool {
+        let ephemerals = || self.ephemerals.values().map(BTreeSet::len).sum::<usize>();
+        added <= RESERVE_BYTES_MAX && ephemerals() < RESERVE_NODES
     }
 
     fn parent_record(&mut self, path: &str) -> &mut NodeRecord {

@@ -147,8 +147,27 @@ fn a_full_tree_takes_no_more_but_lets_go() {
     };
     assert_eq!(rules(&mut tree, 300), Err(Code::QuotaExceeded), "rules take memory, too");
     rules(&mut tree, 10).unwrap();
-    run(&mut tree, 4, |tree, txn| tree.delete(txn, &[], "/a", -1)).unwrap();
-    create(&mut tree, 5, "/b").unwrap();
+    // A process that registers is let in, and so many of them.
+    for session in 1..=RESERVE_NODES {
+        let path = format!("/s{session}");
+        run(&mut tree, 4, |tree, txn| tree.create(txn, &[], new(&path, session as i64, false))).unwrap();
+    }
+    let one_more = run(&mut tree, 4, |tree, txn| tree.create(txn, &[], new("/one", 1, false)));
+    assert_eq!(one_more.map(drop), Err(Code::QuotaExceeded));
+    for session in 1..=RESERVE_NODES {
+        let path = format!("/s{session}");
+        run(&mut tree, 5, |tree, txn| tree.delete(txn, &[], &path, -1)).unwrap();
+    }
+    for owner in [CONTAINER_OWNER, ttl_owner(500).unwrap()] {
+        let by_itself = run(&mut tree, 5, |tree, txn| tree.create(txn, &[], new("/c", owner, false)));
+        assert_eq!(by_itself.map(drop), Err(Code::QuotaExceeded));
+    }
+    let mut large = new("/l", 1, false);
+    large.data = Some(vec![0; RESERVE_BYTES_MAX].into());
+    let large = run(&mut tree, 5, |tree, txn| tree.create(txn, &[], large));
+    assert_eq!(large.map(drop), Err(Code::QuotaExceeded));
+    run(&mut tree, 6, |tree, txn| tree.delete(txn, &[], "/a", -1)).unwrap();
+    create(&mut tree, 7, "/b").unwrap();
 }
 
 #[test]

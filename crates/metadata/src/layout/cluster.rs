@@ -37,6 +37,14 @@ pub enum OpenError {
         /// The ledgers root.
         root: String,
     },
+    /// A cluster is being copied to there.
+    #[error(
+        "{root} is being imported; when that stopped half-way, repeat bindery cluster import, which goes on there"
+    )]
+    Importing {
+        /// The ledgers root.
+        root: String,
+    },
     /// The stored layout is not usable.
     #[error(transparent)]
     Layout(#[from] LayoutError),
@@ -80,6 +88,14 @@ pub enum InitError {
     /// What is there has a layout that cannot be used.
     #[error(transparent)]
     Layout(#[from] LayoutError),
+    /// Somebody copies a cluster to there.
+    #[error(
+        "{root} is being imported; when that stopped half-way, repeat bindery cluster import, which goes on there"
+    )]
+    Importing {
+        /// The ledgers root.
+        root: String,
+    },
     /// The root exists, but it is not a cluster's.
     #[error(
         "{root} exists in the metadata store but is no BookKeeper cluster; choose another root or remove it"
@@ -133,6 +149,9 @@ async fn stored_layout(store: &dyn MetadataStore, root: &str) -> Result<Option<B
     }
 }
 
+/// Below the root while an import is under way; holds the checksum of its file.
+pub(crate) const IMPORT_MARKER: &str = "/IMPORTING";
+
 pub(super) async fn open(
     store: Arc<dyn MetadataStore>,
     root: &str,
@@ -142,6 +161,9 @@ pub(super) async fn open(
     store.sync("/").await?;
     let stored = match stored_layout(&*store, root).await? {
         Some(bytes) => LedgerLayout::parse(&bytes)?,
+        None if store.exists(&format!("{root}{IMPORT_MARKER}")).await?.is_some() => {
+            return Err(OpenError::Importing { root: root.into() });
+        }
         None => return Err(OpenError::NotInitialised { root: root.into() }),
     };
     match wanted {
@@ -204,6 +226,9 @@ async fn try_init_cluster(
             true => Ok(if created { InitOutcome::Created } else { InitOutcome::AlreadyInitialised }),
             false => Err(InitError::OtherLayout { wanted: layout, stored }),
         };
+    }
+    if store.exists(&format!("{root}{IMPORT_MARKER}")).await?.is_some() {
+        return Err(InitError::Importing { root: root.into() });
     }
     if store.exists(&format!("{root}/available/readonly")).await?.is_none() {
         return Err(InitError::ForeignRoot { root: root.into() });

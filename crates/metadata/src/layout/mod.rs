@@ -23,6 +23,7 @@ mod under_replication;
 use std::fmt;
 use std::sync::Arc;
 
+pub(crate) use self::cluster::IMPORT_MARKER;
 pub use self::cluster::{InitError, InitOutcome, LayoutError, OpenError, init_cluster};
 pub use self::cookies::{Cookies, CookiesError, StoredCookie};
 pub use self::ids::{IdError, Ids};

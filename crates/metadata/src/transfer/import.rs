@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use super::format::Dump;
 use super::walk::{Walk, patiently};
+use crate::layout::IMPORT_MARKER as MARKER;
 use crate::store::{CreateMode, MetadataStore, Op, StoreError};
 
 /// Numbers that are used up one by one to move a counter: some seconds. Above, `idgen-long` takes over.
@@ -15,8 +16,6 @@ pub const COUNTER_STEPS_MAX: i64 = 100_000;
 /// Nodes and bytes of one transaction: far below the 1 MiB that a server takes in a request.
 const BATCH_NODES_MAX: usize = 200;
 const BATCH_SIZE_BYTES_MAX: usize = 256 << 10;
-/// Stands below the root while an import is under way and holds the checksum of its file.
-const MARKER: &str = "/IMPORTING";
 const LAYOUT: &str = "/LAYOUT";
 
 /// What an import did.

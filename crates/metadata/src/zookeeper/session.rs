@@ -305,7 +305,7 @@ impl Session {
                     None => return End::Closed,
                     Some(request) if request.opcode == wire::OP_CLOSE_SESSION => {
                         // Without a connection the session ends by its timeout.
-                        let _ = request.reply.send(Ok((wire::OK, Bytes::new(), None)));
+                        let _ = request.reply.send(Err(StoreError::ConnectionLoss));
                         return End::Closed;
                     }
                     Some(request) => self.waiting.push_back(request),
@@ -344,7 +344,6 @@ impl Session {
             let _ = request.reply.send(match end {
                 End::Expired => Err(StoreError::SessionExpired),
                 End::AuthFailed => Err(StoreError::AuthFailed),
-                End::Closed if request.opcode == wire::OP_CLOSE_SESSION => Ok((wire::OK, Bytes::new(), None)),
                 End::Lost(_) | End::Closed => Err(StoreError::ConnectionLoss),
             });
         }

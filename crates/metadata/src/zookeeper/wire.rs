@@ -288,6 +288,7 @@ pub(super) fn error_of(code: i32, path: &str) -> StoreError {
         -115 | -124 => StoreError::AuthFailed,
         // Moved: another connection of this session answered first; throttled, timeout, loss: the outcome is unknown.
         -118 | -127 | -7 | -4 => StoreError::ConnectionLoss,
+        -125 => StoreError::Full { path },
         -6 => StoreError::Unsupported("this operation (server without it)"),
         other => StoreError::Protocol(format!("error code {other} for {path}")),
     }
