@@ -270,6 +270,30 @@ fn several_journals_survive_kills_and_changes_of_their_number() {
     bookie.threads.stop().unwrap();
 }
 
+/// A journal that is configured no more and is gone is accepted as one in use would be: the message says so for both.
+#[test]
+fn the_loss_of_a_former_journal_can_be_accepted() {
+    let dir = tempfile::tempdir().unwrap();
+    let bookie = start(config(dir.path(), 2, 2));
+    (0..8).for_each(|ledger| add(&bookie, ledger, 0, 500));
+    (0..8).for_each(|_| acknowledged(&bookie));
+    bookie.threads.stop().unwrap();
+    for is_empty in [true, false] {
+        let copy = tempfile::tempdir().unwrap();
+        copy_dir(dir.path(), copy.path());
+        let former = copy.path().join("journal1");
+        std::fs::remove_dir_all(&former).unwrap();
+        if is_empty {
+            std::fs::create_dir(&former).unwrap();
+        }
+        let fewer = EngineConfig { former_journal_dirs: vec![former], ..config(copy.path(), 1, 2) };
+        let error = open(fewer.clone(), Arc::new(RealDisk::new())).map(|_| ()).unwrap_err();
+        assert!(matches!(error, OpenError::JournalMissing { .. }), "{error}");
+        let accepting = EngineConfig { accepts_journal_damage: true, ..fewer };
+        open(accepting, Arc::new(RealDisk::new())).map(|_| ()).unwrap();
+    }
+}
+
 /// IB27. Damage in one of several journals refuses the start; one that accepts it says how much there is, and where.
 #[test]
 fn accepted_damage_of_any_journal_is_told() {

@@ -83,11 +83,19 @@ pub(super) fn check_former(
             |source| unusable(JournalOpenError::Io { action: "look for", path: dir.clone(), source });
         let is_there = disk.exists(dir).map_err(failed)?;
         let expected = coverage.newest.of_journal(number).group;
+        // What was lost with it is unknown from now on, as with a journal that is in use.
+        let accepts = config.accepts_journal_damage;
+        if !is_there && accepts {
+            continue;
+        }
         if !is_there {
             return Err(OpenError::JournalMissing { path: dir.clone(), expected });
         }
         let mut journal = open(config, number, dir, disk, random)?;
-        if expected > 0 && journal.file_count() == 0 {
+        if accepts {
+            journal.accept_damage();
+        }
+        if expected > 0 && journal.file_count() == 0 && !accepts {
             return Err(OpenError::JournalMissing { path: dir.clone(), expected });
         }
         let covered = coverage.lowest.of_journal(number).group;
@@ -95,7 +103,8 @@ pub(super) fn check_former(
         if replayed.records > 0 {
             return Err(OpenError::JournalNotDrained { path: dir.clone(), records: replayed.records });
         }
-        if replayed.last_group < expected && config.journal_sync && replayed.unsynced_holes == 0 {
+        let is_explained = replayed.unsynced_holes > 0 || accepts;
+        if replayed.last_group < expected && config.journal_sync && !is_explained {
             return Err(OpenError::JournalEnds { path: dir.clone(), last: replayed.last_group, expected });
         }
         tracing::info!(number, path = %dir.display(), "this journal is drained and used no more");
