@@ -27,10 +27,8 @@ pub enum Item<'a> {
 
 /// Shows `visit` the header, then the groups of the file's current use, then why they end.
 pub fn walk(disk: &Arc<dyn Disk>, path: &Path, mut visit: impl FnMut(Item<'_>)) -> Result<(), OpenError> {
-    let reader = Reader::open(disk, path.to_owned())?;
-    let mut block = vec![0; BLOCK_SIZE_BYTES];
-    let n = reader.read(0, &mut block)?;
-    let header = FileHeader::decode(&block[..n]);
+    let reader = Reader::patient(disk, path.to_owned())?;
+    let header = reader.header()?;
     let identity = header.as_ref().ok().map(|h| h.identity);
     visit(Item::Header(header));
     let (mut offset, mut buffer) = (BLOCK_SIZE_BYTES as u64, Vec::new());
@@ -42,7 +40,8 @@ pub fn walk(disk: &Arc<dyn Disk>, path: &Path, mut visit: impl FnMut(Item<'_>)) 
                 offset += group.total_bytes;
             }
             Err(bad) => {
-                visit(Item::End { offset, why: bad.text, file_length: reader.length() });
+                let why = reader.why(offset, bad);
+                visit(Item::End { offset, why, file_length: reader.length() });
                 return Ok(());
             }
         }

@@ -562,6 +562,29 @@ impl Reader {
         }
     }
 
+    /// As [`Reader::open`]; what the medium does not give is read as zeros.
+    pub(crate) fn patient(disk: &Arc<dyn Disk>, path: PathBuf) -> Result<Reader, OpenError> {
+        Ok(Reader { patience: Some(Arc::default()), ..Reader::open(disk, path)? })
+    }
+
+    /// The header. One that the medium does not give is damaged.
+    pub(crate) fn header(&self) -> Result<Result<FileHeader, HeaderProblem>, OpenError> {
+        let mut block = vec![0; BLOCK_SIZE_BYTES];
+        let n = self.read(0, &mut block)?;
+        Ok(match self.last_unreadable() {
+            Some(_) => Err(HeaderProblem::Damaged),
+            None => FileHeader::decode(&block[..n]),
+        })
+    }
+
+    /// Why there is no good group at `offset`, which was just looked at.
+    pub(crate) fn why(&self, offset: u64, bad: BadGroup) -> String {
+        match self.last_unreadable().filter(|at| *at >= offset) {
+            Some(at) => format!("{UNREADABLE}, at {at}"),
+            None => bad.text,
+        }
+    }
+
     pub(crate) fn length(&self) -> u64 {
         self.length
     }

@@ -92,10 +92,8 @@ pub fn files(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Vec<File>, OpenError> {
 /// # Errors
 /// When it cannot be opened or read.
 pub fn file(disk: &Arc<dyn Disk>, path: &Path) -> Result<File, OpenError> {
-    let reader = Reader::open(disk, path.to_owned())?;
-    let mut block = vec![0; BLOCK_SIZE_BYTES];
-    let n = reader.read(0, &mut block)?;
-    Ok(File { path: path.to_owned(), length: reader.length(), header: FileHeader::decode(&block[..n]) })
+    let reader = Reader::patient(disk, path.to_owned())?;
+    Ok(File { path: path.to_owned(), length: reader.length(), header: reader.header()? })
 }
 
 /// The number of the journal whose files are in `dir`, by the first of them that can be read and has a header.
@@ -120,7 +118,7 @@ pub fn is_journal_file(name: &str) -> bool {
 /// # Errors
 /// When the file cannot be read.
 pub fn walk(disk: &Arc<dyn Disk>, file: &File, mut visit: impl FnMut(Place<'_>)) -> Result<(), OpenError> {
-    let reader = Reader::open(disk, file.path.clone())?;
+    let reader = Reader::patient(disk, file.path.clone())?;
     let mut buffer = Vec::new();
     let mut offset = BLOCK;
     let Ok(header) = &file.header else {
@@ -145,13 +143,15 @@ pub fn walk(disk: &Arc<dyn Disk>, file: &File, mut visit: impl FnMut(Place<'_>))
                 offset += group.total_bytes;
             }
             Err(bad) => {
+                let is_torn = bad.is_torn;
+                let why = reader.why(offset, bad);
                 let next = match offset + BLOCK < reader.length() {
                     true => reader.next_group_behind(offset, header.identity)?,
                     false => None,
                 };
-                if bad.is_torn || next.is_some() {
+                if is_torn || next.is_some() {
                     let claims = claims_of(&buffer);
-                    visit(Place::Bad(BadPlace { offset, why: bad.text, next, claims }));
+                    visit(Place::Bad(BadPlace { offset, why, next, claims }));
                 }
                 let Some((at, _)) = next else { return Ok(()) };
                 offset = at;

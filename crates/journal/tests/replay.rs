@@ -5,7 +5,9 @@ use bindery_io::canary::Canaries;
 use bindery_io::chunk::{ChunkPool, Lane};
 use bindery_io::{Disk, DiskFile, DiskLayer, FileLayer, OpenMode, RealDisk, SeededRandom};
 use bindery_journal::record::{HEADER_SIZE_BYTES, Kind, encode, fold_header};
-use bindery_journal::{Group, Journal, JournalConfig, Part, ReplayError, Replayed};
+use bindery_journal::{
+    Group, HeaderProblem, Journal, JournalConfig, Part, ReplayError, Replayed, inspect, survey,
+};
 use std::convert::Infallible;
 use std::io::{self, IoSlice};
 use std::ops::Range;
@@ -256,6 +258,37 @@ fn one_unreadable_block() {
         let lost = (block > 0).then_some(5 * file + block);
         let expected: Vec<u64> = all.into_iter().filter(|group| Some(*group) != lost).collect();
         assert_eq!(groups, expected, "file {file}, block {block}");
+    }
+}
+
+/// Who looks at such a file is told where it is, and of what is in front.
+#[test]
+fn an_unreadable_block_is_shown() {
+    let (dir, disk) = place();
+    let mut journal = open(&disk, dir.path(), true, 6);
+    replay(&mut journal).unwrap();
+    write(&mut journal, 0..5);
+    drop(journal);
+    let path = dir.path().join("journal-0000.bjl");
+    for block in 0..6 {
+        let scratched: Arc<dyn Disk> = Arc::new(Scratched { path: path.clone(), blocks: block..block + 1 });
+        let header = survey::file(&scratched, &path).unwrap().header;
+        assert_eq!(header == Err(HeaderProblem::Damaged), block == 0, "{header:?}");
+        let (mut groups, mut end) = (0, None);
+        inspect::walk(&scratched, &path, |item| match item {
+            inspect::Item::Header(_) => {}
+            inspect::Item::Group(..) => groups += 1,
+            inspect::Item::End { offset, why, .. } => end = Some((offset, why)),
+        })
+        .unwrap();
+        let (offset, why) = end.unwrap();
+        let expected = if block == 0 { 5 } else { block - 1 };
+        assert_eq!((groups, offset), (expected, (expected + 1) * BLOCK), "{why}");
+        assert_eq!(
+            why.contains(&format!("an I/O error), and nobody knows what it was, at {offset}")),
+            block > 0,
+            "{why}"
+        );
     }
 }
 
