@@ -52,16 +52,17 @@ impl UnderReplication {
     pub async fn mark(&self, ledger: LedgerId, replicas: &[BookieId]) -> Result<(), StoreError> {
         let path = self.path(ledger);
         for _ in 0..CONFLICTS_MAX {
-            let (mut known, version) = match self.get(&path).await? {
-                Some((known, version)) => (known, Some(version)),
-                None => (Vec::new(), None),
+            let (mut mark, version) = match self.get(&path).await? {
+                Some((mark, version)) => (mark, Some(version)),
+                None => (Mark::default(), None),
             };
+            let known = &mut mark.replicas;
             for replica in replicas {
                 if !known.iter().any(|known| known == replica.as_str()) {
                     known.push(replica.as_str().to_owned());
                 }
             }
-            let data = write(&known);
+            let data = mark.write();
             // Written also when nothing is new: invariant 2.
             let outcome = match version {
                 Some(version) => self.store.set(&path, data, Some(version)).await.map(drop),
@@ -98,13 +99,13 @@ impl UnderReplication {
     /// # Errors
     /// As [`mark`](Self::mark).
     pub async fn replicas(&self, ledger: LedgerId) -> Result<Option<Vec<String>>, StoreError> {
-        Ok(self.get(&self.path(ledger)).await?.map(|(replicas, _)| replicas))
+        Ok(self.get(&self.path(ledger)).await?.map(|(mark, _)| mark.replicas))
     }
 
-    async fn get(&self, path: &str) -> Result<Option<(Vec<String>, Version)>, StoreError> {
+    async fn get(&self, path: &str) -> Result<Option<(Mark, Version)>, StoreError> {
         match self.store.get(path).await {
-            Ok(node) => match read(&node.data) {
-                Ok(replicas) => Ok(Some((replicas, node.stat.version))),
+            Ok(node) => match Mark::read(&node.data) {
+                Ok(mark) => Ok(Some((mark, node.stat.version))),
                 Err(error) => Err(StoreError::Protocol(format!("{path} holds no mark: {error}"))),
             },
             Err(StoreError::NoNode { .. }) => Ok(None),
@@ -113,18 +114,37 @@ impl UnderReplication {
     }
 }
 
-fn write(replicas: &[String]) -> Bytes {
-    let mut printer = Printer::default();
-    for replica in replicas {
-        printer.bytes("replica", replica.as_bytes());
-    }
-    Bytes::from(printer.finish())
+/// What a mark says.
+#[derive(Default)]
+struct Mark {
+    replicas: Vec<String>,
+    /// When it was made, in ms, as Java's auditor writes it if it is told to. It may have an alarm by it, so it stays.
+    ctime_ms: Option<i64>,
 }
 
-/// The creation time of a mark, which some writers add, is not kept: nobody decides by it.
-fn read(text: &[u8]) -> Result<Vec<String>, TextError> {
-    let fields = text::parse(text)?;
-    fields.iter().filter(|field| field.name == "replica").map(text::Field::string).collect()
+impl Mark {
+    fn write(&self) -> Bytes {
+        let mut printer = Printer::default();
+        for replica in &self.replicas {
+            printer.bytes("replica", replica.as_bytes());
+        }
+        if let Some(ctime) = self.ctime_ms {
+            printer.word("ctime", ctime);
+        }
+        Bytes::from(printer.finish())
+    }
+
+    fn read(text: &[u8]) -> Result<Mark, TextError> {
+        let mut mark = Mark::default();
+        for field in &text::parse(text)? {
+            match &*field.name {
+                "replica" => mark.replicas.push(field.string()?),
+                "ctime" => mark.ctime_ms = Some(field.number()?),
+                _ => {}
+            }
+        }
+        Ok(mark)
+    }
 }
 
 #[cfg(test)]
@@ -155,6 +175,7 @@ mod tests {
         marks.mark(ledger, &[id("b:2"), id("b:1")]).await.unwrap();
         assert_eq!(marks.replicas(ledger).await.unwrap().unwrap(), ["b:1", "b:9", "b:2"], "invariant 1");
         let node = store.get(path).await.unwrap();
+        assert!(node.data.ends_with(b"replica: \"b:2\"\nctime: 1700000000000\n"), "{:?}", node.data);
         assert!(node.stat.version > version);
         marks.mark(ledger, &[id("b:2")]).await.unwrap();
         assert!(store.get(path).await.unwrap().stat.version > node.stat.version, "invariant 2");
