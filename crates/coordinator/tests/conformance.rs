@@ -22,10 +22,10 @@ fn golden(name: &str) -> PathBuf {
 fn chosen() -> Vec<&'static str> {
     let wanted = std::env::var("BINDERY_SCRIPTS").unwrap_or_default();
     let wanted: Vec<&str> = wanted.split(',').collect();
-    conformance::names()
-        .into_iter()
-        .filter(|name| wanted.iter().any(|begin| name.starts_with(begin)))
-        .collect()
+    let is_wanted = |name: &&str| wanted.iter().any(|begin| name.starts_with(begin));
+    let chosen: Vec<_> = conformance::names().into_iter().filter(is_wanted).collect();
+    assert!(!chosen.is_empty(), "BINDERY_SCRIPTS names no script: {wanted:?}");
+    chosen
 }
 
 /// Runs the chosen scripts; panics with all differences.
