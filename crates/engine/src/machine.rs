@@ -23,7 +23,8 @@
 //!    space: from half of it on a freeze is due; at the cap only a freeze may take one more file, the one that is kept back if there is one, and while its flush is
 //!    under way other groups wait for that. A flush frees every file but the last, so the wait ends with it (J12). One
 //!    that waits for space leaves the file that is kept back to what has formed, and to fences. A journal that cannot
-//!    make another file takes fences until its last one is full; then they wait for one, and nothing fails.
+//!    make another file takes fences until its last one is full; then they wait for one, and nothing fails. One that has a
+//!    single file takes adds until half of it is used.
 
 use crate::api::{AddDone, AddSink, GroupTimes, Refusal, Waiter};
 use crate::engine::{Engine, Wanting};
@@ -170,7 +171,7 @@ impl Journaling {
         // looked at under the locks of all shards, so that nothing is placed in between.
         // Likewise without another file and without space for one, also while no flush is under way: it is tried again.
         let is_at_cap = self.is_flushing && self.journal.is_at_cap() && !self.may_use_kept_file();
-        let has_no_other = is_at_cap || self.journal.short_of_files().is_some();
+        let has_no_other = is_at_cap || self.journal.has_no_other_file();
         if has_no_other && !engine.is_failed() {
             held.extend(engine.shards_of(self.index).map(|shard| engine.shards[shard].lock()));
             let bytes: u64 = held.iter().map(|shard| shard.cut_bytes_max()).sum();
@@ -376,7 +377,7 @@ impl Journaling {
         if is_done || self.journal.last_group() == 0 || self.journal.failure().is_some() {
             return;
         }
-        let has_no_other = self.journal.is_at_cap() || self.journal.short_of_files().is_some();
+        let has_no_other = self.journal.is_at_cap() || self.journal.has_no_other_file();
         if has_no_other && !self.journal.fits(BLOCK_SIZE_BYTES as u64) {
             return;
         }

@@ -418,9 +418,18 @@ impl Journal {
         self.free.len()
     }
 
-    /// Why no further file can be made, while the one in use is the last: only what must be written should be.
+    /// True when the file in use is the last, and no further one could be made.
+    pub fn has_no_other_file(&self) -> bool {
+        self.no_space.is_some() && self.free.is_empty()
+    }
+
+    /// Why no further file can be made, while the one in use is the last: only what must be written should be. Of a journal
+    /// that never had another one, of which a flush frees nothing, the first half is for adds, so that a volume with room
+    /// for one file is of use.
     pub fn short_of_files(&self) -> Option<&str> {
-        self.no_space.as_deref().filter(|_| self.free.is_empty())
+        let is_half_used = self.current.as_ref().is_none_or(|c| c.position >= c.length / 2);
+        let is_short = self.free.is_empty() && (is_half_used || !self.used.is_empty());
+        self.no_space.as_deref().filter(|_| is_short)
     }
 
     /// Files full of groups that are not released.
@@ -430,12 +439,12 @@ impl Journal {
 
     /// Tries to make a file when the last try found no space. Blocks on the disk.
     pub fn make_spare(&mut self) {
-        if self.short_of_files().is_some() && self.failed.is_none() {
+        if self.has_no_other_file() && self.failed.is_none() {
             let _ = self.add_spare();
         }
     }
 
-    /// Makes a file ahead. `short_of_files` knows why when it cannot.
+    /// Makes a file ahead. Why it cannot is in `no_space`.
     fn add_spare(&mut self) -> io::Result<()> {
         let file = self.create_file(self.config.file_bytes)?;
         self.free.push_back(file);
