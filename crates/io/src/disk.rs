@@ -176,12 +176,12 @@ impl dyn DiskFile + '_ {
     }
 
     /// Reads exactly `buf.len()` bytes without waiting for the device. False when it would have to wait: what `buf`
-    /// holds is arbitrary then. `UnexpectedEof` when the file ends before.
+    /// holds is arbitrary then. Also false at what seems to be the end of the file: Linux 5.9 and 5.10 say so of what they do
+    /// not have in memory (preadv2(2), BUGS), so only a read that may wait can tell.
     pub fn read_cached_exact_at(&self, mut buf: &mut [u8], mut offset: u64) -> io::Result<bool> {
         while !buf.is_empty() {
             let n = match self.read_cached_at(buf, offset)? {
-                None => return Ok(false),
-                Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                None | Some(0) => return Ok(false),
                 Some(n) => n,
             };
             buf = &mut buf[n..];

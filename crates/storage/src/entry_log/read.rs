@@ -575,10 +575,10 @@ impl EntryLog {
         if patience == Patience::Wait {
             return Ok(read_exact(&*self.file, &self.path, bytes, offset, what)?);
         }
+        // What goes wrong here is no verdict on the file: the kernel or a filter of system calls may not know such reads.
         match self.file.read_cached_exact_at(bytes, offset) {
             Ok(true) => Ok(()),
-            Ok(false) => Err(TryReadError::WouldBlock),
-            Err(error) => Err(read_error(&self.path, offset, what, error).into()),
+            Ok(false) | Err(_) => Err(TryReadError::WouldBlock),
         }
     }
 
