@@ -398,10 +398,6 @@ impl Connection {
         }
         let mut reads = self.reads.lock();
         for request in requests {
-            // A close in between has emptied the queue, or will.
-            if reads.len() == 0 {
-                return;
-            }
             reads.finish(request);
         }
         let has_next = reads.has_next();

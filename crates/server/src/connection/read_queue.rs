@@ -81,6 +81,8 @@ pub struct ReadQueue {
     is_awaited: bool,
     /// Tells it.
     room_made: Arc<Notify>,
+    /// What is finished from now on is of before, and known no more.
+    is_closed: bool,
 }
 
 fn key_of(request: &ReadRequest) -> Option<Key> {
@@ -103,6 +105,7 @@ impl ReadQueue {
             fences_done: HashMap::new(),
             is_awaited: false,
             room_made: Arc::default(),
+            is_closed: false,
         }
     }
 
@@ -267,8 +270,12 @@ impl ReadQueue {
         unparked
     }
 
-    /// A request is answered for good (invariant 1): the next of its line may run. True when there is one.
+    /// A request is answered for good (invariant 1): the next of its line may run. True when there is one; never after
+    /// `clear`, which may come between an answer and this.
     pub fn finish(&mut self, request: &ReadRequest) -> bool {
+        if self.is_closed {
+            return false;
+        }
         self.held -= 1;
         if request.wait_outcome == Some(Err(Refusal::TooManyRequests)) {
             self.refused_in_line = self.refused_in_line.saturating_sub(1);
@@ -332,10 +339,10 @@ impl ReadQueue {
         self.cover.leased_bytes()
     }
 
-    /// Forgets everything: the connection is closed. `finish` must not be called afterwards.
+    /// Forgets everything: the connection is closed. A long poll that ends just then may still be pushed; nobody runs it.
     pub fn clear(&mut self) {
         let room_made = self.room_made.clone();
-        *self = ReadQueue { room_made, ..ReadQueue::new(self.max, self.cover.pool()) };
+        *self = ReadQueue { room_made, is_closed: true, ..ReadQueue::new(self.max, self.cover.pool()) };
     }
 }
 
@@ -378,6 +385,17 @@ mod tests {
         }
         assert_eq!(order, [1, 3, 4, 0, 2, 5], "invariants 1 and 2");
         assert_eq!(queue.len(), 0);
+    }
+
+    /// A close between an answer and its `finish`, and a long poll that ends just then.
+    #[test]
+    fn what_finishes_after_the_close_is_nobodys() {
+        let mut queue = queue(10);
+        assert_eq!(queue.push(read(0, 7, false)), Pushed::Queued);
+        let answered = next(&mut queue).unwrap();
+        queue.clear();
+        assert_eq!(queue.push(read(1, 8, false)), Pushed::Queued);
+        assert!(!queue.finish(&answered));
     }
 
     #[test]
