@@ -6,6 +6,7 @@ use crate::exit::Failure;
 use crate::logging;
 use crate::output;
 use bindery_io::{Random, SystemRandom};
+use bindery_metadata::layout::CookiesError;
 use bindery_metadata::{ConnectOptions, InitError, InitOutcome, Layout, MetadataUri};
 use bindery_types::BookieId;
 use std::io::IsTerminal;
@@ -67,7 +68,7 @@ async fn init(args: &MetadataArgs) -> Result<(), Failure> {
 
 async fn list(args: &MetadataArgs) -> Result<(), Failure> {
     let layout = open(args).await?;
-    let ids = layout.cookies().list().await.map_err(Failure::new);
+    let ids = layout.cookies().list().await.map_err(|error| cookie_failure(&error));
     close(&layout).await;
     let text: String = ids?.iter().map(|id| format!("{id}\n")).collect();
     output::write_all(text.as_bytes())
@@ -77,6 +78,13 @@ fn bookie_id(text: &str) -> Result<BookieId, Failure> {
     BookieId::new(text).map_err(Failure::usage)
 }
 
+fn cookie_failure(error: &CookiesError) -> Failure {
+    match error {
+        CookiesError::Store(cause) => store_failure(cause, error.to_string()),
+        _ => Failure::new(error),
+    }
+}
+
 fn no_cookie(id: &BookieId) -> Failure {
     Failure::new(format!("bookie {id} has no cookie; bindery cluster cookie list shows those that have"))
 }
@@ -84,7 +92,7 @@ fn no_cookie(id: &BookieId) -> Failure {
 async fn show(args: &MetadataArgs, id: &str) -> Result<(), Failure> {
     let id = bookie_id(id)?;
     let layout = open(args).await?;
-    let stored = layout.cookies().get(&id).await.map_err(Failure::new);
+    let stored = layout.cookies().get(&id).await.map_err(|error| cookie_failure(&error));
     close(&layout).await;
     let stored = stored?.ok_or_else(|| no_cookie(&id))?;
     output::write_all(stored.cookie.to_text().as_bytes())
@@ -99,8 +107,10 @@ async fn delete(args: &MetadataArgs, id: &str, yes: bool) -> Result<(), Failure>
 }
 
 async fn delete_in(layout: &Layout, id: &BookieId, yes: bool) -> Result<(), Failure> {
-    let stored = layout.cookies().get(id).await.map_err(Failure::new)?.ok_or_else(|| no_cookie(id))?;
-    let registered = layout.registration().list().await.map_err(Failure::new)?;
+    let stored = layout.cookies().get(id).await.map_err(|error| cookie_failure(&error))?;
+    let stored = stored.ok_or_else(|| no_cookie(id))?;
+    let registered = layout.registration().list().await;
+    let registered = registered.map_err(|error| store_failure(&error, error.to_string()))?;
     if registered.iter().any(|bookie| bookie.bookie_id == *id) {
         return Err(Failure::new(format!("bookie {id} is running: stop it first; nothing was changed")));
     }
@@ -111,7 +121,8 @@ async fn delete_in(layout: &Layout, id: &BookieId, yes: bool) -> Result<(), Fail
     if !yes && !confirmed()? {
         return Err(Failure::new("nothing was changed"));
     }
-    layout.cookies().delete(id, Some(stored.version)).await.map_err(Failure::new)?;
+    let deleted = layout.cookies().delete(id, Some(stored.version)).await;
+    deleted.map_err(|error| cookie_failure(&error))?;
     output::write_all(format!("{id}: cookie deleted\n").as_bytes())
 }
 

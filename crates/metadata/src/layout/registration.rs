@@ -19,6 +19,10 @@ use tracing::info;
 use crate::codec::service_info::{BookieServiceInfo, ServiceInfoError};
 use crate::store::{CreateMode, MetadataStore, SessionId, Stat, StoreError, Watch};
 
+/// The longest that a session outlives its timeout at a server with a tick of 2 s, ZooKeeper's default: to the next step,
+/// and to the look that finds it there; and a second to say so.
+const EXPIRY_DELAY: Duration = Duration::from_secs(5);
+
 /// Which of its two nodes a bookie has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RegistrationMode {
@@ -225,10 +229,11 @@ impl Registration {
         self.store.exists_and_watch(&self.path(id, mode)).await
     }
 
-    /// One session timeout, and half of one more: ZooKeeper ends sessions in steps of its tick, which may be half of
-    /// the timeout, and a wait cut off just before the step would refuse a bookie after every crash.
+    /// One session timeout, and half of one more, or [`EXPIRY_DELAY`]: servers end sessions in steps of their tick, which
+    /// may be half of the timeout, and a wait cut off just before the step would refuse a bookie after every crash.
     fn foreign_wait(&self) -> Duration {
-        self.store.session_timeout() * 3 / 2
+        let timeout = self.store.session_timeout();
+        timeout + (timeout / 2).max(EXPIRY_DELAY)
     }
 
     fn session(&self) -> Result<SessionId, RegistrationError> {
