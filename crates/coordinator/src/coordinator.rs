@@ -6,7 +6,7 @@ use crate::core::{Core, CoreConfig};
 use crate::error::StartError;
 use crate::shared::{Shared, now_of};
 use crate::store::{Store, damaged};
-use bindery_io::{Clock, Disk, DiskLock, Random, RealDisk};
+use bindery_io::{Clock, Disk, DiskLock, Random, RealDisk, create_durable_dir};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -171,17 +171,7 @@ fn lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn DiskLock>, StartError> {
         let path = path.to_owned();
         move |source| StartError::Disk { action, path, source }
     };
-    let is_missing = |dir: &&Path| matches!(disk.exists(dir), Ok(false));
-    let made: Vec<&Path> = dir.ancestors().take_while(is_missing).collect();
-    disk.create_dir_all(dir).map_err(failed("create directory", dir))?;
-    // A power cut must not take the directory with everything in it.
-    for made in made {
-        let parent = match made.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        disk.sync_dir(parent).map_err(failed("sync directory", parent))?;
-    }
+    create_durable_dir(disk, dir).map_err(failed("create directory", dir))?;
     let path = dir.join(LOCK_FILE_NAME);
     disk.lock(&path).map_err(|source| match source.kind() {
         ErrorKind::WouldBlock => StartError::Locked { dir: dir.to_owned() },

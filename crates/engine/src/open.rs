@@ -17,7 +17,7 @@ use crate::placement::{Placement, take_back};
 use crate::shard::NoRoom;
 use crate::space::Space;
 use crate::write_cache::Frozen;
-use bindery_io::{Clock, Disk, Random};
+use bindery_io::{Clock, Disk, Random, create_durable_dir};
 use bindery_journal::record::HEADER_SIZE_BYTES;
 use bindery_journal::{ReplayError, Replayed};
 use bindery_storage::{DirectoryCommit, JournalMark, LedgerDirectory, Mark, Meta, StorageMemory};
@@ -208,7 +208,8 @@ impl Machine {
     ) -> Result<Machine, OpenError> {
         config.validate()?;
         for dir in config.ledger_dirs.iter().chain(&config.journal_dirs) {
-            make_dir(&*disk, dir).map_err(|source| OpenError::Create { path: dir.clone(), source })?;
+            create_durable_dir(&*disk, dir)
+                .map_err(|source| OpenError::Create { path: dir.clone(), source })?;
         }
         let mut directories = Vec::new();
         let mut known = Vec::new();
@@ -430,18 +431,6 @@ fn freeze_all(engine: &Engine, journal: Option<usize>) -> Vec<(usize, Arc<Frozen
     let is_meant = |shard: usize| journal.is_none_or(|journal| engine.journal_of(shard) == journal);
     let meant = engine.shards.iter().enumerate().filter(|(shard, _)| is_meant(*shard));
     meant.filter_map(|(i, s)| Some((i, s.lock().freeze(next)?))).collect()
-}
-
-/// Makes a directory whose name survives a power cut.
-fn make_dir(disk: &dyn Disk, dir: &std::path::Path) -> std::io::Result<()> {
-    if disk.exists(dir)? {
-        return Ok(());
-    }
-    disk.create_dir_all(dir)?;
-    for parent in dir.ancestors().skip(1).filter(|p| !p.as_os_str().is_empty()) {
-        disk.sync_dir(parent)?;
-    }
-    Ok(())
 }
 
 pub(crate) fn meta_of(config: &EngineConfig, index: usize) -> Meta {

@@ -19,7 +19,7 @@
 use crate::disks::Volume;
 use crate::disks::reserve::RESERVE_NAME;
 use crate::known::{KNOWN_NAME, Known, KnownError};
-use bindery_io::{Disk, DiskFile, DiskLock, Entry, OpenMode};
+use bindery_io::{Disk, DiskFile, DiskLock, Entry, OpenMode, create_durable_dir};
 use bindery_metadata::{Cookie, Directory, SessionCredentials, SessionStore};
 use std::io::{self, ErrorKind, IoSlice};
 use std::path::{Path, PathBuf};
@@ -168,7 +168,7 @@ impl DataDirs {
         let mut locks = Vec::new();
         for dir in &all {
             let current = dir.join(CURRENT_NAME);
-            make_durable_dir(&*disk, &current).map_err(|source| io_error("create", &current, source))?;
+            create_durable_dir(&*disk, &current).map_err(|source| io_error("create", &current, source))?;
             let lock = dir.join(LOCK_NAME);
             locks.push(lock_patiently(&*disk, &lock).map_err(|source| match source.kind() {
                 ErrorKind::WouldBlock => DataDirError::InUse { path: dir.to_path_buf() },
@@ -474,19 +474,6 @@ fn check_mark(dir: &Path, mark: &Path, text: &[u8]) -> Result<(), DataDirError> 
         }
         _ => Err(DataDirError::BadMark { path: mark.to_owned() }),
     }
-}
-
-/// Makes a directory and syncs every parent that may be new.
-fn make_durable_dir(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
-    if disk.exists(dir)? {
-        return Ok(());
-    }
-    disk.create_dir_all(dir)?;
-    let parents = dir.ancestors().skip(1).filter(|parent| !parent.as_os_str().is_empty());
-    for parent in parents.take(3) {
-        disk.sync_dir(parent)?;
-    }
-    Ok(())
 }
 
 /// A file of a few lines; `None` when it is not there.

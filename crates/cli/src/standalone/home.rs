@@ -11,7 +11,7 @@
 //! 2. Whoever has the lock is the only one who starts coordinator or bookies of this directory.
 
 use super::plan::bookie_name;
-use bindery_io::{Disk, DiskLock, OpenMode};
+use bindery_io::{Disk, DiskLock, OpenMode, create_durable_dir};
 use bindery_server::data_dirs::{self, DataDirError};
 use std::io::{self, ErrorKind, IoSlice};
 use std::path::{Path, PathBuf};
@@ -108,9 +108,7 @@ impl Home {
     pub fn open(disk: Arc<dyn Disk>, path: &Path) -> Result<Home, HomeError> {
         let failed = |action| move |source| HomeError::Io { action, path: path.to_owned(), source };
         examine(&*disk, path)?;
-        let is_missing = |dir: &&Path| matches!(disk.exists(dir), Ok(false));
-        let made: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
-        disk.create_dir_all(path).map_err(failed("create"))?;
+        create_durable_dir(&*disk, path).map_err(failed("create"))?;
         let lock_path = path.join(LOCK_NAME);
         let lock = lock_patiently(&*disk, &lock_path).map_err(|source| match source.kind() {
             ErrorKind::WouldBlock => {
@@ -122,11 +120,6 @@ impl Home {
         examine(&*disk, path)?;
         write_pid(&*disk, &lock_path).map_err(failed("write into"))?;
         disk.sync_dir(path).map_err(failed("sync"))?;
-        // A power cut must not take a new directory with everything in it. One that was there needs nothing: its parent
-        // may even be closed to this user.
-        for parent in made.iter().filter_map(|dir| dir.parent()) {
-            disk.sync_dir(parent).map_err(failed("sync the parent of"))?;
-        }
         Ok(Home { disk, path: path.to_owned(), _lock: lock })
     }
 
