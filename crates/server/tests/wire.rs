@@ -5,12 +5,15 @@
 mod common;
 
 use bindery_server::limits::Limits;
+use bindery_server::memory::MemoryPlan;
 use bindery_wire::v3::{self, Operation, proto};
 use bindery_wire::{ErrorCode, v2};
 use bytes::{Bytes, BytesMut};
 use common::PATIENCE;
-use common::frames::{KEY, OTHER_KEY, OwnedV2, add_frame, body, fence_request, framed_v3, read_request};
-use common::wire::{Client, start};
+use common::frames::{
+    KEY, OTHER_KEY, OwnedV2, add_frame, batch_request, body, fence_request, framed_v3, read_request,
+};
+use common::wire::{Client, start, start_with};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -357,5 +360,44 @@ async fn equal_keys_are_answered_in_request_order_even_when_fencing_overtakes() 
         }
         assert_eq!(last_entry_codes, [ErrorCode::Ok, ErrorCode::Unauthorized, ErrorCode::Ok]);
     }
+    bookie.stop().await;
+}
+
+/// Sender invariant 4: an entry that was accepted with a larger limit on frames than the bookie has now. Its read ends,
+/// whatever asks for it, and those behind it on the connection are served.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_entry_larger_than_its_pool_is_refused_and_holds_nobody_up() {
+    let limits = Limits::default();
+    let plan = MemoryPlan::new(256 << 20, &limits).unwrap();
+    let plan = MemoryPlan { outbound: 100_000, outbound_priority: 100_000, ..plan };
+    let bookie = start_with(limits, plan).await;
+    let mut client = Client::new(&bookie).await;
+    for (entry, size) in [(0, 1000), (1, 200_000), (2, 1000)] {
+        client.send(&add_frame(9, entry, size, v2::Flags::NONE, KEY)).await;
+        assert_eq!(client.next_v2().await.code(), ErrorCode::Ok);
+    }
+    let mut asked = BytesMut::new();
+    for entry in [1, 0, 1, 2] {
+        v2::Request::Read(read_request(9, entry)).encode(&mut asked);
+    }
+    v2::Request::Read(fence_request(9, 1, KEY)).encode(&mut asked);
+    batch_request(9, 1, 77, 10, 50_000).encode(&mut asked);
+    batch_request(9, 0, 78, 10, 50_000).encode(&mut asked);
+    client.send(&asked).await;
+    let mut codes = Vec::new();
+    for _ in 0..7 {
+        codes.push(match client.next_v2().await {
+            OwnedV2::Read(code, 9, entry, _) => (entry, code),
+            OwnedV2::Batch(code, id, entries) => {
+                assert_eq!(entries.len(), usize::from(code == ErrorCode::Ok));
+                (id, code)
+            }
+            other => panic!("{other:?}"),
+        });
+    }
+    codes.sort_by_key(|(id, _)| *id);
+    let (ok, io) = (ErrorCode::Ok, ErrorCode::Io);
+    assert_eq!(codes, [(0, ok), (1, io), (1, io), (1, io), (2, ok), (77, io), (78, ok)]);
+    drop(client);
     bookie.stop().await;
 }

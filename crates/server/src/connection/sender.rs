@@ -7,6 +7,7 @@
 //! 2. Reads are started while the peer takes what is loaded. From a drop of responses ([`Outbox::drop_responses`]) on,
 //!    nothing is loaded before the socket takes bytes again, and then the frame of which the peer has a part goes first.
 //! 3. A turn at a pool is used or given back before the task waits for its peer.
+//! 4. What is larger than its pool is refused: no turn at it would ever be enough.
 //!
 //! [`Outbox::drop_responses`]: super::outbox::Outbox::drop_responses
 
@@ -162,6 +163,20 @@ impl Lane {
     }
 }
 
+/// Invariant 4. Such an entry was accepted with a larger limit on frames: every pool holds two of the largest.
+fn log_too_large(connection: &Connection, request: &ReadRequest, bytes: usize, pool: &ByteBudget) {
+    tracing::error!(
+        ledger = request.ledger.get(),
+        entry = request.entry,
+        bytes,
+        pool = pool.name(),
+        capacity = pool.capacity(),
+        peer = %connection.peer(),
+        "a read takes more bytes than its pool has, and is answered with an I/O error: start this bookie with the \
+         nettyMaxFrameSizeBytes that the entry was written with; others of this connection are not logged"
+    );
+}
+
 struct Sender {
     shared: Arc<Shared>,
     connection: Arc<Connection>,
@@ -173,6 +188,8 @@ struct Sender {
     is_silent: bool,
     /// The rest of a dropped frame is on its way.
     has_part_begun: bool,
+    /// Once for a connection is enough.
+    has_logged_too_large: bool,
 }
 
 /// Runs until the connection is closed.
@@ -186,6 +203,7 @@ pub async fn run(shared: Arc<Shared>, connection: Arc<Connection>) -> CloseReaso
         watch: Watch::default(),
         is_silent: false,
         has_part_begun: false,
+        has_logged_too_large: false,
     };
     let reason = sender.run().await;
     sender.connection.close();
@@ -382,6 +400,13 @@ impl Sender {
         let lane = &mut self.lanes[at];
         let (plan, request) = load::plan(shared, connection, request);
         let Some(request) = request else { return 1 };
+        if plan.charge() as u64 > lane.pool(shared).capacity() {
+            if !std::mem::replace(&mut self.has_logged_too_large, true) {
+                log_too_large(connection, &request, plan.charge(), lane.pool(shared));
+            }
+            load::answer_failure(shared, connection, &request, Refusal::Io);
+            return 1;
+        }
         if plan.may_wait() && !lane.may_load(shared, connection) {
             lane.disk.wait(iter::once(request), from_disk_line);
             return 1;

@@ -175,7 +175,8 @@ pub fn plan(
         },
         ReadKind::Batch(batch) => {
             let asked = usize::try_from(batch.max_size_bytes).unwrap_or(0);
-            let most = asked.min(limits.batch_read_size_bytes_max as usize).min(limits.read_window_bytes);
+            let allowed = (limits.batch_read_size_bytes_max as usize).min(limits.frame.size_bytes());
+            let most = asked.min(allowed).min(limits.read_window_bytes);
             let charge = most.max(request.size_hint) + HEAD_BYTES;
             return (
                 Plan::Batch(BatchLoad::new(limits, batch, request.ledger, charge), charge),
@@ -204,7 +205,7 @@ pub fn plan(
                     return (Plan::Settled, None);
                 }
                 None if request.size_hint > 0 => request.size_hint,
-                None => connection.size_guess.load(Ordering::Relaxed),
+                None => connection.size_guess.load(Ordering::Relaxed).min(limits.frame.size_bytes()),
             };
             (Plan::Disk(read, size + explicit_lac_bytes + HEAD_BYTES), Some(request))
         }
