@@ -38,6 +38,15 @@ impl Modes {
     }
 }
 
+/// What there may be too much of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Weight {
+    /// Pairs of a path and a connection.
+    Watches,
+    /// Bytes of paths.
+    PathBytes,
+}
+
 /// Watches of one kind: for values, or for children.
 #[derive(Debug, Default)]
 struct Table {
@@ -197,6 +206,19 @@ impl Watches {
         };
         let from_data = self.data.remove(path, connection, data);
         self.children.remove(path, connection, children) || from_data
+    }
+
+    /// The connection with most watches, or with most bytes of paths, and what it has of that; of equals the youngest. Looks
+    /// at every watch for the latter.
+    pub(crate) fn heaviest(&self, by: Weight) -> Option<(ConnectionId, usize)> {
+        let mut weights: HashMap<ConnectionId, usize> = HashMap::new();
+        for (connection, paths) in self.data.connections.iter().chain(&self.children.connections) {
+            *weights.entry(*connection).or_default() += match by {
+                Weight::Watches => paths.len(),
+                Weight::PathBytes => paths.iter().map(|path| path.len()).sum(),
+            };
+        }
+        weights.into_iter().max_by_key(|(connection, weight)| (*weight, *connection))
     }
 
     /// Removes all watches of a connection (watches invariant 3).

@@ -14,8 +14,8 @@
 //! 3. The nodes of a session and the session itself go in one transaction.
 //!
 //! # Limits
-//! `watches_max` and `watched_bytes_max` over all connections, `sessions_max` sessions: beyond them a connection that adds
-//! one is dropped. [`IDENTITIES_MAX`] and [`CREDENTIALS_SIZE_MAX`] for a connection's `auth`, [`READS_BYTES_MAX`] for a
+//! `watches_max` and `watched_bytes_max` over all connections: beyond them the one that has most is dropped. `sessions_max`
+//! sessions: beyond them a connection that adds one is dropped. [`IDENTITIES_MAX`] and [`CREDENTIALS_SIZE_MAX`] for a connection's `auth`, [`READS_BYTES_MAX`] for a
 //! multiRead's answer, [`RULES_MAX`](crate::tree::acl::RULES_MAX) for a node.
 
 mod auth;

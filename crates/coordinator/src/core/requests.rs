@@ -3,7 +3,7 @@
 use super::{CREDENTIALS_SIZE_MAX, Core, IDENTITIES_MAX, Now, Output, Parsed, REQUEST_OVERHEAD_BYTES, auth};
 use crate::tree::acl::{self, Identity, PERM_ADMIN, PERM_READ};
 use crate::tree::{CONTAINER_OWNER, NewNode, Tree, Txn, ttl_owner};
-use crate::watches::ConnectionId;
+use crate::watches::{ConnectionId, Weight};
 use crate::wire::{
     Acl, Code, CreateFlags, EventKind, Header, NO_ZXID, Reply, Request, WatchMode, XID_PING, notification,
     opcode,
@@ -86,9 +86,23 @@ impl Core {
         if self.zxid != before && self.has_changes() {
             self.pending_bytes += frame_len + REQUEST_OVERHEAD_BYTES;
         }
-        let (watches, bytes) = (self.watches.len(), self.watches.path_bytes());
-        if watches > self.config.watches_max || bytes > self.config.watched_bytes_max {
-            tracing::warn!(watches, bytes, "too many watches, closing the connection that added one");
+        self.bound_watches(out);
+    }
+
+    /// Beyond the limits on watches the connection that has most of them goes, and not the one that asked last: that may be
+    /// anybody.
+    fn bound_watches(&mut self, out: &mut Vec<Output>) {
+        loop {
+            let (watches, bytes) = (self.watches.len(), self.watches.path_bytes());
+            let weight = if watches > self.config.watches_max {
+                Weight::Watches
+            } else if bytes > self.config.watched_bytes_max {
+                Weight::PathBytes
+            } else {
+                return;
+            };
+            let (connection, its) = self.watches.heaviest(weight).expect("there are watches");
+            tracing::warn!(watches, bytes, its, by = ?weight, "too many watches, closing the connection that has most");
             self.on_disconnect(connection);
             out.push(Output::Drop(connection));
         }

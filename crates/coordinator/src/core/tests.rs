@@ -347,6 +347,31 @@ fn watches_on_long_names_end_the_connection_before_they_fill_the_memory() {
     assert_eq!((core.watches.len(), core.watches.path_bytes()), (0, 0), "nothing is left of it");
 }
 
+/// Core's limits: who used up the watches pays, not who asks next.
+#[test]
+fn the_connection_with_most_watches_goes() {
+    for by_bytes in [false, true] {
+        let mut core = core();
+        connect(&mut core, A, 0, &[]);
+        connect(&mut core, B, 0, &[]);
+        let long = "x".repeat(if by_bytes { 300 << 10 } else { 0 });
+        let most = if by_bytes { 3 } else { 60 };
+        for number in 0..most {
+            read(&mut core, A, opcode::EXISTS, &format!("/a{number}{long}"), true);
+        }
+        // More of them, or more bytes, but not both.
+        let fewer = if by_bytes { 50 } else { 40 };
+        for number in 0..fewer {
+            assert!(read(&mut core, B, opcode::EXISTS, &format!("/b{number}"), true).len() == 1);
+        }
+        let last = format!("/b-last{}", "x".repeat(if by_bytes { 200 << 10 } else { 0 }));
+        let out = read(&mut core, B, opcode::EXISTS, &last, true);
+        assert!(is_dropped(&out, A) && !is_dropped(&out, B), "{by_bytes}: {out:?}");
+        assert_eq!(core.watches.len(), fewer + 1);
+        assert!(!is_dropped(&read(&mut core, B, opcode::EXISTS, "/more", true), B));
+    }
+}
+
 #[test]
 fn sessions_of_clients_that_went_are_bounded() {
     let mut core = core();
