@@ -25,13 +25,15 @@ pub struct CoordinatorConfig {
     pub replies_bytes_max: usize,
     /// Bytes of replies and notifications at which a client that does not take them is disconnected.
     pub outbox_bytes_max: usize,
+    /// Bytes of replies and notifications to all clients together. Beyond it the one that is owed most is disconnected.
+    pub outboxes_bytes_max: usize,
     /// Bytes of requests that wait to become durable, over all connections; reading stops there.
     pub pending_bytes_max: usize,
     /// Bytes of the tree in memory (paths, values, 256 per node). Creations beyond it get "quota exceeded" (-125).
     pub tree_bytes_max: usize,
-    /// Watches over all connections; a connection that adds one more is closed.
+    /// Watches over all connections. Beyond it the one that has most is closed.
     pub watches_max: usize,
-    /// Bytes of the paths watched, over all connections; a connection that adds more is closed.
+    /// Bytes of the paths watched, over all connections. Beyond it the one that has most is closed.
     pub watched_bytes_max: usize,
     /// Sessions at a time, with those whose clients are gone and whose time is not up; a connection that asks for one
     /// more is closed.
@@ -55,6 +57,7 @@ impl CoordinatorConfig {
             replies_max: 1000,
             replies_bytes_max: 4 << 20,
             outbox_bytes_max: 64 << 20,
+            outboxes_bytes_max: 256 << 20,
             pending_bytes_max: 16 << 20,
             tree_bytes_max: 1 << 30,
             watches_max: 1_000_000,

@@ -14,10 +14,11 @@
 //!    every connection closes, and [`Progress::failure`] says why. A panic of the core or of the commit thread is such
 //!    a failure: nobody can say what half a step left behind.
 //!
-//! # Limits     one batch waits while one is written; `pending_bytes_max` stops reading
+//! # Limits     one batch waits while one is written; `pending_bytes_max` stops reading; beyond `outboxes_bytes_max` the
+//! connection that is owed most is dropped
 
 use crate::config::CoordinatorConfig;
-use crate::connection::{Counters, Outbox};
+use crate::connection::{Counters, Outbox, Owed};
 use crate::core::{Core, Figures, Now, Output};
 use crate::store::Store;
 use crate::watches::ConnectionId;
@@ -53,6 +54,8 @@ struct State {
 pub(crate) struct Shared {
     pub(crate) config: CoordinatorConfig,
     pub(crate) counters: Counters,
+    /// What all connections are owed.
+    pub(crate) owed: Owed,
     clock: Arc<dyn Clock>,
     started_ms: u64,
     state: Mutex<State>,
@@ -72,6 +75,7 @@ impl Shared {
         Shared {
             config,
             counters: Counters::default(),
+            owed: Owed::default(),
             started_ms,
             state: Mutex::new(State {
                 core,
@@ -152,9 +156,25 @@ impl Shared {
                 }
             }
         }
+        self.bound_outboxes(&state);
         drop(state);
         if has_changes {
             self.changed.notify_one();
+        }
+    }
+
+    /// Drops who is owed most until all together are owed no more than may be.
+    fn bound_outboxes(&self, state: &State) {
+        while self.owed.bytes() > self.config.outboxes_bytes_max {
+            let owed = state.outboxes.values().map(|outbox| (outbox.bytes(), outbox));
+            // What is left is of connections that have ended, and goes with them.
+            let Some((bytes, outbox)) = owed.max_by_key(|(bytes, _)| *bytes).filter(|(bytes, _)| *bytes > 0)
+            else {
+                return;
+            };
+            let all = self.owed.bytes();
+            tracing::warn!(peer = %outbox.peer, bytes, all, "too much is owed to clients, closing the connection that is owed most");
+            outbox.drop_now();
         }
     }
 
@@ -254,6 +274,30 @@ mod tests {
         let clock = Arc::new(SystemClock::new());
         let core = Core::new(core_config, 0, now_of(&*clock), Arc::new(SeededRandom::new(1)));
         Shared::new(config, core, clock)
+    }
+
+    /// Shared's limits.
+    #[test]
+    fn who_is_owed_most_goes_when_all_are_owed_too_much() {
+        let mut shared = shared();
+        shared.config.outboxes_bytes_max = 1000;
+        let connect = |port| {
+            let peer = ([127, 0, 0, 1], port).into();
+            let outbox = Arc::new(Outbox::new(peer, &shared.config, shared.owed.clone()));
+            (shared.connect(peer, outbox.clone()), outbox)
+        };
+        let (first, second) = (connect(1), connect(2));
+        let owe = |id, bytes: usize| {
+            shared.act(|_, _, out| out.push(Output::Frame(id, vec![0; bytes].into())));
+        };
+        owe(first.0, 600);
+        owe(second.0, 300);
+        owe(second.0, 100);
+        assert_eq!((first.1.bytes(), second.1.bytes()), (600, 400));
+        owe(second.0, 1);
+        assert_eq!((first.1.bytes(), second.1.bytes(), shared.owed.bytes()), (0, 401, 401));
+        owe(first.0, 100);
+        assert_eq!(shared.owed.bytes(), 401, "it is gone");
     }
 
     /// Shared invariant 3: without it the commit thread would be gone and every client wait for ever.

@@ -28,6 +28,8 @@ use tokio::task::JoinSet;
 /// How often, and at what distance, a taken port is tried again: half a second, for a killed process to let go of it.
 const BIND_ATTEMPTS: u32 = 25;
 const BIND_PAUSE: Duration = Duration::from_millis(20);
+/// What the coordinator may owe its clients at the least: some lists of all ledgers.
+const OUTBOXES_BYTES_MIN: u64 = 16 << 20;
 
 /// The coordinator's connections, where descriptors are plenty.
 const COORDINATOR_CONNECTIONS_MAX: usize = 1000;
@@ -159,10 +161,13 @@ async fn start_coordinator(
     for attempt in 1.. {
         let mut config = CoordinatorConfig::new(plan.coordinator, &plan.coordinator_dir);
         config.connections_max = connections_max;
-        // Beside redb's cache, sessions and replies: its part of the memory limit, most of it for the tree.
+        // Beside redb's cache and sessions: its part of the memory limit, most of it for the tree.
         config.tree_bytes_max = config.tree_bytes_max.min((plan.coordinator_bytes / 4 * 3) as usize);
         config.pending_bytes_max = config.pending_bytes_max.min((plan.coordinator_bytes / 16) as usize);
         config.watched_bytes_max = config.watched_bytes_max.min((plan.coordinator_bytes / 16) as usize);
+        let outboxes = (plan.coordinator_bytes / 8).max(OUTBOXES_BYTES_MIN) as usize;
+        config.outboxes_bytes_max = config.outboxes_bytes_max.min(outboxes);
+        config.outbox_bytes_max = config.outbox_bytes_max.min(outboxes);
         let (clock, random) = (world.clock.clone(), world.random.clone());
         match Coordinator::start_on(world.disk.clone(), config, clock, random).await {
             Ok(coordinator) => return Ok(coordinator),

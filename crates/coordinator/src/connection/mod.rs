@@ -15,7 +15,7 @@ mod four_letter;
 mod outbox;
 
 pub(crate) use four_letter::Counters;
-pub(crate) use outbox::Outbox;
+pub(crate) use outbox::{Outbox, Owed};
 
 use crate::shared::{Progress, Shared};
 use crate::watches::ConnectionId;
@@ -54,7 +54,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, socket: TcpStream, peer: SocketAd
     if let Err(error) = socket.set_nodelay(true) {
         tracing::debug!(%peer, %error, "set TCP_NODELAY");
     }
-    let outbox = Arc::new(Outbox::new(peer, &shared.config));
+    let outbox = Arc::new(Outbox::new(peer, &shared.config, shared.owed.clone()));
     let id = shared.connect(peer, outbox.clone());
     let _registration = Registration { shared: &shared, id };
     let (reader, writer) = socket.into_split();

@@ -6,14 +6,15 @@
 //!
 //! # Limits
 //! Reading stops at `replies_max` or `replies_bytes_max`; a connection is dropped beyond `outbox_bytes_max`, which
-//! notifications alone can reach.
+//! notifications alone can reach. What all connections are owed is counted in [`Owed`]; who hands frames out bounds it.
 
 use crate::config::CoordinatorConfig;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use tokio::sync::Notify;
 
 /// Most bytes that one write takes; a larger frame goes alone.
@@ -45,12 +46,32 @@ pub(super) enum Next {
     Close,
 }
 
+/// Bytes that all connections together are owed. Clones share it.
+#[derive(Clone, Default)]
+pub(crate) struct Owed(Arc<AtomicUsize>);
+
+impl Owed {
+    /// In bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn add(&self, bytes: usize) {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn take_off(&self, bytes: usize) {
+        self.0.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
 /// One connection's frames. One reader and one writer wait on it.
 pub(crate) struct Outbox {
-    pub(super) peer: SocketAddr,
+    pub(crate) peer: SocketAddr,
     pub(super) received: AtomicU64,
     pub(super) sent: AtomicU64,
     state: Mutex<State>,
+    owed_by_all: Owed,
     ready: Notify,
     room: Notify,
     dropped: Notify,
@@ -60,12 +81,13 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    pub(super) fn new(peer: SocketAddr, config: &CoordinatorConfig) -> Outbox {
+    pub(crate) fn new(peer: SocketAddr, config: &CoordinatorConfig, owed_by_all: Owed) -> Outbox {
         Outbox {
             peer,
             received: AtomicU64::new(0),
             sent: AtomicU64::new(0),
             state: Mutex::default(),
+            owed_by_all,
             ready: Notify::new(),
             room: Notify::new(),
             dropped: Notify::new(),
@@ -81,12 +103,14 @@ impl Outbox {
         if state.is_closing || state.is_dropped {
             return;
         }
-        state.bytes += frame.len();
-        if state.bytes > self.bytes_max {
-            tracing::warn!(peer = %self.peer, bytes = state.bytes, "a client is owed more than may be, closing its connection");
+        let bytes = state.bytes + frame.len();
+        if bytes > self.bytes_max {
+            tracing::warn!(peer = %self.peer, bytes, "a client is owed more than may be, closing its connection");
             drop(state);
             return self.drop_now();
         }
+        state.bytes = bytes;
+        self.owed_by_all.add(frame.len());
         state.items.push_back(Item { batch, frame, queued_ms: now_ms });
         drop(state);
         self.ready.notify_one();
@@ -103,8 +127,14 @@ impl Outbox {
         let mut state = self.state.lock();
         state.is_dropped = true;
         state.items.clear();
+        self.owed_by_all.take_off(std::mem::take(&mut state.bytes));
         drop(state);
         self.dropped.notify_one();
+    }
+
+    /// Bytes not yet written.
+    pub(crate) fn bytes(&self) -> usize {
+        self.state.lock().bytes
     }
 
     /// Frames not yet written.
@@ -160,8 +190,20 @@ impl Outbox {
     /// Frames that [`Outbox::next`] gave have been written.
     pub(super) fn written(&self, frames: usize, bytes: usize) {
         self.sent.fetch_add(frames as u64, Ordering::Relaxed);
-        self.state.lock().bytes -= bytes;
+        let mut state = self.state.lock();
+        // Of a dropped one nothing is owed any more.
+        if !state.is_dropped {
+            state.bytes -= bytes;
+            self.owed_by_all.take_off(bytes);
+        }
+        drop(state);
         self.room.notify_one();
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        self.owed_by_all.take_off(self.state.get_mut().bytes);
     }
 }
 
@@ -172,7 +214,7 @@ mod tests {
     fn outbox() -> Outbox {
         let mut config = CoordinatorConfig::new(([127, 0, 0, 1], 0).into(), "unused");
         (config.replies_max, config.replies_bytes_max, config.outbox_bytes_max) = (2, 100, 1000);
-        Outbox::new(([127, 0, 0, 1], 1).into(), &config)
+        Outbox::new(([127, 0, 0, 1], 1).into(), &config, Owed::default())
     }
 
     #[test]
@@ -210,5 +252,28 @@ mod tests {
         outbox.push(vec![0; 1001].into(), 0, 0);
         outbox.is_dropped().await;
         assert_eq!(outbox.len(), 0);
+    }
+
+    #[test]
+    fn what_all_are_owed_is_what_each_is_owed() {
+        let mut config = CoordinatorConfig::new(([127, 0, 0, 1], 0).into(), "unused");
+        config.outbox_bytes_max = 1000;
+        let owed = Owed::default();
+        let outboxes =
+            [0, 1, 2].map(|port| Outbox::new(([127, 0, 0, 1], port).into(), &config, owed.clone()));
+        for (outbox, bytes) in outboxes.iter().zip([900, 20, 7]) {
+            outbox.push(vec![0; bytes].into(), 0, 0);
+        }
+        assert_eq!(owed.bytes(), 927);
+        let Next::Write(frames, _) = outboxes[0].next(0) else { panic!("there is something") };
+        outboxes[0].push(vec![0; 101].into(), 0, 0);
+        assert_eq!((owed.bytes(), outboxes[0].bytes()), (27, 0), "it was dropped while it was written");
+        outboxes[0].written(frames.len(), 900);
+        assert_eq!(owed.bytes(), 27);
+        let Next::Write(frames, _) = outboxes[1].next(0) else { panic!("there is something") };
+        outboxes[1].written(frames.len(), 20);
+        assert_eq!(owed.bytes(), 7);
+        drop(outboxes);
+        assert_eq!(owed.bytes(), 0, "nobody is there to be owed anything");
     }
 }
