@@ -65,4 +65,4 @@ pub use space::{ScrubFinding, ScrubPass, ScrubStatus, SpaceStatus, WantedCollect
 pub use stats::EngineStats;
 pub use threads::{EngineThreads, StopError};
 
-pub use bindery_storage::{FoundRun, Patience, TOGETHER_ENTRIES_MAX};
+pub use bindery_storage::{Ahead, FoundRun, Patience, TOGETHER_ENTRIES_MAX};

@@ -4,7 +4,7 @@ use crate::api::{EntryRun, Refusal};
 use crate::shard::Otherwise;
 use bindery_io::canary::{Canaries, Canary};
 use bindery_storage::{
-    Coverage, FoundEntry, Generation, Lead, LogView, ReadError, SoleRun, Source, TryReadError, locate,
+    Ahead, Coverage, FoundEntry, Generation, Lead, LogView, ReadError, SoleRun, Source, TryReadError, locate,
     try_locate,
 };
 use bindery_types::{EntryId, LedgerId};
@@ -130,6 +130,11 @@ impl DiskRead {
                 Stop::Refused(refusal) => Some(Err(refusal)),
             },
         }
+    }
+
+    /// Where it is, as what is about to be read; `None` before that is known.
+    pub fn ahead(&self) -> Option<Ahead> {
+        self.located.as_ref().map(|FoundEntry { log, location, .. }| log.ahead(location))
     }
 
     /// Loads and verifies the entry. Blocks: call it on a thread that may.

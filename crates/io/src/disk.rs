@@ -116,8 +116,8 @@ pub trait DiskFile: Send + Sync {
     /// Reads into `buf` from `offset`; may be short, 0 at or behind the end. `Interrupted` is retried inside. What
     /// `buf` holds behind the returned length is arbitrary: direct reads fill whole blocks.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
-    /// As `read_at`, but takes only what the kernel holds in memory: `None` when it would have to wait for the device.
-    /// May be short where what is held ends. A disk that cannot tell always answers `None`.
+    /// As `read_at`, but takes only what the kernel holds in memory: `None` when it would have to wait for the device,
+    /// of which nothing is asked then. May be short where what is held ends. A disk that cannot tell always answers `None`.
     fn read_cached_at(&self, buf: &mut [u8], offset: u64) -> io::Result<Option<usize>> {
         let _ = (buf, offset);
         Ok(None)

@@ -2,7 +2,7 @@
 //!
 //! Everything a core learns about the outside arrives through [`Disk`], [`Clock`] and [`Random`], so that the
 //! simulator can own all three. This is the only crate with `unsafe` (aligned shared buffers,
-//! [`chunk`]; control messages of sockets, [`net`]).
+//! [`chunk`]; control messages of sockets, [`net`]; what is in memory of a file, `resident`).
 //!
 //! # Invariants
 //! 1. A write is durable only after [`DiskFile::sync`] (or [`DiskFile::write_durable_at`]) returned `Ok` for it.
@@ -20,6 +20,7 @@ mod durable_dir;
 mod layer;
 pub mod net;
 mod real;
+mod resident;
 mod source;
 mod uncached;
 mod zero;

@@ -2,7 +2,8 @@
 //!
 //! # Data flow
 //! ```text
-//! read_cached_at    preadv2(RWF_NOWAIT); "would wait" on direct files and where the flag is refused
+//! read_cached_at    preadv2(RWF_NOWAIT) of what is in memory, see [`crate::resident`]; "would wait" on direct files and
+//!                   where the flag is refused
 //! write_at          pwritev
 //! write_durable_at  pwritev2(RWF_DSYNC), or pwritev + fdatasync where the flag is refused
 //! begin_writeback   sync_file_range(WRITE), and nothing on direct files
@@ -24,6 +25,7 @@ use crate::BLOCK_SIZE_BYTES;
 use crate::chunk::AlignedBuf;
 use crate::direct::{read_is_aligned, whole_blocks, write_is_aligned};
 use crate::disk::{Disk, DiskFile, DiskLock, Entry, OpenMode, SLICES_MAX, Space};
+use crate::resident::Residency;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Advice, AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
@@ -109,7 +111,7 @@ impl Disk for RealDisk {
                 }
             }
         };
-        Ok(Arc::new(RealFile { fd, is_direct, dsync_refused: AtomicBool::new(false) }))
+        Ok(Arc::new(RealFile::new(fd, is_direct)))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
@@ -184,6 +186,7 @@ struct RealFile {
     is_direct: bool,
     /// Set once this file's file system refused `RWF_DSYNC` for a write that it took without.
     dsync_refused: AtomicBool,
+    residency: Residency,
 }
 
 fn misaligned(what: &str, offset: u64) -> io::Error {
@@ -192,6 +195,10 @@ fn misaligned(what: &str, offset: u64) -> io::Error {
 }
 
 impl RealFile {
+    fn new(fd: OwnedFd, is_direct: bool) -> RealFile {
+        RealFile { fd, is_direct, dsync_refused: AtomicBool::new(false), residency: Residency::default() }
+    }
+
     fn write(&self, slices: &[IoSlice<'_>], offset: u64, flags: ReadWriteFlags) -> io::Result<usize> {
         let mut slices = &slices[..slices.len().min(SLICES_MAX)];
         if self.is_direct {
@@ -237,7 +244,7 @@ impl DiskFile for RealFile {
 
     fn read_cached_at(&self, buf: &mut [u8], offset: u64) -> io::Result<Option<usize>> {
         // On a direct file the flag does not keep the call from waiting (measured).
-        if self.is_direct {
+        if self.is_direct || !self.residency.holds(&self.fd, offset, buf.len()) {
             return Ok(None);
         }
         let read = retry_on_intr(|| {
@@ -354,7 +361,7 @@ mod tests {
                 let fd = if is_direct { open_direct(&path, flags).unwrap() } else { None };
                 let is_direct = fd.is_some();
                 let fd = fd.unwrap_or_else(|| open_regular(&path, flags).unwrap());
-                let file = RealFile { fd, is_direct, dsync_refused: AtomicBool::new(true) };
+                let file = RealFile { dsync_refused: AtomicBool::new(true), ..RealFile::new(fd, is_direct) };
                 let mut block = AlignedBuf::zeroed(BLOCK_SIZE_BYTES);
                 block.fill(3);
                 let file: &dyn DiskFile = &file;
@@ -363,6 +370,29 @@ mod tests {
                 file.read_exact_at(&mut back, 0).unwrap();
                 assert_eq!(back[..], block[..]);
             }
+        }
+    }
+
+    /// A file of procfs is written without flags only, and cannot be synced: that is where it ends.
+    #[test]
+    fn the_kernels_refusal_of_the_durability_flag_is_seen_and_remembered() {
+        let fd = open_regular(Path::new("/proc/self/coredump_filter"), OFlags::RDWR).unwrap();
+        let file = RealFile::new(fd, false);
+        let read = || {
+            let mut found = [0; 16];
+            let count = file.read_at(&mut found, 0).unwrap();
+            std::str::from_utf8(&found[..count]).unwrap().trim().to_owned()
+        };
+        let before = read();
+        for value in ["00000001", &before] {
+            let refused = file.write_durable_at(&[IoSlice::new(format!("0x{value}").as_bytes())], 0);
+            assert_eq!(
+                refused.unwrap_err().raw_os_error(),
+                Some(Errno::INVAL.raw_os_error()),
+                "of fdatasync"
+            );
+            assert!(file.dsync_refused.load(Ordering::Relaxed));
+            assert_eq!(read(), value, "it was written, without the flag");
         }
     }
 

@@ -39,7 +39,8 @@ mod view;
 pub use block_cache::{BLOCK_COST_BYTES, BlockCache, CacheStats};
 pub use directory::{DirectoryCommit, LedgerDirectory, OpenedDirectory};
 pub use entry_log::{
-    EntryLocation, EntryLog, EntryLogWriter, Extent, FoundRun, Patience, SealedLog, TOGETHER_ENTRIES_MAX,
+    Ahead, EntryLocation, EntryLog, EntryLogWriter, Extent, FoundRun, Patience, SealedLog,
+    TOGETHER_ENTRIES_MAX,
 };
 pub use error::{
     Damaged, DirectoryError, DiskError, NewerFormat, OpenLogError, ReadError, StateError, TryReadError,

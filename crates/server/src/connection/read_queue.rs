@@ -29,6 +29,8 @@ use super::cover::{self, Cover};
 use super::request::{ReadKind, ReadRequest};
 use bindery_engine::Refusal;
 use bindery_flow::ByteBudget;
+use foldhash::fast::RandomState;
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,7 +74,7 @@ pub struct ReadQueue {
     high: VecDeque<ReadRequest>,
     plain: VecDeque<ReadRequest>,
     /// For each v2 key with an unfinished request. Never iterated.
-    lines: HashMap<Key, Line>,
+    lines: HashMap<Key, Line, RandomState>,
     /// Given out and waiting for something; by `seq`.
     parked: HashMap<u64, ReadRequest>,
     /// Fences that ended before their request was given out; by `seq`.
@@ -100,7 +102,7 @@ impl ReadQueue {
             cover: Cover::new(pool),
             high: VecDeque::new(),
             plain: VecDeque::new(),
-            lines: HashMap::new(),
+            lines: HashMap::default(),
             parked: HashMap::new(),
             fences_done: HashMap::new(),
             is_awaited: false,
@@ -148,13 +150,13 @@ impl ReadQueue {
             self.enqueue(request);
             return Pushed::Queued;
         };
-        match self.lines.get_mut(&key) {
-            None => {
-                let fences = usize::from(request.is_fence);
-                self.lines.insert(key, Line { fences, ..Line::default() });
+        match self.lines.entry(key) {
+            Entry::Vacant(place) => {
+                place.insert(Line { fences: usize::from(request.is_fence), ..Line::default() });
                 self.enqueue(request);
             }
-            Some(line) => {
+            Entry::Occupied(line) => {
+                let line = line.into_mut();
                 let promotes = request.is_high;
                 if promotes {
                     line.behind.iter_mut().for_each(|older| older.is_high = true);
@@ -296,13 +298,12 @@ impl ReadQueue {
     /// Memory that many requests took goes when none is left: nothing else covers it (invariant 5).
     fn shrink(&mut self) {
         const KEPT: usize = 2 * cover::FREE;
+        // Most connections ask for more than this, over and over: what is kept does not have to grow again.
         for lane in [&mut self.high, &mut self.plain] {
-            if lane.capacity() > KEPT {
-                *lane = VecDeque::new();
-            }
+            lane.shrink_to(KEPT);
         }
         if self.lines.capacity() > KEPT {
-            self.lines = HashMap::new();
+            self.lines.shrink_to(KEPT / 8 * 7);
         }
         if self.parked.capacity() > KEPT {
             self.parked = HashMap::new();
@@ -314,8 +315,10 @@ impl ReadQueue {
 
     fn finish_in_line(&mut self, request: &ReadRequest) -> bool {
         let Some(key) = key_of(request) else { return false };
-        let line =
-            self.lines.get_mut(&key).expect("an unfinished request has a line (read queue invariant 1)");
+        let Entry::Occupied(mut place) = self.lines.entry(key) else {
+            panic!("an unfinished request has a line (read queue invariant 1)");
+        };
+        let line = place.get_mut();
         line.fences -= usize::from(request.is_fence);
         match line.behind.pop_front() {
             Some(next) => {
@@ -323,7 +326,7 @@ impl ReadQueue {
                 true
             }
             None => {
-                self.lines.remove(&key);
+                place.remove();
                 false
             }
         }

@@ -33,7 +33,7 @@ mod write;
 
 pub use format::{ENTRY_BODY_MIN_BYTES, EntryLocation, Extent, FORMAT_VERSION, IndexRecord, RUN_ENTRIES_MAX};
 pub(crate) use read::waited;
-pub use read::{EntryLog, LogDescription, Patience};
+pub use read::{Ahead, EntryLog, LogDescription, Patience};
 pub use together::{FoundRun, TOGETHER_ENTRIES_MAX};
 pub use verify::{LogCheck, LogDamage, LogEvent, LogPart, LogTotals, VerifyReport};
 pub use write::{EntryLogWriter, SealedLog};

@@ -91,6 +91,21 @@ impl Streak {
     }
 }
 
+/// Bytes of a log that somebody is about to read.
+pub struct Ahead {
+    pub(super) log: Arc<EntryLog>,
+    pub(super) offset: u64,
+    pub(super) length: u64,
+}
+
+impl Ahead {
+    /// Has the kernel begin to read them, for whoever comes for them next. May wait for room in the device's queue: call it
+    /// on a thread that may block.
+    pub fn begin(&self) {
+        self.log.file.begin_reading(self.offset, self.length);
+    }
+}
+
 /// A sealed log, open for reading. Shared by any number of readers.
 pub struct EntryLog {
     pub(super) file: Arc<dyn DiskFile>,
@@ -381,6 +396,11 @@ impl EntryLog {
         } else {
             self.read_plain(bodies, offset, "an entry", patience)
         }
+    }
+
+    /// The body at a location, as what is about to be read.
+    pub fn ahead(self: &Arc<Self>, location: &EntryLocation) -> Ahead {
+        Ahead { log: self.clone(), offset: location.offset, length: u64::from(location.length) }
     }
 
     /// Checks a body that was read: CRC, then the ids inside.

@@ -17,7 +17,7 @@
 //! were written twice are read one by one.
 
 use super::format::{EntryLocation, Extent, Place, RECORD_SIZE};
-use super::read::{EntryLog, Patience};
+use super::read::{Ahead, EntryLog, Patience};
 use crate::TryReadError;
 use bindery_types::{EntryId, LedgerId};
 use std::sync::Arc;
@@ -38,6 +38,16 @@ impl FoundRun {
     /// Bytes of each entry, in order: known before a byte of them is loaded.
     pub fn lengths(&self) -> impl ExactSizeIterator<Item = usize> {
         self.locations.iter().map(|location| location.length as usize)
+    }
+
+    /// The bodies from number `from` of the run on, as what is about to be read.
+    ///
+    /// # Panics
+    /// When the run has not so many.
+    pub fn ahead(&self, from: usize) -> Ahead {
+        let rest = &self.locations[from..];
+        let length = rest.iter().map(|location| u64::from(location.length)).sum();
+        Ahead { log: self.log.clone(), offset: rest[0].offset, length }
     }
 
     /// Reads `count` entries, from number `from` of the run on, into `buffer`, and gives their bodies in order, each

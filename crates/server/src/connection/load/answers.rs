@@ -17,8 +17,15 @@ fn known_lac(shared: &Shared, request: &ReadRequest) -> Option<i64> {
     shared.engine.last_add_confirmed(request.ledger).ok().map(EntryId::to_wire)
 }
 
-/// Answers with an entry, in the form that its kind of read has.
-pub(super) fn answer_entry(shared: &Shared, connection: &Connection, granted: Granted, body: Body<'_>) {
+/// Answers with an entry, in the form that its kind of read has. `now_ns` is when it was loaded: one look at the clock
+/// serves all that were loaded together.
+pub(super) fn answer_entry(
+    shared: &Shared,
+    connection: &Connection,
+    granted: Granted,
+    body: Body<'_>,
+    now_ns: u64,
+) {
     let Granted { request, permit, window } = granted;
     let (ledger, entry) = (request.ledger.get(), request.entry);
     let size = match &body {
@@ -26,7 +33,7 @@ pub(super) fn answer_entry(shared: &Shared, connection: &Connection, granted: Gr
         Body::Owned(bytes) => bytes.len(),
     };
     shared.metrics.read_bytes.add(size as u64);
-    record(shared, connection, &request, size, true);
+    record(shared, connection, &request, size, now_ns, true);
     match request.reply {
         Reply::V2 { version } => connection.outbox.entry(request, window, permit, body, |out| {
             v2::put_read_response_header(version, ledger, entry, size, out);
@@ -135,23 +142,24 @@ fn answer_message(
     is_success: bool,
 ) {
     connection.outbox.unpromised_answer(request.promised, |out| v3::put_frame(message, out));
-    record(shared, connection, request, 0, is_success);
+    record(shared, connection, request, 0, shared.clock.monotonic_ns(), is_success);
     connection.finish_read(request);
 }
 
 /// Answers with a failure.
 pub fn answer_failure(shared: &Shared, connection: &Connection, request: &ReadRequest, refusal: Refusal) {
     connection.outbox.answer(request.promised, |out| request.put_failure(code(refusal), out));
-    record(shared, connection, request, 0, false);
+    record(shared, connection, request, 0, shared.clock.monotonic_ns(), false);
     connection.finish_read(request);
 }
 
-/// `bytes`: of entries in the answer.
+/// `bytes`: of entries in the answer; `now_ns`: when it was ready.
 pub(super) fn record(
     shared: &Shared,
     connection: &Connection,
     request: &ReadRequest,
     bytes: usize,
+    now_ns: u64,
     is_success: bool,
 ) {
     let metrics = &shared.metrics;
@@ -163,7 +171,6 @@ pub(super) fn record(
         (ReadKind::List, _) => &metrics.get_list_of_entries,
         (ReadKind::Info(_), _) => &metrics.get_bookie_info,
     };
-    let now_ns = shared.clock.monotonic_ns();
     let took = Duration::from_nanos(now_ns.saturating_sub(request.received_ns));
     summary.record(connection.id, now_ns, took.as_nanos() as u64, is_success);
     let threshold = shared.limits.slow_request;

@@ -238,7 +238,7 @@ impl BatchLoad {
         let (ledger, start, request_id) = (self.ledger.get(), batch.start_entry_id, batch.request_id);
         let size = self.body.len();
         shared.metrics.read_bytes.add(size as u64);
-        record(shared, connection, &request, size, true);
+        record(shared, connection, &request, size, shared.clock.monotonic_ns(), true);
         connection.outbox.entry(request, window, permit, Body::Owned(self.body.into()), |out| {
             v2::put_batch_read_response_header(version, ledger, start, request_id, size, out);
         });

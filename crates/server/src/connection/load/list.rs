@@ -53,7 +53,7 @@ pub(super) fn run(shared: &Shared, connection: &Connection, granted: Granted) {
         return answer_failure(shared, connection, &granted.give_up(connection), Refusal::Io);
     }
     let message = response::get_list_of_entries(txn, ErrorCode::Ok, ledger, Some(available.encode()));
-    record(shared, connection, request, size, true);
+    record(shared, connection, request, size, shared.clock.monotonic_ns(), true);
     let Granted { request, permit, window } = granted;
     connection.outbox.entry(request, window, permit, Body::Copy(&[]), |out| v3::put_frame(&message, out));
 }

@@ -11,8 +11,8 @@
 //! 1. A permit for an entry's bytes is held before they are loaded. When an entry turns out larger than was expected
 //!    its bytes are dropped and the request goes back with the size it needs.
 //! 2. What is not durable is not shown: such a request is parked until it is, without a thread.
-//! 3. Nothing here waits for a disk but what runs on the I/O pool: an entry is read inline only with calls that give up
-//!    where the kernel would have to wait.
+//! 3. Nothing here waits for a disk, or begins a read of it, but what runs on the I/O pool: inline an entry is read only when the
+//!    kernel says that it has it in memory (`DiskFile::read_cached_at`).
 //! 4. Every request given to `plan` or `run` is answered, parked or put back, exactly one of them.
 //! 5. A request older than the maximum age is answered with too-many-requests when its turn comes, and never reaches a
 //!    disk: its client has given up, and asks another replica. Fencing, recovery and high priority have no maximum age
@@ -39,7 +39,7 @@ use super::request::{ReadKind, ReadRequest};
 use crate::io_pool::Slot;
 use crate::shared::Shared;
 use answers::{answer_entry, answer_info, answer_poll_without_entry, answer_without_entry};
-use bindery_engine::{DiskRead, DurablePoint, EntryRef, Lookup, Refusal};
+use bindery_engine::{Ahead, DiskRead, DurablePoint, EntryRef, Lookup, Refusal};
 use bindery_flow::Permit;
 use bindery_types::EntryId;
 use std::cell::RefCell;
@@ -126,6 +126,15 @@ pub enum Work {
 }
 
 impl Work {
+    /// What of the disk it is about to read, if that is known.
+    fn ahead(&self) -> Option<Ahead> {
+        match self {
+            Work::Entry(_, read) => read.ahead(),
+            Work::Together(together) => Some(together.ahead()),
+            Work::Batch(..) | Work::Whole(_) | Work::Part(..) => None,
+        }
+    }
+
     /// The requests, in order, when it cannot begin now. What a part was of has none: it is begun at once, or not at
     /// all.
     pub fn give_up(self, connection: &Connection) -> Vec<ReadRequest> {
@@ -232,7 +241,7 @@ fn refuse_too_old(shared: &Shared, connection: &Connection, request: &ReadReques
 
 /// Answers an entry that is in memory.
 pub fn answer_from_memory(shared: &Shared, connection: &Connection, granted: Granted, bytes: &[u8]) {
-    answer_entry(shared, connection, granted, Body::Copy(bytes));
+    answer_entry(shared, connection, granted, Body::Copy(bytes), shared.clock.monotonic_ns());
 }
 
 /// Answers an entry on disk at once when nobody has to wait for the disk, up to [`SCRATCH_BYTES`]. Gives everything
@@ -252,7 +261,7 @@ pub fn run_inline(
         Some(Ok(())) => {
             shared.metrics.reads_without_wait.add(1);
             learn_size(connection, body.len());
-            answer_entry(shared, connection, granted, Body::Copy(body));
+            answer_entry(shared, connection, granted, Body::Copy(body), shared.clock.monotonic_ns());
             Ok(())
         }
         Some(Err(refusal)) => {
@@ -268,7 +277,9 @@ pub fn run(shared: &Arc<Shared>, connection: &Arc<Connection>, work: Work, slot:
     let (shared, connection) = (shared.clone(), connection.clone());
     connection.loads_in_flight[usize::from(is_high)].fetch_add(1, Ordering::AcqRel);
     let begun_ns = shared.clock.monotonic_ns();
-    shared.clone().io.run(slot, move || {
+    let ahead = work.ahead();
+    let pool = shared.clone();
+    let job = move || {
         match work {
             Work::Part(part, permit, window) => part::run(&shared, &connection, &part, permit, window),
             Work::Together(together) => together.run(&shared, &connection),
@@ -290,7 +301,8 @@ pub fn run(shared: &Arc<Shared>, connection: &Arc<Connection>, work: Work, slot:
         connection.flush();
         // Room for one load more.
         connection.wake_sender.notify_one();
-    });
+    };
+    pool.io.run(slot, ahead.map(|ahead| move || ahead.begin()), job);
 }
 
 fn run_entry(shared: &Shared, connection: &Connection, granted: Granted, read: &DiskRead) {
@@ -298,7 +310,7 @@ fn run_entry(shared: &Shared, connection: &Connection, granted: Granted, read: &
         Ok(bytes) if bytes.len() > granted.room() => retry_larger(connection, granted, bytes.len()),
         Ok(bytes) => {
             learn_size(connection, bytes.len());
-            answer_entry(shared, connection, granted, Body::Owned(bytes));
+            answer_entry(shared, connection, granted, Body::Owned(bytes), shared.clock.monotonic_ns());
         }
         Err(refusal) => answer_without_entry(shared, connection, &granted.give_up(connection), refusal),
     }

@@ -21,7 +21,7 @@ use crate::connection::Connection;
 use crate::connection::outbox::Body;
 use crate::connection::request::ReadRequest;
 use crate::shared::Shared;
-use bindery_engine::{EntryRef, FoundRun, Lookup, Patience, TOGETHER_ENTRIES_MAX};
+use bindery_engine::{Ahead, EntryRef, FoundRun, Lookup, Patience, TOGETHER_ENTRIES_MAX};
 use bindery_types::EntryId;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -72,6 +72,11 @@ impl Together {
         self.reads.len()
     }
 
+    /// What of the disk is about to be read.
+    pub fn ahead(&self) -> Ahead {
+        self.found.ahead(self.done)
+    }
+
     /// The requests that are not answered.
     pub fn give_up(self, connection: &Connection) -> Vec<ReadRequest> {
         self.reads.into_iter().map(|granted| granted.give_up(connection)).collect()
@@ -113,11 +118,12 @@ impl Together {
             let Some(bodies) = self.found.read(self.done, self.reads.len(), buffer, patience) else {
                 return 0;
             };
+            let now_ns = shared.clock.monotonic_ns();
             let (mut sound, mut longest) = (0, 0);
             for body in bodies {
                 let granted = self.reads.pop_front().expect("as many were read as are left");
                 longest = longest.max(body.len());
-                answer_entry(shared, connection, granted, Body::Copy(body));
+                answer_entry(shared, connection, granted, Body::Copy(body), now_ns);
                 sound += 1;
             }
             if sound > 0 {
@@ -137,7 +143,7 @@ fn run_alone(shared: &Arc<Shared>, connection: &Arc<Connection>, granted: Grante
     let entry = EntryId::new(request.entry).map_or(EntryRef::Last, EntryRef::At);
     match shared.engine.read(request.ledger, entry) {
         Ok(Lookup::Memory(bytes)) if bytes.len() <= granted.room() => {
-            answer_entry(shared, connection, granted, Body::Copy(&bytes));
+            answer_entry(shared, connection, granted, Body::Copy(&bytes), shared.clock.monotonic_ns());
         }
         Ok(Lookup::Memory(bytes)) => retry_larger(connection, granted, bytes.len()),
         Ok(Lookup::Disk(read)) => run_entry(shared, connection, granted, &read),
