@@ -33,13 +33,6 @@ need_tools() { # tools: all that a script cannot do without, or the end
 need_root() { [ "$(id -u)" = 0 ] || die "this fault needs root (mounts): run it as root"; }
 can_trace() { strace -D -f -o /dev/null true 2>/dev/null || die "strace may not trace here: run as root, or allow ptrace"; }
 
-is_alive() { [ -n "${1:-}" ] && kill -0 "$1" 2>/dev/null && ! grep -q '^State:[[:space:]]*Z' "/proc/$1/status" 2>/dev/null; }
-
-wait_gone() { # pid, seconds: true when it has ended
-  local t0=$SECONDS
-  while is_alive "$1"; do [ $((SECONDS - t0)) -lt "${2:-20}" ] || return 1; sleep 0.02; done
-}
-
 start_coordinator() { # sets $zk and BINDERY_METADATA; the coordinator itself is not under any fault
   take_port; zk=127.0.0.1:$port
   take_port; local unused=$port; take_port

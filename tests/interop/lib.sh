@@ -11,7 +11,8 @@ started=()
 
 make_scratch() { # name: makes $scratch, removed at the end unless the script fails or KEEP is set
   mkdir -p "${INTEROP_DIR:-$repo/.interop}" || die "cannot make ${INTEROP_DIR:-$repo/.interop}"
-  scratch=$(mktemp -d "${INTEROP_DIR:-$repo/.interop}/$1.XXXXXX") || exit 1
+  # As the start scripts name it on command lines, by which servers are told from others.
+  scratch=$(cd "$(mktemp -d "${INTEROP_DIR:-$repo/.interop}/$1.XXXXXX")" && pwd) || exit 1
   trap 'finish $?' EXIT
   trap 'exit 130' INT TERM
 }
@@ -26,6 +27,13 @@ finish() { # exit code: ends every server of this script, whatever happened
   wait 2>/dev/null
   if [ "$1" = 0 ] && [ -z "${KEEP:-}" ]; then rm -rf "$scratch"; else echo "kept: $scratch" >&2; fi
   exit "$1"
+}
+
+is_alive() { [ -n "${1:-}" ] && kill -0 "$1" 2>/dev/null && ! grep -q '^State:[[:space:]]*Z' "/proc/$1/status" 2>/dev/null; }
+
+wait_gone() { # pid, seconds: true when it has ended
+  local t0=$SECONDS
+  while is_alive "$1"; do [ $((SECONDS - t0)) -lt "${2:-20}" ] || return 1; sleep 0.02; done
 }
 
 take_port() { # sets $port to a free port

@@ -11,7 +11,7 @@ use crate::work::{Filled, Work};
 use anyhow::{Result, anyhow};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 /// Runs it.
 pub fn run(mut args: Args) -> Result<Value> {
@@ -131,12 +131,10 @@ impl Counters {
 
 /// System calls of a process and the seconds they were counted in; `None` when nothing here can count them.
 fn count_calls(pid: u32, until: u64) -> Option<(f64, f64)> {
-    let took = |begin: u64| (now() - begin) as f64 / 1e9;
     let length = until.saturating_sub(now()).saturating_sub(300 * MILLI) as f64 / 1e9;
     if length < 0.5 {
         return None;
     }
-    let begin = now();
     let out = Command::new("perf")
         .args([
             "stat",
@@ -154,29 +152,8 @@ fn count_calls(pid: u32, until: u64) -> Option<(f64, f64)> {
         let text = String::from_utf8_lossy(&out.stderr).into_owned();
         text.lines().find(|line| line.contains("raw_syscalls"))?.split(',').next()?.parse::<f64>().ok()
     });
-    if let Some(count) = counted {
-        return Some((count, took(begin)));
-    }
-    // strace stops each call twice: the number for each add holds, the rate does not
-    let begin = now();
-    let child = Command::new("strace")
-        .args(["-f", "-c", "-U", "calls,name", "-p", &pid.to_string()])
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .ok()?;
-    sleep_until(until.saturating_sub(200 * MILLI));
-    let (count, took) = (interrupted(child)?, took(begin));
-    Some((count, took))
-}
-
-fn interrupted(child: Child) -> Option<f64> {
-    let pid = rustix::process::Pid::from_raw(child.id() as i32)?;
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).ok()?;
-    let out = child.wait_with_output().ok()?;
-    let text = String::from_utf8_lossy(&out.stderr).into_owned();
-    let total = text.lines().find(|line| line.trim_end().ends_with("total"))?;
-    total.split_whitespace().next()?.parse().ok()
+    // counted while the sleep ran: starting and ending perf is not in it
+    counted.map(|count| (count, length))
 }
 
 #[cfg(test)]

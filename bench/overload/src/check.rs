@@ -23,11 +23,24 @@ fn number(value: &Value, path: &str) -> f64 {
 /// What does not hold.
 fn faults(result: &Value, rss_mib_max: f64) -> Vec<String> {
     let mut faults = Vec::new();
-    for phase in ["before", "during", "after"] {
+    let is_stall = result["scenario"] == "stall";
+    let measured = ["before", "during", "after"].into_iter().filter(|phase| result.get(phase).is_some());
+    // A figure that is missing holds nothing, and would pass as one that is small.
+    if is_stall && measured.clone().count() < 3 {
+        faults.push("a phase is missing".to_owned());
+    }
+    for phase in measured {
         let rss = number(result, &format!("{phase}.rss_mib_max"));
         if rss > rss_mib_max {
             faults.push(format!("{rss:.0} MiB resident {phase}, {rss_mib_max:.0} allowed"));
         }
+        if rss == 0.0 && is_stall {
+            faults.push(format!("nobody looked at the memory in phase {phase}"));
+        }
+    }
+    let pools = result.get("pools_end");
+    if pools.is_some_and(|pools| pools.as_object().is_none_or(|pools| pools.is_empty())) || (is_stall && pools.is_none()) {
+        faults.push("nobody looked at the pools".to_owned());
     }
     for (pool, used) in result["pools_end"].as_object().into_iter().flatten() {
         if used != 0 {
@@ -35,7 +48,7 @@ fn faults(result: &Value, rss_mib_max: f64) -> Vec<String> {
         }
     }
     // of every class some in every phase; beside stalled consumers nearly all
-    let share = if result["scenario"] == "stall" { 0.9 } else { 0.0 };
+    let share = if is_stall { 0.9 } else { 0.0 };
     for (class, flow) in result["flows"].as_object().into_iter().flatten() {
         for (phase, of) in flow["phases"].as_object().into_iter().flatten() {
             let (due, ok) = (number(of, "due"), number(of, "ok"));
@@ -51,7 +64,11 @@ fn faults(result: &Value, rss_mib_max: f64) -> Vec<String> {
             }
         }
     }
-    if result["scenario"] == "stall" {
+    if is_stall {
+        let (consumers, connected) = (number(result, "consumers"), number(result, "seen.connected"));
+        if connected < consumers || consumers == 0.0 {
+            faults.push(format!("{connected} of {consumers} consumers came to the bookie"));
+        }
         if number(result, "threads_wait_for_peer") > 0.0 {
             faults.push("a thread waits for a peer".to_owned());
         }
@@ -69,7 +86,8 @@ mod tests {
 
     fn healthy() -> Value {
         json!({
-            "scenario": "stall", "case": "D2", "label": "x", "during": { "rss_mib_max": 500.0 },
+            "scenario": "stall", "case": "D2", "label": "x", "consumers": 8, "seen": { "connected": 8 },
+            "before": { "rss_mib_max": 400.0 }, "during": { "rss_mib_max": 500.0 }, "after": { "rss_mib_max": 500.0 },
             "pools_end": { "outbound": 0 }, "threads_wait_for_peer": 0, "bytes_back_ms": 3.0,
             "flows": { "reads": { "phases": { "during": { "due": 100, "ok": 100 } } } },
             "probes": { "fence": { "during": { "answered": 9, "failed": 0 } } },
@@ -79,7 +97,12 @@ mod tests {
     #[test]
     fn every_fault_is_seen() {
         assert_eq!(faults(&healthy(), 576.0), Vec::<String>::new());
-        let spoilt: [fn(&mut Value); 6] = [
+        let spoilt: [fn(&mut Value); 11] = [
+            |r| r["seen"]["connected"] = json!(7),
+            |r| r["pools_end"] = json!({}),
+            |r| r["pools_end"] = Value::Null,
+            |r| r["during"] = json!({}),
+            |r| drop(r.as_object_mut().map(|r| r.remove("after"))),
             |r| r["during"]["rss_mib_max"] = json!(577.0),
             |r| r["pools_end"]["outbound"] = json!(1),
             |r| r["threads_wait_for_peer"] = json!(1),

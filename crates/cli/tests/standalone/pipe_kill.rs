@@ -119,7 +119,9 @@ impl Append {
 
     /// Waits until some ids are printed, or it has ended.
     fn wait_printed(&mut self, count: u64) {
+        let begun = Instant::now();
         while self.printed.load(Ordering::Relaxed) < count && self.child.try_wait().unwrap().is_none() {
+            assert!(begun.elapsed() < APPEND_END_MAX, "ledger {}: nothing is acknowledged", self.ledger);
             std::thread::sleep(Duration::from_micros(200));
         }
     }
@@ -235,6 +237,12 @@ impl Run {
             appends.iter_mut().for_each(|append| append.wait_printed(1));
         }
         std::thread::sleep(Duration::from_micros(self.rng.below(300_000)));
+        // Their input has no end, and nothing has happened to their server.
+        for append in &mut appends {
+            if let Some(status) = append.child.try_wait().unwrap() {
+                self.fault(format!("ledger {}: ended with {status} before the kill", append.ledger));
+            }
+        }
         server.kill();
         let killed = Instant::now();
         let is_away = self.totals.kills % KILLS_PER_ABSENCE == ABSENCE_AT;

@@ -258,12 +258,17 @@ public final class KillLoop {
             writers.add(t);
         }
         int done = 0;
+        int pauses = 0;
+        int fruitful = 0;
         List<String> slow = new ArrayList<>();
         try (BookKeeper reader = new BookKeeper(conf(true))) {
             while (done < kills) {
+                long before = acked.get();
                 Thread.sleep((long) (random.nextDouble() * pauseMax * 1000));
                 kill9();
                 done++;
+                pauses++;
+                fruitful += acked.get() > before ? 1 : 0;
                 boolean twice = random.nextInt(10) == 0 && done < kills;
                 if (twice) {
                     spawn();
@@ -312,8 +317,9 @@ public final class KillLoop {
         if (verified.get() != acked.get()) {
             throw new IllegalStateException("acknowledged " + acked + " entries, read " + verified);
         }
-        if (acked.get() == 0) {
-            throw new IllegalStateException("nothing was acknowledged: this run shows nothing");
+        // Some pauses are shorter than clients need to come back.
+        if (fruitful * 3 < pauses || acked.get() == 0) {
+            throw new IllegalStateException("before " + fruitful + " of " + pauses + " kills something was acknowledged: this run shows little");
         }
         slow.forEach(x -> System.out.println("slow restart, " + x));
         restarts.sort(null);

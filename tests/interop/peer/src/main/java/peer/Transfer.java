@@ -62,11 +62,14 @@ public final class Transfer {
             try (BookKeeper bk = new BookKeeper(conf)) {
                 if (o.str("read", null) != null) {
                     for (String line : Files.readAllLines(Path.of(o.str("read", null)))) {
-                        long ledger = Long.parseLong(line);
+                        boolean isDeleted = line.endsWith(" deleted");
+                        long ledger = Long.parseLong(line.split(" ")[0]);
                         highest = Math.max(highest, ledger);
-                        if (bk.getLedgerManager().readLedgerMetadata(ledger).handle((m, e) -> e == null).get()) {
+                        if (!isDeleted) {
                             read(bk, ledger);
                             reread++;
+                        } else if (bk.getLedgerManager().readLedgerMetadata(ledger).handle((m, e) -> e == null).get()) {
+                            throw new IllegalStateException("ledger " + ledger + " was deleted, and is there");
                         }
                     }
                 }
@@ -79,9 +82,10 @@ public final class Transfer {
                     ids.add(ledger);
                 }
                 if (o.str("write", null) != null) {
+                    long deleted = ids.get(count - 2);
+                    bk.deleteLedger(deleted);
                     Files.writeString(Path.of(o.str("write", null)),
-                            String.join("\n", ids.stream().map(String::valueOf).toList()) + "\n");
-                    bk.deleteLedger(ids.get(count - 2));
+                            String.join("\n", ids.stream().map(id -> id + (id == deleted ? " deleted" : "")).toList()) + "\n");
                 }
             }
         } catch (Throwable e) {
