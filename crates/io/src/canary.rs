@@ -1,6 +1,6 @@
 //! Canaries: planted bugs that prove the checkers work.
 //!
-//! Only with feature `canary` can one be switched on; without it [`Canaries::has`] is a constant `false`, the sites
+//! One can be switched on in builds with debug assertions only; in others [`Canaries::has`] is a constant `false`, the sites
 //! compile to nothing, and a release binary holds none. Ids are those of `docs/reference/reliability.md`.
 
 /// A planted bug.
@@ -127,7 +127,7 @@ pub const CLIENT: [(&str, Canary); 11] = [
 /// Which canary is on, if any.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Canaries {
-    #[cfg(feature = "canary")]
+    #[cfg(debug_assertions)]
     on: Option<Canary>,
 }
 
@@ -135,13 +135,13 @@ impl Canaries {
     /// None.
     pub const fn none() -> Canaries {
         Canaries {
-            #[cfg(feature = "canary")]
+            #[cfg(debug_assertions)]
             on: None,
         }
     }
 
     /// Exactly one.
-    #[cfg(feature = "canary")]
+    #[cfg(debug_assertions)]
     pub const fn only(canary: Canary) -> Canaries {
         Canaries { on: Some(canary) }
     }
@@ -149,9 +149,9 @@ impl Canaries {
     /// True when `canary` is on.
     #[inline]
     pub fn has(self, canary: Canary) -> bool {
-        #[cfg(feature = "canary")]
+        #[cfg(debug_assertions)]
         return self.on == Some(canary);
-        #[cfg(not(feature = "canary"))]
+        #[cfg(not(debug_assertions))]
         {
             let _ = canary;
             false

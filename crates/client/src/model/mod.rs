@@ -205,7 +205,7 @@ fn explore_small_scopes_or_the_one_that_is_given() {
 
 /// The canary that `BINDERY_CLIENT_CANARY` names.
 fn planted() -> Canaries {
-    #[cfg(feature = "canary")]
+    #[cfg(debug_assertions)]
     if let Ok(name) = std::env::var("BINDERY_CLIENT_CANARY") {
         let known = bindery_io::canary::CLIENT.iter().find(|(known, _)| *known == name);
         return Canaries::only(known.expect("a canary of the client").1);
@@ -283,11 +283,9 @@ fn explore_c() {
 }
 
 /// Each planted bug of the client is found by the unchanged swarm.
-#[cfg(feature = "canary")]
+#[cfg(debug_assertions)]
 #[test]
 fn every_canary_is_found() {
-    // Each ends in a failed assertion, which is caught: kept off the screen.
-    std::panic::set_hook(Box::new(|_| {}));
     let mut missed = Vec::new();
     for (name, canary) in bindery_io::canary::CLIENT {
         match run_all(1..2001, Canaries::only(canary)).1 {
@@ -295,35 +293,31 @@ fn every_canary_is_found() {
             None => missed.push(name),
         }
     }
-    let _ = std::panic::take_hook();
     assert_eq!(missed, Vec::<&str>::new(), "canaries the swarm does not find");
 }
 
 /// The same for what is not in the cores: the readers'.
-#[cfg(feature = "canary")]
+#[cfg(debug_assertions)]
 #[test]
 fn every_canary_of_the_readers_is_found() {
     use bindery_io::canary::Canary;
 
-    std::panic::set_hook(Box::new(|_| {}));
     let planted = Canaries::only(Canary::M36HedgeToTheSame);
     let found = (1..201).find_map(|seed| {
         let panic = std::panic::catch_unwind(|| shells::run(seed, planted)).err()?;
         Some((seed, text_of(&*panic)))
     });
-    let _ = std::panic::take_hook();
     let (seed, what) = found.expect("a canary the readers' seeds do not find");
     println!("M36 found by seed {seed}: {what}");
     assert!(what.contains("IC19"), "{what}");
 }
 
 /// With the fixes of #2614 and #2615 off the explorer finds what they mend, by what comes of it.
-#[cfg(feature = "canary")]
+#[cfg(debug_assertions)]
 #[test]
 fn every_canary_of_the_explorer_is_found() {
     use bindery_io::canary::Canary;
 
-    std::panic::set_hook(Box::new(|_| {}));
     let mut missed = Vec::new();
     for (canary, scope) in [
         (Canary::M16ReadsWithoutFence, explore::FENCE_LOST),
@@ -337,6 +331,5 @@ fn every_canary_of_the_explorer_is_found() {
             None => missed.push(canary),
         }
     }
-    let _ = std::panic::take_hook();
     assert_eq!(missed, Vec::<Canary>::new(), "canaries the explorer does not find");
 }

@@ -21,7 +21,7 @@ struct Args {
     /// Show the last disk operations of the seed.
     #[arg(long)]
     trace: bool,
-    /// A planted bug to be found (needs the feature `canary`).
+    /// A planted bug to be found (needs a build with debug assertions).
     #[arg(long)]
     canary: Option<String>,
 }
@@ -67,13 +67,13 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-#[cfg(feature = "canary")]
+#[cfg(debug_assertions)]
 fn canary(name: &str) -> anyhow::Result<Canaries> {
     let found = bindery_io::canary::ALL.iter().find(|(known, _)| *known == name);
     found.map(|(_, canary)| Canaries::only(*canary)).with_context(|| format!("there is no canary {name}"))
 }
 
-#[cfg(not(feature = "canary"))]
+#[cfg(not(debug_assertions))]
 fn canary(name: &str) -> anyhow::Result<Canaries> {
-    None.with_context(|| format!("canary {name} needs a build with `--features canary`"))
+    None.with_context(|| format!("canary {name} needs a build with debug assertions"))
 }

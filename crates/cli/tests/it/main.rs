@@ -1,0 +1,11 @@
+//! The `bindery` command as a shell sees it: data, messages, exit codes; whole servers, stopped and killed.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod command;
+mod flow;
+mod frozen;
+mod ledger;
+mod server;
+mod standalone;
+mod verify;

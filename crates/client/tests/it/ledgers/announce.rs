@@ -1,0 +1,76 @@
+//! When a LAC (last add confirmed) is announced by itself.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bindery_client::connection::{Bookies, ConnectionOptions};
+use bindery_client::transport::{
+    AddRequest, AddSink, Answer, BatchReadRequest, LacAnswer, PollRequest, ReadRequest, Transport,
+};
+use bindery_client::{BookieId, EntryId, LedgerId, OpenMode};
+use bindery_types::MasterKey;
+use bytes::Bytes;
+
+use crate::ledgers::cluster::{Cluster, options};
+use crate::ledgers::{PASSWORD, wait_for_lac};
+
+/// The network, with explicit LACs counted.
+struct Counting {
+    bookies: Bookies,
+    lacs: AtomicUsize,
+}
+
+impl Transport for Counting {
+    fn add(&self, bookie: &BookieId, request: AddRequest, sink: &Arc<dyn AddSink>) {
+        self.bookies.add(bookie, request, sink);
+    }
+
+    fn read(&self, bookie: &BookieId, request: ReadRequest) -> Answer<'_, Bytes> {
+        self.bookies.read(bookie, request)
+    }
+
+    fn batch_read(&self, bookie: &BookieId, request: BatchReadRequest) -> Answer<'_, Vec<Bytes>> {
+        self.bookies.batch_read(bookie, request)
+    }
+
+    fn read_lac(&self, bookie: &BookieId, ledger: LedgerId) -> Answer<'_, LacAnswer> {
+        self.bookies.read_lac(bookie, ledger)
+    }
+
+    fn write_lac(
+        &self,
+        bookie: &BookieId,
+        ledger: LedgerId,
+        key: MasterKey,
+        lac: EntryId,
+        body: Bytes,
+    ) -> Answer<'_, ()> {
+        self.lacs.fetch_add(1, Ordering::SeqCst);
+        self.bookies.write_lac(bookie, ledger, key, lac, body)
+    }
+
+    fn poll_lac(&self, bookie: &BookieId, request: PollRequest) -> Answer<'_, Option<EntryId>> {
+        self.bookies.poll_lac(bookie, request)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_explicit_lac_is_written_only_when_no_entry_follows() {
+    let cluster = Cluster::start(1).await;
+    let bookies = Bookies::new(cluster.layout().await.registration(), ConnectionOptions::default());
+    let transport = Arc::new(Counting { bookies, lacs: AtomicUsize::new(0) });
+    let builder = cluster.builder().await.transport(transport.clone());
+    let client = builder.explicit_lac_interval(Duration::from_secs(1)).connect().await.unwrap();
+    let writer = client.create_ledger(options(1, 1, 1)).await.unwrap();
+    for _ in 0..120 {
+        writer.append(b"x").await.unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(transport.lacs.load(Ordering::SeqCst), 0, "each entry announces the one before it");
+    let reader = cluster.client().await.open_ledger(writer.id(), PASSWORD, OpenMode::ReadOnly).await.unwrap();
+    wait_for_lac(&reader, 119).await;
+    assert_eq!(transport.lacs.load(Ordering::SeqCst), 1, "once");
+    writer.close().await.unwrap();
+    cluster.stop().await;
+}

@@ -1,0 +1,5 @@
+//! The journal on real files.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod replay;

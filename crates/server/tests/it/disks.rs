@@ -1,0 +1,158 @@
+//! A whole bookie on disks that fill up and empty again: IB19, P11, R38.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use crate::common::whole::{Running, cluster, config, open, start_on};
+use bindery_io::{Disk, DiskLayer, RealDisk, Space};
+use bindery_metadata::RegistrationMode;
+use bindery_metadata::memory::MemoryCluster;
+use bindery_server::bookie::Ended;
+use bindery_server::config::BookieConfig;
+use bindery_server::disks::DiskLimits;
+use bindery_wire::{ErrorCode, v2};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The real disk, with as much free as the test says.
+struct Scripted {
+    inner: RealDisk,
+    free: Arc<AtomicU64>,
+}
+
+const TOTAL: u64 = 1 << 40;
+
+impl DiskLayer for Scripted {
+    fn beneath(&self) -> &dyn Disk {
+        &self.inner
+    }
+    fn space(&self, _: &Path) -> io::Result<Space> {
+        Ok(Space { total: TOTAL, free: self.free.load(Ordering::SeqCst) })
+    }
+}
+
+struct Place {
+    dir: tempfile::TempDir,
+    cluster: MemoryCluster,
+    free: Arc<AtomicU64>,
+}
+
+impl Place {
+    async fn new() -> Place {
+        let free = Arc::new(AtomicU64::new(TOTAL / 2));
+        Place { dir: tempfile::tempdir().unwrap(), cluster: cluster().await, free }
+    }
+
+    async fn start(&self, disks: DiskLimits) -> Running {
+        let disk = Scripted { inner: RealDisk::new(), free: self.free.clone() };
+        let config = BookieConfig { disks, ..config(self.dir.path()) };
+        start_on(Arc::new(disk), config, &self.cluster).await.unwrap()
+    }
+
+    /// Waits until the bookie is registered in this mode alone; it must be registered all the while (IB19).
+    async fn registered(&self, mode: RegistrationMode) {
+        let registration = open(&self.cluster).await.registration();
+        loop {
+            let found = registration.list().await.unwrap();
+            assert!(!found.is_empty(), "absent while it moves");
+            if found.len() == 1 && found[0].mode == mode {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
+
+fn limits() -> DiskLimits {
+    let interval = Duration::from_millis(100);
+    DiskLimits {
+        interval,
+        reserve_bytes: Some(1 << 20),
+        high_priority_bytes_min: 1 << 30,
+        ..DiskLimits::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_bookie_is_read_only_says_why_and_comes_back_by_itself() {
+    let place = Place::new().await;
+    let running = place.start(limits()).await;
+    let high = v2::Flags::HIGH_PRIORITY;
+    assert_eq!(running.add(1, 0).await, ErrorCode::Ok);
+    place.free.store(TOTAL / 25, Ordering::SeqCst);
+    place.registered(RegistrationMode::ReadOnly).await;
+    // The matrix of section 4.7.
+    assert_eq!(running.add(1, 1).await, ErrorCode::ReadOnly);
+    assert_eq!(running.add_as(v2::Flags::RECOVERY_ADD, 1, 1).await, ErrorCode::ReadOnly);
+    assert_eq!(
+        running.add_as(high, 1, 1).await,
+        ErrorCode::Ok,
+        "4 % of the volume are enough for high priority"
+    );
+    assert_eq!(running.read(1, 0).await, ErrorCode::Ok);
+    let state = running.get("/api/v1/bookie/state").await;
+    assert!(state.contains("\"readOnly\":true") && state.contains("96.0 % full"), "{state}");
+    assert!(state.contains("\"availableForHighPriorityWrites\":true"), "{state}");
+    let metrics = running.get("/metrics").await;
+    assert!(metrics.contains("bindery_read_only{cause=\"disk_full\"} 1"), "{metrics}");
+    assert!(metrics.contains("bindery_volume_reserve_bytes{dir="), "{metrics}");
+
+    place.free.store(1 << 20, Ordering::SeqCst);
+    let seen = async {
+        while !running.get("/api/v1/bookie/state").await.contains("\"availableForHighPriorityWrites\":false")
+        {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), seen).await.unwrap();
+    assert_eq!(running.add_as(high, 1, 2).await, ErrorCode::ReadOnly);
+    assert_eq!(
+        running.read_as(v2::Flags::DO_FENCING, 1, 2).await,
+        ErrorCode::NoEntry,
+        "a full bookie fences"
+    );
+    assert_eq!(running.read_as(v2::Flags::DO_FENCING, 1, 0).await, ErrorCode::Ok);
+
+    place.free.store(TOTAL / 2, Ordering::SeqCst);
+    place.registered(RegistrationMode::Writable).await;
+    assert_eq!(running.add(1, 2).await, ErrorCode::Fenced);
+    running.stop().await;
+}
+
+/// R38: what was full before says nothing about now. P11: a full one starts, gives its reserve up for it, registers as
+/// what it is from the beginning, and takes the reserve back when there is room.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_bookie_starts_and_its_next_start_on_empty_disks_is_writable() {
+    let place = Place::new().await;
+    let running = place.start(limits()).await;
+    assert_eq!(running.add(1, 0).await, ErrorCode::Ok);
+    running.stop().await;
+    let reserve = place.dir.path().join("journal/current/RESERVE");
+    let held = || std::fs::metadata(&reserve).map_or(0, |file| file.len());
+    assert_eq!(held(), 1 << 20);
+
+    place.free.store(0, Ordering::SeqCst);
+    let running = place.start(limits()).await;
+    assert_eq!(held(), 0, "given up before the replay");
+    place.registered(RegistrationMode::ReadOnly).await;
+    assert_eq!(running.read(1, 0).await, ErrorCode::Ok);
+    running.stop().await;
+
+    place.free.store(TOTAL / 2, Ordering::SeqCst);
+    let running = place.start(limits()).await;
+    place.registered(RegistrationMode::Writable).await;
+    assert_eq!(held(), 1 << 20);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_read_only_mode_a_full_bookie_stops() {
+    let place = Place::new().await;
+    let running = place.start(DiskLimits { may_be_read_only: false, ..limits() }).await;
+    assert_eq!(running.add(1, 0).await, ErrorCode::Ok);
+    place.free.store(0, Ordering::SeqCst);
+    let ended = running.task.await.unwrap();
+    assert!(matches!(&ended, Ended::DiskFull(why) if why.contains("100.0 % full")), "{ended:?}");
+}

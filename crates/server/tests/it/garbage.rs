@@ -1,0 +1,169 @@
+//! Garbage collection of a whole bookie against a metadata store in memory: what is deleted goes, and doubt drops
+//! nothing (IB16).
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use crate::common::PATIENCE;
+use crate::common::whole::{Running, cluster, config_that_flushes as config, id, metadata, start};
+use bindery_metadata::store::CreateMode;
+use bindery_types::LedgerState;
+use bindery_wire::ErrorCode;
+use std::time::Duration;
+
+impl Running {
+    /// As clients do: metadata first, then an entry.
+    async fn create(&self, ledger: i64) {
+        self.layout.ledgers().create(id(ledger), &metadata("bookie-0", LedgerState::Open)).await.unwrap();
+        assert_eq!(self.add(ledger, 0).await, ErrorCode::Ok);
+    }
+
+    async fn delete(&self, ledger: i64) {
+        self.layout.ledgers().delete(id(ledger), None).await.unwrap();
+    }
+
+    async fn details(&self) -> serde_json::Value {
+        self.json("/api/v1/bookie/gc_details").await[0].take()
+    }
+
+    /// One round, to its end; says why it stopped.
+    async fn why(&self, order: &str) -> serde_json::Value {
+        self.collect(order).await;
+        self.details().await["bindery"]["stoppedBecause"].take()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deleted_ledger_goes_and_its_space_comes_back() {
+    let (dir, cluster) = (tempfile::tempdir().unwrap(), cluster().await);
+    let bookie = start(config(dir.path()), &cluster).await;
+    for ledger in [0, 1, 2, 3] {
+        bookie.create(ledger).await;
+    }
+    bookie.flushed(4).await;
+    bookie.delete(0).await;
+    bookie.delete(2).await;
+    assert_eq!(bookie.why("").await, serde_json::Value::Null);
+    for (ledger, code) in
+        [(0, ErrorCode::NoLedger), (1, ErrorCode::Ok), (2, ErrorCode::NoLedger), (3, ErrorCode::Ok)]
+    {
+        assert_eq!(bookie.read(ledger, 0).await, code, "ledger {ledger}");
+    }
+    assert_eq!(bookie.add(2, 1).await, ErrorCode::Fenced, "a late writer");
+    assert_eq!(bookie.metric("bindery_gc_ledgers_removed").await, 2);
+    assert_eq!(bookie.metric("bookie_ledgers_count").await, 2);
+
+    // The removals reach the state table with a flush; then the logs are worth half as much, or nothing.
+    let rewritten = async {
+        loop {
+            bookie.collect(r#"{"forceMajor":true}"#).await;
+            let details = bookie.details().await["bindery"].take();
+            if details["logsRewritten"].as_u64() > Some(0) || details["logsDropped"].as_u64() > Some(0) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, rewritten).await.unwrap();
+    assert_eq!(bookie.read(1, 0).await, ErrorCode::Ok);
+    bookie.stop().await;
+    let bookie = start(config(dir.path()), &cluster).await;
+    assert_eq!((bookie.read(1, 0).await, bookie.read(2, 0).await), (ErrorCode::Ok, ErrorCode::NoLedger));
+    bookie.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doubt_about_metadata_drops_nothing() {
+    let (dir, cluster) = (tempfile::tempdir().unwrap(), cluster().await);
+    let bookie = start(config(dir.path()), &cluster).await;
+    let all: Vec<i64> = (0..21).collect();
+    for ledger in &all {
+        bookie.create(*ledger).await;
+    }
+    bookie.delete(5).await;
+
+    bookie.store.disconnect();
+    let why = bookie.why("").await;
+    assert!(why.as_str().is_some_and(|why| why.contains("metadata")), "{why}");
+    assert_eq!(bookie.read(5, 0).await, ErrorCode::Ok);
+    bookie.store.reconnect();
+    assert_eq!(bookie.metric("bindery_gc_stopped").await, 1);
+
+    let instance = "/ledgers/INSTANCEID";
+    let store = bookie.layout.store().clone();
+    let ours = store.get(instance).await.unwrap().data;
+    store.set(instance, "another".into(), None).await.unwrap();
+    let why = bookie.why(r#"{"waiveChecks":true}"#).await;
+    assert!(why.as_str().is_some_and(|why| why.contains("cluster")), "{why}");
+    store.delete(instance, None).await.unwrap();
+    let why = bookie.why(r#"{"waiveChecks":true}"#).await;
+    assert!(why.as_str().is_some_and(|why| why.contains("cluster")), "{why}");
+    store.create(instance, ours, CreateMode::Persistent).await.unwrap();
+    assert_eq!(bookie.read(5, 0).await, ErrorCode::Ok, "nothing was dropped so far");
+
+    for ledger in 6..18 {
+        bookie.delete(ledger).await;
+    }
+    let why = bookie.why("").await;
+    assert!(why.as_str().is_some_and(|why| why.contains("13 of 21")), "{why}");
+    assert_eq!(bookie.read(6, 0).await, ErrorCode::Ok);
+    assert_eq!(bookie.metric("bindery_gc_ledgers_removed").await, 0);
+    assert_eq!(bookie.why(r#"{"waiveChecks":true}"#).await, serde_json::Value::Null);
+    assert_eq!((bookie.read(6, 0).await, bookie.read(20, 0).await), (ErrorCode::NoLedger, ErrorCode::Ok));
+    assert_eq!(bookie.metric("bindery_gc_ledgers_removed").await, 13);
+    assert_eq!(bookie.metric("bindery_gc_stopped").await, 0);
+
+    for ledger in all.into_iter().filter(|ledger| !(5..18).contains(ledger)) {
+        bookie.delete(ledger).await;
+    }
+    let why = bookie.why(r#"{"waiveChecks":true}"#).await;
+    assert!(why.as_str().is_some_and(|why| why.contains("empty")), "{why}");
+    assert_eq!(bookie.read(20, 0).await, ErrorCode::Ok);
+    let (status, _) = bookie.http("POST", "/api/v1/bookie/gc", "").await;
+    assert!(status.contains("405"), "{status}");
+    let (status, _) = bookie.http("PUT", "/api/v1/bookie/gc", r#"{"forceMayor":true}"#).await;
+    assert!(status.contains("400"), "{status}");
+    bookie.stop().await;
+}
+
+/// A scrub that is asked for covers everything that is flushed, names damage, and costs no other entry.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scrub_can_be_asked_for_and_waited_for() {
+    let (dir, cluster) = (tempfile::tempdir().unwrap(), cluster().await);
+    let bookie = start(config(dir.path()), &cluster).await;
+    for ledger in [1, 2] {
+        bookie.create(ledger).await;
+    }
+    bookie.flushed(2).await;
+    let scrub = async || {
+        let order = r#"{"wait":true,"waitSeconds":30}"#;
+        let (status, body) = bookie.http("PUT", "/api/v1/bookie/scrub", order).await;
+        assert!(status.contains("200"), "{status} {body}");
+        serde_json::from_str::<serde_json::Value>(&body).unwrap()
+    };
+    let result = scrub().await;
+    assert_eq!((&result["lastPass"]["entries"], &result["lastPass"]["findings"]), (&2.into(), &0.into()));
+
+    let current = dir.path().join("ledgers/current");
+    let mut logs: Vec<_> = std::fs::read_dir(current).unwrap().map(|file| file.unwrap().path()).collect();
+    logs.retain(|path| path.extension().is_some_and(|extension| extension == "elog"));
+    logs.sort();
+    // The last byte of the first body: "hello" becomes "helln".
+    let log = std::fs::OpenOptions::new().write(true).open(&logs[0]).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&log, b"n", 4096 + 36).unwrap();
+    let result = scrub().await;
+    assert_eq!(result["lastPass"]["findings"], 1, "{result}");
+    let finding = &result["findings"][0];
+    assert_eq!((finding["file"].as_str(), &finding["offset"]), (logs[0].to_str(), &4096.into()));
+    assert_eq!((&finding["affected"]["ledger"], &finding["affected"]["first"]), (&1.into(), &0.into()));
+    assert!(finding["advice"].as_str().unwrap().contains("bookkeeper shell recover bookie-0 --ledger 1"));
+    assert_eq!(bookie.metric("bindery_scrub_damaged_logs").await, 1);
+    assert_eq!((bookie.read(1, 0).await, bookie.read(2, 0).await), (ErrorCode::Io, ErrorCode::Ok));
+    let (_, state) = bookie.http("GET", "/api/v1/bookie/scrub", "").await;
+    assert!(state.contains(r#""damagedLogs":1"#), "{state}");
+    let (status, _) = bookie.http("PUT", "/api/v1/bookie/scrub", r#"{"weit":true}"#).await;
+    assert!(status.contains("400"), "{status}");
+    let (status, _) = bookie.http("POST", "/api/v1/bookie/scrub", "").await;
+    assert!(status.contains("405"), "{status}");
+    assert!(bookie.metric("bindery_write_amplification_permille").await > 1000);
+    bookie.stop().await;
+}

@@ -1,0 +1,20 @@
+//! Bookies and connections as their peers see them; each module says which part it tests.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod absence;
+mod age;
+mod batch_reads;
+mod batching;
+mod care;
+mod common;
+mod disks;
+mod flow;
+mod garbage;
+mod lifecycle;
+mod order;
+mod ranges;
+mod stalled;
+mod stalls;
+mod storm;
+mod wire;

@@ -1,0 +1,9 @@
+//! The codecs against captures of the Java client and server, generated messages and mutations of both.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+mod golden_java;
+mod mutate;
+mod v2;
+mod v3;
