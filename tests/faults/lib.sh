@@ -27,7 +27,7 @@ need_tools() { # tools: all that a script cannot do without, or the end
   for t in "$@"; do
     command -v "$t" >/dev/null || die "$t is missing: run tests/faults/run --install, or install its Debian package"
   done
-  [ -x "$ACKED" ] || die "no load driver at $ACKED; run: cargo build --release -p bindery-cli --example acked"
+  [ -x "$ACKED" ] || die "no load driver at $ACKED; run: cargo build -p bindery-cli --example acked"
   need_bindery
 }
 need_root() { [ "$(id -u)" = 0 ] || die "this fault needs root (mounts): run it as root"; }

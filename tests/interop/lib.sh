@@ -1,12 +1,22 @@
-# sourced by the scripts beside it: one scratch folder, servers that end with the script, ports that nothing else uses
+# sourced by the scripts beside it and by benchmarks: one scratch folder, servers that end with the script, ports that nothing else uses
 interop=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 repo=$(cd "$interop/../.." && pwd)
 peer=$interop/peer
 . "$peer/common.sh"
-export BINDERY=${BINDERY:-${CARGO_TARGET_DIR:-$repo/target}/release/bindery}
-# Ports are looked for from here on; each script run takes its own hundred. Below the range of outgoing connections.
-PORT_BASE=${INTEROP_PORT_BASE:-$((20000 + ($$ % 110) * 100))}
-next_port=$PORT_BASE
+# The build of the tests, which checks itself; what measures sources this with $BINDERY set to a release.
+export BINDERY=${BINDERY:-${CARGO_TARGET_DIR:-$repo/target}/debug/bindery}
+# Ports are looked for from here on. Below the range of outgoing connections; each script has a hundred of its own, for as long as it
+# or a server that it started holds the lock.
+claim_ports() {
+  local base
+  for ((base = 20000; base < 32000; base += 100)); do
+    { exec {port_lock}>>"/tmp/bindery-ports-$base.lock"; } 2>/dev/null || continue # another user's
+    flock -n "$port_lock" && { next_port=$base; return; }
+    exec {port_lock}>&-
+  done
+  die "no hundred ports are free: /tmp/bindery-ports-*.lock are all held"
+}
+if [ -n "${INTEROP_PORT_BASE:-}" ]; then next_port=$INTEROP_PORT_BASE; else claim_ports; fi
 started=()
 
 make_scratch() { # name: makes $scratch, removed at the end unless the script fails or KEEP is set
@@ -63,7 +73,7 @@ need_jars() { # versions...
   done
 }
 
-need_bindery() { [ -x "$BINDERY" ] || die "no binary at $BINDERY; run: cargo build --release"; }
+need_bindery() { [ -x "$BINDERY" ] || die "no binary at $BINDERY; run: cargo build, with --release for a benchmark"; }
 
 start_zk() { # further options: sets $zk
   take_port

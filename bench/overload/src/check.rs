@@ -39,7 +39,9 @@ fn faults(result: &Value, rss_mib_max: f64) -> Vec<String> {
         }
     }
     let pools = result.get("pools_end");
-    if pools.is_some_and(|pools| pools.as_object().is_none_or(|pools| pools.is_empty())) || (is_stall && pools.is_none()) {
+    if pools.is_some_and(|pools| pools.as_object().is_none_or(|pools| pools.is_empty()))
+        || (is_stall && pools.is_none())
+    {
         faults.push("nobody looked at the pools".to_owned());
     }
     for (pool, used) in result["pools_end"].as_object().into_iter().flatten() {

@@ -251,18 +251,20 @@ class Asyncio(unittest.IsolatedAsyncioTestCase):
 
     async def test_an_entry_passes_none_that_waits_for_room(self):
         async with await self.client.create_async() as writer:
-            appended = [writer.append_async(bytes(10_000)) for _ in range(50)]
-            with self.assertRaises(bindery.NoRoomError):
-                writer.try_enqueue(b"small")
+            with stopped_server():
+                appended = [writer.append_async(bytes(10_000)) for _ in range(50)]
+                with self.assertRaises(bindery.NoRoomError):
+                    writer.try_enqueue(b"small")
             self.assertEqual(await asyncio.gather(*appended), list(range(50)))
             self.assertEqual(writer.try_enqueue(b"small"), 50)
 
     async def test_a_hand_over_waits_for_the_calls_before_it_and_refuses_those_behind_it(self):
         ledger = await self.client.create_handed_over_async()
         writer = await self.client.open_for_append_async(ledger)
-        appended = [writer.append_async(bytes(10_000)) for _ in range(50)]
-        handed_over = writer.hand_over_async()
-        self.assertFalse(handed_over.done())
+        with stopped_server():
+            appended = [writer.append_async(bytes(10_000)) for _ in range(50)]
+            handed_over = writer.hand_over_async()
+            self.assertFalse(handed_over.done())
         for call in (lambda: writer.append_async(b"behind"), writer.hand_over_async):
             with self.assertRaisesRegex(bindery.ClosedError, "this writer was closed"):
                 await call()

@@ -27,9 +27,16 @@ pub const EXIT_CODES: &str = "Exit codes:
 
 Data goes to standard output, everything else to standard error.";
 
+/// A build that checks itself says so: it is slower, and has the planted bugs that the tests switch on.
+const VERSION: &str = if bindery_io::canary::CAN_BE_PLANTED {
+    concat!(env!("CARGO_PKG_VERSION"), " (debug build, with assertions and planted bugs for tests)")
+} else {
+    env!("CARGO_PKG_VERSION")
+};
+
 /// A ledger store that speaks Apache BookKeeper's protocols.
 #[derive(Debug, Parser)]
-#[command(name = "bindery", version, after_help = EXIT_CODES, arg_required_else_help = true)]
+#[command(name = "bindery", version = VERSION, after_help = EXIT_CODES, arg_required_else_help = true)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,

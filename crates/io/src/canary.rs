@@ -80,6 +80,9 @@ pub enum Canary {
     M36HedgeToTheSame,
 }
 
+/// Whether this build has them.
+pub const CAN_BE_PLANTED: bool = cfg!(debug_assertions);
+
 /// The canaries that the simulator looks for, with the name its command line knows them by. M24 is in the server, which
 /// it does not run: the server's storm test looks for that one.
 pub const ALL: [(&str, Canary); 23] = [

@@ -7,11 +7,30 @@
 #![allow(clippy::disallowed_methods, reason = "real processes on real files, in real time")]
 
 use crate::server::{Place, bindery, free_port};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 /// The bookie's port is its identity: the one in `frozen/make`.
 const BOOKIE_PORT: u16 = 10733;
+
+/// Held while the port above is in use, so that two runs on one machine take turns.
+const TURN_PORT: u16 = 10734;
+
+/// Longer than another run of this test takes.
+const TURN_PATIENCE: Duration = Duration::from_secs(300);
+
+fn wait_for_turn() -> TcpListener {
+    let begun = Instant::now();
+    loop {
+        match TcpListener::bind(("127.0.0.1", TURN_PORT)) {
+            Ok(listener) => return listener,
+            Err(error) => assert!(begun.elapsed() < TURN_PATIENCE, "port {TURN_PORT} stays taken: {error}"),
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
@@ -54,6 +73,7 @@ fn expected(dir: &Path) -> Vec<(String, Vec<u8>)> {
 fn what_earlier_builds_wrote_is_read_whole() {
     let archives = archives();
     assert!(!archives.is_empty(), "no frozen directory: the test would show nothing");
+    let _turn = wait_for_turn();
     for archive in archives {
         let dir = tempfile::tempdir().unwrap();
         unpack(&archive, dir.path());

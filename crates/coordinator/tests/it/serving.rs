@@ -95,11 +95,8 @@ async fn sessions_and_their_nodes_survive_a_restart_and_expire_without_their_cli
     let other = connect(address, None).await;
     let (_, watch) = other.get_and_watch("/e").await.unwrap();
     drop(store);
-    let begin = tokio::time::Instant::now();
     let event = tokio::time::timeout(PATIENCE, watch.changed()).await.expect("the session expires");
     assert_eq!(event, WatchEvent::Deleted);
-    assert!(begin.elapsed() > SESSION_TIMEOUT - Duration::from_millis(800), "{:?}", begin.elapsed());
-    println!("expired after {:?} of {SESSION_TIMEOUT:?}", begin.elapsed());
     coordinator.stop().await;
 }
 

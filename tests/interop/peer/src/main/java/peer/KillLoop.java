@@ -45,6 +45,8 @@ public final class KillLoop {
     private static final int SIZE_MAX = 64 << 10;
     private static final int WRITERS = 4;
     private static final int BURST = 100;
+    /** Ledgers written and not read yet, at the most: on a busy machine writers could stay ahead of the reader for ever. */
+    private static final int UNREAD_MAX = 16;
 
     /** One ledger and the entries of it that were acknowledged. */
     private static final class Written {
@@ -164,6 +166,10 @@ public final class KillLoop {
         SplittableRandom rnd = new SplittableRandom(number * 7919L + 1);
         try (BookKeeper bk = new BookKeeper(conf(number % 2 == 0))) {
             while (!stop) {
+                if (ended.size() >= UNREAD_MAX) {
+                    Thread.sleep(10);
+                    continue;
+                }
                 LedgerHandle h;
                 try {
                     h = bk.createLedger(1, 1, 1, BookKeeper.DigestType.CRC32C, PASSWORD);
@@ -286,7 +292,8 @@ public final class KillLoop {
                     slow.add(String.format("kill %d%s: %.0f ms until ready, at %s", done, twice ? " (the one before came while it was starting)"
                             : "", last, java.time.Instant.now()));
                 }
-                for (Written w = ended.poll(); w != null; w = ended.poll()) {
+                for (int unread = ended.size(); unread > 0; unread--) {
+                    Written w = ended.remove();
                     verify(reader, w);
                     all.add(w);
                 }
