@@ -42,7 +42,7 @@ start_coordinator() { # sets $zk and BINDERY_METADATA; the coordinator itself is
     --admin-port "$port" >>"$scratch/c/log" 2>&1 </dev/null &
   echo $! >"$scratch/c/pid"
   disown
-  wait_ready 60 "$(cat "$scratch/c/pid")" "$scratch/c/log" grep -qs '^  to stop' "$scratch/c/log"
+  wait_ready 180 "$(cat "$scratch/c/pid")" "$scratch/c/log" grep -qs '^  to stop' "$scratch/c/log"
   export BINDERY_METADATA=zk+hierarchical://$zk/ledgers
   "$BINDERY" cluster init --metadata "$BINDERY_METADATA" >"$scratch/c/init" 2>&1 || die "cluster init: $(cat "$scratch/c/init")"
 }
@@ -56,7 +56,7 @@ bookie_id() { echo "127.0.0.1:${port_of[$1]}"; }
 # launch NAME: starts the bookie (data in $scratch/NAME/data, or ${data_of[NAME]}) and waits until it serves or ends.
 # True when it serves; sets $took (ms). Otherwise $rc is its exit code. Its log since the start is $scratch/NAME/log.
 launch() {
-  local name=$1 dir=$scratch/$1 t0 limit=${START_MAX:-30}
+  local name=$1 dir=$scratch/$1 t0 limit=${START_MAX:-120}
   mkdir -p "$dir"
   if [ -z "${port_of[$name]:-}" ]; then
     take_port; port_of[$name]=$port; take_port; admin_of[$name]=$port

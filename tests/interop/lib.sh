@@ -39,7 +39,12 @@ finish() { # exit code: ends every server of this script, whatever happened
   exit "$1"
 }
 
-is_alive() { [ -n "${1:-}" ] && kill -0 "$1" 2>/dev/null && ! grep -q '^State:[[:space:]]*Z' "/proc/$1/status" 2>/dev/null; }
+# A killed process is a zombie before its last thread has ended, and until then its files and ports are open.
+is_alive() {
+  [ -n "${1:-}" ] && kill -0 "$1" 2>/dev/null || return 1
+  local tasks=("/proc/$1/task/"*)
+  ! grep -q '^State:[[:space:]]*Z' "/proc/$1/status" 2>/dev/null || [ ${#tasks[@]} -gt 1 ]
+}
 
 wait_gone() { # pid, seconds: true when it has ended
   local t0=$SECONDS
@@ -112,5 +117,5 @@ start_standalone() { # name, bookies, further options: sets $zk, and $bookie and
     --admin-port "$port" "$@" >>"$dir/log" 2>&1 </dev/null &
   echo $! >"$dir/pid"
   disown # its end is reported by the script, not by the shell
-  wait_ready 60 "$(cat "$dir/pid")" "$dir/log" grep -q '^  to stop' "$dir/log"
+  wait_ready 180 "$(cat "$dir/pid")" "$dir/log" grep -q '^  to stop' "$dir/log"
 }

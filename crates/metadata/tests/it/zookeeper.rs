@@ -26,7 +26,7 @@ use tokio::sync::{mpsc, watch};
 /// The shortest the server grants with its default tick of 2 s.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(4);
 /// Far above anything that must happen.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn server() -> String {
     let server = std::env::var("BINDERY_TEST_ZOOKEEPER");

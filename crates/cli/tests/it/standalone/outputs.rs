@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A start or a stop that takes longer has failed, on any machine.
-const WAIT_MAX: Duration = Duration::from_secs(30);
+const WAIT_MAX: Duration = Duration::from_secs(120);
 
 fn full() -> File {
     OpenOptions::new().write(true).open("/dev/full").unwrap()

@@ -21,7 +21,7 @@ use crate::ledgers::cluster::options;
 
 const MEMORY_LIMIT: u64 = 4 << 20;
 const PAYLOAD: [u8; 4096] = [7; 4096];
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Bookies that acknowledge everything, one of which can be stopped. They end with this.
 struct Scripted {

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 pub const KEY: MasterKey = MasterKey::new([7; 20]);
 /// Longer than anything takes that works.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 pub fn ledger(raw: i64) -> LedgerId {
     LedgerId::new(raw).unwrap()

@@ -11,4 +11,4 @@ pub mod wire;
 use std::time::Duration;
 
 /// Longer than anything takes that ends at all.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(120);
