@@ -17,6 +17,8 @@ use crate::placement::{Placement, take_back};
 use crate::shard::NoRoom;
 use crate::space::Space;
 use crate::write_cache::Frozen;
+#[cfg(debug_assertions)]
+use bindery_io::canary::{CachedDisk, Canary};
 use bindery_io::{Clock, Disk, Random, create_durable_dir};
 use bindery_journal::record::HEADER_SIZE_BYTES;
 use bindery_journal::{ReplayError, Replayed};
@@ -207,6 +209,11 @@ impl Machine {
         random: Arc<dyn Random>,
     ) -> Result<Machine, OpenError> {
         config.validate()?;
+        #[cfg(debug_assertions)]
+        let disk: Arc<dyn Disk> = match config.canaries.has(Canary::M38CacheBelieved) {
+            true => Arc::new(CachedDisk(disk)),
+            false => disk,
+        };
         for dir in config.ledger_dirs.iter().chain(&config.journal_dirs) {
             create_durable_dir(&*disk, dir)
                 .map_err(|source| OpenError::Create { path: dir.clone(), source })?;

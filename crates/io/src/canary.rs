@@ -3,6 +3,11 @@
 //! One can be switched on in builds with debug assertions only; in others [`Canaries::has`] is a constant `false`, the sites
 //! compile to nothing, and a release binary holds none. Ids are those of `docs/reference/reliability.md`.
 
+#[cfg(debug_assertions)]
+use crate::{Disk, DiskFile, DiskLayer, OpenMode};
+#[cfg(debug_assertions)]
+use std::{io, path::Path, sync::Arc};
+
 /// A planted bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Canary {
@@ -52,6 +57,8 @@ pub enum Canary {
     M31StaleRemoval,
     /// Entries are read together from disk although memory has a newer copy of one of them.
     M37OlderCopiesTogether,
+    /// A start believes the page cache after a failed sync, although the medium holds something else.
+    M38CacheBelieved,
     /// A permit leaks when a connection dies while it is paused.
     M24PausedPermitLeaks,
     /// A recovery takes its fences for covering with one bookie too few.
@@ -85,7 +92,7 @@ pub const CAN_BE_PLANTED: bool = cfg!(debug_assertions);
 
 /// The canaries that the simulator looks for, with the name its command line knows them by. M24 is in the server, which
 /// it does not run: the server's storm test looks for that one.
-pub const ALL: [(&str, Canary); 23] = [
+pub const ALL: [(&str, Canary); 24] = [
     ("M1", Canary::M1AckBeforeSync),
     ("M2", Canary::M2NewestFileSynced),
     ("M3", Canary::M3NegativeFenceBeforeDurable),
@@ -109,6 +116,7 @@ pub const ALL: [(&str, Canary); 23] = [
     ("M30", Canary::M30LimboDenies),
     ("M31", Canary::M31StaleRemoval),
     ("M37", Canary::M37OlderCopiesTogether),
+    ("M38", Canary::M38CacheBelieved),
 ];
 
 /// The canaries in the client's cores, which the client's own model looks for, with their names. M36 is in its readers: the
@@ -159,5 +167,19 @@ impl Canaries {
             let _ = canary;
             false
         }
+    }
+}
+
+/// [`Canary::M38CacheBelieved`]: a disk whose reads past the page cache go through it.
+#[cfg(debug_assertions)]
+pub struct CachedDisk(pub Arc<dyn Disk>);
+
+#[cfg(debug_assertions)]
+impl DiskLayer for CachedDisk {
+    fn beneath(&self) -> &dyn Disk {
+        &*self.0
+    }
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        self.0.open(path, if mode == OpenMode::ReadDirect { OpenMode::Read } else { mode })
     }
 }

@@ -7,6 +7,9 @@
 //! than it was when its header was written is damage as well, and so is one that ends inside its header: no write of ours
 //! leaves one.
 //!
+//! A file that was written with sync is read past the page cache: a group that only the cache still shows, since its sync
+//! failed, was never acknowledged, and a mark that counts it would be above all that the journal has after a power cut.
+//!
 //! Blocks that the medium does not give are read as zeros and remembered: behind what is covered they are damage, whatever
 //! else is there, since nobody knows what was in them. It may pass ([`Damage::may_pass`]).
 
@@ -16,7 +19,7 @@ use crate::record::{Record, decode_part};
 use crate::writer::{Journal, JournalConfig, Used};
 use bindery_io::canary::Canary;
 use bindery_io::chunk::AlignedBuf;
-use bindery_io::{BLOCK_SIZE_BYTES, Disk, DiskFile, OpenMode, Random, is_unreadable};
+use bindery_io::{BLOCK_SIZE_BYTES, Disk, DiskFile, OpenMode, Random, is_unreadable, open_ahead};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,6 +28,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 const BLOCK: u64 = BLOCK_SIZE_BYTES as u64;
 /// Bytes read at once while looking for a group behind a bad one.
 const SCAN_STEP: usize = 1 << 20;
+
+/// Bytes read ahead of the groups of a file.
+const WINDOW_BYTES: usize = 1 << 20;
 
 /// What is wrong with a block that the medium does not give.
 const UNREADABLE: &str = "the disk does not give what is there (an I/O error), and nobody knows what it was";
@@ -496,9 +502,16 @@ impl Journal {
         Ok(slots)
     }
 
+    /// Reads a file whose groups were acknowledged as durable past the page cache. Any other is read through it: its groups have
+    /// outlived the process that wrote them, and the flush makes them durable.
     fn reader(&self, slot: &Slot) -> Result<Reader, OpenError> {
         let patience = Some(self.has_unreadable.clone());
-        Ok(Reader { patience, ..Reader::open(&self.disk, slot.path.clone())? })
+        let reader = match &slot.header {
+            Some(header) if header.is_unsynced => Reader::open(&self.disk, slot.path.clone())?,
+            Some(_) => Reader::of_medium(&self.disk, slot.path.clone())?,
+            None => Reader::open(&self.disk, slot.path.clone())?,
+        };
+        Ok(Reader { patience, ..reader })
     }
 }
 
@@ -559,6 +572,18 @@ impl Reader {
                 Ok(Reader { disk, file, path, length, patience: None, unreadable_end: Arc::default() })
             }
             Err(source) => Err(OpenError::Io { action: "open", path, source }),
+        }
+    }
+
+    /// As [`Reader::open`], past the page cache: after a sync that failed it may show what is nowhere else. What a process that
+    /// was killed left in the device is made durable first.
+    pub(crate) fn of_medium(disk: &Arc<dyn Disk>, path: PathBuf) -> Result<Reader, OpenError> {
+        let reader = Reader::open(disk, path)?;
+        let synced = disk.open(&reader.path, OpenMode::CreateDirect).and_then(|file| file.sync());
+        let opened = synced.and_then(|()| open_ahead(&**disk, &reader.path, WINDOW_BYTES));
+        match opened {
+            Ok(file) => Ok(Reader { file, ..reader }),
+            Err(source) => Err(OpenError::Io { action: "sync", path: reader.path, source }),
         }
     }
 
@@ -740,6 +765,19 @@ impl Reader {
             offset += n as u64;
         }
         Ok(None)
+    }
+
+    /// True when the medium has what the page cache shows of this file.
+    pub(crate) fn is_on_medium(&self) -> Result<bool, OpenError> {
+        let medium = Reader::of_medium(&self.disk, self.path.clone())?;
+        let (mut shown, mut found) = (vec![0; WINDOW_BYTES], vec![0; WINDOW_BYTES]);
+        for offset in (0..self.length).step_by(WINDOW_BYTES) {
+            let n = self.read(offset, &mut shown)?;
+            if medium.read(offset, &mut found)? != n || shown[..n] != found[..n] {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn damage(&self, offset: u64, what: String) -> Damage {

@@ -2,7 +2,7 @@
 
 use crate::file::{FileHeader, IDENTITY_MAX, slot_name};
 use crate::group::{FileIdentity, GroupHeader, PartHeader, layout};
-use crate::replay::OpenError;
+use crate::replay::{OpenError, Reader};
 use bindery_io::canary::{Canaries, Canary};
 use bindery_io::chunk::{AlignedBuf, ChunkSlice};
 use bindery_io::{BLOCK_SIZE_BYTES, Disk, DiskFile, OpenMode, Random, ZeroFill, has_no_descriptor};
@@ -397,14 +397,22 @@ impl Journal {
     /// flush of it would have, and keeps a file ready for what follows, if one can be had. Blocks on the disk.
     ///
     /// # Errors
-    /// A file cannot be synced: what was read of it may be gone after a power cut.
+    /// A file cannot be synced, or a sync of it failed before, so a power cut may take groups that were read from it.
     pub fn hold(&mut self, covered: u64) -> Result<(), OpenError> {
         self.release_up_to(covered);
         let cannot = |action, path: PathBuf| move |source| OpenError::Io { action, path, source };
         for used in &self.used {
             let path = self.config.dir.join(slot_name(used.slot));
-            let synced = self.disk.open(&path, OpenMode::CreateDirect).and_then(|file| file.sync());
-            synced.map_err(cannot("sync", path))?;
+            let reader = Reader::open(&self.disk, path.clone())?;
+            let is_durable = match reader.header()? {
+                Ok(header) if header.is_unsynced => reader.is_on_medium()?,
+                // It was read past the page cache.
+                _ => Reader::of_medium(&self.disk, path.clone()).map(|_| true)?,
+            };
+            if !is_durable {
+                let why = "a sync of it failed before, and only the page cache still has what it was given";
+                return Err(cannot("sync", path)(io::Error::other(why)));
+            }
         }
         self.disk.sync_dir(&self.config.dir).map_err(cannot("sync", self.config.dir.clone()))?;
         if self.free.is_empty() {

@@ -25,14 +25,16 @@ impl DiskError {
     /// True when the volume is full or no file can be opened, and nothing else is wrong: the same may work later, on
     /// another file.
     pub fn may_pass(&self) -> bool {
-        // A directory cannot be made anew, and its sync is not to be asked for twice. Without a descriptor it was not
-        // asked for.
-        let is_full = self.action != SYNC_DIRECTORY && is_no_space(&self.source);
+        // Neither a directory nor a state table can be made anew, and a sync of them that failed must not be repeated. For want
+        // of a descriptor it was never attempted.
+        let is_sync = [SYNC_DIRECTORY, SYNC_STATE_TABLE].contains(&self.action);
+        let is_full = !is_sync && is_no_space(&self.source);
         is_full || has_no_descriptor(&self.source)
     }
 }
 
 pub(crate) const SYNC_DIRECTORY: &str = "sync directory";
+pub(crate) const SYNC_STATE_TABLE: &str = "sync state table";
 
 /// The file system, or a quota on it, has no room.
 pub(crate) fn is_no_space(error: &io::Error) -> bool {

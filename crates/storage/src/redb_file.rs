@@ -16,8 +16,14 @@
 //! A file that grows takes its blocks before redb writes into them: on a full disk a commit then fails without a failed
 //! write, and the file can be opened again when there is room. (On file systems that write in place, that is.)
 //!
+//! After a sync that failed the kernel may call the pages clean and go on showing what never reached the medium, also to
+//! the process that is started next. So a file that is opened is synced first, for what a process that was killed left
+//! dirty, and each block that is read for the first time is read past the page cache as well, together with its neighbours; its
+//! checksum is remembered. A block that the page cache shows differently is read past it. Where the file system has no
+//! direct I/O, the page cache is all there is.
+//!
 //! redb verifies all pages when it opens a file, and believes them afterwards: of one that rots later it panics. So
-//! the checksum of each block is remembered as it was first read or last written, and other bytes are an error.
+//! the checksum of each block is kept as the medium had it or as it was last written, and other bytes are an error.
 //!
 //! The header is written before redb sees the file and never changes. It is read first, so that a file of a newer
 //! release is refused before anything (redb marks a file as soon as it opens it) is written.
@@ -25,7 +31,7 @@
 use crate::codec::{Put, Take, crc32c};
 use crate::error::is_no_space;
 use crate::{Damaged, DiskError, NewerFormat, StateError};
-use bindery_io::{BLOCK_SIZE_BYTES, DiskFile};
+use bindery_io::{BLOCK_SIZE_BYTES, Disk, DiskFile, open_uncached};
 use parking_lot::Mutex;
 use redb::StorageBackend;
 use std::io::{self, IoSlice};
@@ -66,16 +72,37 @@ pub fn encode_header(format: &Format) -> Vec<u8> {
     out
 }
 
+/// A file as the medium holds it, whatever the page cache shows.
+#[derive(Clone)]
+pub struct Medium(Arc<dyn DiskFile>);
+
+impl Medium {
+    /// Of `file`, which is open at `path`. The writes of a process that was killed before it synced are made durable first.
+    ///
+    /// # Errors
+    /// Also that of the sync: the file must not be touched again then.
+    pub fn of(disk: &dyn Disk, file: &dyn DiskFile, path: &Path) -> io::Result<Medium> {
+        file.sync()?;
+        Ok(Medium(open_uncached(disk, path)?))
+    }
+
+    /// Exactly `buf.len()` bytes from `offset` on.
+    pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.0.read_exact_at(buf, offset)
+    }
+}
+
 /// Which commit was acknowledged last. The two seals are written in turn, so that a torn one leaves the other.
 pub struct Seals {
     file: Arc<dyn DiskFile>,
+    medium: Medium,
     latch: Arc<Latch>,
 }
 
 impl Seals {
     /// The seals of `file`.
-    pub fn new(file: Arc<dyn DiskFile>, latch: Arc<Latch>) -> Seals {
-        Seals { file, latch }
+    pub fn new(file: Arc<dyn DiskFile>, medium: Medium, latch: Arc<Latch>) -> Seals {
+        Seals { file, medium, latch }
     }
 
     /// The highest number of a valid seal.
@@ -83,7 +110,7 @@ impl Seals {
         let mut highest = None;
         for slot in 0..2 {
             let mut seal = [0; SEAL_SIZE];
-            self.file.read_exact_at(&mut seal, BLOCK + slot * BLOCK)?;
+            self.medium.read_exact_at(&mut seal, BLOCK + slot * BLOCK)?;
             let (head, crc) = seal.split_at(SEAL_SIZE - 4);
             let number = head.strip_prefix(SEAL_MAGIC).and_then(|number| Take(number).u64());
             if crc == crc32c(&[head]).to_le_bytes() && number.is_some_and(|number| number % 2 == slot) {
@@ -191,11 +218,11 @@ struct RedbHeader {
 
 impl RedbHeader {
     /// The valid slot with the highest sequence; zeros when there is none, which redb takes for no database.
-    fn load(file: &dyn DiskFile) -> io::Result<RedbHeader> {
+    fn load(medium: &Medium) -> io::Result<RedbHeader> {
         let mut newest = RedbHeader { bytes: [0; REDB_HEADER_SIZE], sequence: 0, is_dirty: false };
         for slot in 0..2 {
             let mut block = [0; REDB_SLOT_SIZE];
-            file.read_exact_at(&mut block, REDB_SLOT_AT + slot * BLOCK)?;
+            medium.read_exact_at(&mut block, REDB_SLOT_AT + slot * BLOCK)?;
             let (head, crc) = block.split_at(REDB_SLOT_SIZE - 4);
             let sequence = head.strip_prefix(REDB_SLOT_MAGIC).and_then(|rest| Take(rest).u64());
             if let Some(sequence) = sequence
@@ -221,7 +248,11 @@ impl RedbHeader {
     }
 }
 
-/// The CRC32C of each whole block that was read or written, by its number; 0 of one that is not known. 4 bytes for 4 KiB.
+/// Bytes of the medium that are read at once: each piece of the file that is used, once.
+const PIECE_BYTES: u64 = 64 << 10;
+
+/// The CRC32C of each whole block as the medium has it or as it was written, by its number; 0 of one that is not known. 4
+/// bytes for 4 KiB.
 #[derive(Default)]
 struct BlockSums(Vec<u32>);
 
@@ -241,7 +272,29 @@ impl BlockSums {
         self.0[number] = sum;
     }
 
-    /// Checks what was read, or learns it.
+    /// True when something is known of each block in the range. Of parts of blocks nothing is known.
+    fn are_known(&self, offset: u64, len: usize) -> bool {
+        let is_whole = offset.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK_SIZE_BYTES);
+        let blocks = (offset / BLOCK).max(1)..(offset + len as u64) / BLOCK;
+        is_whole && { blocks }.all(|number| self.0.get(number as usize).is_some_and(|known| *known != 0))
+    }
+
+    /// True when the blocks in `read` are known to be what the medium has, or were written.
+    fn are_of(&self, offset: u64, read: &[u8]) -> bool {
+        let is_same = |(number, block): (usize, &[u8])| self.0.get(number) == Some(&crc32c(&[block]));
+        self.are_known(offset, read.len()) && BlockSums::blocks(offset, read).all(is_same)
+    }
+
+    /// What the medium has, of blocks that are not known yet.
+    fn learn_unknown(&mut self, offset: u64, of_medium: &[u8]) {
+        for (number, block) in BlockSums::blocks(offset, of_medium) {
+            if self.0.get(number).is_none_or(|known| *known == 0) {
+                self.set(number, crc32c(&[block]));
+            }
+        }
+    }
+
+    /// Checks what was read of the medium, or learns it.
     fn check(&mut self, offset: u64, read: &[u8]) -> io::Result<()> {
         for (number, block) in BlockSums::blocks(offset, read) {
             let sum = crc32c(&[block]);
@@ -278,6 +331,7 @@ impl BlockSums {
 /// The file as redb sees it.
 pub struct Backend {
     file: Arc<dyn DiskFile>,
+    medium: Medium,
     path: PathBuf,
     latch: Arc<Latch>,
     header: Mutex<RedbHeader>,
@@ -292,9 +346,28 @@ impl std::fmt::Debug for Backend {
 
 impl Backend {
     /// Over a file that has its header block; see the module docs.
-    pub fn new(file: Arc<dyn DiskFile>, path: PathBuf, latch: Arc<Latch>) -> io::Result<Backend> {
-        let header = Mutex::new(RedbHeader::load(&*file)?);
-        Ok(Backend { file, path, latch, header, sums: Mutex::default() })
+    pub fn new(
+        file: Arc<dyn DiskFile>,
+        medium: Medium,
+        path: PathBuf,
+        latch: Arc<Latch>,
+    ) -> io::Result<Backend> {
+        let header = Mutex::new(RedbHeader::load(&medium)?);
+        Ok(Backend { file, medium, path, latch, header, sums: Mutex::default() })
+    }
+
+    /// Learns the blocks around a range from the medium. One that cannot be read there stays unknown.
+    fn learn(&self, offset: u64, len: usize) -> io::Result<()> {
+        let end = (offset + len as u64).next_multiple_of(PIECE_BYTES);
+        let end = end.min(self.file.len()?.saturating_sub(HEADER_SIZE));
+        let mut buffer = vec![0; PIECE_BYTES as usize];
+        for at in (offset - offset % PIECE_BYTES..end).step_by(PIECE_BYTES as usize) {
+            let piece = &mut buffer[..(end - at).min(PIECE_BYTES) as usize];
+            if self.medium.read_exact_at(piece, Self::shifted(at)?).is_ok() {
+                self.sums.lock().learn_unknown(at, piece);
+            }
+        }
+        Ok(())
     }
 
     /// The part of `offset..offset + len` that lies in redb's header.
@@ -317,8 +390,17 @@ impl StorageBackend for Backend {
     }
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         self.latch.guard("read", || {
-            self.file.read_exact_at(out, Self::shifted(offset)?)?;
-            self.sums.lock().check(offset, out)?;
+            let at = Self::shifted(offset)?;
+            self.file.read_exact_at(out, at)?;
+            // Of the first block only redb's header is used, which is not kept there.
+            let is_header = offset + out.len() as u64 <= BLOCK;
+            if !is_header && !self.sums.lock().are_known(offset, out.len()) {
+                self.learn(offset, out.len())?;
+            }
+            if !is_header && !self.sums.lock().are_of(offset, out) {
+                self.medium.read_exact_at(out, at)?;
+                self.sums.lock().check(offset, out)?;
+            }
             let range = Self::in_header(offset, out.len());
             out[..range.len()].copy_from_slice(&self.header.lock().bytes[range]);
             Ok(())
@@ -401,7 +483,8 @@ mod tests {
         let path = PathBuf::from("/table");
         let file = memory.disk().open(&path, OpenMode::CreateBuffered).unwrap();
         file.set_len(HEADER_SIZE + 8 * BLOCK).unwrap();
-        Backend::new(file, path, Arc::default()).unwrap()
+        let medium = Medium::of(&*memory.disk(), &*file, &path).unwrap();
+        Backend::new(file, medium, path, Arc::default()).unwrap()
     }
 
     #[derive(Debug, Clone)]

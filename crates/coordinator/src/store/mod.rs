@@ -13,6 +13,7 @@
 //!    the first reason.
 //! 4. The file is made under another name and renamed when complete: one that exists is never initialised again.
 //! 5. A file of a newer format is refused before anything in it is changed.
+//! 6. An open believes the medium, not the page cache, where the file system has direct I/O.
 //!
 //! The file is a [`redb_file`], which says how redb's header survives a torn write, and why the
 //! database is never closed cleanly: each open is the one after a crash and verifies every page.
@@ -30,7 +31,7 @@ use crate::sessions::SessionRecord;
 use crate::tree::NodeRecord;
 use bindery_io::{BLOCK_SIZE_BYTES, Disk, OpenMode};
 use bindery_storage::redb_file::{
-    Backend, Format, HEADER_SIZE, Latch, Seals, check_header, encode_header, state_error,
+    Backend, Format, HEADER_SIZE, Latch, Medium, Seals, check_header, encode_header, state_error,
 };
 use bindery_storage::{Damaged, DiskError, StateError};
 use redb::{Builder, Database, Durability, ReadableDatabase, ReadableTable, TableDefinition};
@@ -96,11 +97,13 @@ impl Store {
         let mut block = vec![0; BLOCK_SIZE_BYTES];
         file.read_exact_at(&mut block, 0).map_err(failed)?;
         check_header(&block, &FORMAT, &path)?;
+        let medium = Medium::of(&**disk, &*file, &path).map_err(disk_error(&path, "sync"))?;
         let latch = Arc::new(Latch::default());
-        let backend = Backend::new(file.clone(), path.clone(), latch.clone()).map_err(failed)?;
+        let backend =
+            Backend::new(file.clone(), medium.clone(), path.clone(), latch.clone()).map_err(failed)?;
         let database = Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(backend);
         let database = database.map_err(|error| state_error(&path, &latch, error.into()))?;
-        let seals = Seals::new(file, latch.clone());
+        let seals = Seals::new(file, medium, latch.clone());
         let mut store = Store { path, database, seals, latch, commits: 0 };
         let loaded = store.load()?;
         store.check_seal()?;
@@ -116,11 +119,13 @@ impl Store {
         }
         let file = disk.open(&new, OpenMode::CreateBuffered).map_err(failed("create"))?;
         file.write_all_at(&mut [IoSlice::new(&encode_header(&FORMAT))], 0).map_err(failed("write"))?;
+        let medium = Medium::of(&**disk, &*file, &new).map_err(failed("sync"))?;
         let latch = Arc::new(Latch::default());
-        let backend = Backend::new(file.clone(), new.clone(), latch.clone()).map_err(failed("read"))?;
+        let backend = Backend::new(file.clone(), medium.clone(), new.clone(), latch.clone());
+        let backend = backend.map_err(failed("read"))?;
         let database = Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(backend);
         let database = database.map_err(|error| state_error(&new, &latch, error.into()))?;
-        let seals = Seals::new(file.clone(), latch.clone());
+        let seals = Seals::new(file.clone(), medium, latch.clone());
         let mut store = Store { path: new.clone(), database, seals, latch, commits: 0 };
         store.commit(&Batch::default())?;
         drop(store);

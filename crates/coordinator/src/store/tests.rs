@@ -150,6 +150,30 @@ fn after_a_failed_sync_nothing_is_committed_and_the_first_reason_stays() {
     }
 }
 
+/// Store invariant 6: after a failed sync the process is started again, on a machine that still shows what the sync did not
+/// write, and the power is cut later. The third start finds everything that the second one found.
+#[test]
+fn what_only_the_page_cache_shows_is_not_believed() {
+    for seed in 0..20 {
+        let random = SeededRandom::new(seed);
+        let disk = disk(SectorSize::Bytes512, &random);
+        let (mut store, _) = open(&disk).unwrap();
+        store.commit(&batch(&random, 1)).unwrap();
+        disk.order_fault(FaultKind::SyncErrorNewData, None);
+        store.commit(&batch(&random, 2)).unwrap_err();
+        drop(store);
+        let (mut store, loaded) = open(&disk).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        let mut model = Model::of(loaded);
+        let third = batch(&random, 3);
+        store.commit(&third).unwrap();
+        model.apply(&third);
+        drop(store);
+        let (_, loaded) =
+            open(&Arc::new(disk.crash(&random))).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert!(Model::of(loaded) == model, "seed {seed}");
+    }
+}
+
 #[test]
 fn a_newer_format_is_refused_and_left_alone() {
     let random = SeededRandom::new(1);

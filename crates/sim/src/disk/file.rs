@@ -104,7 +104,10 @@ impl SimFile {
         if !inode.is_readable(offset, n) {
             return Err(io_error());
         }
-        let n = inode.cache.read(&mut buf[..n], offset);
+        let n = match self.is_direct {
+            true => inode.read_uncached(&mut buf[..n], offset),
+            false => inode.cache.read(&mut buf[..n], offset),
+        };
         if state.hit(FaultKind::StaleRead, &self.path) {
             let at = offset + state.faults.random(FaultKind::StaleRead).below(n as u64);
             self.inode(state)?.read_stale(at / PAGE_U64, &mut buf[..n], offset);

@@ -129,6 +129,33 @@ impl Inode {
         !self.pending.is_empty() || !self.lengths.is_empty()
     }
 
+    /// Reads past the cache. The kernel writes dirty pages out before such a read, so pending sectors are seen, and everything
+    /// else as the medium has it.
+    pub(super) fn read_uncached(&self, buf: &mut [u8], offset: u64) -> usize {
+        let n = self.cache.read(buf, offset);
+        let mut rest = &mut buf[..n];
+        for (index, range) in pages_of(offset, n) {
+            let (part, after) = rest.split_at_mut(range.len());
+            let mut page = *self.durable.page(index);
+            // The durable content does not know of a cut that is still pending.
+            cut_page(&mut page, index, self.pending_cut());
+            let versions = self.pending.get(&index).into_iter().flatten();
+            let mask = versions.fold(0, |mask, version| mask | version.mask);
+            for sector in self.sector.sectors(mask) {
+                page[sector.clone()].copy_from_slice(&self.cache.page(index)[sector]);
+            }
+            part.copy_from_slice(&page[range]);
+            rest = after;
+        }
+        n
+    }
+
+    /// The lowest length that the file was cut to since the last sync.
+    fn pending_cut(&self) -> u64 {
+        let durable = self.durable.len();
+        self.lengths.iter().map(|&(_, len)| len).filter(|len| *len < durable).min().unwrap_or(u64::MAX)
+    }
+
     fn next_sequence(&mut self) -> u64 {
         self.sequence += 1;
         self.sequence

@@ -18,6 +18,9 @@
 //!
 //! 6. A commit that was ever acknowledged is in force, or the table does not open: each commit is numbered, and the
 //!    number sealed in the file outside of redb before `commit` returns.
+//! 7. An open finds what is on the medium: after a sync that failed, the page cache shows pages that never got there, also
+//!    to the next process. So a commit is believed, and sealed if a crash left it without its seal, only as read past the page
+//!    cache ([`redb_file`](crate::redb_file)), where the file system has direct I/O.
 //!
 //! # Why redb's one-phase commit, with a seal of our own
 //! redb never overwrites a live page; a commit writes new pages and the idle one of two commit slots, then flips the
@@ -50,8 +53,9 @@ mod record;
 mod tests;
 
 use crate::codec::{Put, Take};
+use crate::error::SYNC_STATE_TABLE;
 use crate::redb_file::{
-    Backend, Format, HEADER_SIZE, Latch, Seals, check_header, encode_header, state_error,
+    Backend, Format, HEADER_SIZE, Latch, Medium, Seals, check_header, encode_header, state_error,
 };
 use crate::{Damaged, DiskError, LogId, NewerFormat, StateError};
 use bindery_io::{BLOCK_SIZE_BYTES, Disk, OpenMode};
@@ -192,13 +196,14 @@ impl StateTable {
         file.write_all_at(&mut [IoSlice::new(&encode_header(&FORMAT))], 0)
             .map_err(failed("write state table"))?;
         let latch = Arc::new(Latch::default());
-        let backend =
-            Backend::new(file.clone(), new.clone(), latch.clone()).map_err(failed("read state table"))?;
+        let medium = Medium::of(&**disk, &*file, &new).map_err(failed(SYNC_STATE_TABLE))?;
+        let backend = Backend::new(file.clone(), medium.clone(), new.clone(), latch.clone())
+            .map_err(failed("read state table"))?;
         let database = Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(backend);
         let mut table = StateTable {
             path: new.clone(),
             database: database.map_err(|e| state_error(&new, &latch, e.into()))?,
-            seals: Seals::new(file.clone(), latch.clone()),
+            seals: Seals::new(file.clone(), medium, latch.clone()),
             latch,
             marks: BTreeMap::new(),
             sum: Sum::default(),
@@ -207,7 +212,7 @@ impl StateTable {
         };
         table.commit(&Checkpoint::default())?;
         drop(table);
-        file.sync().map_err(failed("sync state table"))?;
+        file.sync().map_err(failed(SYNC_STATE_TABLE))?;
         drop(file);
         disk.rename(&new, &path).map_err(|e| DiskError::new(&path, "publish state table", e))?;
         disk.sync_dir(dir).map_err(|e| DiskError::new(dir, "sync directory", e))?;
@@ -235,11 +240,15 @@ impl StateTable {
         check_header(&block, &FORMAT, &path)?;
         // Blocks for what was never written of it. Without them a commit may fail later; that is no reason not to start.
         let _ = file.len().and_then(|len| file.allocate(len));
+        // Invariant 7.
+        let synced = |e| DiskError::new(&path, SYNC_STATE_TABLE, e);
+        let medium = Medium::of(&**disk, &*file, &path).map_err(synced)?;
         let latch = Arc::new(Latch::default());
-        let backend = Backend::new(file.clone(), path.clone(), latch.clone()).map_err(failed)?;
+        let backend =
+            Backend::new(file.clone(), medium.clone(), path.clone(), latch.clone()).map_err(failed)?;
         let database = Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(backend);
         let database = database.map_err(|e| state_error(&path, &latch, e.into()))?;
-        let seals = Seals::new(file, latch.clone());
+        let seals = Seals::new(file, medium, latch.clone());
         let (marks, sum) = (BTreeMap::new(), Sum::default());
         let mut table =
             StateTable { path, database, seals, latch, marks, sum, commits: 0, next: NextIds::default() };

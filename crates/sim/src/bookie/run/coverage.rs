@@ -9,7 +9,7 @@ use std::path::Path;
 pub type Mark = &'static str;
 
 /// All of them. A swarm of some hundred seeds meets each.
-pub const MARKS: [Mark; 37] = [
+pub const MARKS: [Mark; 39] = [
     "journal.failed",
     "journal.file_taken",
     "journal.torn_tail",
@@ -18,6 +18,8 @@ pub const MARKS: [Mark; 37] = [
     "start.refused_damage",
     "start.replayed",
     "start.waits_for_space",
+    "start.same_cache",
+    "start.same_cache_after_failed_sync",
     "flush.failed",
     "flush.without_entries",
     "space.log_unlinked",

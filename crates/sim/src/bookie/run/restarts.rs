@@ -4,7 +4,7 @@ use super::{Inbox, Lane, Op, Sim, Step, check_fenced, is_damage, read_now};
 use crate::bookie::facts::Facts;
 use crate::bookie::ghost::Check;
 use crate::bookie::watch::{self, WatchedDisk};
-use crate::disk::{FaultPlan, SimDisk};
+use crate::disk::{FaultKind, FaultPlan, SimDisk};
 use bindery_engine::{EntryRef, Lookup, Machine, OpenError, Standing};
 use bindery_io::{CheckedDisk, Disk, Random, SeededRandom};
 use bindery_types::EntryId;
@@ -107,8 +107,7 @@ impl Sim {
                 Err(error) if attempt == 4 || is_damage(&error) => {
                     return Err(format!("IB11: the bookie does not start: {error}"));
                 }
-                // A failed sync leaves pages that only a restart of the machine reads as the medium has them.
-                Err(_) => self.replace_disk_after_crash(),
+                Err(_) => self.restart_machine_or_process(),
             }
         }
         let machine = opened.ok_or("IB11: the bookie does not start")?;
@@ -156,6 +155,24 @@ impl Sim {
         Ok(())
     }
 
+    /// The machine crashes, or the process alone: the next one then finds the same page cache, which after a sync that
+    /// failed shows what the medium does not have. That can be told only where reads can go past the cache. Names cannot be
+    /// read past it at all: file systems keep them in a journal of their own, and stop when that cannot be written.
+    fn restart_machine_or_process(&mut self) {
+        let hits = self.disk.fault_hits();
+        let has_hit = |kinds: &[FaultKind]| hits.iter().any(|(kind, _)| kinds.contains(kind));
+        let can_tell = self.profile.disk.accepts_direct && !has_hit(&[FaultKind::SyncDirError]);
+        let random = SeededRandom::new(self.profile.seed).child(&format!("process/{}", self.restarts));
+        if self.disk.is_off() || !can_tell || random.chance(0.6) {
+            return self.replace_disk_after_crash();
+        }
+        self.hit("start.same_cache");
+        use FaultKind as F;
+        if has_hit(&[F::SyncErrorNewData, F::SyncErrorOldData, F::SyncErrorNext, F::SyncNoSpace]) {
+            self.hit("start.same_cache_after_failed_sync");
+        }
+    }
+
     pub(super) fn replace_disk_after_crash(&mut self) {
         self.crash_number += 1;
         self.note_faults();
@@ -173,15 +190,21 @@ impl Sim {
         self.tickets.clear();
         self.inbox = Inbox::default();
         self.ops.clear();
-        self.replace_disk_after_crash();
+        let crashes = self.crash_number;
+        let same_cache = |sim: &Sim| sim.hits.get("start.same_cache").copied();
+        let before = same_cache(self);
+        self.restart_machine_or_process();
         if !self.ghost.is_sync {
             self.ghost.forget_unsynced();
         }
         if self.random.chance(self.profile.damage * 60.0) {
             self.damage_the_journal();
         }
-        self.expect_same_replay()?;
+        if self.crash_number > crashes {
+            self.expect_same_replay()?;
+        }
         let opened = self.open()?;
+        let was_machine = same_cache(self) == before;
         if opened.is_none() && self.random.chance(0.1) {
             // A second restart without traffic changes nothing.
             let before = if self.ghost.is_damaged { None } else { Some(self.facts()?) };
@@ -192,10 +215,12 @@ impl Sim {
             let opened = self.open()?;
             if let (Some(before), None) = (before, &opened) {
                 // A journal that is configured again is read again, empty groups at its end included. What waited for
-                // space in one of the two starts is flushed in the other.
+                // space in one of the two starts is flushed in the other. Files that a process had unlinked before it was
+                // killed come back with a power cut, and the start after that removes them.
                 let found = self.facts()?;
                 let is_same_layout = self.profile.engine.journal_dirs.len() == journals;
-                let same = if is_same_layout && !waited && !self.machine().flushing.is_waiting() {
+                let is_settled = was_machine && !waited && !self.machine().flushing.is_waiting();
+                let same = if is_same_layout && is_settled {
                     before.check_same(&found)
                 } else {
                     before.check_same_for_clients(&found)
@@ -221,8 +246,6 @@ impl Sim {
         }
         self.check_lists()?;
         self.note_space();
-        // What a failed sync left in the cache is not what the medium has: only a restart of the machine, or a mount,
-        // shows that. So a bookie with a failed directory is not started again on the same cache.
         let status = self.machine().engine.status();
         let is_failed = status.failed.is_some() || !status.directories_failed.is_empty();
         let in_use = self.machine().engine.stats().write_pool_chunks_in_use;

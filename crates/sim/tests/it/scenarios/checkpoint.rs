@@ -331,3 +331,57 @@ fn a_failed_sync_of_a_directory_fails_all_logs_that_it_had_to_name() {
     directory.discard(third.log_id).unwrap();
     assert!(directory.begin_log(Generation(1)).unwrap().finish().is_err(), "the fault is still to come");
 }
+
+/// The sync of a commit fails, the kernel calls its pages clean and goes on showing them, the process is started again on
+/// the same machine, and the power is cut later. The commit never reached the medium, so the start goes back to the one
+/// before, and the journal still has what that one does not cover.
+#[test]
+fn a_commit_whose_sync_failed_is_not_believed_from_the_page_cache() {
+    use FaultKind as F;
+    let table = Path::new("/data/ledgers/state.redb");
+    let mut is_shown = false;
+    for fault in [F::SyncErrorNewData, F::SyncNoSpace, F::SyncErrorOldData] {
+        for seed in 0..6 {
+            let disk = Arc::new(SimDisk::new(SimDiskConfig::default(), &SeededRandom::new(seed)));
+            disk.create_dir_all(Path::new("/data")).unwrap();
+            disk.sync_dir(Path::new("/")).unwrap();
+            let mut bookie = start(disk);
+            for e in 0..4 {
+                bookie.add(1, e, 9000, false);
+                bookie.group();
+            }
+            let before = marks(&bookie.disk, Path::new("/data/ledgers"));
+            let ticket = bookie.begin_flush().unwrap();
+            bookie.disk.order_fault(fault, Some(table));
+            bookie.end_flush(ticket).unwrap_err();
+            let shown = |disk: &Arc<SimDisk>| {
+                let disk: Arc<dyn Disk> = Arc::new(ReadOnlyDisk::new(disk.clone()));
+                StateTable::open(&disk, Path::new("/data/ledgers"))
+                    .is_ok_and(|(_, found)| found.marks.iter().any(|mark| mark.mark.group > before[0].1))
+            };
+            is_shown |= shown(&bookie.disk);
+            // The process only.
+            let disk = bookie.disk.clone();
+            drop(bookie);
+            let bookie = start(disk);
+            for e in 0..4 {
+                assert_eq!(
+                    bookie.read(1, EntryRef::At(entry(e))),
+                    Ok(body(1, e, 9000)),
+                    "{fault:?}, seed {seed}"
+                );
+            }
+            // And now the machine, once before anything else was written.
+            let left = Arc::new(bookie.disk.crash(&SeededRandom::new(seed)));
+            let bookie = start(left);
+            for e in 0..4 {
+                assert_eq!(
+                    bookie.read(1, EntryRef::At(entry(e))),
+                    Ok(body(1, e, 9000)),
+                    "{fault:?}, seed {seed}"
+                );
+            }
+        }
+    }
+    assert!(is_shown, "the page cache never showed the commit that failed");
+}
