@@ -15,6 +15,7 @@ use crate::pulse::{JournalPulse, PulseCounters};
 use crate::shard::{Found, NoRoom, Shard, ShardConfig, Taken};
 use crate::space::{ScrubStatus, SpaceDesk, SpaceStatus, WantedCollection};
 use crate::stats::{Counters, EngineStats};
+use bindery_io::Shortage;
 use bindery_io::chunk::{ChunkPool, Lane};
 use bindery_storage::{FoundRun, LogView, Patience, StorageMemory};
 use bindery_types::{EntryId, LedgerId, MasterKey};
@@ -55,6 +56,8 @@ pub struct Status {
     pub failed: Option<String>,
     /// What found no space on its volume and is tried again until it does; no add is taken meanwhile.
     pub waits_for_space: Option<String>,
+    /// The same for want of a file descriptor, which says nothing about any volume.
+    pub waits_for_descriptor: Option<String>,
     /// Ledger directories that failed while the others went on, by their number, and why.
     pub directories_failed: BTreeMap<usize, String>,
     /// False: acknowledged adds may be lost in a power cut.
@@ -78,7 +81,7 @@ pub struct Engine {
     is_read_only: AtomicBool,
     takes_high_priority: AtomicBool,
     failed: Mutex<Option<String>>,
-    waits_for_space: Mutex<BTreeMap<Wanting, String>>,
+    waits: Mutex<BTreeMap<Wanting, (Shortage, String)>>,
     directories_failed: Mutex<BTreeMap<usize, String>>,
     /// No ledger directory takes anything any more.
     is_storage_lost: AtomicBool,
@@ -94,6 +97,13 @@ pub struct Engine {
     pub(crate) space: SpaceDesk,
     /// The highest ledger that a state table remembers.
     highest_recovered: Option<LedgerId>,
+}
+
+impl Status {
+    /// What waits for space or for a file descriptor.
+    pub fn waits(&self) -> Option<&str> {
+        self.waits_for_space.as_deref().or(self.waits_for_descriptor.as_deref())
+    }
 }
 
 impl Engine {
@@ -133,7 +143,7 @@ impl Engine {
             takes_high_priority: AtomicBool::new(true),
             pulses: config.journal_dirs.iter().map(|_| PulseCounters::new(config.journal_slow)).collect(),
             failed: Mutex::new(None),
-            waits_for_space: Mutex::default(),
+            waits: Mutex::default(),
             directories_failed: Mutex::default(),
             is_storage_lost: AtomicBool::new(false),
             full: Mutex::default(),
@@ -594,7 +604,8 @@ impl Engine {
             is_read_only: failed.is_some() || self.is_read_only.load(Ordering::Relaxed),
             takes_high_priority: failed.is_none() && self.takes_high_priority.load(Ordering::Relaxed),
             failed,
-            waits_for_space: self.waits_for_space.lock().values().next().cloned(),
+            waits_for_space: self.waits_for(Shortage::Space),
+            waits_for_descriptor: self.waits_for(Shortage::Descriptors),
             directories_failed: self.directories_failed.lock().clone(),
             journal_sync: self.config.journal_sync,
         }
@@ -717,14 +728,14 @@ impl Engine {
 
     /// Somebody finds no space, or no file descriptor (or does again): until it does no add is taken, so that memory stays
     /// bounded.
-    pub(crate) fn wait_for_space(&self, who: Wanting, reason: Option<String>) {
-        let mut waits = self.waits_for_space.lock();
-        let before = match reason {
-            Some(reason) => {
-                if !waits.contains_key(&who) {
-                    tracing::warn!(reason, "no adds are taken until this is over; it is tried again");
+    pub(crate) fn wait_for(&self, who: Wanting, want: Option<(Shortage, String)>) {
+        let mut waits = self.waits.lock();
+        let before = match want {
+            Some((what, reason)) => {
+                if waits.get(&who).is_none_or(|(before, _)| *before != what) {
+                    tracing::warn!(reason, ?what, "no adds are taken while that is short; it is tried again");
                 }
-                waits.insert(who, reason)
+                waits.insert(who, (what, reason))
             }
             None => waits.remove(&who).inspect(|_| tracing::info!(?who, "this is over")),
         };
@@ -737,9 +748,14 @@ impl Engine {
         }
     }
 
-    /// Somebody finds no space.
-    pub(crate) fn is_waiting_for_space(&self) -> bool {
-        !self.waits_for_space.lock().is_empty()
+    fn waits_for(&self, what: Shortage) -> Option<String> {
+        let waits = self.waits.lock();
+        waits.values().find(|(short, _)| *short == what).map(|(_, reason)| reason.clone())
+    }
+
+    /// Somebody finds no space, or no file descriptor.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.waits.lock().is_empty()
     }
 
     /// One of several ledger directories failed.

@@ -221,7 +221,7 @@ impl Journaling {
     /// While what formed waits for space, nobody knows how long, what is refused is answered all the same.
     fn cut_refusals(&mut self) -> Option<InFlight> {
         let engine = self.engine.clone();
-        if !engine.is_waiting_for_space() {
+        if !engine.is_waiting() {
             return None;
         }
         let (mut cuts, mut turns) = (Vec::new(), Vec::new());
@@ -293,7 +293,7 @@ impl Journaling {
     /// The flush under way waits for space, nobody knows how long: no adds are taken then, so the file that is kept back
     /// takes what has formed, and fences.
     fn may_use_kept_file(&self) -> bool {
-        self.journal.files_free() > 0 && self.engine.is_waiting_for_space()
+        self.journal.files_free() > 0 && self.engine.is_waiting()
     }
 
     /// The next group waits for a file.
@@ -359,11 +359,11 @@ impl Journaling {
     /// back.
     pub(crate) fn tell_about_space(&self) {
         self.engine.journals[self.index].counts.set_files(&self.journal);
-        let short = self.journal.short_of_files().map(str::to_owned);
+        let short = self.journal.short_of_files().map(|(what, why)| (what, why.to_owned()));
         if short.is_some() && self.journal.files_used() > 0 {
             self.engine.journals[self.index].is_freeze_wanted.store(true, Ordering::Release);
         }
-        self.engine.wait_for_space(Wanting::Journal(self.index), short);
+        self.engine.wait_for(Wanting::Journal(self.index), short);
     }
 
     /// Writes an empty group behind the last one, once, when the journal has gone idle: damage to the last group of
@@ -629,7 +629,7 @@ impl Flushing {
             DirectoryCommit { logs_added: logs, ledgers: &states, marks: &marks, ..Default::default() };
         if let Err(error) = directory.commit(&commit) {
             let fault = self.fault_of(index, &error);
-            if let (StorageFault::NoSpace(_), Some(log)) = (&fault, logs.first()) {
+            if let (true, Some(log)) = (fault.may_pass(), logs.first()) {
                 // If that fails too, it is an orphan of the next open.
                 let _ = self.directories[index].discard(log.log_id);
             }

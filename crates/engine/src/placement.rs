@@ -21,6 +21,7 @@
 
 use crate::engine::{Engine, Wanting};
 use crate::machine::{FlushError, Flushed, Flushing, FreezeTicket};
+use bindery_io::Shortage;
 use bindery_storage::{
     DirectoryCommit, DirectoryError, JournalMark, LedgerDirectory, Mark, Meta, WriteError,
 };
@@ -42,23 +43,22 @@ pub(crate) type Left = BTreeMap<usize, Part>;
 /// Why a directory did not take its part.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum StorageFault {
-    /// Or no file descriptor: it may pass.
-    NoSpace(String),
+    /// It may pass.
+    Short(Shortage, String),
     Failed(String),
 }
 
 impl StorageFault {
-    pub(crate) fn is_for_want_of_space(&self) -> bool {
-        matches!(self, StorageFault::NoSpace(_))
+    pub(crate) fn may_pass(&self) -> bool {
+        matches!(self, StorageFault::Short(..))
     }
 }
 
 impl From<WriteError> for StorageFault {
     fn from(error: WriteError) -> StorageFault {
-        if error.may_pass() {
-            StorageFault::NoSpace(error.to_string())
-        } else {
-            StorageFault::Failed(error.to_string())
+        match error.shortage() {
+            Some(shortage) => StorageFault::Short(shortage, error.to_string()),
+            None => StorageFault::Failed(error.to_string()),
         }
     }
 }
@@ -206,10 +206,11 @@ impl Flushing {
 
     /// What a commit that did not go through says about its directory.
     pub(crate) fn fault_of(&self, index: usize, error: &DirectoryError) -> StorageFault {
-        if self.directories[index].lacks_space() || error.lacks_descriptor() {
-            StorageFault::NoSpace(error.to_string())
-        } else {
-            StorageFault::Failed(error.to_string())
+        // One that has to be opened again for want of space may lack a descriptor for that.
+        match (self.directories[index].lacks_space(), error.lacks_descriptor()) {
+            (_, true) => StorageFault::Short(Shortage::Descriptors, error.to_string()),
+            (true, false) => StorageFault::Short(Shortage::Space, error.to_string()),
+            (false, false) => StorageFault::Failed(error.to_string()),
         }
     }
 
@@ -224,11 +225,11 @@ impl Flushing {
     ) -> Result<FreezeTicket, FlushError> {
         self.engine.pacing.written.store(0, Ordering::Release);
         let reason = match fault {
-            StorageFault::NoSpace(reason) => {
+            StorageFault::Short(what, reason) => {
                 let error = self.error(index, reason);
                 let tried_ns = self.clock.monotonic_ns();
                 self.placement.waiting.push_back(Waiting { ticket, left: std::mem::take(left), tried_ns });
-                self.engine.wait_for_space(Wanting::Flush, Some(error.to_string()));
+                self.engine.wait_for(Wanting::Flush, Some((what, error.to_string())));
                 return Err(error);
             }
             StorageFault::Failed(reason) => reason,
@@ -302,7 +303,7 @@ impl Flushing {
         let waiting = self.placement.waiting.pop_front()?;
         let flushed = self.flush_left(waiting.ticket, waiting.left);
         if flushed.is_ok() && !self.placement.is_waiting() {
-            self.engine.wait_for_space(Wanting::Flush, None);
+            self.engine.wait_for(Wanting::Flush, None);
         }
         Some(flushed)
     }

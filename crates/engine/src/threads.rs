@@ -169,7 +169,7 @@ impl EngineThreads {
             thread.join().map_err(|_| StopError::Panicked("completion or preparation"))?;
         }
         if flushing.is_waiting() {
-            let why = self.engine.status().waits_for_space.unwrap_or_default();
+            let why = self.engine.status().waits().unwrap_or_default().to_owned();
             return Err(StopError::Failed(why));
         }
         for journaling in &mut journals {
@@ -195,7 +195,8 @@ impl EngineThreads {
         let status = self.engine.status();
         let is_left =
             || self.engine.shards.iter().map(|shard| shard.lock()).any(|s| s.is_dirty() || s.has_work());
-        match status.failed.or_else(|| status.waits_for_space.filter(|_| is_left())) {
+        let waits = status.waits().map(str::to_owned);
+        match status.failed.or_else(|| waits.filter(|_| is_left())) {
             Some(reason) => Err(StopError::Failed(reason)),
             None => Ok(()),
         }

@@ -231,6 +231,33 @@ pub fn is_unreadable(error: &io::Error) -> bool {
     matches!(errno, Some(Errno::IO | Errno::NODATA | Errno::REMOTEIO | Errno::ILSEQ | Errno::UCLEAN))
 }
 
+/// What keeps a file from being made or grown for now. Whoever meets it waits, and says which of them it is: a volume does
+/// not get room by closing files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shortage {
+    /// The file system, or a quota on it, has no room.
+    Space,
+    /// This process or the machine has too many files open.
+    Descriptors,
+}
+
+impl Shortage {
+    /// Which one the error is about, if it is about one.
+    pub fn of(error: &io::Error) -> Option<Shortage> {
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Some(Shortage::Space),
+            _ => has_no_descriptor(error).then_some(Shortage::Descriptors),
+        }
+    }
+}
+
+/// True when what the process or the machine lacks (descriptors, memory) kept a call from being made: it says nothing about
+/// the file, and may pass.
+pub fn is_shortage(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    has_no_descriptor(error) || matches!(Errno::from_io_error(error), Some(Errno::NOMEM | Errno::NOBUFS))
+}
+
 /// True when a file could not be opened because this process or the machine has too many open: it says nothing about
 /// the file.
 pub fn has_no_descriptor(error: &io::Error) -> bool {

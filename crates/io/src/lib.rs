@@ -27,7 +27,9 @@ mod zero;
 
 pub use ahead::open_ahead;
 pub use checked::{CheckedDisk, Violation};
-pub use disk::{Disk, DiskFile, DiskLock, Entry, OpenMode, Space, has_no_descriptor, is_unreadable};
+pub use disk::{
+    Disk, DiskFile, DiskLock, Entry, OpenMode, Shortage, Space, has_no_descriptor, is_shortage, is_unreadable,
+};
 pub use durable_dir::create_durable_dir;
 pub use layer::{DiskLayer, FileLayer};
 pub use real::RealDisk;

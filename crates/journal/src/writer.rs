@@ -5,7 +5,7 @@ use crate::group::{FileIdentity, GroupHeader, PartHeader, layout};
 use crate::replay::{OpenError, Reader};
 use bindery_io::canary::{Canaries, Canary};
 use bindery_io::chunk::{AlignedBuf, ChunkSlice};
-use bindery_io::{BLOCK_SIZE_BYTES, Disk, DiskFile, OpenMode, Random, ZeroFill, has_no_descriptor};
+use bindery_io::{BLOCK_SIZE_BYTES, Disk, DiskFile, OpenMode, Random, Shortage, ZeroFill, has_no_descriptor};
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, IoSlice};
 use std::path::PathBuf;
@@ -153,7 +153,7 @@ pub struct Journal {
     /// The directory was synced since this process came upon the files that are there; with each that is made it is again.
     names_are_durable: bool,
     /// Why the last file could not be made, if that may pass: no space, no descriptor.
-    no_space: Option<String>,
+    no_space: Option<(Shortage, String)>,
     failed: Option<JournalError>,
     scratch: AlignedBuf,
 }
@@ -434,10 +434,10 @@ impl Journal {
     /// Why no further file can be made, while the one in use is the last: only what must be written should be. Of a journal
     /// that never had another one, of which a flush frees nothing, the first half is for adds, so that a volume with room
     /// for one file is of use.
-    pub fn short_of_files(&self) -> Option<&str> {
+    pub fn short_of_files(&self) -> Option<(Shortage, &str)> {
         let is_half_used = self.current.as_ref().is_none_or(|c| c.position >= c.length / 2);
         let is_short = self.free.is_empty() && (is_half_used || !self.used.is_empty());
-        self.no_space.as_deref().filter(|_| is_short)
+        self.no_space.as_ref().filter(|_| is_short).map(|(shortage, why)| (*shortage, &**why))
     }
 
     /// Files full of groups that are not released.
@@ -475,7 +475,8 @@ impl Journal {
                 // Unused, it is skipped by the next start.
                 let _ = self.disk.remove(&path);
                 self.give_back_slot(slot);
-                self.no_space = may_pass(error).then(|| format!("cannot make {}: {error}", path.display()));
+                self.no_space = Shortage::of(error)
+                    .map(|shortage| (shortage, format!("cannot make {}: {error}", path.display())));
             }
         }
         made
@@ -490,7 +491,7 @@ impl Journal {
                 // The older one first: files come into use in the order of their numbers.
                 Ok(file) if length == self.config.file_bytes => self.free.push_back(file),
                 Ok(file) => return Ok((file, length)),
-                Err(error) if !may_pass(&error) || self.free.is_empty() => {
+                Err(error) if Shortage::of(&error).is_none() || self.free.is_empty() => {
                     let slot = self.missing_slots.first().copied().unwrap_or(self.next_slot);
                     return Err(self.latch("create", slot, error));
                 }
@@ -499,9 +500,9 @@ impl Journal {
         }
         let prepared = self.free.pop_front().expect("one is free");
         // One of an earlier version may be shorter than its blocks should be. What it has is enough for a start.
-        let usable = match prepared.file.allocate(length).or_else(|error| match is_no_space(&error) {
-            true => Ok(()),
-            false => Err(error),
+        let usable = match prepared.file.allocate(length).or_else(|error| match Shortage::of(&error) {
+            Some(Shortage::Space) => Ok(()),
+            _ => Err(error),
         }) {
             Ok(()) => prepared.file.len(),
             Err(error) => Err(error),
@@ -602,16 +603,6 @@ impl Journal {
         self.failed = Some(error.clone());
         error
     }
-}
-
-/// What keeps a file from being made now may be over later: no space, or no file descriptor.
-fn may_pass(error: &io::Error) -> bool {
-    is_no_space(error) || has_no_descriptor(error)
-}
-
-/// The file system, or a quota on it, has no room.
-fn is_no_space(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 impl PreparedFile {

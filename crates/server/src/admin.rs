@@ -558,4 +558,5 @@ pub fn expose(shared: &Shared, out: &mut Exposition) {
     out.gauge("bindery_failed", &[], i64::from(status.failed.is_some()));
     out.gauge("bindery_directories_failed", &[], gauge(status.directories_failed.len() as u64));
     out.gauge("bindery_waits_for_space", &[], i64::from(status.waits_for_space.is_some()));
+    out.gauge("bindery_waits_for_descriptor", &[], i64::from(status.waits_for_descriptor.is_some()));
 }

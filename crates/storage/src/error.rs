@@ -1,6 +1,6 @@
 //! What can go wrong, sorted by what the caller should do about it.
 
-use bindery_io::has_no_descriptor;
+use bindery_io::{Shortage, has_no_descriptor, is_shortage};
 use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -25,21 +25,20 @@ impl DiskError {
     /// True when the volume is full or no file can be opened, and nothing else is wrong: the same may work later, on
     /// another file.
     pub fn may_pass(&self) -> bool {
+        self.shortage().is_some()
+    }
+
+    /// The shortage behind the error, when it may pass.
+    pub fn shortage(&self) -> Option<Shortage> {
         // Neither a directory nor a state table can be made anew, and a sync of them that failed must not be repeated. For want
         // of a descriptor it was never attempted.
         let is_sync = [SYNC_DIRECTORY, SYNC_STATE_TABLE].contains(&self.action);
-        let is_full = !is_sync && is_no_space(&self.source);
-        is_full || has_no_descriptor(&self.source)
+        Shortage::of(&self.source).filter(|shortage| *shortage == Shortage::Descriptors || !is_sync)
     }
 }
 
 pub(crate) const SYNC_DIRECTORY: &str = "sync directory";
 pub(crate) const SYNC_STATE_TABLE: &str = "sync state table";
-
-/// The file system, or a quota on it, has no room.
-pub(crate) fn is_no_space(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
-}
 
 /// Bytes on disk are not what was written there. The answer to the client is an I/O error, never "no such entry".
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -88,6 +87,13 @@ pub enum OpenLogError {
     NewerFormat(#[from] NewerFormat),
 }
 
+impl OpenLogError {
+    /// True when what the process or the machine lacks kept the file from being opened or read, which says nothing about it.
+    pub fn is_shortage(&self) -> bool {
+        matches!(self, OpenLogError::Disk(error) if is_shortage(&error.source))
+    }
+}
+
 /// Why an entry could not be read: an I/O error to the client.
 #[derive(Debug, Error)]
 pub enum ReadError {
@@ -134,9 +140,12 @@ pub enum WriteError {
 }
 
 impl WriteError {
-    /// True when the volume is full or no file can be opened: another log may be written later, never this one.
-    pub fn may_pass(&self) -> bool {
-        matches!(self, WriteError::Disk(error) if error.may_pass())
+    /// The shortage behind the error, when it is nothing else: another log may be written later, never this one.
+    pub fn shortage(&self) -> Option<Shortage> {
+        match self {
+            WriteError::Disk(error) => error.shortage(),
+            WriteError::AlreadyFailed { .. } => None,
+        }
     }
 }
 
@@ -204,9 +213,13 @@ pub enum DirectoryError {
 }
 
 impl DirectoryError {
-    /// True when a log that was to come into force could not be opened for want of a file descriptor: nothing came into
-    /// force, and the same may work later.
+    /// True when a log that was to come into force, or a state table that lacked space before, could not be opened for want of
+    /// a file descriptor: nothing came into force, and the same may work later.
     pub fn lacks_descriptor(&self) -> bool {
-        matches!(self, DirectoryError::Log(OpenLogError::Disk(error)) if has_no_descriptor(&error.source))
+        match self {
+            DirectoryError::Log(OpenLogError::Disk(error))
+            | DirectoryError::State(StateError::Disk(error)) => has_no_descriptor(&error.source),
+            _ => false,
+        }
     }
 }

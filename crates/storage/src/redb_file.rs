@@ -29,9 +29,8 @@
 //! release is refused before anything (redb marks a file as soon as it opens it) is written.
 
 use crate::codec::{Put, Take, crc32c};
-use crate::error::is_no_space;
 use crate::{Damaged, DiskError, NewerFormat, StateError};
-use bindery_io::{BLOCK_SIZE_BYTES, Disk, DiskFile, open_uncached};
+use bindery_io::{BLOCK_SIZE_BYTES, Disk, DiskFile, Shortage, open_uncached};
 use parking_lot::Mutex;
 use redb::StorageBackend;
 use std::io::{self, IoSlice};
@@ -181,7 +180,7 @@ impl Latch {
     /// Has `file` take the blocks below `len`, before anything is written into them.
     fn allocate(&self, file: &dyn DiskFile, len: u64) -> io::Result<()> {
         file.allocate(len).inspect_err(|error| {
-            let is_for_want_of_space = is_no_space(error);
+            let is_for_want_of_space = Shortage::of(error) == Some(Shortage::Space);
             let (action, why) = ("allocate blocks", error.to_string());
             self.0.lock().get_or_insert(First { action, why, is_for_want_of_space });
         })

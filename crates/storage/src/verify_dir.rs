@@ -20,7 +20,7 @@ use crate::entry_log::{LogDamage, LogEvent, LogPart, file_name, log_id_of};
 use crate::read_only::ReadOnlyDisk;
 use crate::state_table::{LedgerRecord, LogRecord, NEW_FILE_NAME, Recovered, STATE_FILE_NAME};
 use crate::{DiskError, EntryLog, Extent, LogId, OpenLogError, StateError, StateTable};
-use bindery_io::Disk;
+use bindery_io::{Disk, is_shortage};
 use bindery_types::{EntryId, LedgerId};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -160,10 +160,9 @@ impl Finding {
 
     /// What the system's refusal means: without the right to read nothing is known, any other error is the disk's.
     pub fn refused(error: &DiskError) -> Finding {
-        let severity = match error.source.kind() {
-            ErrorKind::PermissionDenied => Severity::Unchecked,
-            _ => Severity::Damage,
-        };
+        // Neither says anything about the bytes.
+        let is_unchecked = error.source.kind() == ErrorKind::PermissionDenied || is_shortage(&error.source);
+        let severity = if is_unchecked { Severity::Unchecked } else { Severity::Damage };
         let what = format!("cannot {}: {}", error.action, error.source);
         Finding::new(severity, FindingKind::Refused, &error.path, what)
     }
@@ -520,7 +519,8 @@ fn of_log(path: &Path, damage: LogDamage) -> Finding {
         LogPart::Index => FindingKind::LogIndex,
         LogPart::Entry => FindingKind::LogEntry,
     };
-    let mut finding = Finding::new(Severity::Damage, kind, path, damage.what);
+    let severity = if damage.is_shortage() { Severity::Unchecked } else { Severity::Damage };
+    let mut finding = Finding::new(severity, kind, path, damage.what);
     finding.offset = Some(damage.offset);
     finding.expected_found = damage.expected_found;
     if let Some((ledger, first, last)) = damage.affected {

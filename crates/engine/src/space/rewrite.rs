@@ -113,9 +113,9 @@ impl Flushing {
         let Err(error) = self.directories[index].commit(commit) else { return Ok(true) };
         match self.fault_of(index, &error) {
             StorageFault::Failed(reason) => Err(self.fail(index, reason)),
-            StorageFault::NoSpace(reason) => {
+            StorageFault::Short(what, reason) => {
                 let error = self.error(index, reason.clone());
-                tracing::warn!(%error, "nothing is collected here before there is space for the commit");
+                tracing::warn!(%error, ?what, "nothing is collected here while that is short");
                 self.engine.space.on_error(reason);
                 Ok(false)
             }
@@ -166,8 +166,8 @@ impl Flushing {
                 return Ok(());
             }
             Err(error) => {
-                if self.fault_of(index, &error).is_for_want_of_space() {
-                    // Not in force; nothing but space is missing.
+                if self.fault_of(index, &error).may_pass() {
+                    // Not in force; nothing but space or a descriptor is missing.
                     let _ = self.directories[index].discard(output_id);
                     self.put_off_rewrites(now, index, error.to_string());
                     return Ok(());

@@ -12,6 +12,7 @@
 //!    sound. It is dropped like any other when nothing in it is live. Its intact entries are read as before.
 //! 2. A log that goes while it is checked is left; its findings stay reported, its mark goes.
 //! 3. A pass that was asked for covers every log that was live when it began, and runs as fast as the budget allows.
+//! 4. What keeps a log from being opened or read for want of descriptors or memory is no damage: the log is tried again.
 //!
 //! # Limits
 //! One log at a time; bytes of a step: [`STEP_BYTES`]. A log's extents are copied while it is checked. Findings kept: 100
@@ -38,6 +39,8 @@ use std::time::Duration;
 const STEP_BYTES: u64 = 256 << 10;
 /// Findings of one log that are logged one by one.
 const LINES_MAX: u64 = 10;
+/// Before a log is tried again that could not be opened for want of descriptors or memory.
+const SHORTAGE_PAUSE: Duration = Duration::from_secs(1);
 /// Between two periodic passes, unless the period is shorter.
 const IDLE_PAUSE: Duration = Duration::from_secs(60);
 
@@ -52,6 +55,8 @@ pub(super) struct Scrub {
     total_bytes: u64,
     /// No periodic pass begins before.
     not_before_ns: u64,
+    /// A log could not be opened or read for want of descriptors or memory: when it is tried again.
+    retry_ns: Option<u64>,
 }
 
 struct Pass {
@@ -82,6 +87,7 @@ impl Scrub {
             refilled_ns: now_ns,
             total_bytes: 0,
             not_before_ns: now_ns,
+            retry_ns: None,
         }
     }
 
@@ -148,6 +154,9 @@ impl Flushing {
             }
             self.begin_pass(config, None);
         }
+        if let Some(retry) = self.space.scrub.retry_ns.filter(|retry| now < *retry) {
+            return Some(Duration::from_nanos(retry - now));
+        }
         let is_asked = self.space.scrub.pass.as_ref().is_some_and(|pass| pass.answers.is_some());
         self.space.scrub.refill(now, config);
         if !is_asked && self.space.scrub.tokens <= 0 {
@@ -157,7 +166,7 @@ impl Flushing {
             return Some(self.space.budget.pause(config).max(Duration::from_millis(5)));
         }
         self.space.stepped_ns = now;
-        let looked = self.scrub_step();
+        let looked = self.scrub_step(now);
         self.space.is_rewrites_turn = true;
         self.space.budget.spend(looked);
         if !is_asked {
@@ -205,7 +214,7 @@ impl Flushing {
     }
 
     /// Checks a piece of the next log, or ends the pass; returns the bytes looked at.
-    fn scrub_step(&mut self) -> u64 {
+    fn scrub_step(&mut self, now: u64) -> u64 {
         let Some(mut pass) = self.space.scrub.pass.take() else { return 0 };
         if pass.log.is_none() {
             let Some(at) = pass.logs.pop_front() else {
@@ -213,17 +222,19 @@ impl Flushing {
                 self.engine.space.on_pass_ended(pass.done, pass.answers);
                 return 0;
             };
-            pass.log = self.begin_log_check(at, &mut pass.done);
+            match self.begin_log_check(at, &mut pass.done) {
+                Ok(begun) => pass.log = begun,
+                Err(error) => self.put_off(now, &mut pass, at, &error.to_string()),
+            }
         }
         let mut looked = 0;
         if let Some(mut checking) = pass.log.take() {
             let is_live = self.engine.views[checking.at.0].logs().iter().any(|l| l.log_id() == checking.at.1);
             if is_live {
-                let is_done = self.check_on(&mut checking, &mut pass.done, &mut looked);
-                if is_done {
-                    self.end_log_check(checking, &mut pass.done);
-                } else {
-                    pass.log = Some(checking);
+                match self.check_on(&mut checking, &mut pass.done, &mut looked) {
+                    Ok(true) => self.end_log_check(checking, &mut pass.done),
+                    Ok(false) => pass.log = Some(checking),
+                    Err(what) => self.put_off(now, &mut pass, checking.at, &what),
                 }
             }
         }
@@ -233,9 +244,26 @@ impl Flushing {
         looked
     }
 
-    fn begin_log_check(&mut self, at: LogRef, done: &mut ScrubPass) -> Option<Checking> {
+    /// Invariant 4.
+    fn put_off(&mut self, now: u64, pass: &mut Pass, at: LogRef, what: &str) {
+        if self.space.scrub.retry_ns.is_none() {
+            tracing::warn!(what, "the scrub waits: that says nothing about the log, which is tried again");
+        }
+        self.space.scrub.retry_ns = Some(now.saturating_add(as_ns(SHORTAGE_PAUSE)));
+        pass.logs.push_front(at);
+    }
+
+    /// `None` when the log has gone.
+    ///
+    /// # Errors
+    /// It cannot be opened for want of descriptors or memory.
+    fn begin_log_check(
+        &mut self,
+        at: LogRef,
+        done: &mut ScrubPass,
+    ) -> Result<Option<Checking>, OpenLogError> {
         let (index, log_id) = at;
-        let log = self.engine.views[index].log(log_id)?;
+        let Some(log) = self.engine.views[index].log(log_id) else { return Ok(None) };
         // What is wrong with those that are on disk is found below.
         let known = self.engine.views[index].runs_of_log(&log).ok();
         let extents = known.clone().unwrap_or_default();
@@ -254,31 +282,46 @@ impl Flushing {
                     self.on_finding(&mut checking, done, Found::frame(0, what));
                 }
             }
+            Err(error) if error.is_shortage() => return Err(error),
             Err(error) => self.on_finding(&mut checking, done, Found::not_opened(&error)),
         }
-        Some(checking)
+        self.space.scrub.retry_ns = None;
+        Ok(Some(checking))
     }
 
     /// Checks a piece; true when the log is done.
-    fn check_on(&mut self, checking: &mut Checking, done: &mut ScrubPass, looked: &mut u64) -> bool {
+    ///
+    /// # Errors
+    /// Something cannot be read for want of memory.
+    fn check_on(
+        &mut self,
+        checking: &mut Checking,
+        done: &mut ScrubPass,
+        looked: &mut u64,
+    ) -> Result<bool, String> {
         let mut found = Vec::new();
+        let mut shortage = None;
         let mut more = 0;
         let (log, extents) = (checking.log.clone(), std::mem::take(&mut checking.extents));
         let is_done = checking.check.step(&log, &extents, STEP_BYTES, &mut |event| match event {
             LogEvent::Bytes(bytes) => *looked += bytes,
+            LogEvent::Damage(damage) if damage.is_shortage() => shortage = Some(damage.what),
             LogEvent::Damage(damage) if found.len() < SpaceDesk::FINDINGS_MAX => {
                 found.push(Found::of(damage))
             }
             LogEvent::Damage(_) => more += 1,
         });
         checking.extents = extents;
+        if let Some(what) = shortage {
+            return Err(what);
+        }
         for found in found {
             self.on_finding(checking, done, found);
         }
         checking.findings += more;
         done.findings += more;
         self.engine.space.on_more_findings(more);
-        is_done
+        Ok(is_done)
     }
 
     fn on_finding(&mut self, checking: &mut Checking, done: &mut ScrubPass, found: Found) {

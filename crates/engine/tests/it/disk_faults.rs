@@ -381,7 +381,7 @@ fn a_flush_without_space_waits_and_goes_on() {
             panic!("{calls:?} {path}: nothing was injected");
         }
         let status = bookie.engine().status();
-        assert!(status.waits_for_space.is_some() && status.failed.is_none(), "{status:?}");
+        assert!(status.waits().is_some() && status.failed.is_none(), "{status:?}");
         let before = bookie.logs();
         for _ in 0..5 {
             bookie.tend();
@@ -396,7 +396,7 @@ fn a_flush_without_space_waits_and_goes_on() {
 
         bookie.faults.set(&[]);
         bookie.tend();
-        assert_eq!(bookie.engine().status().waits_for_space, None, "{calls:?} {path}");
+        assert_eq!(bookie.engine().status().waits(), None, "{calls:?} {path}");
         for entry in 5..8 {
             bookie.add(ledgers[0], entry, false).unwrap();
         }
@@ -406,6 +406,42 @@ fn a_flush_without_space_waits_and_goes_on() {
         bookie.restart();
         assert!(bookie.engine().is_fenced(LedgerId::new(ledgers[1]).unwrap()));
         assert_eq!(bookie.machine.as_ref().unwrap().replayed.records, 0, "everything was flushed");
+    }
+}
+
+/// A scrub that gets no descriptor, or no memory for its reads, has found nothing: it waits, and checks the log later.
+#[test]
+fn a_scrub_without_file_descriptors_finds_no_damage() {
+    const ENOMEM: i32 = 12;
+    for (rule, why) in [
+        (without_descriptor(&["open"], ".elog"), "open"),
+        (Rule { os_error: Some(ENOMEM), ..full(&["read"], ".elog") }, "read"),
+    ] {
+        let mut bookie = Bookie::new(1);
+        let ledger = bookie.ledgers()[0];
+        for entry in 0..5 {
+            bookie.add(ledger, entry, false).unwrap();
+        }
+        bookie.flush();
+        bookie.engine().want_scrub();
+        bookie.faults.hits();
+        bookie.faults.set(&[rule]);
+        for _ in 0..20 {
+            bookie.tend();
+        }
+        assert!(bookie.faults.hits() > 1, "{why}: tried again");
+        let status = bookie.engine().scrub_status();
+        assert_eq!((status.findings, status.damaged_logs), (0, 0), "{why}: {status:?}");
+        assert!(status.is_running, "{why}: the pass is not over");
+
+        bookie.faults.set(&[]);
+        for _ in 0..20 {
+            bookie.tend();
+        }
+        let status = bookie.engine().scrub_status();
+        let last = status.last.unwrap();
+        assert_eq!((last.findings, last.entries), (0, 5), "{why}");
+        bookie.check_acked();
     }
 }
 
@@ -431,7 +467,8 @@ fn a_flush_without_file_descriptors_waits_and_goes_on() {
         for _ in 0..5 {
             bookie.tend();
             let status = bookie.engine().status();
-            assert!(status.waits_for_space.is_some(), "{calls:?} {path}: {status:?}");
+            assert!(status.waits_for_descriptor.is_some(), "{calls:?} {path}: {status:?}");
+            assert_eq!(status.waits_for_space, None, "no volume is full");
             assert!(status.failed.is_none() && status.directories_failed.is_empty(), "{status:?}");
         }
         assert!(bookie.faults.hits() >= 5, "{calls:?} {path}: tried again");
@@ -440,7 +477,7 @@ fn a_flush_without_file_descriptors_waits_and_goes_on() {
 
         bookie.faults.set(&[]);
         bookie.tend();
-        assert_eq!(bookie.engine().status().waits_for_space, None, "{calls:?} {path}");
+        assert_eq!(bookie.engine().status().waits(), None, "{calls:?} {path}");
         bookie.add(ledgers[0], 1, false).unwrap();
         bookie.flush();
         bookie.restart();
@@ -500,13 +537,13 @@ fn a_state_table_without_space_waits_and_goes_on() {
         bookie.drive();
         bookie.flush();
     }
-    assert!(bookie.engine().status().waits_for_space.is_some());
+    assert!(bookie.engine().status().waits().is_some());
     assert_eq!(bookie.add(next, 0, false), Err(Refusal::ReadOnly));
     bookie.tend();
     assert!(bookie.faults.hits() > 0, "the same again");
     bookie.faults.set(&[]);
     bookie.tend();
-    assert_eq!(bookie.engine().status().waits_for_space, None);
+    assert_eq!(bookie.engine().status().waits(), None);
     bookie.add(next, 0, false).unwrap();
     bookie.flush();
     bookie.restart();
@@ -835,7 +872,7 @@ fn a_full_journal_volume_goes_on_with_what_it_has() {
     // What the idle journal does.
     bookie.machine.as_mut().unwrap().journals[0].seal();
     bookie.tend();
-    assert_eq!(bookie.engine().status().waits_for_space, None);
+    assert_eq!(bookie.engine().status().waits(), None);
     add(&mut bookie).unwrap();
     bookie.restart();
 }
@@ -963,7 +1000,7 @@ fn at_the_cap_of_the_journal_a_flush_without_space_holds_no_fence_back() {
     assert_eq!(bookie.add(ledger, entry + 1, false), Err(Refusal::ReadOnly));
     bookie.faults.set(&[]);
     bookie.tend();
-    assert_eq!(bookie.engine().status().waits_for_space, None);
+    assert_eq!(bookie.engine().status().waits(), None);
     for entry in entry + 1..entry + 600 {
         bookie.add(ledger, entry, false).unwrap();
         assert!(files(&bookie) <= 4);
@@ -986,7 +1023,7 @@ fn a_ticket_that_waits_goes_past_a_directory_that_failed_meanwhile() {
     bookie.machine.as_ref().unwrap().want_freeze();
     bookie.faults.set(&[full(&["create"], "ledgers2")]);
     bookie.drive_journal(0);
-    assert!(bookie.engine().status().waits_for_space.is_some());
+    assert!(bookie.engine().status().waits().is_some());
     bookie.faults.set(&[broken(&["write"], "ledgers2")]);
     bookie.drive_journal(1);
     assert!(bookie.engine().status().directories_failed.contains_key(&2));
@@ -997,7 +1034,7 @@ fn a_ticket_that_waits_goes_past_a_directory_that_failed_meanwhile() {
     };
     let before = logs(&bookie);
     bookie.tend();
-    assert_eq!(bookie.engine().status().waits_for_space, None, "the others took it");
+    assert_eq!(bookie.engine().status().waits(), None, "the others took it");
     assert_eq!(logs(&bookie), before, "nothing goes to a directory that failed");
     bookie.check_acked();
     bookie.restart();
@@ -1027,7 +1064,7 @@ fn a_start_without_space_serves_and_waits() {
             bookie.open().unwrap();
             assert!(bookie.faults.hits() > 0, "{calls:?} {path}: nothing was injected");
             let status = bookie.engine().status();
-            assert!(status.waits_for_space.is_some() && status.failed.is_none(), "{status:?}");
+            assert!(status.waits().is_some() && status.failed.is_none(), "{status:?}");
             bookie.check_acked();
             bookie.tend();
             for is_high_priority in [false, true] {
@@ -1043,7 +1080,7 @@ fn a_start_without_space_serves_and_waits() {
         for _ in 0..journals {
             bookie.tend();
         }
-        assert_eq!(bookie.engine().status().waits_for_space, None, "{calls:?} {path}");
+        assert_eq!(bookie.engine().status().waits(), None, "{calls:?} {path}");
         bookie.add(ledgers[0], 5, false).unwrap();
         assert_eq!(bookie.add(ledgers[1], 5, false), Err(Refusal::Fenced));
         bookie.flush();
@@ -1121,7 +1158,7 @@ fn a_start_without_space_does_not_wait_behind_a_lost_end() {
     let is_full = [full(&["write"], "ledgers1/0")];
     bookie.faults.set(&is_full);
     bookie.flush();
-    assert!(bookie.engine().status().waits_for_space.is_some());
+    assert!(bookie.engine().status().waits().is_some());
     bookie.machine = None;
     let path = bookie.dir.path().join("journal/journal-0000.bjl");
     let (disk, mut groups): (Arc<dyn Disk>, _) = (Arc::new(RealDisk::new()), Vec::new());

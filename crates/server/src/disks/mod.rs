@@ -139,7 +139,7 @@ impl DiskWatch {
             let reserve = Reserve::new(&volume.reserve_dir, size);
             if let Ok(space) = space
                 && space.free < reserve.size()
-                && reserve.held(&*disk) > 0
+                && reserve.held(&*disk).is_ok_and(|held| held > 0)
             {
                 let dir = volume.reserve_dir.display();
                 tracing::warn!(%dir, free_mib = space.free >> 20, "nearly full: giving the reserve up for the start");
@@ -167,9 +167,7 @@ impl DiskWatch {
 
     /// Measures once and acts on it.
     pub async fn check(&self, engine: &Engine, standing: &Standing) {
-        let waits = engine.status().waits_for_space;
-        let is_short = waits.is_some();
-        standing.set(Cause::NoSpace, waits);
+        let is_short = tell_what_waits(engine, standing);
         let may_take_adds = standing.reasons().is_empty() && !is_short;
         let gauges = self.gauges.clone();
         let checked = tokio::task::spawn_blocking(move || gauges.lock().check(is_short, may_take_adds)).await;
@@ -202,8 +200,7 @@ impl DiskWatch {
             let now_ns = clock.monotonic_ns();
             let status = engine.status();
             standing.set(Cause::StorageFailed, status.failed);
-            let is_short = status.waits_for_space.is_some();
-            standing.set(Cause::NoSpace, status.waits_for_space);
+            let is_short = tell_what_waits(&engine, &standing);
             let pulses: Vec<Pulse> = engine
                 .pulses(now_ns)
                 .into_iter()
@@ -223,14 +220,24 @@ impl DiskWatch {
     }
 }
 
+/// True when something waits for space. Waiting for a descriptor is no reason to give up a reserve.
+fn tell_what_waits(engine: &Engine, standing: &Standing) -> bool {
+    let status = engine.status();
+    let is_short = status.waits_for_space.is_some();
+    standing.set(Cause::NoSpace, status.waits_for_space);
+    standing.set(Cause::NoDescriptor, status.waits_for_descriptor);
+    is_short
+}
+
 impl Gauges {
     fn check(&mut self, is_short: bool, may_take_adds: bool) -> (Verdict, Vec<VolumeStatus>) {
         let mut readings = Vec::with_capacity(self.dirs.len());
         for (index, dir) in self.dirs.iter().enumerate() {
             let space = self.disk.space(dir).map_err(|error| error.to_string());
             let reserve = self.volumes.iter().find(|(volume, _)| volume.ledger_dirs.contains(&index));
-            let lacking =
-                |(_, reserve): &(Volume, Reserve)| reserve.size().saturating_sub(reserve.held(&*self.disk));
+            let lacking = |(_, reserve): &(Volume, Reserve)| {
+                reserve.held(&*self.disk).map_or(0, |held| reserve.size().saturating_sub(held))
+            };
             readings.push(Reading { space, reserve_lacking: reserve.map_or(0, lacking) });
         }
         let verdict = self.core.check(&readings);
@@ -252,7 +259,7 @@ impl Gauges {
             volumes.push(VolumeStatus {
                 dir: dir.clone(),
                 space,
-                reserve: (reserve.held(&*self.disk), reserve.size()),
+                reserve: (reserve.held(&*self.disk).unwrap_or(0), reserve.size()),
                 is_full: volume.ledger_dirs.iter().any(|index| verdict.full[*index]),
             });
         }

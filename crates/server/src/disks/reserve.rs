@@ -89,14 +89,20 @@ impl Reserve {
     }
 
     /// Bytes that are held now.
-    pub fn held(&self, disk: &dyn Disk) -> u64 {
-        disk.open(&self.path, OpenMode::Read).and_then(|file| file.len()).unwrap_or(0)
+    ///
+    /// # Errors
+    /// The file cannot be opened, which does not say that there is none.
+    pub fn held(&self, disk: &dyn Disk) -> io::Result<u64> {
+        match disk.open(&self.path, OpenMode::Read).and_then(|file| file.len()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+            found => found,
+        }
     }
 
     /// Decides and acts; returns what was done. An error to refill leaves less than wanted, which the next call tries
     /// to mend.
     pub fn tend(&self, disk: &dyn Disk, space: Space, is_short: bool, takes_adds: bool) -> io::Result<Step> {
-        let held = self.held(disk);
+        let held = self.held(disk)?;
         let step = next_step(Situation { free: space.free, held, size: self.size, is_short, takes_adds });
         match step {
             Step::Keep if held > self.size => self.give_up(disk)?,
@@ -174,15 +180,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (disk, reserve) = (RealDisk::new(), Reserve::new(dir.path(), 5 << 20));
         let space = Space { total: 1 << 40, free: 1 << 39 };
-        assert_eq!(reserve.held(&disk), 0);
+        assert_eq!(reserve.held(&disk).unwrap(), 0);
         assert_eq!(reserve.tend(&disk, space, false, true).unwrap(), Step::Refill);
-        assert_eq!(reserve.held(&disk), 5 << 20);
+        assert_eq!(reserve.held(&disk).unwrap(), 5 << 20);
         let taken = std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(&reserve.path).unwrap()) * 512;
         assert!(taken >= 5 << 20, "{taken} bytes of blocks");
         assert_eq!(reserve.tend(&disk, space, false, true).unwrap(), Step::Keep);
         let full = Space { total: 1 << 40, free: 0 };
         assert_eq!(reserve.tend(&disk, full, true, false).unwrap(), Step::GiveUp);
-        assert_eq!(reserve.held(&disk), 0);
+        assert_eq!(reserve.held(&disk).unwrap(), 0);
     }
 
     #[test]

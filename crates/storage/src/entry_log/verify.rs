@@ -11,7 +11,7 @@ use super::format::{
 use super::read::{EntryLog, read_exact, read_footer};
 use crate::codec::crc32c;
 use crate::{Damaged, DiskError, OpenLogError, ReadError};
-use bindery_io::{BLOCK_SIZE_BYTES, Disk, OpenMode};
+use bindery_io::{BLOCK_SIZE_BYTES, Disk, OpenMode, is_shortage};
 use bindery_types::{EntryId, LedgerId};
 use std::path::Path;
 use std::sync::Arc;
@@ -131,6 +131,11 @@ impl LogDamage {
                 LogDamage { unreadable: Some(error), ..LogDamage::new(part, offset, what) }
             }
         }
+    }
+
+    /// What the process or the machine lacks kept the bytes from being read: nothing is known about them.
+    pub fn is_shortage(&self) -> bool {
+        self.unreadable.as_ref().is_some_and(|error| is_shortage(&error.source))
     }
 
     fn expected(mut self, expected: impl Into<String>, found: impl Into<String>) -> LogDamage {
