@@ -661,6 +661,14 @@ impl Engine {
         self.space.want(wanted);
     }
 
+    /// As [`Engine::want_collection`], once the removals so far are in the state tables. Until then the entries that they hide
+    /// count as live, so this asks for a flush too.
+    pub fn want_collection_after_removals(&self, wanted: WantedCollection) {
+        self.space.want_after_removals(wanted);
+        self.want_freeze();
+        self.wake_journals();
+    }
+
     /// True while a collection that was asked for has not begun.
     pub fn is_collection_wanted(&self) -> bool {
         self.space.is_wanted()

@@ -4,17 +4,23 @@
 //! # Data flow
 //! ```text
 //! begin (ledgers here) -> metadata synced -> on_range ... -> on_listed -> candidate -> read again -> on_read -> Drop
+//!                                                                '- a large share -> Unconfirmed -> another round, soon
 //! ```
 //!
 //! # Invariants (IB16)
 //! 1. The ledgers here are taken first. A ledger is in metadata before its first entry is anywhere, so what is here and
 //!    not in a later, complete listing was deleted.
 //! 2. Nothing is dropped before the listing ended well, and each ledger only when it was read again and is not there.
-//! 3. Metadata is believed only when its INSTANCEID is the one of our cookie, it lists a ledger at least as high as the
-//!    highest that was ever here (or has given out that id), and not too many ledgers would go. An empty listing is never
-//!    believed. An operator may waive the last two for one round, nothing else; that ledgers above the listing are
-//!    gone is then remembered ([`AcceptedGap`]), because the highest that was ever here never falls.
-//! 4. The first doubt ends the round; there is no way to go on with it.
+//! 3. Metadata is believed only when its INSTANCEID is the one of our cookie and it lists a ledger at least as high as the
+//!    highest that was ever here, or has given out that id.
+//! 4. An empty listing, and one by which a large share of the ledgers here would go, needs proof that the store is current:
+//!    a store with our INSTANCEID that gives out, now, an id above every one that this bookie has ever seen.
+//!    An old copy, or an empty store with a copied INSTANCEID, has not counted so far. A large share goes only when the
+//!    next round finds all of it gone as well.
+//! 5. An operator may waive, for one round, that the listing is high enough and that the share is not too large, nothing
+//!    else; that ledgers above the listing are gone is then remembered ([`AcceptedGap`]), because the highest that was ever
+//!    here never falls.
+//! 6. The first doubt ends the round; there is no way to go on with it.
 
 use bindery_io::canary::{Canaries, Canary};
 use bindery_types::LedgerId;
@@ -54,8 +60,11 @@ pub enum Doubt {
     /// Ids that do not ascend.
     #[error("the listing of ledgers is out of order at ledger {0}")]
     OutOfOrder(LedgerId),
-    /// No ledger at all.
-    #[error("metadata lists no ledger, and {here} are here: an empty metadata store is not believed")]
+    /// No ledger at all, and no proof that this is so.
+    #[error(
+        "metadata lists no ledger, and {here} are here: an empty metadata store is believed only when it has an \
+         INSTANCEID and gives out ledger ids above the highest that was ever here"
+    )]
     Empty {
         /// Ledgers here.
         here: usize,
@@ -71,10 +80,11 @@ pub enum Doubt {
         /// Highest ledger that was ever here.
         seen: LedgerId,
     },
-    /// Too large a share at once.
+    /// Too large a share at once, and no proof that this is so.
     #[error(
-        "{dropped} of {here} ledgers here are not in metadata: that is too large a share to be dropped at once. If they \
-         really are deleted, ask for one round without this check"
+        "{dropped} of {here} ledgers here are not in metadata, which does not give out ledger ids above the highest that \
+         was ever here: that is too large a share to be dropped. If they really are deleted, ask for one round without \
+         this check"
     )]
     TooMany {
         /// Ledgers to be dropped.
@@ -82,6 +92,16 @@ pub enum Doubt {
         /// Ledgers here.
         here: usize,
     },
+}
+
+/// What a listing that ended well allows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listed {
+    /// The candidates are to be read again.
+    Believed,
+    /// A large share would go: these ledgers, ascending. Nothing is dropped in this round, and all of it in the next, if
+    /// that does not list any of them ([`GarbageRound::confirms`]).
+    Unconfirmed(Vec<LedgerId>),
 }
 
 /// What a second look at a ledger's metadata said.
@@ -133,6 +153,8 @@ pub struct GarbageRound {
     limits: GarbageLimits,
     is_waived: bool,
     canaries: Canaries,
+    /// What the round before found gone, if that was a large share; ascending.
+    found_before: Vec<LedgerId>,
     /// How many of `here` the listing has passed.
     passed: usize,
     listed: Option<LedgerId>,
@@ -155,8 +177,26 @@ impl GarbageRound {
         canaries: Canaries,
     ) -> GarbageRound {
         assert!(here.is_sorted_by(|a, b| a < b), "the ledgers here ascend");
-        let (passed, listed, candidates, is_listed, gap) = (0, None, Vec::new(), false, None);
-        GarbageRound { here, seen, limits, is_waived, canaries, passed, listed, candidates, is_listed, gap }
+        GarbageRound {
+            here,
+            seen,
+            limits,
+            is_waived,
+            canaries,
+            found_before: Vec::new(),
+            passed: 0,
+            listed: None,
+            candidates: Vec::new(),
+            is_listed: false,
+            gap: None,
+        }
+    }
+
+    /// This round comes right after one that ended with [`Listed::Unconfirmed`], and may say the same.
+    #[must_use]
+    pub fn confirms(mut self, found_before: Vec<LedgerId>) -> GarbageRound {
+        self.found_before = found_before;
+        self
     }
 
     /// True when metadata of cluster `found` may speak about data of cluster `ours`; both empty for one without id.
@@ -184,23 +224,40 @@ impl GarbageRound {
         Ok(())
     }
 
-    /// True when the listing is behind, so that only an id that the store gives out now can show that it is not old.
-    pub fn needs_new_id(&self) -> bool {
-        self.listed.is_some() && self.listed < self.seen
+    /// The listing has ended, without any error. True when only an id that the store gives out now can show that it is
+    /// current, which is what [`GarbageRound::on_listed`] is told then.
+    pub fn needs_new_id(&mut self) -> bool {
+        self.end_listing();
+        let is_behind = self.listed.is_none() || self.listed < self.seen;
+        !self.candidates.is_empty() && (is_behind || (self.is_large() && !self.is_waived))
     }
 
-    /// The listing ended, without any error. `new_id` is an id that the store gave out after it.
-    pub fn on_listed(&mut self, new_id: Option<LedgerId>) -> Result<(), Doubt> {
+    fn end_listing(&mut self) {
         self.candidates.extend(&self.here[self.passed..]);
         self.passed = self.here.len();
         self.is_listed = true;
+    }
+
+    /// One listing does not suffice to drop so many.
+    fn is_large(&self) -> bool {
+        let (dropped, here) = (self.candidates.len(), self.here.len());
+        dropped > self.limits.always && dropped as f64 > self.limits.share_max * here as f64
+    }
+
+    /// The listing ended, without any error. `new_id` is an id that the store gave out after it; a cluster without INSTANCEID
+    /// (`has_instance_id`) proves nothing by it but that its listing is high enough.
+    pub fn on_listed(&mut self, new_id: Option<LedgerId>, has_instance_id: bool) -> Result<Listed, Doubt> {
+        self.end_listing();
         if self.candidates.is_empty() || self.canaries.has(Canary::M21ListingBelieved) {
-            return Ok(());
+            return Ok(Listed::Believed);
         }
         let here = self.here.len();
-        let Some(listed) = self.listed else { return Err(Doubt::Empty { here }) };
         // The id given out now is one that the store had not counted to before.
         let counted = new_id.and_then(|id| LedgerId::new(id.get() - 1));
+        let is_current = has_instance_id && counted.is_some_and(|counted| Some(counted) >= self.seen);
+        let Some(listed) = self.listed.or(counted.filter(|_| is_current)) else {
+            return Err(Doubt::Empty { here });
+        };
         let listed = counted.map_or(listed, |counted| listed.max(counted));
         if let Some(seen) = self.seen
             && listed < seen
@@ -210,14 +267,22 @@ impl GarbageRound {
             }
             self.gap = Some(AcceptedGap { listed, seen });
         }
-        if self.is_waived {
-            return Ok(());
+        if self.is_waived || !self.is_large() {
+            return Ok(Listed::Believed);
         }
-        let dropped = self.candidates.len();
-        if dropped > self.limits.always && dropped as f64 > self.limits.share_max * here as f64 {
-            return Err(Doubt::TooMany { dropped, here });
+        if !is_current {
+            return Err(Doubt::TooMany { dropped: self.candidates.len(), here });
         }
-        Ok(())
+        // What is not here any more says nothing.
+        let is_here = |ledger: &&LedgerId| self.here.binary_search(ledger).is_ok();
+        let is_found = |ledger: &LedgerId| self.candidates.binary_search(ledger).is_ok();
+        let agrees = !self.found_before.is_empty() && self.found_before.iter().filter(is_here).all(is_found);
+        if !agrees {
+            return Ok(Listed::Unconfirmed(self.candidates.clone()));
+        }
+        // The others have been missing in one listing only.
+        self.candidates.retain(|ledger| self.found_before.binary_search(ledger).is_ok());
+        Ok(Listed::Believed)
     }
 
     /// What a waiver accepted: to be kept, and given to later rounds ([`AcceptedGap::highest_expected`]), before anything
@@ -283,20 +348,55 @@ mod tests {
             for range in listed.iter().copied().collect::<Vec<_>>().chunks(cut) {
                 round.on_range(&ids(range)).unwrap();
             }
-            round.on_listed(None).unwrap();
+            round.on_listed(None, true).unwrap();
             let here: BTreeSet<i64> = here.into_iter().collect();
             prop_assert_eq!(rest(round), here.difference(&listed).copied().collect::<Vec<_>>());
         }
     }
 
     #[test]
-    fn an_empty_listing_is_never_believed() {
+    fn an_empty_listing_is_believed_only_of_a_store_that_proves_to_be_current() {
         for is_waived in [false, true] {
-            let limits = GarbageLimits { share_max: 1.0, always: 100 };
-            let mut round = GarbageRound::begin(ids(&[1, 2]), None, limits, is_waived, Canaries::none());
-            assert_eq!(round.on_listed(LedgerId::new(99)), Err(Doubt::Empty { here: 2 }));
+            let outcome = |new_id: Option<i64>, has_instance_id| {
+                let (limits, seen) = (GarbageLimits::default(), LedgerId::new(7));
+                let mut round = GarbageRound::begin(ids(&[1, 2]), seen, limits, is_waived, Canaries::none());
+                assert!(round.needs_new_id());
+                let outcome = round.on_listed(new_id.and_then(LedgerId::new), has_instance_id);
+                outcome.map(|listed| (listed, rest(round)))
+            };
+            assert_eq!(outcome(None, true), Err(Doubt::Empty { here: 2 }));
+            assert_eq!(outcome(Some(8), false), Err(Doubt::Empty { here: 2 }));
+            // A wiped store, and one from before ledger 7, which was here.
+            assert_eq!(outcome(Some(0), true), Err(Doubt::Empty { here: 2 }));
+            assert_eq!(outcome(Some(7), true), Err(Doubt::Empty { here: 2 }));
+            assert_eq!(outcome(Some(8), true), Ok((Listed::Believed, vec![1, 2])));
         }
-        assert_eq!(round(&[], 5).on_listed(None), Ok(()), "there is nothing to be wrong about");
+        let mut nothing = round(&[], 5);
+        assert!(!nothing.needs_new_id());
+        assert_eq!(nothing.on_listed(None, true), Ok(Listed::Believed), "there is nothing to be wrong about");
+    }
+
+    #[test]
+    fn a_large_share_goes_when_a_current_store_says_so_twice() {
+        let here: Vec<i64> = (0..52).collect();
+        let round = |here: &[i64], listed: &[i64], before: &[i64], new_id: i64| {
+            let mut round = round(here, 51).confirms(ids(before));
+            round.on_range(&ids(listed)).unwrap();
+            assert!(round.needs_new_id());
+            let outcome = round.on_listed(LedgerId::new(new_id), true);
+            outcome.map(|listed| (listed, rest(round)))
+        };
+        let deleted: Vec<i64> = (0..51).collect();
+        let unconfirmed = |found: &[i64]| Ok((Listed::Unconfirmed(ids(found)), found.to_vec()));
+        assert_eq!(round(&here, &[51], &[], 52), unconfirmed(&deleted));
+        assert_eq!(round(&here, &[51], &deleted, 53), Ok((Listed::Believed, deleted.clone())));
+        assert_eq!(round(&here, &[51], &deleted, 51), Err(Doubt::TooMany { dropped: 51, here: 52 }));
+        // All of them, by an empty listing.
+        assert_eq!(round(&here, &[], &here, 53), Ok((Listed::Believed, here.clone())));
+        // One of those that were gone is there again: the two do not agree.
+        assert_eq!(round(&here, &[4, 51], &deleted, 53), unconfirmed(&[&here[..4], &here[5..51]].concat()));
+        // What went meanwhile says nothing, and what is found gone only now waits for another round.
+        assert_eq!(round(&here[3..], &[], &deleted, 53), Ok((Listed::Believed, deleted[3..].to_vec())));
     }
 
     #[test]
@@ -305,7 +405,7 @@ mod tests {
             let mut round = round(&[1, 7], 9);
             round.on_range(&ids(&[0, 1, 8])).unwrap();
             assert!(round.needs_new_id());
-            round.on_listed(new_id.and_then(LedgerId::new))
+            round.on_listed(new_id.and_then(LedgerId::new), true)
         };
         let doubt = |listed| {
             Err(Doubt::Behind { listed: LedgerId::new(listed).unwrap(), seen: LedgerId::new(9).unwrap() })
@@ -314,11 +414,11 @@ mod tests {
         assert_eq!(behind(Some(3)), doubt(8));
         // It gives out 9 only now: a copy from before ledger 9, which was here, does the same.
         assert_eq!(behind(Some(9)), doubt(8));
-        assert_eq!(behind(Some(10)), Ok(()));
+        assert_eq!(behind(Some(10)), Ok(Listed::Believed));
         let mut round = round(&[1, 7], 9);
         round.on_range(&ids(&[1, 9])).unwrap();
         assert!(!round.needs_new_id());
-        assert_eq!(round.on_listed(None), Ok(()));
+        assert_eq!(round.on_listed(None, true), Ok(Listed::Believed));
         assert_eq!(rest(round), [7]);
     }
 
@@ -329,7 +429,7 @@ mod tests {
             let mut round =
                 GarbageRound::begin(ids(here), LedgerId::new(seen), limits, true, Canaries::none());
             round.on_range(&ids(listed)).unwrap();
-            round.on_listed(None).unwrap();
+            round.on_listed(None, true).unwrap();
             round.accepted_gap()
         };
         assert_eq!(waived(9, &[1, 2], &[1, 9]), None, "there was nothing to accept");
@@ -347,22 +447,22 @@ mod tests {
     }
 
     #[test]
-    fn a_round_that_would_drop_too_much_is_stopped_unless_an_operator_says_so() {
+    fn a_round_that_would_drop_too_much_without_proof_is_stopped_unless_an_operator_says_so() {
         let here: Vec<i64> = (0..30).collect();
         let outcome = |listed: &[i64], is_waived| {
             let limits = GarbageLimits::default();
             let mut round =
                 GarbageRound::begin(ids(&here), LedgerId::new(29), limits, is_waived, Canaries::none());
             round.on_range(&ids(listed)).unwrap();
-            round.on_listed(None)
+            round.on_listed(None, true)
         };
-        assert_eq!(outcome(&(15..30).collect::<Vec<_>>(), false), Ok(()));
+        assert_eq!(outcome(&(15..30).collect::<Vec<_>>(), false), Ok(Listed::Believed));
         let listed: Vec<i64> = (16..30).collect();
         assert_eq!(outcome(&listed, false), Err(Doubt::TooMany { dropped: 16, here: 30 }));
-        assert_eq!(outcome(&listed, true), Ok(()));
+        assert_eq!(outcome(&listed, true), Ok(Listed::Believed));
         let mut few = round(&[1, 2, 3], 3);
         few.on_range(&ids(&[5])).unwrap();
-        assert_eq!(few.on_listed(None), Ok(()), "all of a few");
+        assert_eq!(few.on_listed(None, true), Ok(Listed::Believed), "all of a few");
     }
 
     #[test]

@@ -128,6 +128,8 @@ pub(crate) struct Shard {
     dirty: Vec<LedgerId>,
     /// The one that the active write cache will have on disk.
     generation: u64,
+    /// That of the last removal; 0 without one since the start.
+    last_removal: u64,
     /// Removed and remembered.
     removed: BTreeSet<LedgerId>,
     /// Those of them that nobody fenced: what [`Shard::forget`] looks at.
@@ -186,6 +188,7 @@ impl Shard {
             cached_bytes: 0,
             dirty: Vec::new(),
             generation: 1,
+            last_removal: 0,
             removed: BTreeSet::new(),
             unfenced_removed: BTreeSet::new(),
             forgetting: BTreeMap::new(),

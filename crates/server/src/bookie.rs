@@ -34,7 +34,7 @@ use crate::connection::{BulkLine, Completion, Registry};
 use crate::data_dirs::DataDirs;
 use crate::descriptors;
 use crate::disks::{Cause, DiskWatch, Standing};
-use crate::garbage::{GarbageCollector, GarbageDesk};
+use crate::garbage::{GarbageCollector, GarbageDesk, GarbageRequest};
 use crate::io_pool::IoPool;
 use crate::known::Known;
 use crate::latch::Latch;
@@ -241,6 +241,9 @@ impl Bookie {
                 limits: config.garbage.limits,
                 before: BTreeMap::new(),
             },
+            found_before: Vec::new(),
+            carried: GarbageRequest::default(),
+            logged: None,
         };
         let garbage = tokio::spawn(collector.run(stop_serving.clone()));
         let words = WordReader {

@@ -12,7 +12,10 @@
 //! 1. Any error of the store ends the round, before or between batches; the next round begins anew.
 //! 2. The store is synced after the ledgers here were taken: a server that lags would not list a new ledger.
 //! 3. What was placed for a ledger after metadata was read for it is not removed on the word of that reading.
-//! 4. A round that ended in doubt says so in a log line, a metric and the admin port, until one goes through.
+//! 4. A round that ended in doubt says so in a metric and the admin port until one goes through, and in one log line: the
+//!    next one comes when the doubt is another, or over.
+//! 5. Space comes back with the round, not an interval later: a collection follows as soon as the removals are flushed. When a
+//!    large share of the ledgers went, it compacts, because their entries lie together with those that stay.
 //!
 //! # Limits
 //! One round at a time; metadata operations of a second: [`GarbageConfig::ops_per_second`]; removals under way:
@@ -25,7 +28,7 @@ use crate::latch::Latch;
 use crate::metrics::Counter;
 use crate::surplus::Surplus;
 use bindery_engine::{
-    AcceptedGap, Changes, Doubt, Engine, GarbageLimits, GarbageRound, Refusal, SecondLook, Standing,
+    AcceptedGap, Changes, Doubt, Engine, GarbageLimits, GarbageRound, Listed, Refusal, SecondLook, Standing,
     WantedCollection,
 };
 use bindery_io::Clock;
@@ -45,6 +48,8 @@ const BATCH_MAX: usize = 64;
 /// How long a removal waits for room before it is tried again, and how often.
 const ROOM_PAUSE: Duration = Duration::from_millis(50);
 const ROOM_ATTEMPTS: u32 = 20;
+/// After a round that found a large share gone, the one that finds the same, or not.
+const CONFIRM_PAUSE: Duration = Duration::from_secs(5);
 /// Ledgers in limbo that are shown one by one.
 pub const LIMBO_LISTED_MAX: usize = 1000;
 
@@ -80,6 +85,17 @@ pub struct GarbageRequest {
     pub is_waived: bool,
     /// With a round over surplus ledgers behind it.
     pub surplus: bool,
+}
+
+impl GarbageRequest {
+    fn joined(self, other: GarbageRequest) -> GarbageRequest {
+        GarbageRequest {
+            minor: self.minor | other.minor,
+            major: self.major | other.major,
+            is_waived: self.is_waived | other.is_waived,
+            surplus: self.surplus | other.surplus,
+        }
+    }
 }
 
 /// How collection goes.
@@ -142,12 +158,7 @@ impl GarbageDesk {
     pub fn ask(&self, request: GarbageRequest) {
         let mut slot = self.request.lock();
         let before = slot.unwrap_or_default();
-        *slot = Some(GarbageRequest {
-            minor: before.minor | request.minor,
-            major: before.major | request.major,
-            is_waived: before.is_waived | request.is_waived,
-            surplus: before.surplus | request.surplus,
-        });
+        *slot = Some(before.joined(request));
         self.status.lock().is_forced = true;
         self.asked.notify_one();
     }
@@ -188,6 +199,20 @@ pub struct GarbageCollector {
     pub dirs: Arc<DataDirs>,
     /// Ledgers that should not be here.
     pub surplus: Surplus,
+    /// What the last round found gone, when that was a large share.
+    pub found_before: Vec<LedgerId>,
+    /// Compactions that were requested with that round, for the one that confirms it.
+    pub carried: GarbageRequest,
+    /// The kind of doubt that was logged, until a round goes through.
+    pub logged: Option<std::mem::Discriminant<Doubt>>,
+}
+
+/// What a round did.
+#[derive(Debug, Clone, Copy, Default)]
+struct Removed {
+    ledgers: u64,
+    /// They were a large share.
+    is_large: bool,
 }
 
 impl GarbageCollector {
@@ -200,12 +225,17 @@ impl GarbageCollector {
         }
         let mut surplus_at = Instant::now() + self.surplus.config.interval;
         loop {
+            let pause = match self.found_before.is_empty() {
+                true => self.config.interval,
+                false => self.config.interval.min(CONFIRM_PAUSE),
+            };
             tokio::select! {
                 () = stop.wait() => return,
-                () = tokio::time::sleep(self.config.interval) => {}
+                () = tokio::time::sleep(pause) => {}
                 () = self.desk.asked.notified() => {}
             }
             let request = self.desk.request.lock().take().unwrap_or_default();
+            let request = std::mem::take(&mut self.carried).joined(request);
             let is_surplus_due = !self.surplus.config.interval.is_zero() && Instant::now() >= surplus_at;
             let rounds = async {
                 if request.surplus || is_surplus_due {
@@ -262,7 +292,7 @@ impl GarbageCollector {
 
     async fn round(&mut self, request: GarbageRequest) {
         self.desk.rounds.add(1);
-        let mut removed = 0;
+        let mut removed = Removed::default();
         let (here, outcome) = match self.snapshot().await {
             Some(here) => {
                 let count = here.len() as u64;
@@ -270,17 +300,9 @@ impl GarbageCollector {
             }
             None => (0, Err(Doubt::Metadata("the bookie's storage failed".to_owned()))),
         };
+        let Removed { ledgers: removed, is_large } = removed;
         self.desk.removed.add(removed);
-        match &outcome {
-            Ok(()) if removed > 0 => tracing::info!(removed, ledgers = here, "garbage collected"),
-            Ok(()) => tracing::debug!(ledgers = here, "no garbage"),
-            Err(doubt @ Doubt::Metadata(_)) => {
-                tracing::warn!(%doubt, removed, "garbage collection stopped; it is tried again");
-            }
-            Err(doubt) => {
-                tracing::error!(%doubt, removed, "garbage collection stopped: no ledger is removed before this ends");
-            }
-        }
+        self.log(removed, here, &outcome);
         if outcome.is_err() {
             self.desk.doubts.add(1);
         }
@@ -298,7 +320,38 @@ impl GarbageCollector {
             };
         }
         // What was removed in earlier rounds may give space back now, whatever became of this one.
-        self.engine.want_collection(WantedCollection { minor: request.minor, major: request.major });
+        let GarbageRequest { minor, major, .. } = request;
+        if !self.found_before.is_empty() {
+            self.carried = GarbageRequest { minor, major, ..GarbageRequest::default() };
+        }
+        let wanted = WantedCollection { minor, major };
+        match removed {
+            0 => self.engine.want_collection(wanted),
+            _ => self.engine.want_collection_after_removals(WantedCollection {
+                minor: wanted.minor || is_large,
+                ..wanted
+            }),
+        }
+    }
+
+    /// Invariant 4.
+    fn log(&mut self, removed: u64, here: u64, outcome: &Result<(), Doubt>) {
+        let kind = outcome.as_ref().err().map(std::mem::discriminant);
+        let before = std::mem::replace(&mut self.logged, kind);
+        match outcome {
+            Ok(()) if removed > 0 => tracing::info!(removed, ledgers = here, "garbage collected"),
+            Ok(()) if before.is_some() => tracing::info!(ledgers = here, "garbage collection goes on"),
+            Ok(()) => tracing::debug!(ledgers = here, "no garbage"),
+            Err(doubt) if before == kind => {
+                tracing::debug!(%doubt, removed, "garbage collection is still stopped");
+            }
+            Err(doubt @ Doubt::Metadata(_)) => {
+                tracing::warn!(%doubt, removed, "garbage collection stopped; it is tried again");
+            }
+            Err(doubt) => {
+                tracing::error!(%doubt, removed, "garbage collection stopped: no ledger is removed before this ends");
+            }
+        }
     }
 
     /// The ledgers here, taken off the runtime's threads: there may be a million.
@@ -314,12 +367,15 @@ impl GarbageCollector {
         &mut self,
         here: Vec<LedgerId>,
         is_waived: bool,
-        removed: &mut u64,
+        removed: &mut Removed,
     ) -> Result<(), Doubt> {
         let limits = self.config.limits;
         let seen =
             AcceptedGap::highest_expected(self.known.accepted_gap, self.engine.highest_ledger(), &here);
+        let found_before = std::mem::take(&mut self.found_before);
+        let is_confirming = !found_before.is_empty();
         let mut round = GarbageRound::begin(here, seen, limits, is_waived, Canaries::none());
+        round = round.confirms(found_before);
         let store = |error: StoreError| Doubt::Metadata(error.to_string());
         self.layout.store().sync(self.layout.root()).await.map_err(store)?;
         self.check_cluster().await?;
@@ -333,7 +389,12 @@ impl GarbageCollector {
             false => None,
             true => Some(self.layout.ids().next().await.map_err(|error| Doubt::Metadata(error.to_string()))?),
         };
-        round.on_listed(new_id)?;
+        if let Listed::Unconfirmed(found) = round.on_listed(new_id, !self.instance_id.is_empty())? {
+            tracing::debug!(ledgers = found.len(), "a large share is not in metadata: looking again");
+            self.found_before = found;
+            return Ok(());
+        }
+        removed.is_large = is_confirming || is_waived;
         if let Some(gap) = round.accepted_gap() {
             let accepted_gap = Some(gap.joined(self.known.accepted_gap));
             self.remember(Known { accepted_gap, ..self.known }).await.map_err(Doubt::Metadata)?;
@@ -360,7 +421,7 @@ impl GarbageCollector {
             for (ledger, _) in &batch {
                 tracing::debug!(%ledger, "not in metadata: removed");
             }
-            *removed += self.remove(&batch).await?;
+            removed.ledgers += self.remove(&batch).await?;
         }
     }
 

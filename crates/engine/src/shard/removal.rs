@@ -58,6 +58,7 @@ impl Shard {
         let generation = self.generation + u64::from(self.config.canaries.has(Canary::M25RemovalHidesNewer));
         let state = self.ledgers.entry(ledger).or_insert_with(|| LedgerState::boxed(None));
         state.remove(sequence, generation);
+        self.last_removal = generation;
         if is_fenced {
             state.fence = state.fence.or(Some(sequence));
         }
@@ -135,6 +136,11 @@ impl Shard {
     /// Copies of the ledger of a lower generation than this are gone for good.
     pub(crate) fn hidden_for_good(&self, ledger: LedgerId, flushed: u64) -> u64 {
         self.ledgers.get(&ledger).map_or(0, |state| state.hidden_for_good(flushed))
+    }
+
+    /// The generation of the last removal: it is in the state table when that is flushed.
+    pub(crate) fn last_removal(&self) -> u64 {
+        self.last_removal
     }
 
     /// Copies of the ledger of a lower generation than this are hidden, by a removal that may not be committed.

@@ -11,13 +11,13 @@
 //!                     '- live share below a threshold -> jobs, lowest share first
 //! many small logs -> job (`tiers`)
 //! job: winners of the sources, verified -> output, with their order -> one commit: output in, sources out
-//! replaced files -> unlinked after a grace, when no reader holds them; at once when space is short
+//! dropped files -> unlinked when no reader holds them; replaced ones after a grace, and at once when space is short
 //! time passes -> scrub: a piece of the next log, checked (`scrub`)
 //! ```
 //!
 //! # Invariants
 //! 1. A copy counts as dead only when a removal that is committed hides it, or a newer copy of its entry is in a
-//!    committed log. What cannot be read to decide this counts as live (IB15).
+//!    committed log. A copy that cannot be read to decide this counts as live (IB15).
 //! 2. A copy wins and loses against the same others after a rewrite as before. It keeps its generation, or takes a
 //!    higher one under the rule of `job`.
 //! 3. Sources leave in the commit that brings the output, and their files go after it (IB15, IB18).
@@ -113,7 +113,7 @@ pub(crate) struct Space {
     plan: Option<Plan>,
     /// Not readable in this round.
     skipped: BTreeMap<LogRef, String>,
-    /// Replaced logs whose files are still there, and since when.
+    /// Replaced logs whose files are still there, and from when on they may go.
     replaced: BTreeMap<LogRef, u64>,
     /// When free space was asked for last, and whether it is short, for each directory.
     short: Vec<(u64, bool)>,
@@ -191,7 +191,7 @@ impl Flushing {
             return Ok(self.scrub_on(now, &config));
         }
         self.unlink_replaced(now);
-        let wanted = self.engine.space.take_wanted();
+        let wanted = self.engine.space.take_wanted(|| self.are_removals_flushed());
         let is_due = now.saturating_sub(self.space.collected_ns) >= as_ns(config.collection_interval);
         if wanted.is_some() || (is_due && self.space.plan.is_none() && !self.space.is_compacting()) {
             self.collect(now, wanted.unwrap_or_default())?;
@@ -280,6 +280,13 @@ impl Flushing {
         let in_work = self.space.in_work();
         self.space.plan = Some(Plan::new(self, kind, threshold, &in_work));
         Ok(())
+    }
+
+    /// All removals so far are in the state tables.
+    fn are_removals_flushed(&self) -> bool {
+        let is_flushed =
+            |index: usize| self.engine.shards[index].lock().last_removal() <= self.flushed_generation(index);
+        (0..self.engine.shards.len()).all(is_flushed)
     }
 
     /// A committed removal says that the run is gone.

@@ -175,7 +175,8 @@ impl Flushing {
                 return Err(self.fail(index, error.to_string()));
             }
         }
-        self.on_replaced(now, index, &sources);
+        let grace = as_ns(self.engine.config.space.replaced_grace);
+        self.on_replaced(now.saturating_add(grace), index, &sources);
         let made = output.map_or(0, |output| output.size);
         self.engine.space.on_rewritten(cause, sources.len() as u64, freed, made);
         let counters = &self.engine.counters;
@@ -213,6 +214,7 @@ impl Flushing {
         }
         self.engine.space.on_dropped(logs.len() as u64, freed);
         let now = self.clock.monotonic_ns();
+        // Nobody misses what was in them.
         self.on_replaced(now, index, logs);
         self.unlink_replaced(now);
         Ok(true)
@@ -223,9 +225,9 @@ impl Flushing {
         live.iter().filter(|log| logs.contains(&log.log_id())).map(|log| log.size()).sum()
     }
 
-    fn on_replaced(&mut self, now: u64, index: usize, logs: &[LogId]) {
+    fn on_replaced(&mut self, may_go_ns: u64, index: usize, logs: &[LogId]) {
         for log_id in logs {
-            self.space.replaced.insert((index, *log_id), now);
+            self.space.replaced.insert((index, *log_id), may_go_ns);
             self.space.scrub.forget((index, *log_id));
         }
     }
@@ -236,13 +238,11 @@ impl Flushing {
         if self.space.replaced.is_empty() {
             return;
         }
-        let grace = as_ns(self.engine.config.space.replaced_grace);
         for index in 0..self.directories.len() {
             let is_short = self.is_short(now, index);
             let replaced = &self.space.replaced;
             let is_due = |log_id: LogId| {
-                let since = replaced.get(&(index, log_id));
-                is_short || since.is_none_or(|since| now.saturating_sub(*since) >= grace)
+                is_short || replaced.get(&(index, log_id)).is_none_or(|may_go| now >= *may_go)
             };
             let directory = &mut self.directories[index];
             if !directory.withdrawn().any(|(log_id, _)| is_due(log_id)) {

@@ -128,8 +128,22 @@ pub struct ScrubStatus {
 #[derive(Default)]
 pub(crate) struct SpaceDesk {
     status: Mutex<SpaceStatus>,
-    wanted: Mutex<Option<WantedCollection>>,
+    wanted: Mutex<Wanted>,
     scrub: Mutex<ScrubDesk>,
+}
+
+#[derive(Default)]
+struct Wanted {
+    now: Option<WantedCollection>,
+    /// To begin once the removals so far are in the state tables: until then the entries that they hide count as live.
+    after_removals: Option<WantedCollection>,
+}
+
+impl WantedCollection {
+    fn joined(self, before: Option<WantedCollection>) -> WantedCollection {
+        let before = before.unwrap_or_default();
+        WantedCollection { minor: self.minor | before.minor, major: self.major | before.major }
+    }
 }
 
 #[derive(Default)]
@@ -147,18 +161,31 @@ impl SpaceDesk {
     }
 
     pub(crate) fn want(&self, wanted: WantedCollection) {
-        let mut slot = self.wanted.lock();
-        let before = slot.unwrap_or_default();
-        *slot =
-            Some(WantedCollection { minor: before.minor | wanted.minor, major: before.major | wanted.major });
+        let slot = &mut self.wanted.lock().now;
+        *slot = Some(wanted.joined(*slot));
+    }
+
+    pub(crate) fn want_after_removals(&self, wanted: WantedCollection) {
+        let slot = &mut self.wanted.lock().after_removals;
+        *slot = Some(wanted.joined(*slot));
     }
 
     pub(crate) fn is_wanted(&self) -> bool {
-        self.wanted.lock().is_some()
+        let wanted = self.wanted.lock();
+        wanted.now.is_some() || wanted.after_removals.is_some()
     }
 
-    pub(super) fn take_wanted(&self) -> Option<WantedCollection> {
-        self.wanted.lock().take()
+    /// `are_removals_flushed` is asked only when somebody waits for it.
+    pub(super) fn take_wanted(
+        &self,
+        are_removals_flushed: impl FnOnce() -> bool,
+    ) -> Option<WantedCollection> {
+        let wanted = &mut *self.wanted.lock();
+        if wanted.after_removals.is_some() && are_removals_flushed() {
+            let of_removals = wanted.after_removals.take().unwrap_or_default();
+            wanted.now = Some(of_removals.joined(wanted.now));
+        }
+        wanted.now.take()
     }
 
     pub(super) fn set_compacting(&self, kind: Option<CompactionKind>) {

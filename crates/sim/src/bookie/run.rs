@@ -322,6 +322,8 @@ struct Sim {
     deleted: BTreeSet<LedgerId>,
     /// To be removed, as metadata was read, and the number of the last add submitted before that.
     condemned: Vec<(LedgerId, Changes, u64)>,
+    /// What the last round of garbage collection found gone, when that was too much to go at once.
+    found_gone: Vec<LedgerId>,
     /// A recovery began in metadata: they never are open again.
     ended: BTreeSet<LedgerId>,
     /// Adds that wait for a word of metadata.
@@ -366,6 +368,7 @@ pub fn run(profile: Profile) -> Report {
         retired: Vec::new(),
         deleted: BTreeSet::new(),
         condemned: Vec::new(),
+        found_gone: Vec::new(),
         ended: BTreeSet::new(),
         held: Vec::new(),
         spoken: BTreeSet::new(),

@@ -5,7 +5,7 @@
 
 use super::{Op, Sim};
 use crate::bookie::ghost::Check;
-use bindery_engine::{Doubt, GarbageLimits, GarbageRound, SecondLook, Standing};
+use bindery_engine::{Doubt, GarbageLimits, GarbageRound, Listed, SecondLook, Standing};
 use bindery_types::LedgerId;
 use std::collections::BTreeSet;
 
@@ -19,6 +19,8 @@ enum Trouble {
     ListingPartial,
     /// It is empty and does not say so.
     ListingEmpty,
+    /// An empty store answers, with a copy of our INSTANCEID.
+    StoreEmpty,
     /// Reading a ledger again fails.
     ReadFails,
     /// Another cluster answers.
@@ -55,6 +57,7 @@ impl Sim {
     pub(super) fn collect_garbage(&mut self) -> Check {
         let engine = self.machine().engine.clone();
         let trouble = match self.random.below(12) {
+            _ if self.checks.chance(0.05) => Trouble::StoreEmpty,
             0 => Trouble::ListingFails,
             1 => Trouble::ListingPartial,
             2 => Trouble::ListingEmpty,
@@ -66,20 +69,30 @@ impl Sim {
         let is_waived = self.random.chance(0.2);
         let canaries = self.profile.canaries;
         let mut round =
-            GarbageRound::begin(engine.ledgers(), engine.highest_ledger(), limits, is_waived, canaries);
+            GarbageRound::begin(engine.ledgers(), engine.highest_ledger(), limits, is_waived, canaries)
+                .confirms(std::mem::take(&mut self.found_gone));
         let found = if trouble == Trouble::OtherCluster { "other" } else { "sim" };
         let listing: Vec<LedgerId> = self.in_metadata().into_iter().collect();
         let outcome = GarbageRound::check_cluster(found, &self.profile.engine.instance_id)
             .and_then(|()| self.list(&mut round, &listing, trouble));
-        if outcome.is_err() {
-            return Ok(());
+        match outcome {
+            Err(_) => return Ok(()),
+            Ok(Listed::Unconfirmed(found)) => {
+                self.found_gone = found;
+                return Ok(());
+            }
+            Ok(Listed::Believed) => {}
         }
+        let listing = if trouble == Trouble::StoreEmpty { Vec::new() } else { listing };
         while let Some(ledger) = round.next_candidate() {
             if trouble == Trouble::ReadFails && self.random.chance(0.5) {
                 return Ok(());
             }
             let changes = engine.changes(ledger);
             let is_there = listing.binary_search(&ledger).is_ok();
+            if trouble == Trouble::StoreEmpty && self.in_metadata().contains(&ledger) {
+                return Err(format!("IB16: ledger {ledger} is dropped on the word of an empty store"));
+            }
             let look = if is_there { SecondLook::Present } else { SecondLook::Absent };
             if !round.is_garbage(&look) {
                 continue;
@@ -114,12 +127,17 @@ impl Sim {
         Ok(())
     }
 
-    fn list(&self, round: &mut GarbageRound, listing: &[LedgerId], trouble: Trouble) -> Result<(), Doubt> {
+    fn list(
+        &self,
+        round: &mut GarbageRound,
+        listing: &[LedgerId],
+        trouble: Trouble,
+    ) -> Result<Listed, Doubt> {
         let cut = match trouble {
             Trouble::ListingFails | Trouble::ListingPartial => {
                 self.random.below(listing.len() as u64 + 1) as usize
             }
-            Trouble::ListingEmpty => 0,
+            Trouble::ListingEmpty | Trouble::StoreEmpty => 0,
             Trouble::No | Trouble::ReadFails | Trouble::OtherCluster => listing.len(),
         };
         for range in listing[..cut].chunks(1 + self.random.below(4) as usize) {
@@ -131,6 +149,8 @@ impl Sim {
             return Err(Doubt::Metadata("the listing failed".to_owned()));
         }
         let new_id = if self.random.chance(0.5) { LedgerId::new(1 << 40) } else { None };
-        round.on_listed(new_id)
+        // It counts from the beginning.
+        let new_id = if trouble == Trouble::StoreEmpty { LedgerId::new(0) } else { new_id };
+        round.on_listed(new_id, true)
     }
 }

@@ -63,6 +63,7 @@ impl Sim {
         let mut opened = None;
         self.answered_last.clear();
         self.condemned.clear();
+        self.found_gone.clear();
         self.held.clear();
         self.spoken.clear();
         let journals_before = self.profile.engine.journal_dirs.len();
