@@ -189,7 +189,8 @@ impl Bookie {
             standing
                 .set(Cause::Configured, Some("the configuration says so (forceReadOnlyBookie)".to_owned()));
         }
-        disk_watch.check(&shared.engine, &standing).await;
+        let desk = Arc::new(GarbageDesk::default());
+        disk_watch.check(&shared.engine, &standing, &desk).await;
         let engine = machine.start(components.disk.clone(), Arc::new(Completion::new(shared.clone())));
         let _ = state.shared.set(shared.clone());
         let _ = state.disks.set((disk_watch.desk(), standing.clone()));
@@ -220,10 +221,9 @@ impl Bookie {
             known = without;
             shared.engine.end_cover();
         }
-        let desk = Arc::new(GarbageDesk::default());
         let _ = state.garbage.set(desk.clone());
         let collector = GarbageCollector {
-            desk,
+            desk: desk.clone(),
             engine: shared.engine.clone(),
             layout: layout.clone(),
             instance_id: instance_id.clone(),
@@ -257,6 +257,7 @@ impl Bookie {
         let may_be_read_only = disk_watch.may_be_read_only();
         let watch = tokio::spawn(disk_watch.run(
             shared.engine.clone(),
+            desk,
             components.clock.clone(),
             standing.clone(),
             stop_serving.clone(),

@@ -133,9 +133,15 @@ impl Shard {
         self.highest_ledger
     }
 
-    /// Copies of the ledger of a lower generation than this are gone for good.
-    pub(crate) fn hidden_for_good(&self, ledger: LedgerId, flushed: u64) -> u64 {
-        self.ledgers.get(&ledger).map_or(0, |state| state.hidden_for_good(flushed))
+    /// Copies of the ledger of a lower generation than this are gone for good. Their removal is in the state table, which covers
+    /// generations up to `flushed`; with `in_journal` it is enough that the journal has it durably, because a start replays
+    /// it before it serves anything.
+    pub(crate) fn hidden_for_good(&self, ledger: LedgerId, flushed: u64, in_journal: bool) -> u64 {
+        let Some(state) = self.ledgers.get(&ledger) else { return 0 };
+        match in_journal && state.removed_at <= self.durable {
+            true => state.hidden_below,
+            false => state.hidden_for_good(flushed),
+        }
     }
 
     /// The generation of the last removal: it is in the state table when that is flushed.

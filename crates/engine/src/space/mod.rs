@@ -16,8 +16,8 @@
 //! ```
 //!
 //! # Invariants
-//! 1. A copy counts as dead only when a removal that is committed hides it, or a newer copy of its entry is in a
-//!    committed log. A copy that cannot be read to decide this counts as live (IB15).
+//! 1. A copy counts as dead only when a removal that is committed hides it (while a flush waits for space: one that is durable
+//!    in the journal), or a newer copy of its entry is in a committed log. A copy that cannot be read to decide this counts as live (IB15).
 //! 2. A copy wins and loses against the same others after a rewrite as before. It keeps its generation, or takes a
 //!    higher one under the rule of `job`.
 //! 3. Sources leave in the commit that brings the output, and their files go after it (IB15, IB18).
@@ -30,7 +30,9 @@
 //! 6. An output that cannot be written, or does not read back as it was written, is removed again; its sources stay,
 //!    and another attempt comes later. Only a commit that fails is serious: then nobody knows what is in force.
 //! 7. Scrub and rewrites spend from one budget by turns, so that neither keeps the other from going on.
-//! 8. A directory without space for a commit or an output keeps no other from being collected, and is tried again with
+//! 8. A full volume has a way out: dropping a log needs a commit only, and no rewrite is planned whose output takes more than
+//!    half of what is free.
+//! 9. A directory without space for a commit or an output keeps no other from being collected, and is tried again with
 //!    the next collection.
 //!
 //! # Limits
@@ -282,20 +284,30 @@ impl Flushing {
         Ok(())
     }
 
-    /// All removals so far are in the state tables.
+    /// All removals so far count: they are in the state tables, or nothing gets there for want of space.
     fn are_removals_flushed(&self) -> bool {
+        if self.counts_journal() {
+            return true;
+        }
         let is_flushed =
             |index: usize| self.engine.shards[index].lock().last_removal() <= self.flushed_generation(index);
         (0..self.engine.shards.len()).all(is_flushed)
     }
 
-    /// A committed removal says that the run is gone.
+    /// While a flush waits for space, the removals behind it count as soon as the journal has them: dropping what they hide is
+    /// what gives the flush its space. A journal without sync has nothing for certain.
+    fn counts_journal(&self) -> bool {
+        self.is_waiting() && self.engine.config.journal_sync
+    }
+
+    /// A removal that outlives a power cut says that the run is gone.
     fn is_hidden(&self, extent: &Extent) -> bool {
         let index = self.engine.shard_of(extent.ledger);
         let shard = &self.engine.shards[index];
         let believes_all = self.engine.config.canaries.has(Canary::M27UncommittedRemovalCounts);
         let flushed = if believes_all { u64::MAX } else { self.flushed_generation(index) };
-        extent.generation.0 < shard.lock().hidden_for_good(extent.ledger, flushed)
+        let in_journal = self.counts_journal();
+        extent.generation.0 < shard.lock().hidden_for_good(extent.ledger, flushed, in_journal)
     }
 
     /// No removal came after the run, committed or not: its copies may take a higher generation.

@@ -409,6 +409,56 @@ fn a_flush_without_space_waits_and_goes_on() {
     }
 }
 
+/// A full disk has a way out: while a flush waits for space, a ledger that is deleted gives the space of its logs back, which
+/// needs a commit and no other room; and the removal holds over a crash.
+#[test]
+fn a_removal_gives_space_back_while_a_flush_waits_for_it() {
+    for is_killed in [false, true] {
+        let mut bookie = Bookie::new(1);
+        let [first, second, ..] = bookie.ledgers()[..] else { panic!("three shards") };
+        for entry in 0..5 {
+            bookie.add(first, entry, false).unwrap();
+        }
+        bookie.flush();
+        bookie.add(first, 5, false).unwrap();
+        bookie.add(second, 0, false).unwrap();
+        bookie.faults.set(&[full(&["create"], ".elog")]);
+        bookie.flush();
+        assert!(bookie.engine().status().waits_for_space.is_some());
+        assert_eq!(bookie.logs(), 1);
+
+        let removed = Arc::new(Mutex::new(None));
+        let answer = removed.clone();
+        let id = LedgerId::new(first).unwrap();
+        bookie.engine().remove_ledger(id, Box::new(move |outcome| *answer.lock() = Some(outcome)));
+        bookie.drive();
+        assert_eq!(removed.lock().take(), Some(Ok(())));
+        bookie.engine().want_collection_after_removals(WantedCollection::default());
+        for _ in 0..5 {
+            bookie.tend();
+        }
+        assert_eq!(bookie.logs(), 0, "nothing of the log is live");
+        assert!(bookie.engine().status().waits_for_space.is_some());
+
+        bookie.acked.retain(|(ledger, _)| *ledger != first);
+        if is_killed {
+            bookie.restart();
+        }
+        bookie.faults.set(&[]);
+        for _ in 0..5 {
+            bookie.tend();
+        }
+        assert_eq!(bookie.engine().status().waits(), None);
+        assert_eq!(bookie.read(first, 0), Err(Refusal::NoLedger), "is killed: {is_killed}");
+        assert_eq!(bookie.read(first, 5), Err(Refusal::NoLedger));
+        bookie.add(second, 1, false).unwrap();
+        bookie.flush();
+        bookie.check_acked();
+        bookie.restart();
+        assert_eq!(bookie.read(first, 0), Err(Refusal::NoLedger));
+    }
+}
+
 /// A scrub that gets no descriptor, or no memory for its reads, has found nothing: it waits, and checks the log later.
 #[test]
 fn a_scrub_without_file_descriptors_finds_no_damage() {

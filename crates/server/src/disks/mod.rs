@@ -6,6 +6,7 @@
 //! journal pulses ------> slow_journal::SlowJournalCore -/  \--> registrar (available, readonly)
 //! engine's status ---------------------------------------/
 //! space, verdict ------> reserve: held, given up, taken back
+//! verdict, engine's status -> garbage::GarbageDesk: rounds with a compaction while space is short
 //! ```
 //! The cores decide and do no I/O; [`DiskWatch`] measures on a blocking thread every `diskCheckInterval`, and looks at
 //! the engine twice a second.
@@ -22,6 +23,7 @@ pub use slow_journal::SlowLimits;
 pub use standing::{Cause, Standing};
 pub use usage::DiskLimits;
 
+use crate::garbage::{GarbageDesk, GarbageRequest};
 use crate::latch::Latch;
 use crate::metrics::Exposition;
 use bindery_engine::{Engine, WantedCollection};
@@ -32,8 +34,11 @@ use slow_journal::{Pulse, SlowJournalCore};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 use usage::{Reading, UsageCore, Verdict};
 
+/// Time between two rounds of garbage collection, with their compactions, while a volume is full.
+const FULL_ROUND_INTERVAL: Duration = Duration::from_secs(30);
 /// How often the engine is looked at.
 const GLANCE_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -117,6 +122,8 @@ pub struct DiskWatch {
     limits: DiskLimits,
     slow: SlowLimits,
     desk: Arc<DiskDesk>,
+    /// Time of the last request for such a round.
+    asked: Mutex<Option<Instant>>,
 }
 
 impl DiskWatch {
@@ -152,7 +159,13 @@ impl DiskWatch {
         let names = dirs.iter().map(|dir| dir.display().to_string()).collect();
         let core = UsageCore::new(limits.clone(), names);
         let gauges = Gauges { disk, dirs, volumes: reserves, core };
-        DiskWatch { gauges: Arc::new(Mutex::new(gauges)), limits, slow, desk: Arc::new(DiskDesk::default()) }
+        DiskWatch {
+            gauges: Arc::new(Mutex::new(gauges)),
+            limits,
+            slow,
+            desk: Arc::new(DiskDesk::default()),
+            asked: Mutex::default(),
+        }
     }
 
     /// What the checks find.
@@ -166,7 +179,7 @@ impl DiskWatch {
     }
 
     /// Measures once and acts on it.
-    pub async fn check(&self, engine: &Engine, standing: &Standing) {
+    pub async fn check(&self, engine: &Engine, standing: &Standing, garbage: &GarbageDesk) {
         let is_short = tell_what_waits(engine, standing);
         let may_take_adds = standing.reasons().is_empty() && !is_short;
         let gauges = self.gauges.clone();
@@ -176,15 +189,28 @@ impl DiskWatch {
         if verdict.is_almost_full && self.limits.forces_collection {
             engine.want_collection(WantedCollection { minor: true, major: false });
         }
+        if is_short || verdict.full.contains(&true) {
+            self.ask_for_space(garbage);
+        }
         engine.set_full_directories(&verdict.full);
         standing.set_high_priority(verdict.takes_high_priority);
         standing.set(Cause::DiskFull, verdict.read_only);
+    }
+
+    /// The log tells operators to delete ledgers: this makes it help soon, however long the configured intervals are.
+    fn ask_for_space(&self, garbage: &GarbageDesk) {
+        let mut asked = self.asked.lock();
+        if asked.is_none_or(|asked| asked.elapsed() >= FULL_ROUND_INTERVAL) {
+            *asked = Some(Instant::now());
+            garbage.ask(GarbageRequest { minor: true, major: true, ..GarbageRequest::default() });
+        }
     }
 
     /// Watches until `stop`.
     pub async fn run(
         self,
         engine: Arc<Engine>,
+        garbage: Arc<GarbageDesk>,
         clock: Arc<dyn Clock>,
         standing: Arc<Standing>,
         stop: Arc<Latch>,
@@ -213,7 +239,7 @@ impl DiskWatch {
             let is_due = Duration::from_nanos(now_ns.saturating_sub(checked_ns)) >= self.limits.interval;
             if is_due || (is_short && !was_short) {
                 checked_ns = now_ns;
-                self.check(&engine, &standing).await;
+                self.check(&engine, &standing, &garbage).await;
             }
             was_short = is_short;
         }

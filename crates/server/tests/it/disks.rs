@@ -2,13 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use crate::common::whole::{Running, cluster, config, open, start_on};
+use crate::common::PATIENCE;
+use crate::common::whole::{Running, cluster, config, id, metadata, open, start_on};
 use bindery_io::{Disk, DiskLayer, RealDisk, Space};
 use bindery_metadata::RegistrationMode;
 use bindery_metadata::memory::MemoryCluster;
 use bindery_server::bookie::Ended;
 use bindery_server::config::BookieConfig;
 use bindery_server::disks::DiskLimits;
+use bindery_types::LedgerState;
 use bindery_wire::{ErrorCode, v2};
 use std::io;
 use std::path::Path;
@@ -47,7 +49,8 @@ impl Place {
 
     async fn start(&self, disks: DiskLimits) -> Running {
         let disk = Scripted { inner: RealDisk::new(), free: self.free.clone() };
-        let config = BookieConfig { disks, ..config(self.dir.path()) };
+        let mut config = BookieConfig { disks, ..config(self.dir.path()) };
+        config.garbage.interval = Duration::from_secs(86_400);
         start_on(Arc::new(disk), config, &self.cluster).await.unwrap()
     }
 
@@ -118,6 +121,31 @@ async fn a_full_bookie_is_read_only_says_why_and_comes_back_by_itself() {
     place.free.store(TOTAL / 2, Ordering::SeqCst);
     place.registered(RegistrationMode::Writable).await;
     assert_eq!(running.add(1, 2).await, ErrorCode::Fenced);
+    running.stop().await;
+}
+
+/// The log advises to delete ledgers, and that helps: while a disk is full they go soon, though the next round of garbage
+/// collection is a day away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_bookie_looks_for_ledgers_that_were_deleted() {
+    let place = Place::new().await;
+    let running = place.start(limits()).await;
+    let ledgers = running.layout.ledgers();
+    for ledger in [0, 1] {
+        assert_eq!(running.layout.ids().next().await.unwrap(), id(ledger));
+        ledgers.create(id(ledger), &metadata("bookie-0", LedgerState::Open)).await.unwrap();
+        assert_eq!(running.add(ledger, 0).await, ErrorCode::Ok);
+    }
+    ledgers.delete(id(0), None).await.unwrap();
+    place.free.store(TOTAL / 25, Ordering::SeqCst);
+    place.registered(RegistrationMode::ReadOnly).await;
+    let gone = async {
+        while running.metric("bindery_gc_ledgers_removed").await == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, gone).await.unwrap();
+    assert_eq!((running.read(0, 0).await, running.read(1, 0).await), (ErrorCode::NoLedger, ErrorCode::Ok));
     running.stop().await;
 }
 
