@@ -59,7 +59,7 @@ pub struct Limits {
     /// What becomes of a peer that takes nothing of its answers.
     pub stall: StallRules,
     /// Plain reads, and adds that are not placed, are answered with too-many-requests at this age, counted from their
-    /// arrival in the kernel; zero: never.
+    /// arrival in the kernel; zero: never. Reads do not grow old while their own peer takes nothing.
     pub request_age_max: Duration,
     /// How long a stop may take to finish what was received and to let the answers leave
     /// (`shutdownDrainTimeoutSec`).
@@ -111,8 +111,8 @@ impl Default for Limits {
                 close_after: Duration::from_secs(5),
                 close: StalledClose::UnderPressure,
             },
-            // BookKeeper's clients give up after 5 s by default.
-            request_age_max: Duration::from_secs(5),
+            // Half of the 30 s after which Pulsar's clients give up: what is refused can still be had from another replica.
+            request_age_max: Duration::from_secs(15),
             drain_max: Duration::from_secs(5),
             canaries: Canaries::none(),
             slow_request: Duration::from_secs(1),

@@ -27,6 +27,7 @@ mod load;
 mod long_poll;
 mod operations;
 mod outbox;
+mod peer_time;
 mod read_queue;
 mod reader;
 mod registry;
@@ -51,6 +52,7 @@ use bindery_wire::ErrorCode;
 use long_poll::LongPolls;
 use outbox::{Flush, Outbox};
 use parking_lot::Mutex;
+use peer_time::PeerTime;
 use read_queue::{Pushed, ReadQueue};
 use request::{ReadKind, ReadRequest};
 use socket::CountedSocket;
@@ -91,6 +93,8 @@ pub struct Connection {
     /// A whole, well-formed request came: the peer is a client.
     has_spoken: AtomicBool,
     activity: Activity,
+    /// When its peer did not take what waited for it.
+    peer_time: Mutex<PeerTime>,
 }
 
 /// Why a connection ended; for the log.
@@ -165,6 +169,7 @@ impl Connection {
             ),
             is_read_out: AtomicBool::new(false),
             has_spoken: AtomicBool::new(false),
+            peer_time: Mutex::new(PeerTime::new(limits.request_age_max)),
         });
         shared.connections.door().add_silent(connection.arrived_ns, connection.id);
         shared.metrics.connections.add(1);
@@ -333,6 +338,23 @@ impl Connection {
         };
         flow.held_bytes = flow.sum_held();
         flow
+    }
+
+    /// How old what has waited since then is, but for the time that its peer took.
+    fn age(&self, since_ns: u64, now_ns: u64) -> Duration {
+        let age = Duration::from_nanos(now_ns.saturating_sub(since_ns));
+        age.saturating_sub(self.peer_time.lock().since(since_ns, now_ns))
+    }
+
+    /// True when a read has waited longer than the maximum age, if there is one: its client has given up, or is about to.
+    fn is_too_old(&self, shared: &Shared, request: &ReadRequest) -> bool {
+        let age_max = shared.limits.request_age_max;
+        if !request.has_maximum_age() || age_max == Duration::ZERO {
+            return false;
+        }
+        let (since_ns, now_ns) = (request.waits_since_ns, shared.clock.monotonic_ns());
+        let is_old = Duration::from_nanos(now_ns.saturating_sub(since_ns)) > age_max;
+        is_old && self.age(since_ns, now_ns) > age_max
     }
 
     /// Takes a read into the queue, or refuses it and answers so. True when it will run.

@@ -32,23 +32,10 @@ use std::time::Duration;
 /// Reads started before the sender looks at the socket again: half a millisecond of work. Those that are read together
 /// with the last one come with it.
 const STARTS_MAX: usize = 64;
-/// Reads that waited too long and are refused in one turn: a fraction of a millisecond. All that a crowd asked for comes of
-/// age at once.
-const REFUSALS_MAX: usize = 256;
 /// Long polls that time out in one turn, before reads are started, bytes are written and other connections run.
 const EXPIRED_MAX: usize = 256;
 /// A peer that does not read is looked at so often, or more often when drops come sooner.
 const STALL_CHECK: Duration = Duration::from_millis(250);
-
-/// What comes of a look at a peer that takes nothing.
-enum Blocked {
-    /// Nothing to do before something happens.
-    Waits,
-    /// More than one turn is for: to be gone on with once others had theirs.
-    HasMore,
-    /// The connection is to be closed.
-    Closes(CloseReason),
-}
 
 /// What a turn of a connection sent.
 enum Sent {
@@ -184,6 +171,8 @@ struct Sender {
     lanes: [Lane; 2],
     bulk: bulk::Place,
     watch: Watch,
+    /// The socket took less than there was, as the connection's [`super::peer_time`] knows.
+    is_peer_awaited: bool,
     /// Responses were dropped, and the socket has taken nothing since.
     is_silent: bool,
     /// The rest of a dropped frame is on its way.
@@ -201,6 +190,7 @@ pub async fn run(shared: Arc<Shared>, connection: Arc<Connection>) -> CloseReaso
         lanes: [Lane::new(true, quantum), Lane::new(false, quantum)],
         bulk: bulk::Place::default(),
         watch: Watch::default(),
+        is_peer_awaited: false,
         is_silent: false,
         has_part_begun: false,
         has_logged_too_large: false,
@@ -226,12 +216,12 @@ impl Sender {
             is_look = false;
             match sent {
                 Sent::Nothing => {}
-                Sent::All => self.watch.reset(),
-                Sent::Part => match self.on_blocked() {
-                    Blocked::Waits => {}
-                    Blocked::HasMore => has_more = true,
-                    Blocked::Closes(reason) => return reason,
-                },
+                Sent::All => self.on_all_sent(),
+                Sent::Part => {
+                    if let Some(reason) = self.on_blocked() {
+                        return reason;
+                    }
+                }
                 Sent::Broken => return CloseReason::Peer,
             }
             has_more |= has_expired;
@@ -471,42 +461,25 @@ impl Sender {
         Some(Duration::from_nanos(deadline_ns.saturating_sub(self.shared.clock.monotonic_ns())))
     }
 
-    /// Answers some of what has waited too long though its turn does not come: descriptors are short as well. That takes
-    /// a turn of bulk work when it may be much. Returns false when nothing is left to answer.
-    fn refuse_too_old(&mut self) -> bool {
-        let age_max = self.shared.limits.request_age_max;
-        let now_ns = self.shared.clock.monotonic_ns();
-        let held = {
-            let reads = self.connection.reads.lock();
-            if !reads.has_too_old(now_ns, age_max) {
-                return false;
-            }
-            reads.len()
-        };
-        if !self.bulk.may_start(&self.shared.bulk, held) {
-            return true;
+    /// Nothing waits for the peer.
+    fn on_all_sent(&mut self) {
+        self.watch.reset();
+        if std::mem::take(&mut self.is_peer_awaited) {
+            self.connection.peer_time.lock().end(self.shared.clock.monotonic_ns());
         }
-        for _ in 0..REFUSALS_MAX {
-            let Some(request) = self.connection.reads.lock().next_too_old(now_ns, age_max) else {
-                return false;
-            };
-            self.shared.metrics.reads_too_old.add(1);
-            load::answer_failure(&self.shared, &self.connection, &request, Refusal::TooManyRequests);
-        }
-        true
     }
 
-    /// The peer takes nothing now: refuses what is too old, and then drops what the peer holds, or closes it, when others
-    /// need that.
-    fn on_blocked(&mut self) -> Blocked {
+    /// The peer takes nothing now: drops what the peer holds when others need that. Returns why the connection is to be
+    /// closed, if it is.
+    fn on_blocked(&mut self) -> Option<CloseReason> {
         let in_use = self.connection.outbox.in_use();
-        let idle = self.watch.look(self.shared.clock.monotonic_ns(), in_use.sent);
-        if idle.is_zero() {
-            return Blocked::Waits;
+        let now_ns = self.shared.clock.monotonic_ns();
+        if !std::mem::replace(&mut self.is_peer_awaited, true) {
+            self.connection.peer_time.lock().begin(now_ns);
         }
-        if self.refuse_too_old() {
-            // What is refused gives its descriptors back. Without a turn, this comes again when there is one.
-            return if self.bulk.is_waiting() { Blocked::Waits } else { Blocked::HasMore };
+        let idle = self.watch.look(now_ns, in_use.sent);
+        if idle.is_zero() {
+            return None;
         }
         let connection = &self.connection;
         let pools = &self.shared.pools;
@@ -518,7 +491,7 @@ impl Sender {
         let can_drop = in_use.queued > 0 && connection.outbox.may_drop();
         let rules = self.shared.limits.stall;
         match stall::judge(rules, idle, (can_drop, entries), rest) {
-            Act::Nothing => Blocked::Waits,
+            Act::Nothing => None,
             Act::Drop => {
                 let (requests, bytes) = connection.outbox.drop_responses();
                 let metrics = &self.shared.metrics;
@@ -527,9 +500,9 @@ impl Sender {
                 tracing::debug!(peer = %connection.peer, bytes, responses = requests.len(), "responses dropped");
                 connection.reads.lock().take_back(requests);
                 self.is_silent = true;
-                Blocked::Waits
+                None
             }
-            Act::Close => Blocked::Closes(CloseReason::Stalled {
+            Act::Close => Some(CloseReason::Stalled {
                 bytes_held: (in_use.queued + in_use.leased) as u64,
                 took_nothing_for: idle,
             }),

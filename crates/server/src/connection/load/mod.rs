@@ -15,8 +15,9 @@
 //!    kernel says that it has it in memory (`DiskFile::read_cached_at`).
 //! 4. Every request given to `plan` or `run` is answered, parked or put back, exactly one of them.
 //! 5. A request older than the maximum age is answered with too-many-requests when its turn comes, and never reaches a
-//!    disk: its client has given up, and asks another replica. Fencing, recovery and high priority have no maximum age
-//!    ([`ReadRequest::is_too_old`]); the rest of a frame whose beginning was sent has none either.
+//!    disk: its client has given up, and asks another replica. The time in which that client did not take its answers does
+//!    not count ([`super::peer_time`]). Fencing, recovery and high priority have no maximum age; the rest of a frame whose
+//!    beginning was sent has none either.
 //!
 //! # Limits
 //! A thread of the runtime or of the I/O pool keeps a buffer of [`SCRATCH_BYTES`], through which entries pass that lie
@@ -161,7 +162,7 @@ pub fn plan(
         answer_failure(shared, connection, &request, refusal);
         return (Plan::Settled, None);
     }
-    if is_too_old(shared, &request) {
+    if connection.is_too_old(shared, &request) {
         refuse_too_old(shared, connection, &request);
         return (Plan::Settled, None);
     }
@@ -229,10 +230,6 @@ pub fn plan(
     }
 }
 
-fn is_too_old(shared: &Shared, request: &ReadRequest) -> bool {
-    request.is_too_old(shared.clock.monotonic_ns(), shared.limits.request_age_max)
-}
-
 /// Answers a request that has waited too long (invariant 5).
 fn refuse_too_old(shared: &Shared, connection: &Connection, request: &ReadRequest) {
     shared.metrics.reads_too_old.add(1);
@@ -284,7 +281,7 @@ pub fn run(shared: &Arc<Shared>, connection: &Arc<Connection>, work: Work, slot:
             Work::Part(part, permit, window) => part::run(&shared, &connection, &part, permit, window),
             Work::Together(together) => together.run(&shared, &connection),
             Work::Entry(granted, _) | Work::Batch(granted, _) | Work::Whole(granted)
-                if is_too_old(&shared, &granted.request) =>
+                if connection.is_too_old(&shared, &granted.request) =>
             {
                 refuse_too_old(&shared, &connection, &granted.give_up(&connection));
             }
