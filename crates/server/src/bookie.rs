@@ -175,6 +175,7 @@ impl Bookie {
             clock: components.clock.clone(),
             pools: Pools::new(&plan),
             metrics: Metrics::new(),
+            pressure: Arc::default(),
             io: IoPool::start(config.read_threads, READ_SLOTS_PER_THREAD * config.read_threads.max(1))
                 .map_err(StartError::Thread)?,
             connections: Registry::default(),

@@ -59,7 +59,8 @@ pub struct Limits {
     /// What becomes of a peer that takes nothing of its answers.
     pub stall: StallRules,
     /// Plain reads, and adds that are not placed, are answered with too-many-requests at this age, counted from their
-    /// arrival in the kernel; zero: never. Reads do not grow old while their own peer takes nothing.
+    /// arrival in the kernel; zero: never. Reads do not grow old while their own peer takes nothing, adds only while memory
+    /// is short.
     pub request_age_max: Duration,
     /// How long a stop may take to finish what was received and to let the answers leave
     /// (`shutdownDrainTimeoutSec`).

@@ -5,6 +5,7 @@ use crate::io_pool::IoPool;
 use crate::limits::Limits;
 use crate::memory::Pools;
 use crate::metrics::Metrics;
+use crate::pressure::Pressure;
 use crate::words::WordDesk;
 use bindery_engine::Engine;
 use bindery_io::{Clock, Disk, Space};
@@ -25,6 +26,8 @@ pub struct Shared {
     pub pools: Pools,
     /// Measurements.
     pub metrics: Metrics,
+    /// Since when memory for requests is short.
+    pub pressure: Arc<Pressure>,
     /// Threads that may block on disks.
     pub io: IoPool,
     /// Open connections.

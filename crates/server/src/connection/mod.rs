@@ -164,6 +164,7 @@ impl Connection {
             activity: Activity::new(
                 shared.clock.clone(),
                 shared.metrics.stages.clone(),
+                shared.pressure.clone(),
                 peer,
                 limits.slow_request,
             ),

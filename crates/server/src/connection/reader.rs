@@ -19,7 +19,8 @@
 //!    A fence does as far as these find room: it owes nothing to those that do not, they meet it when their turn comes.
 //! 4. When a shard has no room only this task waits, and lets pass what need not wait with it ([`ahead`]), at most the admission deadline, and not beyond the maximum age of
 //!    what waits unless that includes recovery or high priority; what is left is then refused ([`late`]). Adds that have
-//!    that age when they are read, by the time they came to the kernel ([`inlet`]), are refused before they are placed.
+//!    that age when they are read, by the time they came to the kernel ([`inlet`]), are refused before they are placed, if
+//!    memory was short for as long.
 //! 5. A peer that sent no whole request yet reads into memory of pools of its own, a little of it, and has
 //!    `first_request_max` from its first byte to the end of that request: what nobody answers for cannot take memory
 //!    from those who are served. Of a request that is handled, nothing stays in these pools.

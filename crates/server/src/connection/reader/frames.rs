@@ -331,4 +331,10 @@ impl<'a, 'f> Frames<'a, 'f> {
     pub(super) fn age(&self) -> Duration {
         Duration::from_nanos(self.shared.clock.monotonic_ns().saturating_sub(self.received_ns))
     }
+
+    /// How much of that was for want of memory (late invariant 3).
+    pub(super) fn age_for_want_of_memory(&self) -> Duration {
+        let now_ns = self.shared.clock.monotonic_ns();
+        self.connection.age(self.received_ns, now_ns).min(self.shared.pressure.lasts(now_ns))
+    }
 }

@@ -124,6 +124,7 @@ pub async fn start_at(
         clock,
         pools: Pools::new(&plan),
         metrics: Metrics::new(),
+        pressure: Arc::default(),
         io: IoPool::start(2, 64).unwrap(),
         connections: Registry::default(),
         bulk: BulkLine::new(1),

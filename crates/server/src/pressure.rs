@@ -1,0 +1,91 @@
+//! Since when memory for requests is short. Requests grow too old only while it is: a process that was paused, on a machine
+//! that was suspended or whose threads stood still, finds old requests and room for all of them.
+//!
+//! # Invariants
+//! 1. A shortage lasts from the first wait for memory until [`CALM`] has passed without one. So it covers an overload, in
+//!    which waits follow each other, and not the time before the first of them.
+
+use parking_lot::Mutex;
+use std::time::Duration;
+
+/// After so long without a wait the next one begins another shortage.
+const CALM: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+struct State {
+    /// Waits under way.
+    waiting: usize,
+    /// When the shortage began.
+    since_ns: u64,
+    /// When the last wait ended.
+    ended_ns: Option<u64>,
+}
+
+impl State {
+    fn is_short(&self, now_ns: u64) -> bool {
+        let is_recent = |ended_ns| Duration::from_nanos(now_ns.saturating_sub(ended_ns)) <= CALM;
+        self.waiting > 0 || self.ended_ns.is_some_and(is_recent)
+    }
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Pressure(Mutex<State>);
+
+impl Pressure {
+    /// Somebody begins to wait for memory.
+    pub fn begin(&self, now_ns: u64) {
+        let mut state = self.0.lock();
+        if !state.is_short(now_ns) {
+            state.since_ns = now_ns;
+        }
+        state.waiting += 1;
+    }
+
+    /// Somebody has waited.
+    pub fn end(&self, now_ns: u64) {
+        let mut state = self.0.lock();
+        assert!(state.waiting > 0, "a wait that ends has begun");
+        state.waiting -= 1;
+        state.ended_ns = state.ended_ns.max(Some(now_ns));
+    }
+
+    /// How long memory has been short; zero when it is not.
+    pub fn lasts(&self, now_ns: u64) -> Duration {
+        let state = self.0.lock();
+        if state.is_short(now_ns) {
+            Duration::from_nanos(now_ns.saturating_sub(state.since_ns))
+        } else {
+            Duration::ZERO
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_shortage_covers_waits_that_follow_each_other_and_ends_when_none_comes() {
+        let pressure = Pressure::default();
+        let lasts = |now_s: u64| pressure.lasts(now_s * S).as_secs();
+        assert_eq!(lasts(100), 0);
+        pressure.begin(100 * S);
+        pressure.begin(103 * S);
+        pressure.end(104 * S);
+        assert_eq!(lasts(110), 10, "one still waits");
+        pressure.end(110 * S);
+        assert_eq!(lasts(111), 11);
+        pressure.begin(111 * S);
+        pressure.end(111 * S);
+        assert_eq!(lasts(112), 12, "the same shortage");
+        assert_eq!(lasts(113), 0, "it is over");
+        // As after a pause: what came before the wait did not grow old for want of memory.
+        pressure.begin(120 * S);
+        assert_eq!(lasts(121), 1);
+        pressure.end(121 * S);
+        assert_eq!(pressure.lasts(120 * S), Duration::ZERO, "clocks of two threads may differ a little");
+    }
+}
