@@ -64,6 +64,8 @@ pub struct MemoryPlan {
     pub first_large: u64,
     /// Socket read buffers.
     pub inbound: u64,
+    /// Socket read buffers of connections that add.
+    pub inbound_adds: u64,
     /// What comes behind adds that wait.
     pub ahead: u64,
     /// Frames larger than a read buffer.
@@ -147,7 +149,8 @@ impl MemoryPlan {
                 write: write_min + 16 * unit,
                 first: 2 * MIB,
                 first_large: frame,
-                inbound: 3 * MIB + 3 * unit - unit / 2,
+                inbound: 3 * MIB + unit,
+                inbound_adds: 2 * MIB + unit + unit / 2,
                 ahead: MIB + unit / 2,
                 inbound_large: 2 * frame + 2 * unit,
                 outbox: 4 * MIB + 2 * unit,
@@ -191,12 +194,13 @@ impl MemoryPlan {
         self.parts().iter().map(|(_, bytes, _)| bytes).sum()
     }
 
-    fn parts(&self) -> [(&'static str, u64, &'static str); 14] {
+    fn parts(&self) -> [(&'static str, u64, &'static str); 15] {
         [
             ("write", self.write, "journal chunks = write cache; full: adds wait, then too-many-requests"),
             ("first", self.first, "first requests of connections; full: newcomers wait to be read"),
             ("first-large", self.first_large, "first requests above 16 KiB; full: such a one waits"),
             ("inbound", self.inbound, "socket read buffers; full: connections wait to be read"),
+            ("inbound-adds", self.inbound_adds, "those of connections that add, also while adds wait for room"),
             ("ahead", self.ahead, "what comes behind adds that wait; full: it is not looked at meanwhile"),
             ("inbound-large", self.inbound_large, "frames above a read buffer; full: such a frame waits"),
             ("outbox", self.outbox, "answers not taken by peers; full: those peers are not read"),
@@ -256,6 +260,8 @@ pub struct Pools {
     pub first_large: ByteBudget,
     /// Read buffers.
     pub inbound: ByteBudget,
+    /// Read buffers of connections that add.
+    pub inbound_adds: ByteBudget,
     /// What comes behind adds that wait.
     pub ahead: ByteBudget,
     /// Large frames.
@@ -277,6 +283,7 @@ impl Pools {
             first: ByteBudget::new("first", plan.first),
             first_large: ByteBudget::new("first-large", plan.first_large),
             inbound: ByteBudget::new("inbound", plan.inbound),
+            inbound_adds: ByteBudget::new("inbound-adds", plan.inbound_adds),
             ahead: ByteBudget::new("ahead", plan.ahead),
             inbound_large: ByteBudget::new("inbound-large", plan.inbound_large),
             outbox: ByteBudget::new("outbox", plan.outbox),
@@ -286,11 +293,12 @@ impl Pools {
         }
     }
 
-    fn all(&self) -> [&ByteBudget; 9] {
+    fn all(&self) -> [&ByteBudget; 10] {
         [
             &self.first,
             &self.first_large,
             &self.inbound,
+            &self.inbound_adds,
             &self.ahead,
             &self.inbound_large,
             &self.outbox,
@@ -301,12 +309,12 @@ impl Pools {
     }
 
     /// All of them with their names.
-    pub fn gauges(&self) -> [(&'static str, BudgetGauge); 9] {
+    pub fn gauges(&self) -> [(&'static str, BudgetGauge); 10] {
         self.all().map(|pool| (pool.name(), pool.gauge()))
     }
 
     /// What was waited for each of them.
-    pub fn waits(&self) -> [(&'static str, BudgetWaits); 9] {
+    pub fn waits(&self) -> [(&'static str, BudgetWaits); 10] {
         self.all().map(|pool| (pool.name(), pool.waits()))
     }
 }

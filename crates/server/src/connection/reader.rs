@@ -28,8 +28,12 @@
 //!    over that whole frame: a byte now and then is no progress. What waits in line for the memory of a large frame holds
 //!    what is here of it and no buffer, and while anybody does, frames are begun [`BEGUN_BYTES`] at a time.
 //! 7. Told to drain, it handles what the kernel had received by then, and whole frames only.
+//! 8. Adds that wait for room keep the buffer they were read into, so connections that add have a pool of their own: however
+//!    many of them wait, fences, reads and health requests of others are read. A connection takes its next buffer from there
+//!    once ordinary adds were found in what it sent; a stranger keeps only the bytes of its requests.
 //!
-//! # Order of pools     first requests, then inbound, then inbound-large: who holds of one waits for later ones only
+//! # Order of pools     first requests, then inbound, then inbound-adds, then inbound-large: who holds of one waits for
+//! later ones only
 
 mod ahead;
 mod frames;
@@ -107,7 +111,7 @@ pub async fn run(shared: &Arc<Shared>, connection: &Arc<Connection>, socket: Own
         let is_first = !connection.has_spoken();
         let (pool, size) = match is_first {
             true => (&shared.pools.first, limits.first_buffer_bytes.min(limits.read_buffer_bytes)),
-            false => (&shared.pools.inbound, limits.read_buffer_bytes),
+            false => (inbound_of(shared, connection), limits.read_buffer_bytes),
         };
         let lease = match pool.try_acquire(size as u64) {
             Some(lease) => lease,
@@ -129,6 +133,7 @@ pub async fn run(shared: &Arc<Shared>, connection: &Arc<Connection>, socket: Own
             appetite: &mut appetite,
             ahead: &mut ahead,
             base: if is_first { vec![0; size] } else { shared.buffers.take() },
+            pool,
             lease,
             large: None,
             is_first,
@@ -144,6 +149,12 @@ pub async fn run(shared: &Arc<Shared>, connection: &Arc<Connection>, socket: Own
             return reason;
         }
     }
+}
+
+/// The pool for the read buffer of a client (invariant 8).
+fn inbound_of<'a>(shared: &'a Shared, connection: &Connection) -> &'a ByteBudget {
+    let pools = &shared.pools;
+    if connection.activity.adds_of_late() { &pools.inbound_adds } else { &pools.inbound }
 }
 
 /// Waits in line for memory, at most until `deadline`.
@@ -246,6 +257,8 @@ struct Active<'a> {
     ahead: &'a mut Ahead,
     /// Empty while requests, or a part of one, are set aside.
     base: Vec<u8>,
+    /// Where the lease is from.
+    pool: &'a ByteBudget,
     lease: Permit,
     /// Memory for frames longer than `base`, kept while such frames follow each other.
     large: Option<(Vec<u8>, Permit)>,
@@ -306,6 +319,11 @@ impl Active<'_> {
             if self.is_first && self.is_whole(&self.base[begin..end]) {
                 // Before its answer is seen: who was answered is a client. One that is malformed closes the connection.
                 self.connection.speak(self.shared);
+                // Its adds may have to wait for room, and other strangers for this memory.
+                self.base.truncate(end);
+                self.base.shrink_to_fit();
+                self.lease.shrink_to(end as u64);
+                self.connection.activity.holds_inbound(self.lease.bytes());
             }
             // The buffer is lent to the batch while it is handed over; it comes back whatever happens.
             let base = std::mem::take(&mut self.base);
@@ -319,13 +337,17 @@ impl Active<'_> {
             };
             let result = frames.handle(&base[begin..end]).await;
             self.base = base;
-            let Handled { used, promised, mut missing, lacks_room, received_ns, turn } = result?;
+            let Handled { used, promised, mut missing, lacks_room, received_ns, has_ordinary_adds, turn } = result?;
             if let Some(turn) = turn {
                 turn.pass_on().await;
             }
             self.appetite.learn(used, promised);
+            let must_move = (self.is_first && used > 0) || (has_ordinary_adds && !self.is_of_adds());
             was_ahead = self.ahead.is_in_use();
             if was_ahead {
+                if must_move {
+                    self.move_to_inbound(0..0).await?;
+                }
                 (begin, end) = (0, self.ahead.move_to(&mut self.base, &self.connection.activity));
                 was_ahead = end > 0;
                 continue;
@@ -338,7 +360,7 @@ impl Active<'_> {
                 }
             }
             let partial = end - begin;
-            if self.is_first && used > 0 {
+            if must_move {
                 if partial == 0 {
                     return Ok(());
                 }
@@ -357,6 +379,9 @@ impl Active<'_> {
                 if !self.read_large(begin..end, whole).await? || was_first {
                     return Ok(());
                 }
+                if !self.is_of_adds() && self.connection.activity.adds_of_late() {
+                    self.move_to_inbound(0..0).await?;
+                }
                 (begin, end) = (0, self.ahead.move_to(&mut self.base, &self.connection.activity));
                 was_ahead = end > 0;
             } else if begin + whole > self.base.len() || end == self.base.len() {
@@ -366,17 +391,27 @@ impl Active<'_> {
         }
     }
 
-    /// Takes a client's memory, with what is here of its next request, for that of a stranger (invariant 5).
+    /// Takes a client's memory, with what is here of its next request, for that of a stranger (invariant 5), or that of a
+    /// connection that adds for that of one that does not (invariant 8).
     async fn move_to_inbound(&mut self, begun: std::ops::Range<usize>) -> Result<(), CloseReason> {
-        let pool = &self.shared.pools.inbound;
+        let begun = self.set_aside(begun);
+        if self.large.take().is_some() {
+            self.connection.activity.holds_inbound_large(0);
+        }
+        let pool = inbound_of(self.shared, self.connection);
         let size = self.shared.limits.read_buffer_bytes;
-        let lease = lease(self.connection, pool, size, None, Wait::Inbound).await?;
-        self.connection.activity.holds_inbound(lease.bytes());
-        let mut base = self.shared.buffers.take();
-        base[..begun.len()].copy_from_slice(&self.base[begun]);
-        (self.base, self.lease) = (base, lease);
+        self.lease = lease(self.connection, pool, size, None, Wait::Inbound).await?;
+        self.pool = pool;
+        self.connection.activity.holds_inbound(self.lease.bytes());
+        self.base = self.shared.buffers.take();
+        self.base[..begun.len()].copy_from_slice(&begun);
         (self.is_first, self.deadline) = (false, None);
         Ok(())
+    }
+
+    /// True when its buffer is one of those that may be kept while adds wait for room.
+    fn is_of_adds(&self) -> bool {
+        std::ptr::eq(self.pool, &self.shared.pools.inbound_adds)
     }
 
     /// How much to read at once, when nothing is here (invariants 2 and 6).
@@ -419,9 +454,10 @@ impl Active<'_> {
         received_ns: u64,
     ) -> Result<Option<Left>, CloseReason> {
         let aside = self.set_aside(here);
-        let inbound = &self.shared.pools.inbound;
         if self.is_first {
-            self.lease = lease(self.connection, inbound, aside.len(), None, Wait::Inbound).await?;
+            let pool = &self.shared.pools.inbound;
+            self.lease = lease(self.connection, pool, aside.len(), None, Wait::Inbound).await?;
+            self.pool = pool;
             (self.is_first, self.deadline) = (false, None);
         }
         let mut at = 0;
@@ -443,11 +479,11 @@ impl Active<'_> {
             return Ok(None);
         }
         let size = self.shared.limits.read_buffer_bytes;
-        let whole = match inbound.try_acquire(size as u64) {
+        let whole = match self.pool.try_acquire(size as u64) {
             Some(whole) => whole,
             // Few bytes are no hindrance: all connections together hold less than a buffer.
             None if left.len() < LENGTH_PREFIX_SIZE_BYTES => {
-                lease(self.connection, inbound, size, None, Wait::Inbound).await?
+                lease(self.connection, self.pool, size, None, Wait::Inbound).await?
             }
             // Nobody waits for this pool with more from it in hand.
             None => {
@@ -512,11 +548,8 @@ impl Active<'_> {
     ) -> Result<Option<usize>, CloseReason> {
         let most = self.read_max();
         let mut base = std::mem::take(&mut self.base);
-        let shared = self.shared;
         let until = base.len().min(end + most);
-        let pools = &shared.pools;
-        let pool = if self.is_first { &pools.first } else { &pools.inbound };
-        let part = Part { since, filled: end - begin, pool, deadline: self.deadline };
+        let part = Part { since, filled: end - begin, pool: self.pool, deadline: self.deadline };
         let result = self.read_patiently(&mut base[end..until], part).await;
         self.base = base;
         result

@@ -6,7 +6,7 @@
 use crate::common::PATIENCE;
 use crate::common::frames::{KEY, OwnedV2, add_frame, body, fence_request, framed, framed_v3, read_request};
 use crate::common::wire::{Bookie, Client, start};
-use bindery_flow::Permit;
+use bindery_flow::{ByteBudget, Permit};
 use bindery_server::connection::Wait;
 use bindery_server::limits::Limits;
 use bindery_wire::v3::{Operation, proto};
@@ -36,9 +36,12 @@ async fn fresh(client: &mut Client, request: &[u8]) -> OwnedV2 {
 }
 
 /// Takes all memory for reading.
-async fn stop_reading(bookie: &Bookie) -> Permit {
-    let inbound = &bookie.shared.pools.inbound;
-    tokio::time::timeout(PATIENCE, inbound.acquire(inbound.gauge().capacity)).await.unwrap().unwrap()
+async fn stop_reading(bookie: &Bookie) -> [Permit; 2] {
+    let pools = &bookie.shared.pools;
+    let all = async |pool: &ByteBudget| {
+        tokio::time::timeout(PATIENCE, pool.acquire(pool.capacity())).await.unwrap().unwrap()
+    };
+    [all(&pools.inbound).await, all(&pools.inbound_adds).await]
 }
 
 /// Waits until requests are there, and are not read.

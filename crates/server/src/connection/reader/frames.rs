@@ -27,6 +27,8 @@ pub(super) struct Handled {
     pub(super) lacks_room: bool,
     /// When these came.
     pub(super) received_ns: u64,
+    /// Some of them were adds that may have to wait for room.
+    pub(super) has_ordinary_adds: bool,
     /// Of a connection with many reads in hand, unless it had to wait.
     pub(super) turn: Option<bulk::Turn>,
 }
@@ -132,8 +134,9 @@ impl<'a, 'f> Frames<'a, 'f> {
         let used = if is_rest_ahead { data.len() } else { at };
         let lacks_room = lacks_room && !is_rest_ahead;
         let (promised, received_ns, turn) = (self.promised, self.received_ns, self.turn.take());
+        let has_ordinary_adds = self.received.ordinary_adds > 0;
         self.finish(at);
-        Ok(Handled { used, promised, missing, lacks_room, received_ns, turn })
+        Ok(Handled { used, promised, missing, lacks_room, received_ns, has_ordinary_adds, turn })
     }
 
     /// All is handled that will be, in `bytes` of frames.
@@ -223,6 +226,7 @@ impl<'a, 'f> Frames<'a, 'f> {
         self.batch_bytes += add.body.len();
         self.received.adds += 1;
         self.received.recovery += u64::from(add.is_recovery);
+        self.received.ordinary_adds += u64::from(!add.is_recovery);
         let shard = self.shared.engine.shard_of(add.ledger);
         self.shards[shard].push(add);
         Ok(())
