@@ -35,7 +35,7 @@ use crate::data_dirs::DataDirs;
 use crate::descriptors;
 use crate::disks::{Cause, DiskWatch, Standing};
 use crate::garbage::{GarbageCollector, GarbageDesk};
-use crate::io_pool::IoPool;
+use crate::io_pool::IoPools;
 use crate::known::Known;
 use crate::latch::Latch;
 use crate::listener::Listener;
@@ -60,10 +60,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-
-/// Disk reads queued or running for each thread, in each lane: enough that no thread idles while the next one comes, few
-/// enough that connections wait in the order of arrival for a slot, and not behind the jobs of one of them.
-const READ_SLOTS_PER_THREAD: usize = 4;
 
 /// What a bookie touches of the outside.
 pub struct Components {
@@ -176,8 +172,7 @@ impl Bookie {
             pools: Pools::new(&plan),
             metrics: Metrics::new(),
             pressure: Arc::default(),
-            io: IoPool::start(config.read_threads, READ_SLOTS_PER_THREAD * config.read_threads.max(1))
-                .map_err(StartError::Thread)?,
+            io: IoPools::start(machine.engine.directory_count(), config.read_threads).map_err(StartError::Thread)?,
             connections: Registry::default(),
             bulk: BulkLine::new(tokio::runtime::Handle::current().metrics().num_workers()),
             buffers: BufferSlab::new(config.limits.read_buffer_bytes),

@@ -82,7 +82,7 @@ mod tests {
         pressure.end(111 * S);
         assert_eq!(lasts(112), 12, "the same shortage");
         assert_eq!(lasts(113), 0, "it is over");
-        // As after a pause: what came before the wait did not grow old for want of memory.
+        // As after a pause: requests from before the wait did not grow old for want of memory.
         pressure.begin(120 * S);
         assert_eq!(lasts(121), 1);
         pressure.end(121 * S);

@@ -1,7 +1,7 @@
 //! What all connections of a bookie share.
 
 use crate::connection::{BulkLine, Connection, Registry};
-use crate::io_pool::IoPool;
+use crate::io_pool::IoPools;
 use crate::limits::Limits;
 use crate::memory::Pools;
 use crate::metrics::Metrics;
@@ -29,7 +29,7 @@ pub struct Shared {
     /// Since when memory for requests is short.
     pub pressure: Arc<Pressure>,
     /// Threads that may block on disks.
-    pub io: IoPool,
+    pub io: IoPools,
     /// Open connections.
     pub connections: Registry,
     /// Who has many reads in hand works in turns.

@@ -44,6 +44,7 @@ pub use registry::Registry;
 pub use stall::{StallRules, StalledClose};
 
 use crate::flow_view::ConnectionFlow;
+use crate::io_pool::Place;
 use crate::latch::Latch;
 use crate::shared::Shared;
 use activity::Activity;
@@ -73,8 +74,8 @@ pub struct Connection {
     reads: Mutex<ReadQueue>,
     polls: Mutex<LongPolls>,
     next_seq: AtomicU64,
-    /// Loads on the I/O pool: plain, fencing and high priority.
-    loads_in_flight: [AtomicUsize; 2],
+    /// Loads on the I/O pools, by place: plain, fencing and high priority.
+    loads_in_flight: Box<[[AtomicUsize; 2]]>,
     /// Bytes loaded before the peer takes those before them.
     ahead_max: usize,
     /// Why this side closed it, when that was found outside of its tasks.
@@ -153,7 +154,7 @@ impl Connection {
             reads: Mutex::new(ReadQueue::new(limits.read_queue_max, shared.pools.control.clone())),
             polls: Mutex::default(),
             next_seq: AtomicU64::new(0),
-            loads_in_flight: Default::default(),
+            loads_in_flight: (0..shared.io.place_count()).map(|_| Default::default()).collect(),
             ahead_max,
             fault: OnceLock::new(),
             size_guess: AtomicUsize::new(shared.limits.read_buffer_bytes),
@@ -215,6 +216,11 @@ impl Connection {
     /// Where it comes from; for the log.
     pub fn peer(&self) -> SocketAddr {
         self.peer
+    }
+
+    /// Its loads under way in a place and a lane.
+    fn loads_in_flight(&self, place: Place, is_high: bool) -> &AtomicUsize {
+        &self.loads_in_flight[place.index()][usize::from(is_high)]
     }
 
     /// True when it has so many reads in hand that it decodes more by turns ([`bulk`]).

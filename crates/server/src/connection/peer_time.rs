@@ -25,7 +25,7 @@ struct Stretch {
 pub struct PeerTime {
     /// Waits that begin within so much of each other are one stretch.
     step_ns: u64,
-    /// Since when the peer has been waited for.
+    /// Since when this side has been waiting for the peer.
     since_ns: Option<u64>,
     stretches: VecDeque<Stretch>,
 }
@@ -64,7 +64,8 @@ impl PeerTime {
     pub fn since(&self, begin_ns: u64, now_ns: u64) -> Duration {
         let now_waits = self.since_ns.map_or(0, |since_ns| now_ns.saturating_sub(since_ns.max(begin_ns)));
         let later = self.stretches.iter().rev().take_while(|stretch| stretch.end_ns > begin_ns);
-        let waited_ns = later.fold(now_waits, |sum, stretch| sum.saturating_add(stretch.waited_since(begin_ns)));
+        let waited_ns =
+            later.fold(now_waits, |sum, stretch| sum.saturating_add(stretch.waited_since(begin_ns)));
         Duration::from_nanos(waited_ns)
     }
 }
@@ -109,7 +110,10 @@ mod tests {
         assert_eq!(took(&peer, 3000, 6000), 500);
         assert_eq!(took(&peer, 5500, 6000), 0);
         peer.begin(7000);
-        assert_eq!([took(&peer, 5400, 7300), took(&peer, 7200, 7300), took(&peer, 7400, 7300)], [400, 100, 0]);
+        assert_eq!(
+            [took(&peer, 5400, 7300), took(&peer, 7200, 7300), took(&peer, 7400, 7300)],
+            [400, 100, 0]
+        );
     }
 
     #[test]

@@ -337,7 +337,8 @@ impl Active<'_> {
             };
             let result = frames.handle(&base[begin..end]).await;
             self.base = base;
-            let Handled { used, promised, mut missing, lacks_room, received_ns, has_ordinary_adds, turn } = result?;
+            let Handled { used, promised, mut missing, lacks_room, received_ns, has_ordinary_adds, turn } =
+                result?;
             if let Some(turn) = turn {
                 turn.pass_on().await;
             }

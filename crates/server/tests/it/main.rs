@@ -11,6 +11,7 @@ mod common;
 mod disks;
 mod flow;
 mod garbage;
+mod hung_disk;
 mod lifecycle;
 mod order;
 mod ranges;

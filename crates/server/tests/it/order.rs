@@ -5,7 +5,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common::PATIENCE;
-use crate::common::frames::{KEY, OTHER_KEY, OwnedV2, add_frame, body, fence_request, framed, framed_v3, read_request};
+use crate::common::frames::{
+    KEY, OTHER_KEY, OwnedV2, add_frame, body, fence_request, framed, framed_v3, read_request,
+};
 use crate::common::whole::{cluster, metadata, open};
 use crate::common::wire::{Bookie, Client, start, start_on, start_with};
 use bindery_engine::{Add, Origin, Turn, Word};
@@ -508,8 +510,8 @@ async fn adds_read_ahead_stay_within_their_memory_and_keep_their_order() {
     bookie.stop().await;
 }
 
-/// More writers wait for room than there are read buffers for them, and more strangers than there are for those: what others
-/// ask is read and answered all the same (reader invariant 8).
+/// More writers wait for room than there are read buffers for them, and more strangers than there are for those: requests
+/// of others are read and answered (reader invariant 8).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn adds_that_wait_for_room_keep_no_read_buffer_from_others() {
     const BUFFERS: usize = 4;

@@ -165,7 +165,7 @@ async fn start_with_ages() -> (Bookie, Arc<SteeredClock>) {
 /// Far longer than any machine stands still.
 const AGE_MAX: Duration = Duration::from_secs(3600);
 
-/// A broker that stood still for longer than the maximum age finds all its reads served: what they waited for was itself.
+/// A broker that stood still for longer than the maximum age finds all its reads served: they waited for the broker itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reads_do_not_grow_old_while_their_own_peer_takes_nothing() {
     let (bookie, clock) = start_with_ages().await;

@@ -5,7 +5,7 @@ use super::frames::{OwnedV2, framed, framed_v3};
 use bindery_engine::{EngineConfig, EngineThreads, Machine};
 use bindery_io::{Clock, Disk, RealDisk, SystemClock, SystemRandom, net};
 use bindery_server::connection::{BulkLine, Completion, Registry};
-use bindery_server::io_pool::IoPool;
+use bindery_server::io_pool::IoPools;
 use bindery_server::latch::Latch;
 use bindery_server::limits::Limits;
 use bindery_server::listener::Listener;
@@ -104,9 +104,20 @@ pub async fn start_at(
     disk: Arc<dyn Disk>,
     clock: Arc<dyn Clock>,
 ) -> Bookie {
+    start_as(limits, plan, disk, clock, |_| ()).await
+}
+
+/// As [`start_at`], with this engine.
+pub async fn start_as(
+    limits: Limits,
+    plan: MemoryPlan,
+    disk: Arc<dyn Disk>,
+    clock: Arc<dyn Clock>,
+    change: impl FnOnce(&mut EngineConfig),
+) -> Bookie {
     await_stamps();
     let dir = tempfile::tempdir().unwrap();
-    let config = EngineConfig {
+    let mut config = EngineConfig {
         journal_dirs: vec![dir.path().join("journal")],
         ledger_dirs: vec![dir.path().join("ledgers")],
         shard_count: 2,
@@ -117,6 +128,7 @@ pub async fn start_at(
         group_bytes_max: 4 << 20,
         ..EngineConfig::default()
     };
+    change(&mut config);
     let machine = Machine::open(config, disk.clone(), clock.clone(), Arc::new(SystemRandom)).unwrap();
     let shared = Arc::new(Shared {
         words: bindery_server::words::WordDesk::default(),
@@ -125,7 +137,7 @@ pub async fn start_at(
         pools: Pools::new(&plan),
         metrics: Metrics::new(),
         pressure: Arc::default(),
-        io: IoPool::start(2, 64).unwrap(),
+        io: IoPools::start(machine.engine.directory_count(), 2).unwrap(),
         connections: Registry::default(),
         bulk: BulkLine::new(1),
         buffers: BufferSlab::new(limits.read_buffer_bytes),
