@@ -148,7 +148,8 @@ impl Bookie {
         let address = listener.address().map_err(bind_error)?;
         let state = Arc::new(AdminState::default());
         let stop_admin = Arc::new(Latch::default());
-        let (admin, admin_address) = start_admin(&config, &state, &stop_admin).await?;
+        let pools = Pools::new(&plan);
+        let (admin, admin_address) = start_admin(&config, &state, &pools.admin, &stop_admin).await?;
 
         let disk_watch = {
             let (disk, dirs, write) = (components.disk.clone(), dirs.clone(), plan.write);
@@ -169,10 +170,11 @@ impl Bookie {
         let shared = Arc::new(Shared {
             engine: machine.engine.clone(),
             clock: components.clock.clone(),
-            pools: Pools::new(&plan),
+            pools,
             metrics: Metrics::new(),
             pressure: Arc::default(),
-            io: IoPools::start(machine.engine.directory_count(), config.read_threads).map_err(StartError::Thread)?,
+            io: IoPools::start(machine.engine.directory_count(), config.read_threads)
+                .map_err(StartError::Thread)?,
             connections: Registry::default(),
             bulk: BulkLine::new(tokio::runtime::Handle::current().metrics().num_workers()),
             buffers: BufferSlab::new(config.limits.read_buffer_bytes),
@@ -191,8 +193,9 @@ impl Bookie {
         let _ = state.disks.set((disk_watch.desk(), standing.clone()));
         let stop_serving = Arc::new(Latch::default());
         let serving = tokio::spawn({
-            let (shared, stop) = (shared.clone(), stop_serving.clone());
-            async move { listener.run(shared, &stop).await }
+            let (shared, stop, standing) = (shared.clone(), stop_serving.clone(), standing.clone());
+            let lacks_descriptors = move |why| standing.set(Cause::NoDescriptors, why);
+            async move { listener.run(shared, &stop, &lacks_descriptors).await }
         });
 
         if let Some(up_to) = known.limbo_up_to {

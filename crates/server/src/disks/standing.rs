@@ -26,6 +26,8 @@ pub enum Cause {
     DiskFull,
     /// A write found no space, whatever the thresholds say.
     NoSpace,
+    /// No client can connect, for want of file descriptors.
+    NoDescriptors,
     /// Syncs of the journal take too long.
     SlowJournal,
     /// The bookie is on its way out.
@@ -34,11 +36,12 @@ pub enum Cause {
 
 impl Cause {
     /// All of them.
-    pub const ALL: [Cause; 6] = [
+    pub const ALL: [Cause; 7] = [
         Cause::Configured,
         Cause::StorageFailed,
         Cause::DiskFull,
         Cause::NoSpace,
+        Cause::NoDescriptors,
         Cause::SlowJournal,
         Cause::Stopping,
     ];
@@ -50,6 +53,7 @@ impl Cause {
             Cause::StorageFailed => "storage_failed",
             Cause::DiskFull => "disk_full",
             Cause::NoSpace => "no_space",
+            Cause::NoDescriptors => "no_descriptors",
             Cause::SlowJournal => "slow_journal",
             Cause::Stopping => "stopping",
         }

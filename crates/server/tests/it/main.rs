@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod absence;
+mod admin_port;
 mod age;
 mod batch_reads;
 mod batching;

@@ -150,7 +150,7 @@ pub async fn start_as(
     let stop = Arc::new(Latch::default());
     let running = tokio::spawn({
         let (shared, stop) = (shared.clone(), stop.clone());
-        async move { listener.run(shared, &stop).await }
+        async move { listener.run(shared, &stop, &|_| ()).await }
     });
     Bookie { address, shared, stop, running, engine, _dir: dir }
 }
