@@ -21,6 +21,7 @@ use crate::yielding::after_all_others;
 use bindery_io::has_no_descriptor;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
@@ -121,7 +122,7 @@ impl Entrance<'_> {
                 Ok(place) => Some(place),
                 // Somebody can make room, for a newcomer and not before.
                 Err(_) if self.shared.connections.door().oldest_silent().is_some() => None,
-                Err(_) => Some(self.place().await),
+                Err(_) => Some(wait_for_place(&self.places, &mut self.shortage).await),
             };
             let accepted = tokio::select! {
                 biased;
@@ -146,10 +147,6 @@ impl Entrance<'_> {
         }
     }
 
-    async fn place(&self) -> OwnedSemaphorePermit {
-        self.places.clone().acquire_owned().await.expect("the semaphore is never closed")
-    }
-
     async fn admit(&mut self, socket: TcpStream, peer: SocketAddr, place: Option<OwnedSemaphorePermit>) {
         let shared = self.shared.clone();
         let Some(entry) = Entry::new(&shared, peer) else {
@@ -167,7 +164,7 @@ impl Entrance<'_> {
             Some(place) => place,
             None => {
                 self.evict();
-                self.place().await
+                wait_for_place(&self.places, &mut self.shortage).await
             }
         };
         if let Err(error) = shared.limits.socket.apply(&socket) {
@@ -191,6 +188,19 @@ impl Entrance<'_> {
                 %peer, max, others,
                 "closed a connection that never sent a request: a newcomer needs its place (maxConnections)"
             );
+        }
+    }
+}
+
+/// Waits for a place, however long that takes, and meanwhile says when a shortage is over: a bookie that is full
+/// would stay read-only for as long as nobody leaves it.
+async fn wait_for_place(places: &Arc<Semaphore>, shortage: &mut Shortage<'_>) -> OwnedSemaphorePermit {
+    let mut place = pin!(places.clone().acquire_owned());
+    loop {
+        tokio::select! {
+            biased;
+            () = shortage.ends() => {}
+            place = place.as_mut() => return place.expect("the semaphore is never closed"),
         }
     }
 }
@@ -294,5 +304,23 @@ mod tests {
         assert!(is_over(&mut shortage, SHORTAGE_OVER).await);
         assert_eq!(*told.lock(), [true, false]);
         assert!(!is_over(&mut shortage, Duration::from_secs(3600)).await);
+    }
+
+    /// Invariant 6, of a bookie that has no place left.
+    #[tokio::test(start_paused = true)]
+    async fn a_shortage_ends_while_all_places_are_taken() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let tell = {
+            let told = told.clone();
+            move |why: Option<String>| told.lock().push(why.is_some())
+        };
+        let mut shortage = Shortage { tell: &tell, until: None };
+        assert!(shortage.is_cause_of(&Errno::MFILE.into()));
+        let places = Arc::new(Semaphore::new(0));
+        let waited = tokio::time::timeout(2 * SHORTAGE_OVER, wait_for_place(&places, &mut shortage)).await;
+        assert!(waited.is_err(), "there is no place");
+        assert_eq!(*told.lock(), [true, false]);
+        places.add_permits(1);
+        drop(wait_for_place(&places, &mut shortage).await);
     }
 }
