@@ -100,6 +100,7 @@ async fn bookie_state(State(state): State<Arc<AdminState>>, method: Method) -> R
     let takes_high_priority = status.as_ref().is_some_and(|status| status.takes_high_priority);
     let failed_directories: Vec<String> =
         status.iter().flat_map(|status| status.directories_failed.values().cloned()).collect();
+    let is_refusing = status.as_ref().is_none_or(|status| status.is_read_only);
     let (mut reasons, mut volumes) = (serde_json::Map::new(), Vec::new());
     if let Some((desk, standing)) = state.disks.get() {
         reasons
@@ -117,7 +118,8 @@ async fn bookie_state(State(state): State<Arc<AdminState>>, method: Method) -> R
     }
     let body = serde_json::json!({
         "running": state.is_running.load(Ordering::Acquire),
-        "readOnly": status.as_ref().is_none_or(|status| status.is_read_only),
+        // As it is registered, which it may be while it takes adds.
+        "readOnly": is_refusing || !reasons.is_empty(),
         "shuttingDown": state.is_shutting_down.load(Ordering::Acquire),
         "availableForHighPriorityWrites": takes_high_priority,
         "readOnlyBecause": reasons,

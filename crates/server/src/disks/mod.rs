@@ -170,7 +170,7 @@ impl DiskWatch {
         let waits = engine.status().waits_for_space;
         let is_short = waits.is_some();
         standing.set(Cause::NoSpace, waits);
-        let may_take_adds = standing.reasons().is_empty() && !is_short;
+        let may_take_adds = standing.takes_adds() && !is_short;
         let gauges = self.gauges.clone();
         let checked = tokio::task::spawn_blocking(move || gauges.lock().check(is_short, may_take_adds)).await;
         let Ok((verdict, volumes)) = checked else { return };
