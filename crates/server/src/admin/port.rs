@@ -2,12 +2,15 @@
 //!
 //! # Invariants
 //! 1. At most [`PLACES`] connections are served. A newcomer that finds none free takes that of the connection which has been
-//!    here for longest without a request under way. Descriptors are taken of those kept for files
-//!    ([`crate::descriptors`]): these and, for the moment until it is closed, as many that lost their place.
+//!    here for longest of those that owe this port something: a whole request, or else the reading of an answer. So peers
+//!    that send or read slowly keep nobody out; only requests that are being handled keep their places. Descriptors are taken
+//!    of those kept for files ([`crate::descriptors`]): these and, for the moment until it is closed, as many that lost their
+//!    place.
 //! 2. A peer has the patience of the port to send a whole head, which is also how long a connection may idle, as long for the
-//!    body, and as long for each piece of an answer that the socket does not take.
+//!    body, and as long to take all of an answer that the socket did not take at once.
 //! 3. A head has [`HEAD_BYTES`] at most, a body [`BODY_BYTES`]. Answers are covered by the admin pool until the kernel has
-//!    them; one that finds no room there becomes a short refusal.
+//!    them; one that finds no room there becomes a short refusal. Those of [`SMALL_ANSWER_BYTES`], health among them, are
+//!    covered by the memory of their connection, so slow readers of others do not make a bookie look dead.
 
 use crate::latch::Latch;
 use axum::Router;
@@ -41,7 +44,9 @@ pub(crate) const PLACES: usize = 16;
 const HEAD_BYTES: usize = 16 * 1024;
 /// Bytes of the body of a request: orders are a line.
 const BODY_BYTES: usize = 4 * 1024;
-/// Memory of a connection besides its answer: buffers for a head and a body, and its task.
+/// Answers up to this length need no memory of the pool. hyper holds a few of them at most.
+const SMALL_ANSWER_BYTES: usize = 512;
+/// Memory of a connection besides its larger answers: buffers for a head and a body, and its task.
 const CONNECTION_BYTES: u64 = 32 * 1024;
 /// Memory of all connections, a part of the admin part of the memory limit; the rest is for answers.
 pub(crate) const PLACES_BYTES: u64 = PLACES as u64 * CONNECTION_BYTES;
@@ -60,15 +65,33 @@ struct Common {
 /// A connection that is served.
 struct Place {
     id: Id,
-    /// Requests whose answers the kernel does not have.
-    under_way: Arc<AtomicUsize>,
+    load: Arc<Load>,
     abort: AbortHandle,
 }
 
-impl Place {
-    fn is_idle(&self) -> bool {
-        self.under_way.load(Ordering::Acquire) == 0
+/// Requests of a connection.
+#[derive(Default)]
+struct Load {
+    /// Whole ones without an answer.
+    handled: AtomicUsize,
+    /// Those whose answers the kernel does not have.
+    answered: AtomicUsize,
+}
+
+impl Load {
+    fn is_handled(&self) -> bool {
+        self.handled.load(Ordering::Acquire) > 0
     }
+
+    fn is_idle(&self) -> bool {
+        !self.is_handled() && self.answered.load(Ordering::Acquire) == 0
+    }
+}
+
+/// Where the connection is that a newcomer may replace (invariant 1).
+fn replaceable(places: &[Place]) -> Option<usize> {
+    let idle = places.iter().position(|place| place.load.is_idle());
+    idle.or_else(|| places.iter().position(|place| !place.load.is_handled()))
 }
 
 /// Serves until `stop`, and then what is under way.
@@ -84,8 +107,7 @@ pub(super) async fn serve(
     // In the order of arrival.
     let mut places: Vec<Place> = Vec::with_capacity(PLACES);
     loop {
-        let has_room =
-            tasks.len() < 2 * PLACES && (places.len() < PLACES || places.iter().any(Place::is_idle));
+        let has_room = tasks.len() < 2 * PLACES && (places.len() < PLACES || replaceable(&places).is_some());
         tokio::select! {
             biased;
             () = common.stop.wait() => break,
@@ -97,20 +119,20 @@ pub(super) async fn serve(
                 Ok((socket, peer)) => {
                     if places.len() == PLACES {
                         // Otherwise all have become busy since, and the newcomer is closed.
-                        let Some(oldest) = places.iter().position(Place::is_idle) else { continue };
-                        tracing::debug!(%peer, "closed an idle connection of the admin port: a newcomer needs its place");
+                        let Some(oldest) = replaceable(&places) else { continue };
+                        tracing::debug!(%peer, "closed a connection of the admin port: a newcomer needs its place");
                         places.remove(oldest).abort.abort();
                     }
-                    let under_way = Arc::new(AtomicUsize::new(0));
-                    let abort = tasks.spawn(serve_one(common.clone(), socket, peer, under_way.clone()));
-                    places.push(Place { id: abort.id(), under_way, abort });
+                    let load = Arc::<Load>::default();
+                    let abort = tasks.spawn(serve_one(common.clone(), socket, peer, load.clone()));
+                    places.push(Place { id: abort.id(), load, abort });
                 }
                 Err(error) => {
                     tracing::warn!(%error, "accept a connection of the admin port");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             },
-            // Nobody says when a request is over whose connection stays.
+            // Nobody says when a request was handled whose connection stays.
             () = tokio::time::sleep(ACCEPT_PAUSE), if !has_room => {}
         }
     }
@@ -118,8 +140,8 @@ pub(super) async fn serve(
     while tasks.join_next().await.is_some() {}
 }
 
-async fn serve_one(common: Common, socket: TcpStream, peer: SocketAddr, under_way: Arc<AtomicUsize>) {
-    let service = service_fn(|request| answer(common.clone(), request, peer, UnderWay::new(&under_way)));
+async fn serve_one(common: Common, socket: TcpStream, peer: SocketAddr, load: Arc<Load>) {
+    let service = service_fn(|request| answer(common.clone(), request, peer, load.clone()));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(common.patience)
@@ -142,7 +164,7 @@ async fn answer(
     mut common: Common,
     request: Request<Incoming>,
     peer: SocketAddr,
-    under_way: UnderWay,
+    load: Arc<Load>,
 ) -> Result<Response, Infallible> {
     let (mut parts, body) = request.into_parts();
     let body = match tokio::time::timeout(common.patience, to_bytes(Body::new(body), BODY_BYTES)).await {
@@ -154,34 +176,41 @@ async fn answer(
         Err(_) => return Ok((StatusCode::REQUEST_TIMEOUT, "the body did not come in time\n").into_response()),
     };
     parts.extensions.insert(ConnectInfo(peer));
+    let handled = Counted::new(&load, |load| &load.handled);
     let Ok(response) = common.router.call(Request::from_parts(parts, Body::from(body))).await;
     let (parts, body) = response.into_parts();
     // It is in memory already: this only takes it out.
-    let covered = match to_bytes(body, usize::MAX).await {
-        Ok(bytes) => common.answers.try_acquire(bytes.len() as u64).map(|permit| (bytes, permit)),
-        Err(_) => None,
-    };
+    let body = to_bytes(body, usize::MAX).await;
+    let answered = Counted::new(&load, |load| &load.answered);
+    drop(handled);
+    let covered = body.ok().and_then(|bytes| {
+        let covered = if bytes.len() <= SMALL_ANSWER_BYTES { 0 } else { bytes.len() as u64 };
+        common.answers.try_acquire(covered).map(|permit| (bytes, permit))
+    });
     let Some((bytes, permit)) = covered else {
         let why = "other answers of this port take its memory: try again\n";
         return Ok((StatusCode::SERVICE_UNAVAILABLE, why).into_response());
     };
-    let bytes = Bytes::from_owner(Answer { bytes, _permit: permit, _under_way: under_way });
+    let bytes = Bytes::from_owner(Answer { bytes, _permit: permit, _answered: answered });
     Ok(Response::from_parts(parts, Body::from(bytes)))
 }
 
-/// Counts a request until the kernel has its answer.
-struct UnderWay(Arc<AtomicUsize>);
+/// Counts a request in a part of the load until it is dropped.
+struct Counted {
+    load: Arc<Load>,
+    part: fn(&Load) -> &AtomicUsize,
+}
 
-impl UnderWay {
-    fn new(count: &Arc<AtomicUsize>) -> UnderWay {
-        count.fetch_add(1, Ordering::AcqRel);
-        UnderWay(count.clone())
+impl Counted {
+    fn new(load: &Arc<Load>, part: fn(&Load) -> &AtomicUsize) -> Counted {
+        part(load).fetch_add(1, Ordering::AcqRel);
+        Counted { load: load.clone(), part }
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        (self.part)(&self.load).fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -189,7 +218,7 @@ impl Drop for UnderWay {
 struct Answer {
     bytes: Bytes,
     _permit: Permit,
-    _under_way: UnderWay,
+    _answered: Counted,
 }
 
 impl AsRef<[u8]> for Answer {
@@ -198,12 +227,12 @@ impl AsRef<[u8]> for Answer {
     }
 }
 
-/// A socket that fails when its peer takes nothing for too long. For requests there are hyper's deadline for heads and ours for
+/// A socket that fails when its peer takes too long for what is to be written. A byte now and then is no progress. For requests there are hyper's deadline for heads and ours for
 /// bodies.
 struct PatientSocket {
     socket: TcpStream,
     patience: Duration,
-    /// While the peer takes nothing.
+    /// From when the peer did not take something until it has taken all.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
@@ -219,7 +248,6 @@ impl PatientSocket {
         written: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if written.is_ready() {
-            self.deadline = None;
             return written;
         }
         let patience = self.patience;
@@ -262,10 +290,47 @@ impl AsyncWrite for PatientSocket {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // hyper has written all it had.
+        self.deadline = None;
         Pin::new(&mut self.socket).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.socket).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    /// Invariant 2.
+    #[tokio::test]
+    async fn a_peer_that_takes_a_little_now_and_then_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (socket, _) = listener.accept().await.unwrap();
+        rustix::net::sockopt::set_socket_send_buffer_size(&socket, 4096).unwrap();
+        let mut socket = PatientSocket::new(socket, Duration::from_millis(300));
+        let writes = async {
+            loop {
+                if let Err(error) = socket.write(&[0; 1024]).await {
+                    return error.kind();
+                }
+            }
+        };
+        let takes = async {
+            let mut some = [0; 4096];
+            while peer.read(&mut some).await.is_ok_and(|read| read > 0) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let failed = tokio::select! {
+            failed = writes => failed,
+            () = takes => panic!("it always takes some"),
+            () = tokio::time::sleep(Duration::from_secs(30)) => panic!("it is given up"),
+        };
+        assert_eq!(failed, io::ErrorKind::TimedOut);
     }
 }

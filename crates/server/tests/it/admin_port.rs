@@ -11,6 +11,9 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
+/// Connections that the port serves at once.
+const PLACES: usize = 16;
+const METRICS: &str = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
 /// More than the port serves at once.
 const CROWD: usize = 100;
 
@@ -37,6 +40,18 @@ async fn rest(socket: &mut TcpStream) -> String {
     // A reset is an end like any other.
     let _ = tokio::time::timeout(PATIENCE, socket.read_to_end(&mut said)).await.expect("it is closed");
     String::from_utf8_lossy(&said).into_owned()
+}
+
+/// A client that takes little before it must read.
+async fn small_socket(running: &Running) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    socket.set_send_buffer_size(4096).unwrap();
+    socket.connect(running.admin).await.unwrap()
+}
+
+async fn heartbeat(running: &Running) -> String {
+    tokio::time::timeout(PATIENCE, running.get("/heartbeat")).await.expect("a probe is answered")
 }
 
 /// Longer than anything here takes.
@@ -118,5 +133,42 @@ async fn peers_that_take_no_answers_are_closed() {
     let asks = async { while socket.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await.is_ok() {} };
     tokio::time::timeout(PATIENCE, asks).await.expect("it is closed");
     assert!(place.running.get("/heartbeat").await.contains("OK"));
+    place.running.stop().await;
+}
+
+/// As many as there are places, each in the middle of a body that never comes: probes are answered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn probes_pass_peers_that_send_no_body() {
+    let place = start_with(LONG).await;
+    let mut crowd = Vec::new();
+    for _ in 0..PLACES {
+        let mut socket = connect(&place.running).await;
+        let head = b"PUT /api/v1/bookie/gc HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 10\r\n\r\n";
+        socket.write_all(head).await.unwrap();
+        let mut said = [0; 12];
+        socket.read_exact(&mut said).await.unwrap();
+        assert_eq!(&said, b"HTTP/1.1 100", "the body is waited for");
+        crowd.push(socket);
+    }
+    assert!(heartbeat(&place.running).await.contains("OK"));
+    drop(crowd);
+    place.running.stop().await;
+}
+
+/// As many as there are places, each with answers that it does not read: probes are answered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn probes_pass_peers_that_take_no_answers() {
+    let place = start_with(LONG).await;
+    let mut crowd = Vec::new();
+    for _ in 0..PLACES {
+        let mut socket = small_socket(&place.running).await;
+        let asks = METRICS.repeat(100);
+        let asked = async { while socket.write_all(asks.as_bytes()).await.is_ok() {} };
+        // Blocked, or so slow that it makes no difference.
+        let _ = tokio::time::timeout(Duration::from_millis(100), asked).await;
+        crowd.push(socket);
+    }
+    assert!(heartbeat(&place.running).await.contains("OK"));
+    drop(crowd);
     place.running.stop().await;
 }
