@@ -13,12 +13,14 @@
 //!    covered by the memory of their connection, so slow readers of others do not make a bookie look dead.
 
 use crate::latch::Latch;
+use crate::log_limit::LogLimit;
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{ConnectInfo, Request};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use bindery_flow::{ByteBudget, Permit};
+use bindery_io::has_no_descriptor;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -35,7 +37,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, Id, JoinSet};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 use tower_service::Service;
 
 /// Connections served at once.
@@ -52,6 +54,8 @@ const CONNECTION_BYTES: u64 = 32 * 1024;
 pub(crate) const PLACES_BYTES: u64 = PLACES as u64 * CONNECTION_BYTES;
 /// Pause after accepting failed, for example because file descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// One log line in this time about missing descriptors.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What the connections share.
 #[derive(Clone)]
@@ -106,6 +110,7 @@ pub(super) async fn serve(
     let mut tasks = JoinSet::new();
     // In the order of arrival.
     let mut places: Vec<Place> = Vec::with_capacity(PLACES);
+    let (begun, mut shortages) = (Instant::now(), LogLimit::new(LOG_INTERVAL));
     loop {
         let has_room = tasks.len() < 2 * PLACES && (places.len() < PLACES || replaceable(&places).is_some());
         tokio::select! {
@@ -128,7 +133,10 @@ pub(super) async fn serve(
                     places.push(Place { id: abort.id(), load, abort });
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "accept a connection of the admin port");
+                    let log = if has_no_descriptor(&error) { shortages.admit(begun.elapsed().as_nanos() as u64) } else { Some(0) };
+                    if let Some(others) = log {
+                        tracing::warn!(%error, others, "accept a connection of the admin port");
+                    }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             },
