@@ -88,8 +88,6 @@ pub struct Received {
     pub bytes: u64,
     /// Adds handed on.
     pub adds: u64,
-    /// How many of these are not of a recovery.
-    pub ordinary_adds: u64,
     /// Reads of any kind.
     pub reads: u64,
     /// How many of all these fence, or are adds of a recovery.
@@ -135,7 +133,6 @@ pub struct Activity {
     reads: AtomicU64,
     adds_owed: AtomicI64,
     last_add_ns: AtomicU64,
-    last_ordinary_add_ns: AtomicU64,
     last_read_ns: AtomicU64,
     last_recovery_ns: AtomicU64,
     inbound: AtomicU64,
@@ -169,7 +166,6 @@ impl Activity {
             reads: AtomicU64::new(0),
             adds_owed: AtomicI64::new(0),
             last_add_ns: AtomicU64::new(0),
-            last_ordinary_add_ns: AtomicU64::new(0),
             last_read_ns: AtomicU64::new(0),
             last_recovery_ns: AtomicU64::new(0),
             inbound: AtomicU64::new(0),
@@ -183,12 +179,11 @@ impl Activity {
 
     /// What a socket read at `received_ns` brought.
     pub fn on_received(&self, received_ns: u64, received: Received) {
-        let Received { bytes, adds, ordinary_adds, reads, recovery, protocols } = received;
+        let Received { bytes, adds, reads, recovery, protocols } = received;
         self.bytes_in.fetch_add(bytes, Relaxed);
         self.protocols.fetch_or(protocols, Relaxed);
         let counted = [
             (adds, Some(&self.adds), &self.last_add_ns),
-            (ordinary_adds, None, &self.last_ordinary_add_ns),
             (reads, Some(&self.reads), &self.last_read_ns),
             (recovery, None, &self.last_recovery_ns),
         ];
@@ -201,9 +196,9 @@ impl Activity {
         }
     }
 
-    /// True when ordinary adds came within the last [`CLASS_MEMORY`]: more may come, and have to wait for room.
+    /// True when adds came within the last [`CLASS_MEMORY`]: more may come, and have to wait for room.
     pub fn adds_of_late(&self) -> bool {
-        let last_ns = self.last_ordinary_add_ns.load(Relaxed);
+        let last_ns = self.last_add_ns.load(Relaxed);
         let age = |now_ns: u64| Duration::from_nanos(now_ns.saturating_sub(last_ns));
         last_ns > 0 && age(self.clock.monotonic_ns()) < CLASS_MEMORY
     }

@@ -29,8 +29,10 @@
 //!    what is here of it and no buffer, and while anybody does, frames are begun [`BEGUN_BYTES`] at a time.
 //! 7. Told to drain, it handles what the kernel had received by then, and whole frames only.
 //! 8. Adds that wait for room keep the buffer they were read into, so connections that add have a pool of their own: however
-//!    many of them wait, fences, reads and health requests of others are read. A connection takes its next buffer from there
-//!    once ordinary adds were found in what it sent; a stranger keeps only the bytes of its requests.
+//!    many of them wait, fences, reads and health requests of others are read. A connection takes its buffers from there when
+//!    adds came of late. In any other buffer of a client the first add ends what is handled: what is left, no more
+//!    than a stranger may send, moves to a buffer of that pool first, and of a large frame nothing is left. A stranger keeps only the
+//!    bytes of its requests.
 //!
 //! # Order of pools     first requests, then inbound, then inbound-adds, then inbound-large: who holds of one waits for
 //! later ones only
@@ -270,20 +272,20 @@ struct Active<'a> {
     turn: Option<bulk::Turn>,
 }
 
-impl Active<'_> {
+impl<'a> Active<'a> {
     /// Reads and handles until there is nothing to read and no frame is half here, or until no more is to be read.
     async fn run(&mut self) -> Result<(), CloseReason> {
         let (mut begin, mut end) = (0, 0);
         let mut partial_since = Instant::now();
-        // Read while adds before it waited, and not handled.
-        let mut was_ahead = false;
+        // Read already, before adds waited or its buffer was changed, and not handled.
+        let mut is_at_hand = false;
         loop {
-            if !was_ahead && self.drain.is_over(self.connection, self.socket) {
+            if !is_at_hand && self.drain.is_over(self.connection, self.socket) {
                 // What is decoded is answered; the rest is no whole frame.
                 return Ok(());
             }
             let is_new = begin == end;
-            if was_ahead {
+            if is_at_hand {
                 partial_since = Instant::now();
             } else if is_new {
                 begin = 0;
@@ -328,29 +330,27 @@ impl Active<'_> {
             // The buffer is lent to the batch while it is handed over; it comes back whatever happens.
             let base = std::mem::take(&mut self.base);
             let received_ns = self.socket.arrived_ns();
+            let (is_first, is_of_adds) = (self.is_first, self.is_of_adds());
             let outlook =
                 Outlook { socket: &mut *self.socket, drain: &mut *self.drain, ahead: &mut *self.ahead };
             let frames = Frames {
                 turn: self.turn.take(),
-                outlook: Some(outlook).filter(|_| !self.is_first),
+                // Elsewhere no adds wait, or those of a stranger.
+                outlook: Some(outlook).filter(|_| is_of_adds),
+                may_keep: is_first || is_of_adds,
                 ..Frames::new(self.shared, self.connection, 0, received_ns)
             };
             let result = frames.handle(&base[begin..end]).await;
             self.base = base;
-            let Handled { used, promised, mut missing, lacks_room, received_ns, has_ordinary_adds, turn } =
-                result?;
+            let Handled { used, promised, mut missing, lacks_room, received_ns, is_at_add, turn } = result?;
             if let Some(turn) = turn {
                 turn.pass_on().await;
             }
             self.appetite.learn(used, promised);
-            let must_move = (self.is_first && used > 0) || (has_ordinary_adds && !self.is_of_adds());
-            was_ahead = self.ahead.is_in_use();
-            if was_ahead {
-                if must_move {
-                    self.move_to_inbound(0..0).await?;
-                }
+            is_at_hand = self.ahead.is_in_use();
+            if is_at_hand {
                 (begin, end) = (0, self.ahead.move_to(&mut self.base, &self.connection.activity));
-                was_ahead = end > 0;
+                is_at_hand = end > 0;
                 continue;
             }
             begin += used;
@@ -361,11 +361,17 @@ impl Active<'_> {
                 }
             }
             let partial = end - begin;
-            if must_move {
+            if is_at_add {
+                self.move_to(&self.shared.pools.inbound_adds, begin..end).await?;
+                (begin, end, is_at_hand) = (0, partial, true);
+                continue;
+            }
+            // Not if it waited for room: then it is a client by now, and waits for no memory of a pool that it has some of.
+            if self.is_first && used > 0 {
                 if partial == 0 {
                     return Ok(());
                 }
-                self.move_to_inbound(begin..end).await?;
+                self.move_to(inbound_of(self.shared, self.connection), begin..end).await?;
                 (begin, end) = (0, partial);
             }
             if partial == 0 {
@@ -375,16 +381,17 @@ impl Active<'_> {
                 partial_since = Instant::now();
             }
             let whole = partial + missing;
-            if whole > self.base.len() {
-                let was_first = self.is_first;
-                if !self.read_large(begin..end, whole).await? || was_first {
+            let is_long = whole > self.shared.limits.first_buffer_bytes && whole <= self.base.len();
+            if is_long && !self.is_first && !self.is_of_adds() {
+                // An add, by its length.
+                self.move_to(&self.shared.pools.inbound_adds, begin..end).await?;
+                (begin, end) = (0, partial);
+            } else if whole > self.base.len() {
+                if !self.read_large(begin..end, whole).await? {
                     return Ok(());
                 }
-                if !self.is_of_adds() && self.connection.activity.adds_of_late() {
-                    self.move_to_inbound(0..0).await?;
-                }
                 (begin, end) = (0, self.ahead.move_to(&mut self.base, &self.connection.activity));
-                was_ahead = end > 0;
+                is_at_hand = end > 0;
             } else if begin + whole > self.base.len() || end == self.base.len() {
                 self.base.copy_within(begin..end, 0);
                 (begin, end) = (0, partial);
@@ -392,14 +399,18 @@ impl Active<'_> {
         }
     }
 
-    /// Takes a client's memory, with what is here of its next request, for that of a stranger (invariant 5), or that of a
-    /// connection that adds for that of one that does not (invariant 8).
-    async fn move_to_inbound(&mut self, begun: std::ops::Range<usize>) -> Result<(), CloseReason> {
-        let begun = self.set_aside(begun);
+    /// Takes a buffer of a later pool, with what is `here` of the next requests: of a client for a stranger (invariant 5), of a
+    /// connection that adds for one that does not (invariant 8).
+    async fn move_to(
+        &mut self,
+        pool: &'a ByteBudget,
+        here: std::ops::Range<usize>,
+    ) -> Result<(), CloseReason> {
+        assert!(!std::ptr::eq(self.pool, pool), "nobody waits for a pool with memory of it in hand");
+        let begun = self.set_aside(here);
         if self.large.take().is_some() {
             self.connection.activity.holds_inbound_large(0);
         }
-        let pool = inbound_of(self.shared, self.connection);
         let size = self.shared.limits.read_buffer_bytes;
         self.lease = lease(self.connection, pool, size, None, Wait::Inbound).await?;
         self.pool = pool;
@@ -417,7 +428,11 @@ impl Active<'_> {
 
     /// How much to read at once, when nothing is here (invariants 2 and 6).
     fn read_max(&self) -> usize {
-        let most = self.base.len();
+        let most = match self.is_of_adds() {
+            true => self.base.len(),
+            // It may have to wait for a place among those (invariant 8).
+            false => self.base.len().min(self.shared.limits.first_buffer_bytes),
+        };
         let pools = &self.shared.pools;
         let large = if self.is_first { &pools.first_large } else { &pools.inbound_large };
         let is_large_short = large.gauge().waiting > 0;
@@ -466,10 +481,17 @@ impl Active<'_> {
             self.wait_for_reads().await?;
             let credit = self.wait_for_credit(CREDIT_STEP).await?;
             // Their age is that of the read that brought them.
-            let frames = Frames::new(self.shared, self.connection, credit, received_ns);
+            let frames = Frames {
+                may_keep: self.is_of_adds(),
+                ..Frames::new(self.shared, self.connection, credit, received_ns)
+            };
             let handled = frames.handle(&aside[at..]).await?;
             at += handled.used;
-            if !handled.lacks_room {
+            if handled.is_at_add {
+                let pool = &self.shared.pools.inbound_adds;
+                self.lease = lease(self.connection, pool, aside.len(), None, Wait::Inbound).await?;
+                self.pool = pool;
+            } else if !handled.lacks_room {
                 break handled.missing;
             }
         };
@@ -577,6 +599,10 @@ impl Active<'_> {
         };
         let filled = begun.len();
         memory[..filled].copy_from_slice(&self.base[begun]);
+        if !self.is_of_adds() {
+            // It is an add in all likelihood, and keeps nothing else while it waits for room (invariant 8).
+            self.set_aside(0..0);
+        }
         self.read_rest(Large { memory, permit, credit, filled, whole }).await
     }
 
@@ -620,7 +646,7 @@ impl Active<'_> {
         // Handled whatever it is: a read beyond the room is refused.
         let received_ns = self.socket.arrived_ns();
         // Into the buffer, afterwards.
-        let may_look = !self.base.is_empty() && !self.is_first;
+        let may_look = !self.base.is_empty();
         let outlook = Outlook { socket: &mut *self.socket, drain: &mut *self.drain, ahead: &mut *self.ahead };
         let frames = Frames {
             read_room: 1,
@@ -632,9 +658,7 @@ impl Active<'_> {
         if self.base.is_empty() {
             return Ok(false);
         }
-        if !self.is_first {
-            self.large = Some((memory, permit));
-        }
+        self.large = Some((memory, permit));
         Ok(true)
     }
 

@@ -191,7 +191,7 @@ async fn a_refusal_for_age_stays_behind_an_older_add_of_its_key() {
     client.send(&add(1, 0, RECOVERY)).await;
     let metrics = &bookie.shared.metrics;
     until(|| metrics.adds_in_progress.get() == 1).await;
-    let inbound = &bookie.shared.pools.inbound;
+    let inbound = &bookie.shared.pools.inbound_adds;
     let memory = tokio::time::timeout(PATIENCE, inbound.acquire(inbound.gauge().capacity)).await.unwrap();
     client.send(&add(1, 0, ORDINARY)).await;
     until(|| inbound.gauge().waiting == 1).await;
@@ -533,6 +533,10 @@ async fn adds_that_wait_for_room_keep_no_read_buffer_from_others() {
         writer.send(&add(one, entry, ORDINARY)).await;
         assert_eq!(writer.next_v2().await, OwnedV2::Add(ErrorCode::Ok, one, entry));
         writers.push(writer);
+    }
+    // Clients of which nobody knows yet that they add.
+    for _ in 0..2 * BUFFERS {
+        writers.push(greeted(&bookie).await);
     }
     let turn = all_room(&bookie, one).await;
     for _ in 0..2 * BUFFERS {
