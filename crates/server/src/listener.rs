@@ -72,6 +72,7 @@ impl Listener {
     /// Serves until `stop`; then stops accepting, finishes what was received for at most `drain_max`, closes. Tells
     /// `lacks_descriptors` why clients cannot connect, and `None` when they can again.
     pub async fn run(self, shared: Arc<Shared>, stop: &Latch, lacks_descriptors: &LacksDescriptors) {
+        let (pressure, clock) = (shared.pressure.clone(), shared.clock.clone());
         let mut entrance = Entrance {
             places: Arc::new(Semaphore::new(shared.limits.connections_max)),
             shared,
@@ -84,6 +85,7 @@ impl Listener {
             biased;
             () = stop.wait() => {}
             () = entrance.accept_all(&self.socket) => {}
+            never = pressure.observe(clock.as_ref()) => match never {},
         }
         let Entrance { shared, mut connections, .. } = entrance;
         drop(self.socket);

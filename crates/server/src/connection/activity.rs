@@ -235,7 +235,13 @@ impl Activity {
         if why.is_for_memory() {
             self.pressure.begin(now_ns);
         }
-        Waiting(self, why)
+        Waiting(self, why.is_for_memory())
+    }
+
+    /// As [`Activity::waits`], of a peer that sent nothing yet: for newcomers memory may be short when it is for nobody else.
+    pub fn waits_as_stranger(&self, why: Wait) -> Waiting<'_> {
+        self.wait.store((self.clock.monotonic_ns() & !0xff) | why.code(), Relaxed);
+        Waiting(self, false)
     }
 
     /// To be told of every flush.
@@ -315,12 +321,12 @@ impl Activity {
 
 /// The reader waits. Ends with it.
 #[must_use = "the wait ends when it is dropped"]
-pub struct Waiting<'a>(&'a Activity, Wait);
+pub struct Waiting<'a>(&'a Activity, bool);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.0.wait.store(0, Relaxed);
-        if self.1.is_for_memory() {
+        if self.1 {
             self.0.pressure.end(self.0.clock.monotonic_ns());
         }
     }

@@ -170,7 +170,10 @@ async fn lease(
     if let Some(permit) = pool.try_acquire(bytes as u64) {
         return Ok(permit);
     }
-    let _waiting = connection.activity.waits(why);
+    let _waiting = match why == Wait::Inbound && !connection.has_spoken() {
+        true => connection.activity.waits_as_stranger(why),
+        false => connection.activity.waits(why),
+    };
     tokio::select! {
         () = connection.closed.wait() => Err(CloseReason::Ours),
         () = until(deadline) => Err(CloseReason::Silent),
