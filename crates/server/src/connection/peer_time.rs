@@ -42,7 +42,7 @@ impl PeerTime {
         self.since_ns.get_or_insert(now_ns);
     }
 
-    /// It took everything.
+    /// It took everything, or takes more.
     pub fn end(&mut self, now_ns: u64) {
         let Some(begin_ns) = self.since_ns.take() else { return };
         let end_ns = now_ns.max(begin_ns);

@@ -287,6 +287,8 @@ impl Sender {
                         return CloseReason::Socket(error.kind());
                     }
                     self.is_silent = false;
+                    // Waiting for a turn is no time of the peer's.
+                    self.end_peer_wait();
                 }
                 () = tokio::time::sleep(stall_check), if is_blocked => is_look = true,
                 () = sleep_or_forever(poll_wait) => {}
@@ -504,6 +506,11 @@ impl Sender {
     /// The peer has taken everything.
     fn on_all_sent(&mut self) {
         self.watch.reset();
+        self.end_peer_wait();
+    }
+
+    /// The peer keeps nothing waiting, until the socket takes no more again.
+    fn end_peer_wait(&mut self) {
         if std::mem::take(&mut self.is_peer_awaited) {
             self.connection.peer_time.lock().end(self.shared.clock.monotonic_ns());
         }
