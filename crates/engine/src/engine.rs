@@ -482,6 +482,20 @@ impl Engine {
         }
     }
 
+    /// Number of the ledger directory that a read from this entry on asks first: of its newest copy, or else the one that
+    /// the ledger's entries are flushed to while nothing is wrong with it.
+    pub fn directory_of(&self, ledger: LedgerId, entry: Option<EntryId>) -> usize {
+        match entry.map(|entry| self.read(ledger, EntryRef::At(entry))) {
+            Some(Ok(Lookup::Disk(read))) => read.directory(),
+            _ => self.shard_of(ledger) % self.views.len(),
+        }
+    }
+
+    /// Number of ledger directories.
+    pub fn directory_count(&self) -> usize {
+        self.views.len()
+    }
+
     /// Entries from `first` on, `count` at most, that are on disk, lie together there within `bytes_max` (the first
     /// whatever its length), and have no other copy anywhere: found at once, to be read at once. `None` whenever that
     /// is not so, or takes a wait that `patience` rules out, or fails: then [`Engine::read`] of each tells.

@@ -19,6 +19,8 @@ pub struct DiskRead {
     entry: EntryId,
     /// Newest generation first.
     leads: Vec<Lead>,
+    /// Number of the ledger directory of the newest of them.
+    directory: usize,
     /// Copies of a lower generation are those of a former life of the ledger.
     hidden_below: Generation,
     /// Where the entry is, once it was looked up.
@@ -45,7 +47,15 @@ pub(crate) fn on_disk(
     canaries: Canaries,
 ) -> OnDisk {
     let mut leads: Vec<Lead> = Vec::new();
-    views.iter().for_each(|view| view.leads(ledger, entry, &mut leads));
+    let (mut directory, mut newest) = (0, None);
+    for (index, view) in views.iter().enumerate() {
+        let before = leads.len();
+        view.leads(ledger, entry, &mut leads);
+        let newest_here = leads[before..].iter().map(Lead::newest).max();
+        if newest_here > newest {
+            (directory, newest) = (index, newest_here);
+        }
+    }
     leads.retain(|lead| lead.newest().0 >= hidden_below);
     if views.len() > 1 {
         // Within a directory they come sorted; a ledger that changed directories has runs in several.
@@ -61,7 +71,16 @@ pub(crate) fn on_disk(
         return OnDisk::Refused(otherwise);
     }
     let hidden_below = Generation(hidden_below);
-    OnDisk::Read(DiskRead { ledger, entry, leads, hidden_below, located: None, otherwise, canaries })
+    OnDisk::Read(DiskRead {
+        ledger,
+        entry,
+        leads,
+        directory,
+        hidden_below,
+        located: None,
+        otherwise,
+        canaries,
+    })
 }
 
 /// The run that alone has `first` and, in the end, `last` or an earlier entry, among all directories. Call it with the
@@ -130,6 +149,11 @@ impl DiskRead {
                 Stop::Refused(refusal) => Some(Err(refusal)),
             },
         }
+    }
+
+    /// Number of the ledger directory that it asks first, and mostly alone: a ledger that moved has entries in several.
+    pub fn directory(&self) -> usize {
+        self.directory
     }
 
     /// Where it is, as what is about to be read; `None` before that is known.

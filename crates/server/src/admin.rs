@@ -1,5 +1,9 @@
 //! The admin port: health, state and metrics over HTTP (protocol reference, section 8.1). It changes nothing, but asks
 //! for garbage collection or a scrub when told to.
+//!
+//! # Limits     connections, bytes and waits: [`port`]; scrubs waited for: [`SCRUB_WAITS_MAX`]
+
+pub(crate) mod port;
 
 use crate::disks::{DiskDesk, Standing};
 use crate::flow_view::{self, CONNECTIONS_DEFAULT, CONNECTIONS_MAX, PoolFlow, Sort};
@@ -14,10 +18,11 @@ use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use bindery_engine::{EngineStats, JournalStats, ScrubStatus};
+use bindery_flow::ByteBudget;
 use bindery_storage::IndexUse;
 use serde::Deserialize;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -40,15 +45,19 @@ pub struct AdminState {
     pub is_registered: AtomicBool,
     /// On its way out.
     pub is_shutting_down: AtomicBool,
+    /// Requests that wait for a scrub to end.
+    scrub_waits: AtomicUsize,
 }
 
-/// Answers until `stop`.
-pub async fn serve(listener: TcpListener, state: Arc<AdminState>, stop: Arc<Latch>) {
-    let served = axum::serve(listener, router(state).into_make_service_with_connect_info::<SocketAddr>())
-        .with_graceful_shutdown(async move { stop.wait().await });
-    if let Err(error) = served.await {
-        tracing::warn!(%error, "admin port");
-    }
+/// Answers until `stop`, with answers covered by `answers`, to peers that keep nobody waiting for longer than `patience`.
+pub async fn serve(
+    listener: TcpListener,
+    state: Arc<AdminState>,
+    answers: ByteBudget,
+    patience: Duration,
+    stop: Arc<Latch>,
+) {
+    port::serve(listener, router(state), answers, patience, stop).await;
 }
 
 fn router(state: Arc<AdminState>) -> Router {
@@ -91,6 +100,7 @@ async fn bookie_state(State(state): State<Arc<AdminState>>, method: Method) -> R
     let takes_high_priority = status.as_ref().is_some_and(|status| status.takes_high_priority);
     let failed_directories: Vec<String> =
         status.iter().flat_map(|status| status.directories_failed.values().cloned()).collect();
+    let is_refusing = status.as_ref().is_none_or(|status| status.is_read_only);
     let (mut reasons, mut volumes) = (serde_json::Map::new(), Vec::new());
     if let Some((desk, standing)) = state.disks.get() {
         reasons
@@ -108,7 +118,8 @@ async fn bookie_state(State(state): State<Arc<AdminState>>, method: Method) -> R
     }
     let body = serde_json::json!({
         "running": state.is_running.load(Ordering::Acquire),
-        "readOnly": status.as_ref().is_none_or(|status| status.is_read_only),
+        // As it is registered, which it may be while it takes adds.
+        "readOnly": is_refusing || !reasons.is_empty(),
         "shuttingDown": state.is_shutting_down.load(Ordering::Acquire),
         "availableForHighPriorityWrites": takes_high_priority,
         "readOnlyBecause": reasons,
@@ -233,6 +244,25 @@ impl Default for ScrubOrder {
     }
 }
 
+/// Requests that may wait for a scrub to end: they keep places of the port for as long.
+const SCRUB_WAITS_MAX: usize = 4;
+
+/// A place among those that wait for a scrub.
+struct ScrubWait<'a>(&'a AtomicUsize);
+
+impl ScrubWait<'_> {
+    fn begin(waits: &AtomicUsize) -> Option<ScrubWait<'_>> {
+        let wait = (waits.fetch_add(1, Ordering::AcqRel) < SCRUB_WAITS_MAX, ScrubWait(waits));
+        wait.0.then_some(wait.1)
+    }
+}
+
+impl Drop for ScrubWait<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 /// Between two looks whether the pass has ended.
 const SCRUB_LOOK: Duration = Duration::from_millis(100);
 
@@ -255,6 +285,11 @@ async fn scrub(State(state): State<Arc<AdminState>>, method: Method, body: Bytes
             if !order.wait {
                 return (StatusCode::OK, "Triggered a scrub of all entry logs\n").into_response();
             }
+            let Some(_wait) = ScrubWait::begin(&state.scrub_waits) else {
+                let why =
+                    "a scrub is asked for, and as many wait for its end as may: ask for its state with GET\n";
+                return (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
+            };
             // It begins within a flush interval.
             for _ in 0..u64::from(order.wait_seconds) * 10 {
                 let status = engine.scrub_status();

@@ -35,7 +35,7 @@ use crate::data_dirs::DataDirs;
 use crate::descriptors;
 use crate::disks::{Cause, DiskWatch, Standing};
 use crate::garbage::{GarbageCollector, GarbageDesk, GarbageRequest};
-use crate::io_pool::IoPool;
+use crate::io_pool::IoPools;
 use crate::known::Known;
 use crate::latch::Latch;
 use crate::listener::Listener;
@@ -60,10 +60,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-
-/// Disk reads queued or running for each thread, in each lane: enough that no thread idles while the next one comes, few
-/// enough that connections wait in the order of arrival for a slot, and not behind the jobs of one of them.
-const READ_SLOTS_PER_THREAD: usize = 4;
 
 /// What a bookie touches of the outside.
 pub struct Components {
@@ -152,7 +148,8 @@ impl Bookie {
         let address = listener.address().map_err(bind_error)?;
         let state = Arc::new(AdminState::default());
         let stop_admin = Arc::new(Latch::default());
-        let (admin, admin_address) = start_admin(&config, &state, &stop_admin).await?;
+        let pools = Pools::new(&plan);
+        let (admin, admin_address) = start_admin(&config, &state, &pools.admin, &stop_admin).await?;
 
         let disk_watch = {
             let (disk, dirs, write) = (components.disk.clone(), dirs.clone(), plan.write);
@@ -173,9 +170,10 @@ impl Bookie {
         let shared = Arc::new(Shared {
             engine: machine.engine.clone(),
             clock: components.clock.clone(),
-            pools: Pools::new(&plan),
+            pools,
             metrics: Metrics::new(),
-            io: IoPool::start(config.read_threads, READ_SLOTS_PER_THREAD * config.read_threads.max(1))
+            pressure: Arc::default(),
+            io: IoPools::start(machine.engine.directory_count(), config.read_threads)
                 .map_err(StartError::Thread)?,
             connections: Registry::default(),
             bulk: BulkLine::new(tokio::runtime::Handle::current().metrics().num_workers()),
@@ -196,8 +194,9 @@ impl Bookie {
         let _ = state.disks.set((disk_watch.desk(), standing.clone()));
         let stop_serving = Arc::new(Latch::default());
         let serving = tokio::spawn({
-            let (shared, stop) = (shared.clone(), stop_serving.clone());
-            async move { listener.run(shared, &stop).await }
+            let (shared, stop, standing) = (shared.clone(), stop_serving.clone(), standing.clone());
+            let lacks_descriptors = move |why| standing.set(Cause::NoConnections, why);
+            async move { listener.run(shared, &stop, &lacks_descriptors).await }
         });
 
         if let Some(up_to) = known.limbo_up_to {

@@ -4,7 +4,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// As many as the process may have are taken, up to this: entry logs have no other limit.
 const DESCRIPTORS_MAX: u64 = 1 << 20;
-/// For journal files, entry logs, the metadata connection, the admin port and the runtime.
+/// For journal files, entry logs, the metadata connection and the runtime; the admin port takes a few of them at most
+/// ([`crate::admin`]).
 pub const DESCRIPTORS_RESERVED: u64 = 1024;
 /// Fewer connections than this are not worth serving.
 pub const CONNECTIONS_MIN: u64 = 64;

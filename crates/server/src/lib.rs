@@ -21,6 +21,7 @@ pub mod listener;
 pub mod log_limit;
 pub mod memory;
 pub mod metrics;
+pub mod pressure;
 pub mod shared;
 pub mod slow_log;
 pub mod sockets;

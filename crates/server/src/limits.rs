@@ -59,11 +59,14 @@ pub struct Limits {
     /// What becomes of a peer that takes nothing of its answers.
     pub stall: StallRules,
     /// Plain reads, and adds that are not placed, are answered with too-many-requests at this age, counted from their
-    /// arrival in the kernel; zero: never.
+    /// arrival in the kernel; zero: never. Reads do not grow old while their own peer takes nothing, adds only while memory
+    /// is short.
     pub request_age_max: Duration,
     /// How long a stop may take to finish what was received and to let the answers leave
     /// (`shutdownDrainTimeoutSec`).
     pub drain_max: Duration,
+    /// How long a peer of the admin port may take for a head, for a body, and to take a piece of an answer.
+    pub admin_patience: Duration,
     /// A planted bug that the tests must find, if any.
     pub canaries: Canaries,
     /// A request that takes longer is logged with its stages; zero: none is (`slowRequestThresholdMSec`).
@@ -111,9 +114,10 @@ impl Default for Limits {
                 close_after: Duration::from_secs(5),
                 close: StalledClose::UnderPressure,
             },
-            // BookKeeper's clients give up after 5 s by default.
-            request_age_max: Duration::from_secs(5),
+            // Half of the 30 s after which Pulsar's clients give up: a refused read can still be had from another replica.
+            request_age_max: Duration::from_secs(15),
             drain_max: Duration::from_secs(5),
+            admin_patience: Duration::from_secs(10),
             canaries: Canaries::none(),
             slow_request: Duration::from_secs(1),
         }

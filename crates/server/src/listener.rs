@@ -10,22 +10,29 @@
 //! 4. At a stop nothing is accepted any more; what had reached this machine by then is handled and answered, as far as
 //!    `drain_max` allows.
 //! 5. [`Listener::run`] returns when every connection's tasks have ended.
+//! 6. While clients cannot connect for want of file descriptors, whoever registers this bookie knows of it: from the first
+//!    attempt that failed until none has for [`SHORTAGE_OVER`].
 
 use crate::connection::Connection;
 use crate::latch::Latch;
 use crate::log_limit::LogLimit;
 use crate::shared::Shared;
 use crate::yielding::after_all_others;
+use bindery_io::has_no_descriptor;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 /// Pause after accepting failed, for example because file descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// After so long without a failure descriptors are not short any more.
+const SHORTAGE_OVER: Duration = Duration::from_secs(10);
 /// Newcomers accepted before whatever else is ready runs: a fraction of a millisecond.
 const ACCEPTS_IN_A_ROW: u32 = 8;
 /// How often answers under way are looked at while draining.
@@ -62,19 +69,23 @@ impl Listener {
         }
     }
 
-    /// Serves until `stop`; then stops accepting, finishes what was received for at most `drain_max`, closes.
-    pub async fn run(self, shared: Arc<Shared>, stop: &Latch) {
+    /// Serves until `stop`; then stops accepting, finishes what was received for at most `drain_max`, closes. Tells
+    /// `lacks_descriptors` why clients cannot connect, and `None` when they can again.
+    pub async fn run(self, shared: Arc<Shared>, stop: &Latch, lacks_descriptors: &LacksDescriptors) {
+        let (pressure, clock) = (shared.pressure.clone(), shared.clock.clone());
         let mut entrance = Entrance {
             places: Arc::new(Semaphore::new(shared.limits.connections_max)),
             shared,
             connections: JoinSet::new(),
             refusals: LogLimit::new(LOG_INTERVAL),
             evictions: LogLimit::new(LOG_INTERVAL),
+            shortage: Shortage { tell: lacks_descriptors, until: None },
         };
         tokio::select! {
             biased;
             () = stop.wait() => {}
             () = entrance.accept_all(&self.socket) => {}
+            never = pressure.observe(clock.as_ref()) => match never {},
         }
         let Entrance { shared, mut connections, .. } = entrance;
         drop(self.socket);
@@ -89,16 +100,20 @@ impl Listener {
     }
 }
 
+/// See [`Listener::run`].
+pub type LacksDescriptors = dyn Fn(Option<String>) + Send + Sync;
+
 /// Where connections come in.
-struct Entrance {
+struct Entrance<'a> {
     shared: Arc<Shared>,
     places: Arc<Semaphore>,
     connections: JoinSet<()>,
     refusals: LogLimit,
     evictions: LogLimit,
+    shortage: Shortage<'a>,
 }
 
-impl Entrance {
+impl Entrance<'_> {
     /// Accepts for ever. A dropped future drops at most a socket that nothing was read from.
     async fn accept_all(&mut self, socket: &TcpListener) {
         let mut in_a_row = 0;
@@ -109,12 +124,19 @@ impl Entrance {
                 Ok(place) => Some(place),
                 // Somebody can make room, for a newcomer and not before.
                 Err(_) if self.shared.connections.door().oldest_silent().is_some() => None,
-                Err(_) => Some(self.place().await),
+                Err(_) => Some(wait_for_place(&self.places, &mut self.shortage).await),
             };
-            match socket.accept().await {
+            let accepted = tokio::select! {
+                biased;
+                () = self.shortage.ends() => continue,
+                accepted = socket.accept() => accepted,
+            };
+            match accepted {
                 Ok((socket, peer)) => self.admit(socket, peer, place).await,
                 Err(error) => {
-                    tracing::warn!(%error, "accept a connection");
+                    if !self.shortage.is_cause_of(&error) {
+                        tracing::warn!(%error, "accept a connection");
+                    }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -125,10 +147,6 @@ impl Entrance {
                 after_all_others().await;
             }
         }
-    }
-
-    async fn place(&self) -> OwnedSemaphorePermit {
-        self.places.clone().acquire_owned().await.expect("the semaphore is never closed")
     }
 
     async fn admit(&mut self, socket: TcpStream, peer: SocketAddr, place: Option<OwnedSemaphorePermit>) {
@@ -148,7 +166,7 @@ impl Entrance {
             Some(place) => place,
             None => {
                 self.evict();
-                self.place().await
+                wait_for_place(&self.places, &mut self.shortage).await
             }
         };
         if let Err(error) = shared.limits.socket.apply(&socket) {
@@ -173,6 +191,46 @@ impl Entrance {
                 "closed a connection that never sent a request: a newcomer needs its place (maxConnections)"
             );
         }
+    }
+}
+
+/// Waits for a place, however long that takes, and meanwhile says when a shortage is over: a bookie that is full
+/// would stay read-only for as long as nobody leaves it.
+async fn wait_for_place(places: &Arc<Semaphore>, shortage: &mut Shortage<'_>) -> OwnedSemaphorePermit {
+    let mut place = pin!(places.clone().acquire_owned());
+    loop {
+        tokio::select! {
+            biased;
+            () = shortage.ends() => {}
+            place = place.as_mut() => return place.expect("the semaphore is never closed"),
+        }
+    }
+}
+
+/// Whether descriptors are short (invariant 6).
+struct Shortage<'a> {
+    tell: &'a LacksDescriptors,
+    /// While they are.
+    until: Option<Instant>,
+}
+
+impl Shortage<'_> {
+    /// To be told of every connection that could not be accepted. True when that was for want of a descriptor.
+    fn is_cause_of(&mut self, error: &io::Error) -> bool {
+        let is_cause = has_no_descriptor(error);
+        if is_cause && self.until.replace(Instant::now() + SHORTAGE_OVER).is_none() {
+            let why = "clients cannot connect: too many open files (raise ulimit -n, or LimitNOFILE in the systemd unit)";
+            (self.tell)(Some(why.to_owned()));
+        }
+        is_cause
+    }
+
+    /// Waits until a shortage is over, and says so; for ever without one. Cancel safe.
+    async fn ends(&mut self) {
+        let Some(until) = self.until else { return std::future::pending().await };
+        tokio::time::sleep_until(until).await;
+        self.until = None;
+        (self.tell)(None);
     }
 }
 
@@ -217,5 +275,54 @@ async fn drain(shared: &Shared) {
             return;
         }
         tokio::time::sleep(DRAIN_STEP).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parking_lot::Mutex;
+    use rustix::io::Errno;
+
+    /// Invariant 6.
+    #[tokio::test(start_paused = true)]
+    async fn a_shortage_lasts_until_no_connection_has_failed_for_a_while() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let tell = {
+            let told = told.clone();
+            move |why: Option<String>| told.lock().push(why.is_some())
+        };
+        let mut shortage = Shortage { tell: &tell, until: None };
+        assert!(!shortage.is_cause_of(&Errno::CONNABORTED.into()));
+        let is_over = async |shortage: &mut Shortage<'_>, within| {
+            tokio::time::timeout(within, shortage.ends()).await.is_ok()
+        };
+        assert!(!is_over(&mut shortage, Duration::from_secs(3600)).await, "there is none");
+        assert!(shortage.is_cause_of(&Errno::MFILE.into()));
+        assert!(!is_over(&mut shortage, SHORTAGE_OVER / 2).await);
+        assert!(shortage.is_cause_of(&Errno::NFILE.into()));
+        assert!(!is_over(&mut shortage, SHORTAGE_OVER / 2).await);
+        assert_eq!(*told.lock(), [true], "once");
+        assert!(is_over(&mut shortage, SHORTAGE_OVER).await);
+        assert_eq!(*told.lock(), [true, false]);
+        assert!(!is_over(&mut shortage, Duration::from_secs(3600)).await);
+    }
+
+    /// Invariant 6, of a bookie that has no place left.
+    #[tokio::test(start_paused = true)]
+    async fn a_shortage_ends_while_all_places_are_taken() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let tell = {
+            let told = told.clone();
+            move |why: Option<String>| told.lock().push(why.is_some())
+        };
+        let mut shortage = Shortage { tell: &tell, until: None };
+        assert!(shortage.is_cause_of(&Errno::MFILE.into()));
+        let places = Arc::new(Semaphore::new(0));
+        let waited = tokio::time::timeout(2 * SHORTAGE_OVER, wait_for_place(&places, &mut shortage)).await;
+        assert!(waited.is_err(), "there is no place");
+        assert_eq!(*told.lock(), [true, false]);
+        places.add_permits(1);
+        drop(wait_for_place(&places, &mut shortage).await);
     }
 }

@@ -11,6 +11,7 @@
 //!    a limit below the sum of the least sizes is refused.
 //! 2. Every pool that a frame or an entry is charged to holds two of the largest, or one where strangers are concerned.
 
+use crate::admin::port::PLACES_BYTES;
 use crate::limits::Limits;
 use crate::sockets::KernelBuffers;
 use bindery_flow::{BudgetGauge, BudgetWaits, ByteBudget};
@@ -64,6 +65,8 @@ pub struct MemoryPlan {
     pub first_large: u64,
     /// Socket read buffers.
     pub inbound: u64,
+    /// Socket read buffers of connections that add.
+    pub inbound_adds: u64,
     /// What comes behind adds that wait.
     pub ahead: u64,
     /// Frames larger than a read buffer.
@@ -82,6 +85,8 @@ pub struct MemoryPlan {
     pub cache: u64,
     /// Fixed cost of `connections_max` connections.
     pub connections: u64,
+    /// Connections of the admin port and their answers.
+    pub admin: u64,
     /// Caches of libraries.
     pub libraries: u64,
     /// Connections that fit.
@@ -147,7 +152,8 @@ impl MemoryPlan {
                 write: write_min + 16 * unit,
                 first: 2 * MIB,
                 first_large: frame,
-                inbound: 3 * MIB + 3 * unit - unit / 2,
+                inbound: 3 * MIB + unit,
+                inbound_adds: 2 * MIB + unit + unit / 2,
                 ahead: MIB + unit / 2,
                 inbound_large: 2 * frame + 2 * unit,
                 outbox: 4 * MIB + 2 * unit,
@@ -159,6 +165,7 @@ impl MemoryPlan {
                 index: 4 * MIB + 3 * unit,
                 cache: 2 * MIB + 2 * unit,
                 connections,
+                admin: 2 * MIB,
                 libraries: around.ledger_dirs.max(1) as u64 * REDB_BYTES,
                 connections_max: (connections / CONNECTION_BYTES) as usize,
             }
@@ -191,12 +198,17 @@ impl MemoryPlan {
         self.parts().iter().map(|(_, bytes, _)| bytes).sum()
     }
 
-    fn parts(&self) -> [(&'static str, u64, &'static str); 14] {
+    fn parts(&self) -> [(&'static str, u64, &'static str); 16] {
         [
             ("write", self.write, "journal chunks = write cache; full: adds wait, then too-many-requests"),
             ("first", self.first, "first requests of connections; full: newcomers wait to be read"),
             ("first-large", self.first_large, "first requests above 16 KiB; full: such a one waits"),
             ("inbound", self.inbound, "socket read buffers; full: connections wait to be read"),
+            (
+                "inbound-adds",
+                self.inbound_adds,
+                "those of connections that add, also while adds wait for room",
+            ),
             ("ahead", self.ahead, "what comes behind adds that wait; full: it is not looked at meanwhile"),
             ("inbound-large", self.inbound_large, "frames above a read buffer; full: such a frame waits"),
             ("outbox", self.outbox, "answers not taken by peers; full: those peers are not read"),
@@ -214,6 +226,7 @@ impl MemoryPlan {
                 self.connections,
                 "their fixed cost; full: the oldest silent one goes, or none is accepted",
             ),
+            ("admin", self.admin, "the admin port; full: its peers are refused"),
             ("libraries", self.libraries, "redb's caches, 4 MiB for each ledger directory"),
         ]
     }
@@ -256,6 +269,8 @@ pub struct Pools {
     pub first_large: ByteBudget,
     /// Read buffers.
     pub inbound: ByteBudget,
+    /// Read buffers of connections that add.
+    pub inbound_adds: ByteBudget,
     /// What comes behind adds that wait.
     pub ahead: ByteBudget,
     /// Large frames.
@@ -268,6 +283,8 @@ pub struct Pools {
     pub outbound_priority: ByteBudget,
     /// Requests that wait.
     pub control: ByteBudget,
+    /// Answers of the admin port.
+    pub admin: ByteBudget,
 }
 
 impl Pools {
@@ -277,36 +294,40 @@ impl Pools {
             first: ByteBudget::new("first", plan.first),
             first_large: ByteBudget::new("first-large", plan.first_large),
             inbound: ByteBudget::new("inbound", plan.inbound),
+            inbound_adds: ByteBudget::new("inbound-adds", plan.inbound_adds),
             ahead: ByteBudget::new("ahead", plan.ahead),
             inbound_large: ByteBudget::new("inbound-large", plan.inbound_large),
             outbox: ByteBudget::new("outbox", plan.outbox),
             outbound: ByteBudget::new("outbound", plan.outbound),
             outbound_priority: ByteBudget::new("outbound-priority", plan.outbound_priority),
             control: ByteBudget::new("control", plan.control / 4 * 3),
+            admin: ByteBudget::new("admin", plan.admin - PLACES_BYTES),
         }
     }
 
-    fn all(&self) -> [&ByteBudget; 9] {
+    fn all(&self) -> [&ByteBudget; 11] {
         [
             &self.first,
             &self.first_large,
             &self.inbound,
+            &self.inbound_adds,
             &self.ahead,
             &self.inbound_large,
             &self.outbox,
             &self.outbound,
             &self.outbound_priority,
             &self.control,
+            &self.admin,
         ]
     }
 
     /// All of them with their names.
-    pub fn gauges(&self) -> [(&'static str, BudgetGauge); 9] {
+    pub fn gauges(&self) -> [(&'static str, BudgetGauge); 11] {
         self.all().map(|pool| (pool.name(), pool.gauge()))
     }
 
     /// What was waited for each of them.
-    pub fn waits(&self) -> [(&'static str, BudgetWaits); 9] {
+    pub fn waits(&self) -> [(&'static str, BudgetWaits); 11] {
         self.all().map(|pool| (pool.name(), pool.waits()))
     }
 }

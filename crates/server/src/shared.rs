@@ -1,10 +1,11 @@
 //! What all connections of a bookie share.
 
 use crate::connection::{BulkLine, Connection, Registry};
-use crate::io_pool::IoPool;
+use crate::io_pool::IoPools;
 use crate::limits::Limits;
 use crate::memory::Pools;
 use crate::metrics::Metrics;
+use crate::pressure::Pressure;
 use crate::words::WordDesk;
 use bindery_engine::Engine;
 use bindery_io::{Clock, Disk, Space};
@@ -25,8 +26,10 @@ pub struct Shared {
     pub pools: Pools,
     /// Measurements.
     pub metrics: Metrics,
+    /// Since when memory for requests is short.
+    pub pressure: Arc<Pressure>,
     /// Threads that may block on disks.
-    pub io: IoPool,
+    pub io: IoPools,
     /// Open connections.
     pub connections: Registry,
     /// Who has many reads in hand works in turns.

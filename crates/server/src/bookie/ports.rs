@@ -6,6 +6,7 @@ use crate::config::BookieConfig;
 use crate::latch::Latch;
 use crate::memory::MemoryPlan;
 use crate::sockets;
+use bindery_flow::ByteBudget;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -62,12 +63,14 @@ pub(super) async fn bind_patiently(address: SocketAddr) -> io::Result<TcpListene
 pub(super) async fn start_admin(
     config: &BookieConfig,
     state: &Arc<AdminState>,
+    answers: &ByteBudget,
     stop: &Arc<Latch>,
 ) -> Result<(Option<AdminTask>, Option<SocketAddr>), StartError> {
     let Some(address) = config.admin else { return Ok((None, None)) };
     let failed = |source| StartError::Bind { address, option: config.option_names.admin, source };
     let listener = bind_patiently(address).await.map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
-    let task = tokio::spawn(admin::serve(listener, state.clone(), stop.clone()));
+    let patience = config.limits.admin_patience;
+    let task = tokio::spawn(admin::serve(listener, state.clone(), answers.clone(), patience, stop.clone()));
     Ok((Some(AdminTask(task)), Some(bound)))
 }

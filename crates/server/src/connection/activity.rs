@@ -12,6 +12,7 @@
 
 use super::outbox::{Flush, Outbox};
 use crate::metrics::Stages;
+use crate::pressure::Pressure;
 use crate::slow_log::{Slow, SlowKind};
 use bindery_io::Clock;
 use bindery_wire::Protocol;
@@ -53,6 +54,14 @@ impl Wait {
 
     fn of_code(code: u64) -> Option<Wait> {
         Wait::ALL.into_iter().find(|wait| wait.code() == code)
+    }
+
+    /// True for a wait that no peer ends by reading its answers.
+    fn is_for_memory(self) -> bool {
+        match self {
+            Wait::Inbound | Wait::LargeFrame | Wait::WriteRoom => true,
+            Wait::Outbox | Wait::Reads => false,
+        }
     }
 }
 
@@ -113,6 +122,7 @@ struct Unsent {
 pub struct Activity {
     clock: Arc<dyn Clock>,
     stages: Arc<Stages>,
+    pressure: Arc<Pressure>,
     peer: SocketAddr,
     /// A peer that takes its answers later than this is logged; zero: none is.
     slow: Duration,
@@ -136,11 +146,18 @@ pub struct Activity {
 
 impl Activity {
     /// Of a connection that was opened now.
-    pub fn new(clock: Arc<dyn Clock>, stages: Arc<Stages>, peer: SocketAddr, slow: Duration) -> Activity {
+    pub fn new(
+        clock: Arc<dyn Clock>,
+        stages: Arc<Stages>,
+        pressure: Arc<Pressure>,
+        peer: SocketAddr,
+        slow: Duration,
+    ) -> Activity {
         Activity {
             opened_ns: clock.monotonic_ns(),
             clock,
             stages,
+            pressure,
             peer,
             slow,
             protocols: AtomicU64::new(0),
@@ -179,6 +196,13 @@ impl Activity {
         }
     }
 
+    /// True when adds came within the last [`CLASS_MEMORY`]: more may come, and have to wait for room.
+    pub fn adds_of_late(&self) -> bool {
+        let last_ns = self.last_add_ns.load(Relaxed);
+        let age = |now_ns: u64| Duration::from_nanos(now_ns.saturating_sub(last_ns));
+        last_ns > 0 && age(self.clock.monotonic_ns()) < CLASS_MEMORY
+    }
+
     /// Adds were handed to the engine (positive), or answered (negative).
     pub fn on_adds_owed(&self, change: i64) {
         self.adds_owed.fetch_add(change, AcqRel);
@@ -206,8 +230,18 @@ impl Activity {
 
     /// Nothing is read until what is given back is dropped.
     pub fn waits(&self, why: Wait) -> Waiting<'_> {
+        let now_ns = self.clock.monotonic_ns();
+        self.wait.store((now_ns & !0xff) | why.code(), Relaxed);
+        if why.is_for_memory() {
+            self.pressure.begin(now_ns);
+        }
+        Waiting(self, why.is_for_memory())
+    }
+
+    /// As [`Activity::waits`], of a peer that sent nothing yet: for newcomers memory may be short when it is for nobody else.
+    pub fn waits_as_stranger(&self, why: Wait) -> Waiting<'_> {
         self.wait.store((self.clock.monotonic_ns() & !0xff) | why.code(), Relaxed);
-        Waiting(self)
+        Waiting(self, false)
     }
 
     /// To be told of every flush.
@@ -287,11 +321,14 @@ impl Activity {
 
 /// The reader waits. Ends with it.
 #[must_use = "the wait ends when it is dropped"]
-pub struct Waiting<'a>(&'a Activity);
+pub struct Waiting<'a>(&'a Activity, bool);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.0.wait.store(0, Relaxed);
+        if self.1 {
+            self.0.pressure.end(self.0.clock.monotonic_ns());
+        }
     }
 }
 
@@ -356,7 +393,7 @@ mod tests {
 
     fn activity(clock: Arc<HandClock>) -> Activity {
         let peer = SocketAddr::from(([127, 0, 0, 1], 1));
-        Activity::new(clock, Arc::default(), peer, Duration::ZERO)
+        Activity::new(clock, Arc::default(), Arc::default(), peer, Duration::ZERO)
     }
 
     const SECOND: u64 = 1_000_000_000;

@@ -4,8 +4,8 @@
 //! ```text
 //! reader, before it takes memory ──┐
 //!                                  ├─► line, in order of arrival ─► one slice of work ─► all others run ─► next in line
-//! sender, before it starts reads, ─┘
-//! writes, or refuses many that are too old
+//! sender, before it starts reads ──┘
+//! and writes
 //! ```
 //! The runtime polls tasks in the order they were woken, but for the one that the task just polled has woken: that comes next,
 //! up to three times in a row. A thousand connections that pipeline deeply are a thousand slices of work before the next request
@@ -15,8 +15,8 @@
 //! 1. Who has a turn waits for nothing: neither for its peer, nor for memory others hold, nor for the disk.
 //! 2. A connection with few reads in hand needs no turn: fewer than [`DECODE_READS`] to decode more, fewer than
 //!    [`START_READS`] to start and send them.
-//! 3. A slice is [`SLICE_BYTES`] of requests, or the reads that a sender starts and what the socket takes, or the reads
-//!    that it refuses, in one round. Writing is most of it: on loopback the kernel delivers to the peer meanwhile, and a
+//! 3. A slice is [`SLICE_BYTES`] of requests, or the reads that a sender starts and what the socket takes, in one round.
+//!    Writing is most of it: on loopback the kernel delivers to the peer meanwhile, and a
 //!    thousand sockets may become writable at once.
 //! 4. After a slice everybody who is ready on its thread runs before the turn goes to the next in line ([`Turn::pass_on`]):
 //!    woken by a slice, that one would run before them. Only a slice whose adds find no room gives its turn on at once.
@@ -81,11 +81,6 @@ impl Place {
             self.waiting = Some(Box::pin(line.turn()));
         }
         self.turn.is_some()
-    }
-
-    /// True while it stands in line.
-    pub fn is_waiting(&self) -> bool {
-        self.waiting.is_some()
     }
 
     /// The slice is done, or there is nothing to do. Returns whether others have run meanwhile.

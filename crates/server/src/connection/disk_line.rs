@@ -1,4 +1,4 @@
-//! Reads of one lane of a connection that need a disk, so that they keep no other read and no write waiting.
+//! Reads of one lane of a connection that need one disk, so that they keep no other read and no write waiting.
 //!
 //! # Data flow
 //! ```text
@@ -10,37 +10,45 @@
 //! # Invariants
 //! 1. One load, at most, waits for a slot with its bytes in hand; slots are given out in the order of arrival, so
 //!    connections take turns by loads. Disks free slots, peers do not.
-//! 2. At most [`WAITING_MAX`] descriptors wait, and come before reads that were asked for later.
+//! 2. At most so many descriptors wait as the lane allows ([`waiting_max`]), and come before reads that arrived later.
 
+use super::read_queue::RESERVE;
 use super::request::ReadRequest;
-use crate::io_pool::{Lane, Slot};
+use crate::io_pool::{Lane, Place, Slot};
 use crate::shared::Shared;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
-/// Descriptors that wait for the disk while later reads are answered from memory.
-pub const WAITING_MAX: usize = 64;
+/// Descriptors that wait for a disk while later reads are answered from memory, or by other disks: of plain reads a few; of
+/// a recovery's as many as it has a reserve for, since it may fence hundreds of ledgers at once.
+pub fn waiting_max(lane: Lane) -> usize {
+    match lane {
+        Lane::Plain => 64,
+        Lane::High => RESERVE,
+    }
+}
 
 /// Descriptors that an idle connection keeps memory for.
 const KEPT: usize = 16;
 
 /// See the module. `L` is a load with all it needs but the slot.
 pub struct DiskLine<L> {
+    lane: Lane,
     waiting: VecDeque<ReadRequest>,
     ready: Option<L>,
     place: Option<Pin<Box<dyn Future<Output = Slot> + Send>>>,
     slot: Option<Slot>,
 }
 
-impl<L> Default for DiskLine<L> {
-    fn default() -> Self {
-        DiskLine { waiting: VecDeque::new(), ready: None, place: None, slot: None }
-    }
-}
-
 impl<L> DiskLine<L> {
+    /// An empty one.
+    pub fn new(lane: Lane) -> DiskLine<L> {
+        DiskLine { lane, waiting: VecDeque::new(), ready: None, place: None, slot: None }
+    }
+
     /// True when another load may be begun.
     pub fn is_free(&self) -> bool {
         self.ready.is_none()
@@ -48,7 +56,7 @@ impl<L> DiskLine<L> {
 
     /// Reads that would find a place if they turned out to need the disk.
     pub fn room(&self) -> usize {
-        WAITING_MAX.saturating_sub(self.waiting.len())
+        waiting_max(self.lane).saturating_sub(self.waiting.len())
     }
 
     /// How many descriptors wait first that follow `request` ([`ReadRequest::is_followed_by`]); at most `most`.
@@ -79,23 +87,25 @@ impl<L> DiskLine<L> {
         }
     }
 
-    /// The load and a slot for it, or a place in line.
-    pub fn begin(&mut self, shared: &Arc<Shared>, lane: Lane, load: L) -> Option<(L, Slot)> {
+    /// The load and a slot for it where its disk is read, or a place in line.
+    pub fn begin(&mut self, shared: &Arc<Shared>, at: Place, load: L) -> Option<(L, Slot)> {
         assert!(self.is_free(), "one load waits for a slot (disk line invariant 1)");
-        if let Some(slot) = shared.io.try_slot(lane) {
+        let lane = self.lane;
+        if let Some(slot) = shared.io.try_slot(at, lane) {
             return Some((load, slot));
         }
         self.ready = Some(load);
         let shared = shared.clone();
-        self.place = Some(Box::pin(async move { shared.io.slot(lane).await }));
+        self.place = Some(Box::pin(async move { shared.io.slot(at, lane).await }));
         None
     }
 
-    /// Waits for the slot; for ever when there is none to wait for. Cancel safe: the place is kept.
-    pub async fn granted(&mut self) {
-        let Some(place) = &mut self.place else { return std::future::pending().await };
-        self.slot = Some(place.await);
+    /// Ready once the slot has come; never when there is none to wait for. The place in line is kept.
+    pub fn poll_granted(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Some(place) = &mut self.place else { return Poll::Pending };
+        self.slot = Some(ready!(place.as_mut().poll(context)));
         self.place = None;
+        Poll::Ready(())
     }
 
     /// The load whose slot has come.

@@ -27,6 +27,7 @@ mod load;
 mod long_poll;
 mod operations;
 mod outbox;
+mod peer_time;
 mod read_queue;
 mod reader;
 mod registry;
@@ -43,6 +44,7 @@ pub use registry::Registry;
 pub use stall::{StallRules, StalledClose};
 
 use crate::flow_view::ConnectionFlow;
+use crate::io_pool::Place;
 use crate::latch::Latch;
 use crate::shared::Shared;
 use activity::Activity;
@@ -51,6 +53,7 @@ use bindery_wire::ErrorCode;
 use long_poll::LongPolls;
 use outbox::{Flush, Outbox};
 use parking_lot::Mutex;
+use peer_time::PeerTime;
 use read_queue::{Pushed, ReadQueue};
 use request::{ReadKind, ReadRequest};
 use socket::CountedSocket;
@@ -71,8 +74,8 @@ pub struct Connection {
     reads: Mutex<ReadQueue>,
     polls: Mutex<LongPolls>,
     next_seq: AtomicU64,
-    /// Loads on the I/O pool: plain, fencing and high priority.
-    loads_in_flight: [AtomicUsize; 2],
+    /// Loads on the I/O pools, by place: plain, fencing and high priority.
+    loads_in_flight: Box<[[AtomicUsize; 2]]>,
     /// Bytes loaded before the peer takes those before them.
     ahead_max: usize,
     /// Why this side closed it, when that was found outside of its tasks.
@@ -91,6 +94,8 @@ pub struct Connection {
     /// A whole, well-formed request came: the peer is a client.
     has_spoken: AtomicBool,
     activity: Activity,
+    /// When its peer did not take what waited for it.
+    peer_time: Mutex<PeerTime>,
 }
 
 /// Why a connection ended; for the log.
@@ -149,7 +154,7 @@ impl Connection {
             reads: Mutex::new(ReadQueue::new(limits.read_queue_max, shared.pools.control.clone())),
             polls: Mutex::default(),
             next_seq: AtomicU64::new(0),
-            loads_in_flight: Default::default(),
+            loads_in_flight: (0..shared.io.place_count()).map(|_| Default::default()).collect(),
             ahead_max,
             fault: OnceLock::new(),
             size_guess: AtomicUsize::new(shared.limits.read_buffer_bytes),
@@ -160,11 +165,13 @@ impl Connection {
             activity: Activity::new(
                 shared.clock.clone(),
                 shared.metrics.stages.clone(),
+                shared.pressure.clone(),
                 peer,
                 limits.slow_request,
             ),
             is_read_out: AtomicBool::new(false),
             has_spoken: AtomicBool::new(false),
+            peer_time: Mutex::new(PeerTime::new(limits.request_age_max)),
         });
         shared.connections.door().add_silent(connection.arrived_ns, connection.id);
         shared.metrics.connections.add(1);
@@ -209,6 +216,11 @@ impl Connection {
     /// Where it comes from; for the log.
     pub fn peer(&self) -> SocketAddr {
         self.peer
+    }
+
+    /// Its loads under way in a place and a lane.
+    fn loads_in_flight(&self, place: Place, is_high: bool) -> &AtomicUsize {
+        &self.loads_in_flight[place.index()][usize::from(is_high)]
     }
 
     /// True when it has so many reads in hand that it decodes more by turns ([`bulk`]).
@@ -333,6 +345,23 @@ impl Connection {
         };
         flow.held_bytes = flow.sum_held();
         flow
+    }
+
+    /// How old what has waited since then is, but for the time that its peer took.
+    fn age(&self, since_ns: u64, now_ns: u64) -> Duration {
+        let age = Duration::from_nanos(now_ns.saturating_sub(since_ns));
+        age.saturating_sub(self.peer_time.lock().since(since_ns, now_ns))
+    }
+
+    /// True when a read has waited longer than the maximum age, if there is one: its client has given up, or is about to.
+    fn is_too_old(&self, shared: &Shared, request: &ReadRequest) -> bool {
+        let age_max = shared.limits.request_age_max;
+        if !request.has_maximum_age() || age_max == Duration::ZERO {
+            return false;
+        }
+        let (since_ns, now_ns) = (request.waits_since_ns, shared.clock.monotonic_ns());
+        let is_old = Duration::from_nanos(now_ns.saturating_sub(since_ns)) > age_max;
+        is_old && self.age(since_ns, now_ns) > age_max
     }
 
     /// Takes a read into the queue, or refuses it and answers so. True when it will run.

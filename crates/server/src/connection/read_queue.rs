@@ -33,7 +33,6 @@ use foldhash::fast::RandomState;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::Notify;
 
 /// Requests of the fencing lane that are taken beyond the limit.
@@ -203,16 +202,6 @@ impl ReadQueue {
     /// The next plain request, if it follows `request`.
     pub fn next_following(&mut self, request: &ReadRequest) -> Option<ReadRequest> {
         request.take_following(&mut self.plain)
-    }
-
-    /// The next plain request, if it has waited longer than `age_max` ([`ReadRequest::is_too_old`]).
-    pub fn next_too_old(&mut self, now_ns: u64, age_max: Duration) -> Option<ReadRequest> {
-        if self.has_too_old(now_ns, age_max) { self.plain.pop_front() } else { None }
-    }
-
-    /// True when `next_too_old` would give one.
-    pub fn has_too_old(&self, now_ns: u64, age_max: Duration) -> bool {
-        self.plain.front().is_some_and(|request| request.is_too_old(now_ns, age_max))
     }
 
     /// True when `next_high` or `next_plain` would give something.
@@ -423,20 +412,6 @@ mod tests {
         assert_eq!(queue.push(read(1, 1, false)), Pushed::Queued);
         assert!(matches!(queue.push(read(2, 2, false)), Pushed::Refused(_)));
         assert_eq!(queue.push(read(3, 3, true)), Pushed::Queued);
-    }
-
-    #[test]
-    fn what_waits_too_long_is_given_out_to_be_refused() {
-        let mut queue = queue(10);
-        let age_max = Duration::from_nanos(50);
-        for (seq, since) in [(0, 100), (1, 120), (2, 160)] {
-            let request = ReadRequest { waits_since_ns: since, ..read(seq, seq as i64, false) };
-            assert_eq!(queue.push(request), Pushed::Queued);
-        }
-        let old: Vec<_> = std::iter::from_fn(|| queue.next_too_old(180, age_max)).collect();
-        assert_eq!(old.iter().map(|request| request.seq).collect::<Vec<_>>(), [0, 1]);
-        old.iter().for_each(|request| assert!(!queue.finish(request)));
-        assert_eq!(next(&mut queue).unwrap().seq, 2);
     }
 
     #[test]

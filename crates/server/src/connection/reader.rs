@@ -19,7 +19,8 @@
 //!    A fence does as far as these find room: it owes nothing to those that do not, they meet it when their turn comes.
 //! 4. When a shard has no room only this task waits, and lets pass what need not wait with it ([`ahead`]), at most the admission deadline, and not beyond the maximum age of
 //!    what waits unless that includes recovery or high priority; what is left is then refused ([`late`]). Adds that have
-//!    that age when they are read, by the time they came to the kernel ([`inlet`]), are refused before they are placed.
+//!    that age when they are read, by the time they came to the kernel ([`inlet`]), are refused before they are placed, if
+//!    memory was short for as long.
 //! 5. A peer that sent no whole request yet reads into memory of pools of its own, a little of it, and has
 //!    `first_request_max` from its first byte to the end of that request: what nobody answers for cannot take memory
 //!    from those who are served. Of a request that is handled, nothing stays in these pools.
@@ -27,8 +28,14 @@
 //!    over that whole frame: a byte now and then is no progress. What waits in line for the memory of a large frame holds
 //!    what is here of it and no buffer, and while anybody does, frames are begun [`BEGUN_BYTES`] at a time.
 //! 7. Told to drain, it handles what the kernel had received by then, and whole frames only.
+//! 8. Adds that wait for room keep the buffer they were read into, so connections that add have a pool of their own: however
+//!    many of them wait, fences, reads and health requests of others are read. A connection takes its buffers from there when
+//!    adds came of late. In any other buffer of a client the first add ends what is handled: what is left, no more
+//!    than a stranger may send, moves to a buffer of that pool first, and of a large frame nothing is left. A stranger keeps only the
+//!    bytes of its requests.
 //!
-//! # Order of pools     first requests, then inbound, then inbound-large: who holds of one waits for later ones only
+//! # Order of pools     first requests, then inbound, then inbound-adds, then inbound-large: who holds of one waits for
+//! later ones only
 
 mod ahead;
 mod frames;
@@ -106,7 +113,7 @@ pub async fn run(shared: &Arc<Shared>, connection: &Arc<Connection>, socket: Own
         let is_first = !connection.has_spoken();
         let (pool, size) = match is_first {
             true => (&shared.pools.first, limits.first_buffer_bytes.min(limits.read_buffer_bytes)),
-            false => (&shared.pools.inbound, limits.read_buffer_bytes),
+            false => (inbound_of(shared, connection), limits.read_buffer_bytes),
         };
         let lease = match pool.try_acquire(size as u64) {
             Some(lease) => lease,
@@ -128,6 +135,7 @@ pub async fn run(shared: &Arc<Shared>, connection: &Arc<Connection>, socket: Own
             appetite: &mut appetite,
             ahead: &mut ahead,
             base: if is_first { vec![0; size] } else { shared.buffers.take() },
+            pool,
             lease,
             large: None,
             is_first,
@@ -145,6 +153,12 @@ pub async fn run(shared: &Arc<Shared>, connection: &Arc<Connection>, socket: Own
     }
 }
 
+/// The pool for the read buffer of a client (invariant 8).
+fn inbound_of<'a>(shared: &'a Shared, connection: &Connection) -> &'a ByteBudget {
+    let pools = &shared.pools;
+    if connection.activity.adds_of_late() { &pools.inbound_adds } else { &pools.inbound }
+}
+
 /// Waits in line for memory, at most until `deadline`.
 async fn lease(
     connection: &Connection,
@@ -156,7 +170,10 @@ async fn lease(
     if let Some(permit) = pool.try_acquire(bytes as u64) {
         return Ok(permit);
     }
-    let _waiting = connection.activity.waits(why);
+    let _waiting = match why == Wait::Inbound && !connection.has_spoken() {
+        true => connection.activity.waits_as_stranger(why),
+        false => connection.activity.waits(why),
+    };
     tokio::select! {
         () = connection.closed.wait() => Err(CloseReason::Ours),
         () = until(deadline) => Err(CloseReason::Silent),
@@ -245,6 +262,8 @@ struct Active<'a> {
     ahead: &'a mut Ahead,
     /// Empty while requests, or a part of one, are set aside.
     base: Vec<u8>,
+    /// Where the lease is from.
+    pool: &'a ByteBudget,
     lease: Permit,
     /// Memory for frames longer than `base`, kept while such frames follow each other.
     large: Option<(Vec<u8>, Permit)>,
@@ -256,20 +275,20 @@ struct Active<'a> {
     turn: Option<bulk::Turn>,
 }
 
-impl Active<'_> {
+impl<'a> Active<'a> {
     /// Reads and handles until there is nothing to read and no frame is half here, or until no more is to be read.
     async fn run(&mut self) -> Result<(), CloseReason> {
         let (mut begin, mut end) = (0, 0);
         let mut partial_since = Instant::now();
-        // Read while adds before it waited, and not handled.
-        let mut was_ahead = false;
+        // Read already, before adds waited or its buffer was changed, and not handled.
+        let mut is_at_hand = false;
         loop {
-            if !was_ahead && self.drain.is_over(self.connection, self.socket) {
+            if !is_at_hand && self.drain.is_over(self.connection, self.socket) {
                 // What is decoded is answered; the rest is no whole frame.
                 return Ok(());
             }
             let is_new = begin == end;
-            if was_ahead {
+            if is_at_hand {
                 partial_since = Instant::now();
             } else if is_new {
                 begin = 0;
@@ -305,28 +324,36 @@ impl Active<'_> {
             if self.is_first && self.is_whole(&self.base[begin..end]) {
                 // Before its answer is seen: who was answered is a client. One that is malformed closes the connection.
                 self.connection.speak(self.shared);
+                // Its adds may have to wait for room, and other strangers for this memory.
+                self.base.truncate(end);
+                self.base.shrink_to_fit();
+                self.lease.shrink_to(end as u64);
+                self.connection.activity.holds_inbound(self.lease.bytes());
             }
             // The buffer is lent to the batch while it is handed over; it comes back whatever happens.
             let base = std::mem::take(&mut self.base);
             let received_ns = self.socket.arrived_ns();
+            let (is_first, is_of_adds) = (self.is_first, self.is_of_adds());
             let outlook =
                 Outlook { socket: &mut *self.socket, drain: &mut *self.drain, ahead: &mut *self.ahead };
             let frames = Frames {
                 turn: self.turn.take(),
-                outlook: Some(outlook).filter(|_| !self.is_first),
+                // Elsewhere no adds wait, or those of a stranger.
+                outlook: Some(outlook).filter(|_| is_of_adds),
+                may_keep: is_first || is_of_adds,
                 ..Frames::new(self.shared, self.connection, 0, received_ns)
             };
             let result = frames.handle(&base[begin..end]).await;
             self.base = base;
-            let Handled { used, promised, mut missing, lacks_room, received_ns, turn } = result?;
+            let Handled { used, promised, mut missing, lacks_room, received_ns, is_at_add, turn } = result?;
             if let Some(turn) = turn {
                 turn.pass_on().await;
             }
             self.appetite.learn(used, promised);
-            was_ahead = self.ahead.is_in_use();
-            if was_ahead {
+            is_at_hand = self.ahead.is_in_use();
+            if is_at_hand {
                 (begin, end) = (0, self.ahead.move_to(&mut self.base, &self.connection.activity));
-                was_ahead = end > 0;
+                is_at_hand = end > 0;
                 continue;
             }
             begin += used;
@@ -337,11 +364,17 @@ impl Active<'_> {
                 }
             }
             let partial = end - begin;
+            if is_at_add {
+                self.move_to(&self.shared.pools.inbound_adds, begin..end).await?;
+                (begin, end, is_at_hand) = (0, partial, true);
+                continue;
+            }
+            // Not if it waited for room: then it is a client by now, and waits for no memory of a pool that it has some of.
             if self.is_first && used > 0 {
                 if partial == 0 {
                     return Ok(());
                 }
-                self.move_to_inbound(begin..end).await?;
+                self.move_to(inbound_of(self.shared, self.connection), begin..end).await?;
                 (begin, end) = (0, partial);
             }
             if partial == 0 {
@@ -351,13 +384,17 @@ impl Active<'_> {
                 partial_since = Instant::now();
             }
             let whole = partial + missing;
-            if whole > self.base.len() {
-                let was_first = self.is_first;
-                if !self.read_large(begin..end, whole).await? || was_first {
+            let is_long = whole > self.shared.limits.first_buffer_bytes && whole <= self.base.len();
+            if is_long && !self.is_first && !self.is_of_adds() {
+                // An add, by its length.
+                self.move_to(&self.shared.pools.inbound_adds, begin..end).await?;
+                (begin, end) = (0, partial);
+            } else if whole > self.base.len() {
+                if !self.read_large(begin..end, whole).await? {
                     return Ok(());
                 }
                 (begin, end) = (0, self.ahead.move_to(&mut self.base, &self.connection.activity));
-                was_ahead = end > 0;
+                is_at_hand = end > 0;
             } else if begin + whole > self.base.len() || end == self.base.len() {
                 self.base.copy_within(begin..end, 0);
                 (begin, end) = (0, partial);
@@ -365,22 +402,40 @@ impl Active<'_> {
         }
     }
 
-    /// Takes a client's memory, with what is here of its next request, for that of a stranger (invariant 5).
-    async fn move_to_inbound(&mut self, begun: std::ops::Range<usize>) -> Result<(), CloseReason> {
-        let pool = &self.shared.pools.inbound;
+    /// Takes a buffer of a later pool, with what is `here` of the next requests: of a client for a stranger (invariant 5), of a
+    /// connection that adds for one that does not (invariant 8).
+    async fn move_to(
+        &mut self,
+        pool: &'a ByteBudget,
+        here: std::ops::Range<usize>,
+    ) -> Result<(), CloseReason> {
+        assert!(!std::ptr::eq(self.pool, pool), "nobody waits for a pool with memory of it in hand");
+        let begun = self.set_aside(here);
+        if self.large.take().is_some() {
+            self.connection.activity.holds_inbound_large(0);
+        }
         let size = self.shared.limits.read_buffer_bytes;
-        let lease = lease(self.connection, pool, size, None, Wait::Inbound).await?;
-        self.connection.activity.holds_inbound(lease.bytes());
-        let mut base = self.shared.buffers.take();
-        base[..begun.len()].copy_from_slice(&self.base[begun]);
-        (self.base, self.lease) = (base, lease);
+        self.lease = lease(self.connection, pool, size, None, Wait::Inbound).await?;
+        self.pool = pool;
+        self.connection.activity.holds_inbound(self.lease.bytes());
+        self.base = self.shared.buffers.take();
+        self.base[..begun.len()].copy_from_slice(&begun);
         (self.is_first, self.deadline) = (false, None);
         Ok(())
     }
 
+    /// True when its buffer is one of those that may be kept while adds wait for room.
+    fn is_of_adds(&self) -> bool {
+        std::ptr::eq(self.pool, &self.shared.pools.inbound_adds)
+    }
+
     /// How much to read at once, when nothing is here (invariants 2 and 6).
     fn read_max(&self) -> usize {
-        let most = self.base.len();
+        let most = match self.is_of_adds() {
+            true => self.base.len(),
+            // It may have to wait for a place among those (invariant 8).
+            false => self.base.len().min(self.shared.limits.first_buffer_bytes),
+        };
         let pools = &self.shared.pools;
         let large = if self.is_first { &pools.first_large } else { &pools.inbound_large };
         let is_large_short = large.gauge().waiting > 0;
@@ -418,9 +473,10 @@ impl Active<'_> {
         received_ns: u64,
     ) -> Result<Option<Left>, CloseReason> {
         let aside = self.set_aside(here);
-        let inbound = &self.shared.pools.inbound;
         if self.is_first {
-            self.lease = lease(self.connection, inbound, aside.len(), None, Wait::Inbound).await?;
+            let pool = &self.shared.pools.inbound;
+            self.lease = lease(self.connection, pool, aside.len(), None, Wait::Inbound).await?;
+            self.pool = pool;
             (self.is_first, self.deadline) = (false, None);
         }
         let mut at = 0;
@@ -428,10 +484,17 @@ impl Active<'_> {
             self.wait_for_reads().await?;
             let credit = self.wait_for_credit(CREDIT_STEP).await?;
             // Their age is that of the read that brought them.
-            let frames = Frames::new(self.shared, self.connection, credit, received_ns);
+            let frames = Frames {
+                may_keep: self.is_of_adds(),
+                ..Frames::new(self.shared, self.connection, credit, received_ns)
+            };
             let handled = frames.handle(&aside[at..]).await?;
             at += handled.used;
-            if !handled.lacks_room {
+            if handled.is_at_add {
+                let pool = &self.shared.pools.inbound_adds;
+                self.lease = lease(self.connection, pool, aside.len(), None, Wait::Inbound).await?;
+                self.pool = pool;
+            } else if !handled.lacks_room {
                 break handled.missing;
             }
         };
@@ -442,11 +505,11 @@ impl Active<'_> {
             return Ok(None);
         }
         let size = self.shared.limits.read_buffer_bytes;
-        let whole = match inbound.try_acquire(size as u64) {
+        let whole = match self.pool.try_acquire(size as u64) {
             Some(whole) => whole,
             // Few bytes are no hindrance: all connections together hold less than a buffer.
             None if left.len() < LENGTH_PREFIX_SIZE_BYTES => {
-                lease(self.connection, inbound, size, None, Wait::Inbound).await?
+                lease(self.connection, self.pool, size, None, Wait::Inbound).await?
             }
             // Nobody waits for this pool with more from it in hand.
             None => {
@@ -511,11 +574,8 @@ impl Active<'_> {
     ) -> Result<Option<usize>, CloseReason> {
         let most = self.read_max();
         let mut base = std::mem::take(&mut self.base);
-        let shared = self.shared;
         let until = base.len().min(end + most);
-        let pools = &shared.pools;
-        let pool = if self.is_first { &pools.first } else { &pools.inbound };
-        let part = Part { since, filled: end - begin, pool, deadline: self.deadline };
+        let part = Part { since, filled: end - begin, pool: self.pool, deadline: self.deadline };
         let result = self.read_patiently(&mut base[end..until], part).await;
         self.base = base;
         result
@@ -542,6 +602,10 @@ impl Active<'_> {
         };
         let filled = begun.len();
         memory[..filled].copy_from_slice(&self.base[begun]);
+        if !self.is_of_adds() {
+            // It is an add in all likelihood, and keeps nothing else while it waits for room (invariant 8).
+            self.set_aside(0..0);
+        }
         self.read_rest(Large { memory, permit, credit, filled, whole }).await
     }
 
@@ -585,7 +649,7 @@ impl Active<'_> {
         // Handled whatever it is: a read beyond the room is refused.
         let received_ns = self.socket.arrived_ns();
         // Into the buffer, afterwards.
-        let may_look = !self.base.is_empty() && !self.is_first;
+        let may_look = !self.base.is_empty();
         let outlook = Outlook { socket: &mut *self.socket, drain: &mut *self.drain, ahead: &mut *self.ahead };
         let frames = Frames {
             read_room: 1,
@@ -597,9 +661,7 @@ impl Active<'_> {
         if self.base.is_empty() {
             return Ok(false);
         }
-        if !self.is_first {
-            self.large = Some((memory, permit));
-        }
+        self.large = Some((memory, permit));
         Ok(true)
     }
 

@@ -17,7 +17,6 @@ use bindery_wire::v3::{self, response};
 use bindery_wire::{ErrorCode, v2};
 use bytes::BytesMut;
 use std::collections::VecDeque;
-use std::time::Duration;
 
 /// Room promised for a v3 answer without entry bytes: the largest, a long poll's, takes 79.
 pub const V3_ANSWER_BYTES: usize = 96;
@@ -139,11 +138,10 @@ pub struct ReadRequest {
 }
 
 impl ReadRequest {
-    /// True when it has waited longer than `age_max` (none when that is zero): its client has given up, or is about to.
-    /// Fencing and what is of high priority never does: a recovery that is put off comes again and takes as long.
-    pub fn is_too_old(&self, now_ns: u64, age_max: Duration) -> bool {
-        let age = Duration::from_nanos(now_ns.saturating_sub(self.waits_since_ns));
-        !self.is_high && !self.is_fence && age_max > Duration::ZERO && age > age_max
+    /// True when it may come to be too old. Fencing and what is of high priority may not: a recovery that is put off comes
+    /// again and takes as long.
+    pub fn has_maximum_age(&self) -> bool {
+        !self.is_high && !self.is_fence
     }
 
     /// True when both are plain reads of an entry each, `next` of the one behind this one's, and `next` has not waited
@@ -306,17 +304,5 @@ mod tests {
         let auth = response::auth(u64::MAX, v3::auth_disabled_message());
         v3::put_frame(&auth, &mut out);
         assert!(out.len() <= V3_ANSWER_BYTES, "{}", out.len());
-    }
-
-    #[test]
-    fn only_plain_reads_grow_too_old() {
-        let age_max = Duration::from_nanos(100);
-        let plain = || ReadRequest { waits_since_ns: 1000, ..ReadRequest::for_test(0, 1) };
-        assert!(!plain().is_too_old(1100, age_max) && plain().is_too_old(1101, age_max));
-        assert!(!plain().is_too_old(u64::MAX, Duration::ZERO), "zero is off");
-        assert!(!plain().is_too_old(0, age_max), "a clock may be read before the request came");
-        let fence = ReadRequest { is_fence: true, is_high: true, ..plain() };
-        let high = ReadRequest { is_high: true, ..plain() };
-        assert!(!fence.is_too_old(u64::MAX, age_max) && !high.is_too_old(u64::MAX, age_max));
     }
 }

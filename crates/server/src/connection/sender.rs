@@ -13,13 +13,13 @@
 
 use super::bulk;
 use super::claim::Claim;
-use super::disk_line::DiskLine;
+use super::disk_line::{DiskLine, waiting_max};
 use super::load::{self, FOLLOWING_MAX, Granted, Plan, Together, Work};
 use super::outbox::{Flush, Window};
 use super::request::ReadRequest;
 use super::stall::{self, Act, Shortage, Watch};
 use super::{CloseReason, Connection};
-use crate::io_pool;
+use crate::io_pool::{self, Place};
 use crate::shared::Shared;
 use crate::yielding::after_all_others;
 use bindery_engine::{FoundRun, Refusal};
@@ -27,28 +27,16 @@ use bindery_flow::{ByteBudget, Permit};
 use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 use std::time::Duration;
 
 /// Reads started before the sender looks at the socket again: half a millisecond of work. Those that are read together
 /// with the last one come with it.
 const STARTS_MAX: usize = 64;
-/// Reads that waited too long and are refused in one turn: a fraction of a millisecond. All that a crowd asked for comes of
-/// age at once.
-const REFUSALS_MAX: usize = 256;
 /// Long polls that time out in one turn, before reads are started, bytes are written and other connections run.
 const EXPIRED_MAX: usize = 256;
 /// A peer that does not read is looked at so often, or more often when drops come sooner.
 const STALL_CHECK: Duration = Duration::from_millis(250);
-
-/// What comes of a look at a peer that takes nothing.
-enum Blocked {
-    /// Nothing to do before something happens.
-    Waits,
-    /// More than one turn is for: to be gone on with once others had theirs.
-    HasMore,
-    /// The connection is to be closed.
-    Closes(CloseReason),
-}
 
 /// What a turn of a connection sent.
 enum Sent {
@@ -66,14 +54,15 @@ enum Sent {
 struct Lane {
     is_high: bool,
     claim: Claim,
-    disk: DiskLine<Work>,
+    /// By the place that they wait for; as many as were needed.
+    disks: Vec<DiskLine<Work>>,
     /// Its window or its pool refused a read in this round.
     is_refused: bool,
 }
 
 impl Lane {
     fn new(is_high: bool, quantum: usize) -> Lane {
-        Lane { is_high, claim: Claim::new(quantum), disk: DiskLine::default(), is_refused: false }
+        Lane { is_high, claim: Claim::new(quantum), disks: Vec::new(), is_refused: false }
     }
 
     fn pool<'a>(&self, shared: &'a Shared) -> &'a ByteBudget {
@@ -84,21 +73,57 @@ impl Lane {
         if self.is_high { io_pool::Lane::High } else { io_pool::Lane::Plain }
     }
 
+    /// Those that wait for a place.
+    fn disk(&mut self, place: Place) -> &mut DiskLine<Work> {
+        let lane = self.of_io();
+        while self.disks.len() <= place.index() {
+            self.disks.push(DiskLine::new(lane));
+        }
+        &mut self.disks[place.index()]
+    }
+
+    /// Reads that would find a place wherever they turn out to be.
+    fn room(&self) -> usize {
+        let rooms = self.disks.iter().map(DiskLine::room);
+        rooms.min().unwrap_or_else(|| waiting_max(self.of_io()))
+    }
+
     /// Keeps a read for the next round.
-    fn put_back(&mut self, connection: &Connection, request: ReadRequest, from_disk_line: bool) {
+    fn put_back(&mut self, connection: &Connection, request: ReadRequest, from: Option<Place>) {
         self.is_refused = true;
-        if from_disk_line {
-            self.disk.wait(iter::once(request), true);
-        } else {
-            connection.reads.lock().put_back(request);
+        match from {
+            Some(place) => self.disk(place).wait(iter::once(request), true),
+            None => connection.reads.lock().put_back(request),
         }
     }
 
-    /// True when a load from disk may begin.
-    fn may_load(&self, shared: &Shared, connection: &Connection) -> bool {
-        let under_way = connection.loads_in_flight[usize::from(self.is_high)].load(Ordering::Acquire);
-        self.disk.is_free() && under_way < shared.limits.loads_in_flight_max
+    /// True when a load may begin there.
+    fn may_load(&self, shared: &Shared, connection: &Connection, place: Place) -> bool {
+        let under_way = connection.loads_in_flight(place, self.is_high).load(Ordering::Acquire);
+        let is_free = self.disks.get(place.index()).is_none_or(DiskLine::is_free);
+        is_free && under_way < shared.limits.loads_in_flight_max
     }
+
+    /// The first read that waits for a place where a load may begin, and that place.
+    fn next_from_disks(&mut self, shared: &Shared, connection: &Connection) -> Option<(ReadRequest, Place)> {
+        for place in shared.io.places().take(self.disks.len()) {
+            if self.may_load(shared, connection, place)
+                && let Some(request) = self.disk(place).next()
+            {
+                return Some((request, place));
+            }
+        }
+        None
+    }
+}
+
+/// Waits for a slot for one of the loads that wait for one; for ever when none does. Cancel safe: places are kept.
+async fn granted(disks: &mut [DiskLine<Work>]) {
+    std::future::poll_fn(|context| {
+        let is_granted = disks.iter_mut().any(|disk| disk.poll_granted(context).is_ready());
+        if is_granted { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
 }
 
 impl Lane {
@@ -123,15 +148,15 @@ impl Lane {
         shared: &Shared,
         connection: &Connection,
         first: &Granted,
-        from_disk_line: bool,
+        from: Option<Place>,
     ) -> Option<FoundRun> {
-        let following = if self.is_high {
-            0
-        } else if from_disk_line {
-            self.disk.count_following(&first.request, FOLLOWING_MAX)
-        } else {
-            let most = FOLLOWING_MAX.min(self.disk.room() - 1);
-            connection.reads.lock().count_following(&first.request, most)
+        let following = match from {
+            _ if self.is_high => 0,
+            Some(place) => self.disks[place.index()].count_following(&first.request, FOLLOWING_MAX),
+            None => {
+                let most = FOLLOWING_MAX.min(self.room() - 1);
+                connection.reads.lock().count_following(&first.request, most)
+            }
         };
         Together::find(shared, first, following)
     }
@@ -142,16 +167,15 @@ impl Lane {
         shared: &Shared,
         connection: &Connection,
         (found, first): (FoundRun, Granted),
-        from_disk_line: bool,
+        from: Option<Place>,
     ) -> Together {
         let started_ns = first.request.started_ns;
         let mut together = Together::new(found, first);
         while let Some((last, charge)) = together.next() {
             let Some((permit, window)) = self.grant(shared, connection, charge) else { break };
-            let next = if from_disk_line {
-                self.disk.next_following(last)
-            } else {
-                connection.reads.lock().next_following(last)
+            let next = match from {
+                Some(place) => self.disk(place).next_following(last),
+                None => connection.reads.lock().next_following(last),
             };
             let Some(request) = next else {
                 connection.outbox.close_window(window);
@@ -184,6 +208,8 @@ struct Sender {
     lanes: [Lane; 2],
     bulk: bulk::Place,
     watch: Watch,
+    /// The socket took less than there was, as the connection's [`super::peer_time`] knows.
+    is_peer_awaited: bool,
     /// Responses were dropped, and the socket has taken nothing since.
     is_silent: bool,
     /// The rest of a dropped frame is on its way.
@@ -201,6 +227,7 @@ pub async fn run(shared: Arc<Shared>, connection: Arc<Connection>) -> CloseReaso
         lanes: [Lane::new(true, quantum), Lane::new(false, quantum)],
         bulk: bulk::Place::default(),
         watch: Watch::default(),
+        is_peer_awaited: false,
         is_silent: false,
         has_part_begun: false,
         has_logged_too_large: false,
@@ -226,12 +253,12 @@ impl Sender {
             is_look = false;
             match sent {
                 Sent::Nothing => {}
-                Sent::All => self.watch.reset(),
-                Sent::Part => match self.on_blocked() {
-                    Blocked::Waits => {}
-                    Blocked::HasMore => has_more = true,
-                    Blocked::Closes(reason) => return reason,
-                },
+                Sent::All => self.on_all_sent(),
+                Sent::Part => {
+                    if let Some(reason) = self.on_blocked() {
+                        return reason;
+                    }
+                }
                 Sent::Broken => return CloseReason::Peer,
             }
             has_more |= has_expired;
@@ -252,14 +279,16 @@ impl Sender {
                 () = connection.wake_sender.notified() => {}
                 () = high.claim.granted() => {}
                 () = plain.claim.granted() => {}
-                () = high.disk.granted() => {}
-                () = plain.disk.granted() => {}
+                () = granted(&mut high.disks) => {}
+                () = granted(&mut plain.disks) => {}
                 () = self.bulk.granted() => {}
                 result = connection.socket.writable(), if is_blocked => {
                     if let Err(error) = result {
                         return CloseReason::Socket(error.kind());
                     }
                     self.is_silent = false;
+                    // Waiting for a turn is no time of the peer's.
+                    self.end_peer_wait();
                 }
                 () = tokio::time::sleep(stall_check), if is_blocked => is_look = true,
                 () = sleep_or_forever(poll_wait) => {}
@@ -301,8 +330,8 @@ impl Sender {
 
     /// Runs loads whose slots have come.
     fn run_granted(&mut self) {
-        for lane in &mut self.lanes {
-            if let Some((work, slot)) = lane.disk.take_granted() {
+        for disk in self.lanes.iter_mut().flat_map(|lane| &mut lane.disks) {
+            if let Some((work, slot)) = disk.take_granted() {
                 load::run(&self.shared, &self.connection, work, slot);
             }
         }
@@ -317,8 +346,9 @@ impl Sender {
         if self.has_part_begun {
             return true;
         }
+        let place = load::place_of_part(&self.shared, &part);
         let lane = &mut self.lanes[usize::from(!part.is_high)];
-        if !lane.disk.is_free() {
+        if !lane.disk(place).is_free() {
             return true;
         }
         let charge = load::charge_of_part(&part);
@@ -326,7 +356,7 @@ impl Sender {
         lane.claim.end_turn();
         let window = self.connection.outbox.open_window_of_part(charge, part.is_high);
         let work = Work::Part(part, permit, window);
-        if let Some((work, slot)) = lane.disk.begin(&self.shared, lane.of_io(), work) {
+        if let Some((work, slot)) = lane.disk(place).begin(&self.shared, place, work) {
             load::run(&self.shared, &self.connection, work, slot);
         }
         self.has_part_begun = true;
@@ -343,7 +373,7 @@ impl Sender {
         let mut now_ns = None;
         for at in 0..self.lanes.len() {
             while started < STARTS_MAX {
-                let Some((mut request, from_disk_line)) = self.next_request(at) else { break };
+                let Some((mut request, from)) = self.next_request(at) else { break };
                 request.started_ns = *now_ns.get_or_insert_with(|| self.begin_turn(&request));
                 let request = if request.is_fence && request.wait_outcome.is_none() {
                     match self.connection.reads.lock().await_fence(request) {
@@ -356,7 +386,7 @@ impl Sender {
                 } else {
                     request
                 };
-                started += self.start(at, request, from_disk_line);
+                started += self.start(at, request, from);
             }
         }
         started >= STARTS_MAX
@@ -370,22 +400,20 @@ impl Sender {
         now_ns
     }
 
-    /// The next read of a lane, and whether it waited for the disk before.
-    fn next_request(&mut self, at: usize) -> Option<(ReadRequest, bool)> {
+    /// The next read of a lane, and where it waited for a disk before.
+    fn next_request(&mut self, at: usize) -> Option<(ReadRequest, Option<Place>)> {
         let lane = &mut self.lanes[at];
         if lane.is_refused || lane.claim.is_waiting() {
             return None;
         }
-        if lane.may_load(&self.shared, &self.connection)
-            && let Some(request) = lane.disk.next()
-        {
-            return Some((request, true));
+        if let Some((request, place)) = lane.next_from_disks(&self.shared, &self.connection) {
+            return Some((request, Some(place)));
         }
-        if lane.disk.room() > 0 {
+        if lane.room() > 0 {
             let mut reads = self.connection.reads.lock();
             let next = if lane.is_high { reads.next_high() } else { reads.next_plain() };
             if let Some(request) = next {
-                return Some((request, false));
+                return Some((request, None));
             }
         }
         // Nothing to use it for (invariant 3).
@@ -395,7 +423,7 @@ impl Sender {
 
     /// Starts one read, with those behind it that can be read together with it, or puts it back. Returns how many came
     /// to something.
-    fn start(&mut self, at: usize, request: ReadRequest, from_disk_line: bool) -> usize {
+    fn start(&mut self, at: usize, request: ReadRequest, from: Option<Place>) -> usize {
         let (shared, connection) = (&self.shared, &self.connection);
         let lane = &mut self.lanes[at];
         let (plan, request) = load::plan(shared, connection, request);
@@ -407,12 +435,15 @@ impl Sender {
             load::answer_failure(shared, connection, &request, Refusal::Io);
             return 1;
         }
-        if plan.may_wait() && !lane.may_load(shared, connection) {
-            lane.disk.wait(iter::once(request), from_disk_line);
+        let place = plan.place(shared);
+        if let Some(place) = place.filter(|_| plan.may_wait())
+            && !lane.may_load(shared, connection, place)
+        {
+            lane.disk(place).wait(iter::once(request), from == Some(place));
             return 1;
         }
         let Some((permit, window)) = lane.grant(shared, connection, plan.charge()) else {
-            lane.put_back(connection, request, from_disk_line);
+            lane.put_back(connection, request, from);
             return 1;
         };
         let granted = Granted { request, permit, window };
@@ -422,9 +453,9 @@ impl Sender {
                 load::answer_from_memory(shared, connection, granted, &bytes);
                 return 1;
             }
-            Plan::Disk(read, _) => match lane.find_together(shared, connection, &granted, from_disk_line) {
+            Plan::Disk(read, _) => match lane.find_together(shared, connection, &granted, from) {
                 Some(found) => {
-                    let together = lane.gather(shared, connection, (found, granted), from_disk_line);
+                    let together = lane.gather(shared, connection, (found, granted), from);
                     let count = together.len();
                     match together.run_inline(shared, connection) {
                         None => return count,
@@ -436,18 +467,19 @@ impl Sender {
                     Err(given_back) => (Work::Entry(given_back.0, given_back.1), 1),
                 },
             },
-            Plan::Batch(batch, _) => match batch.run_inline(shared, connection, granted) {
+            Plan::Batch(batch, ..) => match batch.run_inline(shared, connection, granted) {
                 Ok(starts) => return starts,
                 Err(given_back) => {
                     let starts = given_back.1.starts();
                     (Work::Batch(given_back.0, given_back.1), starts)
                 }
             },
-            Plan::Blocking(_) => (Work::Whole(granted), 1),
+            Plan::Blocking(..) => (Work::Whole(granted), 1),
         };
-        if !lane.may_load(shared, connection) {
-            lane.disk.wait(work.give_up(connection).into_iter(), from_disk_line);
-        } else if let Some((work, slot)) = lane.disk.begin(shared, lane.of_io(), work) {
+        let place = place.expect("entries in memory are answered above");
+        if !lane.may_load(shared, connection, place) {
+            lane.disk(place).wait(work.give_up(connection).into_iter(), from == Some(place));
+        } else if let Some((work, slot)) = lane.disk(place).begin(shared, place, work) {
             load::run(shared, connection, work, slot);
         }
         count
@@ -471,42 +503,30 @@ impl Sender {
         Some(Duration::from_nanos(deadline_ns.saturating_sub(self.shared.clock.monotonic_ns())))
     }
 
-    /// Answers some of what has waited too long though its turn does not come: descriptors are short as well. That takes
-    /// a turn of bulk work when it may be much. Returns false when nothing is left to answer.
-    fn refuse_too_old(&mut self) -> bool {
-        let age_max = self.shared.limits.request_age_max;
-        let now_ns = self.shared.clock.monotonic_ns();
-        let held = {
-            let reads = self.connection.reads.lock();
-            if !reads.has_too_old(now_ns, age_max) {
-                return false;
-            }
-            reads.len()
-        };
-        if !self.bulk.may_start(&self.shared.bulk, held) {
-            return true;
-        }
-        for _ in 0..REFUSALS_MAX {
-            let Some(request) = self.connection.reads.lock().next_too_old(now_ns, age_max) else {
-                return false;
-            };
-            self.shared.metrics.reads_too_old.add(1);
-            load::answer_failure(&self.shared, &self.connection, &request, Refusal::TooManyRequests);
-        }
-        true
+    /// The peer has taken everything.
+    fn on_all_sent(&mut self) {
+        self.watch.reset();
+        self.end_peer_wait();
     }
 
-    /// The peer takes nothing now: refuses what is too old, and then drops what the peer holds, or closes it, when others
-    /// need that.
-    fn on_blocked(&mut self) -> Blocked {
-        let in_use = self.connection.outbox.in_use();
-        let idle = self.watch.look(self.shared.clock.monotonic_ns(), in_use.sent);
-        if idle.is_zero() {
-            return Blocked::Waits;
+    /// The peer keeps nothing waiting, until the socket takes no more again.
+    fn end_peer_wait(&mut self) {
+        if std::mem::take(&mut self.is_peer_awaited) {
+            self.connection.peer_time.lock().end(self.shared.clock.monotonic_ns());
         }
-        if self.refuse_too_old() {
-            // What is refused gives its descriptors back. Without a turn, this comes again when there is one.
-            return if self.bulk.is_waiting() { Blocked::Waits } else { Blocked::HasMore };
+    }
+
+    /// The peer takes nothing now: drops what the peer holds when others need that. Returns why the connection is to be
+    /// closed, if it is.
+    fn on_blocked(&mut self) -> Option<CloseReason> {
+        let in_use = self.connection.outbox.in_use();
+        let now_ns = self.shared.clock.monotonic_ns();
+        if !std::mem::replace(&mut self.is_peer_awaited, true) {
+            self.connection.peer_time.lock().begin(now_ns);
+        }
+        let idle = self.watch.look(now_ns, in_use.sent);
+        if idle.is_zero() {
+            return None;
         }
         let connection = &self.connection;
         let pools = &self.shared.pools;
@@ -518,7 +538,7 @@ impl Sender {
         let can_drop = in_use.queued > 0 && connection.outbox.may_drop();
         let rules = self.shared.limits.stall;
         match stall::judge(rules, idle, (can_drop, entries), rest) {
-            Act::Nothing => Blocked::Waits,
+            Act::Nothing => None,
             Act::Drop => {
                 let (requests, bytes) = connection.outbox.drop_responses();
                 let metrics = &self.shared.metrics;
@@ -527,9 +547,9 @@ impl Sender {
                 tracing::debug!(peer = %connection.peer, bytes, responses = requests.len(), "responses dropped");
                 connection.reads.lock().take_back(requests);
                 self.is_silent = true;
-                Blocked::Waits
+                None
             }
-            Act::Close => Blocked::Closes(CloseReason::Stalled {
+            Act::Close => Some(CloseReason::Stalled {
                 bytes_held: (in_use.queued + in_use.leased) as u64,
                 took_nothing_for: idle,
             }),

@@ -181,7 +181,7 @@ impl DiskWatch {
     /// Measures once and acts on it.
     pub async fn check(&self, engine: &Engine, standing: &Standing, garbage: &GarbageDesk) {
         let is_short = tell_what_waits(engine, standing);
-        let may_take_adds = standing.reasons().is_empty() && !is_short;
+        let may_take_adds = standing.takes_adds() && !is_short;
         let gauges = self.gauges.clone();
         let checked = tokio::task::spawn_blocking(move || gauges.lock().check(is_short, may_take_adds)).await;
         let Ok((verdict, volumes)) = checked else { return };

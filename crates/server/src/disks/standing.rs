@@ -1,11 +1,12 @@
-//! Whether the bookie takes writes: the union of all reasons not to.
+//! Whether the bookie takes writes, and whether it should be sent any: the union of all reasons not to.
 //!
 //! # Invariants
 //! 1. The bookie is read-only while there is a reason, and each reason goes only with its own cause: space that comes
 //!    back does not undo `forceReadOnlyBookie`, nor a healthy journal a full disk.
 //! 2. The engine refuses before the registration moves, and accepts before it moves back (IB19: it is never absent; a
 //!    client that finds it writable is at worst refused once).
-//! 3. Nothing is persisted (R38), and no change writes to a ledger volume.
+//! 3. A cause that only keeps new clients away moves the registration alone: adds of those that are connected are served.
+//! 4. Nothing is persisted (R38), and no change writes to a ledger volume.
 
 use bindery_engine::Engine;
 use bindery_metadata::RegistrationMode;
@@ -28,6 +29,8 @@ pub enum Cause {
     NoSpace,
     /// A file could not be opened: too many are.
     NoDescriptor,
+    /// New clients cannot connect, for want of file descriptors.
+    NoConnections,
     /// Syncs of the journal take too long.
     SlowJournal,
     /// The bookie is on its way out.
@@ -36,15 +39,30 @@ pub enum Cause {
 
 impl Cause {
     /// All of them.
-    pub const ALL: [Cause; 7] = [
+    pub const ALL: [Cause; 8] = [
         Cause::Configured,
         Cause::StorageFailed,
         Cause::DiskFull,
         Cause::NoSpace,
         Cause::NoDescriptor,
+        Cause::NoConnections,
         Cause::SlowJournal,
         Cause::Stopping,
     ];
+
+    /// True when nothing is added for as long as it lasts (invariant 3).
+    fn refuses_adds(self) -> bool {
+        match self {
+            Cause::NoConnections => false,
+            Cause::Configured
+            | Cause::StorageFailed
+            | Cause::DiskFull
+            | Cause::NoSpace
+            | Cause::NoDescriptor
+            | Cause::SlowJournal
+            | Cause::Stopping => true,
+        }
+    }
 
     /// Name in metrics and in the admin port's JSON.
     pub fn name(self) -> &'static str {
@@ -54,6 +72,7 @@ impl Cause {
             Cause::DiskFull => "disk_full",
             Cause::NoSpace => "no_space",
             Cause::NoDescriptor => "no_descriptor",
+            Cause::NoConnections => "no_connections",
             Cause::SlowJournal => "slow_journal",
             Cause::Stopping => "stopping",
         }
@@ -85,7 +104,7 @@ impl Standing {
         };
         let is_read_only = !reasons.is_empty();
         // In the lock: two callers must not leave the engine with the older of their wishes.
-        self.engine.set_read_only(is_read_only);
+        self.engine.set_read_only(reasons.keys().any(|cause| cause.refuses_adds()));
         let mode = if is_read_only { RegistrationMode::ReadOnly } else { RegistrationMode::Writable };
         self.mode.send_if_modified(|now| std::mem::replace(now, mode) != mode);
         match (before.is_some(), &reason) {
@@ -112,6 +131,11 @@ impl Standing {
             tracing::info!(takes, "writes of high priority while read-only");
         }
         self.engine.set_takes_high_priority(takes);
+    }
+
+    /// True when no reason keeps the bookie from taking adds.
+    pub fn takes_adds(&self) -> bool {
+        !self.reasons.lock().keys().any(|cause| cause.refuses_adds())
     }
 
     /// Why the bookie is read-only, by cause; empty when it is not.

@@ -1,4 +1,4 @@
-//! Requests that waited in the kernel, because their connection was not read: their age counts from there. The tests
+//! Requests that waited in the kernel, because their connection was not read: their age counts from there. Most tests
 //! hold all memory for reading, so that requests lie in the receive buffer of the socket.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -6,7 +6,7 @@
 use crate::common::PATIENCE;
 use crate::common::frames::{KEY, OwnedV2, add_frame, body, fence_request, framed, framed_v3, read_request};
 use crate::common::wire::{Bookie, Client, start};
-use bindery_flow::Permit;
+use bindery_flow::{ByteBudget, Permit};
 use bindery_server::connection::Wait;
 use bindery_server::limits::Limits;
 use bindery_wire::v3::{Operation, proto};
@@ -36,9 +36,12 @@ async fn fresh(client: &mut Client, request: &[u8]) -> OwnedV2 {
 }
 
 /// Takes all memory for reading.
-async fn stop_reading(bookie: &Bookie) -> Permit {
-    let inbound = &bookie.shared.pools.inbound;
-    tokio::time::timeout(PATIENCE, inbound.acquire(inbound.gauge().capacity)).await.unwrap().unwrap()
+async fn stop_reading(bookie: &Bookie) -> [Permit; 2] {
+    let pools = &bookie.shared.pools;
+    let all = async |pool: &ByteBudget| {
+        tokio::time::timeout(PATIENCE, pool.acquire(pool.capacity())).await.unwrap().unwrap()
+    };
+    [all(&pools.inbound).await, all(&pools.inbound_adds).await]
 }
 
 /// Waits until requests are there, and are not read.
@@ -128,6 +131,37 @@ async fn recovery_adds_and_fences_are_done_however_long_they_waited_in_the_kerne
     answers.sort_by_key(|code| code.v3());
     assert_eq!(answers, [ErrorCode::Ok; 2]);
     assert_eq!(fresh(&mut client, &add(6, 2, ORDINARY)).await.code(), ErrorCode::Fenced);
+    bookie.stop().await;
+}
+
+/// A process that was paused finds adds that are older than the maximum age, and room for all of them: none is refused. Their
+/// writer may have its quorum from others, and never send them again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn adds_that_came_while_the_process_stood_still_are_taken_however_old() {
+    const ADDS: i64 = 100;
+    let bookie = start(Limits { request_age_max: AGE_MAX, ..Limits::default() }).await;
+    let mut client = Client::new(&bookie).await;
+    assert_eq!(fresh(&mut client, &add(6, 0, ORDINARY)).await.code(), ErrorCode::Ok);
+    let refused = bookie.shared.metrics.add_rejected.get();
+    let mut adds = BytesMut::new();
+    (1..=ADDS).for_each(|entry| adds.extend_from_slice(&add(6, entry, ORDINARY)));
+
+    // The one thread of the runtime stands still; this one is none of its threads.
+    let (stood_still, stands_still) = std::sync::mpsc::sync_channel(1);
+    let (go_on, goes_on) = std::sync::mpsc::sync_channel::<()>(0);
+    let pause = tokio::spawn(async move {
+        stood_still.send(()).unwrap();
+        let _ = goes_on.recv();
+    });
+    stands_still.recv().unwrap();
+    client.send(&adds).await;
+    std::thread::sleep(2 * AGE_MAX);
+    drop(go_on);
+    pause.await.unwrap();
+    for entry in 1..=ADDS {
+        assert_eq!(client.next_v2().await, OwnedV2::Add(ErrorCode::Ok, 6, entry));
+    }
+    assert_eq!(bookie.shared.metrics.add_rejected.get(), refused);
     bookie.stop().await;
 }
 

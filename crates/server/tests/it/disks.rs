@@ -2,14 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use crate::common::PATIENCE;
+use crate::common::frames::{KEY, add_frame};
 use crate::common::whole::{Running, cluster, config, id, metadata, open, start_on};
+use crate::common::{PATIENCE, wire};
 use bindery_io::{Disk, DiskLayer, RealDisk, Space};
 use bindery_metadata::RegistrationMode;
 use bindery_metadata::memory::MemoryCluster;
 use bindery_server::bookie::Ended;
 use bindery_server::config::BookieConfig;
-use bindery_server::disks::DiskLimits;
+use bindery_server::disks::{Cause, DiskLimits, Standing};
+use bindery_server::limits::Limits;
 use bindery_types::LedgerState;
 use bindery_wire::{ErrorCode, v2};
 use std::io;
@@ -183,4 +185,28 @@ async fn without_read_only_mode_a_full_bookie_stops() {
     place.free.store(0, Ordering::SeqCst);
     let ended = running.task.await.unwrap();
     assert!(matches!(&ended, Ended::DiskFull(why) if why.contains("100.0 % full")), "{ended:?}");
+}
+
+/// Clients that are connected need no descriptors: a bookie without any is registered as read-only, and serves their adds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn adds_of_connected_clients_are_served_without_descriptors() {
+    let bookie = wire::start(Limits::default()).await;
+    let standing = Standing::new(bookie.shared.engine.clone());
+    let mut client = wire::Client::new(&bookie).await;
+    let mut add = async |entry| {
+        client.send(&add_frame(1, entry, 100, v2::Flags::NONE, KEY)).await;
+        client.next_v2().await.code()
+    };
+    let why = || Some("a test".to_owned());
+    standing.set(Cause::NoConnections, why());
+    assert_eq!(*standing.mode().borrow(), RegistrationMode::ReadOnly);
+    assert_eq!(add(0).await, ErrorCode::Ok);
+    standing.set(Cause::DiskFull, why());
+    assert_eq!(add(1).await, ErrorCode::ReadOnly);
+    standing.set(Cause::DiskFull, None);
+    assert_eq!(*standing.mode().borrow(), RegistrationMode::ReadOnly);
+    assert_eq!(add(1).await, ErrorCode::Ok);
+    standing.set(Cause::NoConnections, None);
+    assert_eq!(*standing.mode().borrow(), RegistrationMode::Writable);
+    bookie.stop().await;
 }

@@ -110,6 +110,7 @@ async fn the_view_is_there_when_nothing_is_left_of_any_pool() {
         &pools.first,
         &pools.first_large,
         &pools.inbound,
+        &pools.inbound_adds,
         &pools.inbound_large,
         &pools.outbox,
         &pools.outbound,

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod absence;
+mod admin_port;
 mod age;
 mod batch_reads;
 mod batching;
@@ -11,6 +12,7 @@ mod common;
 mod disks;
 mod flow;
 mod garbage;
+mod hung_disk;
 mod lifecycle;
 mod order;
 mod ranges;

@@ -5,9 +5,11 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common::PATIENCE;
-use crate::common::frames::{KEY, OTHER_KEY, OwnedV2, add_frame, body, fence_request, framed, framed_v3};
+use crate::common::frames::{
+    KEY, OTHER_KEY, OwnedV2, add_frame, body, fence_request, framed, framed_v3, read_request,
+};
 use crate::common::whole::{cluster, metadata, open};
-use crate::common::wire::{Bookie, Client, start, start_on};
+use crate::common::wire::{Bookie, Client, start, start_on, start_with};
 use bindery_engine::{Add, Origin, Turn, Word};
 use bindery_io::{Disk, DiskFile, DiskLayer, FileLayer, OpenMode, RealDisk};
 use bindery_server::latch::Latch;
@@ -189,7 +191,7 @@ async fn a_refusal_for_age_stays_behind_an_older_add_of_its_key() {
     client.send(&add(1, 0, RECOVERY)).await;
     let metrics = &bookie.shared.metrics;
     until(|| metrics.adds_in_progress.get() == 1).await;
-    let inbound = &bookie.shared.pools.inbound;
+    let inbound = &bookie.shared.pools.inbound_adds;
     let memory = tokio::time::timeout(PATIENCE, inbound.acquire(inbound.gauge().capacity)).await.unwrap();
     client.send(&add(1, 0, ORDINARY)).await;
     until(|| inbound.gauge().waiting == 1).await;
@@ -504,6 +506,62 @@ async fn adds_read_ahead_stay_within_their_memory_and_keep_their_order() {
             }
             other => assert!(matches!(other, OwnedV2::Read(ErrorCode::NoEntry, 2, ..)), "{other:?}"),
         }
+    }
+    bookie.stop().await;
+}
+
+/// More writers wait for room than there are read buffers for them, and more strangers than there are for those: requests
+/// of others are read and answered (reader invariant 8).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn adds_that_wait_for_room_keep_no_read_buffer_from_others() {
+    const BUFFERS: usize = 4;
+    // Longer than anybody here waits for an answer.
+    let limits = limits(10 * PATIENCE);
+    let (buffers, firsts) = (BUFFERS * limits.read_buffer_bytes, BUFFERS * limits.first_buffer_bytes);
+    let plan = MemoryPlan {
+        first: firsts as u64,
+        inbound: buffers as u64,
+        inbound_adds: buffers as u64,
+        ..MemoryPlan::new(256 << 20, &limits).unwrap()
+    };
+    let bookie = start_with(limits, plan).await;
+    let (one, two) = neighbours(&bookie);
+    let mut other = greeted(&bookie).await;
+    let mut writers = Vec::new();
+    for entry in 0..4 * BUFFERS as i64 {
+        let mut writer = Client::new(&bookie).await;
+        writer.send(&add(one, entry, ORDINARY)).await;
+        assert_eq!(writer.next_v2().await, OwnedV2::Add(ErrorCode::Ok, one, entry));
+        writers.push(writer);
+    }
+    // Clients of which nobody knows yet that they add.
+    for _ in 0..2 * BUFFERS {
+        writers.push(greeted(&bookie).await);
+    }
+    let turn = all_room(&bookie, one).await;
+    for _ in 0..2 * BUFFERS {
+        writers.push(Client::new(&bookie).await);
+    }
+    for (entry, writer) in (100..).zip(&mut writers) {
+        writer.send(&add(one, entry, ORDINARY)).await;
+    }
+    let waiting = || {
+        let all = bookie.shared.connections.all();
+        all.iter().filter(|connection| connection.flow().not_read_because.is_some()).count()
+    };
+    until(|| waiting() == writers.len()).await;
+
+    assert_eq!(other.v3(1, health()).await.status, 0);
+    let read = other.v2(v2::Request::Read(read_request(one, 0))).await;
+    assert_eq!(read.code(), ErrorCode::Ok);
+    let fence = other.v2(v2::Request::Read(fence_request(two, -1, KEY))).await;
+    assert_eq!(fence.code(), ErrorCode::NoEntry);
+    greeted(&bookie).await;
+    assert_eq!(waiting(), writers.len(), "all of that came while they waited");
+
+    drop(turn);
+    for (entry, writer) in (100..).zip(&mut writers) {
+        assert_eq!(writer.next_v2().await, OwnedV2::Add(ErrorCode::Ok, one, entry));
     }
     bookie.stop().await;
 }

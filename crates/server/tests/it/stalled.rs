@@ -4,11 +4,14 @@
 
 use crate::common::PATIENCE;
 use crate::common::frames::{KEY, OwnedV2, add_frame, body, fence_request, read_request};
-use crate::common::wire::{Client, start};
+use crate::common::wire::{Bookie, Client, SteeredClock, start, start_at};
+use bindery_io::RealDisk;
 use bindery_server::connection::{StallRules, StalledClose};
 use bindery_server::limits::Limits;
+use bindery_server::memory::MemoryPlan;
 use bindery_wire::{ErrorCode, v2};
 use bytes::BytesMut;
+use std::sync::Arc;
 use std::time::Duration;
 
 const PEERS: usize = 64;
@@ -151,36 +154,64 @@ async fn a_stalled_peer_is_closed_when_the_operator_wants_it() {
     bookie.stop().await;
 }
 
-/// A read that has waited longer than the maximum age is refused (load rule: it never reaches a disk); a fencing read is
-/// not. Method: the peer lets its answers lie for longer than the age, then takes them.
+/// A bookie with a maximum age, by a clock that goes on when it is told to.
+async fn start_with_ages() -> (Bookie, Arc<SteeredClock>) {
+    let limits = Limits { request_age_max: AGE_MAX, ..limits(StalledClose::Never) };
+    let plan = MemoryPlan::new(256 << 20, &limits).unwrap();
+    let clock = SteeredClock::new();
+    (start_at(limits, plan, Arc::new(RealDisk::new()), clock.clone()).await, clock)
+}
+
+/// Far longer than any machine stands still.
+const AGE_MAX: Duration = Duration::from_secs(3600);
+
+/// A broker that stood still for longer than the maximum age finds all its reads served: they waited for the broker itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reads_older_than_the_maximum_age_are_refused_and_fencing_reads_are_not() {
-    let limits = Limits { request_age_max: Duration::from_millis(200), ..limits(StalledClose::Never) };
-    let bookie = start(limits).await;
+async fn reads_do_not_grow_old_while_their_own_peer_takes_nothing() {
+    let (bookie, clock) = start_with_ages().await;
     let mut client = Client::deaf(&bookie).await;
     fill(&mut client, 500_000).await;
     client.send(&reads(0, 100)).await;
-    let shared = bookie.shared.clone();
-    eventually(|| {
-        let flows = shared.connections.all();
-        flows.iter().any(|c| c.flow().progress_ms.is_some_and(|ms| ms > 300))
-    })
-    .await;
+    let flows = || bookie.shared.connections.all();
+    eventually(|| flows().iter().any(|c| c.flow().progress_ms.is_some_and(|ms| ms > 100))).await;
+    clock.put_forward(2 * AGE_MAX);
+    for i in 0..100 {
+        let answer = client.next_v2().await;
+        assert!(matches!(answer, OwnedV2::Read(ErrorCode::Ok, 6, ..)), "read {i}: {:?}", answer.code());
+    }
+    assert_eq!(bookie.shared.metrics.reads_too_old.get(), 0);
+    drop(client);
+    bookie.stop().await;
+}
+
+/// A read that this bookie kept waiting for longer than the maximum age is refused (load rule: it never reaches a disk); a
+/// fencing read is not. Method: a test that holds all memory for entries.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reads_older_than_the_maximum_age_are_refused_and_fencing_reads_are_not() {
+    const READS: usize = 20;
+    let (bookie, clock) = start_with_ages().await;
+    let mut client = Client::new(&bookie).await;
+    fill(&mut client, 1000).await;
+    let outbound = &bookie.shared.pools.outbound;
+    let memory = outbound.try_acquire(outbound.capacity()).unwrap();
+    client.send(&reads(0, READS as i64)).await;
+    let flows = || bookie.shared.connections.all();
+    eventually(|| flows().iter().any(|c| c.flow().reads_queued == READS as u64)).await;
+    clock.put_forward(2 * AGE_MAX);
     let mut out = BytesMut::new();
     v2::Request::Read(fence_request(6, -1, KEY)).encode(&mut out);
     client.send(&out).await;
-    let (mut served, mut refused, mut fenced) = (0, 0, 0);
-    for _ in 0..101 {
+    drop(memory);
+    let (mut refused, mut fenced) = (0, 0);
+    for _ in 0..=READS {
         match client.next_v2().await {
             OwnedV2::Read(ErrorCode::Ok, 6, -1, _) => fenced += 1,
-            OwnedV2::Read(ErrorCode::Ok, ..) => served += 1,
             OwnedV2::Read(ErrorCode::TooManyRequests, ..) => refused += 1,
-            other => panic!("{other:?}"),
+            other => panic!("{:?}", other.code()),
         }
     }
-    assert!(served > 0 && refused > 0, "{served} {refused}");
-    assert_eq!((served + refused, fenced), (100, 1));
-    assert_eq!(shared.metrics.reads_too_old.get(), refused);
-    drop((client, shared));
+    assert_eq!((refused, fenced), (READS, 1));
+    assert_eq!(bookie.shared.metrics.reads_too_old.get(), READS as u64);
+    drop(client);
     bookie.stop().await;
 }

@@ -33,6 +33,7 @@ fn plan() -> MemoryPlan {
     MemoryPlan {
         write: 24 << 20,
         inbound: 12 * 16 * KIB,
+        inbound_adds: 12 * 16 * KIB,
         ahead: 4 * 16 * KIB,
         inbound_large: 512 * KIB,
         outbox: 8 * 64 * KIB,

@@ -211,8 +211,12 @@ async fn a_long_poll_wakes_on_an_advance_and_times_out_without_one() {
     assert_eq!((timed_out.body, timed_out.lac_update_timestamp), (None, None));
 
     reader.send(&framed_v3(2, poll(10_000, -1))).await;
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    assert_eq!(bookie.shared.metrics.long_polls_parked.get(), 1);
+    let parked = async {
+        while bookie.shared.metrics.long_polls_parked.get() == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, parked).await.unwrap();
     writer.v3(3, v3_add(4, 1, 0)).await;
     let woken = reader.next_v3().await.read_response.unwrap();
     assert_eq!((woken.status, woken.entry_id, woken.max_lac), (0, 0, Some(0)));

@@ -15,8 +15,9 @@
 //!    kernel says that it has it in memory (`DiskFile::read_cached_at`).
 //! 4. Every request given to `plan` or `run` is answered, parked or put back, exactly one of them.
 //! 5. A request older than the maximum age is answered with too-many-requests when its turn comes, and never reaches a
-//!    disk: its client has given up, and asks another replica. Fencing, recovery and high priority have no maximum age
-//!    ([`ReadRequest::is_too_old`]); the rest of a frame whose beginning was sent has none either.
+//!    disk: its client has given up, and asks another replica. The time in which that client did not take its answers does
+//!    not count ([`super::peer_time`]). Fencing, recovery and high priority have no maximum age; the rest of a frame whose
+//!    beginning was sent has none either.
 //!
 //! # Limits
 //! A thread of the runtime or of the I/O pool keeps a buffer of [`SCRATCH_BYTES`], through which entries pass that lie
@@ -36,12 +37,12 @@ pub use together::{FOLLOWING_MAX, Together};
 use super::Connection;
 use super::outbox::{Body, Part, Window};
 use super::request::{ReadKind, ReadRequest};
-use crate::io_pool::Slot;
+use crate::io_pool::{Place, Slot};
 use crate::shared::Shared;
 use answers::{answer_entry, answer_info, answer_poll_without_entry, answer_without_entry};
 use bindery_engine::{Ahead, DiskRead, DurablePoint, EntryRef, Lookup, Refusal};
 use bindery_flow::Permit;
-use bindery_types::EntryId;
+use bindery_types::{EntryId, LedgerId};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -89,16 +90,16 @@ pub enum Plan {
     Memory(bindery_io::chunk::ChunkSlice, usize),
     /// An entry on disk.
     Disk(DiskRead, usize),
-    /// A batch.
-    Batch(BatchLoad, usize),
+    /// A batch, and the threads that read the part of it that takes a wait.
+    Batch(BatchLoad, usize, Place),
     /// Work that runs as a whole on a thread that may block.
-    Blocking(usize),
+    Blocking(usize, Place),
 }
 
 impl Plan {
     /// True when a slot of the I/O pool is to be had before it is begun.
     pub fn may_wait(&self) -> bool {
-        matches!(self, Plan::Batch(..) | Plan::Blocking(_))
+        matches!(self, Plan::Batch(..) | Plan::Blocking(..))
     }
 
     /// Bytes that must be held before `run`.
@@ -106,7 +107,16 @@ impl Plan {
         match self {
             Plan::Settled => 0,
             Plan::Memory(_, charge) | Plan::Disk(_, charge) => *charge,
-            Plan::Batch(_, charge) | Plan::Blocking(charge) => *charge,
+            Plan::Batch(_, charge, _) | Plan::Blocking(charge, _) => *charge,
+        }
+    }
+
+    /// On which threads it may wait; `None` when it does not.
+    pub fn place(&self, shared: &Shared) -> Option<Place> {
+        match self {
+            Plan::Settled | Plan::Memory(..) => None,
+            Plan::Disk(read, _) => Some(shared.io.of_directory(read.directory())),
+            Plan::Batch(_, _, place) | Plan::Blocking(_, place) => Some(*place),
         }
     }
 }
@@ -161,7 +171,7 @@ pub fn plan(
         answer_failure(shared, connection, &request, refusal);
         return (Plan::Settled, None);
     }
-    if is_too_old(shared, &request) {
+    if connection.is_too_old(shared, &request) {
         refuse_too_old(shared, connection, &request);
         return (Plan::Settled, None);
     }
@@ -187,13 +197,15 @@ pub fn plan(
             let allowed = (limits.batch_read_size_bytes_max as usize).min(limits.frame.size_bytes());
             let most = asked.min(allowed).min(limits.read_window_bytes);
             let charge = most.max(request.size_hint) + HEAD_BYTES;
-            return (
-                Plan::Batch(BatchLoad::new(limits, batch, request.ledger, charge), charge),
-                Some(request),
-            );
+            let place = place_of(shared, request.ledger, EntryId::new(request.entry));
+            let load = BatchLoad::new(limits, batch, request.ledger, charge);
+            return (Plan::Batch(load, charge, place), Some(request));
         }
-        ReadKind::List => return (Plan::Blocking(list::LEAST_BYTES.max(request.size_hint)), Some(request)),
-        ReadKind::Info(_) => return (Plan::Blocking(HEAD_BYTES), Some(request)),
+        ReadKind::List => {
+            let place = place_of(shared, request.ledger, None);
+            return (Plan::Blocking(list::LEAST_BYTES.max(request.size_hint), place), Some(request));
+        }
+        ReadKind::Info(_) => return (Plan::Blocking(HEAD_BYTES, shared.io.of_none()), Some(request)),
     };
     let explicit_lac_bytes = match request.kind {
         ReadKind::Lac => {
@@ -229,8 +241,15 @@ pub fn plan(
     }
 }
 
-fn is_too_old(shared: &Shared, request: &ReadRequest) -> bool {
-    request.is_too_old(shared.clock.monotonic_ns(), shared.limits.request_age_max)
+/// Where a ledger is read from this entry on.
+fn place_of(shared: &Shared, ledger: LedgerId, entry: Option<EntryId>) -> Place {
+    shared.io.of_directory(shared.engine.directory_of(ledger, entry))
+}
+
+/// Where the rest of a frame is loaded.
+pub fn place_of_part(shared: &Shared, part: &Part) -> Place {
+    let (mut entries, _) = part.identity.entries();
+    place_of(shared, part.identity.ledger(), entries.next().and_then(EntryId::new))
 }
 
 /// Answers a request that has waited too long (invariant 5).
@@ -273,9 +292,9 @@ pub fn run_inline(
 
 /// Runs a load on the I/O pool.
 pub fn run(shared: &Arc<Shared>, connection: &Arc<Connection>, work: Work, slot: Slot) {
-    let is_high = slot.is_high();
+    let (place, is_high) = (slot.place(), slot.is_high());
     let (shared, connection) = (shared.clone(), connection.clone());
-    connection.loads_in_flight[usize::from(is_high)].fetch_add(1, Ordering::AcqRel);
+    connection.loads_in_flight(place, is_high).fetch_add(1, Ordering::AcqRel);
     let begun_ns = shared.clock.monotonic_ns();
     let ahead = work.ahead();
     let pool = shared.clone();
@@ -284,7 +303,7 @@ pub fn run(shared: &Arc<Shared>, connection: &Arc<Connection>, work: Work, slot:
             Work::Part(part, permit, window) => part::run(&shared, &connection, &part, permit, window),
             Work::Together(together) => together.run(&shared, &connection),
             Work::Entry(granted, _) | Work::Batch(granted, _) | Work::Whole(granted)
-                if is_too_old(&shared, &granted.request) =>
+                if connection.is_too_old(&shared, &granted.request) =>
             {
                 refuse_too_old(&shared, &connection, &granted.give_up(&connection));
             }
@@ -297,7 +316,7 @@ pub fn run(shared: &Arc<Shared>, connection: &Arc<Connection>, work: Work, slot:
         }
         let now_ns = shared.clock.monotonic_ns();
         shared.metrics.stages.read_load.record(0, now_ns, now_ns.saturating_sub(begun_ns), true);
-        connection.loads_in_flight[usize::from(is_high)].fetch_sub(1, Ordering::AcqRel);
+        connection.loads_in_flight(place, is_high).fetch_sub(1, Ordering::AcqRel);
         connection.flush();
         // Room for one load more.
         connection.wake_sender.notify_one();

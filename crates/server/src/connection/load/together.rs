@@ -14,7 +14,7 @@
 
 use super::answers::{answer_entry, answer_without_entry};
 use super::{
-    Granted, HEAD_BYTES, SCRATCH, SCRATCH_BYTES, is_too_old, learn_size, park_until_durable, refuse_too_old,
+    Granted, HEAD_BYTES, SCRATCH, SCRATCH_BYTES, learn_size, park_until_durable, refuse_too_old,
     retry_larger, run_entry,
 };
 use crate::connection::Connection;
@@ -93,7 +93,7 @@ impl Together {
     pub fn run(mut self, shared: &Arc<Shared>, connection: &Arc<Connection>) {
         while let Some(first) = self.reads.front() {
             // Those that have waited longest come first.
-            let is_too_old = is_too_old(shared, &first.request);
+            let is_too_old = connection.is_too_old(shared, &first.request);
             if !is_too_old
                 && !self.is_next_unsound
                 && self.answer_sound(shared, connection, Patience::Wait) > 0

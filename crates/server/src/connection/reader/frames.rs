@@ -4,7 +4,7 @@ use super::ahead::Outlook;
 use super::{CREDIT_STEP, CloseReason, late};
 use crate::connection::activity::Received;
 use crate::connection::operations::Next;
-use crate::connection::request::V3_ANSWER_BYTES;
+use crate::connection::request::{Reply, V3_ANSWER_BYTES};
 use crate::connection::{Connection, batches, bulk};
 use crate::shared::Shared;
 use crate::words::NotHeld;
@@ -27,6 +27,8 @@ pub(super) struct Handled {
     pub(super) lacks_room: bool,
     /// When these came.
     pub(super) received_ns: u64,
+    /// The next one is an add, which may have to wait for room, and what it is in must not be kept for that.
+    pub(super) is_at_add: bool,
     /// Of a connection with many reads in hand, unless it had to wait.
     pub(super) turn: Option<bulk::Turn>,
 }
@@ -51,6 +53,8 @@ pub(in crate::connection) struct Frames<'a, 'f> {
     pub(super) turn: Option<bulk::Turn>,
     /// Reads that the queue takes for certain.
     pub(in crate::connection) read_room: usize,
+    /// Adds may keep what they are in while they wait for room (reader invariant 8).
+    pub(super) may_keep: bool,
     /// What is not decoded yet.
     pub(super) rest: &'f [u8],
     /// To what comes while adds wait.
@@ -77,15 +81,16 @@ impl<'a, 'f> Frames<'a, 'f> {
             received: Received::default(),
             turn: None,
             read_room: 0,
+            may_keep: true,
             rest: &[],
             outlook: None,
         }
     }
 
-    /// Handles all whole frames of `data` that there is room to answer. If adds had to wait long, what is left of it is
+    /// Handles all whole frames of `data` that there is room to answer, up to the first add if that may not keep it. If adds had to wait long, what is left of it is
     /// ahead ([`super::ahead`]).
     pub(super) async fn handle(mut self, data: &'f [u8]) -> Result<Handled, CloseReason> {
-        let (mut at, mut lacks_room) = (0, false);
+        let (mut at, mut lacks_room, mut is_at_add) = (0, false, false);
         self.rest = data;
         let missing = loop {
             match frame::split(self.rest, self.shared.limits.frame) {
@@ -96,13 +101,19 @@ impl<'a, 'f> Frames<'a, 'f> {
                     break 0;
                 }
                 Ok(Split::Frame(payload)) => {
-                    let begin = at + payload.start;
+                    let (frame, begin) = (at, at + payload.start);
                     at += payload.end;
                     self.rest = &data[at..];
                     let payload = &data[begin..at];
                     Protocol::of(payload).into_iter().for_each(|protocol| self.received.saw(protocol));
                     match self.decode(payload)? {
                         Next::Done => {}
+                        Next::Add(add) if !self.may_keep => {
+                            // Until it is decoded again.
+                            self.unpromise(Reply::of_origin(&add.origin).0.add_answer_bytes());
+                            (at, is_at_add) = (frame, true);
+                            break 0;
+                        }
                         Next::Add(add) => self.add(add).await?,
                         Next::WriteLac(txn, write) => {
                             self.promise(V3_ANSWER_BYTES);
@@ -127,13 +138,14 @@ impl<'a, 'f> Frames<'a, 'f> {
         debug_assert!(
             is_rest_ahead
                 || lacks_room
+                || is_at_add
                 || missing > 0 && (at < data.len() || missing == LENGTH_PREFIX_SIZE_BYTES)
         );
         let used = if is_rest_ahead { data.len() } else { at };
         let lacks_room = lacks_room && !is_rest_ahead;
         let (promised, received_ns, turn) = (self.promised, self.received_ns, self.turn.take());
         self.finish(at);
-        Ok(Handled { used, promised, missing, lacks_room, received_ns, turn })
+        Ok(Handled { used, promised, missing, lacks_room, received_ns, is_at_add, turn })
     }
 
     /// All is handled that will be, in `bytes` of frames.
@@ -330,5 +342,11 @@ impl<'a, 'f> Frames<'a, 'f> {
     /// How long ago these frames came to this machine.
     pub(super) fn age(&self) -> Duration {
         Duration::from_nanos(self.shared.clock.monotonic_ns().saturating_sub(self.received_ns))
+    }
+
+    /// How much of that was for want of memory (late invariant 3).
+    pub(super) fn age_for_want_of_memory(&self) -> Duration {
+        let now_ns = self.shared.clock.monotonic_ns();
+        self.connection.age(self.received_ns, now_ns).min(self.shared.pressure.lasts(now_ns))
     }
 }

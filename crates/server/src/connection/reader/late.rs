@@ -4,6 +4,9 @@
 //! 1. Adds of a ledger keep their order. Recovery adds of other ledgers pass ordinary ones: they have room of their own.
 //! 2. A refusal does not overtake the answer to an older add of its key (IB23, protocol reference, section 1.7): it goes
 //!    through the shard, unless nothing else is owed to the peer.
+//! 3. An add is refused for its age only as far as it grew old while memory was short ([`crate::pressure`]). What is old
+//!    because this process stood still is placed, late as it is: its writer may have its quorum from others and never send
+//!    it again.
 
 use super::ahead::{self, Lookout, Outlook};
 use super::{CloseReason, Frames};
@@ -149,17 +152,18 @@ impl<'f> Frames<'_, 'f> {
         let mut left = late.iter().flat_map(|late| self.left_of(late));
         if limits.request_age_max > Duration::ZERO && !left.any(|add| add.is_recovery || add.is_high_priority)
         {
-            patience = patience.min(limits.request_age_max.saturating_sub(self.age()));
+            patience = patience.min(limits.request_age_max.saturating_sub(self.age_for_want_of_memory()));
         }
         Instant::now() + patience
     }
 
-    /// True when the batch waited so long that its client has given up, mostly in the kernel. As when it waits for room, one
-    /// add of recovery or of high priority spares all: they keep their order.
+    /// True when the batch waited so long for memory that its client has given up, mostly in the kernel (invariant 3). As when
+    /// it waits for room, one add of recovery or of high priority spares all: they keep their order.
     pub(super) fn is_batch_too_old(&self) -> bool {
         let age_max = self.shared.limits.request_age_max;
         age_max > Duration::ZERO
             && self.age() >= age_max
+            && self.age_for_want_of_memory() >= age_max
             && self.shards.iter().flatten().all(|add| !add.is_recovery && !add.is_high_priority)
     }
 
@@ -210,7 +214,7 @@ impl<'f> Frames<'_, 'f> {
         let metrics = &self.shared.metrics;
         metrics.add_rejected.add(adds.len() as u64);
         let (age, age_max) = (self.age(), self.shared.limits.request_age_max);
-        if age_max > Duration::ZERO && age >= age_max {
+        if age_max > Duration::ZERO && self.age_for_want_of_memory() >= age_max {
             metrics.adds_too_old.add(adds.len() as u64);
         }
         let threshold = self.shared.limits.slow_request;

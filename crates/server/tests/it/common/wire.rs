@@ -3,9 +3,9 @@
 use super::PATIENCE;
 use super::frames::{OwnedV2, framed, framed_v3};
 use bindery_engine::{EngineConfig, EngineThreads, Machine};
-use bindery_io::{Disk, RealDisk, SystemClock, SystemRandom, net};
+use bindery_io::{Clock, Disk, RealDisk, SystemClock, SystemRandom, net};
 use bindery_server::connection::{BulkLine, Completion, Registry};
-use bindery_server::io_pool::IoPool;
+use bindery_server::io_pool::IoPools;
 use bindery_server::latch::Latch;
 use bindery_server::limits::Limits;
 use bindery_server::listener::Listener;
@@ -18,7 +18,9 @@ use bindery_wire::{FrameLimit, v2};
 use bytes::{Buf, Bytes, BytesMut};
 use std::io::Write;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpSocket, TcpStream};
@@ -53,6 +55,32 @@ fn await_stamps() {
     });
 }
 
+/// A clock that a test can put forward.
+pub struct SteeredClock {
+    inner: SystemClock,
+    ahead_ns: AtomicU64,
+}
+
+impl SteeredClock {
+    pub fn new() -> Arc<SteeredClock> {
+        Arc::new(SteeredClock { inner: SystemClock::new(), ahead_ns: AtomicU64::new(0) })
+    }
+
+    pub fn put_forward(&self, by: Duration) {
+        self.ahead_ns.fetch_add(by.as_nanos() as u64, Ordering::SeqCst);
+    }
+}
+
+impl Clock for SteeredClock {
+    fn monotonic_ns(&self) -> u64 {
+        self.inner.monotonic_ns() + self.ahead_ns.load(Ordering::SeqCst)
+    }
+
+    fn wall_ms(&self) -> i64 {
+        self.inner.wall_ms()
+    }
+}
+
 /// Serves on loopback, from a temporary directory, with 256 MiB.
 pub async fn start(limits: Limits) -> Bookie {
     let plan = MemoryPlan::new(256 << 20, &limits).unwrap();
@@ -66,9 +94,30 @@ pub async fn start_with(limits: Limits, plan: MemoryPlan) -> Bookie {
 
 /// As [`start_with`], on this disk.
 pub async fn start_on(limits: Limits, plan: MemoryPlan, disk: Arc<dyn Disk>) -> Bookie {
+    start_at(limits, plan, disk, Arc::new(SystemClock::new())).await
+}
+
+/// As [`start_on`], by this clock.
+pub async fn start_at(
+    limits: Limits,
+    plan: MemoryPlan,
+    disk: Arc<dyn Disk>,
+    clock: Arc<dyn Clock>,
+) -> Bookie {
+    start_as(limits, plan, disk, clock, |_| ()).await
+}
+
+/// As [`start_at`], with this engine.
+pub async fn start_as(
+    limits: Limits,
+    plan: MemoryPlan,
+    disk: Arc<dyn Disk>,
+    clock: Arc<dyn Clock>,
+    change: impl FnOnce(&mut EngineConfig),
+) -> Bookie {
     await_stamps();
     let dir = tempfile::tempdir().unwrap();
-    let config = EngineConfig {
+    let mut config = EngineConfig {
         journal_dirs: vec![dir.path().join("journal")],
         ledger_dirs: vec![dir.path().join("ledgers")],
         shard_count: 2,
@@ -79,7 +128,7 @@ pub async fn start_on(limits: Limits, plan: MemoryPlan, disk: Arc<dyn Disk>) -> 
         group_bytes_max: 4 << 20,
         ..EngineConfig::default()
     };
-    let clock = Arc::new(SystemClock::new());
+    change(&mut config);
     let machine = Machine::open(config, disk.clone(), clock.clone(), Arc::new(SystemRandom)).unwrap();
     let shared = Arc::new(Shared {
         words: bindery_server::words::WordDesk::default(),
@@ -87,7 +136,8 @@ pub async fn start_on(limits: Limits, plan: MemoryPlan, disk: Arc<dyn Disk>) -> 
         clock,
         pools: Pools::new(&plan),
         metrics: Metrics::new(),
-        io: IoPool::start(2, 64).unwrap(),
+        pressure: Arc::default(),
+        io: IoPools::start(machine.engine.directory_count(), 2).unwrap(),
         connections: Registry::default(),
         bulk: BulkLine::new(1),
         buffers: BufferSlab::new(limits.read_buffer_bytes),
@@ -100,7 +150,7 @@ pub async fn start_on(limits: Limits, plan: MemoryPlan, disk: Arc<dyn Disk>) -> 
     let stop = Arc::new(Latch::default());
     let running = tokio::spawn({
         let (shared, stop) = (shared.clone(), stop.clone());
-        async move { listener.run(shared, &stop).await }
+        async move { listener.run(shared, &stop, &|_| ()).await }
     });
     Bookie { address, shared, stop, running, engine, _dir: dir }
 }

@@ -1,0 +1,344 @@
+//! Connections of the admin port: few, small and short, so that whoever reaches it takes nothing from the bookie's clients.
+//!
+//! # Invariants
+//! 1. At most [`PLACES`] connections are served. A newcomer that finds none free takes that of the connection which has been
+//!    here for longest of those that owe this port something: a whole request, or else the reading of an answer. So peers
+//!    that send or read slowly keep nobody out; only requests that are being handled keep their places. Descriptors are taken
+//!    of those kept for files ([`crate::descriptors`]): these and, for the moment until it is closed, as many that lost their
+//!    place.
+//! 2. A peer has the patience of the port to send a whole head, which is also how long a connection may idle, as long for the
+//!    body, and as long to take all of an answer that the socket did not take at once.
+//! 3. A head has [`HEAD_BYTES`] at most, a body [`BODY_BYTES`]. Answers are covered by the admin pool until the kernel has
+//!    them; one that finds no room there becomes a short refusal. Those of [`SMALL_ANSWER_BYTES`], health among them, are
+//!    covered by the memory of their connection, so slow readers of others do not make a bookie look dead.
+
+use crate::latch::Latch;
+use crate::log_limit::LogLimit;
+use axum::Router;
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{ConnectInfo, Request};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use bindery_flow::{ByteBudget, Permit};
+use bindery_io::has_no_descriptor;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::convert::Infallible;
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{AbortHandle, Id, JoinSet};
+use tokio::time::{Instant, Sleep};
+use tower_service::Service;
+
+/// Connections served at once.
+pub(crate) const PLACES: usize = 16;
+/// Bytes of the head of a request: browsers and proxies send a tenth of that.
+const HEAD_BYTES: usize = 16 * 1024;
+/// Bytes of the body of a request: orders are a line.
+const BODY_BYTES: usize = 4 * 1024;
+/// Answers up to this length need no memory of the pool. hyper holds a few of them at most.
+const SMALL_ANSWER_BYTES: usize = 512;
+/// Memory of a connection besides its larger answers: buffers for a head and a body, and its task.
+const CONNECTION_BYTES: u64 = 32 * 1024;
+/// Memory of all connections, a part of the admin part of the memory limit; the rest is for answers.
+pub(crate) const PLACES_BYTES: u64 = PLACES as u64 * CONNECTION_BYTES;
+/// Pause after accepting failed, for example because file descriptors ran out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// One log line in this time about missing descriptors.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+/// What the connections share.
+#[derive(Clone)]
+struct Common {
+    router: Router,
+    answers: ByteBudget,
+    patience: Duration,
+    stop: Arc<Latch>,
+}
+
+/// A connection that is served.
+struct Place {
+    id: Id,
+    load: Arc<Load>,
+    abort: AbortHandle,
+}
+
+/// Requests of a connection.
+#[derive(Default)]
+struct Load {
+    /// Whole ones without an answer.
+    handled: AtomicUsize,
+    /// Those whose answers the kernel does not have.
+    answered: AtomicUsize,
+}
+
+impl Load {
+    fn is_handled(&self) -> bool {
+        self.handled.load(Ordering::Acquire) > 0
+    }
+
+    fn is_idle(&self) -> bool {
+        !self.is_handled() && self.answered.load(Ordering::Acquire) == 0
+    }
+}
+
+/// Where the connection is that a newcomer may replace (invariant 1).
+fn replaceable(places: &[Place]) -> Option<usize> {
+    let idle = places.iter().position(|place| place.load.is_idle());
+    idle.or_else(|| places.iter().position(|place| !place.load.is_handled()))
+}
+
+/// Serves until `stop`, and then what is under way.
+pub(super) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    answers: ByteBudget,
+    patience: Duration,
+    stop: Arc<Latch>,
+) {
+    let common = Common { router, answers, patience, stop };
+    let mut tasks = JoinSet::new();
+    // In the order of arrival.
+    let mut places: Vec<Place> = Vec::with_capacity(PLACES);
+    let (begun, mut shortages) = (Instant::now(), LogLimit::new(LOG_INTERVAL));
+    loop {
+        let has_room = tasks.len() < 2 * PLACES && (places.len() < PLACES || replaceable(&places).is_some());
+        tokio::select! {
+            biased;
+            () = common.stop.wait() => break,
+            Some(ended) = tasks.join_next_with_id() => {
+                let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
+                places.retain(|place| place.id != id);
+            }
+            accepted = listener.accept(), if has_room => match accepted {
+                Ok((socket, peer)) => {
+                    if places.len() == PLACES {
+                        // Otherwise all have become busy since, and the newcomer is closed.
+                        let Some(oldest) = replaceable(&places) else { continue };
+                        tracing::debug!(%peer, "closed a connection of the admin port: a newcomer needs its place");
+                        places.remove(oldest).abort.abort();
+                    }
+                    let load = Arc::<Load>::default();
+                    let abort = tasks.spawn(serve_one(common.clone(), socket, peer, load.clone()));
+                    places.push(Place { id: abort.id(), load, abort });
+                }
+                Err(error) => {
+                    let log = if has_no_descriptor(&error) { shortages.admit(begun.elapsed().as_nanos() as u64) } else { Some(0) };
+                    if let Some(others) = log {
+                        tracing::warn!(%error, others, "accept a connection of the admin port");
+                    }
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+            // Nobody says when a request was handled whose connection stays.
+            () = tokio::time::sleep(ACCEPT_PAUSE), if !has_room => {}
+        }
+    }
+    drop(listener);
+    while tasks.join_next().await.is_some() {}
+}
+
+async fn serve_one(common: Common, socket: TcpStream, peer: SocketAddr, load: Arc<Load>) {
+    let service = service_fn(|request| answer(common.clone(), request, peer, load.clone()));
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(common.patience)
+        .max_buf_size(HEAD_BYTES)
+        .serve_connection(TokioIo::new(PatientSocket::new(socket, common.patience)), service);
+    let mut connection = pin!(connection);
+    let served = tokio::select! {
+        served = connection.as_mut() => served,
+        () = common.stop.wait() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = served {
+        tracing::debug!(%peer, %error, "a connection of the admin port ended");
+    }
+}
+
+async fn answer(
+    mut common: Common,
+    request: Request<Incoming>,
+    peer: SocketAddr,
+    load: Arc<Load>,
+) -> Result<Response, Infallible> {
+    let (mut parts, body) = request.into_parts();
+    let body = match tokio::time::timeout(common.patience, to_bytes(Body::new(body), BODY_BYTES)).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(_)) => {
+            let why = format!("give a body of {BODY_BYTES} bytes at most, and all of it\n");
+            return Ok((StatusCode::PAYLOAD_TOO_LARGE, why).into_response());
+        }
+        Err(_) => return Ok((StatusCode::REQUEST_TIMEOUT, "the body did not come in time\n").into_response()),
+    };
+    parts.extensions.insert(ConnectInfo(peer));
+    let handled = Counted::new(&load, |load| &load.handled);
+    let Ok(response) = common.router.call(Request::from_parts(parts, Body::from(body))).await;
+    let (parts, body) = response.into_parts();
+    // It is in memory already: this only takes it out.
+    let body = to_bytes(body, usize::MAX).await;
+    let answered = Counted::new(&load, |load| &load.answered);
+    drop(handled);
+    let covered = body.ok().and_then(|bytes| {
+        let covered = if bytes.len() <= SMALL_ANSWER_BYTES { 0 } else { bytes.len() as u64 };
+        common.answers.try_acquire(covered).map(|permit| (bytes, permit))
+    });
+    let Some((bytes, permit)) = covered else {
+        let why = "other answers of this port take its memory: try again\n";
+        return Ok((StatusCode::SERVICE_UNAVAILABLE, why).into_response());
+    };
+    let bytes = Bytes::from_owner(Answer { bytes, _permit: permit, _answered: answered });
+    Ok(Response::from_parts(parts, Body::from(bytes)))
+}
+
+/// Counts a request in a part of the load until it is dropped.
+struct Counted {
+    load: Arc<Load>,
+    part: fn(&Load) -> &AtomicUsize,
+}
+
+impl Counted {
+    fn new(load: &Arc<Load>, part: fn(&Load) -> &AtomicUsize) -> Counted {
+        part(load).fetch_add(1, Ordering::AcqRel);
+        Counted { load: load.clone(), part }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        (self.part)(&self.load).fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// The bytes of an answer, with what they hold until the last of them is sent.
+struct Answer {
+    bytes: Bytes,
+    _permit: Permit,
+    _answered: Counted,
+}
+
+impl AsRef<[u8]> for Answer {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// A socket that fails when its peer takes too long for what is to be written. A byte now and then is no progress. For requests there are hyper's deadline for heads and ours for
+/// bodies.
+struct PatientSocket {
+    socket: TcpStream,
+    patience: Duration,
+    /// From when the peer did not take something until it has taken all.
+    deadline: Option<Pin<Box<Sleep>>>,
+}
+
+impl PatientSocket {
+    fn new(socket: TcpStream, patience: Duration) -> PatientSocket {
+        PatientSocket { socket, patience, deadline: None }
+    }
+
+    /// What comes of an attempt to write.
+    fn within_patience<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            return written;
+        }
+        let patience = self.patience;
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+        deadline.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl AsyncRead for PatientSocket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_read(context, into)
+    }
+}
+
+impl AsyncWrite for PatientSocket {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.socket).poll_write(context, bytes);
+        self.within_patience(context, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.socket).poll_write_vectored(context, slices);
+        self.within_patience(context, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // hyper has written all it had.
+        self.deadline = None;
+        Pin::new(&mut self.socket).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    /// Invariant 2.
+    #[tokio::test]
+    async fn a_peer_that_takes_a_little_now_and_then_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (socket, _) = listener.accept().await.unwrap();
+        rustix::net::sockopt::set_socket_send_buffer_size(&socket, 4096).unwrap();
+        let mut socket = PatientSocket::new(socket, Duration::from_millis(300));
+        let writes = async {
+            loop {
+                if let Err(error) = socket.write(&[0; 1024]).await {
+                    return error.kind();
+                }
+            }
+        };
+        let takes = async {
+            let mut some = [0; 4096];
+            while peer.read(&mut some).await.is_ok_and(|read| read > 0) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let failed = tokio::select! {
+            failed = writes => failed,
+            () = takes => panic!("it always takes some"),
+            () = tokio::time::sleep(Duration::from_secs(30)) => panic!("it is given up"),
+        };
+        assert_eq!(failed, io::ErrorKind::TimedOut);
+    }
+}
