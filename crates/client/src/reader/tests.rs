@@ -243,6 +243,25 @@ impl Setup {
     fn lose(&self, bookie: &str, entry: i64) {
         self.bookies.entries.lock().remove(&(id(bookie), entry)).unwrap();
     }
+
+    /// What Java's re-replication makes of a bookie's copies up to `lac`: they are packed again, with that LAC.
+    fn repack(&self, bookie: &str, lac: i64) {
+        let mut entries = self.bookies.entries.lock();
+        for ((owner, entry), stored) in entries.iter_mut().filter(|((_, entry), _)| *entry <= lac) {
+            if owner.as_str() == bookie {
+                let found = self.codec.open(Some(at(*entry)), stored).unwrap();
+                let mut packed = Vec::new();
+                self.codec.put(
+                    at(*entry),
+                    EntryId::new(lac),
+                    found.length_bytes,
+                    &found.payload,
+                    &mut packed,
+                );
+                *stored = packed.into();
+            }
+        }
+    }
 }
 
 async fn assert_all(reader: &super::LedgerReader, count: i64, size: usize) {
@@ -272,6 +291,20 @@ async fn damaged_misplaced_and_missing_entries_are_read_from_another_replica() {
         setup.bookies.entries.lock().insert((id("c"), 50), Bytes::from_static(b"x"));
         let error = reader.read_entry(at(50)).await.unwrap_err();
         assert!(matches!(error, ReadError::Unavailable { .. }), "perhaps a has it: {error}");
+    }
+}
+
+#[tokio::test]
+async fn copies_that_were_packed_again_are_read() {
+    for quorum in [(3, 3, 2), (3, 2, 2)] {
+        let mut setup = Setup::new(quorum, 200, 100, Bookies::default()).await;
+        setup.close(199).await;
+        for bookie in ["a", "b", "c"] {
+            setup.repack(bookie, 199);
+        }
+        let reader = setup.open().await.unwrap();
+        assert_all(&reader, 200, 100).await;
+        assert_eq!(reader.last_add_confirmed(), Some(at(199)));
     }
 }
 
@@ -439,6 +472,18 @@ async fn the_lac_comes_from_a_covering_set_of_valid_answers_and_never_goes_back(
     // A damaged answer is no knowledge.
     setup.damage("b", 4);
     assert!(matches!(setup.open().await, Err(OpenError::Lac(ReadError::LacUnknown { .. }))));
+}
+
+/// A copy of an earlier segment that Java packed again is the last entry of a bookie: the LAC inside is the ledger's.
+#[tokio::test]
+async fn the_lac_inside_a_copy_that_was_packed_again_counts() {
+    let setup = Setup::new((3, 3, 2), 5, 10, Bookies::default()).await;
+    for bookie in ["a", "b", "c"] {
+        setup.repack(bookie, 4);
+    }
+    let reader = setup.open().await.unwrap();
+    assert_eq!(reader.last_add_confirmed(), Some(at(4)));
+    assert_all(&reader, 5, 10).await;
 }
 
 #[tokio::test]
