@@ -168,11 +168,14 @@ fn whatever_fails_readers_see_what_was_confirmed_and_every_call_ends() {
         total.ensemble_changes += seen.ensemble_changes;
         total.writers_failed += seen.writers_failed;
         total.asked_again += seen.asked_again;
+        total.repairs += seen.repairs;
+        total.repairs_of_closed += seen.repairs_of_closed;
     }
     println!("{seeds} seeds of the shells: {total:?}");
     assert!(total.forced >= seeds / 4, "forces");
     assert!(total.ensemble_changes >= seeds / 4 && total.writers_failed >= seeds / 100, "{total:?}");
     assert!(total.entries > 40 * seeds as i64 && total.followed > total.entries && total.runs > seeds as i64);
+    assert!(total.repairs >= seeds / 10 && total.repairs_of_closed >= seeds, "{total:?}");
     assert!(total.asked_again > 5 * seeds, "hedges and retries are what IC19 is about");
 }
 

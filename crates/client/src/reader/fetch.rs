@@ -3,8 +3,8 @@
 //! # Invariants
 //! 1. The replicas of an entry are asked until one returns it with a valid digest (IC9); each is asked once (IC19), in
 //!    the order and at the time that `race` says.
-//! 2. When none has it and the ledger is open, the metadata is read again: the entry may be in a newer segment. It
-//!    counts as absent only in the segment it belongs to (IC21).
+//! 2. When none returns it, the current metadata is read, and a write set that has changed is asked (IC21). An open ledger may
+//!    have a newer segment. Repair replaces members of closed ledgers, too, and the old members may then delete their copies.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -43,14 +43,15 @@ impl ReaderState {
                 Err(answers) => answers,
             };
             // Invariant 2.
-            if self.end().is_none() && rereads < REREADS_MAX {
+            let is_named_still =
+                |now: &Replicas| now.metadata.write_set(entry).eq(replicas.metadata.write_set(entry));
+            if rereads < REREADS_MAX {
                 rereads += 1;
-                self.reread().await?;
-                let now = self.replicas();
-                let write_set = |replicas: &Replicas| -> Vec<BookieId> {
-                    replicas.metadata.write_set(entry).cloned().collect()
-                };
-                if write_set(&now) != write_set(&replicas) {
+                // Another read may have found out already.
+                if is_named_still(&self.replicas()) {
+                    self.reread_latest().await?;
+                }
+                if !is_named_still(&self.replicas()) {
                     continue;
                 }
             }

@@ -165,6 +165,12 @@ impl ReaderState {
         Ok(self.adopt(stored))
     }
 
+    /// As [`reread`](Self::reread), from a metadata store that has caught up: to be done before an entry is said to be absent.
+    pub async fn reread_latest(&self) -> Result<bool, ReadError> {
+        let stored = self.shared.stored_latest(self.id).await.map_err(|error| self.error_of(error))?;
+        Ok(self.adopt(stored))
+    }
+
     /// Learns the LAC of an open ledger, or that it was closed.
     pub async fn refresh(&self) -> Result<Option<EntryId>, ReadError> {
         if self.end().is_none() {

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use crate::client::Client;
 use crate::entry::EntryCodec;
 use crate::error::{OpenError, ReadError};
+use crate::lagging::Lagging;
 use crate::options::OpenMode;
 use crate::transport::{
     AddRequest, AddSink, Answer, BatchReadRequest, BookieError, LacAnswer, PollRequest, ReadRequest,
@@ -157,7 +158,10 @@ impl Transport for Bookies {
 struct Setup {
     client: Client,
     bookies: Arc<Bookies>,
+    /// Not the client's.
     layout: Layout,
+    /// The client's.
+    store: Arc<Lagging>,
     codec: EntryCodec,
     ledger: LedgerId,
     metadata: LedgerMetadata,
@@ -177,11 +181,13 @@ impl Setup {
         size: usize,
         bookies: Bookies,
     ) -> Setup {
-        let store = Arc::new(MemoryCluster::new().open());
-        layout::init_cluster(&*store, "/l", LedgerLayout::Hierarchical, [0; 16]).await.unwrap();
-        let layout = Layout::open(store, "/l", None).await.unwrap();
+        let cluster = MemoryCluster::new();
+        layout::init_cluster(&cluster.open(), "/l", LedgerLayout::Hierarchical, [0; 16]).await.unwrap();
+        let layout = Layout::open(Arc::new(cluster.open()), "/l", None).await.unwrap();
+        let store = Arc::new(Lagging::new(cluster.open()));
+        let seen_by_client = Layout::open(store.clone(), "/l", None).await.unwrap();
         let bookies = Arc::new(bookies);
-        let builder = Client::builder().layout(layout.clone()).transport(bookies.clone());
+        let builder = Client::builder().layout(seen_by_client).transport(bookies.clone());
         let client = builder.memory_limit(memory_limit).connect().await.unwrap();
         let secret = LedgerSecret { digest_type: DigestType::Crc32c, password: b"p".to_vec() };
         let ledger = LedgerId::new(1).unwrap();
@@ -199,7 +205,7 @@ impl Setup {
             }
         }
         layout.ledgers().create(ledger, &metadata).await.unwrap();
-        Setup { client, bookies, layout, codec, ledger, metadata }
+        Setup { client, bookies, layout, store, codec, ledger, metadata }
     }
 
     async fn close(&mut self, last: i64) {
@@ -262,6 +268,26 @@ impl Setup {
             }
         }
     }
+
+    /// Every copy moves to another bookie, and then the metadata says so: repair, one bookie after the other, and the
+    /// collection of what is surplus then.
+    async fn move_all(&self, lac: i64) {
+        for (old, new) in [("a", "x"), ("b", "y"), ("c", "z")] {
+            let moved = |bookie: &BookieId| if *bookie == id(old) { id(new) } else { bookie.clone() };
+            self.repack(old, lac);
+            {
+                let mut entries = self.bookies.entries.lock();
+                *entries = std::mem::take(&mut *entries)
+                    .into_iter()
+                    .map(|((bookie, entry), stored)| ((moved(&bookie), entry), stored))
+                    .collect();
+            }
+            let stored = self.layout.ledgers().get(self.ledger).await.unwrap();
+            let ensemble = stored.metadata.segments()[0].ensemble.iter().map(moved).collect();
+            let changed = crate::metadata_edit::with_ensemble(&stored.metadata, at(0), ensemble);
+            self.layout.ledgers().update(self.ledger, &changed, stored.version).await.unwrap();
+        }
+    }
 }
 
 async fn assert_all(reader: &super::LedgerReader, count: i64, size: usize) {
@@ -306,6 +332,39 @@ async fn copies_that_were_packed_again_are_read() {
         assert_all(&reader, 200, 100).await;
         assert_eq!(reader.last_add_confirmed(), Some(at(199)));
     }
+}
+
+#[tokio::test]
+async fn a_reader_of_a_closed_ledger_goes_on_where_repair_has_moved_it() {
+    for quorum in [(3, 3, 2), (3, 2, 2)] {
+        for are_gone in [false, true] {
+            for is_behind in [false, true] {
+                let mut setup = Setup::new(quorum, 200, 100, Bookies::default()).await;
+                setup.close(199).await;
+                let (one, all) = (setup.open().await.unwrap(), setup.open().await.unwrap());
+                assert_eq!(one.read_entry(at(7)).await.unwrap().id, at(7));
+                setup.move_all(199).await;
+                if are_gone {
+                    setup.bookies.silent.lock().extend([id("a"), id("b"), id("c")]);
+                }
+                if is_behind {
+                    setup.store.lag();
+                }
+                assert_eq!(one.read_entry(at(7)).await.unwrap().id, at(7), "IC21: {quorum:?}, {are_gone}");
+                assert_all(&all, 200, 100).await;
+            }
+        }
+    }
+}
+
+/// A lagging metadata server shows an ensemble that is no more, of a ledger that is open.
+#[tokio::test]
+async fn an_entry_is_not_absent_because_the_metadata_is_old() {
+    let setup = Setup::new((3, 3, 2), 20, 10, Bookies::default()).await;
+    let reader = setup.open().await.unwrap();
+    setup.move_all(18).await;
+    setup.store.lag();
+    assert_eq!(reader.read_entry(at(7)).await.unwrap().id, at(7), "IC21");
 }
 
 #[tokio::test]

@@ -9,8 +9,8 @@
 //!
 //! # Invariants
 //! 1. Each entry of the range is counted once, with a copy of each bookie of its write set, in order (`core`).
-//! 2. What looks wrong is compared with metadata read afterwards: an entry whose write set changed meanwhile is looked at
-//!    again, so that repair and ensemble changes under way are no faults.
+//! 2. Faults are compared with current metadata, at most [`METADATA_AGE_MAX`] old: an entry whose write set changed meanwhile
+//!    is looked at again, so that repair and ensemble changes under way are no faults.
 //! 3. A bookie that cannot be asked is asked again [`ASKED_AGAIN_AFTER`] later at the earliest; what it should have until
 //!    then counts as unreachable. So one that is gone does not hold up the look at the others.
 //!
@@ -230,7 +230,7 @@ impl Verification {
         found: &[(EntryId, Vec<Copy>)],
     ) -> Result<bool, ReadError> {
         if self.compared_at.is_none_or(|at| at.elapsed() >= METADATA_AGE_MAX) {
-            self.state.reread().await?;
+            self.state.reread_latest().await?;
             self.compared_at = Some(Instant::now());
         }
         let now = self.state.replicas();
