@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bindery_metadata::StoreError;
 use bindery_metadata::memory::MemoryStore;
 use bindery_metadata::store::{
     CreateMode, MetadataStore, Node, Op, SessionCredentials, SessionState, Stat, StoreFuture, Version, Watch,
@@ -16,16 +17,22 @@ pub(crate) struct Lagging {
     inner: MemoryStore,
     read: Mutex<BTreeMap<String, Node>>,
     is_behind: AtomicBool,
+    is_away: AtomicBool,
 }
 
 impl Lagging {
     pub fn new(inner: MemoryStore) -> Lagging {
-        Lagging { inner, read: Mutex::default(), is_behind: AtomicBool::new(false) }
+        Lagging { inner, read: Mutex::default(), is_behind: AtomicBool::new(false), is_away: AtomicBool::new(false) }
     }
 
     /// From now on until the next sync.
     pub fn lag(&self) {
         self.is_behind.store(true, Ordering::Relaxed);
+    }
+
+    /// Syncs fail from now on, as without a connection.
+    pub fn leave(&self) {
+        self.is_away.store(true, Ordering::Relaxed);
     }
 }
 
@@ -70,6 +77,9 @@ impl MetadataStore for Lagging {
         self.inner.multi(ops)
     }
     fn sync(&self, path: &str) -> StoreFuture<'_, ()> {
+        if self.is_away.load(Ordering::Relaxed) {
+            return Box::pin(async { Err(StoreError::ConnectionLoss) });
+        }
         self.is_behind.store(false, Ordering::Relaxed);
         self.inner.sync(path)
     }

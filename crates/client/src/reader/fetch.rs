@@ -5,6 +5,8 @@
 //!    the order and at the time that `race` says.
 //! 2. When none returns it, the current metadata is read, and a write set that has changed is asked (IC21). An open ledger may
 //!    have a newer segment. Repair replaces members of closed ledgers, too, and the old members may then delete their copies.
+//! 3. An entry is absent when current metadata names only bookies that do not have it. Of a closed ledger whose metadata cannot
+//!    be read now, it is unavailable, and that is said soon.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -45,17 +47,19 @@ impl ReaderState {
             // Invariant 2.
             let is_named_still =
                 |now: &Replicas| now.metadata.write_set(entry).eq(replicas.metadata.write_set(entry));
+            let mut is_current = false;
             if rereads < REREADS_MAX {
                 rereads += 1;
                 // Another read may have found out already.
                 if is_named_still(&self.replicas()) {
-                    self.reread_latest().await?;
+                    is_current = self.reread_after_failure().await?;
                 }
                 if !is_named_still(&self.replicas()) {
                     continue;
                 }
             }
-            let is_absent = answers.0.iter().all(|(_, answer)| *answer == BookieAnswer::Absent);
+            let is_absent =
+                is_current && answers.0.iter().all(|(_, answer)| *answer == BookieAnswer::Absent);
             return Err(match is_absent {
                 true => ReadError::NoEntry { ledger, entry, answers },
                 false => ReadError::Unavailable { ledger, entry, answers },

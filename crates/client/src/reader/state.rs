@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
 
 use bindery_metadata::StoreError;
 use bindery_metadata::layout::{LedgerError, StoredLedger};
@@ -16,6 +17,7 @@ use bindery_types::{Digester, EntryId, LedgerId, LedgerMetadata, LedgerSecret, L
 use bindery_wire::ErrorCode;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::client::Shared;
 use crate::entry::{EntryCodec, OVERHEAD_SIZE_BYTES_MAX};
@@ -23,6 +25,10 @@ use crate::error::{BookieAnswer, BookieAnswers, ReadError};
 use crate::handover::Handover;
 use crate::health::{LedgerNodes, Outcome};
 use crate::transport::{BookieError, LacAnswer};
+
+/// How long a read of a closed ledger waits for current metadata. It could do without, so a metadata store that is away does not
+/// hold up its error for the client's `metadata_patience`.
+const CLOSED_PATIENCE: Duration = Duration::from_secs(1);
 
 struct Known {
     replicas: Arc<Replicas>,
@@ -169,6 +175,20 @@ impl ReaderState {
     pub async fn reread_latest(&self) -> Result<bool, ReadError> {
         let stored = self.shared.stored_latest(self.id).await.map_err(|error| self.error_of(error))?;
         Ok(self.adopt(stored))
+    }
+
+    /// Reads current metadata for a read that failed. False when the ledger is closed and the metadata store is away: where the
+    /// ledger ends is known, but whether an entry is absent is not.
+    pub async fn reread_after_failure(&self) -> Result<bool, ReadError> {
+        if self.end().is_none() {
+            return self.reread_latest().await.map(|_| true);
+        }
+        match timeout(CLOSED_PATIENCE, self.reread_latest()).await {
+            Ok(Ok(_)) => Ok(true),
+            Ok(Err(ReadError::Metadata(error))) if error.is_transient() => Ok(false),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Ok(false),
+        }
     }
 
     /// Learns the LAC of an open ledger, or that it was closed.

@@ -18,7 +18,7 @@ use crate::client::Client;
 use crate::entry::EntryCodec;
 use crate::error::{OpenError, ReadError};
 use crate::lagging::Lagging;
-use crate::options::OpenMode;
+use crate::options::{METADATA_PATIENCE_DEFAULT, OpenMode};
 use crate::transport::{
     AddRequest, AddSink, Answer, BatchReadRequest, BookieError, LacAnswer, PollRequest, ReadRequest,
     Transport,
@@ -365,6 +365,23 @@ async fn an_entry_is_not_absent_because_the_metadata_is_old() {
     setup.move_all(18).await;
     setup.store.lag();
     assert_eq!(reader.read_entry(at(7)).await.unwrap().id, at(7), "IC21");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_of_a_closed_ledger_fails_soon_while_the_metadata_store_is_away() {
+    let mut setup = Setup::new((3, 3, 2), 20, 10, Bookies::default()).await;
+    setup.close(19).await;
+    let reader = setup.open().await.unwrap();
+    setup.store.leave();
+    for bookie in ["a", "b", "c"] {
+        setup.lose(bookie, 7);
+    }
+    let patience = METADATA_PATIENCE_DEFAULT / 10;
+    let read = tokio::time::timeout(patience, reader.read_entry(at(7))).await.expect("simulated time");
+    assert!(matches!(read, Err(ReadError::Unavailable { .. })), "others may have it by now: {read:?}");
+    setup.bookies.silent.lock().extend([id("a"), id("b"), id("c")]);
+    let read = tokio::time::timeout(patience, reader.read_entry(at(8))).await.expect("simulated time");
+    assert!(matches!(read, Err(ReadError::Unavailable { .. })), "{read:?}");
 }
 
 #[tokio::test]
