@@ -1,7 +1,7 @@
 //! A metadata store that may lag behind, as a ZooKeeper follower does: it repeats its earlier answers until somebody syncs.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bindery_metadata::StoreError;
@@ -18,11 +18,18 @@ pub(crate) struct Lagging {
     read: Mutex<BTreeMap<String, Node>>,
     is_behind: AtomicBool,
     is_away: AtomicBool,
+    syncs: AtomicUsize,
 }
 
 impl Lagging {
     pub fn new(inner: MemoryStore) -> Lagging {
-        Lagging { inner, read: Mutex::default(), is_behind: AtomicBool::new(false), is_away: AtomicBool::new(false) }
+        Lagging {
+            inner,
+            read: Mutex::default(),
+            is_behind: AtomicBool::new(false),
+            is_away: AtomicBool::new(false),
+            syncs: AtomicUsize::new(0),
+        }
     }
 
     /// From now on until the next sync.
@@ -33,6 +40,11 @@ impl Lagging {
     /// Syncs fail from now on, as without a connection.
     pub fn leave(&self) {
         self.is_away.store(true, Ordering::Relaxed);
+    }
+
+    /// How many were asked for.
+    pub fn syncs(&self) -> usize {
+        self.syncs.load(Ordering::Relaxed)
     }
 }
 
@@ -77,11 +89,17 @@ impl MetadataStore for Lagging {
         self.inner.multi(ops)
     }
     fn sync(&self, path: &str) -> StoreFuture<'_, ()> {
+        self.syncs.fetch_add(1, Ordering::Relaxed);
         if self.is_away.load(Ordering::Relaxed) {
             return Box::pin(async { Err(StoreError::ConnectionLoss) });
         }
-        self.is_behind.store(false, Ordering::Relaxed);
-        self.inner.sync(path)
+        let path = path.to_owned();
+        Box::pin(async move {
+            // A round trip.
+            tokio::task::yield_now().await;
+            self.is_behind.store(false, Ordering::Relaxed);
+            self.inner.sync(&path).await
+        })
     }
     fn session(&self) -> watch::Receiver<SessionState> {
         self.inner.session()

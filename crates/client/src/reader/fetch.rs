@@ -45,6 +45,7 @@ impl ReaderState {
                 Err(answers) => answers,
             };
             // Invariant 2.
+            let begun = self.rereads_begun();
             let is_named_still =
                 |now: &Replicas| now.metadata.write_set(entry).eq(replicas.metadata.write_set(entry));
             let mut is_current = false;
@@ -52,14 +53,13 @@ impl ReaderState {
                 rereads += 1;
                 // Another read may have found out already.
                 if is_named_still(&self.replicas()) {
-                    is_current = self.reread_after_failure().await?;
+                    is_current = self.reread_after(begun).await?;
                 }
                 if !is_named_still(&self.replicas()) {
                     continue;
                 }
             }
-            let is_absent =
-                is_current && answers.0.iter().all(|(_, answer)| *answer == BookieAnswer::Absent);
+            let is_absent = is_current && answers.0.iter().all(|(_, answer)| *answer == BookieAnswer::Absent);
             return Err(match is_absent {
                 true => ReadError::NoEntry { ledger, entry, answers },
                 false => ReadError::Unavailable { ledger, entry, answers },

@@ -30,9 +30,21 @@ use crate::transport::{BookieError, LacAnswer};
 /// hold up its error for the client's `metadata_patience`.
 const CLOSED_PATIENCE: Duration = Duration::from_secs(1);
 
+/// How long a read waits for metadata that another one reads again, before it does so itself.
+const REREAD_PATIENCE: Duration = Duration::from_secs(3);
+
 struct Known {
     replicas: Arc<Replicas>,
     version: Version,
+}
+
+/// Metadata read again for reads that failed: once for all that wait for it, because each time asks the leader of the metadata store.
+#[derive(Default)]
+struct Rereads {
+    /// How many have begun.
+    begun: AtomicU64,
+    /// Which of them ended last, and how; held by the one that is at it.
+    last: tokio::sync::Mutex<(u64, Option<Result<bool, ReadError>>)>,
 }
 
 /// One version of a ledger's metadata, with the nodes of the bookies it names: looked up once (C13).
@@ -54,6 +66,7 @@ pub(crate) struct ReaderState {
     pub id: LedgerId,
     pub codec: EntryCodec,
     known: Mutex<Known>,
+    rereads: Rereads,
     /// -1 for none.
     lac: AtomicI64,
     /// Mean size of its entries, as stored; 0 when nothing is known of it.
@@ -89,7 +102,9 @@ impl ReaderState {
         let can_batch = AtomicBool::new(true);
         let entry_size_bytes = AtomicU64::new(mean_size_bytes(&replicas.metadata));
         let has_batched = AtomicBool::new(false);
-        let state = ReaderState { shared, id, codec, known, lac, entry_size_bytes, can_batch, has_batched };
+        let rereads = Rereads::default();
+        let state =
+            ReaderState { shared, id, codec, known, rereads, lac, entry_size_bytes, can_batch, has_batched };
         state.learn_from(&replicas.metadata);
         state
     }
@@ -177,9 +192,31 @@ impl ReaderState {
         Ok(self.adopt(stored))
     }
 
-    /// Reads current metadata for a read that failed. False when the ledger is closed and the metadata store is away: where the
-    /// ledger ends is known, but whether an entry is absent is not.
-    pub async fn reread_after_failure(&self) -> Result<bool, ReadError> {
+    /// To be taken when a read has failed, for [`reread_after`](Self::reread_after).
+    pub fn rereads_begun(&self) -> u64 {
+        self.rereads.begun.load(Ordering::Acquire)
+    }
+
+    /// Reads current metadata for a read that failed when this many re-reads had begun; one that began later will do, whoever
+    /// asked for it and however it ended. False when the ledger is closed and the metadata store is away: where the ledger ends is
+    /// known, but whether an entry is absent is not.
+    pub async fn reread_after(&self, begun: u64) -> Result<bool, ReadError> {
+        // Its holder may be a future that nobody polls any more.
+        let Ok(mut last) = timeout(REREAD_PATIENCE, self.rereads.last.lock()).await else {
+            return self.reread_soon().await;
+        };
+        if last.0 > begun
+            && let Some(outcome) = &last.1
+        {
+            return outcome.clone();
+        }
+        let number = self.rereads.begun.fetch_add(1, Ordering::AcqRel) + 1;
+        let outcome = self.reread_soon().await;
+        *last = (number, Some(outcome.clone()));
+        outcome
+    }
+
+    async fn reread_soon(&self) -> Result<bool, ReadError> {
         if self.end().is_none() {
             return self.reread_latest().await.map(|_| true);
         }

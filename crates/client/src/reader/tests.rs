@@ -385,6 +385,28 @@ async fn a_read_of_a_closed_ledger_fails_soon_while_the_metadata_store_is_away()
 }
 
 #[tokio::test]
+async fn reads_that_fail_together_ask_the_metadata_store_together() {
+    let mut setup = Setup::new((3, 2, 2), 64, 10, Bookies::default()).await;
+    setup.close(63).await;
+    let reader = setup.open().await.unwrap();
+    setup.bookies.silent.lock().extend([id("a"), id("b"), id("c")]);
+    let mut reads = tokio::task::JoinSet::new();
+    for entry in 0..64 {
+        let reader = reader.clone();
+        reads.spawn(async move { reader.read_entry(at(entry)).await });
+    }
+    for read in reads.join_all().await {
+        assert!(matches!(read, Err(ReadError::Unavailable { .. })), "{read:?}");
+    }
+    let syncs = setup.store.syncs();
+    assert!((1..=8).contains(&syncs), "{syncs} syncs");
+    // What moved since counts: a later failure asks again.
+    setup.bookies.silent.lock().clear();
+    setup.move_all(63).await;
+    assert_eq!(reader.read_entry(at(7)).await.unwrap().id, at(7), "IC21");
+}
+
+#[tokio::test]
 async fn an_entry_that_no_replica_has_ends_the_stream_with_an_error() {
     let mut setup = Setup::new((3, 3, 2), 20, 10, Bookies::default()).await;
     setup.close(19).await;
