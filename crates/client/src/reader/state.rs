@@ -239,6 +239,20 @@ impl ReaderState {
         Ok(self.lac())
     }
 
+    /// Whether the ledger has an entry to read, which is known to be behind the LAC otherwise. A lagging metadata store does not
+    /// decide that.
+    pub async fn reaches(&self, entry: EntryId) -> Result<bool, ReadError> {
+        let is_behind = || self.lac() < Some(entry) && self.end().is_none();
+        if is_behind() {
+            self.refresh().await?;
+        }
+        // It may have been closed, or go on in a newer segment.
+        if is_behind() && self.reread_latest().await? {
+            self.refresh().await?;
+        }
+        Ok(self.lac() >= Some(entry))
+    }
+
     /// Asks the last ensemble until it is covered (invariant 2).
     async fn ask_for_lac(&self) -> Result<(), ReadError> {
         let replicas = self.replicas();

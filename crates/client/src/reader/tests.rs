@@ -367,6 +367,24 @@ async fn an_entry_is_not_absent_because_the_metadata_is_old() {
     assert_eq!(reader.read_entry(at(7)).await.unwrap().id, at(7), "IC21");
 }
 
+/// A lagging metadata server shows a ledger as open that is closed. The bookies' entries confirm all but the last one.
+#[tokio::test]
+async fn an_entry_is_not_beyond_the_end_because_the_metadata_is_old() {
+    for is_verification in [false, true] {
+        let mut setup = Setup::new((3, 3, 2), 21, 10, Bookies::default()).await;
+        let reader = setup.open().await.unwrap();
+        assert_eq!(reader.last_add_confirmed(), Some(at(19)));
+        setup.close(20).await;
+        setup.store.lag();
+        match is_verification {
+            true => drop(reader.verify(at(0), Some(at(20))).await.unwrap()),
+            false => assert_all(&reader, 21, 10).await,
+        }
+        let error = reader.read_entry(at(21)).await.unwrap_err();
+        assert!(matches!(error, ReadError::BeyondEnd { last, .. } if last == Some(at(20))), "{error:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_read_of_a_closed_ledger_fails_soon_while_the_metadata_store_is_away() {
     let mut setup = Setup::new((3, 3, 2), 20, 10, Bookies::default()).await;

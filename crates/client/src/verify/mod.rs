@@ -71,14 +71,12 @@ impl Verification {
         first: EntryId,
         last: Option<EntryId>,
     ) -> Result<Verification, ReadError> {
-        if last > state.lac() && state.end().is_none() {
-            state.refresh().await?;
+        if let Some(entry) = last
+            && !state.reaches(entry).await?
+        {
+            return Err(ReadError::BeyondEnd { ledger: state.id, entry, last: state.lac() });
         }
         let end = state.lac();
-        if last > end {
-            let (ledger, entry) = (state.id, last.unwrap_or(first));
-            return Err(ReadError::BeyondEnd { ledger, entry, last: end });
-        }
         let last = last.or(end).filter(|last| first <= *last);
         let ack_quorum_size = state.replicas().metadata.quorum.ack_quorum_size();
         let tally = Tally::new(state.id, state.end().is_some(), ack_quorum_size, first, last);
