@@ -1,7 +1,7 @@
 //! What a reader knows of its ledger, and how it learns more.
 //!
 //! # Invariants
-//! 1. The LAC (last add confirmed) never goes back (IC21).
+//! 1. The LAC (last add confirmed) never goes back (IC21). That of a closed ledger is its last entry.
 //! 2. The LAC of an open ledger is the largest that a covering set of bookies reports, each with a valid digest
 //!    (protocol reference, section 7.6).
 //! 3. Metadata is replaced by newer metadata only.
@@ -113,8 +113,13 @@ impl ReaderState {
         self.known.lock().replicas.clone()
     }
 
+    /// The last entry of a closed ledger, whatever LAC is inside its entries: one that re-replication packed again may have
+    /// another.
     pub fn lac(&self) -> Option<EntryId> {
-        EntryId::new(self.lac.load(Ordering::Acquire))
+        match self.end() {
+            Some((last_entry, _)) => last_entry,
+            None => EntryId::new(self.lac.load(Ordering::Acquire)),
+        }
     }
 
     /// How large the next entries may be expected to be, as stored; 0 when nothing is known of them.

@@ -603,6 +603,20 @@ async fn the_lac_inside_a_copy_that_was_packed_again_counts() {
 }
 
 #[tokio::test]
+async fn the_lac_of_a_closed_ledger_does_not_pass_its_end() {
+    let mut setup = Setup::new((3, 3, 2), 5, 10, Bookies::default()).await;
+    setup.close(4).await;
+    for bookie in ["a", "b", "c"] {
+        setup.repack(bookie, 9);
+    }
+    let reader = setup.open().await.unwrap();
+    assert_all(&reader, 5, 10).await;
+    assert_eq!(reader.last_add_confirmed(), Some(at(4)));
+    let error = reader.read_entry(at(7)).await.unwrap_err();
+    assert!(matches!(error, ReadError::BeyondEnd { last, .. } if last == Some(at(4))), "{error}");
+}
+
+#[tokio::test]
 async fn an_entry_behind_an_ensemble_change_is_found_by_reading_the_metadata_again() {
     let setup = Setup::new((2, 2, 2), 5, 10, Bookies::default()).await;
     let reader = setup.open().await.unwrap();
