@@ -672,8 +672,12 @@ impl RecoveryCore {
         let StoredLedger { metadata, version, .. } = read;
         let is_closed = matches!(metadata.state, LedgerState::Closed { .. });
         let end = metadata.segments().last();
+        // The length is that of the last confirmed entry, which other bookies may have now.
+        let has_moved = self.recovered.is_none()
+            && self.lac.is_some_and(|lac| !metadata.write_set(lac).eq(self.stored.write_set(lac)));
         if let Phase::Closing(_) = self.phase
             && !is_closed
+            && !has_moved
             && metadata.state == LedgerState::InRecovery
             && end == self.stored.segments().last()
         {

@@ -497,3 +497,37 @@ fn a_length_that_cannot_be_learned_now_fails_and_one_that_is_lost_does_not() {
         matches!(script.end(), Some(LedgerState::Closed { last_entry, .. }) if last_entry == Some(at(4)))
     );
 }
+
+/// Repair moved an older segment while the recovery looked for the length at its old members.
+#[test]
+fn a_length_that_was_lost_is_asked_of_new_members_when_the_close_conflicts() {
+    let until_closing = |older: &str| {
+        let ledger = with_ensemble(&metadata(3, 3, 2), at(10), ids("a b d"));
+        let mut script = Script::new(ledger);
+        script.fence("a", ABSENT);
+        script.fence("b", ABSENT);
+        script.answer("a", 10, ABSENT);
+        script.answer("b", 10, ABSENT);
+        for bookie in ["a", "b", "c"] {
+            script.answer(bookie, 9, ABSENT);
+        }
+        assert!(script.end().is_some(), "it is where the last segment begins");
+        script.core.written(Err(LedgerError::Changed(LedgerId::new(1).unwrap())), &mut script.out);
+        script.out.reads.clear();
+        let mut other = with_ensemble(&metadata(3, 3, 2), at(0), ids(older));
+        other = with_ensemble(&other, at(10), ids("a b d"));
+        other.state = LedgerState::InRecovery;
+        read(&mut script, other);
+        script
+    };
+    let mut script = until_closing("x b c");
+    assert_eq!(script.end(), None, "x may have it");
+    script.fence("a", ABSENT);
+    script.fence("b", ABSENT);
+    script.answer("a", 10, ABSENT);
+    script.answer("b", 10, ABSENT);
+    script.answer("x", 9, Ok(stored(9, 9)));
+    assert_eq!(script.end(), closed(9));
+    let script = until_closing("a b c");
+    assert!(script.end().is_some(), "nothing has moved");
+}
