@@ -18,7 +18,8 @@
 //!    shows that somebody else closed it, that is the result (IC8, IC13, IC14).
 //! 6. A LAC inside an entry was confirmed, whether the entry is as its writer sent it or was packed again by re-replication
 //!    (`entry`, invariant 3), so the ledger never closes below it. Where the fence finds it, reads begin behind it. Found
-//!    later, in an entry at or below it, it vetoes an end: bookies that lack what is confirmed have lost it.
+//!    later, in any copy that arrives before the end is found, it vetoes an end below it: bookies that lack what is confirmed
+//!    have lost it.
 //!
 //! # Limits     [`READ_AHEAD_ENTRIES`] entries being read, [`ADDS_ENTRIES_MAX`] or [`ADDS_BYTES_MAX`] being added,
 //! [`RESTARTS_MAX`] changes by others
@@ -409,7 +410,13 @@ impl RecoveryCore {
         found: Option<(Entry, Bytes)>,
         out: &mut Out,
     ) {
-        let Phase::Reading { reads, .. } = &mut self.phase else { return };
+        let Phase::Reading { reads, is_end_found } = &mut self.phase else { return };
+        // Also of a copy that is not needed, and of an entry that is not decided yet.
+        if let Some((found, _)) = &found
+            && !*is_end_found
+        {
+            self.lac_found = self.lac_found.max(found.last_add_confirmed);
+        }
         // Decided entries have left the queue.
         let Some(read) = reads.iter_mut().find(|read| read.entry == entry) else { return };
         read.answers[index] = Some(answer);
@@ -432,7 +439,6 @@ impl RecoveryCore {
             let may_be_end = Some(read.entry) > self.lac_found;
             if let Some((found, stored)) = read.found.take() {
                 reads.pop_front();
-                self.lac_found = self.lac_found.max(found.last_add_confirmed);
                 self.recovered = Some((found.id, found.length_bytes));
                 let payload_bytes = u32::try_from(found.payload.len()).expect("entries fit a frame");
                 let cost_bytes = stored.len() as u64;

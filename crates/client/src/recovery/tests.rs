@@ -251,6 +251,34 @@ fn a_ledger_does_not_end_below_a_lac_inside_a_copy() {
 }
 
 #[test]
+fn a_ledger_does_not_end_below_a_lac_inside_an_entry_that_was_read_ahead() {
+    let until_missing = |ahead: Bytes| {
+        let mut script = Script::fenced(metadata(3, 3, 2), stored(0, -1));
+        script.answer("b", 2, Ok(ahead));
+        script.answer("a", 0, ABSENT);
+        script.answer("b", 0, ABSENT);
+        script
+    };
+    let mut script = until_missing(stored(2, 1));
+    assert_eq!((script.end(), script.error()), (None, None), "IC7: entry 0 was confirmed");
+    script.answer("c", 0, Ok(stored(0, -1)));
+    // A copy that is not needed any more says that there was more.
+    script.answer("c", 2, Ok(stored(2, 3)));
+    for bookie in ["a", "b"] {
+        script.answer(bookie, 1, ABSENT);
+    }
+    script.answer("c", 1, Ok(stored(1, 0)));
+    script.ack("a b c");
+    script.answer("a", 3, ABSENT);
+    script.answer("b", 3, ABSENT);
+    assert_eq!((script.end(), script.error()), (None, None), "IC7: entry 3 was confirmed");
+    script.answer("c", 3, ABSENT);
+    let error = script.error().expect("no end, no entry");
+    assert!(matches!(error, RecoveryError::EntryUnknown { entry, .. } if *entry == at(3)), "{error}");
+    assert_eq!(until_missing(stored(2, -1)).end(), closed(-1), "nothing was confirmed");
+}
+
+#[test]
 fn nothing_is_read_behind_the_last_entry_that_there_can_be() {
     let last = i64::MAX - 1;
     let mut script = Script::new(metadata(3, 3, 2));
