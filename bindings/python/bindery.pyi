@@ -455,7 +455,10 @@ class Entry:
 
     @property
     def last_add_confirmed(self) -> int | None:
-        """The last confirmed entry that its writer knew when sending it."""
+        """The last confirmed entry that its sender knew.
+
+        Below the entry as its writer sent it; the entry or a later one in a copy made by BookKeeper's re-replication.
+        """
 
     @property
     def length_bytes(self) -> int:

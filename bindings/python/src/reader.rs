@@ -16,7 +16,7 @@ pub(crate) struct Entry {
     id: i64,
     /// What was appended.
     payload: Py<PyBytes>,
-    /// The last confirmed entry that its writer knew when sending it.
+    /// The last confirmed entry that its sender knew: its writer, or re-replication, which knows of this one.
     last_add_confirmed: Option<i64>,
     /// Sum of the payloads up to and including this one.
     length_bytes: u64,

@@ -324,6 +324,12 @@ impl Shared {
         self.patiently(LedgerError::is_transient, || ledgers.get(id)).await
     }
 
+    /// The same, and no older than this call. Old metadata does not prove that something is absent.
+    pub async fn stored_latest(&self, id: LedgerId) -> Result<StoredLedger, LedgerError> {
+        let ledgers = self.layout.ledgers();
+        self.patiently(LedgerError::is_transient, || ledgers.get_latest(id)).await
+    }
+
     /// The bookies that take writes now, and where they and `members` stand.
     pub async fn candidates(&self, members: &[BookieId]) -> Result<Candidates, StoreError> {
         let registered = self.layout.registration().list().await?;

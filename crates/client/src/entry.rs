@@ -1,8 +1,12 @@
 //! Entries between payload and stored form (protocol reference, section 3.1).
 //!
 //! # Invariants
-//! 1. What is returned to a reader has the ids it was asked for, and its digest was verified.
+//! 1. Only authentic entries are returned: they have the ids that were asked for, and a valid digest. Authentic does not mean
+//!    "as the writer sent it": whoever has the password may have packed the entry again (invariant 3).
 //! 2. Bytes of a bookie give `None`, never a panic.
+//! 3. The LAC (last add confirmed) in the header of an authentic entry was confirmed when somebody stored that copy. A writer
+//!    and a recovery send an entry before it is confirmed, with a LAC below it. Re-replication by Java packs it again, with the
+//!    LAC of that moment: the entry itself, or a later one.
 
 use bindery_types::{DIGEST_SIZE_BYTES_MAX, Digester, EntryId, LedgerId};
 use bindery_wire::entry::{
@@ -17,7 +21,8 @@ pub struct Entry {
     pub id: EntryId,
     /// What was appended.
     pub payload: Bytes,
-    /// The LAC (last add confirmed) that its writer knew when sending it.
+    /// The LAC (last add confirmed) inside this copy. As its writer sent it that is below the entry; a copy made by
+    /// BookKeeper's re-replication has the LAC of that moment, which is the entry itself or a later one.
     pub last_add_confirmed: Option<EntryId>,
     /// Sum of the payloads of the ledger up to and including this one.
     pub length_bytes: u64,
@@ -66,7 +71,7 @@ impl EntryCodec {
         out.put_slice(payload);
     }
 
-    /// Checks ids and digest of a stored entry. `expected` is `None` for the last entry a bookie has.
+    /// Checks ids and digest of a stored entry (invariant 1). `expected` is `None` for the last entry a bookie has.
     pub fn open(&self, expected: Option<EntryId>, stored: &Bytes) -> Option<Entry> {
         let payload_at = ENTRY_PREFIX_SIZE_BYTES + self.digester.digest_type().size_bytes();
         let (front, payload) = stored.split_at_checked(payload_at)?;
@@ -78,8 +83,7 @@ impl EntryCodec {
         }
         let lac = lac_of_wire(fields.last_add_confirmed)?;
         let length_bytes = u64::try_from(ledger_length_bytes(header)?).ok()?;
-        // An entry is sent before it is confirmed.
-        if lac >= Some(id) || !self.digester.verify(header, payload, digest) {
+        if !self.digester.verify(header, payload, digest) {
             return None;
         }
         Some(Entry { id, payload: stored.slice(payload_at..), last_add_confirmed: lac, length_bytes })
@@ -103,10 +107,11 @@ impl EntryCodec {
     }
 }
 
-/// `None` for a number that is neither an entry nor "none".
+/// `None` for a number that is neither an entry nor "none". The last number is no entry: a segment may begin behind each.
 fn lac_of_wire(raw: i64) -> Option<Option<EntryId>> {
     match raw {
         -1 => Some(None),
+        i64::MAX => None,
         raw => EntryId::new(raw).map(Some),
     }
 }
@@ -148,6 +153,14 @@ mod tests {
     }
 
     #[test]
+    fn a_lac_that_no_entry_has_is_refused() {
+        for lac in [i64::MIN, -2, i64::MAX] {
+            assert_eq!(lac_of_wire(lac), None, "{lac}");
+        }
+        assert_eq!(lac_of_wire(-1), Some(None));
+    }
+
+    #[test]
     fn an_explicit_lac_reads_back_and_any_other_bytes_are_refused() {
         let codec = codec(DigestType::Crc32c);
         let body = codec.lac_body(EntryId::new(9).unwrap());
@@ -160,11 +173,18 @@ mod tests {
         }
     }
 
+    /// Java's re-replication packs an entry again, with the ledger's LAC of that moment.
     #[test]
-    fn an_entry_that_says_it_is_confirmed_is_refused() {
-        let codec = codec(DigestType::Dummy);
-        let mut stored = Vec::new();
-        codec.put(EntryId::FIRST, Some(EntryId::FIRST), 0, b"", &mut stored);
-        assert_eq!(codec.open(Some(EntryId::FIRST), &stored.into()), None);
+    fn an_entry_that_was_packed_again_when_it_was_confirmed_is_authentic() {
+        for digest in DigestType::ALL {
+            let codec = codec(digest);
+            for lac in [5, 6, i64::MAX - 1] {
+                let (id, lac) = (EntryId::new(5).unwrap(), EntryId::new(lac));
+                let mut stored = Vec::new();
+                codec.put(id, lac, 12, b"hello", &mut stored);
+                let entry = Entry { id, payload: "hello".into(), last_add_confirmed: lac, length_bytes: 12 };
+                assert_eq!(codec.open(Some(id), &stored.into()), Some(entry), "{digest:?}");
+            }
+        }
     }
 }

@@ -484,7 +484,8 @@ pub enum ReadError {
         /// What they said.
         answers: BookieAnswers,
     },
-    /// No bookie returned the entry, and at least one of them could not say. Try again when it is back.
+    /// No bookie returned the entry, and at least one of them could not say, or the metadata store could not say whether others have
+    /// it by now. Try again later.
     #[error("cannot read entry {entry} of ledger {ledger}: {answers}")]
     Unavailable {
         /// The ledger.

@@ -69,6 +69,8 @@ mod entry;
 mod error;
 mod handover;
 pub mod health;
+#[cfg(test)]
+mod lagging;
 mod metadata_edit;
 #[cfg(test)]
 mod model;

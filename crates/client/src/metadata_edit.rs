@@ -40,7 +40,7 @@ pub(crate) fn with_ensemble(
 }
 
 /// The metadata with other segments.
-fn with_segments(metadata: &LedgerMetadata, segments: Vec<Segment>) -> LedgerMetadata {
+pub(crate) fn with_segments(metadata: &LedgerMetadata, segments: Vec<Segment>) -> LedgerMetadata {
     let secret = metadata.secret.clone();
     let placeholder =
         bindery_types::LedgerSecret { digest_type: bindery_types::DigestType::Dummy, password: Vec::new() };

@@ -35,6 +35,9 @@ pub(super) struct Summary {
     pub reconnected: u64,
     pub lost_disks: u64,
     pub limbo_answers: u64,
+    pub repairs_of_open: u64,
+    pub repairs_of_closed: u64,
+    pub packed_again: u64,
 }
 
 impl Summary {
@@ -59,6 +62,9 @@ impl Summary {
         self.reconnected += other.reconnected;
         self.lost_disks += other.lost_disks;
         self.limbo_answers += other.limbo_answers;
+        self.repairs_of_open += other.repairs_of_open;
+        self.repairs_of_closed += other.repairs_of_closed;
+        self.packed_again += other.packed_again;
     }
 }
 
@@ -255,7 +261,10 @@ impl World {
             Request::Read { entry, .. } => *entry,
             Request::Add { .. } | Request::WriteLac { .. } | Request::Force { .. } => None,
         };
-        let is_sound = result.as_ref().is_ok_and(|body| self.codec.open(expected, body).is_some());
+        let found = result.as_ref().ok().and_then(|body| self.codec.open(expected, body));
+        let is_sound = found.is_some();
+        let is_packed_again = found.is_some_and(|entry| entry.last_add_confirmed >= Some(entry.id));
+        self.ghost.summary.packed_again += u64::from(is_packed_again);
         let is_absent = matches!(result, Err(BookieError::Refused(ErrorCode::NoEntry | ErrorCode::NoLedger)));
         let is_limbo = matches!(result, Err(BookieError::Refused(ErrorCode::UnknownLedgerState)));
         self.ghost.summary.limbo_answers += u64::from(is_limbo);

@@ -2,7 +2,8 @@
 //!
 //! # Goal and method
 //! One writer appends, announces, closes; recoverers come at random, several at once. Bookies crash and lose what they had
-//! not synced, stand still, refuse, turn read-only, answer late, in any order, and with damage; connections break while
+//! not synced, stand still, refuse, turn read-only, answer late, in any order, and with damage; Java's re-replication moves
+//! copies, which it packs again, and edits the segments of ledgers that are open or closed (`repair`); connections break while
 //! what was sent on them still arrives; the store loses answers of writes that it did and of writes that it did not do, and
 //! shows old versions. Everything happens in an order drawn from a seed (`swarm`). The cores are those of the client; their
 //! shells are imitated in `world`. After every event `checks` looks at the whole.
@@ -17,7 +18,7 @@
 //! | IC6 | a recovery closes behind Qw - Qa + 1 negatives for the next entry, and no positive |
 //! | IC7 | closed at n: nothing above n is or becomes confirmed |
 //! | IC8 | nothing follows the close; all parties tell one end; the bytes and the length are the writer's |
-//! | IC9 | a confirmed entry keeps Qa durable copies where metadata says, after every change of it |
+//! | IC9 | a confirmed entry keeps Qa durable copies where metadata says, after every change of it, those of repair too |
 //! | IC10 | the same for every entry of the ledger when it is closed, and at the end |
 //! | IC11 | a segment that the writer publishes begins at the LAC + 1 of that moment, only the last one is replaced |
 //! | IC12 | recoveries publish nothing but the mark and the end, and leave the segments before the last alone |
@@ -32,8 +33,7 @@
 //! | IC22 | a recovery, which is the only repair the client has, makes a bookie the member for those entries only that it added again |
 //!
 //! # Not here
-//! Incarnations as such: the client does not tell them apart, bookies do (IB28). Copying to a new member of a closed segment:
-//! nothing does that yet.
+//! Incarnations as such: the client does not tell them apart, bookies do (IB28).
 
 mod bookie;
 mod checks;
@@ -41,6 +41,7 @@ mod explore;
 mod network;
 mod orders;
 mod regressions;
+mod repair;
 mod shells;
 mod swarm;
 mod world;
@@ -131,6 +132,9 @@ fn whatever_fails_confirmed_entries_survive_and_all_recoveries_agree() {
         ("answered over another connection", total.reconnected, 500),
         ("disks lost", total.lost_disks, 10),
         ("answers out of limbo", total.limbo_answers, 20),
+        ("repairs of an open ledger", total.repairs_of_open, 10),
+        ("repairs of a closed ledger", total.repairs_of_closed, 10),
+        ("copies packed again that a recovery heard", total.packed_again, 100),
     ];
     for (what, count, seeds_for_one) in met {
         assert!(count >= seeds / seeds_for_one, "{what}: {count} in {seeds} seeds");
@@ -164,11 +168,14 @@ fn whatever_fails_readers_see_what_was_confirmed_and_every_call_ends() {
         total.ensemble_changes += seen.ensemble_changes;
         total.writers_failed += seen.writers_failed;
         total.asked_again += seen.asked_again;
+        total.repairs += seen.repairs;
+        total.repairs_of_closed += seen.repairs_of_closed;
     }
     println!("{seeds} seeds of the shells: {total:?}");
     assert!(total.forced >= seeds / 4, "forces");
     assert!(total.ensemble_changes >= seeds / 4 && total.writers_failed >= seeds / 100, "{total:?}");
     assert!(total.entries > 40 * seeds as i64 && total.followed > total.entries && total.runs > seeds as i64);
+    assert!(total.repairs >= seeds / 10 && total.repairs_of_closed >= seeds, "{total:?}");
     assert!(total.asked_again > 5 * seeds, "hedges and retries are what IC19 is about");
 }
 

@@ -163,6 +163,7 @@ fn place(event: &Event) -> Option<usize> {
         | Event::ReportSlow
         | Event::Announce
         | Event::Force
+        | Event::Repair
         | Event::AskStore { .. }
         | Event::HearStore { .. } => None,
     }

@@ -7,7 +7,8 @@
 //! LAC only grows, and no entry up to it is said to be absent; who follows gets each entry once, in order, to the end.
 //! IC7, IC8: what was confirmed is there, with its bytes, below one end; with deferred sync, what was forced. IC19: an append
 //! that returned has its ack quorum where metadata says, whatever health thinks of the bookies; no replica is asked for an
-//! entry twice by one read.
+//! entry twice by one read. All of it while Java's re-replication moves copies, which it packs again, and collects what is surplus of
+//! a closed ledger: a reader that was opened before goes on.
 //!
 //! # Limits     one ledger; the metadata store works; a seed gives the same faults, and not the same run: replicas are
 //! chosen, and tasks woken, by other random numbers
@@ -19,9 +20,10 @@ use std::time::Duration;
 
 use bindery_io::SeededRandom;
 use bindery_io::canary::Canaries;
+use bindery_metadata::layout::LedgerError;
 use bindery_metadata::memory::MemoryCluster;
 use bindery_metadata::{BookieServiceInfo, Layout, LedgerLayout, RegistrationMode, layout};
-use bindery_types::{BookieId, DigestType, Digester, EntryId, LedgerId, MasterKey, Quorum};
+use bindery_types::{BookieId, DigestType, Digester, EntryId, LedgerId, LedgerState, MasterKey, Quorum};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
@@ -29,6 +31,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::bookie::{Bookie, Mode, Served};
+use super::repair::{entries_of, with_member};
 use crate::client::Client;
 use crate::entry::EntryCodec;
 use crate::error::ReadError;
@@ -336,6 +339,73 @@ impl Actors {
         assert!(copies >= qa, "IC1, IC19: entry {entry} is confirmed with {copies} copies");
     }
 
+    /// Java repairs now and then; how many members it moved.
+    async fn repair_now_and_then(self: Arc<Self>, random: SeededRandom) -> u64 {
+        let mut repairs = 0;
+        while !self.is_over.load(Ordering::Relaxed) {
+            sleep(Duration::from_millis(random.below(1000))).await;
+            repairs += u64::from(self.repair(&random).await.is_some());
+        }
+        repairs
+    }
+
+    /// Moves a member of any segment, of an open ledger but the last; `None` when that cannot be.
+    async fn repair(&self, random: &SeededRandom) -> Option<()> {
+        let ledgers = self.client.0.layout.ledgers();
+        let stored = ledgers.get(self.ledger).await.ok()?;
+        let segments = stored.metadata.segments();
+        let is_closed = matches!(stored.metadata.state, LedgerState::Closed { .. });
+        let (count, lac) = match stored.metadata.state {
+            LedgerState::Closed { last_entry, .. } => (segments.len(), last_entry?),
+            LedgerState::Open | LedgerState::InRecovery => {
+                let last = segments.last()?;
+                let inside =
+                    last.ensemble.iter().map(|id| self.cluster.lac_of(&self.cluster.bookies[id].lock()));
+                let inside = inside.max().flatten();
+                (segments.len() - 1, inside.max(EntryId::new(last.first_entry.get() - 1))?)
+            }
+        };
+        let below = |count: usize| (count > 0).then(|| random.below(count as u64) as usize);
+        let segment = below(count)?;
+        let (first, ensemble) = (segments[segment].first_entry, &segments[segment].ensemble);
+        let position = below(ensemble.len())?;
+        let spare: Vec<&BookieId> = self.cluster.bookies.keys().filter(|id| !ensemble.contains(id)).collect();
+        let (old, new) = (&ensemble[position], spare[below(spare.len())?]);
+        let codec = self.cluster.codec.lock().clone()?;
+        for entry in entries_of(&stored.metadata, segment, position, lac) {
+            let readable = stored.metadata.write_set(entry).find_map(|id| {
+                let bookie = self.cluster.bookies[id].lock();
+                bookie.memory().entries.get(&entry.get()).filter(|_| bookie.mode == Mode::Up).cloned()
+            });
+            let found = codec.open(Some(entry), &readable?).expect("stored entries are sound");
+            let mut packed = Vec::new();
+            codec.put(entry, Some(lac), found.length_bytes, &found.payload, &mut packed);
+            let mut bookie = self.cluster.bookies[new].lock();
+            if bookie.mode != Mode::Up {
+                return None;
+            }
+            bookie.add(entry, &packed.into(), true);
+            bookie.sync();
+        }
+        sleep(Duration::from_millis(random.below(100))).await;
+        loop {
+            let now = ledgers.get(self.ledger).await.ok()?;
+            let changed = with_member(&now.metadata, first, old, new)?;
+            match ledgers.update(self.ledger, &changed, now.version).await {
+                Ok(_) if is_closed => {
+                    let is_surplus = changed.segments().iter().all(|segment| !segment.ensemble.contains(old));
+                    if is_surplus {
+                        self.cluster.bookies[old].lock().forget();
+                    }
+                    return Some(());
+                }
+                Ok(_) => return Some(()),
+                Err(LedgerError::Changed(_)) => {}
+                Err(_) => return None,
+            }
+        }
+    }
+
     /// Bookies go and come back, fewer than an ack quorum at a time. What is held stays within the limits.
     async fn trouble(self: Arc<Self>, random: SeededRandom, gone_max: usize) {
         while !self.is_over.load(Ordering::Relaxed) {
@@ -367,6 +437,8 @@ pub(super) struct Seen {
     pub writers_failed: u64,
     /// Requests for an entry beyond the first.
     pub asked_again: u64,
+    pub repairs: u64,
+    pub repairs_of_closed: u64,
 }
 
 async fn scene(seed: u64, canaries: Canaries) -> Seen {
@@ -393,11 +465,13 @@ async fn scene(seed: u64, canaries: Canaries) -> Seen {
     let is_over = AtomicBool::new(false);
     let actors = Arc::new(Actors { client: client.clone(), cluster: cluster.clone(), ledger, is_over });
     let (mut following, mut reading, mut troubling) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
+    let mut repairing = JoinSet::new();
     for n in 0..2 {
         following.spawn(actors.clone().follow());
         reading.spawn(actors.clone().read_at_random(random.child(&format!("reader/{n}"))));
     }
     troubling.spawn(actors.clone().trouble(random.child("trouble"), qa - 1));
+    repairing.spawn(actors.clone().repair_now_and_then(random.child("repair")));
 
     // The writer.
     let mut seen = Seen::default();
@@ -465,6 +539,13 @@ async fn scene(seed: u64, canaries: Canaries) -> Seen {
     while let Some(outcome) = reading.join_next().await {
         seen.runs += outcome.unwrap();
     }
+    while let Some(outcome) = repairing.join_next().await {
+        seen.repairs += outcome.unwrap();
+    }
+    // All that the reader knows of may be somewhere else now.
+    for _ in 0..random.below(4 * e as u64) {
+        seen.repairs_of_closed += u64::from(actors.repair(&random).await.is_some());
+    }
     // IC9: any Qa - 1 bookies are gone.
     let gone = random.below(cluster.bookies.len() as u64) as usize;
     for offset in 0..qa - 1 {
@@ -486,6 +567,7 @@ async fn scene(seed: u64, canaries: Canaries) -> Seen {
     // IC19: one after the other, of a ledger that does not change, while requests and answers are lost.
     cluster.set_all(Mode::Up);
     sleep(2 * TIMEOUT).await;
+    let reader = client.open_ledger(ledger, PASSWORD, OpenMode::ReadOnly).await.expect("nothing fails now");
     cluster.asked.lock().clear();
     *cluster.losses.lock() = 0.2;
     for id in 0..=last {

@@ -46,6 +46,7 @@ struct Rates {
     recoveries: f64,
     /// Of a bookie's disks: once in a run.
     disk_losses: f64,
+    repairs: f64,
 }
 
 impl Rates {
@@ -74,6 +75,7 @@ impl Rates {
             deaths: rate(9) / 30.0,
             recoveries: [0.0005, 0.002, 0.008][random.below(3) as usize],
             disk_losses: if only.is_none() { rate(10) } else { 0.0 },
+            repairs: if only.is_none() { rate(11) * 3.0 } else { 0.0 },
         }
     }
 }
@@ -96,6 +98,11 @@ pub(super) fn run(seed: u64, canaries: Canaries) -> Summary {
         swarm.step();
     }
     swarm.heal();
+    swarm.world.check_end();
+    // Repair of a ledger that nobody changes any more.
+    for _ in 0..swarm.random.below(100) {
+        swarm.world.apply(&Event::Repair);
+    }
     swarm.world.check_end();
     swarm.world.ghost.summary
 }
@@ -183,6 +190,9 @@ impl Swarm {
         let is_spare = self.world.setup.quorum.ack_quorum_size() > 1;
         if is_spare && self.world.ghost.summary.lost_disks == 0 && chance(self.rates.disk_losses) {
             return self.world.apply(&Event::LoseDisks(self.any(self.world.bookies.len())));
+        }
+        if chance(self.rates.repairs) || self.world.repair.is_some() && chance(0.4) {
+            return self.world.apply(&Event::Repair);
         }
         if chance(0.02) {
             self.raise_one();
@@ -291,6 +301,7 @@ impl Swarm {
     /// Ends all faults. A writer that nobody shut out gets everything confirmed; a recovery succeeds (IC18, IC20).
     fn heal(&mut self) {
         self.rates = Rates::default();
+        self.world.repair = None;
         for bookie in 0..self.world.bookies.len() {
             self.world.apply(&Event::Turn(bookie, Mode::Up));
             self.world.apply(&Event::TurnReadOnly(bookie, false));

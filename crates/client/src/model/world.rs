@@ -26,6 +26,7 @@ use bytes::Bytes;
 use super::bookie::{Bookie, Mode, Served, Word};
 use super::checks::{Ghost, Heard};
 use super::network::{Link, Request, Stage};
+use super::repair::Repair;
 use crate::entry::EntryCodec;
 use crate::placement::{Candidates, Placement, RandomPlacement, Wanted};
 use crate::recovery::core::{Out, RecoveryCore};
@@ -77,6 +78,8 @@ pub(super) enum Event {
     Announce,
     /// The application forces the ledger.
     Force,
+    /// Re-replication begins, or takes its next step.
+    Repair,
     /// A bookie does the oldest request of a connection, or refuses it.
     Serve {
         party: usize,
@@ -230,6 +233,8 @@ pub(super) struct World {
     /// The writer's forces under way, by number.
     pub forces: BTreeMap<u64, Force>,
     pub forces_begun: u64,
+    /// One at a time: Java locks a ledger that it repairs.
+    pub repair: Option<Repair>,
     pub ghost: Ghost,
 }
 
@@ -263,6 +268,7 @@ impl World {
             connections: vec![0; ids.len()],
             forces: BTreeMap::new(),
             forces_begun: 0,
+            repair: None,
             ids: Arc::new(ids),
             links: BTreeMap::new(),
             parties: vec![Party::new(Core::Writer(Box::new(writer))).into()],
@@ -359,6 +365,7 @@ impl World {
             Event::ReportSlow => self.report_slow(),
             Event::Announce => self.announce(),
             Event::Force => self.force(),
+            Event::Repair => self.step_repair(),
             Event::Serve { party, bookie, is_old, refusal } => self.serve(party, bookie, is_old, refusal),
             Event::Sync(bookie) => self.sync(bookie),
             Event::Hear { party, bookie, flight, is_damaged } => {
@@ -545,7 +552,7 @@ impl World {
         }
     }
 
-    fn sync(&mut self, bookie: usize) {
+    pub fn sync(&mut self, bookie: usize) {
         self.bookies[bookie].sync();
         let is_waiting =
             |link: &Link| link.flights.iter().any(|flight| matches!(flight.stage, Stage::Done(_)));

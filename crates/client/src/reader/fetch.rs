@@ -3,8 +3,10 @@
 //! # Invariants
 //! 1. The replicas of an entry are asked until one returns it with a valid digest (IC9); each is asked once (IC19), in
 //!    the order and at the time that `race` says.
-//! 2. When none has it and the ledger is open, the metadata is read again: the entry may be in a newer segment. It
-//!    counts as absent only in the segment it belongs to (IC21).
+//! 2. When none returns it, the current metadata is read, and a write set that has changed is asked (IC21). An open ledger may
+//!    have a newer segment. Repair replaces members of closed ledgers, too, and the old members may then delete their copies.
+//! 3. An entry is absent when current metadata names only bookies that do not have it. Of a closed ledger whose metadata cannot
+//!    be read now, it is unavailable, and that is said soon.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -43,18 +45,21 @@ impl ReaderState {
                 Err(answers) => answers,
             };
             // Invariant 2.
-            if self.end().is_none() && rereads < REREADS_MAX {
+            let begun = self.rereads_begun();
+            let is_named_still =
+                |now: &Replicas| now.metadata.write_set(entry).eq(replicas.metadata.write_set(entry));
+            let mut is_current = false;
+            if rereads < REREADS_MAX {
                 rereads += 1;
-                self.reread().await?;
-                let now = self.replicas();
-                let write_set = |replicas: &Replicas| -> Vec<BookieId> {
-                    replicas.metadata.write_set(entry).cloned().collect()
-                };
-                if write_set(&now) != write_set(&replicas) {
+                // Another read may have found out already.
+                if is_named_still(&self.replicas()) {
+                    is_current = self.reread_after(begun).await?;
+                }
+                if !is_named_still(&self.replicas()) {
                     continue;
                 }
             }
-            let is_absent = answers.0.iter().all(|(_, answer)| *answer == BookieAnswer::Absent);
+            let is_absent = is_current && answers.0.iter().all(|(_, answer)| *answer == BookieAnswer::Absent);
             return Err(match is_absent {
                 true => ReadError::NoEntry { ledger, entry, answers },
                 false => ReadError::Unavailable { ledger, entry, answers },

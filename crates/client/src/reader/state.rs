@@ -1,13 +1,14 @@
 //! What a reader knows of its ledger, and how it learns more.
 //!
 //! # Invariants
-//! 1. The LAC (last add confirmed) never goes back (IC21).
+//! 1. The LAC (last add confirmed) never goes back (IC21). That of a closed ledger is its last entry.
 //! 2. The LAC of an open ledger is the largest that a covering set of bookies reports, each with a valid digest
 //!    (protocol reference, section 7.6).
 //! 3. Metadata is replaced by newer metadata only.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
 
 use bindery_metadata::StoreError;
 use bindery_metadata::layout::{LedgerError, StoredLedger};
@@ -16,6 +17,7 @@ use bindery_types::{Digester, EntryId, LedgerId, LedgerMetadata, LedgerSecret, L
 use bindery_wire::ErrorCode;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::client::Shared;
 use crate::entry::{EntryCodec, OVERHEAD_SIZE_BYTES_MAX};
@@ -24,9 +26,25 @@ use crate::handover::Handover;
 use crate::health::{LedgerNodes, Outcome};
 use crate::transport::{BookieError, LacAnswer};
 
+/// How long a read of a closed ledger waits for current metadata. It could do without, so a metadata store that is away does not
+/// hold up its error for the client's `metadata_patience`.
+const CLOSED_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long a read waits for metadata that another one reads again, before it does so itself.
+const REREAD_PATIENCE: Duration = Duration::from_secs(3);
+
 struct Known {
     replicas: Arc<Replicas>,
     version: Version,
+}
+
+/// Metadata read again for reads that failed: once for all that wait for it, because each time asks the leader of the metadata store.
+#[derive(Default)]
+struct Rereads {
+    /// How many have begun.
+    begun: AtomicU64,
+    /// Which of them ended last, and how; held by the one that is at it.
+    last: tokio::sync::Mutex<(u64, Option<Result<bool, ReadError>>)>,
 }
 
 /// One version of a ledger's metadata, with the nodes of the bookies it names: looked up once (C13).
@@ -48,6 +66,7 @@ pub(crate) struct ReaderState {
     pub id: LedgerId,
     pub codec: EntryCodec,
     known: Mutex<Known>,
+    rereads: Rereads,
     /// -1 for none.
     lac: AtomicI64,
     /// Mean size of its entries, as stored; 0 when nothing is known of it.
@@ -83,7 +102,9 @@ impl ReaderState {
         let can_batch = AtomicBool::new(true);
         let entry_size_bytes = AtomicU64::new(mean_size_bytes(&replicas.metadata));
         let has_batched = AtomicBool::new(false);
-        let state = ReaderState { shared, id, codec, known, lac, entry_size_bytes, can_batch, has_batched };
+        let rereads = Rereads::default();
+        let state =
+            ReaderState { shared, id, codec, known, rereads, lac, entry_size_bytes, can_batch, has_batched };
         state.learn_from(&replicas.metadata);
         state
     }
@@ -92,8 +113,13 @@ impl ReaderState {
         self.known.lock().replicas.clone()
     }
 
+    /// The last entry of a closed ledger, whatever LAC is inside its entries: one that re-replication packed again may have
+    /// another.
     pub fn lac(&self) -> Option<EntryId> {
-        EntryId::new(self.lac.load(Ordering::Acquire))
+        match self.end() {
+            Some((last_entry, _)) => last_entry,
+            None => EntryId::new(self.lac.load(Ordering::Acquire)),
+        }
     }
 
     /// How large the next entries may be expected to be, as stored; 0 when nothing is known of them.
@@ -165,6 +191,48 @@ impl ReaderState {
         Ok(self.adopt(stored))
     }
 
+    /// As [`reread`](Self::reread), from a metadata store that has caught up: to be done before an entry is said to be absent.
+    pub async fn reread_latest(&self) -> Result<bool, ReadError> {
+        let stored = self.shared.stored_latest(self.id).await.map_err(|error| self.error_of(error))?;
+        Ok(self.adopt(stored))
+    }
+
+    /// To be taken when a read has failed, for [`reread_after`](Self::reread_after).
+    pub fn rereads_begun(&self) -> u64 {
+        self.rereads.begun.load(Ordering::Acquire)
+    }
+
+    /// Reads current metadata for a read that failed when this many re-reads had begun; one that began later will do, whoever
+    /// asked for it and however it ended. False when the ledger is closed and the metadata store is away: where the ledger ends is
+    /// known, but whether an entry is absent is not.
+    pub async fn reread_after(&self, begun: u64) -> Result<bool, ReadError> {
+        // Its holder may be a future that nobody polls any more.
+        let Ok(mut last) = timeout(REREAD_PATIENCE, self.rereads.last.lock()).await else {
+            return self.reread_soon().await;
+        };
+        if last.0 > begun
+            && let Some(outcome) = &last.1
+        {
+            return outcome.clone();
+        }
+        let number = self.rereads.begun.fetch_add(1, Ordering::AcqRel) + 1;
+        let outcome = self.reread_soon().await;
+        *last = (number, Some(outcome.clone()));
+        outcome
+    }
+
+    async fn reread_soon(&self) -> Result<bool, ReadError> {
+        if self.end().is_none() {
+            return self.reread_latest().await.map(|_| true);
+        }
+        match timeout(CLOSED_PATIENCE, self.reread_latest()).await {
+            Ok(Ok(_)) => Ok(true),
+            Ok(Err(ReadError::Metadata(error))) if error.is_transient() => Ok(false),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Ok(false),
+        }
+    }
+
     /// Learns the LAC of an open ledger, or that it was closed.
     pub async fn refresh(&self) -> Result<Option<EntryId>, ReadError> {
         if self.end().is_none() {
@@ -174,6 +242,20 @@ impl ReaderState {
             self.ask_for_lac().await?;
         }
         Ok(self.lac())
+    }
+
+    /// Whether the ledger has an entry to read, which is known to be behind the LAC otherwise. A lagging metadata store does not
+    /// decide that.
+    pub async fn reaches(&self, entry: EntryId) -> Result<bool, ReadError> {
+        let is_behind = || self.lac() < Some(entry) && self.end().is_none();
+        if is_behind() {
+            self.refresh().await?;
+        }
+        // It may have been closed, or go on in a newer segment.
+        if is_behind() && self.reread_latest().await? {
+            self.refresh().await?;
+        }
+        Ok(self.lac() >= Some(entry))
     }
 
     /// Asks the last ensemble until it is covered (invariant 2).

@@ -158,11 +158,10 @@ impl EntryStream {
     /// Refuses what is behind the end.
     async fn check(&mut self) -> Result<(), ReadError> {
         let last = EntryId::new(self.last).expect("made from an entry");
-        let is_beyond = |state: &ReaderState| state.lac() < Some(last);
-        if is_beyond(&self.state) && self.state.end().is_none() && !self.is_unconfirmed {
-            self.state.refresh().await?;
+        if self.is_unconfirmed && self.state.end().is_none() {
+            return Ok(());
         }
-        if is_beyond(&self.state) && (self.state.end().is_some() || !self.is_unconfirmed) {
+        if !self.state.reaches(last).await? {
             let ledger = self.state.id;
             return Err(ReadError::BeyondEnd { ledger, entry: last, last: self.state.lac() });
         }

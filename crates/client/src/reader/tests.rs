@@ -17,7 +17,8 @@ use parking_lot::Mutex;
 use crate::client::Client;
 use crate::entry::EntryCodec;
 use crate::error::{OpenError, ReadError};
-use crate::options::OpenMode;
+use crate::lagging::Lagging;
+use crate::options::{METADATA_PATIENCE_DEFAULT, OpenMode};
 use crate::transport::{
     AddRequest, AddSink, Answer, BatchReadRequest, BookieError, LacAnswer, PollRequest, ReadRequest,
     Transport,
@@ -157,7 +158,10 @@ impl Transport for Bookies {
 struct Setup {
     client: Client,
     bookies: Arc<Bookies>,
+    /// Not the client's.
     layout: Layout,
+    /// The client's.
+    store: Arc<Lagging>,
     codec: EntryCodec,
     ledger: LedgerId,
     metadata: LedgerMetadata,
@@ -177,11 +181,13 @@ impl Setup {
         size: usize,
         bookies: Bookies,
     ) -> Setup {
-        let store = Arc::new(MemoryCluster::new().open());
-        layout::init_cluster(&*store, "/l", LedgerLayout::Hierarchical, [0; 16]).await.unwrap();
-        let layout = Layout::open(store, "/l", None).await.unwrap();
+        let cluster = MemoryCluster::new();
+        layout::init_cluster(&cluster.open(), "/l", LedgerLayout::Hierarchical, [0; 16]).await.unwrap();
+        let layout = Layout::open(Arc::new(cluster.open()), "/l", None).await.unwrap();
+        let store = Arc::new(Lagging::new(cluster.open()));
+        let seen_by_client = Layout::open(store.clone(), "/l", None).await.unwrap();
         let bookies = Arc::new(bookies);
-        let builder = Client::builder().layout(layout.clone()).transport(bookies.clone());
+        let builder = Client::builder().layout(seen_by_client).transport(bookies.clone());
         let client = builder.memory_limit(memory_limit).connect().await.unwrap();
         let secret = LedgerSecret { digest_type: DigestType::Crc32c, password: b"p".to_vec() };
         let ledger = LedgerId::new(1).unwrap();
@@ -199,7 +205,7 @@ impl Setup {
             }
         }
         layout.ledgers().create(ledger, &metadata).await.unwrap();
-        Setup { client, bookies, layout, codec, ledger, metadata }
+        Setup { client, bookies, layout, store, codec, ledger, metadata }
     }
 
     async fn close(&mut self, last: i64) {
@@ -243,6 +249,45 @@ impl Setup {
     fn lose(&self, bookie: &str, entry: i64) {
         self.bookies.entries.lock().remove(&(id(bookie), entry)).unwrap();
     }
+
+    /// What Java's re-replication makes of a bookie's copies up to `lac`: they are packed again, with that LAC.
+    fn repack(&self, bookie: &str, lac: i64) {
+        let mut entries = self.bookies.entries.lock();
+        for ((owner, entry), stored) in entries.iter_mut().filter(|((_, entry), _)| *entry <= lac) {
+            if owner.as_str() == bookie {
+                let found = self.codec.open(Some(at(*entry)), stored).unwrap();
+                let mut packed = Vec::new();
+                self.codec.put(
+                    at(*entry),
+                    EntryId::new(lac),
+                    found.length_bytes,
+                    &found.payload,
+                    &mut packed,
+                );
+                *stored = packed.into();
+            }
+        }
+    }
+
+    /// Every copy moves to another bookie, and then the metadata says so: repair, one bookie after the other, and the
+    /// collection of what is surplus then.
+    async fn move_all(&self, lac: i64) {
+        for (old, new) in [("a", "x"), ("b", "y"), ("c", "z")] {
+            let moved = |bookie: &BookieId| if *bookie == id(old) { id(new) } else { bookie.clone() };
+            self.repack(old, lac);
+            {
+                let mut entries = self.bookies.entries.lock();
+                *entries = std::mem::take(&mut *entries)
+                    .into_iter()
+                    .map(|((bookie, entry), stored)| ((moved(&bookie), entry), stored))
+                    .collect();
+            }
+            let stored = self.layout.ledgers().get(self.ledger).await.unwrap();
+            let ensemble = stored.metadata.segments()[0].ensemble.iter().map(moved).collect();
+            let changed = crate::metadata_edit::with_ensemble(&stored.metadata, at(0), ensemble);
+            self.layout.ledgers().update(self.ledger, &changed, stored.version).await.unwrap();
+        }
+    }
 }
 
 async fn assert_all(reader: &super::LedgerReader, count: i64, size: usize) {
@@ -273,6 +318,110 @@ async fn damaged_misplaced_and_missing_entries_are_read_from_another_replica() {
         let error = reader.read_entry(at(50)).await.unwrap_err();
         assert!(matches!(error, ReadError::Unavailable { .. }), "perhaps a has it: {error}");
     }
+}
+
+#[tokio::test]
+async fn copies_that_were_packed_again_are_read() {
+    for quorum in [(3, 3, 2), (3, 2, 2)] {
+        let mut setup = Setup::new(quorum, 200, 100, Bookies::default()).await;
+        setup.close(199).await;
+        for bookie in ["a", "b", "c"] {
+            setup.repack(bookie, 199);
+        }
+        let reader = setup.open().await.unwrap();
+        assert_all(&reader, 200, 100).await;
+        assert_eq!(reader.last_add_confirmed(), Some(at(199)));
+    }
+}
+
+#[tokio::test]
+async fn a_reader_of_a_closed_ledger_goes_on_where_repair_has_moved_it() {
+    for quorum in [(3, 3, 2), (3, 2, 2)] {
+        for are_gone in [false, true] {
+            for is_behind in [false, true] {
+                let mut setup = Setup::new(quorum, 200, 100, Bookies::default()).await;
+                setup.close(199).await;
+                let (one, all) = (setup.open().await.unwrap(), setup.open().await.unwrap());
+                assert_eq!(one.read_entry(at(7)).await.unwrap().id, at(7));
+                setup.move_all(199).await;
+                if are_gone {
+                    setup.bookies.silent.lock().extend([id("a"), id("b"), id("c")]);
+                }
+                if is_behind {
+                    setup.store.lag();
+                }
+                assert_eq!(one.read_entry(at(7)).await.unwrap().id, at(7), "IC21: {quorum:?}, {are_gone}");
+                assert_all(&all, 200, 100).await;
+            }
+        }
+    }
+}
+
+/// A lagging metadata server shows an ensemble that is no more, of a ledger that is open.
+#[tokio::test]
+async fn an_entry_is_not_absent_because_the_metadata_is_old() {
+    let setup = Setup::new((3, 3, 2), 20, 10, Bookies::default()).await;
+    let reader = setup.open().await.unwrap();
+    setup.move_all(18).await;
+    setup.store.lag();
+    assert_eq!(reader.read_entry(at(7)).await.unwrap().id, at(7), "IC21");
+}
+
+/// A lagging metadata server shows a ledger as open that is closed. The bookies' entries confirm all but the last one.
+#[tokio::test]
+async fn an_entry_is_not_beyond_the_end_because_the_metadata_is_old() {
+    for is_verification in [false, true] {
+        let mut setup = Setup::new((3, 3, 2), 21, 10, Bookies::default()).await;
+        let reader = setup.open().await.unwrap();
+        assert_eq!(reader.last_add_confirmed(), Some(at(19)));
+        setup.close(20).await;
+        setup.store.lag();
+        match is_verification {
+            true => drop(reader.verify(at(0), Some(at(20))).await.unwrap()),
+            false => assert_all(&reader, 21, 10).await,
+        }
+        let error = reader.read_entry(at(21)).await.unwrap_err();
+        assert!(matches!(error, ReadError::BeyondEnd { last, .. } if last == Some(at(20))), "{error:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_of_a_closed_ledger_fails_soon_while_the_metadata_store_is_away() {
+    let mut setup = Setup::new((3, 3, 2), 20, 10, Bookies::default()).await;
+    setup.close(19).await;
+    let reader = setup.open().await.unwrap();
+    setup.store.leave();
+    for bookie in ["a", "b", "c"] {
+        setup.lose(bookie, 7);
+    }
+    let patience = METADATA_PATIENCE_DEFAULT / 10;
+    let read = tokio::time::timeout(patience, reader.read_entry(at(7))).await.expect("simulated time");
+    assert!(matches!(read, Err(ReadError::Unavailable { .. })), "others may have it by now: {read:?}");
+    setup.bookies.silent.lock().extend([id("a"), id("b"), id("c")]);
+    let read = tokio::time::timeout(patience, reader.read_entry(at(8))).await.expect("simulated time");
+    assert!(matches!(read, Err(ReadError::Unavailable { .. })), "{read:?}");
+}
+
+#[tokio::test]
+async fn reads_that_fail_together_ask_the_metadata_store_together() {
+    let mut setup = Setup::new((3, 2, 2), 64, 10, Bookies::default()).await;
+    setup.close(63).await;
+    let reader = setup.open().await.unwrap();
+    setup.bookies.silent.lock().extend([id("a"), id("b"), id("c")]);
+    let mut reads = tokio::task::JoinSet::new();
+    for entry in 0..64 {
+        let reader = reader.clone();
+        reads.spawn(async move { reader.read_entry(at(entry)).await });
+    }
+    for read in reads.join_all().await {
+        assert!(matches!(read, Err(ReadError::Unavailable { .. })), "{read:?}");
+    }
+    let syncs = setup.store.syncs();
+    assert!((1..=8).contains(&syncs), "{syncs} syncs");
+    // What moved since counts: a later failure asks again.
+    setup.bookies.silent.lock().clear();
+    setup.move_all(63).await;
+    assert_eq!(reader.read_entry(at(7)).await.unwrap().id, at(7), "IC21");
 }
 
 #[tokio::test]
@@ -439,6 +588,32 @@ async fn the_lac_comes_from_a_covering_set_of_valid_answers_and_never_goes_back(
     // A damaged answer is no knowledge.
     setup.damage("b", 4);
     assert!(matches!(setup.open().await, Err(OpenError::Lac(ReadError::LacUnknown { .. }))));
+}
+
+/// A copy of an earlier segment that Java packed again is the last entry of a bookie: the LAC inside is the ledger's.
+#[tokio::test]
+async fn the_lac_inside_a_copy_that_was_packed_again_counts() {
+    let setup = Setup::new((3, 3, 2), 5, 10, Bookies::default()).await;
+    for bookie in ["a", "b", "c"] {
+        setup.repack(bookie, 4);
+    }
+    let reader = setup.open().await.unwrap();
+    assert_eq!(reader.last_add_confirmed(), Some(at(4)));
+    assert_all(&reader, 5, 10).await;
+}
+
+#[tokio::test]
+async fn the_lac_of_a_closed_ledger_does_not_pass_its_end() {
+    let mut setup = Setup::new((3, 3, 2), 5, 10, Bookies::default()).await;
+    setup.close(4).await;
+    for bookie in ["a", "b", "c"] {
+        setup.repack(bookie, 9);
+    }
+    let reader = setup.open().await.unwrap();
+    assert_all(&reader, 5, 10).await;
+    assert_eq!(reader.last_add_confirmed(), Some(at(4)));
+    let error = reader.read_entry(at(7)).await.unwrap_err();
+    assert!(matches!(error, ReadError::BeyondEnd { last, .. } if last == Some(at(4))), "{error}");
 }
 
 #[tokio::test]

@@ -13,9 +13,13 @@
 //!    with bad bytes is unknown, and never means the end; the end takes `Qw - Qa + 1` negatives (IC6).
 //! 3. The LAC (last add confirmed) to start from is never below the entry before the last segment (#2615).
 //! 4. Everything found is stored on an ack quorum before the ledger is closed, and the ledger never closes below it
-//!    (IC15, IC7). Replicas are the writer's bytes, unchanged.
+//!    (IC15, IC7). Replicas are the bytes that were found, unchanged.
 //! 5. Ensembles change in memory only and are published by the write that closes the ledger (IC12). When a conflict
 //!    shows that somebody else closed it, that is the result (IC8, IC13, IC14).
+//! 6. A LAC inside an entry was confirmed, whether the entry is as its writer sent it or was packed again by re-replication
+//!    (`entry`, invariant 3), so the ledger never closes below it. Where the fence finds it, reads begin behind it. Found
+//!    later, in any copy that arrives before the end is found, it vetoes an end below it: bookies that lack what is confirmed
+//!    have lost it.
 //!
 //! # Limits     [`READ_AHEAD_ENTRIES`] entries being read, [`ADDS_ENTRIES_MAX`] or [`ADDS_BYTES_MAX`] being added,
 //! [`RESTARTS_MAX`] changes by others
@@ -150,6 +154,8 @@ pub(crate) struct RecoveryCore {
     window: AddWindow,
     adds_bytes: u64,
     lac: Option<EntryId>,
+    /// The largest LAC inside an entry that was found while reading on (invariant 6).
+    lac_found: Option<EntryId>,
     /// Length up to an entry, from the entry with the highest id seen at or below the LAC.
     length_at: Option<(EntryId, u64)>,
     /// The last entry found, and the length with it.
@@ -195,6 +201,7 @@ impl RecoveryCore {
             window,
             adds_bytes: 0,
             lac: None,
+            lac_found: None,
             length_at: None,
             recovered: None,
             changes_in_a_row: 0,
@@ -263,6 +270,7 @@ impl RecoveryCore {
             true => None,
             false => EntryId::new(last.first_entry.get() - 1),
         };
+        self.lac_found = None;
         self.length_at = None;
         if let Some(Ok(Handover::Idle { next, length_bytes })) = Handover::of(&self.stored)
             && let Some(entry) = EntryId::new(next.get() - 1)
@@ -358,7 +366,7 @@ impl RecoveryCore {
             self.changes_in_a_row = 0;
             self.given_up = BookieAnswers::default();
             self.phase = Phase::Reading { reads: VecDeque::new(), is_end_found: false };
-            return self.read_on(out);
+            return self.settle(out);
         }
         if answers.iter().all(Option::is_some) {
             let ensemble = &self.stored.segments().last().expect("its ensemble was fenced").ensemble;
@@ -375,8 +383,14 @@ impl RecoveryCore {
             && self.window.unconfirmed_count() + reads.len() < ADDS_ENTRIES_MAX
             && self.adds_bytes < ADDS_BYTES_MAX
         {
-            let after = reads.back().map(|read| read.entry).or(self.window.last_pushed());
-            let Some(entry) = EntryId::to_wire(after).checked_add(1).and_then(EntryId::new) else { return };
+            // `None` behind the last entry that there can be.
+            let next = match reads.back() {
+                Some(read) => {
+                    read.entry.get().checked_add(1).filter(|next| *next < i64::MAX).and_then(EntryId::new)
+                }
+                None => self.window.next(),
+            };
+            let Some(entry) = next else { return };
             let mut answers = Vec::new();
             for (index, bookie) in self.stored.write_set(entry).enumerate() {
                 let tag = ReadTag { attempt: self.attempt, what: What::Entry(entry), index };
@@ -396,7 +410,13 @@ impl RecoveryCore {
         found: Option<(Entry, Bytes)>,
         out: &mut Out,
     ) {
-        let Phase::Reading { reads, .. } = &mut self.phase else { return };
+        let Phase::Reading { reads, is_end_found } = &mut self.phase else { return };
+        // Also of a copy that is not needed, and of an entry that is not decided yet.
+        if let Some((found, _)) = &found
+            && !*is_end_found
+        {
+            self.lac_found = self.lac_found.max(found.last_add_confirmed);
+        }
         // Decided entries have left the queue.
         let Some(read) = reads.iter_mut().find(|read| read.entry == entry) else { return };
         read.answers[index] = Some(answer);
@@ -415,6 +435,8 @@ impl RecoveryCore {
             let Some(read) = reads.front_mut() else { break };
             let absent = read.answers.iter().flatten().filter(|answer| **answer == BookieAnswer::Absent);
             let absent = absent.count();
+            // Invariant 6.
+            let may_be_end = Some(read.entry) > self.lac_found;
             if let Some((found, stored)) = read.found.take() {
                 reads.pop_front();
                 self.recovered = Some((found.id, found.length_bytes));
@@ -427,7 +449,7 @@ impl RecoveryCore {
                     "entries are recovered in order, none skipped"
                 );
                 self.window.push(stored, payload_bytes, cost_bytes, &mut out.sends);
-            } else if absent >= negatives_needed {
+            } else if absent >= negatives_needed && may_be_end {
                 reads.clear();
                 *is_end_found = true;
             } else if read.answers.iter().all(Option::is_some) {
@@ -485,9 +507,11 @@ impl RecoveryCore {
             let given_up = self.given_up.clone();
             return self.fail_adds(0, given_up);
         }
-        let Phase::Reading { is_end_found, .. } = &self.phase else { return };
+        let Phase::Reading { reads, is_end_found } = &self.phase else { return };
+        // When ids are used up there is nothing more to read.
+        let is_end_found = *is_end_found || reads.is_empty() && self.window.next().is_none();
         // Invariant 4.
-        if *is_end_found && !self.window.has_unconfirmed() {
+        if is_end_found && !self.window.has_unconfirmed() {
             match (self.recovered, self.lac, self.length_at) {
                 (Some((last, length_bytes)), _, _) => self.close(Some(last), length_bytes),
                 (None, None, _) => self.close(None, 0),
@@ -535,6 +559,7 @@ impl RecoveryCore {
 
     fn close(&mut self, last_entry: Option<EntryId>, length_bytes: u64) {
         assert!(last_entry >= self.lac, "a ledger never closes below what is confirmed (IC7)");
+        assert!(last_entry >= self.lac_found, "a ledger never closes below what is confirmed (IC7)");
         self.phase = Phase::Closing(LedgerState::Closed { last_entry, length_bytes });
         self.metadata_phase = MetadataPhase::Writing;
     }
@@ -653,8 +678,12 @@ impl RecoveryCore {
         let StoredLedger { metadata, version, .. } = read;
         let is_closed = matches!(metadata.state, LedgerState::Closed { .. });
         let end = metadata.segments().last();
+        // The length is that of the last confirmed entry, which other bookies may have now.
+        let has_moved = self.recovered.is_none()
+            && self.lac.is_some_and(|lac| !metadata.write_set(lac).eq(self.stored.write_set(lac)));
         if let Phase::Closing(_) = self.phase
             && !is_closed
+            && !has_moved
             && metadata.state == LedgerState::InRecovery
             && end == self.stored.segments().last()
         {

@@ -206,6 +206,96 @@ fn the_lac_is_never_below_the_last_segment() {
     assert_eq!(script.end(), closed(9));
 }
 
+/// A bookie of the last ensemble joined an earlier one by re-replication: its last entry is a copy that Java packed again, with
+/// the LAC of that moment.
+#[test]
+fn the_lac_inside_a_copy_by_re_replication_is_one_to_go_on_from() {
+    let ledger = with_ensemble(&metadata(3, 3, 2), at(10), ids("a b d"));
+    for (lac, first) in [(14, 15), (9, 10)] {
+        let mut script = Script::new(ledger.clone());
+        script.fence("d", Ok(stored(9, lac)));
+        script.fence("a", ABSENT);
+        assert_eq!(script.out.reads.iter().filter_map(|read| read.entry).min(), Some(at(first)));
+        script.answer("a", first, ABSENT);
+        script.answer("d", first, ABSENT);
+        if lac == 14 {
+            assert_eq!(script.end(), None, "the copy's length is not that of entry 14");
+            script.answer("b", 14, Ok(stored(14, 13)));
+        }
+        assert_eq!(script.end(), closed(lac));
+    }
+}
+
+#[test]
+fn a_ledger_does_not_end_below_a_lac_inside_a_copy() {
+    let until_missing = || {
+        let mut script = Script::fenced(metadata(3, 3, 2), stored(0, -1));
+        script.answer("b", 0, Ok(stored(0, 1)));
+        assert_eq!(script.out.sends[0].body, stored(0, 1), "the bytes that were found");
+        script.ack("a b c");
+        script.answer("a", 1, ABSENT);
+        script.answer("b", 1, ABSENT);
+        assert_eq!((script.end(), script.error()), (None, None), "IC7: entry 1 was confirmed");
+        script
+    };
+    let mut script = until_missing();
+    script.answer("c", 1, Ok(stored(1, 0)));
+    script.ack("a b c");
+    script.answer("a", 2, ABSENT);
+    script.answer("b", 2, ABSENT);
+    assert_eq!(script.end(), closed(1));
+    let mut script = until_missing();
+    script.answer("c", 1, ABSENT);
+    let error = script.error().expect("no end, no entry");
+    assert!(matches!(error, RecoveryError::EntryUnknown { entry, .. } if *entry == at(1)), "{error}");
+}
+
+#[test]
+fn a_ledger_does_not_end_below_a_lac_inside_an_entry_that_was_read_ahead() {
+    let until_missing = |ahead: Bytes| {
+        let mut script = Script::fenced(metadata(3, 3, 2), stored(0, -1));
+        script.answer("b", 2, Ok(ahead));
+        script.answer("a", 0, ABSENT);
+        script.answer("b", 0, ABSENT);
+        script
+    };
+    let mut script = until_missing(stored(2, 1));
+    assert_eq!((script.end(), script.error()), (None, None), "IC7: entry 0 was confirmed");
+    script.answer("c", 0, Ok(stored(0, -1)));
+    // A copy that is not needed any more says that there was more.
+    script.answer("c", 2, Ok(stored(2, 3)));
+    for bookie in ["a", "b"] {
+        script.answer(bookie, 1, ABSENT);
+    }
+    script.answer("c", 1, Ok(stored(1, 0)));
+    script.ack("a b c");
+    script.answer("a", 3, ABSENT);
+    script.answer("b", 3, ABSENT);
+    assert_eq!((script.end(), script.error()), (None, None), "IC7: entry 3 was confirmed");
+    script.answer("c", 3, ABSENT);
+    let error = script.error().expect("no end, no entry");
+    assert!(matches!(error, RecoveryError::EntryUnknown { entry, .. } if *entry == at(3)), "{error}");
+    assert_eq!(until_missing(stored(2, -1)).end(), closed(-1), "nothing was confirmed");
+}
+
+#[test]
+fn nothing_is_read_behind_the_last_entry_that_there_can_be() {
+    let last = i64::MAX - 1;
+    let mut script = Script::new(metadata(3, 3, 2));
+    script.fence("a", Ok(stored(0, last)));
+    script.fence("b", ABSENT);
+    let asked: Vec<i64> = script.out.reads.iter().filter_map(|read| Some(read.entry?.get())).collect();
+    assert_eq!(asked, [last; 3], "for its length");
+    for bookie in ["a", "b", "c"] {
+        script.answer(bookie, last, ABSENT);
+    }
+    let end = script.end();
+    assert!(
+        matches!(end, Some(LedgerState::Closed { last_entry, .. }) if last_entry == Some(at(last))),
+        "{end:?}"
+    );
+}
+
 #[test]
 fn what_is_found_is_added_again_and_closed_when_an_ack_quorum_has_it() {
     let mut script = Script::fenced(metadata(3, 3, 2), stored(1, -1));
@@ -434,4 +524,38 @@ fn a_length_that_cannot_be_learned_now_fails_and_one_that_is_lost_does_not() {
     assert!(
         matches!(script.end(), Some(LedgerState::Closed { last_entry, .. }) if last_entry == Some(at(4)))
     );
+}
+
+/// Repair moved an older segment while the recovery looked for the length at its old members.
+#[test]
+fn a_length_that_was_lost_is_asked_of_new_members_when_the_close_conflicts() {
+    let until_closing = |older: &str| {
+        let ledger = with_ensemble(&metadata(3, 3, 2), at(10), ids("a b d"));
+        let mut script = Script::new(ledger);
+        script.fence("a", ABSENT);
+        script.fence("b", ABSENT);
+        script.answer("a", 10, ABSENT);
+        script.answer("b", 10, ABSENT);
+        for bookie in ["a", "b", "c"] {
+            script.answer(bookie, 9, ABSENT);
+        }
+        assert!(script.end().is_some(), "it is where the last segment begins");
+        script.core.written(Err(LedgerError::Changed(LedgerId::new(1).unwrap())), &mut script.out);
+        script.out.reads.clear();
+        let mut other = with_ensemble(&metadata(3, 3, 2), at(0), ids(older));
+        other = with_ensemble(&other, at(10), ids("a b d"));
+        other.state = LedgerState::InRecovery;
+        read(&mut script, other);
+        script
+    };
+    let mut script = until_closing("x b c");
+    assert_eq!(script.end(), None, "x may have it");
+    script.fence("a", ABSENT);
+    script.fence("b", ABSENT);
+    script.answer("a", 10, ABSENT);
+    script.answer("b", 10, ABSENT);
+    script.answer("x", 9, Ok(stored(9, 9)));
+    assert_eq!(script.end(), closed(9));
+    let script = until_closing("a b c");
+    assert!(script.end().is_some(), "nothing has moved");
 }

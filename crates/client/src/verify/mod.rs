@@ -9,8 +9,8 @@
 //!
 //! # Invariants
 //! 1. Each entry of the range is counted once, with a copy of each bookie of its write set, in order (`core`).
-//! 2. What looks wrong is compared with metadata read afterwards: an entry whose write set changed meanwhile is looked at
-//!    again, so that repair and ensemble changes under way are no faults.
+//! 2. Faults are compared with current metadata, at most [`METADATA_AGE_MAX`] old: an entry whose write set changed meanwhile
+//!    is looked at again, so that repair and ensemble changes under way are no faults.
 //! 3. A bookie that cannot be asked is asked again [`ASKED_AGAIN_AFTER`] later at the earliest; what it should have until
 //!    then counts as unreachable. So one that is gone does not hold up the look at the others.
 //!
@@ -71,14 +71,12 @@ impl Verification {
         first: EntryId,
         last: Option<EntryId>,
     ) -> Result<Verification, ReadError> {
-        if last > state.lac() && state.end().is_none() {
-            state.refresh().await?;
+        if let Some(entry) = last
+            && !state.reaches(entry).await?
+        {
+            return Err(ReadError::BeyondEnd { ledger: state.id, entry, last: state.lac() });
         }
         let end = state.lac();
-        if last > end {
-            let (ledger, entry) = (state.id, last.unwrap_or(first));
-            return Err(ReadError::BeyondEnd { ledger, entry, last: end });
-        }
         let last = last.or(end).filter(|last| first <= *last);
         let ack_quorum_size = state.replicas().metadata.quorum.ack_quorum_size();
         let tally = Tally::new(state.id, state.end().is_some(), ack_quorum_size, first, last);
@@ -230,7 +228,7 @@ impl Verification {
         found: &[(EntryId, Vec<Copy>)],
     ) -> Result<bool, ReadError> {
         if self.compared_at.is_none_or(|at| at.elapsed() >= METADATA_AGE_MAX) {
-            self.state.reread().await?;
+            self.state.reread_latest().await?;
             self.compared_at = Some(Instant::now());
         }
         let now = self.state.replicas();

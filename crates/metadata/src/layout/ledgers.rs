@@ -79,6 +79,13 @@ impl Ledgers {
         Ok(StoredLedger { metadata, version: node.stat.version, created_ms: node.stat.created_ms })
     }
 
+    /// As [`get`](Self::get), and sees every write that completed before this call. A plain read may be answered by a server
+    /// that lags behind.
+    pub async fn get_latest(&self, id: LedgerId) -> Result<StoredLedger, LedgerError> {
+        self.store.sync(&self.path(id)).await?;
+        self.get(id).await
+    }
+
     /// Arms a watch for a ledger's next change or deletion; read it after arming.
     pub async fn watch(&self, id: LedgerId) -> Result<Watch, LedgerError> {
         Ok(self.store.exists_and_watch(&self.path(id)).await?.1)
