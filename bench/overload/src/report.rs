@@ -68,7 +68,7 @@ fn at(value: &Value, path: &str) -> Option<f64> {
 fn show(value: Option<f64>) -> String {
     match value {
         None => "–".to_owned(),
-        Some(v) if v == 0.0 => "0".to_owned(),
+        Some(0.0) => "0".to_owned(),
         Some(v) if v.fract() == 0.0 || v.abs() >= 100.0 => format!("{v:.0}"),
         Some(v) if v.abs() >= 10.0 => format!("{v:.1}"),
         Some(v) if v.abs() >= 0.1 => format!("{v:.2}"),

@@ -1,5 +1,7 @@
 //! A standalone server of a test: a process that ends with its handle, on ports of its own.
 
+#![allow(clippy::disallowed_methods, reason = "real processes on real files, in real time")]
+
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};

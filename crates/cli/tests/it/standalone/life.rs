@@ -7,8 +7,6 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// A refusal that takes longer leaves its user waiting for nothing.
-
 fn ask(port: u16, text: &str) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.write_all(text.as_bytes()).unwrap();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bindery_client::connection::{Bookies, ConnectionOptions};
 use bindery_client::transport::{
@@ -11,6 +11,7 @@ use bindery_client::transport::{
 use bindery_client::{BookieId, EntryId, LedgerId, OpenMode};
 use bindery_types::MasterKey;
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use crate::ledgers::cluster::{Cluster, options};
 use crate::ledgers::{PASSWORD, wait_for_lac};
