@@ -334,12 +334,12 @@ impl Script {
         }
     }
 
-    /// Everything the server sends until it closes, as text.
-    pub(super) fn read_to_end(&mut self, who: &str) -> Result<String, Stop> {
+    /// Everything the server sends until it closes.
+    pub(super) fn read_to_end(&mut self, who: &str) -> Result<Vec<u8>, Stop> {
         match self.client(who).connection.receive_all() {
             Ok(bytes) => {
                 self.clients.remove(who);
-                Ok(String::from_utf8_lossy(&bytes).into_owned())
+                Ok(bytes)
             }
             Err(lost) => Err(self.lost(who, &lost)),
         }

@@ -41,7 +41,7 @@ pub(super) fn words(s: &mut Script) -> Done {
     for word in ["ruok", "srvr", "stat", "isro", "ruok\n", "stat\n", "dump", "envi", "conf", "cons", "wchs"] {
         s.open("a")?;
         s.send_bytes("a", &word.escape_debug().to_string(), word.as_bytes());
-        let text = s.read_to_end("a")?;
+        let text = String::from_utf8_lossy(&s.read_to_end("a")?).into_owned();
         for line in shape(&text).lines() {
             s.said("a", line);
         }
@@ -52,8 +52,8 @@ pub(super) fn words(s: &mut Script) -> Done {
         s.open("a")?;
         s.send_bytes("a", word, word.as_bytes());
         s.end_sending("a");
-        let text = s.read_to_end("a")?;
-        s.said("a", &format!("{} bytes, then the end", text.len()));
+        let size = s.read_to_end("a")?.len();
+        s.said("a", &format!("{size} bytes, then the end"));
     }
     s.note("a word in a session is a length");
     s.connect("a")?;
