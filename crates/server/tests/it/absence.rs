@@ -232,7 +232,9 @@ async fn r33_bk_4668_a_surplus_ledger_goes_without_harm_to_a_repair() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_ledger_created_again_under_its_id_is_taken_when_metadata_says_so() {
     let (dir, cluster) = (tempfile::tempdir().unwrap(), cluster().await);
-    let bookie = start(config(dir.path()), &cluster).await;
+    // Without a flush the removal is remembered: a ledger that nobody fenced is forgotten once it is committed (decision 0009).
+    let never = Duration::from_secs(3600);
+    let bookie = start(BookieConfig { flush_interval: never, ..config(dir.path()) }, &cluster).await;
     for ledger in [1, 2] {
         bookie.put(ledger, "bookie-0", LedgerState::Open).await;
         assert_eq!(bookie.add(ledger, 0).await, ErrorCode::Ok);
