@@ -54,6 +54,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Look after the metadata of a cluster
     Cluster(ClusterArgs),
+    /// Keep ledgers in object storage
+    Tier(TierArgs),
     /// Show raw files, without a server
     Inspect(InspectArgs),
     /// Check everything a stopped bookie has on disk; changes nothing
@@ -296,6 +298,22 @@ pub struct InspectArgs {
     pub command: InspectCommand,
 }
 
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct TierArgs {
+    #[command(subcommand)]
+    pub command: TierCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum TierCommand {
+    /// Try out whether an object store does what a tier needs: conditional creates above all. Leaves nothing there
+    Check {
+        /// file:///directory, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix
+        url: String,
+    },
+}
+
 #[derive(Debug, Subcommand)]
 pub enum InspectCommand {
     /// Header, groups and records of a journal file
@@ -305,6 +323,11 @@ pub enum InspectCommand {
     },
     /// Header, extents and totals of an entry log
     EntryLog {
+        /// The file
+        file: PathBuf,
+    },
+    /// Header and extents of an object of the tier; reads all of it, and checks every checksum
+    Object {
         /// The file
         file: PathBuf,
     },

@@ -1,11 +1,13 @@
 //! `bindery inspect`: raw files in words, without a server. Reads only.
 
 use crate::args::InspectCommand;
-use crate::exit::Failure;
-use bindery_io::{Disk, RealDisk};
+use crate::exit::{DAMAGED, Failure};
+use bindery_io::{Disk, OpenMode, RealDisk};
 use bindery_journal::inspect::Item;
 use bindery_storage::{EntryLog, Extent, StateTable};
+use bindery_tiering::object::{self, VerifyError};
 use bindery_types::{EntryId, LedgerId};
+use bytes::Bytes;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
@@ -17,6 +19,7 @@ pub fn run(command: InspectCommand) -> Result<(), Failure> {
     let result = match command {
         InspectCommand::Journal { file } => journal(&disk, &file, &mut out),
         InspectCommand::EntryLog { file } => entry_log(&disk, &file, &mut out),
+        InspectCommand::Object { file } => object(&disk, &file, &mut out),
         InspectCommand::Ledger { dir, ledger } => match LedgerId::new(ledger) {
             Some(ledger) => ledger_in(&disk, &dir, ledger, &mut out),
             None => Err(Failure::usage(format!("--ledger {ledger}: ledger ids are not negative"))),
@@ -99,6 +102,64 @@ fn entry_log(disk: &Arc<dyn Disk>, file: &Path, out: &mut impl Write) -> Result<
         )?;
         extents.iter().try_for_each(|extent| extent_line(extent, out))
     })())
+}
+
+fn object(disk: &Arc<dyn Disk>, path: &Path, out: &mut impl Write) -> Result<(), Failure> {
+    let named = |error: &dyn std::fmt::Display| Failure::new(format!("{}: {error}", path.display()));
+    let file = disk.open(path, OpenMode::Read).map_err(|error| named(&error))?;
+    let size = file.len().map_err(|error| named(&error))?;
+    let read = |offset, length: u64| {
+        // Never more than the file has: lengths in an object that was cut short are longer than the rest of it.
+        let left = size.saturating_sub(offset).min(length);
+        let mut bytes = vec![0; usize::try_from(left).map_err(io::Error::other)?];
+        file.read_exact_at(&mut bytes, offset)?;
+        Ok::<_, io::Error>(Bytes::from(bytes))
+    };
+    let (mut written, mut entries) = (Ok(()), 0);
+    let verified = object::verify(size, read, |extent| {
+        entries += extent.entries();
+        if written.is_ok() {
+            written = object_extent(extent, out);
+        }
+    });
+    finished(written)?;
+    let verified = verified.map_err(|error| match error {
+        // The extents that were printed are sound, the rest is not.
+        VerifyError::Object(error) => Failure::with_code(
+            DAMAGED,
+            format!("{}: {error} ({entries} entries before it are sound)", path.display()),
+        ),
+        VerifyError::Read(error) => named(&error),
+    })?;
+    finished({
+        let header = verified.header;
+        writeln!(
+            out,
+            "object id={} format={} cluster={} built_ms={} bytes={size} entries={entries} ledgers={} extents={} footer_bytes={}",
+            header.object,
+            object::FORMAT_VERSION,
+            header.cluster,
+            header.built_ms,
+            verified.footer.ledgers.len(),
+            verified.footer.extents.len(),
+            verified.trailer.footer_size_bytes
+        )
+    })
+}
+
+fn object_extent(extent: &object::Extent, out: &mut impl Write) -> io::Result<()> {
+    let stored: u64 = extent.blocks.iter().map(|block| u64::from(block.stored_size_bytes)).sum();
+    writeln!(
+        out,
+        "  extent ledger={} first={} last={} entries={} bytes={} stored_bytes={stored} blocks={} offset={}",
+        extent.ledger,
+        extent.first,
+        extent.last,
+        extent.entries(),
+        extent.body_bytes,
+        extent.blocks.len(),
+        extent.blocks.first().map_or(extent.table_offset, |block| block.offset)
+    )
 }
 
 fn extent_line(extent: &Extent, out: &mut impl Write) -> io::Result<()> {

@@ -24,6 +24,7 @@ mod runtime;
 mod settings;
 mod signals;
 mod standalone;
+mod tier;
 mod verify;
 
 use args::{BookieCommand, Cli, Command};
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         Command::Ledger(args) => ledger::run(args.command),
         Command::Bench(args) => bench::run(args.command),
         Command::Cluster(args) => cluster::run(args.command),
+        Command::Tier(args) => tier::run(args.command),
         Command::Inspect(args) => inspect::run(args.command),
         Command::Verify(args) => verify::run(&args),
         Command::Disk(args) => disk::run(&args),

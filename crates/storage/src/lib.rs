@@ -20,7 +20,7 @@
 //! 6. Journal marks never go back (IB12).
 
 mod block_cache;
-mod codec;
+use bindery_types::codec;
 mod directory;
 pub mod entry_log;
 mod error;

@@ -2,6 +2,7 @@
 //!
 //! This crate does no I/O, reads no clock and holds no global state.
 
+pub mod codec;
 mod digest;
 mod id;
 mod ledger_metadata;

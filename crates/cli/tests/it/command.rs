@@ -25,9 +25,14 @@ fn refused(args: &[&str]) -> (i32, String) {
 }
 
 fn touch(path: &Path) {
+    write(path, b"");
+}
+
+fn write(path: &Path, bytes: &[u8]) {
     let disk = RealDisk::new();
     disk.create_dir_all(path.parent().unwrap()).unwrap();
-    disk.open(path, OpenMode::CreateBuffered).unwrap();
+    let file = disk.open(path, OpenMode::CreateBuffered).unwrap();
+    file.write_all_at(&mut [std::io::IoSlice::new(bytes)], 0).unwrap();
 }
 
 #[test]
@@ -152,4 +157,77 @@ fn files_that_cannot_be_inspected_say_so() {
     assert!(String::from_utf8(output.stderr).unwrap().contains("empty.elog"));
     let output = bindery(&["inspect", "journal", "/no/such/file"]);
     assert_eq!(output.status.code(), Some(1));
+}
+
+/// An object, and what is left of it when it was cut short or altered.
+#[test]
+fn an_object_is_shown_and_damage_is_found() {
+    use bindery_tiering::object::{Compression, ObjectBuilder};
+    use bindery_tiering::{ClusterId, ObjectId};
+    use bindery_types::{EntryId, LedgerId, codec::crc32c};
+
+    let (object, cluster) = (ObjectId::new(1_700_000_000_000, [1; 10]), ClusterId::from_bytes([2; 16]));
+    let mut builder = ObjectBuilder::new(object, cluster, 1_700_000_000_001, Compression::Zstd);
+    for ledger in [4_i64, 7] {
+        builder.begin(LedgerId::new(ledger).unwrap(), EntryId::FIRST, b"metadata".to_vec().into()).unwrap();
+        for entry in 0..10_i64 {
+            let fields = [ledger, entry, entry - 1, 0].map(i64::to_be_bytes);
+            let body: bytes::Bytes = fields.concat().into_iter().chain([b'x'; 500]).collect();
+            let crc = crc32c(&[&body]);
+            builder.append(body, crc).unwrap();
+        }
+    }
+    let bytes = builder.finish().0.concat();
+    let dir = tempfile::tempdir().unwrap();
+    let inspect = |name: &str, bytes: &[u8]| {
+        let path = dir.path().join(name);
+        write(&path, bytes);
+        let output = bindery(&["inspect", "object", path.to_str().unwrap()]);
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let (code, shown, said) = inspect("whole", &bytes);
+    assert_eq!((code, &*said), (Some(0), ""), "{shown}");
+    assert!(shown.contains("extent ledger=7 first=0 last=9 entries=10 bytes=5320"), "{shown}");
+    let total =
+        format!("object id={object} format=1 cluster={cluster} built_ms=1700000000001 bytes={}", bytes.len());
+    assert!(shown.contains(&total) && shown.contains("entries=20 ledgers=2 extents=2"), "{shown}");
+    let mut altered = bytes.clone();
+    altered[100] ^= 1;
+    let (code, shown, said) = inspect("altered", &altered);
+    assert_eq!((code, &*shown), (Some(9), ""), "{said}");
+    assert!(said.contains("damaged block at offset 64: its checksum does not match"), "{said}");
+    let (code, _, said) = inspect("cut", &bytes[..bytes.len() - 1]);
+    assert_eq!(code, Some(9), "{said}");
+    assert!(said.contains("not a whole object of Bindery"), "{said}");
+    let (code, _, said) = inspect("empty", b"");
+    assert_eq!(code, Some(9), "{said}");
+}
+
+/// Store invariant 3 from outside; and each mistake gives one clear error.
+#[test]
+fn a_store_is_tried_out_and_left_empty() {
+    let dir = tempfile::tempdir().unwrap();
+    let url = format!("file://{}", dir.path().display());
+    let output = bindery(&["tier", "check", &url]);
+    let shown = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{shown}");
+    for line in
+        ["conditional create  ok", "compare and swap    not offered, and not needed", "can hold a tier"]
+    {
+        assert!(shown.contains(line), "{line}: {shown}");
+    }
+    let left = |dir: &std::path::Path| std::fs::read_dir(dir).unwrap().count();
+    assert_eq!(left(dir.path()), 0, "nothing is left");
+    for (url, code, words) in [
+        ("s4://bucket", 2, "s3://bucket/prefix"),
+        ("file://relative", 2, "three slashes"),
+        ("file:///no/such/directory", 2, "make the directory first"),
+        ("s3://key:secret@bucket", 2, "credentials are taken from the environment"),
+    ] {
+        let output = bindery(&["tier", "check", url]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{url}: {said}");
+        assert!(said.contains(words) && !said.contains("secret@"), "{url}: {said}");
+    }
 }

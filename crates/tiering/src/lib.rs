@@ -1,0 +1,13 @@
+//! Tiering: ledgers move to object storage, and readers do not notice.
+//!
+//! # Parts
+//! [`object`] the bytes of an object that holds extents of many ledgers: a streaming builder, decoders, a verifier
+//! [`store`] object stores by URL, and whether they do what is needed
+//!
+//! # Not here   copies on local disks (`bindery-storage`), reading ledgers from bookies (`bindery-client`)
+
+mod ids;
+pub mod object;
+pub mod store;
+
+pub use ids::{ClusterId, InvalidId, ObjectId};
