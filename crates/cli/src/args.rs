@@ -102,6 +102,10 @@ pub struct BookieArgs {
     /// The cluster: zk+hierarchical://HOST:PORT/ledgers; several servers separated by ; or ,
     #[arg(long, value_name = "URI")]
     pub metadata: Option<String>,
+    /// BINDERY_METADATA, which counts when neither --metadata nor the file names a cluster: a shell in which it is set for other
+    /// commands must not send a bookie to another cluster than its file says.
+    #[arg(skip)]
+    pub metadata_of_shell: Option<String>,
     /// Keep the journal in DIR/journal and ledgers in DIR/ledgers
     #[arg(long, value_name = "DIR", conflicts_with_all = ["journal_dir", "ledger_dir"])]
     pub data: Option<PathBuf>,

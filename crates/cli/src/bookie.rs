@@ -14,8 +14,9 @@ use bindery_server::latch::Latch;
 use std::sync::Arc;
 
 /// Runs a bookie until it is told to stop.
-pub fn run(args: BookieArgs) -> Result<(), Failure> {
+pub fn run(mut args: BookieArgs) -> Result<(), Failure> {
     logging::start(args.log_format);
+    args.metadata_of_shell = std::env::var("BINDERY_METADATA").ok().filter(|uri| !uri.is_empty());
     let text = match &args.config {
         None => None,
         Some(path) => Some(std::fs::read_to_string(path).map_err(|error| {

@@ -2,15 +2,24 @@
 
 use std::collections::BTreeMap;
 
+/// A value, and the line on which its key stands, from 1.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Value {
+    /// The text behind the separator.
+    pub text: String,
+    /// The line.
+    pub line: usize,
+}
+
 /// Keys and values of a properties file; the last of equal keys counts.
 ///
 /// Comments start with `#` or `!`, a key ends at `=`, `:` or a blank, a backslash at the end of a line joins the next.
 /// As Commons Configuration does for BookKeeper, blanks around keys and values go. Escapes other than `\\`, `\:`, `\=`
 /// and joined lines stand as they are.
-pub fn parse(text: &str) -> BTreeMap<String, String> {
+pub fn parse(text: &str) -> BTreeMap<String, Value> {
     let mut found = BTreeMap::new();
-    let mut lines = text.lines();
-    while let Some(line) = lines.next() {
+    let mut lines = text.lines().zip(1..);
+    while let Some((line, number)) = lines.next() {
         let line = line.trim_start();
         if line.is_empty() || line.starts_with(['#', '!']) {
             continue;
@@ -19,7 +28,7 @@ pub fn parse(text: &str) -> BTreeMap<String, String> {
         while ends_in_joint(&whole) {
             whole.pop();
             match lines.next() {
-                Some(next) => whole.push_str(next.trim()),
+                Some((next, _)) => whole.push_str(next.trim()),
                 None => break,
             }
         }
@@ -27,7 +36,7 @@ pub fn parse(text: &str) -> BTreeMap<String, String> {
         let (key, rest) = whole.split_at(end);
         let rest = rest.trim_start();
         let value = rest.strip_prefix(['=', ':']).unwrap_or(rest).trim();
-        found.insert(key.to_owned(), unescape(value));
+        found.insert(key.to_owned(), Value { text: unescape(value), line: number });
     }
     found
 }
@@ -61,7 +70,12 @@ mod tests {
         ];
         assert_eq!(found.len(), expect.len());
         for (key, value) in expect {
-            assert_eq!(found.get(key).map(String::as_str), Some(value), "{key}");
+            assert_eq!(found.get(key).map(|found| &*found.text), Some(value), "{key}");
         }
+        let line = |key| found.get(key).map(|found| found.line);
+        assert_eq!(
+            (line("journalDirectories"), line("zkTimeout"), line("bookiePort")),
+            (Some(5), Some(7), Some(10))
+        );
     }
 }

@@ -6,7 +6,7 @@ use crate::request_limits;
 use bindery_engine::JOURNAL_FILES_MIN;
 use bindery_engine::PoolMemory;
 use bindery_metadata::MetadataUri;
-use bindery_server::config::BookieConfig;
+use bindery_server::config::{AdminScope, BookieConfig};
 use bindery_server::memory::machine_bytes;
 use bindery_server::sockets::{KERNEL_BUFFER_BYTES_MIN, Keepalive};
 use bindery_wire::FrameLimit;
@@ -18,12 +18,11 @@ use std::time::Duration;
 
 /// Keys of `bk_server.conf` that BookKeeper knows and that have no meaning here: pools and limits of this bookie are
 /// its own.
-const WITHOUT_EFFECT: [&str; 39] = [
+const WITHOUT_EFFECT: [&str; 37] = [
     "allowEphemeralPorts",
     "auditorPeriodicBookieCheckInterval",
     "auditorPeriodicCheckInterval",
     "autoRecoveryDaemonEnabled",
-    "bookieAuthProviderFactoryClass",
     "codahaleStatsOutputFrequencySeconds",
     "compactionRate",
     "compactionRateByEntries",
@@ -36,7 +35,6 @@ const WITHOUT_EFFECT: [&str; 39] = [
     "enableStatistics",
     "httpServerClass",
     "indexDirectories",
-    "isThrottleByBytes",
     "journalAdaptiveGroupWrites",
     "journalAlignmentSize",
     "journalBufferedEntriesThreshold",
@@ -76,7 +74,7 @@ pub struct Settings {
 /// Reads values of the file and remembers which keys were used and what was wrong.
 pub struct Values {
     /// What nobody has asked for yet.
-    pub values: BTreeMap<String, String>,
+    pub values: BTreeMap<String, conf_file::Value>,
     /// What is wrong, for the operator.
     pub faults: Vec<String>,
 }
@@ -84,7 +82,7 @@ pub struct Values {
 impl Values {
     /// The value of a key, unless it is empty.
     pub fn take(&mut self, key: &str) -> Option<String> {
-        self.values.remove(key).filter(|value| !value.is_empty())
+        self.values.remove(key).map(|value| value.text).filter(|text| !text.is_empty())
     }
 
     /// The same, parsed; noted as a fault when it cannot be.
@@ -112,12 +110,42 @@ impl Values {
     }
 }
 
+/// Settings that promise protection which this release does not have, and whether a value asks for it.
+type Protection = (&'static str, fn(&str) -> bool);
+const PROTECTIONS: [Protection; 6] = [
+    ("tlsProviderFactoryClass", |_| true),
+    ("bookieAuthProviderFactoryClass", |class| !class.ends_with("AuthenticationDisabledAuthProviderFactory")),
+    ("authorizedRoles", |_| true),
+    ("permittedStartupUsers", |_| true),
+    ("zkEnableSecurity", |value| value != "false"),
+    ("httpServerTlsEnable", |value| value != "false"),
+];
+
+/// Without the refusal, the bookie would serve strangers while its operator believes it protected.
+fn refuse_what_is_not_kept(file: &mut Values) {
+    for (key, asks) in PROTECTIONS {
+        let line = file.values.get(key).map_or(0, |value| value.line);
+        if let Some(value) = file.take(key).filter(|value| asks(value)) {
+            file.faults.push(format!(
+                "line {line} of the configuration file, {key}={value}: this release has no TLS, authentication, authorisation or \
+                 access lists, and would serve everybody; remove the line if that is meant, behind a network that only \
+                 clients reach"
+            ));
+        }
+    }
+    // Of files and protocols, without the class that uses them: no effect in BookKeeper either.
+    file.values.retain(|key, _| {
+        !(key.starts_with("tls") && key.len() > 3 && key.as_bytes()[3].is_ascii_uppercase())
+    });
+}
+
 /// Puts flags and the file's text together.
 pub fn resolve(args: &BookieArgs, file: Option<&str>) -> Result<Settings, Vec<String>> {
     let mut file = Values { values: file.map(conf_file::parse).unwrap_or_default(), faults: Vec::new() };
     let mut warnings = Vec::new();
     let mut config = BookieConfig::default();
 
+    refuse_what_is_not_kept(&mut file);
     directories(args, &mut file, &mut config);
     addresses(args, &mut file, &mut config);
 
@@ -141,7 +169,14 @@ pub fn resolve(args: &BookieArgs, file: Option<&str>) -> Result<Settings, Vec<St
     }
     if let Some(mib) = file.parsed::<u64>("journalMaxSizeMB") {
         // Files are recycled and zero-filled here: Java's default of 2 GiB would only cost space.
-        config.journal_file_bytes = mib.clamp(16, 1024) << 20;
+        let taken = mib.clamp(16, 1024);
+        config.journal_file_bytes = taken << 20;
+        if taken != mib {
+            warnings.push(format!(
+                "journalMaxSizeMB={mib}: journal files are written full of zeros once and used again, so they have 16 to 1024 MB; \
+                 {taken} is taken"
+            ));
+        }
     }
     if let Some(mib) = file.parsed::<u64>("journalDiskSizeMaxMB") {
         config.journal_bytes_max = mib.saturating_mul(1 << 20);
@@ -189,7 +224,7 @@ pub fn resolve(args: &BookieArgs, file: Option<&str>) -> Result<Settings, Vec<St
     if let Some(ms) = file.parsed::<u64>("slowRequestThresholdMSec") {
         config.limits.slow_request = Duration::from_millis(ms);
     }
-    space(&mut file, &mut config);
+    space(&mut file, &mut config, &mut warnings);
     disks(&mut file, &mut config);
     connections(&mut file, &mut config);
     let notes = request_limits::apply(&mut file, &mut config);
@@ -209,7 +244,7 @@ pub fn resolve(args: &BookieArgs, file: Option<&str>) -> Result<Settings, Vec<St
 }
 
 /// Garbage collection and compaction.
-fn space(file: &mut Values, config: &mut BookieConfig) {
+fn space(file: &mut Values, config: &mut BookieConfig, warnings: &mut Vec<String>) {
     if let Some(ms) = file.parsed::<u64>("gcWaitTime") {
         config.garbage.interval = Duration::from_millis(ms.max(1000));
         config.space.collection_interval = config.garbage.interval;
@@ -242,7 +277,15 @@ fn space(file: &mut Values, config: &mut BookieConfig) {
             None => {}
         }
     }
-    if let Some(bytes) = file.parsed::<u64>("compactionRateByBytes") {
+    let rate = file.parsed::<u64>("compactionRateByBytes");
+    let is_by_bytes = file.parsed::<bool>("isThrottleByBytes");
+    if rate.is_some() && is_by_bytes == Some(false) {
+        // Pulsar's file has both. BookKeeper then counts entries, which says nothing about bytes.
+        warnings.push(format!(
+            "isThrottleByBytes=false: compactionRateByBytes does not count, as in BookKeeper; compaction takes {} MiB in a second",
+            config.space.bytes_per_second >> 20
+        ));
+    } else if let Some(bytes) = rate {
         config.space.bytes_per_second = bytes.max(1);
         config.space.step_bytes = config.space.step_bytes.min(bytes.max(1));
     }
@@ -388,9 +431,10 @@ fn metadata(args: &BookieArgs, file: &mut Values) -> Option<MetadataUri> {
     let former = servers.map(|servers| {
         format!("zk://{}{}", servers.replace(',', ";"), root.unwrap_or_else(|| "/ledgers".to_owned()))
     });
-    let Some(uri) = args.metadata.clone().or(from_file).or(former) else {
+    let Some(uri) = args.metadata.clone().or(from_file).or(former).or(args.metadata_of_shell.clone()) else {
         file.faults.push(
-            "no metadata store: give --metadata zk+hierarchical://HOST:PORT/ledgers or metadataServiceUri"
+            "no metadata store: give --metadata zk+hierarchical://HOST:PORT/ledgers, metadataServiceUri in the configuration file \
+             or BINDERY_METADATA"
                 .to_owned(),
         );
         return None;
@@ -443,6 +487,7 @@ fn addresses(args: &BookieArgs, file: &mut Values, config: &mut BookieConfig) {
     let admin_host = file.take("httpServerHost");
     let admin_port = file.parsed::<u16>("httpServerPort").unwrap_or(8080);
     let metrics_port = file.parsed::<u16>("prometheusStatsHttpPort");
+    let metrics_host = file.take("prometheusStatsHttpAddress");
 
     let port = port.unwrap_or(3181);
     match &interface {
@@ -458,14 +503,25 @@ fn addresses(args: &BookieArgs, file: &mut Values, config: &mut BookieConfig) {
     if let Some(listen) = args.listen {
         config.listen = listen;
     }
+    // Java's port for metrics listens on all addresses and serves only metrics. A host that is named applies to the whole admin port.
+    let is_for_metrics = args.admin.is_none() && !admin_enabled && admin_host.is_none();
+    if is_for_metrics {
+        config.admin_scope = AdminScope::Metrics;
+    }
     config.admin = args.admin.or_else(|| {
         let port = if admin_enabled { Some(admin_port) } else { metrics_port }?;
-        let ip = match admin_host {
+        let (key, host) = match is_for_metrics {
+            true => {
+                ("prometheusStatsHttpAddress", Some(metrics_host.unwrap_or_else(|| "0.0.0.0".to_owned())))
+            }
+            false => ("httpServerHost", admin_host),
+        };
+        let ip = match host {
             None => IpAddr::V4(Ipv4Addr::LOCALHOST),
             Some(host) => match host.parse() {
                 Ok(ip) => ip,
                 Err(_) => {
-                    file.faults.push(format!("httpServerHost={host}: give an IP address"));
+                    file.faults.push(format!("{key}={host}: give an IP address"));
                     return None;
                 }
             },
@@ -815,6 +871,75 @@ mod tests {
         assert_eq!(admin("httpServerHost=monitor.example\n"), Ok(None));
         let flags = [&line[..], &["--admin", "127.0.0.1:9000"]].concat();
         assert!(resolve(&args(&flags), Some(named)).is_ok());
+    }
+
+    /// A bookie that serves everybody, with settings that say otherwise, is not started.
+    #[test]
+    fn settings_that_promise_protection_are_refused_all_at_once_with_their_lines() {
+        let line = ["--metadata", "zk+null://z:1/l", "--data", "/d"];
+        let file = "bookiePort=3181\ntlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\ntlsProvider=OpenSSL\n\
+                    bookieAuthProviderFactoryClass=org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory\n\
+                    authorizedRoles=a,b\npermittedStartupUsers=bk\nzkEnableSecurity=true\nhttpServerTlsEnable=true\n";
+        let faults = resolve(&args(&line), Some(file)).unwrap_err();
+        let begin: Vec<String> =
+            faults.iter().map(|fault| fault.split('=').next().unwrap().to_owned()).collect();
+        let expected =
+            [(2, "tlsProviderFactoryClass"), (4, "bookieAuthProviderFactoryClass"), (5, "authorizedRoles")];
+        let expected = expected.into_iter().chain([
+            (6, "permittedStartupUsers"),
+            (7, "zkEnableSecurity"),
+            (8, "httpServerTlsEnable"),
+        ]);
+        let expected: Vec<String> =
+            expected.map(|(line, key)| format!("line {line} of the configuration file, {key}")).collect();
+        assert_eq!(begin, expected);
+        assert!(faults.iter().all(|fault| fault.contains("remove the line")), "{faults:?}");
+        // As they stand in files that ask for no protection.
+        let file = "tlsProviderFactoryClass=\ntlsProvider=OpenSSL\ntlsKeyStoreType=JKS\nzkEnableSecurity=false\n\
+                    bookieAuthProviderFactoryClass=org.apache.bookkeeper.auth.AuthProviderFactoryFactory$\
+                    AuthenticationDisabledAuthProviderFactory\nhttpServerTlsEnable=false\npermittedStartupUsers=\n";
+        let settings = resolve(&args(&line), Some(file)).unwrap();
+        assert!(settings.warnings.is_empty(), "{:?}", settings.warnings);
+    }
+
+    #[test]
+    fn settings_mean_what_they_mean_in_bookkeeper_or_say_so() {
+        let line = ["--metadata", "zk+null://z:1/l", "--data", "/d"];
+        let with = |file: &str| resolve(&args(&line), Some(file)).unwrap();
+        let rate = with("").config.space.bytes_per_second;
+        let settings = with("isThrottleByBytes=false\ncompactionRateByBytes=1000000\n");
+        assert_eq!(settings.config.space.bytes_per_second, rate);
+        assert!(settings.warnings[0].starts_with("isThrottleByBytes=false"), "{:?}", settings.warnings);
+        let settings = with("isThrottleByBytes=true\ncompactionRateByBytes=1000000\n");
+        assert_eq!((settings.config.space.bytes_per_second, settings.warnings.len()), (1_000_000, 0));
+        assert!(with("isThrottleByBytes=false\n").warnings.is_empty());
+        let settings = with("journalMaxSizeMB=2048\n");
+        assert_eq!(settings.config.journal_file_bytes, 1 << 30);
+        assert!(settings.warnings[0].contains("1024 is taken"), "{:?}", settings.warnings);
+        let port = |file: &str| {
+            let config = with(file).config;
+            (config.admin.map(|address| address.to_string()), config.admin_scope)
+        };
+        let open = Some("0.0.0.0:8000".to_owned());
+        assert_eq!(port("prometheusStatsHttpPort=8000\n"), (open, AdminScope::Metrics));
+        let near = Some("127.0.0.1:8000".to_owned());
+        let file = "prometheusStatsHttpPort=8000\nprometheusStatsHttpAddress=127.0.0.1\n";
+        assert_eq!(port(file), (near.clone(), AdminScope::Metrics));
+        assert_eq!(port("prometheusStatsHttpPort=8000\nhttpServerHost=127.0.0.1\n"), (near, AdminScope::All));
+        let all = Some("127.0.0.1:8080".to_owned());
+        assert_eq!(port("prometheusStatsHttpPort=8000\nhttpServerEnabled=true\n"), (all, AdminScope::All));
+    }
+
+    #[test]
+    fn the_cluster_of_the_shell_counts_last() {
+        let of = |line: &[&str], file: Option<&str>| {
+            let mut args = args(line);
+            args.metadata_of_shell = Some("zk+null://shell:1/l".to_owned());
+            resolve(&args, file).unwrap().metadata.servers.join(",")
+        };
+        assert_eq!(of(&["--data", "/d"], None), "shell:1");
+        assert_eq!(of(&["--data", "/d"], Some("metadataServiceUri=zk+null://file:1/l\n")), "file:1");
+        assert_eq!(of(&["--data", "/d", "--metadata", "zk+null://flag:1/l"], None), "flag:1");
     }
 
     #[test]

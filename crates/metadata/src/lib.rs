@@ -77,6 +77,15 @@ pub async fn connect(uri: &MetadataUri, options: ConnectOptions) -> Result<Layou
     Layout::open(store, &uri.root, uri.layout).await
 }
 
+/// As [`connect`], for a bookie: see [`Layout::open_or_complete`].
+///
+/// # Errors
+/// As [`connect`].
+pub async fn connect_as_bookie(uri: &MetadataUri, options: ConnectOptions) -> Result<Layout, OpenError> {
+    let store = Arc::new(zookeeper::connect(&uri.servers, options).await?);
+    Layout::open_or_complete(store, &uri.root, uri.layout).await
+}
+
 /// Creates the cluster that `uri` names (hierarchical layout unless it says otherwise). `instance_id` is 16 random bytes.
 pub async fn init(
     uri: &MetadataUri,

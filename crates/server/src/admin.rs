@@ -5,6 +5,7 @@
 
 pub(crate) mod port;
 
+use crate::config::AdminScope;
 use crate::disks::{DiskDesk, Standing};
 use crate::flow_view::{self, CONNECTIONS_DEFAULT, CONNECTIONS_MAX, PoolFlow, Sort};
 use crate::garbage::{GarbageDesk, GarbageRequest};
@@ -52,18 +53,26 @@ pub struct AdminState {
 /// Answers until `stop`, with answers covered by `answers`, to peers that keep nobody waiting for longer than `patience`.
 pub async fn serve(
     listener: TcpListener,
+    scope: AdminScope,
     state: Arc<AdminState>,
     answers: ByteBudget,
     patience: Duration,
     stop: Arc<Latch>,
 ) {
-    port::serve(listener, router(state), answers, patience, stop).await;
+    port::serve(listener, router(scope, state), answers, patience, stop).await;
 }
 
-fn router(state: Arc<AdminState>) -> Router {
-    Router::new()
-        .route("/heartbeat", any(|| async { "OK\n" }))
-        .route("/metrics", any(metrics))
+fn router(scope: AdminScope, state: Arc<AdminState>) -> Router {
+    let metrics = Router::new().route("/heartbeat", any(|| async { "OK\n" })).route("/metrics", any(metrics));
+    let router = match scope {
+        AdminScope::Metrics => metrics,
+        AdminScope::All => with_bookie(metrics),
+    };
+    router.with_state(state)
+}
+
+fn with_bookie(router: Router<Arc<AdminState>>) -> Router<Arc<AdminState>> {
+    router
         .route("/api/v1/bookie/is_ready", any(is_ready))
         .route("/api/v1/bookie/state", any(bookie_state))
         .route("/api/v1/bookie/gc", any(gc))
@@ -71,7 +80,6 @@ fn router(state: Arc<AdminState>) -> Router {
         .route("/api/v1/bookie/scrub", any(scrub))
         .route("/api/v1/bookie/limbo", any(limbo))
         .route("/api/v1/bookie/flow", any(flow))
-        .with_state(state)
 }
 
 /// Other methods are not found, as in Java.

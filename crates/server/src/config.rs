@@ -19,6 +19,16 @@ pub struct OptionNames {
     pub admin: &'static str,
 }
 
+/// The part of the admin API that its port serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AdminScope {
+    /// Everything.
+    All,
+    /// `/metrics` and `/heartbeat`. For `prometheusStatsHttpPort`, which listens on all addresses as in Java: strangers may read
+    /// metrics there and change nothing.
+    Metrics,
+}
+
 /// Values only; components (disk, clock, metadata store) are passed beside it.
 #[derive(Debug, Clone)]
 pub struct BookieConfig {
@@ -39,6 +49,8 @@ pub struct BookieConfig {
     pub bookie_id: Option<String>,
     /// Where the admin port listens (`httpServerEnabled`, `httpServerPort`); `None` for none.
     pub admin: Option<SocketAddr>,
+    /// What the admin port serves.
+    pub admin_scope: AdminScope,
     /// What errors call these addresses.
     pub option_names: OptionNames,
     /// Bytes for all pools together; `None` for the default of the machine.
@@ -98,6 +110,7 @@ impl Default for BookieConfig {
             advertise: None,
             bookie_id: None,
             admin: None,
+            admin_scope: AdminScope::All,
             option_names: OptionNames { listen: "--listen", admin: "--admin" },
             memory_limit: None,
             are_connections_set: false,

@@ -172,6 +172,35 @@ pub(super) async fn open(
     }
 }
 
+/// Nodes of a cluster that hold no ledgers. A root with any other has metadata whose layout is not known.
+const WITHOUT_LEDGERS: [&str; 3] = ["INSTANCEID", "available", "cookies"];
+
+/// Writes the layout of a cluster of which no more is there than the root and where bookies register. False when something else is
+/// there, or less: this bookie would search for its ledgers in the wrong places.
+pub(super) async fn complete(
+    store: &dyn MetadataStore,
+    root: &str,
+    layout: LedgerLayout,
+) -> Result<bool, StoreError> {
+    let children = match store.children(root).await {
+        Ok(children) => children,
+        Err(StoreError::NoNode { .. }) => return Ok(false),
+        Err(other) => return Err(other),
+    };
+    let is_bare = children.iter().all(|name| WITHOUT_LEDGERS.contains(&&**name));
+    if !is_bare || !children.iter().any(|name| name == "available") {
+        return Ok(false);
+    }
+    for (name, data) in [("/available/readonly", Bytes::new()), ("/LAYOUT", layout.to_text().into())] {
+        match store.create(&format!("{root}{name}"), data, CreateMode::Persistent).await {
+            // Another bookie that starts now; which layout it wrote is read afterwards.
+            Ok(_) | Err(StoreError::NodeExists { .. }) => {}
+            Err(other) => return Err(other),
+        }
+    }
+    Ok(true)
+}
+
 /// How often an initialisation is tried whose connection is lost.
 const INIT_ATTEMPTS_MAX: usize = 3;
 
@@ -315,6 +344,39 @@ mod tests {
         store.create("/else", Bytes::new(), CreateMode::Persistent).await.unwrap();
         let foreign = init_cluster(&store, "/else", LedgerLayout::Hierarchical, [1; 16]).await;
         assert!(matches!(foreign, Err(InitError::ForeignRoot { .. })), "{foreign:?}");
+    }
+
+    /// As Java's bookies do: `ParallelLedgerRecoveryTest` and others make no more than this.
+    #[tokio::test]
+    async fn a_bookie_writes_the_layout_of_a_bare_cluster_only() {
+        let bare = |nodes: &'static [&'static str]| async move {
+            let store: Arc<dyn MetadataStore> = Arc::new(MemoryCluster::new().open());
+            for node in nodes {
+                store.create(node, Bytes::new(), CreateMode::Persistent).await.unwrap();
+            }
+            store
+        };
+        let store = bare(&["/l", "/l/available", "/l/cookies"]).await;
+        assert!(Layout::open(store.clone(), "/l", None).await.is_err(), "a client changes nothing");
+        let layout = Layout::open_or_complete(store.clone(), "/l", None).await.unwrap();
+        assert_eq!(layout.ledger_layout(), LedgerLayout::Hierarchical);
+        assert_eq!(store.get("/l/LAYOUT").await.unwrap().data, HIERARCHICAL);
+        assert_eq!(layout.instance_id().await, Ok(None));
+        assert!(store.exists("/l/available/readonly").await.unwrap().is_some());
+        let long = Some(LedgerLayout::LongHierarchical);
+        let layout = Layout::open_or_complete(bare(&["/l", "/l/available"]).await, "/l", long).await.unwrap();
+        assert_eq!(layout.ledger_layout(), LedgerLayout::LongHierarchical);
+        for nodes in [
+            &["/l"][..],
+            &[],
+            &["/l", "/l/available", "/l/00"],
+            &["/l", "/l/available", "/l/idgen"],
+            &["/l", "/l/available", "/l/IMPORTING"],
+        ] {
+            let store = bare(nodes).await;
+            assert!(Layout::open_or_complete(store.clone(), "/l", None).await.is_err(), "{nodes:?}");
+            assert!(store.exists("/l/LAYOUT").await.unwrap().is_none(), "{nodes:?}");
+        }
     }
 
     #[tokio::test]

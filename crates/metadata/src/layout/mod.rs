@@ -62,6 +62,25 @@ impl Layout {
         cluster::open(store, root, wanted).await
     }
 
+    /// As [`open`](Self::open), for a bookie: where no more is there than the root and the place where bookies register, it writes
+    /// the layout that is wanted (hierarchical unless the URI says otherwise), as Java's bookies do.
+    pub async fn open_or_complete(
+        store: Arc<dyn MetadataStore>,
+        root: &str,
+        wanted: Option<LedgerLayout>,
+    ) -> Result<Layout, OpenError> {
+        match cluster::open(store.clone(), root, wanted).await {
+            Err(OpenError::NotInitialised { root: missing }) => {
+                let layout = wanted.unwrap_or(LedgerLayout::Hierarchical);
+                match cluster::complete(&*store, root, layout).await? {
+                    true => cluster::open(store, root, wanted).await,
+                    false => Err(OpenError::NotInitialised { root: missing }),
+                }
+            }
+            opened => opened,
+        }
+    }
+
     /// The store underneath.
     pub fn store(&self) -> &Arc<dyn MetadataStore> {
         &self.store

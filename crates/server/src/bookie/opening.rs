@@ -164,7 +164,7 @@ impl Opening<'_> {
             "connecting to metadata"
         );
         let options = ConnectOptions { session_timeout: self.config.session_timeout, resume };
-        Ok(bindery_metadata::connect(uri, options).await?)
+        Ok(bindery_metadata::connect_as_bookie(uri, options).await?)
     }
 
     async fn check_cookies(

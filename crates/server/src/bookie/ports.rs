@@ -71,6 +71,13 @@ pub(super) async fn start_admin(
     let listener = bind_patiently(address).await.map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
     let patience = config.limits.admin_patience;
-    let task = tokio::spawn(admin::serve(listener, state.clone(), answers.clone(), patience, stop.clone()));
+    let task = tokio::spawn(admin::serve(
+        listener,
+        config.admin_scope,
+        state.clone(),
+        answers.clone(),
+        patience,
+        stop.clone(),
+    ));
     Ok((Some(AdminTask(task)), Some(bound)))
 }

@@ -4,7 +4,7 @@
 
 use crate::common::PATIENCE;
 use crate::common::whole::{Running, cluster, config, start};
-use bindery_server::config::BookieConfig;
+use bindery_server::config::{AdminScope, BookieConfig};
 use bindery_server::limits::Limits;
 use bindery_wire::ErrorCode;
 use std::time::Duration;
@@ -171,4 +171,24 @@ async fn probes_pass_peers_that_take_no_answers() {
     assert!(heartbeat(&place.running).await.contains("OK"));
     drop(crowd);
     place.running.stop().await;
+}
+
+/// The port of `prometheusStatsHttpPort` shows metrics, and refuses every other request.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_port_for_metrics_serves_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = BookieConfig { admin_scope: AdminScope::Metrics, ..config(dir.path()) };
+    let running = start(config, &cluster().await).await;
+    assert!(running.get("/metrics").await.contains("bookie_SERVER_STATUS"));
+    assert_eq!(running.get("/heartbeat").await, "OK\n");
+    for (method, path) in [
+        ("GET", "/api/v1/bookie/state"),
+        ("GET", "/api/v1/bookie/flow"),
+        ("PUT", "/api/v1/bookie/gc"),
+        ("PUT", "/api/v1/bookie/scrub"),
+    ] {
+        let (head, _) = running.http(method, path, "{}").await;
+        assert!(head.contains("404"), "{method} {path}: {head}");
+    }
+    running.stop().await;
 }
