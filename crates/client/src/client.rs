@@ -16,7 +16,7 @@ use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerSecret, L
 use crate::connection::hooks::{Authenticator, Connector, Hooks};
 use crate::connection::{Bookies, ConnectionOptions};
 use crate::error::{AppendOpenError, ConnectError, CreateError, OpenError};
-use crate::handover::{Handover, RESERVED_PREFIX};
+use crate::handover::{Handover, RESERVED_PREFIX, claimed};
 use crate::health::{BookieHealth, NodeHealth, Prober, ReadHealth, ask};
 use crate::options::{CreateOptions, Limits, OpenMode, WRITE_QUORUM_SIZE_MAX};
 use crate::placement::resolver::NetworkResolver;
@@ -28,7 +28,7 @@ use crate::reader::{LedgerReader, Stragglers};
 use crate::retry::Retry;
 use crate::slow::SlowReplicas;
 use crate::transport::Transport;
-use crate::writer::{LedgerWriter, TakenOver, WriteCounts, WriteHealth};
+use crate::writer::{KeptBytes, LedgerWriter, TakenOver, WriteCounts, WriteHealth};
 
 /// A ledger's metadata as the store has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -138,7 +138,8 @@ impl ClientBuilder {
     /// from the call until no bookie's queue and no writer refers to it, with 160 bytes of its own and 192 for each
     /// replica besides. One entry can be no larger than all of it. When it is used up [`LedgerWriter::enqueue`] waits, in
     /// the order of the calls of each ledger, and [`LedgerWriter::try_enqueue`] refuses. A ledger one of whose bookies is being replaced
-    /// takes no more than leaves half of it to the others.
+    /// takes no more than leaves half of it to the others. Up to a quarter of it holds confirmed entries that a bookie lacks, until it
+    /// is back and gets them, or for 15 s without an answer of it.
     pub fn memory_limit(mut self, bytes: u64) -> Self {
         self.limits.memory_limit = bytes;
         self
@@ -261,6 +262,7 @@ impl ClientBuilder {
             read_budget: ByteBudget::new("read-ahead", self.limits.memory_limit),
             slow: SlowReplicas::new(self.limits.slow_replica_bytes_max(), self.limits.request_timeout),
             writes: Arc::new(WriteCounts::new()),
+            kept: Arc::new(KeptBytes::new(self.limits.memory_limit)),
             limits: self.limits,
             canaries: self.canaries,
             is_closed: AtomicBool::new(false),
@@ -289,6 +291,8 @@ pub(crate) struct Shared {
     /// How far bookies are behind.
     pub slow: SlowReplicas,
     pub writes: Arc<WriteCounts>,
+    /// Bytes that writers keep for bookies that lack them.
+    pub kept: Arc<KeptBytes>,
     pub limits: Limits,
     pub canaries: Canaries,
     is_closed: AtomicBool,
@@ -468,8 +472,13 @@ impl Client {
                 let text = Handover::Idle { next, length_bytes }.to_string();
                 return Err(AppendOpenError::UnknownHandover { ledger: id, text });
             }
-            let mut claimed = metadata.clone();
-            Handover::Busy { token }.set(&mut claimed);
+            let marked = match self.under_replicated_on(id).await {
+                Ok(bookies) => bookies,
+                // Somebody marked it, with what nobody can read.
+                Err(StoreError::Protocol(_)) => metadata.segments().last().map_or_else(Vec::new, all_of),
+                Err(error) => return Err(append_open_error(id, LedgerError::Store(error))),
+            };
+            let claimed = claimed(&metadata, token, next, &marked);
             match ledgers.update(id, &claimed, stored.version).await {
                 Ok(version) => {
                     let start = Some(TakenOver { token, next, length_bytes });
@@ -493,6 +502,14 @@ impl Client {
                 Err(error) => return Err(append_open_error(id, error)),
             }
         }
+    }
+
+    /// The bookies on which a ledger is marked as under-replicated: its auditor or its writer found that they lack entries, and
+    /// nobody has repaired it since.
+    pub async fn under_replicated_on(&self, id: LedgerId) -> Result<Vec<String>, StoreError> {
+        let marks = self.0.layout.under_replication();
+        let found = self.0.patiently(StoreError::is_transient, || marks.replicas(id)).await?;
+        Ok(found.unwrap_or_default())
     }
 
     /// Opens a ledger for reading.
@@ -618,6 +635,11 @@ pub(crate) fn check_password(metadata: &LedgerMetadata, password: &[u8]) -> Opti
             Some(LedgerSecret { digest_type: bindery_types::DigestType::Crc32, password: password.to_vec() })
         }
     }
+}
+
+/// The bookies of a segment.
+fn all_of(segment: &Segment) -> Vec<String> {
+    segment.ensemble.iter().map(ToString::to_string).collect()
 }
 
 /// Whether a writer can go on at `next`: what a writer that hands over always leaves, and bytes in a store may not say.

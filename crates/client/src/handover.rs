@@ -9,7 +9,9 @@
 
 use std::fmt;
 
-use bindery_types::{EntryId, LedgerMetadata};
+use bindery_types::{BookieId, EntryId, LedgerMetadata};
+
+use crate::metadata_edit::with_ensemble;
 
 /// Name of the property.
 pub const HANDOVER_PROPERTY: &str = "bindery.writer";
@@ -71,6 +73,26 @@ impl Handover {
     }
 }
 
+/// The metadata of a ledger that a writer takes. `marked`: the bookies on which it is marked as under-replicated. One of
+/// them may lack the last entries, and gets the next ones: with a segment of their own the gap ends where a segment does, so
+/// that repair sees it (IC23).
+pub(crate) fn claimed(
+    metadata: &LedgerMetadata,
+    token: u64,
+    next: EntryId,
+    marked: &[String],
+) -> LedgerMetadata {
+    let is_marked = |bookie: &BookieId| marked.iter().any(|marked| marked == bookie.as_str());
+    let mut claimed = match metadata.segments().last() {
+        Some(last) if last.ensemble.iter().any(is_marked) => {
+            with_ensemble(metadata, next, last.ensemble.clone())
+        }
+        Some(_) | None => metadata.clone(),
+    };
+    Handover::Busy { token }.set(&mut claimed);
+    claimed
+}
+
 impl fmt::Display for Handover {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -83,6 +105,27 @@ impl fmt::Display for Handover {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bindery_types::{DigestType, LedgerSecret, Quorum, Segment};
+
+    #[test]
+    fn a_marked_ledger_goes_on_with_a_segment_of_its_own() {
+        let at = |entry| EntryId::new(entry).unwrap();
+        let ensemble: Vec<BookieId> = ["a", "b"].map(|name| BookieId::new(name).unwrap()).to_vec();
+        let secret = LedgerSecret { digest_type: DigestType::Crc32c, password: Vec::new() };
+        let mut metadata = LedgerMetadata::new(Quorum::new(2, 2, 1).unwrap(), secret);
+        metadata.push_segment(Segment { first_entry: at(0), ensemble: ensemble.clone() }).unwrap();
+        let starts = |next: i64, marked: &[&str]| -> Vec<i64> {
+            let marked: Vec<String> = marked.iter().map(ToString::to_string).collect();
+            let claimed = claimed(&metadata, 7, at(next), &marked);
+            assert_eq!(Handover::of(&claimed), Some(Ok(Handover::Busy { token: 7 })));
+            assert!(claimed.segments().iter().all(|segment| segment.ensemble == ensemble));
+            claimed.segments().iter().map(|segment| segment.first_entry.get()).collect()
+        };
+        assert_eq!(starts(5, &["x", "b"]), [0, 5]);
+        assert_eq!(starts(5, &["x"]), [0], "a bookie of another segment");
+        assert_eq!(starts(5, &[]), [0]);
+        assert_eq!(starts(0, &["b"]), [0], "nothing was written yet");
+    }
 
     #[test]
     fn both_forms_read_back_and_nothing_else_does() {

@@ -67,6 +67,7 @@ mod client;
 pub mod connection;
 mod entry;
 mod error;
+mod gaps;
 mod handover;
 pub mod health;
 #[cfg(test)]

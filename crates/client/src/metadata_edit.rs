@@ -1,5 +1,7 @@
 //! Changes of ledger metadata, each made on a copy (protocol reference, section 7.8).
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use bindery_types::{BookieId, EntryId, LedgerMetadata, Segment};
 
 /// The ensemble with the chosen bookies at the first of these positions.
@@ -37,6 +39,18 @@ pub(crate) fn with_ensemble(
     }
     segments.push(Segment { first_entry, ensemble });
     with_segments(metadata, segments)
+}
+
+/// The metadata with a segment more at each of these entries, of the same ensemble as before.
+pub(crate) fn with_splits(metadata: &LedgerMetadata, first_entries: &BTreeSet<EntryId>) -> LedgerMetadata {
+    let mut segments: BTreeMap<EntryId, Segment> = BTreeMap::new();
+    for &first_entry in first_entries {
+        if let Some(segment) = metadata.segment_of(first_entry) {
+            segments.insert(first_entry, Segment { first_entry, ensemble: segment.ensemble.clone() });
+        }
+    }
+    segments.extend(metadata.segments().iter().map(|segment| (segment.first_entry, segment.clone())));
+    with_segments(metadata, segments.into_values().collect())
 }
 
 /// The metadata with other segments.

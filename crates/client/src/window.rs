@@ -12,6 +12,7 @@
 //! 4. A failure for an entry that is complete already waits for the next change, which the next entry starts.
 //! 5. A position that is held gets nothing and nothing is waited for there; what its bookie acknowledged before counts.
 //!    Who holds one sees to it that each write set keeps an ack quorum of others ([`AddWindow::can_hold`]).
+//! 6. Nothing confirmed leaves the window without a word about the members that have not acknowledged it ([`Lack`]).
 //!
 //! # Limits     memory: bounded by the caller, in bytes; a write quorum of [`WRITE_QUORUM_SIZE_MAX`]
 
@@ -22,6 +23,7 @@ use bindery_types::{BookieId, EntryId, Quorum};
 use bytes::Bytes;
 
 use crate::error::{BookieAnswer, BookieAnswers};
+use crate::gaps::Lack;
 use crate::options::WRITE_QUORUM_SIZE_MAX;
 use crate::transport::{AddTag, BookieError};
 
@@ -48,8 +50,19 @@ struct Slot {
     acked: u64,
     /// Bit i: that bookie was sent it and has not answered.
     waiting: u64,
+    /// Bit i: that bookie has it, as it said too late to be counted. It confirms nothing (invariant 5).
+    late: u64,
     /// Enough bookies have it that those which do not are behind ([`AddWindow::held_back`]).
     is_ahead: bool,
+}
+
+/// The members of a segment that ended, while its entries are in the window.
+#[cfg_attr(test, derive(Clone, Debug))]
+struct Former {
+    ensemble: Vec<BookieId>,
+    since: Vec<u64>,
+    /// The first entry behind the segment.
+    until: i64,
 }
 
 /// See the module.
@@ -61,6 +74,8 @@ pub(crate) struct AddWindow {
     since: Vec<u64>,
     /// Numbers bookies that joined.
     changes: u64,
+    /// Ascending.
+    former: VecDeque<Former>,
     /// Positions that get nothing: being replaced, or given up.
     is_held: Vec<bool>,
     first: i64,
@@ -103,6 +118,7 @@ impl AddWindow {
             quorum,
             ensemble,
             changes: 0,
+            former: VecDeque::new(),
             first: EntryId::to_wire(confirmed) + 1,
             slots: VecDeque::new(),
             confirmed: EntryId::to_wire(confirmed),
@@ -196,7 +212,20 @@ impl AddWindow {
     }
 
     fn tag(&self, position: usize) -> AddTag {
-        AddTag(self.since[position] << POSITION_BITS | position as u64)
+        tag_of(position, self.since[position])
+    }
+
+    /// The ensemble of an entry in the window, and since when each position has its bookie.
+    fn members_of(&self, entry: i64) -> (&[BookieId], &[u64]) {
+        match self.former.iter().find(|former| entry < former.until) {
+            Some(former) => (&former.ensemble, &former.since),
+            None => (&self.ensemble, &self.since),
+        }
+    }
+
+    /// Whether every replica of every entry answered, or was given up.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
     }
 
     /// Takes the next entry and sends it to its write set.
@@ -209,12 +238,14 @@ impl AddWindow {
         }
         let mut waiting = 0;
         for (offset, position) in self.quorum.write_set(entry).enumerate() {
-            if !self.is_held[position] {
+            // Nothing to one that failed before it is decided what becomes of it: it would have this entry and lack others.
+            if !self.is_held[position] && !self.failed.contains_key(&position) {
                 waiting |= 1 << offset;
                 out.push(Send { position, entry, body: body.clone(), tag: self.tag(position) });
             }
         }
-        self.slots.push_back(Slot { body, cost_bytes, payload_bytes, acked: 0, waiting, is_ahead: false });
+        let slot = Slot { body, cost_bytes, payload_bytes, acked: 0, waiting, late: 0, is_ahead: false };
+        self.slots.push_back(slot);
         entry
     }
 
@@ -224,6 +255,9 @@ impl AddWindow {
         // Invariant 1: what was sent to a predecessor says nothing about this position.
         let is_late = tag.0 >> POSITION_BITS != self.since.get(position).copied().unwrap_or(u64::MAX);
         if position >= self.ensemble.len() || is_late && !self.canaries.has(Canary::M18ReplacedAckCounts) {
+            if result.is_ok() {
+                self.note_late(entry, tag);
+            }
             return Heard::Noted;
         }
         let Some(index) = entry.get().checked_sub(self.first).and_then(|index| usize::try_from(index).ok())
@@ -236,6 +270,9 @@ impl AddWindow {
         let ahead_from = self.ahead_from();
         let Some(slot) = self.slots.get_mut(index) else { return Heard::Noted };
         if offset >= self.quorum.write_quorum_size() || slot.waiting & (1 << offset) == 0 {
+            if result.is_ok() {
+                self.note_late(entry, tag);
+            }
             return Heard::Noted;
         }
         slot.waiting &= !(1 << offset);
@@ -261,6 +298,22 @@ impl AddWindow {
             self.failed.entry(position).or_insert_with(|| error.clone());
         }
         Heard::Noted
+    }
+
+    /// A bookie answers late, or after its replacement, that it has an entry of whose write set it was a member.
+    fn note_late(&mut self, entry: EntryId, tag: AddTag) {
+        let position = AddWindow::position_of(tag);
+        let (_, since) = self.members_of(entry.get());
+        if since.get(position) != Some(&(tag.0 >> POSITION_BITS)) {
+            return;
+        }
+        let mut write_set = self.quorum.write_set(entry);
+        let index = entry.get().checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
+        if let Some(offset) = write_set.position(|member| member == position)
+            && let Some(slot) = index.and_then(|index| self.slots.get_mut(index))
+        {
+            slot.late |= 1 << offset;
+        }
     }
 
     /// Confirms what is complete, in order (invariant 2); whether anything was.
@@ -300,17 +353,6 @@ impl AddWindow {
             }
             Some(_) | None => 0,
         }
-    }
-
-    /// Whether an answer of the bookie at a position is waited for.
-    pub fn owes(&self, position: usize) -> bool {
-        (self.first..).zip(&self.slots).any(|(entry, slot)| {
-            let entry = EntryId::new(entry).expect("entries are not negative");
-            let mut write_set = self.quorum.write_set(entry);
-            write_set
-                .position(|member| member == position)
-                .is_some_and(|offset| slot.waiting & (1 << offset) != 0)
-        })
     }
 
     /// What the bookie at a position acknowledged since this was asked last: how fast it is.
@@ -354,21 +396,48 @@ impl AddWindow {
     }
 
     /// Lets go of what nobody waits for any more (invariant 3); the bytes given back. The bodies are for the caller to
-    /// drop.
-    pub fn release(&mut self, let_go: &mut Vec<Bytes>) -> u64 {
+    /// drop; confirmed entries that a member has not acknowledged are in `lacks` as well (invariant 6).
+    pub fn release(&mut self, let_go: &mut Vec<Bytes>, lacks: &mut Vec<Lack>) -> u64 {
         let mut cost_bytes = 0;
         while let Some(slot) = self.slots.front() {
             if slot.waiting != 0 || (self.first > self.confirmed && !self.is_stopped) {
                 break;
             }
+            let has_it = (slot.acked | slot.late).count_ones() as usize;
+            if self.first <= self.confirmed && has_it < self.quorum.write_quorum_size() {
+                self.put_lacks(lacks);
+            }
+            let Some(slot) = self.slots.pop_front() else { break };
             cost_bytes += slot.cost_bytes;
             self.first += 1;
             if slot.is_ahead {
                 self.ahead_bytes -= slot.cost_bytes;
             }
-            let_go.extend(self.slots.pop_front().map(|slot| slot.body));
+            let_go.push(slot.body);
+        }
+        while self.former.front().is_some_and(|former| former.until <= self.first) {
+            self.former.pop_front();
         }
         cost_bytes
+    }
+
+    /// Of the first entry.
+    fn put_lacks(&self, lacks: &mut Vec<Lack>) {
+        let Some(slot) = self.slots.front() else { return };
+        let entry = EntryId::new(self.first).expect("entries are not negative");
+        let (ensemble, since) = self.members_of(self.first);
+        for (offset, position) in self.quorum.write_set(entry).enumerate() {
+            if (slot.acked | slot.late) & (1 << offset) == 0 {
+                let (bookie, body) = (ensemble[position].clone(), slot.body.clone());
+                let (tag, cost_bytes) = (tag_of(position, since[position]), slot.cost_bytes);
+                lacks.push(Lack { tag, bookie, entry, body, cost_bytes });
+            }
+        }
+    }
+
+    /// Stops waiting for answers: the writer ends.
+    pub fn give_up_rest(&mut self) {
+        self.stop_waiting(|_| true);
     }
 
     /// Begins an ensemble change: from now on the failed positions get nothing and answers of their bookies are not
@@ -421,6 +490,10 @@ impl AddWindow {
     ) {
         let replacing = self.replacing.take().expect("a change is under way");
         assert_eq!(ensemble.len(), self.ensemble.len(), "a whole ensemble");
+        if self.first <= self.confirmed && (ensemble != self.ensemble || !rejoins.is_empty()) {
+            let (ensemble, since) = (self.ensemble.clone(), self.since.clone());
+            self.former.push_back(Former { ensemble, since, until: self.confirmed + 1 });
+        }
         self.changes += 1;
         for (position, bookie) in ensemble.into_iter().enumerate() {
             let is_replaced = self.ensemble[position] != bookie;
@@ -454,6 +527,7 @@ impl AddWindow {
                 if self.since[position] == self.changes {
                     // Invariant 1.
                     slot.acked &= !(1 << offset);
+                    slot.late &= !(1 << offset);
                     if slot.is_ahead && (slot.acked.count_ones() as usize) < ahead_from {
                         slot.is_ahead = false;
                         self.ahead_bytes -= slot.cost_bytes;
@@ -475,6 +549,11 @@ impl AddWindow {
         let index = (from..self.slots.len()).find(|&index| is_hopeless(&self.slots[index]))?;
         EntryId::new(self.first + index as i64)
     }
+}
+
+/// Of the bookie that has a position since this change.
+fn tag_of(position: usize, since: u64) -> AddTag {
+    AddTag(since << POSITION_BITS | position as u64)
 }
 
 /// Whether an error ends the writer instead of replacing the bookie (protocol reference, section 7.3).

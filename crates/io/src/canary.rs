@@ -85,6 +85,10 @@ pub enum Canary {
     M35ReplacementFromBeginning,
     /// A hedge goes to the replica that is being asked already.
     M36HedgeToTheSame,
+    /// A recovery adds to the last segment, where a bookie may lack what was confirmed before.
+    M39RecoversIntoTheSegment,
+    /// A ledger is handed over without a segment for the next writer, although a bookie lacks the last entries.
+    M40HandsOverTheSegment,
 }
 
 /// Whether this build has them.
@@ -121,7 +125,7 @@ pub const ALL: [(&str, Canary); 24] = [
 
 /// The canaries in the client's cores, which the client's own model looks for, with their names. M36 is in its readers: the
 /// model of the whole client looks for that one.
-pub const CLIENT: [(&str, Canary); 11] = [
+pub const CLIENT: [(&str, Canary); 13] = [
     ("M14", Canary::M14CoverageOffByOne),
     ("M15", Canary::M15TimeoutIsNegative),
     ("M16", Canary::M16ReadsWithoutFence),
@@ -133,6 +137,8 @@ pub const CLIENT: [(&str, Canary); 11] = [
     ("M33", Canary::M33ForcesAnyConnection),
     ("M34", Canary::M34LimboIsNegative),
     ("M35", Canary::M35ReplacementFromBeginning),
+    ("M39", Canary::M39RecoversIntoTheSegment),
+    ("M40", Canary::M40HandsOverTheSegment),
 ];
 
 /// Which canary is on, if any.

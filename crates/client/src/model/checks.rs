@@ -9,6 +9,7 @@ use bytes::Bytes;
 use super::network::Request;
 use super::world::{Core, Party, WRITER, World};
 use crate::error::WhyStopped;
+use crate::handover::Handover;
 use crate::recovery::core::RecoveryRead;
 use crate::transport::BookieError;
 
@@ -38,6 +39,11 @@ pub(super) struct Summary {
     pub repairs_of_open: u64,
     pub repairs_of_closed: u64,
     pub packed_again: u64,
+    pub handed_over: u64,
+    pub copies_missing: u64,
+    pub copies_filled: u64,
+    pub gaps: u64,
+    pub splits: u64,
 }
 
 impl Summary {
@@ -65,6 +71,11 @@ impl Summary {
         self.repairs_of_open += other.repairs_of_open;
         self.repairs_of_closed += other.repairs_of_closed;
         self.packed_again += other.packed_again;
+        self.handed_over += other.handed_over;
+        self.copies_missing += other.copies_missing;
+        self.copies_filled += other.copies_filled;
+        self.gaps += other.gaps;
+        self.splits += other.splits;
     }
 }
 
@@ -83,6 +94,12 @@ pub(super) struct Ghost {
     /// Bookies that the writer held at some time, and holds.
     pub was_held: BTreeSet<BookieId>,
     held: BTreeSet<BookieId>,
+    /// Entries that a writer heard to be on a bookie.
+    heard: BTreeSet<(usize, i64)>,
+    /// Of the present writer.
+    copies: (u64, u64),
+    /// A recovery could not mark the ledger, and went on without.
+    pub unmarked: bool,
     pub summary: Summary,
 }
 
@@ -109,6 +126,9 @@ impl Default for Ghost {
             ends: BTreeSet::new(),
             was_held: BTreeSet::new(),
             held: BTreeSet::new(),
+            heard: BTreeSet::new(),
+            copies: (0, 0),
+            unmarked: false,
             summary: Summary::default(),
         }
     }
@@ -122,6 +142,27 @@ impl Ghost {
         self.was_held.extend(now.iter().cloned());
         self.held = now;
     }
+
+    pub fn note_copies(&mut self, missing: u64, filled: u64) {
+        self.summary.copies_missing += missing - self.copies.0;
+        self.summary.copies_filled += filled - self.copies.1;
+        self.copies = (missing, filled);
+    }
+
+    pub fn note_taken_over(&mut self) {
+        self.copies = (0, 0);
+        self.held.clear();
+        self.summary.handed_over += 1;
+    }
+}
+
+/// Which bookies have which entries, however segments are split.
+fn coarse(metadata: &LedgerMetadata) -> Vec<(i64, Vec<BookieId>)> {
+    let segments = metadata.segments().iter();
+    let mut coarse: Vec<_> =
+        segments.map(|segment| (segment.first_entry.get(), segment.ensemble.clone())).collect();
+    coarse.dedup_by(|next, before| next.1 == before.1);
+    coarse
 }
 
 impl World {
@@ -253,10 +294,15 @@ impl World {
         request: &Request,
         result: &Result<Bytes, BookieError>,
     ) {
-        let Core::Recoverer(_) = self.parties[index].core else { return };
         if self.setup.only_outcomes {
             return;
         }
+        let Core::Recoverer(_) = self.parties[index].core else {
+            if let (Request::Add { entry, .. }, Ok(_)) = (request, result) {
+                self.ghost.heard.insert((bookie, entry.get()));
+            }
+            return;
+        };
         let expected = match request {
             Request::Read { entry, .. } => *entry,
             Request::Add { .. } | Request::WriteLac { .. } | Request::Force { .. } => None,
@@ -301,8 +347,23 @@ impl World {
         match (before.state, new.state) {
             (LedgerState::Open, LedgerState::Open) => {
                 assert!(is_writer, "IC12: a recovery changes ensembles in memory only");
-                self.check_ensemble_change(&before, new);
-                self.ghost.summary.ensemble_changes += 1;
+                match Handover::of(new) {
+                    Some(Ok(Handover::Idle { next, length_bytes })) => {
+                        assert_eq!(coarse(new), coarse(&before), "IC11: a hand-over changes no ensemble");
+                        let last_entry = EntryId::new(next.get() - 1);
+                        assert_eq!(EntryId::to_wire(last_entry), self.ghost.confirmed, "IC7: the next entry");
+                        let lengths = self.ghost.payloads.iter().map(|payload| payload.len() as u64);
+                        assert_eq!(length_bytes, lengths.sum(), "IC8: the length so far");
+                        self.check_marks(new, last_entry);
+                        self.check_gaps(new, last_entry);
+                    }
+                    _ => {
+                        self.check_ensemble_change(&before, new);
+                        self.ghost.summary.ensemble_changes += 1;
+                    }
+                }
+                let split = new.segments().len().saturating_sub(before.segments().len() + 1);
+                self.ghost.summary.splits += split as u64;
             }
             (LedgerState::Open, LedgerState::InRecovery) => {
                 assert!(!is_writer, "IC13: a writer does not mark its ledger as in recovery");
@@ -314,10 +375,13 @@ impl World {
             ) => {
                 if is_writer {
                     self.ghost.summary.closed_by_writer += 1;
-                    assert_eq!(new.segments(), before.segments(), "IC11: a close changes no ensemble");
+                    assert_eq!(coarse(new), coarse(&before), "IC11: a close changes no ensemble");
+                    self.ghost.summary.splits += (new.segments().len() - before.segments().len()) as u64;
                     self.check_marks(new, last_entry);
+                    self.check_gaps(new, last_entry);
                 } else {
                     self.check_recovered(party, &before, new, last_entry);
+                    self.check_recovered_gaps(party, new, last_entry);
                 }
                 self.check_closed(new, last_entry, length_bytes);
             }
@@ -328,14 +392,24 @@ impl World {
         }
     }
 
-    /// IC11: a segment begins at the LAC + 1, which does not move meanwhile; only one that begins there is replaced.
+    /// IC11: a segment begins at the LAC + 1, which does not move meanwhile; only one that begins there is replaced. Those
+    /// before it may be split.
     fn check_ensemble_change(&self, before: &LedgerMetadata, new: &LedgerMetadata) {
-        let (last, kept) = new.segments().split_last().expect("a ledger has segments");
+        let last = new.segments().last().expect("a ledger has segments");
         let first = self.ghost.confirmed + 1;
         assert_eq!(last.first_entry.get(), first, "IC11: a segment begins at the LAC + 1");
-        let is_replaced = before.segments().last().is_some_and(|old| old.first_entry == last.first_entry);
-        let old = &before.segments()[..before.segments().len() - usize::from(is_replaced)];
-        assert_eq!(kept, old, "IC11: segments before the last are for good");
+        let until = |metadata: &LedgerMetadata| {
+            let mut segments = coarse(metadata);
+            segments.retain(|(begin, _)| *begin < first);
+            segments
+        };
+        assert_eq!(until(new), until(before), "IC11: segments before the last are for good");
+    }
+
+    /// IC11, IC13: whoever takes a ledger changes no ensemble.
+    pub fn check_claim(&self, new: &LedgerMetadata, next: EntryId) {
+        assert_eq!(coarse(new), coarse(self.metadata()), "IC11: a claim changes no ensemble");
+        assert_eq!(next.get(), self.ghost.confirmed + 1, "IC7: nothing was confirmed behind it");
     }
 
     /// IC6, IC12, IC15, IC22: what a recovery rests on.
@@ -396,15 +470,15 @@ impl World {
         assert_eq!(length_bytes, length, "IC8: the length of the ledger");
     }
 
-    /// IC17: every entry that a bookie lacks because the writer held it is named by a mark when the writer closes.
+    /// IC17: every entry that a bookie lacks is named by a mark when the writer leaves the ledger. With deferred sync a crash
+    /// takes what a bookie said it had: there, those that the writer held.
     fn check_marks(&mut self, metadata: &LedgerMetadata, last_entry: Option<EntryId>) {
         let mut has_gaps = false;
         for id in 0..=EntryId::to_wire(last_entry) {
             let entry = EntryId::new(id).expect("entries are not negative");
-            for bookie in metadata.write_set(entry).filter(|bookie| self.ghost.was_held.contains(*bookie)) {
-                let index = self.index(bookie);
-                let has_it = self.bookies[index].memory().entries.contains_key(&id);
-                if !has_it && !self.ghost.lost.contains(&(index, id)) {
+            for bookie in metadata.write_set(entry) {
+                let is_of_interest = !self.setup.is_deferred || self.ghost.was_held.contains(bookie);
+                if is_of_interest && self.lacks(self.index(bookie), id) {
                     has_gaps = true;
                     assert!(
                         self.marks.contains(bookie),
@@ -414,6 +488,102 @@ impl World {
             }
         }
         self.ghost.summary.closed_with_gaps += u64::from(has_gaps);
+    }
+
+    fn lacks(&self, bookie: usize, id: i64) -> bool {
+        !self.bookies[bookie].memory().entries.contains_key(&id) && !self.ghost.lost.contains(&(bookie, id))
+    }
+
+    /// IC23, of a ledger that its writer leaves: every missing run of a member touches an end of its segment. What was not
+    /// acknowledged counts as missing, next to something that is: nobody can know better.
+    fn check_gaps(&mut self, new: &LedgerMetadata, last_entry: Option<EntryId>) {
+        if self.setup.only_outcomes || self.setup.is_deferred {
+            return;
+        }
+        let heard = std::mem::take(&mut self.ghost.heard);
+        self.check_runs(new, last_entry, 0, |bookie, id| heard.contains(&(bookie, id)));
+        self.ghost.heard = heard;
+    }
+
+    /// IC23, of a recovery: what it added makes no end of a gap an inner part of a segment, and its own gaps are as those of a
+    /// writer. IC17: they are marked. It does not know of gaps below the LAC that it began at.
+    fn check_recovered_gaps(&mut self, party: usize, new: &LedgerMetadata, last_entry: Option<EntryId>) {
+        let Core::Recoverer(core) = &self.parties[party].core else { return };
+        if self.setup.only_outcomes {
+            return;
+        }
+        let floor = EntryId::to_wire(core.floor());
+        let acks = self.parties[party].heard.acks.clone();
+        let has_acked = |bookie: usize, id: i64| acks.get(&id).is_some_and(|acks| acks.contains(&bookie));
+        for id in floor + 1..=EntryId::to_wire(last_entry) {
+            let entry = EntryId::new(id).expect("entries are not negative");
+            for bookie in new.write_set(entry) {
+                if self.lacks(self.index(bookie), id) {
+                    assert!(
+                        self.marks.contains(bookie) || self.ghost.unmarked,
+                        "IC17: {bookie} lacks entry {id}, which a recovery added, and no mark says so"
+                    );
+                }
+            }
+        }
+        self.check_runs(new, last_entry, floor + 1, has_acked);
+        let segment = EntryId::new(floor).and_then(|floor| new.segment_of(floor)).cloned();
+        let Some(segment) = segment else { return };
+        let end = self.end_of(new, segment.first_entry, last_entry);
+        for (position, bookie) in segment.ensemble.iter().enumerate().filter(|_| end > floor) {
+            let bookie = self.index(bookie);
+            let stripe = self.stripe(position, segment.first_entry.get(), end);
+            let mut from_floor = stripe.iter().filter(|id| **id > floor);
+            let is_open = stripe.iter().rfind(|id| **id <= floor).is_some_and(|id| self.lacks(bookie, *id));
+            let is_middle = is_open && from_floor.any(|id| !self.lacks(bookie, *id));
+            assert!(
+                !is_middle,
+                "IC23: a gap of bookie {bookie} that ended at {floor} is behind other entries"
+            );
+        }
+    }
+
+    fn end_of(&self, metadata: &LedgerMetadata, first: EntryId, last_entry: Option<EntryId>) -> i64 {
+        let mut behind = metadata.segments().iter().filter(|segment| segment.first_entry > first);
+        behind.next().map_or(EntryId::to_wire(last_entry), |next| next.first_entry.get() - 1)
+    }
+
+    /// The entries of the member at a position.
+    fn stripe(&self, position: usize, first: i64, last: i64) -> Vec<i64> {
+        let entries = (first..=last).filter_map(EntryId::new);
+        let own = entries.filter(|entry| self.setup.quorum.is_in_write_set(*entry, position));
+        own.map(EntryId::get).collect()
+    }
+
+    /// Of the segments from an entry on.
+    fn check_runs(
+        &mut self,
+        metadata: &LedgerMetadata,
+        last_entry: Option<EntryId>,
+        from: i64,
+        is_acked: impl Fn(usize, i64) -> bool,
+    ) {
+        for segment in metadata.segments().iter().filter(|segment| segment.first_entry.get() >= from) {
+            let end = self.end_of(metadata, segment.first_entry, last_entry);
+            for (position, bookie) in segment.ensemble.iter().enumerate() {
+                let bookie = self.index(bookie);
+                let stripe = self.stripe(position, segment.first_entry.get(), end);
+                let is_known = |id: &i64| is_acked(bookie, *id);
+                let mut gaps = 0;
+                for run in stripe.chunk_by(|one, two| is_known(one) == is_known(two)) {
+                    let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
+                    if is_known(first) || !run.iter().any(|id| self.lacks(bookie, *id)) {
+                        continue;
+                    }
+                    gaps += 1;
+                    assert!(
+                        stripe.first() == Some(first) || stripe.last() == Some(last),
+                        "IC23: bookie {bookie} lacks {run:?} of {stripe:?}, which touches no end of its segment"
+                    );
+                }
+                self.ghost.summary.gaps += gaps;
+            }
+        }
     }
 
     /// Whether a party has come to its end. IC8: all that were told an end were told the same.
@@ -437,7 +607,8 @@ impl World {
                 let Some(stopped) = core.stopped() else { return false };
                 self.ghost.summary.fenced += u64::from(stopped.why == WhyStopped::Fenced);
                 let end = (EntryId::to_wire(core.confirmed()), core.confirmed_length_bytes());
-                (stopped.why == WhyStopped::Closing).then_some(end)
+                // A hand-over is no end of the ledger.
+                (stopped.why == WhyStopped::Closing && self.end().is_some()).then_some(end)
             }
             Core::Gone => return false,
         };

@@ -1,11 +1,11 @@
 //! Writer and recovery against simulated bookies, network and metadata store: by seeds.
 //!
 //! # Goal and method
-//! One writer appends, announces, closes; recoverers come at random, several at once. Bookies crash and lose what they had
-//! not synced, stand still, refuse, turn read-only, answer late, in any order, and with damage; Java's re-replication moves
-//! copies, which it packs again, and edits the segments of ledgers that are open or closed (`repair`); connections break while
-//! what was sent on them still arrives; the store loses answers of writes that it did and of writes that it did not do, and
-//! shows old versions. Everything happens in an order drawn from a seed (`swarm`). The cores are those of the client; their
+//! One writer appends, announces, closes, or leaves the ledger to the next; recoverers come at random, several at once. Bookies
+//! crash and lose what they had not synced, stand still, refuse, turn read-only, answer late, in any order, and with damage;
+//! Java's re-replication moves copies, which it packs again, and edits the segments of ledgers that are open or closed
+//! (`repair`); connections break while requests on them still arrive; the store loses answers of writes that it did and of
+//! writes that it did not do, and shows old versions. Everything happens in an order drawn from a seed (`swarm`). The cores are those of the client; their
 //! shells are imitated in `world`. After every event `checks` looks at the whole.
 //!
 //! # What is checked (numbers: reliability reference)
@@ -28,9 +28,10 @@
 //! | IC1, IC9 with deferred sync | what a force confirms has Qa durable copies; bookies acknowledge before they sync, and a crash takes what was not forced |
 //! | IC16 | a bookie whose disks were lost comes back under its name, in limbo: all of this table holds, copies that were destroyed counted as copies |
 //! | IC19 | a closed ledger is read while answers are lost: no replica is asked for an entry twice; an append that returned has its ack quorum where metadata says (`shells`) |
-//! | IC17 | when a writer closes, marks name all bookies it let go of; one that is quiet holds nothing |
+//! | IC17 | when a writer closes or hands over, marks name all bookies that lack something; when a recovery closes, those that lack what it added; a writer that is quiet holds nothing |
 //! | IC18, IC20 | when faults end, all is confirmed or a recovery succeeds, in a bounded number of events |
 //! | IC22 | a recovery, which is the only repair the client has, makes a bookie the member for those entries only that it added again |
+//! | IC23 | when a writer closes or hands over, and when a recovery closes, every run of entries that a member lacks touches an end of its segment: of what a recovery did not add, if it did before |
 //!
 //! # Not here
 //! Incarnations as such: the client does not tell them apart, bookies do (IB28).
@@ -135,6 +136,11 @@ fn whatever_fails_confirmed_entries_survive_and_all_recoveries_agree() {
         ("repairs of an open ledger", total.repairs_of_open, 10),
         ("repairs of a closed ledger", total.repairs_of_closed, 10),
         ("copies packed again that a recovery heard", total.packed_again, 100),
+        ("handed over", total.handed_over, 5),
+        ("copies let go of", total.copies_missing, 5),
+        ("copies filled", total.copies_filled, 5),
+        ("gaps", total.gaps, 25),
+        ("segments split", total.splits, 100),
     ];
     for (what, count, seeds_for_one) in met {
         assert!(count >= seeds / seeds_for_one, "{what}: {count} in {seeds} seeds");

@@ -158,6 +158,10 @@ fn place(event: &Event) -> Option<usize> {
         Event::Append
         | Event::StartRecovery
         | Event::BeginClose
+        | Event::HandOver
+        | Event::TakeOver
+        | Event::Tick
+        | Event::LosePatience(_)
         | Event::Kill(_)
         | Event::Retry
         | Event::ReportSlow

@@ -22,12 +22,46 @@ fn world(quorum: (usize, usize, usize), bookies: usize, planted: Option<Canaries
         is_prompt: true,
         is_deferred: false,
         only_outcomes: planted.is_some(),
+        is_handed_over: false,
         slow_bytes_max: u64::MAX,
+        keep_bytes_max: u64::MAX,
         read_ahead_entries: 1,
         canaries: planted.unwrap_or_default(),
         budget: None,
         random: None,
     })
+}
+
+/// Three bookies, one of which is away while entries 2 and 3 are written: it is held, and the writer keeps no entries for it.
+/// All checks are on, with a bug planted, too.
+fn world_with_a_gap(planted: Canaries) -> World {
+    let mut world = World::new(Setup {
+        quorum: Quorum::new(3, 3, 2).unwrap(),
+        bookies: 3,
+        digest: DigestType::Crc32c,
+        is_prompt: true,
+        is_deferred: false,
+        only_outcomes: false,
+        is_handed_over: true,
+        slow_bytes_max: u64::MAX,
+        keep_bytes_max: 0,
+        read_ahead_entries: 1,
+        canaries: planted,
+        budget: None,
+        random: None,
+    });
+    world.append_entries(2);
+    world.run(None);
+    world.apply(&Event::Turn(2, Mode::Down));
+    world.append_entries(1);
+    world.answer(WRITER, &[2]);
+    world.run(None);
+    world.append_entries(1);
+    world.run(None);
+    assert_eq!(world.confirmed(), 3);
+    assert_eq!(world.writer().map(|writer| writer.held().len()), Some(1));
+    world.apply(&Event::Turn(2, Mode::Up));
+    world
 }
 
 impl World {
@@ -375,6 +409,77 @@ fn r50_a_damaged_answer_is_no_knowledge() {
     world.apply(&Event::StartRecovery);
     world.run(None);
     assert_eq!(world.closed_at(), Some(0), "IC7");
+}
+
+/// Found by reading: a bookie that was held is back when the next writer comes, and gets its entries. Java's checker finds the
+/// first and the last entry of the segment, and takes the bookie for complete.
+fn handed_over_with_a_gap(planted: Canaries) -> World {
+    let mut world = world_with_a_gap(planted);
+    world.apply(&Event::HandOver);
+    world.run(None);
+    assert!(world.writer().is_none());
+    // Java's checker knew of a LAC before the gap, and removed the mark. Looking again, it marks the ledger again.
+    let marks = std::mem::take(&mut world.marks);
+    world.apply(&Event::TakeOver);
+    world.append_entries(2);
+    world.run(None);
+    assert_eq!(world.confirmed(), 5);
+    world.marks = marks;
+    world.apply(&Event::BeginClose);
+    world.run(None);
+    assert_eq!(world.closed_at(), Some(5));
+    world
+}
+
+/// The same, with a recovery that adds entry 4 to all three.
+fn recovered_with_a_gap(planted: Canaries) -> World {
+    let mut world = world_with_a_gap(planted);
+    world.append_entries(1);
+    world.do_next(WRITER, 0);
+    world.apply(&Event::Kill(WRITER));
+    world.apply(&Event::StartRecovery);
+    world.run(None);
+    assert_eq!(world.closed_at(), Some(4));
+    world
+}
+
+impl World {
+    fn starts(&self) -> Vec<i64> {
+        self.metadata().segments().iter().map(|segment| segment.first_entry.get()).collect()
+    }
+
+    /// Entries that a bookie has.
+    fn entries_of(&self, bookie: usize) -> Vec<i64> {
+        self.bookies[bookie].memory().entries.keys().copied().collect()
+    }
+}
+
+#[test]
+fn a_gap_ends_where_the_next_writer_or_a_recovery_begins() {
+    let world = handed_over_with_a_gap(Canaries::none());
+    assert_eq!((world.starts(), world.entries_of(2)), (vec![0, 4], vec![0, 1, 4, 5]), "IC23");
+    let world = recovered_with_a_gap(Canaries::none());
+    assert_eq!((world.starts(), world.entries_of(2)), (vec![0, 4], vec![0, 1, 4]), "IC23");
+}
+
+/// The same without what mends it.
+#[cfg(debug_assertions)]
+#[test]
+fn every_canary_of_a_gap_is_found() {
+    use bindery_io::canary::Canary;
+
+    type Script = fn(Canaries) -> World;
+    std::panic::set_hook(Box::new(|_| {}));
+    let scripts: [(Canary, Script); 2] = [
+        (Canary::M39RecoversIntoTheSegment, recovered_with_a_gap),
+        (Canary::M40HandsOverTheSegment, handed_over_with_a_gap),
+    ];
+    for (canary, script) in scripts {
+        let outcome = std::panic::catch_unwind(|| drop(script(Canaries::only(canary))));
+        let text = outcome.err().map(|panic| super::text_of(&*panic));
+        assert!(text.as_ref().is_some_and(|text| text.contains("IC23")), "{canary:?}: {text:?}");
+    }
+    let _ = std::panic::take_hook();
 }
 
 /// The scripts of #2614 and #4651 fail when the bug is there.

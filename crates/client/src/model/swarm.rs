@@ -14,6 +14,7 @@ use super::bookie::Mode;
 use super::checks::Summary;
 use super::world::{Call, Core, Event, Setup, StoreFate, WRITER, World};
 use crate::recovery::core::READ_AHEAD_ENTRIES;
+use crate::writer::core::GRACE_TICKS;
 
 const SHAPES: [(usize, usize, usize); 12] = [
     (1, 1, 1),
@@ -117,14 +118,17 @@ impl Swarm {
             true => &[DigestType::Crc32c, DigestType::Crc32, DigestType::Hmac],
             false => &DigestType::ALL,
         };
+        let is_deferred = random.chance(0.15);
         let setup = Setup {
             quorum: Quorum::new(e, qw, qa).expect("a quorum"),
             bookies: e + [0, 1, 2, 4][random.below(4) as usize],
             digest: digests[random.below(digests.len() as u64) as usize],
             is_prompt: random.chance(0.3),
-            is_deferred: random.chance(0.15),
+            is_deferred,
+            is_handed_over: !is_deferred && random.chance(0.5),
             only_outcomes: false,
             slow_bytes_max: 1000 + random.below(6000),
+            keep_bytes_max: [0, 2000, u64::MAX][random.below(3) as usize],
             read_ahead_entries: [1, 2, READ_AHEAD_ENTRIES][random.below(3) as usize],
             canaries,
             budget: Some(ByteBudget::new(
@@ -132,6 +136,11 @@ impl Swarm {
                 [2_000, 8_000, 64_000, 1_000_000][random.below(4) as usize],
             )),
             random: Some(random.clone()),
+        };
+        let rates = match setup.is_handed_over && random.chance(0.5) {
+            // Many writers, one after the other.
+            true => Rates { recoveries: 0.0, ..rates },
+            false => rates,
         };
         Swarm {
             rates,
@@ -158,8 +167,37 @@ impl Swarm {
             return self.world.apply(&Event::StartRecovery);
         }
         // What it let go of is to be marked then.
-        if chance(self.closes) || !self.world.ghost.was_held.is_empty() && chance(0.02) {
+        let is_for_marks = !self.world.ghost.was_held.is_empty() && chance(0.02);
+        if is_for_marks && self.world.setup.is_handed_over && random.chance(0.8) {
+            return self.world.apply(&Event::HandOver);
+        }
+        if is_for_marks || chance(self.closes) {
             return self.world.apply(&Event::BeginClose);
+        }
+        if self.world.setup.is_handed_over {
+            match self.world.writer() {
+                Some(writer) => {
+                    // As a rule it waits until all copies are there. Gaps are of more interest.
+                    let rate = match writer.held().is_empty() {
+                        true if writer.is_complete() => 0.03,
+                        true => 0.01,
+                        false => 0.1,
+                    };
+                    if chance(rate) {
+                        return self.world.apply(&Event::HandOver);
+                    }
+                }
+                None if chance(0.1) => return self.world.apply(&Event::TakeOver),
+                None => {}
+            }
+        }
+        if self.world.writer().is_some_and(|writer| writer.kept_bytes() > 0) && chance(0.05) {
+            return self.world.apply(&Event::Tick);
+        }
+        if let Some(party) = self.world.lingering()
+            && chance(0.1)
+        {
+            return self.world.apply(&Event::LosePatience(party));
         }
         if chance(0.01) {
             return self.world.apply(&Event::Retry);
@@ -327,6 +365,13 @@ impl Swarm {
         if self.world.setup.is_deferred {
             self.world.apply(&Event::Force);
             self.settle(|_| false);
+        }
+        // Bookies that lack something are back, or are given up.
+        for _ in 0..=GRACE_TICKS {
+            if self.world.writer().is_some_and(|writer| writer.kept_bytes() > 0) {
+                self.world.apply(&Event::Tick);
+                self.settle(|_| false);
+            }
         }
         let Core::Writer(writer) = &self.world.parties[WRITER].core else { return };
         assert!(!writer.has_unconfirmed(), "IC18, IC20: an entry is not confirmed although nothing fails");

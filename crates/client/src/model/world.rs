@@ -28,11 +28,12 @@ use super::checks::{Ghost, Heard};
 use super::network::{Link, Request, Stage};
 use super::repair::Repair;
 use crate::entry::EntryCodec;
+use crate::handover::{Handover, claimed};
 use crate::placement::{Candidates, Placement, RandomPlacement, Wanted};
 use crate::recovery::core::{Out, RecoveryCore};
 use crate::transport::{BookieError, Connection};
 use crate::window::Send;
-use crate::writer::core::{LetGo, Start, Step, WriterCore, cost_bytes, frames};
+use crate::writer::core::{Fill, LetGo, Start, Step, WriterCore, cost_bytes, frames};
 use crate::writer::force::Force;
 
 /// The writer is the first party.
@@ -51,8 +52,12 @@ pub(super) struct Setup {
     pub is_deferred: bool,
     /// Whether only what users can see is checked, not how it comes about.
     pub only_outcomes: bool,
+    /// Whether the ledger goes from one writer to the next.
+    pub is_handed_over: bool,
     /// What one bookie may hold up.
     pub slow_bytes_max: u64,
+    /// Bytes that the writer may keep for bookies that lack them.
+    pub keep_bytes_max: u64,
     pub read_ahead_entries: usize,
     pub canaries: Canaries,
     /// What entries in flight are counted by.
@@ -68,6 +73,14 @@ pub(super) enum Event {
     Append,
     StartRecovery,
     BeginClose,
+    /// The writer leaves the ledger to the next one.
+    HandOver,
+    /// That one comes.
+    TakeOver,
+    /// The time is over after which a writer looks whether bookies are back that lack something.
+    Tick,
+    /// A recoverer does not wait for late answers any longer.
+    LosePatience(usize),
     /// A process dies.
     Kill(usize),
     /// The pause is over after which a writer looks for replacements again.
@@ -251,6 +264,10 @@ impl World {
         let mut metadata = LedgerMetadata::new(setup.quorum, secret);
         let ensemble = ids[..setup.quorum.ensemble_size()].to_vec();
         metadata.push_segment(Segment { first_entry: EntryId::FIRST, ensemble }).expect("the first segment");
+        let token = setup.is_handed_over.then_some(0);
+        if let Some(token) = token {
+            Handover::Busy { token }.set(&mut metadata);
+        }
         let mut writer = WriterCore::new(Start {
             ledger: ledger(),
             codec: codec.clone(),
@@ -258,7 +275,7 @@ impl World {
             version: Version(0),
             confirmed: None,
             length_bytes: 0,
-            token: None,
+            token,
             is_deferred: setup.is_deferred,
         });
         writer.plant(setup.canaries);
@@ -300,6 +317,13 @@ impl World {
             Core::Writer(core) => Some(core),
             Core::Recoverer(_) | Core::Gone => None,
         }
+    }
+
+    /// A recoverer that waits for nothing but late answers.
+    pub fn lingering(&self) -> Option<usize> {
+        let is_lingering =
+            |party: &Part<Party>| matches!(&party.core, Core::Recoverer(core) if core.is_lingering());
+        self.parties.iter().position(is_lingering)
     }
 
     pub fn recoverers(&self) -> usize {
@@ -353,7 +377,25 @@ impl World {
         match *event {
             Event::Append => self.append(),
             Event::StartRecovery => self.start_recovery(),
-            Event::BeginClose => self.begin_close(),
+            Event::BeginClose => self.begin_end(WriterCore::begin_close),
+            Event::HandOver if self.setup.is_handed_over => self.begin_end(WriterCore::begin_hand_over),
+            Event::HandOver => {}
+            Event::TakeOver => self.take_over(),
+            Event::Tick => {
+                if let Core::Writer(writer) = &mut self.parties[WRITER].core {
+                    writer.tick(true);
+                    self.settle_writer();
+                    self.follow(WRITER);
+                }
+            }
+            Event::LosePatience(party) => {
+                let mut out = Out::default();
+                if let Core::Recoverer(core) = &mut self.parties[party].core {
+                    core.lose_patience(&mut out);
+                    self.perform(party, out);
+                    self.follow(party);
+                }
+            }
             Event::Kill(party) => self.kill(party),
             Event::Retry => {
                 if let Party { core: Core::Writer(writer), call: Call::Idle, .. } = &mut *self.parties[WRITER]
@@ -463,12 +505,48 @@ impl World {
         self.follow(index);
     }
 
-    fn begin_close(&mut self) {
+    fn begin_end(&mut self, begin: fn(&mut WriterCore)) {
         let Core::Writer(writer) = &mut self.parties[WRITER].core else { return };
         if writer.stopped().is_none() && !writer.has_unconfirmed() && writer.next_step().is_none() {
-            writer.begin_close();
+            begin(writer);
+            self.settle_writer();
             self.follow(WRITER);
         }
+    }
+
+    /// The next writer takes a ledger that was left, as [`Client::open_for_append`](crate::Client::open_for_append) does.
+    fn take_over(&mut self) {
+        let metadata = self.metadata();
+        let Some(Ok(Handover::Idle { next, length_bytes })) = Handover::of(metadata) else { return };
+        let is_free = matches!(self.parties[WRITER].core, Core::Gone)
+            && matches!(self.parties[WRITER].call, Call::Idle)
+            && metadata.state == LedgerState::Open;
+        if !is_free {
+            return;
+        }
+        let token = self.history.len() as u64;
+        // Repair may have removed the mark.
+        let is_marked = self.draw(2) == 0;
+        let marks = self.marks.iter().filter(|_| is_marked);
+        let marked: Vec<String> = marks.map(ToString::to_string).collect();
+        let metadata = claimed(metadata, token, next, &marked);
+        self.check_claim(&metadata, next);
+        self.history.push(metadata.clone().into());
+        let mut writer = WriterCore::new(Start {
+            ledger: ledger(),
+            codec: self.codec.clone(),
+            metadata,
+            version: Version(self.version()),
+            confirmed: EntryId::new(next.get() - 1),
+            length_bytes,
+            token: Some(token),
+            is_deferred: false,
+        });
+        writer.plant(self.setup.canaries);
+        let mut party = Party::new(Core::Writer(Box::new(writer)));
+        party.seen_version = self.version();
+        self.parties[WRITER] = party.into();
+        self.ghost.note_taken_over();
     }
 
     /// It hears nothing more; what it sent still arrives.
@@ -638,7 +716,13 @@ impl World {
                     core.metadata_failed(error);
                 }
             }
-            (Core::Recoverer(_), StoreAnswer::Marked(_)) => unreachable!("recoveries do not mark"),
+            (Core::Recoverer(core), StoreAnswer::Marked(true)) => core.marked(),
+            (Core::Recoverer(core), StoreAnswer::Marked(false)) => {
+                if gives_up {
+                    core.metadata_failed(LedgerError::Store(StoreError::ConnectionLoss));
+                    self.ghost.unmarked = true;
+                }
+            }
             (Core::Gone, _) => {}
         }
         let next = match &party.core {
@@ -727,8 +811,17 @@ impl World {
                 }
             });
         }
-        if let Core::Writer(writer) = &mut self.parties[WRITER].core {
-            writer.release(&mut LetGo::default());
+        let keep_bytes_max = self.setup.keep_bytes_max;
+        let Core::Writer(writer) = &mut self.parties[WRITER].core else { return };
+        writer.may_keep(keep_bytes_max);
+        writer.release(&mut LetGo::default());
+        let fills = writer.take_fills();
+        let (missing, filled) = writer.copies_missing_and_filled();
+        self.ghost.note_copies(missing, filled);
+        for Fill { bookie, entry, body, tag } in fills {
+            let bookie = self.index(&bookie);
+            self.check_send(WRITER, entry, &body);
+            self.link(WRITER, bookie).send(Request::Add { entry, body, is_recovery: false, tag });
         }
     }
 

@@ -2,8 +2,8 @@
 //!
 //! # Data flow (protocol reference, section 7.5)
 //! ```text
-//! mark -> fence the last ensemble -> read on from the LAC -> add again -> close
-//!         until covered              until an end is sure    in order     one conditional write
+//! mark -> fence the last ensemble -> read on from the LAC -> add again -> mark who lacks some -> close
+//!         until covered              until an end is sure    in order     as under-replicated       one conditional write
 //! ```
 //! Reads and adds come out of the event functions; metadata is a step to be asked for, as with the writer.
 //!
@@ -20,6 +20,12 @@
 //!    (`entry`, invariant 3), so the ledger never closes below it. Where the fence finds it, reads begin behind it. Found
 //!    later, in any copy that arrives before the end is found, it vetoes an end below it: bookies that lack what is confirmed
 //!    have lost it.
+//! 7. Entries that are added again begin a segment. A bookie may lack entries that the writer confirmed before and take
+//!    these, and a gap is to end where a segment does (IC23, `gaps`). Only the writer knew of such a gap, and its mark may be
+//!    gone.
+//! 8. The recovery waits a while for the answers of all replicas. Before the ledger is closed it is marked as
+//!    under-replicated on the bookies that lack entries which were added again. A mark that cannot be made does not keep it
+//!    open.
 //!
 //! # Limits     [`READ_AHEAD_ENTRIES`] entries being read, [`ADDS_ENTRIES_MAX`] or [`ADDS_BYTES_MAX`] being added,
 //! [`RESTARTS_MAX`] changes by others
@@ -35,6 +41,7 @@ use bytes::Bytes;
 
 use crate::entry::{Entry, EntryCodec};
 use crate::error::{BookieAnswer, BookieAnswers, NotEnoughBookies, RecoveryError};
+use crate::gaps::Gaps;
 use crate::handover::Handover;
 use crate::metadata_edit::{with_ensemble, with_replacements};
 use crate::transport::{AddTag, BookieError};
@@ -126,6 +133,7 @@ enum Phase {
     Measuring {
         answers: Vec<Option<BookieAnswer>>,
     },
+    /// Marked as under-replicated first, if bookies lack something.
     Closing(LedgerState),
 }
 
@@ -133,7 +141,9 @@ enum Phase {
 enum MetadataPhase {
     Idle,
     Placing,
-    /// Write what the phase calls for: the mark, or the end.
+    /// Mark the bookies that lack entries.
+    Marking,
+    /// Write what the phase calls for: that the ledger is in recovery, or the end.
     Writing,
     Reading,
 }
@@ -153,6 +163,10 @@ pub(crate) struct RecoveryCore {
     metadata_phase: MetadataPhase,
     window: AddWindow,
     adds_bytes: u64,
+    /// Entries that were added again and that bookies lack.
+    gaps: Gaps,
+    /// It waits for late answers (invariant 8).
+    is_patient: bool,
     lac: Option<EntryId>,
     /// The largest LAC inside an entry that was found while reading on (invariant 6).
     lac_found: Option<EntryId>,
@@ -198,6 +212,8 @@ impl RecoveryCore {
             version,
             phase: Phase::Marking,
             metadata_phase: MetadataPhase::Idle,
+            gaps: Gaps::new(window.quorum()),
+            is_patient: true,
             window,
             adds_bytes: 0,
             lac: None,
@@ -223,6 +239,12 @@ impl RecoveryCore {
 
     pub fn ensemble(&self) -> &[BookieId] {
         self.window.ensemble()
+    }
+
+    /// The last entry that it took for confirmed.
+    #[cfg(test)]
+    pub fn floor(&self) -> Option<EntryId> {
+        self.lac
     }
 
     /// The metadata that it goes by.
@@ -363,6 +385,8 @@ impl RecoveryCore {
             self.window =
                 AddWindow::new(self.stored.quorum, last.ensemble.clone(), self.lac).following(&self.window);
             self.adds_bytes = 0;
+            self.gaps = Gaps::new(self.stored.quorum);
+            self.is_patient = true;
             self.changes_in_a_row = 0;
             self.given_up = BookieAnswers::default();
             self.phase = Phase::Reading { reads: VecDeque::new(), is_end_found: false };
@@ -439,6 +463,13 @@ impl RecoveryCore {
             let may_be_end = Some(read.entry) > self.lac_found;
             if let Some((found, stored)) = read.found.take() {
                 reads.pop_front();
+                let begins_below = self.canaries.has(Canary::M32BeginsBelowSegment)
+                    && self.changed.segments().last().is_some_and(|last| found.id < last.first_entry);
+                let is_planted = self.canaries.has(Canary::M39RecoversIntoTheSegment) || begins_below;
+                if self.recovered.is_none() && !is_planted {
+                    // Invariant 7.
+                    self.changed = with_ensemble(&self.changed, found.id, self.window.ensemble().to_vec());
+                }
                 self.recovered = Some((found.id, found.length_bytes));
                 let payload_bytes = u32::try_from(found.payload.len()).expect("entries fit a frame");
                 let cost_bytes = stored.len() as u64;
@@ -465,6 +496,10 @@ impl RecoveryCore {
 
     /// Counts an answer to a recovery add. Follow a batch of them with [`settle`](Self::settle).
     pub fn on_answer(&mut self, entry: EntryId, tag: AddTag, result: &Result<(), BookieError>) {
+        if result.is_ok() && matches!(self.phase, Phase::Reading { .. }) {
+            // Perhaps a late one, of an entry that is complete.
+            self.gaps.fill(tag, entry);
+        }
         if let Heard::Fatal(position) = self.window.on_answer(entry, tag, result)
             && self.result.is_none()
         {
@@ -485,13 +520,13 @@ impl RecoveryCore {
 
     /// Goes on as far as acks allow.
     pub fn settle(&mut self, out: &mut Out) {
-        self.adds_bytes -= self.window.release(&mut Vec::new());
+        self.release();
         if self.result.is_some() {
             return;
         }
         if self.window.advance() {
             self.changes_in_a_row = 0;
-            self.adds_bytes -= self.window.release(&mut Vec::new());
+            self.release();
         }
         if self.window.wants_change() && matches!(self.metadata_phase, MetadataPhase::Idle) {
             self.window.begin_change();
@@ -512,6 +547,11 @@ impl RecoveryCore {
         let is_end_found = *is_end_found || reads.is_empty() && self.window.next().is_none();
         // Invariant 4.
         if is_end_found && !self.window.has_unconfirmed() {
+            if self.is_lingering() {
+                return;
+            }
+            self.window.give_up_rest();
+            self.release();
             match (self.recovered, self.lac, self.length_at) {
                 (Some((last, length_bytes)), _, _) => self.close(Some(last), length_bytes),
                 (None, None, _) => self.close(None, 0),
@@ -523,6 +563,28 @@ impl RecoveryCore {
         } else {
             self.read_on(out);
         }
+    }
+
+    fn release(&mut self) {
+        let mut lacks = Vec::new();
+        self.adds_bytes -= self.window.release(&mut Vec::new(), &mut lacks);
+        lacks.iter().for_each(|lack| self.gaps.add(lack));
+    }
+
+    /// Whether the ledger is closed as soon as the last copies are there, or nobody is [patient](Self::lose_patience) any more.
+    pub fn is_lingering(&self) -> bool {
+        matches!(self.phase, Phase::Reading { is_end_found: true, .. })
+            && matches!(self.metadata_phase, MetadataPhase::Idle)
+            && self.result.is_none()
+            && self.is_patient
+            && !self.window.has_unconfirmed()
+            && !self.window.is_empty()
+    }
+
+    /// Stops waiting for late answers.
+    pub fn lose_patience(&mut self, out: &mut Out) {
+        self.is_patient = false;
+        self.settle(out);
     }
 
     fn measure(&mut self, lac: EntryId, out: &mut Out) {
@@ -561,7 +623,17 @@ impl RecoveryCore {
         assert!(last_entry >= self.lac, "a ledger never closes below what is confirmed (IC7)");
         assert!(last_entry >= self.lac_found, "a ledger never closes below what is confirmed (IC7)");
         self.phase = Phase::Closing(LedgerState::Closed { last_entry, length_bytes });
-        self.metadata_phase = MetadataPhase::Writing;
+        self.metadata_phase = match self.gaps.is_empty() {
+            true => MetadataPhase::Writing,
+            false => MetadataPhase::Marking,
+        };
+    }
+
+    /// Outcome of [`Step::Mark`], when it succeeded.
+    pub fn marked(&mut self) {
+        if matches!(self.metadata_phase, MetadataPhase::Marking) {
+            self.metadata_phase = MetadataPhase::Writing;
+        }
     }
 
     fn fail_adds(&mut self, available: usize, failed: BookieAnswers) {
@@ -593,8 +665,14 @@ impl RecoveryCore {
                 avoided: self.suspects.clone(),
                 asked: Vec::new(),
             }),
+            MetadataPhase::Marking => {
+                Some(Step::Mark { replicas: self.gaps.bookies().into_iter().collect() })
+            }
             MetadataPhase::Writing => {
                 let mut metadata = match &self.phase {
+                    Phase::Closing(LedgerState::Closed { last_entry, .. }) => {
+                        self.gaps.with_splits(self.changed.clone(), *last_entry)
+                    }
                     Phase::Closing(_) => self.changed.clone(),
                     Phase::Reading { .. } if self.canaries.has(Canary::M19EnsemblePublishedEarly) => {
                         self.changed.clone()
@@ -625,7 +703,8 @@ impl RecoveryCore {
             let first = EntryId::new(EntryId::to_wire(self.window.confirmed()) + 1);
             let mut first = first.expect("an entry follows the confirmed ones");
             if self.canaries.has(Canary::M35ReplacementFromBeginning) {
-                first = self.changed.segments().last().map_or(first, |last| last.first_entry);
+                first = self.stored.segments().last().map_or(first, |last| last.first_entry);
+                self.changed = self.stored.clone();
             }
             self.changed = with_ensemble(&self.changed, first, ensemble.clone());
             if self.canaries.has(Canary::M19EnsemblePublishedEarly) {
@@ -706,6 +785,11 @@ impl RecoveryCore {
 
     /// A step failed for good, or for longer than the driver is patient.
     pub fn metadata_failed(&mut self, error: LedgerError) {
+        if matches!(self.metadata_phase, MetadataPhase::Marking) {
+            tracing::warn!(ledger_id = %self.ledger, bookies = ?self.gaps.bookies(), %error,
+                "entries are missing on these bookies, and the ledger cannot be marked as under-replicated");
+            return self.marked();
+        }
         self.fail(RecoveryError::Metadata(error));
     }
 }

@@ -4,6 +4,7 @@
 //! ```text
 //! core -> reads (a task each, owned here) and adds -> bookies -> answers -> core
 //! core -> step -> metadata store -> core
+//! late answers, for a while -> core
 //! ```
 //! A recovery that is cancelled leaves the ledger in recovery; the next one starts anew.
 //!
@@ -15,6 +16,7 @@ pub(crate) mod core;
 mod tests;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bindery_metadata::layout::{LedgerError, StoredLedger};
 use bindery_types::{BookieId, Digester, LedgerId, LedgerSecret};
@@ -22,6 +24,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
 
 use self::core::{Out, ReadTag, Recovered, RecoveryCore};
 use crate::client::Shared;
@@ -32,6 +35,9 @@ use crate::placement::{Placement, Wanted};
 use crate::retry::Retry;
 use crate::transport::{AddAnswer, AddRequest, AddSink, BookieError, ReadRequest};
 use crate::writer::core::Step;
+
+/// How long a recovery whose end is decided waits for copies that are late: whoever opened the ledger waits as well.
+const LATE_COPIES_WAIT: Duration = Duration::from_millis(500);
 
 /// Collects answers to recovery adds, of which the core allows a bounded number.
 #[derive(Default)]
@@ -70,6 +76,7 @@ pub(crate) async fn recover(
     let mut reads: JoinSet<(ReadTag, Result<Bytes, BookieError>)> = JoinSet::new();
     let mut retry = Retry::new(shared.limits.metadata_patience);
     let mut out = Out::default();
+    let mut linger: Option<Instant> = None;
     let mut core = RecoveryCore::new(ledger, codec, stored, &mut out);
     loop {
         for send in out.sends.drain(..) {
@@ -108,6 +115,9 @@ pub(crate) async fn recover(
             }
             continue;
         }
+        // Begins when only late answers are missing.
+        linger = core.is_lingering().then(|| linger.unwrap_or_else(|| Instant::now() + LATE_COPIES_WAIT));
+        let late = linger.unwrap_or_else(Instant::now);
         tokio::select! {
             Some(read) = reads.join_next(), if !reads.is_empty() => match read {
                 Ok((tag, result)) => core.on_read(tag, result, &mut out),
@@ -119,6 +129,7 @@ pub(crate) async fn recover(
                 }
                 core.settle(&mut out);
             }
+            () = sleep_until(late), if linger.is_some() => core.lose_patience(&mut out),
         }
     }
 }
@@ -149,7 +160,13 @@ async fn take(
             core.written(outcome, out);
             transient
         }
-        Step::Mark { .. } => unreachable!("a recovery leaves it to repair to find what is missing"),
+        Step::Mark { replicas } => match shared.layout.under_replication().mark(ledger, &replicas).await {
+            Ok(()) => {
+                core.marked();
+                None
+            }
+            Err(error) => Some(LedgerError::Store(error)),
+        },
         Step::Read => match ledgers.get(ledger).await {
             Ok(stored) => {
                 core.read(stored, out);

@@ -116,6 +116,12 @@ impl Script {
         self.core.settle(&mut self.out);
     }
 
+    /// The ledger is to be marked as under-replicated on these bookies, and is.
+    fn mark(&mut self, names: &str) {
+        assert_eq!(self.core.next_step(), Some(Step::Mark { replicas: ids(names) }), "invariant 8");
+        self.core.marked();
+    }
+
     fn is_reading(&self) -> bool {
         self.out.reads.iter().any(|read| read.entry.is_some())
     }
@@ -378,6 +384,7 @@ fn without_replacements_an_ack_quorum_of_the_others_suffices() {
     script.answer("b", 1, ABSENT);
     assert_eq!(script.end(), None, "IC15");
     script.ack("a b");
+    script.mark("c");
     assert_eq!(script.end(), closed(0));
 
     let mut script = Script::fenced(metadata(3, 3, 2), stored(0, -1));
@@ -387,6 +394,54 @@ fn without_replacements_an_ack_quorum_of_the_others_suffices() {
     assert!(
         matches!(script.error(), Some(RecoveryError::NotEnoughBookies { error, .. }) if error.read_only == 1)
     );
+}
+
+/// Invariants 7 and 8: b lacks what was confirmed before, c refuses one entry.
+#[test]
+fn what_is_added_again_has_a_segment_and_a_late_copy_is_waited_for() {
+    let recovering = || {
+        let mut script = Script::fenced(metadata(3, 3, 2), stored(6, 4));
+        for entry in [5, 6] {
+            script.answer("a", entry, Ok(stored(entry, 4)));
+        }
+        let mut sends = std::mem::take(&mut script.out.sends);
+        assert_eq!(sends.len(), 6);
+        sends.sort_by_key(|send| (send.entry, send.position));
+        for send in sends {
+            match (send.entry.get(), send.position) {
+                (6, 2) => {}
+                (5, 2) => {
+                    let refused = Err(BookieError::Refused(ErrorCode::TooManyRequests));
+                    script.core.on_answer(send.entry, send.tag, &refused);
+                }
+                _ => script.core.on_answer(send.entry, send.tag, &Ok(())),
+            }
+            script.answered.push((send.entry, send.tag));
+        }
+        script.core.settle(&mut script.out);
+        script.answer("a", 7, ABSENT);
+        script.answer("b", 7, ABSENT);
+        assert_eq!(script.core.next_step(), None, "the last copy is on its way");
+        assert!(script.core.is_lingering());
+        script
+    };
+    let starts = |script: &Script| -> Vec<i64> {
+        let Some(Step::Write { metadata, .. }) = script.core.next_step() else { panic!("the close") };
+        metadata.segments().iter().map(|segment| segment.first_entry.get()).collect()
+    };
+    let mut script = recovering();
+    let (entry, tag) = script.answered[5];
+    script.core.on_answer(entry, tag, &Ok(()));
+    script.core.settle(&mut script.out);
+    script.mark("c");
+    assert_eq!((script.end(), starts(&script)), (closed(6), vec![0, 5]));
+
+    let mut script = recovering();
+    script.core.lose_patience(&mut script.out);
+    assert_eq!(script.core.next_step(), Some(Step::Mark { replicas: ids("c") }));
+    // A mark that cannot be made does not keep the ledger open.
+    script.core.metadata_failed(LedgerError::Store(StoreError::ConnectionLoss));
+    assert_eq!((script.end(), starts(&script)), (closed(6), vec![0, 5]));
 }
 
 /// A recovery that wants to close at entry 0, and what it wants to write.
@@ -466,6 +521,7 @@ fn acks_of_an_earlier_attempt_do_not_count() {
     }
     assert_eq!(script.core.next_step(), None, "IC15: nobody of the ensemble has the entry yet");
     script.ack("x y");
+    script.mark("z");
     let Some(Step::Write { metadata, .. }) = script.core.next_step() else { panic!("the close") };
     assert_eq!(Some(metadata.state), closed(0));
 }

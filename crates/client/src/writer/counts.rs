@@ -40,6 +40,12 @@ pub struct WriteHealth {
     /// Changes of ensembles that were completed: a bookie failed or was slow and another took its place, one that failed is left
     /// out, or one that was left out is back. A slow one that is left out by itself shows in `writers_short` only.
     pub ensemble_changes: u64,
+    /// Copies of confirmed entries that their bookies do not have, as far as is known, and will not get from the writer: one
+    /// for each entry and bookie. Their ledgers are marked as under-replicated, at the latest when they are closed or handed
+    /// over; those of a writer that was dropped or stopped by itself are not.
+    pub copies_missing: u64,
+    /// Copies that came late: the bookie was away, or refused, and got them from the writer when it was back.
+    pub copies_filled: u64,
     /// Choices of bookies, for new ledgers and for replacements, whose write sets could not be spread over the racks or regions
     /// that the placement asks for. A search that is repeated counts each time.
     pub placements_unmet: u64,
@@ -53,6 +59,8 @@ pub(crate) struct WriteCounts {
     writers_failed: AtomicU64,
     entries: AtomicU64,
     ensemble_changes: AtomicU64,
+    copies_missing: AtomicU64,
+    copies_filled: AtomicU64,
     latency: Latency,
 }
 
@@ -65,6 +73,8 @@ impl WriteCounts {
             writers_failed: AtomicU64::new(0),
             entries: AtomicU64::new(0),
             ensemble_changes: AtomicU64::new(0),
+            copies_missing: AtomicU64::new(0),
+            copies_filled: AtomicU64::new(0),
             latency: Latency::default(),
         }
     }
@@ -78,6 +88,8 @@ impl WriteCounts {
             entries: of(&self.entries),
             latency: self.latency.percentiles(self.origin.elapsed()),
             ensemble_changes: of(&self.ensemble_changes),
+            copies_missing: of(&self.copies_missing),
+            copies_filled: of(&self.copies_filled),
             placements_unmet,
         }
     }
@@ -88,6 +100,8 @@ pub(super) struct Counting {
     of_client: Arc<WriteCounts>,
     acknowledged: Option<EntryId>,
     ensemble_number: u64,
+    copies_missing: u64,
+    copies_filled: u64,
     is_short: bool,
     is_over: bool,
     /// When entries got their ids.
@@ -101,6 +115,8 @@ impl Counting {
             of_client,
             acknowledged: core.acknowledged(),
             ensemble_number: core.ensemble_number(),
+            copies_missing: 0,
+            copies_filled: 0,
             is_short: false,
             is_over: false,
             timed: VecDeque::new(),
@@ -130,6 +146,10 @@ impl Counting {
             counts.ensemble_changes.fetch_add(changes, Ordering::Relaxed);
             self.ensemble_number = core.ensemble_number();
         }
+        let (missing, filled) = core.copies_missing_and_filled();
+        counts.copies_missing.fetch_add(missing - self.copies_missing, Ordering::Relaxed);
+        counts.copies_filled.fetch_add(filled - self.copies_filled, Ordering::Relaxed);
+        (self.copies_missing, self.copies_filled) = (missing, filled);
         match core.stopped().map(|stopped| stopped.why) {
             None => self.is_short(core.is_short() && !self.is_over),
             // It may still be closed in good order (`WriterCore::begin_close`).

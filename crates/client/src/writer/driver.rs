@@ -1,4 +1,5 @@
-//! Does what a [`WriterCore`](super::core::WriterCore) wants done about metadata, and announces the LAC of idle ledgers.
+//! Does what a [`WriterCore`](super::core::WriterCore) wants done about metadata, announces the LAC of idle ledgers, and has
+//! bookies that are back sent what they lack.
 //!
 //! # Invariants
 //! 1. One driver per writer at a time; it ends with its writer. A driver cancelled anywhere leaves a step that the next
@@ -14,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::Inner;
-use super::core::{Step, WriterCore};
+use super::core::{FILL_INTERVAL, Step, WriterCore};
 use crate::placement::{Placement, Wanted};
 use crate::retry::Retry;
 use crate::slow::WATCH;
@@ -30,13 +31,18 @@ pub(super) async fn run(inner: Arc<Inner>) {
     let look_interval = inner.shared.limits.explicit_lac_interval / 2;
     // When to look for replacements again, and the pause before it.
     let mut retry_at: Option<(Instant, Duration)> = None;
+    // When to look whether bookies that lack something are back.
+    let mut fill_at: Option<Instant> = None;
     let sink: Arc<dyn AddSink> = inner.clone();
     loop {
         drive(&inner).await;
-        let (retry_after, is_watching) = {
-            let state = inner.state.lock();
-            (state.core.retry_after(), state.is_watching)
+        let (retry_after, is_watching, is_keeping) = {
+            let mut state = inner.state.lock();
+            state.is_keeping = state.core.kept_bytes() > 0;
+            (state.core.retry_after(), state.is_watching, state.is_keeping)
         };
+        fill_at = is_keeping.then(|| fill_at.unwrap_or_else(|| Instant::now() + FILL_INTERVAL));
+        let fill_due = fill_at.unwrap_or_else(Instant::now);
         // Another pause: of something else.
         retry_at = retry_after.map(|after| {
             retry_at.filter(|(_, before)| *before == after).unwrap_or_else(|| (Instant::now() + after, after))
@@ -62,6 +68,10 @@ pub(super) async fn run(inner: Arc<Inner>) {
             () = sleep_until(retry_due), if retry_at.is_some() => {
                 retry_at = None;
                 inner.change(&sink, |core, _| core.retry());
+            }
+            () = sleep_until(fill_due), if fill_at.is_some() => {
+                fill_at = None;
+                inner.change(&sink, |core, _| core.tick(true));
             }
             Some(_) = announcements.join_next(), if !announcements.is_empty() => {}
         }

@@ -10,9 +10,10 @@ use bindery_wire::FrameLimit;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot, watch};
 
-use super::core::{LetGo, Start, WriterCore, cost_bytes, frames, overhead_bytes};
+use super::core::{Fill, LetGo, Start, WriterCore, cost_bytes, frames, overhead_bytes};
 use super::counts::Counting;
 use super::gate::Gate;
+use super::kept::KeptShare;
 use super::{Progress, TakenOver};
 use crate::client::Shared;
 use crate::entry::{EntryCodec, OVERHEAD_SIZE_BYTES_MAX};
@@ -38,6 +39,9 @@ pub(super) struct State {
     /// Only used within a call; kept for its allocation.
     behind: Vec<usize>,
     counting: Counting,
+    kept: KeptShare,
+    /// The driver knows that something is kept for bookies that lack it.
+    pub(super) is_keeping: bool,
     pub(super) is_closing: bool,
     /// The driver knows that the LAC is to be announced.
     is_announcing: bool,
@@ -59,6 +63,8 @@ pub(crate) struct Inner {
     pub(super) progress: watch::Sender<Progress>,
     pub(super) wake_driver: Notify,
     pub(super) stop_driver: Notify,
+    /// No copy is on its way any more, as the writer ends.
+    pub(super) settled: Notify,
 }
 
 /// What became known under the lock and is told behind it.
@@ -106,6 +112,8 @@ impl Inner {
             sends: Vec::new(),
             behind: Vec::new(),
             counting,
+            kept: KeptShare::new(shared.kept.clone()),
+            is_keeping: false,
             is_closing: false,
             is_announcing: false,
         };
@@ -122,6 +130,7 @@ impl Inner {
             progress: watch::Sender::new(Progress { confirmed, acknowledged: confirmed, failure: None }),
             wake_driver: Notify::new(),
             stop_driver: Notify::new(),
+            settled: Notify::new(),
         }
     }
 
@@ -216,6 +225,22 @@ impl Inner {
         self.withdraw(state, sink);
     }
 
+    /// Sends bookies what they lack.
+    fn fill(&self, state: &mut State, sink: &Arc<dyn AddSink>) {
+        for Fill { bookie, entry, body, tag } in state.core.take_fills() {
+            let request = AddRequest {
+                ledger: self.id,
+                entry,
+                body,
+                master_key: self.master_key,
+                is_recovery: false,
+                is_deferred: false,
+                tag,
+            };
+            self.shared.transport.add(&bookie, request, sink);
+        }
+    }
+
     /// After what was sent in the same breath: it was decided later.
     fn withdraw(&self, state: &mut State, sink: &Arc<dyn AddSink>) {
         for bookie in state.core.take_withdrawn() {
@@ -267,7 +292,14 @@ impl Inner {
         news.wakes_driver = self.report_slow(state);
         // Invariant 5: what is let go of is in no queue.
         self.withdraw(state, sink);
+        state.core.may_keep(state.kept.bytes_max());
         state.core.release(&mut news.let_go);
+        state.kept.set(state.core.kept_bytes());
+        self.fill(state, sink);
+        if !state.is_keeping && state.core.kept_bytes() > 0 {
+            state.is_keeping = true;
+            news.wakes_driver = true;
+        }
         state.counting.look(&state.core);
         let stopped = state.core.stopped();
         let (confirmed, acknowledged) = (state.core.confirmed(), state.core.acknowledged());
@@ -292,6 +324,9 @@ impl Inner {
         {
             state.is_announcing = true;
             news.wakes_driver = true;
+        }
+        if state.is_closing && (state.core.is_settled() || state.core.stopped().is_some()) {
+            self.settled.notify_one();
         }
         news.wakes_driver |= state.core.next_step().is_some();
         self.gate.set(state.core.awaits_change());
@@ -325,8 +360,11 @@ impl Inner {
 
     /// The writer is dropped: what is under way is counted, and not acted upon.
     pub(super) fn abandon(&self) {
+        let mut let_go = LetGo::default();
         let state = &mut *self.state.lock();
         state.core.stop(WhyStopped::Closing);
+        state.core.release(&mut let_go);
+        state.kept.set(0);
         state.counting.leave(&state.core);
     }
 

@@ -5,6 +5,7 @@
 //! enqueue -> byte budget -> [lock: id, digest, Transport::add x Qw] -> bookies
 //! bookies -> AddSink::added (one socket read) -> [lock: acks, confirm, release] -> progress, appends that wait, budget
 //! failure -> driver task: place, write metadata, resend
+//! a bookie lacks something -> driver task: sent to it once more when it is back (`core::kept`)
 //! force -> Transport::force x E -> [lock: LAC]        (`force`)
 //! ```
 //!
@@ -20,7 +21,8 @@
 //! 6. A ledger that waits for an ensemble change takes nothing that leaves others less than half of the budget (`gate`).
 //!
 //! # Limits     bytes in flight: the client's `memory_limit`, from the call to the last answer of a replica; held up by
-//! one bookie, over all ledgers: `slow_replica_bytes_max` (IC17)
+//! one bookie, over all ledgers: `slow_replica_bytes_max` (IC17); kept for bookies that lack it: a quarter of the limit
+//! (`kept`)
 
 pub(crate) mod core;
 mod counts;
@@ -28,25 +30,33 @@ pub(crate) mod driver;
 pub(crate) mod force;
 mod gate;
 mod inner;
+mod kept;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bindery_flow::Permit;
 use bindery_metadata::store::Version;
 use bindery_types::{EntryId, LedgerId, LedgerMetadata, LedgerSecret};
 use tokio::sync::{oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::timeout;
 
 use self::core::WriterCore;
 pub(crate) use self::counts::WriteCounts;
 pub use self::counts::WriteHealth;
 use self::gate::Place;
 use self::inner::Inner;
+pub(crate) use self::kept::KeptBytes;
 use crate::client::Shared;
 use crate::error::{AppendError, CloseError, ForceError, Stopped, TryAppendError, WhyStopped};
 use crate::transport::{AddSink, Transport};
+
+/// How long the end of a ledger is put off for copies that are on their way: without it the last copy of the last entries would
+/// as a rule be late, and the ledger be marked as under-replicated for nothing.
+const LATE_COPIES_WAIT: Duration = Duration::from_secs(2);
 
 /// Where a writer stands. Adds complete strictly in order, so one number says all.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -224,8 +234,9 @@ impl LedgerWriter {
         outcome
     }
 
-    /// Drains, [forces](Self::force) a ledger with deferred sync, then closes it for good. A call that is dropped leaves the
-    /// ledger open or closed.
+    /// Drains, [forces](Self::force) a ledger with deferred sync, then closes it for good. It waits up to 2 s for
+    /// copies that are late; a ledger that still lacks some is marked as under-replicated. A call that is dropped leaves the ledger open or
+    /// closed.
     pub async fn close(mut self) -> Result<Closed, CloseError> {
         self.finish(WriterCore::begin_close).await?;
         let state = self.inner.state.lock();
@@ -242,6 +253,23 @@ impl LedgerWriter {
             driver::announce_now(&inner).await;
         }
         self.finish(WriterCore::begin_hand_over).await
+    }
+
+    /// Tries once more to give bookies what they lack, and waits for copies that are on their way.
+    async fn wait_for_copies(&self) {
+        let inner = &self.inner;
+        inner.change(&self.sink, |core, _| core.tick(false));
+        let is_over = || {
+            let state = inner.state.lock();
+            state.core.is_settled() || state.core.stopped().is_some()
+        };
+        let settled = async {
+            while !is_over() {
+                inner.settled.notified().await;
+            }
+        };
+        // In time or not: bookies that still lack something are marked.
+        let _ = timeout(LATE_COPIES_WAIT, settled).await;
     }
 
     async fn finish(&mut self, begin: fn(&mut WriterCore)) -> Result<Option<EntryId>, CloseError> {
@@ -261,6 +289,7 @@ impl LedgerWriter {
                 }
             })?;
         }
+        self.wait_for_copies().await;
         inner.stop_driver.notify_one();
         if let Some(driver) = self.driver.take() {
             // It finishes an ensemble change that is under way; its failure shows in the core.

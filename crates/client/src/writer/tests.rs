@@ -59,7 +59,7 @@ impl Script {
         if let Some(token) = token {
             Handover::Busy { token }.set(&mut metadata);
         }
-        let core = WriterCore::new(Start {
+        let mut core = WriterCore::new(Start {
             ledger,
             codec: codec.clone(),
             metadata,
@@ -69,6 +69,7 @@ impl Script {
             token,
             is_deferred,
         });
+        core.may_keep(u64::MAX);
         Script { core, sent: Vec::new(), codec }
     }
 
@@ -93,6 +94,17 @@ impl Script {
     fn settle(&mut self) {
         self.core.settle();
         self.core.release(&mut LetGo::default());
+    }
+
+    /// A bookie is back, and gets an entry that it lacks.
+    fn fill(&mut self, bookie: &str, entry: i64) {
+        self.core.tick(true);
+        let mut fills = self.core.take_fills();
+        assert_eq!(fills.len(), 1, "{fills:?}");
+        let fill = fills.remove(0);
+        assert_eq!((fill.bookie.as_str(), fill.entry), (bookie, at(entry)));
+        self.core.on_answer(fill.entry, fill.tag, Connection::default(), &Ok(()));
+        self.settle();
     }
 
     fn held_back(&self) -> (Vec<usize>, u64) {
@@ -365,6 +377,7 @@ fn a_late_refusal_of_a_complete_entry_does_not_keep_the_writer_from_closing() {
         script
     };
     let mut script = fenced_with(1);
+    script.mark("c");
     let (closed, _) = script.wanted_write();
     assert_eq!(closed.state, LedgerState::Closed { last_entry: Some(at(0)), length_bytes: 5 });
     script.written(Err(changed()));
@@ -403,8 +416,9 @@ fn what_a_writer_counts_of_itself_goes_with_it_and_one_that_is_closed_did_not_fa
     counting.look(&script.core);
     assert_eq!((script.why(), gauges(&counts)), (Some(WhyStopped::Fenced), (1, 1, 0)), "it may be closed");
     script.core.begin_close();
-    script.mark("c");
+    script.mark("b c");
     counting.look(&script.core);
+    assert_eq!((counts.view(0).copies_missing, counts.view(0).copies_filled), (2, 0));
     script.written(Ok(1));
     counting.look(&script.core);
     assert_eq!((script.why(), gauges(&counts)), (Some(WhyStopped::Closing), (0, 0, 0)));
@@ -593,6 +607,34 @@ fn a_hand_over_says_where_the_next_writer_goes_on() {
     assert_eq!(metadata.state, LedgerState::Open);
     script.written(Ok(1));
     assert_eq!(script.why(), Some(WhyStopped::Closing));
+}
+
+/// Core invariant 7: whoever is away may be back when the next writer comes.
+#[test]
+fn a_hand_over_leaves_a_segment_to_the_next_writer_when_a_bookie_lacks_the_last_entries() {
+    let handed_over = |is_filled: bool| {
+        let mut script = Script::start(3, 3, 2, false, Some(7));
+        script.append(2);
+        script.ack(0, &[0, 1, 2]);
+        script.answer(1, 2, LOST);
+        script.ack(1, &[0, 1]);
+        script.core.placed(&[], 0, &[]);
+        script.mark("c");
+        if is_filled {
+            script.fill("c", 1);
+        }
+        script.core.begin_hand_over();
+        if !is_filled {
+            script.mark("c");
+        }
+        script.wanted_write().0
+    };
+    let metadata = handed_over(false);
+    let ensembles: Vec<_> =
+        metadata.segments().iter().map(|s| (s.first_entry.get(), s.ensemble.clone())).collect();
+    assert_eq!(ensembles, [(0, ids("a b c")), (2, ids("a b c"))]);
+    assert_eq!(Handover::of(&metadata), Some(Ok(Handover::Idle { next: at(2), length_bytes: 10 })));
+    assert_eq!(handed_over(true).segments().len(), 1, "nothing lacks, and nothing is marked");
 }
 
 #[test]

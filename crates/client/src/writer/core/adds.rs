@@ -6,13 +6,16 @@
 //! answer -> AddWindow: acks by position ------> advance -> acknowledged, in order -> LAC
 //!        -> Unforced: which connection (deferred sync) -> force of the ensemble ---> LAC
 //! every replica answered, or is not waited for -> release -> bodies, permit
+//!        a member has not acknowledged it -----------> Gaps, Kept: filled, or let go of
 //! LAC that no entry carries -> announce
 //! ```
 //!
 //! # Invariants
-//! Of the core: 1, 2, and what 10 says of the LAC.
+//! Of the core: 1, 2, what 10 says of the LAC, and 11.
 //!
 //! # Not here   what a failure leads to (`change`), who is slow (`members`), when adds end (the core)
+
+use std::collections::BTreeSet;
 
 use bindery_flow::Permit;
 use bindery_io::canary::Canaries;
@@ -21,9 +24,11 @@ use bindery_wire::ErrorCode;
 use bytes::Bytes;
 
 use super::in_flight::{InFlight, LetGo, cost_bytes, frames};
+use super::kept::{Fill, Kept, filled_member};
 use super::known::End;
 use crate::entry::EntryCodec;
 use crate::error::{BookieAnswer, BookieAnswers, WhyStopped};
+use crate::gaps::{Gaps, Lack};
 use crate::transport::{AddTag, BookieError, Connection};
 use crate::window::{AddWindow, Heard, Send};
 use crate::writer::force::{Force, Unforced};
@@ -39,6 +44,15 @@ pub(super) struct Adds {
     /// The LAC moved by a force since it was settled last.
     has_forced: bool,
     in_flight: InFlight,
+    /// Entries that members lack, kept or not.
+    gaps: Gaps,
+    /// Those of them that are kept, at most so many bytes.
+    kept: Kept,
+    keep_bytes_max: u64,
+    /// Released, and waits to be dropped by the caller.
+    released: LetGo,
+    /// Empty between calls; kept for its allocation.
+    lacks: Vec<Lack>,
     /// Length at the start.
     length_before: u64,
     /// Length with everything pushed.
@@ -56,6 +70,11 @@ impl Adds {
             codec,
             unforced: is_deferred.then(|| Unforced::new(confirmed, window.ensemble().len())),
             has_forced: false,
+            gaps: Gaps::new(window.quorum()),
+            kept: Kept::default(),
+            keep_bytes_max: 0,
+            released: LetGo::default(),
+            lacks: Vec::new(),
             window,
             in_flight: InFlight::default(),
             length_before: length_bytes,
@@ -111,13 +130,22 @@ impl Adds {
         connection: Connection,
         result: &Result<(), BookieError>,
     ) -> Result<(), WhyStopped> {
-        if let (Some(unforced), Ok(())) = (&mut self.unforced, result) {
+        if let (Some(unforced), Ok(()), None) = (&mut self.unforced, result, filled_member(tag)) {
             let position = AddWindow::position_of(tag);
             if !unforced.note(position, entry, connection, self.canaries) {
                 let answer = BookieAnswer::Failed(BookieError::Reconnected);
                 let failed = vec![(self.ensemble()[position].clone(), answer)];
                 return Err(WhyStopped::DeferredSync(BookieAnswers(failed)));
             }
+        }
+        if let Some(member) = filled_member(tag) {
+            if self.kept.on_answer(member, entry, result) {
+                self.gaps.fill(member, entry);
+            }
+            return Ok(());
+        }
+        if result.is_ok() && !self.gaps.is_empty() && self.gaps.fill(tag, entry) {
+            self.kept.has(tag, entry);
         }
         let Heard::Fatal(position) = self.window.on_answer(entry, tag, result) else { return Ok(()) };
         Err(match result {
@@ -169,12 +197,76 @@ impl Adds {
         End { last_entry: self.confirmed(), length_bytes: self.length_before + payload_bytes }
     }
 
-    /// Puts entries that nobody waits for into `let_go`, with what they held of the budget.
+    /// Puts entries that have all their answers into `let_go`, with their part of the budget. Those that a member lacks may be
+    /// kept.
     pub fn release(&mut self, let_go: &mut LetGo) {
-        let released_bytes = self.window.release(&mut let_go.bodies);
+        let_go.append(std::mem::take(&mut self.released));
+        self.collect(let_go);
+    }
+
+    fn collect(&mut self, let_go: &mut LetGo) {
+        let released_bytes = self.window.release(&mut let_go.bodies, &mut self.lacks);
         if released_bytes != 0 {
-            let_go.permit = self.in_flight.release(released_bytes);
+            let mut permit = self.in_flight.release(released_bytes);
+            // With deferred sync nobody could say whether a copy that came later was forced.
+            let keep_bytes_max = if self.is_deferred() { 0 } else { self.keep_bytes_max };
+            for lack in self.lacks.drain(..) {
+                self.gaps.add(&lack);
+                self.kept.keep(lack, keep_bytes_max, &mut permit);
+            }
+            let_go.add_permit(permit);
         }
+        self.kept.release(let_go);
+    }
+
+    /// So many bytes may be kept for members that lack them.
+    pub fn may_keep(&mut self, bytes_max: u64) {
+        self.keep_bytes_max = bytes_max;
+    }
+
+    /// Entries that are kept for members that lack them.
+    pub fn kept(&self) -> &Kept {
+        &self.kept
+    }
+
+    /// See [`Kept::tick`].
+    pub fn tick(&mut self, counts: bool) {
+        self.kept.tick(counts);
+    }
+
+    /// See [`Kept::take_lost`].
+    pub fn take_lost(&mut self) -> BTreeSet<BookieId> {
+        self.kept.take_lost()
+    }
+
+    /// See [`Kept::take_fills`].
+    pub fn take_fills(&mut self) -> Vec<Fill> {
+        self.kept.take_fills()
+    }
+
+    /// See [`Kept::on_withdrawn`].
+    pub fn on_withdrawn(&mut self, bookies: &[BookieId]) {
+        bookies.iter().for_each(|bookie| self.kept.on_withdrawn(bookie));
+    }
+
+    /// Lets go of all that is kept for members.
+    pub fn stop_keeping(&mut self) {
+        self.kept.give_up_all();
+        self.keep_bytes_max = 0;
+    }
+
+    /// The writer ends: who has not acknowledged something by now lacks it.
+    pub fn give_up_rest(&mut self) {
+        self.stop_keeping();
+        self.window.give_up_rest();
+        let mut released = std::mem::take(&mut self.released);
+        self.collect(&mut released);
+        self.released = released;
+    }
+
+    /// Entries that members lack.
+    pub fn gaps(&self) -> &Gaps {
+        &self.gaps
     }
 
     /// A force of what is acknowledged now.

@@ -78,6 +78,12 @@ impl Changes {
         &self.members
     }
 
+    /// Entries that these bookies lack were let go of: repair is told.
+    pub fn on_lost(&mut self, bookies: BTreeSet<BookieId>, adds: &mut Adds) -> Result<(), WhyStopped> {
+        self.members.on_lost(bookies);
+        self.begin_if_wanted(adds)
+    }
+
     /// See [`Members::take_withdrawn`].
     pub fn take_withdrawn(&mut self) -> Vec<BookieId> {
         self.members.take_withdrawn()
@@ -123,6 +129,8 @@ impl Changes {
         if !adds.window.wants_change() {
             if self.members.has_news() {
                 self.deal_with_slow(false, &adds.window);
+            } else if self.members.begin_mark() {
+                self.phase = Phase::Marking(AfterMark::Nothing);
             }
             return Ok(());
         }
@@ -168,6 +176,9 @@ impl Changes {
     /// Gives up what nothing waits for: it is tried again later.
     pub fn put_off(&mut self, adds: &mut Adds) -> Result<(), WhyStopped> {
         assert!(self.phase.is_optional(), "nothing waits for what is put off");
+        if self.phase == Phase::Marking(AfterMark::Nothing) {
+            self.members.put_off_mark();
+        }
         self.phase = Phase::Idle;
         self.begin_if_wanted(adds)
     }
@@ -195,12 +206,18 @@ impl Changes {
             Phase::Marking(_) => {
                 Some(Step::Mark { replicas: self.members.lacking().iter().cloned().collect() })
             }
-            Phase::Writing(goal) => {
-                let metadata = Box::new(self.known.proposal(goal, adds.end()));
+            Phase::Writing(_) => {
+                let metadata = Box::new(self.known.proposal().clone());
                 Some(Step::Write { metadata, expected: self.known.version() })
             }
             Phase::Reading(_) => Some(Step::Read),
         }
+    }
+
+    /// Begins to write, and decides the contents: they stay the same until the outcome is known.
+    fn write(&mut self, goal: Goal, adds: &Adds) {
+        self.known.propose(&goal, adds.end(), adds.gaps(), self.canaries);
+        self.phase = Phase::Writing(goal);
     }
 
     fn place(&self, positions: Vec<usize>, asks: bool, window: &AddWindow) -> Step {
@@ -221,7 +238,7 @@ impl Changes {
         adds: &mut Adds,
     ) -> Result<(), WhyStopped> {
         match self.phase {
-            Phase::Placing => self.placed_for_failed(chosen, read_only, alive, &adds.window),
+            Phase::Placing => self.placed_for_failed(chosen, read_only, alive, adds),
             Phase::Seeking { .. } => self.placed_for_held(chosen, alive, adds),
             _ => Ok(()),
         }
@@ -232,8 +249,9 @@ impl Changes {
         chosen: &[BookieId],
         read_only: usize,
         alive: &[BookieId],
-        window: &AddWindow,
+        adds: &Adds,
     ) -> Result<(), WhyStopped> {
+        let window = &adds.window;
         let replacing = window.replacing().expect("a change is under way while placing");
         let ensemble = with_replacements(window.ensemble(), replacing.keys(), chosen);
         // Fewer replacements than failures: those that were found are used, and the rest is held (core invariant 5).
@@ -244,7 +262,7 @@ impl Changes {
         });
         let change = EnsembleChange { ensemble, holds_rest, rejoins };
         if rest.is_empty() {
-            self.phase = Phase::Writing(Goal::Ensemble(change));
+            self.write(Goal::Ensemble(change), adds);
         } else if holds_rest {
             for position in rest {
                 self.members.hold(position, replacing[&position].clone(), window);
@@ -257,7 +275,7 @@ impl Changes {
             return Err(WhyStopped::NotEnoughBookies(error));
         } else {
             // Those that have no replacement are tried once more: without them there is no ack quorum.
-            self.phase = Phase::Writing(Goal::Ensemble(change));
+            self.write(Goal::Ensemble(change), adds);
         }
         Ok(())
     }
@@ -306,7 +324,7 @@ impl Changes {
             Phase::Marking(AfterMark::Join { replacing, .. }) => {
                 !replacing.keys().any(|&position| self.members.is_slow(position))
             }
-            Phase::Marking(AfterMark::Change(_) | AfterMark::End(_)) => true,
+            Phase::Marking(AfterMark::Change(_) | AfterMark::End(_) | AfterMark::Nothing) => true,
             Phase::Placing => window.can_hold(|_| false),
             Phase::Idle | Phase::Seeking { .. } | Phase::Writing(_) | Phase::Reading(_) => false,
         }
@@ -326,7 +344,7 @@ impl Changes {
             self.go_on(after, adds, out)
         } else {
             tracing::warn!(ledger_id = %self.ledger, %error, "no replacement can be looked for");
-            self.placed_for_failed(&[], 0, &[], &adds.window)
+            self.placed_for_failed(&[], 0, &[], adds)
         }
     }
 
@@ -344,7 +362,7 @@ impl Changes {
             AfterMark::Change(change) if change.rejoins.is_empty() && change.ensemble == adds.ensemble() => {
                 return self.finish(change, adds, out);
             }
-            AfterMark::Change(change) => self.phase = Phase::Writing(Goal::Ensemble(change)),
+            AfterMark::Change(change) => self.write(Goal::Ensemble(change), adds),
             // First things first; the search is repeated.
             AfterMark::Join { .. } if adds.window.wants_change() || self.members.has_news() => {
                 return self.begin_if_wanted(adds);
@@ -354,9 +372,10 @@ impl Changes {
                     "written to a full ensemble again");
                 self.members.withdraw(replacing.keys(), &adds.window);
                 adds.window.begin_change_of(replacing);
-                self.phase = Phase::Writing(Goal::Ensemble(change));
+                self.write(Goal::Ensemble(change), adds);
             }
-            AfterMark::End(goal) => self.phase = Phase::Writing(goal),
+            AfterMark::End(goal) => self.write(goal, adds),
+            AfterMark::Nothing => return self.begin_if_wanted(adds),
         }
         Ok(())
     }
@@ -371,7 +390,7 @@ impl Changes {
         let Phase::Writing(goal) = self.phase.clone() else { return Ok(()) };
         match outcome {
             Ok(version) => {
-                self.known.written(&goal, adds.end(), version);
+                self.known.written(version);
                 return self.reached(goal, adds, out);
             }
             Err(error) if goal == Goal::Close && self.canaries.has(Canary::M20LostCloseFailed) => {
@@ -395,7 +414,7 @@ impl Changes {
         let Phase::Reading(goal) = self.phase.clone() else { return Ok(()) };
         match self.known.reconcile(stored, &goal, adds.end())? {
             Found::Reached => return self.reached(goal, adds, out),
-            Found::Again => self.phase = Phase::Writing(goal),
+            Found::Again => self.write(goal, adds),
         }
         Ok(())
     }
@@ -428,17 +447,18 @@ impl Changes {
     }
 
     /// Begins to write the end: closed, or left to the next writer.
-    pub fn begin_end(&mut self, goal: Goal, adds: &Adds) {
+    pub fn begin_end(&mut self, goal: Goal, adds: &mut Adds) {
         assert!(
             self.phase == Phase::Idle || self.phase.is_optional(),
             "one change of metadata at a time (IC11)"
         );
         assert!(!adds.has_unconfirmed(), "entries are drained, and forced, before the end is written");
-        self.members.begin_end(&adds.window);
-        self.phase = match self.members.lacking().is_empty() {
-            true => Phase::Writing(goal),
-            false => Phase::Marking(AfterMark::End(goal)),
-        };
+        adds.give_up_rest();
+        self.members.begin_end(adds.gaps().bookies());
+        match self.members.lacking().is_empty() {
+            true => self.write(goal, adds),
+            false => self.phase = Phase::Marking(AfterMark::End(goal)),
+        }
     }
 }
 

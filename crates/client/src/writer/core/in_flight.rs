@@ -47,9 +47,61 @@ pub(crate) struct LetGo {
     pub permit: Option<Permit>,
 }
 
+impl LetGo {
+    /// An entry, with what it held of the budget.
+    pub fn add(&mut self, body: Bytes, permit: Option<Permit>) {
+        self.bodies.push(body);
+        self.add_permit(permit);
+    }
+
+    /// Adds the contents of another one.
+    pub fn append(&mut self, mut other: LetGo) {
+        self.bodies.append(&mut other.bodies);
+        self.add_permit(other.permit);
+    }
+
+    pub fn add_permit(&mut self, permit: Option<Permit>) {
+        match (&mut self.permit, permit) {
+            (Some(all), Some(permit)) => all.merge(permit),
+            (all @ None, permit) => *all = permit,
+            (Some(_), None) => {}
+        }
+    }
+}
+
+/// Tests that copy a writer give it no permits.
+#[cfg(test)]
+impl Clone for LetGo {
+    fn clone(&self) -> LetGo {
+        assert!(self.permit.is_none(), "a permit is returned once");
+        LetGo { bodies: self.bodies.clone(), permit: None }
+    }
+}
+
+#[cfg(test)]
+impl std::fmt::Debug for LetGo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}, {:?}", self.bodies, self.permit.as_ref().map(Permit::bytes))
+    }
+}
+
 /// What a ledger holds of the budget.
 #[derive(Default)]
-struct Held(Option<Permit>);
+pub(super) struct Held(Option<Permit>);
+
+impl Held {
+    pub fn merge(&mut self, permit: Option<Permit>) {
+        match (&mut self.0, permit) {
+            (Some(held), Some(permit)) => held.merge(permit),
+            (held @ None, permit) => *held = permit,
+            (Some(_), None) => {}
+        }
+    }
+
+    pub fn split(&mut self, bytes: u64) -> Option<Permit> {
+        self.0.as_mut().map(|permit| permit.split(bytes))
+    }
+}
 
 /// Tests that copy a writer give it no permits.
 #[cfg(test)]
@@ -95,18 +147,14 @@ impl InFlight {
 
     /// An entry of this cost is in flight, with the permit for it.
     pub fn admit(&mut self, permit: Option<Permit>, cost_bytes: u64) {
-        match (&mut self.permit.0, permit) {
-            (Some(held), Some(permit)) => held.merge(permit),
-            (held @ None, permit) => *held = permit,
-            (Some(_), None) => {}
-        }
+        self.permit.merge(permit);
         self.cost_bytes += cost_bytes;
     }
 
     /// Entries of this cost are let go of; their part of the permit.
     pub fn release(&mut self, cost_bytes: u64) -> Option<Permit> {
         self.cost_bytes -= cost_bytes;
-        let permit = self.permit.0.as_mut().map(|permit| permit.split(cost_bytes));
+        let permit = self.permit.split(cost_bytes);
         if self.cost_bytes == 0 {
             // An idle ledger holds nothing.
             self.block = BytesMut::new();

@@ -2,19 +2,23 @@
 //!
 //! # Data flow
 //! ```text
-//! goal, where the ledger ends -> proposal -> written:  the proposal is what is known
-//!                                         -> conflict, or outcome unknown -> read -> reached | again | stop
+//! goal, end, gaps -> propose -> proposal -> written:  the proposal is what is known
+//!                       ^            |---> conflict, or outcome unknown -> read -> reached | again | stop
+//!                       +--------------------------------------------------------------------+
 //! ```
 //!
 //! # Invariants
-//! Of the core: 3, and the first half of 4.
+//! Of the core: 3, the first half of 4, and what 7 says of segments. A proposal stays as it is until its outcome is known,
+//! whatever is filled meanwhile.
 
+use bindery_io::canary::{Canaries, Canary};
 use bindery_metadata::layout::StoredLedger;
 use bindery_metadata::store::Version;
 use bindery_types::{EntryId, LedgerMetadata, LedgerState, Segment};
 
 use super::step::{EnsembleChange, Goal};
 use crate::error::WhyStopped;
+use crate::gaps::Gaps;
 use crate::handover::Handover;
 use crate::metadata_edit::with_ensemble;
 
@@ -57,13 +61,15 @@ pub(super) struct KnownMetadata {
     version: Version,
     /// Set when this writer holds a ledger that can be handed over.
     token: Option<u64>,
+    /// What is being written.
+    proposal: Option<LedgerMetadata>,
     /// The end that somebody else gave the ledger.
     closed_elsewhere: Option<Option<EntryId>>,
 }
 
 impl KnownMetadata {
     pub fn new(metadata: LedgerMetadata, version: Version, token: Option<u64>) -> KnownMetadata {
-        KnownMetadata { metadata, version, token, closed_elsewhere: None }
+        KnownMetadata { metadata, version, token, proposal: None, closed_elsewhere: None }
     }
 
     #[cfg(test)]
@@ -80,9 +86,9 @@ impl KnownMetadata {
         self.closed_elsewhere
     }
 
-    /// What is to be written.
-    pub fn proposal(&self, goal: &Goal, end: End) -> LedgerMetadata {
-        match goal {
+    /// Decides what is to be written.
+    pub fn propose(&mut self, goal: &Goal, end: End, gaps: &Gaps, canaries: Canaries) {
+        let metadata = match goal {
             // Core invariant 4.
             Goal::Ensemble(EnsembleChange { ensemble, .. }) => {
                 with_ensemble(&self.metadata, end.next(), ensemble.clone())
@@ -93,16 +99,31 @@ impl KnownMetadata {
                 metadata
             }
             Goal::HandOver => {
-                let mut metadata = self.metadata.clone();
+                // A bookie that lacks the last entries may be back when the next writer comes (core invariant 7).
+                let mut metadata = match self.metadata.segments().last() {
+                    Some(last)
+                        if gaps.is_in_last_segment(&self.metadata)
+                            && !canaries.has(Canary::M40HandsOverTheSegment) =>
+                    {
+                        with_ensemble(&self.metadata, end.next(), last.ensemble.clone())
+                    }
+                    Some(_) | None => self.metadata.clone(),
+                };
                 end.idle().set(&mut metadata);
                 metadata
             }
-        }
+        };
+        self.proposal = Some(gaps.with_splits(metadata, end.last_entry));
+    }
+
+    /// What is to be written.
+    pub fn proposal(&self) -> &LedgerMetadata {
+        self.proposal.as_ref().expect("it was decided before it is written")
     }
 
     /// The proposal was written.
-    pub fn written(&mut self, goal: &Goal, end: End, version: Version) {
-        self.metadata = self.proposal(goal, end);
+    pub fn written(&mut self, version: Version) {
+        self.metadata = self.proposal.take().expect("it was decided before it was written");
         self.version = version;
     }
 
@@ -146,7 +167,7 @@ impl KnownMetadata {
             LedgerState::Open => {}
         }
         let is_reached = match goal {
-            Goal::Ensemble(_) => last_segment(metadata) == last_segment(&self.proposal(goal, end)),
+            Goal::Ensemble(_) => last_segment(metadata) == last_segment(self.proposal()),
             Goal::HandOver | Goal::Close => false,
         };
         if is_reached {

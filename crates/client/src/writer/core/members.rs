@@ -6,7 +6,7 @@
 //! failed, no replacement, marked -----------|-----------------------------------> held
 //!              ^ caught up, or failed: out  +-- needed: written to as before
 //! replaced, or joined again: out of both
-//! held, or slow and to be let go of --> lacking: what a mark names
+//! held, or slow and to be let go of; let go of --> lacking: what a mark names
 //! ```
 //!
 //! # Invariants
@@ -48,6 +48,8 @@ pub(super) struct Members {
     lacking: BTreeSet<BookieId>,
     /// That could not be marked (core invariant 9).
     is_unmarked: bool,
+    /// Some of them joined them and are named by no mark yet.
+    wants_mark: bool,
     /// Bookies that nothing more is to be sent to, of what is queued for them.
     withdrawn: Vec<BookieId>,
 }
@@ -63,6 +65,7 @@ impl Members {
             suspects: BTreeSet::new(),
             lacking: BTreeSet::new(),
             is_unmarked: false,
+            wants_mark: false,
             withdrawn: Vec::new(),
         }
     }
@@ -198,10 +201,26 @@ impl Members {
         self.is_unmarked = !is_marked;
     }
 
-    /// The writer ends: what a slow member has not acknowledged is let go of with it (core invariant 6).
-    pub fn begin_end(&mut self, window: &AddWindow) {
-        let owing = self.slow.keys().filter(|position| window.owes(**position));
-        self.lacking.extend(owing.map(|&position| window.ensemble()[position].clone()));
+    /// Entries that these bookies lack were let go of.
+    pub fn on_lost(&mut self, bookies: BTreeSet<BookieId>) {
+        for bookie in bookies {
+            self.wants_mark |= self.lacking.insert(bookie);
+        }
+    }
+
+    /// Whether there is somebody to be marked, which is then begun.
+    pub fn begin_mark(&mut self) -> bool {
+        std::mem::take(&mut self.wants_mark)
+    }
+
+    /// The mark is put off: it is made with the next search, or at the end.
+    pub fn put_off_mark(&mut self) {
+        self.is_unmarked = true;
+    }
+
+    /// The writer ends: these bookies lack something (core invariant 6).
+    pub fn begin_end(&mut self, lacking: BTreeSet<BookieId>) {
+        self.lacking = lacking;
     }
 
     /// When to look for replacements again: members are held, or slow and needed; or all are well again after searches. A

@@ -12,6 +12,7 @@
 //!
 //! Here is what each event leads to, in the order of an add's life, and when the writer stops. Who keeps what:
 //! - `adds`: ids, lengths, acks, the LAC (last add confirmed), around the [`AddWindow`]; `in_flight`: their memory
+//! - `kept`: confirmed entries that members lack and may still get
 //! - `change`: what is under way about metadata, with the [`Step`]s and phases of `step`
 //! - `members`: who is slow, who is held, who lacks entries
 //! - `known`: the metadata as read or written last
@@ -26,13 +27,14 @@
 //! 5. A member that failed or is slow and has no replacement is held: it gets nothing, the ledger goes on with its ack
 //!    quorum, and a replacement is looked for again and again. Below an ack quorum the writer stops instead.
 //! 6. Before entries that a slow bookie has not acknowledged are let go of, the ledger is marked as under-replicated
-//!    there, and marked again before its end is written: repair may have looked in between. Where the mark cannot be
-//!    made they are held back, within the budget, until the bookie answers or fails.
-//!    Entries that a *failed* bookie has not acknowledged are let go of at once: they are confirmed by an ack quorum or
-//!    sent to whoever takes its place, and what this process keeps in memory outlives nothing that a copy on disk is for.
-//!    Without a replacement the mark comes before anything more is confirmed.
-//! 7. A held bookie that can be written again joins with a segment of its own, so that the gap ends where a segment does:
-//!    repair that looks at the ends of a segment sees it.
+//!    there; where the mark cannot be made they are held back, within the budget, until the bookie answers or fails.
+//!    For entries that a *failed* bookie has not acknowledged the writer does not wait: they are confirmed by an ack quorum or
+//!    sent to whoever takes its place. Without a replacement the mark comes before anything more is confirmed; with one,
+//!    when they are let go of (11). Before the end is written every bookie that lacks something is marked, again if it was:
+//!    repair may have looked in between.
+//! 7. A held bookie that can be written again joins with a segment of its own, a ledger that is handed over with such a
+//!    bookie gets one, and where a bookie lacks entries in the middle of a segment, that is split: every gap touches an end
+//!    of a segment, so that repair which looks at the ends sees it (IC23, `gaps`).
 //! 8. Nothing is held up by the search for a replacement of a slow or held member, which is not begun for it (IC20): an
 //!    ensemble change freezes the LAC only when there is something to write, and a failure ends the search.
 //! 9. What metadata is not needed for does not stop a writer that has an ack quorum: when bookies cannot be listed, or the
@@ -41,12 +43,16 @@
 //! 10. With deferred sync an entry is acknowledged before it is confirmed: [`force`](super::force) says when. Its
 //!     ensemble does not change and nobody is held, since whoever takes a bookie's place cannot answer for what that one had
 //!     not synced (protocol reference, section 7.9): a failure stops the writer. What is closed is what was forced.
+//! 11. A confirmed entry that a bookie lacks is kept for a while, within a part of the budget, and sent when the bookie is
+//!     back (`kept`), whether it is still a member or not. Copies that are let go of instead are counted, and marked. With
+//!     deferred sync none is kept.
 //!
 //! # Limits     ensemble changes without an entry confirmed in between: [`CHANGES_IN_A_ROW_MAX`]
 
 mod adds;
 mod change;
 mod in_flight;
+mod kept;
 mod known;
 mod members;
 mod step;
@@ -74,6 +80,9 @@ use crate::window::{AddWindow, Send};
 
 pub(crate) use self::change::CHANGES_IN_A_ROW_MAX;
 pub(crate) use self::in_flight::{LetGo, cost_bytes, frames, overhead_bytes};
+#[cfg(test)]
+pub(crate) use self::kept::GRACE_TICKS;
+pub(crate) use self::kept::{FILL_INTERVAL, Fill};
 pub(crate) use self::step::Step;
 
 /// See the module.
@@ -170,12 +179,60 @@ impl WriterCore {
 
     /// Bookies to which nothing more is to be sent of what is queued for them (to be done before the next send).
     pub fn take_withdrawn(&mut self) -> Vec<BookieId> {
-        self.changes.take_withdrawn()
+        let withdrawn = self.changes.take_withdrawn();
+        self.adds.on_withdrawn(&withdrawn);
+        withdrawn
     }
 
-    /// Puts entries that nobody waits for into `let_go`, with what they held of the budget.
+    /// Puts entries that have all their answers into `let_go`, with their part of the budget. Those that a member lacks are
+    /// kept for a while, as far as they [may](Self::may_keep) be (invariant 11).
     pub fn release(&mut self, let_go: &mut LetGo) {
         self.adds.release(let_go);
+        let lost = self.adds.take_lost();
+        // With deferred sync at the end: a failure may have to stop the writer before.
+        if !lost.is_empty() && self.stopped.is_none() && !self.adds.is_deferred() {
+            let outcome = self.changes.on_lost(lost, &mut self.adds);
+            self.latch(outcome);
+        }
+    }
+
+    /// So many bytes may be kept for bookies that lack them; none by default.
+    pub fn may_keep(&mut self, bytes_max: u64) {
+        self.adds.may_keep(if self.stopped.is_none() { bytes_max } else { 0 });
+    }
+
+    /// Bytes that are kept for bookies that lack them.
+    pub fn kept_bytes(&self) -> u64 {
+        self.adds.kept().bytes()
+    }
+
+    /// Whether no copy is on its way.
+    pub fn is_settled(&self) -> bool {
+        self.adds.window.is_empty() && !self.adds.kept().is_filling()
+    }
+
+    /// Whether every bookie has what it should have, as far as this writer may still see to it.
+    #[cfg(test)]
+    pub fn is_complete(&self) -> bool {
+        self.adds.window.is_empty() && self.adds.kept().is_empty()
+    }
+
+    /// Looks whether bookies that lack something are back; to be called each [`FILL_INTERVAL`] (`counts`) while something
+    /// is kept, or in between.
+    pub fn tick(&mut self, counts: bool) {
+        if self.stopped.is_none() {
+            self.adds.tick(counts);
+        }
+    }
+
+    /// Entries that bookies lack, to be sent to them now.
+    pub fn take_fills(&mut self) -> Vec<Fill> {
+        self.adds.take_fills()
+    }
+
+    /// Copies of entries that were let go of for good, and those that bookies got late, since this writer began.
+    pub fn copies_missing_and_filled(&self) -> (u64, u64) {
+        self.adds.kept().counts()
     }
 
     /// The LAC: what is safe.
@@ -392,7 +449,7 @@ impl WriterCore {
 
     fn begin_end(&mut self, goal: Goal) {
         if self.stopped.is_none() {
-            self.changes.begin_end(goal, &self.adds);
+            self.changes.begin_end(goal, &mut self.adds);
         }
     }
 
@@ -411,6 +468,7 @@ impl WriterCore {
         if self.stopped.is_none() {
             self.stopped = Some(why);
             self.adds.window.stop();
+            self.adds.stop_keeping();
             self.changes.abandon();
         }
     }

@@ -4,6 +4,7 @@
 //! ```text
 //! Idle -- members failed -----> Placing -> [Marking(Change)] --------> Writing(Ensemble) -> Idle
 //! Idle -- slow, or a retry ---> [Marking(Hold)] -> Seeking -> Marking(Join) -> Writing(Ensemble) -> Idle
+//! Idle -- entries let go of --> Marking(Nothing) -> Idle
 //! Idle -- the end ------------> [Marking(End)] -> Writing(Close | HandOver) -> stopped
 //! Writing -- conflict, or outcome unknown -> Reading -> Writing again, or what comes after it, or stopped
 //! ```
@@ -65,6 +66,8 @@ pub(super) enum AfterMark {
     Join { replacing: BTreeMap<usize, BookieError>, change: EnsembleChange },
     /// The end is written.
     End(Goal),
+    /// Nothing: entries that a bookie lacks were let go of, and repair is told.
+    Nothing,
 }
 
 /// Where the change of metadata stands.
@@ -89,7 +92,8 @@ impl Phase {
     pub fn is_optional(&self) -> bool {
         matches!(
             self,
-            Phase::Seeking { .. } | Phase::Marking(AfterMark::Hold { .. } | AfterMark::Join { .. })
+            Phase::Seeking { .. }
+                | Phase::Marking(AfterMark::Hold { .. } | AfterMark::Join { .. } | AfterMark::Nothing)
         )
     }
 

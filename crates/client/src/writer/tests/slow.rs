@@ -194,10 +194,84 @@ fn a_ledger_is_marked_before_it_ends_whatever_is_under_way() {
     script.core.begin_close();
     script.mark("c d");
     assert!(matches!(script.wanted_write().0.state, LedgerState::Closed { .. }));
-    // Nothing lacks anywhere: no mark.
+    // Nor has one answered that was not found to be slow.
     let mut script = with_silent_third(4);
     script.core.begin_close();
+    script.mark("c");
     assert!(matches!(script.wanted_write().0.state, LedgerState::Closed { .. }));
+    // A bookie that fails for the last entry, which is complete without it: no change of the ensemble follows.
+    let mut script = with_silent_third(1);
+    script.answer(0, 2, LOST);
+    script.core.begin_close();
+    script.mark("c");
+    // Nothing lacks anywhere: no mark.
+    let mut script = with_silent_third(4);
+    (0..4).for_each(|entry| script.ack(entry, &[2]));
+    script.core.begin_close();
+    assert!(matches!(script.wanted_write().0.state, LedgerState::Closed { .. }));
+}
+
+/// Invariant 11: a bookie that failed is replaced at once, and gets what it lacks when it is back.
+#[test]
+fn a_bookie_that_is_back_gets_what_it_lacks_also_when_it_was_replaced() {
+    let replaced = |kept_bytes_max: u64| {
+        let mut script = Script::new(3, 3, 2);
+        script.core.may_keep(kept_bytes_max);
+        script.append(3);
+        (0..3).for_each(|entry| script.ack(entry, &[0, 1]));
+        script.append(1);
+        (0..4).for_each(|entry| script.answer(entry, 2, LOST));
+        if kept_bytes_max == 0 {
+            // Without room to keep anything, repair is told.
+            script.mark("c");
+        }
+        script.core.placed(&ids("d"), 0, &[]);
+        assert_eq!(script.wanted_write().0.segments()[1].first_entry, at(3));
+        script.written(Ok(1));
+        script.ack(3, &[0, 1, 2]);
+        script
+    };
+    let mut script = replaced(u64::MAX);
+    assert_eq!((script.confirmed(), script.core.next_step()), (3, None), "nothing is let go of yet");
+    assert!(!script.core.is_complete());
+    (0..3).for_each(|_| script.fill_all("c"));
+    assert!(script.core.is_complete());
+    assert_eq!(script.core.copies_missing_and_filled(), (0, 3));
+    script.core.begin_close();
+    assert_eq!(script.wanted_write().0.segments().len(), 2);
+
+    let mut script = replaced(0);
+    assert_eq!(script.core.copies_missing_and_filled(), (3, 0));
+    assert_eq!(script.core.next_step(), None);
+    script.core.begin_close();
+    script.mark("c");
+    let starts: Vec<_> = script.wanted_write().0.segments().iter().map(|s| s.first_entry.get()).collect();
+    assert_eq!(starts, [0, 3]);
+}
+
+/// Invariant 7: one refusal among entries that the bookie has.
+#[test]
+fn a_gap_in_the_middle_of_a_segment_begins_a_segment_when_the_ledger_is_closed() {
+    let mut script = Script::new(3, 3, 2);
+    script.append(4);
+    for entry in 0..4 {
+        script.ack(entry, &[0, 1]);
+        match entry {
+            2 => script.answer(2, 2, refused(ErrorCode::TooManyRequests)),
+            _ => script.ack(entry, &[2]),
+        }
+    }
+    script.core.begin_close();
+    script.mark("c");
+    let (metadata, _) = script.wanted_write();
+    let segments: Vec<_> =
+        metadata.segments().iter().map(|s| (s.first_entry.get(), s.ensemble.clone())).collect();
+    assert_eq!(segments, [(0, ids("a b c")), (2, ids("a b c"))]);
+    // A late answer does not change the metadata that is being written.
+    script.core.on_answer(at(2), script.tag(2, 2), Connection::default(), &Ok(()));
+    assert_eq!(script.wanted_write().0, metadata);
+    script.written(Ok(1));
+    assert_eq!(script.core.metadata(), &metadata);
 }
 
 #[test]
@@ -256,6 +330,18 @@ fn nothing_is_let_go_of_before_the_mark_with_a_spare_at_hand_either() {
     script.mark("b");
     assert_eq!(script.core.next_step().map(asked), Some(vec![]), "placed anew, as one that failed");
     assert!(script.core.awaits_change());
+}
+
+impl Script {
+    /// A bookie gets what was sent to it of what it lacks.
+    fn fill_all(&mut self, bookie: &str) {
+        self.core.tick(true);
+        for fill in self.core.take_fills() {
+            assert_eq!(fill.bookie.as_str(), bookie);
+            self.core.on_answer(fill.entry, fill.tag, Connection::default(), &Ok(()));
+        }
+        self.settle();
+    }
 }
 
 fn no_access() -> LedgerError {

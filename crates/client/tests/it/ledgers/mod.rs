@@ -8,6 +8,7 @@ mod blocking;
 mod claim;
 mod cluster;
 mod force;
+mod gaps;
 mod placement;
 mod stopped;
 mod verify;

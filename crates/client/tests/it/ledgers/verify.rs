@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use crate::ledgers::cluster::{Cluster, entry, options, payload};
 use crate::ledgers::{PASSWORD, enqueue_many};
 
-async fn verify(client: &Client, id: LedgerId) -> VerifyReport {
+pub async fn verify(client: &Client, id: LedgerId) -> VerifyReport {
     let reader = client.open_ledger(id, PASSWORD, OpenMode::ReadOnly).await.unwrap();
     let mut look = reader.verify(entry(0), None).await.unwrap();
     while look.step().await.unwrap() {}
