@@ -662,6 +662,14 @@ class WriteHealth:
         """Changes of ensembles: a bookie was replaced, left out since it failed, or is back."""
 
     @property
+    def copies_missing(self) -> int:
+        """Copies of confirmed entries that bookies lack and will not get from the writer; the ledger is marked for repair."""
+
+    @property
+    def copies_filled(self) -> int:
+        """Copies that came late: the bookie was away, and got them when it was back."""
+
+    @property
     def placements_unmet(self) -> int:
         """Choices of bookies that could not be spread over racks or regions as asked; a repeated search counts again."""
 

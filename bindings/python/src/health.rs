@@ -135,6 +135,10 @@ pub(crate) struct WriteHealth {
     latency: Latencies,
     /// Changes of ensembles.
     ensemble_changes: u64,
+    /// Copies of confirmed entries that bookies lack.
+    copies_missing: u64,
+    /// Copies that bookies got late.
+    copies_filled: u64,
     /// Choices that could not be spread as asked.
     placements_unmet: u64,
 }
@@ -155,6 +159,8 @@ impl From<bindery_client::WriteHealth> for WriteHealth {
             entries: health.entries,
             latency: health.latency.into(),
             ensemble_changes: health.ensemble_changes,
+            copies_missing: health.copies_missing,
+            copies_filled: health.copies_filled,
             placements_unmet: health.placements_unmet,
         }
     }

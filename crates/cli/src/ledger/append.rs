@@ -47,6 +47,7 @@ pub async fn run(client: Client, args: AppendArgs) -> Result<(), Failure> {
     let (writer, stopped) = take(&client, &args, &mut signals).await?;
     let before = writer.progress().borrow().confirmed;
     let mut append = Append {
+        client: client.clone(),
         writer,
         sent: Sent { form, sources, starts: Vec::new(), entries: 0, bytes: 0, before },
         printer: None,
@@ -175,6 +176,7 @@ impl Sent {
 }
 
 struct Append {
+    client: Client,
     writer: LedgerWriter,
     sent: Sent,
     printer: Option<IdPrinter>,
@@ -235,7 +237,7 @@ impl Append {
 
     /// Waits for the acknowledgements, leaves the ledger to the next one, and reports.
     async fn end(self, why: Why, args: &AppendArgs) -> Result<(), Failure> {
-        let Append { writer, sent, printer, mut progress, mut signals, begin } = self;
+        let Append { client, writer, sent, printer, mut progress, mut signals, begin } = self;
         let confirmed = writer.progress();
         let is_closing = args.close && matches!(why, Why::InputEnded);
         let release = async {
@@ -270,7 +272,9 @@ impl Append {
             let said = format!("{failure}; all that was sent is acknowledged: {}", sent.acknowledged(last));
             return Err(Failure::with_code(failure.code, said));
         }
-        let summary = Summary { ledger: args.ledger, sent: &sent, last, is_closed: is_closing, begin };
+        let copies_missing = client.write_health().copies_missing;
+        let summary =
+            Summary { ledger: args.ledger, sent: &sent, last, is_closed: is_closing, copies_missing, begin };
         match why {
             Why::InputEnded => summary.print(args),
             Why::Input(error) => {
@@ -351,12 +355,14 @@ struct Summary<'a> {
     sent: &'a Sent,
     last: Option<EntryId>,
     is_closed: bool,
+    /// Copies of its entries that bookies lack.
+    copies_missing: u64,
     begin: Instant,
 }
 
 impl Summary<'_> {
     fn print(&self, args: &AppendArgs) -> Result<(), Failure> {
-        let Summary { ledger, sent, last, is_closed, begin } = self;
+        let Summary { ledger, sent, last, is_closed, copies_missing, begin } = self;
         let seconds = begin.elapsed().as_secs_f64();
         let first = (sent.entries > 0).then(|| EntryId::to_wire(sent.before) + 1);
         if !args.quiet && !args.json {
@@ -373,6 +379,13 @@ impl Summary<'_> {
                 if *is_closed { ", closed" } else { "" },
             ));
         }
+        if *copies_missing > 0 && !args.json {
+            output::say(format!(
+                "ledger {ledger}: all entries are acknowledged, and {} missing on bookies that were away or too slow. The \
+                 ledger is marked as under-replicated there, for AutoRecovery to repair: bindery ledger show {ledger}",
+                form::count(*copies_missing, "copy of them is", "copies of them are"),
+            ));
+        }
         if args.json {
             return output::write_all(&form::line(&json!({
                 "ledger_id": ledger.get(),
@@ -382,6 +395,7 @@ impl Summary<'_> {
                 "bytes": sent.bytes,
                 "seconds": seconds,
                 "closed": is_closed,
+                "copies_missing": copies_missing,
             })));
         }
         Ok(())

@@ -54,15 +54,23 @@ async fn texts(client: &Client, args: &ListArgs, ids: &[LedgerId]) -> Result<Vec
     }
     let mut reads = JoinSet::new();
     for (index, id) in ids.iter().enumerate() {
-        let (client, id) = (client.clone(), *id);
-        reads.spawn(async move { (index, client.metadata(id).await) });
+        let (client, id, is_json) = (client.clone(), *id, args.json);
+        reads.spawn(async move {
+            let info = client.metadata(id).await;
+            let marked = match is_json {
+                true => client.under_replicated_on(id).await,
+                false => Ok(Vec::new()),
+            };
+            (index, info, marked)
+        });
     }
     let mut texts = vec![Vec::new(); ids.len()];
     while let Some(read) = reads.join_next().await {
-        let (index, info) =
+        let (index, info, marked) =
             read.map_err(|error| Failure::new(format!("reading metadata failed: {error}")))?;
+        let marked = marked.map_err(|error| store_failure(&error))?;
         texts[index] = match info {
-            Ok(info) if args.json => form::line(&object(&info)),
+            Ok(info) if args.json => form::line(&object(&info, &marked)),
             Ok(info) => row(&info).into_bytes(),
             // Deleted since it was listed.
             Err(LedgerError::NotFound(_)) => Vec::new(),
@@ -147,7 +155,7 @@ fn current_ensemble(info: &LedgerInfo) -> Vec<String> {
 }
 
 /// The fields of `--json`, which never change their meaning.
-fn object(info: &LedgerInfo) -> Value {
+fn object(info: &LedgerInfo, marked: &[String]) -> Value {
     let metadata = &info.metadata;
     let (last_entry, length_bytes) = end(info);
     let segments: Vec<Value> = metadata
@@ -179,19 +187,21 @@ fn object(info: &LedgerInfo) -> Value {
         "metadata_version": info.version.0,
         "segments": segments,
         "properties": properties,
+        "under_replicated_on": marked,
     })
 }
 
 /// `bindery ledger show`.
 pub async fn show(client: Client, args: ShowArgs) -> Result<(), Failure> {
     let info = client.metadata(args.ledger).await.map_err(|error| ledger_failure(&error))?;
+    let marked = client.under_replicated_on(args.ledger).await.map_err(|error| store_failure(&error))?;
     match args.json {
-        true => output::write_all(&form::line(&object(&info))),
-        false => output::write_all(text(&info).as_bytes()),
+        true => output::write_all(&form::line(&object(&info, &marked))),
+        false => output::write_all(text(&info, &marked).as_bytes()),
     }
 }
 
-fn text(info: &LedgerInfo) -> String {
+fn text(info: &LedgerInfo, marked: &[String]) -> String {
     let metadata = &info.metadata;
     let (last_entry, length_bytes) = end(info);
     let unknown = "not known while it is written".to_owned();
@@ -224,6 +234,9 @@ fn text(info: &LedgerInfo) -> String {
     for segment in metadata.segments() {
         let bookies: Vec<&str> = segment.ensemble.iter().map(|bookie| bookie.as_str()).collect();
         lines.push(("segment", format!("from entry {}: {}", segment.first_entry, bookies.join(", "))));
+    }
+    if !marked.is_empty() {
+        lines.push(("lacks entries", format!("{} (marked as under-replicated)", marked.join(", "))));
     }
     for (key, value) in &metadata.custom {
         let (form, value) = form::text_or_base64(value);

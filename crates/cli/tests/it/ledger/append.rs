@@ -40,6 +40,7 @@ fn lines_come_back_byte_for_byte_from_files_and_pipes() {
         (&summary["entries"], &summary["bytes"], &summary["closed"]),
         (&2.into(), &7.into(), &false.into())
     );
+    assert_eq!(summary["copies_missing"], 0);
     let empty = cluster.pipe(&["ledger", "append", &id, "--json", "--close"], b"").json();
     assert_eq!(
         (&empty["first_entry"], &empty["entries"], &empty["closed"]),

@@ -112,11 +112,13 @@ fn list_and_show_say_what_the_metadata_says() {
             "properties",
             "segments",
             "state",
+            "under_replicated_on",
             "write_quorum_size",
             "writer"
         ]
     );
     assert_eq!(shown["segments"], json!([{"first_entry": 0, "bookies": [bookie]}]));
+    assert_eq!(shown["under_replicated_on"], json!([]));
     assert_eq!(
         (&shown["state"], &shown["writer"], &shown["last_entry"]),
         (&"closed".into(), &().into(), &1.into())
