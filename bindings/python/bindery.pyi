@@ -666,6 +666,10 @@ class WriteHealth:
         """Copies of confirmed entries that bookies lack and will not get from the writer; the ledger is marked for repair."""
 
     @property
+    def ledgers_unmarked(self) -> int:
+        """Ledgers with such copies that no mark names: their writers try again, or could not make one before they ended."""
+
+    @property
     def copies_filled(self) -> int:
         """Copies that came late: the bookie was away, and got them when it was back."""
 

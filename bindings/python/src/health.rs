@@ -137,6 +137,8 @@ pub(crate) struct WriteHealth {
     ensemble_changes: u64,
     /// Copies of confirmed entries that bookies lack.
     copies_missing: u64,
+    /// Ledgers with such copies and without a mark.
+    ledgers_unmarked: u64,
     /// Copies that bookies got late.
     copies_filled: u64,
     /// Choices that could not be spread as asked.
@@ -160,6 +162,7 @@ impl From<bindery_client::WriteHealth> for WriteHealth {
             latency: health.latency.into(),
             ensemble_changes: health.ensemble_changes,
             copies_missing: health.copies_missing,
+            ledgers_unmarked: health.ledgers_unmarked,
             copies_filled: health.copies_filled,
             placements_unmet: health.placements_unmet,
         }

@@ -135,7 +135,7 @@ class Blocking(unittest.TestCase):
             with self.assertRaises(bindery.FencedError):
                 writer.close()
         self.assertEqual((health.ensemble_changes, health.placements_unmet), (0, 0))
-        self.assertEqual(health.copies_filled, 0)
+        self.assertEqual((health.copies_filled, health.ledgers_unmarked), (0, 0))
 
     def test_errors(self):
         with self.assertRaisesRegex(bindery.NotFoundError, "ledger 999999999 does not exist"):

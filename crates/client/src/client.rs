@@ -16,7 +16,7 @@ use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerSecret, L
 use crate::connection::hooks::{Authenticator, Connector, Hooks};
 use crate::connection::{Bookies, ConnectionOptions};
 use crate::error::{AppendOpenError, ConnectError, CreateError, OpenError};
-use crate::handover::{Handover, RESERVED_PREFIX, claimed};
+use crate::handover::{HANDOVER_PROPERTY, Handover, RESERVED_PREFIX, claimed, needs_marks};
 use crate::health::{BookieHealth, NodeHealth, Prober, ReadHealth, ask};
 use crate::options::{CreateOptions, Limits, OpenMode, WRITE_QUORUM_SIZE_MAX};
 use crate::placement::resolver::NetworkResolver;
@@ -375,7 +375,7 @@ impl Client {
         if options.deferred_sync {
             return Err(CreateError::DeferredSyncHandedOver);
         }
-        let idle = Handover::Idle { next: EntryId::FIRST, length_bytes: 0 };
+        let idle = Handover::Idle { next: EntryId::FIRST, length_bytes: 0, is_whole: false };
         Ok(self.create(options, Some(idle)).await?.0)
     }
 
@@ -466,17 +466,16 @@ impl Client {
                     return Ok(LedgerWriter::start(shared, id, metadata, version, secret, start, false));
                 }
                 (Some(Ok(Handover::Busy { .. })), _) => return Err(AppendOpenError::Busy(id)),
-                (Some(Ok(Handover::Idle { next, length_bytes })), _) => (next, length_bytes),
+                (Some(Ok(Handover::Idle { next, length_bytes, .. })), _) => (next, length_bytes),
             };
             if !is_writable_from(&metadata, next, length_bytes) {
-                let text = Handover::Idle { next, length_bytes }.to_string();
+                let text = metadata.custom.get(HANDOVER_PROPERTY).map(|text| String::from_utf8_lossy(text));
+                let text = text.unwrap_or_default().into_owned();
                 return Err(AppendOpenError::UnknownHandover { ledger: id, text });
             }
-            let marked = match self.under_replicated_on(id).await {
-                Ok(bookies) => bookies,
-                // Somebody marked it, with what nobody can read.
-                Err(StoreError::Protocol(_)) => metadata.segments().last().map_or_else(Vec::new, all_of),
-                Err(error) => return Err(append_open_error(id, LedgerError::Store(error))),
+            let marked = match needs_marks(&metadata, next) {
+                true => self.marked_as_far_as_known(id, &metadata).await?,
+                false => Vec::new(),
             };
             let claimed = claimed(&metadata, token, next, &marked);
             match ledgers.update(id, &claimed, stored.version).await {
@@ -500,6 +499,25 @@ impl Client {
                     }
                 }
                 Err(error) => return Err(append_open_error(id, error)),
+            }
+        }
+    }
+
+    /// The bookies on which a ledger is marked. A client that may not read marks can append all the same: it takes all bookies of
+    /// the last segment for marked.
+    async fn marked_as_far_as_known(
+        &self,
+        id: LedgerId,
+        metadata: &LedgerMetadata,
+    ) -> Result<Vec<String>, AppendOpenError> {
+        match self.under_replicated_on(id).await {
+            Ok(bookies) => Ok(bookies),
+            Err(error) if error.is_transient() || error == StoreError::Closed => {
+                Err(append_open_error(id, LedgerError::Store(error)))
+            }
+            Err(error) => {
+                tracing::debug!(ledger_id = %id, %error, "whether the ledger is marked cannot be read");
+                Ok(metadata.segments().last().map_or_else(Vec::new, all_of))
             }
         }
     }

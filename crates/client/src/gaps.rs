@@ -15,6 +15,8 @@
 //!    entries of a segment (IC23), as far as there are no more than [`RUNS_MAX`] runs.
 //! 2. The write sets of all entries stay the same.
 //!
+//! 3. A run that stands for several, or that has entries which the member got, stays as it is: rather too much than too little.
+//!
 //! # Limits     [`RUNS_MAX`] runs for each member; behind them one run stands for several
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,9 +56,18 @@ pub(crate) struct Gaps {
 struct Gap {
     bookie: BookieId,
     position: usize,
+    /// Entries that it lacks, as far as that is known.
     entries: u64,
-    /// The first and the last entry of each, ascending.
-    runs: Vec<(i64, i64)>,
+    /// Ascending.
+    runs: Vec<Run>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    first: i64,
+    last: i64,
+    /// The member lacks all of its entries in it (invariant 3).
+    is_exact: bool,
 }
 
 impl Gaps {
@@ -68,8 +79,9 @@ impl Gaps {
         self.members.is_empty()
     }
 
-    /// A member lacks an entry; those of one member come in their order.
-    pub fn add(&mut self, lack: &Lack) {
+    /// A member lacks an entry; those of one member come in their order. False when its runs are not told from one another any
+    /// more.
+    pub fn add(&mut self, lack: &Lack) -> bool {
         let position = AddWindow::position_of(lack.tag);
         let gap = self.members.entry(lack.tag.0).or_insert_with(|| Gap {
             bookie: lack.bookie.clone(),
@@ -79,39 +91,48 @@ impl Gaps {
         });
         gap.entries += 1;
         let entry = lack.entry.get();
-        let count = gap.runs.len();
+        let is_full = gap.runs.len() == RUNS_MAX;
         match gap.runs.last_mut() {
-            Some((_, last)) if count == RUNS_MAX || !has_any(self.quorum, position, *last + 1, entry - 1) => {
-                assert!(*last < entry, "entries are let go of in their order");
-                *last = entry;
+            Some(run) if !has_any(self.quorum, position, run.last + 1, entry - 1) => run.last = entry,
+            Some(run) if is_full => {
+                run.last = entry;
+                run.is_exact = false;
             }
-            Some(_) | None => gap.runs.push((entry, entry)),
+            Some(_) | None => gap.runs.push(Run { first: entry, last: entry, is_exact: true }),
         }
+        gap.runs.last().is_some_and(|run| run.is_exact)
     }
 
     /// The member has an entry after all. False when it was not known to lack it.
     pub fn fill(&mut self, tag: AddTag, entry: EntryId) -> bool {
         let (quorum, entry) = (self.quorum, entry.get());
         let Some(gap) = self.members.get_mut(&tag.0) else { return false };
-        let Some(index) = gap.runs.iter().position(|(first, last)| (*first..=*last).contains(&entry)) else {
+        let is_full = gap.runs.len() == RUNS_MAX;
+        let is_in = |run: &Run| (run.first..=run.last).contains(&entry);
+        let Some(index) = gap.runs.iter().position(is_in) else { return false };
+        let run = &mut gap.runs[index];
+        if !run.is_exact {
             return false;
-        };
+        }
         gap.entries -= 1;
-        if gap.entries == 0 {
-            self.members.remove(&tag.0);
+        let before = previous(quorum, gap.position, run.first, entry);
+        let before = before.map(|last| Run { last, ..*run });
+        let behind = next(quorum, gap.position, entry, run.last);
+        let behind = behind.map(|first| Run { first, ..*run });
+        if before.is_some() && behind.is_some() && is_full {
+            run.is_exact = false;
             return true;
         }
-        let (first, last) = gap.runs[index];
-        let before = previous(quorum, gap.position, first, entry).map(|end| (first, end));
-        let behind = next(quorum, gap.position, entry, last).map(|begin| (begin, last));
-        match (before, behind) {
-            // Left as it is where it cannot be told apart any more: rather too much than too little.
-            (Some(_), Some(_)) if gap.runs.len() == RUNS_MAX => {}
-            _ => {
-                gap.runs.splice(index..=index, before.into_iter().chain(behind));
-            }
+        gap.runs.splice(index..=index, before.into_iter().chain(behind));
+        if gap.runs.is_empty() {
+            self.members.remove(&tag.0);
         }
         true
+    }
+
+    /// Copies that members lack.
+    pub fn copies(&self) -> u64 {
+        self.members.values().map(|gap| gap.entries).sum()
     }
 
     /// The bookies that lack something.
@@ -124,7 +145,7 @@ impl Gaps {
         metadata.segments().last().is_some_and(|segment| {
             let is_of_it = |gap: &Gap| segment.ensemble.get(gap.position) == Some(&gap.bookie);
             let is_there =
-                |gap: &Gap| gap.runs.last().is_some_and(|(_, last)| *last >= segment.first_entry.get());
+                |gap: &Gap| gap.runs.last().is_some_and(|run| run.last >= segment.first_entry.get());
             self.members.values().any(|gap| is_of_it(gap) && is_there(gap))
         })
     }
@@ -143,8 +164,8 @@ impl Gaps {
                 if segment.ensemble.get(gap.position) != Some(&gap.bookie) {
                     continue;
                 }
-                for &(first, last) in &gap.runs {
-                    let (first, last) = (first.max(begin), last.min(end));
+                for run in &gap.runs {
+                    let (first, last) = (run.first.max(begin), run.last.min(end));
                     if first <= last
                         && has_any(self.quorum, gap.position, begin, first - 1)
                         && has_any(self.quorum, gap.position, last + 1, end)
@@ -216,7 +237,7 @@ mod tests {
     fn a_gap_between_the_ends_of_a_segment_begins_one() {
         let quorum = Quorum::new(3, 3, 2).unwrap();
         let mut gaps = Gaps::new(quorum);
-        (4..=6).for_each(|entry| gaps.add(&lack(2, "c", entry)));
+        (4..=6).for_each(|entry| assert!(gaps.add(&lack(2, "c", entry))));
         let one = metadata(quorum, &[(0, "a b c")]);
         assert_eq!(starts(&gaps, &one, 9), [0, 4]);
         assert_eq!(starts(&gaps, &one, 6), [0], "it reaches the end");
@@ -229,7 +250,7 @@ mod tests {
         // Filled from its beginning, it becomes smaller; from its middle, two.
         assert!(gaps.fill(AddTag(2), at(4)) && !gaps.fill(AddTag(2), at(4)) && !gaps.fill(AddTag(1), at(5)));
         assert_eq!(starts(&gaps, &one, 9), [0, 5]);
-        (7..=8).for_each(|entry| gaps.add(&lack(2, "c", entry)));
+        (7..=8).for_each(|entry| assert!(gaps.add(&lack(2, "c", entry))));
         assert!(gaps.fill(AddTag(2), at(6)));
         assert_eq!(starts(&gaps, &one, 9), [0, 5, 7]);
         assert_eq!(gaps.bookies(), ids("c").into_iter().collect());
@@ -242,7 +263,7 @@ mod tests {
         let quorum = Quorum::new(3, 2, 2).unwrap();
         let mut gaps = Gaps::new(quorum);
         // The bookie at position 0 gets the entries 0, 2, 3, 5, 6, 8, 9, 11.
-        [3, 5, 6].into_iter().for_each(|entry| gaps.add(&lack(0, "a", entry)));
+        [3, 5, 6].into_iter().for_each(|entry| assert!(gaps.add(&lack(0, "a", entry))));
         let one = metadata(quorum, &[(0, "a b c")]);
         assert_eq!(starts(&gaps, &one, 11), [0, 3]);
         assert_eq!(starts(&gaps, &one, 7), [0], "7 is not its own");
@@ -257,10 +278,40 @@ mod tests {
         let quorum = Quorum::new(1, 1, 1).unwrap();
         let mut gaps = Gaps::new(quorum);
         let last = 2 * RUNS_MAX as i64 + 9;
-        (1..last).step_by(2).for_each(|entry| gaps.add(&lack(0, "a", entry)));
-        let found = starts(&gaps, &metadata(quorum, &[(0, "a")]), last + 5);
+        let lacking = || (1..last).step_by(2);
+        for entry in lacking() {
+            let is_told = (entry as usize) < 2 * RUNS_MAX;
+            assert_eq!(gaps.add(&lack(0, "a", entry)), is_told, "{entry}");
+        }
+        let one = metadata(quorum, &[(0, "a")]);
+        let found = starts(&gaps, &one, last + 5);
         assert_eq!(found.len(), 1 + RUNS_MAX);
-        (1..last).step_by(2).for_each(|entry| assert!(gaps.fill(AddTag(0), at(entry)), "{entry}"));
-        assert!(gaps.is_empty());
+        assert!(!gaps.add(&lack(0, "a", last - 1)), "next to what cannot be told apart");
+        let merged = *found.last().unwrap();
+        for entry in lacking() {
+            assert_eq!(gaps.fill(AddTag(0), at(entry)), entry < merged, "{entry}");
+        }
+        // Invariant 3: whatever came late, it stays.
+        assert_eq!(starts(&gaps, &one, last + 5), [0, merged]);
+        assert!(!gaps.is_empty() && gaps.is_in_last_segment(&one));
+        assert_eq!(gaps.copies(), 1 + lacking().filter(|entry| *entry >= merged).count() as u64);
+    }
+
+    #[test]
+    fn without_room_for_two_runs_one_stays_as_it_is() {
+        let quorum = Quorum::new(1, 1, 1).unwrap();
+        let mut gaps = Gaps::new(quorum);
+        for run in 0..RUNS_MAX as i64 {
+            (0..3).for_each(|entry| assert!(gaps.add(&lack(0, "a", 1 + 4 * run + entry))));
+        }
+        let last = 4 * RUNS_MAX as i64;
+        let one = metadata(quorum, &[(0, "a")]);
+        let before = starts(&gaps, &one, last);
+        // Said twice, it is counted once.
+        assert!(gaps.fill(AddTag(0), at(2)) && !gaps.fill(AddTag(0), at(2)));
+        for entry in (1..last).filter(|entry| entry % 4 != 0 && *entry != 2) {
+            assert_eq!(gaps.fill(AddTag(0), at(entry)), entry > 3);
+        }
+        assert_eq!((gaps.copies(), starts(&gaps, &one, last)), (2, before[..2].to_vec()), "invariant 3");
     }
 }

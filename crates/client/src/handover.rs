@@ -3,9 +3,10 @@
 //! A ledger has one writer. The property `bindery.writer` says who that is, and every change of it is a conditional
 //! write of the metadata: of two that claim a ledger at once, one wins. Recovery ignores it.
 //! ```text
-//! idle next=<entry id> length=<bytes>     nobody; everything below `next` is confirmed
-//! busy token=<16 hex digits>              the one that drew the token
+//! idle next=<entry id> length=<bytes> [whole]   nobody; everything below `next` is confirmed
+//! busy token=<16 hex digits>                    the one that drew the token
 //! ```
+//! `whole`: see [`Handover::Idle`]. Earlier builds do not write it, and refuse a ledger that has it.
 
 use std::fmt;
 
@@ -28,6 +29,9 @@ pub enum Handover {
         next: EntryId,
         /// Sum of the payloads so far.
         length_bytes: u64,
+        /// The last writer knew of no bookie that lacks entries of the last segment: it began a segment at `next` if there was
+        /// one. Otherwise the next writer begins one if the ledger is marked as under-replicated.
+        is_whole: bool,
     },
     /// The writer that drew this token.
     Busy {
@@ -59,6 +63,11 @@ impl Handover {
             "idle" => Handover::Idle {
                 next: EntryId::new(words.next()?.strip_prefix("next=")?.parse().ok()?)?,
                 length_bytes: words.next()?.strip_prefix("length=")?.parse().ok()?,
+                is_whole: match words.next() {
+                    Some("whole") => true,
+                    Some(_) => return None,
+                    None => false,
+                },
             },
             "busy" => {
                 let digits = words.next()?.strip_prefix("token=")?;
@@ -73,9 +82,17 @@ impl Handover {
     }
 }
 
-/// The metadata of a ledger that a writer takes. `marked`: the bookies on which it is marked as under-replicated. One of
-/// them may lack the last entries, and gets the next ones: with a segment of their own the gap ends where a segment does, so
-/// that repair sees it (IC23).
+/// Whether a writer that takes a ledger at `next` has to look on which bookies it is marked. Nobody but whoever repairs the
+/// ledger removes a mark, so without this a marked ledger would get a segment from each of its writers.
+pub(crate) fn needs_marks(metadata: &LedgerMetadata, next: EntryId) -> bool {
+    let is_whole = matches!(Handover::of(metadata), Some(Ok(Handover::Idle { is_whole: true, .. })));
+    // At the beginning of the last segment nothing of it can be missing.
+    !is_whole && metadata.segments().last().is_some_and(|last| last.first_entry < next)
+}
+
+/// The metadata of a ledger that a writer takes. `marked`: the bookies on which it is marked as under-replicated, if
+/// [that matters](needs_marks). One of them may lack the last entries, and gets the next ones: with a segment of their own the
+/// gap ends where a segment does, so that repair sees it (IC23).
 pub(crate) fn claimed(
     metadata: &LedgerMetadata,
     token: u64,
@@ -96,7 +113,10 @@ pub(crate) fn claimed(
 impl fmt::Display for Handover {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Handover::Idle { next, length_bytes } => write!(f, "idle next={next} length={length_bytes}"),
+            Handover::Idle { next, length_bytes, is_whole } => {
+                let whole = if *is_whole { " whole" } else { "" };
+                write!(f, "idle next={next} length={length_bytes}{whole}")
+            }
             Handover::Busy { token } => write!(f, "busy token={token:016x}"),
         }
     }
@@ -125,23 +145,36 @@ mod tests {
         assert_eq!(starts(5, &["x"]), [0], "a bookie of another segment");
         assert_eq!(starts(5, &[]), [0]);
         assert_eq!(starts(0, &["b"]), [0], "nothing was written yet");
+
+        let needs_marks = |next: i64, is_whole: bool| {
+            let mut metadata = metadata.clone();
+            Handover::Idle { next: at(next), length_bytes: 0, is_whole }.set(&mut metadata);
+            needs_marks(&metadata, at(next))
+        };
+        assert!(needs_marks(5, false) && !needs_marks(5, true) && !needs_marks(0, false));
     }
 
     #[test]
     fn both_forms_read_back_and_nothing_else_does() {
         for handover in [
-            Handover::Idle { next: EntryId::FIRST, length_bytes: 0 },
-            Handover::Idle { next: EntryId::new(i64::MAX).unwrap(), length_bytes: u64::MAX },
+            Handover::Idle { next: EntryId::FIRST, length_bytes: 0, is_whole: false },
+            Handover::Idle { next: EntryId::new(i64::MAX).unwrap(), length_bytes: u64::MAX, is_whole: false },
+            Handover::Idle { next: EntryId::FIRST, length_bytes: 1, is_whole: true },
             Handover::Busy { token: 0xab },
         ] {
             assert_eq!(Handover::parse(&handover.to_string()), Some(handover));
         }
+        let earlier = Handover::Idle { next: EntryId::new(5).unwrap(), length_bytes: 9, is_whole: false };
+        assert_eq!(Handover::parse("idle next=5 length=9"), Some(earlier), "of earlier builds");
         for bad in [
             "",
             "idle",
             "idle next=-1 length=0",
             "idle next=0",
             "idle next=0 length=0 x",
+            "idle next=0 length=0 ",
+            "idle next=0 length=0 whole x",
+            "busy token=00000000000000ab whole",
             "busy token=ab",
             "busy token=00000000000000zz",
             "gone",

@@ -435,6 +435,22 @@ impl AddWindow {
         }
     }
 
+    /// Bookies whose answers are waited for.
+    pub fn waited_for(&self) -> BTreeSet<BookieId> {
+        let mut positions = BTreeSet::new();
+        for (index, slot) in self.slots.iter().enumerate().filter(|(_, slot)| slot.waiting != 0) {
+            let entry = EntryId::new(self.first + index as i64).expect("entries are not negative");
+            let write_set = self.quorum.write_set(entry).enumerate();
+            positions.extend(
+                write_set
+                    .filter(|(offset, _)| slot.waiting & (1 << offset) != 0)
+                    .map(|(_, position)| position),
+            );
+        }
+        // Nobody is waited for at a position that has another bookie since.
+        positions.into_iter().map(|position| self.ensemble[position].clone()).collect()
+    }
+
     /// Stops waiting for answers: the writer ends.
     pub fn give_up_rest(&mut self) {
         self.stop_waiting(|_| true);

@@ -89,6 +89,8 @@ pub enum Canary {
     M39RecoversIntoTheSegment,
     /// A ledger is handed over without a segment for the next writer, although a bookie lacks the last entries.
     M40HandsOverTheSegment,
+    /// Segments are not split where a bookie lacks entries between those that it has.
+    M41GapsInTheMiddle,
 }
 
 /// Whether this build has them.
@@ -125,7 +127,7 @@ pub const ALL: [(&str, Canary); 24] = [
 
 /// The canaries in the client's cores, which the client's own model looks for, with their names. M36 is in its readers: the
 /// model of the whole client looks for that one.
-pub const CLIENT: [(&str, Canary); 13] = [
+pub const CLIENT: [(&str, Canary); 14] = [
     ("M14", Canary::M14CoverageOffByOne),
     ("M15", Canary::M15TimeoutIsNegative),
     ("M16", Canary::M16ReadsWithoutFence),
@@ -139,6 +141,7 @@ pub const CLIENT: [(&str, Canary); 13] = [
     ("M35", Canary::M35ReplacementFromBeginning),
     ("M39", Canary::M39RecoversIntoTheSegment),
     ("M40", Canary::M40HandsOverTheSegment),
+    ("M41", Canary::M41GapsInTheMiddle),
 ];
 
 /// Which canary is on, if any.

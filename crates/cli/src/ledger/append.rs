@@ -268,13 +268,21 @@ impl Append {
         let last = confirmed.borrow().confirmed;
         let (released, printed) = outcome.map_err(|number| stopped_early(&sent, last, number))?;
         let last = released.map_err(|error| not_released(&sent, args.ledger, &error))?;
+        let health = client.write_health();
+        let copies_missing = health.copies_missing;
+        let missing =
+            (copies_missing > 0).then(|| missing(args.ledger, copies_missing, health.ledgers_unmarked > 0));
+        let is_told_by_summary = printed.is_ok() && matches!(why, Why::InputEnded);
+        if let Some(missing) = missing.as_ref().filter(|_| !is_told_by_summary) {
+            output::say(missing);
+        }
         if let Err(failure) = printed {
             let said = format!("{failure}; all that was sent is acknowledged: {}", sent.acknowledged(last));
             return Err(Failure::with_code(failure.code, said));
         }
-        let copies_missing = client.write_health().copies_missing;
+        let is_closed = is_closing;
         let summary =
-            Summary { ledger: args.ledger, sent: &sent, last, is_closed: is_closing, copies_missing, begin };
+            Summary { ledger: args.ledger, sent: &sent, last, is_closed, copies_missing, missing, begin };
         match why {
             Why::InputEnded => summary.print(args),
             Why::Input(error) => {
@@ -350,6 +358,23 @@ fn not_released(sent: &Sent, ledger: LedgerId, error: &CloseError) -> Failure {
     )
 }
 
+/// Copies that bookies lack, of entries that are all acknowledged.
+fn missing(ledger: LedgerId, copies: u64, is_unmarked: bool) -> String {
+    let copies = form::count(copies, "copy of them is", "copies of them are");
+    let mark = match is_unmarked {
+        false => format!(
+            "The ledger is marked as under-replicated there, for AutoRecovery to repair: bindery ledger show {ledger}"
+        ),
+        true => format!(
+            "The ledger could not be marked as under-replicated there, so nobody repairs it unasked: bindery ledger verify \
+             {ledger}"
+        ),
+    };
+    format!(
+        "ledger {ledger}: all entries are acknowledged, and {copies} missing on bookies that were away or too slow. {mark}"
+    )
+}
+
 struct Summary<'a> {
     ledger: LedgerId,
     sent: &'a Sent,
@@ -357,12 +382,14 @@ struct Summary<'a> {
     is_closed: bool,
     /// Copies of its entries that bookies lack.
     copies_missing: u64,
+    /// The same for people.
+    missing: Option<String>,
     begin: Instant,
 }
 
 impl Summary<'_> {
     fn print(&self, args: &AppendArgs) -> Result<(), Failure> {
-        let Summary { ledger, sent, last, is_closed, copies_missing, begin } = self;
+        let Summary { ledger, sent, last, is_closed, copies_missing, missing, begin } = self;
         let seconds = begin.elapsed().as_secs_f64();
         let first = (sent.entries > 0).then(|| EntryId::to_wire(sent.before) + 1);
         if !args.quiet && !args.json {
@@ -379,12 +406,8 @@ impl Summary<'_> {
                 if *is_closed { ", closed" } else { "" },
             ));
         }
-        if *copies_missing > 0 && !args.json {
-            output::say(format!(
-                "ledger {ledger}: all entries are acknowledged, and {} missing on bookies that were away or too slow. The \
-                 ledger is marked as under-replicated there, for AutoRecovery to repair: bindery ledger show {ledger}",
-                form::count(*copies_missing, "copy of them is", "copies of them are"),
-            ));
+        if let Some(missing) = missing.as_ref().filter(|_| !args.json) {
+            output::say(missing);
         }
         if args.json {
             return output::write_all(&form::line(&json!({

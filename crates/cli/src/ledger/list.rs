@@ -7,7 +7,7 @@ use super::args::{Digest, ListArgs, ShowArgs};
 use super::form;
 use crate::exit::Failure;
 use crate::output::{self, Output};
-use bindery_client::{Client, EntryId, Handover, LedgerError, LedgerId, LedgerInfo, LedgerState};
+use bindery_client::{Client, EntryId, Handover, LedgerError, LedgerId, LedgerInfo, LedgerState, StoreError};
 use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
 
@@ -58,8 +58,8 @@ async fn texts(client: &Client, args: &ListArgs, ids: &[LedgerId]) -> Result<Vec
         reads.spawn(async move {
             let info = client.metadata(id).await;
             let marked = match is_json {
-                true => client.under_replicated_on(id).await,
-                false => Ok(Vec::new()),
+                true => Some(client.under_replicated_on(id).await),
+                false => None,
             };
             (index, info, marked)
         });
@@ -68,18 +68,17 @@ async fn texts(client: &Client, args: &ListArgs, ids: &[LedgerId]) -> Result<Vec
     while let Some(read) = reads.join_next().await {
         let (index, info, marked) =
             read.map_err(|error| Failure::new(format!("reading metadata failed: {error}")))?;
-        let marked = marked.map_err(|error| store_failure(&error))?;
-        texts[index] = match info {
-            Ok(info) if args.json => form::line(&object(&info, &marked)),
-            Ok(info) => row(&info).into_bytes(),
+        texts[index] = match (info, marked) {
+            (Ok(info), Some(marked)) => form::line(&object(&info, marked.ok().as_deref())),
+            (Ok(info), None) => row(&info).into_bytes(),
             // Deleted since it was listed.
-            Err(LedgerError::NotFound(_)) => Vec::new(),
+            (Err(LedgerError::NotFound(_)), _) => Vec::new(),
             // One that cannot be read must not hide the others.
-            Err(error @ LedgerError::Malformed { .. }) => {
+            (Err(error @ LedgerError::Malformed { .. }), _) => {
                 output::say(format!("bindery: {error}"));
                 Vec::new()
             }
-            Err(error) => return Err(ledger_failure(&error)),
+            (Err(error), _) => return Err(ledger_failure(&error)),
         };
     }
     Ok(texts)
@@ -120,7 +119,7 @@ fn end(info: &LedgerInfo) -> (Option<EntryId>, Option<u64>) {
     match info.metadata.state {
         LedgerState::Closed { last_entry, length_bytes } => (last_entry, Some(length_bytes)),
         LedgerState::Open => match Handover::of(&info.metadata) {
-            Some(Ok(Handover::Idle { next, length_bytes })) => {
+            Some(Ok(Handover::Idle { next, length_bytes, .. })) => {
                 (EntryId::new(next.get() - 1), Some(length_bytes))
             }
             _ => (None, None),
@@ -129,7 +128,7 @@ fn end(info: &LedgerInfo) -> (Option<EntryId>, Option<u64>) {
     }
 }
 
-/// Who has the ledger: `idle` (the next append takes it), `busy`, or a program that hands nothing over.
+/// Which kind of writer has the ledger: `idle` (the next append takes it), `busy`, or a program that hands nothing over.
 pub fn writer(info: &LedgerInfo) -> Option<&'static str> {
     match (info.metadata.state, Handover::of(&info.metadata)) {
         (LedgerState::Open, Some(Ok(Handover::Idle { .. }))) => Some("idle"),
@@ -154,8 +153,8 @@ fn current_ensemble(info: &LedgerInfo) -> Vec<String> {
     last.map(|segment| segment.ensemble.iter().map(ToString::to_string).collect()).unwrap_or_default()
 }
 
-/// The fields of `--json`, which never change their meaning.
-fn object(info: &LedgerInfo, marked: &[String]) -> Value {
+/// The fields of `--json`, which never change their meaning. `marked`: `None` when that cannot be read.
+fn object(info: &LedgerInfo, marked: Option<&[String]>) -> Value {
     let metadata = &info.metadata;
     let (last_entry, length_bytes) = end(info);
     let segments: Vec<Value> = metadata
@@ -194,14 +193,15 @@ fn object(info: &LedgerInfo, marked: &[String]) -> Value {
 /// `bindery ledger show`.
 pub async fn show(client: Client, args: ShowArgs) -> Result<(), Failure> {
     let info = client.metadata(args.ledger).await.map_err(|error| ledger_failure(&error))?;
-    let marked = client.under_replicated_on(args.ledger).await.map_err(|error| store_failure(&error))?;
+    // Marks are for repair, and may not be ours to read: the rest is worth knowing all the same.
+    let marked = client.under_replicated_on(args.ledger).await;
     match args.json {
-        true => output::write_all(&form::line(&object(&info, &marked))),
+        true => output::write_all(&form::line(&object(&info, marked.ok().as_deref()))),
         false => output::write_all(text(&info, &marked).as_bytes()),
     }
 }
 
-fn text(info: &LedgerInfo, marked: &[String]) -> String {
+fn text(info: &LedgerInfo, marked: &Result<Vec<String>, StoreError>) -> String {
     let metadata = &info.metadata;
     let (last_entry, length_bytes) = end(info);
     let unknown = "not known while it is written".to_owned();
@@ -235,8 +235,10 @@ fn text(info: &LedgerInfo, marked: &[String]) -> String {
         let bookies: Vec<&str> = segment.ensemble.iter().map(|bookie| bookie.as_str()).collect();
         lines.push(("segment", format!("from entry {}: {}", segment.first_entry, bookies.join(", "))));
     }
-    if !marked.is_empty() {
-        lines.push(("lacks entries", format!("{} (marked as under-replicated)", marked.join(", "))));
+    match marked {
+        Ok(marked) if marked.is_empty() => {}
+        Ok(marked) => lines.push(("marked", format!("as under-replicated on {}", marked.join(", ")))),
+        Err(error) => lines.push(("marked", format!("unknown: {error}"))),
     }
     for (key, value) in &metadata.custom {
         let (form, value) = form::text_or_base64(value);

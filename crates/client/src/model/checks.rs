@@ -10,6 +10,7 @@ use super::network::Request;
 use super::world::{Core, Party, WRITER, World};
 use crate::error::WhyStopped;
 use crate::handover::Handover;
+use crate::metadata_edit::with_segments;
 use crate::recovery::core::RecoveryRead;
 use crate::transport::BookieError;
 
@@ -44,6 +45,7 @@ pub(super) struct Summary {
     pub copies_filled: u64,
     pub gaps: u64,
     pub splits: u64,
+    pub splits_before_a_mark: u64,
 }
 
 impl Summary {
@@ -76,6 +78,7 @@ impl Summary {
         self.copies_filled += other.copies_filled;
         self.gaps += other.gaps;
         self.splits += other.splits;
+        self.splits_before_a_mark += other.splits_before_a_mark;
     }
 }
 
@@ -98,8 +101,8 @@ pub(super) struct Ghost {
     heard: BTreeSet<(usize, i64)>,
     /// Of the present writer.
     copies: (u64, u64),
-    /// A recovery could not mark the ledger, and went on without.
-    pub unmarked: bool,
+    /// Recoveries, by party, that could not mark the ledger and went on without.
+    pub unmarked: BTreeSet<usize>,
     pub summary: Summary,
 }
 
@@ -128,7 +131,7 @@ impl Default for Ghost {
             held: BTreeSet::new(),
             heard: BTreeSet::new(),
             copies: (0, 0),
-            unmarked: false,
+            unmarked: BTreeSet::new(),
             summary: Summary::default(),
         }
     }
@@ -144,7 +147,8 @@ impl Ghost {
     }
 
     pub fn note_copies(&mut self, missing: u64, filled: u64) {
-        self.summary.copies_missing += missing - self.copies.0;
+        // Fewer when one came late.
+        self.summary.copies_missing += missing.saturating_sub(self.copies.0);
         self.summary.copies_filled += filled - self.copies.1;
         self.copies = (missing, filled);
     }
@@ -163,6 +167,19 @@ fn coarse(metadata: &LedgerMetadata) -> Vec<(i64, Vec<BookieId>)> {
         segments.map(|segment| (segment.first_entry.get(), segment.ensemble.clone())).collect();
     coarse.dedup_by(|next, before| next.1 == before.1);
     coarse
+}
+
+/// IC11, IC23: wherever a segment began there is one that begins, so that no gap that touched an end is between others.
+fn check_boundaries(before: &LedgerMetadata, new: &LedgerMetadata) {
+    let starts = |metadata: &LedgerMetadata| -> BTreeSet<i64> {
+        metadata.segments().iter().map(|segment| segment.first_entry.get()).collect()
+    };
+    assert!(
+        starts(before).is_subset(&starts(new)),
+        "IC11: of segments at {:?} those at {:?} are left",
+        starts(before),
+        starts(new)
+    );
 }
 
 impl World {
@@ -344,11 +361,12 @@ impl World {
     pub fn check_change(&mut self, party: usize, new: &LedgerMetadata) {
         let is_writer = party == WRITER;
         let before = self.metadata().clone();
+        check_boundaries(&before, new);
         match (before.state, new.state) {
             (LedgerState::Open, LedgerState::Open) => {
                 assert!(is_writer, "IC12: a recovery changes ensembles in memory only");
                 match Handover::of(new) {
-                    Some(Ok(Handover::Idle { next, length_bytes })) => {
+                    Some(Ok(Handover::Idle { next, length_bytes, .. })) => {
                         assert_eq!(coarse(new), coarse(&before), "IC11: a hand-over changes no ensemble");
                         let last_entry = EntryId::new(next.get() - 1);
                         assert_eq!(EntryId::to_wire(last_entry), self.ghost.confirmed, "IC7: the next entry");
@@ -357,6 +375,7 @@ impl World {
                         self.check_marks(new, last_entry);
                         self.check_gaps(new, last_entry);
                     }
+                    _ if self.is_split(&before, new) => self.ghost.summary.splits_before_a_mark += 1,
                     _ => {
                         self.check_ensemble_change(&before, new);
                         self.ghost.summary.ensemble_changes += 1;
@@ -392,6 +411,18 @@ impl World {
         }
     }
 
+    /// Whether nothing changes but that segments up to the LAC are split.
+    fn is_split(&self, before: &LedgerMetadata, new: &LedgerMetadata) -> bool {
+        let starts_below = |metadata: &LedgerMetadata| {
+            metadata.segments().last().is_some_and(|last| last.first_entry.get() <= self.ghost.confirmed)
+        };
+        let unsplit = with_segments(new, before.segments().to_vec());
+        new.segments().len() > before.segments().len()
+            && starts_below(new)
+            && coarse(new) == coarse(before)
+            && unsplit == *before
+    }
+
     /// IC11: a segment begins at the LAC + 1, which does not move meanwhile; only one that begins there is replaced. Those
     /// before it may be split.
     fn check_ensemble_change(&self, before: &LedgerMetadata, new: &LedgerMetadata) {
@@ -409,6 +440,7 @@ impl World {
     /// IC11, IC13: whoever takes a ledger changes no ensemble.
     pub fn check_claim(&self, new: &LedgerMetadata, next: EntryId) {
         assert_eq!(coarse(new), coarse(self.metadata()), "IC11: a claim changes no ensemble");
+        check_boundaries(self.metadata(), new);
         assert_eq!(next.get(), self.ghost.confirmed + 1, "IC7: nothing was confirmed behind it");
     }
 
@@ -497,7 +529,7 @@ impl World {
     /// IC23, of a ledger that its writer leaves: every missing run of a member touches an end of its segment. What was not
     /// acknowledged counts as missing, next to something that is: nobody can know better.
     fn check_gaps(&mut self, new: &LedgerMetadata, last_entry: Option<EntryId>) {
-        if self.setup.only_outcomes || self.setup.is_deferred {
+        if self.setup.only_outcomes {
             return;
         }
         let heard = std::mem::take(&mut self.ghost.heard);
@@ -520,7 +552,7 @@ impl World {
             for bookie in new.write_set(entry) {
                 if self.lacks(self.index(bookie), id) {
                     assert!(
-                        self.marks.contains(bookie) || self.ghost.unmarked,
+                        self.marks.contains(bookie) || self.ghost.unmarked.contains(&party),
                         "IC17: {bookie} lacks entry {id}, which a recovery added, and no mark says so"
                     );
                 }

@@ -28,7 +28,7 @@ use super::checks::{Ghost, Heard};
 use super::network::{Link, Request, Stage};
 use super::repair::Repair;
 use crate::entry::EntryCodec;
-use crate::handover::{Handover, claimed};
+use crate::handover::{Handover, claimed, needs_marks};
 use crate::placement::{Candidates, Placement, RandomPlacement, Wanted};
 use crate::recovery::core::{Out, RecoveryCore};
 use crate::transport::{BookieError, Connection};
@@ -517,7 +517,7 @@ impl World {
     /// The next writer takes a ledger that was left, as [`Client::open_for_append`](crate::Client::open_for_append) does.
     fn take_over(&mut self) {
         let metadata = self.metadata();
-        let Some(Ok(Handover::Idle { next, length_bytes })) = Handover::of(metadata) else { return };
+        let Some(Ok(Handover::Idle { next, length_bytes, .. })) = Handover::of(metadata) else { return };
         let is_free = matches!(self.parties[WRITER].core, Core::Gone)
             && matches!(self.parties[WRITER].call, Call::Idle)
             && metadata.state == LedgerState::Open;
@@ -527,7 +527,8 @@ impl World {
         let token = self.history.len() as u64;
         // Repair may have removed the mark.
         let is_marked = self.draw(2) == 0;
-        let marks = self.marks.iter().filter(|_| is_marked);
+        let is_asked = needs_marks(metadata, next);
+        let marks = self.marks.iter().filter(|_| is_marked && is_asked);
         let marked: Vec<String> = marks.map(ToString::to_string).collect();
         let metadata = claimed(metadata, token, next, &marked);
         self.check_claim(&metadata, next);
@@ -716,11 +717,14 @@ impl World {
                     core.metadata_failed(error);
                 }
             }
-            (Core::Recoverer(core), StoreAnswer::Marked(true)) => core.marked(),
+            (Core::Recoverer(core), StoreAnswer::Marked(true)) => {
+                core.marked();
+                self.ghost.unmarked.remove(&index);
+            }
             (Core::Recoverer(core), StoreAnswer::Marked(false)) => {
                 if gives_up {
                     core.metadata_failed(LedgerError::Store(StoreError::ConnectionLoss));
-                    self.ghost.unmarked = true;
+                    self.ghost.unmarked.insert(index);
                 }
             }
             (Core::Gone, _) => {}

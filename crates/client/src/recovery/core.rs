@@ -294,7 +294,7 @@ impl RecoveryCore {
         };
         self.lac_found = None;
         self.length_at = None;
-        if let Some(Ok(Handover::Idle { next, length_bytes })) = Handover::of(&self.stored)
+        if let Some(Ok(Handover::Idle { next, length_bytes, .. })) = Handover::of(&self.stored)
             && let Some(entry) = EntryId::new(next.get() - 1)
         {
             // What its last writer had confirmed when it left.
@@ -568,7 +568,9 @@ impl RecoveryCore {
     fn release(&mut self) {
         let mut lacks = Vec::new();
         self.adds_bytes -= self.window.release(&mut Vec::new(), &mut lacks);
-        lacks.iter().for_each(|lack| self.gaps.add(lack));
+        for lack in &lacks {
+            self.gaps.add(lack);
+        }
     }
 
     /// Whether the ledger is closed as soon as the last copies are there, or nobody is [patient](Self::lose_patience) any more.

@@ -18,13 +18,14 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bindery_metadata::StoreError;
 use bindery_metadata::layout::{LedgerError, StoredLedger};
 use bindery_types::{BookieId, Digester, LedgerId, LedgerSecret};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use self::core::{Out, ReadTag, Recovered, RecoveryCore};
 use crate::client::Shared;
@@ -38,6 +39,9 @@ use crate::writer::core::Step;
 
 /// How long a recovery whose end is decided waits for copies that are late: whoever opened the ledger waits as well.
 const LATE_COPIES_WAIT: Duration = Duration::from_millis(500);
+
+/// How long a recovery tries to mark its ledger as under-replicated: whoever opened the ledger waits as well.
+const MARK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Collects answers to recovery adds, of which the core allows a bounded number.
 #[derive(Default)]
@@ -74,7 +78,8 @@ pub(crate) async fn recover(
     let sink: Arc<dyn AddSink> = answers.clone();
     // Dropped with this future: no read outlives it.
     let mut reads: JoinSet<(ReadTag, Result<Bytes, BookieError>)> = JoinSet::new();
-    let mut retry = Retry::new(shared.limits.metadata_patience);
+    let patience = shared.limits.metadata_patience;
+    let mut retry = Retry::new(patience);
     let mut out = Out::default();
     let mut linger: Option<Instant> = None;
     let mut core = RecoveryCore::new(ledger, codec, stored, &mut out);
@@ -108,8 +113,17 @@ pub(crate) async fn recover(
             return result.clone();
         }
         if let Some(step) = core.next_step() {
+            if let Step::Mark { replicas } = &step {
+                match mark(shared, ledger, replicas, patience.min(MARK_PATIENCE)).await {
+                    Ok(()) => core.marked(),
+                    Err(error) => core.metadata_failed(error),
+                }
+                // What comes next needs all of it, whatever became of the mark.
+                retry = Retry::new(patience);
+                continue;
+            }
             match take(shared, ledger, step, &mut core, &mut out).await {
-                None => retry = Retry::new(shared.limits.metadata_patience),
+                None => retry = Retry::new(patience),
                 Some(error) if error.is_transient() && !shared.is_closed() && retry.pause().await => {}
                 Some(error) => core.metadata_failed(error),
             }
@@ -134,7 +148,28 @@ pub(crate) async fn recover(
     }
 }
 
-/// Takes a step; the error when it did not succeed and the core does not know of it, or should not hurry.
+/// Marks the ledger as under-replicated, or gives up after `patience`.
+async fn mark(
+    shared: &Shared,
+    ledger: LedgerId,
+    replicas: &[BookieId],
+    patience: Duration,
+) -> Result<(), LedgerError> {
+    let marks = shared.layout.under_replication();
+    let mut retry = Retry::new(patience);
+    let marking = async {
+        loop {
+            match marks.mark(ledger, replicas).await {
+                Err(error) if error.is_transient() && !shared.is_closed() && retry.pause().await => {}
+                outcome => return outcome,
+            }
+        }
+    };
+    // A request to servers that are away may wait for longer.
+    timeout(patience, marking).await.unwrap_or(Err(StoreError::ConnectionLoss)).map_err(LedgerError::Store)
+}
+
+/// Takes another step than a mark; the error when it did not succeed and the core does not know of it, or should not hurry.
 async fn take(
     shared: &Shared,
     ledger: LedgerId,
@@ -160,13 +195,7 @@ async fn take(
             core.written(outcome, out);
             transient
         }
-        Step::Mark { replicas } => match shared.layout.under_replication().mark(ledger, &replicas).await {
-            Ok(()) => {
-                core.marked();
-                None
-            }
-            Err(error) => Some(LedgerError::Store(error)),
-        },
+        Step::Mark { .. } => unreachable!("made by `mark`"),
         Step::Read => match ledgers.get(ledger).await {
             Ok(stored) => {
                 core.read(stored, out);

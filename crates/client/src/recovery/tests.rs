@@ -543,7 +543,7 @@ fn a_fence_that_is_answered_late_changes_nothing() {
 #[test]
 fn an_idle_ledger_ends_where_its_last_writer_left_it() {
     let mut ledger = metadata(3, 3, 2);
-    Handover::Idle { next: at(5), length_bytes: 25 }.set(&mut ledger);
+    Handover::Idle { next: at(5), length_bytes: 25, is_whole: false }.set(&mut ledger);
     let mut script = Script::new(ledger);
     script.fence("a", ABSENT);
     script.fence("b", ABSENT);

@@ -1,7 +1,8 @@
 //! What became of a client's writes, for those who watch.
 //!
 //! # Invariants
-//! 1. What one writer has counted of itself it takes back when it ends: with no writer left the gauges are 0.
+//! 1. What one writer has counted of itself it takes back when it ends: with no writer left the gauges are 0. Copies that are
+//!    missing, and ledgers without a mark, outlive their writers.
 //! 2. Every entry is counted once, when it is acknowledged; of every [`TIMED_EACH`]th the time is taken, by its id, so that a
 //!    stall shows with all the entries it held up.
 //!
@@ -41,9 +42,12 @@ pub struct WriteHealth {
     /// out, or one that was left out is back. A slow one that is left out by itself shows in `writers_short` only.
     pub ensemble_changes: u64,
     /// Copies of confirmed entries that their bookies do not have, as far as is known, and will not get from the writer: one
-    /// for each entry and bookie. Their ledgers are marked as under-replicated, at the latest when they are closed or handed
-    /// over; those of a writer that was dropped or stopped by itself are not.
+    /// for each entry and bookie. One that comes all the same is not counted any more. Their ledgers are marked as
+    /// under-replicated, at the latest when they are closed or handed over, but for those of `ledgers_unmarked`.
     pub copies_missing: u64,
+    /// Ledgers with such copies that no mark names. While one is written, its writer tries again to mark it; it stays among
+    /// them when the mark could not be made before its writer closed, handed over or stopped, or when the writer was dropped.
+    pub ledgers_unmarked: u64,
     /// Copies that came late: the bookie was away, or refused, and got them from the writer when it was back.
     pub copies_filled: u64,
     /// Choices of bookies, for new ledgers and for replacements, whose write sets could not be spread over the racks or regions
@@ -61,6 +65,7 @@ pub(crate) struct WriteCounts {
     ensemble_changes: AtomicU64,
     copies_missing: AtomicU64,
     copies_filled: AtomicU64,
+    ledgers_unmarked: AtomicU64,
     latency: Latency,
 }
 
@@ -75,6 +80,7 @@ impl WriteCounts {
             ensemble_changes: AtomicU64::new(0),
             copies_missing: AtomicU64::new(0),
             copies_filled: AtomicU64::new(0),
+            ledgers_unmarked: AtomicU64::new(0),
             latency: Latency::default(),
         }
     }
@@ -90,6 +96,7 @@ impl WriteCounts {
             ensemble_changes: of(&self.ensemble_changes),
             copies_missing: of(&self.copies_missing),
             copies_filled: of(&self.copies_filled),
+            ledgers_unmarked: of(&self.ledgers_unmarked),
             placements_unmet,
         }
     }
@@ -102,6 +109,7 @@ pub(super) struct Counting {
     ensemble_number: u64,
     copies_missing: u64,
     copies_filled: u64,
+    is_unmarked: bool,
     is_short: bool,
     is_over: bool,
     /// When entries got their ids.
@@ -117,6 +125,7 @@ impl Counting {
             ensemble_number: core.ensemble_number(),
             copies_missing: 0,
             copies_filled: 0,
+            is_unmarked: false,
             is_short: false,
             is_over: false,
             timed: VecDeque::new(),
@@ -147,9 +156,13 @@ impl Counting {
             self.ensemble_number = core.ensemble_number();
         }
         let (missing, filled) = core.copies_missing_and_filled();
-        counts.copies_missing.fetch_add(missing - self.copies_missing, Ordering::Relaxed);
+        // Fewer when one came late: additions wrap around.
+        counts.copies_missing.fetch_add(missing.wrapping_sub(self.copies_missing), Ordering::Relaxed);
         counts.copies_filled.fetch_add(filled - self.copies_filled, Ordering::Relaxed);
         (self.copies_missing, self.copies_filled) = (missing, filled);
+        let change = u64::from(core.is_unmarked()).wrapping_sub(u64::from(self.is_unmarked));
+        counts.ledgers_unmarked.fetch_add(change, Ordering::Relaxed);
+        self.is_unmarked = core.is_unmarked();
         match core.stopped().map(|stopped| stopped.why) {
             None => self.is_short(core.is_short() && !self.is_over),
             // It may still be closed in good order (`WriterCore::begin_close`).

@@ -2,8 +2,9 @@
 //! bookies that are back sent what they lack.
 //!
 //! # Invariants
-//! 1. One driver per writer at a time; it ends with its writer. A driver cancelled anywhere leaves a step that the next
-//!    one does again: writes are conditional, and a lost outcome is found by reading.
+//! 1. One driver per writer at a time; it ends with its writer, or [`PARTING_WAIT`] after one that stopped by itself. A driver
+//!    cancelled anywhere leaves a step that the next one does again: writes are conditional, and a lost outcome is found by
+//!    reading.
 //! 2. No lock is held across an await.
 
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use bindery_metadata::layout::LedgerError;
 use bindery_types::{BookieId, EntryId};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::Inner;
 use super::core::{FILL_INTERVAL, Step, WriterCore};
@@ -21,6 +22,9 @@ use crate::retry::Retry;
 use crate::slow::WATCH;
 use crate::transport::{AddSink, BookieError};
 use bindery_wire::ErrorCode;
+
+/// How long a writer that stopped by itself tries to say which copies are missing.
+const PARTING_WAIT: Duration = Duration::from_secs(5);
 
 /// Runs until `inner.stop_driver` is notified and nothing is left to do.
 pub(super) async fn run(inner: Arc<Inner>) {
@@ -36,6 +40,7 @@ pub(super) async fn run(inner: Arc<Inner>) {
     let sink: Arc<dyn AddSink> = inner.clone();
     loop {
         drive(&inner).await;
+        part(&inner).await;
         let (retry_after, is_watching, is_keeping) = {
             let mut state = inner.state.lock();
             state.is_keeping = state.core.kept_bytes() > 0;
@@ -77,6 +82,41 @@ pub(super) async fn run(inner: Arc<Inner>) {
         }
     }
     drive(&inner).await;
+    part(&inner).await;
+}
+
+/// A writer that stopped by itself marks its ledger for the copies that it knows to be missing, as well as it goes: nobody else
+/// knows of them.
+async fn part(inner: &Arc<Inner>) {
+    let Some(bookies) = inner.state.lock().core.begin_parting() else { return };
+    let marks = inner.shared.layout.under_replication();
+    let marking = async {
+        let mut retry = Retry::new(PARTING_WAIT);
+        loop {
+            match marks.mark(inner.id, &bookies).await {
+                Err(error) if error.is_transient() && !inner.shared.is_closed() && retry.pause().await => {}
+                outcome => return outcome,
+            }
+        }
+    };
+    let is_marked = match timeout(PARTING_WAIT, marking).await {
+        Ok(Ok(())) => true,
+        Ok(Err(error)) => {
+            warn_unmarked(inner, &bookies, &error);
+            false
+        }
+        Err(elapsed) => {
+            warn_unmarked(inner, &bookies, &elapsed);
+            false
+        }
+    };
+    let sink: Arc<dyn AddSink> = inner.clone();
+    inner.change(&sink, |core, _| core.end_parting(is_marked));
+}
+
+fn warn_unmarked(inner: &Inner, bookies: &[BookieId], error: &dyn std::fmt::Display) {
+    tracing::warn!(ledger_id = %inner.id, ?bookies, %error,
+        "entries are missing on these bookies, and the ledger cannot be marked as under-replicated");
 }
 
 /// Takes steps until there is none.

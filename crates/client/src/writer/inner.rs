@@ -328,7 +328,7 @@ impl Inner {
         if state.is_closing && (state.core.is_settled() || state.core.stopped().is_some()) {
             self.settled.notify_one();
         }
-        news.wakes_driver |= state.core.next_step().is_some();
+        news.wakes_driver |= state.core.next_step().is_some() || state.core.is_parting();
         self.gate.set(state.core.awaits_change());
         news
     }
@@ -359,10 +359,12 @@ impl Inner {
     }
 
     /// The writer is dropped: what is under way is counted, and not acted upon.
-    pub(super) fn abandon(&self) {
+    pub(super) fn abandon(&self, sink: &Arc<dyn AddSink>) {
         let mut let_go = LetGo::default();
         let state = &mut *self.state.lock();
         state.core.stop(WhyStopped::Closing);
+        // Invariant 5, of an end that was begun and not gone on with.
+        self.withdraw(state, sink);
         state.core.release(&mut let_go);
         state.kept.set(0);
         state.counting.leave(&state.core);

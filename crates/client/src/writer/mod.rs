@@ -297,7 +297,7 @@ impl LedgerWriter {
                 std::panic::resume_unwind(error.into_panic());
             }
         }
-        begin(&mut inner.state.lock().core);
+        inner.change(&self.sink, |core, _| begin(core));
         driver::drive(&inner).await;
         let state = inner.state.lock();
         let stopped = state.core.stopped().expect("the end was written, or could not be");
@@ -316,10 +316,15 @@ impl LedgerWriter {
 impl Drop for LedgerWriter {
     fn drop(&mut self) {
         if let Some(driver) = self.driver.take() {
-            driver.abort();
+            let is_parting = self.inner.state.lock().core.is_parting();
+            match is_parting {
+                // It says which copies are missing, within a few seconds, and ends.
+                true => self.inner.stop_driver.notify_one(),
+                false => driver.abort(),
+            }
         }
         // The transport may hold the sink for a while.
-        self.inner.abandon();
+        self.inner.abandon(&self.sink);
     }
 }
 

@@ -439,6 +439,33 @@ fn what_a_writer_counts_of_itself_goes_with_it_and_one_that_is_closed_did_not_fa
     }
 }
 
+/// A copy that was let go of may come all the same: it was on its way.
+#[test]
+fn a_copy_that_comes_late_is_not_missing_any_more() {
+    let mut script = Script::new(3, 3, 2);
+    let counts = Arc::new(WriteCounts::new());
+    let mut counting = Counting::new(counts.clone(), &script.core);
+    let missing = |counts: &WriteCounts| {
+        let health = counts.view(0);
+        (health.copies_missing, health.copies_filled, health.ledgers_unmarked)
+    };
+    script.core.may_keep(0);
+    script.append(2);
+    (0..2).for_each(|entry| script.ack(entry, &[0, 1]));
+    script.report(1);
+    script.mark("c");
+    script.core.placed(&[], 0, &[]);
+    counting.look(&script.core);
+    assert_eq!(missing(&counts), (2, 0, 0));
+    assert_eq!(script.core.next_step(), None, "it was marked before it was held");
+    script.core.on_answer(at(0), script.tag(0, 2), Connection::default(), &Ok(()));
+    counting.look(&script.core);
+    assert_eq!(missing(&counts), (1, 0, 0));
+    // What is missing outlives the writer that knew.
+    drop(counting);
+    assert_eq!(missing(&counts), (1, 0, 0));
+}
+
 #[test]
 fn passing_refusals_replace_the_bookie() {
     for code in [ErrorCode::ReadOnly, ErrorCode::TooManyRequests, ErrorCode::Io, ErrorCode::NoLedger] {
@@ -602,7 +629,7 @@ fn a_hand_over_says_where_the_next_writer_goes_on() {
     }
     script.core.begin_hand_over();
     let (metadata, _) = script.wanted_write();
-    let idle = Handover::Idle { next: at(2), length_bytes: 10 };
+    let idle = Handover::Idle { next: at(2), length_bytes: 10, is_whole: true };
     assert_eq!(Handover::of(&metadata), Some(Ok(idle)));
     assert_eq!(metadata.state, LedgerState::Open);
     script.written(Ok(1));
@@ -633,13 +660,16 @@ fn a_hand_over_leaves_a_segment_to_the_next_writer_when_a_bookie_lacks_the_last_
     let ensembles: Vec<_> =
         metadata.segments().iter().map(|s| (s.first_entry.get(), s.ensemble.clone())).collect();
     assert_eq!(ensembles, [(0, ids("a b c")), (2, ids("a b c"))]);
-    assert_eq!(Handover::of(&metadata), Some(Ok(Handover::Idle { next: at(2), length_bytes: 10 })));
+    assert_eq!(
+        Handover::of(&metadata),
+        Some(Ok(Handover::Idle { next: at(2), length_bytes: 10, is_whole: true }))
+    );
     assert_eq!(handed_over(true).segments().len(), 1, "nothing lacks, and nothing is marked");
 }
 
 #[test]
 fn a_hand_over_whose_answer_was_lost_is_found_behind_the_next_writer() {
-    let idle = |next| Handover::Idle { next: at(next), length_bytes: 5 * next as u64 };
+    let idle = |next| Handover::Idle { next: at(next), length_bytes: 5 * next as u64, is_whole: true };
     let (taken, ours) = (Handover::Busy { token: 8 }, Handover::Busy { token: 7 });
     let closed = LedgerState::Closed { last_entry: Some(at(4)), length_bytes: 25 };
     let outcomes = [

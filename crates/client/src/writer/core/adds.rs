@@ -211,8 +211,13 @@ impl Adds {
             // With deferred sync nobody could say whether a copy that came later was forced.
             let keep_bytes_max = if self.is_deferred() { 0 } else { self.keep_bytes_max };
             for lack in self.lacks.drain(..) {
-                self.gaps.add(&lack);
+                let tag = lack.tag;
+                let is_told = self.gaps.add(&lack);
                 self.kept.keep(lack, keep_bytes_max, &mut permit);
+                if !is_told {
+                    // What it got would not be known to be there.
+                    self.kept.give_up(tag.0);
+                }
             }
             let_go.add_permit(permit);
         }
@@ -255,13 +260,22 @@ impl Adds {
         self.keep_bytes_max = 0;
     }
 
-    /// The writer ends: who has not acknowledged something by now lacks it.
-    pub fn give_up_rest(&mut self) {
+    /// The writer ends: whoever has not acknowledged something by now lacks it. The bookies whose queues are to be emptied of
+    /// it before it is released.
+    pub fn give_up_rest(&mut self) -> BTreeSet<BookieId> {
         self.stop_keeping();
+        let mut waited_for = self.window.waited_for();
+        waited_for.extend(self.kept.filling().cloned());
         self.window.give_up_rest();
         let mut released = std::mem::take(&mut self.released);
         self.collect(&mut released);
         self.released = released;
+        waited_for
+    }
+
+    /// Copies of entries that were let go of for good.
+    pub fn copies_missing(&self) -> u64 {
+        self.gaps.copies().saturating_sub(self.kept.copies())
     }
 
     /// Entries that members lack.

@@ -80,7 +80,7 @@ impl Changes {
 
     /// Entries that these bookies lack were let go of: repair is told.
     pub fn on_lost(&mut self, bookies: BTreeSet<BookieId>, adds: &mut Adds) -> Result<(), WhyStopped> {
-        self.members.on_lost(bookies);
+        self.members.on_lost(bookies, &adds.window);
         self.begin_if_wanted(adds)
     }
 
@@ -89,9 +89,15 @@ impl Changes {
         self.members.take_withdrawn()
     }
 
-    /// The writer stopped (invariant 1).
-    pub fn abandon(&mut self) {
+    /// The writer stopped (invariant 1), and lets go of entries that these bookies lack.
+    pub fn abandon(&mut self, lost: BTreeSet<BookieId>) {
         self.phase = Phase::Idle;
+        self.members.on_stopped(lost);
+    }
+
+    /// The mark that a writer makes when it stopped was made.
+    pub fn on_parted(&mut self) {
+        self.members.on_parted();
     }
 
     /// The bookie at a position holds up too much.
@@ -129,8 +135,8 @@ impl Changes {
         if !adds.window.wants_change() {
             if self.members.has_news() {
                 self.deal_with_slow(false, &adds.window);
-            } else if self.members.begin_mark() {
-                self.phase = Phase::Marking(AfterMark::Nothing);
+            } else if self.members.wants_mark() {
+                self.tell_repair(adds);
             }
             return Ok(());
         }
@@ -155,10 +161,28 @@ impl Changes {
 
     /// Slow members are held if that can be, and replacements looked for.
     fn deal_with_slow(&mut self, is_retry: bool, window: &AddWindow) {
-        self.phase = match self.members.begin_holding(window) {
-            true => Phase::Marking(AfterMark::Hold { is_retry }),
-            false => Phase::Seeking { is_retry },
-        };
+        match self.members.begin_holding(window) {
+            true => self.mark(AfterMark::Hold { is_retry }),
+            false => self.phase = Phase::Seeking { is_retry },
+        }
+    }
+
+    /// Bookies that lack something are marked, once metadata is such that repair sees it (core invariant 7): after a crash of
+    /// this process nobody knows of a gap between entries that a bookie has.
+    fn tell_repair(&mut self, adds: &Adds) {
+        self.members.begin_mark();
+        if self.known.is_unresolved() {
+            self.phase = Phase::Reading(Goal::Splits);
+        } else if self.known.propose_splits(adds.end(), adds.gaps(), self.canaries) {
+            self.phase = Phase::Writing(Goal::Splits);
+        } else {
+            self.mark(AfterMark::Nothing);
+        }
+    }
+
+    fn mark(&mut self, after: AfterMark) {
+        self.members.begin_mark();
+        self.phase = Phase::Marking(after);
     }
 
     /// When to call [`retry`](Self::retry): see [`Members::retry_after`]; not while something is being done.
@@ -166,17 +190,22 @@ impl Changes {
         self.members.retry_after().filter(|_| self.phase == Phase::Idle)
     }
 
-    /// Looks again for replacements, or whether held bookies can be written again.
-    pub fn retry(&mut self, window: &AddWindow) {
-        if self.retry_after().is_some() && self.members.begin_search(window) {
-            self.deal_with_slow(true, window);
+    /// Looks again for replacements, or whether held bookies can be written again; or tries again to mark the ledger.
+    pub fn retry(&mut self, adds: &Adds) {
+        if self.retry_after().is_none() {
+            return;
+        }
+        if self.members.begin_search(&adds.window) {
+            self.deal_with_slow(true, &adds.window);
+        } else if self.members.has_unmarked() {
+            self.tell_repair(adds);
         }
     }
 
     /// Gives up what nothing waits for: it is tried again later.
     pub fn put_off(&mut self, adds: &mut Adds) -> Result<(), WhyStopped> {
         assert!(self.phase.is_optional(), "nothing waits for what is put off");
-        if self.phase == Phase::Marking(AfterMark::Nothing) {
+        if !matches!(self.phase, Phase::Seeking { .. }) {
             self.members.put_off_mark();
         }
         self.phase = Phase::Idle;
@@ -204,7 +233,7 @@ impl Changes {
                 Some(self.place(wanting.collect(), *is_retry, window))
             }
             Phase::Marking(_) => {
-                Some(Step::Mark { replicas: self.members.lacking().iter().cloned().collect() })
+                Some(Step::Mark { replicas: self.members.named().iter().cloned().collect() })
             }
             Phase::Writing(_) => {
                 let metadata = Box::new(self.known.proposal().clone());
@@ -267,7 +296,7 @@ impl Changes {
             for position in rest {
                 self.members.hold(position, replacing[&position].clone(), window);
             }
-            self.phase = Phase::Marking(AfterMark::Change(change));
+            self.mark(AfterMark::Change(change));
         } else if chosen.is_empty() {
             let mut failed = window.failures();
             failed.0.extend(self.members.held_answers(window).0);
@@ -305,7 +334,7 @@ impl Changes {
         }
         self.members.begin_joining(replacing.keys(), &adds.window);
         let change = EnsembleChange { ensemble, holds_rest: false, rejoins };
-        self.phase = Phase::Marking(AfterMark::Join { replacing, change });
+        self.mark(AfterMark::Join { replacing, change });
         Ok(())
     }
 
@@ -319,7 +348,7 @@ impl Changes {
     /// Whether the writer can go on without the step under way, which failed (core invariant 9).
     pub fn can_go_on_without(&self, window: &AddWindow) -> bool {
         match &self.phase {
-            // Who is held already lacks what it lacks; of a slow one entries would be let go of.
+            // One that is held already lacks what it lacks; of a slow one entries would be let go of.
             Phase::Marking(AfterMark::Hold { .. }) => !self.members.has_slow(),
             Phase::Marking(AfterMark::Join { replacing, .. }) => {
                 !replacing.keys().any(|&position| self.members.is_slow(position))
@@ -338,7 +367,7 @@ impl Changes {
         out: &mut Vec<Send>,
     ) -> Result<(), WhyStopped> {
         if let Phase::Marking(after) = self.phase.clone() {
-            tracing::warn!(ledger_id = %self.ledger, bookies = ?self.members.lacking(), %error,
+            tracing::warn!(ledger_id = %self.ledger, bookies = ?self.members.named(), %error,
                 "entries are missing on these bookies, and the ledger cannot be marked as under-replicated");
             self.members.on_marked(false);
             self.go_on(after, adds, out)
@@ -399,6 +428,16 @@ impl Changes {
             // Core invariant 3.
             Err(LedgerError::Changed(_)) => self.phase = Phase::Reading(goal),
             Err(error) if error.is_transient() => self.phase = Phase::Reading(goal),
+            Err(error @ (LedgerError::NotFound(_) | LedgerError::Store(StoreError::Closed))) => {
+                return Err(why_stopped(error));
+            }
+            // Core invariant 9.
+            Err(error) if goal == Goal::Splits => {
+                tracing::warn!(ledger_id = %self.ledger, bookies = ?self.members.named(), %error,
+                    "entries are missing on these bookies where repair may not see it, until the ledger is closed");
+                self.known.settle();
+                self.mark(AfterMark::Nothing);
+            }
             Err(error) => return Err(why_stopped(error)),
         }
         Ok(())
@@ -414,6 +453,7 @@ impl Changes {
         let Phase::Reading(goal) = self.phase.clone() else { return Ok(()) };
         match self.known.reconcile(stored, &goal, adds.end())? {
             Found::Reached => return self.reached(goal, adds, out),
+            Found::Again if goal == Goal::Splits => self.tell_repair(adds),
             Found::Again => self.write(goal, adds),
         }
         Ok(())
@@ -423,6 +463,10 @@ impl Changes {
         self.phase = Phase::Idle;
         match goal {
             Goal::Ensemble(change) => self.finish(change, adds, out),
+            Goal::Splits => {
+                self.mark(AfterMark::Nothing);
+                Ok(())
+            }
             Goal::Close | Goal::HandOver => Err(WhyStopped::Closing),
         }
     }
@@ -453,11 +497,17 @@ impl Changes {
             "one change of metadata at a time (IC11)"
         );
         assert!(!adds.has_unconfirmed(), "entries are drained, and forced, before the end is written");
-        adds.give_up_rest();
-        self.members.begin_end(adds.gaps().bookies());
-        match self.members.lacking().is_empty() {
-            true => self.write(goal, adds),
-            false => self.phase = Phase::Marking(AfterMark::End(goal)),
+        let mut withdrawn = adds.give_up_rest();
+        if adds.is_deferred() {
+            // What was forced has left, and the frames of such adds cannot be taken back.
+            withdrawn.clear();
+        }
+        // Among those of the gaps.
+        adds.take_lost();
+        self.members.begin_end(adds.gaps().bookies(), withdrawn);
+        match self.members.has_lacking() {
+            false => self.write(goal, adds),
+            true => self.mark(AfterMark::End(goal)),
         }
     }
 }

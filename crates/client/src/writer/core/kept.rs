@@ -8,10 +8,13 @@
 //! ```
 //!
 //! # Invariants
-//! 1. A copy that is let go of is counted once, and so is one that is filled.
-//! 2. A bookie gets what it lacks in the order of the entries, so that a fill which ends early leaves one gap at the end.
+//! 1. A copy that is filled is counted once. Those that are let go of are in [`Gaps`](crate::gaps::Gaps).
+//! 2. A bookie gets what it lacks in the order of the entries, and behind one that it refused nothing but what was on its way
+//!    already: a fill that ends early leaves one gap at the end.
 //! 3. An entry is kept once, with its part of the budget, however many bookies lack it.
 //! 4. From the first entry that is let go of, nothing more is kept for that member: behind it a fill would leave a gap.
+//! 5. What is on its way to a bookie is kept until it is answered or withdrawn, also when the bookie is given up: it lies in
+//!    the queue to it.
 //!
 //! # Limits     bytes: the caller's, see [`Kept::keep`]; under way to a bookie: [`FILL_ENTRIES_MAX`]; time:
 //! [`GRACE_TICKS`] without an answer
@@ -66,8 +69,12 @@ struct Member {
     ticks_left: u32,
     /// It answered well since the last tick.
     answers: bool,
+    /// It refused an entry since the last tick (invariant 2).
+    is_stalled: bool,
     /// Invariant 4.
     is_given_up: bool,
+    /// It was among those that something was let go of for.
+    is_lost: bool,
 }
 
 /// See the module; of one ledger.
@@ -82,7 +89,6 @@ pub(super) struct Kept {
     fills: Vec<Fill>,
     /// Bookies that something was let go of for, since it was asked last.
     lost: BTreeSet<BookieId>,
-    let_go_count: u64,
     filled_count: u64,
     /// Waits to be dropped by the caller.
     let_go: LetGo,
@@ -102,17 +108,18 @@ impl Kept {
         let is_known = self.entries.contains_key(&entry);
         let has_room = is_known || self.bytes.saturating_add(cost_bytes) <= bytes_max;
         let member = self.members.entry(tag.0).or_insert_with(|| Member {
-            bookie: bookie.clone(),
+            bookie,
             lacks: BTreeSet::new(),
             sent: BTreeSet::new(),
             ticks_left: GRACE_TICKS,
             answers: false,
+            is_stalled: false,
             is_given_up: false,
+            is_lost: false,
         });
         if member.is_given_up || !has_room {
             member.is_given_up = true;
-            self.let_go_count += 1;
-            self.lost.insert(bookie);
+            member.tell_lost(&mut self.lost);
             return;
         }
         member.lacks.insert(entry);
@@ -161,6 +168,7 @@ impl Kept {
             if member.ticks_left == 0 {
                 self.give_up(tag);
             } else if member.sent.is_empty() {
+                member.is_stalled = false;
                 // One is enough to tell.
                 self.send(tag, 1);
             }
@@ -189,34 +197,62 @@ impl Kept {
     /// Counts an answer to a fill. True when the member has the entry now.
     pub fn on_answer(&mut self, tag: AddTag, entry: EntryId, result: &Result<(), BookieError>) -> bool {
         let Some(member) = self.members.get_mut(&tag.0) else { return result.is_ok() };
-        member.sent.remove(&entry.get());
+        if member.sent.remove(&entry.get()) && !member.lacks.contains(&entry.get()) {
+            self.no_longer_wanted(entry.get());
+        }
         match result {
             Ok(()) => {
-                member.answers = true;
                 self.has(tag, entry);
-                self.send(tag.0, FILL_ENTRIES_MAX);
-                true
+                if let Some(member) = self.members.get_mut(&tag.0) {
+                    member.answers = true;
+                    if !member.is_stalled {
+                        self.send(tag.0, FILL_ENTRIES_MAX);
+                    }
+                }
             }
             // Somebody recovers the ledger, or may not write it: it takes nothing any more.
             Err(BookieError::Refused(ErrorCode::Fenced | ErrorCode::Unauthorized) | BookieError::Closed) => {
                 self.give_up(tag.0);
-                false
             }
             // Tried again with the next tick, from the first one on (invariant 2).
-            Err(_) => false,
+            Err(_) => {
+                if let Some(member) = self.members.get_mut(&tag.0) {
+                    member.is_stalled = true;
+                    let unsent = unsent(&mut self.fills, tag.0);
+                    unsent.into_iter().for_each(|id| self.is_not_sent(tag.0, id));
+                }
+            }
         }
+        self.forget(tag.0);
+        result.is_ok()
     }
 
     /// A member has an entry, however it came there.
     pub fn has(&mut self, tag: AddTag, entry: EntryId) {
         let Some(member) = self.members.get_mut(&tag.0) else { return };
         if member.lacks.remove(&entry.get()) {
-            // One that something was let go of for is remembered (invariant 4).
-            if member.lacks.is_empty() && !member.is_given_up {
-                self.members.remove(&tag.0);
-            }
             self.filled_count += 1;
-            self.no_longer_wanted(entry.get());
+            if !member.sent.contains(&entry.get()) {
+                self.no_longer_wanted(entry.get());
+            }
+            self.forget(tag.0);
+        }
+    }
+
+    /// A member that is complete is of no interest any more. One that something was let go of for is remembered (invariant 4).
+    fn forget(&mut self, tag: u64) {
+        let is_over =
+            |member: &Member| member.lacks.is_empty() && member.sent.is_empty() && !member.is_given_up;
+        if self.members.get(&tag).is_some_and(is_over) {
+            self.members.remove(&tag);
+        }
+    }
+
+    /// An entry is not on its way to a member any more.
+    fn is_not_sent(&mut self, tag: u64, entry: i64) {
+        let Some(member) = self.members.get_mut(&tag) else { return };
+        if member.sent.remove(&entry) && !member.lacks.contains(&entry) {
+            self.no_longer_wanted(entry);
         }
     }
 
@@ -231,29 +267,42 @@ impl Kept {
         }
     }
 
-    fn give_up(&mut self, tag: u64) {
+    /// Lets go of what is kept for a member, and keeps nothing more for it.
+    pub fn give_up(&mut self, tag: u64) {
+        let unsent = unsent(&mut self.fills, tag);
+        unsent.into_iter().for_each(|id| self.is_not_sent(tag, id));
         let Some(member) = self.members.get_mut(&tag) else { return };
         member.is_given_up = true;
         let lacks = std::mem::take(&mut member.lacks);
         if !lacks.is_empty() {
-            self.lost.insert(member.bookie.clone());
+            member.tell_lost(&mut self.lost);
         }
-        self.let_go_count += lacks.len() as u64;
-        lacks.into_iter().for_each(|entry| self.no_longer_wanted(entry));
+        // Invariant 5.
+        let unwanted: Vec<i64> = lacks.difference(&member.sent).copied().collect();
+        unwanted.into_iter().for_each(|entry| self.no_longer_wanted(entry));
     }
 
     /// Lets go of everything: the writer ends.
     pub fn give_up_all(&mut self) {
         let tags: Vec<u64> = self.members.keys().copied().collect();
         tags.into_iter().for_each(|tag| self.give_up(tag));
-        self.fills.clear();
+    }
+
+    /// Bookies that something is on its way to.
+    pub fn filling(&self) -> impl Iterator<Item = &BookieId> {
+        self.members.values().filter(|member| !member.sent.is_empty()).map(|member| &member.bookie)
     }
 
     /// The queue to a bookie was emptied: requests in it will not be answered.
     pub fn on_withdrawn(&mut self, bookie: &BookieId) {
         self.fills.retain(|fill| fill.bookie != *bookie);
-        let members = self.members.values_mut().filter(|member| member.bookie == *bookie);
-        members.for_each(|member| member.sent.clear());
+        let members = self.members.iter().filter(|(_, member)| member.bookie == *bookie);
+        let sent: Vec<(u64, Vec<i64>)> =
+            members.map(|(tag, member)| (*tag, member.sent.iter().copied().collect())).collect();
+        for (tag, entries) in sent {
+            entries.into_iter().for_each(|entry| self.is_not_sent(tag, entry));
+            self.forget(tag);
+        }
     }
 
     /// Bookies that something was let go of for, since this was called last.
@@ -266,10 +315,32 @@ impl Kept {
         let_go.append(std::mem::take(&mut self.let_go));
     }
 
-    /// Copies of entries that were let go of, and that were filled, since the writer began.
-    pub fn counts(&self) -> (u64, u64) {
-        (self.let_go_count, self.filled_count)
+    /// Copies that are kept.
+    pub fn copies(&self) -> u64 {
+        self.members.values().map(|member| member.lacks.len() as u64).sum()
     }
+
+    /// Copies that came late, since the writer began.
+    pub fn filled(&self) -> u64 {
+        self.filled_count
+    }
+}
+
+impl Member {
+    /// Something is let go of: said once of a member.
+    fn tell_lost(&mut self, lost: &mut BTreeSet<BookieId>) {
+        if !std::mem::replace(&mut self.is_lost, true) {
+            lost.insert(self.bookie.clone());
+        }
+    }
+}
+
+/// Takes back what was to be sent to a member and was not taken yet; the entries.
+fn unsent(fills: &mut Vec<Fill>, tag: u64) -> Vec<i64> {
+    let tag = AddTag(tag | FILL_BIT);
+    let unsent = fills.iter().filter(|fill| fill.tag == tag).map(|fill| fill.entry.get()).collect();
+    fills.retain(|fill| fill.tag != tag);
+    unsent
 }
 
 #[cfg(test)]
@@ -316,7 +387,7 @@ mod tests {
             assert_eq!(sent(&mut kept).into_iter().map(|(_, id)| id).collect::<Vec<_>>(), expected);
         }
         assert!(kept.is_empty());
-        assert_eq!((kept.bytes(), kept.counts(), kept.take_lost().len()), (0, (0, 40), 0));
+        assert_eq!((kept.bytes(), kept.filled(), kept.take_lost().len()), (0, 40, 0));
     }
 
     #[test]
@@ -326,7 +397,7 @@ mod tests {
         keep(&mut kept, 1, 2..4, u64::MAX);
         assert_eq!(kept.bytes(), 40, "invariant 3");
         for tick in 0..GRACE_TICKS {
-            assert_eq!(kept.counts().0, 0, "{tick}");
+            assert!(kept.take_lost().is_empty(), "{tick}");
             kept.tick(true);
             kept.tick(false);
             let asked = sent(&mut kept);
@@ -338,31 +409,78 @@ mod tests {
                 kept.take_fills();
             }
         }
-        assert_eq!((kept.counts(), kept.bytes()), ((3, 1), 10), "the other answered on the way");
+        assert_eq!((kept.copies(), kept.filled(), kept.bytes()), (1, 1, 10), "the other answered on the way");
         assert_eq!(kept.take_lost().into_iter().map(|id| id.to_string()).collect::<Vec<_>>(), ["a"]);
         keep(&mut kept, 0, 5..6, u64::MAX);
-        assert_eq!((kept.counts().0, kept.bytes()), (4, 10), "invariant 4");
+        assert_eq!((kept.copies(), kept.bytes()), (1, 10), "invariant 4");
+        assert!(kept.take_lost().is_empty(), "said already");
         kept.give_up_all();
-        assert!(kept.is_empty());
-        assert_eq!(kept.counts(), (5, 1));
+        assert_eq!((kept.copies(), kept.bytes()), (0, 10), "invariant 5: it is on its way");
+        assert_eq!(kept.filling().map(ToString::to_string).collect::<Vec<_>>(), ["b"]);
+        kept.on_withdrawn(&BookieId::new("b").unwrap());
+        assert!(kept.is_empty() && !kept.is_filling());
         let mut let_go = LetGo::default();
         kept.release(&mut let_go);
         assert_eq!(let_go.bodies.len(), 4);
     }
 
     #[test]
+    fn nothing_follows_an_entry_that_was_refused() {
+        let mut kept = Kept::default();
+        keep(&mut kept, 2, 0..40, u64::MAX);
+        kept.tick(true);
+        answer(&mut kept, 2, 0, Ok(()));
+        assert_eq!(sent(&mut kept).len(), 1 + FILL_ENTRIES_MAX);
+        answer(&mut kept, 2, 1, Err(BookieError::Refused(ErrorCode::TooManyRequests)));
+        for entry in 2..17 {
+            assert!(answer(&mut kept, 2, entry, Ok(())));
+            kept.tick(true);
+            let expected: &[i64] = if entry == 16 { &[1] } else { &[] };
+            assert_eq!(
+                sent(&mut kept).into_iter().map(|(_, id)| id).collect::<Vec<_>>(),
+                expected,
+                "{entry}"
+            );
+        }
+        answer(&mut kept, 2, 1, Ok(()));
+        assert_eq!(sent(&mut kept)[..2], [("c".into(), 17), ("c".into(), 18)]);
+
+        // Not even what was to be sent with the same batch of answers.
+        answer(&mut kept, 2, 17, Ok(()));
+        answer(&mut kept, 2, 18, Err(BookieError::Lost));
+        assert_eq!(sent(&mut kept), []);
+    }
+
+    #[test]
+    fn what_is_on_its_way_is_kept_until_it_is_answered() {
+        let mut kept = Kept::default();
+        keep(&mut kept, 2, 0..3, u64::MAX);
+        kept.tick(true);
+        assert_eq!(sent(&mut kept), [("c".into(), 0)]);
+        kept.has(AddTag(2), EntryId::FIRST);
+        assert_eq!((kept.bytes(), kept.copies()), (30, 2), "acknowledged late");
+        kept.give_up(2);
+        assert_eq!((kept.bytes(), kept.copies(), kept.is_filling()), (10, 0, true));
+        assert!(answer(&mut kept, 2, 0, Ok(())));
+        assert_eq!((kept.bytes(), kept.filled(), kept.is_filling()), (0, 1, false));
+    }
+
+    #[test]
     fn without_room_the_first_ones_are_kept() {
         let mut kept = Kept::default();
         keep(&mut kept, 2, 0..5, 25);
-        assert_eq!((kept.bytes(), kept.counts()), (20, (3, 0)));
+        assert_eq!((kept.bytes(), kept.copies()), (20, 2));
+        assert_eq!(kept.take_lost().len(), 1);
         kept.tick(true);
         answer(&mut kept, 2, 0, Ok(()));
         keep(&mut kept, 2, 5..6, 25);
         assert_eq!(
-            (kept.bytes(), kept.counts()),
-            (10, (4, 1)),
+            (kept.bytes(), kept.copies(), kept.filled()),
+            (10, 1, 1),
             "there is room, and a gap before it (invariant 4)"
         );
+        sent(&mut kept);
+        kept.on_withdrawn(&BookieId::new("c").unwrap());
         kept.has(AddTag(2), EntryId::new(1).unwrap());
         assert!(kept.is_empty(), "acknowledged late");
         // Fenced: somebody recovers the ledger.

@@ -41,7 +41,7 @@ impl End {
     }
 
     fn idle(self) -> Handover {
-        Handover::Idle { next: self.next(), length_bytes: self.length_bytes }
+        Handover::Idle { next: self.next(), length_bytes: self.length_bytes, is_whole: true }
     }
 }
 
@@ -63,13 +63,15 @@ pub(super) struct KnownMetadata {
     token: Option<u64>,
     /// What is being written.
     proposal: Option<LedgerMetadata>,
+    /// The last segment of splits whose outcome is not known, since nothing waits for it.
+    unresolved: Option<Segment>,
     /// The end that somebody else gave the ledger.
     closed_elsewhere: Option<Option<EntryId>>,
 }
 
 impl KnownMetadata {
     pub fn new(metadata: LedgerMetadata, version: Version, token: Option<u64>) -> KnownMetadata {
-        KnownMetadata { metadata, version, token, proposal: None, closed_elsewhere: None }
+        KnownMetadata { metadata, version, token, proposal: None, unresolved: None, closed_elsewhere: None }
     }
 
     #[cfg(test)]
@@ -86,6 +88,22 @@ impl KnownMetadata {
         self.closed_elsewhere
     }
 
+    /// Decides what is to be written so that repair sees gaps (core invariant 7). False when there is nothing to write.
+    pub fn propose_splits(&mut self, end: End, gaps: &Gaps, canaries: Canaries) -> bool {
+        let split = with_splits(gaps, self.metadata.clone(), end, canaries);
+        let is_wanted = split.segments().len() > self.metadata.segments().len();
+        if is_wanted {
+            self.unresolved = last_segment(&split).cloned();
+            self.proposal = Some(split);
+        }
+        is_wanted
+    }
+
+    /// Whether splits may have been written or not.
+    pub fn is_unresolved(&self) -> bool {
+        self.unresolved.is_some()
+    }
+
     /// Decides what is to be written.
     pub fn propose(&mut self, goal: &Goal, end: End, gaps: &Gaps, canaries: Canaries) {
         let metadata = match goal {
@@ -93,6 +111,7 @@ impl KnownMetadata {
             Goal::Ensemble(EnsembleChange { ensemble, .. }) => {
                 with_ensemble(&self.metadata, end.next(), ensemble.clone())
             }
+            Goal::Splits => self.metadata.clone(),
             Goal::Close => {
                 let mut metadata = self.metadata.clone();
                 metadata.state = end.closed();
@@ -113,7 +132,7 @@ impl KnownMetadata {
                 metadata
             }
         };
-        self.proposal = Some(gaps.with_splits(metadata, end.last_entry));
+        self.proposal = Some(with_splits(gaps, metadata, end, canaries));
     }
 
     /// What is to be written.
@@ -125,6 +144,13 @@ impl KnownMetadata {
     pub fn written(&mut self, version: Version) {
         self.metadata = self.proposal.take().expect("it was decided before it was written");
         self.version = version;
+        self.unresolved = None;
+    }
+
+    /// The splits were refused.
+    pub fn settle(&mut self) {
+        self.proposal = None;
+        self.unresolved = None;
     }
 
     /// Resolves a conflict, or a write of unknown outcome, by what the metadata says now (core invariant 3).
@@ -136,6 +162,7 @@ impl KnownMetadata {
         let found = self.judge(&metadata, goal, end)?;
         self.metadata = metadata;
         self.version = version;
+        self.unresolved = None;
         Ok(found)
     }
 
@@ -168,7 +195,7 @@ impl KnownMetadata {
         }
         let is_reached = match goal {
             Goal::Ensemble(_) => last_segment(metadata) == last_segment(self.proposal()),
-            Goal::HandOver | Goal::Close => false,
+            Goal::Splits | Goal::HandOver | Goal::Close => false,
         };
         if is_reached {
             return Ok(Found::Reached);
@@ -177,11 +204,21 @@ impl KnownMetadata {
             Some(token) => Handover::of(metadata) == Some(Ok(Handover::Busy { token })),
             None => Handover::of(metadata).is_none(),
         };
-        if !is_still_ours || last_segment(metadata) != last_segment(&self.metadata) {
+        let last = last_segment(metadata);
+        let is_known =
+            last == last_segment(&self.metadata) || last.is_some() && last == self.unresolved.as_ref();
+        if !is_still_ours || !is_known {
             return Err(WhyStopped::MetadataChanged);
         }
         // Something that does not concern us: kept.
         Ok(Found::Again)
+    }
+}
+
+fn with_splits(gaps: &Gaps, metadata: LedgerMetadata, end: End, canaries: Canaries) -> LedgerMetadata {
+    match canaries.has(Canary::M41GapsInTheMiddle) {
+        true => metadata,
+        false => gaps.with_splits(metadata, end.last_entry),
     }
 }
 

@@ -6,11 +6,12 @@
 //! failed, no replacement, marked -----------|-----------------------------------> held
 //!              ^ caught up, or failed: out  +-- needed: written to as before
 //! replaced, or joined again: out of both
-//! held, or slow and to be let go of; let go of --> lacking: what a mark names
+//! held, or slow and to be let go of; let go of --> lacking: what a mark names --> unmarked, until one was made
 //! ```
 //!
 //! # Invariants
-//! Of the core: 5, 6, 7, and the pauses between the searches of 8.
+//! 1. Of the core: 5, 6, 7, and the pauses between the searches of 8.
+//! 2. A bookie that entries were let go of for is unmarked until a mark that began later was made.
 //!
 //! # Not here   when a mark is made and what is written (`change`); how slow is too slow (`slow` of the crate)
 
@@ -46,10 +47,16 @@ pub(super) struct Members {
     suspects: BTreeSet<BookieId>,
     /// Bookies that lack entries which this writer let go of (core invariant 6).
     lacking: BTreeSet<BookieId>,
-    /// That could not be marked (core invariant 9).
-    is_unmarked: bool,
-    /// Some of them joined them and are named by no mark yet.
+    /// Those of them that no mark names yet (invariant 2; core invariant 9).
+    unmarked: BTreeSet<BookieId>,
+    /// Some of them are to be marked now, not after a pause.
     wants_mark: bool,
+    /// Bookies that the mark under way names.
+    named: BTreeSet<BookieId>,
+    /// Those of them that were unmarked.
+    due: BTreeSet<BookieId>,
+    /// Marks that were not made, since one was.
+    failed_marks: u32,
     /// Bookies that nothing more is to be sent to, of what is queued for them.
     withdrawn: Vec<BookieId>,
 }
@@ -64,8 +71,11 @@ impl Members {
             searches: 0,
             suspects: BTreeSet::new(),
             lacking: BTreeSet::new(),
-            is_unmarked: false,
+            unmarked: BTreeSet::new(),
             wants_mark: false,
+            named: BTreeSet::new(),
+            due: BTreeSet::new(),
+            failed_marks: 0,
             withdrawn: Vec::new(),
         }
     }
@@ -96,9 +106,19 @@ impl Members {
         &self.suspects
     }
 
-    /// Bookies that a mark is to name.
-    pub fn lacking(&self) -> &BTreeSet<BookieId> {
-        &self.lacking
+    /// Whether bookies lack entries that were let go of.
+    pub fn has_lacking(&self) -> bool {
+        !self.lacking.is_empty()
+    }
+
+    /// Whether some of them are named by no mark.
+    pub fn has_unmarked(&self) -> bool {
+        !self.unmarked.is_empty() || !self.due.is_empty()
+    }
+
+    /// Bookies that the mark under way names.
+    pub fn named(&self) -> &BTreeSet<BookieId> {
+        &self.named
     }
 
     pub fn take_withdrawn(&mut self) -> Vec<BookieId> {
@@ -141,7 +161,7 @@ impl Members {
         if holds {
             self.lacking.extend(self.slow.keys().map(|&position| window.ensemble()[position].clone()));
         }
-        holds || self.is_unmarked
+        holds || !self.unmarked.is_empty()
     }
 
     /// The mark was made, or is done without: slow members that it names are held, as long as an ack quorum is left.
@@ -196,40 +216,79 @@ impl Members {
         }
     }
 
-    /// The mark was made, or could not be.
-    pub fn on_marked(&mut self, is_marked: bool) {
-        self.is_unmarked = !is_marked;
+    /// A mark begins, of all bookies that lack something.
+    pub fn begin_mark(&mut self) {
+        self.wants_mark = false;
+        self.named = self.lacking.clone();
+        self.due.append(&mut self.unmarked);
     }
 
-    /// Entries that these bookies lack were let go of.
-    pub fn on_lost(&mut self, bookies: BTreeSet<BookieId>) {
-        for bookie in bookies {
-            self.wants_mark |= self.lacking.insert(bookie);
+    /// The mark was made, or is done without.
+    pub fn on_marked(&mut self, is_marked: bool) {
+        self.due.clear();
+        let named = std::mem::take(&mut self.named);
+        if is_marked {
+            self.failed_marks = 0;
+        } else {
+            self.failed_marks += 1;
+            self.unmarked.extend(named);
         }
     }
 
-    /// Whether there is somebody to be marked, which is then begun.
-    pub fn begin_mark(&mut self) -> bool {
-        std::mem::take(&mut self.wants_mark)
-    }
-
-    /// The mark is put off: it is made with the next search, or at the end.
+    /// The mark is put off, and what it was to be made for.
     pub fn put_off_mark(&mut self) {
-        self.is_unmarked = true;
+        self.failed_marks += 1;
+        self.named.clear();
+        self.unmarked.append(&mut self.due);
     }
 
-    /// The writer ends: these bookies lack something (core invariant 6).
-    pub fn begin_end(&mut self, lacking: BTreeSet<BookieId>) {
+    /// Entries that these bookies lack were let go of. A member that is held was marked before, or is unmarked already.
+    pub fn on_lost(&mut self, mut bookies: BTreeSet<BookieId>, window: &AddWindow) {
+        self.held(window).for_each(|held| {
+            bookies.remove(held);
+        });
+        if bookies.is_empty() {
+            return;
+        }
+        self.wants_mark = true;
+        self.lacking.extend(bookies.iter().cloned());
+        self.unmarked.extend(bookies);
+    }
+
+    /// The writer stopped, which lets go of more.
+    pub fn on_stopped(&mut self, lost: BTreeSet<BookieId>) {
+        self.unmarked.extend(lost);
+    }
+
+    /// The mark that a writer makes when it stopped was made.
+    pub fn on_parted(&mut self) {
+        self.unmarked.clear();
+        self.due.clear();
+    }
+
+    /// Whether somebody is to be marked now.
+    pub fn wants_mark(&self) -> bool {
+        self.wants_mark
+    }
+
+    /// The writer ends: these bookies lack something (core invariant 6), and nothing more is to be sent to those.
+    pub fn begin_end(&mut self, lacking: BTreeSet<BookieId>, withdrawn: BTreeSet<BookieId>) {
+        self.named.clear();
+        self.due.clear();
+        self.unmarked = lacking.clone();
         self.lacking = lacking;
+        self.withdrawn.extend(withdrawn);
     }
 
     /// When to look for replacements again: members are held, or slow and needed; or all are well again after searches. A
     /// bookie that rejoins and fails again and again makes a segment each time, so the pauses begin anew only when all were
-    /// well for the longest of them.
+    /// well for the longest of them. Or when to try again to mark the ledger (invariant 2).
     pub fn retry_after(&self) -> Option<Duration> {
+        let pause = |tries: u32| Some(RETRY_MAX.min(RETRY_MIN * 2u32.pow(tries.min(10))));
         match self.held.is_empty() && self.slow.is_empty() {
+            true if !self.unmarked.is_empty() => pause(self.failed_marks.saturating_sub(1)),
             true => (self.searches > 0).then_some(RETRY_MAX),
-            false => Some(RETRY_MAX.min(RETRY_MIN * 2u32.pow(self.searches.min(10)))),
+            false => pause(self.searches),
         }
     }
 
@@ -240,7 +299,11 @@ impl Members {
         window.held_back(&mut behind);
         self.slow.retain(|position, _| behind.contains(position));
         let is_wanted = !self.held.is_empty() || !self.slow.is_empty();
-        self.searches = if is_wanted { self.searches + 1 } else { 0 };
+        if is_wanted {
+            self.searches += 1;
+        } else if self.unmarked.is_empty() {
+            self.searches = 0;
+        }
         is_wanted
     }
 }

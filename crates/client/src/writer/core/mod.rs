@@ -14,7 +14,7 @@
 //! - `adds`: ids, lengths, acks, the LAC (last add confirmed), around the [`AddWindow`]; `in_flight`: their memory
 //! - `kept`: confirmed entries that members lack and may still get
 //! - `change`: what is under way about metadata, with the [`Step`]s and phases of `step`
-//! - `members`: who is slow, who is held, who lacks entries
+//! - `members`: who is slow, who is held, who lacks entries, and whether a mark says so
 //! - `known`: the metadata as read or written last
 //!
 //! # Invariants
@@ -34,18 +34,20 @@
 //!    repair may have looked in between.
 //! 7. A held bookie that can be written again joins with a segment of its own, a ledger that is handed over with such a
 //!    bookie gets one, and where a bookie lacks entries in the middle of a segment, that is split: every gap touches an end
-//!    of a segment, so that repair which looks at the ends sees it (IC23, `gaps`).
+//!    of a segment, so that repair which looks at the ends sees it (IC23, `gaps`). That is written before the mark is made:
+//!    repair that sees no gap removes the mark, and a writer that crashes tells nobody.
 //! 8. Nothing is held up by the search for a replacement of a slow or held member, which is not begun for it (IC20): an
 //!    ensemble change freezes the LAC only when there is something to write, and a failure ends the search.
 //! 9. What metadata is not needed for does not stop a writer that has an ack quorum: when bookies cannot be listed, or the
 //!    mark cannot be made, for longer than the driver is patient, a failed member is held all the same. The mark is tried
-//!    again with each search and before the end; a ledger that cannot be marked then is closed with a warning.
+//!    again after pauses, with each search, and before the end; a ledger that cannot be marked then is closed with a warning.
 //! 10. With deferred sync an entry is acknowledged before it is confirmed: [`force`](super::force) says when. Its
 //!     ensemble does not change and nobody is held, since whoever takes a bookie's place cannot answer for what that one had
 //!     not synced (protocol reference, section 7.9): a failure stops the writer. What is closed is what was forced.
 //! 11. A confirmed entry that a bookie lacks is kept for a while, within a part of the budget, and sent when the bookie is
-//!     back (`kept`), whether it is still a member or not. Copies that are let go of instead are counted, and marked. With
-//!     deferred sync none is kept.
+//!     back (`kept`), whether it is still a member or not. Copies that are let go of instead are counted, and marked; those of
+//!     a writer that stops by itself are marked once, as well as it goes. With deferred sync none is kept.
+//! 12. What lies in the queue to a bookie counts until it is answered, or withdrawn.
 //!
 //! # Limits     ensemble changes without an entry confirmed in between: [`CHANGES_IN_A_ROW_MAX`]
 
@@ -93,6 +95,16 @@ pub(crate) struct WriterCore {
     changes: Changes,
     /// Nothing more is confirmed.
     stopped: Option<WhyStopped>,
+    parting: Parting,
+}
+
+/// How far the mark is that a writer makes when it stopped by itself (invariant 11).
+#[cfg_attr(test, derive(Clone, Debug))]
+#[derive(PartialEq, Eq)]
+enum Parting {
+    NotBegun,
+    UnderWay,
+    Over,
 }
 
 /// Where a writer begins.
@@ -121,6 +133,7 @@ impl WriterCore {
             adds: Adds::new(codec, window, length_bytes, is_deferred),
             changes: Changes::new(ledger, KnownMetadata::new(metadata, version, token)),
             stopped: None,
+            parting: Parting::NotBegun,
         }
     }
 
@@ -232,7 +245,38 @@ impl WriterCore {
 
     /// Copies of entries that were let go of for good, and those that bookies got late, since this writer began.
     pub fn copies_missing_and_filled(&self) -> (u64, u64) {
-        self.adds.kept().counts()
+        (self.adds.copies_missing(), self.adds.kept().filled())
+    }
+
+    /// Whether bookies lack entries that were let go of, and no mark says so.
+    pub fn is_unmarked(&self) -> bool {
+        self.changes.members().has_unmarked()
+    }
+
+    /// Whether this writer stopped by itself and has yet to say what bookies lack, or says it now.
+    pub fn is_parting(&self) -> bool {
+        match (&self.stopped, &self.parting) {
+            (None | Some(WhyStopped::Closing | WhyStopped::ClientClosed | WhyStopped::Deleted), _) => false,
+            (Some(_), Parting::NotBegun) => !self.adds.gaps().is_empty(),
+            (Some(_), parting) => *parting == Parting::UnderWay,
+        }
+    }
+
+    /// The bookies to be marked by a writer that stopped by itself: once.
+    pub fn begin_parting(&mut self) -> Option<Vec<BookieId>> {
+        let begins = self.is_parting() && self.parting == Parting::NotBegun;
+        begins.then(|| {
+            self.parting = Parting::UnderWay;
+            self.adds.gaps().bookies().into_iter().collect()
+        })
+    }
+
+    /// That mark was made, or could not be.
+    pub fn end_parting(&mut self, is_marked: bool) {
+        self.parting = Parting::Over;
+        if is_marked && self.stopped.is_some() {
+            self.changes.on_parted();
+        }
     }
 
     /// The LAC: what is safe.
@@ -367,7 +411,7 @@ impl WriterCore {
     /// Looks again for replacements, or whether held bookies can be written again.
     pub fn retry(&mut self) {
         if self.stopped.is_none() {
-            self.changes.retry(&self.adds.window);
+            self.changes.retry(&self.adds);
         }
     }
 
@@ -469,7 +513,7 @@ impl WriterCore {
             self.stopped = Some(why);
             self.adds.window.stop();
             self.adds.stop_keeping();
-            self.changes.abandon();
+            self.changes.abandon(self.adds.take_lost());
         }
     }
 

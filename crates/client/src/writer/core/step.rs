@@ -4,11 +4,11 @@
 //! ```text
 //! Idle -- members failed -----> Placing -> [Marking(Change)] --------> Writing(Ensemble) -> Idle
 //! Idle -- slow, or a retry ---> [Marking(Hold)] -> Seeking -> Marking(Join) -> Writing(Ensemble) -> Idle
-//! Idle -- entries let go of --> Marking(Nothing) -> Idle
+//! Idle -- entries let go of --> [Writing(Splits)] -> Marking(Nothing) -> Idle
 //! Idle -- the end ------------> [Marking(End)] -> Writing(Close | HandOver) -> stopped
 //! Writing -- conflict, or outcome unknown -> Reading -> Writing again, or what comes after it, or stopped
 //! ```
-//! One at a time (IC11). What is in brackets, where bookies lack entries. A search that finds nothing, and a change that
+//! One at a time (IC11). What is in brackets, where bookies lack entries; splits, where they lie between those of a segment. A search that finds nothing, and a change that
 //! leaves the ensemble as it is, end in `Idle`, and so does a writer that stops.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,6 +41,8 @@ pub(crate) enum Step {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Goal {
     Ensemble(EnsembleChange),
+    /// Segments are split where a bookie lacks entries, before repair is told of it.
+    Splits,
     Close,
     HandOver,
 }
@@ -94,6 +96,8 @@ impl Phase {
             self,
             Phase::Seeking { .. }
                 | Phase::Marking(AfterMark::Hold { .. } | AfterMark::Join { .. } | AfterMark::Nothing)
+                | Phase::Writing(Goal::Splits)
+                | Phase::Reading(Goal::Splits)
         )
     }
 

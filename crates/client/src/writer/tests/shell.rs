@@ -35,6 +35,8 @@ struct Scripted {
     broken: Mutex<BTreeSet<BookieId>>,
     /// They say nothing at all.
     silent: Mutex<BTreeSet<BookieId>>,
+    /// What was withdrawn from.
+    withdrawn: Mutex<BTreeSet<BookieId>>,
 }
 
 impl Transport for Scripted {
@@ -51,6 +53,10 @@ impl Transport for Scripted {
         tokio::spawn(async move {
             sink.added(&bookie, &[AddAnswer { entry, tag, connection: Connection::default(), result }])
         });
+    }
+
+    fn withdraw(&self, bookie: &BookieId, _: LedgerId, _: &Arc<dyn AddSink>) {
+        self.withdrawn.lock().insert(bookie.clone());
     }
 
     fn read(&self, _: &BookieId, _: ReadRequest) -> Answer<'_, Bytes> {
@@ -279,4 +285,61 @@ async fn an_append_that_ends_the_writer_is_told_whatever_the_bookies_do() {
     let told = timeout(Duration::from_secs(60), writer.append(&PAYLOAD)).await;
     let Ok(Err(AppendError::Stopped(stopped))) = told else { panic!("{told:?}") };
     assert!(matches!(stopped.why, WhyStopped::DeferredSync(_)), "{stopped}");
+}
+
+/// Invariant 5 of the writer, at its end.
+#[tokio::test(start_paused = true)]
+async fn what_a_silent_bookie_has_queued_is_withdrawn_when_the_ledger_is_closed() {
+    let setup = Setup::new("a b c", MEMORY_LIMIT).await;
+    let writer = setup.writer(3, 3, 2).await;
+    let silent = first_bookie(&writer);
+    setup.bookies.silent.lock().insert(silent.clone());
+    append_some(&writer).await;
+    assert_eq!(*setup.bookies.withdrawn.lock(), BTreeSet::new());
+    writer.close().await.unwrap();
+    assert_eq!(*setup.bookies.withdrawn.lock(), BTreeSet::from([silent]));
+    assert_eq!(setup.client.memory_in_use().adds_bytes, 0);
+    assert_eq!(setup.client.write_health().copies_missing, 3);
+    assert_eq!(setup.client.write_health().ledgers_unmarked, 0);
+}
+
+/// Invariant 11 of the core: the application drops the writer as soon as it hears that it stopped.
+#[tokio::test(start_paused = true)]
+async fn a_writer_that_stops_within_the_grace_has_its_ledger_marked() {
+    let setup = Setup::new("a b c d", MEMORY_LIMIT).await;
+    let writer = setup.writer(3, 3, 2).await;
+    let id = writer.id();
+    let first = first_bookie(&writer);
+    setup.bookies.silent.lock().insert(first.clone());
+    append_some(&writer).await;
+    setup.bookies.broken.lock().insert(first.clone());
+    setup.bookies.silent.lock().clear();
+    append_some(&writer).await;
+    assert_ne!(first_bookie(&writer), first, "replaced");
+    let marks = setup.client.0.layout.under_replication();
+    assert_eq!(marks.replicas(id).await.unwrap(), None, "it may be back");
+    setup.bookies.broken.lock().extend(ids("a b c d"));
+    let stopped = loop {
+        match timeout(Duration::from_secs(120), writer.append(&PAYLOAD)).await.expect("in time") {
+            Ok(_) => yield_now().await,
+            Err(error) => break error,
+        }
+    };
+    let AppendError::Stopped(stopped) = stopped else { panic!("{stopped}") };
+    let is_for_bookies =
+        matches!(stopped.why, WhyStopped::NotEnoughBookies(_) | WhyStopped::TooManyChanges { .. });
+    assert!(is_for_bookies, "{stopped}");
+    drop(writer);
+    let marked = async {
+        loop {
+            match marks.replicas(id).await.unwrap() {
+                Some(marked) => break marked,
+                None => sleep(Duration::from_millis(100)).await,
+            }
+        }
+    };
+    let marked = timeout(Duration::from_secs(120), marked).await.expect("it says so");
+    assert!(marked.contains(&first.to_string()), "{marked:?}");
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!(setup.client.write_health().ledgers_unmarked, 0);
 }

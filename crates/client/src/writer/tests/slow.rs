@@ -385,15 +385,27 @@ fn metadata_that_fails_does_not_stop_a_writer_that_needs_none() {
     script.core.retry();
     assert_eq!(script.core.next_step(), place(&[2], "c"), "marked once is enough");
     // It joins again although the mark cannot be made: the gap is there anyway.
+    assert!(!script.core.is_unmarked());
     script.core.placed(&[], 0, &ids("c"));
     assert_eq!(script.core.next_step(), marks_c);
     assert!(script.goes_on_without());
     script.written(Ok(1));
     assert_eq!(script.core.held(), []);
+    // Nobody is held any more, and the mark is tried again until it is made.
+    assert!(script.core.is_unmarked());
+    for _ in 0..3 {
+        assert!(script.core.retry_after().unwrap().as_secs() < 60);
+        script.core.retry();
+        assert_eq!(script.core.next_step(), marks_c);
+        assert!(script.goes_on_without());
+        assert_eq!(script.core.next_step(), None);
+    }
     script.core.begin_close();
     assert_eq!(script.core.next_step(), marks_c);
     assert!(script.goes_on_without());
     assert!(matches!(script.wanted_write().0.state, LedgerState::Closed { .. }));
+    script.written(Ok(2));
+    assert!(script.core.is_unmarked(), "for good");
 
     // Without an ack quorum there is nothing to go on with.
     let mut script = Script::new(3, 3, 3);
@@ -405,6 +417,194 @@ fn metadata_that_fails_does_not_stop_a_writer_that_needs_none() {
     script.append(1);
     script.answer(0, 2, LOST);
     assert!(!script.core.goes_on_without(&LedgerError::Store(StoreError::Closed), &mut Vec::new()));
+}
+
+fn loss() -> LedgerError {
+    LedgerError::Store(StoreError::ConnectionLoss)
+}
+
+/// A writer that keeps nothing for bookies. The third one was away and lacks entries that are confirmed; another one took its
+/// place, and the mark is wanted.
+fn with_replaced_third() -> Script {
+    let mut script = Script::new(3, 3, 2);
+    script.core.may_keep(0);
+    script.append(3);
+    (0..3).for_each(|entry| script.ack(entry, &[0, 1]));
+    script.append(1);
+    (0..4).for_each(|entry| script.answer(entry, 2, LOST));
+    assert_eq!(script.core.next_step(), Some(Step::Mark { replicas: ids("c") }));
+    script
+}
+
+/// Invariant 2 of `members`.
+#[test]
+fn a_mark_that_fails_is_made_again_after_pauses_and_so_is_one_for_a_later_loss() {
+    let mut script = with_replaced_third();
+    assert!(script.core.put_off(), "the store is away for a moment: the change comes first");
+    script.core.placed(&ids("d"), 0, &[]);
+    script.written(Ok(1));
+    script.ack(3, &[0, 1, 2]);
+    let mut pauses = Vec::new();
+    for _ in 0..3 {
+        assert_eq!(script.core.next_step(), None);
+        assert!(script.core.is_unmarked());
+        pauses.push(script.core.retry_after().unwrap().as_secs());
+        script.core.retry();
+        assert_eq!(script.core.next_step(), Some(Step::Mark { replicas: ids("c") }));
+        if pauses.len() < 3 {
+            assert!(script.core.put_off());
+        }
+    }
+    assert_eq!(pauses, [1, 2, 4]);
+    script.mark("c");
+    assert!(!script.core.is_unmarked());
+    assert_eq!((script.core.next_step(), script.core.retry_after()), (None, None));
+
+    // It is a member again, instead of a, and lacks entries once more: repair may have removed the mark.
+    script.append(1);
+    script.answer(4, 0, LOST);
+    script.change("c", 2);
+    assert_eq!(script.core.ensemble(), ids("c b d"));
+    script.ack(4, &[1, 2]);
+    script.answer(4, 0, LOST);
+    assert_eq!((script.confirmed(), script.core.next_step()), (4, Some(Step::Mark { replicas: ids("c") })));
+    // What is lost while the mark is made is named by the next one.
+    script.append(2);
+    script.ack(5, &[1, 2]);
+    script.mark("c");
+    assert!(!script.core.is_unmarked());
+}
+
+/// Invariant 7: Java's checker finds the first and the last entry, and removes the mark.
+#[test]
+fn a_gap_in_the_middle_begins_a_segment_before_the_mark_is_made() {
+    let with_gap = || {
+        let mut script = Script::new(3, 3, 2);
+        script.core.may_keep(0);
+        script.append(4);
+        (0..4).for_each(|entry| script.ack(entry, &[0, 1]));
+        [0, 1, 3].into_iter().for_each(|entry| script.ack(entry, &[2]));
+        script.answer(2, 2, refused(ErrorCode::TooManyRequests));
+        script
+    };
+    let starts = |metadata: &LedgerMetadata| -> Vec<i64> {
+        metadata.segments().iter().map(|segment| segment.first_entry.get()).collect()
+    };
+    let mut script = with_gap();
+    let (split, expected) = script.wanted_write();
+    assert_eq!((starts(&split), expected, split.state), (vec![0, 2], Version(0), LedgerState::Open));
+    assert!(!script.core.awaits_change(), "nothing waits for it");
+    script.written(Ok(1));
+    script.mark("c");
+    assert_eq!((script.core.next_step(), script.core.retry_after()), (None, None));
+    // What follows is written on top of it.
+    script.append(1);
+    script.core.placed(&ids("d"), 0, &[]);
+    let (metadata, expected) = script.wanted_write();
+    assert_eq!((starts(&metadata), expected), (vec![0, 2, 4], Version(1)));
+
+    // Its outcome is unknown, and the store away: later again, by reading first.
+    let unknown = || {
+        let mut script = with_gap();
+        script.written(Err(loss()));
+        assert_eq!(script.core.next_step(), Some(Step::Read), "IC14");
+        assert!(script.core.put_off());
+        assert_eq!((script.core.next_step(), script.core.is_unmarked()), (None, true));
+        script
+    };
+    let mut script = unknown();
+    assert_eq!(script.core.retry_after().unwrap().as_secs(), 1);
+    script.core.retry();
+    script.read(split.clone(), 1);
+    script.mark("c");
+    let mut script = unknown();
+    script.core.retry();
+    script.read(Script::new(3, 3, 2).metadata(), 0);
+    assert_eq!(script.wanted_write(), (split.clone(), Version(0)));
+    // A change that comes first finds it, too.
+    let mut script = unknown();
+    script.append(1);
+    script.core.placed(&ids("d"), 0, &[]);
+    assert_eq!(script.wanted_write().1, Version(0));
+    script.written(Err(changed()));
+    script.read(split.clone(), 1);
+    assert_eq!((starts(&script.wanted_write().0), script.why()), (vec![0, 2, 4], None));
+    // So does the end.
+    let mut script = unknown();
+    script.core.begin_close();
+    script.mark("c");
+    script.written(Err(changed()));
+    script.read(split, 1);
+    assert_eq!((starts(&script.wanted_write().0), script.why()), (vec![0, 2], None));
+
+    // Refused: the mark is all there is.
+    let mut script = with_gap();
+    script.written(Err(no_access()));
+    script.mark("c");
+    assert_eq!((script.core.next_step(), script.why()), (None, None));
+}
+
+/// Invariant 12.
+#[test]
+fn what_lies_in_queues_is_withdrawn_before_the_end_releases_it() {
+    let mut script = with_silent_third(4);
+    script.core.begin_close();
+    assert_eq!(script.core.take_withdrawn(), ids("c"));
+
+    // A fill is on its way to a bookie that is no member any more.
+    let with_fill = || {
+        let mut script = with_replaced_third_kept();
+        script.core.tick(true);
+        assert_eq!(script.core.take_fills().len(), 1);
+        script
+    };
+    let mut script = with_fill();
+    let bytes = script.core.kept_bytes();
+    script.core.begin_close();
+    script.settle();
+    assert_eq!(script.core.kept_bytes(), bytes / 3, "it is in the queue");
+    assert_eq!(script.core.take_withdrawn(), ids("c"));
+    assert_eq!(script.core.kept_bytes(), 0);
+
+    // One that stops withdraws nothing: others of its entries may be on their way there.
+    let mut script = with_fill();
+    script.core.stop(WhyStopped::MetadataChanged);
+    script.settle();
+    assert_eq!((script.core.kept_bytes(), script.core.take_withdrawn()), (bytes / 3, vec![]));
+}
+
+fn with_replaced_third_kept() -> Script {
+    let mut script = Script::new(3, 3, 2);
+    script.append(3);
+    (0..3).for_each(|entry| script.ack(entry, &[0, 1]));
+    script.append(1);
+    (0..4).for_each(|entry| script.answer(entry, 2, LOST));
+    script.core.placed(&ids("d"), 0, &[]);
+    script.written(Ok(1));
+    script.ack(3, &[0, 1, 2]);
+    script.core.take_withdrawn();
+    script
+}
+
+/// Invariant 11: it says once what nobody else knows.
+#[test]
+fn a_writer_that_stops_by_itself_marks_what_bookies_lack() {
+    let mut script = with_replaced_third_kept();
+    assert!(!script.core.is_parting() && !script.core.is_unmarked());
+    script.core.stop(WhyStopped::MetadataChanged);
+    assert!(script.core.is_parting() && script.core.is_unmarked());
+    assert_eq!(script.core.begin_parting(), Some(ids("c")));
+    assert_eq!((script.core.is_parting(), script.core.begin_parting()), (true, None));
+    script.core.end_parting(true);
+    assert!(!script.core.is_parting() && !script.core.is_unmarked());
+
+    // One that is dropped, or whose client is closed, does nothing more.
+    for why in [WhyStopped::Closing, WhyStopped::ClientClosed, WhyStopped::Deleted] {
+        let mut script = with_replaced_third_kept();
+        script.core.stop(why);
+        assert_eq!((script.core.is_parting(), script.core.begin_parting()), (false, None));
+        assert!(script.core.is_unmarked());
+    }
 }
 
 /// Invariant 6: without a mark a slow bookie's entries are held back; it is up to the budget to make the writer wait.

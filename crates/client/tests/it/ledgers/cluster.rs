@@ -40,6 +40,11 @@ impl Cluster {
         cluster
     }
 
+    /// Another session.
+    pub fn store(&self) -> MemoryStore {
+        self.metadata.open()
+    }
+
     pub async fn layout(&self) -> Layout {
         Layout::open(Arc::new(self.metadata.open()), "/ledgers", None).await.unwrap()
     }

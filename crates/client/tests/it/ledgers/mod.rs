@@ -9,6 +9,7 @@ mod claim;
 mod cluster;
 mod force;
 mod gaps;
+mod marks;
 mod placement;
 mod stopped;
 mod verify;
