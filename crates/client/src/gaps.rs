@@ -108,7 +108,9 @@ impl Gaps {
         let (quorum, entry) = (self.quorum, entry.get());
         let Some(gap) = self.members.get_mut(&tag.0) else { return false };
         let is_full = gap.runs.len() == RUNS_MAX;
-        let is_in = |run: &Run| (run.first..=run.last).contains(&entry);
+        // Entries of other positions lie between its own.
+        let is_own = has_any(quorum, gap.position, entry, entry);
+        let is_in = |run: &Run| is_own && (run.first..=run.last).contains(&entry);
         let Some(index) = gap.runs.iter().position(is_in) else { return false };
         let run = &mut gap.runs[index];
         if !run.is_exact {
@@ -128,6 +130,14 @@ impl Gaps {
             self.members.remove(&tag.0);
         }
         true
+    }
+
+    /// A bookie has an entry, wherever it was a member when it got it; the tags under which it was known to lack it.
+    pub fn fill_of(&mut self, bookie: &BookieId, entry: EntryId) -> Vec<AddTag> {
+        let tags = self.members.iter().filter(|(_, gap)| gap.bookie == *bookie).map(|(tag, _)| AddTag(*tag));
+        let mut tags: Vec<AddTag> = tags.collect();
+        tags.retain(|tag| self.fill(*tag, entry));
+        tags
     }
 
     /// Copies that members lack.
@@ -254,7 +264,11 @@ mod tests {
         assert!(gaps.fill(AddTag(2), at(6)));
         assert_eq!(starts(&gaps, &one, 9), [0, 5, 7]);
         assert_eq!(gaps.bookies(), ids("c").into_iter().collect());
-        [5, 7, 8].into_iter().for_each(|entry| assert!(gaps.fill(AddTag(2), at(entry))));
+        // It says so under another tag: it was a member elsewhere.
+        let c = ids("c").remove(0);
+        assert_eq!((gaps.fill_of(&c, at(5)), gaps.fill_of(&c, at(5))), (vec![AddTag(2)], vec![]));
+        assert_eq!(gaps.fill_of(&ids("a")[0], at(7)), []);
+        [7, 8].into_iter().for_each(|entry| assert!(gaps.fill(AddTag(2), at(entry))));
         assert!(gaps.is_empty());
     }
 
@@ -269,8 +283,9 @@ mod tests {
         assert_eq!(starts(&gaps, &one, 7), [0], "7 is not its own");
         assert_eq!(starts(&gaps, &metadata(quorum, &[(0, "a b c"), (1, "a b d")]), 8), [0, 1, 3]);
         assert_eq!(starts(&gaps, &metadata(quorum, &[(0, "a b c"), (3, "a b d")]), 8), [0, 3]);
+        assert!(!gaps.fill(AddTag(0), at(4)), "not its own");
         assert!(gaps.fill(AddTag(0), at(5)));
-        assert_eq!(starts(&gaps, &one, 11), [0, 3, 6]);
+        assert_eq!((starts(&gaps, &one, 11), gaps.copies()), (vec![0, 3, 6], 2));
     }
 
     #[test]

@@ -52,6 +52,8 @@ struct Slot {
     waiting: u64,
     /// Bit i: that bookie has it, as it said too late to be counted. It confirms nothing (invariant 5).
     late: u64,
+    /// Bookies that have it, as they said when they had another position, or had not joined again. They confirm nothing either.
+    former: Vec<BookieId>,
     /// Enough bookies have it that those which do not are behind ([`AddWindow::held_back`]).
     is_ahead: bool,
 }
@@ -72,6 +74,8 @@ pub(crate) struct AddWindow {
     ensemble: Vec<BookieId>,
     /// The change that brought the bookie to each position; answers to what was sent before it are not its own.
     since: Vec<u64>,
+    /// The bookie of each tag there was: one for each that joined.
+    bookies: BTreeMap<u64, BookieId>,
     /// Numbers bookies that joined.
     changes: u64,
     /// Ascending.
@@ -111,8 +115,9 @@ impl AddWindow {
     pub fn new(quorum: Quorum, ensemble: Vec<BookieId>, confirmed: Option<EntryId>) -> AddWindow {
         assert!(quorum.write_quorum_size() <= WRITE_QUORUM_SIZE_MAX, "one bit per replica");
         assert_eq!(ensemble.len(), quorum.ensemble_size(), "a whole ensemble");
-        AddWindow {
+        let mut window = AddWindow {
             since: vec![0; ensemble.len()],
+            bookies: BTreeMap::new(),
             is_held: vec![false; ensemble.len()],
             acked_bytes: vec![0; ensemble.len()],
             quorum,
@@ -129,7 +134,20 @@ impl AddWindow {
             is_stopped: false,
             ahead_bytes: 0,
             canaries: Canaries::none(),
+        };
+        window.note_bookies();
+        window
+    }
+
+    fn note_bookies(&mut self) {
+        for (position, bookie) in self.ensemble.iter().enumerate() {
+            self.bookies.entry(self.tag(position).0).or_insert_with(|| bookie.clone());
         }
+    }
+
+    /// The bookie that was sent something under a tag.
+    pub fn bookie_of(&self, tag: AddTag) -> Option<&BookieId> {
+        self.bookies.get(&tag.0)
     }
 
     /// The same, with a planted bug.
@@ -142,6 +160,8 @@ impl AddWindow {
     pub fn following(mut self, earlier: &AddWindow) -> AddWindow {
         self.changes = earlier.changes + 1;
         self.since.fill(self.changes);
+        self.bookies.clear();
+        self.note_bookies();
         self
     }
 
@@ -244,7 +264,16 @@ impl AddWindow {
                 out.push(Send { position, entry, body: body.clone(), tag: self.tag(position) });
             }
         }
-        let slot = Slot { body, cost_bytes, payload_bytes, acked: 0, waiting, late: 0, is_ahead: false };
+        let slot = Slot {
+            body,
+            cost_bytes,
+            payload_bytes,
+            acked: 0,
+            waiting,
+            late: 0,
+            former: Vec::new(),
+            is_ahead: false,
+        };
         self.slots.push_back(slot);
         entry
     }
@@ -304,11 +333,18 @@ impl AddWindow {
     fn note_late(&mut self, entry: EntryId, tag: AddTag) {
         let position = AddWindow::position_of(tag);
         let (_, since) = self.members_of(entry.get());
-        if since.get(position) != Some(&(tag.0 >> POSITION_BITS)) {
-            return;
-        }
+        let is_member = since.get(position) == Some(&(tag.0 >> POSITION_BITS));
         let mut write_set = self.quorum.write_set(entry);
         let index = entry.get().checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
+        if !is_member {
+            if let Some(slot) = index.and_then(|index| self.slots.get_mut(index))
+                && let Some(bookie) = self.bookies.get(&tag.0)
+                && !slot.former.contains(bookie)
+            {
+                slot.former.push(bookie.clone());
+            }
+            return;
+        }
         if let Some(offset) = write_set.position(|member| member == position)
             && let Some(slot) = index.and_then(|index| self.slots.get_mut(index))
         {
@@ -427,7 +463,9 @@ impl AddWindow {
         let entry = EntryId::new(self.first).expect("entries are not negative");
         let (ensemble, since) = self.members_of(self.first);
         for (offset, position) in self.quorum.write_set(entry).enumerate() {
-            if (slot.acked | slot.late) & (1 << offset) == 0 {
+            let has_it =
+                (slot.acked | slot.late) & (1 << offset) != 0 || slot.former.contains(&ensemble[position]);
+            if !has_it {
                 let (bookie, body) = (ensemble[position].clone(), slot.body.clone());
                 let (tag, cost_bytes) = (tag_of(position, since[position]), slot.cost_bytes);
                 lacks.push(Lack { tag, bookie, entry, body, cost_bytes });
@@ -511,6 +549,7 @@ impl AddWindow {
             self.former.push_back(Former { ensemble, since, until: self.confirmed + 1 });
         }
         self.changes += 1;
+        let before = self.ensemble.clone();
         for (position, bookie) in ensemble.into_iter().enumerate() {
             let is_replaced = self.ensemble[position] != bookie;
             assert!(!is_replaced || replacing.contains_key(&position), "only failed positions are replaced");
@@ -531,6 +570,7 @@ impl AddWindow {
                 self.is_held[position] = stays_held;
             }
         }
+        self.note_bookies();
         let ahead_from = self.ahead_from();
         for index in 0..self.slots.len() {
             let entry = EntryId::new(self.first + index as i64).expect("entries are not negative");
@@ -541,6 +581,11 @@ impl AddWindow {
                 let tag = self.tag(position);
                 let slot = &mut self.slots[index];
                 if self.since[position] == self.changes {
+                    if (slot.acked | slot.late) & (1 << offset) != 0
+                        && !slot.former.contains(&before[position])
+                    {
+                        slot.former.push(before[position].clone());
+                    }
                     // Invariant 1.
                     slot.acked &= !(1 << offset);
                     slot.late &= !(1 << offset);

@@ -446,3 +446,18 @@ impl Signals {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_that_was_not_made_is_not_spoken_of_as_made() {
+        let ledger = LedgerId::new(7).unwrap();
+        let marked = missing(ledger, 2, false);
+        assert!(marked.contains("2 copies of them are missing") && marked.contains("is marked"), "{marked}");
+        let unmarked = missing(ledger, 1, true);
+        assert!(unmarked.contains("1 copy of them is missing"), "{unmarked}");
+        assert!(unmarked.contains("could not be marked") && !unmarked.contains("is marked"), "{unmarked}");
+    }
+}

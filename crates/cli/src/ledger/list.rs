@@ -247,3 +247,26 @@ fn text(info: &LedgerInfo, marked: &Result<Vec<String>, StoreError>) -> String {
     }
     lines.iter().map(|(key, value)| format!("{key:<13} {value}\n")).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bindery_types::{DigestType, LedgerMetadata, LedgerSecret, Quorum};
+
+    #[test]
+    fn a_mark_is_called_one_and_what_cannot_be_read_is_unknown() {
+        let secret = LedgerSecret { digest_type: DigestType::Crc32c, password: Vec::new() };
+        let info = LedgerInfo {
+            id: LedgerId::new(7).unwrap(),
+            metadata: LedgerMetadata::new(Quorum::new(1, 1, 1).unwrap(), secret),
+            version: bindery_metadata::store::Version(0),
+            created_ms: 0,
+        };
+        let marked = Ok(vec!["b1".to_owned(), "b2".to_owned()]);
+        assert!(text(&info, &marked).contains("\nmarked        as under-replicated on b1, b2\n"));
+        assert!(!text(&info, &Ok(Vec::new())).contains("marked"));
+        let refused = Err(StoreError::NoAuth { path: "/ledgers/underreplication".into() });
+        assert!(text(&info, &refused).contains("\nmarked        unknown: the metadata store refuses access"));
+        assert_eq!(object(&info, refused.ok().as_deref())["under_replicated_on"], Value::Null);
+    }
+}

@@ -498,7 +498,9 @@ impl RecoveryCore {
     pub fn on_answer(&mut self, entry: EntryId, tag: AddTag, result: &Result<(), BookieError>) {
         if result.is_ok() && matches!(self.phase, Phase::Reading { .. }) {
             // Perhaps a late one, of an entry that is complete.
-            self.gaps.fill(tag, entry);
+            if let Some(bookie) = self.window.bookie_of(tag) {
+                self.gaps.fill_of(bookie, entry);
+            }
         }
         if let Heard::Fatal(position) = self.window.on_answer(entry, tag, result)
             && self.result.is_none()

@@ -140,12 +140,12 @@ impl Adds {
         }
         if let Some(member) = filled_member(tag) {
             if self.kept.on_answer(member, entry, result) {
-                self.gaps.fill(member, entry);
+                self.note_filled(member, entry);
             }
             return Ok(());
         }
-        if result.is_ok() && !self.gaps.is_empty() && self.gaps.fill(tag, entry) {
-            self.kept.has(tag, entry);
+        if result.is_ok() && !self.gaps.is_empty() {
+            self.note_filled(tag, entry);
         }
         let Heard::Fatal(position) = self.window.on_answer(entry, tag, result) else { return Ok(()) };
         Err(match result {
@@ -153,6 +153,14 @@ impl Adds {
             Err(BookieError::Closed) => WhyStopped::ClientClosed,
             Ok(()) | Err(_) => WhyStopped::Unauthorized { bookie: self.ensemble()[position].clone() },
         })
+    }
+
+    /// The bookie of a tag has an entry. It may have been known to lack it under another one: when it was a member again.
+    fn note_filled(&mut self, tag: AddTag, entry: EntryId) {
+        let Some(bookie) = self.window.bookie_of(tag) else { return };
+        for tag in self.gaps.fill_of(bookie, entry) {
+            self.kept.has(tag, entry);
+        }
     }
 
     /// Confirms what can be; whether anything was confirmed or acknowledged since this was called last.
