@@ -23,6 +23,8 @@ pub(crate) struct LedgerWriter {
 struct Shared {
     /// `None` once a close or hand-over has begun: calls behind it are refused.
     open: Mutex<Option<Open>>,
+    /// Why the ledger was not closed, after a close that failed.
+    failure: Mutex<Option<String>>,
 }
 
 struct Open {
@@ -83,12 +85,21 @@ impl Shared {
         Some(Arc::into_inner(writer).expect("every call has returned it"))
     }
 
-    /// Closing again does nothing.
+    /// Closing again does nothing, unless the ledger was not closed.
     async fn close(self: Arc<Self>) -> PyResult<()> {
-        match self.take().await {
-            Some(writer) => writer.close().await.map(|_| ()).map_err(Raise::raise),
-            None => Ok(()),
-        }
+        let Some(writer) = self.take().await else {
+            let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+            return match &*failure {
+                Some(text) => Err(ClosedError::new_err(format!("this writer was not closed: {text}"))),
+                None => Ok(()),
+            };
+        };
+        let set = |text: Option<String>| *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = text;
+        // Until the outcome is known: this future may be dropped.
+        set(Some("its first close was cancelled; what came of it is not known".into()));
+        let outcome = writer.close().await;
+        set(outcome.as_ref().err().map(ToString::to_string));
+        outcome.map(|_| ()).map_err(Raise::raise)
     }
 
     /// Again it is refused: there is no last entry to return, which is not the same as none.
@@ -111,6 +122,7 @@ impl LedgerWriter {
             progress: writer.progress(),
             shared: Arc::new(Shared {
                 open: Mutex::new(Some(Open { lent: Lent { writer: Arc::new(writer), _until }, returned })),
+                failure: Mutex::new(None),
             }),
         }
     }

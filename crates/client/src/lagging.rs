@@ -37,7 +37,7 @@ impl Lagging {
         self.is_behind.store(true, Ordering::Relaxed);
     }
 
-    /// Syncs fail from now on, as without a connection.
+    /// Reads and syncs fail from now on, as without a connection.
     pub fn leave(&self) {
         self.is_away.store(true, Ordering::Relaxed);
     }
@@ -50,6 +50,9 @@ impl Lagging {
 
 impl MetadataStore for Lagging {
     fn get(&self, path: &str) -> StoreFuture<'_, Node> {
+        if self.is_away.load(Ordering::Relaxed) {
+            return Box::pin(async { Err(StoreError::ConnectionLoss) });
+        }
         let path = path.to_owned();
         Box::pin(async move {
             let before = self.read.lock().get(&path).cloned();
@@ -62,6 +65,9 @@ impl MetadataStore for Lagging {
         })
     }
     fn get_and_watch(&self, path: &str) -> StoreFuture<'_, (Node, Watch)> {
+        if self.is_away.load(Ordering::Relaxed) {
+            return Box::pin(async { Err(StoreError::ConnectionLoss) });
+        }
         self.inner.get_and_watch(path)
     }
     fn exists(&self, path: &str) -> StoreFuture<'_, Option<Stat>> {

@@ -127,7 +127,7 @@ impl ReaderState {
             }
             // None that answers knows it. While one does, the others are passed over, which costs nothing. One that hangs beside
             // those that do not know it would cost its timeout for each entry.
-            Err(_) if without > 0 => self.can_batch.store(false, Ordering::Relaxed),
+            Err(_) if without > 0 => self.batches.pause(),
             Err(_) => {}
         }
         Ok(vec![self.fetch(first).await?])

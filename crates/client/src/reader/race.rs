@@ -9,7 +9,7 @@
 //!
 //! # Invariants
 //! 1. Each replica is asked once at most (C4, IC19). All are asked before a read fails (IC9): an empty allowance for
-//!    retries makes them wait, for [`RETRY_WAIT_MAX`] at most.
+//!    retries makes them wait, for [`RETRY_WAIT_MAX`] after the last request that was under way.
 //! 2. A read ends once, with the first good answer, or when every replica has answered or failed (C3).
 //! 3. A request that lost goes on counting as under way until it is answered (C1): a slow bookie does not look idle.
 //!
@@ -168,7 +168,10 @@ impl ReaderState {
                 let may_go = match why {
                     Why::First | Why::NotThere => true,
                     Why::Retry(since) => {
-                        health.retries.take(health.now(), entries) || since.elapsed() >= RETRY_WAIT_MAX
+                        // When all bookies are slow, each read would be asked twice: it waits for the request that is under
+                        // way, which ends by the request timeout at the latest.
+                        let must_go = attempts.is_empty() && since.elapsed() >= RETRY_WAIT_MAX;
+                        must_go || health.retries.take(health.now(), entries)
                     }
                 };
                 if may_go {

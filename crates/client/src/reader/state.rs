@@ -17,7 +17,7 @@ use bindery_types::{Digester, EntryId, LedgerId, LedgerMetadata, LedgerSecret, L
 use bindery_wire::ErrorCode;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::client::Shared;
 use crate::entry::{EntryCodec, OVERHEAD_SIZE_BYTES_MAX};
@@ -71,10 +71,31 @@ pub(crate) struct ReaderState {
     lac: AtomicI64,
     /// Mean size of its entries, as stored; 0 when nothing is known of it.
     entry_size_bytes: AtomicU64,
-    /// Cleared when a bookie does not know batch reads.
-    pub can_batch: AtomicBool,
+    /// Whether batches are asked for.
+    pub batches: Batches,
     /// Set when one answered a batch read: until then a single one is tried.
     pub has_batched: AtomicBool,
+}
+
+/// How long entries are read one by one after bookies did not know batch reads. Long enough that asking costs nothing; a fault
+/// that looked like it passes meanwhile.
+const BATCHES_PAUSE: Duration = Duration::from_secs(30);
+
+/// Whether batch reads are tried.
+#[derive(Default)]
+pub(crate) struct Batches {
+    paused_until: Mutex<Option<Instant>>,
+}
+
+impl Batches {
+    /// Bookies did not know the request, or answered as if they did not.
+    pub fn pause(&self) {
+        *self.paused_until.lock() = Some(Instant::now() + BATCHES_PAUSE);
+    }
+
+    pub fn are_wanted(&self) -> bool {
+        self.paused_until.lock().is_none_or(|until| until <= Instant::now())
+    }
 }
 
 /// What a ledger's length says of the size of its entries.
@@ -99,12 +120,12 @@ impl ReaderState {
         let lac = AtomicI64::new(-1);
         let replicas = Replicas::new(metadata, &shared);
         let known = Mutex::new(Known { replicas: replicas.clone(), version });
-        let can_batch = AtomicBool::new(true);
+        let batches = Batches::default();
         let entry_size_bytes = AtomicU64::new(mean_size_bytes(&replicas.metadata));
         let has_batched = AtomicBool::new(false);
         let rereads = Rereads::default();
         let state =
-            ReaderState { shared, id, codec, known, rereads, lac, entry_size_bytes, can_batch, has_batched };
+            ReaderState { shared, id, codec, known, rereads, lac, entry_size_bytes, batches, has_batched };
         state.learn_from(&replicas.metadata);
         state
     }
@@ -259,7 +280,7 @@ impl ReaderState {
     }
 
     /// Asks the last ensemble until it is covered (invariant 2).
-    async fn ask_for_lac(&self) -> Result<(), ReadError> {
+    pub async fn ask_for_lac(&self) -> Result<(), ReadError> {
         let replicas = self.replicas();
         let metadata = &replicas.metadata;
         let Some(last) = metadata.segments().last() else { return Ok(()) };

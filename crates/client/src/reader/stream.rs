@@ -197,7 +197,7 @@ impl EntryStream {
             let is_batch = quorum.ensemble_size() == quorum.write_quorum_size()
                 && self.last > self.next
                 && fitting > 1
-                && self.state.can_batch.load(Ordering::Relaxed);
+                && self.state.batches.are_wanted();
             let ranges_max = match is_batch {
                 _ if entry_size_bytes == 0 => 1,
                 true if !self.state.has_batched.load(Ordering::Relaxed) => 1,

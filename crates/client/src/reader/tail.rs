@@ -9,7 +9,9 @@
 //! # Invariants
 //! 1. Entries come in order, once each, and only confirmed ones.
 //! 2. The stream ends when the ledger is closed and everything up to its last entry was returned.
-//! 3. At most one poll per bookie is under way, also across waits: a ledger that grows fast does not pile up requests.
+//! 3. While the metadata store is away, it goes on by what the bookies say: only a ledger that was deleted, and a store that
+//!    refuses, end it.
+//! 4. At most one poll per bookie is under way, also across waits: a ledger that grows fast does not pile up requests.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -53,6 +55,8 @@ pub struct TailStream {
     polled: BTreeSet<BookieId>,
     is_watching: bool,
     is_refreshing: bool,
+    /// The last look at the metadata failed.
+    is_without_metadata: bool,
 }
 
 impl TailStream {
@@ -66,6 +70,7 @@ impl TailStream {
             polled: BTreeSet::new(),
             is_watching: false,
             is_refreshing: false,
+            is_without_metadata: false,
         }
     }
 
@@ -126,7 +131,21 @@ impl TailStream {
                 }
                 Event::Metadata(outcome) => {
                     self.is_watching = false;
-                    outcome?;
+                    match outcome {
+                        Err(ReadError::Metadata(error)) if error.is_transient() => {
+                            if !std::mem::replace(&mut self.is_without_metadata, true) {
+                                tracing::warn!(
+                                    ledger_id = %self.state.id,
+                                    %error,
+                                    "the metadata store is away: going on by what bookies say, which do not know of a close"
+                                );
+                            }
+                        }
+                        outcome => {
+                            outcome?;
+                            self.is_without_metadata = false;
+                        }
+                    }
                 }
                 Event::Refreshed => self.is_refreshing = false,
             }
@@ -139,7 +158,13 @@ impl TailStream {
         if !self.is_watching {
             self.is_watching = true;
             let state = self.state.clone();
-            self.tasks.spawn(async move { Event::Metadata(watch(&state).await) });
+            self.tasks.spawn(async move {
+                let outcome = watch(&state).await;
+                if outcome.is_err() {
+                    sleep(REFRESH_PAUSE).await;
+                }
+                Event::Metadata(outcome)
+            });
         }
         let replicas = self.state.replicas();
         let Some(last) = replicas.metadata.segments().last() else { return };
@@ -170,7 +195,14 @@ impl TailStream {
         let state = self.state.clone();
         self.tasks.spawn(async move {
             sleep(REFRESH_PAUSE).await;
-            if let Err(error) = state.refresh().await {
+            let mut refreshed = state.refresh().await.map(drop);
+            if let Err(ReadError::Metadata(error)) = &refreshed
+                && error.is_transient()
+            {
+                // Invariant 3.
+                refreshed = state.ask_for_lac().await;
+            }
+            if let Err(error) = refreshed {
                 tracing::debug!(ledger_id = %state.id, %error, "the LAC cannot be learned now");
             }
             Event::Refreshed

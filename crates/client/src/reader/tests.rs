@@ -653,3 +653,38 @@ async fn a_tail_goes_on_by_asking_when_polls_are_refused_and_ends_with_the_ledge
     setup.layout.ledgers().delete(setup.ledger, None).await.unwrap();
     assert!(matches!(setup.open().await, Err(OpenError::NotFound(_))));
 }
+
+/// Tail invariant 3.
+#[tokio::test(start_paused = true)]
+async fn a_tail_outlives_the_metadata_store() {
+    let setup = Setup::new((3, 3, 2), 5, 10, Bookies::default()).await;
+    let reader = setup.open().await.unwrap();
+    let mut tail = reader.tail(at(3));
+    assert_eq!(tail.next().await.unwrap().unwrap().id, at(3));
+    setup.store.leave();
+    let bookies = setup.bookies.clone();
+    let lac = setup.codec.lac_body(at(4));
+    let writer = tokio::spawn(async move {
+        tokio::time::sleep(METADATA_PATIENCE_DEFAULT * 5).await;
+        for bookie in ["a", "b", "c"] {
+            bookies.explicit.lock().insert(id(bookie), lac.clone());
+        }
+    });
+    assert_eq!(tail.next().await.unwrap().unwrap().id, at(4));
+    writer.await.unwrap();
+}
+
+/// A bookie that answers as if it knew no batches does so until it is asked again, not for the reader's life.
+#[tokio::test(start_paused = true)]
+async fn batches_are_tried_again_after_a_pause() {
+    let mut setup = Setup::new((3, 3, 2), 100, 10, Bookies::default()).await;
+    setup.close(99).await;
+    let reader = setup.open().await.unwrap();
+    reader.state.batches.pause();
+    assert_all(&reader, 100, 10).await;
+    let batches = || setup.bookies.batches.load(Ordering::Relaxed);
+    assert_eq!(batches(), 0);
+    tokio::time::sleep(std::time::Duration::from_secs(31)).await;
+    assert_all(&reader, 100, 10).await;
+    assert!(batches() > 0, "none again");
+}

@@ -25,7 +25,7 @@ mod tests;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+
 use std::time::Duration;
 
 use bindery_types::{BookieId, EntryId};
@@ -172,7 +172,7 @@ impl Verification {
                     ledger: self.state.id,
                     bookie: bookie.clone(),
                     entries: own.clone(),
-                    is_batch: is_whole && own.len() > 1 && self.state.can_batch.load(Ordering::Relaxed),
+                    is_batch: is_whole && own.len() > 1 && self.state.batches.are_wanted(),
                 };
                 reads.spawn(async move { (position, part.read().await) });
             }
@@ -184,7 +184,7 @@ impl Verification {
                 Err(error) => std::panic::resume_unwind(error.into_panic()),
             };
             if !knows_batches {
-                self.state.can_batch.store(false, Ordering::Relaxed);
+                self.state.batches.pause();
             }
             if copies.iter().all(|copy| matches!(copy, Copy::Unreachable(_)))
                 && let Some(Copy::Unreachable(error)) = copies.first()
