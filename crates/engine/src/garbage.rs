@@ -12,11 +12,13 @@
 //!    not in a later, complete listing was deleted.
 //! 2. Nothing is dropped before the listing ended well, and each ledger only when it was read again and is not there.
 //! 3. Metadata is believed only when its INSTANCEID is the one of our cookie and it lists a ledger at least as high as the
-//!    highest that was ever here, or has given out that id.
-//! 4. An empty listing, and one by which a large share of the ledgers here would go, needs proof that the store is current:
-//!    a store with our INSTANCEID that gives out, now, an id above every one that this bookie has ever seen.
-//!    An old copy, or an empty store with a copied INSTANCEID, has not counted so far. A large share goes only when the
-//!    next round finds all of it gone as well.
+//!    highest that was ever here, or proves that it is current (4) and has given out that id.
+//! 4. An empty listing, and one by which a large share of the ledgers here would go, needs proof that the store is current
+//!    ([`Evidence`]): our INSTANCEID, our cookie, the mark that this bookie left there last, and ids given out as far as the
+//!    highest that was ever here. An older copy has an older mark, an import and an empty store have none; what was copied
+//!    after the last mark has not counted so far. No round adds to the evidence before it has ended without needing it
+//!    ([`GarbageRound::may_mark`]): what rounds do, and those of other bookies, must not make a store look current.
+//!    A large share goes only when the next round finds all of it gone as well.
 //! 5. An operator may waive, for one round, that the listing is high enough and that the share is not too large, nothing
 //!    else; that ledgers above the listing are gone is then remembered ([`AcceptedGap`]), because the highest that was ever
 //!    here never falls.
@@ -54,6 +56,9 @@ pub enum Doubt {
         /// INSTANCEID of the cookie.
         ours: String,
     },
+    /// What proved to be current does not any more.
+    #[error("the mark of this bookie went from metadata during the round: another copy of it answers now")]
+    MarkGone,
     /// The store failed, or the listing did.
     #[error("metadata: {0}")]
     Metadata(String),
@@ -63,7 +68,8 @@ pub enum Doubt {
     /// No ledger at all, and no proof that this is so.
     #[error(
         "metadata lists no ledger, and {here} are here: an empty metadata store is believed only when it has an \
-         INSTANCEID and gives out ledger ids above the highest that was ever here"
+         INSTANCEID and the mark that this bookie left there last, and has given out ledger ids up to the highest that was \
+         ever here"
     )]
     Empty {
         /// Ledgers here.
@@ -75,16 +81,16 @@ pub enum Doubt {
          ledgers really are deleted, ask for one round without this check"
     )]
     Behind {
-        /// Highest ledger that metadata lists or has given out.
+        /// Highest ledger that metadata lists, or has given out if it is current.
         listed: LedgerId,
         /// Highest ledger that was ever here.
         seen: LedgerId,
     },
     /// Too large a share at once, and no proof that this is so.
     #[error(
-        "{dropped} of {here} ledgers here are not in metadata, which does not give out ledger ids above the highest that \
-         was ever here: that is too large a share to be dropped. If they really are deleted, ask for one round without \
-         this check"
+        "{dropped} of {here} ledgers here are not in metadata, which does not prove to be current (by the mark that this \
+         bookie left there last, and ledger ids given out up to the highest that was ever here): that is too large a share \
+         to be dropped. If they really are deleted, ask for one round without this check"
     )]
     TooMany {
         /// Ledgers to be dropped.
@@ -92,6 +98,25 @@ pub enum Doubt {
         /// Ledgers here.
         here: usize,
     },
+}
+
+/// What can show that a store is current (invariant 4). Nothing of it is changed by asking.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Evidence {
+    /// The cluster has an INSTANCEID, and a cookie of this bookie.
+    pub is_member: bool,
+    /// It has the mark that this bookie left there last.
+    pub has_mark: bool,
+    /// The ledger id that it gives out next.
+    pub next_id: Option<LedgerId>,
+}
+
+impl Evidence {
+    /// The highest id that was given out, by a store that this bookie knows again.
+    fn counted(self) -> Option<LedgerId> {
+        let is_known = self.is_member && self.has_mark;
+        self.next_id.filter(|_| is_known).and_then(|id| LedgerId::new(id.get() - 1))
+    }
 }
 
 /// What a listing that ended well allows.
@@ -160,6 +185,7 @@ pub struct GarbageRound {
     listed: Option<LedgerId>,
     candidates: Vec<LedgerId>,
     is_listed: bool,
+    may_mark: bool,
     gap: Option<AcceptedGap>,
 }
 
@@ -188,6 +214,7 @@ impl GarbageRound {
             listed: None,
             candidates: Vec::new(),
             is_listed: false,
+            may_mark: false,
             gap: None,
         }
     }
@@ -224,12 +251,16 @@ impl GarbageRound {
         Ok(())
     }
 
-    /// The listing has ended, without any error. True when only an id that the store gives out now can show that it is
-    /// current, which is what [`GarbageRound::on_listed`] is told then.
-    pub fn needs_new_id(&mut self) -> bool {
+    /// The listing has ended, without any error. True when only [`Evidence`] can show that the store is current, which is
+    /// what [`GarbageRound::on_listed`] is told then.
+    pub fn needs_evidence(&mut self) -> bool {
         self.end_listing();
-        let is_behind = self.listed.is_none() || self.listed < self.seen;
-        !self.candidates.is_empty() && (is_behind || (self.is_large() && !self.is_waived))
+        !self.candidates.is_empty() && (self.is_behind() || (self.is_large() && !self.is_waived))
+    }
+
+    /// The listing alone does not reach as far as this bookie has.
+    fn is_behind(&self) -> bool {
+        self.listed.is_none() || self.listed < self.seen
     }
 
     fn end_listing(&mut self) {
@@ -244,17 +275,17 @@ impl GarbageRound {
         dropped > self.limits.always && dropped as f64 > self.limits.share_max * here as f64
     }
 
-    /// The listing ended, without any error. `new_id` is an id that the store gave out after it; a cluster without INSTANCEID
-    /// (`has_instance_id`) proves nothing by it but that its listing is high enough.
-    pub fn on_listed(&mut self, new_id: Option<LedgerId>, has_instance_id: bool) -> Result<Listed, Doubt> {
+    /// The listing ended, without any error; `evidence` was looked at after it.
+    pub fn on_listed(&mut self, evidence: Evidence) -> Result<Listed, Doubt> {
         self.end_listing();
         if self.candidates.is_empty() || self.canaries.has(Canary::M21ListingBelieved) {
+            self.may_mark = !self.here.is_empty() && !self.is_behind();
             return Ok(Listed::Believed);
         }
         let here = self.here.len();
-        // The id given out now is one that the store had not counted to before.
-        let counted = new_id.and_then(|id| LedgerId::new(id.get() - 1));
-        let is_current = has_instance_id && counted.is_some_and(|counted| Some(counted) >= self.seen);
+        let counted = evidence.counted();
+        let is_current = counted.is_some_and(|counted| Some(counted) >= self.seen);
+        self.may_mark = is_current || !self.is_behind();
         let Some(listed) = self.listed.or(counted.filter(|_| is_current)) else {
             return Err(Doubt::Empty { here });
         };
@@ -283,6 +314,13 @@ impl GarbageRound {
         // The others have been missing in one listing only.
         self.candidates.retain(|ledger| self.found_before.binary_search(ledger).is_ok());
         Ok(Listed::Believed)
+    }
+
+    /// True when the store that answered may get a new mark of this bookie once the round has gone through: it is not empty and
+    /// not behind, and what it lacks is no large share unless an operator says so; or it proved to be current. A bookie
+    /// without ledgers cannot tell.
+    pub fn may_mark(&self) -> bool {
+        self.may_mark
     }
 
     /// What a waiver accepted: to be kept, and given to later rounds ([`AcceptedGap::highest_expected`]), before anything
@@ -326,6 +364,11 @@ mod tests {
         GarbageRound::begin(ids(here), LedgerId::new(seen), limits, false, Canaries::none())
     }
 
+    /// Of a store that is ours, and gives out this id next.
+    fn ours(next_id: i64) -> Evidence {
+        Evidence { is_member: true, has_mark: true, next_id: LedgerId::new(next_id) }
+    }
+
     fn rest(mut round: GarbageRound) -> Vec<i64> {
         let mut found: Vec<i64> = std::iter::from_fn(|| round.next_candidate()).map(|id| id.get()).collect();
         found.sort_unstable();
@@ -348,7 +391,7 @@ mod tests {
             for range in listed.iter().copied().collect::<Vec<_>>().chunks(cut) {
                 round.on_range(&ids(range)).unwrap();
             }
-            round.on_listed(None, true).unwrap();
+            round.on_listed(Evidence::default()).unwrap();
             let here: BTreeSet<i64> = here.into_iter().collect();
             prop_assert_eq!(rest(round), here.difference(&listed).copied().collect::<Vec<_>>());
         }
@@ -357,23 +400,35 @@ mod tests {
     #[test]
     fn an_empty_listing_is_believed_only_of_a_store_that_proves_to_be_current() {
         for is_waived in [false, true] {
-            let outcome = |new_id: Option<i64>, has_instance_id| {
+            let outcome = |evidence| {
                 let (limits, seen) = (GarbageLimits::default(), LedgerId::new(7));
                 let mut round = GarbageRound::begin(ids(&[1, 2]), seen, limits, is_waived, Canaries::none());
-                assert!(round.needs_new_id());
-                let outcome = round.on_listed(new_id.and_then(LedgerId::new), has_instance_id);
-                outcome.map(|listed| (listed, rest(round)))
+                assert!(round.needs_evidence());
+                let outcome = round.on_listed(evidence);
+                outcome.map(|listed| (listed, round.may_mark(), rest(round)))
             };
-            assert_eq!(outcome(None, true), Err(Doubt::Empty { here: 2 }));
-            assert_eq!(outcome(Some(8), false), Err(Doubt::Empty { here: 2 }));
-            // A wiped store, and one from before ledger 7, which was here.
-            assert_eq!(outcome(Some(0), true), Err(Doubt::Empty { here: 2 }));
-            assert_eq!(outcome(Some(7), true), Err(Doubt::Empty { here: 2 }));
-            assert_eq!(outcome(Some(8), true), Ok((Listed::Believed, vec![1, 2])));
+            let far = ours(1 << 40);
+            // A wiped store, one from before ledger 7, which was here, and copies that somebody draws ids from.
+            let wrong = [
+                Evidence { next_id: None, ..far },
+                Evidence { is_member: false, ..far },
+                Evidence { has_mark: false, ..far },
+                ours(0),
+                ours(7),
+            ];
+            for evidence in wrong {
+                assert_eq!(outcome(evidence), Err(Doubt::Empty { here: 2 }), "{evidence:?}");
+            }
+            assert_eq!(outcome(ours(8)), Ok((Listed::Believed, true, vec![1, 2])));
         }
         let mut nothing = round(&[], 5);
-        assert!(!nothing.needs_new_id());
-        assert_eq!(nothing.on_listed(None, true), Ok(Listed::Believed), "there is nothing to be wrong about");
+        assert!(!nothing.needs_evidence());
+        assert_eq!(
+            nothing.on_listed(Evidence::default()),
+            Ok(Listed::Believed),
+            "there is nothing to be wrong about"
+        );
+        assert!(!nothing.may_mark());
     }
 
     #[test]
@@ -382,8 +437,8 @@ mod tests {
         let round = |here: &[i64], listed: &[i64], before: &[i64], new_id: i64| {
             let mut round = round(here, 51).confirms(ids(before));
             round.on_range(&ids(listed)).unwrap();
-            assert!(round.needs_new_id());
-            let outcome = round.on_listed(LedgerId::new(new_id), true);
+            assert!(round.needs_evidence());
+            let outcome = round.on_listed(ours(new_id));
             outcome.map(|listed| (listed, rest(round)))
         };
         let deleted: Vec<i64> = (0..51).collect();
@@ -401,25 +456,43 @@ mod tests {
 
     #[test]
     fn a_listing_that_knows_less_than_this_bookie_is_not_believed() {
-        let behind = |new_id: Option<i64>| {
+        let behind = |evidence| {
             let mut round = round(&[1, 7], 9);
             round.on_range(&ids(&[0, 1, 8])).unwrap();
-            assert!(round.needs_new_id());
-            round.on_listed(new_id.and_then(LedgerId::new), true)
+            assert!(round.needs_evidence());
+            let outcome = round.on_listed(evidence);
+            assert_eq!(round.may_mark(), outcome.is_ok());
+            outcome
         };
         let doubt = |listed| {
             Err(Doubt::Behind { listed: LedgerId::new(listed).unwrap(), seen: LedgerId::new(9).unwrap() })
         };
-        assert_eq!(behind(None), doubt(8));
-        assert_eq!(behind(Some(3)), doubt(8));
+        assert_eq!(behind(Evidence::default()), doubt(8));
+        assert_eq!(behind(ours(3)), doubt(8));
         // It gives out 9 only now: a copy from before ledger 9, which was here, does the same.
-        assert_eq!(behind(Some(9)), doubt(8));
-        assert_eq!(behind(Some(10)), Ok(Listed::Believed));
+        assert_eq!(behind(ours(9)), doubt(8));
+        // An import gives out ids above all others, whatever it lacks.
+        assert_eq!(behind(Evidence { has_mark: false, ..ours(1 << 32) }), doubt(8));
+        assert_eq!(behind(ours(10)), Ok(Listed::Believed));
         let mut round = round(&[1, 7], 9);
         round.on_range(&ids(&[1, 9])).unwrap();
-        assert!(!round.needs_new_id());
-        assert_eq!(round.on_listed(None, true), Ok(Listed::Believed));
+        assert!(!round.needs_evidence());
+        assert_eq!(round.on_listed(Evidence::default()), Ok(Listed::Believed));
+        assert!(round.may_mark());
         assert_eq!(rest(round), [7]);
+    }
+
+    #[test]
+    fn only_a_store_that_knows_as_much_as_this_bookie_gets_its_mark() {
+        let may_mark = |here: &[i64], listed: &[i64]| {
+            let mut round = round(here, 9);
+            round.on_range(&ids(listed)).unwrap();
+            assert_eq!(round.on_listed(Evidence::default()), Ok(Listed::Believed));
+            round.may_mark()
+        };
+        assert!(may_mark(&[1, 2], &[1, 2, 9]));
+        assert!(!may_mark(&[1, 2], &[1, 2, 8]), "nothing goes, but ledger 9 was here");
+        assert!(!may_mark(&[], &[1, 2, 9]));
     }
 
     #[test]
@@ -429,7 +502,7 @@ mod tests {
             let mut round =
                 GarbageRound::begin(ids(here), LedgerId::new(seen), limits, true, Canaries::none());
             round.on_range(&ids(listed)).unwrap();
-            round.on_listed(None, true).unwrap();
+            round.on_listed(Evidence::default()).unwrap();
             round.accepted_gap()
         };
         assert_eq!(waived(9, &[1, 2], &[1, 9]), None, "there was nothing to accept");
@@ -454,7 +527,7 @@ mod tests {
             let mut round =
                 GarbageRound::begin(ids(&here), LedgerId::new(29), limits, is_waived, Canaries::none());
             round.on_range(&ids(listed)).unwrap();
-            round.on_listed(None, true)
+            round.on_listed(Evidence::default())
         };
         assert_eq!(outcome(&(15..30).collect::<Vec<_>>(), false), Ok(Listed::Believed));
         let listed: Vec<i64> = (16..30).collect();
@@ -462,7 +535,7 @@ mod tests {
         assert_eq!(outcome(&listed, true), Ok(Listed::Believed));
         let mut few = round(&[1, 2, 3], 3);
         few.on_range(&ids(&[5])).unwrap();
-        assert_eq!(few.on_listed(None, true), Ok(Listed::Believed), "all of a few");
+        assert_eq!(few.on_listed(Evidence::default()), Ok(Listed::Believed), "all of a few");
     }
 
     #[test]

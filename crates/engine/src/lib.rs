@@ -54,7 +54,7 @@ pub use api::{
 };
 pub use config::{Admission, ConfigFaults, EngineConfig, JOURNAL_FILES_MIN, PoolMemory, SpaceConfig};
 pub use engine::{Engine, Status};
-pub use garbage::{AcceptedGap, Doubt, GarbageLimits, GarbageRound, Listed, SecondLook};
+pub use garbage::{AcceptedGap, Doubt, Evidence, GarbageLimits, GarbageRound, Listed, SecondLook};
 pub use journals::JournalStats;
 pub use line::{Admittance, RoomWaiter, Turn};
 pub use lookup::DiskRead;

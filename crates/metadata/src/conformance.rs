@@ -131,6 +131,15 @@ async fn sequential_names_ascend(harness: &dyn Harness) {
             let number: i64 = digits.parse().expect("ten digits");
             assert!(number > last, "{path} after {last}");
             last = number;
+            let created = async || {
+                let stat = store.exists(&base).await.expect("exists").expect("it does");
+                i64::from(stat.children_created)
+            };
+            assert_eq!(created().await, last + 1, "the next one's number");
+            if last % 2 == 0 {
+                store.delete(&path, None).await.expect("delete it");
+                assert_eq!(created().await, last + 1, "those that are gone count");
+            }
         }
     }
 }

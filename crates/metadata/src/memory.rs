@@ -23,7 +23,7 @@ struct Entry {
     version: i32,
     owner: Option<SessionId>,
     created_ms: i64,
-    /// Names handed out so far to sequential children.
+    /// Children created so far.
     sequence: u32,
 }
 
@@ -309,6 +309,7 @@ impl Tree {
             owner: entry.owner,
             created_ms: entry.created_ms,
             children_count: self.children(path).len() as u32,
+            children_created: entry.sequence,
         })
     }
 

@@ -58,6 +58,8 @@ pub struct Stat {
     pub created_ms: i64,
     /// Number of children.
     pub children_count: u32,
+    /// Number of children that were ever created below it: what the name of the next sequential one ends with.
+    pub children_created: u32,
 }
 
 /// A node's value together with what the store knows about it.

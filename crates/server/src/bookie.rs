@@ -230,6 +230,8 @@ impl Bookie {
             clock: components.clock.clone(),
             known,
             dirs: dirs.clone(),
+            random: components.random.clone(),
+            marked: None,
             surplus: Surplus {
                 engine: shared.engine.clone(),
                 layout: layout.clone(),

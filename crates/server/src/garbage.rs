@@ -4,8 +4,9 @@
 //!
 //! # Data flow
 //! ```text
-//! interval, or somebody asks -> ledgers here -> store synced -> INSTANCEID -> listing -> each candidate again
-//!     -> INSTANCEID again -> engine removes (batch by batch, durable) -> collection of entry logs
+//! interval, or somebody asks -> ledgers here -> store synced -> INSTANCEID -> listing -> (evidence)
+//!     -> each candidate again -> INSTANCEID again (mark again) -> engine removes (batch by batch, durable)
+//!     -> a new mark in the store -> collection of entry logs
 //! ```
 //!
 //! # Invariants
@@ -16,6 +17,10 @@
 //!    next one comes when the doubt is another, or over.
 //! 5. Space comes back with the round, not an interval later: a collection follows as soon as the removals are flushed. When a
 //!    large share of the ledgers went, it compacts, because their entries lie together with those that stay.
+//! 6. The mark that this bookie knows the store by is replaced at most once in a round, when one has gone through that allows
+//!    it ([`GarbageRound::may_mark`]) and what is here is not what was here at the last mark. The new mark is durable here
+//!    before it is written to the store, and the former one counts until that is known to have worked: a crash in between
+//!    costs no proof. A bookie without ledgers leaves a mark only while it knows none, the first one at its start.
 //!
 //! # Limits
 //! One round at a time; metadata operations of a second: [`GarbageConfig::ops_per_second`]; removals under way:
@@ -28,15 +33,16 @@ use crate::latch::Latch;
 use crate::metrics::Counter;
 use crate::surplus::Surplus;
 use bindery_engine::{
-    AcceptedGap, Changes, Doubt, Engine, GarbageLimits, GarbageRound, Listed, Refusal, SecondLook, Standing,
-    WantedCollection,
+    AcceptedGap, Changes, Doubt, Engine, Evidence, GarbageLimits, GarbageRound, Listed, Refusal, SecondLook,
+    Standing, WantedCollection,
 };
-use bindery_io::Clock;
 use bindery_io::canary::Canaries;
-use bindery_metadata::layout::LedgerError;
+use bindery_io::{Clock, Random};
+use bindery_metadata::layout::{CookiesError, LedgerError};
 use bindery_metadata::{Layout, StoreError};
 use bindery_types::LedgerId;
 use parking_lot::Mutex;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -197,6 +203,10 @@ pub struct GarbageCollector {
     pub known: Known,
     /// Where that is kept.
     pub dirs: Arc<DataDirs>,
+    /// Marks.
+    pub random: Arc<dyn Random>,
+    /// Which ledgers were here when the store got its mark, as one number.
+    pub marked: Option<u64>,
     /// Ledgers that should not be here.
     pub surplus: Surplus,
     /// What the last round found gone, when that was a large share.
@@ -222,6 +232,10 @@ impl GarbageCollector {
         tokio::select! {
             () = stop.wait() => return,
             () = self.look_at_limbo() => {}
+        }
+        tokio::select! {
+            () = stop.wait() => return,
+            () = self.mark_at_start() => {}
         }
         let mut surplus_at = Instant::now() + self.surplus.config.interval;
         loop {
@@ -372,6 +386,7 @@ impl GarbageCollector {
         let limits = self.config.limits;
         let seen =
             AcceptedGap::highest_expected(self.known.accepted_gap, self.engine.highest_ledger(), &here);
+        let (of_here, is_empty) = (in_one_number(&here), here.is_empty());
         let found_before = std::mem::take(&mut self.found_before);
         let is_confirming = !found_before.is_empty();
         let mut round = GarbageRound::begin(here, seen, limits, is_waived, Canaries::none());
@@ -385,11 +400,9 @@ impl GarbageCollector {
             round.on_range(&range)?;
             self.pace().await;
         }
-        let new_id = match round.needs_new_id() {
-            false => None,
-            true => Some(self.layout.ids().next().await.map_err(|error| Doubt::Metadata(error.to_string()))?),
-        };
-        if let Listed::Unconfirmed(found) = round.on_listed(new_id, !self.instance_id.is_empty())? {
+        let is_proven = round.needs_evidence();
+        let evidence = if is_proven { self.evidence().await? } else { Evidence::default() };
+        if let Listed::Unconfirmed(found) = round.on_listed(evidence)? {
             tracing::debug!(ledgers = found.len(), "a large share is not in metadata: looking again");
             self.found_before = found;
             return Ok(());
@@ -414,15 +427,82 @@ impl GarbageCollector {
                 }
             }
             if batch.is_empty() {
-                return Ok(());
+                break;
             }
-            // Whoever answered just now is the one that was asked in the beginning.
+            // The store that answered just now is the one that was asked in the beginning.
             self.check_cluster().await?;
+            if is_proven && evidence.has_mark && !self.has_mark().await? {
+                return Err(Doubt::MarkGone);
+            }
             for (ledger, _) in &batch {
                 tracing::debug!(%ledger, "not in metadata: removed");
             }
             removed.ledgers += self.remove(&batch).await?;
         }
+        // A bookie without ledgers has none to lose to another store, but a mark that tells which one it was.
+        if round.may_mark() || (is_empty && self.known.store_marks == [None; 2]) {
+            self.mark(of_here).await;
+        }
+        Ok(())
+    }
+
+    /// Invariant 6. Without a mark, because the store fails, there is one after the first round that allows it.
+    async fn mark_at_start(&mut self) {
+        if self.known.store_marks != [None; 2] {
+            return;
+        }
+        let Some(here) = self.snapshot().await.filter(Vec::is_empty) else { return };
+        let synced = self.layout.store().sync(self.layout.root()).await;
+        match synced.map_err(|error| Doubt::Metadata(error.to_string())) {
+            Ok(()) => match self.check_cluster().await {
+                Ok(()) => self.mark(in_one_number(&here)).await,
+                Err(doubt) => tracing::debug!(%doubt, "no mark is left in the metadata store"),
+            },
+            Err(doubt) => tracing::debug!(%doubt, "no mark is left in the metadata store"),
+        }
+    }
+
+    /// Leaves a new mark in the store, unless what is here is what was here at the last one.
+    async fn mark(&mut self, of_here: u64) {
+        if self.marked == Some(of_here) {
+            return;
+        }
+        match self.replace_mark().await {
+            Ok(()) => self.marked = Some(of_here),
+            Err(why) => {
+                tracing::warn!(why, "cannot mark the metadata store; it is tried after the next round")
+            }
+        }
+    }
+
+    async fn replace_mark(&mut self) -> Result<(), String> {
+        let marks = self.layout.store_marks();
+        let found = marks.get(&self.surplus.bookie_id).await.map_err(|error| error.to_string())?;
+        let former = found.filter(|mark| self.known.knows(*mark));
+        let new = self.random.next_u64();
+        self.remember(Known { store_marks: [former, Some(new)], ..self.known }).await?;
+        marks.put(&self.surplus.bookie_id, new).await.map_err(|error| error.to_string())?;
+        self.remember(Known { store_marks: [Some(new), None], ..self.known }).await
+    }
+
+    async fn has_mark(&self) -> Result<bool, Doubt> {
+        let found = self.layout.store_marks().get(&self.surplus.bookie_id).await;
+        let found = found.map_err(|error| Doubt::Metadata(error.to_string()))?;
+        Ok(found.is_some_and(|mark| self.known.knows(mark)))
+    }
+
+    async fn evidence(&self) -> Result<Evidence, Doubt> {
+        let store = |error: StoreError| Doubt::Metadata(error.to_string());
+        let has_cookie = match self.layout.cookies().get(&self.surplus.bookie_id).await {
+            Ok(found) => found.is_some(),
+            Err(CookiesError::Store(error)) => return Err(store(error)),
+            Err(_) => false,
+        };
+        Ok(Evidence {
+            is_member: has_cookie && !self.instance_id.is_empty(),
+            has_mark: self.has_mark().await?,
+            next_id: self.layout.ids().peek().await.map_err(store)?,
+        })
     }
 
     /// Keeps `known` for later starts.
@@ -482,4 +562,11 @@ impl GarbageCollector {
         }
         Err(Doubt::Metadata("the journal has no room for removals".to_owned()))
     }
+}
+
+/// Ledgers, so that others are told from them.
+fn in_one_number(ledgers: &[LedgerId]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    ledgers.hash(&mut hasher);
+    hasher.finish()
 }

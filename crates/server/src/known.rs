@@ -1,14 +1,16 @@
 //! What a bookie must remember about its cluster's metadata: the file `KNOWN` in `current` of each ledger directory.
 //!
 //! ```text
-//! bindery-known 1
+//! bindery-known 2
 //! checkedUpTo 4711         normal adds of ledgers up to it are checked with metadata first (IB28)
 //! limboUpTo 4711           ledgers up to it are in limbo until metadata was gone through (IB27)
 //! acceptedGap 17 4711      an operator accepted that ledgers between these ids are gone (IB16)
+//! storeMark 000011112222333a    the store that this bookie knows has this mark of it (IB16)
+//! storeMark 000011112222333b    or this one, when a new one was on its way there
 //! crc32c 1a2b3c4d          of all lines before
 //! ```
 //!
-//! Lines that say nothing are left out. The text is the same in every directory; where copies differ, after a crash
+//! Lines that say nothing are left out; version 1 had no marks. The text is the same in every directory; where copies differ, after a crash
 //! between two of them or with an exchanged disk, the one that forbids more counts.
 
 use bindery_engine::AcceptedGap;
@@ -18,7 +20,8 @@ use std::fmt::Write;
 
 /// Name of the file.
 pub const KNOWN_NAME: &str = "KNOWN";
-const FIRST_LINE: &str = "bindery-known 1";
+const FIRST_LINE: &str = "bindery-known 2";
+const FIRST_LINE_BEFORE: &str = "bindery-known 1";
 
 /// See the module.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -29,6 +32,8 @@ pub struct Known {
     pub limbo_up_to: Option<LedgerId>,
     /// Ledgers that an operator gave up.
     pub accepted_gap: Option<AcceptedGap>,
+    /// The mark in the metadata store, as it was written last; two while it is not known whether the newer one got there.
+    pub store_marks: [Option<u64>; 2],
 }
 
 /// Why a text is not one of ours.
@@ -54,6 +59,9 @@ impl Known {
         if let Some(gap) = self.accepted_gap {
             let _ = writeln!(text, "acceptedGap {} {}", gap.listed, gap.seen);
         }
+        for mark in self.store_marks.into_iter().flatten() {
+            let _ = writeln!(text, "storeMark {mark:016x}");
+        }
         let crc = crc32c(text.as_bytes());
         let _ = writeln!(text, "crc32c {crc:08x}");
         text
@@ -63,7 +71,7 @@ impl Known {
     pub fn parse(bytes: &[u8]) -> Result<Known, KnownError> {
         let text = std::str::from_utf8(bytes).map_err(|_| KnownError::Damaged)?;
         let first = text.lines().next().unwrap_or_default();
-        if first != FIRST_LINE {
+        if first != FIRST_LINE && first != FIRST_LINE_BEFORE {
             return Err(match first.starts_with("bindery-known ") {
                 true => KnownError::Version(first.chars().take(80).collect()),
                 false => KnownError::Damaged,
@@ -77,6 +85,12 @@ impl Known {
         for line in text[..at].lines().skip(1) {
             let mut words = line.split(' ');
             let name = words.next();
+            if name == Some("storeMark") {
+                let mark = words.next().and_then(|word| u64::from_str_radix(word, 16).ok());
+                let slot = known.store_marks.iter_mut().find(|slot| slot.is_none());
+                *slot.ok_or(KnownError::Damaged)? = Some(mark.ok_or(KnownError::Damaged)?);
+                continue;
+            }
             let mut id = || words.next().and_then(|word| word.parse().ok()).and_then(LedgerId::new);
             match name {
                 Some("checkedUpTo") => known.checked_up_to = Some(id().ok_or(KnownError::Damaged)?),
@@ -91,6 +105,11 @@ impl Known {
         Ok(known)
     }
 
+    /// True when the store that shows this mark is the one that this bookie knows.
+    pub fn knows(&self, mark: u64) -> bool {
+        self.store_marks.contains(&Some(mark))
+    }
+
     /// What two copies say together: the one that forbids more counts.
     pub fn joined(self, other: Known) -> Known {
         Known {
@@ -102,6 +121,7 @@ impl Known {
                 }
                 (Some(_), None) | (None, Some(_)) | (None, None) => None,
             },
+            store_marks: self.store_marks.map(|mark| mark.filter(|mark| other.knows(*mark))),
         }
     }
 }
@@ -119,6 +139,7 @@ mod tests {
             checked_up_to: Some(id(i64::MAX)),
             limbo_up_to: Some(id(0)),
             accepted_gap: Some(AcceptedGap { listed: id(5), seen: id(99) }),
+            store_marks: [Some(0x1111_2222_333a), Some(u64::MAX)],
         }
     }
 
@@ -136,8 +157,12 @@ mod tests {
                 assert!(Known::parse(&text.as_bytes()[..at]).is_err(), "cut at {at}: {text}");
             }
         }
-        let later = "bindery-known 2\n";
-        assert_eq!(Known::parse(later.as_bytes()), Err(KnownError::Version("bindery-known 2".into())));
+        let later = "bindery-known 3\n";
+        assert_eq!(Known::parse(later.as_bytes()), Err(KnownError::Version("bindery-known 3".into())));
+        let before = "bindery-known 1\ncheckedUpTo 5\n";
+        let before = format!("{before}crc32c {:08x}\n", crc32c(before.as_bytes()));
+        let known = Known { checked_up_to: Some(id(5)), ..Known::default() };
+        assert_eq!(Known::parse(before.as_bytes()), Ok(known));
     }
 
     #[test]
@@ -148,5 +173,20 @@ mod tests {
         assert_eq!(joined.accepted_gap, None, "one copy does not know of it");
         let other = Known { accepted_gap: Some(AcceptedGap { listed: id(6), seen: id(50) }), ..none };
         assert_eq!(full().joined(other).accepted_gap, Some(AcceptedGap { listed: id(6), seen: id(50) }));
+        let marked = |store_marks| Known { store_marks, ..none };
+        // A crash before the new mark was written to the store, and one after.
+        for (one, two, both) in
+            [([7, 8], [7, 0], &[7][..]), ([8, 0], [7, 8], &[8]), ([7, 8], [8, 7], &[7, 8])]
+        {
+            let of = |marks: &[u64]| {
+                let mut marks = marks.iter().copied().filter(|mark| *mark != 0);
+                marked([marks.next(), marks.next()])
+            };
+            let joined = of(&one).joined(of(&two));
+            for mark in 0..10 {
+                assert_eq!(joined.knows(mark), both.contains(&mark), "{one:?} {two:?} {mark}");
+            }
+            assert!(!of(&one).joined(none).knows(one[0]), "a copy from before the first mark");
+        }
     }
 }

@@ -352,7 +352,7 @@ fn what_is_known_of_metadata_is_the_bookies_and_damage_to_it_is_found() {
         assert_eq!(found[0]["file"].as_str(), path.to_str());
     }
     // A later version's is not damaged, and is not looked at.
-    std::fs::write(&path, "bindery-known 2\n").unwrap();
+    std::fs::write(&path, "bindery-known 3\n").unwrap();
     let (_, lines) = verify(&[place.0.path()]);
     assert!(findings(&lines, "damage").is_empty(), "{lines:#?}");
     assert_eq!(findings(&lines, "unchecked")[0]["kind"], "newer-format");

@@ -62,7 +62,7 @@ impl Ids {
         }
         for _ in 0..STEPS_MAX {
             let names = self.store.children(&long).await?;
-            let high = names.iter().filter_map(|name| name.strip_prefix("HOB-")?.parse::<u32>().ok()).max();
+            let high = highest_half(&names);
             if let Some(high) = high
                 && let Some(counter) = self.count(&format!("{long}/HOB-{high:010}")).await?
             {
@@ -74,6 +74,26 @@ impl Ids {
             self.ensure(&format!("{long}/HOB-{next:010}")).await?;
         }
         Err(IdError::Exhausted)
+    }
+
+    /// The id that [`next`](Self::next) would return now; asking takes none. `None` before the first.
+    pub async fn peek(&self) -> Result<Option<LedgerId>, StoreError> {
+        let long = format!("{}/idgen-long", self.root);
+        if self.store.exists(&long).await?.is_none() {
+            return self.peek_below(0, &format!("{}/idgen", self.root)).await;
+        }
+        let names = self.store.children(&long).await?;
+        match highest_half(&names) {
+            Some(high) => self.peek_below(high, &format!("{long}/HOB-{high:010}")).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn peek_below(&self, high: u32, parent: &str) -> Result<Option<LedgerId>, StoreError> {
+        let stat = self.store.exists(parent).await?;
+        // Where a counter is used up the next id is higher than what this says.
+        let counter = stat.map(|stat| i64::from(stat.children_created).min(COUNTER_END));
+        Ok(counter.and_then(|counter| LedgerId::new(i64::from(high) << 32 | counter)))
     }
 
     /// The next count below `parent`, which is created if missing. `None` when its counter is used up.
@@ -103,6 +123,11 @@ impl Ids {
     }
 }
 
+/// The highest of the upper halves of ids.
+fn highest_half(names: &[String]) -> Option<u32> {
+    names.iter().filter_map(|name| name.strip_prefix("HOB-")?.parse::<u32>().ok()).max()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,12 +139,16 @@ mod tests {
         let store: Arc<dyn MetadataStore> = Arc::new(cluster.open());
         store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
         let ids = Ids::new(store.clone(), "/l");
+        let peek = async || ids.peek().await.unwrap().map(LedgerId::get);
+        assert_eq!(peek().await, None);
         assert_eq!(ids.next().await.unwrap().get(), 0);
+        assert_eq!((peek().await, peek().await), (Some(1), Some(1)), "it takes none");
         assert_eq!(ids.next().await.unwrap().get(), 1);
         cluster.set_sequence("/l/idgen", i32::MAX as u32 - 1);
         assert_eq!(ids.next().await.unwrap().get(), i64::from(i32::MAX) - 1);
         assert_eq!(ids.next().await.unwrap().get(), 1 << 32);
         assert_eq!(ids.next().await.unwrap().get(), (1 << 32) + 1);
+        assert_eq!(peek().await, Some((1 << 32) + 2));
         cluster.set_sequence("/l/idgen-long/HOB-0000000001", i32::MAX as u32);
         assert_eq!(ids.next().await.unwrap().get(), 2 << 32);
         assert_eq!(store.children("/l/idgen-long").await.unwrap(), ["HOB-0000000001", "HOB-0000000002"]);

@@ -6,6 +6,7 @@
 //! <root>/cookies/<id>                                        cookies
 //! <root>/underreplication/locks/urL<id>                      replication locks
 //! <root>/underreplication/ledgers/*/*/*/*/urL<id>            ledgers that lack replicas
+//! <root>/underreplication/bindery-marks/<id>                what bookies know a store by (ours)
 //! <root>/idgen/ID-*  idgen-long/HOB-*/ID-*                   ids
 //! <root>/00/0000/L0001  000/0000/0000/0000/L0001             ledgers
 //! ```
@@ -18,6 +19,7 @@ mod membership;
 mod paths;
 mod registration;
 mod replication_locks;
+mod store_marks;
 mod under_replication;
 
 use std::fmt;
@@ -32,6 +34,8 @@ pub use self::membership::Membership;
 pub use self::paths::LedgerLayout;
 pub use self::registration::{RegisteredBookie, Registration, RegistrationError, RegistrationMode};
 pub use self::replication_locks::{ReplicationLock, ReplicationLocks};
+pub use self::store_marks::StoreMarks;
+pub(crate) use self::store_marks::{NAME as STORE_MARKS_NAME, PARENT as STORE_MARKS_PARENT};
 pub use self::under_replication::UnderReplication;
 use crate::store::{MetadataStore, StoreError};
 
@@ -106,6 +110,11 @@ impl Layout {
             Err(StoreError::NoNode { .. }) => Ok(None),
             Err(other) => Err(other),
         }
+    }
+
+    /// The marks that bookies leave.
+    pub fn store_marks(&self) -> StoreMarks {
+        StoreMarks::new(self.store.clone(), &self.root)
     }
 
     /// The cookies of all bookies.

@@ -88,14 +88,16 @@ pub(super) fn get_stat(input: &mut Bytes) -> Result<Stat, Truncated> {
     let created_ms = get_i64(input)?;
     let _modified_ms = get_i64(input)?;
     let version = Version(get_i32(input)?);
-    let _children_version = get_i32(input)?;
+    let children_version = get_i32(input)?;
     let _acl_version = get_i32(input)?;
     let owner = get_i64(input)?;
     let _data_size = get_i32(input)?;
     let children_count = u32::try_from(get_i32(input)?).unwrap_or(0);
     let _children_zxid = get_i64(input)?;
     let owner = (owner != 0).then_some(SessionId(owner));
-    Ok(Stat { version, owner, created_ms, children_count })
+    // What is shown counts creations and deletions: twice the creations, less the children that are there. It wraps around.
+    let children_created = children_version.cast_unsigned().wrapping_add(children_count) / 2;
+    Ok(Stat { version, owner, created_ms, children_count, children_created })
 }
 
 /// The first message on a connection.

@@ -5,7 +5,7 @@
 
 use super::{Op, Sim};
 use crate::bookie::ghost::Check;
-use bindery_engine::{Doubt, GarbageLimits, GarbageRound, Listed, SecondLook, Standing};
+use bindery_engine::{Doubt, Evidence, GarbageLimits, GarbageRound, Listed, SecondLook, Standing};
 use bindery_types::LedgerId;
 use std::collections::BTreeSet;
 
@@ -148,9 +148,9 @@ impl Sim {
         {
             return Err(Doubt::Metadata("the listing failed".to_owned()));
         }
-        let new_id = if self.random.chance(0.5) { LedgerId::new(1 << 40) } else { None };
+        let next_id = if self.random.chance(0.5) { LedgerId::new(1 << 40) } else { None };
         // It counts from the beginning.
-        let new_id = if trouble == Trouble::StoreEmpty { LedgerId::new(0) } else { new_id };
-        round.on_listed(new_id, true)
+        let next_id = if trouble == Trouble::StoreEmpty { LedgerId::new(0) } else { next_id };
+        round.on_listed(Evidence { is_member: true, has_mark: true, next_id })
     }
 }
