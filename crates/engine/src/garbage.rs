@@ -56,6 +56,9 @@ pub enum Doubt {
         /// INSTANCEID of the cookie.
         ours: String,
     },
+    /// Half a cluster.
+    #[error("metadata is not a whole cluster: its LAYOUT is missing or another one, or it is being imported")]
+    NotWhole,
     /// What proved to be current does not any more.
     #[error("the mark of this bookie went from metadata during the round: another copy of it answers now")]
     MarkGone,

@@ -15,6 +15,8 @@
 //!    data is fine. A root that holds anything else is refused and not touched.
 //! 5. After an import no generated ledger id is one that the source gave out, also not one whose ledger was deleted:
 //!    bookies may still hold its entries. See below.
+//! 6. The marks of bookies (`underreplication/bindery-marks`) are not carried, not even counted: a bookie that finds its mark
+//!    takes the store for the one that it was, and an export may be an old one.
 //!
 //! # Ledger ids
 //! Generated ids come from the store's counter of sequential names, which cannot be set. While the source has only the

@@ -4,8 +4,8 @@
 //!
 //! # Data flow
 //! ```text
-//! interval, or somebody asks -> ledgers here -> store synced -> INSTANCEID -> listing -> (evidence)
-//!     -> each candidate again -> INSTANCEID again (mark again) -> engine removes (batch by batch, durable)
+//! interval, or somebody asks -> ledgers here -> store synced -> INSTANCEID, LAYOUT -> listing -> (evidence)
+//!     -> each candidate again -> INSTANCEID, LAYOUT again (mark again) -> engine removes (batch by batch, durable)
 //!     -> a new mark in the store -> collection of entry logs
 //! ```
 //!
@@ -520,7 +520,12 @@ impl GarbageCollector {
 
     async fn check_cluster(&self) -> Result<(), Doubt> {
         let found = self.layout.instance_id().await.map_err(|error| Doubt::Metadata(error.to_string()))?;
-        GarbageRound::check_cluster(found.as_deref().unwrap_or_default(), &self.instance_id)
+        GarbageRound::check_cluster(found.as_deref().unwrap_or_default(), &self.instance_id)?;
+        match self.layout.is_whole().await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Doubt::NotWhole),
+            Err(error) => Err(Doubt::Metadata(error.to_string())),
+        }
     }
 
     async fn pace(&self) {

@@ -14,7 +14,7 @@
 //!    process goes only in the second round that finds it surplus and unchanged.
 //! 3. Any error of the store ends the round; too large a share does as well, unless an operator says otherwise.
 
-use bindery_engine::{Changes, Engine, GarbageLimits, GarbageRound, Standing};
+use bindery_engine::{Changes, Doubt, Engine, GarbageLimits, GarbageRound, Standing};
 use bindery_metadata::layout::LedgerError;
 use bindery_metadata::{Layout, StoreError};
 use bindery_types::{BookieId, LedgerId, LedgerMetadata, LedgerState};
@@ -169,7 +169,12 @@ impl Surplus {
     async fn check_cluster(&self) -> Result<(), String> {
         let found = self.layout.instance_id().await.map_err(|error| error.to_string())?;
         GarbageRound::check_cluster(found.as_deref().unwrap_or_default(), &self.instance_id)
-            .map_err(|doubt| doubt.to_string())
+            .map_err(|doubt| doubt.to_string())?;
+        match self.layout.is_whole().await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Doubt::NotWhole.to_string()),
+            Err(error) => Err(error.to_string()),
+        }
     }
 
     async fn pace(&self) {

@@ -172,6 +172,16 @@ pub(super) async fn open(
     }
 }
 
+pub(super) async fn is_whole(
+    store: &dyn MetadataStore,
+    root: &str,
+    layout: LedgerLayout,
+) -> Result<bool, StoreError> {
+    let stored = stored_layout(store, root).await?;
+    let is_there = stored.is_some_and(|bytes| LedgerLayout::parse(&bytes) == Ok(layout));
+    Ok(is_there && store.exists(&format!("{root}{IMPORT_MARKER}")).await?.is_none())
+}
+
 /// Nodes of a cluster that hold no ledgers. A root with any other has metadata whose layout is not known.
 const WITHOUT_LEDGERS: [&str; 3] = ["INSTANCEID", "available", "cookies"];
 
@@ -404,5 +414,16 @@ mod tests {
         assert!(mismatch.to_string().contains("use zk+hierarchical://"), "{mismatch}");
         store.delete("/ledgers/INSTANCEID", None).await.unwrap();
         assert_eq!(open(None).await.unwrap().instance_id().await, Ok(None));
+
+        assert_eq!(layout.is_whole().await, Ok(true));
+        let marker = format!("/ledgers{IMPORT_MARKER}");
+        store.create(&marker, Bytes::new(), CreateMode::Persistent).await.unwrap();
+        assert_eq!(layout.is_whole().await, Ok(false));
+        store.delete(&marker, None).await.unwrap();
+        let other: Bytes = LedgerLayout::LongHierarchical.to_text().into();
+        store.set("/ledgers/LAYOUT", other, None).await.unwrap();
+        assert_eq!(layout.is_whole().await, Ok(false));
+        store.delete("/ledgers/LAYOUT", None).await.unwrap();
+        assert_eq!(layout.is_whole().await, Ok(false));
     }
 }

@@ -112,6 +112,11 @@ impl Layout {
         }
     }
 
+    /// True while the store holds a whole cluster of this layout: not without its LAYOUT, and not while it is imported.
+    pub async fn is_whole(&self) -> Result<bool, StoreError> {
+        cluster::is_whole(&*self.store, &self.root, self.ledger_layout).await
+    }
+
     /// The marks that bookies leave.
     pub fn store_marks(&self) -> StoreMarks {
         StoreMarks::new(self.store.clone(), &self.root)

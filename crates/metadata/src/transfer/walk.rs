@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
+use crate::layout::{STORE_MARKS_NAME, STORE_MARKS_PARENT};
 use crate::store::{MetadataStore, Node, StoreError};
 
 /// Reads under way at once.
@@ -82,6 +83,10 @@ impl Walk {
             Err(other) => return Err(other),
         };
         for name in names {
+            // A bookie knows the store that it left its mark in by it: a copy is another store.
+            if parent == STORE_MARKS_PARENT && name == STORE_MARKS_NAME {
+                continue;
+            }
             let registration = match parent {
                 "/available" => name != "readonly",
                 "/available/readonly" => true,

@@ -128,6 +128,23 @@ async fn a_cluster_moves_with_everything_but_its_registrations() {
     moves(&memory(), "/ledgers", &memory(), "/other/place/ledgers").await;
 }
 
+/// A bookie would take the copy for the store that it knows.
+#[tokio::test]
+async fn marks_of_bookies_stay_behind() {
+    let (source, target) = (memory(), memory());
+    let layout = cluster(&source, "/l").await;
+    fill(&layout, 3).await;
+    let id = BookieId::new("b:1").unwrap();
+    layout.store_marks().put(&id, 7).await.unwrap();
+    let (text, dump) = export(&layout).await;
+    assert!(!text.contains("bindery-marks"), "{text}");
+    import(&target, "/l", &dump).await.unwrap();
+    let layout = Layout::open(target.clone(), "/l", None).await.unwrap();
+    assert_eq!(layout.store_marks().get(&id).await, Ok(None));
+    layout.store_marks().put(&id, 8).await.unwrap();
+    assert!(import(&target, "/l", &dump).await.unwrap().already_there);
+}
+
 #[tokio::test]
 async fn an_import_of_what_is_there_changes_nothing() {
     let (source, target) = (memory(), memory());

@@ -128,7 +128,18 @@ async fn doubt_about_metadata_drops_nothing() {
         assert!(why.as_str().is_some_and(|why| why.contains("empty")), "{why}");
     }
     assert_eq!(bookie.read(20, 0).await, ErrorCode::Ok);
+    // Half a cluster.
+    let layout = store.get("/ledgers/LAYOUT").await.unwrap().data;
     cluster.set_sequence("/ledgers/idgen", 21);
+    store.create("/ledgers/IMPORTING", "".into(), CreateMode::Persistent).await.unwrap();
+    let why = bookie.why("").await;
+    assert!(why.as_str().is_some_and(|why| why.contains("whole")), "{why}");
+    store.delete("/ledgers/IMPORTING", None).await.unwrap();
+    store.delete("/ledgers/LAYOUT", None).await.unwrap();
+    let why = bookie.why("").await;
+    assert!(why.as_str().is_some_and(|why| why.contains("whole")), "{why}");
+    assert_eq!(bookie.read(20, 0).await, ErrorCode::Ok);
+    store.create("/ledgers/LAYOUT", layout, CreateMode::Persistent).await.unwrap();
     assert_eq!(bookie.why("").await, serde_json::Value::Null);
     assert_eq!(bookie.read(20, 0).await, ErrorCode::NoLedger);
     let (status, _) = bookie.http("POST", "/api/v1/bookie/gc", "").await;

@@ -355,7 +355,8 @@ fn a_commit_whose_sync_failed_is_not_believed_from_the_page_cache() {
             bookie.disk.order_fault(fault, Some(table));
             bookie.end_flush(ticket).unwrap_err();
             let shown = |disk: &Arc<SimDisk>| {
-                let disk: Arc<dyn Disk> = Arc::new(ReadOnlyDisk::new(disk.clone()));
+                let of_cache = bindery_io::canary::CachedDisk(disk.clone());
+                let disk: Arc<dyn Disk> = Arc::new(ReadOnlyDisk::new(Arc::new(of_cache)));
                 StateTable::open(&disk, Path::new("/data/ledgers"))
                     .is_ok_and(|(_, found)| found.marks.iter().any(|mark| mark.mark.group > before[0].1))
             };
