@@ -670,7 +670,7 @@ impl Engine {
         &self.memory
     }
 
-    /// Asks for a collection of space now, within a flush interval.
+    /// Asks for a collection of space now, within a flush interval; while one is under way that does as much, for nothing.
     pub fn want_collection(&self, wanted: WantedCollection) {
         self.space.want(wanted);
     }

@@ -7,7 +7,7 @@
 //! # Data flow
 //! ```text
 //! collection due -> plan, in steps: usage of each log (extents, removals, newer copies)
-//!                     |- nothing live -> one commit without them
+//!                     |- nothing live -> commits without them, some at a time
 //!                     '- live share below a threshold -> jobs, lowest share first
 //! many small logs -> job (`tiers`)
 //! job: winners of the sources, verified -> output, with their order -> one commit: output in, sources out
@@ -32,8 +32,11 @@
 //! 7. Scrub and rewrites spend from one budget by turns, so that neither keeps the other from going on.
 //! 8. A full volume has a way out: dropping a log needs a commit only, and no rewrite is planned whose output takes more than
 //!    half of what is free.
-//! 9. A directory without space for a commit or an output keeps no other from being collected, and is tried again with
-//!    the next collection.
+//! 9. A plan under way is gone on with to its end, whoever asks for a collection meanwhile: such a request waits for it, and is
+//!    dropped when the collection under way does as much and nothing was removed. Logs without live entries go while the
+//!    others are still being weighed.
+//! 10. A directory without space for a commit or an output keeps no other from being collected, and is tried again with
+//!     the next collection.
 //!
 //! # Limits
 //! One job at a time; bytes of a step and of a second, over compaction, merging and scrub together: [`SpaceConfig`].
@@ -193,10 +196,13 @@ impl Flushing {
             return Ok(self.scrub_on(now, &config));
         }
         self.unlink_replaced(now);
-        let wanted = self.engine.space.take_wanted(|| self.are_removals_flushed());
-        let is_due = now.saturating_sub(self.space.collected_ns) >= as_ns(config.collection_interval);
-        if wanted.is_some() || (is_due && self.space.plan.is_none() && !self.space.is_compacting()) {
-            self.collect(now, wanted.unwrap_or_default())?;
+        // What is asked for meanwhile waits: a plan that began anew each time would not end where there are many logs.
+        if self.space.plan.is_none() {
+            let wanted = self.engine.space.take_wanted(|| self.are_removals_flushed());
+            let is_due = now.saturating_sub(self.space.collected_ns) >= as_ns(config.collection_interval);
+            if wanted.is_some() || (is_due && !self.space.is_compacting()) {
+                self.collect(now, wanted.unwrap_or_default())?;
+            }
         }
         if self.space.plan.is_some() {
             self.plan_on()?;
@@ -279,6 +285,7 @@ impl Flushing {
             self.space.major_ns = now;
         }
         self.space.planned.clear();
+        self.engine.space.on_begun(kind);
         let in_work = self.space.in_work();
         self.space.plan = Some(Plan::new(self, kind, threshold, &in_work));
         Ok(())

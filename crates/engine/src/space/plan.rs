@@ -17,6 +17,8 @@ use std::sync::Arc;
 
 /// Runs weighed, or records looked up, in one step.
 const WORK_MAX: u64 = 2048;
+/// Logs without live entries that are dropped in one commit before all are weighed.
+const DEAD_MAX: usize = 32;
 /// Records read at once.
 const RECORDS_READ: u32 = 1024;
 
@@ -31,6 +33,8 @@ pub(super) struct Plan {
     /// The directory being weighed, and what was found in it.
     directory: usize,
     dead: Vec<LogId>,
+    /// They are dropped when there are so many: more where the last commit had no space.
+    dead_max: usize,
     poor: Vec<Poor>,
     planned: usize,
 }
@@ -84,6 +88,7 @@ impl Plan {
             weighing: None,
             directory: 0,
             dead: Vec::new(),
+            dead_max: DEAD_MAX,
             poor: Vec::new(),
             planned: 0,
         }
@@ -104,6 +109,14 @@ impl Flushing {
                 plan.weighing = None;
                 if live == 0 {
                     plan.dead.push(log_id);
+                    if plan.dead.len() >= plan.dead_max {
+                        // Where there are many logs the end is far, and a full volume needs the space now.
+                        let dead = plan.dead.len();
+                        let is_dropped = self.drop_dead(&mut plan)?;
+                        plan.dead_max = if is_dropped { DEAD_MAX } else { dead + DEAD_MAX };
+                        // A commit is enough for one step.
+                        break;
+                    }
                 } else if (live as f64) < plan.threshold * total as f64 {
                     let live_permille = live * 1000 / total;
                     plan.poor.push(Poor { live_permille, live, log_id, runs: run_count });
@@ -142,19 +155,37 @@ impl Flushing {
         Ok(false)
     }
 
+    /// Drops the dead that were found so far. `false`: there is no space for the commit.
+    fn drop_dead(&mut self, plan: &mut Plan) -> Result<bool, FlushError> {
+        let index = plan.directory;
+        let is_free = self.is_free(index);
+        plan.dead.retain(is_free);
+        if !self.drop_logs(index, &plan.dead)? {
+            return Ok(false);
+        }
+        plan.dead.clear();
+        Ok(true)
+    }
+
+    /// Tells the logs that are there and that no rewrite has taken: one that was under way may have, meanwhile.
+    fn is_free(&self, index: usize) -> impl Fn(&LogId) -> bool + use<> {
+        let in_work = self.space.in_work();
+        let live: BTreeSet<LogId> = self.engine.views[index].logs().iter().map(|log| log.log_id()).collect();
+        move |log_id: &LogId| live.contains(log_id) && !in_work.contains(&(index, *log_id))
+    }
+
     /// What was found in one directory: the dead go, the poor are planned.
     fn conclude(&mut self, plan: &mut Plan) -> Result<(), FlushError> {
         let index = plan.directory;
-        // A rewrite that was under way may have taken some.
-        let in_work = self.space.in_work();
-        let live: BTreeSet<LogId> = self.engine.views[index].logs().iter().map(|log| log.log_id()).collect();
-        let is_free = |log_id: &LogId| live.contains(log_id) && !in_work.contains(&(index, *log_id));
-        plan.dead.retain(is_free);
         let mut poor = std::mem::take(&mut plan.poor);
-        if !self.drop_logs(index, &std::mem::take(&mut plan.dead))? {
+        let are_dropped = self.drop_dead(plan)?;
+        plan.dead.clear();
+        plan.dead_max = DEAD_MAX;
+        if !are_dropped {
             // A rewrite would end in the same commit.
             return Ok(());
         }
+        let is_free = self.is_free(index);
         poor.retain(|poor| is_free(&poor.log_id) && !self.space.is_left_out((index, poor.log_id)));
         poor.sort_unstable();
         // A rewrite takes room for its output before it gives back that of its sources.

@@ -137,12 +137,19 @@ struct Wanted {
     now: Option<WantedCollection>,
     /// To begin once the removals so far are in the state tables: until then the entries that they hide count as live.
     after_removals: Option<WantedCollection>,
+    /// The collection under way, until the last rewrite that it planned.
+    under_way: Option<WantedCollection>,
 }
 
 impl WantedCollection {
     fn joined(self, before: Option<WantedCollection>) -> WantedCollection {
         let before = before.unwrap_or_default();
         WantedCollection { minor: self.minor | before.minor, major: self.major | before.major }
+    }
+
+    /// It does all that the other would: a major compaction does what a minor one does.
+    fn covers(self, other: WantedCollection) -> bool {
+        self.major || (!other.major && (self.minor || !other.minor))
     }
 }
 
@@ -160,9 +167,13 @@ impl SpaceDesk {
         self.status.lock().clone()
     }
 
+    /// Does nothing while a collection is under way that does as much: begun anew whenever somebody asks, none would end where
+    /// there are many logs, and one behind another would leave no time for rewrites and the scrub.
     pub(crate) fn want(&self, wanted: WantedCollection) {
-        let slot = &mut self.wanted.lock().now;
-        *slot = Some(wanted.joined(*slot));
+        let desk = &mut *self.wanted.lock();
+        if !desk.under_way.is_some_and(|under_way| under_way.covers(wanted)) {
+            desk.now = Some(wanted.joined(desk.now));
+        }
     }
 
     pub(crate) fn want_after_removals(&self, wanted: WantedCollection) {
@@ -188,7 +199,15 @@ impl SpaceDesk {
         wanted.now.take()
     }
 
+    pub(super) fn on_begun(&self, kind: Option<CompactionKind>) {
+        let (minor, major) = (kind == Some(CompactionKind::Minor), kind == Some(CompactionKind::Major));
+        self.wanted.lock().under_way = Some(WantedCollection { minor, major });
+    }
+
     pub(super) fn set_compacting(&self, kind: Option<CompactionKind>) {
+        if kind.is_none() {
+            self.wanted.lock().under_way = None;
+        }
         let mut status = self.status.lock();
         status.is_minor_compacting = kind == Some(CompactionKind::Minor);
         status.is_major_compacting = kind == Some(CompactionKind::Major);

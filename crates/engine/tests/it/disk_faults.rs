@@ -660,6 +660,63 @@ fn a_directory_without_space_keeps_no_other_from_being_collected() {
     }
 }
 
+/// Space invariant 9: whoever asks for a collection again and again, as a full bookie does, keeps none from ending.
+#[test]
+fn a_collection_ends_although_others_are_asked_for_meanwhile() {
+    let mut bookie = Bookie::new(2);
+    for ledger in bookie.ledgers() {
+        bookie.add(ledger, 0, false).unwrap();
+    }
+    bookie.flush();
+    for _ in 0..20 {
+        let wanted = WantedCollection { minor: true, major: true };
+        bookie.engine().want_collection(wanted);
+        bookie.engine().want_collection_after_removals(wanted);
+        bookie.tend();
+    }
+    let space = bookie.engine().space_status();
+    assert!(space.collections >= 5, "{space:?}");
+    // One that does as much is asked for in vain, and no other comes behind it.
+    for _ in 0..10 {
+        bookie.tend();
+    }
+    assert!(!bookie.engine().is_collection_wanted());
+    let before = bookie.engine().space_status().collections;
+    bookie.engine().want_collection(WantedCollection { minor: false, major: true });
+    bookie.tend();
+    bookie.engine().want_collection(WantedCollection { minor: true, major: false });
+    for _ in 0..10 {
+        bookie.tend();
+    }
+    assert_eq!(bookie.engine().space_status().collections, before + 1);
+}
+
+/// Space invariant 9: a full volume gets space back before all logs are weighed.
+#[test]
+fn logs_found_dead_go_before_all_are_weighed() {
+    let mut bookie = Bookie::new(1);
+    let ledger = bookie.ledgers()[0];
+    let count = 80;
+    for entry in 0..count {
+        bookie.add(ledger, entry, false).unwrap();
+        bookie.flush();
+    }
+    bookie.acked.clear();
+    assert_eq!(bookie.logs(), count as usize);
+    bookie.engine().remove_ledger(LedgerId::new(ledger).unwrap(), Box::new(|_| ()));
+    bookie.flush();
+    bookie.engine().want_collection(WantedCollection::default());
+    bookie.tend();
+    let space = bookie.engine().space_status();
+    assert_eq!((space.collections, space.logs_dropped), (0, 32), "{space:?}");
+    for _ in 0..5 {
+        bookie.tend();
+    }
+    let space = bookie.engine().space_status();
+    assert_eq!((space.collections, space.logs_dropped), (1, count as u64), "{space:?}");
+    bookie.restart();
+}
+
 /// Space invariant 4: with places that are looked up on disk, a disk that cannot be read says nothing about the logs of
 /// the others. They are compacted, with what it may have a newer copy of, and it alone is reported.
 #[test]
