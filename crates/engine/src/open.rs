@@ -310,6 +310,11 @@ impl Machine {
             }
         }
         machine.flushing.placement.may_lose = true;
+        for journaling in &mut machine.journals {
+            let prepared = journaling.journal.prepare();
+            prepared.map_err(|error| Box::new(ReplayError::<ReplayFault>::from(error)))?;
+            journaling.tell_about_space();
+        }
         Ok(machine)
     }
 

@@ -414,7 +414,20 @@ impl Journal {
                 return Err(cannot("sync", path)(io::Error::other(why)));
             }
         }
-        self.disk.sync_dir(&self.config.dir).map_err(cannot("sync", self.config.dir.clone()))?;
+        self.prepare()
+    }
+
+    /// At the end of a start: makes the names of the files durable, and a file for the next group, if one can be had. The first
+    /// group needs nothing more then, neither space nor a descriptor; without that file it waits for one. Blocks on the disk.
+    ///
+    /// # Errors
+    /// The directory cannot be synced.
+    pub fn prepare(&mut self) -> Result<(), OpenError> {
+        if !self.names_are_durable {
+            let path = self.config.dir.clone();
+            self.disk.sync_dir(&path).map_err(|source| OpenError::Io { action: "sync", path, source })?;
+            self.names_are_durable = true;
+        }
         if self.free.is_empty() {
             let _ = self.add_spare();
         }

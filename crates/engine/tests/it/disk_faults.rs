@@ -1049,6 +1049,38 @@ fn a_young_journal_has_a_file_for_a_full_volume() {
     }
 }
 
+/// The first group of a start needs neither space nor a descriptor: its file and the names of all files were made durable before.
+/// A start whose journal can have no file waits for one.
+#[test]
+fn the_first_group_of_a_start_finds_a_file() {
+    let exhausted = without_descriptor(&["create", "reopen", "open", "sync_dir"], "/journal");
+    for rule in [full(&["create", "allocate"], "journal/"), exhausted] {
+        let mut bookie = Bookie::new(1);
+        let ledger = bookie.ledgers()[0];
+        for entry in 0..3 {
+            bookie.faults.set(std::slice::from_ref(&rule));
+            bookie.add(ledger, entry, false).unwrap();
+            assert_eq!(bookie.engine().status().failed, None);
+            bookie.restart();
+        }
+    }
+    let mut bookie = Bookie::new(1);
+    let ledger = bookie.ledgers()[0];
+    for file in std::fs::read_dir(bookie.dir.path().join("journal")).unwrap() {
+        RealDisk::new().remove(&file.unwrap().path()).unwrap();
+    }
+    for rule in [without_descriptor(&["create"], "/journal"), full(&["create", "allocate"], "journal/")] {
+        bookie.faults.set(&[rule]);
+        bookie.open().unwrap();
+        assert_eq!(bookie.add(ledger, 0, false), Err(Refusal::ReadOnly));
+        assert_eq!(bookie.engine().status().failed, None);
+    }
+    bookie.faults.set(&[]);
+    bookie.machine.as_mut().unwrap().journals[0].seal();
+    bookie.add(ledger, 0, false).unwrap();
+    bookie.restart();
+}
+
 /// R39: a volume that is full as soon as the journal has its first file. Fences go there and wait when it is full.
 #[test]
 fn a_journal_with_one_file_does_not_fail_for_want_of_another() {
