@@ -154,9 +154,10 @@ impl Bookie {
         let disk_watch = {
             let (disk, dirs, write) = (components.disk.clone(), dirs.clone(), plan.write);
             let (limits, slow) = (config.disks.clone(), config.slow_journal);
+            let round_interval = config.garbage.interval;
             let prepare = move || {
                 let (ledgers, volumes) = (dirs.ledger_files(), dirs.volumes_of_all());
-                DiskWatch::prepare(disk, ledgers, volumes, write, limits, slow)
+                DiskWatch::prepare(disk, ledgers, volumes, write, limits, slow, round_interval)
             };
             blocking(move || Ok::<_, StartError>(prepare())).await?
         };

@@ -37,7 +37,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use usage::{Reading, UsageCore, Verdict};
 
-/// Time between two rounds of garbage collection, with their compactions, while a volume is full.
+/// Time between the first two rounds of garbage collection, with their compactions, while a volume is full. It doubles, up to
+/// the configured time between rounds, while they remove nothing.
 const FULL_ROUND_INTERVAL: Duration = Duration::from_secs(30);
 /// How often the engine is looked at.
 const GLANCE_INTERVAL: Duration = Duration::from_millis(500);
@@ -112,8 +113,57 @@ struct Gauges {
     disk: Arc<dyn Disk>,
     /// Ledger directories, by number.
     dirs: Vec<PathBuf>,
-    volumes: Vec<(Volume, Reserve)>,
+    volumes: Vec<Guarded>,
     core: UsageCore,
+}
+
+/// A volume and its reserve.
+struct Guarded {
+    volume: Volume,
+    reserve: Reserve,
+    /// Bytes that the reserve held when that could be told last. Without a descriptor it cannot.
+    held: u64,
+}
+
+impl Guarded {
+    fn measure(&mut self, disk: &dyn Disk) {
+        match self.reserve.held(disk) {
+            Ok(held) => self.held = held,
+            Err(error) => {
+                let dir = self.volume.reserve_dir.display();
+                tracing::warn!(%dir, %error, "cannot look at the reserve: it is taken for what it was");
+            }
+        }
+    }
+}
+
+/// When rounds of garbage collection are asked for that a lack of space calls for. Each lists the whole cluster.
+#[derive(Debug, Default)]
+struct FullRounds {
+    last: Option<Instant>,
+    /// From that one to the next, and from the next to the one behind it.
+    pauses: [Duration; 2],
+    /// Ledgers removed by the time of the last one.
+    removed: u64,
+    was_short: bool,
+}
+
+impl FullRounds {
+    /// True when one is to be asked for now. `removed` counts all ledgers that rounds removed.
+    fn is_due(&mut self, now: Instant, is_short: bool, removed: u64, pause_max: Duration) -> bool {
+        let is_new = is_short && !self.was_short;
+        self.was_short = is_short;
+        if is_new || removed != self.removed {
+            (self.pauses, self.removed) = ([FULL_ROUND_INTERVAL; 2], removed);
+        }
+        let [pause, next] = self.pauses;
+        let is_due = is_short && self.last.is_none_or(|last| now.duration_since(last) >= pause);
+        if is_due {
+            self.last = Some(now);
+            self.pauses = [next, (next * 2).min(pause_max.max(FULL_ROUND_INTERVAL))];
+        }
+        is_due
+    }
 }
 
 /// Watches the disks of a bookie.
@@ -122,8 +172,9 @@ pub struct DiskWatch {
     limits: DiskLimits,
     slow: SlowLimits,
     desk: Arc<DiskDesk>,
-    /// Time of the last request for such a round.
-    asked: Mutex<Option<Instant>>,
+    rounds: Mutex<FullRounds>,
+    /// The configured time between rounds of garbage collection.
+    round_interval: Duration,
 }
 
 impl DiskWatch {
@@ -136,6 +187,7 @@ impl DiskWatch {
         write_pool_bytes: u64,
         limits: DiskLimits,
         slow: SlowLimits,
+        round_interval: Duration,
     ) -> DiskWatch {
         let mut reserves = Vec::with_capacity(volumes.len());
         for volume in volumes {
@@ -154,7 +206,9 @@ impl DiskWatch {
                     tracing::warn!(%dir, %error, "cannot give the reserve up");
                 }
             }
-            reserves.push((volume, reserve));
+            let mut guarded = Guarded { volume, reserve, held: 0 };
+            guarded.measure(&*disk);
+            reserves.push(guarded);
         }
         let names = dirs.iter().map(|dir| dir.display().to_string()).collect();
         let core = UsageCore::new(limits.clone(), names);
@@ -164,7 +218,8 @@ impl DiskWatch {
             limits,
             slow,
             desk: Arc::new(DiskDesk::default()),
-            asked: Mutex::default(),
+            rounds: Mutex::default(),
+            round_interval,
         }
     }
 
@@ -189,19 +244,16 @@ impl DiskWatch {
         if verdict.is_almost_full && self.limits.forces_collection {
             engine.want_collection(WantedCollection { minor: true, major: false });
         }
-        if is_short || verdict.full.contains(&true) {
-            self.ask_for_space(garbage);
-        }
+        self.ask_for_space(is_short || verdict.full.contains(&true), garbage);
         engine.set_full_directories(&verdict.full);
         standing.set_high_priority(verdict.takes_high_priority);
         standing.set(Cause::DiskFull, verdict.read_only);
     }
 
     /// The log tells operators to delete ledgers: this makes it help soon, however long the configured intervals are.
-    fn ask_for_space(&self, garbage: &GarbageDesk) {
-        let mut asked = self.asked.lock();
-        if asked.is_none_or(|asked| asked.elapsed() >= FULL_ROUND_INTERVAL) {
-            *asked = Some(Instant::now());
+    fn ask_for_space(&self, is_short: bool, garbage: &GarbageDesk) {
+        let removed = garbage.removed.get() + garbage.surplus_removed.get();
+        if self.rounds.lock().is_due(Instant::now(), is_short, removed, self.round_interval) {
             garbage.ask(GarbageRequest { minor: true, major: true, ..GarbageRequest::default() });
         }
     }
@@ -257,19 +309,21 @@ fn tell_what_waits(engine: &Engine, standing: &Standing) -> bool {
 
 impl Gauges {
     fn check(&mut self, is_short: bool, may_take_adds: bool) -> (Verdict, Vec<VolumeStatus>) {
+        for guarded in &mut self.volumes {
+            guarded.measure(&*self.disk);
+        }
         let mut readings = Vec::with_capacity(self.dirs.len());
         for (index, dir) in self.dirs.iter().enumerate() {
             let space = self.disk.space(dir).map_err(|error| error.to_string());
-            let reserve = self.volumes.iter().find(|(volume, _)| volume.ledger_dirs.contains(&index));
-            let lacking = |(_, reserve): &(Volume, Reserve)| {
-                reserve.held(&*self.disk).map_or(0, |held| reserve.size().saturating_sub(held))
-            };
-            readings.push(Reading { space, reserve_lacking: reserve.map_or(0, lacking) });
+            let guarded = self.volumes.iter().find(|guarded| guarded.volume.ledger_dirs.contains(&index));
+            let lacking = |guarded: &Guarded| guarded.reserve.size().saturating_sub(guarded.held);
+            readings.push(Reading { space, reserve_lacking: guarded.map_or(0, lacking) });
         }
         let verdict = self.core.check(&readings);
         let takes_adds = may_take_adds && verdict.read_only.is_none();
         let mut volumes = Vec::with_capacity(self.volumes.len());
-        for (volume, reserve) in &self.volumes {
+        for guarded in &mut self.volumes {
+            let Guarded { volume, reserve, .. } = &*guarded;
             let dir = &volume.reserve_dir;
             let mut space = self.disk.space(dir).ok();
             if let Some(now) = space {
@@ -282,13 +336,83 @@ impl Gauges {
                     Err(error) => tracing::warn!(dir = %dir.display(), %error, "cannot tend the reserve"),
                 }
             }
+            let is_full = volume.ledger_dirs.iter().any(|index| verdict.full[*index]);
+            let dir = dir.clone();
+            guarded.measure(&*self.disk);
             volumes.push(VolumeStatus {
-                dir: dir.clone(),
+                dir,
                 space,
-                reserve: (reserve.held(&*self.disk).unwrap_or(0), reserve.size()),
-                is_full: volume.ledger_dirs.iter().any(|index| verdict.full[*index]),
+                reserve: (guarded.held, guarded.reserve.size()),
+                is_full,
             });
         }
         (verdict, volumes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bindery_io::{DiskFile, DiskLayer, OpenMode, RealDisk};
+    use std::io;
+    use std::path::Path;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn rounds_of_a_full_bookie_become_rare_while_they_remove_nothing() {
+        let begun = Instant::now();
+        let max = Duration::from_secs(200);
+        let mut rounds = FullRounds::default();
+        let mut asked_at = |seconds: std::ops::Range<u64>, is_short, removed| -> Vec<u64> {
+            let is_due = |s: &u64| rounds.is_due(begun + Duration::from_secs(*s), is_short, removed, max);
+            seconds.filter(is_due).collect()
+        };
+        assert_eq!(asked_at(0..10, false, 0), [0; 0]);
+        assert_eq!(asked_at(10..1000, true, 0), [10, 40, 100, 220, 420, 620, 820]);
+        // Something went: there may be more.
+        assert_eq!(asked_at(1000..1100, true, 5), [1000, 1030, 1090]);
+        assert_eq!(asked_at(1100..1110, false, 5), [0; 0]);
+        assert_eq!(asked_at(1110..1300, true, 5), [1120, 1150, 1210]);
+        // It comes and goes: no more often than at first.
+        let mut rounds = FullRounds::default();
+        let flaps = (0..60).filter(|s| rounds.is_due(begun + Duration::from_secs(*s), s % 2 == 0, 0, max));
+        assert_eq!(flaps.collect::<Vec<_>>(), [0, 30]);
+    }
+
+    /// The real disk, where everything is free and nothing can be opened when the test says so.
+    struct Exhausted(RealDisk, Arc<AtomicBool>);
+
+    impl DiskLayer for Exhausted {
+        fn beneath(&self) -> &dyn Disk {
+            &self.0
+        }
+        fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+            match self.1.load(Ordering::SeqCst) {
+                // EMFILE.
+                true => Err(io::Error::from_raw_os_error(24)),
+                false => self.0.open(path, mode),
+            }
+        }
+        fn space(&self, _: &Path) -> io::Result<Space> {
+            Ok(Space { total: 1 << 30, free: 60 << 20 })
+        }
+    }
+
+    /// The reserve was given up, so the volume is full; without descriptors that must not be forgotten.
+    #[test]
+    fn a_reserve_that_cannot_be_looked_at_is_what_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let is_exhausted = Arc::new(AtomicBool::new(false));
+        let disk = Arc::new(Exhausted(RealDisk::new(), is_exhausted.clone()));
+        let volume = Volume { reserve_dir: dir.path().to_owned(), ledger_dirs: vec![0], has_journal: false };
+        let limits = DiskLimits { reserve_bytes: Some(50 << 20), ..DiskLimits::default() };
+        let dirs = vec![dir.path().to_owned()];
+        let slow = SlowLimits::default();
+        let watch = DiskWatch::prepare(disk, dirs, vec![volume], 0, limits, slow, Duration::from_secs(900));
+        for _ in 0..2 {
+            let (verdict, volumes) = watch.gauges.lock().check(false, false);
+            assert_eq!((&verdict.full[..], volumes[0].reserve.0), (&[true][..], 0), "{verdict:?}");
+            is_exhausted.store(true, Ordering::SeqCst);
+        }
     }
 }
