@@ -60,6 +60,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 /// What a bookie touches of the outside.
 pub struct Components {
@@ -244,6 +245,7 @@ impl Bookie {
                 before: BTreeMap::new(),
             },
             found_before: Vec::new(),
+            confirms_from: Instant::now(),
             carried: GarbageRequest::default(),
             logged: None,
         };

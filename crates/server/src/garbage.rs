@@ -54,7 +54,7 @@ const BATCH_MAX: usize = 64;
 /// How long a removal waits for room before it is tried again, and how often.
 const ROOM_PAUSE: Duration = Duration::from_millis(50);
 const ROOM_ATTEMPTS: u32 = 20;
-/// After a round that found a large share gone, the one that finds the same, or not.
+/// Between a round that found a large share gone and the one that confirms it, at least.
 const CONFIRM_PAUSE: Duration = Duration::from_secs(5);
 /// Ledgers in limbo that are shown one by one.
 pub const LIMBO_LISTED_MAX: usize = 1000;
@@ -209,8 +209,10 @@ pub struct GarbageCollector {
     pub marked: Option<u64>,
     /// Ledgers that should not be here.
     pub surplus: Surplus,
-    /// What the last round found gone, when that was a large share.
+    /// What an earlier round found gone, when that was a large share.
     pub found_before: Vec<LedgerId>,
+    /// From when on a round that finds the same confirms it. Those that somebody asks for before do not.
+    pub confirms_from: Instant,
     /// Compactions that were requested with that round, for the one that confirms it.
     pub carried: GarbageRequest,
     /// The kind of doubt that was logged, until a round goes through.
@@ -241,7 +243,7 @@ impl GarbageCollector {
         loop {
             let pause = match self.found_before.is_empty() {
                 true => self.config.interval,
-                false => self.config.interval.min(CONFIRM_PAUSE),
+                false => self.confirms_from.saturating_duration_since(Instant::now()),
             };
             tokio::select! {
                 () = stop.wait() => return,
@@ -387,7 +389,9 @@ impl GarbageCollector {
         let seen =
             AcceptedGap::highest_expected(self.known.accepted_gap, self.engine.highest_ledger(), &here);
         let (of_here, is_empty) = (in_one_number(&here), here.is_empty());
-        let found_before = std::mem::take(&mut self.found_before);
+        let mut found_before = std::mem::take(&mut self.found_before);
+        let is_too_early = Instant::now() < self.confirms_from;
+        let kept = if is_too_early { std::mem::take(&mut found_before) } else { Vec::new() };
         let is_confirming = !found_before.is_empty();
         let mut round = GarbageRound::begin(here, seen, limits, is_waived, Canaries::none());
         round = round.confirms(found_before);
@@ -404,7 +408,11 @@ impl GarbageCollector {
         let evidence = if is_proven { self.evidence().await? } else { Evidence::default() };
         if let Listed::Unconfirmed(found) = round.on_listed(evidence)? {
             tracing::debug!(ledgers = found.len(), "a large share is not in metadata: looking again");
-            self.found_before = found;
+            if kept.is_empty() {
+                (self.found_before, self.confirms_from) = (found, Instant::now() + CONFIRM_PAUSE);
+            } else {
+                self.found_before = kept;
+            }
             return Ok(());
         }
         removed.is_large = is_confirming || is_waived;

@@ -270,8 +270,17 @@ async fn what_is_deleted_goes_however_much_it_is() {
         let is_large = deleted.end > 10;
         assert_eq!(bookie.why("").await, serde_json::Value::Null);
         if is_large {
+            let begun = tokio::time::Instant::now();
             assert_eq!(bookie.read(0, 0).await, ErrorCode::Ok, "one look is not enough");
             assert_eq!(bookie.why("").await, serde_json::Value::Null);
+            assert_eq!(bookie.read(0, 0).await, ErrorCode::Ok, "nor are two, one right behind the other");
+            let gone = async {
+                while bookie.metric("bindery_gc_ledgers_removed").await < deleted.end {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            };
+            tokio::time::timeout(PATIENCE, gone).await.unwrap();
+            assert!(begun.elapsed() > Duration::from_secs(4), "{:?}", begun.elapsed());
         }
         for ledger in 0..here {
             let code = if deleted.contains(&ledger) { ErrorCode::NoLedger } else { ErrorCode::Ok };
