@@ -19,7 +19,7 @@ use crate::space::Space;
 use crate::write_cache::Frozen;
 #[cfg(debug_assertions)]
 use bindery_io::canary::{CachedDisk, Canary};
-use bindery_io::{Clock, Disk, Random, create_durable_dir};
+use bindery_io::{Clock, Disk, OpenMode, Random, create_durable_dir};
 use bindery_journal::record::HEADER_SIZE_BYTES;
 use bindery_journal::{ReplayError, Replayed};
 use bindery_storage::{DirectoryCommit, JournalMark, LedgerDirectory, Mark, Meta, StorageMemory};
@@ -315,6 +315,10 @@ impl Machine {
             prepared.map_err(|error| Box::new(ReplayError::<ReplayFault>::from(error)))?;
             journaling.tell_about_space();
         }
+        let config = &machine.engine.config;
+        for dir in config.ledger_dirs.iter().chain(&config.journal_dirs) {
+            warn_without_direct_io(&*disk, dir);
+        }
         Ok(machine)
     }
 
@@ -443,6 +447,19 @@ fn freeze_all(engine: &Engine, journal: Option<usize>) -> Vec<(usize, Arc<Frozen
     let is_meant = |shard: usize| journal.is_none_or(|journal| engine.journal_of(shard) == journal);
     let meant = engine.shards.iter().enumerate().filter(|(shard, _)| is_meant(*shard));
     meant.filter_map(|(i, s)| Some((i, s.lock().freeze(next)?))).collect()
+}
+
+/// The page cache is then all that a start can read: it asks the kernel to forget what a failed sync may have left there.
+fn warn_without_direct_io(disk: &dyn Disk, dir: &std::path::Path) {
+    let names = disk.list(dir).unwrap_or_default();
+    let Some(name) = names.iter().find(|entry| !entry.is_dir) else { return };
+    if disk.open(&dir.join(&name.name), OpenMode::ReadDirect).is_ok_and(|file| !file.is_direct()) {
+        tracing::warn!(
+            dir = %dir.display(),
+            "the file system has no direct I/O: after a sync that failed a start can only ask the kernel to forget what it \
+             holds of the files, and read them again"
+        );
+    }
 }
 
 pub(crate) fn meta_of(config: &EngineConfig, index: usize) -> Meta {

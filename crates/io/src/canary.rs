@@ -4,7 +4,7 @@
 //! compile to nothing, and a release binary holds none. Ids are those of `docs/reference/reliability.md`.
 
 #[cfg(debug_assertions)]
-use crate::{Disk, DiskFile, DiskLayer, OpenMode};
+use crate::{Disk, DiskFile, DiskLayer, FileLayer, OpenMode};
 #[cfg(debug_assertions)]
 use std::{io, path::Path, sync::Arc};
 
@@ -189,6 +189,21 @@ impl DiskLayer for CachedDisk {
         &*self.0
     }
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
-        self.0.open(path, if mode == OpenMode::ReadDirect { OpenMode::Read } else { mode })
+        match mode {
+            OpenMode::ReadDirect => Ok(Arc::new(CachedFile(self.0.open(path, OpenMode::Read)?))),
+            _ => self.0.open(path, mode),
+        }
     }
+}
+
+/// One that believes the page cache does not ask it to forget anything either.
+#[cfg(debug_assertions)]
+struct CachedFile(Arc<dyn DiskFile>);
+
+#[cfg(debug_assertions)]
+impl FileLayer for CachedFile {
+    fn beneath(&self) -> &dyn DiskFile {
+        &*self.0
+    }
+    fn drop_cached(&self) {}
 }

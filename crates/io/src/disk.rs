@@ -138,6 +138,10 @@ pub trait DiskFile: Send + Sync {
     fn begin_writeback(&self, offset: u64, len: u64) {
         let _ = (offset, len);
     }
+    /// Asks the kernel to forget what it holds in memory of a buffered file and would not have to write out, so that the next
+    /// reads show what is on the medium: after a sync that failed they may show what is nowhere else. A hint: what others map or
+    /// are reading may stay. A direct file, and a disk that keeps nothing in memory, have nothing to forget.
+    fn drop_cached(&self) {}
     /// Makes all finished writes, and the length, durable. Never call it again after it failed: the kernel may have
     /// dropped the dirty pages and report success the second time.
     fn sync(&self) -> io::Result<()>;

@@ -96,6 +96,9 @@ pub trait FileLayer: Send + Sync {
     fn begin_writeback(&self, offset: u64, len: u64) {
         self.beneath().begin_writeback(offset, len);
     }
+    fn drop_cached(&self) {
+        self.beneath().drop_cached();
+    }
     fn sync(&self) -> io::Result<()> {
         self.beneath().sync()
     }
@@ -134,6 +137,9 @@ impl<L: FileLayer> DiskFile for L {
     }
     fn begin_writeback(&self, offset: u64, len: u64) {
         FileLayer::begin_writeback(self, offset, len);
+    }
+    fn drop_cached(&self) {
+        FileLayer::drop_cached(self);
     }
     fn sync(&self) -> io::Result<()> {
         FileLayer::sync(self)

@@ -7,6 +7,7 @@
 //! write_at          pwritev
 //! write_durable_at  pwritev2(RWF_DSYNC), or pwritev + fdatasync where the flag is refused
 //! begin_writeback   sync_file_range(WRITE), and nothing on direct files
+//! drop_cached       posix_fadvise(DONTNEED), and nothing on direct files
 //! sync              fdatasync          sync_dir   open(O_DIRECTORY) + fsync
 //! allocate          fallocate, or zeros behind the end where it is refused
 //! ```
@@ -293,6 +294,12 @@ impl DiskFile for RealFile {
         if !self.is_direct && len > 0 {
             // SAFETY: it is given no memory, and the descriptor is open for as long as `self` is.
             unsafe { libc::sync_file_range(self.fd.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
+        }
+    }
+
+    fn drop_cached(&self) {
+        if !self.is_direct {
+            let _ = rustix::fs::fadvise(&self.fd, 0, None, Advice::DontNeed);
         }
     }
 

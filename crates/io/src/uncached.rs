@@ -14,7 +14,8 @@ use std::sync::Arc;
 const BUFFER_BYTES: usize = 256 * 1024;
 const BLOCK: u64 = BLOCK_SIZE_BYTES as u64;
 
-/// Opens an existing file for reads past the page cache. Where the file system has no direct I/O they go through it.
+/// Opens an existing file for reads past the page cache. Where the file system has no direct I/O they go through it: see
+/// [`DiskFile::drop_cached`].
 ///
 /// # Errors
 /// As [`Disk::open`].
@@ -49,6 +50,7 @@ impl FileLayer for Uncached {
     fn read_cached_at(&self, _: &mut [u8], _: u64) -> io::Result<Option<usize>> {
         Ok(None)
     }
+    fn drop_cached(&self) {}
     fn is_direct(&self) -> bool {
         false
     }

@@ -582,7 +582,11 @@ impl Reader {
         let synced = disk.open(&reader.path, OpenMode::CreateDirect).and_then(|file| file.sync());
         let opened = synced.and_then(|()| open_ahead(&**disk, &reader.path, WINDOW_BYTES));
         match opened {
-            Ok(file) => Ok(Reader { file, ..reader }),
+            Ok(file) => {
+                // Without direct I/O the page cache is read after all.
+                file.drop_cached();
+                Ok(Reader { file, ..reader })
+            }
             Err(source) => Err(OpenError::Io { action: "sync", path: reader.path, source }),
         }
     }
@@ -769,15 +773,19 @@ impl Reader {
 
     /// True when the medium has what the page cache shows of this file.
     pub(crate) fn is_on_medium(&self) -> Result<bool, OpenError> {
-        let medium = Reader::of_medium(&self.disk, self.path.clone())?;
-        let (mut shown, mut found) = (vec![0; WINDOW_BYTES], vec![0; WINDOW_BYTES]);
-        for offset in (0..self.length).step_by(WINDOW_BYTES) {
-            let n = self.read(offset, &mut shown)?;
-            if medium.read(offset, &mut found)? != n || shown[..n] != found[..n] {
-                return Ok(false);
+        let mut window = vec![0; WINDOW_BYTES];
+        let mut sums = |reader: &Reader| -> Result<Vec<u32>, OpenError> {
+            let mut sums = Vec::new();
+            for offset in (0..self.length).step_by(WINDOW_BYTES) {
+                let n = reader.read(offset, &mut window)?;
+                sums.push(crate::record::crc32c(&window[..n]));
             }
-        }
-        Ok(true)
+            Ok(sums)
+        };
+        // First what is shown: to get at the medium the page cache may have to forget it.
+        let shown = sums(self)?;
+        let medium = Reader::of_medium(&self.disk, self.path.clone())?;
+        Ok(sums(&medium)? == shown)
     }
 
     fn damage(&self, offset: u64, what: String) -> Damage {

@@ -176,6 +176,9 @@ impl DiskFile for CheckedFile {
     fn begin_writeback(&self, offset: u64, len: u64) {
         self.inner.begin_writeback(offset, len);
     }
+    fn drop_cached(&self) {
+        self.inner.drop_cached();
+    }
 
     fn sync(&self) -> io::Result<()> {
         self.may_change("sync");

@@ -322,6 +322,14 @@ impl DiskFile for SimFile {
         self.shared.lock().run(call, |&n| n as u64, |state, run| self.write(state, slices, offset, true, run))
     }
 
+    fn drop_cached(&self) {
+        if !self.is_direct
+            && let Some(inode) = self.shared.lock().inodes.get_mut(&self.inode)
+        {
+            inode.drop_cached();
+        }
+    }
+
     fn sync(&self) -> io::Result<()> {
         let call = self.call("sync", 0, 0, true);
         self.shared.lock().run(call, |_| 0, |state, run| self.sync_now(state, run))

@@ -150,6 +150,18 @@ impl Inode {
         n
     }
 
+    /// Forgets the pages that nothing is pending of: they read as the medium has them. Those with pending sectors stay.
+    pub(super) fn drop_cached(&mut self) {
+        let indices: Vec<u64> = self.cache.pages().map(|(index, _)| index).collect();
+        for index in indices.into_iter().filter(|index| !self.pending.contains_key(index)) {
+            let mut page = [0; PAGE];
+            let n = self.read_uncached(&mut page, index * PAGE_U64);
+            if self.cache.page(index)[..n] != page[..n] {
+                self.cache.page_mut(index)[..n].copy_from_slice(&page[..n]);
+            }
+        }
+    }
+
     /// The lowest length that the file was cut to since the last sync.
     fn pending_cut(&self) -> u64 {
         let durable = self.durable.len();

@@ -157,12 +157,12 @@ impl Sim {
     }
 
     /// The machine crashes, or the process alone: the next one then finds the same page cache, which after a sync that
-    /// failed shows what the medium does not have. That can be told only where reads can go past the cache. Names cannot be
+    /// failed shows what the medium does not have, until it is read past or told to forget that. Names cannot be
     /// read past it at all: file systems keep them in a journal of their own, and stop when that cannot be written.
     fn restart_machine_or_process(&mut self) {
         let hits = self.disk.fault_hits();
         let has_hit = |kinds: &[FaultKind]| hits.iter().any(|(kind, _)| kinds.contains(kind));
-        let can_tell = self.profile.disk.accepts_direct && !has_hit(&[FaultKind::SyncDirError]);
+        let can_tell = !has_hit(&[FaultKind::SyncDirError]);
         let random = SeededRandom::new(self.profile.seed).child(&format!("process/{}", self.restarts));
         if self.disk.is_off() || !can_tell || random.chance(0.6) {
             return self.replace_disk_after_crash();
