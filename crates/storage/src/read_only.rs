@@ -10,7 +10,7 @@
 //! # Limits
 //! [`WRITTEN_BLOCKS_MAX`] blocks written through one handle: opening a table takes a few.
 
-use bindery_io::{BLOCK_SIZE_BYTES, Disk, DiskFile, DiskLock, Entry, OpenMode, Space};
+use bindery_io::{BLOCK_SIZE_BYTES, Disk, DiskFile, DiskLock, Entry, OpenMode, Space, open_uncached};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, IoSlice};
@@ -37,9 +37,12 @@ fn refused() -> io::Error {
 }
 
 impl Disk for ReadOnlyDisk {
-    /// In every mode the file must be there; direct I/O is not used.
-    fn open(&self, path: &Path, _: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
-        let file = self.0.open(path, OpenMode::Read)?;
+    /// In every mode the file must be there. What is opened for direct I/O is read past the page cache, without its rules.
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        let file = match mode.is_direct() {
+            true => open_uncached(&*self.0, path)?,
+            false => self.0.open(path, OpenMode::Read)?,
+        };
         let written = Written { blocks: BTreeMap::new(), len: file.len()? };
         Ok(Arc::new(ReadOnlyFile { file, written: Mutex::new(written) }))
     }
@@ -144,6 +147,9 @@ impl DiskFile for ReadOnlyFile {
 
     fn write_durable_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
         self.write_at(slices, offset)
+    }
+    fn drop_cached(&self) {
+        self.file.drop_cached();
     }
     fn sync(&self) -> io::Result<()> {
         Ok(())

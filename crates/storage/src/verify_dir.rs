@@ -301,7 +301,7 @@ impl Check<'_> {
 
     fn log(&mut self, log_id: LogId, record: Option<&LogRecord>) {
         self.report.logs += 1;
-        let (log, extents) = match EntryLog::open(&self.disk, self.dir, log_id) {
+        let (log, extents) = match EntryLog::open_uncached(&self.disk, self.dir, log_id) {
             Ok(opened) => opened,
             Err(error) => return self.log_does_not_open(log_id, error, record),
         };
