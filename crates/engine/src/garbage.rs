@@ -116,8 +116,8 @@ pub struct Evidence {
 
 impl Evidence {
     /// The highest id that was given out, by a store that this bookie knows again.
-    fn counted(self) -> Option<LedgerId> {
-        let is_known = self.is_member && self.has_mark;
+    fn counted(self, canaries: Canaries) -> Option<LedgerId> {
+        let is_known = self.is_member && (self.has_mark || canaries.has(Canary::M42MarkIgnored));
         self.next_id.filter(|_| is_known).and_then(|id| LedgerId::new(id.get() - 1))
     }
 }
@@ -286,7 +286,7 @@ impl GarbageRound {
             return Ok(Listed::Believed);
         }
         let here = self.here.len();
-        let counted = evidence.counted();
+        let counted = evidence.counted(self.canaries);
         let is_current = counted.is_some_and(|counted| Some(counted) >= self.seen);
         self.may_mark = is_current || !self.is_behind();
         let Some(listed) = self.listed.or(counted.filter(|_| is_current)) else {

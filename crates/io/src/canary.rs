@@ -47,6 +47,8 @@ pub enum Canary {
     M27UncommittedRemovalCounts,
     /// Garbage collection believes a listing that failed or ended early, and reads no candidate again.
     M21ListingBelieved,
+    /// Garbage collection takes a store for current that does not have the mark of this bookie.
+    M42MarkIgnored,
     /// Journal files are free when their caches are frozen, before the flush.
     M28ReleasedBeforeFlush,
     /// The answers to a group whose write failed say that it is durable.
@@ -98,7 +100,7 @@ pub const CAN_BE_PLANTED: bool = cfg!(debug_assertions);
 
 /// The canaries that the simulator looks for, with the name its command line knows them by. M24 is in the server, which
 /// it does not run: the server's storm test looks for that one.
-pub const ALL: [(&str, Canary); 24] = [
+pub const ALL: [(&str, Canary); 25] = [
     ("M1", Canary::M1AckBeforeSync),
     ("M2", Canary::M2NewestFileSynced),
     ("M3", Canary::M3NegativeFenceBeforeDurable),
@@ -123,6 +125,7 @@ pub const ALL: [(&str, Canary); 24] = [
     ("M31", Canary::M31StaleRemoval),
     ("M37", Canary::M37OlderCopiesTogether),
     ("M38", Canary::M38CacheBelieved),
+    ("M42", Canary::M42MarkIgnored),
 ];
 
 /// The canaries in the client's cores, which the client's own model looks for, with their names. M36 is in its readers: the

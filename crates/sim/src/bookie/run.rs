@@ -21,6 +21,7 @@ use bindery_io::canary::Canaries;
 use bindery_io::{CheckedDisk, Disk, ManualClock, SeededRandom};
 use bindery_types::{EntryId, LedgerId, MasterKey};
 pub use coverage::{MARKS, Mark};
+use metadata::Stores;
 use parking_lot::Mutex;
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -324,6 +325,7 @@ struct Sim {
     condemned: Vec<(LedgerId, Changes, u64)>,
     /// What the last round of garbage collection found gone, when that was too much to go at once.
     found_gone: Vec<LedgerId>,
+    stores: Stores,
     /// A recovery began in metadata: they never are open again.
     ended: BTreeSet<LedgerId>,
     /// Adds that wait for a word of metadata.
@@ -369,6 +371,7 @@ pub fn run(profile: Profile) -> Report {
         deleted: BTreeSet::new(),
         condemned: Vec::new(),
         found_gone: Vec::new(),
+        stores: Stores::default(),
         ended: BTreeSet::new(),
         held: Vec::new(),
         spoken: BTreeSet::new(),

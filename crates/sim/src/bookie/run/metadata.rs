@@ -19,12 +19,35 @@ enum Trouble {
     ListingPartial,
     /// It is empty and does not say so.
     ListingEmpty,
-    /// An empty store answers, with a copy of our INSTANCEID.
+    /// An empty store answers, with copies of our INSTANCEID and our cookie: each time the same one.
     StoreEmpty,
     /// Reading a ledger again fails.
     ReadFails,
     /// Another cluster answers.
     OtherCluster,
+}
+
+/// What the stores have beside ledgers: ours, and the empty one that answers in its place now and then.
+#[derive(Debug, Default)]
+pub(super) struct Stores {
+    /// The mark that the bookie left in ours, and the one it knows. It has one from its start on.
+    mark: u64,
+    known: u64,
+    /// The empty one has an older mark.
+    mark_of_empty: Option<u64>,
+    /// How far the empty one has counted: clients and other bookies may have ids of it, or somebody imported an export.
+    next_of_empty: i64,
+}
+
+impl Stores {
+    /// Replaces the mark in the store that answered.
+    fn put_mark(&mut self, trouble: Trouble) {
+        self.known += 1;
+        match trouble {
+            Trouble::StoreEmpty => self.mark_of_empty = Some(self.known),
+            _ => self.mark = self.known,
+        }
+    }
 }
 
 impl Sim {
@@ -83,6 +106,9 @@ impl Sim {
             }
             Ok(Listed::Believed) => {}
         }
+        if round.may_mark() {
+            self.stores.put_mark(trouble);
+        }
         let listing = if trouble == Trouble::StoreEmpty { Vec::new() } else { listing };
         while let Some(ledger) = round.next_candidate() {
             if trouble == Trouble::ReadFails && self.random.chance(0.5) {
@@ -128,7 +154,7 @@ impl Sim {
     }
 
     fn list(
-        &self,
+        &mut self,
         round: &mut GarbageRound,
         listing: &[LedgerId],
         trouble: Trouble,
@@ -149,8 +175,15 @@ impl Sim {
             return Err(Doubt::Metadata("the listing failed".to_owned()));
         }
         let next_id = if self.random.chance(0.5) { LedgerId::new(1 << 40) } else { None };
-        // It counts from the beginning.
-        let next_id = if trouble == Trouble::StoreEmpty { LedgerId::new(0) } else { next_id };
-        round.on_listed(Evidence { is_member: true, has_mark: true, next_id })
+        let Stores { mark, known, mark_of_empty, next_of_empty } = &mut self.stores;
+        let (has_mark, next_id) = match trouble {
+            Trouble::StoreEmpty => {
+                let jump = if self.checks.chance(0.2) { 1 << 40 } else { self.checks.below(5000) as i64 };
+                *next_of_empty += jump;
+                (*mark_of_empty == Some(*known), LedgerId::new(*next_of_empty))
+            }
+            _ => (mark == known, next_id),
+        };
+        round.on_listed(Evidence { is_member: true, has_mark, next_id })
     }
 }
