@@ -363,7 +363,8 @@ class LedgerWriter:
         """``hand_over`` for asyncio. Cancelled, it leaves the ledger handed over or taken, and the writer closed."""
 
     def close(self) -> None:
-        """Waits for the calls under way, drains, closes the ledger for good. Again: does nothing.
+        """Waits for the calls under way, drains, closes the ledger for good. Again: does nothing, or raises ``ClosedError``
+        with the reason when the ledger was not closed; at the end of a ``with`` it does nothing.
 
         With deferred sync it forces, too. The writer is at its end, whatever is raised: ``FencedError`` when another
         client closed the ledger with another end, ``NotForcedError``, other errors as of ``append``. After

@@ -96,7 +96,7 @@ impl Shared {
         };
         let set = |text: Option<String>| *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = text;
         // Until the outcome is known: this future may be dropped.
-        set(Some("its first close was cancelled; what came of it is not known".into()));
+        set(Some("its first close is under way or was cancelled, so what comes of it is not known".into()));
         let outcome = writer.close().await;
         set(outcome.as_ref().err().map(ToString::to_string));
         outcome.map(|_| ()).map_err(Raise::raise)
@@ -106,6 +106,12 @@ impl Shared {
     async fn hand_over(self: Arc<Self>) -> PyResult<Option<i64>> {
         let writer = self.take().await.ok_or_else(closed)?;
         writer.hand_over().await.map(|last| last.map(EntryId::get)).map_err(Raise::raise)
+    }
+
+    /// The end of a `with`: a close that came before it has said what came of it.
+    async fn exit(self: Arc<Self>) -> PyResult<()> {
+        let is_open = self.open.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        if is_open { self.close().await } else { Ok(()) }
     }
 }
 
@@ -209,7 +215,7 @@ impl LedgerWriter {
         start(py, self.shared.clone().hand_over())
     }
 
-    /// Drains, then closes the ledger for good. Again: nothing.
+    /// Drains, then closes the ledger for good. Again: nothing, or the error that says that the first close failed.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         wait(py, self.shared.clone().close())
     }
@@ -231,7 +237,7 @@ impl LedgerWriter {
         traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let _ = (exc_type, exc_value, traceback);
-        self.close(py)
+        wait(py, self.shared.clone().exit())
     }
 
     fn __aenter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, PyAny>> {
@@ -248,7 +254,7 @@ impl LedgerWriter {
         traceback: &Bound<'_, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let _ = (exc_type, exc_value, traceback);
-        self.close_async(py)
+        start(py, self.shared.clone().exit())
     }
 
     fn __repr__(&self) -> String {

@@ -134,6 +134,8 @@ class Blocking(unittest.TestCase):
             self.assertEqual((health.writers, health.writers_failed), (0, 1))
             with self.assertRaises(bindery.FencedError):
                 writer.close()
+            with self.assertRaisesRegex(bindery.ClosedError, "was not closed: ledger .* can no longer be written"):
+                writer.close()
         self.assertEqual((health.ensemble_changes, health.placements_unmet), (0, 0))
         self.assertEqual((health.copies_filled, health.ledgers_unmarked), (0, 0))
 
