@@ -503,8 +503,8 @@ impl Client {
         }
     }
 
-    /// The bookies on which a ledger is marked. A client that may not read marks can append all the same: it takes all bookies of
-    /// the last segment for marked.
+    /// The bookies on which a ledger is marked. A client that may not read marks can still append: it treats all bookies of
+    /// the last segment as marked.
     async fn marked_as_far_as_known(
         &self,
         id: LedgerId,

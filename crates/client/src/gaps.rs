@@ -306,7 +306,7 @@ mod tests {
         for entry in lacking() {
             assert_eq!(gaps.fill(AddTag(0), at(entry)), entry < merged, "{entry}");
         }
-        // Invariant 3: whatever came late, it stays.
+        // Invariant 3: the merged run stays although an entry came late.
         assert_eq!(starts(&gaps, &one, last + 5), [0, merged]);
         assert!(!gaps.is_empty() && gaps.is_in_last_segment(&one));
         assert_eq!(gaps.copies(), 1 + lacking().filter(|entry| *entry >= merged).count() as u64);

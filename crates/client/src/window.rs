@@ -473,7 +473,7 @@ impl AddWindow {
         }
     }
 
-    /// Bookies whose answers are waited for.
+    /// Bookies that have not answered yet.
     pub fn waited_for(&self) -> BTreeSet<BookieId> {
         let mut positions = BTreeSet::new();
         for (index, slot) in self.slots.iter().enumerate().filter(|(_, slot)| slot.waiting != 0) {
@@ -485,7 +485,7 @@ impl AddWindow {
                     .map(|(_, position)| position),
             );
         }
-        // Nobody is waited for at a position that has another bookie since.
+        // A position that has another bookie since expects no answer.
         positions.into_iter().map(|position| self.ensemble[position].clone()).collect()
     }
 

@@ -17,7 +17,7 @@
 //!    ([`Evidence`]): our INSTANCEID, our cookie, the mark that this bookie left there last, and ids given out as far as the
 //!    highest that was ever here. An older copy has an older mark, an import and an empty store have none; what was copied
 //!    after the last mark has not counted so far. No round adds to the evidence before it has ended without needing it
-//!    ([`GarbageRound::may_mark`]): what rounds do, and those of other bookies, must not make a store look current.
+//!    ([`GarbageRound::may_mark`]): the rounds of this bookie and of others must not make a store look current.
 //!    A large share goes only when the next round finds all of it gone as well.
 //! 5. An operator may waive, for one round, that the listing is high enough and that the share is not too large, nothing
 //!    else; that ledgers above the listing are gone is then remembered ([`AcceptedGap`]), because the highest that was ever
@@ -59,7 +59,7 @@ pub enum Doubt {
     /// Half a cluster.
     #[error("metadata is not a whole cluster: its LAYOUT is missing or another one, or it is being imported")]
     NotWhole,
-    /// What proved to be current does not any more.
+    /// The store proved to be current, and then did not any more.
     #[error("the mark of this bookie went from metadata during the round: another copy of it answers now")]
     MarkGone,
     /// The store failed, or the listing did.
@@ -103,7 +103,7 @@ pub enum Doubt {
     },
 }
 
-/// What can show that a store is current (invariant 4). Nothing of it is changed by asking.
+/// Facts that can show that a store is current (invariant 4). Reading them changes none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Evidence {
     /// The cluster has an INSTANCEID, and a cookie of this bookie.
@@ -278,7 +278,7 @@ impl GarbageRound {
         dropped > self.limits.always && dropped as f64 > self.limits.share_max * here as f64
     }
 
-    /// The listing ended, without any error; `evidence` was looked at after it.
+    /// The listing ended, without any error; `evidence` was read after it.
     pub fn on_listed(&mut self, evidence: Evidence) -> Result<Listed, Doubt> {
         self.end_listing();
         if self.candidates.is_empty() || self.canaries.has(Canary::M21ListingBelieved) {

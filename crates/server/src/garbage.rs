@@ -437,7 +437,7 @@ impl GarbageCollector {
             if batch.is_empty() {
                 break;
             }
-            // The store that answered just now is the one that was asked in the beginning.
+            // The same store has to have answered from the beginning to here.
             self.check_cluster().await?;
             if is_proven && evidence.has_mark && !self.has_mark().await? {
                 return Err(Doubt::MarkGone);

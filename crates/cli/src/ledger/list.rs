@@ -193,7 +193,7 @@ fn object(info: &LedgerInfo, marked: Option<&[String]>) -> Value {
 /// `bindery ledger show`.
 pub async fn show(client: Client, args: ShowArgs) -> Result<(), Failure> {
     let info = client.metadata(args.ledger).await.map_err(|error| ledger_failure(&error))?;
-    // Marks are for repair, and may not be ours to read: the rest is worth knowing all the same.
+    // Marks are for repair, and this client may not be allowed to read them: the rest is shown without them.
     let marked = client.under_replicated_on(args.ledger).await;
     match args.json {
         true => output::write_all(&form::line(&object(&info, marked.ok().as_deref()))),

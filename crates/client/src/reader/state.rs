@@ -71,7 +71,7 @@ pub(crate) struct ReaderState {
     lac: AtomicI64,
     /// Mean size of its entries, as stored; 0 when nothing is known of it.
     entry_size_bytes: AtomicU64,
-    /// Whether batches are asked for.
+    /// Whether reads are sent as batches.
     pub batches: Batches,
     /// Set when one answered a batch read: until then a single one is tried.
     pub has_batched: AtomicBool,

@@ -118,7 +118,7 @@ pub(crate) async fn recover(
                     Ok(()) => core.marked(),
                     Err(error) => core.metadata_failed(error),
                 }
-                // What comes next needs all of it, whatever became of the mark.
+                // The close needs all of it, with or without the mark.
                 retry = Retry::new(patience);
                 continue;
             }

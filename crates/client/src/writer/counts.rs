@@ -1,7 +1,7 @@
 //! What became of a client's writes, for those who watch.
 //!
 //! # Invariants
-//! 1. What one writer has counted of itself it takes back when it ends: with no writer left the gauges are 0. Copies that are
+//! 1. A writer takes its share of the gauges back when it ends: with no writer left they are 0. Copies that are
 //!    missing, and ledgers without a mark, outlive their writers.
 //! 2. Every entry is counted once, when it is acknowledged; of every [`TIMED_EACH`]th the time is taken, by its id, so that a
 //!    stall shows with all the entries it held up.
@@ -42,7 +42,7 @@ pub struct WriteHealth {
     /// out, or one that was left out is back. A slow one that is left out by itself shows in `writers_short` only.
     pub ensemble_changes: u64,
     /// Copies of confirmed entries that their bookies do not have, as far as is known, and will not get from the writer: one
-    /// for each entry and bookie. One that comes all the same is not counted any more. Their ledgers are marked as
+    /// for each entry and bookie. A copy that arrives later is subtracted again. Their ledgers are marked as
     /// under-replicated, at the latest when they are closed or handed over, but for those of `ledgers_unmarked`.
     pub copies_missing: u64,
     /// Ledgers with such copies that no mark names. While one is written, its writer tries again to mark it; it stays among

@@ -85,7 +85,7 @@ pub(super) async fn run(inner: Arc<Inner>) {
     part(&inner).await;
 }
 
-/// A writer that stopped by itself marks its ledger for the copies that it knows to be missing, as well as it goes: nobody else
+/// A writer that stopped by itself tries once to mark its ledger for the copies that it knows to be missing: no other process
 /// knows of them.
 async fn part(inner: &Arc<Inner>) {
     let Some(bookies) = inner.state.lock().core.begin_parting() else { return };

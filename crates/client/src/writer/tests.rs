@@ -439,7 +439,7 @@ fn what_a_writer_counts_of_itself_goes_with_it_and_one_that_is_closed_did_not_fa
     }
 }
 
-/// A copy that was let go of may come all the same: it was on its way.
+/// A copy that was given up may still arrive: it was on its way.
 #[test]
 fn a_copy_that_comes_late_is_not_missing_any_more() {
     let mut script = Script::new(3, 3, 2);

@@ -32,7 +32,7 @@
 //! 7. Scrub and rewrites spend from one budget by turns, so that neither keeps the other from going on.
 //! 8. A full volume has a way out: dropping a log needs a commit only, and no rewrite is planned whose output takes more than
 //!    half of what is free.
-//! 9. A plan under way is gone on with to its end, whoever asks for a collection meanwhile: such a request waits for it, and is
+//! 9. A plan under way runs to its end, whatever collections are requested meanwhile: a request waits for it, and is
 //!    dropped when the collection under way does as much and nothing was removed. Logs without live entries go while the
 //!    others are still being weighed.
 //! 10. A directory without space for a commit or an output keeps no other from being collected, and is tried again with
@@ -196,7 +196,7 @@ impl Flushing {
             return Ok(self.scrub_on(now, &config));
         }
         self.unlink_replaced(now);
-        // What is asked for meanwhile waits: a plan that began anew each time would not end where there are many logs.
+        // Requests meanwhile wait: a plan that restarted each time would not end where there are many logs.
         if self.space.plan.is_none() {
             let wanted = self.engine.space.take_wanted(|| self.are_removals_flushed());
             let is_due = now.saturating_sub(self.space.collected_ns) >= as_ns(config.collection_interval);

@@ -167,8 +167,8 @@ impl SpaceDesk {
         self.status.lock().clone()
     }
 
-    /// Does nothing while a collection is under way that does as much: begun anew whenever somebody asks, none would end where
-    /// there are many logs, and one behind another would leave no time for rewrites and the scrub.
+    /// Does nothing while a collection is under way that does as much: restarted by each request, none would end where there are
+    /// many logs, and one right after another would leave no time for rewrites and the scrub.
     pub(crate) fn want(&self, wanted: WantedCollection) {
         let desk = &mut *self.wanted.lock();
         if !desk.under_way.is_some_and(|under_way| under_way.covers(wanted)) {

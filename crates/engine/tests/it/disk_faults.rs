@@ -676,7 +676,7 @@ fn a_collection_ends_although_others_are_asked_for_meanwhile() {
     }
     let space = bookie.engine().space_status();
     assert!(space.collections >= 5, "{space:?}");
-    // One that does as much is asked for in vain, and no other comes behind it.
+    // A request for one that does as much has no effect, and no other collection follows.
     for _ in 0..10 {
         bookie.tend();
     }

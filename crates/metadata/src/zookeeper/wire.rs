@@ -95,7 +95,7 @@ pub(super) fn get_stat(input: &mut Bytes) -> Result<Stat, Truncated> {
     let children_count = u32::try_from(get_i32(input)?).unwrap_or(0);
     let _children_zxid = get_i64(input)?;
     let owner = (owner != 0).then_some(SessionId(owner));
-    // What is shown counts creations and deletions: twice the creations, less the children that are there. It wraps around.
+    // The version that is shown counts creations and deletions: twice the creations, less the present children. It wraps around.
     let children_created = children_version.cast_unsigned().wrapping_add(children_count) / 2;
     Ok(Stat { version, owner, created_ms, children_count, children_created })
 }

@@ -137,7 +137,7 @@ impl Guarded {
     }
 }
 
-/// When rounds of garbage collection are asked for that a lack of space calls for. Each lists the whole cluster.
+/// When a lack of space requests rounds of garbage collection. Each lists the whole cluster.
 #[derive(Debug, Default)]
 struct FullRounds {
     last: Option<Instant>,
@@ -149,7 +149,7 @@ struct FullRounds {
 }
 
 impl FullRounds {
-    /// True when one is to be asked for now. `removed` counts all ledgers that rounds removed.
+    /// True when a round is due now. `removed` counts all ledgers that rounds removed.
     fn is_due(&mut self, now: Instant, is_short: bool, removed: u64, pause_max: Duration) -> bool {
         let is_new = is_short && !self.was_short;
         self.was_short = is_short;

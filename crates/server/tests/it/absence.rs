@@ -194,7 +194,7 @@ async fn r33_bk_4668_a_surplus_ledger_goes_without_harm_to_a_repair() {
         bookie.put(ledger, "bookie-0", LedgerState::Open).await;
         assert_eq!(bookie.add(ledger, 0).await, ErrorCode::Ok);
     }
-    // What is removed is remembered for as long as a log has something of it.
+    // A removed ledger is remembered for as long as a log has some of its entries.
     bookie.flushed(3).await;
     bookie.put(1, "bookie-1", closed(0)).await;
     bookie.put(2, "bookie-1", LedgerState::InRecovery).await;

@@ -168,7 +168,7 @@ impl Changes {
     }
 
     /// Bookies that lack something are marked, once metadata is such that repair sees it (core invariant 7): after a crash of
-    /// this process nobody knows of a gap between entries that a bookie has.
+    /// this process a gap between entries that a bookie has would be known nowhere.
     fn tell_repair(&mut self, adds: &Adds) {
         self.members.begin_mark();
         if self.known.is_unresolved() {
@@ -499,7 +499,7 @@ impl Changes {
         assert!(!adds.has_unconfirmed(), "entries are drained, and forced, before the end is written");
         let mut withdrawn = adds.give_up_rest();
         if adds.is_deferred() {
-            // What was forced has left, and the frames of such adds cannot be taken back.
+            // Forced adds have left the queue, and frames of deferred adds cannot be withdrawn.
             withdrawn.clear();
         }
         // Among those of the gaps.

@@ -13,8 +13,8 @@
 //!    already: a fill that ends early leaves one gap at the end.
 //! 3. An entry is kept once, with its part of the budget, however many bookies lack it.
 //! 4. From the first entry that is let go of, nothing more is kept for that member: behind it a fill would leave a gap.
-//! 5. What is on its way to a bookie is kept until it is answered or withdrawn, also when the bookie is given up: it lies in
-//!    the queue to it.
+//! 5. An entry on its way to a bookie is kept until it is answered or withdrawn, also when the bookie is given up: its bytes
+//!    are in the queue to that bookie.
 //!
 //! # Limits     bytes: the caller's, see [`Kept::keep`]; under way to a bookie: [`FILL_ENTRIES_MAX`]; time:
 //! [`GRACE_TICKS`] without an answer

@@ -63,7 +63,7 @@ pub(super) struct KnownMetadata {
     token: Option<u64>,
     /// What is being written.
     proposal: Option<LedgerMetadata>,
-    /// The last segment of splits whose outcome is not known, since nothing waits for it.
+    /// The last segment of splits whose outcome is not known; the writer goes on without it.
     unresolved: Option<Segment>,
     /// The end that somebody else gave the ledger.
     closed_elsewhere: Option<Option<EntryId>>,

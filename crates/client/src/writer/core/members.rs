@@ -223,7 +223,7 @@ impl Members {
         self.due.append(&mut self.unmarked);
     }
 
-    /// The mark was made, or is done without.
+    /// The mark was made, or given up.
     pub fn on_marked(&mut self, is_marked: bool) {
         self.due.clear();
         let named = std::mem::take(&mut self.named);

@@ -46,8 +46,8 @@
 //!     not synced (protocol reference, section 7.9): a failure stops the writer. What is closed is what was forced.
 //! 11. A confirmed entry that a bookie lacks is kept for a while, within a part of the budget, and sent when the bookie is
 //!     back (`kept`), whether it is still a member or not. Copies that are let go of instead are counted, and marked; those of
-//!     a writer that stops by itself are marked once, as well as it goes. With deferred sync none is kept.
-//! 12. What lies in the queue to a bookie counts until it is answered, or withdrawn.
+//!     a writer that stops by itself get one attempt to mark them. With deferred sync no copies are kept.
+//! 12. Entries in the queue to a bookie count until they are answered or withdrawn.
 //!
 //! # Limits     ensemble changes without an entry confirmed in between: [`CHANGES_IN_A_ROW_MAX`]
 

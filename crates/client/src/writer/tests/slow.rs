@@ -468,7 +468,7 @@ fn a_mark_that_fails_is_made_again_after_pauses_and_so_is_one_for_a_later_loss()
     script.ack(4, &[1, 2]);
     script.answer(4, 0, LOST);
     assert_eq!((script.confirmed(), script.core.next_step()), (4, Some(Step::Mark { replicas: ids("c") })));
-    // What is lost while the mark is made is named by the next one.
+    // The next mark names the bookie that is lost while this one is made.
     script.append(2);
     script.ack(5, &[1, 2]);
     script.mark("c");
@@ -497,7 +497,7 @@ fn a_gap_in_the_middle_begins_a_segment_before_the_mark_is_made() {
     script.written(Ok(1));
     script.mark("c");
     assert_eq!((script.core.next_step(), script.core.retry_after()), (None, None));
-    // What follows is written on top of it.
+    // The next change is written on top of it.
     script.append(1);
     script.core.placed(&ids("d"), 0, &[]);
     let (metadata, expected) = script.wanted_write();
@@ -586,7 +586,7 @@ fn with_replaced_third_kept() -> Script {
     script
 }
 
-/// Invariant 11: it says once what nobody else knows.
+/// Invariant 11: the writer tries once to mark copies that only it knows to be missing.
 #[test]
 fn a_writer_that_stops_by_itself_marks_what_bookies_lack() {
     let mut script = with_replaced_third_kept();

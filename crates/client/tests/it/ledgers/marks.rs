@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use crate::ledgers::PASSWORD;
 use crate::ledgers::cluster::{Cluster, entry, options, payload};
 
-/// A store in which marks cannot be looked at.
+/// A store that refuses to show marks.
 struct NoMarks {
     inner: Arc<MemoryStore>,
     why: fn(&str) -> StoreError,

@@ -27,7 +27,7 @@ enum Trouble {
     OtherCluster,
 }
 
-/// What the stores have beside ledgers: ours, and the empty one that answers in its place now and then.
+/// Counters and marks of the stores: ours, and the empty one that answers in its place now and then.
 #[derive(Debug, Default)]
 pub(super) struct Stores {
     /// The mark that the bookie left in ours, and the one it knows. It has one from its start on.
