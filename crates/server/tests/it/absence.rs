@@ -234,13 +234,13 @@ async fn r33_bk_4668_a_surplus_ledger_goes_without_harm_to_a_repair() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_ledger_created_again_under_its_id_is_taken_when_metadata_says_so() {
     let (dir, cluster) = (tempfile::tempdir().unwrap(), cluster().await);
-    // Without a flush the removal is remembered: a ledger that nobody fenced is forgotten once it is committed (decision 0009).
-    let never = Duration::from_secs(3600);
-    let bookie = start(BookieConfig { flush_interval: never, ..config(dir.path()) }, &cluster).await;
+    let bookie = start(config(dir.path()), &cluster).await;
     for ledger in [1, 2] {
         bookie.put(ledger, "bookie-0", LedgerState::Open).await;
         assert_eq!(bookie.add(ledger, 0).await, ErrorCode::Ok);
     }
+    // A removed ledger that was never fenced is remembered for as long as a log has some of its entries (decision 0009).
+    bookie.flushed(2).await;
     bookie.layout.ledgers().delete(id(1), None).await.unwrap();
     bookie.collect("").await;
     assert_eq!(bookie.read(1, 0).await, ErrorCode::NoLedger);
