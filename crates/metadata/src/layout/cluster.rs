@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::paths::create_parents;
 use super::{Layout, LedgerLayout};
 use crate::store::{CreateMode, MetadataStore, Op, StoreError};
 
@@ -240,7 +241,7 @@ async fn try_init_cluster(
     layout: LedgerLayout,
     instance_id: [u8; 16],
 ) -> Result<InitOutcome, InitError> {
-    create_parents(store, root).await?;
+    create_parents(store, root, "").await?;
     let node = |name: &str, data: Bytes| Op::Create {
         path: format!("{root}{name}"),
         data,
@@ -286,17 +287,6 @@ async fn try_init_cluster(
         }
         Err(other) => Err(other.into()),
     }
-}
-
-/// Creates the nodes above the root, which a plain create needs.
-async fn create_parents(store: &dyn MetadataStore, root: &str) -> Result<(), StoreError> {
-    for (at, _) in root.match_indices('/').skip(1) {
-        match store.create(&root[..at], Bytes::new(), CreateMode::Persistent).await {
-            Ok(_) | Err(StoreError::NodeExists { .. }) => {}
-            Err(other) => return Err(other),
-        }
-    }
-    Ok(())
 }
 
 /// The text of a random (version 4) UUID, as Java's `UUID.randomUUID()` prints it.

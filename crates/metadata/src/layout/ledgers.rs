@@ -7,7 +7,7 @@ use bindery_types::{LedgerId, LedgerMetadata};
 use bytes::Bytes;
 
 use super::LedgerLayout;
-use super::paths::{LONG_PATHS_FROM, Shape, digits_of, ledger_path};
+use super::paths::{LONG_PATHS_FROM, Shape, create_parents, digits_of, ledger_path};
 use crate::codec::ledger::{self, LedgerMetadataError};
 use crate::store::{CreateMode, MetadataStore, StoreError, Version, Watch};
 
@@ -175,13 +175,10 @@ impl Ledgers {
             if !matches!(outcome, Err(StoreError::NoNode { .. })) {
                 break;
             }
-            for (at, _) in path.match_indices('/').filter(|(at, _)| *at > self.root.len()) {
-                match self.store.create(&path[..at], Bytes::new(), CreateMode::Persistent).await {
-                    Ok(_) | Err(StoreError::NodeExists { .. }) => {}
-                    // Removed again by a deletion of its last ledger: from the top.
-                    Err(StoreError::NoNode { .. }) => break,
-                    Err(other) => return Err(other),
-                }
+            match create_parents(&*self.store, path, &self.root).await {
+                // One was removed again by a deletion of its last ledger: from the top.
+                Ok(()) | Err(StoreError::NoNode { .. }) => {}
+                Err(other) => return Err(other),
             }
         }
         outcome.map(drop)

@@ -1,4 +1,4 @@
-//! Ledger ids as paths (protocol reference, section 5.1).
+//! Ledger ids as paths (protocol reference, section 5.1), and the nodes above a path.
 //!
 //! ```text
 //! 2-4-4      <NN>/<NNNN>/L<NNNN>                     ids below 2^31 - 1 in the hierarchical layout
@@ -8,6 +8,24 @@
 use std::fmt;
 
 use bindery_types::LedgerId;
+use bytes::Bytes;
+
+use crate::store::{CreateMode, MetadataStore, StoreError};
+
+/// Creates the nodes above `path` and below `root`, which a create of `path` needs. An empty root stands for the whole tree.
+pub(super) async fn create_parents(
+    store: &dyn MetadataStore,
+    path: &str,
+    root: &str,
+) -> Result<(), StoreError> {
+    for (at, _) in path.match_indices('/').filter(|(at, _)| *at > root.len()) {
+        match store.create(&path[..at], Bytes::new(), CreateMode::Persistent).await {
+            Ok(_) | Err(StoreError::NodeExists { .. }) => {}
+            Err(other) => return Err(other),
+        }
+    }
+    Ok(())
+}
 
 /// How ledger ids become paths. The LAYOUT node of a cluster says which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

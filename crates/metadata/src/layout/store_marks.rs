@@ -11,6 +11,7 @@ use std::sync::Arc;
 use bindery_types::BookieId;
 use bytes::Bytes;
 
+use super::paths::create_parents;
 use crate::store::{CreateMode, MetadataStore, StoreError};
 
 /// Below the root.
@@ -54,12 +55,7 @@ impl StoreMarks {
             Err(StoreError::NoNode { .. }) => {}
             outcome => return outcome.map(drop),
         }
-        for (at, _) in path.match_indices('/').filter(|(at, _)| *at > self.root.len()) {
-            match self.store.create(&path[..at], Bytes::new(), CreateMode::Persistent).await {
-                Ok(_) | Err(StoreError::NodeExists { .. }) => {}
-                Err(other) => return Err(other),
-            }
-        }
+        create_parents(&*self.store, &path, &self.root).await?;
         match self.store.create(&path, data.clone(), CreateMode::Persistent).await {
             Err(StoreError::NodeExists { .. }) => self.store.set(&path, data, None).await.map(drop),
             outcome => outcome.map(drop),

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use bindery_types::{BookieId, LedgerId};
 use bytes::Bytes;
 
+use super::paths::create_parents;
 use crate::codec::text::{self, Printer, TextError};
 use crate::store::{CreateMode, MetadataStore, StoreError, Version};
 
@@ -85,12 +86,7 @@ impl UnderReplication {
             Err(StoreError::NoNode { .. }) => {}
             outcome => return outcome.map(drop),
         }
-        for (at, _) in path.match_indices('/').filter(|(at, _)| *at > self.root.len()) {
-            match self.store.create(&path[..at], Bytes::new(), CreateMode::Persistent).await {
-                Ok(_) | Err(StoreError::NodeExists { .. }) => {}
-                Err(other) => return Err(other),
-            }
-        }
+        create_parents(&*self.store, path, &self.root).await?;
         self.store.create(path, data, CreateMode::Persistent).await.map(drop)
     }
 

@@ -13,8 +13,8 @@
 use std::collections::HashSet;
 use std::io::{BufRead, Read};
 
+use bindery_types::codec::Crc32c;
 use bytes::Bytes;
-use crc_fast::{CrcAlgorithm, Digest};
 
 use crate::store::VALUE_SIZE_BYTES_MAX;
 
@@ -115,14 +115,14 @@ fn unescape(text: &str) -> Option<Vec<u8>> {
 
 /// Writes lines and sums them up.
 pub(super) struct Writer {
-    digest: Digest,
+    digest: Crc32c,
     nodes: u64,
     counters: u64,
 }
 
 impl Writer {
     pub(super) fn new() -> Writer {
-        Writer { digest: Digest::new(CrcAlgorithm::Crc32Iscsi), nodes: 0, counters: 0 }
+        Writer { digest: Crc32c::new(), nodes: 0, counters: 0 }
     }
 
     fn line(&mut self, fields: &[&str]) -> String {
@@ -157,14 +157,14 @@ impl Writer {
     }
 
     fn checksum(&self) -> String {
-        format!("{:08x}", self.digest.finalize())
+        format!("{:08x}", self.digest.value())
     }
 }
 
 impl Dump {
     /// Reads and checks a whole export. Blocks while `input` does.
     pub fn read(input: &mut dyn BufRead) -> Result<Dump, DumpError> {
-        let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+        let mut digest = Crc32c::new();
         let mut dump =
             Dump { root: String::new(), nodes: Vec::new(), counters: Vec::new(), checksum: String::new() };
         let (mut line, mut number, mut total) = (Vec::new(), 0, 0_u64);
@@ -190,7 +190,7 @@ impl Dump {
             }
             number += 1;
             if let Some(stored) = line.strip_prefix(b"crc32c\t") {
-                let computed = format!("{:08x}", digest.finalize());
+                let computed = format!("{:08x}", digest.value());
                 let stored = String::from_utf8_lossy(stored).into_owned();
                 if computed != stored {
                     return Err(DumpError::Checksum { stored, computed });
