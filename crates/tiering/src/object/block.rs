@@ -1,10 +1,10 @@
 //! Blocks: entries in one piece, as it is fetched.
 
-use bindery_types::EntryId;
 use bindery_types::codec::{Put, Take, crc32c};
+use bindery_types::{EntryId, LedgerId};
 use bytes::Bytes;
 
-use super::{BLOCK_BYTES_TARGET, BLOCK_ENTRIES_MAX, ENTRY_BYTES_MAX, Extent, ObjectError};
+use super::{BLOCK_BYTES_TARGET, BLOCK_ENTRIES_MAX, ENTRY_BYTES_MAX, Extent, ObjectError, damaged};
 
 /// Shortest stored entry: ledger, entry and LAC, last add confirmed (protocol reference, section 3.1).
 pub(super) const ENTRY_BYTES_MIN: usize = 24;
@@ -128,7 +128,7 @@ fn compressed(parts: &[Bytes], raw_size_bytes: usize) -> Option<Bytes> {
 /// When the extent has no such block.
 pub fn decode_block(extent: &Extent, index: usize, stored: Bytes) -> Result<Vec<Bytes>, ObjectError> {
     let place = &extent.blocks[index];
-    let wrong = |problem| ObjectError::Damaged { part: "block", offset: place.offset, problem };
+    let wrong = |problem| damaged("block", place.offset, problem);
     if stored.len() != place.stored_size_bytes as usize {
         return Err(wrong("there are fewer or more bytes than the footer says"));
     }
@@ -157,7 +157,7 @@ pub fn decode_block(extent: &Extent, index: usize, stored: Bytes) -> Result<Vec<
         let Some(body) = fields.bytes(u32::from_le_bytes(*length) as usize) else {
             return Err(wrong("it ends inside an entry"));
         };
-        if !is_entry(body, extent, id) {
+        if !EntryId::new(id).is_some_and(|id| is_entry(body, extent.ledger, id)) {
             return Err(wrong("an entry in it carries other ids than its place says"));
         }
         entries.push(raw.slice_ref(body));
@@ -168,12 +168,8 @@ pub fn decode_block(extent: &Extent, index: usize, stored: Bytes) -> Result<Vec<
     Ok(entries)
 }
 
-fn is_entry(body: &[u8], extent: &Extent, id: i64) -> bool {
-    EntryId::new(id).is_some_and(|id| carries(body, extent.ledger, id))
-}
-
-/// Whether a stored entry carries these ids.
-pub(super) fn carries(body: &[u8], ledger: bindery_types::LedgerId, entry: EntryId) -> bool {
+/// Whether these are the bytes of a stored entry with these ids.
+pub(super) fn is_entry(body: &[u8], ledger: LedgerId, entry: EntryId) -> bool {
     let ids = body.first_chunk::<16>().filter(|_| body.len() >= ENTRY_BYTES_MIN);
     ids.is_some_and(|ids| {
         let (of_ledger, of_entry) = ids.split_at(8);

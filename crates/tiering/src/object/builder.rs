@@ -6,7 +6,7 @@ use bindery_types::codec::{Crc32c, Put};
 use bindery_types::{EntryId, LedgerId};
 use bytes::Bytes;
 
-use super::block::{ENTRY_BYTES_MIN, OpenBlock, carries};
+use super::block::{OpenBlock, is_entry};
 use super::{
     BlockEntry, Compression, ENTRY_BYTES_MAX, Extent, FOOTER_BYTES_MAX, Footer, Header, METADATA_BYTES_MAX,
     TABLE_ENTRY_SIZE_BYTES, TRAILER_SIZE_BYTES, Trailer,
@@ -127,8 +127,11 @@ impl ObjectBuilder {
         if self.footer_size_bytes(1, size_bytes, 1, 1) > FOOTER_BYTES_MAX {
             return Err(AppendError::Full);
         }
-        let before = self.extents.iter().filter(|extent| extent.ledger == ledger);
-        let last = before.map(|extent| extent.last).max();
+        // Most ledgers come once: only those that were here before are searched for.
+        let last = self.ledgers.get(&ledger).and_then(|_| {
+            let before = self.extents.iter().filter(|extent| extent.ledger == ledger);
+            before.map(|extent| extent.last).max()
+        });
         assert!(
             last < Some(first),
             "ledger {ledger}: an extent from {first} after one that ends with {last:?}"
@@ -166,7 +169,7 @@ impl ObjectBuilder {
         if size_bytes > ENTRY_BYTES_MAX {
             return Err(AppendError::TooLarge { ledger, entry, size_bytes });
         }
-        if size_bytes < ENTRY_BYTES_MIN || !carries(&body, ledger, entry) {
+        if !is_entry(&body, ledger, entry) {
             return Err(AppendError::OtherEntry { ledger, entry });
         }
         if is_footer_full {
@@ -188,15 +191,18 @@ impl ObjectBuilder {
 
     /// Length of the object if it were finished now without compressing what is open.
     pub fn size_bytes(&self) -> u64 {
-        let open = self.open.as_ref().map_or(0, |open| open.block.raw_size_bytes() + open.table.len());
         let footer = self.footer_size_bytes(0, 0, 1, 1);
-        self.position + open as u64 + footer + TRAILER_SIZE_BYTES as u64
+        self.position + self.open_bytes() as u64 + footer + TRAILER_SIZE_BYTES as u64
     }
 
     /// Bytes that are held: to be taken, and not yet in a block or table.
     pub fn held_bytes(&self) -> usize {
-        let open = self.open.as_ref().map_or(0, |open| open.block.raw_size_bytes() + open.table.len());
-        self.chunk_bytes + open
+        self.chunk_bytes + self.open_bytes()
+    }
+
+    /// Of the extent that is open.
+    fn open_bytes(&self) -> usize {
+        self.open.as_ref().map_or(0, |open| open.block.raw_size_bytes() + open.table.len())
     }
 
     /// The bytes that follow those taken before.

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::{
     BLOCK_ENTRIES_MAX, Compression, ENTRY_BYTES_MAX, FOOTER_BYTES_MAX, FORMAT_VERSION, METADATA_BYTES_MAX,
-    ObjectError,
+    ObjectError, damaged,
 };
 use crate::{ClusterId, ObjectId};
 
@@ -24,10 +24,6 @@ const FOOTER_MAGIC: &[u8; 8] = b"BNDROFTR";
 const TRAILER_MAGIC: &[u8; 8] = b"BNDROTRL";
 const CRC_AT: usize = 60;
 const FOOTER_HEAD_SIZE: usize = 16;
-
-fn damaged(part: &'static str, offset: u64, problem: &'static str) -> ObjectError {
-    ObjectError::Damaged { part, offset, problem }
-}
 
 /// Magic, version and checksum of header and trailer, which are where they are in every version. Returns what lies between
 /// the version and the checksum.

@@ -108,3 +108,7 @@ pub enum ObjectError {
         problem: &'static str,
     },
 }
+
+fn damaged(part: &'static str, offset: u64, problem: &'static str) -> ObjectError {
+    ObjectError::Damaged { part, offset, problem }
+}

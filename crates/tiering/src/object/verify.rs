@@ -4,8 +4,8 @@ use bindery_types::codec::crc32c;
 use bytes::Bytes;
 
 use super::{
-    Extent, Footer, HEADER_SIZE_BYTES, Header, ObjectError, TRAILER_SIZE_BYTES, Trailer, decode_block,
-    decode_table,
+    Extent, Footer, HEADER_SIZE_BYTES, Header, ObjectError, TRAILER_SIZE_BYTES, Trailer, damaged,
+    decode_block, decode_table,
 };
 
 /// Why an object was not verified.
@@ -79,8 +79,4 @@ pub fn verify<E: std::error::Error + 'static>(
 
 fn exactly<const N: usize>(bytes: &Bytes, part: &'static str, offset: u64) -> Result<[u8; N], ObjectError> {
     (**bytes).try_into().map_err(|_| damaged(part, offset, "it could not be read as a whole"))
-}
-
-fn damaged(part: &'static str, offset: u64, problem: &'static str) -> ObjectError {
-    ObjectError::Damaged { part, offset, problem }
 }
