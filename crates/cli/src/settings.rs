@@ -134,9 +134,10 @@ fn refuse_what_is_not_kept(file: &mut Values) {
         }
     }
     // Of files and protocols, without the class that uses them: no effect in BookKeeper either.
-    file.values.retain(|key, _| {
-        !(key.starts_with("tls") && key.len() > 3 && key.as_bytes()[3].is_ascii_uppercase())
-    });
+    let is_about_tls = |key: &str| {
+        key.strip_prefix("tls").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
+    };
+    file.values.retain(|key, _| !is_about_tls(key));
 }
 
 /// Puts flags and the file's text together.

@@ -7,6 +7,7 @@ use bindery_flow::Permit;
 use bindery_metadata::store::Version;
 use bindery_types::{BookieId, Digester, EntryId, LedgerId, LedgerMetadata, LedgerSecret, MasterKey, Quorum};
 use bindery_wire::FrameLimit;
+use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot, watch};
 
@@ -19,7 +20,7 @@ use crate::client::Shared;
 use crate::entry::{EntryCodec, OVERHEAD_SIZE_BYTES_MAX};
 use crate::error::{AppendError, Stopped, WhyStopped};
 use crate::slow::{Share, Verdict};
-use crate::transport::{AddAnswer, AddRequest, AddSink};
+use crate::transport::{AddAnswer, AddRequest, AddSink, AddTag};
 use crate::window::Send;
 
 pub(super) type Waiter = oneshot::Sender<Result<(), Stopped>>;
@@ -210,15 +211,7 @@ impl Inner {
     fn send(&self, state: &mut State, sink: &Arc<dyn AddSink>) {
         let mut sends = std::mem::take(&mut state.sends);
         for Send { position, entry, body, tag } in sends.drain(..) {
-            let request = AddRequest {
-                ledger: self.id,
-                entry,
-                body,
-                master_key: self.master_key,
-                is_recovery: false,
-                is_deferred: self.is_deferred,
-                tag,
-            };
+            let request = self.request(entry, body, self.is_deferred, tag);
             self.shared.transport.add(&state.core.ensemble()[position], request, sink);
         }
         state.sends = sends;
@@ -228,17 +221,14 @@ impl Inner {
     /// Sends bookies what they lack.
     fn fill(&self, state: &mut State, sink: &Arc<dyn AddSink>) {
         for Fill { bookie, entry, body, tag } in state.core.take_fills() {
-            let request = AddRequest {
-                ledger: self.id,
-                entry,
-                body,
-                master_key: self.master_key,
-                is_recovery: false,
-                is_deferred: false,
-                tag,
-            };
+            let request = self.request(entry, body, false, tag);
             self.shared.transport.add(&bookie, request, sink);
         }
+    }
+
+    fn request(&self, entry: EntryId, body: Bytes, is_deferred: bool, tag: AddTag) -> AddRequest {
+        let (ledger, master_key) = (self.id, self.master_key);
+        AddRequest { ledger, entry, body, master_key, is_recovery: false, is_deferred, tag }
     }
 
     /// After what was sent in the same breath: it was decided later.
