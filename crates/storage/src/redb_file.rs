@@ -20,7 +20,7 @@
 //! the process that is started next. So a file that is opened is synced first, for what a process that was killed left
 //! dirty, and each block that is read for the first time is read past the page cache as well, together with its neighbours; its
 //! checksum is remembered. A block that the page cache shows differently is read past it. Where the file system has no
-//! direct I/O the kernel is asked to forget the file when it is opened, so that the page cache shows what the medium has.
+//! direct I/O the kernel drops its copy of the file when it is opened, so that the page cache shows what the medium has.
 //!
 //! redb verifies all pages when it opens a file, and believes them afterwards: of one that rots later it panics. So
 //! the checksum of each block is kept as the medium had it or as it was last written, and other bytes are an error.
