@@ -39,6 +39,8 @@ pub enum Operation {
     GetListOfEntries(proto::GetListOfEntriesOfLedgerRequest),
     /// START_TLS
     StartTls,
+    /// RECONCILE_LEDGERS, of Bindery alone; see [`super::reconcile`]
+    ReconcileLedgers(proto::ReconcileLedgersRequest),
 }
 
 impl Operation {
@@ -54,6 +56,7 @@ impl Operation {
             Operation::GetBookieInfo(_) => OperationType::GetBookieInfo,
             Operation::GetListOfEntries(_) => OperationType::GetListOfEntriesOfLedger,
             Operation::StartTls => OperationType::StartTls,
+            Operation::ReconcileLedgers(_) => OperationType::ReconcileLedgers,
         }
     }
 
@@ -74,6 +77,9 @@ impl Operation {
                 Some(Operation::GetBookieInfo(message.get_bookie_info_request.unwrap_or_default()))
             }
             OperationType::StartTls => Some(Operation::StartTls),
+            OperationType::ReconcileLedgers => {
+                message.reconcile_ledgers_request.map(Operation::ReconcileLedgers)
+            }
             OperationType::RangeReadEntry | OperationType::RangeAddEntry | OperationType::BatchReadEntry => {
                 None
             }
@@ -127,6 +133,7 @@ impl Request {
             Operation::GetBookieInfo(body) => message.get_bookie_info_request = Some(body),
             Operation::GetListOfEntries(body) => message.get_list_of_entries_of_ledger_request = Some(body),
             Operation::StartTls => message.start_tls_request = Some(proto::StartTlsRequest {}),
+            Operation::ReconcileLedgers(body) => message.reconcile_ledgers_request = Some(body),
         }
         message
     }
@@ -145,6 +152,7 @@ impl Request {
                 response::get_list_of_entries(txn_id, code, body.ledger_id, None)
             }
             Operation::StartTls => response::start_tls(txn_id, code),
+            Operation::ReconcileLedgers(_) => response::reconcile_ledgers(txn_id, code, Vec::new()),
             // Its body has no status and no ids, only the plugin's next token, and there is none.
             Operation::Auth(_) => response::without_body(txn_id, OperationType::Auth, code),
         }

@@ -1,7 +1,7 @@
 //! Checks what the generated decoder does not: that required fields are there.
 //!
 //! Without this an add that lacks its entry id would read as an add of entry 0. The check walks the wire format once,
-//! two levels deep, allocates nothing, and refuses protobuf groups, which no message of the protocol has.
+//! as deep as the shapes below, allocates nothing, and refuses protobuf groups, which no message of the protocol has.
 //!
 //! Stricter than the Java parser in one corner: each occurrence of a repeated body must be complete by itself, where
 //! protobuf would merge them. No client splits a message so.
@@ -24,9 +24,32 @@ const FIELD_1: u8 = 0b1;
 const FIELDS_1_2: u8 = 0b11;
 const FIELDS_1_3: u8 = 0b111;
 const FIELDS_1_4: u8 = 0b1111;
+const FIELDS_1_5: u8 = 0b11111;
 
 pub(super) static AUTH_MESSAGE: Shape = flat("AuthMessage", FIELDS_1_2);
 static HEADER: Shape = flat("BKPacketHeader", FIELDS_1_3);
+
+static RECONCILE_REQUEST: Shape = Shape {
+    name: "ReconcileLedgersRequest",
+    required: FIELD_1,
+    nested: &[
+        (2, &flat("ReconcileLedgersRequest.Object", FIELDS_1_5)),
+        (
+            3,
+            &Shape {
+                name: "ReconcileLedgersRequest.Ledger",
+                required: FIELDS_1_2,
+                nested: &[(3, &flat("ReconcileLedgersRequest.Extent", FIELDS_1_3))],
+            },
+        ),
+    ],
+};
+
+static RECONCILE_RESPONSE: Shape = Shape {
+    name: "ReconcileLedgersResponse",
+    required: FIELD_1,
+    nested: &[(2, &flat("ReconcileLedgersResponse.Result", FIELDS_1_3))],
+};
 
 pub(super) static REQUEST: Shape = Shape {
     name: "Request",
@@ -41,6 +64,7 @@ pub(super) static REQUEST: Shape = Shape {
         (107, &flat("ForceLedgerRequest", FIELD_1)),
         (108, &flat("GetListOfEntriesOfLedgerRequest", FIELD_1)),
         (200, &flat("ContextPair", FIELDS_1_2)),
+        (1001, &RECONCILE_REQUEST),
     ],
 };
 
@@ -57,6 +81,7 @@ pub(super) static RESPONSE: Shape = Shape {
         (105, &flat("GetBookieInfoResponse", FIELD_1)),
         (107, &flat("ForceLedgerResponse", FIELDS_1_2)),
         (108, &flat("GetListOfEntriesOfLedgerResponse", FIELDS_1_2)),
+        (1001, &RECONCILE_RESPONSE),
     ],
 };
 

@@ -135,3 +135,16 @@ pub fn start_tls(txn_id: u64, code: ErrorCode) -> proto::Response {
         ..without_body(txn_id, OperationType::StartTls, code)
     }
 }
+
+/// RECONCILE_LEDGERS, of success or failure; without results unless it succeeded.
+pub fn reconcile_ledgers(
+    txn_id: u64,
+    code: ErrorCode,
+    results: Vec<proto::reconcile_ledgers_response::Result>,
+) -> proto::Response {
+    let body = proto::ReconcileLedgersResponse { status: code.v3(), results };
+    proto::Response {
+        reconcile_ledgers_response: Some(body),
+        ..without_body(txn_id, OperationType::ReconcileLedgers, code)
+    }
+}

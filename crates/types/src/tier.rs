@@ -1,7 +1,10 @@
-//! Names of clusters and objects.
+//! The names that tiering uses on the wire, on disk and in object storage: clusters, objects, extents.
 
 use std::fmt;
 use std::str::FromStr;
+
+use crate::codec::{Put, Take};
+use crate::{EntryId, LedgerId};
 
 /// The cluster that an object belongs to: its INSTANCEID, a UUID that `cluster init` (and Java's `metaformat`) draws once.
 /// Clusters that share a bucket are told apart by it (T18).
@@ -112,6 +115,71 @@ impl fmt::Debug for ObjectId {
     }
 }
 
+/// An object as everybody refers to it who keeps a reference: enough to fetch its footer with one ranged GET and to tell
+/// whether the store still holds the object that was committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ObjectRef {
+    /// Its id, from which its key follows.
+    pub id: ObjectId,
+    /// Its whole length, in bytes.
+    pub length_bytes: u64,
+    /// Where the footer begins; it ends, with the trailer behind it, at the object's end.
+    pub footer_offset: u64,
+    /// CRC32C of the footer, which holds the checksums of everything before it.
+    pub footer_crc: u32,
+    /// CRC32C of the entity tag that the store gave when the object was written; 0 when it gave none.
+    pub etag_crc: u32,
+}
+
+impl ObjectRef {
+    /// Bytes that [`ObjectRef::encode`] writes.
+    pub const SIZE_BYTES: usize = 40;
+
+    /// Writes it down, little-endian: id 16, length u64, footer offset u64, footer CRC u32, tag CRC u32.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        Put(out).bytes(&self.id.0).u64(self.length_bytes).u64(self.footer_offset);
+        Put(out).u32(self.footer_crc).u32(self.etag_crc);
+    }
+
+    /// Reads what [`ObjectRef::encode`] wrote; `None` when bytes are missing.
+    pub fn decode(fields: &mut Take<'_>) -> Option<ObjectRef> {
+        Some(ObjectRef {
+            id: ObjectId(fields.array()?),
+            length_bytes: fields.u64()?,
+            footer_offset: fields.u64()?,
+            footer_crc: fields.u32()?,
+            etag_crc: fields.u32()?,
+        })
+    }
+}
+
+/// A contiguous range of one ledger's entries, and the object that holds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TierExtent {
+    /// The first entry.
+    pub first: EntryId,
+    /// The last entry, not before the first.
+    pub last: EntryId,
+    /// The object.
+    pub object: ObjectRef,
+}
+
+/// What a tierer tells a bookie of one ledger: everything up to an entry is in object storage, and where.
+///
+/// The **last reconciled entry** (LRE) of a ledger on a bookie is a maximum register: an update below it changes nothing.
+/// Without extents, and with no entry, this only asks for the register.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reconciliation {
+    /// The ledger.
+    pub ledger: LedgerId,
+    /// The last entry that is in object storage; none asks for the register without changing it.
+    pub last: Option<EntryId>,
+    /// Ascending and contiguous, ending at `last`. The first begins at or below the bookie's register + 1, or the bookie
+    /// refuses the update and answers with its register, so that the next one can begin there. Extents that the bookie has
+    /// for the same entries are replaced, which is how it learns that an object was rewritten.
+    pub extents: Vec<TierExtent>,
+}
+
 /// 32 lower-case digits.
 fn from_hex(text: &str) -> Option<[u8; 16]> {
     let is_hex = text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
@@ -132,6 +200,22 @@ mod tests {
         for text in ["", "00", "0123456789abcdef0123456789abcdeF", "+123456789abcdef0123456789abcdef"] {
             assert!(text.parse::<ObjectId>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_reference_comes_back_from_its_bytes() {
+        let reference = ObjectRef {
+            id: ObjectId::new(7, [9; 10]),
+            length_bytes: 1 << 40,
+            footer_offset: 12,
+            footer_crc: 3,
+            etag_crc: u32::MAX,
+        };
+        let mut bytes = Vec::new();
+        reference.encode(&mut bytes);
+        assert_eq!(bytes.len(), ObjectRef::SIZE_BYTES);
+        assert_eq!(ObjectRef::decode(&mut Take(&bytes)), Some(reference));
+        assert_eq!(ObjectRef::decode(&mut Take(&bytes[1..])), None);
     }
 
     #[test]
