@@ -6,8 +6,7 @@
 //!
 //! # Not here   copies on local disks (`bindery-storage`), reading ledgers from bookies (`bindery-client`)
 
-mod ids;
 pub mod object;
 pub mod store;
 
-pub use ids::{ClusterId, InvalidId, ObjectId};
+pub use bindery_types::tier::{ClusterId, InvalidId, ObjectId};

@@ -7,6 +7,7 @@ mod digest;
 mod id;
 mod ledger_metadata;
 mod quorum;
+pub mod tier;
 
 pub use digest::{DIGEST_SIZE_BYTES_MAX, DigestType, DigestValue, Digester, ENTRY_HEADER_SIZE_BYTES};
 pub use id::{BookieId, EntryId, InvalidBookieId, LedgerId, MASTER_KEY_SIZE_BYTES, MasterKey};

@@ -15,6 +15,7 @@
 //! the enum, not nothing. Use [`proto::AddRequest::is_recovery_add`] and its neighbours.
 
 mod hot;
+pub mod reconcile;
 mod request;
 mod required;
 pub mod response;

@@ -1,7 +1,7 @@
 //! Checks what the generated decoder does not: that required fields are there.
 //!
 //! Without this an add that lacks its entry id would read as an add of entry 0. The check walks the wire format once,
-//! two levels deep, allocates nothing, and refuses protobuf groups, which no message of the protocol has.
+//! as deep as the shapes below, allocates nothing, and refuses protobuf groups, which no message of the protocol has.
 //!
 //! Stricter than the Java parser in one corner: each occurrence of a repeated body must be complete by itself, where
 //! protobuf would merge them. No client splits a message so.
@@ -24,9 +24,32 @@ const FIELD_1: u8 = 0b1;
 const FIELDS_1_2: u8 = 0b11;
 const FIELDS_1_3: u8 = 0b111;
 const FIELDS_1_4: u8 = 0b1111;
+const FIELDS_1_5: u8 = 0b11111;
 
 pub(super) static AUTH_MESSAGE: Shape = flat("AuthMessage", FIELDS_1_2);
 static HEADER: Shape = flat("BKPacketHeader", FIELDS_1_3);
+
+static RECONCILE_REQUEST: Shape = Shape {
+    name: "ReconcileLedgersRequest",
+    required: FIELD_1,
+    nested: &[
+        (2, &flat("ReconcileLedgersRequest.Object", FIELDS_1_5)),
+        (
+            3,
+            &Shape {
+                name: "ReconcileLedgersRequest.Ledger",
+                required: FIELDS_1_2,
+                nested: &[(3, &flat("ReconcileLedgersRequest.Extent", FIELDS_1_3))],
+            },
+        ),
+    ],
+};
+
+static RECONCILE_RESPONSE: Shape = Shape {
+    name: "ReconcileLedgersResponse",
+    required: FIELD_1,
+    nested: &[(2, &flat("ReconcileLedgersResponse.Result", FIELDS_1_3))],
+};
 
 pub(super) static REQUEST: Shape = Shape {
     name: "Request",
@@ -41,6 +64,7 @@ pub(super) static REQUEST: Shape = Shape {
         (107, &flat("ForceLedgerRequest", FIELD_1)),
         (108, &flat("GetListOfEntriesOfLedgerRequest", FIELD_1)),
         (200, &flat("ContextPair", FIELDS_1_2)),
+        (1001, &RECONCILE_REQUEST),
     ],
 };
 
@@ -57,8 +81,34 @@ pub(super) static RESPONSE: Shape = Shape {
         (105, &flat("GetBookieInfoResponse", FIELD_1)),
         (107, &flat("ForceLedgerResponse", FIELDS_1_2)),
         (108, &flat("GetListOfEntriesOfLedgerResponse", FIELDS_1_2)),
+        (1001, &RECONCILE_RESPONSE),
     ],
 };
+
+/// How many bytes the bodies with number `field` of a well-formed message have, all occurrences together.
+pub(super) fn body_size_bytes(message: &[u8], field: u32) -> usize {
+    bodies(message, field).map(<[u8]>::len).sum()
+}
+
+/// The last body with number `field` of a well-formed message.
+pub(super) fn last_body(message: &[u8], field: u32) -> Option<&[u8]> {
+    bodies(message, field).last()
+}
+
+/// The bodies with number `field`; what is not well-formed ends them.
+fn bodies(message: &[u8], field: u32) -> impl Iterator<Item = &[u8]> {
+    let mut rest = message;
+    std::iter::from_fn(move || {
+        while !rest.is_empty() {
+            let key = take_varint(&mut rest)?;
+            let value = take_value((key & 7) as u8, &mut rest)?;
+            if let (true, Some(bytes)) = (key >> 3 == u64::from(field), value) {
+                return Some(bytes);
+            }
+        }
+        None
+    })
+}
 
 /// Errors unless `message` is well-formed down to the bodies and has every required field.
 pub(super) fn check(message: &[u8], shape: &Shape) -> Result<(), DecodeError> {
