@@ -1,6 +1,6 @@
 //! The rules: what a record changes, and what its writer is told.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bindery_types::{EntryId, LedgerId};
 
@@ -218,6 +218,13 @@ impl Core {
         range.next_back().map(|((_, first), (_, row))| (*first, *row))
     }
 
+    /// What a record names and is not known, to be loaded at once for many records. Applying it may need more.
+    pub fn needs(&self, record: &Record, facts: &Facts) -> Needs {
+        let mut stage = Stage::new(self, facts);
+        stage.look_ahead(record);
+        stage.needs
+    }
+
     /// Applies the record of the next number: the same for every reader (invariant 1). When something has to be loaded first,
     /// nothing is changed, and `Err` says what; there may be more after that.
     ///
@@ -379,10 +386,10 @@ impl<'a> Stage<'a> {
         match change {
             Change::Reserve { objects, ttl_ms } => self.reserve(objects, *ttl_ms, writer, log_ms),
             Change::Commit(object) => {
-                self.commit(object, log_ms, Stage::append).map(ChangeOutcome::Committed)
+                self.commit(object, log_ms, Verdict::Misaligned, Stage::append).map(ChangeOutcome::Committed)
             }
             Change::Replace { object, sources } => self
-                .commit(object, log_ms, |stage, object, extent, log_ms| {
+                .commit(object, log_ms, Verdict::NotReplaceable, |stage, object, extent, log_ms| {
                     stage.replace(object, extent, sources, log_ms)
                 })
                 .map(ChangeOutcome::Committed),
@@ -413,11 +420,12 @@ impl<'a> Stage<'a> {
         Ok(ChangeOutcome::Reserved { refused })
     }
 
-    /// Takes an object over, each of its extents by `take`.
+    /// Takes an object over, each of its extents by `take`. `dropped` is the verdict on one that does not fit.
     fn commit(
         &mut self,
         object: &NewObject,
         log_ms: u64,
+        dropped: Verdict,
         mut take: impl FnMut(&mut Self, &NewObject, &NewExtent, u64) -> Result<Verdict, Missing>,
     ) -> Result<Result<Vec<ExtentOutcome>, Refusal>, Missing> {
         let id = object.object.id;
@@ -429,7 +437,7 @@ impl<'a> Stage<'a> {
             }
             Some(ObjectRow::Reserved { .. }) => {}
             Some(ObjectRow::Stored(stored)) if stored.crc == object.crc() => {
-                return self.repeat(object).map(Ok);
+                return self.repeat(object, dropped).map(Ok);
             }
             Some(ObjectRow::Stored(_)) => return Ok(Err(Refusal::OtherContent)),
         }
@@ -476,19 +484,26 @@ impl<'a> Stage<'a> {
     }
 
     /// The same commit again (T6): what the catalogue still has of it was accepted.
-    fn repeat(&mut self, object: &NewObject) -> Result<Vec<ExtentOutcome>, Missing> {
+    fn repeat(&mut self, object: &NewObject, dropped: Verdict) -> Result<Vec<ExtentOutcome>, Missing> {
         let mut outcomes = Vec::with_capacity(object.extents.len());
+        // An object that has an extent twice had one of them accepted.
+        let mut seen = BTreeSet::new();
         let mut is_missing = false;
         for extent in &object.extents {
             let (ledger, from, through) = (extent.ledger, extent.first, extent.first);
-            let Ok(found) = self.extents(WantedExtents { ledger, from, through, limit: 1 }) else {
+            let found = self.extents(WantedExtents { ledger, from, through, limit: 1 });
+            let (Ok(found), Ok(row)) = (found, self.ledger(ledger)) else {
                 is_missing = true;
                 continue;
             };
-            let is_there = found
-                .first()
-                .is_some_and(|(_, row)| row.object.id == object.object.id && row.last == extent.last);
-            outcomes.push((ledger, if is_there { Verdict::Accepted } else { Verdict::Misaligned }));
+            let expected = ExtentRow { last: extent.last, bytes: extent.bytes, object: object.object };
+            let is_there = found.first().is_some_and(|(_, row)| *row == expected);
+            let verdict = match row {
+                _ if is_there && seen.insert((ledger, from)) => Verdict::Accepted,
+                Some(row) if row.is_removed => Verdict::Removed,
+                _ => dropped,
+            };
+            outcomes.push((ledger, verdict));
         }
         if is_missing { Err(Missing) } else { self.with_next(outcomes) }
     }
