@@ -2,10 +2,12 @@
 //!
 //! # Parts
 //! [`object`] the bytes of an object that holds extents of many ledgers: a streaming builder, decoders, a verifier
+//! [`catalogue`] which objects there are, which extents they hold, what is reserved
 //! [`store`] object stores by URL, and whether they do what is needed
 //!
 //! # Not here   copies on local disks (`bindery-storage`), reading ledgers from bookies (`bindery-client`)
 
+pub mod catalogue;
 pub mod object;
 pub mod store;
 

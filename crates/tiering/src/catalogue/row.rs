@@ -1,0 +1,244 @@
+//! Rows as they stand in runs: a key of 17 bytes whose order is that of the run, and a short value.
+//!
+//! ```text
+//! key       0 table u8 | 1 sixteen bytes, numbers big-endian
+//! ledgers   1 | ledger i64 | zero                     first i64, next i64, extents u64, bytes u64, flags u8 (1: being removed)
+//! extents   2 | ledger i64 | first entry i64          last i64, bytes u64, object reference 40 bytes
+//! objects   3 | object id, 16 bytes                   kind u8: 1 reserved: expires u64, writer u64
+//!                                                     2 stored: object reference, CRC u32, extents u32, bytes u64, live extents
+//!                                                       u32, live bytes u64, committed at u64, unreferenced since u64 (MAX: not)
+//! garbage   4 | object id, 16 bytes                   nothing: its row in objects is reserved, or unreferenced
+//! ```
+
+use bindery_types::codec::{Put, Take};
+use bindery_types::tier::ObjectRef;
+use bindery_types::{EntryId, LedgerId};
+
+use super::core::Tail;
+use super::{ExtentRow, LedgerRow, ObjectRow, StoredObject, WriterId};
+use crate::ObjectId;
+
+/// Length of a key.
+pub(super) const KEY_SIZE_BYTES: usize = 17;
+/// Longest value: below the length byte that marks a row that is gone.
+pub(super) const VALUE_SIZE_BYTES_MAX: usize = 254;
+
+/// A key, ordered as in runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Key(pub [u8; KEY_SIZE_BYTES]);
+
+/// Which table a key is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Table {
+    Ledgers = 1,
+    Extents = 2,
+    Objects = 3,
+    Garbage = 4,
+}
+
+impl Table {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Table::Ledgers => "ledgers",
+            Table::Extents => "extents",
+            Table::Objects => "objects",
+            Table::Garbage => "garbage",
+        }
+    }
+}
+
+impl Key {
+    fn new(table: Table, high: [u8; 8], low: [u8; 8]) -> Key {
+        let mut bytes = [0; KEY_SIZE_BYTES];
+        bytes[0] = table as u8;
+        bytes[1..9].copy_from_slice(&high);
+        bytes[9..].copy_from_slice(&low);
+        Key(bytes)
+    }
+
+    pub(super) fn ledger(ledger: LedgerId) -> Key {
+        Key::new(Table::Ledgers, ledger.get().to_be_bytes(), [0; 8])
+    }
+
+    pub(super) fn extent(ledger: LedgerId, first: EntryId) -> Key {
+        Key::new(Table::Extents, ledger.get().to_be_bytes(), first.get().to_be_bytes())
+    }
+
+    fn of_object(table: Table, object: ObjectId) -> Key {
+        let (high, low) = object.as_bytes().split_at(8);
+        Key::new(table, high.try_into().expect("8 of 16 bytes"), low.try_into().expect("8 of 16 bytes"))
+    }
+
+    pub(super) fn object(object: ObjectId) -> Key {
+        Key::of_object(Table::Objects, object)
+    }
+
+    pub(super) fn garbage(object: ObjectId) -> Key {
+        Key::of_object(Table::Garbage, object)
+    }
+
+    /// The smallest key behind this one.
+    pub(super) fn successor(self) -> Option<Key> {
+        let mut bytes = self.0;
+        for byte in bytes.iter_mut().rev() {
+            *byte = byte.wrapping_add(1);
+            if *byte != 0 {
+                return Some(Key(bytes));
+            }
+        }
+        None
+    }
+
+    /// The largest key before this one.
+    pub(super) fn predecessor(self) -> Option<Key> {
+        let mut bytes = self.0;
+        for byte in bytes.iter_mut().rev() {
+            *byte = byte.wrapping_sub(1);
+            if *byte != 255 {
+                return Some(Key(bytes));
+            }
+        }
+        None
+    }
+
+    pub(super) fn table(self) -> Option<Table> {
+        [Table::Ledgers, Table::Extents, Table::Objects, Table::Garbage]
+            .into_iter()
+            .find(|table| *table as u8 == self.0[0])
+    }
+
+    fn number(self, at: usize) -> i64 {
+        i64::from_be_bytes(self.0[at..at + 8].try_into().expect("8 bytes of 17"))
+    }
+
+    /// Of the tables of ledgers and extents.
+    pub(super) fn ledger_id(self) -> Option<LedgerId> {
+        LedgerId::new(self.number(1))
+    }
+
+    /// Of the table of extents.
+    pub(super) fn first(self) -> Option<EntryId> {
+        EntryId::new(self.number(9))
+    }
+
+    /// Of the tables of objects and garbage.
+    pub(super) fn object_id(self) -> ObjectId {
+        ObjectId::from_bytes(self.0[1..].try_into().expect("16 bytes of 17"))
+    }
+}
+
+const IS_REMOVED: u8 = 1;
+
+impl LedgerRow {
+    pub(super) fn encode(&self, bytes: &mut Vec<u8>) {
+        Put(bytes)
+            .i64(self.first.get())
+            .i64(self.next.get())
+            .u64(self.extents)
+            .u64(self.bytes)
+            .u8(if self.is_removed { IS_REMOVED } else { 0 });
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<LedgerRow> {
+        let mut fields = Take(bytes);
+        let (first, next) = (EntryId::new(fields.i64()?)?, EntryId::new(fields.i64()?)?);
+        let (extents, bytes, flags) = (fields.u64()?, fields.u64()?, fields.u8()?);
+        (fields.is_empty() && flags <= IS_REMOVED).then_some(LedgerRow {
+            first,
+            next,
+            extents,
+            bytes,
+            is_removed: flags == IS_REMOVED,
+        })
+    }
+}
+
+impl ExtentRow {
+    pub(super) fn encode(&self, bytes: &mut Vec<u8>) {
+        Put(bytes).i64(self.last.get()).u64(self.bytes);
+        self.object.encode(bytes);
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<ExtentRow> {
+        let mut fields = Take(bytes);
+        let (last, bytes) = (EntryId::new(fields.i64()?)?, fields.u64()?);
+        let object = ObjectRef::decode(&mut fields)?;
+        fields.is_empty().then_some(ExtentRow { last, bytes, object })
+    }
+}
+
+const RESERVED: u8 = 1;
+const STORED: u8 = 2;
+
+impl ObjectRow {
+    pub(super) fn encode(&self, bytes: &mut Vec<u8>) {
+        match self {
+            ObjectRow::Reserved { expires_ms, writer } => {
+                Put(bytes).u8(RESERVED).u64(*expires_ms).u64(writer.0);
+            }
+            ObjectRow::Stored(stored) => {
+                Put(bytes).u8(STORED);
+                stored.object.encode(bytes);
+                Put(bytes)
+                    .u32(stored.crc)
+                    .u32(stored.extents)
+                    .u64(stored.bytes)
+                    .u32(stored.live_extents)
+                    .u64(stored.live_bytes)
+                    .u64(stored.committed_ms)
+                    .u64(stored.unreferenced_ms.unwrap_or(u64::MAX));
+            }
+        }
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<ObjectRow> {
+        let mut fields = Take(bytes);
+        let row = match fields.u8()? {
+            RESERVED => ObjectRow::Reserved { expires_ms: fields.u64()?, writer: WriterId(fields.u64()?) },
+            STORED => ObjectRow::Stored(StoredObject {
+                object: ObjectRef::decode(&mut fields)?,
+                crc: fields.u32()?,
+                extents: fields.u32()?,
+                bytes: fields.u64()?,
+                live_extents: fields.u32()?,
+                live_bytes: fields.u64()?,
+                committed_ms: fields.u64()?,
+                unreferenced_ms: Some(fields.u64()?).filter(|ms| *ms != u64::MAX),
+            }),
+            _ => return None,
+        };
+        fields.is_empty().then_some(row)
+    }
+
+    /// Whether it has a row in the table of garbage: reserved ids may expire.
+    pub(super) fn may_be_garbage(&self) -> bool {
+        match self {
+            ObjectRow::Reserved { .. } => true,
+            ObjectRow::Stored(stored) => stored.unreferenced_ms.is_some(),
+        }
+    }
+}
+
+/// The rows of a tail, in the order of a run. `None`: the row is gone.
+pub(super) fn rows_of(tail: &Tail) -> impl Iterator<Item = (Key, Option<Vec<u8>>)> {
+    let encoded = |encode: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = Vec::with_capacity(96);
+        encode(&mut bytes);
+        bytes
+    };
+    let ledgers = tail.ledgers.iter().map(move |(ledger, (_, row))| {
+        (Key::ledger(*ledger), row.map(|row| encoded(&|bytes| row.encode(bytes))))
+    });
+    let extents = tail.extents.iter().map(move |((ledger, first), (_, row))| {
+        (Key::extent(*ledger, *first), row.map(|row| encoded(&|bytes| row.encode(bytes))))
+    });
+    let objects = tail
+        .objects
+        .iter()
+        .map(move |(id, (_, row))| (Key::object(*id), row.map(|row| encoded(&|bytes| row.encode(bytes)))));
+    let garbage = tail
+        .objects
+        .iter()
+        .map(|(id, (_, row))| (Key::garbage(*id), row.filter(ObjectRow::may_be_garbage).map(|_| Vec::new())));
+    ledgers.chain(extents).chain(objects).chain(garbage)
+}

@@ -1,0 +1,798 @@
+//! The shell: follows the log, commits, answers questions. It decides nothing; the rules are in [`super::Core`].
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bindery_io::{Clock, Random};
+use bindery_types::{EntryId, LedgerId};
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt};
+use object_store::path::Path;
+
+use super::base::Base;
+use super::bucket::{Bucket, Created, Requests, damaged, number_of};
+use super::manifest::{Manifest, check_marker, encode_marker};
+use super::row::Key;
+use super::{
+    CatalogueDamage, CatalogueError, Change, Core, ExtentRow, Facts, LedgerRow, Needs, ObjectRow, Outcome,
+    Position, REQUESTS_AT_ONCE, Record, Totals, WantedExtents, WriterId,
+};
+use crate::store::{Store, StoreError};
+use crate::{ClusterId, ObjectId};
+
+/// Rows that are remembered from below the tail; then they are forgotten, and looked up when they are needed.
+const FACTS_MAX: usize = 200_000;
+/// Records that are read by their number before a listing is worth it.
+const PROBES: usize = 4;
+/// Records of a longer tail that are fetched, and for which rows are loaded, together.
+const RECORDS_AT_ONCE: usize = 64;
+
+/// How a catalogue is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenMode {
+    /// To be read. There has to be one.
+    Read,
+    /// To be written. There has to be one.
+    Write,
+    /// To be written, and made if there is none.
+    Create,
+}
+
+/// Limits and paces.
+#[derive(Debug, Clone)]
+pub struct CatalogueOptions {
+    /// For each request, whatever the store's client retries. Start: 75 s, more than [`crate::store::StoreOptions`] has.
+    pub request_timeout: Duration,
+    /// Pause after a create whose outcome is unknown; doubled each time, up to 16 times this. Start: 100 ms.
+    pub retry_pause: Duration,
+    /// How often a commit is tried, lost races and unknown outcomes together. Start: 64.
+    pub attempts_max: u32,
+    /// Memory for blocks of runs. Start: 32 MiB.
+    pub cache_bytes_max: usize,
+    /// A snapshot is due when the tail has as many rows. Start: 50,000, about 10 MB.
+    pub snapshot_rows: usize,
+    /// Or as many records, which is what an opening reads one by one. Start: 1,024.
+    pub snapshot_records: u64,
+    /// Records that are kept behind the newest snapshot, for readers that are not as far. Start: 256.
+    pub log_kept: u64,
+    /// Runs of about one size that become one. Start: 4.
+    pub merged_runs: usize,
+}
+
+impl Default for CatalogueOptions {
+    fn default() -> CatalogueOptions {
+        CatalogueOptions {
+            request_timeout: Duration::from_secs(75),
+            retry_pause: Duration::from_millis(100),
+            attempts_max: 64,
+            cache_bytes_max: 32 << 20,
+            snapshot_rows: 50_000,
+            snapshot_records: 1024,
+            log_kept: 256,
+            merged_runs: 4,
+        }
+    }
+}
+
+/// The catalogue of one cluster, as one process sees it. One owner; several processes, each with its own, do no harm.
+pub struct Catalogue {
+    pub(super) bucket: Bucket,
+    pub(super) core: Core,
+    pub(super) facts: Facts,
+    pub(super) base: Base,
+    pub(super) options: CatalogueOptions,
+    pub(super) random: Arc<dyn Random>,
+    clock: Arc<dyn Clock>,
+    /// Records up to this number were in the log when no newer manifest than ours was there.
+    verified: u64,
+    writer: Option<Writer>,
+}
+
+/// What a process that commits has.
+pub(super) struct Writer {
+    id: WriterId,
+    /// The store's time, and the monotonic time at that moment.
+    pub store_ms: u64,
+    at_ns: u64,
+    /// By how much the own clock was ahead.
+    ahead_ms: i64,
+}
+
+impl Catalogue {
+    /// Finds the newest snapshot and follows the log to its end. For writing, compares the store's clock with `clock`, by writing
+    /// and deleting a key: what the own clock says does not matter after that.
+    pub async fn open(
+        store: &Store,
+        cluster: ClusterId,
+        mode: OpenMode,
+        options: CatalogueOptions,
+        clock: Arc<dyn Clock>,
+        random: Arc<dyn Random>,
+    ) -> Result<Catalogue, CatalogueError> {
+        let bucket = Bucket::new(store.clone(), cluster, options.request_timeout);
+        check_or_make_marker(&bucket, mode, &*clock).await?;
+        let writer = match mode {
+            OpenMode::Read => None,
+            OpenMode::Write | OpenMode::Create => Some(compare_clocks(&bucket, &*clock, &*random).await?),
+        };
+        let mut catalogue = Catalogue {
+            core: Core::new(cluster),
+            facts: Facts::nothing_below(),
+            base: Base::new(bucket.clone(), options.cache_bytes_max),
+            bucket,
+            options,
+            random,
+            clock,
+            verified: 0,
+            writer,
+        };
+        if let Some(manifest) = newest_manifest(&catalogue.bucket).await? {
+            catalogue.adopt(manifest).await?;
+        }
+        catalogue.refresh().await?;
+        catalogue.check_end().await?;
+        Ok(catalogue)
+    }
+
+    /// The cluster.
+    pub fn cluster(&self) -> ClusterId {
+        self.core.cluster()
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Store {
+        self.bucket.store()
+    }
+
+    /// How far the log was followed.
+    pub fn position(&self) -> Position {
+        self.core.position()
+    }
+
+    /// Sums over everything.
+    pub fn totals(&self) -> Totals {
+        self.core.totals()
+    }
+
+    /// Requests that were sent since it was opened.
+    pub fn requests(&self) -> Requests {
+        self.bucket.requests()
+    }
+
+    /// Bytes of indexes and cached blocks, and rows in the tail and in what is remembered from below it.
+    pub fn held(&self) -> (usize, usize) {
+        (self.base.held_bytes(), self.core.tail_rows() + self.facts.len())
+    }
+
+    /// Runs of the newest snapshot, and bytes in them.
+    pub fn runs(&self) -> (usize, u64) {
+        let runs = self.base.runs();
+        (runs.len(), runs.iter().map(|run| run.reference.shape.size_bytes).sum())
+    }
+
+    /// This process in the log; `None` when it only reads.
+    pub fn writer(&self) -> Option<WriterId> {
+        self.writer.as_ref().map(|writer| writer.id)
+    }
+
+    /// By how much this process' clock was ahead of the store's when the catalogue was opened for writing, in milliseconds. It
+    /// does no harm here.
+    pub fn clock_ahead_ms(&self) -> Option<i64> {
+        self.writer.as_ref().map(|writer| writer.ahead_ms)
+    }
+
+    /// The store's time, in milliseconds since the epoch: for ids that are to be reserved.
+    pub fn now_ms(&self) -> u64 {
+        match &self.writer {
+            Some(writer) => {
+                let elapsed_ns = self.clock.monotonic_ns().saturating_sub(writer.at_ns);
+                writer.store_ms + elapsed_ns / 1_000_000
+            }
+            None => u64::try_from(self.clock.wall_ms()).unwrap_or(0),
+        }
+    }
+
+    /// Follows the log to its end.
+    pub async fn refresh(&mut self) -> Result<(), CatalogueError> {
+        loop {
+            self.follow().await?;
+            if !self.adopt_newer().await? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Applies what lies behind the position.
+    async fn follow(&mut self) -> Result<(), CatalogueError> {
+        let mut probes = 0;
+        loop {
+            let from = self.core.position().number;
+            if probes < PROBES {
+                let key = self.bucket.record(from + 1);
+                let Some(bytes) = self.bucket.get(&key).await? else { return Ok(()) };
+                let record = self.decode(&key, from + 1, &bytes)?;
+                self.apply(&record).await?;
+                probes += 1;
+                continue;
+            }
+            let numbers = self.numbers_behind(from).await?;
+            let consecutive =
+                numbers.iter().zip(from + 1..).take_while(|(found, next)| **found == *next).count();
+            if consecutive == 0 {
+                return Ok(());
+            }
+            for part in numbers[..consecutive].chunks(RECORDS_AT_ONCE) {
+                if !self.follow_part(part).await? {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Numbers of the log behind this one, ascending.
+    async fn numbers_behind(&self, number: u64) -> Result<Vec<u64>, CatalogueError> {
+        let listed = self.bucket.list(&self.bucket.log(), Some(&self.bucket.record(number))).await?;
+        let numbers = listed.iter().filter_map(|found| number_of(&found.location));
+        let mut numbers: Vec<u64> = numbers.filter(|found| *found > number).collect();
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    /// A record that is missing while later ones are there, and no snapshot covers it, was deleted by somebody else: going on
+    /// from before it would give another state than others have.
+    async fn check_end(&mut self) -> Result<(), CatalogueError> {
+        let last = self.numbers_behind(self.core.position().number).await?.last().copied().unwrap_or(0);
+        if last > self.core.position().number {
+            self.refresh().await?;
+        }
+        let position = self.core.position().number;
+        if last > position {
+            let key = self.bucket.record(position + 1).to_string();
+            return Err(CatalogueError::LogGap { key, last });
+        }
+        Ok(())
+    }
+
+    /// Fetches records together, and applies them. False: the log was cut meanwhile, or the state has begun anew.
+    async fn follow_part(&mut self, numbers: &[u64]) -> Result<bool, CatalogueError> {
+        let bucket = self.bucket.clone();
+        let fetched: Vec<(u64, Path, Option<Bytes>)> = futures_util::stream::iter(numbers.iter().copied())
+            .map(|number| {
+                let bucket = &bucket;
+                async move {
+                    let key = bucket.record(number);
+                    let bytes = bucket.get(&key).await?;
+                    Ok::<_, StoreError>((number, key, bytes))
+                }
+            })
+            .buffered(REQUESTS_AT_ONCE)
+            .try_collect()
+            .await?;
+        let mut records = Vec::with_capacity(fetched.len());
+        for (number, key, bytes) in &fetched {
+            let Some(bytes) = bytes else { break };
+            records.push(self.decode(key, *number, bytes)?);
+        }
+        let mut needs = Needs::default();
+        for record in &records {
+            let of_record = self.core.needs(record, &self.facts);
+            needs.ledgers.extend(of_record.ledgers);
+            needs.objects.extend(of_record.objects);
+        }
+        self.load(needs).await?;
+        for record in &records {
+            if self.apply(record).await?.is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(records.len() == numbers.len())
+    }
+
+    fn decode(&self, key: &Path, number: u64, bytes: &[u8]) -> Result<Record, CatalogueError> {
+        Record::decode(bytes, self.core.cluster(), number).map_err(|damage| damaged(key, damage))
+    }
+
+    /// `None`: the state has begun anew from a newer manifest while rows were loaded, and the record is not the next one any
+    /// more.
+    async fn apply(&mut self, record: &Record) -> Result<Option<Outcome>, CatalogueError> {
+        while record.number == self.core.position().number + 1 {
+            match self.core.apply(record, &self.facts) {
+                Ok(outcome) => {
+                    if self.facts.len() > FACTS_MAX {
+                        self.facts = self.nothing_known();
+                    }
+                    return Ok(Some(outcome));
+                }
+                Err(needs) => self.load(needs).await?,
+            }
+        }
+        Ok(None)
+    }
+
+    fn nothing_known(&self) -> Facts {
+        if self.base.runs().is_empty() { Facts::nothing_below() } else { Facts::new() }
+    }
+
+    /// Loads rows from the runs. When a run is gone, a newer manifest names others.
+    async fn load(&mut self, needs: Needs) -> Result<(), CatalogueError> {
+        if needs.is_empty() {
+            return Ok(());
+        }
+        match self.load_from_base(&needs).await {
+            Err(CatalogueError::Store(StoreError::NotFound { key })) => {
+                // Whoever asked asks again for what it needs above the newer base.
+                match self.adopt_newer().await? {
+                    true => Ok(()),
+                    false => Err(StoreError::NotFound { key }.into()),
+                }
+            }
+            outcome => outcome,
+        }
+    }
+
+    async fn load_from_base(&mut self, needs: &Needs) -> Result<(), CatalogueError> {
+        let malformed = |key: Key| CatalogueError::Damaged {
+            key: format!("a row of {} in a run", key.table().map_or("no table", |table| table.name())),
+            damage: CatalogueDamage::Malformed,
+        };
+        let keys = (needs.ledgers.iter().map(|ledger| Key::ledger(*ledger)))
+            .chain(needs.objects.iter().map(|object| Key::object(*object)))
+            .collect();
+        let values = self.base.lookup(keys).await?;
+        for ledger in &needs.ledgers {
+            let key = Key::ledger(*ledger);
+            let row = values.get(&key).map(|value| LedgerRow::decode(value).ok_or_else(|| malformed(key)));
+            self.facts.put_ledger(*ledger, row.transpose()?);
+        }
+        for object in &needs.objects {
+            let key = Key::object(*object);
+            let row = values.get(&key).map(|value| ObjectRow::decode(value).ok_or_else(|| malformed(key)));
+            self.facts.put_object(*object, row.transpose()?);
+        }
+        for wanted in &needs.extents {
+            let WantedExtents { ledger, from, through, limit } = *wanted;
+            let scanned =
+                self.base.scan(Key::extent(ledger, from), Key::extent(ledger, through), limit).await?;
+            let mut rows = Vec::with_capacity(scanned.rows.len());
+            for (key, value) in &scanned.rows {
+                let first = key.first().ok_or_else(|| malformed(*key))?;
+                rows.push((first, ExtentRow::decode(value).ok_or_else(|| malformed(*key))?));
+            }
+            let known_through = match rows.last() {
+                Some((last, _)) if scanned.is_cut => *last,
+                _ => through,
+            };
+            self.facts.put_extents(ledger, from, known_through, rows);
+        }
+        Ok(())
+    }
+
+    /// Asks for manifests behind ours, and takes the newest. When records that were applied without that knowledge may have been
+    /// deleted before (invariant 8), or are covered by it, the state begins anew from there.
+    pub(super) async fn adopt_newer(&mut self) -> Result<bool, CatalogueError> {
+        let mut newest = None;
+        loop {
+            let number =
+                newest.as_ref().map_or(self.base.manifest.number, |found: &Manifest| found.number) + 1;
+            match manifest(&self.bucket, number).await? {
+                Some(found) => newest = Some(found),
+                None => break,
+            }
+        }
+        let Some(newest) = newest else {
+            self.verified = self.core.position().number;
+            return Ok(false);
+        };
+        self.adopt(newest).await?;
+        Ok(true)
+    }
+
+    pub(super) async fn adopt(&mut self, manifest: Manifest) -> Result<(), CatalogueError> {
+        let covered_before = self.base.manifest.covered;
+        self.base.adopt(manifest).await?;
+        let manifest = &self.base.manifest;
+        let covered = manifest.covered;
+        let position = self.core.position();
+        let is_ahead = match covered.number.cmp(&position.number) {
+            Ordering::Less => false,
+            // Other sums at the same number: the catalogue was rebuilt.
+            Ordering::Equal => covered != position || manifest.totals != self.core.totals(),
+            Ordering::Greater => true,
+        };
+        if is_ahead || manifest.log_floor > self.verified {
+            self.core = Core::at(self.core.cluster(), covered, manifest.totals);
+            self.facts = self.nothing_known();
+            self.verified = covered.number;
+        } else if covered != covered_before {
+            // Rows that leave the tail stay known: they were in use.
+            let mut facts = self.nothing_known();
+            let tail = self.core.tail();
+            for (ledger, (changed, row)) in &tail.ledgers {
+                if *changed <= covered.number {
+                    facts.put_ledger(*ledger, *row);
+                }
+            }
+            for (object, (changed, row)) in &tail.objects {
+                if *changed <= covered.number {
+                    facts.put_object(*object, *row);
+                }
+            }
+            self.facts = facts;
+            self.core.settle(covered.number);
+        }
+        Ok(())
+    }
+
+    /// Writes `changes` as one record at the end of the log, and says what became of them. Others that are faster are applied
+    /// first: what becomes of the changes is judged by the state in which they arrive.
+    ///
+    /// Cancelled, it may or may not have committed; the catalogue stays usable, and learns of it from the log.
+    pub async fn commit(&mut self, changes: Vec<Change>) -> Result<Outcome, CatalogueError> {
+        let writer = self.writer().ok_or(CatalogueError::ReadOnly)?;
+        let mut record =
+            Record { cluster: self.cluster(), number: 0, writer, time_ms: self.now_ms(), changes };
+        let mut pause = self.options.retry_pause;
+        let mut unknown = None;
+        for _ in 0..self.options.attempts_max {
+            let number = self.core.position().number + 1;
+            // After an unknown outcome the very same bytes are tried again: whichever try arrives, it is the same record.
+            if record.number != number {
+                (record.number, record.time_ms) = (number, self.now_ms());
+                unknown = None;
+            }
+            let key = self.bucket.record(number);
+            let created =
+                match (self.bucket.create(&key, Bytes::from(record.encode()?)).await, unknown.take()) {
+                    (Ok(created), _) => created,
+                    // An earlier try may have arrived.
+                    (Err(error), Some(_)) => return Err(CatalogueError::Unknown { error }),
+                    (Err(error), None) => return Err(error.into()),
+                };
+            match created {
+                Created::Own => {
+                    while self.adopt_newer().await? {}
+                    let log_floor = self.base.manifest.log_floor;
+                    if log_floor >= number {
+                        return Err(self.superseded(&key, number, log_floor).await);
+                    }
+                    return match self.apply(&record).await? {
+                        Some(outcome) => {
+                            self.verified = number;
+                            Ok(outcome)
+                        }
+                        // A snapshot that covers it was faster: what became of it has to be read there.
+                        None => Err(CatalogueError::Superseded { log_floor, position: number }),
+                    };
+                }
+                Created::Other(bytes) => {
+                    let other = self.decode(&key, number, &bytes)?;
+                    self.apply(&other).await?;
+                    while self.adopt_newer().await? {}
+                }
+                Created::Unknown(error) => {
+                    unknown = Some(error);
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(self.options.retry_pause * 16);
+                    while self.adopt_newer().await? {}
+                }
+            }
+        }
+        match unknown {
+            Some(error) => Err(CatalogueError::Unknown { error }),
+            None => Err(CatalogueError::Contended { attempts: self.options.attempts_max }),
+        }
+    }
+
+    /// The record was created where one had been deleted: it does not count (invariant 8).
+    async fn superseded(&mut self, key: &Path, number: u64, log_floor: u64) -> CatalogueError {
+        if log_floor >= number {
+            // Best effort: the cleaning deletes it otherwise.
+            let _ = self.bucket.delete(key).await;
+        }
+        let position = number - 1;
+        match self.refresh().await {
+            Ok(()) => CatalogueError::Superseded { log_floor, position },
+            Err(error) => error,
+        }
+    }
+
+    /// The rows of ledgers of which something is in the tier, as of the position.
+    pub async fn ledgers(
+        &mut self,
+        ledgers: &[LedgerId],
+    ) -> Result<BTreeMap<LedgerId, LedgerRow>, CatalogueError> {
+        loop {
+            let mut needs = Needs::default();
+            let mut rows = BTreeMap::new();
+            for ledger in ledgers {
+                match self.core.ledger(&self.facts, *ledger) {
+                    Ok(row) => rows.extend(row.map(|row| (*ledger, row))),
+                    Err(missing) => needs.ledgers.extend(missing.ledgers),
+                }
+            }
+            if needs.is_empty() {
+                return Ok(rows);
+            }
+            if self.facts.len() > FACTS_MAX {
+                self.facts = self.nothing_known();
+                needs.ledgers.extend(ledgers);
+            }
+            self.load(needs).await?;
+        }
+    }
+
+    /// The row of one ledger.
+    pub async fn ledger(&mut self, ledger: LedgerId) -> Result<Option<LedgerRow>, CatalogueError> {
+        Ok(self.ledgers(&[ledger]).await?.remove(&ledger))
+    }
+
+    /// The first entry of a ledger that is not in the tier.
+    pub async fn next(&mut self, ledger: LedgerId) -> Result<EntryId, CatalogueError> {
+        Ok(self.ledger(ledger).await?.map_or(EntryId::FIRST, |row| row.next))
+    }
+
+    /// The row of an object.
+    pub async fn object(&mut self, object: ObjectId) -> Result<Option<ObjectRow>, CatalogueError> {
+        loop {
+            match self.core.object(&self.facts, object) {
+                Ok(row) => return Ok(row),
+                Err(needs) => self.load(needs).await?,
+            }
+        }
+    }
+
+    /// Up to `limit` extents of a ledger, ascending, from the one that holds `from`, or else the first behind it.
+    pub async fn extents(
+        &mut self,
+        ledger: LedgerId,
+        from: EntryId,
+        limit: usize,
+    ) -> Result<Vec<(EntryId, ExtentRow)>, CatalogueError> {
+        let begin = self.begin_of(ledger, from).await?.unwrap_or(from);
+        let wanted = WantedExtents { ledger, from: begin, through: EntryId::MAX, limit: limit + 1 };
+        let mut rows = loop {
+            match self.core.extents(&self.facts, wanted) {
+                Ok(rows) => break rows,
+                Err(needs) => self.load(needs).await?,
+            }
+        };
+        rows.retain(|(_, row)| row.last >= from);
+        rows.truncate(limit);
+        if self.facts.len() > FACTS_MAX {
+            self.facts = self.nothing_known();
+        }
+        Ok(rows)
+    }
+
+    /// Where the last extent that begins at or before `at` begins.
+    async fn begin_of(&mut self, ledger: LedgerId, at: EntryId) -> Result<Option<EntryId>, CatalogueError> {
+        let from = Key::extent(ledger, EntryId::FIRST);
+        let mut at = at;
+        loop {
+            let in_base = match self.base.floor(from, Key::extent(ledger, at)).await {
+                Ok(key) => key.and_then(Key::first),
+                Err(CatalogueError::Store(StoreError::NotFound { key })) => match self.adopt_newer().await? {
+                    true => continue,
+                    false => return Err(StoreError::NotFound { key }.into()),
+                },
+                Err(error) => return Err(error),
+            };
+            let in_tail = self.core.floor_in_tail(ledger, at);
+            match (in_tail, in_base) {
+                (Some((first, row)), below) if below.is_none_or(|below| below <= first) => {
+                    if row.is_some() {
+                        return Ok(Some(first));
+                    }
+                    // It is gone: look before it.
+                    match first.get().checked_sub(1).and_then(EntryId::new) {
+                        Some(before) => at = before,
+                        None => return Ok(None),
+                    }
+                }
+                (_, below) => return Ok(below),
+            }
+        }
+    }
+
+    /// Up to `limit` ledgers behind `after`, ascending: for those that compare the catalogue with the metadata store (T17).
+    pub async fn ledgers_after(
+        &mut self,
+        after: Option<LedgerId>,
+        limit: usize,
+    ) -> Result<Vec<(LedgerId, LedgerRow)>, CatalogueError> {
+        let Some(from) = after.map_or(Some(LedgerId::MIN), |id| LedgerId::new(id.get().wrapping_add(1)))
+        else {
+            return Ok(Vec::new());
+        };
+        let (rows, through) = self.page(Key::ledger(from), Key::ledger(LedgerId::MAX), limit).await?;
+        let mut found: BTreeMap<LedgerId, LedgerRow> = rows
+            .iter()
+            .filter_map(|(key, value)| Some((key.ledger_id()?, LedgerRow::decode(value)?)))
+            .collect();
+        let through = through.and_then(Key::ledger_id).unwrap_or(LedgerId::MAX);
+        for (ledger, row) in self.core.ledgers_in_tail() {
+            if (from..=through).contains(&ledger) {
+                match row {
+                    Some(row) => drop(found.insert(ledger, row)),
+                    None => drop(found.remove(&ledger)),
+                }
+            }
+        }
+        // All rows of the tail up to the page's end belong to it, so there may be more than asked for.
+        Ok(found.into_iter().collect())
+    }
+
+    /// Up to about `limit` objects behind `after`, in the order of their ids, which is that of their reservations.
+    pub async fn objects_after(
+        &mut self,
+        after: Option<ObjectId>,
+        limit: usize,
+    ) -> Result<Vec<(ObjectId, ObjectRow)>, CatalogueError> {
+        let first = Key::object(ObjectId::from_bytes([0; 16]));
+        let last = Key::object(ObjectId::from_bytes([255; 16]));
+        let Some(from) =
+            after.map_or(Some(first), |id| Key::object(id).successor()).filter(|key| *key <= last)
+        else {
+            return Ok(Vec::new());
+        };
+        let (rows, through) = self.page(from, last, limit).await?;
+        let mut found: BTreeMap<ObjectId, ObjectRow> = rows
+            .iter()
+            .filter_map(|(key, value)| Some((key.object_id(), ObjectRow::decode(value)?)))
+            .collect();
+        let through = through.unwrap_or(last);
+        for (object, row) in self.core.objects_in_tail() {
+            if (from..=through).contains(&Key::object(object)) {
+                match row {
+                    Some(row) => drop(found.insert(object, row)),
+                    None => drop(found.remove(&object)),
+                }
+            }
+        }
+        Ok(found.into_iter().collect())
+    }
+
+    /// Rows from the runs, and the key through which they are all there are; `None` for the end.
+    async fn page(
+        &mut self,
+        from: Key,
+        through: Key,
+        limit: usize,
+    ) -> Result<(Vec<(Key, Vec<u8>)>, Option<Key>), CatalogueError> {
+        loop {
+            match self.base.scan(from, through, limit.max(1)).await {
+                Ok(scanned) => {
+                    let end = scanned.rows.last().map(|(key, _)| *key).filter(|_| scanned.is_cut);
+                    return Ok((scanned.rows, end));
+                }
+                Err(CatalogueError::Store(StoreError::NotFound { key })) => {
+                    if !self.adopt_newer().await? {
+                        return Err(StoreError::NotFound { key }.into());
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Up to about `limit` objects that are of no use since `before_ms` of the log's time or earlier, with the time since
+    /// when: unreferenced ones, and those whose reservation has expired. After the object was deleted,
+    /// [`Change::ForgetObject`] takes its row out.
+    ///
+    /// An expired reservation shows only when the log's time is that late: in a catalogue in which nothing is committed, commit
+    /// nothing now and then.
+    pub async fn garbage(
+        &mut self,
+        before_ms: u64,
+        limit: usize,
+    ) -> Result<Vec<(ObjectId, u64)>, CatalogueError> {
+        let first = Key::garbage(ObjectId::from_bytes([0; 16]));
+        let last = Key::garbage(ObjectId::from_bytes([255; 16]));
+        let log_ms = self.core.position().log_ms;
+        let mut found = BTreeMap::new();
+        let mut from = Some(first);
+        while let Some(begin) = from
+            && found.len() < limit
+        {
+            let (rows, through) = self.page(begin, last, GARBAGE_PAGE).await?;
+            let keys: BTreeSet<Key> = rows.iter().map(|(key, _)| Key::object(key.object_id())).collect();
+            let values = loop {
+                match self.base.lookup(keys.clone()).await {
+                    Err(CatalogueError::Store(StoreError::NotFound { .. })) if self.adopt_newer().await? => {}
+                    outcome => break outcome?,
+                }
+            };
+            for (key, value) in values {
+                let since = ObjectRow::decode(&value).and_then(|row| row.garbage_since_ms(log_ms));
+                found.extend(since.filter(|since| *since <= before_ms).map(|since| (key.object_id(), since)));
+            }
+            from = through.and_then(Key::successor);
+        }
+        for (object, row) in self.core.objects_in_tail() {
+            match row.and_then(|row| row.garbage_since_ms(log_ms)).filter(|since| *since <= before_ms) {
+                Some(since) => drop(found.insert(object, since)),
+                None => drop(found.remove(&object)),
+            }
+        }
+        Ok(found.into_iter().take(limit).collect())
+    }
+}
+
+const GARBAGE_PAGE: usize = 1000;
+
+pub(super) async fn manifest(bucket: &Bucket, number: u64) -> Result<Option<Manifest>, CatalogueError> {
+    let key = bucket.manifest(number);
+    let Some(bytes) = bucket.get(&key).await? else { return Ok(None) };
+    let manifest =
+        Manifest::decode(&bytes, bucket.cluster(), number).map_err(|damage| damaged(&key, damage))?;
+    Ok(Some(manifest))
+}
+
+pub(super) async fn newest_manifest(bucket: &Bucket) -> Result<Option<Manifest>, CatalogueError> {
+    let found = bucket.list(&bucket.manifests(), None).await?;
+    let newest = found.iter().filter_map(|found| number_of(&found.location)).max();
+    match newest {
+        Some(number) => manifest(bucket, number).await,
+        None => Ok(None),
+    }
+}
+
+async fn check_or_make_marker(
+    bucket: &Bucket,
+    mode: OpenMode,
+    clock: &dyn Clock,
+) -> Result<(), CatalogueError> {
+    let key = bucket.marker();
+    if let Some(bytes) = bucket.get(&key).await? {
+        return check_marker(&bytes, bucket.cluster()).map_err(|damage| damaged(&key, damage));
+    }
+    // A bucket that does not exist has no keys, either: making the marker fails there, with the store's reason.
+    if let Some(found) = bucket.list(&bucket.everything(), None).await?.first() {
+        // Another tierer may have made it just now.
+        let Some(bytes) = bucket.get(&key).await? else {
+            let found = found.location.to_string();
+            return Err(CatalogueError::Incomplete { key: key.to_string(), found });
+        };
+        return check_marker(&bytes, bucket.cluster()).map_err(|damage| damaged(&key, damage));
+    }
+    if mode != OpenMode::Create {
+        return Err(CatalogueError::NotThere { key: key.to_string(), cluster: bucket.cluster() });
+    }
+    make_marker(bucket, clock).await
+}
+
+pub(super) async fn make_marker(bucket: &Bucket, clock: &dyn Clock) -> Result<(), CatalogueError> {
+    let key = bucket.marker();
+    let created_ms = u64::try_from(clock.wall_ms()).unwrap_or(0);
+    let marker = Bytes::from(encode_marker(bucket.cluster(), created_ms));
+    match bucket.create(&key, marker).await? {
+        Created::Own => Ok(()),
+        Created::Other(bytes) => {
+            check_marker(&bytes, bucket.cluster()).map_err(|damage| damaged(&key, damage))
+        }
+        Created::Unknown(error) => Err(CatalogueError::Unknown { error }),
+    }
+}
+
+/// Writes a key, asks when the store says that it was written, and deletes it.
+pub(super) async fn compare_clocks(
+    bucket: &Bucket,
+    clock: &dyn Clock,
+    random: &dyn Random,
+) -> Result<Writer, CatalogueError> {
+    let id = WriterId(random.next_u64());
+    let key = bucket.key(&format!("clock/{:016x}", id.0));
+    let (wall_ms, at_ns) = (clock.wall_ms(), clock.monotonic_ns());
+    bucket.put(&key, Bytes::from_static(b"what time is it")).await?;
+    let found = bucket.head(&key).await?;
+    bucket.delete(&key).await?;
+    let Some(found) = found else {
+        let reason = "a key that was written is not there".to_owned();
+        return Err(StoreError::Unavailable { key: key.to_string(), reason }.into());
+    };
+    let store_ms = found.last_modified.timestamp_millis();
+    let ahead_ms = wall_ms.saturating_sub(store_ms);
+    Ok(Writer { id, store_ms: u64::try_from(store_ms).unwrap_or(0), at_ns, ahead_ms })
+}
