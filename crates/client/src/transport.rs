@@ -16,7 +16,10 @@ use std::time::Duration;
 
 use bindery_types::{BookieId, EntryId, LedgerId, MasterKey};
 use bindery_wire::ErrorCode;
+use bindery_wire::v3::reconcile::Reconcile;
 use bytes::Bytes;
+
+use crate::reconcile::Reconciled;
 
 /// What a request other than an add returns.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, BookieError>> + Send + 'a>>;
@@ -39,6 +42,16 @@ pub enum BookieError {
     /// No answer in time.
     #[error("no answer within {0:?}")]
     TimedOut(Duration),
+    /// The request is longer than a frame may be; nothing was sent.
+    #[error(
+        "a request of {size_bytes} bytes is above the limit of {max_bytes} for a frame: send fewer ledgers at a time"
+    )]
+    TooLarge {
+        /// Its length.
+        size_bytes: usize,
+        /// The longest.
+        max_bytes: usize,
+    },
     /// It answered with bytes that are no answer to the request.
     #[error("answered something unexpected: {0}")]
     Unexpected(String),
@@ -208,6 +221,20 @@ pub trait Transport: Send + Sync + 'static {
     /// A transport need not know how; ledgers with deferred sync cannot be written then.
     fn force(&self, bookie: &BookieId, ledger: LedgerId) -> Answer<'_, Connection> {
         let error = BookieError::Unexpected(format!("{bookie} cannot be asked to sync ledger {ledger}"));
+        Box::pin(async { Err(error) })
+    }
+
+    /// Tells a bookie which entries of many ledgers are in object storage; one result for each ledger, in the order of the
+    /// request. Only for bookies that advertise that they know it ([`Client::tier_support`](crate::Client::tier_support)).
+    /// `timeout` takes the place of the request timeout. A transport need not know how.
+    fn reconcile(
+        &self,
+        bookie: &BookieId,
+        request: Reconcile,
+        timeout: Duration,
+    ) -> Answer<'_, Vec<Reconciled>> {
+        let _ = (request, timeout);
+        let error = BookieError::Unexpected(format!("{bookie} cannot be told what is in object storage"));
         Box::pin(async { Err(error) })
     }
 

@@ -55,7 +55,7 @@ use self::node::OPERATIONS;
 pub use self::node::{Node, Operation, Pending};
 pub(crate) use self::node::{Outcome, count};
 pub(crate) use self::probe::{Prober, ask};
-pub use self::view::{BookieHealth, Percentiles, ReadHealth};
+pub use self::view::{BookieHealth, BusyBookie, Percentiles, ReadHealth};
 use crate::options::BOOKIE_QUARANTINE_TIME_DEFAULT;
 use crate::placement::Distance;
 use crate::transport::BookieError;
@@ -132,8 +132,11 @@ impl From<&BookieError> for Outcome {
             }
             BookieError::TimedOut(_) => Outcome::TimedOut,
             BookieError::Unexpected(_) => Outcome::Failed,
-            // Of the client: closed, or its writer let a slow bookie go.
-            BookieError::Closed | BookieError::Behind(_) | BookieError::Reconnected => Outcome::None,
+            // Of the client: closed, its writer let a slow bookie go, or it asked for too much.
+            BookieError::Closed
+            | BookieError::Behind(_)
+            | BookieError::Reconnected
+            | BookieError::TooLarge { .. } => Outcome::None,
         }
     }
 }

@@ -173,7 +173,8 @@ where
             | BookieError::NotRegistered
             | BookieError::Closed
             | BookieError::Behind(_)
-            | BookieError::Reconnected => 1,
+            | BookieError::Reconnected
+            | BookieError::TooLarge { .. } => 1,
         };
         if tries >= tries_max {
             return Err(error);
