@@ -122,7 +122,7 @@ pub use crate::placement::{
 };
 pub use crate::reader::{EntryStream, LedgerReader, TailStream};
 pub use crate::reconcile::{
-    Reconcile, ReconcileError, Reconciled, Refusal, TIER_PROPERTY, TIER_PROPERTY_VALUE, TierSupport,
+    Reconcile, ReconcileError, Reconciled, TIER_PROPERTY, TIER_PROPERTY_VALUE, TierSupport,
 };
 pub use crate::verify::{CopyCounts, FINDINGS_MAX, Fault, Finding, Verification, VerifyReport};
 pub use crate::writer::{Closed, LedgerWriter, Progress, WriteHealth};

@@ -9,10 +9,10 @@
 //! # Invariants
 //! 1. A bookie whose registration does not advertise the operation is never sent it: Java bookies end the connection.
 //! 2. What a bookie advertises is read again after its registration changed, or may have changed.
-//! 3. An answer counts as a whole or not at all: one result for each ledger asked, in their order. A result that cannot be
-//!    right concerns its ledger alone.
+//! 3. An answer counts as a whole or not at all: one result for each ledger asked, in their order, none of which contradicts
+//!    itself.
 //!
-//! # Limits     remembered: bookies that were asked for and are registered; a request: one frame
+//! # Limits     remembered: bookies that were asked for and are registered; a request: [`LEDGERS_MAX`], [`EXTENTS_MAX`]
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -21,9 +21,10 @@ use bindery_metadata::StoreError;
 use bindery_metadata::layout::Registration;
 use bindery_metadata::store::Watch;
 use bindery_types::{BookieId, EntryId, LedgerId};
-pub use bindery_wire::v3::reconcile::Reconcile;
-use bindery_wire::v3::{message_size_bytes, proto};
-use bindery_wire::{ErrorCode, FrameLimit};
+use bindery_wire::ErrorCode;
+use bindery_wire::v3::proto;
+use bindery_wire::v3::reconcile::{EXTENTS_MAX, LEDGERS_MAX};
+pub use bindery_wire::v3::reconcile::{Reconcile, Reconciled};
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
@@ -46,32 +47,6 @@ pub enum TierSupport {
     NotRegistered,
 }
 
-/// What became of one ledger of a [`Reconcile`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reconciled {
-    /// The ledger.
-    pub ledger: LedgerId,
-    /// The ledger's last reconciled entry when the bookie answered, durable there; whatever `result` is.
-    pub register: Option<EntryId>,
-    /// Whether it took the update.
-    pub result: Result<(), Refusal>,
-}
-
-/// Why a bookie did not take the update of a ledger.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// It said so. [`ErrorCode::NoLedger`]: it holds nothing of the ledger. [`ErrorCode::BadRequest`]: the extents begin
-    /// behind its register + 1.
-    #[error("refused: {0:?}")]
-    Code(ErrorCode),
-    /// With a status that this version does not know.
-    #[error("answered with the unknown status {0}")]
-    UnknownStatus(i32),
-    /// It said that it did, with a register below the update.
-    #[error("claims to have taken the update, with a register below it")]
-    Behind,
-}
-
 /// Why a bookie was not told.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReconcileError {
@@ -80,6 +55,17 @@ pub enum ReconcileError {
         "bookie {0} does not take part in tiering: its registration lacks {TIER_PROPERTY}={TIER_PROPERTY_VALUE}"
     )]
     NotSupported(BookieId),
+    /// More than one request may carry; nothing was sent.
+    #[error(
+        "{ledgers} ledgers with {extents} extents are more than one request may carry ({LEDGERS_MAX} and {EXTENTS_MAX}): send \
+         them in several"
+    )]
+    TooLarge {
+        /// How many ledgers.
+        ledgers: usize,
+        /// How many extents, of all ledgers.
+        extents: usize,
+    },
     /// It is not registered.
     #[error("bookie {0} is not registered in the metadata store")]
     NotRegistered(BookieId),
@@ -101,23 +87,6 @@ pub enum ReconcileError {
     },
 }
 
-/// The message to send, if it fits a frame.
-pub(crate) fn message_of(
-    request: Reconcile,
-    limit: FrameLimit,
-) -> Result<proto::ReconcileLedgersRequest, BookieError> {
-    /// Length, header and the field around the message.
-    const AROUND_BYTES: usize = 64;
-    let message = request.into_message();
-    let size_bytes = message_size_bytes(&message) + AROUND_BYTES;
-    let max_bytes = limit.size_bytes();
-    if limit.admits_payload(size_bytes) {
-        Ok(message)
-    } else {
-        Err(BookieError::TooLarge { size_bytes, max_bytes })
-    }
-}
-
 /// Checks an answer (invariant 3) to a request for `asked`: ledgers, and their last entries in object storage.
 pub(crate) fn results_of(
     asked: &[(LedgerId, Option<EntryId>)],
@@ -134,20 +103,17 @@ pub(crate) fn results_of(
         return Err(unexpected(format!("{found} results for {wanted} ledgers")));
     }
     let results = response.results.iter().zip(asked).map(|(result, (ledger, last))| {
-        if result.ledger_id != ledger.get() {
-            return Err(unexpected(format!("a result for ledger {} in place of {ledger}", result.ledger_id)));
+        let result = Reconciled::from_message(result).map_err(|error| unexpected(error.0.into()))?;
+        if result.ledger != *ledger {
+            return Err(unexpected(format!("a result for ledger {} in place of {ledger}", result.ledger)));
         }
-        if result.last_reconciled < -1 {
-            return Err(unexpected(format!("register {} of ledger {ledger}", result.last_reconciled)));
+        if result.code == ErrorCode::Ok && result.last < *last {
+            let (found, wanted) = (EntryId::to_wire(result.last), EntryId::to_wire(*last));
+            return Err(unexpected(format!(
+                "ledger {ledger} has register {found} after an update to {wanted}"
+            )));
         }
-        let register = EntryId::new(result.last_reconciled);
-        let result = match ErrorCode::from_v3(result.status) {
-            Some(ErrorCode::Ok) if register < *last => Err(Refusal::Behind),
-            Some(ErrorCode::Ok) => Ok(()),
-            Some(code) => Err(Refusal::Code(code)),
-            None => Err(Refusal::UnknownStatus(result.status)),
-        };
-        Ok(Reconciled { ledger: *ledger, register, result })
+        Ok(result)
     });
     results.collect()
 }
@@ -216,6 +182,11 @@ impl Client {
         }
         if request.ledgers.is_empty() {
             return Ok(Vec::new());
+        }
+        let ledgers = request.ledgers.len();
+        let extents = request.ledgers.iter().map(|ledger| ledger.extents.len()).sum::<usize>();
+        if ledgers > LEDGERS_MAX || extents > EXTENTS_MAX {
+            return Err(ReconcileError::TooLarge { ledgers, extents });
         }
         let until = Instant::now() + deadline;
         // Invariant 1.

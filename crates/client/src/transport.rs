@@ -16,10 +16,8 @@ use std::time::Duration;
 
 use bindery_types::{BookieId, EntryId, LedgerId, MasterKey};
 use bindery_wire::ErrorCode;
-use bindery_wire::v3::reconcile::Reconcile;
+use bindery_wire::v3::reconcile::{Reconcile, Reconciled};
 use bytes::Bytes;
-
-use crate::reconcile::Reconciled;
 
 /// What a request other than an add returns.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, BookieError>> + Send + 'a>>;
@@ -42,16 +40,6 @@ pub enum BookieError {
     /// No answer in time.
     #[error("no answer within {0:?}")]
     TimedOut(Duration),
-    /// The request is longer than a frame may be; nothing was sent.
-    #[error(
-        "a request of {size_bytes} bytes is above the limit of {max_bytes} for a frame: send fewer ledgers at a time"
-    )]
-    TooLarge {
-        /// Its length.
-        size_bytes: usize,
-        /// The longest.
-        max_bytes: usize,
-    },
     /// It answered with bytes that are no answer to the request.
     #[error("answered something unexpected: {0}")]
     Unexpected(String),
@@ -225,7 +213,7 @@ pub trait Transport: Send + Sync + 'static {
     }
 
     /// Tells a bookie which entries of many ledgers are in object storage; one result for each ledger, in the order of the
-    /// request. Only for bookies that advertise that they know it ([`Client::tier_support`](crate::Client::tier_support)).
+    /// request, which is within the limits of [`bindery_wire::v3::reconcile`]. Only for bookies that advertise that they know it ([`Client::tier_support`](crate::Client::tier_support)).
     /// `timeout` takes the place of the request timeout. A transport need not know how.
     fn reconcile(
         &self,

@@ -9,11 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bindery_types::{BookieId, EntryId, LedgerId, MasterKey};
-use bindery_wire::v3::reconcile::Reconcile;
+use bindery_wire::v3::reconcile::{Reconcile, Reconciled};
 use bytes::Bytes;
 
 use super::{Bookies, Lanes};
-use crate::reconcile::Reconciled;
 use crate::transport::{
     AddRequest, AddSink, Answer, BatchReadRequest, Connection, LacAnswer, PollRequest, ReadRequest, Transport,
 };

@@ -51,7 +51,7 @@ use std::time::Duration;
 
 use bindery_metadata::layout::Registration;
 use bindery_types::{BookieId, EntryId, LedgerId, MasterKey};
-use bindery_wire::v3::reconcile::Reconcile;
+use bindery_wire::v3::reconcile::{Reconcile, Reconciled};
 use bindery_wire::v3::{Operation, proto};
 use bindery_wire::{ErrorCode, FrameLimit};
 use bytes::Bytes;
@@ -67,7 +67,7 @@ use self::hooks::Hooks;
 use self::lane::{Lane, Receiver};
 use self::resolve::Resolver;
 use self::task::Timing;
-use crate::reconcile::{Reconciled, message_of, results_of};
+use crate::reconcile::results_of;
 use crate::transport::{
     AddRequest, AddSink, Answer, BatchReadRequest, BookieError, Connection, DiskSpace, LacAnswer,
     PollRequest, ReadRequest, Transport,
@@ -431,10 +431,7 @@ impl Transport for Bookies {
         timeout: Duration,
     ) -> Answer<'_, Vec<Reconciled>> {
         let asked = request.ledgers.iter().map(|ledger| (ledger.ledger, ledger.last)).collect::<Vec<_>>();
-        let operation = match message_of(request, self.options.frame_limit) {
-            Ok(message) => Operation::ReconcileLedgers(message),
-            Err(error) => return Box::pin(async move { Err(error) }),
-        };
+        let operation = Operation::ReconcileLedgers(request.into_message());
         let receiver = self.with_slot(bookie, |slot, is_closing| {
             let open = || self.open_lane(bookie, &slot.resolver, Speaks::V3, is_closing);
             slot.tier.get_or_init(open).lane.v3(operation, 0, timeout)

@@ -132,11 +132,8 @@ impl From<&BookieError> for Outcome {
             }
             BookieError::TimedOut(_) => Outcome::TimedOut,
             BookieError::Unexpected(_) => Outcome::Failed,
-            // Of the client: closed, its writer let a slow bookie go, or it asked for too much.
-            BookieError::Closed
-            | BookieError::Behind(_)
-            | BookieError::Reconnected
-            | BookieError::TooLarge { .. } => Outcome::None,
+            // Of the client: closed, or its writer let a slow bookie go.
+            BookieError::Closed | BookieError::Behind(_) | BookieError::Reconnected => Outcome::None,
         }
     }
 }

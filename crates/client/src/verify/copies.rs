@@ -173,8 +173,7 @@ where
             | BookieError::NotRegistered
             | BookieError::Closed
             | BookieError::Behind(_)
-            | BookieError::Reconnected
-            | BookieError::TooLarge { .. } => 1,
+            | BookieError::Reconnected => 1,
         };
         if tries >= tries_max {
             return Err(error);

@@ -101,11 +101,6 @@ pub fn put_frame(message: &impl Message, out: &mut BytesMut) {
     message.encode(out).expect("a BytesMut grows, so that encoding cannot run out of room");
 }
 
-/// How long a message is inside its frame's payload, without the tag and length that stand before it.
-pub fn message_size_bytes(message: &impl Message) -> usize {
-    message.encoded_len()
-}
-
 /// Decodes a response's payload, as a client does.
 pub fn decode_response(payload: Bytes) -> Result<proto::Response, DecodeError> {
     required::check(&payload, &required::RESPONSE)?;
