@@ -289,7 +289,9 @@ mod tests {
         let mut core = Core::new(4);
         let a = id("a");
         let take = |core: &mut Core<u32>, now| {
-            (0..8).for_each(|who| drop(core.wait(ids("a"), who)));
+            for who in 0..8 {
+                core.wait(ids("a"), who);
+            }
             let turns = served(core, now).len();
             core.waiting.clear();
             turns

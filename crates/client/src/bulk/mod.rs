@@ -33,6 +33,8 @@ mod fetch;
 mod line;
 mod rate;
 mod stream;
+#[cfg(test)]
+mod tests;
 mod window;
 
 use std::sync::Arc;
