@@ -3,7 +3,7 @@
 //! ```text
 //! cargo bench -p bindery-client --bench bulk -- [seconds] [payload bytes]
 //! ```
-//! The bookies are a process of its own, which answers from memory: what it uses is not counted. Both readers verify every
+//! The bookies are processes of their own, which answer from memory and are not counted. Both readers verify every
 //! digest. Given no `--bench` (as by `cargo test --benches`), each measurement is short.
 
 #![allow(clippy::unwrap_used, reason = "a measurement fails by panicking")]

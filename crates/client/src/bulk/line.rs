@@ -1,4 +1,4 @@
-//! How much is asked of one bookie at a time: ranges take turns, and a bookie that refuses is left alone for a while.
+//! Bounds the requests to each bookie: ranges take turns, and a bookie that refuses gets a pause.
 //!
 //! # Invariants
 //! 1. No more ranges are under way to a bookie than its limit; a range counts until it was answered, also when nobody

@@ -684,7 +684,7 @@ async fn the_rate_holds_over_all_streams_and_can_be_changed() {
         }
         let bytes = reader.counts().bytes;
         assert!(bytes > 3_000_000);
-        // The clock is simulated: all of it was waited for the rate.
+        // On the simulated clock only waits take time.
         let seconds = begin.elapsed().as_secs_f64();
         let (least, most) = (bytes as f64 / 200_000.0 - 1.0, bytes as f64 / 200_000.0 * 1.15 + 2.0);
         assert!((least..most).contains(&seconds), "{seconds} s, between {least} and {most}");

@@ -263,7 +263,7 @@ async fn only_those_that_advertise_it_are_asked_and_what_they_advertise_is_follo
         assert_eq!(setup.support().await, TierSupport::KeepsEverything);
         let refused = Err(ReconcileError::NotSupported(setup.peer.id.clone()));
         assert_eq!(setup.reconcile(&[(1, 9)]).await, refused, "{value:?}");
-        // It is started anew with a tier, becomes read-only, writable again, and then it is gone.
+        // It restarts with a tier, becomes read-only, writable again, and then it is gone.
         for mode in [RegistrationMode::Writable, RegistrationMode::ReadOnly, RegistrationMode::Writable] {
             setup.register(mode, Some(TIER_PROPERTY_VALUE)).await;
             until(&setup, TierSupport::Supported).await;
