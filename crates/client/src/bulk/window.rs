@@ -309,7 +309,7 @@ mod tests {
     fn a_whole_ensemble_is_asked_for_runs_and_a_striped_one_at_each_position() {
         let mut window = Window::new(at(10), 6, quorum(3, 3), 1 << 20);
         let all = Group { indexes: (0..6).collect(), candidates: vec![0, 1, 2] };
-        assert_eq!(window.plan(), [all.clone()]);
+        assert_eq!(window.plan(), std::slice::from_ref(&all));
         assert_eq!(window.plan(), [], "assigned");
         window.sent(&all.indexes, 1);
         // A batch that ended early, behind one that is damaged.

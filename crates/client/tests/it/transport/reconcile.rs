@@ -114,7 +114,10 @@ fn result(ledger: i64, status: i32, register: i64) -> proto::reconcile_ledgers_r
     proto::reconcile_ledgers_response::Result { ledger_id: ledger, status, last_reconciled: register }
 }
 
-fn results(txn_id: u64, results: &[(i64, i32, i64)]) -> proto::Response {
+/// Ledger, status, register.
+type Answered = (i64, i32, i64);
+
+fn results(txn_id: u64, results: &[Answered]) -> proto::Response {
     let results = results.iter().map(|(ledger, status, register)| result(*ledger, *status, *register));
     // Whatever they are, also what no bookie says.
     let body = proto::ReconcileLedgersResponse { status: OK, results: results.collect() };
@@ -203,7 +206,7 @@ async fn one_that_hangs_ends_with_the_deadline_and_holds_up_nobody() {
 
 #[tokio::test]
 async fn answers_that_make_no_sense_are_errors_that_say_why() {
-    let cases: [(&[(i64, i32, i64)], &str); 8] = [
+    let cases: [(&[Answered], &str); 8] = [
         (&[], "0 results for 2 ledgers"),
         (&[(1, OK, 9)], "1 results for 2 ledgers"),
         (&[(1, OK, 9), (2, OK, 9), (3, OK, 9)], "3 results for 2 ledgers"),
