@@ -3,9 +3,11 @@
 //! # Parts
 //! [`object`] the bytes of an object that holds extents of many ledgers: a streaming builder, decoders, a verifier
 //! [`store`] object stores by URL, and whether they do what is needed
+//! [`fetch`] reading entries back, in few requests and bounded memory; checking objects before local copies go
 //!
 //! # Not here   copies on local disks (`bindery-storage`), reading ledgers from bookies (`bindery-client`)
 
+pub mod fetch;
 pub mod object;
 pub mod store;
 
