@@ -83,7 +83,10 @@ impl Fetcher {
     ) -> Result<Offer, FetchError> {
         let entry = ask.entry;
         let on: Callback = Box::new(move |inner, outcome| match outcome {
-            Ok(Got::Entry(id)) => done(Ok(Fetched { pin: Pin { inner: inner.clone(), id }, entry })),
+            Ok(Got::Entry(id)) => {
+                let size_bytes = inner.with_core(|core, _, _| core.size_of(id, entry));
+                done(Ok(Fetched { pin: Pin { inner: inner.clone(), id }, entry, size_bytes }));
+            }
             Ok(Got::Slot(_)) => unreachable!("who asks for an entry gets no slot"),
             Err(error) => done(Err(error)),
         });
@@ -297,6 +300,7 @@ impl Drop for Ticket {
 pub struct Fetched {
     pin: Pin,
     entry: EntryId,
+    size_bytes: usize,
 }
 
 impl Fetched {
@@ -311,6 +315,11 @@ impl Fetched {
     pub fn id(&self) -> EntryId {
         self.entry
     }
+
+    /// Its length.
+    pub fn size_bytes(&self) -> usize {
+        self.size_bytes
+    }
 }
 
 impl std::fmt::Debug for Fetched {
@@ -322,13 +331,23 @@ impl std::fmt::Debug for Fetched {
 /// An entry in memory, which stays until this is dropped. Not to be kept while a peer takes its time.
 pub struct Entry {
     body: Bytes,
-    _pin: Pin,
+    id: EntryId,
+    pin: Pin,
 }
 
 impl Entry {
     fn new(pin: Pin, block: &Block, entry: EntryId) -> Entry {
         let body = block.entry(entry).expect("a waiter is answered with the block of its entry").clone();
-        Entry { body, _pin: pin }
+        Entry { body, id: entry, pin }
+    }
+
+    /// For later: as an entry that came, whose memory may be taken back.
+    pub fn keep(self) -> Fetched {
+        let Entry { body, id, pin } = self;
+        let size_bytes = body.len();
+        drop(body);
+        pin.inner.with_core(|core, now_ns, _| core.close(now_ns, pin.id));
+        Fetched { pin, entry: id, size_bytes }
     }
 }
 

@@ -236,7 +236,8 @@ impl World {
         let ask = self.ask_of(reader, of, id);
         let offer = self.fetcher.ask(ask, move |outcome| drop(tell.send(outcome)))?;
         let entry = match offer {
-            Offer::Here(entry) => entry,
+            // As one that has to wait for its turn after all.
+            Offer::Here(entry) => entry.keep().open().expect("nobody needs its memory"),
             Offer::Coming(_ticket) => {
                 told.await.expect("fetch invariant 6")?.open().expect("it is used at once")
             }

@@ -299,6 +299,21 @@ impl Memory {
         )
     }
 
+    /// A pin that is open waits for its owner's turn again, and may be revoked.
+    pub fn close(&mut self, pin: PinId, now_ns: u64) {
+        let Some(Pin { since_ns, .. }) = self.pins.get_mut(&pin) else { return };
+        if since_ns.is_none() {
+            *since_ns = Some(now_ns);
+            self.waiting_pins.insert((now_ns, pin));
+        }
+    }
+
+    /// The block of a pin, which may still be revoked.
+    pub fn peek(&self, pin: PinId) -> Option<&Block> {
+        let Pin { block, .. } = self.pins.get(&pin)?;
+        self.blocks.get(block).map(|held| &*held.value)
+    }
+
     /// Gives a pin back. Nothing when it was revoked.
     pub fn unpin(&mut self, pin: PinId) {
         let Some(Pin { block, since_ns }) = self.pins.remove(&pin) else { return };

@@ -905,6 +905,16 @@ impl<W> Core<W> {
         self.memory.open(pin)
     }
 
+    /// The owner of an open pin has to wait for its turn after all.
+    pub fn close(&mut self, now_ns: u64, pin: PinId) {
+        self.memory.close(pin, now_ns);
+    }
+
+    /// Length of an entry of a pinned block.
+    pub fn size_of(&self, pin: PinId, entry: EntryId) -> usize {
+        self.memory.peek(pin).and_then(|block| block.entry(entry)).map_or(0, bytes::Bytes::len)
+    }
+
     /// Gives a pin back.
     pub fn unpin(&mut self, now_ns: u64, pin: PinId, out: &mut Actions<W>) {
         self.memory.unpin(pin);

@@ -349,6 +349,7 @@ fn a_pin_that_is_not_used_is_revoked_when_others_need_the_memory() {
     world.finish_all();
     assert!(world.core.stats().pins_revoked >= 1, "fetch invariant 4");
     assert!(world.step(|core, _, _| core.open(used)).is_some(), "fetch invariant 4: it is in use");
+    world.step(|core, now_ns, _| core.close(now_ns, used));
     assert!(world.open.is_empty());
 }
 
@@ -466,6 +467,7 @@ enum Op {
     Finish(usize, usize, u8),
     Pass(u64),
     Open(usize),
+    Close(usize),
     Unpin(usize),
     SlotDone(bool),
 }
@@ -480,6 +482,7 @@ fn op() -> impl Strategy<Value = Op> {
         10 => (0..4_usize, 0..4_usize, 0..8_u8).prop_map(|(j, d, r)| Op::Finish(j, d, r)),
         2 => (0..4_000_u64).prop_map(Op::Pass),
         2 => (0..64_usize).prop_map(Op::Open),
+        1 => (0..64_usize).prop_map(Op::Close),
         6 => (0..64_usize).prop_map(Op::Unpin),
         2 => any::<bool>().prop_map(Op::SlotDone),
     ]
@@ -507,6 +510,10 @@ fn run(ops: Vec<Op>) {
             Op::Open(at) if at < world.pins.len() => {
                 let pin = world.pins[at];
                 drop(world.step(|core, _, _| core.open(pin)));
+            }
+            Op::Close(at) if at < world.pins.len() => {
+                let pin = world.pins[at];
+                world.step(|core, now_ns, _| core.close(now_ns, pin));
             }
             Op::Unpin(at) if at < world.pins.len() => world.unpin(at),
             Op::SlotDone(is_good) if !world.slots.is_empty() => {
