@@ -172,11 +172,16 @@ impl Bookie {
         let shared = Arc::new(Shared {
             engine: machine.engine.clone(),
             clock: components.clock.clone(),
-            pools,
             metrics: Metrics::new(),
             pressure: Arc::default(),
-            io: IoPools::start(machine.engine.directory_count(), config.read_threads)
-                .map_err(StartError::Thread)?,
+            io: IoPools::start(
+                machine.engine.directory_count(),
+                config.read_threads,
+                pools.loads(),
+                components.clock.clone(),
+            )
+            .map_err(StartError::Thread)?,
+            pools,
             connections: Registry::default(),
             bulk: BulkLine::new(tokio::runtime::Handle::current().metrics().num_workers()),
             buffers: BufferSlab::new(config.limits.read_buffer_bytes),

@@ -12,6 +12,7 @@
 //! 2. Every pool that a frame or an entry is charged to holds two of the largest, or one where strangers are concerned.
 
 use crate::admin::port::PLACES_BYTES;
+use crate::io_pool::PoolBytes;
 use crate::limits::Limits;
 use crate::sockets::KernelBuffers;
 use bindery_flow::{BudgetGauge, BudgetWaits, ByteBudget};
@@ -303,6 +304,11 @@ impl Pools {
             control: ByteBudget::new("control", plan.control / 4 * 3),
             admin: ByteBudget::new("admin", plan.admin - PLACES_BYTES),
         }
+    }
+
+    /// The bytes that loads from disk have in all.
+    pub fn loads(&self) -> PoolBytes {
+        PoolBytes { plain: self.outbound.capacity(), high: self.outbound_priority.capacity() }
     }
 
     fn all(&self) -> [&ByteBudget; 11] {

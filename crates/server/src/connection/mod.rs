@@ -91,6 +91,8 @@ pub struct Connection {
     draining: Latch,
     /// Everything that had come by then is handled.
     is_read_out: AtomicBool,
+    /// The reader waits for room for the answers to more reads.
+    waits_for_credit: AtomicBool,
     /// A whole, well-formed request came: the peer is a client.
     has_spoken: AtomicBool,
     activity: Activity,
@@ -170,6 +172,7 @@ impl Connection {
                 limits.slow_request,
             ),
             is_read_out: AtomicBool::new(false),
+            waits_for_credit: AtomicBool::new(false),
             has_spoken: AtomicBool::new(false),
             peer_time: Mutex::new(PeerTime::new(limits.request_age_max)),
         });
@@ -221,6 +224,11 @@ impl Connection {
     /// Its loads under way in a place and a lane.
     fn loads_in_flight(&self, place: Place, is_high: bool) -> &AtomicUsize {
         &self.loads_in_flight[place.index()][usize::from(is_high)]
+    }
+
+    /// True while it is not read because of the reads, or the answers, that it has in hand.
+    fn is_unread(&self) -> bool {
+        self.waits_for_credit.load(Ordering::Acquire) || self.reads.lock().is_awaited()
     }
 
     /// True when it has so many reads in hand that it decodes more by turns ([`bulk`]).

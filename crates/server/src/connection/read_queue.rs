@@ -38,6 +38,9 @@ use tokio::sync::Notify;
 /// Requests of the fencing lane that are taken beyond the limit.
 pub const RESERVE: usize = 1000;
 
+/// Reads that an empty lane keeps memory for.
+const LANE_KEPT: usize = 256;
+
 type Key = (i64, i64);
 
 /// What became of a request that was pushed.
@@ -69,10 +72,12 @@ pub struct ReadQueue {
     held: usize,
     /// Of these, refused ones that wait for their turn.
     refused_in_line: usize,
+    /// Of these, those behind another one in a line.
+    behind: usize,
     cover: Cover,
     high: VecDeque<ReadRequest>,
     plain: VecDeque<ReadRequest>,
-    /// For each v2 key with an unfinished request. Never iterated.
+    /// For each v2 key with an unfinished request. Nothing depends on its order.
     lines: HashMap<Key, Line, RandomState>,
     /// Given out and waiting for something; by `seq`.
     parked: HashMap<u64, ReadRequest>,
@@ -84,6 +89,15 @@ pub struct ReadQueue {
     room_made: Arc<Notify>,
     /// What is finished from now on is of before, and known no more.
     is_closed: bool,
+}
+
+/// The first of a lane. Many of them may wait elsewhere when the lane is empty, for a disk: its memory goes with them.
+fn next_of(lane: &mut VecDeque<ReadRequest>) -> Option<ReadRequest> {
+    let next = lane.pop_front();
+    if lane.is_empty() && lane.capacity() > LANE_KEPT {
+        *lane = VecDeque::new();
+    }
+    next
 }
 
 fn key_of(request: &ReadRequest) -> Option<Key> {
@@ -98,6 +112,7 @@ impl ReadQueue {
             max,
             held: 0,
             refused_in_line: 0,
+            behind: 0,
             cover: Cover::new(pool),
             high: VecDeque::new(),
             plain: VecDeque::new(),
@@ -139,6 +154,7 @@ impl ReadQueue {
             }
             self.refused_in_line += 1;
             self.held += 1;
+            self.behind += 1;
             line.fences += usize::from(request.is_fence);
             request.wait_outcome = Some(Err(Refusal::TooManyRequests));
             line.behind.push_back(request);
@@ -162,6 +178,7 @@ impl ReadQueue {
                 }
                 line.fences += usize::from(request.is_fence);
                 line.behind.push_back(request);
+                self.behind += 1;
                 if promotes {
                     self.promote_first(key);
                 }
@@ -186,12 +203,12 @@ impl ReadQueue {
 
     /// The next request of the fencing lane.
     pub fn next_high(&mut self) -> Option<ReadRequest> {
-        self.high.pop_front()
+        next_of(&mut self.high)
     }
 
     /// The next plain request.
     pub fn next_plain(&mut self) -> Option<ReadRequest> {
-        self.plain.pop_front()
+        next_of(&mut self.plain)
     }
 
     /// How many plain requests come next that follow `request` ([`ReadRequest::is_followed_by`]); at most `most`.
@@ -267,6 +284,16 @@ impl ReadQueue {
         if self.is_closed {
             return false;
         }
+        self.release(request);
+        let has_next = self.finish_in_line(request);
+        if self.held == 0 {
+            self.shrink();
+        }
+        has_next
+    }
+
+    /// A request is held no more.
+    fn release(&mut self, request: &ReadRequest) {
         self.held -= 1;
         if request.wait_outcome == Some(Err(Refusal::TooManyRequests)) {
             self.refused_in_line = self.refused_in_line.saturating_sub(1);
@@ -277,11 +304,47 @@ impl ReadQueue {
             self.is_awaited = false;
             self.room_made.notify_one();
         }
-        let has_next = self.finish_in_line(request);
-        if self.held == 0 {
-            self.shrink();
+    }
+
+    /// Tells the reader of the room that there is, however little: more may be long in coming.
+    pub fn offer_room(&mut self) {
+        if self.is_awaited && self.room() > 0 {
+            self.is_awaited = false;
+            self.room_made.notify_one();
         }
-        has_next
+    }
+
+    /// True while the reader waits for room.
+    pub fn is_awaited(&self) -> bool {
+        self.is_awaited
+    }
+
+    /// True when a read waits for another one of its key.
+    pub fn has_behind(&self) -> bool {
+        self.behind > 0
+    }
+
+    /// Takes up to `most` reads that are late and wait behind another one of their key, which may be long in coming. They are
+    /// finished thereby, and to be refused: that passes for the answer to an older one, which is as good (invariant 3). Not
+    /// where one of the line fences.
+    pub fn take_late(&mut self, most: usize, is_late: impl Fn(&ReadRequest) -> bool) -> Vec<ReadRequest> {
+        let mut late = Vec::new();
+        for line in self.lines.values_mut().filter(|line| line.fences == 0) {
+            while late.len() < most
+                && let Some(request) = line.behind.pop_front()
+            {
+                if !is_late(&request) {
+                    line.behind.push_front(request);
+                    break;
+                }
+                late.push(request);
+            }
+        }
+        // The order of a map is none.
+        late.sort_unstable_by_key(|request| request.seq);
+        self.behind -= late.len();
+        late.iter().for_each(|request| self.release(request));
+        late
     }
 
     /// Memory that many requests took goes when none is left: nothing else covers it (invariant 5).
@@ -311,6 +374,7 @@ impl ReadQueue {
         line.fences -= usize::from(request.is_fence);
         match line.behind.pop_front() {
             Some(next) => {
+                self.behind -= 1;
                 self.enqueue(next);
                 true
             }
@@ -496,6 +560,32 @@ mod tests {
         assert!(take(&mut healthy) >= 5_000, "who is alone pipelines deeply");
         healthy.clear();
         assert_eq!(pool.gauge().used, 0);
+    }
+
+    /// Behind one that takes for ever: plain reads may be refused, in their order; where one of them fences, order counts.
+    #[test]
+    fn late_reads_behind_another_of_their_key_are_taken_out_unless_one_fences() {
+        let mut queue = queue(10);
+        for (seq, entry) in [(0, 7), (1, 7), (2, 8), (3, 7), (4, 8), (5, 7)] {
+            assert_eq!(queue.push(read(seq, entry, false)), Pushed::Queued);
+        }
+        assert_eq!(queue.push(read(6, 8, true)), Pushed::Queued);
+        let first = queue.next_plain().unwrap();
+        let late = |queue: &mut ReadQueue, most, before| {
+            queue.take_late(most, |request| request.seq < before).iter().map(|r| r.seq).collect::<Vec<_>>()
+        };
+        assert!(late(&mut queue, 0, 10).is_empty());
+        assert_eq!(late(&mut queue, 10, 4), [1, 3], "the next one is not late, and entry 8 is fenced");
+        assert!(queue.has_behind());
+        assert_eq!((queue.len(), late(&mut queue, 10, 4).len()), (5, 0));
+        assert!(queue.finish(&first), "one is left behind it");
+        let order = std::iter::from_fn(|| {
+            let request = queue.next_high().or_else(|| queue.next_plain())?;
+            queue.finish(&request);
+            Some(request.seq)
+        });
+        assert_eq!(order.collect::<Vec<_>>(), [2, 4, 6, 5]);
+        assert!(queue.len() == 0 && !queue.has_behind());
     }
 
     #[test]

@@ -97,9 +97,9 @@ pub enum Plan {
 }
 
 impl Plan {
-    /// True when a slot of the I/O pool is to be had before it is begun.
-    pub fn may_wait(&self) -> bool {
-        matches!(self, Plan::Batch(..) | Plan::Blocking(..))
+    /// True when it begins with a slot of the I/O pool.
+    pub fn needs_slot(&self) -> bool {
+        matches!(self, Plan::Blocking(..))
     }
 
     /// Bytes that must be held before `run`.
@@ -143,6 +143,29 @@ impl Work {
             Work::Together(together) => Some(together.ahead()),
             Work::Batch(..) | Work::Whole(_) | Work::Part(..) => None,
         }
+    }
+
+    /// Bytes that it holds.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Work::Entry(granted, _) | Work::Batch(granted, _) | Work::Whole(granted) => {
+                granted.permit.bytes()
+            }
+            Work::Together(together) => together.bytes(),
+            Work::Part(_, permit, _) => permit.bytes(),
+        }
+    }
+
+    /// The windows of its reads.
+    pub fn windows(&mut self) -> impl Iterator<Item = &mut Window> {
+        let (one, several) = match self {
+            Work::Entry(granted, _) | Work::Batch(granted, _) | Work::Whole(granted) => {
+                (Some(&mut granted.window), None)
+            }
+            Work::Part(_, _, window) => (Some(window), None),
+            Work::Together(together) => (None, Some(together.windows())),
+        };
+        one.into_iter().chain(several.into_iter().flatten())
     }
 
     /// The requests, in order, when it cannot begin now. What a part was of has none: it is begun at once, or not at
@@ -253,9 +276,15 @@ pub fn place_of_part(shared: &Shared, part: &Part) -> Place {
 }
 
 /// Answers a request that has waited too long (invariant 5).
-fn refuse_too_old(shared: &Shared, connection: &Connection, request: &ReadRequest) {
+pub fn refuse_too_old(shared: &Shared, connection: &Connection, request: &ReadRequest) {
     shared.metrics.reads_too_old.add(1);
     answer_failure(shared, connection, request, Refusal::TooManyRequests);
+}
+
+/// As [`refuse_too_old`], for one that is finished already: it waited behind another one of its key.
+pub fn refuse_too_old_behind(shared: &Shared, connection: &Connection, request: &ReadRequest) {
+    shared.metrics.reads_too_old.add(1);
+    answers::answer_failure_of_finished(shared, connection, request, Refusal::TooManyRequests);
 }
 
 /// Answers an entry that is in memory.

@@ -18,7 +18,7 @@ use super::{
     retry_larger, run_entry,
 };
 use crate::connection::Connection;
-use crate::connection::outbox::Body;
+use crate::connection::outbox::{Body, Window};
 use crate::connection::request::ReadRequest;
 use crate::shared::Shared;
 use bindery_engine::{Ahead, EntryRef, FoundRun, Lookup, Patience, TOGETHER_ENTRIES_MAX};
@@ -70,6 +70,16 @@ impl Together {
     /// How many were granted.
     pub fn len(&self) -> usize {
         self.reads.len()
+    }
+
+    /// Bytes that they hold.
+    pub fn bytes(&self) -> u64 {
+        self.reads.iter().map(|granted| granted.permit.bytes()).sum()
+    }
+
+    /// Their windows.
+    pub fn windows(&mut self) -> impl Iterator<Item = &mut Window> {
+        self.reads.iter_mut().map(|granted| &mut granted.window)
     }
 
     /// What of the disk is about to be read.

@@ -236,6 +236,52 @@ async fn the_fencing_lane_has_a_window_of_its_own_that_opens_when_the_peer_reads
     assert!(outbox.open_window(1, false).is_none(), "the plain window is as full as it was");
 }
 
+/// Invariant 5: loads that a disk has in hand keep no others waiting, and come back to the lane when they end.
+#[test]
+fn loads_that_a_disk_has_count_for_that_disk_only() {
+    const PLACES: usize = 3;
+    let (outbox, _) = outbox(5000);
+    let entries = ByteBudget::new("outbound", 1 << 20);
+    let to_disk = |bytes, place| {
+        let mut window = outbox.open_window(bytes, false)?;
+        let is_moved = outbox.move_to_disk(bytes, std::iter::once(&mut window), false, place);
+        if is_moved {
+            return Some(window);
+        }
+        outbox.close_window(window);
+        None
+    };
+    let mut held: Vec<Window> = Vec::new();
+    for place in 0..PLACES {
+        held.extend((0..2).map(|_| to_disk(500, place).expect("each has a window of its own")));
+        assert!(to_disk(1, place).is_none(), "place {place} has its window full");
+        assert!(outbox.open_window_on_disk(1, false, place).is_none());
+    }
+    let whole = outbox.open_window(1000, false).expect("loads without a disk have all of the lane's window");
+    assert!(outbox.open_window(1, false).is_none());
+    assert_eq!(outbox.in_use().windows, (PLACES + 1) * 1000);
+    outbox.close_window(whole);
+    // A turn that came counts also while the peer has enough to take.
+    outbox.close_window(held.pop().expect("there are some"));
+    outbox.state.lock().lane(false).queued = AHEAD;
+    assert!(outbox.open_window(1, false).is_none());
+    held.push(outbox.open_window_on_disk(500, false, PLACES - 1).expect("its loads have room"));
+    outbox.state.lock().lane(false).queued = 0;
+
+    outbox.state.lock().promised += 28;
+    let permit = entries.try_acquire(500).expect("an empty pool");
+    let first = held.remove(0);
+    outbox.entry(read(0), first, permit, Body::Owned(vec![7; 300]), |_| {});
+    assert!(outbox.open_window(1000, false).is_none(), "it waits for the peer now");
+    held.push(to_disk(500, 0).expect("and not for its disk"));
+    assert!(to_disk(1, 0).is_none());
+    assert_eq!(flush(&outbox, &Peer::new(usize::MAX), true), Flush::Done);
+    held.into_iter().for_each(|window| outbox.close_window(window));
+    assert_eq!(outbox.in_use().windows, 0);
+    assert!(to_disk(5000, 1).is_some(), "larger than a window, and alone");
+    assert!(to_disk(1, 1).is_none());
+}
+
 /// An outbox whose pools only the test looks at, and its pool of entries.
 fn roomy() -> (Outbox, ByteBudget) {
     let answers = ByteBudget::new("outbox", 1 << 20);

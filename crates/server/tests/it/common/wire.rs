@@ -130,14 +130,15 @@ pub async fn start_as(
     };
     change(&mut config);
     let machine = Machine::open(config, disk.clone(), clock.clone(), Arc::new(SystemRandom)).unwrap();
+    let pools = Pools::new(&plan);
     let shared = Arc::new(Shared {
         words: bindery_server::words::WordDesk::default(),
         engine: machine.engine.clone(),
+        io: IoPools::start(machine.engine.directory_count(), 2, pools.loads(), clock.clone()).unwrap(),
         clock,
-        pools: Pools::new(&plan),
+        pools,
         metrics: Metrics::new(),
         pressure: Arc::default(),
-        io: IoPools::start(machine.engine.directory_count(), 2).unwrap(),
         connections: Registry::default(),
         bulk: BulkLine::new(1),
         buffers: BufferSlab::new(limits.read_buffer_bytes),
