@@ -242,7 +242,8 @@ pub fn code(refusal: Refusal) -> ErrorCode {
         Refusal::WrongKey => ErrorCode::Unauthorized,
         Refusal::Fenced => ErrorCode::Fenced,
         Refusal::ReadOnly => ErrorCode::ReadOnly,
-        Refusal::Io => ErrorCode::Io,
+        // What passes, as far as a client can tell: never an absence.
+        Refusal::Io | Refusal::Tiered => ErrorCode::Io,
         Refusal::TooManyRequests => ErrorCode::TooManyRequests,
         Refusal::BadRequest => ErrorCode::BadRequest,
         Refusal::Unknown => ErrorCode::UnknownLedgerState,
@@ -263,6 +264,7 @@ mod tests {
             (Fenced, 104, 504),
             (ReadOnly, 105, 505),
             (Io, 101, 501),
+            (Tiered, 101, 501),
             (TooManyRequests, 106, 506),
             (BadRequest, 100, 404),
             (Unknown, 101, 507),

@@ -191,6 +191,7 @@ impl BatchLoad {
             }
             Ok(Lookup::Undurable(point)) if self.budget.count() == 0 => Err(Stop::Undurable(point)),
             Ok(Lookup::Undurable(_)) => Err(Stop::Ended),
+            Ok(Lookup::Tiered(_)) => Err(self.ended(Refusal::Tiered)),
             Err(refusal) => Err(self.ended(refusal)),
         }
     }

@@ -257,6 +257,10 @@ pub fn plan(
             park_until_durable(shared, connection, request, point);
             (Plan::Settled, None)
         }
+        Ok(Lookup::Tiered(_)) => {
+            answer_without_entry(shared, connection, &request, Refusal::Tiered);
+            (Plan::Settled, None)
+        }
         Err(refusal) => {
             answer_without_entry(shared, connection, &request, refusal);
             (Plan::Settled, None)

@@ -21,7 +21,7 @@ use crate::connection::Connection;
 use crate::connection::outbox::{Body, Window};
 use crate::connection::request::ReadRequest;
 use crate::shared::Shared;
-use bindery_engine::{Ahead, EntryRef, FoundRun, Lookup, Patience, TOGETHER_ENTRIES_MAX};
+use bindery_engine::{Ahead, EntryRef, FoundRun, Lookup, Patience, Refusal, TOGETHER_ENTRIES_MAX};
 use bindery_types::EntryId;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -159,6 +159,9 @@ fn run_alone(shared: &Arc<Shared>, connection: &Arc<Connection>, granted: Grante
         Ok(Lookup::Disk(read)) => run_entry(shared, connection, granted, &read),
         Ok(Lookup::Undurable(point)) => {
             park_until_durable(shared, connection, granted.give_up(connection), point);
+        }
+        Ok(Lookup::Tiered(_)) => {
+            answer_without_entry(shared, connection, &granted.give_up(connection), Refusal::Tiered);
         }
         Err(refusal) => answer_without_entry(shared, connection, &granted.give_up(connection), refusal),
     }
