@@ -130,6 +130,11 @@ impl TieredRead {
     pub fn entry(&self) -> EntryId {
         self.entry
     }
+
+    /// Another one when the ledger was removed and came back: what was found for one does not hold for the other.
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
 }
 
 /// Bounds the extents that are not in the state table yet.
@@ -304,6 +309,11 @@ impl Engine {
         all.sort_unstable_by_key(|(ledger, _)| *ledger);
         all.truncate(max);
         all
+    }
+
+    /// True while memory has copies of entries of a ledger: before the next flush those have no checksums to compare.
+    pub fn has_unflushed(&self, ledger: LedgerId) -> bool {
+        self.shard(ledger).lock().has_unflushed(ledger)
     }
 
     /// Bytes of extents that wait for the state table.

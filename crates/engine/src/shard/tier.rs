@@ -170,6 +170,13 @@ impl Shard {
         })
     }
 
+    /// Memory has copies of entries, durable or not.
+    pub(crate) fn has_unflushed(&self, ledger: LedgerId) -> bool {
+        let frozen = self.frozen.iter().filter_map(|frozen| frozen.records.get(&ledger));
+        let active = self.ledgers.get(&ledger).map(|state| &state.records);
+        frozen.chain(active).any(|records| !records.is_empty())
+    }
+
     pub(crate) fn tier_epoch(&self, ledger: LedgerId) -> Option<u32> {
         Some(self.live(ledger).ok()?.tier.as_ref()?.stamp.epoch)
     }
