@@ -10,8 +10,7 @@
 //! # Invariants
 //! 1. [`Fetcher::check`] succeeds only when all of it agrees: length, tag if the store has tags, checksum of the footer,
 //!    length and checksum of every entry that the caller compared, and those of every entry in the blocks that were read.
-//! 2. It takes one slot at a time, behind all readers, and keeps a piece of the table and one block in memory, beside the
-//!    table's part of the blocks that are read.
+//! 2. It takes one slot at a time, behind all readers, and keeps a piece of the table or one block in memory.
 //! 3. A store that does not answer is no difference: the check is repeated another time.
 
 use std::collections::BTreeMap;
@@ -27,7 +26,7 @@ use super::core::{Got, SlotId, WaiterId};
 use super::fetcher::{Callback, Inner, no_answer};
 use super::index::{Index, block_cost_bytes, cut, damaged, decoding_cost_bytes, footer_cost_bytes};
 use super::{FetchError, Fetcher};
-use crate::object::{BLOCK_ENTRIES_MAX, Extent, ObjectError, TABLE_ENTRY_SIZE_BYTES, TableEntry};
+use crate::object::{Extent, ObjectError, TABLE_ENTRY_SIZE_BYTES, TableEntry};
 
 pub use super::get::Head;
 
@@ -142,7 +141,8 @@ impl Fetcher {
         let largest = samples
             .iter()
             .map(|at| block_cost_bytes(extent, *at) + decoding_cost_bytes(&extent.blocks[*at..=*at]));
-        let table_bytes = (PIECE_ENTRIES + samples.len() * BLOCK_ENTRIES_MAX) * TABLE_ENTRY_SIZE_BYTES * 2;
+        // A piece of the table, as it came and taken apart.
+        let table_bytes = PIECE_ENTRIES * TABLE_ENTRY_SIZE_BYTES * 2;
         let memory = largest.max().unwrap_or(0) + table_bytes as u64;
         let slot = Slot::wait(self.inner(), object, memory).await?;
         let expected = slot
@@ -152,9 +152,10 @@ impl Fetcher {
             Checked { entries: (wanted.last.get() - wanted.first.get()) as u64 + 1, ..Checked::default() };
         for (at, expected) in expected {
             let slot = Slot::wait(self.inner(), object, memory).await?;
-            checked.entries_read += expected.len() as u64;
+            let compare =
+                async |bytes: &mut u64| self.compare_block(object, extent, at, expected, bytes).await;
+            checked.entries_read += slot.run(compare).await?;
             checked.blocks_read += 1;
-            slot.run(async |bytes| self.compare_block(object, extent, at, &expected, bytes).await).await?;
         }
         Ok(checked)
     }
@@ -170,7 +171,7 @@ impl Fetcher {
         Ok(index)
     }
 
-    /// Compares the table with the local records, and returns its part of the blocks that are to be read.
+    /// Compares the table with the local records, and returns a checksum of its part for each block that is to be read.
     async fn compare_table(
         &self,
         ledger: LedgerId,
@@ -179,12 +180,12 @@ impl Fetcher {
         samples: &[usize],
         local: &mut dyn LocalRecords,
         bytes: &mut u64,
-    ) -> Result<BTreeMap<usize, Vec<TableEntry>>, CheckError> {
+    ) -> Result<BTreeMap<usize, u32>, CheckError> {
         let object = &wanted.object;
         let size = extent.table_size_bytes();
         let mut body = self.inner().bucket.get(object, extent.table_offset, size).await?;
         let (mut crc, mut sum, mut at) = (Crc32c::new(), 0_u64, extent.first.get());
-        let mut expected: BTreeMap<usize, Vec<TableEntry>> = BTreeMap::new();
+        let mut expected: BTreeMap<usize, Crc32c> = BTreeMap::new();
         let mut left = extent.entries();
         while left > 0 {
             let count = left.min(PIECE_ENTRIES as u64) as usize;
@@ -196,7 +197,7 @@ impl Fetcher {
             for (id, entry) in (at..).zip(&entries) {
                 let block = EntryId::new(id).and_then(|id| extent.block_of(id));
                 if let Some(block) = block.filter(|block| samples.binary_search(block).is_ok()) {
-                    expected.entry(block).or_default().push(*entry);
+                    add(expected.entry(block).or_default(), entry);
                 }
             }
             let from = wanted.first.get().max(at);
@@ -223,28 +224,30 @@ impl Fetcher {
         if sum != extent.body_bytes {
             return wrong("the lengths in it do not fit its extent");
         }
-        Ok(expected)
+        Ok(expected.into_iter().map(|(block, crc)| (block, crc.value())).collect())
     }
 
+    /// Reads a block back; returns how many entries it has.
     async fn compare_block(
         &self,
         object: &ObjectRef,
         extent: &Extent,
         at: usize,
-        expected: &[TableEntry],
+        expected: u32,
         bytes: &mut u64,
-    ) -> Result<(), CheckError> {
+    ) -> Result<u64, CheckError> {
         let block = &extent.blocks[at];
         let size = u64::from(block.stored_size_bytes);
         let mut body = self.inner().bucket.get(object, block.offset, size).await?;
         let entries = body.block(&cut(extent, at, 1), 0).await??.entries;
         *bytes += size;
-        let is_same = entries.len() == expected.len()
-            && entries.iter().zip(expected).all(|(entry, expected)| {
-                entry.len() == expected.size_bytes as usize && crc32c(&[entry]) == expected.crc32c
-            });
-        match is_same {
-            true => Ok(()),
+        let mut found = Crc32c::new();
+        for entry in &entries {
+            let size_bytes = u32::try_from(entry.len()).expect("an entry within its limit");
+            add(&mut found, &TableEntry { size_bytes, crc32c: crc32c(&[entry]) });
+        }
+        match found.value() == expected {
+            true => Ok(entries.len() as u64),
             false => {
                 let problem = "an entry in it is not as its table says";
                 let error = ObjectError::Damaged { part: "block", offset: block.offset, problem };
@@ -252,6 +255,12 @@ impl Fetcher {
             }
         }
     }
+}
+
+/// Adds an item of a table to a checksum.
+fn add(crc: &mut Crc32c, entry: &TableEntry) {
+    crc.update(&entry.size_bytes.to_le_bytes());
+    crc.update(&entry.crc32c.to_le_bytes());
 }
 
 fn table_entries(bytes: &[u8]) -> Vec<TableEntry> {
