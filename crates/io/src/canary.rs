@@ -99,6 +99,12 @@ pub enum Canary {
     M40HandsOverTheSegment,
     /// Segments are not split where a bookie lacks entries between those that it has.
     M41GapsInTheMiddle,
+    /// A bookie lets copies of a ledger go that is not closed, or not wholly in object storage (T9).
+    T9TrimsBeforeTheEnd,
+    /// A read whose object is gone is not looked up again, though the entry is in another one by now (T10).
+    T10SourceNotLookedUpAgain,
+    /// A bookie lets copies go although their copy in object storage differs (T19).
+    T19DifferenceIgnored,
 }
 
 /// Whether this build has them.
