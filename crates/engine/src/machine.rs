@@ -25,22 +25,26 @@
 //!    that waits for space leaves the file that is kept back to what has formed, and to fences. A journal that cannot
 //!    make another file takes fences until its last one is full; then they wait for one, and nothing fails. One that has a
 //!    single file takes adds until half of it is used.
+//! 8. The extents of a ledger in object storage are committed with the state that counts them, in one commit, which covers
+//!    their journal records: a table that has the last reconciled entry has what is below it, or the journal does.
 
 use crate::api::{AddDone, AddSink, GroupTimes, Refusal, Waiter};
 use crate::engine::{Engine, Wanting};
 use crate::journals::MarkVector;
 use crate::line::{RoomWaiter, Turn};
 use crate::pacing::FlushPace;
-use crate::placement::{Left, Placement, StorageFault};
+use crate::placement::{Left, Part, Placement, StorageFault};
 use crate::shard::ShardCut;
 use crate::space::Space;
 use crate::stats::Counters;
 use crate::write_cache::Frozen;
-use bindery_io::canary::Canary;
+use bindery_io::canary::{Canaries, Canary};
 use bindery_io::{BLOCK_SIZE_BYTES, Clock};
 use bindery_journal::group::layout;
 use bindery_journal::{Group, Journal, JournalError};
-use bindery_storage::{DirectoryCommit, Generation, LedgerDirectory, LedgerRecord, Mark, SealedLog};
+use bindery_storage::{
+    DirectoryCommit, ExtentChange, Generation, LedgerDirectory, LedgerRecord, Mark, SealedLog,
+};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -520,15 +524,17 @@ impl Flushing {
         mut left: Left,
     ) -> Result<Flushed, FlushError> {
         let begun = self.clock.monotonic_ns();
+        let canaries = self.engine.config.canaries;
         let mut writes = PacedWrites::begin(self, &ticket, begun);
         while let Some((&index, part)) = left.first_key_value() {
             let pick =
                 |places: &[usize]| places.iter().map(|p| &*ticket.frozen[*p].1).collect::<Vec<&Frozen>>();
             let (entries, states) = (pick(&part.entries), pick(&part.states));
+            let extents = extents_for(&ticket, part, canaries);
             let outcome = match self.placement.failure(index) {
                 // It failed while the ticket waited (placement invariant 2).
                 Some(reason) => Err(StorageFault::Failed(reason)),
-                None => self.flush_directory(index, &entries, &states, &ticket.marks, &mut writes),
+                None => self.flush_directory(index, &entries, &states, &extents, &ticket.marks, &mut writes),
             };
             match outcome {
                 Ok(()) => drop(left.remove(&index)),
@@ -589,6 +595,7 @@ impl Flushing {
         index: usize,
         entries: &[&Frozen],
         states: &[&Frozen],
+        extents: &[ExtentChange],
         marks: &MarkVector,
         writes: &mut PacedWrites,
     ) -> Result<(), StorageFault> {
@@ -625,8 +632,13 @@ impl Flushing {
         let mut all = MarkVector::of(&directory.marks());
         all.join(marks);
         let marks = all.marks();
-        let commit =
-            DirectoryCommit { logs_added: logs, ledgers: &states, marks: &marks, ..Default::default() };
+        let commit = DirectoryCommit {
+            logs_added: logs,
+            ledgers: &states,
+            extents,
+            marks: &marks,
+            ..Default::default()
+        };
         if let Err(error) = directory.commit(&commit) {
             let fault = self.fault_of(index, &error);
             if let (true, Some(log)) = (fault.may_pass(), logs.first()) {
@@ -641,6 +653,20 @@ impl Flushing {
         }
         Ok(())
     }
+}
+
+/// What a directory takes of the extents in a ticket: those of the states that it takes (invariant 8), and what is gone of all
+/// others.
+fn extents_for(ticket: &FreezeTicket, part: &Part, canaries: Canaries) -> Vec<ExtentChange> {
+    let mut changes = Vec::new();
+    for (place, (_, frozen)) in ticket.frozen.iter().enumerate() {
+        if part.states.contains(&place) && !canaries.has(Canary::M45ExtentsLeftOut) {
+            changes.extend(frozen.extent_changes());
+        } else {
+            changes.extend(frozen.extents_gone());
+        }
+    }
+    changes
 }
 
 /// Carries out what [`FlushPace`] says, between the writes of one flush.

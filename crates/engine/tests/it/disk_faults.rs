@@ -317,6 +317,7 @@ impl Bookie {
         {
             Lookup::Memory(body) => Ok(body.to_vec()),
             Lookup::Disk(read) => read.load(),
+            Lookup::Tiered(_) => panic!("nothing is in object storage"),
             Lookup::Undurable(_) => Err(Refusal::TooManyRequests),
         }
     }

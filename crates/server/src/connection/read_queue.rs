@@ -6,6 +6,7 @@
 //! push ─► line of ──┤                             ├─► next ─► load ─► answer ─► sent ─► finish ─► next of the line
 //!         equal key └─ plain ─────────────────────┘             │
 //!                   ▲      park ◄── not durable yet, fence under way ── unpark
+//!                   │      park_for_tier ◄── in object storage alone ── arrive ─► before all others of its lane
 //!                   └── take_back ◄── dropped: the peer takes nothing
 //! ```
 //!
@@ -22,11 +23,13 @@
 //!    when one of them fences: then the refusal waits for its turn; at most [`RESERVE`] of these are held.
 //! 4. Each request pushed is given out by `next_*` exactly once between two `put_back`s, `take_back`s or `unpark`s, and
 //!    leaves with `finish`.
-//! 5. Descriptors are covered ([`super::cover`]), but for those of the fencing lane. What is not covered is refused as
+//! 5. Those that are parked for object storage do not keep others out, up to [`IN_TIER_MAX`] of them.
+//! 6. Descriptors are covered ([`super::cover`]), but for those of the fencing lane. What is not covered is refused as
 //!    above.
 
 use super::cover::{self, Cover};
 use super::request::{ReadKind, ReadRequest};
+use crate::tier::Waiting;
 use bindery_engine::Refusal;
 use bindery_flow::ByteBudget;
 use foldhash::fast::RandomState;
@@ -37,6 +40,8 @@ use tokio::sync::Notify;
 
 /// Requests of the fencing lane that are taken beyond the limit.
 pub const RESERVE: usize = 1000;
+/// Requests parked for object storage that are held beyond the limit: while that takes its time, others are taken.
+pub const IN_TIER_MAX: usize = 4096;
 
 /// Reads that an empty lane keeps memory for.
 const LANE_KEPT: usize = 256;
@@ -81,6 +86,12 @@ pub struct ReadQueue {
     lines: HashMap<Key, Line, RandomState>,
     /// Given out and waiting for something; by `seq`.
     parked: HashMap<u64, ReadRequest>,
+    /// Of the parked ones, those that wait for object storage.
+    in_tier: usize,
+    /// Parkings for object storage so far.
+    tier_parkings: u64,
+    /// Back from object storage, in the order in which they came: plain, high.
+    arrived: [VecDeque<ReadRequest>; 2],
     /// Fences that ended before their request was given out; by `seq`.
     fences_done: HashMap<u64, Result<(), Refusal>>,
     /// The reader waits until there is room again.
@@ -118,6 +129,9 @@ impl ReadQueue {
             plain: VecDeque::new(),
             lines: HashMap::default(),
             parked: HashMap::new(),
+            in_tier: 0,
+            tier_parkings: 0,
+            arrived: Default::default(),
             fences_done: HashMap::new(),
             is_awaited: false,
             room_made: Arc::default(),
@@ -128,7 +142,12 @@ impl ReadQueue {
     /// How many plain reads it takes now, after an attempt to make that at least one. With none, the connection is not
     /// read (invariant 3); see [`ReadQueue::await_room`].
     pub fn room(&mut self) -> usize {
-        self.cover.reach(self.held).min(self.max).saturating_sub(self.held)
+        self.cover.reach(self.held).min(self.max()).saturating_sub(self.held)
+    }
+
+    /// Plain requests that are held at most (invariant 5).
+    fn max(&self) -> usize {
+        self.max + self.in_tier.min(IN_TIER_MAX)
     }
 
     /// What is notified once there is room for some reads, unless there is room now. There will be: what is held
@@ -141,8 +160,8 @@ impl ReadQueue {
     /// Takes a request, unless too many are held (invariant 3).
     pub fn push(&mut self, mut request: ReadRequest) -> Pushed {
         let is_full = match request.is_high {
-            true => self.held >= self.max + RESERVE,
-            false => self.held >= self.max || self.cover.reach(self.held) <= self.held,
+            true => self.held >= self.max() + RESERVE,
+            false => self.held >= self.max() || self.cover.reach(self.held) <= self.held,
         };
         if is_full {
             let line = key_of(&request).and_then(|key| self.lines.get_mut(&key));
@@ -203,12 +222,12 @@ impl ReadQueue {
 
     /// The next request of the fencing lane.
     pub fn next_high(&mut self) -> Option<ReadRequest> {
-        next_of(&mut self.high)
+        next_of(&mut self.arrived[1]).or_else(|| next_of(&mut self.high))
     }
 
     /// The next plain request.
     pub fn next_plain(&mut self) -> Option<ReadRequest> {
-        next_of(&mut self.plain)
+        next_of(&mut self.arrived[0]).or_else(|| next_of(&mut self.plain))
     }
 
     /// How many plain requests come next that follow `request` ([`ReadRequest::is_followed_by`]); at most `most`.
@@ -223,7 +242,7 @@ impl ReadQueue {
 
     /// True when `next_high` or `next_plain` would give something.
     pub fn has_next(&self) -> bool {
-        !(self.high.is_empty() && self.plain.is_empty())
+        !(self.high.is_empty() && self.plain.is_empty() && self.arrived.iter().all(VecDeque::is_empty))
     }
 
     /// Returns a request that was given out and cannot start now, to the front of its lane.
@@ -253,6 +272,40 @@ impl ReadQueue {
         request.wait_outcome = Some(outcome);
         self.put_back(request);
         true
+    }
+
+    /// Keeps a request that was given out until its entry comes from object storage. Returns the number of this parking.
+    pub fn park_for_tier(&mut self, mut request: ReadRequest) -> u64 {
+        self.tier_parkings += 1;
+        request.tier.get_or_insert_default().parked = self.tier_parkings;
+        self.in_tier += 1;
+        self.park(request);
+        self.tier_parkings
+    }
+
+    /// Keeps the place of a request that is parked for object storage; gives it back when that parking is over.
+    #[must_use = "a place is not to be dropped with the lock held"]
+    pub fn hold_for_tier(&mut self, seq: u64, parked: u64, waiting: Waiting) -> Option<Waiting> {
+        let tier = self.parked.get_mut(&seq).and_then(|request| request.tier.as_mut());
+        match tier.filter(|tier| tier.parked == parked && tier.waiting.is_none()) {
+            Some(tier) => {
+                tier.waiting = Some(waiting);
+                None
+            }
+            None => Some(waiting),
+        }
+    }
+
+    /// The request whose wait for object storage is over.
+    pub fn unpark_from_tier(&mut self, seq: u64) -> Option<ReadRequest> {
+        let request = self.parked.remove(&seq)?;
+        self.in_tier -= 1;
+        Some(request)
+    }
+
+    /// Brings a request back from object storage, behind those that came before it.
+    pub fn arrive(&mut self, request: ReadRequest) {
+        self.arrived[usize::from(request.is_high)].push_back(request);
     }
 
     /// Keeps a fencing read until its fence is durable, or gives it back with the outcome when it is already.
@@ -351,7 +404,7 @@ impl ReadQueue {
     fn shrink(&mut self) {
         const KEPT: usize = 2 * cover::FREE;
         // Most connections ask for more than this, over and over: what is kept does not have to grow again.
-        for lane in [&mut self.high, &mut self.plain] {
+        for lane in [&mut self.high, &mut self.plain].into_iter().chain(&mut self.arrived) {
             lane.shrink_to(KEPT);
         }
         if self.lines.capacity() > KEPT {
@@ -390,15 +443,23 @@ impl ReadQueue {
         self.held
     }
 
+    /// Requests held that do not wait for object storage: what makes work here.
+    pub fn in_hand(&self) -> usize {
+        self.held - self.in_tier
+    }
+
     /// Bytes of the control pool that it has.
     pub fn leased_bytes(&self) -> u64 {
         self.cover.leased_bytes()
     }
 
     /// Forgets everything: the connection is closed. A long poll that ends just then may still be pushed; nobody runs it.
-    pub fn clear(&mut self) {
+    /// What was held is to be dropped without the lock.
+    #[must_use = "it is not to be dropped with the lock held"]
+    pub fn clear(&mut self) -> ReadQueue {
         let room_made = self.room_made.clone();
-        *self = ReadQueue { room_made, is_closed: true, ..ReadQueue::new(self.max, self.cover.pool()) };
+        let new = ReadQueue { room_made, is_closed: true, ..ReadQueue::new(self.max, self.cover.pool()) };
+        std::mem::replace(self, new)
     }
 }
 
@@ -449,7 +510,7 @@ mod tests {
         let mut queue = queue(10);
         assert_eq!(queue.push(read(0, 7, false)), Pushed::Queued);
         let answered = next(&mut queue).unwrap();
-        queue.clear();
+        drop(queue.clear());
         assert_eq!(queue.push(read(1, 8, false)), Pushed::Queued);
         assert!(!queue.finish(&answered));
     }
@@ -558,7 +619,7 @@ mod tests {
         }
         assert_eq!(pool.gauge().used, 0);
         assert!(take(&mut healthy) >= 5_000, "who is alone pipelines deeply");
-        healthy.clear();
+        drop(healthy.clear());
         assert_eq!(pool.gauge().used, 0);
     }
 

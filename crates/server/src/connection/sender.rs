@@ -185,7 +185,7 @@ impl Lane {
                 window
             }
         };
-        let backlog = charge.saturating_mul(1 + connection.reads.lock().len());
+        let backlog = charge.saturating_mul(1 + connection.reads.lock().in_hand());
         let Some(permit) = self.claim.take(self.pool(shared), charge, backlog) else {
             connection.outbox.close_window(window);
             return Err(Lack::Pool);
@@ -427,7 +427,7 @@ impl Sender {
     /// True when it is the turn of this connection's reads (bulk invariant 2). Bytes and slots that came are not kept
     /// waiting.
     fn may_start(&mut self) -> bool {
-        let held = self.connection.reads.lock().len();
+        let held = self.connection.reads.lock().in_hand();
         let has_turn = |lane: &Lane| lane.claim.has_turn() || lane.disks.iter().any(DiskLine::has_slot);
         self.lanes.iter().any(has_turn) || self.bulk.may_start(&self.shared.bulk, held)
     }
@@ -570,6 +570,10 @@ impl Sender {
             Plan::Settled => unreachable!("a settled plan gives no request back"),
             Plan::Memory(bytes, _) => {
                 load::answer_from_memory(shared, connection, granted, &bytes);
+                return 1;
+            }
+            Plan::Tier(_) => {
+                load::answer_from_tier(shared, connection, granted);
                 return 1;
             }
             Plan::Disk(read, _) => match lane.find_together(shared, connection, &granted, from) {

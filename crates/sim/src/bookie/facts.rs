@@ -41,6 +41,7 @@ fn read(machine: &Machine, ledger: LedgerId, which: EntryRef) -> Body {
     match machine.engine.read(ledger, which)? {
         Lookup::Memory(body) => Ok(hash(&body)),
         Lookup::Disk(read) => read.load().map(|body| hash(&body)),
+        Lookup::Tiered(_) => Err(Refusal::Tiered),
         Lookup::Undurable(_) => Err(Refusal::TooManyRequests),
     }
 }

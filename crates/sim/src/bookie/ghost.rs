@@ -232,7 +232,7 @@ impl Ghost {
                 return Err(format!("IB8: add {ledger}:{entry} was shown, then refused with {result:?}"));
             }
             Err(Refusal::Fenced | Refusal::WrongKey | Refusal::BadRequest) => sent.fate = Fate::Refused,
-            Err(Refusal::NoLedger | Refusal::NoEntry) => {
+            Err(Refusal::NoLedger | Refusal::NoEntry | Refusal::Tiered) => {
                 return Err(format!("an add of {ledger}:{entry} was answered with {result:?}"));
             }
             Err(Refusal::ReadOnly | Refusal::Io | Refusal::TooManyRequests | Refusal::Unknown) => {}

@@ -98,6 +98,7 @@ impl Profile {
             bookie_id: "b1".into(),
             canaries,
             space: draw_space(&random.child("space")),
+            tier_extents_bytes: 0,
             limbo_up_to: None,
             checked_up_to: None,
             accepts_journal_damage: false,
@@ -510,6 +511,7 @@ impl Sim {
                 self.machine().engine.clone().when_durable(point, self.inbox.waiter(op));
                 None
             }
+            Ok(Lookup::Tiered(_)) => Some(Err(Refusal::Tiered)),
             Err(refusal) => Some(Err(refusal)),
         }
     }
@@ -849,6 +851,7 @@ fn read_now(engine: &bindery_engine::Engine, ledger: LedgerId, entry: EntryId) -
     match engine.read(ledger, EntryRef::At(entry))? {
         Lookup::Memory(body) => Ok(body.to_vec()),
         Lookup::Disk(read) => read.load(),
+        Lookup::Tiered(_) => Err(Refusal::Tiered),
         Lookup::Undurable(_) => Err(Refusal::TooManyRequests),
     }
 }
