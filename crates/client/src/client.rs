@@ -17,7 +17,7 @@ use crate::connection::hooks::{Authenticator, Connector, Hooks};
 use crate::connection::{Bookies, ConnectionOptions};
 use crate::error::{AppendOpenError, ConnectError, CreateError, OpenError};
 use crate::handover::{HANDOVER_PROPERTY, Handover, RESERVED_PREFIX, claimed, needs_marks};
-use crate::health::{BookieHealth, NodeHealth, Prober, ReadHealth, ask};
+use crate::health::{BookieHealth, BusyBookie, NodeHealth, Prober, ReadHealth, ask};
 use crate::options::{CreateOptions, Limits, OpenMode, WRITE_QUORUM_SIZE_MAX};
 use crate::placement::resolver::NetworkResolver;
 use crate::placement::{
@@ -25,6 +25,7 @@ use crate::placement::{
     choose_ensemble,
 };
 use crate::reader::{LedgerReader, Stragglers};
+use crate::reconcile::Supports;
 use crate::retry::Retry;
 use crate::slow::SlowReplicas;
 use crate::transport::Transport;
@@ -239,6 +240,8 @@ impl ClientBuilder {
                 (bookies.clone() as Arc<dyn Transport>, Some(bookies))
             }
         };
+        // Transports for tests know no classes.
+        let background = bookies.as_ref().map_or_else(|| transport.clone(), |bookies| bookies.background());
         let health = NodeHealth::new(SystemRandom.next_u64());
         let health = Arc::new(health.with_quarantine(self.limits.bookie_quarantine_time));
         let placement = self.placement.unwrap_or_else(|| Box::new(RandomPlacement(SystemRandom)));
@@ -254,7 +257,9 @@ impl ClientBuilder {
             layout,
             is_session_ours,
             transport,
+            background,
             bookies,
+            supports: Supports::default(),
             placement,
             survey,
             health,
@@ -276,8 +281,12 @@ pub(crate) struct Shared {
     /// Opened by the builder, so closed with the client.
     is_session_ours: bool,
     pub transport: Arc<dyn Transport>,
-    /// The same, when it is the network.
+    /// The same bookies, for reads that nobody is to notice.
+    pub background: Arc<dyn Transport>,
+    /// The same as `transport`, when it is the network.
     bookies: Option<Arc<Bookies>>,
+    /// Which bookies take part in tiering.
+    pub supports: Supports,
     pub placement: Counted,
     pub survey: Survey,
     pub health: Arc<NodeHealth>,
@@ -601,6 +610,12 @@ impl Client {
     /// that only writes sees what becomes of that in [`write_health`](Self::write_health).
     pub fn bookie_health(&self) -> Vec<BookieHealth> {
         self.0.health.bookies()
+    }
+
+    /// The bookies that refused a read, an add or a [`reconcile`](Self::reconcile) with "too many requests" within `within`,
+    /// sorted by id. As long as there are any, work that can wait had better wait.
+    pub fn busy_bookies(&self, within: Duration) -> Vec<BusyBookie> {
+        self.0.health.busy(within)
     }
 
     /// Asks each of `bookies` for an entry that nobody has, and waits for the answers, a second at most. It counts as a

@@ -45,7 +45,7 @@ impl EntryCodec {
 
     /// Length of the stored form.
     pub fn stored_size_bytes(&self, payload: usize) -> usize {
-        ENTRY_PREFIX_SIZE_BYTES + self.digester.digest_type().size_bytes() + payload
+        self.payload_at() + payload
     }
 
     /// Appends the stored form. `length_bytes` includes this payload.
@@ -71,10 +71,25 @@ impl EntryCodec {
         out.put_slice(payload);
     }
 
+    /// Checks ids and digest as [`open`](Self::open) does; the LAC (last add confirmed) inside.
+    pub fn check(&self, expected: EntryId, stored: &[u8]) -> Option<Option<EntryId>> {
+        self.judge(Some(expected), stored).map(|(_, lac, _)| lac)
+    }
+
     /// Checks ids and digest of a stored entry (invariant 1). `expected` is `None` for the last entry a bookie has.
     pub fn open(&self, expected: Option<EntryId>, stored: &Bytes) -> Option<Entry> {
-        let payload_at = ENTRY_PREFIX_SIZE_BYTES + self.digester.digest_type().size_bytes();
-        let (front, payload) = stored.split_at_checked(payload_at)?;
+        let (id, lac, length_bytes) = self.judge(expected, stored)?;
+        let payload = stored.slice(self.payload_at()..);
+        Some(Entry { id, payload, last_add_confirmed: lac, length_bytes })
+    }
+
+    fn payload_at(&self) -> usize {
+        ENTRY_PREFIX_SIZE_BYTES + self.digester.digest_type().size_bytes()
+    }
+
+    /// Id, LAC and length of an authentic entry.
+    fn judge(&self, expected: Option<EntryId>, stored: &[u8]) -> Option<(EntryId, Option<EntryId>, u64)> {
+        let (front, payload) = stored.split_at_checked(self.payload_at())?;
         let (header, digest) = front.split_at(ENTRY_PREFIX_SIZE_BYTES);
         let fields = EntryHeader::of(header).ok()?;
         let id = EntryId::new(fields.entry_id)?;
@@ -83,10 +98,7 @@ impl EntryCodec {
         }
         let lac = lac_of_wire(fields.last_add_confirmed)?;
         let length_bytes = u64::try_from(ledger_length_bytes(header)?).ok()?;
-        if !self.digester.verify(header, payload, digest) {
-            return None;
-        }
-        Some(Entry { id, payload: stored.slice(payload_at..), last_add_confirmed: lac, length_bytes })
+        self.digester.verify(header, payload, digest).then_some((id, lac, length_bytes))
     }
 
     /// The body of an explicit LAC (protocol reference, section 3.3).
@@ -105,6 +117,12 @@ impl EntryCodec {
         let is_ours = fields.ledger_id == self.ledger.get() && self.digester.verify(front, &[], digest);
         if is_ours { lac_of_wire(fields.last_add_confirmed) } else { None }
     }
+}
+
+/// Whether stored bytes have these ids, and a whole header; for entries whose password nobody knows.
+pub(crate) fn has_ids(stored: &[u8], ledger: LedgerId, entry: EntryId) -> bool {
+    let header = stored.get(..ENTRY_PREFIX_SIZE_BYTES).and_then(|header| EntryHeader::of(header).ok());
+    header.is_some_and(|fields| fields.ledger_id == ledger.get() && fields.entry_id == entry.get())
 }
 
 /// `None` for a number that is neither an entry nor "none". The last number is no entry: a segment may begin behind each.

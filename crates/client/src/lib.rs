@@ -55,6 +55,9 @@
 //!
 //! Without async code: [`blocking`].
 //!
+//! For tiering: [`Client::bulk`] reads stored bytes in the background, [`Client::reconcile`] tells bookies what is in object
+//! storage.
+//!
 //! TLS and authentication: [`Connector`] and [`Authenticator`].
 //!
 //! To watch a client: [`Client::bookie_health`], [`Client::read_health`], [`Client::write_health`] and
@@ -63,6 +66,7 @@
 //! # Not here   telling a bookie's incarnations apart (IC16); a TLS library
 
 pub mod blocking;
+mod bulk;
 mod client;
 pub mod connection;
 mod entry;
@@ -78,6 +82,7 @@ mod model;
 mod options;
 mod placement;
 mod reader;
+mod reconcile;
 mod recovery;
 mod retry;
 mod slow;
@@ -92,6 +97,9 @@ pub use bindery_types::{
     BookieId, DigestType, EntryId, InvalidQuorum, LedgerId, LedgerMetadata, LedgerState, Quorum, Segment,
 };
 
+pub use crate::bulk::{
+    BulkCounts, BulkOptions, BulkReader, LedgerView, StoredBatch, StoredEntry, StoredStream,
+};
 pub use crate::client::{BookieInfo, Client, ClientBuilder, LedgerInfo, MemoryInUse};
 pub use crate::connection::hooks::{
     Authenticator, BookieAddress, ByteStream, Connecting, Connector, Exchange, Turn,
@@ -102,7 +110,7 @@ pub use crate::error::{
     ForceError, NotEnoughBookies, OpenError, ReadError, RecoveryError, Stopped, TryAppendError, WhyStopped,
 };
 pub use crate::handover::{HANDOVER_PROPERTY, Handover, UnknownHandover};
-pub use crate::health::{BookieHealth, NodeState, Percentiles, ReadHealth};
+pub use crate::health::{BookieHealth, BusyBookie, NodeState, Percentiles, ReadHealth};
 pub use crate::options::{
     BOOKIE_QUARANTINE_TIME_DEFAULT, CreateOptions, EXPLICIT_LAC_INTERVAL_DEFAULT, MEMORY_LIMIT_DEFAULT,
     METADATA_PATIENCE_DEFAULT, OpenMode, REQUEST_TIMEOUT_DEFAULT, SLOW_REPLICA_PART_DEFAULT,
@@ -113,5 +121,8 @@ pub use crate::placement::{
     RackAware, RandomPlacement, RegionAware, Unmet, WEIGHT_MULTIPLE_MAX_DEFAULT, Wanted, resolver,
 };
 pub use crate::reader::{EntryStream, LedgerReader, TailStream};
+pub use crate::reconcile::{
+    Reconcile, ReconcileError, Reconciled, TIER_PROPERTY, TIER_PROPERTY_VALUE, TierSupport,
+};
 pub use crate::verify::{CopyCounts, FINDINGS_MAX, Fault, Finding, Verification, VerifyReport};
 pub use crate::writer::{Closed, LedgerWriter, Progress, WriteHealth};

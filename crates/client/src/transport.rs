@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use bindery_types::{BookieId, EntryId, LedgerId, MasterKey};
 use bindery_wire::ErrorCode;
+use bindery_wire::v3::reconcile::{Reconcile, Reconciled};
 use bytes::Bytes;
 
 /// What a request other than an add returns.
@@ -208,6 +209,20 @@ pub trait Transport: Send + Sync + 'static {
     /// A transport need not know how; ledgers with deferred sync cannot be written then.
     fn force(&self, bookie: &BookieId, ledger: LedgerId) -> Answer<'_, Connection> {
         let error = BookieError::Unexpected(format!("{bookie} cannot be asked to sync ledger {ledger}"));
+        Box::pin(async { Err(error) })
+    }
+
+    /// Tells a bookie which entries of many ledgers are in object storage; one result for each ledger, in the order of the
+    /// request, which is within the limits of [`bindery_wire::v3::reconcile`]. Only for bookies that advertise that they know it ([`Client::tier_support`](crate::Client::tier_support)).
+    /// `timeout` takes the place of the request timeout. A transport need not know how.
+    fn reconcile(
+        &self,
+        bookie: &BookieId,
+        request: Reconcile,
+        timeout: Duration,
+    ) -> Answer<'_, Vec<Reconciled>> {
+        let _ = (request, timeout);
+        let error = BookieError::Unexpected(format!("{bookie} cannot be told what is in object storage"));
         Box::pin(async { Err(error) })
     }
 

@@ -147,6 +147,11 @@ impl Watch {
         (sender, Watch(receiver))
     }
 
+    /// Whether something changed, or may have changed, since it was armed.
+    pub fn has_fired(&mut self) -> bool {
+        !matches!(self.0.try_recv(), Err(oneshot::error::TryRecvError::Empty))
+    }
+
     /// Waits for the first change. A dropped wait disarms the watch.
     pub async fn changed(self) -> WatchEvent {
         self.0.await.unwrap_or(WatchEvent::Lost)

@@ -164,6 +164,54 @@ pub struct TierExtent {
     pub object: ObjectRef,
 }
 
+impl TierExtent {
+    /// Bytes that [`TierExtent::encode`] writes.
+    pub const SIZE_BYTES: usize = 16 + ObjectRef::SIZE_BYTES;
+
+    /// Writes it down, little-endian: first i64, last i64, object.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        Put(out).i64(self.first.get()).i64(self.last.get());
+        self.object.encode(out);
+    }
+
+    /// Reads what [`TierExtent::encode`] wrote; `None` when bytes are missing, or it ends before it begins.
+    pub fn decode(fields: &mut Take<'_>) -> Option<TierExtent> {
+        let (first, last) = (EntryId::new(fields.i64()?)?, EntryId::new(fields.i64()?)?);
+        let object = ObjectRef::decode(fields)?;
+        (first <= last).then_some(TierExtent { first, last, object })
+    }
+
+    /// True when the entry lies in it.
+    pub fn contains(&self, entry: EntryId) -> bool {
+        (self.first..=self.last).contains(&entry)
+    }
+}
+
+/// Which update of a ledger's extents on a bookie this is: of two, the later one is greater. `epoch` is the number of the
+/// ledger's life in which the first one came, so that what is left of a ledger that was removed is told from what comes after.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TierStamp {
+    /// Since when: the same for all updates until the ledger is removed.
+    pub epoch: u32,
+    /// Counts from 1.
+    pub update: u64,
+}
+
+impl TierStamp {
+    /// Bytes that [`TierStamp::encode`] writes.
+    pub const SIZE_BYTES: usize = 12;
+
+    /// Writes it down, little-endian: epoch u32, update u64.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        Put(out).u32(self.epoch).u64(self.update);
+    }
+
+    /// Reads what [`TierStamp::encode`] wrote; `None` when bytes are missing.
+    pub fn decode(fields: &mut Take<'_>) -> Option<TierStamp> {
+        Some(TierStamp { epoch: fields.u32()?, update: fields.u64()? })
+    }
+}
+
 /// What a tierer tells a bookie of one ledger: everything up to an entry is in object storage, and where.
 ///
 /// The **last reconciled entry** (LRE) of a ledger on a bookie is a maximum register: an update below it changes nothing.
@@ -216,6 +264,35 @@ mod tests {
         assert_eq!(bytes.len(), ObjectRef::SIZE_BYTES);
         assert_eq!(ObjectRef::decode(&mut Take(&bytes)), Some(reference));
         assert_eq!(ObjectRef::decode(&mut Take(&bytes[1..])), None);
+    }
+
+    #[test]
+    fn an_extent_comes_back_from_its_bytes_and_never_ends_before_it_begins() {
+        let object = ObjectRef {
+            id: ObjectId::new(7, [9; 10]),
+            length_bytes: 100,
+            footer_offset: 12,
+            footer_crc: 3,
+            etag_crc: 0,
+        };
+        let entry = |id| EntryId::new(id).unwrap();
+        let extent = TierExtent { first: entry(3), last: entry(3), object };
+        let mut bytes = Vec::new();
+        extent.encode(&mut bytes);
+        assert_eq!(bytes.len(), TierExtent::SIZE_BYTES);
+        assert_eq!(TierExtent::decode(&mut Take(&bytes)), Some(extent));
+        assert_eq!(TierExtent::decode(&mut Take(&bytes[..55])), None);
+        for (at, byte) in [(0, 4), (7, 0x80), (8, 2), (15, 0x80)] {
+            let mut bad = bytes.clone();
+            bad[at] = byte;
+            assert_eq!(TierExtent::decode(&mut Take(&bad)), None, "byte {at}");
+        }
+        let stamp = TierStamp { epoch: 2, update: 1 << 40 };
+        let mut bytes = Vec::new();
+        stamp.encode(&mut bytes);
+        assert_eq!(bytes.len(), TierStamp::SIZE_BYTES);
+        assert_eq!(TierStamp::decode(&mut Take(&bytes)), Some(stamp));
+        assert!(TierStamp { epoch: 1, update: 9 } < TierStamp { epoch: 2, update: 1 });
     }
 
     #[test]

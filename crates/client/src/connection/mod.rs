@@ -5,7 +5,9 @@
 //! add, read ──► slot of the bookie ──► bulk lane:    v2   adds, reads, batch reads
 //!                                 └──► control lane: v3   READ_LAC, WRITE_LAC, long polls, info, forces, adds with
 //!                                                         deferred sync (opened when needed)
-//!                                 └──► trial lane:   v2   batch reads, until the bookie answered one (`batches`)
+//!                                 ├──► trial lane:   v2   batch reads, until the bookie answered one (`batches`)
+//!                                 ├──► background:   v2   reads and batch reads of bulk readers (opened when needed)
+//!                                 └──► tier lane:    v3   RECONCILE_LEDGERS (opened when needed)
 //!
 //! lane: callers append frames and waiters under one short lock ──► task: one write for all that gathered
 //!       task: one read ──► decode all answers ──► match under the lock, once ──► sinks and waiters, outside the lock
@@ -19,8 +21,8 @@
 //!    answered, v3 requests have ids of their own (`pending`, `adds`).
 //! 4. Each task belongs to its lane's handle and ends with it.
 //!
-//! # Limits     per bookie ever used: a slot, one or two tasks, a third while a first batch read is under way; per connection: 64 KiB to read into, and a frame of at
-//! most the limit; requests and their bytes: what callers have permits for. A request is answered before its caller's
+//! # Limits     per bookie ever used: a slot, one or two tasks, two more with a tierer, another one while a first batch read is
+//! under way; per connection: 64 KiB to read into, and a frame of at most the limit; requests and their bytes: what callers have permits for. A request is answered before its caller's
 //! permit can return, and a connection that keeps the bytes of an overdue request is closed, so nothing piles up.
 //!
 //! TLS and authentication are the application's, by [`hooks`]: a lane's task has them done with before it sends anything.
@@ -29,6 +31,7 @@
 
 mod adds;
 mod answers;
+mod background;
 mod batches;
 mod delivery;
 mod handshake;
@@ -48,6 +51,7 @@ use std::time::Duration;
 
 use bindery_metadata::layout::Registration;
 use bindery_types::{BookieId, EntryId, LedgerId, MasterKey};
+use bindery_wire::v3::reconcile::{Reconcile, Reconciled};
 use bindery_wire::v3::{Operation, proto};
 use bindery_wire::{ErrorCode, FrameLimit};
 use bytes::Bytes;
@@ -56,12 +60,14 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use self::background::Background;
 use self::batches::{Batches, Way};
 use self::handshake::Speaks;
 use self::hooks::Hooks;
 use self::lane::{Lane, Receiver};
 use self::resolve::Resolver;
 use self::task::Timing;
+use crate::reconcile::results_of;
 use crate::transport::{
     AddRequest, AddSink, Answer, BatchReadRequest, BookieError, Connection, DiskSpace, LacAnswer,
     PollRequest, ReadRequest, Transport,
@@ -126,7 +132,17 @@ struct Slot {
     resolver: Arc<Resolver>,
     bulk: OwnedLane,
     control: OnceLock<OwnedLane>,
+    background: OnceLock<OwnedLane>,
+    /// Apart from `control`: adds with deferred sync hold that one up, and a request here may be large.
+    tier: OnceLock<OwnedLane>,
     batches: Arc<Batches>,
+}
+
+/// Which lanes reads go over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lanes {
+    Foreground,
+    Background,
 }
 
 #[derive(Default)]
@@ -171,7 +187,8 @@ impl Bookies {
             slots.is_closing = true;
             let lanes = slots.by_id.values().flat_map(|slot| {
                 let trial = slot.batches.trial_under_way().map(|owned| owned.lane.clone());
-                let owned = [Some(&slot.bulk), slot.control.get()].into_iter().flatten();
+                let opened = [slot.control.get(), slot.background.get(), slot.tier.get()];
+                let owned = [&slot.bulk].into_iter().chain(opened.into_iter().flatten());
                 owned.map(|owned| owned.lane.clone()).chain(trial)
             });
             lanes.collect()
@@ -200,7 +217,8 @@ impl Bookies {
                 self.options.timing().connect_timeout,
             ));
             let bulk = self.open_lane(bookie, &resolver, Speaks::V2, is_closing);
-            Slot { resolver, bulk, control: OnceLock::new(), batches: Arc::default() }
+            let (control, background, tier) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+            Slot { resolver, bulk, control, background, tier, batches: Arc::default() }
         });
         use_slot(slot, is_closing)
     }
@@ -229,6 +247,78 @@ impl Bookies {
             let control =
                 slot.control.get_or_init(|| self.open_lane(bookie, &slot.resolver, Speaks::V3, is_closing));
             use_lane(&control.lane)
+        })
+    }
+
+    /// Opens the background's lane if this is its first use.
+    fn background_of<'a>(&self, bookie: &BookieId, slot: &'a Slot, is_closing: bool) -> &'a Lane {
+        let open = || self.open_lane(bookie, &slot.resolver, Speaks::V2, is_closing);
+        &slot.background.get_or_init(open).lane
+    }
+
+    /// The same bookies, with reads over connections apart from those of the foreground.
+    pub fn background(self: &Arc<Self>) -> Arc<dyn Transport> {
+        Arc::new(Background(self.clone()))
+    }
+
+    fn read_over(&self, lanes: Lanes, bookie: &BookieId, request: ReadRequest) -> Answer<'_, Bytes> {
+        let ReadRequest { ledger, entry, fence } = request;
+        let receiver = match lanes {
+            Lanes::Foreground => self.with_bulk(bookie, |lane| lane.read(ledger, entry, fence)),
+            Lanes::Background => self.with_slot(bookie, |slot, is_closing| {
+                self.background_of(bookie, slot, is_closing).read(ledger, entry, fence)
+            }),
+        };
+        if let Some(receiver) = receiver {
+            return Box::pin(receive(receiver));
+        }
+        // A fencing and a plain read of the same entry at once: v3 tells their answers apart (`pending` invariant 2). And the
+        // way past adds that wait (lane invariant 3).
+        let operation = Operation::Read(read_message(ledger, entry, fence));
+        let response = self.v3(bookie, operation, self.request_timeout());
+        Box::pin(async move {
+            let answer = body_of(response.await?.read_response, "a read")?;
+            body_of(answer.body, "a read")
+        })
+    }
+
+    fn batch_read_over(
+        &self,
+        lanes: Lanes,
+        bookie: &BookieId,
+        request: BatchReadRequest,
+    ) -> Answer<'_, Vec<Bytes>> {
+        let (batches, way, sent) = self.with_slot(bookie, |slot, is_closing| {
+            let batches = slot.batches.clone();
+            let way = batches.way(Instant::now());
+            let sent = match way {
+                Way::Bulk if lanes == Lanes::Background => {
+                    Some((self.background_of(bookie, slot, is_closing).batch_read(&request), None))
+                }
+                Way::Bulk if !slot.bulk.lane.is_crowded() => {
+                    Some((slot.bulk.lane.batch_read(&request), None))
+                }
+                // A connection of its own, too, past adds that wait (lane invariant 3).
+                Way::Bulk | Way::Trial => {
+                    let open = || self.open_lane(bookie, &slot.resolver, Speaks::V2, is_closing);
+                    let trial = batches.trial(open);
+                    Some((trial.lane.batch_read(&request), Some(trial)))
+                }
+                Way::Refused => None,
+            };
+            (batches, way, sent)
+        });
+        Box::pin(async move {
+            let unknown = BookieError::Refused(ErrorCode::BadRequest);
+            let Some((receiver, trial)) = sent else { return Err(unknown) };
+            let outcome = receive(receiver).await;
+            // Its connection ends with its last request.
+            drop(trial);
+            let entries = batches.judge(way, outcome, Instant::now()).unwrap_or(Err(unknown))?;
+            if entries.is_empty() {
+                return Err(BookieError::Unexpected("a batch without entries".into()));
+            }
+            Ok(entries)
         })
     }
 
@@ -281,50 +371,11 @@ impl Transport for Bookies {
     }
 
     fn read(&self, bookie: &BookieId, request: ReadRequest) -> Answer<'_, Bytes> {
-        let ReadRequest { ledger, entry, fence } = request;
-        if let Some(receiver) = self.with_bulk(bookie, |lane| lane.read(ledger, entry, fence)) {
-            return Box::pin(receive(receiver));
-        }
-        // A fencing and a plain read of the same entry at once: v3 tells their answers apart (`pending` invariant 2). And the
-        // way past adds that wait (lane invariant 3).
-        let operation = Operation::Read(read_message(ledger, entry, fence));
-        let response = self.v3(bookie, operation, self.request_timeout());
-        Box::pin(async move {
-            let answer = body_of(response.await?.read_response, "a read")?;
-            body_of(answer.body, "a read")
-        })
+        self.read_over(Lanes::Foreground, bookie, request)
     }
 
     fn batch_read(&self, bookie: &BookieId, request: BatchReadRequest) -> Answer<'_, Vec<Bytes>> {
-        let (batches, way, sent) = self.with_slot(bookie, |slot, is_closing| {
-            let batches = slot.batches.clone();
-            let way = batches.way(Instant::now());
-            let sent = match way {
-                Way::Bulk if !slot.bulk.lane.is_crowded() => {
-                    Some((slot.bulk.lane.batch_read(&request), None))
-                }
-                // A connection of its own, too, past adds that wait (lane invariant 3).
-                Way::Bulk | Way::Trial => {
-                    let open = || self.open_lane(bookie, &slot.resolver, Speaks::V2, is_closing);
-                    let trial = batches.trial(open);
-                    Some((trial.lane.batch_read(&request), Some(trial)))
-                }
-                Way::Refused => None,
-            };
-            (batches, way, sent)
-        });
-        Box::pin(async move {
-            let unknown = BookieError::Refused(ErrorCode::BadRequest);
-            let Some((receiver, trial)) = sent else { return Err(unknown) };
-            let outcome = receive(receiver).await;
-            // Its connection ends with its last request.
-            drop(trial);
-            let entries = batches.judge(way, outcome, Instant::now()).unwrap_or(Err(unknown))?;
-            if entries.is_empty() {
-                return Err(BookieError::Unexpected("a batch without entries".into()));
-            }
-            Ok(entries)
-        })
+        self.batch_read_over(Lanes::Foreground, bookie, request)
     }
 
     fn read_lac(&self, bookie: &BookieId, ledger: LedgerId) -> Answer<'_, LacAnswer> {
@@ -371,6 +422,24 @@ impl Transport for Bookies {
 
     fn force(&self, bookie: &BookieId, ledger: LedgerId) -> Answer<'_, Connection> {
         Box::pin(receive(self.with_control(bookie, |lane| lane.force(ledger))))
+    }
+
+    fn reconcile(
+        &self,
+        bookie: &BookieId,
+        request: Reconcile,
+        timeout: Duration,
+    ) -> Answer<'_, Vec<Reconciled>> {
+        let asked = request.ledgers.iter().map(|ledger| (ledger.ledger, ledger.last)).collect::<Vec<_>>();
+        let operation = Operation::ReconcileLedgers(request.into_message());
+        let receiver = self.with_slot(bookie, |slot, is_closing| {
+            let open = || self.open_lane(bookie, &slot.resolver, Speaks::V3, is_closing);
+            slot.tier.get_or_init(open).lane.v3(operation, 0, timeout)
+        });
+        Box::pin(async move {
+            let response = receive(receiver).await?;
+            results_of(&asked, body_of(response.reconcile_ledgers_response, "RECONCILE_LEDGERS")?)
+        })
     }
 
     fn disk_space(&self, bookie: &BookieId) -> Answer<'_, DiskSpace> {

@@ -55,7 +55,7 @@ use self::node::OPERATIONS;
 pub use self::node::{Node, Operation, Pending};
 pub(crate) use self::node::{Outcome, count};
 pub(crate) use self::probe::{Prober, ask};
-pub use self::view::{BookieHealth, Percentiles, ReadHealth};
+pub use self::view::{BookieHealth, BusyBookie, Percentiles, ReadHealth};
 use crate::options::BOOKIE_QUARANTINE_TIME_DEFAULT;
 use crate::placement::Distance;
 use crate::transport::BookieError;

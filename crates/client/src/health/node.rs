@@ -94,6 +94,8 @@ pub struct Node {
     latency: [Latency; OPERATIONS],
     trials: [Trial; OPERATIONS],
     rejects: Rejects,
+    /// When it last said "too many requests", in milliseconds since the start, plus one; 0 if it never did.
+    rejected_at: AtomicU64,
     /// A [`Distance`].
     distance: AtomicU8,
     pub(crate) counts: Counts,
@@ -111,6 +113,7 @@ impl Node {
             latency: Default::default(),
             trials: Default::default(),
             rejects: Rejects::default(),
+            rejected_at: AtomicU64::new(0),
             distance: AtomicU8::new(Distance::Far as u8),
             counts: Counts::default(),
         }
@@ -220,6 +223,7 @@ impl Node {
             Outcome::Rejected => {
                 count(&self.counts.rejected);
                 self.rejects.rejected(now);
+                self.rejected_at.fetch_max(now.as_millis() as u64 + 1, Ordering::Relaxed);
                 self.on(Event::Answered, now);
             }
             Outcome::Failed => {
@@ -281,6 +285,12 @@ impl Node {
 
     pub(super) fn is_at(&self, distance: Distance) {
         self.distance.store(distance as u8, Ordering::Relaxed);
+    }
+
+    /// How long ago it said "too many requests".
+    pub(super) fn since_rejected(&self, now: Duration) -> Option<Duration> {
+        let at = self.rejected_at.load(Ordering::Relaxed).checked_sub(1)?;
+        Some(now.saturating_sub(Duration::from_millis(at)))
     }
 
     /// The share of requests (0 to 1) that had better go elsewhere, because it refuses too many.

@@ -70,6 +70,17 @@ pub struct BookieHealth {
     pub hedges_won: u64,
 }
 
+/// A bookie that said "too many requests" of late.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BusyBookie {
+    /// Its id.
+    pub bookie: BookieId,
+    /// How long ago it last said so.
+    pub since: Duration,
+    /// How often it said so since this client knows it.
+    pub refusals: u64,
+}
+
 /// Reads of a client that were sent to more than one replica, and those that found none well. Counts are since the client
 /// was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -143,6 +154,20 @@ impl NodeHealth {
             .collect();
         views.sort_by(|a, b| a.bookie.cmp(&b.bookie));
         views
+    }
+
+    /// Those that said "too many requests" within `within`, sorted by id.
+    pub fn busy(&self, within: Duration) -> Vec<BusyBookie> {
+        let now = self.now();
+        let nodes = self.nodes.read();
+        let busy = nodes.values().filter_map(|node| {
+            let since = node.since_rejected(now).filter(|since| *since < within)?;
+            let refusals = node.counts.rejected.load(Ordering::Relaxed);
+            Some(BusyBookie { bookie: node.bookie().clone(), since, refusals })
+        });
+        let mut busy: Vec<_> = busy.collect();
+        busy.sort_by(|a, b| a.bookie.cmp(&b.bookie));
+        busy
     }
 
     /// What became of this client's reads.

@@ -53,7 +53,7 @@ impl Stragglers {
         Stragglers { tasks: Mutex::default(), runtime: Handle::current() }
     }
 
-    fn adopt(&self, request: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn adopt(&self, request: impl Future<Output = ()> + Send + 'static) {
         let mut tasks = self.tasks.lock();
         while tasks.try_join_next().is_some() {}
         tasks.spawn_on(request, &self.runtime);

@@ -134,6 +134,12 @@ impl ReaderState {
         self.known.lock().replicas.clone()
     }
 
+    /// The metadata, and its version.
+    pub fn known_metadata(&self) -> (LedgerMetadata, Version) {
+        let known = self.known.lock();
+        (known.replicas.metadata.clone(), known.version)
+    }
+
     /// The last entry of a closed ledger, whatever LAC is inside its entries: one that re-replication packed again may have
     /// another.
     pub fn lac(&self) -> Option<EntryId> {

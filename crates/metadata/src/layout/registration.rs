@@ -220,6 +220,23 @@ impl Registration {
         Ok(None)
     }
 
+    /// As [`service_info`](Self::service_info), and arms a watch for the next change of what it says. It fires also when the
+    /// bookie moves between writable and read-only.
+    pub async fn service_info_and_watch(
+        &self,
+        id: &BookieId,
+    ) -> Result<Option<(Result<BookieServiceInfo, ServiceInfoError>, Watch)>, StoreError> {
+        for mode in [RegistrationMode::Writable, RegistrationMode::ReadOnly, RegistrationMode::Writable] {
+            match self.store.get_and_watch(&self.path(id, mode)).await {
+                // By invariant 1 a node that it moves away from goes.
+                Ok((node, watch)) => return Ok(Some((BookieServiceInfo::decode(&node.data), watch))),
+                Err(StoreError::NoNode { .. }) => {}
+                Err(other) => return Err(other),
+            }
+        }
+        Ok(None)
+    }
+
     /// Watches the node of a registered bookie.
     pub(crate) async fn watch(
         &self,

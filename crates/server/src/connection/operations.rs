@@ -198,6 +198,8 @@ impl<'f> Frames<'_, 'f> {
             }
             // TLS is not configured (section 2.5).
             Operation::StartTls => self.answer_v3(&request.failure(ErrorCode::BadRequest)),
+            // No tier is configured, and this bookie does not say that it takes them (section 2.8).
+            Operation::ReconcileLedgers(_) => self.answer_v3(&request.failure(ErrorCode::BadRequest)),
         }
         Ok(Next::Done)
     }

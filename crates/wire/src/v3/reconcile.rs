@@ -1,16 +1,59 @@
 //! RECONCILE_LEDGERS: the messages as domain types and back.
 //!
+//! # Data flow
+//! ```text
+//! tierer: Reconcile -> message -> frame        bookie: frame -> message -> Reconcile
+//! bookie: Vec<Reconciled> -> results -> frame  tierer: frame -> results -> Vec<Reconciled>
+//! ```
+//!
 //! # Invariants
 //! 1. What decodes has valid ids, extents that ascend without gaps and end at the ledger's last reconciled entry, and every
 //!    object it names. A ledger occurs once.
-//! 2. A message that violates this is refused as a whole: no tierer sends one.
+//! 2. A message that violates this or a limit is refused as a whole: no tierer sends one.
+//! 3. The memory that decoding takes is bounded by the bytes of the message, and those by [`MESSAGE_SIZE_BYTES_MAX`], before
+//!    anything is decoded. The smallest part is a ledger of 6 bytes, for which 40 are kept, and up to 80 while the list of
+//!    ledgers grows. Nothing of a message above [`LEDGERS_MAX`] or [`EXTENTS_MAX`] is kept in domain types.
+//!
+//! # Limits   [`LEDGERS_MAX`], [`EXTENTS_MAX`], [`MESSAGE_SIZE_BYTES_MAX`], which follows from the others
 
 use bindery_types::tier::{ClusterId, ObjectId, ObjectRef, Reconciliation, TierExtent};
 use bindery_types::{EntryId, LedgerId};
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet};
 
-use super::proto::{self, reconcile_ledgers_request as message};
+use super::proto::{self, reconcile_ledgers_request as message, reconcile_ledgers_response as answer};
+use crate::ErrorCode;
+
+/// The most ledgers in one request.
+pub const LEDGERS_MAX: usize = 4096;
+
+/// The most extents in one request, of all its ledgers together.
+pub const EXTENTS_MAX: usize = 4096;
+
+/// The largest message that is decoded. A request within the other limits is smaller, whatever its numbers are.
+pub const MESSAGE_SIZE_BYTES_MAX: usize = 512 * 1024;
+
+/// The cluster's id.
+const CLUSTER_SIZE_BYTES: usize = 2 + 16;
+/// Key, length, two numbers of 10 bytes with theirs. Keys and lengths of extents are counted with them.
+const LEDGER_SIZE_BYTES_MAX: usize = 1 + 3 + 2 * 11;
+/// Key, length, two ids of 9 bytes and an index with theirs.
+const EXTENT_SIZE_BYTES_MAX: usize = 2 + 2 * 10 + 6;
+/// Key, length, id, two numbers of 10 bytes, two checksums with theirs.
+const OBJECT_SIZE_BYTES_MAX: usize = 2 + 18 + 2 * 11 + 2 * 5;
+
+const _: () = assert!(
+    CLUSTER_SIZE_BYTES
+        + LEDGERS_MAX * LEDGER_SIZE_BYTES_MAX
+        + EXTENTS_MAX * (EXTENT_SIZE_BYTES_MAX + OBJECT_SIZE_BYTES_MAX)
+        <= MESSAGE_SIZE_BYTES_MAX,
+    "what the limits on counts admit can be sent"
+);
+
+// Invariant 3: the memory of each part, next to its least size on the wire.
+const _: () = assert!(size_of::<message::Ledger>() <= 7 * 6, "a ledger has 6 bytes");
+const _: () = assert!(size_of::<message::Extent>() <= 3 * 8, "an extent has 8 bytes");
+const _: () = assert!(size_of::<message::Object>() <= 4 * 18, "an object has 18 bytes");
 
 /// A request in domain types.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,8 +69,39 @@ pub struct Reconcile {
 #[error("RECONCILE_LEDGERS: {0}")]
 pub struct InvalidReconcile(pub &'static str);
 
+/// What a bookie answers for one ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reconciled {
+    /// The ledger.
+    pub ledger: LedgerId,
+    /// Of this ledger alone. `Ok`: everything up to the entry of the request is durable here. `BadRequest`: the extents begin above
+    /// the register. `NoLedger`: nothing of the ledger is here, so nothing has to be told.
+    pub code: ErrorCode,
+    /// The register after the request, durable; nothing when no entry is reconciled, or the bookie cannot tell.
+    pub last: Option<EntryId>,
+}
+
+impl Reconciled {
+    /// The part of the message.
+    pub fn into_message(self) -> answer::Result {
+        answer::Result {
+            ledger_id: self.ledger.get(),
+            status: self.code.v3(),
+            last_reconciled: EntryId::to_wire(self.last),
+        }
+    }
+
+    /// Checks a part of an answer.
+    pub fn from_message(message: &answer::Result) -> Result<Reconciled, InvalidReconcile> {
+        let ledger = LedgerId::new(message.ledger_id).ok_or(InvalidReconcile("a ledger's id is negative"))?;
+        let code =
+            ErrorCode::from_v3(message.status).ok_or(InvalidReconcile("a ledger's status is unknown"))?;
+        Ok(Reconciled { ledger, code, last: register(message.last_reconciled)? })
+    }
+}
+
 impl Reconcile {
-    /// The message to send. Each object is written once.
+    /// The message to send. Each object is written once. Whether the request is within the limits is the caller's check.
     pub fn into_message(self) -> proto::ReconcileLedgersRequest {
         let mut objects = Vec::new();
         let mut index_of = HashMap::new();
@@ -68,6 +142,13 @@ impl Reconcile {
     pub fn from_message(request: &proto::ReconcileLedgersRequest) -> Result<Reconcile, InvalidReconcile> {
         let cluster = <[u8; 16]>::try_from(&request.cluster[..])
             .map_err(|_| InvalidReconcile("the cluster's id is not 16 bytes long"))?;
+        if request.ledgers.len() > LEDGERS_MAX {
+            return Err(InvalidReconcile("more ledgers than one request may carry"));
+        }
+        let extents = request.ledgers.iter().map(|entry| entry.extents.len()).sum::<usize>();
+        if extents > EXTENTS_MAX || request.objects.len() > EXTENTS_MAX {
+            return Err(InvalidReconcile("more extents or objects than one request may carry"));
+        }
         let objects = request.objects.iter().map(object).collect::<Result<Vec<_>, _>>()?;
         let mut seen = HashSet::with_capacity(request.ledgers.len());
         let mut ledgers = Vec::with_capacity(request.ledgers.len());
@@ -102,10 +183,7 @@ fn reconciliation(
     objects: &[ObjectRef],
 ) -> Result<Reconciliation, InvalidReconcile> {
     let ledger = LedgerId::new(message.ledger_id).ok_or(InvalidReconcile("a ledger's id is negative"))?;
-    if message.last_reconciled < -1 {
-        return Err(InvalidReconcile("a last reconciled entry is below -1"));
-    }
-    let last = EntryId::new(message.last_reconciled);
+    let last = register(message.last_reconciled)?;
     let mut extents: Vec<TierExtent> = Vec::with_capacity(message.extents.len());
     for extent in &message.extents {
         let bounds = EntryId::new(extent.first).zip(EntryId::new(extent.last));
@@ -123,4 +201,11 @@ fn reconciliation(
         return Err(InvalidReconcile("the extents do not end at the last reconciled entry"));
     }
     Ok(Reconciliation { ledger, last, extents })
+}
+
+fn register(raw: i64) -> Result<Option<EntryId>, InvalidReconcile> {
+    if raw < -1 {
+        return Err(InvalidReconcile("a last reconciled entry is below -1"));
+    }
+    Ok(EntryId::new(raw))
 }

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::proto::{self, OperationType};
+use super::reconcile::MESSAGE_SIZE_BYTES_MAX;
 use super::{DecodeError, check_header, required, response};
 use crate::ErrorCode;
 
@@ -87,11 +88,30 @@ impl Operation {
     }
 }
 
+/// The number of the body of RECONCILE_LEDGERS.
+const RECONCILE_FIELD: u32 = 1001;
+
+/// `BadRequest`, of a well-formed message of which only the header may be decoded.
+fn refuse_by_header(payload: &[u8]) -> DecodeError {
+    let answer = || -> Result<proto::Response, DecodeError> {
+        let header = required::last_body(payload, 1).unwrap_or_default();
+        let header = proto::BkPacketHeader::decode(header)?;
+        let (_, kind) = check_header(&header)?;
+        Ok(response::without_body(header.txn_id, kind, ErrorCode::BadRequest))
+    };
+    answer().map_or_else(|error| error, |answer| DecodeError::Refused(Box::new(answer)))
+}
+
 impl Request {
     /// Decodes a frame's payload; bodies share it. A version other than THREE is refused with `BadVersion` in an otherwise
-    /// normal response; operations 3, 4 and 12, and an operation without its body, with `BadRequest` and no body.
+    /// normal response; operations 3, 4 and 12, an operation without its body, and a RECONCILE_LEDGERS above
+    /// [`MESSAGE_SIZE_BYTES_MAX`], with `BadRequest` and no body.
     pub fn decode(payload: Bytes) -> Result<Request, DecodeError> {
         required::check(&payload, &required::REQUEST)?;
+        // Its parts take several times their bytes in memory (`reconcile`, invariant 3), so nothing of it is decoded.
+        if required::body_size_bytes(&payload, RECONCILE_FIELD) > MESSAGE_SIZE_BYTES_MAX {
+            return Err(refuse_by_header(&payload));
+        }
         let message = proto::Request::decode(payload)?;
         let (version, kind) = check_header(&message.header)?;
         let (txn_id, priority) = (message.header.txn_id, message.header.priority());

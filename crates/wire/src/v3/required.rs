@@ -85,6 +85,31 @@ pub(super) static RESPONSE: Shape = Shape {
     ],
 };
 
+/// How many bytes the bodies with number `field` of a well-formed message have, all occurrences together.
+pub(super) fn body_size_bytes(message: &[u8], field: u32) -> usize {
+    bodies(message, field).map(<[u8]>::len).sum()
+}
+
+/// The last body with number `field` of a well-formed message.
+pub(super) fn last_body(message: &[u8], field: u32) -> Option<&[u8]> {
+    bodies(message, field).last()
+}
+
+/// The bodies with number `field`; what is not well-formed ends them.
+fn bodies(message: &[u8], field: u32) -> impl Iterator<Item = &[u8]> {
+    let mut rest = message;
+    std::iter::from_fn(move || {
+        while !rest.is_empty() {
+            let key = take_varint(&mut rest)?;
+            let value = take_value((key & 7) as u8, &mut rest)?;
+            if let (true, Some(bytes)) = (key >> 3 == u64::from(field), value) {
+                return Some(bytes);
+            }
+        }
+        None
+    })
+}
+
 /// Errors unless `message` is well-formed down to the bodies and has every required field.
 pub(super) fn check(message: &[u8], shape: &Shape) -> Result<(), DecodeError> {
     let malformed = DecodeError::Malformed { message: shape.name };

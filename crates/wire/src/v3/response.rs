@@ -4,6 +4,7 @@
 use bytes::Bytes;
 
 use super::proto::{self, OperationType};
+use super::reconcile::Reconciled;
 use crate::ErrorCode;
 
 /// A response with header and status only: for operations without a body to answer, and for requests on a connection
@@ -137,11 +138,8 @@ pub fn start_tls(txn_id: u64, code: ErrorCode) -> proto::Response {
 }
 
 /// RECONCILE_LEDGERS, of success or failure; without results unless it succeeded.
-pub fn reconcile_ledgers(
-    txn_id: u64,
-    code: ErrorCode,
-    results: Vec<proto::reconcile_ledgers_response::Result>,
-) -> proto::Response {
+pub fn reconcile_ledgers(txn_id: u64, code: ErrorCode, results: Vec<Reconciled>) -> proto::Response {
+    let results = results.into_iter().map(Reconciled::into_message).collect();
     let body = proto::ReconcileLedgersResponse { status: code.v3(), results };
     proto::Response {
         reconcile_ledgers_response: Some(body),

@@ -5,5 +5,6 @@
 mod common;
 mod golden_java;
 mod mutate;
+mod reconcile;
 mod v2;
 mod v3;

@@ -34,6 +34,7 @@ fn inner(response: &proto::Response) -> Option<(i32, Option<i64>, Option<i64>)> 
         start_tls_response: _,
         force_ledger_response,
         get_list_of_entries_of_ledger_response,
+        reconcile_ledgers_response,
     } = response;
     let read = read_response.as_ref().map(|r| (r.status, Some(r.ledger_id), Some(r.entry_id)));
     let add = add_response.as_ref().map(|r| (r.status, Some(r.ledger_id), Some(r.entry_id)));
@@ -42,7 +43,8 @@ fn inner(response: &proto::Response) -> Option<(i32, Option<i64>, Option<i64>)> 
     let info = get_bookie_info_response.as_ref().map(|r| (r.status, None, None));
     let force = force_ledger_response.as_ref().map(|r| (r.status, Some(r.ledger_id), None));
     let list = get_list_of_entries_of_ledger_response.as_ref().map(|r| (r.status, Some(r.ledger_id), None));
-    read.or(add).or(write_lac).or(read_lac).or(info).or(force).or(list)
+    let reconcile = reconcile_ledgers_response.as_ref().map(|r| (r.status, None, None));
+    read.or(add).or(write_lac).or(read_lac).or(info).or(force).or(list).or(reconcile)
 }
 
 /// A Java client's add, taken apart by hand: the tags, their order and the always-written zeros.
@@ -134,7 +136,21 @@ fn the_logging_context_of_a_request_is_not_kept() {
 #[test]
 fn a_missing_required_field_closes_the_connection() {
     let header = [0x0a, 6, 0x08, 3, 0x10, 2, 0x18, 1];
-    let cases: [(&[u8], &str, u32); 5] = [
+    // RECONCILE_LEDGERS, down to the parts of its parts.
+    let reconcile = |body: &[u8]| [&[0xca, 0x3e, body.len() as u8], body].concat();
+    let cluster = [&[0x0a, 16][..], &[7; 16]].concat();
+    let without_cluster = reconcile(&[]);
+    let without_tag = reconcile(
+        &[&cluster[..], &[0x12, 27, 0x0a, 16], &[7; 16], &[0x10, 9, 0x18, 8, 0x25, 0, 0, 0, 0]].concat(),
+    );
+    let without_register = reconcile(&[&cluster[..], &[0x1a, 2, 0x08, 5]].concat());
+    let without_object =
+        reconcile(&[&cluster[..], &[0x1a, 10, 0x08, 5, 0x10, 3, 0x1a, 4, 0x08, 0, 0x10, 3]].concat());
+    let cases: [(&[u8], &str, u32); 9] = [
+        (&without_cluster, "ReconcileLedgersRequest", 1),
+        (&without_tag, "ReconcileLedgersRequest.Object", 5),
+        (&without_register, "ReconcileLedgersRequest.Ledger", 2),
+        (&without_object, "ReconcileLedgersRequest.Extent", 3),
         (&[], "Request", 1),
         (&[0x0a, 4, 0x08, 3, 0x10, 2], "BKPacketHeader", 3),
         (&[0xaa, 0x06, 4, 0x08, 1, 0x10, 0], "AddRequest", 3),
@@ -310,7 +326,7 @@ proptest! {
             Operation::ReadLac(body) => Some((Some(body.ledger_id), None)),
             Operation::ForceLedger(body) => Some((Some(body.ledger_id), None)),
             Operation::GetListOfEntries(body) => Some((Some(body.ledger_id), None)),
-            Operation::GetBookieInfo(_) => Some((None, None)),
+            Operation::GetBookieInfo(_) | Operation::ReconcileLedgers(_) => Some((None, None)),
             Operation::Auth(_) | Operation::StartTls => None,
         };
         let expected = expected.map(|(ledger_id, entry_id)| (code.v3(), ledger_id, entry_id));

@@ -1,6 +1,9 @@
 //! Generated v3 requests and responses.
 
+use bindery_types::tier::{ClusterId, ObjectId, ObjectRef, Reconciliation, TierExtent};
+use bindery_types::{EntryId, LedgerId};
 use bindery_wire::v3::proto::{self, OperationType};
+use bindery_wire::v3::reconcile::{Reconcile, Reconciled};
 use bindery_wire::v3::response::{self as make, ReadResult};
 use bindery_wire::v3::{Operation, Request};
 use bytes::Bytes;
@@ -19,6 +22,53 @@ fn optional_bytes() -> impl Strategy<Value = Option<Bytes>> {
 fn auth_message() -> impl Strategy<Value = proto::AuthMessage> {
     (".{0,12}", body_bytes())
         .prop_map(|(auth_plugin_name, payload)| proto::AuthMessage { auth_plugin_name, payload })
+}
+
+fn object() -> impl Strategy<Value = ObjectRef> {
+    let footer = (any::<u64>(), any::<u64>()).prop_filter("an object has a footer", |(a, b)| a != b);
+    (any::<[u8; 16]>(), footer, any::<u32>(), any::<u32>()).prop_map(|(id, (a, b), footer_crc, etag_crc)| {
+        ObjectRef {
+            id: ObjectId::from_bytes(id),
+            length_bytes: a.max(b),
+            footer_offset: a.min(b),
+            footer_crc,
+            etag_crc,
+        }
+    })
+}
+
+/// Valid: extents one after the other, of a few objects.
+pub fn reconcile() -> impl Strategy<Value = Reconcile> {
+    let extents = prop::collection::vec((0i64..1000, any::<prop::sample::Index>()), 0..4);
+    let ledgers = prop::collection::btree_map(0..=i64::MAX, (0i64..=1 << 40, extents), 0..4);
+    (any::<[u8; 16]>(), prop::collection::vec(object(), 1..4), ledgers).prop_map(
+        |(cluster, objects, ledgers)| {
+            let ledgers = ledgers.into_iter().map(|(ledger, (first, lengths))| {
+                let mut next = first;
+                let mut extents = Vec::new();
+                for (more, object) in lengths {
+                    let (first, last) = (EntryId::new(next), EntryId::new(next + more));
+                    let (first, last) = (first.expect("not negative"), last.expect("not negative"));
+                    extents.push(TierExtent { first, last, object: *object.get(&objects) });
+                    next += more + 1;
+                }
+                let last = extents.last().map(|extent| extent.last);
+                let ledger = LedgerId::new(ledger).expect("not negative");
+                Reconciliation { ledger, last, extents }
+            });
+            Reconcile { cluster: ClusterId::from_bytes(cluster), ledgers: ledgers.collect() }
+        },
+    )
+}
+
+pub fn reconciled() -> impl Strategy<Value = Vec<Reconciled>> {
+    let one = (0..=i64::MAX, error_code(), prop::option::of(0..=i64::MAX));
+    let one = one.prop_map(|(ledger, code, last)| Reconciled {
+        ledger: LedgerId::new(ledger).expect("not negative"),
+        code,
+        last: last.and_then(EntryId::new),
+    });
+    prop::collection::vec(one, 0..4)
 }
 
 pub fn operation() -> impl Strategy<Value = Operation> {
@@ -51,6 +101,7 @@ pub fn operation() -> impl Strategy<Value = Operation> {
             Operation::GetListOfEntries(proto::GetListOfEntriesOfLedgerRequest { ledger_id })
         }),
         Just(Operation::StartTls),
+        reconcile().prop_map(|request| Operation::ReconcileLedgers(request.into_message())),
     ]
 }
 
@@ -80,6 +131,7 @@ pub fn response() -> impl Strategy<Value = proto::Response> {
             optional_bytes().prop_map(move |list| make::get_list_of_entries(txn, code, ledger, list)),
             auth_message().prop_map(move |message| make::auth(txn, message)),
             Just(make::start_tls(txn, code)),
+            reconciled().prop_map(move |results| make::reconcile_ledgers(txn, code, results)),
             Just(make::without_body(txn, OperationType::RangeAddEntry, code)),
         ]
     })

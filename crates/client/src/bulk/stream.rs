@@ -1,0 +1,252 @@
+//! A run of stored entries, read ahead in windows.
+//!
+//! # Invariants
+//! 1. Entries come in order, once each, without a gap, up to the last one or the first error.
+//! 2. Each window has a permit before anything is asked for. What is read ahead takes one only if there is room and no more
+//!    than half of the budget is in use (module invariant 4); the window that the caller waits for gets one in turn, and
+//!    nothing is held by the stream meanwhile that the caller could not take first.
+//!
+//! # Limits     [`WINDOWS_MAX`] windows; one while nothing is known of the size of the entries
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bindery_flow::Permit;
+use bindery_types::EntryId;
+use tokio::task::JoinSet;
+
+use super::fetch::{Job, Part};
+use super::window::ENTRY_OVERHEAD_BYTES;
+use super::{Bulk, Ledger, StoredBatch, count};
+use crate::error::ReadError;
+
+/// Windows of a stream under way or read.
+const WINDOWS_MAX: usize = 4;
+/// Entries of a window.
+const WINDOW_ENTRIES_MAX: u64 = 16 << 10;
+/// A window is planned to fill so much of its range, so that entries somewhat larger than before still fit.
+const FILL_PERCENT: u64 = 90;
+
+struct Ahead {
+    number: u64,
+    first: u64,
+    count: usize,
+    progress: Progress,
+}
+
+enum Progress {
+    /// No permit yet.
+    Planned,
+    /// A task is at it.
+    Reading,
+    Read(Result<Part, ReadError>),
+}
+
+/// A run of stored entries, see [`LedgerView::read`](crate::LedgerView::read).
+pub struct StoredStream {
+    bulk: Arc<Bulk>,
+    ledger: Arc<Ledger>,
+    /// The next entry to plan; one behind the last entry there can be is no entry.
+    next: u64,
+    last: u64,
+    is_checked: bool,
+    is_over: bool,
+    windows: VecDeque<Ahead>,
+    tasks: JoinSet<(u64, Result<Part, ReadError>)>,
+    /// Names windows.
+    started: u64,
+}
+
+impl StoredStream {
+    pub(super) fn new(bulk: Arc<Bulk>, ledger: Arc<Ledger>, first: EntryId, last: EntryId) -> StoredStream {
+        StoredStream {
+            bulk,
+            ledger,
+            next: first.get().unsigned_abs(),
+            last: last.get().unsigned_abs(),
+            is_checked: false,
+            is_over: false,
+            windows: VecDeque::new(),
+            tasks: JoinSet::new(),
+            started: 0,
+        }
+    }
+
+    /// The next entries; `None` after the last one, or after an error. Cancel safe. It waits until the reader's budget has room for
+    /// a range: a caller that keeps batches, or their permits, must leave half of the budget free.
+    ///
+    /// # Errors
+    /// [`ReadError::NoEntry`] and [`ReadError::Unavailable`] name the first entry that no replica returned, and what each of its
+    /// bookies said; all entries before it have come.
+    pub async fn next(&mut self) -> Option<Result<StoredBatch, ReadError>> {
+        match self.load().await {
+            Ok(part) => {
+                let Part { entries, permit } = part?;
+                let counters = &self.bulk.counters;
+                count(&counters.entries, entries.len() as u64);
+                count(&counters.bytes, entries.iter().map(|entry| entry.bytes.len() as u64).sum());
+                Some(Ok(StoredBatch { entries, permit }))
+            }
+            Err(error) => {
+                self.is_over = true;
+                self.tasks.abort_all();
+                self.windows.clear();
+                Some(Err(error))
+            }
+        }
+    }
+
+    async fn load(&mut self) -> Result<Option<Part>, ReadError> {
+        if self.is_over {
+            return Ok(None);
+        }
+        if !self.is_checked && self.next <= self.last {
+            self.check().await?;
+            self.is_checked = true;
+        }
+        loop {
+            self.fill();
+            let Some(front) = self.windows.front_mut() else { return Ok(None) };
+            match &front.progress {
+                Progress::Reading => {}
+                Progress::Planned => {
+                    // Cancelled here, it is still planned.
+                    let permit = self.bulk.budget.acquire(self.bulk.range_size_bytes).await;
+                    let permit = permit.expect("a budget is no smaller than two ranges");
+                    self.start(0, permit);
+                }
+                Progress::Read(_) => {
+                    let front = self.windows.pop_front().expect("it was just looked at");
+                    let Progress::Read(read) = front.progress else { unreachable!("just looked at") };
+                    let part = read?;
+                    self.plan_rest(front.first, front.count, part.entries.len());
+                    // Keeps the bookies busy while the caller works.
+                    self.fill();
+                    return Ok(Some(part));
+                }
+            }
+            // Cancelled here, the task's outcome is there the next time.
+            let (number, read) = match self.tasks.join_next().await {
+                Some(Ok(came)) => came,
+                Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
+                None => unreachable!("a window that is read has a task"),
+            };
+            if let Some(window) = self.windows.iter_mut().find(|window| window.number == number) {
+                window.progress = Progress::Read(read);
+            }
+        }
+    }
+
+    async fn check(&self) -> Result<(), ReadError> {
+        let state = &self.ledger.state;
+        let last = entry(self.last);
+        let is_there = match self.ledger.is_authentic {
+            true => state.reaches(last).await?,
+            false => {
+                if state.end().is_none() {
+                    state.reread_latest().await?;
+                }
+                state.lac() >= Some(last)
+            }
+        };
+        match is_there {
+            true => Ok(()),
+            false => Err(ReadError::BeyondEnd { ledger: state.id, entry: last, last: state.lac() }),
+        }
+    }
+
+    /// What a window did not bring comes first: invariant 1.
+    fn plan_rest(&mut self, first: u64, count: usize, got: usize) {
+        if got == count {
+            return;
+        }
+        let (first, count) = (first + got as u64, count - got);
+        match self.windows.is_empty() {
+            true => self.next = first,
+            false => self.windows.push_front(self.planned(first, count)),
+        }
+    }
+
+    fn planned(&self, first: u64, count: usize) -> Ahead {
+        Ahead { number: 0, first, count, progress: Progress::Planned }
+    }
+
+    /// Plans windows, and starts those that there is room for.
+    fn fill(&mut self) {
+        while !self.is_over && self.next <= self.last {
+            let entry_size_bytes = self.ledger.state.entry_size_bytes();
+            let windows_max = if entry_size_bytes == 0 { 1 } else { WINDOWS_MAX };
+            if self.windows.len() >= windows_max {
+                break;
+            }
+            let count = self.window_entries(entry(self.next), entry_size_bytes);
+            let window = self.planned(self.next, count);
+            self.windows.push_back(window);
+            self.next += count as u64;
+        }
+        let (budget, range) = (self.bulk.budget.clone(), self.bulk.range_size_bytes);
+        for index in 0..self.windows.len() {
+            if !matches!(self.windows[index].progress, Progress::Planned) {
+                continue;
+            }
+            // Invariant 2.
+            let has_room = budget.gauge().used + range <= budget.capacity() / 2;
+            let Some(permit) = has_room.then(|| budget.try_acquire(range)).flatten() else { break };
+            self.start(index, permit);
+        }
+    }
+
+    /// How many entries the window at `first` has: of one segment, as many as are likely to fit a range.
+    fn window_entries(&self, first: EntryId, entry_size_bytes: u64) -> usize {
+        let replicas = self.ledger.state.replicas();
+        let metadata = &replicas.metadata;
+        let end = metadata
+            .segments()
+            .iter()
+            .find(|segment| segment.first_entry > first)
+            .map_or(self.last, |next| self.last.min(next.first_entry.get().unsigned_abs() - 1));
+        let left = end - first.get().unsigned_abs() + 1;
+        let quorum = metadata.quorum;
+        let is_whole = quorum.ensemble_size() == quorum.write_quorum_size();
+        let fitting = match entry_size_bytes {
+            // Answers to batch reads are bounded by bytes; single ones are not.
+            0 if is_whole => WINDOW_ENTRIES_MAX,
+            0 => quorum.ensemble_size() as u64,
+            size => {
+                let room_bytes = self.bulk.range_size_bytes * FILL_PERCENT / 100;
+                (room_bytes / (size + ENTRY_OVERHEAD_BYTES)).clamp(1, WINDOW_ENTRIES_MAX)
+            }
+        };
+        left.min(fitting) as usize
+    }
+
+    fn start(&mut self, index: usize, permit: Permit) {
+        self.started += 1;
+        let number = self.started;
+        let window = &mut self.windows[index];
+        window.number = number;
+        window.progress = Progress::Reading;
+        let job = Job {
+            bulk: self.bulk.clone(),
+            ledger: self.ledger.clone(),
+            first: entry(window.first),
+            count: window.count,
+        };
+        // Owned by the set: ends with the stream.
+        self.tasks.spawn(async move { (number, job.read(permit).await) });
+    }
+}
+
+fn entry(id: u64) -> EntryId {
+    i64::try_from(id).ok().and_then(EntryId::new).expect("an entry of the run")
+}
+
+impl std::fmt::Debug for StoredStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StoredStream")
+            .field("ledger_id", &self.ledger.state.id)
+            .field("next", &self.next)
+            .field("last", &self.last)
+            .finish_non_exhaustive()
+    }
+}
