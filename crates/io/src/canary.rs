@@ -93,6 +93,12 @@ pub enum Canary {
     M40HandsOverTheSegment,
     /// Segments are not split where a bookie lacks entries between those that it has.
     M41GapsInTheMiddle,
+    /// A tierer moves the last reconciled entry when an object is uploaded, before its commit is answered.
+    M23LreBeforeCommit,
+    /// A tierer whose catalogue is behind a bookie goes on behind that bookie's last reconciled entry (T2).
+    T2AheadIsSkipped,
+    /// A tierer takes extents that the catalogue dropped for committed (T3).
+    T3CorrectionIgnored,
 }
 
 /// Whether this build has them.
@@ -145,6 +151,13 @@ pub const CLIENT: [(&str, Canary); 14] = [
     ("M39", Canary::M39RecoversIntoTheSegment),
     ("M40", Canary::M40HandsOverTheSegment),
     ("M41", Canary::M41GapsInTheMiddle),
+];
+
+/// The canaries in the tierer's core, which its own model looks for, with their names.
+pub const TIERER: [(&str, Canary); 3] = [
+    ("M23", Canary::M23LreBeforeCommit),
+    ("T2", Canary::T2AheadIsSkipped),
+    ("T3", Canary::T3CorrectionIgnored),
 ];
 
 /// Which canary is on, if any.
