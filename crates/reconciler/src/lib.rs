@@ -2,5 +2,7 @@
 //!
 //! # Parts
 //! [`core`] decides: which ledgers, which objects, which bookies, when
+//! [`assembly`] decides for one object: which ledger is read, what goes in, when it is finished
 
+pub mod assembly;
 pub mod core;

@@ -28,8 +28,8 @@ pub struct Sighting {
     /// The last entry that may be tiered: the end of a closed ledger, else the LAC (last add confirmed) that bookies say
     /// (T4).
     pub available: Option<EntryId>,
-    /// Sum of the payloads up to there, as far as it is known.
-    pub length_bytes: u64,
+    /// Sum of the payloads of a closed ledger.
+    pub length_bytes: Option<u64>,
     /// How long ago the ledger was created.
     pub age: Duration,
 }

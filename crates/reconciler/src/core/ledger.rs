@@ -34,7 +34,9 @@ pub(super) struct Doubt {
 pub(super) struct Ledger {
     pub metadata: Option<Arc<LedgerMetadata>>,
     pub available: Option<EntryId>,
-    pub length_bytes: u64,
+    pub length_bytes: Option<u64>,
+    /// Bytes of an entry, by the last extent that was committed.
+    pub entry_bytes: Option<u64>,
     /// What the catalogue has; `None` until it was asked.
     pub tiered: Option<Option<EntryId>>,
     /// When ends were seen: ascending, all above what is tiered, but one.
@@ -64,7 +66,8 @@ impl Ledger {
         Ledger {
             metadata: None,
             available: None,
-            length_bytes: 0,
+            length_bytes: None,
+            entry_bytes: None,
             tiered: None,
             marks: VecDeque::new(),
             stage: Stage::Idle,
@@ -137,12 +140,15 @@ impl Ledger {
         self.untiered().map_or(0, |(first, last)| (last.get() - first.get()) as u64 + 1)
     }
 
-    /// Bytes that are not in the tier, by the average of the ledger's entries.
-    pub fn lag_bytes(&self) -> u64 {
-        let Some(available) = self.available else { return 0 };
-        let (entries, all) = (self.lag_entries(), available.get() as u64 + 1);
-        let payload = (u128::from(self.length_bytes) * u128::from(entries) / u128::from(all)) as u64;
-        payload.saturating_add(entries.saturating_mul(ENTRY_OVERHEAD_BYTES))
+    /// Bytes that are not in the tier: by the length of a closed ledger, else by the entries that were tiered before, else by
+    /// what entries have elsewhere.
+    pub fn lag_bytes(&self, elsewhere: u64) -> u64 {
+        let (entries, Some(available)) = (self.lag_entries(), self.available) else { return 0 };
+        let each = match self.length_bytes {
+            Some(length) => length / (available.get() as u64 + 1) + ENTRY_OVERHEAD_BYTES,
+            None => self.entry_bytes.unwrap_or(elsewhere),
+        };
+        entries.saturating_mul(each)
     }
 
     /// Whether entries may go into an object now.

@@ -582,11 +582,16 @@ impl Core {
         }
     }
 
+    /// Bytes of an entry, on average.
+    fn entry_bytes(&self) -> u64 {
+        self.counts.entry_bytes.checked_div(self.counts.entries).unwrap_or(1024)
+    }
+
     /// Whether entries of the ledger are to be tiered now.
     fn is_due(&self, now: Duration, ledger: &Ledger) -> bool {
         ledger.is_sealed()
             || ledger.is_urgent
-            || ledger.lag_bytes() >= self.settings.open_bytes_min
+            || ledger.lag_bytes(self.entry_bytes()) >= self.settings.open_bytes_min
             || ledger.behind_since().is_some_and(|since| now >= since + self.settings.open_age_max)
     }
 }

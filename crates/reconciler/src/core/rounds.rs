@@ -73,7 +73,7 @@ impl Core {
             .filter(|(_, ledger)| ledger.may_build(now) && self.is_due(now, ledger))
             .map(|(id, ledger)| Candidate {
                 ledger: *id,
-                bytes: ledger.lag_bytes(),
+                bytes: ledger.lag_bytes(self.entry_bytes()),
                 since: ledger.behind_since().unwrap_or(now),
                 is_sealed: ledger.is_sealed(),
                 was_left_out: ledger.was_left_out,
@@ -129,6 +129,7 @@ impl Core {
     }
 
     fn order(&mut self, round: RoundId, object: ObjectId, ledgers: &[LedgerId]) -> BuildOrder {
+        let entry_bytes = self.entry_bytes();
         let ledgers = ledgers.iter().map(|id| {
             let ledger = self.ledgers.get_mut(id).expect("it was planned");
             assert!(ledger.stage == Stage::Idle, "core invariant 2: ledger {id} is in an object");
@@ -136,7 +137,7 @@ impl Core {
             ledger.was_left_out = false;
             let (first, last) = ledger.untiered().expect("what may be built has entries");
             let metadata = ledger.metadata.clone().expect("what has entries was seen");
-            BuildLedger { ledger: *id, first, last, metadata, bytes: ledger.lag_bytes() }
+            BuildLedger { ledger: *id, first, last, metadata, bytes: ledger.lag_bytes(entry_bytes) }
         });
         BuildOrder { object, ledgers: ledgers.collect() }
     }
@@ -387,8 +388,10 @@ impl Core {
             match verdict {
                 Verdict::Accepted => {
                     self.counts.extents += 1;
-                    self.counts.entries += (extent.last.get() - extent.first.get()) as u64 + 1;
+                    let entries = (extent.last.get() - extent.first.get()) as u64 + 1;
+                    self.counts.entries += entries;
                     self.counts.entry_bytes += extent.bytes;
+                    watched.entry_bytes = Some(extent.bytes / entries);
                     (watched.failures, watched.last_error) = match now < watched.not_before {
                         true => (watched.failures, watched.last_error.take()),
                         false => (0, None),

@@ -145,7 +145,7 @@ impl Core {
         for (id, ledger) in &self.ledgers {
             stopped += u64::from(ledger.stopped.is_some());
             failing += u64::from(ledger.failures > 0);
-            let of_ledger = lag_of(now, ledger);
+            let of_ledger = lag_of(now, ledger, self.entry_bytes());
             if of_ledger.entries > 0 {
                 ages.push((of_ledger.age, *id));
                 lag.entries += of_ledger.entries;
@@ -205,7 +205,7 @@ impl Core {
             available: ledger.available,
             tiered: ledger.tiered.flatten(),
             registers: self.updates.registers(id),
-            lag: lag_of(now, ledger),
+            lag: lag_of(now, ledger, self.entry_bytes()),
             state,
         })
     }
@@ -216,12 +216,12 @@ impl Core {
     }
 }
 
-fn lag_of(now: Duration, ledger: &Ledger) -> Lag {
+fn lag_of(now: Duration, ledger: &Ledger, entry_bytes: u64) -> Lag {
     match ledger.tiered {
         None => Lag::default(),
         Some(_) => Lag {
             entries: ledger.lag_entries(),
-            bytes: if ledger.lag_entries() == 0 { 0 } else { ledger.lag_bytes() },
+            bytes: ledger.lag_bytes(entry_bytes),
             age: ledger.behind_since().map_or(Duration::ZERO, |since| now.saturating_sub(since)),
         },
     }

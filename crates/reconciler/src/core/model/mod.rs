@@ -338,7 +338,10 @@ impl World {
                     Some(ghost) => Look::Found(Sighting {
                         metadata: Arc::new(ghost.metadata.clone()),
                         available: ghost.end,
-                        length_bytes: (EntryId::to_wire(ghost.end) + 1) as u64 * ENTRY_BYTES,
+                        length_bytes: match ghost.metadata.state {
+                            LedgerState::Closed { length_bytes, .. } => Some(length_bytes),
+                            _ => None,
+                        },
                         age: Duration::from_secs(1_000_000 - id.get() as u64),
                     }),
                 };
