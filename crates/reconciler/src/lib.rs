@@ -3,6 +3,13 @@
 //! # Parts
 //! [`core`] decides: which ledgers, which objects, which bookies, when
 //! [`assembly`] decides for one object: which ledger is read, what goes in, when it is finished
+//! [`Tierer`] is the shell around both: reads from bookies, writes to the store and the catalogue
 
 pub mod assembly;
 pub mod core;
+mod shell;
+
+pub use shell::{
+    Components, CostReport, DurationsReport, LagReport, LedgerReport, MEMORY_MIN, MetricSink, Prices,
+    RequestsReport, StageReport, StartError, TierReport, Tierer, TiererConfig, TiererHandle,
+};

@@ -183,7 +183,13 @@ pub struct Assembly {
 
 impl Assembly {
     /// An object that was ordered; `built_ms` is the time for its header.
-    pub fn new(now: Duration, order: BuildOrder, cluster: ClusterId, built_ms: u64, limits: Limits) -> Assembly {
+    pub fn new(
+        now: Duration,
+        order: BuildOrder,
+        cluster: ClusterId,
+        built_ms: u64,
+        limits: Limits,
+    ) -> Assembly {
         let builder = ObjectBuilder::new(order.object, cluster, built_ms, limits.compression);
         Assembly {
             readers: order.ledgers.iter().map(|_| Reader::Waiting).collect(),
@@ -280,7 +286,9 @@ impl Assembly {
     }
 
     fn is_full(&self) -> bool {
-        self.builder.as_ref().is_some_and(|builder| !builder.is_empty() && builder.size_bytes() >= self.limits.target_bytes)
+        self.builder
+            .as_ref()
+            .is_some_and(|builder| !builder.is_empty() && builder.size_bytes() >= self.limits.target_bytes)
     }
 
     /// Whether a part is full and the one before it is not written.
@@ -331,7 +339,9 @@ impl Assembly {
     fn take_in(&mut self, now: Duration, out: &mut Vec<Output>) {
         while !self.is_full() && !self.is_upload_behind() {
             let Some(index) = self.turn(now) else { return };
-            let Reader::Holding { first, entries } = std::mem::replace(&mut self.readers[index], Reader::Waiting) else {
+            let Reader::Holding { first, entries } =
+                std::mem::replace(&mut self.readers[index], Reader::Waiting)
+            else {
                 unreachable!("whose turn it is has a batch")
             };
             self.put(now, index, first, entries, out);
@@ -349,7 +359,14 @@ impl Assembly {
         }
     }
 
-    fn put(&mut self, now: Duration, index: usize, first: EntryId, entries: Vec<Bytes>, out: &mut Vec<Output>) {
+    fn put(
+        &mut self,
+        now: Duration,
+        index: usize,
+        first: EntryId,
+        entries: Vec<Bytes>,
+        out: &mut Vec<Output>,
+    ) {
         let wanted = &self.order.ledgers[index];
         let builder = self.builder.as_mut().expect("an object that is not finished has a builder");
         if self.current != Some(index) {
@@ -386,9 +403,9 @@ impl Assembly {
     fn refuse(&mut self, index: usize, error: &AppendError, out: &mut Vec<Output>) {
         let left = match error {
             AppendError::Full => Left::Full,
-            AppendError::OtherEntry { .. } | AppendError::TooLarge { .. } | AppendError::MetadataTooLarge { .. } => {
-                Left::Unread(error.to_string())
-            }
+            AppendError::OtherEntry { .. }
+            | AppendError::TooLarge { .. }
+            | AppendError::MetadataTooLarge { .. } => Left::Unread(error.to_string()),
         };
         let is_full = left == Left::Full;
         self.left.insert(self.order.ledgers[index].ledger, left);

@@ -154,14 +154,18 @@ impl Site {
     fn entries(&self) -> BTreeMap<i64, Vec<i64>> {
         let size = self.bytes.len();
         let trailer = Trailer::decode(self.bytes[size - 64..].try_into().unwrap(), size as u64).unwrap();
-        let range = trailer.footer_offset as usize..(trailer.footer_offset + trailer.footer_size_bytes) as usize;
+        let range =
+            trailer.footer_offset as usize..(trailer.footer_offset + trailer.footer_size_bytes) as usize;
         let footer = Footer::decode(&Bytes::copy_from_slice(&self.bytes[range]), &trailer).unwrap();
         let new = self.done.as_ref().unwrap().outcome.clone().unwrap().unwrap();
         let committed: Vec<_> = new.extents.iter().map(|e| (e.ledger, e.first, e.last, e.bytes)).collect();
         let held: Vec<_> = footer.extents.iter().map(|e| (e.ledger, e.first, e.last, e.body_bytes)).collect();
         assert_eq!(committed, held, "what is committed is what the footer says");
         assert_eq!(new.object.length_bytes, size as u64);
-        assert_eq!((new.object.footer_offset, new.object.footer_crc), (trailer.footer_offset, trailer.footer_crc32c));
+        assert_eq!(
+            (new.object.footer_offset, new.object.footer_crc),
+            (trailer.footer_offset, trailer.footer_crc32c)
+        );
         assert_eq!(new.object.etag_crc, crc32c(&[b"tag"]));
         let mut entries: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
         for extent in &footer.extents {
@@ -197,7 +201,11 @@ fn a_long_one_is_written_in_parts_of_one_length() {
     let built = site.run();
     assert!(!site.is_whole && built.left.is_empty());
     let (last, others) = site.parts.split_last().unwrap();
-    assert!(others.iter().all(|part| *part == 30_000) && *last <= 30_000 && others.len() >= 2, "{:?}", site.parts);
+    assert!(
+        others.iter().all(|part| *part == 30_000) && *last <= 30_000 && others.len() >= 2,
+        "{:?}",
+        site.parts
+    );
     assert_eq!(site.entries().values().map(Vec::len).sum::<usize>(), 83);
 }
 
@@ -316,6 +324,10 @@ fn entries_that_are_others_are_refused() {
     site.input(Input::Batch { index: 0, first: entry(0), entries: vec![stored(1, 0), stored(2, 1)] });
     site.asked.retain(|index| *index != 0);
     let built = site.run();
-    assert!(matches!(&built.left[..], [(_, Left::Unread(why))] if why.contains("other ids")), "{:?}", built.left);
+    assert!(
+        matches!(&built.left[..], [(_, Left::Unread(why))] if why.contains("other ids")),
+        "{:?}",
+        built.left
+    );
     assert_eq!(site.entries(), BTreeMap::from([(1, vec![0]), (2, (0..10).collect())]));
 }

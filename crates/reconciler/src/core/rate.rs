@@ -39,7 +39,8 @@ impl Rate {
             return false;
         }
         // Without a limit, the rate that led here is what counts.
-        let actual = (read.saturating_sub(self.read_before) as f64 / elapsed.as_secs_f64()).max(BYTES_PER_SECOND_MIN);
+        let actual =
+            (read.saturating_sub(self.read_before) as f64 / elapsed.as_secs_f64()).max(BYTES_PER_SECOND_MIN);
         let before = self.allowed;
         self.allowed = match is_pressed {
             true => self.allowed.min(actual) / 2.0,

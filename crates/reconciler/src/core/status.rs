@@ -226,3 +226,18 @@ fn lag_of(now: Duration, ledger: &Ledger, entry_bytes: u64) -> Lag {
         },
     }
 }
+
+impl Core {
+    /// Whether the ledger is watched.
+    pub fn is_watched(&self, ledger: LedgerId) -> bool {
+        self.ledgers.contains_key(&ledger)
+    }
+
+    /// Whether nothing is being built, committed or told.
+    pub fn is_idle(&self) -> bool {
+        self.building.is_empty()
+            && self.to_commit.is_empty()
+            && self.commit.is_none()
+            && self.updates.in_flight() == 0
+    }
+}
