@@ -68,6 +68,7 @@ mod core;
 mod error;
 mod facts;
 mod manifest;
+mod rebuild;
 mod record;
 mod row;
 mod run;
@@ -83,6 +84,7 @@ pub use facts::{
     ExtentRow, Facts, LedgerRow, Needs, ObjectRow, REMOVED_EXTENTS_MAX, REPLACED_EXTENTS_MAX, StoredObject,
     WantedExtents,
 };
+pub use rebuild::{Gap, Rebuilt, rebuild};
 pub use record::{Change, NewExtent, NewObject, RESERVATION_TTL_MS_MAX, Record, RecordTooLarge, WriterId};
 pub use shell::{Catalogue, CatalogueOptions, OpenMode};
 pub use upkeep::{Cleaned, Installed, UpkeepDone, UpkeepJob, UpkeepKind};

@@ -1,5 +1,6 @@
 //! The shell: follows the log, commits, answers questions. It decides nothing; the rules are in [`super::Core`].
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,10 +91,10 @@ pub struct Catalogue {
 }
 
 /// What a process that commits has.
-struct Writer {
+pub(super) struct Writer {
     id: WriterId,
     /// The store's time, and the monotonic time at that moment.
-    store_ms: u64,
+    pub store_ms: u64,
     at_ns: u64,
     /// By how much the own clock was ahead.
     ahead_ms: i64,
@@ -393,7 +394,14 @@ impl Catalogue {
         self.base.adopt(manifest).await?;
         let manifest = &self.base.manifest;
         let covered = manifest.covered;
-        if covered.number > self.core.position().number || manifest.log_floor > self.verified {
+        let position = self.core.position();
+        let is_ahead = match covered.number.cmp(&position.number) {
+            Ordering::Less => false,
+            // Other sums at the same number: the catalogue was rebuilt.
+            Ordering::Equal => covered != position || manifest.totals != self.core.totals(),
+            Ordering::Greater => true,
+        };
+        if is_ahead || manifest.log_floor > self.verified {
             self.core = Core::at(self.core.cluster(), covered, manifest.totals);
             self.facts = self.nothing_known();
             self.verified = covered.number;
@@ -769,7 +777,7 @@ pub(super) async fn make_marker(bucket: &Bucket, clock: &dyn Clock) -> Result<()
 }
 
 /// Writes a key, asks when the store says that it was written, and deletes it.
-async fn compare_clocks(
+pub(super) async fn compare_clocks(
     bucket: &Bucket,
     clock: &dyn Clock,
     random: &dyn Random,

@@ -1,5 +1,6 @@
 mod codec;
 mod faulty;
+mod rebuild;
 mod rules;
 mod shared;
 mod upkeep;

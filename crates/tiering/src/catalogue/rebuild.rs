@@ -1,0 +1,366 @@
+//! A catalogue that was lost or damaged, made anew from the footers of the objects.
+//!
+//! The footers say which extents there are, and not which were committed: of two objects with the same entries, one may have lost
+//! a race, or have been rewritten. For each ledger the extents are taken that reach furthest without a gap, from the newest objects
+//! where there is a choice; entries are the same in all of them. Ledgers that were deleted while their objects were still there
+//! come back, and are removed again by the comparison with the metadata store.
+//!
+//! Nothing is deleted. An object of which nothing is taken becomes unreferenced only if others have all its entries.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bindery_io::{Clock, Random};
+use bindery_types::codec::crc32c;
+use bindery_types::tier::ObjectRef;
+use bindery_types::{EntryId, LedgerId};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use object_store::ObjectMeta;
+
+use super::bucket::{Bucket, Created, damaged, number_of};
+use super::manifest::{Manifest, RunName, RunRef, check_marker};
+use super::row::Key;
+use super::run::RunBuilder;
+use super::shell::{compare_clocks, make_marker, manifest};
+use super::{
+    CatalogueError, CatalogueOptions, ExtentRow, LedgerRow, NewExtent, NewObject, ObjectRow, Position,
+    REQUESTS_AT_ONCE, Record, StoredObject, Totals,
+};
+use crate::object::{Footer, TRAILER_SIZE_BYTES, Trailer};
+use crate::store::{Store, StoreError};
+use crate::{ClusterId, ObjectId};
+
+/// Read from the end of an object at first: trailer and the footer of some 500 extents.
+const TAIL_BYTES: u64 = 64 << 10;
+/// Problems that are listed one by one.
+const LISTED_MAX: usize = 1000;
+
+/// Entries that no object has, between others that are there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gap {
+    /// The ledger.
+    pub ledger: LedgerId,
+    /// The first entry that is missing.
+    pub first: EntryId,
+    /// The last entry that is missing.
+    pub last: EntryId,
+}
+
+/// What a rebuilt catalogue has in it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Rebuilt {
+    /// Sums.
+    pub totals: Totals,
+    /// Gaps, the first thousand of them. Extents behind a gap are kept.
+    pub gaps: Vec<Gap>,
+    /// How many gaps there are.
+    pub gap_count: u64,
+    /// Objects that could not be read, and why, the first thousand of them. They are left alone.
+    pub unreadable: Vec<(String, String)>,
+    /// How many objects could not be read.
+    pub unreadable_count: u64,
+    /// Objects of which nothing was taken although they have entries that no other has. They are kept.
+    pub set_aside: Vec<ObjectId>,
+}
+
+struct Found {
+    stored: StoredObject,
+    is_kept: bool,
+}
+
+/// 40 bytes for each extent of the tier are held while a catalogue is rebuilt.
+#[derive(Debug, Clone, Copy)]
+struct FoundExtent {
+    ledger: LedgerId,
+    first: EntryId,
+    last: EntryId,
+    bytes: u64,
+    object: u32,
+}
+
+/// Makes the catalogue of `cluster` anew, as a snapshot that covers the whole log. **Stop all tierers first.** The store is read
+/// once: two requests for each object at most. `seen` is called with the number of objects that were looked at.
+///
+/// Cut off, it has changed nothing.
+pub async fn rebuild(
+    store: &Store,
+    cluster: ClusterId,
+    options: &CatalogueOptions,
+    clock: Arc<dyn Clock>,
+    random: Arc<dyn Random>,
+    mut seen: impl FnMut(u64),
+) -> Result<Rebuilt, CatalogueError> {
+    let bucket = Bucket::new(store.clone(), cluster, options.request_timeout);
+    let marker = bucket.marker();
+    let has_marker = match bucket.get(&marker).await? {
+        Some(bytes) => {
+            check_marker(&bytes, cluster).map_err(|damage| damaged(&marker, damage)).map(|()| true)?
+        }
+        None => false,
+    };
+    let now_ms = compare_clocks(&bucket, &*clock, &*random).await?.store_ms;
+    let before = what_is_left(&bucket).await?;
+    let position = Position { number: before.log_end, log_ms: before.log_ms.max(now_ms) };
+    let mut rebuilt = Rebuilt::default();
+
+    let listed = bucket.list(&bucket.objects(), None).await?;
+    let (mut objects, mut extents) = (Vec::new(), Vec::new());
+    let mut looked_at = 0;
+    let mut footers = futures_util::stream::iter(listed)
+        .map(|meta| {
+            let bucket = &bucket;
+            async move { (meta.location.to_string(), footer_of(bucket, &meta).await) }
+        })
+        .buffer_unordered(REQUESTS_AT_ONCE);
+    while let Some((key, outcome)) = footers.next().await {
+        looked_at += 1;
+        seen(looked_at);
+        match outcome {
+            Ok(object) => objects.push(object),
+            Err(Unread::Store(error)) => return Err(error.into()),
+            Err(Unread::Object(reason)) => {
+                rebuilt.unreadable_count += 1;
+                if rebuilt.unreadable.len() < LISTED_MAX {
+                    rebuilt.unreadable.push((key, reason));
+                }
+            }
+        }
+    }
+    drop(footers);
+    objects.sort_unstable_by_key(|object: &NewObject| object.object.id);
+    let mut found = Vec::with_capacity(objects.len());
+    for (number, object) in (0_u32..).zip(&objects) {
+        extents.extend(object.extents.iter().map(|extent| FoundExtent {
+            ledger: extent.ledger,
+            first: extent.first,
+            last: extent.last,
+            bytes: extent.bytes,
+            object: number,
+        }));
+        let stored = StoredObject {
+            object: object.object,
+            crc: object.crc(),
+            extents: u32::try_from(object.extents.len()).unwrap_or(u32::MAX),
+            bytes: object.bytes(),
+            live_extents: 0,
+            live_bytes: 0,
+            committed_ms: position.log_ms,
+            unreferenced_ms: None,
+        };
+        found.push(Found { stored, is_kept: false });
+    }
+    drop(objects);
+    extents.sort_unstable_by_key(|extent| (extent.ledger, extent.first, extent.object));
+
+    let name = RunName { manifest: before.manifest, nonce: random.next_u64() };
+    let mut builder = RunBuilder::new(cluster);
+    let key = bucket.run(name);
+    let mut upload = bucket.upload(&key);
+    let mut taken = Vec::new();
+    for of_ledger in extents.chunk_by(|a, b| a.ledger == b.ledger) {
+        let row = take(of_ledger, &mut found, &mut taken, &mut rebuilt);
+        let mut value = Vec::new();
+        row.encode(&mut value);
+        builder.push(Key::ledger(of_ledger[0].ledger), Some(&value));
+    }
+    for extent in &taken {
+        let row = ExtentRow {
+            last: extent.last,
+            bytes: extent.bytes,
+            object: found[extent.object as usize].stored.object,
+        };
+        let mut value = Vec::new();
+        row.encode(&mut value);
+        builder.push(Key::extent(extent.ledger, extent.first), Some(&value));
+        upload.push(builder.take()).await?;
+    }
+    let mut garbage = Vec::new();
+    for Found { stored, is_kept } in &mut found {
+        let id = stored.object.id;
+        if stored.live_extents == 0 {
+            if *is_kept {
+                rebuilt.set_aside.push(id);
+            } else {
+                stored.unreferenced_ms = Some(position.log_ms);
+                rebuilt.totals.unreferenced += 1;
+                rebuilt.totals.unreferenced_bytes += stored.object.length_bytes;
+                garbage.push(id);
+            }
+        }
+        rebuilt.totals.objects += 1;
+        rebuilt.totals.object_bytes += stored.object.length_bytes;
+        let mut value = Vec::new();
+        ObjectRow::Stored(*stored).encode(&mut value);
+        builder.push(Key::object(id), Some(&value));
+    }
+    garbage.iter().for_each(|id| builder.push(Key::garbage(*id), Some(&[])));
+    let (rest, shape) = builder.finish();
+    upload.push(rest).await?;
+    upload.finish().await?;
+
+    let next = Manifest {
+        cluster,
+        number: before.manifest + 1,
+        covered: position,
+        log_floor: before.log_floor.max(position.number.saturating_sub(options.log_kept)),
+        run_floor: before.run_floor,
+        totals: rebuilt.totals,
+        runs: if shape.rows > 0 { vec![RunRef { name, shape }] } else { Vec::new() },
+    };
+    match bucket.create(&bucket.manifest(next.number), Bytes::from(next.encode())).await? {
+        Created::Own => {}
+        Created::Other(_) => return Err(CatalogueError::Contended { attempts: 1 }),
+        Created::Unknown(error) => return Err(CatalogueError::Unknown { error }),
+    }
+    if !has_marker {
+        make_marker(&bucket, &*clock).await?;
+    }
+    Ok(rebuilt)
+}
+
+/// Numbers that go on from what is left of a catalogue.
+#[derive(Debug, Default)]
+struct Left {
+    manifest: u64,
+    log_end: u64,
+    log_floor: u64,
+    run_floor: u64,
+    log_ms: u64,
+}
+
+async fn what_is_left(bucket: &Bucket) -> Result<Left, CatalogueError> {
+    let mut left = Left::default();
+    let manifests = bucket.list(&bucket.manifests(), None).await?;
+    left.manifest = manifests.iter().filter_map(|found| number_of(&found.location)).max().unwrap_or(0);
+    // It may be what is damaged.
+    match manifest(bucket, left.manifest).await {
+        Ok(Some(found)) => {
+            (left.log_floor, left.run_floor) = (found.log_floor, found.run_floor);
+            (left.log_end, left.log_ms) = (found.covered.number, found.covered.log_ms);
+        }
+        Ok(None) | Err(CatalogueError::Damaged { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    let log = bucket.list(&bucket.log(), None).await?;
+    if let Some(last) = log.iter().filter_map(|found| number_of(&found.location)).max() {
+        left.log_end = left.log_end.max(last);
+        if let Some(bytes) = bucket.get(&bucket.record(last)).await?
+            && let Ok(record) = Record::decode(&bytes, bucket.cluster(), last)
+        {
+            left.log_ms = left.log_ms.max(record.time_ms);
+        }
+    }
+    Ok(left)
+}
+
+enum Unread {
+    Store(StoreError),
+    Object(String),
+}
+
+async fn footer_of(bucket: &Bucket, meta: &ObjectMeta) -> Result<NewObject, Unread> {
+    let unread = |reason: String| Unread::Object(reason);
+    let key = &meta.location;
+    let named: ObjectId =
+        key.filename().unwrap_or_default().parse().map_err(|_| unread("its key is no object id".into()))?;
+    let size = meta.size;
+    let begin = size.saturating_sub(TAIL_BYTES);
+    if size < TRAILER_SIZE_BYTES as u64 {
+        return Err(unread("it is shorter than a trailer".into()));
+    }
+    let tail = bucket.get_range(key, begin, size - begin).await.map_err(Unread::Store)?;
+    let trailer = tail.last_chunk::<TRAILER_SIZE_BYTES>().ok_or_else(|| unread("it was cut short".into()))?;
+    let trailer = Trailer::decode(trailer, size).map_err(|error| unread(error.to_string()))?;
+    let footer = match trailer.footer_offset.checked_sub(begin) {
+        Some(at) => {
+            let end = at + trailer.footer_size_bytes;
+            match (tail.len() as u64) < end {
+                true => return Err(unread("it was cut short".into())),
+                false => tail.slice(at as usize..end as usize),
+            }
+        }
+        None => bucket
+            .get_range(key, trailer.footer_offset, trailer.footer_size_bytes)
+            .await
+            .map_err(Unread::Store)?,
+    };
+    let footer = Footer::decode(&footer, &trailer).map_err(|error| unread(error.to_string()))?;
+    if trailer.object != named {
+        return Err(unread(format!("it is the object {}", trailer.object)));
+    }
+    let object = ObjectRef {
+        id: named,
+        length_bytes: size,
+        footer_offset: trailer.footer_offset,
+        footer_crc: trailer.footer_crc32c,
+        etag_crc: meta.e_tag.as_ref().map_or(0, |tag| crc32c(&[tag.as_bytes()])),
+    };
+    let extents = footer.extents.iter().map(|extent| NewExtent {
+        ledger: extent.ledger,
+        first: extent.first,
+        last: extent.last,
+        bytes: extent.body_bytes,
+    });
+    Ok(NewObject { object, extents: extents.collect() })
+}
+
+/// Of the extents of one ledger, ascending by first entry, takes those that reach furthest without a gap, and again behind each gap.
+fn take(
+    extents: &[FoundExtent],
+    found: &mut [Found],
+    taken: &mut Vec<FoundExtent>,
+    rebuilt: &mut Rebuilt,
+) -> LedgerRow {
+    // From the last to the first: how far one gets with each, and with which one to begin at an entry. Later objects come last
+    // among equals, and so are seen first, and stay.
+    let mut reach = vec![EntryId::FIRST; extents.len()];
+    let mut best: HashMap<EntryId, usize> = HashMap::with_capacity(extents.len());
+    for (at, extent) in extents.iter().enumerate().rev() {
+        reach[at] = following(extent.last, &best).map_or(extent.last, |next| reach[next]);
+        let before = best.entry(extent.first).or_insert(at);
+        if reach[*before] < reach[at] {
+            *before = at;
+        }
+    }
+    let ledger = extents[0].ledger;
+    let mut row =
+        LedgerRow { first: extents[0].first, next: EntryId::FIRST, extents: 0, bytes: 0, is_removed: false };
+    for extent in extents {
+        // Inside what was taken.
+        if extent.first < row.next {
+            continue;
+        }
+        if extent.first > row.next {
+            rebuilt.gap_count += 1;
+            if rebuilt.gaps.len() < LISTED_MAX {
+                let last = EntryId::new(extent.first.get() - 1).expect("behind another entry");
+                rebuilt.gaps.push(Gap { ledger, first: row.next, last });
+            }
+        }
+        let mut next = best.get(&extent.first).copied();
+        while let Some(at) = next {
+            let extent = extents[at];
+            let stored = &mut found[extent.object as usize].stored;
+            stored.live_extents += 1;
+            stored.live_bytes = stored.live_bytes.saturating_add(extent.bytes);
+            taken.push(extent);
+            row.extents += 1;
+            row.bytes = row.bytes.saturating_add(extent.bytes);
+            row.next = EntryId::new(extent.last.get().saturating_add(1)).unwrap_or(EntryId::MAX);
+            next = following(extent.last, &best);
+        }
+        // Begun in this stretch, and reaching beyond its end: nobody else has those entries.
+        for other in extents.iter().filter(|other| other.first < row.next && other.last >= row.next) {
+            found[other.object as usize].is_kept = true;
+        }
+    }
+    rebuilt.totals.ledgers += 1;
+    rebuilt.totals.extents += row.extents;
+    rebuilt.totals.bytes = rebuilt.totals.bytes.saturating_add(row.bytes);
+    row
+}
+
+fn following(last: EntryId, best: &HashMap<EntryId, usize>) -> Option<usize> {
+    best.get(&EntryId::new(last.get().checked_add(1)?)?).copied()
+}

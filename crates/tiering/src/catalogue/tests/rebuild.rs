@@ -1,0 +1,140 @@
+//! A catalogue from footers.
+
+use std::sync::Arc;
+
+use bindery_io::{SeededRandom, SystemClock};
+use bindery_types::codec::crc32c;
+use bytes::Bytes;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
+
+use super::shared::{open, small};
+use super::*;
+use crate::object::{Compression, ObjectBuilder};
+use crate::store::Store;
+
+/// Uploads a real object; what is to be committed for it.
+async fn upload(store: &Arc<dyn ObjectStore>, number: u64, extents: &[(i64, i64, i64)]) -> NewObject {
+    let mut builder = ObjectBuilder::new(id(number), CLUSTER, 5, Compression::None);
+    for (of, first, last) in extents {
+        builder.begin(ledger(*of), entry(*first), Bytes::from_static(b"metadata")).unwrap();
+        for at in *first..=*last {
+            let fields = [*of, at, at - 1, 4].map(i64::to_be_bytes).concat();
+            let body = Bytes::from([&fields[..], b"data"].concat());
+            let crc = crc32c(&[&body]);
+            builder.append(body, crc).unwrap();
+        }
+    }
+    let (chunks, summary) = builder.finish();
+    let put = store.put(&key(number), Bytes::from(chunks.concat()).into()).await.unwrap();
+    let object = ObjectRef {
+        id: id(number),
+        length_bytes: summary.size_bytes,
+        footer_offset: summary.trailer.footer_offset,
+        footer_crc: summary.trailer.footer_crc32c,
+        etag_crc: put.e_tag.map_or(0, |tag| crc32c(&[tag.as_bytes()])),
+    };
+    let extents = summary.footer.extents.iter().map(|extent| NewExtent {
+        ledger: extent.ledger,
+        first: extent.first,
+        last: extent.last,
+        bytes: extent.body_bytes,
+    });
+    NewObject { object, extents: extents.collect() }
+}
+
+fn key(number: u64) -> Path {
+    Path::from(format!("some/prefix/{}", object_key(CLUSTER, id(number))))
+}
+
+async fn rebuilt(store: &Arc<dyn ObjectStore>) -> Result<Rebuilt, CatalogueError> {
+    let store = Store::new("s3://bucket/some/prefix".parse().unwrap(), store.clone());
+    let (clock, random) = (Arc::new(SystemClock::new()), Arc::new(SeededRandom::new(8)));
+    rebuild(&store, CLUSTER, &small(), clock, random, |_| ()).await
+}
+
+async fn all_extents(catalogue: &mut Catalogue) -> Vec<(LedgerId, EntryId, ExtentRow)> {
+    let mut all = Vec::new();
+    for (ledger, _) in catalogue.ledgers_after(None, 100).await.unwrap() {
+        let rows = catalogue.extents(ledger, EntryId::FIRST, 100).await.unwrap();
+        all.extend(rows.into_iter().map(|(first, row)| (ledger, first, row)));
+    }
+    all
+}
+
+/// A catalogue that was damaged comes back as it was, goes on where its log ended, and a commit that is repeated is known.
+#[tokio::test]
+async fn a_damaged_catalogue_comes_back() {
+    let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let mut before = open(store.clone(), OpenMode::Create, 1).await.unwrap();
+    before.commit(vec![reserve(&[1, 2, 3, 4])]).await.unwrap();
+    let first = upload(&store, 1, &[(1, 0, 9), (2, 0, 4)]).await;
+    before.commit(vec![Change::Commit(first.clone())]).await.unwrap();
+    // The loser of a race, and an object that another one replaced.
+    let loser = upload(&store, 2, &[(1, 0, 12)]).await;
+    before.commit(vec![Change::Commit(loser)]).await.unwrap();
+    let second = upload(&store, 3, &[(1, 10, 19), (2, 5, 9)]).await;
+    before.commit(vec![Change::Commit(second)]).await.unwrap();
+    let done = before.snapshot().unwrap().run().await.unwrap();
+    before.install(done).await.unwrap();
+    let rewritten = upload(&store, 4, &[(1, 0, 19)]).await;
+    before.commit(vec![Change::Replace { object: rewritten, sources: vec![id(1), id(3)] }]).await.unwrap();
+    let expected = all_extents(&mut before).await;
+    assert_eq!(expected.len(), 3);
+    // The run is altered.
+    let runs = Path::from(format!("some/prefix/{CLUSTER}/catalogue/snapshots/runs"));
+    let run = store.list_with_delimiter(Some(&runs)).await.unwrap().objects.remove(0).location;
+    let mut bytes = store.get(&run).await.unwrap().bytes().await.unwrap().to_vec();
+    bytes[10] ^= 1;
+    store.put(&run, bytes.into()).await.unwrap();
+    store.put(&key(9), Bytes::from_static(b"half an object").into()).await.unwrap();
+
+    let report = rebuilt(&store).await.unwrap();
+    assert_eq!((report.gap_count, report.unreadable_count), (0, 1));
+    assert!(report.unreadable[0].0.ends_with(&id(9).to_string()), "{report:?}");
+    assert!(report.set_aside.is_empty());
+    let mut after = open(store.clone(), OpenMode::Write, 2).await.unwrap();
+    assert_eq!(all_extents(&mut after).await, expected);
+    assert_eq!(after.position().number, before.position().number);
+    let (was, is) = (before.totals(), after.totals());
+    assert_eq!((was.ledgers, was.extents, was.bytes), (is.ledgers, is.extents, is.bytes));
+    assert_eq!((was.objects, was.unreferenced), (is.objects, is.unreferenced));
+    // The process that had it open takes the new one over, too, and the log goes on.
+    let outcome = after.commit(vec![Change::Commit(first)]).await.unwrap();
+    assert!(matches!(&outcome.changes[0], ChangeOutcome::Committed(Ok(_))), "{outcome:?}");
+    assert_eq!(outcome.position.number, before.position().number + 1);
+    before.refresh().await.unwrap();
+    assert_eq!(all_extents(&mut before).await, expected);
+}
+
+/// Nothing that is the only copy of an entry becomes garbage: neither what lies behind a gap, nor an object that fits nowhere.
+#[tokio::test]
+async fn nothing_is_thrown_away_for_a_gap() {
+    let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    upload(&store, 1, &[(1, 0, 9)]).await;
+    // Two ways from 10 on; one gets further.
+    upload(&store, 2, &[(1, 10, 29)]).await;
+    upload(&store, 3, &[(1, 10, 14)]).await;
+    upload(&store, 4, &[(1, 15, 39)]).await;
+    // It begins inside, and has entries that nobody else has.
+    upload(&store, 5, &[(1, 38, 44)]).await;
+    upload(&store, 6, &[(1, 60, 69), (2, 5, 6)]).await;
+    let report = rebuilt(&store).await.unwrap();
+    let gap = |of, first, last| Gap { ledger: ledger(of), first: entry(first), last: entry(last) };
+    assert_eq!(report.gaps, [gap(1, 40, 59), gap(2, 0, 4)]);
+    assert_eq!(report.set_aside, [id(5)]);
+    let mut catalogue = open(store, OpenMode::Write, 2).await.unwrap();
+    let ranges: Vec<_> = all_extents(&mut catalogue)
+        .await
+        .iter()
+        .map(|(of, first, row)| (of.get(), first.get(), row.last.get(), row.object.id))
+        .collect();
+    let expected =
+        [(1, 0, 9, id(1)), (1, 10, 14, id(3)), (1, 15, 39, id(4)), (1, 60, 69, id(6)), (2, 5, 6, id(6))];
+    assert_eq!(ranges, expected);
+    let garbage = catalogue.garbage(u64::MAX, 100).await.unwrap();
+    assert_eq!(garbage.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [id(2)]);
+    assert_eq!(catalogue.next(ledger(1)).await.unwrap(), entry(70));
+    assert_eq!(catalogue.totals(), report.totals);
+}
