@@ -34,7 +34,6 @@ pub(super) enum Ask {
 pub(super) struct View {
     pub position: Position,
     pub totals: Totals,
-    pub runs: (usize, u64),
     pub clock_ahead_ms: i64,
 }
 
@@ -77,7 +76,6 @@ impl Desk {
         *self.view.lock() = View {
             position: self.catalogue.position(),
             totals: self.catalogue.totals(),
-            runs: self.catalogue.runs(),
             clock_ahead_ms: self.catalogue.clock_ahead_ms().unwrap_or(0),
         };
     }

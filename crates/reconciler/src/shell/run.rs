@@ -197,7 +197,7 @@ impl Runner {
             }
             Command::Now(ledger, reply) => {
                 self.event(Event::Now(ledger));
-                drop(reply.send(()));
+                let _ = reply.send(());
             }
             Command::Stop => self.event(Event::Stop),
         }
