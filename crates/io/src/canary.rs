@@ -105,6 +105,12 @@ pub enum Canary {
     T10SourceNotLookedUpAgain,
     /// A bookie lets copies go although their copy in object storage differs (T19).
     T19DifferenceIgnored,
+    /// A tierer moves the last reconciled entry when an object is uploaded, before its commit is answered.
+    M23LreBeforeCommit,
+    /// A tierer whose catalogue is behind a bookie goes on behind that bookie's last reconciled entry (T2).
+    T2AheadIsSkipped,
+    /// A tierer takes extents that the catalogue dropped for committed (T3).
+    T3CorrectionIgnored,
 }
 
 /// Whether this build has them.
@@ -160,6 +166,13 @@ pub const CLIENT: [(&str, Canary); 14] = [
     ("M39", Canary::M39RecoversIntoTheSegment),
     ("M40", Canary::M40HandsOverTheSegment),
     ("M41", Canary::M41GapsInTheMiddle),
+];
+
+/// The canaries in the tierer's core, which its own model looks for, with their names.
+pub const TIERER: [(&str, Canary); 3] = [
+    ("M23", Canary::M23LreBeforeCommit),
+    ("T2", Canary::T2AheadIsSkipped),
+    ("T3", Canary::T3CorrectionIgnored),
 ];
 
 /// Which canary is on, if any.

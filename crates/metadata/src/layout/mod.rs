@@ -7,6 +7,7 @@
 //! <root>/underreplication/locks/urL<id>                      replication locks
 //! <root>/underreplication/ledgers/*/*/*/*/urL<id>            ledgers that lack replicas
 //! <root>/underreplication/bindery-marks/<id>                what bookies know a store by (ours)
+//! <root>/underreplication/bindery-tier-paused              tiering is paused (ours)
 //! <root>/idgen/ID-*  idgen-long/HOB-*/ID-*                   ids
 //! <root>/00/0000/L0001  000/0000/0000/0000/L0001             ledgers
 //! ```
@@ -20,6 +21,7 @@ mod paths;
 mod registration;
 mod replication_locks;
 mod store_marks;
+mod tier_pause;
 mod under_replication;
 
 use std::fmt;
@@ -36,6 +38,7 @@ pub use self::registration::{RegisteredBookie, Registration, RegistrationError, 
 pub use self::replication_locks::{ReplicationLock, ReplicationLocks};
 pub use self::store_marks::StoreMarks;
 pub(crate) use self::store_marks::{NAME as STORE_MARKS_NAME, PARENT as STORE_MARKS_PARENT};
+pub use self::tier_pause::TierPause;
 pub use self::under_replication::UnderReplication;
 use crate::store::{MetadataStore, StoreError};
 
@@ -145,6 +148,11 @@ impl Layout {
     /// The marks of ledgers that lack replicas.
     pub fn under_replication(&self) -> UnderReplication {
         UnderReplication::new(self.store.clone(), &self.root)
+    }
+
+    /// Whether tiering is paused.
+    pub fn tier_pause(&self) -> TierPause {
+        TierPause::new(self.store.clone(), &self.root)
     }
 
     /// The generator of ledger ids.

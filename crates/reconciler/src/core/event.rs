@@ -1,0 +1,239 @@
+//! What the core hears of, and what it wants done.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bindery_tiering::ObjectId;
+use bindery_tiering::catalogue::{ExtentOutcome, NewObject, Refusal};
+use bindery_types::tier::TierExtent;
+use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata};
+
+use super::measure::BuildTimes;
+use super::updates::{Ability, RequestError, RequestId, UpdateRequest, UpdateResult};
+
+/// A round's number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RoundId(pub u64);
+
+/// A commit's number; a commit that is sent again keeps it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CommitId(pub u64);
+
+/// A ledger as metadata and bookies show it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sighting {
+    /// Its metadata.
+    pub metadata: Arc<LedgerMetadata>,
+    /// The last entry that may be tiered: the end of a closed ledger, else the LAC (last add confirmed) that bookies say
+    /// (T4).
+    pub available: Option<EntryId>,
+    /// Sum of the payloads of a closed ledger.
+    pub length_bytes: Option<u64>,
+    /// How long ago the ledger was created.
+    pub age: Duration,
+}
+
+/// What a look at a ledger showed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Look {
+    /// It is there.
+    Found(Sighting),
+    /// The metadata store says that there is no such ledger.
+    Gone,
+    /// Nothing is known, and why.
+    Failed(String),
+}
+
+/// Why a ledger gave not all that an object was to have of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Left {
+    /// The object was full before its turn, or in it.
+    Full,
+    /// Reading failed, or took too long.
+    Unread(String),
+}
+
+/// A ledger that an object is to have entries of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BuildLedger {
+    /// The ledger.
+    pub ledger: LedgerId,
+    /// The first entry that is not in the tier.
+    pub first: EntryId,
+    /// The last entry that may be.
+    pub last: EntryId,
+    /// Its metadata, for the footer.
+    pub metadata: Arc<LedgerMetadata>,
+    /// Bytes of these entries, about.
+    pub bytes: u64,
+}
+
+/// An object to be built and uploaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BuildOrder {
+    /// Its id, which is reserved.
+    pub object: ObjectId,
+    /// The ledgers, by their turn.
+    pub ledgers: Vec<BuildLedger>,
+}
+
+/// What came of a [`BuildOrder`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Built {
+    /// The object, whole in the store; `None` when there was nothing to put into it; or why it is not there.
+    pub outcome: Result<Option<NewObject>, String>,
+    /// Ledgers that gave not all they were to give.
+    pub left: Vec<(LedgerId, Left)>,
+    /// Where the time went.
+    pub times: BuildTimes,
+}
+
+/// What the catalogue says of a commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommitReply {
+    /// Of each object: its extents in the order of the commit, or why it was refused as a whole.
+    pub objects: Vec<(ObjectId, Result<Vec<ExtentOutcome>, Refusal>)>,
+    /// Ids that were reserved with it.
+    pub reserved: Vec<ObjectId>,
+}
+
+/// Something happened.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// Time passed: [`super::Core::wake_at`] said when to say so.
+    Time,
+    /// The next ledgers of the listing.
+    Listed {
+        /// Their ids.
+        ledgers: Vec<LedgerId>,
+        /// The listing is complete.
+        is_last: bool,
+    },
+    /// The listing failed and begins anew.
+    ListFailed(String),
+    /// Of [`Action::Look`].
+    Looked {
+        /// The ledger.
+        ledger: LedgerId,
+        /// What was seen.
+        look: Look,
+    },
+    /// Of [`Action::Locate`]: the last entry of each ledger that the catalogue has; or why it could not be asked.
+    Located(Result<Vec<(LedgerId, Option<EntryId>)>, String>),
+    /// Of [`Action::FindExtents`].
+    Extents {
+        /// The ledger.
+        ledger: LedgerId,
+        /// Contiguous from the entry that was asked for; `None` when the catalogue could not be asked.
+        extents: Option<Vec<TierExtent>>,
+    },
+    /// Of [`Action::Reserve`]; or why not.
+    Reserved(Result<Vec<ObjectId>, String>),
+    /// Of [`Action::Build`].
+    Built {
+        /// The object.
+        object: ObjectId,
+        /// What came of it.
+        built: Built,
+    },
+    /// Of [`Action::Commit`]. An error says that it may or may not have happened.
+    Committed {
+        /// The commit.
+        commit: CommitId,
+        /// What the catalogue says.
+        outcome: Result<CommitReply, String>,
+    },
+    /// Of [`Action::Update`].
+    Updated {
+        /// The request.
+        request: RequestId,
+        /// The answer.
+        answer: Result<Vec<UpdateResult>, RequestError>,
+    },
+    /// The bookies that are registered, and whether they take updates.
+    Bookies(BTreeMap<BookieId, Ability>),
+    /// A bookie said, to a read, that it has too much to do.
+    Pressure,
+    /// Tiering was paused, or goes on.
+    Paused(bool),
+    /// Somebody wants this ledger tiered now.
+    Now(LedgerId),
+    /// End: nothing new is begun.
+    Stop,
+    /// End at once: what is under way is given up.
+    StopNow,
+}
+
+/// Something is to be done. Unless it says otherwise, an event answers it once.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// Read the next ledgers of the listing of all of them; from its beginning, if it is complete or failed.
+    List,
+    /// Look at a ledger.
+    Look(LedgerId),
+    /// Ask the catalogue, up to its last record, where ledgers end in the tier.
+    Locate(Vec<LedgerId>),
+    /// Ask the catalogue for extents.
+    FindExtents {
+        /// The ledger.
+        ledger: LedgerId,
+        /// The entry that the first one holds.
+        from: EntryId,
+    },
+    /// Draw ids and reserve them.
+    Reserve(usize),
+    /// Build and upload an object.
+    Build(BuildOrder),
+    /// Give an object up. [`Event::Built`] still comes.
+    Abandon(ObjectId),
+    /// Commit objects, and reserve so many ids in the same record.
+    Commit {
+        /// Returned with the answer.
+        commit: CommitId,
+        /// The objects.
+        objects: Vec<NewObject>,
+        /// Ids to be reserved.
+        reserve: usize,
+    },
+    /// Tell a bookie.
+    Update(UpdateRequest),
+    /// The answer to this request is of no use any more. No event.
+    GiveUp(RequestId),
+    /// Read more slowly. No event.
+    SlowDown,
+    /// A person must look. No event.
+    Alarm(Alarm),
+    /// All is done after [`Event::Stop`]. No event.
+    Stopped,
+}
+
+/// What a person must look at.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Alarm {
+    /// T2.
+    #[error(
+        "ledger {ledger}: bookie {bookie} says that entries up to {register} are in the tier, and the catalogue ends with \
+         {}: it was put back from an older copy, or is another cluster's. The ledger is not tiered any further, and nothing of it \
+         is skipped; put the newer catalogue back",
+        tiered.map_or_else(|| "nothing".to_owned(), |entry| format!("entry {entry}"))
+    )]
+    BookieAhead {
+        /// The ledger.
+        ledger: LedgerId,
+        /// Who says so.
+        bookie: BookieId,
+        /// The bookie's register.
+        register: EntryId,
+        /// What the catalogue has.
+        tiered: Option<EntryId>,
+    },
+    /// The same ledger cannot be read for long.
+    #[error("ledger {ledger} cannot be read, and is not tiered: {why}")]
+    Unreadable {
+        /// The ledger.
+        ledger: LedgerId,
+        /// Why.
+        why: String,
+    },
+}

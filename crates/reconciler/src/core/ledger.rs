@@ -1,0 +1,175 @@
+//! What the core remembers of one ledger.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bindery_types::{BookieId, EntryId, LedgerMetadata, LedgerState};
+
+use super::event::{RoundId, Sighting};
+
+/// Times at which the end of a ledger was seen: so many are enough to tell its lag within an eighth.
+const MARKS_MAX: usize = 8;
+
+/// Where a ledger is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Not in an object.
+    Idle,
+    /// In one that is not committed.
+    Building(RoundId),
+}
+
+/// A bookie that is ahead of the catalogue, as far as the catalogue is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Doubt {
+    pub bookie: BookieId,
+    pub register: EntryId,
+    /// The catalogue was asked since: only such an answer decides.
+    pub is_asked: bool,
+}
+
+/// A ledger that is being watched.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    pub metadata: Option<Arc<LedgerMetadata>>,
+    pub available: Option<EntryId>,
+    pub length_bytes: Option<u64>,
+    /// Bytes of an entry, by the last extent that was committed.
+    pub entry_bytes: Option<u64>,
+    /// What the catalogue has; `None` until it was asked.
+    pub tiered: Option<Option<EntryId>>,
+    /// When ends were seen: ascending, all above what is tiered, but one.
+    marks: VecDeque<(Duration, EntryId)>,
+    pub stage: Stage,
+    /// Its registers are being asked for, and were (T15).
+    pub is_asking: bool,
+    pub is_asked: bool,
+    /// The catalogue is being asked.
+    pub is_locating: bool,
+    pub is_looking: bool,
+    pub look_at: Duration,
+    pub look_pause: Duration,
+    pub was_left_out: bool,
+    pub is_urgent: bool,
+    /// Reads and looks that failed in a row, and when the next may begin.
+    pub failures: u32,
+    pub not_before: Duration,
+    pub last_error: Option<String>,
+    pub doubt: Option<Doubt>,
+    pub stopped: Option<Doubt>,
+    pub is_gone: bool,
+}
+
+impl Ledger {
+    pub fn new(now: Duration) -> Ledger {
+        Ledger {
+            metadata: None,
+            available: None,
+            length_bytes: None,
+            entry_bytes: None,
+            tiered: None,
+            marks: VecDeque::new(),
+            stage: Stage::Idle,
+            is_asking: false,
+            is_asked: false,
+            is_locating: false,
+            is_looking: false,
+            look_at: now,
+            look_pause: Duration::ZERO,
+            was_left_out: false,
+            is_urgent: false,
+            failures: 0,
+            not_before: Duration::ZERO,
+            last_error: None,
+            doubt: None,
+            stopped: None,
+            is_gone: false,
+        }
+    }
+
+    pub fn is_sealed(&self) -> bool {
+        self.metadata.as_ref().is_some_and(|metadata| matches!(metadata.state, LedgerState::Closed { .. }))
+    }
+
+    /// Takes a sighting in; true when there is more than before.
+    pub fn see(&mut self, now: Duration, sighting: Sighting) -> bool {
+        let Sighting { metadata, available, length_bytes, age } = sighting;
+        let is_first = self.metadata.is_none();
+        self.metadata = Some(metadata);
+        // A bookie that lags behind tells of a LAC below one that was told before.
+        let has_grown = available > self.available;
+        if has_grown || self.is_sealed() {
+            self.available = available;
+            self.length_bytes = length_bytes;
+        }
+        if let Some(end) = available.filter(|_| has_grown) {
+            // Of what was there before the first look, only the age of the ledger says how long.
+            let since = if is_first { now.saturating_sub(age) } else { now };
+            if self.marks.len() >= MARKS_MAX {
+                self.marks.remove(1);
+            }
+            self.marks.push_back((since, end));
+        }
+        has_grown
+    }
+
+    /// The catalogue has entries up to here.
+    pub fn tier(&mut self, tiered: Option<EntryId>) {
+        self.tiered = Some(tiered.max(self.tiered.flatten()));
+        while self.marks.front().is_some_and(|(_, end)| Some(*end) <= self.tiered.flatten()) {
+            self.marks.pop_front();
+        }
+    }
+
+    /// Since when the oldest entry that is not in the tier could be.
+    pub fn behind_since(&self) -> Option<Duration> {
+        self.tiered?;
+        self.marks.front().map(|(since, _)| *since).filter(|_| self.available > self.tiered.flatten())
+    }
+
+    /// The entries that are not in the tier.
+    pub fn untiered(&self) -> Option<(EntryId, EntryId)> {
+        let (tiered, available) = (self.tiered?, self.available?);
+        let first = tiered
+            .map_or(EntryId::FIRST, |last| EntryId::new(last.get().saturating_add(1)).expect("above an id"));
+        (first <= available).then_some((first, available))
+    }
+
+    pub fn lag_entries(&self) -> u64 {
+        self.untiered().map_or(0, |(first, last)| (last.get() - first.get()) as u64 + 1)
+    }
+
+    /// Bytes that are not in the tier: by the length of a closed ledger, else by the entries that were tiered before, else by
+    /// what entries have elsewhere.
+    pub fn lag_bytes(&self, elsewhere: u64) -> u64 {
+        let (entries, Some(available)) = (self.lag_entries(), self.available) else { return 0 };
+        let each = match self.length_bytes {
+            Some(length) => length / (available.get() as u64 + 1) + ENTRY_OVERHEAD_BYTES,
+            None => self.entry_bytes.unwrap_or(elsewhere),
+        };
+        entries.saturating_mul(each)
+    }
+
+    /// Whether entries may go into an object now.
+    pub fn may_build(&self, now: Duration) -> bool {
+        self.stage == Stage::Idle
+            && self.is_asked
+            && self.doubt.is_none()
+            && self.stopped.is_none()
+            && !self.is_gone
+            && now >= self.not_before
+            && self.untiered().is_some()
+    }
+
+    /// A read or look failed: later ones wait longer, up to a minute.
+    pub fn fail(&mut self, now: Duration, why: String) {
+        self.failures += 1;
+        self.last_error = Some(why);
+        let pause = Duration::from_millis(500) * 2_u32.pow(self.failures.min(7));
+        self.not_before = now + pause.min(Duration::from_secs(60));
+    }
+}
+
+/// Ids, LAC, length and digest of an entry as it is stored.
+const ENTRY_OVERHEAD_BYTES: u64 = 40;

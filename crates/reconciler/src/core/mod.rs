@@ -1,0 +1,600 @@
+//! The tierer's core: decides which ledgers go into which objects, and which bookies are told, when.
+//!
+//! # Data flow
+//! ```text
+//! listing ─► look (metadata, LAC) ─► locate (catalogue: next) ─► ask (bookies: registers)            once per ledger (T15)
+//!                  │ again while it is open
+//!                  ▼
+//! due, by lag in time ─► round: objects of ~64 MiB ─► built and uploaded ─► commit ─► updates, batched per bookie
+//!            plan             reserve │ next round begins as soon as there is a free place │
+//! ```
+//!
+//! # Invariants
+//! 1. No entry above what [`Event::Looked`] said may be tiered goes into an object (T4).
+//! 2. A ledger is in at most one object that is not committed, and that object begins with the entry behind what the
+//!    catalogue has (T3).
+//! 3. Objects are built under reserved ids only, and an id is used once (T5).
+//! 4. Bookies are told of what a commit reply or the catalogue said, never earlier and never more (T2, T7).
+//! 5. A ledger of which a bookie is ahead of the catalogue is stopped, until the catalogue has caught up (T2).
+//! 6. Nothing waits for the slowest: a round ends with what was delivered, updates are on their own, a ledger that fails is
+//!    tried later.
+//!
+//! # Limits     ledgers watched: [`Settings::ledgers_max`], the listing waits for room; objects: [`Settings::objects_max`]; looks
+//! under way: [`Settings::looks_max`]; commits under way: one; updates: [`updates`]
+//!
+//! # Not here   bytes of entries (`assembly`), requests (`shell`), clocks. `now` is the time since an origin that lies far
+//! enough back to express the age of every ledger.
+
+mod done;
+mod event;
+pub mod interval;
+mod ledger;
+pub mod measure;
+#[cfg(test)]
+mod model;
+pub mod plan;
+mod quorum;
+pub mod rate;
+mod rounds;
+mod status;
+pub mod updates;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use bindery_io::canary::{Canaries, Canary};
+use bindery_tiering::ObjectId;
+use bindery_types::{EntryId, LedgerId};
+
+use self::done::Done;
+pub use self::event::{
+    Action, Alarm, BuildLedger, BuildOrder, Built, CommitId, CommitReply, Event, Left, Look, RoundId,
+    Sighting,
+};
+use self::interval::{Interval, IntervalSettings};
+use self::ledger::{Doubt, Ledger, Stage};
+use self::measure::{Counts, Durations, Phases, Usage};
+use self::rounds::{Commit, Round};
+pub use self::status::{Lag, LedgerStatus, Limit, State, Status};
+use self::updates::{Report, UpdateSettings, Updates};
+
+/// What a tierer is set to.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// An object takes no more bytes than this.
+    pub object_bytes_max: u64,
+    /// The part of that at which it is finished.
+    pub object_fill: f64,
+    /// Objects under construction.
+    pub objects_max: usize,
+    /// The wait between rounds.
+    pub interval: IntervalSettings,
+    /// An open ledger is due when so many bytes of it are not in the tier,
+    pub open_bytes_min: u64,
+    /// or when its oldest such entry has been there for so long. Closed ledgers are always due.
+    pub open_age_max: Duration,
+    /// Updates of bookies.
+    pub updates: UpdateSettings,
+    /// Reserved ids are used within this, or not at all; the catalogue keeps them for twice as long.
+    pub reservation_use: Duration,
+    /// The pause before a commit is sent again: the first, and the longest.
+    pub commit_retry: (Duration, Duration),
+    /// A commit that was not answered by then is given up.
+    pub commit_patience: Duration,
+    /// Ledgers that are watched at once.
+    pub ledgers_max: usize,
+    /// Looks at ledgers under way.
+    pub looks_max: usize,
+    /// Time between two looks at an open ledger: while it grows, and at most.
+    pub look_interval: (Duration, Duration),
+    /// Time between two listings of all ledgers.
+    pub list_interval: Duration,
+    /// Time after which ledgers that are done are looked at again: repair may have given them new bookies.
+    pub revisit_interval: Duration,
+    /// A planted bug, for tests.
+    pub canaries: Canaries,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            object_bytes_max: 80 << 20,
+            object_fill: 0.8,
+            objects_max: 8,
+            interval: IntervalSettings::default(),
+            open_bytes_min: 1 << 20,
+            open_age_max: Duration::from_secs(60),
+            updates: UpdateSettings::default(),
+            reservation_use: Duration::from_secs(30 * 60),
+            commit_retry: (Duration::from_millis(100), Duration::from_secs(5)),
+            commit_patience: Duration::from_secs(10 * 60),
+            ledgers_max: 65_536,
+            looks_max: 64,
+            look_interval: (Duration::from_secs(1), Duration::from_secs(15)),
+            list_interval: Duration::from_secs(10),
+            revisit_interval: Duration::from_secs(3600),
+            canaries: Canaries::none(),
+        }
+    }
+}
+
+impl Settings {
+    /// The length at which an object is finished.
+    pub fn target_bytes(&self) -> u64 {
+        ((self.object_bytes_max as f64 * self.object_fill) as u64).max(1)
+    }
+}
+
+/// Where the listing is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Listing {
+    /// It begins at this time.
+    Waits(Duration),
+    /// A page is on its way.
+    Asked,
+    /// The next page can be asked for when there is room.
+    Held,
+}
+
+/// How it ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Ending {
+    No,
+    Asked,
+    Stopped,
+}
+
+/// Ledgers in one question to the catalogue.
+const LOCATE_MAX: usize = 1024;
+/// Between two attempts to begin a round, unless something has become free.
+const PLAN_PAUSE: Duration = Duration::from_millis(20);
+/// Between two looks at what is finished.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+/// Over so long the stage that limits is measured.
+const USAGE_WINDOW: Duration = Duration::from_secs(10);
+
+/// The core of one tierer.
+pub struct Core {
+    settings: Settings,
+    ledgers: BTreeMap<LedgerId, Ledger>,
+    done: Done,
+    updates: Updates,
+    interval: Interval,
+    rounds: BTreeMap<RoundId, Round>,
+    next_round: u64,
+    next_round_at: Duration,
+    plan_not_before: Duration,
+    /// Due ledgers were left out of the last round.
+    has_backlog: bool,
+    /// Objects that are being built.
+    building: BTreeMap<ObjectId, RoundId>,
+    /// Ids that may be used, with the time until which.
+    reserved: Vec<(ObjectId, Duration)>,
+    is_reserving: bool,
+    /// Uploads, and reservations, failed: none begins before this.
+    store_failures: u32,
+    store_not_before: Duration,
+    /// Rounds whose objects are uploaded, in their order.
+    to_commit: Vec<RoundId>,
+    commit: Option<Commit>,
+    next_commit: u64,
+    /// Ledgers to look at, by time.
+    looks: BTreeSet<(Duration, LedgerId)>,
+    looking: usize,
+    to_locate: BTreeSet<LedgerId>,
+    locating: BTreeSet<LedgerId>,
+    locate_not_before: Duration,
+    listing: Listing,
+    revisit_at: Duration,
+    is_paused: bool,
+    ending: Ending,
+    /// Ledgers that may be finished.
+    touched: BTreeSet<LedgerId>,
+    sweep_at: Duration,
+    counts: Counts,
+    phases: Phases,
+    lre_times: Durations,
+    cycles: Durations,
+    usage: Usage,
+    usage_before: (Duration, Usage),
+    limit: (measure::Stage, f64),
+    last_error: Option<String>,
+}
+
+impl Core {
+    /// A tierer that knows nothing yet.
+    pub fn new(now: Duration, settings: Settings) -> Core {
+        Core {
+            ledgers: BTreeMap::new(),
+            done: Done::default(),
+            updates: Updates::new(settings.updates),
+            interval: Interval::new(settings.interval),
+            rounds: BTreeMap::new(),
+            next_round: 0,
+            next_round_at: now,
+            plan_not_before: now,
+            has_backlog: false,
+            building: BTreeMap::new(),
+            reserved: Vec::new(),
+            is_reserving: false,
+            store_failures: 0,
+            store_not_before: now,
+            to_commit: Vec::new(),
+            commit: None,
+            next_commit: 0,
+            looks: BTreeSet::new(),
+            looking: 0,
+            to_locate: BTreeSet::new(),
+            locating: BTreeSet::new(),
+            locate_not_before: now,
+            listing: Listing::Waits(now),
+            revisit_at: now + settings.revisit_interval,
+            is_paused: false,
+            ending: Ending::No,
+            touched: BTreeSet::new(),
+            sweep_at: now,
+            counts: Counts::default(),
+            phases: Phases::default(),
+            lre_times: Durations::default(),
+            cycles: Durations::default(),
+            usage: Usage::default(),
+            usage_before: (now, Usage::default()),
+            limit: (measure::Stage::Read, 0.0),
+            last_error: None,
+            settings,
+        }
+    }
+
+    /// Takes an event in and says what is to be done.
+    pub fn on_event(&mut self, now: Duration, event: Event, actions: &mut Vec<Action>) {
+        let mut reports = Vec::new();
+        match event {
+            Event::Time => {}
+            Event::Listed { ledgers, is_last } => self.on_listed(now, &ledgers, is_last),
+            Event::ListFailed(why) => {
+                self.last_error = Some(why);
+                self.listing = Listing::Waits(now + Duration::from_secs(1));
+            }
+            Event::Looked { ledger, look } => self.on_looked(now, ledger, look, actions),
+            Event::Located(found) => self.on_located(now, found, &mut reports, actions),
+            Event::Extents { ledger, extents } => self.updates.extents(now, ledger, extents, &mut reports),
+            Event::Reserved(outcome) => self.on_reserved(now, outcome),
+            Event::Built { object, built } => self.on_built(now, object, built, &mut reports),
+            Event::Committed { commit, outcome } => self.on_committed(now, commit, outcome, &mut reports),
+            Event::Updated { request, answer } => {
+                self.updates.on_answer(now, request, answer, &mut reports);
+            }
+            Event::Bookies(abilities) => self.updates.set_bookies(now, &abilities, &mut reports),
+            Event::Pressure => reports.push(Report::Pressure),
+            Event::Paused(is_paused) => self.is_paused = is_paused,
+            Event::Now(ledger) => self.on_now(now, ledger),
+            Event::Stop => self.ending = self.ending.max(Ending::Asked),
+            Event::StopNow => {
+                self.ending = self.ending.max(Ending::Asked);
+                actions.extend(self.building.keys().map(|object| Action::Abandon(*object)));
+            }
+        }
+        let mut given_up = Vec::new();
+        self.updates.on_time(now, &mut given_up, &mut reports);
+        actions.extend(given_up.into_iter().map(Action::GiveUp));
+        self.on_reports(now, reports, actions);
+        self.go_on(now, actions);
+    }
+
+    /// When [`Event::Time`] is due, at the latest.
+    pub fn wake_at(&self, now: Duration) -> Duration {
+        let mut at = self.sweep_at;
+        let mut sooner = |other: Option<Duration>| at = other.map_or(at, |other| at.min(other));
+        sooner(self.updates.wake_at(now));
+        if self.looking < self.settings.looks_max {
+            sooner(self.looks.first().map(|(at, _)| *at));
+        }
+        if let Listing::Waits(begin) = self.listing {
+            sooner(Some(begin));
+        }
+        sooner(self.commit.as_ref().and_then(|commit| commit.again_at));
+        if !self.to_locate.is_empty() && self.locating.is_empty() {
+            sooner(Some(self.locate_not_before));
+        }
+        let has_room =
+            self.building.len() < self.settings.objects_max && !self.is_reserving && !self.is_paused;
+        if has_room && self.ending == Ending::No {
+            let begin = if self.has_backlog { now } else { self.next_round_at };
+            sooner(Some(begin.max(self.plan_not_before).max(self.store_not_before)));
+        }
+        at.max(now + Duration::from_millis(1))
+    }
+
+    /// Everything that can begin now.
+    fn go_on(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        self.measure(now);
+        self.sweep(now);
+        if self.ending == Ending::No {
+            self.list(now, actions);
+            self.look(now, actions);
+            self.begin_round(now, actions);
+        }
+        self.locate(now, actions);
+        self.begin_commit(now, actions);
+        let mut requests = Vec::new();
+        self.updates.dispatch(now, &mut requests);
+        actions.extend(requests.into_iter().map(Action::Update));
+        if self.ending == Ending::Asked
+            && self.building.is_empty()
+            && self.to_commit.is_empty()
+            && self.commit.is_none()
+            && self.updates.in_flight() == 0
+        {
+            self.ending = Ending::Stopped;
+            actions.push(Action::Stopped);
+        }
+    }
+
+    fn list(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        if now >= self.revisit_at {
+            self.revisit_at = now + self.settings.revisit_interval;
+            self.done.clear();
+        }
+        let is_due = match self.listing {
+            Listing::Waits(begin) => now >= begin,
+            Listing::Held => true,
+            Listing::Asked => false,
+        };
+        if is_due && self.ledgers.len() < self.settings.ledgers_max {
+            self.listing = Listing::Asked;
+            actions.push(Action::List);
+        }
+    }
+
+    fn on_listed(&mut self, now: Duration, ledgers: &[LedgerId], is_last: bool) {
+        for ledger in ledgers {
+            if !self.done.contains(*ledger) {
+                self.watch(now, *ledger);
+            }
+        }
+        self.listing =
+            if is_last { Listing::Waits(now + self.settings.list_interval) } else { Listing::Held };
+    }
+
+    fn watch(&mut self, now: Duration, ledger: LedgerId) {
+        if !self.ledgers.contains_key(&ledger) {
+            self.ledgers.insert(ledger, Ledger::new(now));
+            self.looks.insert((now, ledger));
+        }
+    }
+
+    fn on_now(&mut self, now: Duration, ledger: LedgerId) {
+        self.watch(now, ledger);
+        let watched = self.ledgers.get_mut(&ledger).expect("it was just put there");
+        watched.is_urgent = true;
+        watched.not_before = now;
+        if !watched.is_looking {
+            self.looks.remove(&(watched.look_at, ledger));
+            watched.look_at = now;
+            self.looks.insert((now, ledger));
+        }
+        self.plan_not_before = now;
+    }
+
+    fn look(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        while self.looking < self.settings.looks_max
+            && let Some((at, ledger)) = self.looks.first().copied().filter(|(at, _)| *at <= now)
+        {
+            self.looks.remove(&(at, ledger));
+            if let Some(watched) = self.ledgers.get_mut(&ledger) {
+                watched.is_looking = true;
+                self.looking += 1;
+                actions.push(Action::Look(ledger));
+            }
+        }
+    }
+
+    fn on_looked(&mut self, now: Duration, ledger: LedgerId, look: Look, actions: &mut Vec<Action>) {
+        self.looking = self.looking.saturating_sub(1);
+        let Some(watched) = self.ledgers.get_mut(&ledger) else { return };
+        let (least, most) = self.settings.look_interval;
+        watched.is_looking = false;
+        match look {
+            Look::Found(sighting) => {
+                let metadata = sighting.metadata.clone();
+                let has_grown = watched.see(now, sighting);
+                // What fails is read, not looked at.
+                if watched.stage == Stage::Idle
+                    && watched.last_error.is_some()
+                    && watched.untiered().is_none()
+                {
+                    (watched.failures, watched.last_error) = (0, None);
+                }
+                watched.look_pause = match has_grown {
+                    true => least,
+                    false => (watched.look_pause * 2).clamp(least, most),
+                };
+                let is_to_be_asked = watched.available.is_some() && !watched.is_asking && !watched.is_asked;
+                if watched.tiered.is_none() || watched.stopped.is_some() || is_to_be_asked {
+                    self.to_locate.insert(ledger);
+                }
+                let last = watched.available.max(watched.tiered.flatten());
+                if let Some(last) = last.filter(|_| watched.is_asked) {
+                    self.updates.know(now, ledger, &metadata, last);
+                }
+            }
+            Look::Gone => watched.is_gone = true,
+            Look::Failed(why) => {
+                watched.look_pause = (watched.look_pause * 2).clamp(least, most);
+                if watched.failures == UNREADABLE_ALARM {
+                    actions.push(Action::Alarm(Alarm::Unreadable { ledger, why: why.clone() }));
+                }
+                watched.fail(now, why);
+            }
+        }
+        watched.look_at = now + watched.look_pause;
+        self.looks.insert((watched.look_at, ledger));
+        self.touched.insert(ledger);
+    }
+
+    fn locate(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        if !self.locating.is_empty() || self.to_locate.is_empty() || now < self.locate_not_before {
+            return;
+        }
+        while self.locating.len() < LOCATE_MAX
+            && let Some(ledger) = self.to_locate.pop_first()
+        {
+            let Some(watched) = self.ledgers.get_mut(&ledger) else { continue };
+            watched.is_locating = true;
+            if let Some(doubt) = &mut watched.doubt {
+                doubt.is_asked = true;
+            }
+            self.locating.insert(ledger);
+        }
+        if !self.locating.is_empty() {
+            actions.push(Action::Locate(self.locating.iter().copied().collect()));
+        }
+    }
+
+    fn on_located(
+        &mut self,
+        now: Duration,
+        found: Result<Vec<(LedgerId, Option<EntryId>)>, String>,
+        reports: &mut Vec<Report>,
+        actions: &mut Vec<Action>,
+    ) {
+        let asked = std::mem::take(&mut self.locating);
+        for ledger in &asked {
+            if let Some(watched) = self.ledgers.get_mut(ledger) {
+                watched.is_locating = false;
+            }
+        }
+        let found = match found {
+            Ok(found) => found,
+            Err(why) => {
+                self.last_error = Some(why);
+                self.locate_not_before = now + Duration::from_secs(1);
+                self.to_locate.extend(asked);
+                return;
+            }
+        };
+        for (ledger, tiered) in found {
+            let Some(watched) = self.ledgers.get_mut(&ledger) else { continue };
+            watched.tier(tiered);
+            if let Some(stopped) = &watched.stopped
+                && tiered >= Some(stopped.register)
+            {
+                watched.stopped = None;
+            }
+            if let Some(doubt) = watched.doubt.take_if(|doubt| doubt.is_asked)
+                && Some(doubt.register) > tiered
+            {
+                if self.settings.canaries.has(Canary::T2AheadIsSkipped) {
+                    watched.tier(Some(doubt.register));
+                } else {
+                    self.counts.stopped += 1;
+                    let Doubt { bookie, register, .. } = doubt.clone();
+                    actions.push(Action::Alarm(Alarm::BookieAhead { ledger, bookie, register, tiered }));
+                    watched.stopped = Some(doubt);
+                }
+            }
+            let last = watched.available.max(tiered);
+            if let (Some(last), Some(metadata)) = (last, watched.metadata.clone()) {
+                self.updates.know(now, ledger, &metadata, last);
+                if let Some(tiered) = tiered {
+                    self.updates.advance(now, ledger, tiered, &[], reports);
+                }
+                if !watched.is_asking && !watched.is_asked {
+                    watched.is_asking = true;
+                    self.updates.ask(now, ledger, reports);
+                }
+            }
+            self.touched.insert(ledger);
+        }
+    }
+
+    fn on_reports(&mut self, now: Duration, reports: Vec<Report>, actions: &mut Vec<Action>) {
+        let mut pressed = false;
+        for report in reports {
+            match report {
+                Report::Asked(ledger) => {
+                    if let Some(watched) = self.ledgers.get_mut(&ledger) {
+                        (watched.is_asking, watched.is_asked) = (false, true);
+                    }
+                    self.touched.insert(ledger);
+                }
+                Report::Reconciled { ledger, took } => {
+                    self.lre_times.record(took);
+                    self.settle(now, ledger);
+                }
+                Report::Late(ledger) => self.settle(now, ledger),
+                Report::Ahead { ledger, bookie, register } => self.on_ahead(ledger, bookie, register),
+                Report::WantsExtents { ledger, from } => actions.push(Action::FindExtents { ledger, from }),
+                Report::Pressure => pressed = true,
+            }
+        }
+        if pressed {
+            self.counts.pressure += 1;
+            actions.push(Action::SlowDown);
+        }
+    }
+
+    /// A bookie is ahead of what is known of the catalogue. Another tierer may have committed; the catalogue decides.
+    fn on_ahead(&mut self, ledger: LedgerId, bookie: bindery_types::BookieId, register: EntryId) {
+        let Some(watched) = self.ledgers.get_mut(&ledger) else { return };
+        if Some(register) <= watched.tiered.flatten() || watched.stopped.is_some() {
+            return;
+        }
+        let is_higher = watched.doubt.as_ref().is_none_or(|doubt| doubt.register < register);
+        if is_higher {
+            watched.doubt = Some(Doubt { bookie, register, is_asked: false });
+            self.to_locate.insert(ledger);
+        }
+    }
+
+    /// Forgets ledgers with which nothing is left to do.
+    fn sweep(&mut self, now: Duration) {
+        let touched = std::mem::take(&mut self.touched);
+        if now >= self.sweep_at {
+            self.sweep_at = now + SWEEP_INTERVAL;
+            let all: Vec<LedgerId> = self.ledgers.keys().copied().collect();
+            all.into_iter().for_each(|ledger| self.finish(ledger));
+        } else {
+            touched.into_iter().for_each(|ledger| self.finish(ledger));
+        }
+    }
+
+    fn finish(&mut self, ledger: LedgerId) {
+        let Some(watched) = self.ledgers.get(&ledger) else { return };
+        let is_free = watched.stage == Stage::Idle && !watched.is_looking && !watched.is_locating;
+        let is_empty = watched.is_sealed() && watched.available.is_none();
+        let is_tiered = watched.is_sealed()
+            && watched.is_asked
+            && watched.doubt.is_none()
+            && watched.stopped.is_none()
+            && watched.tiered.is_some_and(|tiered| tiered >= watched.available)
+            && self.updates.is_settled(ledger);
+        if !is_free || !(watched.is_gone || is_empty || is_tiered) {
+            return;
+        }
+        let is_done = !watched.is_gone;
+        self.looks.remove(&(watched.look_at, ledger));
+        self.to_locate.remove(&ledger);
+        self.updates.forget(ledger);
+        self.ledgers.remove(&ledger);
+        if is_done {
+            self.done.insert(ledger);
+        }
+    }
+
+    /// Bytes of an entry, on average.
+    fn entry_bytes(&self) -> u64 {
+        self.counts.entry_bytes.checked_div(self.counts.entries).unwrap_or(1024)
+    }
+
+    /// Whether entries of the ledger are to be tiered now.
+    fn is_due(&self, now: Duration, ledger: &Ledger) -> bool {
+        ledger.is_sealed()
+            || ledger.is_urgent
+            || ledger.lag_bytes(self.entry_bytes()) >= self.settings.open_bytes_min
+            || ledger.behind_since().is_some_and(|since| now >= since + self.settings.open_age_max)
+    }
+}
+
+/// Looks or reads of one ledger that fail in a row before a person should know.
+const UNREADABLE_ALARM: u32 = 8;

@@ -1,0 +1,243 @@
+//! What a tierer tells of itself.
+
+use std::time::Duration;
+
+use bindery_types::{BookieId, EntryId, LedgerId};
+
+use super::ledger::{Ledger, Stage as LedgerStage};
+use super::measure::{Counts, Durations, Phases, Stage};
+use super::updates::UpdateCounts;
+use super::{Core, Ending};
+
+/// How far something is behind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Lag {
+    /// Entries that could be in the tier and are not.
+    pub entries: u64,
+    /// Their bytes, about.
+    pub bytes: u64,
+    /// How long the oldest of them could have been.
+    pub age: Duration,
+}
+
+/// What holds a tierer up.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Limit {
+    /// Nothing: all that is due finds room.
+    None,
+    /// This stage, which was busy for this part of the time.
+    Stage(Stage, f64),
+}
+
+/// What a ledger waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// Everything that may be tiered is.
+    Tiered,
+    /// It is being looked at for the first time, or bookies are being asked.
+    Opening,
+    /// It is not due.
+    Waiting,
+    /// It is due.
+    Due,
+    /// It is in an object that is not committed.
+    Building,
+    /// It cannot be read, and is tried again later.
+    Failing(String),
+    /// A bookie is ahead of the catalogue (T2).
+    Stopped {
+        /// Which.
+        bookie: BookieId,
+        /// Its register.
+        register: EntryId,
+    },
+}
+
+impl State {
+    /// For JSON and tables.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            State::Tiered => "tiered",
+            State::Opening => "opening",
+            State::Waiting => "waiting",
+            State::Due => "due",
+            State::Building => "building",
+            State::Failing(_) => "failing",
+            State::Stopped { .. } => "stopped",
+        }
+    }
+}
+
+/// One ledger.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LedgerStatus {
+    /// The ledger.
+    pub ledger: LedgerId,
+    /// Whether it is closed.
+    pub is_sealed: bool,
+    /// The last entry that may be tiered.
+    pub available: Option<EntryId>,
+    /// The last entry in the catalogue.
+    pub tiered: Option<EntryId>,
+    /// The registers of bookies, as far as they are known.
+    pub registers: Vec<(BookieId, Option<EntryId>)>,
+    /// How far it is behind.
+    pub lag: Lag,
+    /// What it waits for.
+    pub state: State,
+}
+
+/// A tierer.
+#[derive(Debug, Clone)]
+pub struct Status {
+    /// Whether it is paused.
+    pub is_paused: bool,
+    /// Whether it is ending.
+    pub is_stopping: bool,
+    /// Ledgers that are watched.
+    pub watched: u64,
+    /// Ledgers with which it is done.
+    pub done: u64,
+    /// Ledgers that are stopped (T2).
+    pub stopped: u64,
+    /// Ledgers that cannot be read.
+    pub failing: u64,
+    /// All together; the age is the largest.
+    pub lag: Lag,
+    /// Ages of the lag of those ledgers that have one: the median and the 99th percentile.
+    pub lag_age: (Duration, Duration),
+    /// The ledgers that are behind most in time.
+    pub behind: Vec<LedgerStatus>,
+    /// What holds it up.
+    pub limit: Limit,
+    /// The wait between rounds.
+    pub interval: Duration,
+    /// Objects being built.
+    pub objects_building: usize,
+    /// Objects that may be.
+    pub objects_max: usize,
+    /// Rounds under way.
+    pub rounds: usize,
+    /// Requests to bookies in flight.
+    pub updates_in_flight: usize,
+    /// Counts.
+    pub counts: Counts,
+    /// Of updates.
+    pub updates: UpdateCounts,
+    /// How long the phases of rounds took.
+    pub phases: Phases,
+    /// How long rounds took, from plan to the last update.
+    pub cycles: Durations,
+    /// How long updates of ledgers took, from the commit to the ack quorum.
+    pub lre: Durations,
+    /// The last thing that did not work.
+    pub last_error: Option<String>,
+}
+
+/// Ledgers listed in a status.
+const BEHIND_MAX: usize = 20;
+
+impl Core {
+    /// How it stands.
+    pub fn status(&self, now: Duration) -> Status {
+        let mut ages = Vec::new();
+        let (mut lag, mut stopped, mut failing) = (Lag::default(), 0, 0);
+        for (id, ledger) in &self.ledgers {
+            stopped += u64::from(ledger.stopped.is_some());
+            failing += u64::from(ledger.failures > 0);
+            let of_ledger = lag_of(now, ledger, self.entry_bytes());
+            if of_ledger.entries > 0 {
+                ages.push((of_ledger.age, *id));
+                lag.entries += of_ledger.entries;
+                lag.bytes += of_ledger.bytes;
+                lag.age = lag.age.max(of_ledger.age);
+            }
+        }
+        ages.sort_unstable_by(|a, b| b.cmp(a));
+        let at = |share: f64| {
+            let index = ((1.0 - share) * ages.len() as f64) as usize;
+            ages.get(index.min(ages.len().saturating_sub(1))).map_or(Duration::ZERO, |(age, _)| *age)
+        };
+        let behind = ages.iter().take(BEHIND_MAX).filter_map(|(_, id)| self.ledger(now, *id));
+        Status {
+            is_paused: self.is_paused,
+            is_stopping: self.ending != Ending::No,
+            watched: self.ledgers.len() as u64,
+            done: self.done.count(),
+            stopped,
+            failing,
+            lag,
+            lag_age: (at(0.5), at(0.99)),
+            behind: behind.collect(),
+            limit: match self.has_backlog {
+                true => Limit::Stage(self.limit.0, self.limit.1),
+                false => Limit::None,
+            },
+            interval: self.interval.current(),
+            objects_building: self.building.len(),
+            objects_max: self.settings.objects_max,
+            rounds: self.rounds.len(),
+            updates_in_flight: self.updates.in_flight(),
+            counts: self.counts,
+            updates: self.updates.counts(),
+            phases: self.phases.clone(),
+            cycles: self.cycles.clone(),
+            lre: self.lre_times.clone(),
+            last_error: self.last_error.clone(),
+        }
+    }
+
+    /// One ledger. `None` when it is not watched; then [`is_done`](Self::is_done) says whether it is all in the tier.
+    pub fn ledger(&self, now: Duration, id: LedgerId) -> Option<LedgerStatus> {
+        let ledger = self.ledgers.get(&id)?;
+        let state = match &ledger.stopped {
+            Some(stopped) => State::Stopped { bookie: stopped.bookie.clone(), register: stopped.register },
+            None if matches!(ledger.stage, LedgerStage::Building(_)) => State::Building,
+            None if ledger.failures > 0 => State::Failing(ledger.last_error.clone().unwrap_or_default()),
+            None if !ledger.is_asked => State::Opening,
+            None if ledger.untiered().is_none() => State::Tiered,
+            None if self.is_due(now, ledger) => State::Due,
+            None => State::Waiting,
+        };
+        Some(LedgerStatus {
+            ledger: id,
+            is_sealed: ledger.is_sealed(),
+            available: ledger.available,
+            tiered: ledger.tiered.flatten(),
+            registers: self.updates.registers(id),
+            lag: lag_of(now, ledger, self.entry_bytes()),
+            state,
+        })
+    }
+
+    /// Whether the ledger was closed, is in the tier as a whole, and its bookies are told.
+    pub fn is_done(&self, ledger: LedgerId) -> bool {
+        self.done.contains(ledger)
+    }
+}
+
+fn lag_of(now: Duration, ledger: &Ledger, entry_bytes: u64) -> Lag {
+    match ledger.tiered {
+        None => Lag::default(),
+        Some(_) => Lag {
+            entries: ledger.lag_entries(),
+            bytes: ledger.lag_bytes(entry_bytes),
+            age: ledger.behind_since().map_or(Duration::ZERO, |since| now.saturating_sub(since)),
+        },
+    }
+}
+
+impl Core {
+    /// Whether the ledger is watched.
+    pub fn is_watched(&self, ledger: LedgerId) -> bool {
+        self.ledgers.contains_key(&ledger)
+    }
+
+    /// Whether nothing is being built, committed or told.
+    pub fn is_idle(&self) -> bool {
+        self.building.is_empty()
+            && self.to_commit.is_empty()
+            && self.commit.is_none()
+            && self.updates.in_flight() == 0
+    }
+}

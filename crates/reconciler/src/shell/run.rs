@@ -1,0 +1,410 @@
+//! The main task: owns the core, starts what it wants done, and gives it the answers.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bindery_client::transport::BookieError;
+use bindery_client::{Client, LedgerListing, Reconcile, ReconcileError, TierSupport};
+use bindery_metadata::Layout;
+use bindery_tiering::ObjectId;
+use bindery_types::BookieId;
+use bindery_wire::ErrorCode;
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+
+use super::desk::{Ask, View};
+use super::object::build;
+use super::report::{self, TierReport};
+use super::views::Views;
+use super::{Command, Common, TiererConfig};
+use crate::core::rate::Rate;
+use crate::core::updates::{Ability, RequestError, RequestId, UpdateRequest, UpdateResult, UpdateStatus};
+use crate::core::{Action, Core, Event, Settings};
+
+/// Between two looks at who is registered.
+const BOOKIES_INTERVAL: Duration = Duration::from_secs(3);
+/// A pause that was set is seen at once by a watch, or after this time.
+const PAUSE_INTERVAL: Duration = Duration::from_secs(30);
+/// Between two steps of the rate.
+const TICK: Duration = Duration::from_secs(1);
+/// Between two cleanings of views.
+const CLEAN_INTERVAL: Duration = Duration::from_secs(10);
+/// Alarms that are remembered.
+const ALARMS_MAX: usize = 20;
+
+/// What a task ended with.
+enum Ended {
+    Event(Event),
+    /// The listing comes back with its page.
+    Listed(Option<LedgerListing>, Event),
+    /// Who is registered; `None` when that could not be read.
+    Bookies(Option<BTreeMap<BookieId, Ability>>),
+    /// Whether tiering is paused, and a watch for its end; `None` when that could not be read.
+    Pause(Option<(bool, bindery_metadata::store::Watch)>),
+}
+
+pub(super) struct Runner {
+    core: Core,
+    common: Arc<Common>,
+    client: Client,
+    layout: Layout,
+    views: Arc<Views>,
+    asks: mpsc::Sender<Ask>,
+    desk: JoinHandle<()>,
+    view: Arc<Mutex<View>>,
+    tasks: JoinSet<Ended>,
+    listing: Option<LedgerListing>,
+    updates: HashMap<RequestId, AbortHandle>,
+    building: HashMap<ObjectId, oneshot::Sender<()>>,
+    rate: Rate,
+    is_pressed: bool,
+    alarms: VecDeque<String>,
+    request_timeout: Duration,
+    stop_patience: Duration,
+    is_stopped: bool,
+    cleaned_at: Duration,
+}
+
+impl Runner {
+    #[expect(clippy::too_many_arguments, reason = "made in one place, of parts that have nothing in common")]
+    pub fn new(
+        config: TiererConfig,
+        settings: Settings,
+        common: Arc<Common>,
+        client: Client,
+        layout: Layout,
+        views: Arc<Views>,
+        asks: mpsc::Sender<Ask>,
+        desk: JoinHandle<()>,
+        view: Arc<Mutex<View>>,
+    ) -> Runner {
+        let now = common.now();
+        Runner {
+            request_timeout: settings.updates.timeout,
+            core: Core::new(now, settings),
+            common,
+            client,
+            layout,
+            views,
+            asks,
+            desk,
+            view,
+            tasks: JoinSet::new(),
+            listing: None,
+            updates: HashMap::new(),
+            building: HashMap::new(),
+            rate: Rate::new(now, config.bytes_per_second),
+            is_pressed: false,
+            alarms: VecDeque::new(),
+            stop_patience: config.stop_patience,
+            is_stopped: false,
+            cleaned_at: now,
+        }
+    }
+
+    /// Runs until it is stopped, or nobody holds a handle any more.
+    pub async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+        self.watch_bookies(Duration::ZERO);
+        self.watch_pause(None);
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut stop_at: Option<tokio::time::Instant> = None;
+        while !self.is_stopped {
+            let wake_at = self.common.instant(self.core.wake_at(self.common.now()));
+            let patience = stop_at.unwrap_or_else(|| tokio::time::Instant::now() + Duration::from_secs(3600));
+            tokio::select! {
+                command = commands.recv(), if stop_at.is_none() => match command {
+                    Some(Command::Stop) | None => {
+                        stop_at = Some(tokio::time::Instant::now() + self.stop_patience);
+                        self.event(Event::Stop);
+                    }
+                    Some(command) => self.command(command),
+                },
+                Some(ended) = self.tasks.join_next(), if !self.tasks.is_empty() => match ended {
+                    Ok(ended) => self.ended(ended),
+                    Err(error) if error.is_cancelled() => {}
+                    Err(error) => std::panic::resume_unwind(error.into_panic()),
+                },
+                _ = tick.tick() => self.tick(),
+                () = tokio::time::sleep_until(wake_at) => self.event(Event::Time),
+                () = tokio::time::sleep_until(patience), if stop_at.is_some() => {
+                    if self.tasks.is_empty() {
+                        break;
+                    }
+                    stop_at = Some(tokio::time::Instant::now() + self.stop_patience);
+                    tracing::warn!("objects under construction take too long to finish: they are given up");
+                    self.event(Event::StopNow);
+                }
+            }
+        }
+        // Whatever is left is of no use any more.
+        self.tasks.shutdown().await;
+        drop(self.asks);
+        // A request to the store that hangs must not keep the process.
+        if tokio::time::timeout(self.stop_patience, &mut self.desk).await.is_err() {
+            self.desk.abort();
+        }
+    }
+
+    fn event(&mut self, event: Event) {
+        let mut actions = Vec::new();
+        self.core.on_event(self.common.now(), event, &mut actions);
+        for action in actions {
+            self.perform(action);
+        }
+    }
+
+    fn ended(&mut self, ended: Ended) {
+        match ended {
+            Ended::Event(event) => {
+                match &event {
+                    Event::Updated { request, .. } => drop(self.updates.remove(request)),
+                    Event::Built { object, .. } => drop(self.building.remove(object)),
+                    _ => {}
+                }
+                self.event(event);
+            }
+            Ended::Listed(listing, event) => {
+                self.listing = listing;
+                self.event(event);
+            }
+            Ended::Bookies(found) => {
+                self.watch_bookies(BOOKIES_INTERVAL);
+                if let Some(abilities) = found {
+                    self.event(Event::Bookies(abilities));
+                }
+            }
+            Ended::Pause(found) => {
+                let (is_paused, watch) = found.unzip();
+                self.watch_pause(Some(watch));
+                if let Some(is_paused) = is_paused {
+                    self.event(Event::Paused(is_paused));
+                }
+            }
+        }
+    }
+
+    fn command(&mut self, command: Command) {
+        // Whoever asked may have gone.
+        match command {
+            Command::Report(reply) => drop(reply.send(self.report())),
+            Command::Ledger(ledger, reply) => {
+                let now = self.common.now();
+                let found = self.core.ledger(now, ledger);
+                drop(reply.send(report::ledger(ledger, found, self.core.is_done(ledger))));
+            }
+            Command::Now(ledger, reply) => {
+                self.event(Event::Now(ledger));
+                let _ = reply.send(());
+            }
+            Command::Stop => self.event(Event::Stop),
+        }
+    }
+
+    fn report(&self) -> TierReport {
+        let now = self.common.now();
+        report::report(
+            &self.core.status(now),
+            &self.common,
+            self.views.reader().counts(),
+            *self.view.lock(),
+            self.rate.allowed(),
+            self.rate.is_pressed(),
+            self.alarms.iter().cloned().collect(),
+        )
+    }
+
+    fn tick(&mut self) {
+        let now = self.common.now();
+        let is_busy = !self.client.busy_bookies(TICK).is_empty();
+        let is_pressed = std::mem::take(&mut self.is_pressed) || is_busy;
+        let read = self.views.reader().counts().bytes;
+        if self.rate.step(now, read, is_pressed) {
+            self.views.reader().set_bytes_per_second(self.rate.allowed());
+        }
+        if is_busy {
+            self.event(Event::Pressure);
+            // The core has said so; that is no further report.
+            self.is_pressed = false;
+        }
+        self.common.meter.look(now, self.core.is_idle());
+        if now >= self.cleaned_at + CLEAN_INTERVAL {
+            self.cleaned_at = now;
+            self.views.retain(|ledger| self.core.is_watched(ledger));
+        }
+    }
+
+    fn spawn(&mut self, task: impl Future<Output = Event> + Send + 'static) -> AbortHandle {
+        self.tasks.spawn(async move { Ended::Event(task.await) })
+    }
+
+    fn perform(&mut self, action: Action) {
+        match action {
+            Action::List => {
+                let listing = self.listing.take();
+                let mut listing = listing.unwrap_or_else(|| self.client.ledgers());
+                self.tasks.spawn(async move {
+                    match listing.next().await {
+                        Ok(Some(ledgers)) => {
+                            Ended::Listed(Some(listing), Event::Listed { ledgers, is_last: false })
+                        }
+                        Ok(None) => Ended::Listed(None, Event::Listed { ledgers: Vec::new(), is_last: true }),
+                        Err(error) => {
+                            Ended::Listed(None, Event::ListFailed(format!("list the ledgers: {error}")))
+                        }
+                    }
+                });
+            }
+            Action::Look(ledger) => {
+                let (views, wall_ms) = (self.views.clone(), self.common.clock.wall_ms());
+                self.spawn(async move { Event::Looked { ledger, look: views.look(ledger, wall_ms).await } });
+            }
+            Action::Locate(ledgers) => {
+                let asks = self.asks.clone();
+                self.spawn(async move {
+                    Event::Located(
+                        ask(&asks, |reply| Ask::Locate(ledgers, reply)).await.unwrap_or_else(ended),
+                    )
+                });
+            }
+            Action::FindExtents { ledger, from } => {
+                let asks = self.asks.clone();
+                self.spawn(async move {
+                    let extents = ask(&asks, |reply| Ask::Extents(ledger, from, reply)).await.flatten();
+                    Event::Extents { ledger, extents }
+                });
+            }
+            Action::Reserve(count) => {
+                let asks = self.asks.clone();
+                self.spawn(async move {
+                    Event::Reserved(
+                        ask(&asks, |reply| Ask::Reserve(count, reply)).await.unwrap_or_else(ended),
+                    )
+                });
+            }
+            Action::Build(order) => {
+                let (abandon, abandoned) = oneshot::channel();
+                self.building.insert(order.object, abandon);
+                let (common, views) = (self.common.clone(), self.views.clone());
+                self.spawn(build(common, views, order, abandoned));
+            }
+            Action::Abandon(object) => {
+                if let Some(abandon) = self.building.remove(&object) {
+                    // It may have ended.
+                    let _ = abandon.send(());
+                }
+            }
+            Action::Commit { commit, objects, reserve } => {
+                let asks = self.asks.clone();
+                self.spawn(async move {
+                    let outcome = ask(&asks, |reply| Ask::Commit(objects, reserve, reply)).await;
+                    Event::Committed { commit, outcome: outcome.unwrap_or_else(ended) }
+                });
+            }
+            Action::Update(request) => {
+                let (client, common, timeout) =
+                    (self.client.clone(), self.common.clone(), self.request_timeout);
+                let id = request.id;
+                let task = self.spawn(async move {
+                    Event::Updated { request: id, answer: update(&client, &common, request, timeout).await }
+                });
+                self.updates.insert(id, task);
+            }
+            Action::GiveUp(request) => {
+                if let Some(task) = self.updates.remove(&request) {
+                    task.abort();
+                }
+            }
+            Action::SlowDown => self.is_pressed = true,
+            Action::Alarm(alarm) => {
+                tracing::error!("{alarm}");
+                if self.alarms.len() >= ALARMS_MAX {
+                    self.alarms.pop_front();
+                }
+                self.alarms.push_back(alarm.to_string());
+            }
+            Action::Stopped => self.is_stopped = true,
+        }
+    }
+
+    fn watch_bookies(&mut self, after: Duration) {
+        let (client, layout) = (self.client.clone(), self.layout.clone());
+        self.tasks.spawn(async move {
+            tokio::time::sleep(after).await;
+            Ended::Bookies(abilities(&client, &layout).await)
+        });
+    }
+
+    /// Reads the flag: at first, when the watch fires, and now and then.
+    fn watch_pause(&mut self, watch: Option<Option<bindery_metadata::store::Watch>>) {
+        let pause = self.layout.tier_pause();
+        self.tasks.spawn(async move {
+            match watch {
+                None => {}
+                Some(Some(watch)) => drop(tokio::time::timeout(PAUSE_INTERVAL, watch.changed()).await),
+                Some(None) => tokio::time::sleep(BOOKIES_INTERVAL).await,
+            }
+            Ended::Pause(pause.watch().await.ok())
+        });
+    }
+}
+
+async fn abilities(client: &Client, layout: &Layout) -> Option<BTreeMap<BookieId, Ability>> {
+    let mut found = BTreeMap::new();
+    for bookie in layout.registration().list().await.ok()? {
+        let ability = match client.tier_support(&bookie.bookie_id).await.ok()? {
+            TierSupport::Supported => Ability::Reconciles,
+            TierSupport::KeepsEverything => Ability::KeepsEverything,
+            TierSupport::NotRegistered => Ability::Absent,
+        };
+        found.insert(bookie.bookie_id, ability);
+    }
+    Some(found)
+}
+
+/// Asks the desk; `None` when it has ended.
+async fn ask<T>(asks: &mpsc::Sender<Ask>, of: impl FnOnce(oneshot::Sender<T>) -> Ask) -> Option<T> {
+    let (reply, answer) = oneshot::channel();
+    asks.send(of(reply)).await.ok()?;
+    answer.await.ok()
+}
+
+fn ended<T>() -> Result<T, String> {
+    Err("the tierer ends".to_owned())
+}
+
+async fn update(
+    client: &Client,
+    common: &Common,
+    request: UpdateRequest,
+    timeout: Duration,
+) -> Result<Vec<UpdateResult>, RequestError> {
+    let message = Reconcile { cluster: common.cluster, ledgers: request.ledgers };
+    match client.reconcile(&request.bookie, message, timeout).await {
+        Ok(results) => Ok(results
+            .into_iter()
+            .map(|result| UpdateResult {
+                ledger: result.ledger,
+                status: match result.code {
+                    ErrorCode::Ok => UpdateStatus::Done,
+                    ErrorCode::BadRequest => UpdateStatus::Behind,
+                    ErrorCode::NoLedger => UpdateStatus::NoLedger,
+                    ErrorCode::TooManyRequests => UpdateStatus::Busy,
+                    _ => UpdateStatus::Failed,
+                },
+                register: result.last,
+                // A bookie answers what is durable only.
+                is_durable: true,
+            })
+            .collect()),
+        Err(ReconcileError::Bookie { error: BookieError::Refused(ErrorCode::TooManyRequests), .. }) => {
+            Err(RequestError::Busy)
+        }
+        Err(error) => {
+            tracing::debug!(bookie = %request.bookie, %error, "an update of last reconciled entries failed");
+            Err(RequestError::Failed(error.to_string()))
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Ledgers as the client shows them, kept while they are watched: an open ledger is looked at again and again.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bindery_client::{BulkReader, LedgerState, LedgerView, ReadError};
+use bindery_types::{EntryId, LedgerId};
+use parking_lot::Mutex;
+
+use crate::core::{Look, Sighting};
+
+/// The views of one tierer.
+pub(super) struct Views {
+    reader: BulkReader,
+    /// Bounded by the ledgers that the core watches, and those that it forgot since the last cleaning.
+    open: Mutex<HashMap<LedgerId, LedgerView>>,
+}
+
+impl Views {
+    pub fn new(reader: BulkReader) -> Views {
+        Views { reader, open: Mutex::new(HashMap::new()) }
+    }
+
+    pub fn reader(&self) -> &BulkReader {
+        &self.reader
+    }
+
+    /// Forgets those that are not watched any more.
+    pub fn retain(&self, is_watched: impl Fn(LedgerId) -> bool) {
+        self.open.lock().retain(|ledger, _| is_watched(*ledger));
+    }
+
+    pub async fn get(&self, ledger: LedgerId) -> Result<LedgerView, ReadError> {
+        if let Some(view) = self.open.lock().get(&ledger) {
+            return Ok(view.clone());
+        }
+        let view = self.reader.open(ledger).await?;
+        self.open.lock().insert(ledger, view.clone());
+        Ok(view)
+    }
+
+    /// Looks at a ledger: its metadata as it is now, and of an open one the LAC (last add confirmed) of its bookies.
+    pub async fn look(&self, ledger: LedgerId, wall_ms: i64) -> Look {
+        match self.seen(ledger, wall_ms).await {
+            Ok(sighting) => Look::Found(sighting),
+            Err(ReadError::Deleted(_)) => {
+                self.open.lock().remove(&ledger);
+                Look::Gone
+            }
+            // Its bytes cannot be read: never to be taken for a ledger that is gone.
+            Err(error) => Look::Failed(error.to_string()),
+        }
+    }
+
+    async fn seen(&self, ledger: LedgerId, wall_ms: i64) -> Result<Sighting, ReadError> {
+        let known = self.open.lock().get(&ledger).cloned();
+        let view = match known {
+            // What repair did to a closed ledger is in its metadata.
+            Some(view) if view.is_sealed() => {
+                view.reread().await?;
+                view
+            }
+            Some(view) => view,
+            None => self.get(ledger).await?,
+        };
+        if !view.is_sealed() {
+            // If too few bookies answer, nothing is known of its end.
+            view.refresh().await?;
+        }
+        let (metadata, _) = view.metadata();
+        let length_bytes = match metadata.state {
+            LedgerState::Closed { length_bytes, .. } => Some(length_bytes),
+            LedgerState::Open | LedgerState::InRecovery => None,
+        };
+        let available: Option<EntryId> = view.last_readable();
+        let age_ms = metadata.created_ms.map_or(0, |created| wall_ms.saturating_sub(created));
+        let age = Duration::from_millis(u64::try_from(age_ms).unwrap_or(0));
+        Ok(Sighting { metadata: Arc::new(metadata), available, length_bytes, age })
+    }
+}
