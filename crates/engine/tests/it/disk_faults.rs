@@ -459,6 +459,77 @@ fn a_removal_gives_space_back_while_a_flush_waits_for_it() {
     }
 }
 
+/// What waits for space and was deleted meanwhile needs none: the flush leaves it out, and goes through with what is left. A volume
+/// that holds little but the journal has no other way out. The removal holds over a crash, and the ledger may come back.
+#[test]
+fn a_removal_takes_what_waits_for_space_out_of_the_flush() {
+    for is_killed in [false, true] {
+        let mut bookie = Bookie::new(1);
+        let [first, second, ..] = bookie.ledgers()[..] else { panic!("three shards") };
+        for entry in 0..5 {
+            bookie.add(first, entry, false).unwrap();
+        }
+        bookie.faults.set(&[full(&["create"], ".elog")]);
+        bookie.flush();
+        bookie.tend();
+        assert!(bookie.engine().status().waits_for_space.is_some());
+
+        let id = LedgerId::new(first).unwrap();
+        let (sender, receiver) = sync_channel(1);
+        bookie.engine().remove_ledger(id, Box::new(move |outcome| sender.send(outcome).unwrap()));
+        bookie.tend();
+        assert!(bookie.engine().status().waits_for_space.is_some(), "the journal does not have the removal");
+        bookie.drive();
+        assert_eq!(receiver.try_recv(), Ok(Ok(())));
+        bookie.acked.clear();
+        bookie.tend();
+        assert_eq!(bookie.engine().status().waits(), None, "there is nothing to write");
+        assert_eq!(bookie.logs(), 0);
+        if is_killed {
+            bookie.restart();
+        }
+        bookie.faults.set(&[]);
+        assert_eq!(bookie.read(first, 0), Err(Refusal::NoLedger), "is killed: {is_killed}");
+        bookie.add(second, 0, false).unwrap();
+        let (sender, receiver) = sync_channel(1);
+        bookie.engine().revive_ledger(id, KEY, Box::new(move |outcome| sender.send(outcome).unwrap()));
+        bookie.drive();
+        assert_eq!(receiver.try_recv(), Ok(Ok(())));
+        bookie.add(first, 7, false).unwrap();
+        bookie.flush();
+        bookie.check_acked();
+        bookie.restart();
+        assert_eq!(bookie.read(first, 0), Err(Refusal::NoEntry));
+    }
+}
+
+/// The same beside a ledger that stays: of one flush that waits, what is left is written.
+#[test]
+fn what_stays_of_a_flush_that_waited_is_written() {
+    let mut bookie = Bookie::new(1);
+    let [first, second, ..] = bookie.ledgers()[..] else { panic!("three shards") };
+    for entry in 0..5 {
+        bookie.add(first, entry, false).unwrap();
+        bookie.add(second, entry, false).unwrap();
+    }
+    bookie.faults.set(&[full(&["write"], ".elog")]);
+    bookie.flush();
+    bookie.engine().remove_ledger(LedgerId::new(first).unwrap(), Box::new(|_| ()));
+    bookie.drive();
+    bookie.acked.retain(|(ledger, _)| *ledger != first);
+    bookie.tend();
+    assert!(bookie.engine().status().waits_for_space.is_some(), "there are entries to write");
+    bookie.faults.set(&[]);
+    let before = bookie.engine().stats();
+    bookie.tend();
+    assert_eq!(bookie.engine().status().waits(), None);
+    let after = bookie.engine().stats();
+    assert_eq!(after.flushed_entries - before.flushed_entries, 5, "only those of the ledger that stays");
+    bookie.check_acked();
+    bookie.restart();
+    assert_eq!(bookie.read(first, 0), Err(Refusal::NoLedger));
+}
+
 /// A scrub that gets no descriptor, or no memory for its reads, has found nothing: it waits, and checks the log later.
 #[test]
 fn a_scrub_without_file_descriptors_finds_no_damage() {
