@@ -530,6 +530,33 @@ fn what_stays_of_a_flush_that_waited_is_written() {
     assert_eq!(bookie.read(first, 0), Err(Refusal::NoLedger));
 }
 
+/// A log that is dropped while a scrub is in the middle of it gives its blocks back: nobody has its file open.
+#[test]
+fn a_scrub_keeps_no_file_of_a_dropped_log_open() {
+    let mut bookie = Bookie::new(1);
+    let ledger = bookie.ledgers()[0];
+    // More than the scrub looks at in one step.
+    for entry in 0..300 {
+        bookie.add(ledger, entry, false).unwrap();
+    }
+    bookie.flush();
+    bookie.tend();
+    let dir = bookie.dir.path().to_owned();
+    let open_logs = || {
+        let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let paths = open.filter_map(|file| std::fs::read_link(file.path()).ok());
+        paths.filter(|path| path.starts_with(&dir) && path.to_string_lossy().contains(".elog")).count()
+    };
+    assert_eq!(open_logs(), 2, "one for readers, one of the scrub");
+    bookie.engine().remove_ledger(LedgerId::new(ledger).unwrap(), Box::new(|_| ()));
+    bookie.flush();
+    bookie.engine().want_collection(WantedCollection::default());
+    for _ in 0..5 {
+        bookie.tend();
+    }
+    assert_eq!((bookie.logs(), open_logs()), (0, 0));
+}
+
 /// A scrub that gets no descriptor, or no memory for its reads, has found nothing: it waits, and checks the log later.
 #[test]
 fn a_scrub_without_file_descriptors_finds_no_damage() {
