@@ -45,6 +45,7 @@ use bindery_journal::{Group, Journal, JournalError};
 use bindery_storage::{
     DirectoryCommit, ExtentChange, Generation, LedgerDirectory, LedgerRecord, Mark, SealedLog,
 };
+use bindery_types::{EntryId, LedgerId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -588,6 +589,16 @@ impl Flushing {
         }
     }
 
+    /// A ledger was removed since the cache was frozen, and a flush that waits for space leaves it out (`placement` invariant 3).
+    fn is_gone(&self, ledger: LedgerId, frozen: &Frozen) -> bool {
+        let engine = &self.engine;
+        engine.is_waiting() && engine.config.journal_sync && {
+            let shard = engine.shard_of(ledger);
+            let flushed = self.flushed_generation(shard);
+            frozen.generation < engine.shards[shard].lock().hidden_for_good(ledger, flushed, true)
+        }
+    }
+
     /// One directory: an entry log when there are entries, and always a commit with the mark, so that fences and LACs
     /// that came without entries are not forgotten with the journal (BookKeeper #4843).
     fn flush_directory(
@@ -599,8 +610,8 @@ impl Flushing {
         marks: &MarkVector,
         writes: &mut PacedWrites,
     ) -> Result<(), StorageFault> {
-        let mut ledgers: Vec<_> =
-            entries.iter().flat_map(|f| f.records.iter().map(move |(l, r)| (*l, r, *f))).collect();
+        let all = entries.iter().flat_map(|f| f.records.iter().map(move |(l, r)| (*l, r, *f)));
+        let mut ledgers: Vec<_> = all.filter(|(ledger, _, f)| !self.is_gone(*ledger, f)).collect();
         ledgers.sort_unstable_by_key(|(ledger, ..)| *ledger);
         let mut sealed = None;
         if !ledgers.is_empty() {
@@ -608,8 +619,7 @@ impl Flushing {
             let mut log = self.directories[index].begin_log(Generation(generation))?;
             for (ledger, records, frozen) in ledgers {
                 for record in records.newest_ascending().iter() {
-                    let entry =
-                        bindery_types::EntryId::new(record.entry).expect("placed entries are not negative");
+                    let entry = EntryId::new(record.entry).expect("placed entries are not negative");
                     if let Err(error) = log.append(ledger, entry, frozen.bytes_of(record), record.crc32c) {
                         // What it holds is in no table; if it stays, the next start removes it.
                         let _ = log.abandon();
