@@ -76,7 +76,7 @@ impl Default for SpaceConfig {
             merge_fan_in: 16,
             merge_ledger_bytes: 64 << 10,
             merge_log_bytes_max: 4 << 30,
-            replaced_grace: Duration::from_secs(30),
+            replaced_grace: Duration::from_secs(5),
             scrub_period: Duration::from_secs(7 * 86_400),
             scrub_bytes_per_second: 0,
         }
