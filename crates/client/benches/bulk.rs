@@ -1,7 +1,7 @@
 //! Reads per CPU second of the client: in bulk, as stored, next to an ordinary reader.
 //!
 //! ```text
-//! cargo bench -p bindery-client --bench bulk -- [seconds] [payload bytes]
+//! cargo bench -p bindery-client --bench bulk -- [seconds] [payload bytes] [range KiB]
 //! ```
 //! The bookies are processes of their own, which answer from memory and are not counted. Both readers verify every
 //! digest. Given no `--bench` (as by `cargo test --benches`), each measurement is short.
@@ -43,6 +43,7 @@ fn main() {
     let is_bench = args.iter().any(|arg| arg == "--bench");
     let seconds = numbers.first().map_or(if is_bench { 3.0 } else { 0.05 }, |seconds| *seconds as f64);
     let payloads = numbers.get(1).map_or(vec![100, 1024, 16 << 10], |size| vec![*size]);
+    let range_size_bytes = numbers.get(2).map(|size| *size as u64 * 1024);
     println!(
         "{:>9} {:>8} {:>9} {:>9} {:>14} {:>12} {:>12}",
         "payload", "E/Qw", "reader", "MB/s", "MB/CPU second", "CPU s/GiB", "CPU ns/entry"
@@ -51,9 +52,12 @@ fn main() {
         let count = if is_bench { LEDGER_BYTES } else { LEDGER_BYTES_SHORT } / payload;
         let mut peers: Vec<Peer> = (0..3).map(|_| Peer::start(count, payload)).collect();
         for write_quorum in [3, 2] {
-            for is_bulk in [false, true] {
+            let mut bulk = BulkOptions::default();
+            bulk.range_size_bytes = range_size_bytes.unwrap_or(bulk.range_size_bytes);
+            for bulk in [None, Some(bulk)] {
+                let is_bulk = bulk.is_some();
                 let bookies = peers.iter().map(|peer| peer.bookie.clone()).collect();
-                let run = run(bookies, write_quorum, count, payload, seconds, is_bulk);
+                let run = run(bookies, write_quorum, count, payload, seconds, bulk);
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                 // On a worker, as all tasks of an application are.
                 let Measured { bytes, elapsed, cpu } =
@@ -87,7 +91,7 @@ async fn run(
     count: usize,
     payload: usize,
     seconds: f64,
-    is_bulk: bool,
+    bulk: Option<BulkOptions>,
 ) -> Measured {
     let store = Arc::new(MemoryCluster::new().open());
     layout::init_cluster(&*store, "/ledgers", LedgerLayout::Hierarchical, [1; 16]).await.unwrap();
@@ -103,7 +107,8 @@ async fn run(
 
     let (mut bytes, mut begin) = (0, None);
     let warm_up = Instant::now() + Duration::from_secs_f64(seconds / 10.0);
-    let view = client.bulk(BulkOptions::default()).open(ledger()).await.unwrap();
+    let is_bulk = bulk.is_some();
+    let view = client.bulk(bulk.unwrap_or_default()).open(ledger()).await.unwrap();
     let reader = client.open_ledger(ledger(), b"", OpenMode::ReadOnly).await.unwrap();
     loop {
         let now = Instant::now();
