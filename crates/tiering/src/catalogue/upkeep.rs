@@ -297,8 +297,12 @@ impl Catalogue {
         }
         let listed =
             self.bucket.list(&self.bucket.runs(), None).await?.into_iter().map(|found| found.location);
+        let oldest_kept = newest.saturating_sub(MANIFESTS_OF_READERS);
         let is_gone = |key: &Path| {
-            run_name_of(key).is_some_and(|name| name.manifest < run_floor && !named.contains(&name))
+            run_name_of(key).is_some_and(|name| {
+                let is_over = name.manifest < run_floor || self.base.was_dropped(name, oldest_kept);
+                is_over && !named.contains(&name)
+            })
         };
         let old: Vec<Path> = listed.filter(is_gone).take(CLEANED_MAX).collect();
         cleaned.runs = old.len();
