@@ -9,7 +9,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use super::bucket::{Bucket, damaged};
 use super::manifest::{Manifest, RunName, RunRef};
 use super::row::Key;
-use super::run::{Block, BlockPlace, Row, RunIndex};
+use super::run::{Block, BlockPlace, RunIndex};
 use super::{CatalogueError, REQUESTS_AT_ONCE};
 use crate::store::StoreError;
 
@@ -391,15 +391,17 @@ impl RunReader {
         self.ready.front().map(|block| block.key(self.row))
     }
 
-    /// Takes the next row that is loaded.
-    pub(super) fn take(&mut self) -> Option<Row> {
-        let block = self.ready.front()?;
-        let row = (block.key(self.row), block.value(self.row).map(<[u8]>::to_vec));
+    /// Its value; `None`: the row is gone.
+    pub(super) fn value(&self) -> Option<&[u8]> {
+        self.ready.front().and_then(|block| block.value(self.row))
+    }
+
+    /// Goes on to the row behind it.
+    pub(super) fn advance(&mut self) {
         self.row += 1;
-        if self.row == block.len() {
+        if self.ready.front().is_some_and(|block| self.row == block.len()) {
             self.ready.pop_front();
             self.row = 0;
         }
-        Some(row)
     }
 }

@@ -127,17 +127,16 @@ async fn merge(
                     upload.push(rest).await?;
                     return Ok(shape);
                 };
-                let mut newest: Option<Row> = None;
-                for reader in &mut readers {
-                    if reader.key() == Some(key) {
-                        let row = reader.take();
-                        newest = newest.or(row);
+                let mut is_newest = true;
+                for reader in readers.iter_mut().filter(|reader| reader.key() == Some(key)) {
+                    if std::mem::take(&mut is_newest) {
+                        let value = reader.value();
+                        // Below the oldest run there is nothing that would have to be hidden.
+                        if value.is_some() || !is_oldest_in {
+                            builder.push(key, value);
+                        }
                     }
-                }
-                let (_, value) = newest.expect("the reader whose key it is");
-                // Below the oldest run there is nothing that would have to be hidden.
-                if value.is_some() || !is_oldest_in {
-                    builder.push(key, value.as_deref());
+                    reader.advance();
                 }
             }
             if builder.ready_bytes() > 0 {
@@ -182,7 +181,7 @@ impl Catalogue {
         })
     }
 
-    /// The newest runs up to one that is as large as several of the class below it.
+    /// When there are several runs of one class, those and all that are newer. So a row is written once for each class.
     fn merge_due(&self) -> Option<UpkeepJob> {
         self.writer()?;
         let width = self.options.merged_runs.max(2);
@@ -199,7 +198,8 @@ impl Catalogue {
         let largest = runs.iter().map(class).max()?;
         (0..=largest).find_map(|limit| {
             let count = runs.iter().take_while(|run| class(run) <= limit).count();
-            (count >= width).then(|| UpkeepJob {
+            let of_class = runs[..count].iter().filter(|run| class(run) == limit).count();
+            (of_class >= width).then(|| UpkeepJob {
                 bucket: self.bucket.clone(),
                 name: self.new_name(),
                 work: Work::Merge { runs: runs[..count].to_vec(), is_oldest_in: count == runs.len() },
