@@ -3,6 +3,7 @@
 use crate::bench::args::BenchArgs;
 use crate::ledger::args::{BookieHealthArgs, BookieListArgs, LedgerArgs};
 use crate::standalone::args::StandaloneArgs;
+use crate::tier::args::TierArgs;
 use bindery_server::flow_view::Sort;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
@@ -55,7 +56,7 @@ pub enum Command {
     /// Look after the metadata of a cluster
     Cluster(ClusterArgs),
     /// Keep ledgers in object storage
-    Tier(TierArgs),
+    Tier(Box<TierArgs>),
     /// Show raw files, without a server
     Inspect(InspectArgs),
     /// Check everything a stopped bookie has on disk; changes nothing
@@ -152,6 +153,16 @@ pub struct BookieArgs {
     /// missing is answered as unknown
     #[arg(long)]
     pub accept_journal_damage: bool,
+    /// Keep ledgers in object storage: read entries from there whose copies here were let go, and move ledgers there.
+    /// file:///directory, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix
+    #[arg(long, value_name = "URL")]
+    pub tier: Option<String>,
+    /// BINDERY_TIER, which counts when neither --tier nor the file names a store.
+    #[arg(skip)]
+    pub tier_of_shell: Option<String>,
+    /// off: with --tier, leave it to others to move ledgers [default: on]
+    #[arg(long, value_name = "on|off")]
+    pub tier_role: Option<Switch>,
     /// Form of the log on standard error
     #[arg(long, value_name = "text|json", default_value = "text")]
     pub log_format: LogFormat,
@@ -300,22 +311,6 @@ Keys: s takes another order, q quits, any other looks again.";
 pub struct InspectArgs {
     #[command(subcommand)]
     pub command: InspectCommand,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
-pub struct TierArgs {
-    #[command(subcommand)]
-    pub command: TierCommand,
-}
-
-#[derive(Debug, Subcommand)]
-pub enum TierCommand {
-    /// Try out whether an object store does what a tier needs: conditional creates above all. Leaves nothing there
-    Check {
-        /// file:///directory, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix
-        url: String,
-    },
 }
 
 #[derive(Debug, Subcommand)]

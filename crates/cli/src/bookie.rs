@@ -6,16 +6,22 @@ use crate::logging;
 use crate::runtime;
 use crate::settings;
 use crate::signals::Signals;
+use crate::tier::role::TierRole;
 use bindery_io::{RealDisk, SystemClock, SystemRandom};
 use bindery_metadata::OpenError;
 use bindery_metadata::layout::CookiesError;
 use bindery_server::bookie::{Bookie, Components, Ended, Metadata, StartError};
 use bindery_server::latch::Latch;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long the tierer of a bookie has to end when the bookie has.
+const TIER_STOP_MAX: Duration = Duration::from_secs(15);
 
 /// Runs a bookie until it is told to stop.
 pub fn run(mut args: BookieArgs) -> Result<(), Failure> {
     logging::start(args.log_format);
+    args.tier_of_shell = std::env::var("BINDERY_TIER").ok().filter(|url| !url.is_empty());
     args.metadata_of_shell = std::env::var("BINDERY_METADATA").ok().filter(|uri| !uri.is_empty());
     let text = match &args.config {
         None => None,
@@ -55,6 +61,10 @@ fn start_code(error: &StartError) -> u8 {
 async fn serve(settings: settings::Settings) -> Result<(), Failure> {
     let stop = Arc::new(Latch::default());
     let watching = tokio::spawn(Signals::new()?.run(stop.clone()));
+    let role = settings
+        .tier
+        .filter(|(_, has_role)| *has_role)
+        .map(|(tier, _)| TierRole::new(tier, settings.metadata.clone()));
     let components = Components {
         disk: Arc::new(RealDisk::new()),
         clock: Arc::new(SystemClock::new()),
@@ -67,8 +77,22 @@ async fn serve(settings: settings::Settings) -> Result<(), Failure> {
         started = Bookie::start(settings.config, components) => started,
     };
     let bookie = started.map_err(|error| Failure::with_code(start_code(&error), error))?;
+    if let Some(role) = &role {
+        bookie.extend_admin(role.admin());
+    }
+    // Reading and telling bookies is over before this one takes its registration back, or a little later: it is not needed.
+    let tiering = role.map(|role| {
+        let stop = stop.clone();
+        tokio::spawn(async move { role.run_patiently(&stop).await })
+    });
     let ended = bookie.run(&stop).await;
     watching.abort();
+    if let Some(tiering) = tiering {
+        stop.set();
+        if tokio::time::timeout(TIER_STOP_MAX, tiering).await.is_err() {
+            tracing::warn!("the tierer does not end in time: its unfinished objects expire later");
+        }
+    }
     match ended {
         Ended::Stopped => Ok(()),
         Ended::RegistrationLost(why) => Err(Failure::with_code(exit::REGISTRATION_LOST, why)),

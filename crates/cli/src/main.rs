@@ -1,5 +1,6 @@
 //! The `bindery` command: parses, wires the parts together, reports. No logic of its own.
 
+mod admin_http;
 mod args;
 mod bench;
 mod bookie;
@@ -51,7 +52,7 @@ fn main() -> ExitCode {
         Command::Ledger(args) => ledger::run(args.command),
         Command::Bench(args) => bench::run(args.command),
         Command::Cluster(args) => cluster::run(args.command),
-        Command::Tier(args) => tier::run(args.command),
+        Command::Tier(args) => tier::run(*args),
         Command::Inspect(args) => inspect::run(args.command),
         Command::Verify(args) => verify::run(&args),
         Command::Disk(args) => disk::run(&args),

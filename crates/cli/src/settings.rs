@@ -3,6 +3,8 @@
 use crate::args::{BookieArgs, MemoryUse, Switch};
 use crate::conf_file;
 use crate::request_limits;
+use crate::tier::args::{Compress, TierTuning, Updates};
+use crate::tier::role::{self, TierSettings};
 use bindery_engine::JOURNAL_FILES_MIN;
 use bindery_engine::PoolMemory;
 use bindery_metadata::MetadataUri;
@@ -65,6 +67,8 @@ pub struct Settings {
     pub config: BookieConfig,
     /// Where the cluster is.
     pub metadata: MetadataUri,
+    /// The object store that ledgers are kept in, and how they are moved there; the second is whether this process moves any.
+    pub tier: Option<(TierSettings, bool)>,
     /// To be logged once the log is up.
     pub warnings: Vec<String>,
     /// The same: how settings were understood.
@@ -230,6 +234,7 @@ pub fn resolve(args: &BookieArgs, file: Option<&str>) -> Result<Settings, Vec<St
     connections(&mut file, &mut config);
     let notes = request_limits::apply(&mut file, &mut config);
     let metadata = metadata(args, &mut file);
+    let tier = tier(args, &mut file);
 
     let without_effect: Vec<&str> =
         WITHOUT_EFFECT.iter().copied().filter(|key| file.values.remove(*key).is_some()).collect();
@@ -239,8 +244,54 @@ pub fn resolve(args: &BookieArgs, file: Option<&str>) -> Result<Settings, Vec<St
     }
     warnings.extend(file.values.keys().map(|key| format!("unknown key {key} in the configuration file")));
     match (metadata, file.faults.is_empty()) {
-        (Some(metadata), true) => Ok(Settings { config, metadata, warnings, notes }),
+        (Some(metadata), true) => Ok(Settings { config, metadata, tier, warnings, notes }),
         _ => Err(file.faults),
+    }
+}
+
+/// Object storage (ours; BookKeeper has none).
+fn tier(args: &BookieArgs, file: &mut Values) -> Option<(TierSettings, bool)> {
+    let named = file.take("tierUrl").map(|url| ("tierUrl", url));
+    let of_shell = args.tier_of_shell.clone().map(|url| ("BINDERY_TIER", url));
+    let url = args.tier.clone().map(|url| ("--tier", url)).or(named).or(of_shell);
+    let of_file = file.parsed::<bool>("tierRole").unwrap_or(true);
+    let has_role = args.tier_role.map_or(of_file, |switch| switch == Switch::On);
+    let mut choice = |key: &str, choices: [&str; 2]| {
+        let value = file.take(key)?;
+        let found = choices.iter().position(|choice| *choice == value);
+        if found.is_none() {
+            file.faults.push(format!("{key}={value}: give {} or {}", choices[0], choices[1]));
+        }
+        found
+    };
+    let compression =
+        choice("tierCompression", ["none", "zstd"]).map(|at| [Compress::None, Compress::Zstd][at]);
+    let update_mode =
+        choice("tierUpdateMode", ["batched", "single"]).map(|at| [Updates::Batched, Updates::Single][at]);
+    let tuning = TierTuning {
+        memory_limit: file.counted("tierMemoryLimitMB", 48, 1 << 20).map(|mib| format!("{mib}MiB")),
+        rate: file.counted("tierRateMB", 1, 1 << 20).map(|mib| format!("{mib}MiB")),
+        object_size: file.counted("tierObjectSizeMB", 5, 4096).map(|mib| format!("{mib}MiB")),
+        updates: file.counted("tierUpdatesInFlight", 1, 1024).map(|count| count as u16),
+        compression,
+        update_mode,
+    };
+    let Some((option, url)) = url else {
+        if args.tier_role == Some(Switch::On) {
+            file.faults.push("--tier-role on: name the object store with --tier URL".to_owned());
+        }
+        return None;
+    };
+    match role::settings(option, &url, &tuning) {
+        Ok(mut settings) => {
+            // The process has a bookie to stop, too.
+            settings.config.stop_patience = Duration::from_secs(5);
+            Some((settings, has_role))
+        }
+        Err(faults) => {
+            file.faults.extend(faults);
+            None
+        }
     }
 }
 
@@ -687,6 +738,36 @@ mod tests {
         assert!(settings.warnings[1].contains("madeUp"), "{:?}", settings.warnings);
         let on = resolve(&args(&["--journal-sync", "on"]), Some(file)).unwrap();
         assert!(on.config.journal_sync);
+    }
+
+    #[test]
+    fn the_tier_is_named_by_a_flag_the_file_or_the_shell_in_this_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let url = |name: &str| {
+            std::fs::create_dir_all(dir.path().join(name)).unwrap();
+            format!("file://{}/{name}", dir.path().display())
+        };
+        let line = ["--metadata", "zk+null://z:1/l", "--data", "/d"];
+        let (flag, shell) = (url("flag"), url("shell"));
+        let text = format!("tierUrl={}\ntierRole=false\ntierRateMB=5\ntierCompression=zstd\n", url("file"));
+        let shown = |args: &BookieArgs, file| {
+            let (tier, has_role) = resolve(args, file).unwrap().tier.unwrap();
+            (tier.store.url().to_string(), has_role, tier.config.bytes_per_second)
+        };
+        let mut args = args(&line);
+        assert!(resolve(&args, None).unwrap().tier.is_none());
+        args.tier_of_shell = Some(shell.clone());
+        assert_eq!(shown(&args, None), (shell, true, None));
+        assert_eq!(shown(&args, Some(&text)), (url("file"), false, Some(5 << 20)));
+        args.tier = Some(flag.clone());
+        args.tier_role = Some(Switch::On);
+        assert_eq!(shown(&args, Some(&text)), (flag, true, Some(5 << 20)));
+        // All faults at once, each with its name.
+        args.tier = Some("s3://a:1/b".to_owned());
+        let faults = resolve(&args, Some("tierCompression=lz4\ntierUpdatesInFlight=0\n")).unwrap_err();
+        for word in ["tierCompression=lz4", "tierUpdatesInFlight=0", "--tier: ", "AWS_ENDPOINT_URL"] {
+            assert!(faults.iter().any(|fault| fault.contains(word)), "{word}: {faults:?}");
+        }
     }
 
     #[test]

@@ -3,8 +3,10 @@
 //!
 //! # Limits     connections, bytes and waits: [`port`]; scrubs waited for: [`SCRUB_WAITS_MAX`]
 
+pub mod extension;
 pub(crate) mod port;
 
+use self::extension::AdminExtension;
 use crate::config::AdminScope;
 use crate::disks::{DiskDesk, Standing};
 use crate::flow_view::{self, CONNECTIONS_DEFAULT, CONNECTIONS_MAX, PoolFlow, Sort};
@@ -14,7 +16,7 @@ use crate::metrics::Exposition;
 use crate::shared::Shared;
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{ConnectInfo, Query, State};
+use axum::extract::{ConnectInfo, Path, Query, State};
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
@@ -40,6 +42,8 @@ pub struct AdminState {
     pub garbage: OnceLock<Arc<GarbageDesk>>,
     /// Set once the engine is open.
     pub disks: OnceLock<(Arc<DiskDesk>, Arc<Standing>)>,
+    /// Set when a tierer runs in this process.
+    pub extension: OnceLock<Arc<dyn AdminExtension>>,
     /// Serving.
     pub is_running: AtomicBool,
     /// Clients find it, as far as the metadata store has said.
@@ -81,6 +85,7 @@ fn with_bookie(router: Router<Arc<AdminState>>) -> Router<Arc<AdminState>> {
         .route("/api/v1/bookie/limbo", any(limbo))
         .route("/api/v1/bookie/tier", any(tier))
         .route("/api/v1/bookie/flow", any(flow))
+        .route("/api/v1/tier/{name}", any(tier))
 }
 
 /// Other methods are not found, as in Java.
@@ -447,6 +452,20 @@ async fn flow(State(state): State<Arc<AdminState>>, method: Method, uri: Uri) ->
     }
 }
 
+/// The tierer of this process.
+async fn tier(
+    State(state): State<Arc<AdminState>>,
+    Path(name): Path<String>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    method: Method,
+    uri: Uri,
+) -> Response {
+    match state.extension.get() {
+        Some(extension) => extension::answer(&**extension, &name, peer, &method, &uri).await,
+        None => (StatusCode::NOT_FOUND, "No tierer runs in this process\n").into_response(),
+    }
+}
+
 fn json(body: &serde_json::Value) -> Response {
     (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }
@@ -468,6 +487,13 @@ async fn metrics(State(state): State<Arc<AdminState>>, method: Method) -> Respon
     if let Some(desk) = state.garbage.get() {
         expose_garbage(desk, &mut out);
     }
+    if let Some(extension) = state.extension.get() {
+        extension.expose(&mut out).await;
+    }
+    exposed(out)
+}
+
+fn exposed(out: Exposition) -> Response {
     (StatusCode::OK, [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], out.into_text())
         .into_response()
 }

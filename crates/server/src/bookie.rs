@@ -29,6 +29,7 @@ pub use error::StartError;
 pub use running::STOP_REST_MAX;
 
 use crate::admin::AdminState;
+use crate::admin::extension::AdminExtension;
 use crate::config::{BookieConfig, Identity};
 use crate::connection::{BulkLine, Completion, Registry};
 use crate::data_dirs::DataDirs;
@@ -355,6 +356,11 @@ impl Bookie {
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Lets another part of the process answer on the admin port, too. The first one stays.
+    pub fn extend_admin(&self, extension: Arc<dyn AdminExtension>) {
+        let _ = self.state.extension.set(extension);
     }
 
     /// Where its admin port listens.

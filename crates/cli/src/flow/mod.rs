@@ -2,23 +2,32 @@
 //!
 //! # Data flow
 //! ```text
-//! admin port -> http -> FlowView (two of them: rates) -> render -> standard output, or screen <- keys
+//! admin port -> admin_http -> FlowView (two of them: rates) -> render -> standard output, or screen <- keys
 //! ```
 
-mod http;
 mod render;
 
+use crate::admin_http::{self, Address, Words};
 use crate::args::FlowArgs;
 use crate::exit::Failure;
 use crate::live::{Event, Events, Key, Screen};
 use crate::output;
 use bindery_server::flow_view::{CONNECTIONS_MAX, FlowView, Sort};
-use http::Address;
+
 use render::Form;
 use std::time::Duration;
 
 /// Where the view is.
 const PATH: &str = "/api/v1/bookie/flow";
+/// What errors say.
+pub const WORDS: Words = Words {
+    command: "bindery flow",
+    nobody: "nobody listens there. A bookie has an admin port with --admin IP:PORT or httpServerEnabled=true, a \
+             standalone's is --admin-port; name it with bindery flow --admin http://HOST:PORT",
+    missing: "has no flow view: it is not a bindery bookie, or one of an older version",
+    starting: "belongs to a bookie that is still starting: try again when /api/v1/bookie/is_ready says OK",
+};
+
 /// Lines above the connections and below them, roughly: more connections are not asked for.
 const FRAME_LINES: usize = 16;
 
@@ -57,7 +66,7 @@ struct Source {
 impl Source {
     async fn fetch_text(&self) -> Result<Vec<u8>, Failure> {
         let path = format!("{PATH}?sort={}&limit={}", self.sort.name(), self.most);
-        http::get(&self.address, &path).await
+        admin_http::ask(&self.address, "GET", &path, &WORDS).await
     }
 
     async fn fetch(&self) -> Result<FlowView, Failure> {

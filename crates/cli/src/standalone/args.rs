@@ -34,6 +34,9 @@ pub struct StandaloneArgs {
     /// Sync the journal before an entry is acknowledged; off: acknowledged entries may be lost in a power cut
     #[arg(long, value_name = "on|off", default_value = "on")]
     pub journal_sync: Switch,
+    /// Keep ledgers in object storage: file:///directory, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix
+    #[arg(long, value_name = "URL", env = "BINDERY_TIER")]
+    pub tier: Option<String>,
     /// Form of the log on standard error; json: from level info on, and no words about how to connect
     #[arg(long, value_name = "text|json", default_value = "text")]
     pub log_format: LogFormat,

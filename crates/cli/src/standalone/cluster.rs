@@ -13,6 +13,7 @@
 use super::home::Home;
 use super::plan::{Plan, bookie_name};
 use crate::exit::{self, Failure};
+use crate::tier::role::TierRole;
 use bindery_coordinator::{Coordinator, CoordinatorConfig};
 use bindery_io::{Clock, Disk, Random};
 use bindery_metadata::{ConnectOptions, InitOutcome, MetadataUri};
@@ -30,6 +31,9 @@ const BIND_ATTEMPTS: u32 = 25;
 const BIND_PAUSE: Duration = Duration::from_millis(20);
 /// What the coordinator may owe its clients at the least: some lists of all ledgers.
 const OUTBOXES_BYTES_MIN: u64 = 16 << 20;
+
+/// How long the tierer has to end when the bookies have.
+const TIER_STOP_MAX: Duration = Duration::from_secs(15);
 
 /// The coordinator's connections, where descriptors are plenty.
 const COORDINATOR_CONNECTIONS_MAX: usize = 1000;
@@ -51,6 +55,8 @@ pub struct Cluster {
     pub metadata: MetadataUri,
     coordinator: Coordinator,
     bookies: Vec<Bookie>,
+    /// The tierer, when ledgers are kept in object storage.
+    role: Option<TierRole>,
     /// Ends with the cluster: the lock.
     _home: Arc<Home>,
 }
@@ -62,6 +68,7 @@ impl Cluster {
         name_bookies(&mut plan.bookies, &home).await?;
         let coordinator = start_coordinator(&plan, connections_max, &world).await?;
         let metadata = uri_of(coordinator.local_addr());
+        let role = plan.tier.take().map(|tier| TierRole::new(tier, metadata.clone()));
         let started = async {
             init(&metadata, &*world.random).await?;
             start_bookies(plan.bookies, &world, &metadata).await
@@ -72,7 +79,12 @@ impl Cluster {
             why = coordinator.failed() => Err(coordinator_failed(&why)),
         };
         match started {
-            Ok(bookies) => Ok(Cluster { metadata, coordinator, bookies, _home: home }),
+            Ok(bookies) => {
+                if let (Some(role), Some(first)) = (&role, bookies.first()) {
+                    first.extend_admin(role.admin());
+                }
+                Ok(Cluster { metadata, coordinator, bookies, role, _home: home })
+            }
             Err(failure) => {
                 coordinator.stop().await;
                 Err(failure)
@@ -88,6 +100,10 @@ impl Cluster {
 
     /// Serves until `stop`, or until a part ends for good; then ends everything.
     pub async fn run(self, stop: Arc<Latch>) -> Result<(), Failure> {
+        let tiering = self.role.map(|role| {
+            let stop = stop.clone();
+            tokio::spawn(async move { role.run_patiently(&stop).await })
+        });
         let mut running = JoinSet::new();
         for (index, bookie) in self.bookies.into_iter().enumerate() {
             let stop = stop.clone();
@@ -108,6 +124,11 @@ impl Cluster {
         stop.set();
         while let Some(ended) = running.join_next().await {
             note(failure_of(ended));
+        }
+        if let Some(tiering) = tiering
+            && tokio::time::timeout(TIER_STOP_MAX, tiering).await.is_err()
+        {
+            tracing::warn!("the tierer does not end in time: its unfinished objects expire later");
         }
         self.coordinator.stop().await;
         first_failure.map_or(Ok(()), Err)

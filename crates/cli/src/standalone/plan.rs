@@ -4,6 +4,8 @@ use super::args::StandaloneArgs;
 use crate::args::Switch;
 use crate::ledger::form;
 use crate::settings::memory_limit;
+use crate::tier::args::TierTuning;
+use crate::tier::role::{self, TierSettings};
 use bindery_engine::PoolMemory;
 use bindery_server::config::{BookieConfig, OptionNames};
 use bindery_server::disks::DiskLimits;
@@ -11,6 +13,7 @@ use bindery_server::limits::Limits;
 use bindery_server::memory::{MemoryPlan, MemoryPlanError, default_limit};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Journal files are short and few: a newcomer's disk is not filled with zeros, and what is zero-filled at start
 /// (256 MiB for each bookie) is what a flush cycle with the default memory needs.
@@ -18,6 +21,9 @@ const JOURNAL_FILE_BYTES: u64 = 64 << 20;
 const JOURNAL_FILES_PREALLOCATED: usize = 4;
 /// Kept free on the disk for each bookie, so that a full one still starts.
 const RESERVE_BYTES: u64 = 16 << 20;
+
+/// Of the tierer, beside the memory limit.
+const TIER_MEMORY: &str = "96MiB";
 
 /// The coordinator's part of the memory limit: an eighth, within these bounds. Its tree takes most of it.
 const COORDINATOR_SHARE: u64 = 8;
@@ -37,6 +43,8 @@ pub struct Plan {
     pub coordinator_bytes: u64,
     /// The bookies, the first one first.
     pub bookies: Vec<BookieConfig>,
+    /// The object store, if ledgers are kept in one.
+    pub tier: Option<TierSettings>,
 }
 
 /// Name of a bookie's directory, counted from 1.
@@ -71,6 +79,22 @@ pub fn plan(args: &StandaloneArgs, machine_bytes: u64) -> Result<Plan, Vec<Strin
             (0, 0)
         }
     };
+    let tier = args.tier.as_deref().filter(|url| !url.is_empty()).map(|url| {
+        // A newcomer's machine has other things to do.
+        let tuning = TierTuning { memory_limit: Some(TIER_MEMORY.to_owned()), ..TierTuning::default() };
+        role::settings("--tier", url, &tuning)
+    });
+    let tier = match tier {
+        None => None,
+        Some(Ok(mut tier)) => {
+            tier.config.stop_patience = Duration::from_secs(5);
+            Some(tier)
+        }
+        Some(Err(more)) => {
+            faults.extend(more);
+            None
+        }
+    };
     if !faults.is_empty() {
         return Err(faults);
     }
@@ -96,6 +120,7 @@ pub fn plan(args: &StandaloneArgs, machine_bytes: u64) -> Result<Plan, Vec<Strin
         coordinator: loopback(args.coordinator_port),
         coordinator_bytes,
         bookies,
+        tier,
     })
 }
 

@@ -8,4 +8,5 @@ mod frozen;
 mod ledger;
 mod server;
 mod standalone;
+mod tiering;
 mod verify;

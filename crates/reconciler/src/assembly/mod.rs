@@ -9,7 +9,7 @@
 //! # Invariants
 //! 1. Entries of a ledger go in one behind the other, from the first that was ordered; nothing behind one that is missing.
 //! 2. A ledger that delivers nothing for [`Limits::silence_max`], and an object that takes longer than [`Limits::time_max`], are
-//!    cut where they are: what was delivered counts.
+//!    cut where they are: entries that were delivered count.
 //! 3. A ledger that stalls loses its turn while another has something to give. When it goes on, it has another extent in the
 //!    object.
 //! 4. Held are: one batch for each reader, the builder's block and tables, a part that is being filled, and one that is being
@@ -145,7 +145,7 @@ enum Reader {
     Over,
 }
 
-/// What the object waits for, for the measurement.
+/// The reason for which the object waits, for the measurement.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Waits {
     Read,
@@ -171,7 +171,7 @@ pub struct Assembly {
     pending_bytes: usize,
     is_writing: bool,
     has_parts: bool,
-    /// Everything is in; what is left is written.
+    /// All entries are in; the rest is written.
     summary: Option<ObjectSummary>,
     is_last_sent: bool,
     is_over: bool,
@@ -307,7 +307,7 @@ impl Assembly {
         }
     }
 
-    /// Ends a ledger; what it gave counts. A batch that had no turn is put in first, if it has one still.
+    /// Ends a ledger. Entries that it gave before count.
     fn end(&mut self, index: usize, why: String, out: &mut Vec<Output>) {
         if matches!(self.readers[index], Reader::Reading { .. } | Reader::Holding { .. }) {
             self.left.insert(self.order.ledgers[index].ledger, Left::Unread(why));

@@ -1,4 +1,4 @@
-//! Ledgers with entries of a known size; what is written is put together, verified, and compared.
+//! Ledgers with entries of a known size; the parts that were written are put together, verified, and compared.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -92,7 +92,7 @@ impl Site {
                 }
                 Output::Next(index) => self.asked.push(index),
                 Output::Close(index) => {
-                    self.open.remove(&index).expect("what is closed was open");
+                    self.open.remove(&index).expect("a stream is open before it is closed");
                     self.asked.retain(|asked| *asked != index);
                 }
                 Output::Part(chunks) | Output::LastPart(chunks) => self.write(&chunks),
@@ -113,7 +113,7 @@ impl Site {
         chunks.iter().for_each(|chunk| self.bytes.extend_from_slice(chunk));
     }
 
-    /// The batch that was asked of a ledger.
+    /// The batch that the assembly wants of a ledger.
     fn deliver(&mut self, index: usize) {
         let at = self.asked.iter().position(|asked| *asked == index).expect("it was asked");
         self.asked.remove(at);
@@ -229,7 +229,7 @@ fn without_entries_nothing_is_written() {
     assert_eq!(built.left, [(ledger(1), Left::Unread("no".into()))]);
 }
 
-/// Invariant 1: what comes behind a failure is not taken.
+/// Invariant 1: entries behind a failure are not taken.
 #[test]
 fn a_ledger_that_fails_leaves_what_it_gave_and_the_others() {
     let mut site = Site::new(&[(1, 0, 29), (2, 0, 9)], small());
@@ -285,7 +285,7 @@ fn a_ledger_that_stalls_loses_its_turn_and_goes_on_later() {
     assert_eq!(new.extents.iter().filter(|extent| extent.ledger == ledger(1)).count(), 2);
 }
 
-/// Invariant 4: nothing more is asked for while parts are not written.
+/// Invariant 4: no batch is requested while parts are not written.
 #[test]
 fn reading_waits_for_writing() {
     // Blocks have a MiB, so parts are longer here.

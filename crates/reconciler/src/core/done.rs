@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bindery_types::LedgerId;
 
-/// Ranges at most; when there are more, what is done is looked at once more.
+/// Ranges at most; when there are more, the set is emptied, and its ledgers are visited once more.
 const RANGES_MAX: usize = 1 << 20;
 
 /// A set of ledgers.

@@ -110,7 +110,7 @@ pub enum Event {
         /// The listing is complete.
         is_last: bool,
     },
-    /// The listing failed and begins anew.
+    /// The listing failed and begins again.
     ListFailed(String),
     /// Of [`Action::Look`].
     Looked {
@@ -125,7 +125,7 @@ pub enum Event {
     Extents {
         /// The ledger.
         ledger: LedgerId,
-        /// Contiguous from the entry that was asked for; `None` when the catalogue could not be asked.
+        /// Contiguous from the entry that the action names; `None` when the catalogue did not answer.
         extents: Option<Vec<TierExtent>>,
     },
     /// Of [`Action::Reserve`]; or why not.
@@ -161,7 +161,7 @@ pub enum Event {
     Now(LedgerId),
     /// End: nothing new is begun.
     Stop,
-    /// End at once: what is under way is given up.
+    /// End at once: objects under construction are given up.
     StopNow,
 }
 
@@ -204,11 +204,11 @@ pub enum Action {
     SlowDown,
     /// A person must look. No event.
     Alarm(Alarm),
-    /// All is done after [`Event::Stop`]. No event.
+    /// The end after [`Event::Stop`] is reached. No event.
     Stopped,
 }
 
-/// What a person must look at.
+/// Something that a person must look at.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Alarm {
     /// T2.
@@ -225,7 +225,7 @@ pub enum Alarm {
         bookie: BookieId,
         /// The bookie's register.
         register: EntryId,
-        /// What the catalogue has.
+        /// The last entry in the catalogue.
         tiered: Option<EntryId>,
     },
     /// The same ledger cannot be read for long.

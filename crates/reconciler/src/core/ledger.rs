@@ -37,7 +37,7 @@ pub(super) struct Ledger {
     pub length_bytes: Option<u64>,
     /// Bytes of an entry, by the last extent that was committed.
     pub entry_bytes: Option<u64>,
-    /// What the catalogue has; `None` until it was asked.
+    /// The last entry in the catalogue; `None` until the catalogue answered.
     pub tiered: Option<Option<EntryId>>,
     /// When ends were seen: ascending, all above what is tiered, but one.
     marks: VecDeque<(Duration, EntryId)>,
@@ -52,6 +52,8 @@ pub(super) struct Ledger {
     pub look_pause: Duration,
     pub was_left_out: bool,
     pub is_urgent: bool,
+    /// Somebody asked for it, and no look has come back since.
+    pub is_stale: bool,
     /// Reads and looks that failed in a row, and when the next may begin.
     pub failures: u32,
     pub not_before: Duration,
@@ -79,6 +81,7 @@ impl Ledger {
             look_pause: Duration::ZERO,
             was_left_out: false,
             is_urgent: false,
+            is_stale: false,
             failures: 0,
             not_before: Duration::ZERO,
             last_error: None,
@@ -141,7 +144,7 @@ impl Ledger {
     }
 
     /// Bytes that are not in the tier: by the length of a closed ledger, else by the entries that were tiered before, else by
-    /// what entries have elsewhere.
+    /// the average of other ledgers.
     pub fn lag_bytes(&self, elsewhere: u64) -> u64 {
         let (entries, Some(available)) = (self.lag_entries(), self.available) else { return 0 };
         let each = match self.length_bytes {

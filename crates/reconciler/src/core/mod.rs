@@ -16,8 +16,8 @@
 //! 3. Objects are built under reserved ids only, and an id is used once (T5).
 //! 4. Bookies are told of what a commit reply or the catalogue said, never earlier and never more (T2, T7).
 //! 5. A ledger of which a bookie is ahead of the catalogue is stopped, until the catalogue has caught up (T2).
-//! 6. Nothing waits for the slowest: a round ends with what was delivered, updates are on their own, a ledger that fails is
-//!    tried later.
+//! 6. The slowest delays no other: a round ends with the entries that were delivered, updates are on their own, a ledger that
+//!    fails is tried later.
 //!
 //! # Limits     ledgers watched: [`Settings::ledgers_max`], the listing waits for room; objects: [`Settings::objects_max`]; looks
 //! under way: [`Settings::looks_max`]; commits under way: one; updates: [`updates`]
@@ -58,7 +58,7 @@ use self::rounds::{Commit, Round};
 pub use self::status::{Lag, LedgerStatus, Limit, State, Status};
 use self::updates::{Report, UpdateSettings, Updates};
 
-/// What a tierer is set to.
+/// Settings of a tierer.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// An object takes no more bytes than this.
@@ -89,7 +89,7 @@ pub struct Settings {
     pub look_interval: (Duration, Duration),
     /// Time between two listings of all ledgers.
     pub list_interval: Duration,
-    /// Time after which ledgers that are done are looked at again: repair may have given them new bookies.
+    /// Time after which finished ledgers are visited again: repair may have given them new bookies.
     pub revisit_interval: Duration,
     /// A planted bug, for tests.
     pub canaries: Canaries,
@@ -132,7 +132,7 @@ enum Listing {
     Waits(Duration),
     /// A page is on its way.
     Asked,
-    /// The next page can be asked for when there is room.
+    /// The next page is read when there is room.
     Held,
 }
 
@@ -366,7 +366,7 @@ impl Core {
     fn on_now(&mut self, now: Duration, ledger: LedgerId) {
         self.watch(now, ledger);
         let watched = self.ledgers.get_mut(&ledger).expect("it was just put there");
-        watched.is_urgent = true;
+        (watched.is_urgent, watched.is_stale) = (true, true);
         watched.not_before = now;
         if !watched.is_looking {
             self.looks.remove(&(watched.look_at, ledger));
@@ -398,7 +398,9 @@ impl Core {
             Look::Found(sighting) => {
                 let metadata = sighting.metadata.clone();
                 let has_grown = watched.see(now, sighting);
-                // What fails is read, not looked at.
+                watched.is_stale = false;
+                watched.is_urgent &= watched.tiered.is_none() || watched.untiered().is_some();
+                // With nothing to read, an error of a read is history.
                 if watched.stage == Stage::Idle
                     && watched.last_error.is_some()
                     && watched.untiered().is_none()

@@ -35,7 +35,7 @@ impl Candidate {
     }
 }
 
-/// What a round does.
+/// The objects of a round.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Ledgers by object.

@@ -135,8 +135,8 @@ impl Core {
             assert!(ledger.stage == Stage::Idle, "core invariant 2: ledger {id} is in an object");
             ledger.stage = Stage::Building(round);
             ledger.was_left_out = false;
-            let (first, last) = ledger.untiered().expect("what may be built has entries");
-            let metadata = ledger.metadata.clone().expect("what has entries was seen");
+            let (first, last) = ledger.untiered().expect("a ledger that may be built has entries");
+            let metadata = ledger.metadata.clone().expect("a ledger with entries was seen");
             BuildLedger { ledger: *id, first, last, metadata, bytes: ledger.lag_bytes(entry_bytes) }
         });
         BuildOrder { object, ledgers: ledgers.collect() }

@@ -29,7 +29,7 @@ pub enum Limit {
     Stage(Stage, f64),
 }
 
-/// What a ledger waits for.
+/// The state of a ledger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
     /// Everything that may be tiered is.
@@ -83,7 +83,7 @@ pub struct LedgerStatus {
     pub registers: Vec<(BookieId, Option<EntryId>)>,
     /// How far it is behind.
     pub lag: Lag,
-    /// What it waits for.
+    /// Its state.
     pub state: State,
 }
 
@@ -194,6 +194,8 @@ impl Core {
             Some(stopped) => State::Stopped { bookie: stopped.bookie.clone(), register: stopped.register },
             None if matches!(ledger.stage, LedgerStage::Building(_)) => State::Building,
             None if ledger.failures > 0 => State::Failing(ledger.last_error.clone().unwrap_or_default()),
+            None if ledger.is_stale => State::Opening,
+            None if ledger.tiered.is_some() && ledger.available.is_none() => State::Tiered,
             None if !ledger.is_asked => State::Opening,
             None if ledger.untiered().is_none() => State::Tiered,
             None if self.is_due(now, ledger) => State::Due,

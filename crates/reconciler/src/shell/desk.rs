@@ -21,7 +21,7 @@ pub(super) const WAITING_MAX: usize = 256;
 /// Extents in one answer.
 const EXTENTS_MAX: usize = 256;
 
-/// What is asked of it.
+/// A question or an order.
 pub(super) enum Ask {
     Locate(Vec<LedgerId>, oneshot::Sender<Result<Vec<(LedgerId, Option<EntryId>)>, String>>),
     Extents(LedgerId, EntryId, oneshot::Sender<Option<Vec<TierExtent>>>),
@@ -29,7 +29,7 @@ pub(super) enum Ask {
     Commit(Vec<NewObject>, usize, oneshot::Sender<Result<CommitReply, String>>),
 }
 
-/// What it shows.
+/// Numbers that it shows.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct View {
     pub position: Position,

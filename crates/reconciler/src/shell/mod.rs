@@ -51,7 +51,7 @@ use self::views::Views;
 use crate::assembly::Limits;
 use crate::core::Settings;
 
-/// What a tierer is set to.
+/// Settings of a tierer.
 #[derive(Debug, Clone)]
 pub struct TiererConfig {
     /// Bytes of entries and parts in memory. Start: 256 MiB; at least [`MEMORY_MIN`].
@@ -95,7 +95,7 @@ const READ_BYTES_MIN: u64 = 16 << 20;
 const READ_SHARE: u64 = 3;
 
 impl TiererConfig {
-    /// Splits the memory: what the reader gets, and how many objects fit into the rest.
+    /// Splits the memory into the reader's part and as many objects as fit into the rest.
     fn memory(&self) -> (u64, usize) {
         let limit = self.memory_limit.max(MEMORY_MIN);
         let read = (limit / READ_SHARE).max(READ_BYTES_MIN);
@@ -133,7 +133,7 @@ pub enum StartError {
     Catalogue(#[from] CatalogueError),
 }
 
-/// What a tierer works with.
+/// The parts that a tierer works with.
 pub struct Components {
     /// The cluster's metadata.
     pub layout: Layout,
@@ -147,7 +147,7 @@ pub struct Components {
     pub random: Arc<dyn Random>,
 }
 
-/// What all tasks of a tierer share.
+/// Shared by all tasks of a tierer.
 struct Common {
     cluster: ClusterId,
     store: Store,
@@ -179,7 +179,7 @@ impl Common {
     }
 }
 
-/// What can be asked of a running tierer.
+/// A question or an order to a running tierer.
 enum Command {
     Report(oneshot::Sender<TierReport>),
     Ledger(LedgerId, oneshot::Sender<LedgerReport>),
@@ -221,7 +221,7 @@ impl TiererHandle {
     }
 }
 
-/// A tierer that runs. Dropping it ends it at once: what is not committed is expired by the catalogue.
+/// A tierer that runs. Dropping it ends it at once: objects that are not committed expire.
 pub struct Tierer {
     handle: TiererHandle,
     main: Option<JoinHandle<()>>,

@@ -197,7 +197,7 @@ impl Site {
 
     async fn end(mut self, built: Built, object: bindery_tiering::ObjectId) -> Event {
         if self.is_aborting {
-            // What is being written has to end before it can be given up.
+            // The write under way has to end before the upload can be given up.
             if let Some(write) = self.write.take() {
                 let (upload, _) = write.await;
                 self.upload = Some(upload);

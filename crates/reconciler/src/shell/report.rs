@@ -233,7 +233,7 @@ pub struct TierReport {
     pub catalogue_number: u64,
     /// By how much the own clock is ahead of the store's.
     pub clock_ahead_ms: i64,
-    /// What a person must look at, the newest last.
+    /// Alarms, the newest last.
     pub alarms: Vec<String>,
     /// The last thing that did not work.
     pub last_error: Option<String>,

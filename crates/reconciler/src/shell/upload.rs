@@ -1,8 +1,8 @@
 //! Writes one object: at once, or in parts.
 //!
 //! # Invariants
-//! 1. A key is written by the tierer that reserved it, and by no other: what is found there after a lost answer is this object, if
-//!    it is as long.
+//! 1. A key is written by the tierer that reserved it, and by no other: an object of the same length that is there after a lost
+//!    answer is this one.
 //! 2. Parts of an object that fails are given up. If that fails too, or the process ends, the bucket's rule for incomplete uploads
 //!    has to (the library cannot list them).
 

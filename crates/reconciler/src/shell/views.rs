@@ -1,4 +1,4 @@
-//! Ledgers as the client shows them, kept while they are watched: an open ledger is looked at again and again.
+//! Ledgers as the client shows them, kept while they are watched: looks at an open ledger follow each other.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ impl Views {
     async fn seen(&self, ledger: LedgerId, wall_ms: i64) -> Result<Sighting, ReadError> {
         let known = self.open.lock().get(&ledger).cloned();
         let view = match known {
-            // What repair did to a closed ledger is in its metadata.
+            // Repair moves replicas of closed ledgers, in their metadata.
             Some(view) if view.is_sealed() => {
                 view.reread().await?;
                 view

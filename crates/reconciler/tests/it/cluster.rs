@@ -271,7 +271,7 @@ pub async fn append(writer: &LedgerWriter, range: std::ops::Range<i64>) {
     progress.wait_for(|progress| progress.confirmed >= Some(last)).await.unwrap();
 }
 
-/// What readers get of a ledger.
+/// The entries of a ledger, as readers get them.
 pub async fn read(client: &Client, ledger: LedgerId) -> Vec<Bytes> {
     let reader = client.open_ledger(ledger, b"secret", OpenMode::ReadOnly).await.unwrap();
     let mut entries = Vec::new();

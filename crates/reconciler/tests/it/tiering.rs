@@ -208,7 +208,7 @@ async fn sealed_and_open_ledgers_are_tiered_and_their_bookies_told() {
     assert!(report.requests.per_gib.is_some() && report.cost.requests_usd == 0.0);
     assert_eq!(report.catalogue_ledgers, 13);
     assert_eq!(report.entries_unverified, 0);
-    // Later there is nothing to do, and nothing is asked of the store.
+    // Later there is nothing to do, and the store gets no requests.
     let puts = report.requests.puts;
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(handle.report().await.unwrap().requests.puts, puts);

@@ -119,7 +119,7 @@ pub(super) struct World {
     pub catalogue: Catalogue,
     pub ledgers: BTreeMap<LedgerId, Ghost>,
     pub bookies: BTreeMap<BookieId, Bookie>,
-    /// What objects hold, whole.
+    /// Objects that are whole, with their extents.
     pub bucket: BTreeMap<ObjectId, NewObject>,
     /// Uploads that have begun, ever.
     pub begun: BTreeSet<ObjectId>,
@@ -224,7 +224,7 @@ impl World {
         self.tell_bookies(tierer);
     }
 
-    /// A tierer dies. What it sent may arrive, or not.
+    /// A tierer dies. Its requests may arrive, or not.
     pub fn crash(&mut self, tierer: usize) {
         self.tierers[tierer].core = None;
         self.tierers[tierer].life += 1;
@@ -621,7 +621,7 @@ impl World {
         }
     }
 
-    /// Everything closed is in the tier, all that can be told are told, and the tierers are done with it.
+    /// Every closed ledger is in the tier, and every bookie that can be told knows.
     pub fn assert_complete(&self) {
         for (id, ghost) in self.ledgers.iter().filter(|(_, ghost)| !ghost.is_deleted && !ghost.is_unreadable)
         {

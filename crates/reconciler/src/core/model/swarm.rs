@@ -112,7 +112,7 @@ fn run(seed: u64, canaries: Canaries) -> Met {
                         Ability::Reconciles => Ability::Absent,
                         _ => Ability::Reconciles,
                     };
-                    // What it was sent is lost.
+                    // Requests to it are lost.
                     world.pending.retain(|pending| {
                         !matches!(&pending.action, Action::Update(request) if request.bookie == which)
                     });

@@ -87,7 +87,7 @@ impl Peer {
         self.batches + self.singles
     }
 
-    /// What it may send now: `Some(true)` a batch, `Some(false)` one ledger.
+    /// Whether it may send now: `Some(true)` a batch, `Some(false)` one ledger.
     fn may_send(&self, now: Duration, mode: UpdateMode, singles_max: usize) -> Option<bool> {
         if now < self.not_before || !self.has_work() || (self.failures > 0 && self.in_flight() > 0) {
             return None;

@@ -39,11 +39,11 @@ pub(super) struct Member {
     pub is_suspect: bool,
 }
 
-/// What a member needs.
+/// The need of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Need {
     Nothing,
-    /// To be sent what is there, or to be asked for its register.
+    /// A request: with the extents that are here, or for its register.
     Request,
     /// Extents from this entry on, which are not here.
     Extents(EntryId),
@@ -74,7 +74,7 @@ impl Member {
         }
     }
 
-    /// What to send: the extents behind the register that are here. None asks for the register.
+    /// The extents behind the register that are here, for a request. An empty list asks for the register.
     pub fn extents(&self, target: &Target, most: usize) -> Vec<TierExtent> {
         let from = match self.register {
             Register::At(register) => after(register),

@@ -12,7 +12,7 @@
 //! 3. At most one live request carries a ledger to a bookie. A batch that is overdue no longer counts: its ledgers travel
 //!    again, each alone, so that one that hangs delays no other.
 //! 4. A ledger fails alone; a bookie that does not answer has few requests in flight, and in time one.
-//! 5. What waits is one value per (bookie, ledger): a newer goal replaces an older one (T8).
+//! 5. One value waits per (bookie, ledger): a newer goal replaces an older one (T8).
 //!
 //! # Limits     requests: [`UpdateSettings::in_flight_max`]; ledgers in one: [`UpdateSettings::ledgers_per_request`]; extents kept
 //! for a ledger: [`EXTENTS_KEPT_MAX`], the rest comes from the catalogue
@@ -55,7 +55,7 @@ pub struct UpdateSettings {
     pub in_flight_max: usize,
     /// A request that has no answer by then failed; so did a ledger's update that has no ack quorum by then.
     pub timeout: Duration,
-    /// The ledgers of a batch without an answer by then travel alone, and nothing else waits for that bookie.
+    /// The ledgers of a batch without an answer by then travel alone, and new ledgers do without that bookie's registers.
     pub overdue_after: Duration,
     /// Ledgers in one request.
     pub ledgers_per_request: usize,
@@ -138,7 +138,7 @@ pub enum RequestError {
     Failed(String),
 }
 
-/// What the rest of the tierer must know.
+/// News for the rest of the tierer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
     /// All registers of the ledger that can be known now are known.
@@ -363,7 +363,7 @@ impl Updates {
     /// # Panics
     /// When the ledger is not known.
     pub fn ask(&mut self, now: Duration, ledger: LedgerId, reports: &mut Vec<Report>) {
-        let target = self.targets.get_mut(&ledger).expect("a ledger is asked for after it is known");
+        let target = self.targets.get_mut(&ledger).expect("a ledger is known before its registers are read");
         target.is_asking = true;
         self.asking.insert(ledger);
         for member in target.members.values_mut() {
@@ -419,8 +419,8 @@ impl Updates {
         self.refresh(now, ledger, reports);
     }
 
-    /// What the catalogue has from an entry on, as [`Report::WantsExtents`] asked: contiguous, perhaps not up to the goal.
-    /// `None` when it could not be asked.
+    /// The catalogue's answer to [`Report::WantsExtents`]: contiguous, perhaps not up to the goal; `None` when it did not
+    /// answer.
     pub fn extents(
         &mut self,
         now: Duration,

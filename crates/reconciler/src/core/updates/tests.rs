@@ -345,7 +345,7 @@ fn answers_that_make_no_sense_are_failures_and_tried_later() {
     assert_eq!(desk.reconciled(), [1]);
 }
 
-/// T2: what a bookie says beyond the goal is said, and not believed.
+/// T2: a register beyond the goal is reported, and not believed.
 #[test]
 fn a_register_beyond_the_goal_is_reported() {
     let mut desk = Desk::new(UpdateSettings::default());

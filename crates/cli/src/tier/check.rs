@@ -1,22 +1,15 @@
-//! `bindery tier`: ledgers in object storage.
+//! `bindery tier check`: whether a store can hold a tier.
 
 use std::io::{self, Write};
 
 use bindery_io::{SystemClock, SystemRandom};
 use bindery_tiering::store::{self, CheckError, Checked, StoreError, StoreOptions, StoreUrl, Verdict};
 
-use crate::args::TierCommand;
 use crate::exit::{Failure, UNREACHABLE};
 use crate::runtime;
 
-/// Runs one command; data goes to standard output.
-pub fn run(command: TierCommand) -> Result<(), Failure> {
-    match command {
-        TierCommand::Check { url } => check(&url),
-    }
-}
-
-fn check(url: &str) -> Result<(), Failure> {
+/// Runs the command; data goes to standard output.
+pub fn run(url: &str) -> Result<(), Failure> {
     // Not by the parser of the command line, whose message repeats the value: a password may be in it.
     let url: &StoreUrl = &url.parse().map_err(Failure::usage)?;
     let store = store::open(url, &StoreOptions::default()).map_err(Failure::usage)?;
@@ -42,7 +35,8 @@ fn line(checked: &Checked, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "{name:<20}{verdict:<30}{:>4} {requests:<9}{took:>9.1} ms", checked.requests)
 }
 
-fn failure(url: &StoreUrl, error: &CheckError) -> Failure {
+/// What is wrong with a store, and where credentials come from if that may help.
+pub fn failure(url: &StoreUrl, error: &CheckError) -> Failure {
     let text = format!("{url} cannot hold a tier: {error}");
     match error {
         CheckError::Failed { error: StoreError::Unavailable { .. }, .. } => {

@@ -1,4 +1,4 @@
-//! As much of HTTP as it takes to ask an admin port: one GET, one answer with a length or to the end of the connection.
+//! As much of HTTP as it takes to ask an admin port: one request, one answer with a length or to the end of the connection.
 
 use crate::exit::{self, Failure};
 use std::fmt;
@@ -47,41 +47,54 @@ impl fmt::Display for Address {
     }
 }
 
-/// The body of the answer to `GET path`.
-pub async fn get(address: &Address, path: &str) -> Result<Vec<u8>, Failure> {
-    let answer = tokio::time::timeout(PATIENCE, exchange(address, path)).await;
+/// The words of errors about one part of a process.
+#[derive(Debug, Clone, Copy)]
+pub struct Words {
+    /// The command that asks.
+    pub command: &'static str,
+    /// What to do when nobody listens.
+    pub nobody: &'static str,
+    /// The part that the address lacks, and the remedy.
+    pub missing: &'static str,
+    /// What is not ready, and what to do.
+    pub starting: &'static str,
+}
+
+/// The body of the answer to a request: GET, PUT and so on.
+pub async fn ask(address: &Address, method: &str, path: &str, words: &Words) -> Result<Vec<u8>, Failure> {
+    let answer = tokio::time::timeout(PATIENCE, exchange(address, method, path)).await;
     let answer = match answer {
         Ok(Ok(answer)) => answer,
-        Ok(Err(error)) => return Err(unreachable(address, &error)),
+        Ok(Err(error)) => return Err(unreachable(address, &error, words)),
         Err(_) => {
             let seconds = PATIENCE.as_secs();
             return Err(Failure::with_code(
                 exit::UNREACHABLE,
-                format!("{address} does not answer within {seconds} s: look at the bookie's log"),
+                format!("{address} does not answer within {seconds} s: look at the log of that process"),
             ));
         }
     };
-    body_of(address, answer)
+    body_of(address, answer, words)
 }
 
-async fn exchange(address: &Address, path: &str) -> io::Result<Vec<u8>> {
+async fn exchange(address: &Address, method: &str, path: &str) -> io::Result<Vec<u8>> {
     let mut socket = TcpStream::connect(&address.0).await?;
     // Version 1.0: the answer comes in one piece and ends with the connection.
-    let request = format!("GET {path} HTTP/1.0\r\nHost: {}\r\nAccept: application/json\r\n\r\n", address.0);
+    let request = format!(
+        "{method} {path} HTTP/1.0\r\nHost: {}\r\nAccept: application/json\r\nContent-Length: 0\r\n\r\n",
+        address.0
+    );
     socket.write_all(request.as_bytes()).await?;
     let mut answer = Vec::new();
     (&mut socket).take(ANSWER_SIZE_BYTES_MAX).read_to_end(&mut answer).await?;
     Ok(answer)
 }
 
-fn unreachable(address: &Address, error: &io::Error) -> Failure {
+fn unreachable(address: &Address, error: &io::Error, words: &Words) -> Failure {
     let advice = match error.kind() {
-        ErrorKind::ConnectionRefused => {
-            "nobody listens there. A bookie has an admin port with --admin IP:PORT or httpServerEnabled=true, a \
-             standalone's is --admin-port; name it with bindery flow --admin http://HOST:PORT"
-        }
-        ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof => NO_ADMIN_PORT,
-        _ => "name the bookie's admin port with bindery flow --admin http://HOST:PORT",
+        ErrorKind::ConnectionRefused => words.nobody.to_owned(),
+        ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof => NO_ADMIN_PORT.to_owned(),
+        _ => format!("name the admin port with {} --admin http://HOST:PORT", words.command),
     };
     Failure::with_code(exit::UNREACHABLE, format!("cannot ask {address} ({error}): {advice}"))
 }
@@ -89,7 +102,7 @@ fn unreachable(address: &Address, error: &io::Error) -> Failure {
 const NO_ADMIN_PORT: &str = "it is no admin port. If it is the port that clients connect to, look for --admin or \
                              httpServerPort of that bookie";
 
-fn body_of(address: &Address, answer: Vec<u8>) -> Result<Vec<u8>, Failure> {
+fn body_of(address: &Address, answer: Vec<u8>, words: &Words) -> Result<Vec<u8>, Failure> {
     let no_http = || Failure::new(format!("{address} does not speak HTTP: {NO_ADMIN_PORT}"));
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n").ok_or_else(no_http)?;
     let head = std::str::from_utf8(&answer[..end]).map_err(|_| no_http())?;
@@ -105,15 +118,12 @@ fn body_of(address: &Address, answer: Vec<u8>) -> Result<Vec<u8>, Failure> {
             Err(Failure::new(format!("the answer of {address} is cut off: try again")))
         }
         Some("200") => Ok(body),
-        Some("404") => Err(Failure::new(format!(
-            "{address} has no flow view: it is not a bindery bookie, or one of an older version"
-        ))),
-        Some("503") => Err(Failure::with_code(
-            exit::UNREACHABLE,
-            format!(
-                "the bookie of {address} is still starting: try again when /api/v1/bookie/is_ready says OK"
-            ),
-        )),
+        Some("404") => Err(Failure::new(format!("{address} {}", words.missing))),
+        Some("503") => {
+            let why = said();
+            let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
+            Err(Failure::with_code(exit::UNREACHABLE, format!("{address} {}{why}", words.starting)))
+        }
         Some(other) => Err(Failure::new(format!("{address} answers {other}: {}", said()))),
         None => Err(no_http()),
     }
@@ -146,7 +156,8 @@ mod tests {
     #[test]
     fn answers_that_are_none_say_what_to_do() {
         let address = Address::parse("h:1").unwrap();
-        let get = |answer: &str| body_of(&address, answer.as_bytes().to_vec());
+        let words = &crate::flow::WORDS;
+        let get = |answer: &str| body_of(&address, answer.as_bytes().to_vec(), words);
         assert_eq!(get("HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\n{}").unwrap(), b"{}");
         assert_eq!(get("HTTP/1.1 200 OK\r\n\r\n{}").unwrap(), b"{}");
         let cases = [

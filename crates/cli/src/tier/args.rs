@@ -1,0 +1,144 @@
+//! Flags of `bindery tier`.
+
+use crate::args::{EXIT_CODES, LogFormat, MetadataArgs};
+use bindery_types::LedgerId;
+use clap::{Args, Subcommand, ValueEnum};
+use std::net::SocketAddr;
+
+/// `bindery tier --store URL` runs a tierer, as `bindery tier run` does; the others look and ask.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, after_help = EXIT_CODES)]
+pub struct TierArgs {
+    #[command(subcommand)]
+    pub command: Option<TierCommand>,
+    #[command(flatten)]
+    pub run: TierRunArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum TierCommand {
+    /// Move ledgers to object storage until SIGTERM or SIGINT. Any number of them may run
+    Run(TierRunArgs),
+    /// Show how far ledgers are behind, what holds that up, and what it costs, live
+    Status(TierStatusArgs),
+    /// Move a ledger now, whatever its age, and wait until it is done
+    Now(TierNowArgs),
+    /// Let all tierers of the cluster finish what they are at and begin nothing, until resume
+    Pause(TierPauseArgs),
+    /// End a pause
+    Resume(MetadataArgs),
+    /// Try out whether an object store does what a tier needs: conditional creates above all. Leaves nothing there
+    Check {
+        /// file:///directory, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix
+        url: String,
+    },
+}
+
+/// Flags of `bindery tier run`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct TierRunArgs {
+    #[command(flatten)]
+    pub metadata: MetadataArgs,
+    /// The object store: file:///directory, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix
+    #[arg(long, value_name = "URL", env = "BINDERY_TIER")]
+    pub store: Option<String>,
+    /// Address for state and metrics over HTTP, for bindery tier status and now; none without it
+    #[arg(long, value_name = "IP:PORT")]
+    pub admin: Option<SocketAddr>,
+    #[command(flatten)]
+    pub tuning: TierTuning,
+    /// Form of the log on standard error
+    #[arg(long, value_name = "text|json", default_value = "text")]
+    pub log_format: LogFormat,
+}
+
+/// How a tierer works.
+#[derive(Debug, Clone, Default, Args)]
+pub struct TierTuning {
+    /// Bytes of entries and parts in memory, for example 256MiB; at least 48MiB [default: 256MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub memory_limit: Option<String>,
+    /// Bytes read from bookies in a second, for example 50MiB [default: no limit]
+    #[arg(long, value_name = "SIZE")]
+    pub rate: Option<String>,
+    /// Compress blocks that become shorter by a tenth or more [default: none]
+    #[arg(long, value_name = "none|zstd")]
+    pub compression: Option<Compress>,
+    /// Bytes of an object; it is finished at four fifths of that [default: 80MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub object_size: Option<String>,
+    /// Requests to bookies with last reconciled entries in flight, from 1 to 1024 [default: 32]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub updates: Option<u16>,
+    /// How last reconciled entries travel: batched, many ledgers in a request; single, one [default: batched]
+    #[arg(long, value_name = "batched|single")]
+    pub update_mode: Option<Updates>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Compress {
+    None,
+    Zstd,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Updates {
+    Batched,
+    Single,
+}
+
+/// Where a tierer answers.
+#[derive(Debug, Clone, Args)]
+pub struct TierAdminArgs {
+    /// The admin port of a tierer, or of a bookie with one
+    #[arg(long, value_name = "URL", env = "BINDERY_ADMIN", default_value = "http://127.0.0.1:8080")]
+    pub admin: String,
+}
+
+/// Flags of `bindery tier status`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct TierStatusArgs {
+    #[command(flatten)]
+    pub admin: TierAdminArgs,
+    /// Print it once and end; as when standard output is no terminal
+    #[arg(long)]
+    pub once: bool,
+    /// Print what the tierer answers, JSON, and end
+    #[arg(long)]
+    pub json: bool,
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = crate::ledger::args::seconds)]
+    pub interval: f64,
+}
+
+/// Flags of `bindery tier now`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct TierNowArgs {
+    /// The ledger
+    #[arg(value_name = "LEDGER", value_parser = ledger)]
+    pub ledger: LedgerId,
+    #[command(flatten)]
+    pub admin: TierAdminArgs,
+    /// Seconds to wait until it is done; 0: do not wait
+    #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = crate::ledger::args::seconds)]
+    pub timeout: f64,
+}
+
+/// Flags of `bindery tier pause`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct TierPauseArgs {
+    #[command(flatten)]
+    pub metadata: MetadataArgs,
+    /// Why, for whoever finds tiering paused
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub reason: String,
+}
+
+fn ledger(text: &str) -> Result<LedgerId, String> {
+    let id = text.parse().ok().and_then(LedgerId::new);
+    id.ok_or_else(|| "give the id of a ledger: a whole number, not below 0".to_owned())
+}

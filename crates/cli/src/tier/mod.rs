@@ -1,0 +1,39 @@
+//! `bindery tier`: ledgers in object storage.
+//!
+//! # Parts
+//! [`role`] a tierer inside a process, and what its admin port answers · `run` the process that is only that · `status`, `now`
+//! ask one · `pause` for all of them · `check` a store
+
+pub mod args;
+mod check;
+mod now;
+mod pause;
+pub mod role;
+mod run;
+mod status;
+
+use crate::admin_http::Words;
+use crate::exit::Failure;
+use args::{TierArgs, TierCommand};
+
+/// Runs one command.
+pub fn run(args: TierArgs) -> Result<(), Failure> {
+    match args.command {
+        None => run::run(args.run),
+        Some(TierCommand::Run(run)) => run::run(run),
+        Some(TierCommand::Status(status)) => status::run(&status),
+        Some(TierCommand::Now(now)) => now::run(&now),
+        Some(TierCommand::Pause(pause)) => pause::pause(&pause),
+        Some(TierCommand::Resume(metadata)) => pause::resume(&metadata),
+        Some(TierCommand::Check { url }) => check::run(&url),
+    }
+}
+
+/// What errors say when an admin port is asked.
+const WORDS: Words = Words {
+    command: "bindery tier status",
+    nobody: "nobody listens there. A tierer has an admin port with bindery tier run --admin IP:PORT, a bookie with --tier URL \
+             on its own; name it with --admin http://HOST:PORT",
+    missing: "has no tierer: start bindery tier run --store URL --admin IP:PORT, or a bookie with --tier URL",
+    starting: "belongs to a tierer that is not ready",
+};

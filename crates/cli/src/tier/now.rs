@@ -1,0 +1,98 @@
+//! `bindery tier now`: asks for a ledger, and waits until it is in the tier.
+
+use super::WORDS;
+use super::args::TierNowArgs;
+use crate::admin_http::{Address, ask};
+use crate::exit::{self, Failure};
+use crate::output;
+use bindery_reconciler::LedgerReport;
+use bindery_types::LedgerId;
+use std::io::IsTerminal;
+use std::time::Duration;
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Runs the command.
+pub fn run(args: &TierNowArgs) -> Result<(), Failure> {
+    let address = Address::parse(&args.admin.admin)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(format!("cannot start the runtime: {error}")))?;
+    runtime.block_on(wait(args, &address))
+}
+
+async fn report(
+    address: &Address,
+    method: &str,
+    name: &str,
+    ledger: LedgerId,
+) -> Result<LedgerReport, Failure> {
+    let answer = ask(address, method, &format!("/api/v1/tier/{name}?id={ledger}"), &WORDS).await?;
+    serde_json::from_slice(&answer).map_err(|error| {
+        Failure::new(format!(
+            "what {address} answers is not understood ({error}): use the bindery of the same version as the tierer's"
+        ))
+    })
+}
+
+async fn wait(args: &TierNowArgs, address: &Address) -> Result<(), Failure> {
+    let mut found = report(address, "PUT", "now", args.ledger).await?;
+    if args.timeout == 0.0 {
+        return output::write_all(format!("ledger {} was asked for\n", args.ledger).as_bytes());
+    }
+    let deadline = tokio::time::Instant::now() + Duration::from_secs_f64(args.timeout.clamp(0.1, 86_400.0));
+    let is_shown = std::io::stderr().is_terminal();
+    // A ledger that nobody knew is looked at first: it is unknown until then, and again if there is none.
+    let mut was_seen = false;
+    loop {
+        if is_shown {
+            output::say_part(format!("\r\x1b[K{}", line(&found)));
+        }
+        let end = |code: u8, text: String| {
+            if is_shown {
+                output::say_part("\r\x1b[K");
+            }
+            Err(Failure::with_code(code, text))
+        };
+        match found.state.as_str() {
+            "tiered" => {
+                if is_shown {
+                    output::say_part("\r\x1b[K");
+                }
+                return output::write_all(format!("{}\n", line(&found)).as_bytes());
+            }
+            "stopped" | "failing" => {
+                let why = found.why.clone().unwrap_or_default();
+                return end(exit::FAILURE, format!("ledger {}: {why}", args.ledger));
+            }
+            "unknown" if was_seen => {
+                return end(exit::NOT_FOUND, format!("there is no ledger {}", args.ledger));
+            }
+            _ => was_seen |= found.state != "unknown",
+        }
+        if tokio::time::Instant::now() >= deadline {
+            let state = line(&found);
+            return end(
+                exit::FAILURE,
+                format!("{state} after {} s; it goes on: look with bindery tier status", args.timeout),
+            );
+        }
+        tokio::time::sleep(LOOK).await;
+        found = report(address, "GET", "ledger", args.ledger).await?;
+    }
+}
+
+fn line(report: &LedgerReport) -> String {
+    let LedgerReport { ledger, state, tiered, available, .. } = report;
+    match (tiered, available) {
+        (Some(tiered), Some(available)) => {
+            format!("ledger {ledger}: {state}, {} of {} entries are in the tier", tiered + 1, available + 1)
+        }
+        (None, Some(available)) => {
+            format!("ledger {ledger}: {state}, 0 of {} entries are in the tier", available + 1)
+        }
+        (_, None) => format!("ledger {ledger}: {state}"),
+    }
+}

@@ -1,0 +1,346 @@
+//! A tierer inside this process: its settings, its start (again and again where bookies must not wait for it), its end, and what
+//! its admin port answers.
+
+use super::args::{Compress, TierTuning, Updates};
+use super::check;
+use crate::exit::{self, Failure};
+use crate::settings::parse_size;
+use bindery_client::Client;
+use bindery_io::{Clock, SystemClock, SystemRandom};
+use bindery_metadata::{ConnectOptions, Layout, MetadataUri, OpenError};
+use bindery_reconciler::core::updates::UpdateMode;
+use bindery_reconciler::{
+    Components, MEMORY_MIN, MetricSink, StartError, Tierer, TiererConfig, TiererHandle,
+};
+use bindery_server::admin::extension::{AdminExtension, Extending, ExtensionAnswer, ExtensionRequest};
+use bindery_server::latch::Latch;
+use bindery_server::metrics::Exposition;
+use bindery_tiering::catalogue::CatalogueError;
+use bindery_tiering::object::Compression;
+use bindery_tiering::store::{self, Store, StoreError, StoreOptions, StoreUrl};
+use bindery_types::LedgerId;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// What a tierer of this process is set to.
+#[derive(Debug, Clone)]
+pub struct TierSettings {
+    /// The store, which is open.
+    pub store: Store,
+    /// How it works.
+    pub config: TiererConfig,
+}
+
+/// An object has a block at least, and fits what stores take in one piece.
+const OBJECT_BYTES: (u64, u64) = (5 << 20, 4 << 30);
+
+/// Puts a URL and flags together. Every fault names its option.
+pub fn settings(option: &str, url: &str, tuning: &TierTuning) -> Result<TierSettings, Vec<String>> {
+    let mut faults = Vec::new();
+    let mut config = TiererConfig::default();
+    let mut size = |option: &str, text: &Option<String>, least: u64, most: u64| {
+        let text = text.as_ref()?;
+        let bytes = parse_size(text).filter(|bytes| (least..=most).contains(bytes));
+        if bytes.is_none() {
+            let (least, most) = (least >> 20, most >> 20);
+            faults.push(format!(
+                "{option} {text}: give a size from {least}MiB to {most}MiB, for example 256MiB"
+            ));
+        }
+        bytes
+    };
+    if let Some(bytes) = size("--memory-limit", &tuning.memory_limit, MEMORY_MIN, 1 << 40) {
+        config.memory_limit = bytes;
+    }
+    config.bytes_per_second = size("--rate", &tuning.rate, 1 << 20, 1 << 40);
+    if let Some(bytes) = size("--object-size", &tuning.object_size, OBJECT_BYTES.0, OBJECT_BYTES.1) {
+        config.settings.object_bytes_max = bytes;
+    }
+    if let Some(updates) = tuning.updates {
+        config.settings.updates.in_flight_max = usize::from(updates);
+    }
+    config.settings.updates.mode = match tuning.update_mode {
+        Some(Updates::Single) => UpdateMode::Single,
+        Some(Updates::Batched) | None => UpdateMode::Batched,
+    };
+    config.compression = match tuning.compression {
+        Some(Compress::Zstd) => Compression::Zstd,
+        Some(Compress::None) | None => Compression::None,
+    };
+    let opened = url
+        .parse::<StoreUrl>()
+        .map_err(|error| error.to_string())
+        .and_then(|url| store::open(&url, &StoreOptions::default()).map_err(|error| error.to_string()));
+    match opened {
+        Ok(store) if faults.is_empty() => Ok(TierSettings { store, config }),
+        Ok(_) => Err(faults),
+        Err(fault) => {
+            faults.push(format!("{option}: {fault}"));
+            Err(faults)
+        }
+    }
+}
+
+/// A tierer that runs, with the client it works with.
+struct Started {
+    tierer: Tierer,
+    client: Client,
+    layout: Layout,
+}
+
+impl Started {
+    async fn end(self) {
+        self.tierer.stop().await;
+        self.client.close().await;
+        let _ = tokio::time::timeout(Duration::from_secs(1), self.layout.store().close()).await;
+    }
+}
+
+/// Why it did not start, and whether the same start may succeed later.
+pub struct NotStarted {
+    /// For the shell.
+    pub failure: Failure,
+    /// Whether nobody has to act.
+    pub is_transient: bool,
+}
+
+async fn start(settings: &TierSettings, metadata: &MetadataUri) -> Result<Started, NotStarted> {
+    let layout = bindery_metadata::connect(metadata, ConnectOptions::default()).await.map_err(|error| {
+        let is_transient = matches!(&error, OpenError::Store(cause) if cause.is_transient());
+        let code = if is_transient { exit::UNREACHABLE } else { exit::FAILURE };
+        NotStarted { failure: Failure::with_code(code, &error), is_transient }
+    })?;
+    let connected = Client::builder().layout(layout.clone()).connect().await;
+    let client =
+        connected.map_err(|error| NotStarted { failure: Failure::new(error), is_transient: true })?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let components = Components {
+        layout: layout.clone(),
+        client: client.clone(),
+        store: settings.store.clone(),
+        clock,
+        random: Arc::new(SystemRandom),
+    };
+    match Tierer::start(settings.config.clone(), components).await {
+        Ok(tierer) => Ok(Started { tierer, client, layout }),
+        Err(error) => {
+            client.close().await;
+            let _ = tokio::time::timeout(Duration::from_secs(1), layout.store().close()).await;
+            Err(not_started(settings, error))
+        }
+    }
+}
+
+fn not_started(settings: &TierSettings, error: StartError) -> NotStarted {
+    match error {
+        StartError::Store { error, .. } => {
+            let failure = check::failure(settings.store.url(), &error);
+            NotStarted { is_transient: failure.code == exit::UNREACHABLE, failure }
+        }
+        StartError::Metadata(cause) if cause.is_transient() => {
+            let failure = Failure::with_code(exit::UNREACHABLE, format!("the metadata store: {cause}"));
+            NotStarted { failure, is_transient: true }
+        }
+        StartError::Catalogue(CatalogueError::Store(error @ StoreError::Unavailable { .. })) => {
+            NotStarted { failure: Failure::with_code(exit::UNREACHABLE, error), is_transient: true }
+        }
+        other => NotStarted { failure: Failure::new(other), is_transient: false },
+    }
+}
+
+/// Between two attempts of a process that also has other work.
+const RETRY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
+
+/// A tierer in this process.
+pub struct TierRole {
+    admin: Arc<TierAdmin>,
+    settings: TierSettings,
+    metadata: MetadataUri,
+}
+
+impl TierRole {
+    /// To be run.
+    pub fn new(settings: TierSettings, metadata: MetadataUri) -> TierRole {
+        TierRole { admin: Arc::new(TierAdmin::default()), settings, metadata }
+    }
+
+    /// What an admin port shows of it.
+    pub fn admin(&self) -> Arc<dyn AdminExtension> {
+        self.admin.clone()
+    }
+
+    /// Runs until `stop`; a start that fails is an error.
+    pub async fn run_or_fail(self, stop: &Latch) -> Result<(), Failure> {
+        let started = tokio::select! {
+            () = stop.wait() => return Ok(()),
+            started = start(&self.settings, &self.metadata) => started.map_err(|not_started| not_started.failure)?,
+        };
+        self.serve(started, stop).await;
+        Ok(())
+    }
+
+    /// Runs until `stop`. A start that fails is tried again: the rest of the process does not depend on the store.
+    pub async fn run_patiently(self, stop: &Latch) {
+        let mut pause = RETRY.0;
+        loop {
+            let started = tokio::select! {
+                () = stop.wait() => return,
+                started = start(&self.settings, &self.metadata) => started,
+            };
+            let not_started = match started {
+                Ok(started) => return self.serve(started, stop).await,
+                Err(not_started) => not_started,
+            };
+            let why = not_started.failure.to_string();
+            match not_started.is_transient {
+                true => tracing::warn!(retry_s = pause.as_secs(), "the tierer does not start yet: {why}"),
+                false => tracing::error!(retry_s = pause.as_secs(), "the tierer does not start: {why}"),
+            }
+            self.admin.set(Standing::Failed(why));
+            tokio::select! {
+                () = stop.wait() => return,
+                () = tokio::time::sleep(pause) => {}
+            }
+            pause = (pause * 2).min(RETRY.1);
+        }
+    }
+
+    async fn serve(&self, started: Started, stop: &Latch) {
+        tracing::info!(store = %self.settings.store.url(), "tiering");
+        self.admin.set(Standing::Runs(started.tierer.handle()));
+        stop.wait().await;
+        started.end().await;
+        self.admin.set(Standing::Failed("the process ends".to_owned()));
+    }
+}
+
+/// How the tierer of this process stands.
+#[derive(Default)]
+enum Standing {
+    #[default]
+    Starts,
+    Failed(String),
+    Runs(TiererHandle),
+}
+
+/// What an admin port shows.
+#[derive(Default)]
+struct TierAdmin {
+    standing: Mutex<Standing>,
+}
+
+impl TierAdmin {
+    fn set(&self, standing: Standing) {
+        *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = standing;
+    }
+
+    /// The tierer, or why there is none.
+    fn handle(&self) -> Result<TiererHandle, String> {
+        match &*self.standing.lock().unwrap_or_else(PoisonError::into_inner) {
+            Standing::Starts => Err("it is starting".to_owned()),
+            Standing::Failed(why) => Err(why.clone()),
+            Standing::Runs(handle) => Ok(handle.clone()),
+        }
+    }
+
+    async fn respond(&self, request: ExtensionRequest<'_>) -> ExtensionAnswer {
+        let refused = |status, why: &str| ExtensionAnswer::Refused(status, why.to_owned());
+        let handle = match self.handle() {
+            Ok(handle) => handle,
+            Err(why) => return ExtensionAnswer::Refused(503, why),
+        };
+        let ended = || refused(503, "it has ended");
+        match (request.method, request.name) {
+            ("GET", "status") => match handle.report().await.map(|report| serde_json::to_string(&report)) {
+                Some(Ok(text)) => ExtensionAnswer::Json(text),
+                Some(Err(error)) => ExtensionAnswer::Refused(500, error.to_string()),
+                None => ended(),
+            },
+            ("GET", "ledger") | ("PUT", "now") => {
+                let id =
+                    request.query.strip_prefix("id=").and_then(|id| id.parse().ok()).and_then(LedgerId::new);
+                let Some(ledger) = id else { return refused(400, "name a ledger: id=N") };
+                if request.name == "now" && !handle.tier_now(ledger).await {
+                    return ended();
+                }
+                match handle.ledger(ledger).await.map(|report| serde_json::to_string(&report)) {
+                    Some(Ok(text)) => ExtensionAnswer::Json(text),
+                    Some(Err(error)) => ExtensionAnswer::Refused(500, error.to_string()),
+                    None => ended(),
+                }
+            }
+            (_, "status" | "ledger" | "now") => refused(405, "GET status, GET ledger?id=N, PUT now?id=N"),
+            _ => refused(404, "no such path"),
+        }
+    }
+}
+
+impl AdminExtension for TierAdmin {
+    fn answer<'a>(&'a self, request: ExtensionRequest<'a>) -> Extending<'a, ExtensionAnswer> {
+        Box::pin(self.respond(request))
+    }
+
+    fn expose<'a>(&'a self, out: &'a mut Exposition) -> Extending<'a, ()> {
+        Box::pin(async move {
+            let report = match self.handle() {
+                Ok(handle) => handle.report().await,
+                Err(_) => None,
+            };
+            out.gauge("bindery_tier_up", &[], i64::from(report.is_some()));
+            if let Some(report) = report {
+                report.metrics(&mut Sink(out));
+            }
+        })
+    }
+}
+
+struct Sink<'a>(&'a mut Exposition);
+
+impl MetricSink for Sink<'_> {
+    fn counter(&mut self, name: &str, labels: &[(&str, &str)], value: u64) {
+        self.0.counter(name, labels, value);
+    }
+    fn gauge(&mut self, name: &str, labels: &[(&str, &str)], value: i64) {
+        self.0.gauge(name, labels, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fault_names_its_option() {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("file://{}", dir.path().display());
+        let tuning = TierTuning {
+            memory_limit: Some("1MiB".into()),
+            rate: Some("much".into()),
+            object_size: Some("1TiB".into()),
+            ..TierTuning::default()
+        };
+        let faults = settings("--store", "ftp://x", &tuning).unwrap_err();
+        assert_eq!(faults.len(), 4, "{faults:?}");
+        for (fault, word) in
+            faults.iter().zip(["--memory-limit 1MiB", "--rate much", "--object-size 1TiB", "--store"])
+        {
+            assert!(fault.contains(word), "{fault}");
+        }
+        let tuning = TierTuning {
+            memory_limit: Some("64MiB".into()),
+            rate: Some("5MiB".into()),
+            compression: Some(Compress::Zstd),
+            updates: Some(4),
+            update_mode: Some(Updates::Single),
+            object_size: Some("16MiB".into()),
+        };
+        let config = settings("--store", &url, &tuning).unwrap().config;
+        assert_eq!((config.memory_limit, config.bytes_per_second), (64 << 20, Some(5 << 20)));
+        assert_eq!(config.settings.updates.in_flight_max, 4);
+        assert_eq!(
+            (config.settings.updates.mode, config.compression),
+            (UpdateMode::Single, Compression::Zstd)
+        );
+        assert_eq!(config.settings.object_bytes_max, 16 << 20);
+    }
+}

@@ -1,0 +1,59 @@
+//! `bindery tier run`: a process that is a tierer and nothing else.
+
+use super::args::TierRunArgs;
+use super::role::{self, TierRole};
+use crate::exit::Failure;
+use crate::logging;
+use crate::runtime;
+use crate::signals::Signals;
+use bindery_metadata::MetadataUri;
+use bindery_server::admin::extension::serve_extension;
+use bindery_server::latch::Latch;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+
+/// Runs a tierer until it is told to stop.
+pub fn run(args: TierRunArgs) -> Result<(), Failure> {
+    logging::start(args.log_format);
+    let Some(url) = args.store.as_deref().filter(|url| !url.is_empty()) else {
+        return Err(Failure::usage(
+            "no object store: give --store file:///directory, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix, \
+             or set BINDERY_TIER",
+        ));
+    };
+    let metadata: MetadataUri =
+        args.metadata.metadata.parse().map_err(|error: bindery_metadata::UriError| Failure::usage(error))?;
+    let settings = role::settings("--store", url, &args.tuning)
+        .map_err(|faults| Failure::usage(faults.join("\nbindery: ")))?;
+    let runtime = runtime::start()?;
+    let result = runtime.block_on(serve(args, TierRole::new(settings, metadata)));
+    // A request to the store that hangs must not keep the process.
+    runtime.shutdown_background();
+    result
+}
+
+async fn serve(args: TierRunArgs, role: TierRole) -> Result<(), Failure> {
+    let stop = Arc::new(Latch::default());
+    let watching = tokio::spawn(Signals::new()?.run(stop.clone()));
+    let stop_admin = Arc::new(Latch::default());
+    let admin = match args.admin {
+        None => None,
+        Some(address) => {
+            let listener = TcpListener::bind(address).await.map_err(|error| {
+                Failure::new(format!(
+                    "cannot listen on {address}: {error}; choose another address with --admin"
+                ))
+            })?;
+            let bound = listener.local_addr().map_err(Failure::new)?;
+            tracing::info!(admin = %bound, "the admin port is open");
+            Some(tokio::spawn(serve_extension(listener, role.admin(), stop_admin.clone())))
+        }
+    };
+    let ended = role.run_or_fail(&stop).await;
+    watching.abort();
+    stop_admin.set();
+    if let Some(admin) = admin {
+        admin.abort();
+    }
+    ended
+}

@@ -1,0 +1,309 @@
+//! `bindery tier status`: how far ledgers are behind, what holds that up, and what it costs.
+
+use super::WORDS;
+use super::args::TierStatusArgs;
+use crate::admin_http::{Address, ask};
+use crate::exit::Failure;
+use crate::ledger::form;
+use crate::live::{Event, Events, Key, Screen};
+use crate::output;
+use bindery_reconciler::{DurationsReport, TierReport};
+use std::fmt::Write as _;
+use std::time::Duration;
+
+const PATH: &str = "/api/v1/tier/status";
+
+/// Runs the command.
+pub fn run(args: &TierStatusArgs) -> Result<(), Failure> {
+    let address = Address::parse(&args.admin.admin)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(format!("cannot start the runtime: {error}")))?;
+    runtime.block_on(async {
+        if args.json {
+            let mut text = ask(&address, "GET", PATH, &WORDS).await?;
+            text.push(b'\n');
+            return output::write_all(&text);
+        }
+        if args.once || !Screen::is_possible() {
+            let report = fetch(&address).await?;
+            return output::write_all(render(&report, None).as_bytes());
+        }
+        live(&address, Duration::from_secs_f64(args.interval.clamp(0.1, 3600.0))).await
+    })
+}
+
+async fn fetch(address: &Address) -> Result<TierReport, Failure> {
+    let text = ask(address, "GET", PATH, &WORDS).await?;
+    serde_json::from_slice(&text).map_err(|error| {
+        Failure::new(format!(
+            "what {address} answers is not understood ({error}): use the bindery of the same version as the tierer's"
+        ))
+    })
+}
+
+async fn live(address: &Address, interval: Duration) -> Result<(), Failure> {
+    // Whatever is wrong with the address is said before the screen changes.
+    let mut now = fetch(address).await?;
+    let (mut before, mut trouble) = (None, None);
+    let mut events = Events::new()?;
+    let mut screen = Screen::enter()?;
+    loop {
+        let (_, lines) = screen.size();
+        let rates = before.as_ref().map(|before| (before, interval));
+        let mut text = render(&now, rates);
+        if let Some(trouble) = &trouble {
+            let _ = writeln!(text, "NOT UP TO DATE: {trouble}");
+        }
+        let shown: Vec<&str> = text.lines().take(usize::from(lines)).collect();
+        screen.draw(&shown.join("\n"))?;
+        match events.next(&mut screen, interval).await {
+            Event::Quit | Event::Key(Key::Quit) => return Ok(()),
+            Event::Resized => continue,
+            Event::Key(_) | Event::Time => {}
+        }
+        match fetch(address).await {
+            Ok(report) => {
+                before = Some(std::mem::replace(&mut now, report));
+                trouble = None;
+            }
+            // It may come back.
+            Err(failure) => trouble = Some(failure.to_string()),
+        }
+    }
+}
+
+/// The whole of it; with the report of an interval before, rates too.
+fn render(now: &TierReport, before: Option<(&TierReport, Duration)>) -> String {
+    let mut out = String::new();
+    let mut line = |name: &str, text: String| {
+        let _ = writeln!(out, "{name:<10}{text}");
+    };
+    line("tier", format!("{}, cluster {}", now.store, now.cluster));
+    line("state", state(now));
+    line(
+        "lag",
+        format!(
+            "{} entries, {}, {} (median {}, p99 {})",
+            now.lag.entries,
+            form::size(now.lag.bytes),
+            seconds(now.lag.seconds),
+            seconds(now.lag_p50_seconds),
+            seconds(now.lag_p99_seconds)
+        ),
+    );
+    line(
+        "limit",
+        match &now.limit {
+            None => "none: everything that is due finds room".to_owned(),
+            Some((stage, share)) => format!("{stage}, busy {:.0} % of the time", share * 100.0),
+        },
+    );
+    line(
+        "ledgers",
+        format!(
+            "{} watched, {} done, {} failing, {} stopped",
+            now.ledgers_watched, now.ledgers_done, now.ledgers_failing, now.ledgers_stopped
+        ),
+    );
+    let rate = |of: fn(&TierReport) -> u64| {
+        before.map(|(before, interval)| of(now).saturating_sub(of(before)) as f64 / interval.as_secs_f64())
+    };
+    let per_second = |of: fn(&TierReport) -> u64| {
+        rate(of).map_or(String::new(), |bytes| format!(", {}/s", form::size(bytes as u64)))
+    };
+    line(
+        "moved",
+        format!(
+            "{} entries, {}{}, in {} objects and {} extents by {} rounds",
+            now.entries,
+            form::size(now.entry_bytes),
+            per_second(|report| report.entry_bytes),
+            now.objects,
+            now.extents,
+            now.rounds
+        ),
+    );
+    line(
+        "now",
+        format!(
+            "{} of {} objects under construction, {} updates in flight, next round after {}",
+            now.objects_building.0,
+            now.objects_building.1,
+            now.updates_in_flight,
+            seconds(now.interval_seconds)
+        ),
+    );
+    line(
+        "read",
+        format!(
+            "{}{}, {} held, limit {}{}",
+            form::size(now.bytes_read),
+            per_second(|report| report.bytes_read),
+            form::size(now.read_held_bytes),
+            now.bytes_per_second.map_or("none".to_owned(), |bytes| format!("{}/s", form::size(bytes))),
+            if now.slowed_down { ", slowed down because bookies are busy" } else { "" }
+        ),
+    );
+    line(
+        "updates",
+        format!(
+            "{} requests for {} ledgers, {} failed, {} without an answer; {} reconciled, {} late",
+            now.update_requests,
+            now.update_ledgers,
+            now.update_failures,
+            now.update_timeouts,
+            now.reconciled,
+            now.reconciled_late
+        ),
+    );
+    line(
+        "catalogue",
+        format!(
+            "{} ledgers, {} extents, {} in {} objects of {}, {} unreferenced, {} ids reserved, record {}",
+            now.catalogue_ledgers,
+            now.catalogue_extents,
+            form::size(now.catalogue_bytes),
+            now.catalogue_objects,
+            form::size(now.catalogue_object_bytes),
+            form::size(now.catalogue_unreferenced_bytes),
+            now.catalogue_reserved,
+            now.catalogue_number
+        ),
+    );
+    let requests = &now.requests;
+    line(
+        "requests",
+        format!(
+            "{} put, {} get, {} list, {} delete; {} written, {} read{}{}",
+            requests.puts,
+            requests.gets,
+            requests.lists,
+            requests.deletes,
+            form::size(requests.bytes_put),
+            form::size(requests.bytes_got),
+            requests.per_gib.map_or(String::new(), |count| format!("; {count:.0} for each GiB")),
+            requests.per_idle_hour.map_or(String::new(), |count| format!("; {count:.0} in an idle hour"))
+        ),
+    );
+    let cost = &now.cost;
+    line(
+        "cost",
+        format!(
+            "${:.4} for requests{}{}, ${:.2} a month for what is stored (list prices, no bill)",
+            cost.requests_usd,
+            cost.per_gib_usd.map_or(String::new(), |usd| format!(", ${usd:.4} for each GiB")),
+            cost.idle_hour_usd.map_or(String::new(), |usd| format!(", ${usd:.4} for an idle hour")),
+            cost.storage_month_usd
+        ),
+    );
+    if now.corrections + now.refused_objects + now.upload_failures + now.read_failures + now.commit_retries
+        > 0
+    {
+        line(
+            "trouble",
+            format!(
+                "{} uploads failed, {} ledgers left out, {} commits sent again, {} extents and {} objects not taken",
+                now.upload_failures,
+                now.read_failures,
+                now.commit_retries,
+                now.corrections,
+                now.refused_objects
+            ),
+        );
+    }
+    if let Some(error) = &now.last_error {
+        line("last error", format!(" {error}"));
+    }
+    for alarm in &now.alarms {
+        line("ALARM", alarm.clone());
+    }
+    let _ = writeln!(out, "\n{:<12}{:>8}{:>12}{:>12}{:>12}", "STAGE", "ROUNDS", "MEDIAN", "99 %", "LAST");
+    let mut row = |name: &str, took: &DurationsReport| {
+        let _ = writeln!(
+            out,
+            "{name:<12}{:>8}{:>12}{:>12}{:>12}",
+            took.count,
+            seconds(took.p50_seconds),
+            seconds(took.p99_seconds),
+            seconds(took.last_seconds)
+        );
+    };
+    for stage in &now.stages {
+        row(&stage.stage, &stage.took);
+    }
+    row("round", &now.cycles);
+    row("one ledger", &now.lre);
+    if !now.behind.is_empty() {
+        let _ = writeln!(
+            out,
+            "\n{:>20}  {:<9}{:>12}{:>12}{:>10}  WHY",
+            "LEDGER", "STATE", "ENTRIES", "BYTES", "LAG"
+        );
+        for ledger in &now.behind {
+            let _ = writeln!(
+                out,
+                "{:>20}  {:<9}{:>12}{:>12}{:>10}  {}",
+                ledger.ledger,
+                ledger.state,
+                ledger.lag.entries,
+                form::size(ledger.lag.bytes),
+                seconds(ledger.lag.seconds),
+                ledger.why.as_deref().unwrap_or("")
+            );
+        }
+    }
+    out
+}
+
+fn state(now: &TierReport) -> String {
+    match (now.stopping, now.paused) {
+        (true, _) => "ending".to_owned(),
+        (false, true) => "paused; bindery tier resume ends that".to_owned(),
+        (false, false) if now.objects_building.0 > 0 => "moving ledgers".to_owned(),
+        (false, false) => "up to date or waiting for more".to_owned(),
+    }
+}
+
+/// A time for people.
+fn seconds(seconds: f64) -> String {
+    match seconds {
+        short if short < 0.001 => "0 ms".to_owned(),
+        short if short < 1.0 => format!("{:.0} ms", short * 1000.0),
+        some if some < 120.0 => format!("{some:.1} s"),
+        long if long < 7200.0 => format!("{:.0} min", long / 60.0),
+        long if long < 172_800.0 => format!("{:.1} h", long / 3600.0),
+        long => format!("{:.1} days", long / 86_400.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        let shown = [0.0, 0.0421, 3.21, 300.0, 36_000.0, 864_000.0].map(seconds);
+        assert_eq!(shown, ["0 ms", "42 ms", "3.2 s", "5 min", "10.0 h", "10.0 days"]);
+    }
+
+    #[test]
+    fn what_holds_it_up_and_what_a_person_must_see_is_there() {
+        let mut report = TierReport {
+            limit: Some(("upload".to_owned(), 0.93)),
+            alarms: vec!["ledger 7: look".to_owned()],
+            ..TierReport::default()
+        };
+        report.cost.per_gib_usd = Some(0.0009);
+        report.entry_bytes = 3 << 20;
+        let before = TierReport { entry_bytes: 1 << 20, ..report.clone() };
+        let text = render(&report, Some((&before, Duration::from_secs(2))));
+        for expected in
+            ["upload, busy 93 % of the time", "ALARM     ledger 7: look", "$0.0009 for each GiB", "1.0 MiB/s"]
+        {
+            assert!(text.contains(expected), "{expected}: {text}");
+        }
+        assert!(render(&TierReport::default(), None).contains("everything that is due finds room"));
+    }
+}

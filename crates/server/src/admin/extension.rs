@@ -1,0 +1,106 @@
+//! What another part of the process adds to an admin port: paths below `/api/v1/tier/`, and metrics. And a port of its own for a
+//! process that has no bookie.
+
+use super::port;
+use crate::latch::Latch;
+use crate::metrics::Exposition;
+use axum::Router;
+use axum::extract::{ConnectInfo, Path, State};
+use axum::http::{Method, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::any;
+use bindery_flow::ByteBudget;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+
+/// A request for a path of an extension.
+#[derive(Debug)]
+pub struct ExtensionRequest<'a> {
+    /// GET, PUT and so on.
+    pub method: &'a str,
+    /// Behind `/api/v1/tier/`.
+    pub name: &'a str,
+    /// Behind the question mark; empty without one.
+    pub query: &'a str,
+    /// Who asks.
+    pub peer: SocketAddr,
+}
+
+/// An answer: its status, and text or JSON.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExtensionAnswer {
+    /// 200 with JSON.
+    Json(String),
+    /// Another status, with a line that says why.
+    Refused(u16, String),
+}
+
+/// Work that an extension does for a request.
+pub type Extending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A part of the process that answers on an admin port.
+pub trait AdminExtension: Send + Sync + 'static {
+    /// Answers a request.
+    fn answer<'a>(&'a self, request: ExtensionRequest<'a>) -> Extending<'a, ExtensionAnswer>;
+    /// Adds metrics.
+    fn expose<'a>(&'a self, out: &'a mut Exposition) -> Extending<'a, ()>;
+}
+
+/// Bytes of answers on their way, of a process that has no bookie's memory plan.
+const ANSWERS_BYTES: u64 = 4 << 20;
+/// What peers have time for.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Serves an extension on a port of its own, with `/heartbeat` and `/metrics`, until `stop`.
+pub async fn serve_extension(listener: TcpListener, extension: Arc<dyn AdminExtension>, stop: Arc<Latch>) {
+    let router = Router::new()
+        .route("/heartbeat", any(|| async { "OK\n" }))
+        .route("/metrics", any(metrics))
+        .route("/api/v1/tier/{name}", any(alone))
+        .with_state(extension);
+    port::serve(listener, router, ByteBudget::new("admin", ANSWERS_BYTES), PATIENCE, stop).await;
+}
+
+async fn metrics(State(extension): State<Arc<dyn AdminExtension>>, method: Method) -> Response {
+    if method != Method::GET {
+        return (StatusCode::FORBIDDEN, format!("{method} is forbidden\n")).into_response();
+    }
+    let mut out = Exposition::new();
+    extension.expose(&mut out).await;
+    super::exposed(out)
+}
+
+async fn alone(
+    State(extension): State<Arc<dyn AdminExtension>>,
+    Path(name): Path<String>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    method: Method,
+    uri: Uri,
+) -> Response {
+    answer(&*extension, &name, peer, &method, &uri).await
+}
+
+/// An extension's answer as a response.
+pub(super) async fn answer(
+    extension: &dyn AdminExtension,
+    name: &str,
+    peer: SocketAddr,
+    method: &Method,
+    uri: &Uri,
+) -> Response {
+    let query = uri.query().unwrap_or("");
+    let request = ExtensionRequest { method: method.as_str(), name, query, peer };
+    match extension.answer(request).await {
+        ExtensionAnswer::Json(text) => {
+            (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], text).into_response()
+        }
+        ExtensionAnswer::Refused(status, why) => {
+            let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+            (status, format!("{why}\n")).into_response()
+        }
+    }
+}
