@@ -483,6 +483,38 @@ mod tests {
     }
 
     #[test]
+    fn reads_parked_for_object_storage_keep_no_others_out_and_come_back_first() {
+        let mut queue = queue(2);
+        for seq in 0..2 {
+            assert_eq!(queue.push(read(seq, seq as i64, false)), Pushed::Queued);
+        }
+        assert_eq!(queue.room(), 0);
+        let (first, second) = (queue.next_plain().unwrap(), queue.next_plain().unwrap());
+        let parked = [first, second].map(|request| queue.park_for_tier(request));
+        assert_eq!((queue.len(), queue.in_hand(), queue.room()), (2, 0, 2), "read queue invariant 5");
+        assert!(queue.hold_for_tier(0, parked[0], Waiting::for_test()).is_none());
+        assert!(queue.hold_for_tier(0, parked[0], Waiting::for_test()).is_some(), "it is held already");
+        assert!(queue.hold_for_tier(1, parked[0], Waiting::for_test()).is_some(), "of another parking");
+        for seq in 2..4 {
+            assert_eq!(queue.push(read(seq, seq as i64, false)), Pushed::Queued);
+        }
+        assert!(matches!(queue.push(read(4, 4, false)), Pushed::Refused(_)));
+        for seq in [1, 0] {
+            let request = queue.unpark_from_tier(seq).unwrap();
+            queue.arrive(request);
+        }
+        assert!(queue.unpark_from_tier(0).is_none());
+        assert_eq!((queue.len(), queue.in_hand(), queue.room()), (4, 4, 0));
+        let order = std::iter::from_fn(|| {
+            let request = queue.next_plain()?;
+            queue.finish(&request);
+            Some(request.seq)
+        });
+        assert_eq!(order.collect::<Vec<_>>(), [1, 0, 2, 3]);
+        assert_eq!(queue.len(), 0);
+    }
+
+    #[test]
     fn a_fencing_read_overtakes_other_keys_and_takes_its_own_along() {
         let mut queue = queue(10);
         for (seq, entry) in [(0, 7), (1, -1), (2, 8), (3, -1)] {

@@ -93,7 +93,7 @@ pub struct Room {
     pub free_bytes: u64,
 }
 
-/// What metadata says about trimming a ledger.
+/// The word of metadata on trimming a ledger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// All of it is in object storage.

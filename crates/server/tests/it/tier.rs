@@ -145,7 +145,7 @@ struct World {
     trim: tokio::task::JoinHandle<()>,
 }
 
-/// Who waits for a bucket that hangs waits until the test lets it go on.
+/// Readers of a bucket that hangs wait until the test lets it go on.
 fn patient() -> FetchOptions {
     FetchOptions {
         deadline: PATIENCE,
@@ -486,7 +486,7 @@ async fn what_the_bucket_does_not_give_is_an_io_error_and_never_an_absence_or_ot
     world.stop().await;
 }
 
-/// What came of a read after its object was replaced by another one, which the bookie was told of.
+/// The code of a read whose object was replaced by another one, of which the bookie was told.
 async fn read_after_a_rewrite(canaries: Canaries) -> ErrorCode {
     let world = World::new(patient(), canaries).await;
     let object = world.tier_away(1, 7).await;
