@@ -39,8 +39,8 @@ pub(crate) struct LedgerState {
     pub(crate) hidden_below: u64,
     /// Sequence of the record that removed it last; 0 when the state table has it.
     pub(crate) removed_at: u64,
-    /// Sequence of the record that was placed last; 0 when none was in this process. What is said of object storage does
-    /// not count.
+    /// Sequence of the record that was placed last; 0 when none was in this process. Updates of what is
+    /// in object storage do not count.
     pub(crate) changed_at: u64,
     /// Of a ledger of which entries are in object storage.
     pub(crate) tier: Option<Box<TierState>>,
@@ -58,7 +58,7 @@ pub(crate) struct TierState {
     pub(crate) trimmed_below: Option<EntryId>,
     /// Sequence of the update that was placed last; 0 when the state table has it.
     pub(crate) updated_at: u64,
-    /// What every directory has committed.
+    /// The record that every directory has committed.
     pub(crate) committed: Option<TierRecord>,
     /// Placed since the last freeze, oldest first.
     pub(crate) updates: Vec<PlacedUpdate>,
@@ -147,7 +147,7 @@ impl LedgerState {
         }
     }
 
-    /// What the state tables have of the ledger in object storage.
+    /// The tier fields that the state tables have of the ledger.
     pub(crate) fn committed_tier(&self) -> Option<TierRecord> {
         self.tier.as_ref()?.committed
     }

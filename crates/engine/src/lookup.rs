@@ -66,7 +66,7 @@ pub(crate) fn on_disk(
         // Within a directory they come sorted; a ledger that changed directories has runs in several.
         leads.sort_by_key(|lead| std::cmp::Reverse(lead.newest()));
     }
-    // A copy on its way was not acknowledged when this one was asked for.
+    // Waiting for a copy on its way would gain nothing.
     if leads.is_empty()
         && let Some(tiered) = tiered
     {

@@ -655,8 +655,7 @@ impl Flushing {
     }
 }
 
-/// What a directory takes of the extents in a ticket: those of the states that it takes (invariant 8), and what is gone of all
-/// others.
+/// The extents of a ticket that go to a directory: those of its states (invariant 8), and the removals of all others.
 fn extents_for(ticket: &FreezeTicket, part: &Part, canaries: Canaries) -> Vec<ExtentChange> {
     let mut changes = Vec::new();
     for (place, (_, frozen)) in ticket.frozen.iter().enumerate() {

@@ -40,7 +40,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Ledgers that are placed while a shard's lock is held.
 const RECONCILED_AT_ONCE: usize = 64;
-/// Rows of a state table that are looked at together.
+/// Rows of a state table in one look-up.
 const ROWS_READ: usize = 64;
 /// Index records that are read together.
 const RECORDS_READ: u32 = 1024;
@@ -163,7 +163,7 @@ impl TierBudget {
         self.take_within(extents, self.bytes_max)
     }
 
-    /// What a journal holds must be taken at a start: at least one update, whatever the budget.
+    /// A start must take over all updates of a journal: at least one at a time, whatever the budget.
     pub(crate) fn take_at_start(self: &Arc<TierBudget>, extents: usize) -> Option<TierPermit> {
         let bytes = TierBudget::cost(extents);
         if self.used.load(Ordering::Acquire) == 0 {
@@ -350,7 +350,7 @@ impl Engine {
         let (mut next, mut seen) = (Some(from), None);
         while let Some(entry) = next {
             let Some(extent) = self.extent_at(ledger, entry)? else { break };
-            // Of an extent that is seen in parts the parts are joined; what a later one took of its beginning is not its own.
+            // The parts of an extent that is seen in parts are joined; its beginning may be in a later one.
             let is_same = seen.replace((extent.first, extent.object)) == seen;
             let is_full = found.len() == max;
             match found.last_mut() {
@@ -460,7 +460,7 @@ impl Engine {
             Some(trimmed) if trimmed >= below => return Ok(()),
             Some(trimmed) => EntryId::new(trimmed.get() + 1).expect("it is below another entry"),
         };
-        // Invariant 3: what would be read from there must be found there, whatever went wrong.
+        // Invariant 3: every entry must have its extent, whatever went wrong.
         loop {
             let extent = self.extent_at(ledger, next).map_err(|_| TrimError::Io)?;
             let last = extent.ok_or(TrimError::Uncovered(next))?.last;
@@ -510,7 +510,7 @@ fn collect_checksums(
                 *slot = (age, checksum);
             }
         }
-        place += u32::try_from(records.len()).expect("it is at most what was asked for");
+        place += u32::try_from(records.len()).expect("records are read in thousands");
         taken += records.len();
         before = records.last().map(|record| record.entry);
     }

@@ -143,7 +143,7 @@ pub(crate) struct FrozenExtents {
 }
 
 impl Frozen {
-    /// What the state table of the directory that takes the states has to know of extents.
+    /// The changes of extents for the directory that takes the states.
     pub(crate) fn extent_changes(&self) -> impl Iterator<Item = ExtentChange> {
         self.extents.iter().map(|(ledger, FrozenExtents { is_cleared, updates })| ExtentChange {
             ledger: *ledger,
@@ -152,7 +152,7 @@ impl Frozen {
         })
     }
 
-    /// What those of the other directories have to: extents may be there that came when the ledger was theirs.
+    /// The changes for the other directories: they may have extents of a removed ledger that was theirs before.
     pub(crate) fn extents_gone(&self) -> impl Iterator<Item = ExtentChange> {
         let gone = self.extents.iter().filter(|(_, change)| change.is_cleared);
         gone.map(|(ledger, _)| ExtentChange { ledger: *ledger, is_cleared: true, updates: Vec::new() })

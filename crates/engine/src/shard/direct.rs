@@ -32,7 +32,7 @@ impl Shard {
         }
         let mut record = state.snapshot(ledger);
         record.is_fenced = true;
-        // What came since is in the journal with its extents, and comes from there at the next start.
+        // Later updates are in the journal with their extents, and come from there at the next start.
         record.tier = state.committed_tier();
         if state.needs_key(&key) {
             record.master_key = Some(key);

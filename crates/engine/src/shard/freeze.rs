@@ -57,7 +57,7 @@ impl Shard {
         Some(frozen)
     }
 
-    /// The ledgers of a flushed cache go to rest, as far as they are not written to any more; what was committed of them counts.
+    /// The ledgers of a flushed cache go to rest, as far as they are not written to any more, and their trims count.
     /// Call it with some at a time.
     pub(crate) fn rest(&mut self, flushed: &[LedgerRecord]) {
         let durable = self.durable;

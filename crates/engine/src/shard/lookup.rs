@@ -45,7 +45,7 @@ impl Shard {
             EntryRef::At(entry) => entry,
             EntryRef::Last if is_limbo => return Err(Refusal::Unknown),
             EntryRef::Last => {
-                // What was let go counts as held.
+                // Entries that were let go count as held.
                 let last = EntryId::new(state.last_entry.shown(self.durable)).max(Shard::trimmed(state));
                 last.ok_or(Refusal::NoEntry)?
             }

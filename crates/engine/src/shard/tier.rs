@@ -13,7 +13,7 @@ use bindery_types::tier::{Reconciliation, TierExtent, TierStamp};
 use bindery_types::{EntryId, LedgerId};
 use std::ops::Bound;
 
-/// Of the bytes of a group, what these records may take at most.
+/// These records take one part in so many of a group's bytes at most.
 const SHARE_OF_GROUP: usize = 4;
 /// Body of a record besides its extents.
 const BODY_BASE_BYTES: usize = 8 + TierStamp::SIZE_BYTES;
@@ -36,7 +36,7 @@ impl Shard {
             Some(first) if first.first.get() > EntryId::to_wire(lre).saturating_add(1) => {
                 Err(Refusal::BadRequest)
             }
-            // What it says was said last: a tierer that did not see the answer says it again.
+            // A tierer that did not see the answer says the same again.
             Some(_) if state.tier.as_ref().is_some_and(|tier| tier.was_said_last(&update.extents)) => Ok(()),
             // While somebody waits for space memory is to hold no more than it does.
             Some(_) if self.takes_no_adds() => {
@@ -68,7 +68,7 @@ impl Shard {
         Ok(())
     }
 
-    /// What these records may still take of the group that forms.
+    /// These records have their share of the group that forms, or it is full.
     pub(super) fn is_full_of_updates(&self) -> bool {
         self.formed_bytes >= self.config.formed_bytes_max
             || self.formed_update_bytes >= self.config.formed_bytes_max / SHARE_OF_GROUP

@@ -190,7 +190,7 @@ impl Job {
         }
     }
 
-    /// Opens the next run, unless nothing of it is live. Returns how many footers were asked for newer ones.
+    /// Opens the next run, unless nothing of it is live. Returns the number of footers in which newer ones were sought.
     fn open_run(&mut self, flushing: &Flushing) -> Result<u64, JobError> {
         let (_, run) = self.runs[0];
         if self.highest.is_none_or(|(ledger, _)| ledger != run.ledger) {

@@ -147,7 +147,7 @@ impl Bookie {
         self.group();
     }
 
-    /// Asks without a group: what is not durable is not answered.
+    /// Asks without a group: only durable registers are answered.
     fn ask(&self, updates: &[Reconciliation]) -> Answers {
         let answers = Answers::default();
         let told = answers.clone();
@@ -298,14 +298,14 @@ fn a_register_is_answered_and_shown_once_it_is_durable() {
     assert_eq!(*again.lock(), told);
     bookie.group();
     assert_eq!(bookie.machine.engine.stats().journal_bytes, groups);
-    // What was on its way is not there after a power cut.
+    // A power cut takes an update on its way.
     let lost = bookie.ask(&[update(1, &[(4, 5, 1)])]);
     let mut bookie = bookie.power_cut();
     assert_eq!((&*lost.lock(), bookie.register(1)), (&None, done(1, 3)));
 }
 
-/// Invariants 3 and 4, T9: copies go once the trim is committed, what was let go is found in object storage, and whatever
-/// is above stays.
+/// Invariants 3 and 4, T9: copies go once the trim is committed, reads of them end in object storage, and copies above
+/// the trim stay.
 #[test]
 fn what_was_let_go_is_in_object_storage_and_gives_its_space_back() {
     let mut bookie = with_entries(fresh(), 1, 40);
@@ -427,13 +427,13 @@ fn rewritten_objects_replace_those_of_before() {
     bookie.reconcile(&[update(1, &[(0, 19, 5)])]);
     bookie.collect();
     assert_eq!(bookie.extents(1, 0), [(0, 19, 5), (20, 29, 4)]);
-    // Behind the entry it holds to its end; what is before it may be elsewhere by now.
+    // Behind the entry it holds to its end; entries before it may be elsewhere by now.
     assert_eq!((bookie.tiered_at(1, 19), bookie.tiered_at(1, 20)), ((0, 19, 5), (0, 29, 4)));
     let bookie = bookie.power_cut();
     assert_eq!(bookie.extents(1, 0), [(0, 19, 5), (20, 29, 4)]);
 }
 
-/// A removal ends all of it; what comes back begins anew, and finds nothing of before.
+/// A removal clears register, trim and extents; a ledger that comes back begins without them.
 #[test]
 fn a_removal_clears_register_trim_and_extents() {
     let mut bookie = with_entries(fresh(), 1, 20);
@@ -460,7 +460,7 @@ fn a_removal_clears_register_trim_and_extents() {
     assert_eq!((bookie.register(1), bookie.extents(1, 0)), (done(1, 4), vec![(0, 4, 7)]));
 }
 
-/// The bound on extents in memory refuses updates, and nothing else; a flush gives room.
+/// The bound on extents in memory refuses updates, and only those; a flush gives room.
 #[test]
 fn extents_that_wait_are_bounded_and_adds_and_fences_do_not_notice() {
     let mut bookie = fresh_with(EngineConfig { tier_extents_bytes: 4 << 10, ..config(1, 1) });

@@ -11,7 +11,7 @@
 //! 3. Each row is verified when it is read; one that is damaged is an error.
 //!
 //! # Limits
-//! Rows are read when they are asked for, through redb's cache, and never all at once; a removal walks those of its ledger.
+//! A look-up reads its rows through redb's cache, never all of a table; a removal walks those of its ledger.
 
 use super::record::{BadValue, ExtentRow, TableId, number_of};
 use super::{EXTENTS, Sum};

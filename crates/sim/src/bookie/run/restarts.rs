@@ -324,6 +324,7 @@ impl Sim {
     pub(super) fn check_machine(&mut self, machine: &Machine) -> Check {
         let engine = &machine.engine;
         let entry_id = |entry| EntryId::new(entry).expect("not negative");
+        self.check_tier_of(machine)?;
         if self.ghost.is_sync {
             self.ghost.check_prefix(|ledger, entry| read_now(engine, ledger, entry_id(entry)))?;
         }
