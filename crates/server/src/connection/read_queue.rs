@@ -454,7 +454,7 @@ impl ReadQueue {
     }
 
     /// Forgets everything: the connection is closed. A long poll that ends just then may still be pushed; nobody runs it.
-    /// What was held is to be dropped without the lock.
+    /// The old queue is to be dropped without the lock.
     #[must_use = "it is not to be dropped with the lock held"]
     pub fn clear(&mut self) -> ReadQueue {
         let room_made = self.room_made.clone();

@@ -102,7 +102,7 @@ impl TierConfig {
         self.memory_bytes.unwrap_or((limit / 8).clamp(16 << 20, 256 << 20))
     }
 
-    /// Of this, what is for extents that wait for the state table.
+    /// The part of this for extents that wait for the state table.
     pub fn extents_bytes(memory_bytes: u64) -> u64 {
         (memory_bytes / 8).min(16 << 20)
     }
@@ -232,7 +232,7 @@ pub struct Tier {
     pub reconciled: Counter,
     /// Those for which it was not.
     pub not_reconciled: Counter,
-    /// Last: what runs on it has ended by then.
+    /// Last: its tasks use the rest.
     runtime: OwnRuntime,
 }
 

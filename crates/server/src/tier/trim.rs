@@ -340,7 +340,7 @@ struct Records {
 impl LocalRecords for Records {
     fn compare(&mut self, first: EntryId, table: &[TableEntry]) -> Result<(), LocalDifference> {
         let Some(last) = EntryId::new(first.get() + table.len() as i64 - 1) else { return Ok(()) };
-        // The disk may take a while: what else this thread had to do goes to another one.
+        // The disk may take a while: other work of this thread goes to another one.
         let here = block_in_place(|| self.engine.local_checksums(self.ledger, first, last, table.len()));
         let here = here.map_err(|refusal| LocalDifference::Unreadable(refusal.to_string()))?;
         for record in here {

@@ -626,7 +626,7 @@ async fn canary_t9_is_found_by_the_same_test() {
     );
 }
 
-/// Requests that no tierer of this cluster sends change nothing; what a ledger lacks is told, each for itself.
+/// Requests that no tierer of this cluster sends change nothing; each ledger has a result of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tierers_are_told_what_was_taken_and_what_was_not() {
     let world = World::new(patient(), Canaries::none()).await;
@@ -668,7 +668,7 @@ async fn tierers_are_told_what_was_taken_and_what_was_not() {
     bookie.stop().await;
 }
 
-/// A peer that takes nothing holds up nobody else, however much it asked for.
+/// A peer that takes nothing does not hold up others, however much it asked for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_that_takes_nothing_does_not_keep_the_memory_of_others() {
     let fetch = FetchOptions {

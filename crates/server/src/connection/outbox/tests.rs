@@ -430,7 +430,7 @@ fn dropped_responses_come_again_whole_and_once_wherever_the_peer_stopped() {
     }
 }
 
-/// What came from object storage is not fetched again for the rest of a frame; whole frames go as others do.
+/// For the rest of a frame its entry is not fetched again from object storage; whole frames go as others do.
 #[test]
 fn the_rest_of_a_frame_from_object_storage_stays_and_is_charged() {
     let (outbox, entries) = roomy();

@@ -374,8 +374,8 @@ impl<W> Core<W> {
         Ok(Found::Needs(Key::Block(id), piece))
     }
 
-    /// Begins to read what follows a block, when less than half of what is to be ahead is here or on its way. Nobody waits
-    /// for it yet, so it takes what others do not use: slots and memory.
+    /// Begins to read what follows a block, when less than half of what is to be ahead is here or on its way. It is
+    /// not urgent, so it takes only slots and memory that others do not use.
     #[expect(clippy::too_many_arguments, reason = "one place of an object, taken apart")]
     fn read_ahead(
         &mut self,
@@ -455,7 +455,7 @@ impl<W> Core<W> {
         Some(on)
     }
 
-    /// Forgets a waiter; its goal too, when nobody else wants it and it is not on its way.
+    /// Forgets a waiter; its goal too, when it was the only one and its request was not sent.
     fn leave(&mut self, now_ns: u64, id: WaiterId) -> Option<Waiter<W>> {
         let waiter = self.forget_waiter(id)?;
         let goal = self.goals.get_mut(&waiter.goal).expect("core invariant 2: a waiter has a goal");
