@@ -425,7 +425,7 @@ impl Connection {
         }
     }
 
-    /// The wait of a parked read for object storage is over. Its age begins anew: it did not wait for this bookie.
+    /// The wait of a parked read for object storage is over. Its age counts from here: the wait was not for this bookie.
     fn arrive(&self, shared: &Shared, seq: u64, arrival: Arrival, epoch: u32) {
         let Some(mut request) = self.reads.lock().unpark_from_tier(seq) else { return };
         let tier = request.tier.get_or_insert_default();

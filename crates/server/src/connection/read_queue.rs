@@ -454,7 +454,7 @@ impl ReadQueue {
     }
 
     /// Forgets everything: the connection is closed. A long poll that ends just then may still be pushed; nobody runs it.
-    /// What was held is to be dropped without the lock.
+    /// The old queue is to be dropped without the lock.
     #[must_use = "it is not to be dropped with the lock held"]
     pub fn clear(&mut self) -> ReadQueue {
         let room_made = self.room_made.clone();
@@ -480,6 +480,38 @@ mod tests {
 
     fn next(queue: &mut ReadQueue) -> Option<ReadRequest> {
         queue.next_high().or_else(|| queue.next_plain())
+    }
+
+    #[test]
+    fn reads_parked_for_object_storage_keep_no_others_out_and_come_back_first() {
+        let mut queue = queue(2);
+        for seq in 0..2 {
+            assert_eq!(queue.push(read(seq, seq as i64, false)), Pushed::Queued);
+        }
+        assert_eq!(queue.room(), 0);
+        let (first, second) = (queue.next_plain().unwrap(), queue.next_plain().unwrap());
+        let parked = [first, second].map(|request| queue.park_for_tier(request));
+        assert_eq!((queue.len(), queue.in_hand(), queue.room()), (2, 0, 2), "read queue invariant 5");
+        assert!(queue.hold_for_tier(0, parked[0], Waiting::for_test()).is_none());
+        assert!(queue.hold_for_tier(0, parked[0], Waiting::for_test()).is_some(), "it is held already");
+        assert!(queue.hold_for_tier(1, parked[0], Waiting::for_test()).is_some(), "of another parking");
+        for seq in 2..4 {
+            assert_eq!(queue.push(read(seq, seq as i64, false)), Pushed::Queued);
+        }
+        assert!(matches!(queue.push(read(4, 4, false)), Pushed::Refused(_)));
+        for seq in [1, 0] {
+            let request = queue.unpark_from_tier(seq).unwrap();
+            queue.arrive(request);
+        }
+        assert!(queue.unpark_from_tier(0).is_none());
+        assert_eq!((queue.len(), queue.in_hand(), queue.room()), (4, 4, 0));
+        let order = std::iter::from_fn(|| {
+            let request = queue.next_plain()?;
+            queue.finish(&request);
+            Some(request.seq)
+        });
+        assert_eq!(order.collect::<Vec<_>>(), [1, 0, 2, 3]);
+        assert_eq!(queue.len(), 0);
     }
 
     #[test]

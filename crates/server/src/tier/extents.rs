@@ -1,10 +1,10 @@
 //! Where entries are that were read lately: spares a look into the local state table for each of them.
 //!
 //! # Invariants
-//! 1. What is known of a ledger is of one epoch: when it was removed and came back nothing of before is believed.
+//! 1. All that is known of a ledger is of one epoch: when it was removed and came back, earlier pieces do not count.
 //!
 //! # Limits
-//! [`EXTENTS_MAX`] pieces; then it begins anew.
+//! [`EXTENTS_MAX`] pieces; then it starts from none.
 
 use bindery_types::tier::TierExtent;
 use bindery_types::{EntryId, LedgerId};

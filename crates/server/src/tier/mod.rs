@@ -102,7 +102,7 @@ impl TierConfig {
         self.memory_bytes.unwrap_or((limit / 8).clamp(16 << 20, 256 << 20))
     }
 
-    /// Of this, what is for extents that wait for the state table.
+    /// The part of this for extents that wait for the state table.
     pub fn extents_bytes(memory_bytes: u64) -> u64 {
         (memory_bytes / 8).min(16 << 20)
     }
@@ -149,7 +149,7 @@ impl Failure {
     }
 }
 
-/// What came of a read that was parked.
+/// The outcome of a read that was parked.
 #[derive(Debug)]
 pub struct Arrival {
     /// The entry, or why not.
@@ -160,6 +160,14 @@ pub struct Arrival {
 
 /// A parked read's place among those that wait. Dropping it gives the place back; nobody is called then.
 pub struct Waiting(Arc<Mutex<Place>>);
+
+impl Waiting {
+    /// A place whose wait is over.
+    #[cfg(test)]
+    pub fn for_test() -> Waiting {
+        Waiting(Arc::new(Mutex::new(Place::Over)))
+    }
+}
 
 enum Place {
     /// Its extent is being looked up.
@@ -224,7 +232,7 @@ pub struct Tier {
     pub reconciled: Counter,
     /// Those for which it was not.
     pub not_reconciled: Counter,
-    /// Last: what runs on it has ended by then.
+    /// Last: its tasks use the rest.
     runtime: OwnRuntime,
 }
 
@@ -349,7 +357,7 @@ impl Tier {
         (before < RECONCILES_MAX).then_some(place)
     }
 
-    /// What reads from it; `None` while its directory is not there.
+    /// The reader of entries; `None` while its directory is not there.
     pub fn fetcher(&self) -> Option<&Fetcher> {
         self.fetcher.get()
     }
@@ -444,7 +452,7 @@ impl Tier {
             let outcome = Err(Failure::Fetch(FetchError::Unreachable { reason }));
             return self.call(place, done, Arrival { outcome, object });
         };
-        // Whichever comes first has it: the callback, or the entry that is here already.
+        // Called once: by the callback, or here with an entry that is in memory already.
         let done = Arc::new(Mutex::new(Some(done)));
         let (tier, of_callback, of_place) = (self.clone(), done.clone(), place.clone());
         let callback = move |outcome: Result<Fetched, FetchError>| {

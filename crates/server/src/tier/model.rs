@@ -259,7 +259,7 @@ fn no_more_goes_before_its_time_than_space_asks_for() {
     assert_eq!(trimmer.lacking(Room { local_bytes: 860, free_bytes: 140, ..full }), 40);
     assert_eq!(trimmer.lacking(Room { local_bytes: 860, free_bytes: 200, ..full }), 0);
     assert!(trimmer.is_of_age(14_400 * SECOND_NS, candidate(1).ledger));
-    // A life of its own begins anew.
+    // Another life is another ledger.
     trimmer.observe(20_000 * SECOND_NS, std::iter::once(Candidate { life: 1, ..candidate(1) }));
     assert!(trimmer.due(20_000 * SECOND_NS, true, 10).is_empty());
     assert_eq!(trimmer.counts(), (0, 1));

@@ -58,7 +58,7 @@ pub struct TrimStatus {
     pub lacking_bytes: u64,
 }
 
-/// What trimming shares with the admin port.
+/// The state that trimming shares with the admin port.
 #[derive(Default)]
 pub struct TrimDesk {
     asked: Notify,
@@ -78,7 +78,7 @@ pub struct TrimDesk {
 }
 
 impl TrimDesk {
-    /// Asks for a round now. What is not due is not trimmed all the same.
+    /// Asks for a round now, of the ledgers that are due.
     pub fn ask(&self) {
         self.asked.notify_one();
     }
@@ -89,7 +89,7 @@ impl TrimDesk {
     }
 }
 
-/// What trims.
+/// The task that trims.
 pub struct TrimTask {
     /// The bookie's parts.
     pub shared: Arc<Shared>,
@@ -99,7 +99,7 @@ pub struct TrimTask {
     pub layout: Layout,
     /// Which blocks are read back.
     pub random: Arc<dyn Random>,
-    /// What decides.
+    /// Decides what may go.
     pub trimmer: Trimmer,
 }
 
@@ -340,7 +340,7 @@ struct Records {
 impl LocalRecords for Records {
     fn compare(&mut self, first: EntryId, table: &[TableEntry]) -> Result<(), LocalDifference> {
         let Some(last) = EntryId::new(first.get() + table.len() as i64 - 1) else { return Ok(()) };
-        // The disk may take a while: what else this thread had to do goes to another one.
+        // The disk may take a while: other work of this thread goes to another one.
         let here = block_in_place(|| self.engine.local_checksums(self.ledger, first, last, table.len()));
         let here = here.map_err(|refusal| LocalDifference::Unreadable(refusal.to_string()))?;
         for record in here {

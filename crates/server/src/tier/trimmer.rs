@@ -93,7 +93,7 @@ pub struct Room {
     pub free_bytes: u64,
 }
 
-/// What metadata says about trimming a ledger.
+/// The word of metadata on trimming a ledger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// All of it is in object storage.
@@ -102,7 +102,7 @@ pub enum Verdict {
     NotYet,
     /// Its properties are others.
     NotWanted,
-    /// Object storage is said to have entries that the ledger does not: nobody knows what is right (T2).
+    /// Object storage is said to have entries that the ledger does not: one of the two is wrong (T2).
     Beyond {
         /// The last entry, by the metadata.
         last: Option<EntryId>,
@@ -163,7 +163,7 @@ impl Trimmer {
     }
 
     /// All ledgers that have something to be trimmed, ascending. Those that are not among them are forgotten; one that
-    /// changed begins anew.
+    /// changed starts again.
     pub fn observe(&mut self, now_ns: u64, candidates: impl Iterator<Item = Candidate>) {
         let mut before = std::mem::take(&mut self.seen);
         let mut blocked = std::mem::take(&mut self.blocked);

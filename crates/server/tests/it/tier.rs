@@ -145,7 +145,7 @@ struct World {
     trim: tokio::task::JoinHandle<()>,
 }
 
-/// Who waits for a bucket that hangs waits until the test lets it go on.
+/// Readers of a bucket that hangs wait until the test lets it go on.
 fn patient() -> FetchOptions {
     FetchOptions {
         deadline: PATIENCE,
@@ -486,7 +486,7 @@ async fn what_the_bucket_does_not_give_is_an_io_error_and_never_an_absence_or_ot
     world.stop().await;
 }
 
-/// What came of a read after its object was replaced by another one, which the bookie was told of.
+/// The code of a read whose object was replaced by another one, of which the bookie was told.
 async fn read_after_a_rewrite(canaries: Canaries) -> ErrorCode {
     let world = World::new(patient(), canaries).await;
     let object = world.tier_away(1, 7).await;
@@ -626,7 +626,7 @@ async fn canary_t9_is_found_by_the_same_test() {
     );
 }
 
-/// Requests that no tierer of this cluster sends change nothing; what a ledger lacks is told, each for itself.
+/// Requests that no tierer of this cluster sends change nothing; each ledger has a result of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tierers_are_told_what_was_taken_and_what_was_not() {
     let world = World::new(patient(), Canaries::none()).await;
@@ -668,7 +668,7 @@ async fn tierers_are_told_what_was_taken_and_what_was_not() {
     bookie.stop().await;
 }
 
-/// A peer that takes nothing holds up nobody else, however much it asked for.
+/// A peer that takes nothing does not hold up others, however much it asked for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_that_takes_nothing_does_not_keep_the_memory_of_others() {
     let fetch = FetchOptions {

@@ -141,7 +141,7 @@ impl Fetcher {
         let largest = samples
             .iter()
             .map(|at| block_cost_bytes(extent, *at) + decoding_cost_bytes(&extent.blocks[*at..=*at]));
-        // A piece of the table, as it came and taken apart.
+        // A piece of the table: its bytes, and its items.
         let table_bytes = PIECE_ENTRIES * TABLE_ENTRY_SIZE_BYTES * 2;
         let memory = largest.max().unwrap_or(0) + table_bytes as u64;
         let slot = Slot::wait(self.inner(), object, memory).await?;
@@ -301,7 +301,7 @@ impl Slot {
                 Got::Slot(id) => Slot { inner: inner.clone(), id: Some(id) },
                 Got::Entry(_) => unreachable!("who asks for a slot gets no entry"),
             });
-            // A slot that nobody takes any more goes back.
+            // Without its future the slot goes back.
             drop(tell.send(slot));
         });
         let id = inner.with_core(|core, now_ns, out| core.slot(now_ns, (object, bytes), on, out));

@@ -41,7 +41,7 @@ pub struct Fetcher {
     timer: AbortHandle,
 }
 
-/// An entry that was asked for.
+/// The outcome of asking for an entry.
 pub enum Offer {
     /// It is here.
     Here(Entry),
@@ -50,8 +50,8 @@ pub enum Offer {
 }
 
 impl Fetcher {
-    /// A fetcher for the objects of `cluster` in `store`. Its requests run on `handle`, where nothing else should have to wait
-    /// for the decoding of blocks. Makes no request.
+    /// A fetcher for the objects of `cluster` in `store`. Its requests run on `handle`, which should have no other work:
+    /// blocks are decoded there. Makes no request.
     pub fn new(store: Store, cluster: ClusterId, options: FetchOptions, handle: Handle) -> Fetcher {
         let inner = Arc::new(Inner {
             bucket: Bucket { store, cluster },
@@ -296,7 +296,7 @@ impl Drop for Ticket {
     }
 }
 
-/// An entry that came. It stays in memory for a while, and as long as nobody else needs that.
+/// An entry that came. It stays in memory for a while, or longer while others do not need that memory.
 pub struct Fetched {
     pin: Pin,
     entry: EntryId,
@@ -304,7 +304,7 @@ pub struct Fetched {
 }
 
 impl Fetched {
-    /// The entry; `None` when its memory was taken for others, and it has to be asked for again.
+    /// The entry; `None` when others got its memory: then ask again.
     pub fn open(self) -> Option<Entry> {
         let id = self.pin.id;
         let block = self.pin.inner.with_core(|core, _, _| core.open(id))?;

@@ -11,11 +11,11 @@
 //! with local copies before those are dropped (T19).
 //!
 //! # Invariants
-//! 1. An entry that is given out is the one that was asked for: its block has the checksum that the footer says, the footer
+//! 1. A reader gets the very entry that it asked for: its block has the checksum that the footer says, the footer
 //!    the one that the reference says, and the entry carries its ids. Anything else is an error that names object and part.
 //! 2. No error says that an entry does not exist.
 //! 3. However many wait for an index or a block, one request is under way for it.
-//! 4. Memory under way and in the caches is at most [`FetchOptions::memory_bytes_max`]; what is pinned stays in the cache.
+//! 4. Memory under way and in the caches is at most [`FetchOptions::memory_bytes_max`]; a pinned block stays in the cache.
 //!    A pin that is not used within [`FetchOptions::pin_lease`] is revoked when others need its memory, and its owner asks
 //!    again: a peer that takes nothing holds up nobody.
 //! 5. Readers take turns, and within a reader its ledgers; no reader has all slots. Checks run when no reader has anything
@@ -85,7 +85,7 @@ pub struct FetchOptions {
     pub pause_max: Duration,
     /// How long an entry that came stays for its reader when memory is short. Start: 1 s.
     pub pin_lease: Duration,
-    /// How long a missing object or a damaged block is not asked for again. Start: 10 s.
+    /// Time before a missing object or a damaged block is tried again. Start: 10 s.
     pub bad_for: Duration,
 }
 

@@ -246,7 +246,7 @@ impl World {
         Ok(entry.to_vec())
     }
 
-    /// Nothing waits and nothing runs.
+    /// Waits until it is idle, and has nothing left.
     async fn idle(&self) {
         // Requests that read ahead, or for somebody who has left, end by themselves.
         while self.fetcher.stats().running > 0 {

@@ -269,7 +269,7 @@ impl BatchLoad {
             return answer_failure(shared, connection, &granted.give_up(connection), refusal);
         }
         let Granted { mut request, permit, window } = granted;
-        // The entries are copied: what came for them may go.
+        // The entries are copied: their pins may go.
         drop(request.tier.take());
         request.is_from_tier = self.is_from_tier;
         let (ReadKind::Batch(batch), Reply::V2 { version }) = (&request.kind, request.reply) else { return };

@@ -39,7 +39,7 @@ fn load_body(shared: &Shared, identity: &Identity) -> Option<Vec<u8>> {
         let loaded = match shared.engine.read(identity.ledger(), entry).ok()? {
             Lookup::Memory(bytes) => Loaded::Memory(bytes),
             Lookup::Disk(read) => Loaded::Disk(read.load().ok()?),
-            // Its copy here was let go since. It is not fetched: nothing else could be sent meanwhile.
+            // Its copy here was let go since. To fetch it would hold up all other answers.
             Lookup::Undurable(_) | Lookup::Tiered(_) => return None,
         };
         let bytes = loaded.bytes();

@@ -98,7 +98,7 @@ pub(super) fn park(
     drop(left);
 }
 
-/// Answers a read whose entry came. When its memory was taken back meanwhile it is planned anew.
+/// Answers a read whose entry came. When its memory was taken back meanwhile it is planned again.
 pub fn answer_from_tier(shared: &Shared, connection: &Connection, mut granted: Granted) {
     let arrived = granted.request.tier.take().and_then(|tier: Box<TierRead>| tier.arrived);
     match arrived.and_then(|(fetched, _): (Fetched, u32)| fetched.open()) {

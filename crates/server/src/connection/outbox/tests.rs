@@ -430,6 +430,26 @@ fn dropped_responses_come_again_whole_and_once_wherever_the_peer_stopped() {
     }
 }
 
+/// For the rest of a frame its entry is not fetched again from object storage; whole frames go as others do.
+#[test]
+fn the_rest_of_a_frame_from_object_storage_stays_and_is_charged() {
+    let (outbox, entries) = roomy();
+    outbox.state.lock().promised += 2 * 28;
+    let from_tier = |seq: u64| ReadRequest { is_from_tier: true, ..read(seq) };
+    let first = answer_read(&outbox, &entries, from_tier(0), 50_000);
+    answer_read(&outbox, &entries, from_tier(1), 50_000);
+    flush(&outbox, &Peer::new(1_000), true);
+    let (requests, _) = outbox.drop_responses();
+    assert_eq!(requests.iter().map(|request| request.seq).collect::<Vec<_>>(), [1]);
+    assert!(outbox.part().is_none() && !outbox.may_drop());
+    let left = first.len() - 1_000;
+    assert_eq!((entries.gauge().used, outbox.in_use().windows), (left as u64, left), "invariant 3");
+    let (peer, mut finished) = (Peer::new(usize::MAX), Vec::new());
+    outbox.flush(&peer, true, &mut finished);
+    assert!(*peer.got.lock() == first[1_000..], "invariant 7");
+    assert_eq!((finished.len(), finished[0].seq, entries.gauge().used), (1, 0, 0), "invariant 8");
+}
+
 #[test]
 fn closing_gives_back_a_dropped_frame_and_what_came_after_it() {
     let (outbox, entries) = roomy();

@@ -1,4 +1,4 @@
-//! Whether the store can be reached: after failures in a row nobody waits to find out again.
+//! Whether the store can be reached: after failures in a row, readers are told so at once.
 
 use std::sync::Arc;
 
@@ -84,7 +84,7 @@ impl Circuit {
         true
     }
 
-    /// Nobody waits for the trial any more, and it was not sent: the next one tries.
+    /// The trial was given up before it was sent: the next one tries.
     pub fn give_up_trial(&mut self, now_ns: u64) {
         if matches!(self.state, State::Trial) {
             self.state = State::Pause { until_ns: now_ns };

@@ -1,7 +1,7 @@
 //! Turns: readers one after the other, and within a reader its ledgers.
 //!
 //! # Invariants
-//! 1. A reader is in the ring when it has something queued, a ledger in its reader's ring likewise; nothing else is there.
+//! 1. A reader is in the ring when it has something queued, a ledger in its reader's ring likewise, and only then.
 //! 2. A reader without waiters, queue and requests is not remembered.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -66,7 +66,8 @@ impl<K: Copy> Lanes<K> {
             let reader = *self.ring.front()?;
             let state = &self.readers[&reader];
             if state.running < running_max {
-                let ledger = *state.ring.front().expect("lanes invariant 1: who is in the ring has a ledger");
+                let ledger =
+                    *state.ring.front().expect("lanes invariant 1: a reader in the ring has a ledger");
                 let queue = &state.ledgers[&ledger];
                 let (sequence, key) = queue.first_key_value().expect("lanes invariant 1: it has a queue");
                 return Some((Place { reader, ledger, sequence: *sequence }, *key));
@@ -112,7 +113,7 @@ impl<K: Copy> Lanes<K> {
     }
 
     pub fn remove_waiter(&mut self, reader: ReaderId) {
-        self.readers.get_mut(&reader).expect("who waits is remembered").waiters -= 1;
+        self.readers.get_mut(&reader).expect("a reader that waits is remembered").waiters -= 1;
         self.forget(reader);
     }
 
@@ -121,7 +122,7 @@ impl<K: Copy> Lanes<K> {
     }
 
     pub fn end(&mut self, reader: ReaderId) {
-        self.readers.get_mut(&reader).expect("who has requests is remembered").running -= 1;
+        self.readers.get_mut(&reader).expect("a reader with requests is remembered").running -= 1;
         self.forget(reader);
     }
 

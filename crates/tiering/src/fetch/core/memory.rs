@@ -147,8 +147,8 @@ impl Memory {
         self.under_way + self.index_bytes + self.block_bytes
     }
 
-    /// Takes bytes for a request, evicting and revoking as much as that needs and allows. `may_evict` is false for what
-    /// nobody waits for.
+    /// Takes bytes for a request, evicting and revoking as much as that needs and allows. `may_evict` is false for
+    /// reading ahead.
     pub fn reserve(&mut self, now_ns: u64, bytes: u64, may_evict: bool, out: &mut Vec<Evicted>) -> bool {
         let fits = |used: u64, max: u64| used.saturating_add(bytes) <= max;
         // Not to empty the caches in vain.
@@ -179,7 +179,7 @@ impl Memory {
 
     fn evict_block(&mut self, out: &mut Vec<Evicted>) -> bool {
         let Some((_, id)) = self.block_order.pop_first() else { return false };
-        let held = self.blocks.remove(&id).expect("what is in the order is in the cache");
+        let held = self.blocks.remove(&id).expect("all of the order is in the cache");
         debug_assert_eq!(held.pins, 0, "memory invariant 2");
         self.block_bytes -= held.cost_bytes;
         out.push(Evicted::Block(held.value));
@@ -188,7 +188,7 @@ impl Memory {
 
     fn evict_index(&mut self, out: &mut Vec<Evicted>) -> bool {
         let Some((_, key)) = self.index_order.pop_first() else { return false };
-        let held = self.indexes.remove(&key).expect("what is in the order is in the cache");
+        let held = self.indexes.remove(&key).expect("all of the order is in the cache");
         self.index_bytes -= held.cost_bytes;
         out.push(Evicted::Index(held.value));
         true

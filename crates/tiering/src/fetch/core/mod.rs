@@ -144,7 +144,7 @@ struct Job {
 /// Counters since the start, and numbers of this moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FetchStats {
-    /// Entries found in the cache when they were asked for.
+    /// Entries found in the cache at once.
     pub hits: u64,
     /// Entries that had to wait.
     pub misses: u64,
@@ -152,7 +152,7 @@ pub struct FetchStats {
     pub waited: u64,
     /// Nanoseconds that these waited, together.
     pub waited_ns: u64,
-    /// Entries that were asked for and did not come.
+    /// Entries that were wanted and did not come.
     pub failures: u64,
     /// Asks that were refused because too many wait.
     pub refused: u64,
@@ -323,7 +323,7 @@ impl<W> Core<W> {
         Ok(())
     }
 
-    /// A part that was bad is not asked for again at once.
+    /// A part that was bad is left alone for a while.
     fn believe(&mut self, now_ns: u64, key: &Key) -> Result<(), FetchError> {
         match self.bad.get(key) {
             Some((until_ns, error)) if *until_ns > now_ns => Err(error.clone()),
@@ -374,8 +374,8 @@ impl<W> Core<W> {
         Ok(Found::Needs(Key::Block(id), piece))
     }
 
-    /// Begins to read what follows a block, when less than half of what is to be ahead is here or on its way. Nobody waits
-    /// for it yet, so it takes what others do not use: slots and memory.
+    /// Begins to read what follows a block, when less than half of what is to be ahead is here or on its way. It is
+    /// not urgent, so it takes only slots and memory that others do not use.
     #[expect(clippy::too_many_arguments, reason = "one place of an object, taken apart")]
     fn read_ahead(
         &mut self,
@@ -428,7 +428,7 @@ impl<W> Core<W> {
 
     /// Puts a waiter to a goal, which is made when it is new.
     fn join(&mut self, id: WaiterId, key: Key, extent: Option<Arc<Extent>>) {
-        let waiter = self.waiters.get_mut(&id).expect("who joins waits");
+        let waiter = self.waiters.get_mut(&id).expect("a waiter joins");
         waiter.goal = key;
         let ask = &waiter.ask;
         let lanes = &mut self.lanes;
@@ -455,7 +455,7 @@ impl<W> Core<W> {
         Some(on)
     }
 
-    /// Forgets a waiter; its goal too, when nobody else wants it and it is not on its way.
+    /// Forgets a waiter; its goal too, when it was the only one and its request was not sent.
     fn leave(&mut self, now_ns: u64, id: WaiterId) -> Option<Waiter<W>> {
         let waiter = self.forget_waiter(id)?;
         let goal = self.goals.get_mut(&waiter.goal).expect("core invariant 2: a waiter has a goal");
@@ -738,7 +738,7 @@ impl<W> Core<W> {
 
     fn deliver(&mut self, id: JobId) -> (BlockId, u64) {
         let job = self.jobs.get_mut(&id).expect("a job delivers before it is finished");
-        let extent = job.extent.as_ref().expect("who reads blocks has an extent");
+        let extent = job.extent.as_ref().expect("a job that reads blocks has an extent");
         let at = job.delivered;
         job.delivered += 1;
         (BlockId(ObjectKey(job.object), extent.blocks[at].offset), block_cost_bytes(extent, at))
@@ -825,7 +825,7 @@ impl<W> Core<W> {
         Some(Start { job: id, object: job.object, what, at_ns, until_ns })
     }
 
-    /// The store is out of reach: what was not sent is not sent.
+    /// The store is out of reach: everything that is queued fails.
     fn fail_queued(&mut self, now_ns: u64, out: &mut Actions<W>) {
         let error = self.circuit.error();
         while let Some((_, key)) = self.lanes.next(usize::MAX) {
