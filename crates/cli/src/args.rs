@@ -8,6 +8,7 @@ use bindery_server::flow_view::Sort;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// The cluster of `bindery standalone` with its default ports.
 pub const DEFAULT_METADATA: &str = "zk+hierarchical://127.0.0.1:2181/ledgers";
@@ -163,6 +164,9 @@ pub struct BookieArgs {
     /// off: with --tier, leave it to others to move ledgers [default: on]
     #[arg(long, value_name = "on|off")]
     pub tier_role: Option<Switch>,
+    /// Local copies go this long after all of a ledger is in object storage [default: 240m]
+    #[arg(long, value_name = "DURATION", value_parser = crate::ledger::args::duration)]
+    pub tier_grace: Option<Duration>,
     /// Form of the log on standard error
     #[arg(long, value_name = "text|json", default_value = "text")]
     pub log_format: LogFormat,

@@ -11,6 +11,7 @@ use bindery_metadata::MetadataUri;
 use bindery_server::config::{AdminScope, BookieConfig};
 use bindery_server::memory::machine_bytes;
 use bindery_server::sockets::{KERNEL_BUFFER_BYTES_MIN, Keepalive};
+use bindery_server::tier::TierConfig;
 use bindery_wire::FrameLimit;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -235,6 +236,8 @@ pub fn resolve(args: &BookieArgs, file: Option<&str>) -> Result<Settings, Vec<St
     let notes = request_limits::apply(&mut file, &mut config);
     let metadata = metadata(args, &mut file);
     let tier = tier(args, &mut file);
+    config.tier =
+        tier.as_ref().map(|(tier, _)| trims(args.tier_grace, &mut file, TierConfig::new(tier.url.clone())));
 
     let without_effect: Vec<&str> =
         WITHOUT_EFFECT.iter().copied().filter(|key| file.values.remove(*key).is_some()).collect();
@@ -293,6 +296,31 @@ fn tier(args: &BookieArgs, file: &mut Values) -> Option<(TierSettings, bool)> {
             None
         }
     }
+}
+
+/// When local copies of what is in object storage go.
+fn trims(grace: Option<Duration>, file: &mut Values, mut tier: TierConfig) -> TierConfig {
+    if let Some(is_on) = file.parsed::<bool>("tierTrim") {
+        tier.trim.is_on = is_on;
+    }
+    let of_file = file.parsed::<u64>("tierTrimGrace").map(Duration::from_millis);
+    if let Some(grace) = grace.or(of_file) {
+        tier.set_grace(grace);
+    }
+    if let Some(mib) = file.counted("tierLocalSizeMB", 1, 1 << 30) {
+        tier.trim.local_bytes_max = Some((mib as u64) << 20);
+    }
+    if let Some(text) = file.take("tierTrimProperties") {
+        for property in text.split(',').map(str::trim).filter(|property| !property.is_empty()) {
+            match property.split_once('=') {
+                Some((name, value)) => tier.trim.properties.push((name.to_owned(), value.to_owned())),
+                None => file.faults.push(format!(
+                    "tierTrimProperties: {property:?} is not NAME=VALUE, for example application=pulsar"
+                )),
+            }
+        }
+    }
+    tier
 }
 
 /// Garbage collection and compaction.

@@ -83,7 +83,7 @@ fn with_bookie(router: Router<Arc<AdminState>>) -> Router<Arc<AdminState>> {
         .route("/api/v1/bookie/gc_details", any(gc_details))
         .route("/api/v1/bookie/scrub", any(scrub))
         .route("/api/v1/bookie/limbo", any(limbo))
-        .route("/api/v1/bookie/tier", any(tier))
+        .route("/api/v1/bookie/tier", any(trimming))
         .route("/api/v1/bookie/flow", any(flow))
         .route("/api/v1/tier/{name}", any(tier))
 }
@@ -394,7 +394,7 @@ async fn limbo(State(state): State<Arc<AdminState>>, method: Method) -> Response
 }
 
 /// GET says how reading from object storage and letting local copies go are; PUT asks for a round of the latter now.
-async fn tier(State(state): State<Arc<AdminState>>, method: Method) -> Response {
+async fn trimming(State(state): State<Arc<AdminState>>, method: Method) -> Response {
     let Some(shared) = state.shared.get() else {
         return (StatusCode::SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n").into_response();
     };

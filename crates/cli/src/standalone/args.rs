@@ -3,6 +3,7 @@
 use crate::args::{EXIT_CODES, LogFormat, Switch};
 use clap::Args;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// More would only slow each other down on one machine.
 pub const BOOKIES_MAX: u8 = 16;
@@ -37,6 +38,9 @@ pub struct StandaloneArgs {
     /// Keep ledgers in object storage: file:///directory, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix
     #[arg(long, value_name = "URL", env = "BINDERY_TIER")]
     pub tier: Option<String>,
+    /// Local copies go this long after all of a ledger is in object storage [default: 240m]
+    #[arg(long, value_name = "DURATION", value_parser = crate::ledger::args::duration, requires = "tier")]
+    pub tier_grace: Option<Duration>,
     /// Form of the log on standard error; json: from level info on, and no words about how to connect
     #[arg(long, value_name = "text|json", default_value = "text")]
     pub log_format: LogFormat,

@@ -11,6 +11,7 @@ use bindery_server::config::{BookieConfig, OptionNames};
 use bindery_server::disks::DiskLimits;
 use bindery_server::limits::Limits;
 use bindery_server::memory::{MemoryPlan, MemoryPlanError, default_limit};
+use bindery_server::tier::TierConfig;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -98,6 +99,13 @@ pub fn plan(args: &StandaloneArgs, machine_bytes: u64) -> Result<Plan, Vec<Strin
     if !faults.is_empty() {
         return Err(faults);
     }
+    let reading = tier.as_ref().map(|tier| {
+        let mut reading = TierConfig::new(tier.url.clone());
+        if let Some(grace) = args.tier_grace {
+            reading.set_grace(grace);
+        }
+        reading
+    });
     let bookies = bookie_ports
         .iter()
         .zip(&admin_ports)
@@ -110,6 +118,7 @@ pub fn plan(args: &StandaloneArgs, machine_bytes: u64) -> Result<Plan, Vec<Strin
                 memory_limit: Some(share),
                 journal_sync: args.journal_sync == Switch::On,
                 limits: limits.clone(),
+                tier: reading.clone(),
                 ..of_directory(&dir)
             }
         })
