@@ -110,13 +110,18 @@ impl Shard {
         let Some(state) = self.ledgers.get(&ledger).filter(|state| !state.is_removed()) else {
             return Ok(());
         };
-        // What is in a table came with its extents, in one commit.
-        let known = state.tier.as_ref().map(|tier| tier.stamp);
-        let is_known = known.is_some_and(|known| stamp <= known);
-        // Of a life that ended before what the table says. Lives that began in this replay have other numbers than when the
-        // record was written; their removal was replayed, so that what follows is theirs.
-        let is_former = known.is_none() && stamp.epoch < state.life && !self.relived.contains(&ledger);
-        if is_known || is_former {
+        // What is in a table came with its extents, in one commit. An update of a life that ended is followed by the removal
+        // that ended it, in this replay: it may be applied. The epoch cannot tell, because a removal that is replayed
+        // again makes the number of the life grow.
+        let tier = state.tier.as_ref();
+        if tier.is_some_and(|tier| stamp <= tier.stamp) {
+            return Ok(());
+        }
+        // Updates before it are in a hole of the journal, or went with a directory. The register stays below what is missing,
+        // so that a tierer sends it again (invariant 2).
+        let lre = tier.map_or(-1, |tier| tier.lre.placed());
+        if extents.first().is_none_or(|extent| extent.first.get() > lre.saturating_add(1)) {
+            tracing::warn!(%ledger, lre, "the journal lacks updates of what is in object storage");
             return Ok(());
         }
         let permit = self.tier_budget.take_at_start(extents.len()).ok_or(NoRoom)?;

@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+mod losses;
+
 const KEY: MasterKey = MasterKey::new([1; 20]);
 
 struct Nobody;

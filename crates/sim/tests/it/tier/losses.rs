@@ -1,0 +1,104 @@
+//! Last reconciled entries, extents and trims when a directory, a part of the journal or a page is lost, and at the bounds.
+
+use super::*;
+
+/// The power goes, and of one ledger directory nothing is left: it comes back empty.
+fn without_directory(bookie: Bookie, directory: usize, config: EngineConfig) -> Bookie {
+    let left = bookie.disk.crash(&SeededRandom::new(3));
+    let dir = &bookie.config.ledger_dirs[directory];
+    for file in left.list(dir).unwrap() {
+        left.remove(&dir.join(&file.name)).unwrap();
+    }
+    left.sync_dir(dir).unwrap();
+    start(Arc::new(left), config)
+}
+
+/// A ledger whose state is in this directory of two, while nothing is wrong.
+fn ledger_of(bookie: &Bookie, directory: usize) -> i64 {
+    (1..).find(|id| bookie.machine.engine.shard_of(ledger(*id)) % 2 == directory).unwrap()
+}
+
+/// Invariant 2, T2: a replay takes no update across a gap, so that the tierer sends again what went with a directory.
+#[test]
+fn a_replay_takes_no_update_across_a_gap() {
+    let mut bookie = fresh_with(config(2, 2));
+    let id = ledger_of(&bookie, 0);
+    (0..10).for_each(|e| bookie.add(id, e, 100));
+    assert_eq!(bookie.reconcile(&[update(id, &[(0, 4, 1)])])[0].result, Ok(()));
+    bookie.flush();
+    bookie.add(id, 10, 100);
+    assert_eq!(bookie.reconcile(&[update(id, &[(5, 9, 2)])]), [done(id, 9)]);
+    let mut bookie = without_directory(bookie, 0, config(2, 2));
+    assert_eq!(bookie.machine.engine.standing(ledger(id)), Standing::Known, "an entry came from the journal");
+    assert_eq!((bookie.register(id), bookie.extents(id, 0)), (done(id, -1), vec![]));
+    assert_eq!(bookie.reconcile(&[update(id, &[(0, 9, 3)])]), [done(id, 9)]);
+    assert_eq!(bookie.power_cut().extents(id, 0), [(0, 9, 3)]);
+}
+
+/// Invariant 1, T1: a replay of a removal makes the number of the life grow; a flush in the middle of it commits that number
+/// with a mark behind the removal. Updates of the life in the journal still count after a second start.
+#[test]
+fn a_replay_that_was_cut_short_loses_no_update() {
+    let large = EngineConfig { write_pool_bytes: 16 << 20, ..config(1, 1) };
+    let mut bookie = with_entries(fresh_with(large), 1, 5);
+    bookie.machine.engine.remove_ledger(ledger(1), Box::new(|outcome| assert_eq!(outcome, Ok(()))));
+    bookie.group();
+    bookie.machine.engine.revive_ledger(ledger(1), KEY, Box::new(|outcome| assert_eq!(outcome, Ok(()))));
+    bookie.group();
+    for e in 0..40 {
+        bookie.add(2, e, 15 << 10);
+        bookie.group();
+    }
+    assert_eq!(bookie.reconcile(&[update(1, &[(0, 9, 1)])]), [done(1, 9)]);
+    // The table gets the life of now; its mark stays before the removal.
+    bookie.disk.set_faults(FaultPlan { write_error: 1.0, ..FaultPlan::default() });
+    let _lost = bookie.ask(&[update(1, &[(0, 9, 3)])]);
+    assert!(!bookie.try_group(), "the journal fails");
+    bookie.disk.set_faults(FaultPlan::default());
+    bookie.machine.engine.fence(ledger(1), KEY, Box::new(|outcome| assert_eq!(outcome, Ok(()))));
+    bookie.machine.flushing.tend().unwrap();
+    // A start with less memory, which flushes again and again while it replays.
+    let small = EngineConfig { write_pool_bytes: 256 << 10, ..bookie.config.clone() };
+    let left = bookie.disk.crash(&SeededRandom::new(3));
+    let mut cuts = 0;
+    for changes in (0..).step_by(5) {
+        let disk = Arc::new(left.durable_image());
+        disk.crash_after(changes);
+        let clock = Arc::new(ManualClock::new(1_700_000_000_000));
+        let opened = Machine::open(small.clone(), disk.clone(), clock, Arc::new(SeededRandom::new(1)));
+        let is_through = opened.is_ok();
+        drop(opened);
+        let mut again = start(Arc::new(disk.crash(&SeededRandom::new(changes))), small.clone());
+        assert_eq!(
+            (again.register(1), again.extents(1, 0)),
+            (done(1, 9), vec![(0, 9, 1)]),
+            "cut at {changes}"
+        );
+        if is_through {
+            break;
+        }
+        cuts += 1;
+    }
+    assert!(cuts > 5, "{cuts}");
+}
+
+/// Invariant 1: a fence past the failed journal commits the life after limbo without the update that came in limbo, which
+/// the next start takes from the journal.
+#[test]
+fn a_direct_fence_after_limbo_loses_no_update() {
+    let mut bookie = with_entries(fresh(), 1, 10);
+    bookie.machine.engine.set_limbo(ledger(1), true, Box::new(|outcome| assert_eq!(outcome, Ok(()))));
+    bookie.flush();
+    assert_eq!(bookie.reconcile(&[update(1, &[(0, 9, 1)])]), [done(1, 9)]);
+    bookie.machine.engine.set_limbo(ledger(1), false, Box::new(|outcome| assert_eq!(outcome, Ok(()))));
+    bookie.group();
+    bookie.disk.set_faults(FaultPlan { write_error: 1.0, ..FaultPlan::default() });
+    let _lost = bookie.ask(&[update(1, &[(0, 9, 3)])]);
+    assert!(!bookie.try_group(), "the journal fails");
+    bookie.disk.set_faults(FaultPlan::default());
+    bookie.machine.engine.fence(ledger(1), KEY, Box::new(|outcome| assert_eq!(outcome, Ok(()))));
+    bookie.machine.flushing.tend().unwrap();
+    let mut bookie = bookie.power_cut();
+    assert!(bookie.machine.engine.is_fenced(ledger(1)));
+    assert_eq!((bookie.register(1), bookie.extents(1, 0)), (done(1, 9), vec![(0, 9, 1)]));
+}
