@@ -16,7 +16,9 @@
 //! # Invariants
 //! 1. Since a ledger was removed last its LRE never goes back (T1). It is shown, and answered, once it is durable.
 //! 2. The state table never has an LRE without the extents below it: they come with the same commit. Until then the journal
-//!    has both.
+//!    has both. Extents stay in the directory of that commit, and the LRE moves on with the ledger's state: a start that finds
+//!    other directories than before looks for all of them, and forgets LRE and trim of a ledger that lacks some. A replay
+//!    takes no update whose predecessors are missing.
 //! 3. A trim is at or below the durable LRE, extents cover it, and it counts only once it is committed in every directory
 //!    (T9): before, a power cut takes it back.
 //! 4. An entry at or below the trim is never denied: a copy, its extent, or an error.
@@ -230,6 +232,23 @@ struct Gathering {
 }
 
 impl Gathering {
+/// The rows of an epoch that several tables have, and the entry up to which these are all. One table that cannot be read is
+/// enough to know nothing: it may have later rows, and an object that was replaced may be gone.
+fn in_tables<E>(
+    tables: impl Iterator<Item = Result<Vec<ExtentRow>, E>>,
+    epoch: u32,
+) -> Result<(Vec<ExtentRow>, EntryId), E> {
+    let (mut rows, mut horizon) = (Vec::new(), EntryId::MAX);
+    for found in tables {
+        let found = found?;
+        if let Some(last) = found.last().filter(|_| found.len() == ROWS_READ) {
+            horizon = horizon.min(last.extent.last);
+        }
+        rows.extend(found.into_iter().filter(|row| row.stamp.epoch == epoch));
+    }
+    Ok((rows, horizon))
+}
+
     fn arrive(&self, of_shard: Vec<(usize, Reconciled)>, outcome: Result<(), Refusal>) {
         {
             let mut results = self.results.lock();
@@ -368,14 +387,33 @@ impl Engine {
         mut rows: Vec<ExtentRow>,
         epoch: u32,
     ) -> Result<Option<TierExtent>, Refusal> {
-        let (mut horizon, mut failed) = (EntryId::MAX, None);
-        for view in &self.tiers {
-            match view.rows(ledger, entry, ROWS_READ) {
-                Ok(found) => {
-                    if let Some(last) = found.last().filter(|_| found.len() == ROWS_READ) {
-                        horizon = horizon.min(last.extent.last);
-                    }
-                    rows.extend(found.into_iter().filter(|row| row.stamp.epoch == epoch));
+        let (of_tables, horizon) = in_tables(
+            self.tiers.iter().map(|view| view.rows(ledger, entry, ROWS_READ)),
+            epoch,
+        )
+        .map_err(|error| {
+            tracing::error!(%ledger, %entry, %error, "cannot read where an entry is in object storage");
+            Refusal::Io
+        })?;
+        rows.extend(of_tables);
+        Ok(resolve(rows.iter().copied(), entry, horizon))
+    }
+
+    /// A start whose directories are not those of before: ledgers of which extents are missing begin anew ([`crate::tier`],
+    /// invariant 2).
+    ///
+    /// # Errors
+    /// A table that cannot be read, with the number of its directory.
+    pub(crate) fn drop_uncovered(&self) -> Result<(), (usize, StateError)> {
+        for shard in &self.shards {
+            let ledgers = shard.lock().reconciled();
+            for (ledger, lre, epoch) in ledgers {
+                if !self.is_covered(ledger, lre, epoch)? {
+                    tracing::error!(
+                        %ledger, %lre,
+                        "extents are missing, perhaps with a ledger directory: it counts as not in object storage"
+                    );
+                    shard.lock().lose_extents(ledger);
                 }
                 Err(error) => failed = Some(error),
             }
@@ -554,6 +592,16 @@ mod tests {
                     continue;
                 };
                 prop_assert!(extent.contains(at) && extent.last <= end);
+    #[test]
+    fn one_table_that_cannot_be_read_is_enough_to_know_nothing() {
+        let one = || Ok::<_, &str>(vec![row(0, 9, 1)]);
+        assert_eq!(in_tables([one(), Ok(vec![])].into_iter(), 0), Ok((vec![row(0, 9, 1)], EntryId::MAX)));
+        assert_eq!(in_tables([one()].into_iter(), 1), Ok((vec![], EntryId::MAX)), "of another epoch");
+        assert_eq!(in_tables([one(), Err("it is out")].into_iter(), 0), Err("it is out"));
+        let full: Vec<_> = (0..64).map(|n| row(n, n, 1)).collect();
+        assert_eq!(in_tables([Ok::<_, ()>(full)].into_iter(), 0).unwrap().1, EntryId::new(63).unwrap());
+    }
+
                 for covered in entry..=extent.last.get() {
                     prop_assert_eq!(latest(covered), Some(extent.object.id.reserved_ms()));
                 }

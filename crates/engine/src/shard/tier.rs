@@ -154,6 +154,28 @@ impl Shard {
         }
     }
 
+    /// Ledgers of which entries are in object storage, with the LRE and the epoch of the extents.
+    pub(crate) fn reconciled(&self) -> Vec<(LedgerId, EntryId, u32)> {
+        let states = self.ledgers.iter();
+        let tiers = states.filter_map(|(ledger, state)| Some((*ledger, state.tier.as_ref()?)));
+        tiers
+            .filter_map(|(id, tier)| Some((id, EntryId::new(tier.lre.placed())?, tier.stamp.epoch)))
+            .collect()
+    }
+
+    /// A start: extents below the LRE of a ledger are gone. So nothing is known of it in object storage any more, and what
+    /// was let go may be missing: the ledger is in limbo.
+    pub(crate) fn lose_extents(&mut self, ledger: LedgerId) {
+        let state = self.ledgers.get_mut(&ledger).expect("a ledger with a register is here");
+        let Some(tier) = state.tier.take() else { return };
+        state.is_limbo |= tier.trimmed_below.is_some();
+        // Records in other directories must not bring it back.
+        state.life += 2;
+        state.are_extents_gone = true;
+        self.on_tier_gone(ledger, true);
+        self.touch(ledger);
+    }
+
     /// As `mark_dirty`, of a change that does not speak against a removal.
     fn touch(&mut self, ledger: LedgerId) {
         let state = self.ledgers.get_mut(&ledger).expect("a ledger that changes is known");

@@ -35,6 +35,38 @@ fn a_replay_takes_no_update_across_a_gap() {
     assert_eq!(bookie.power_cut().extents(id, 0), [(0, 9, 3)]);
 }
 
+/// Invariants 2 and 4: the state of a ledger moved to another directory, and its extents went with the former one. Register
+/// and trim go too, and what was let go is unknown until it is here again, never denied.
+#[test]
+fn register_and_trim_go_with_the_extents() {
+    let mut bookie = fresh();
+    for id in 1..8 {
+        (0..10).for_each(|e| bookie.add(id, e, 100));
+        bookie.group();
+        bookie.reconcile(&[update(id, &[(0, 4, 1)])]);
+        bookie.trim(id, 4).unwrap();
+    }
+    bookie.flush();
+    let mut bookie = bookie.power_cut_to(config(2, 2));
+    let (here, moved) = (ledger_of(&bookie, 0), ledger_of(&bookie, 1));
+    for id in [here, moved] {
+        assert_eq!(bookie.extents(id, 0), [(0, 4, 1)], "a directory more takes nothing away");
+        assert_eq!(bookie.reconcile(&[update(id, &[(5, 9, 2)])]), [done(id, 9)]);
+    }
+    bookie.flush();
+    let mut bookie = without_directory(bookie, 0, config(2, 2));
+    for _ in 0..2 {
+        assert_eq!(bookie.machine.engine.standing(ledger(here)), Standing::Unknown, "it went as a whole");
+        assert_eq!((bookie.register(moved), bookie.extents(moved, 0)), (done(moved, -1), vec![]));
+        assert_eq!(bookie.machine.engine.tiered(ledger(moved)), None);
+        assert_eq!(bookie.read(moved, EntryRef::At(entry(3))), Err(Refusal::Unknown));
+        assert_eq!(bookie.machine.engine.held_entries(ledger(moved)).unwrap(), []);
+        bookie = bookie.power_cut();
+    }
+    assert_eq!(bookie.reconcile(&[update(moved, &[(0, 9, 3)])]), [done(moved, 9)]);
+    assert_eq!(bookie.power_cut().extents(moved, 0), [(0, 9, 3)]);
+}
+
 /// Invariant 1, T1: a replay of a removal makes the number of the life grow; a flush in the middle of it commits that number
 /// with a mark behind the removal. Updates of the life in the journal still count after a second start.
 #[test]
