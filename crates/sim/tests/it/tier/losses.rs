@@ -134,3 +134,21 @@ fn a_direct_fence_after_limbo_loses_no_update() {
     assert!(bookie.machine.engine.is_fenced(ledger(1)));
     assert_eq!((bookie.register(1), bookie.extents(1, 0)), (done(1, 9), vec![(0, 9, 1)]));
 }
+
+/// Invariant 4: a copy below the trim that cannot be read any more is as good as none.
+#[test]
+fn a_damaged_copy_below_the_trim_does_not_hide_object_storage() {
+    let mut bookie = with_entries(fresh(), 1, 10);
+    bookie.reconcile(&[update(1, &[(0, 4, 1)])]);
+    bookie.trim(1, 4).unwrap();
+    bookie.flush();
+    let dir = bookie.config.ledger_dirs[0].clone();
+    let logs = bookie.disk.list(&dir).unwrap().into_iter().filter(|file| !file.name.contains("redb"));
+    for log in logs.filter(|file| !file.is_dir) {
+        let path = dir.join(&log.name);
+        let bytes = bookie.disk.open(&path, bindery_io::OpenMode::Read).unwrap().len().unwrap();
+        (64..bytes).step_by(16).for_each(|at| bookie.disk.flip_bits(&path, at, 8).unwrap());
+    }
+    assert_eq!(bookie.read(1, EntryRef::At(entry(7))), Err(Refusal::Io), "above the trim damage is an error");
+    assert_eq!(bookie.tiered_at(1, 3), (0, 4, 1));
+}
