@@ -13,7 +13,8 @@
 //! 2. A log whose write or sync failed is not written again: what is tried again goes into a new file (IB14). A
 //!    directory that failed for any reason but space or descriptors takes nothing any more before a restart.
 //! 3. While a ticket waits for space no adds are taken, so memory stays bounded; fences go to the journal as always.
-//! 4. A directory that is out still serves reads. What it cannot read is an I/O error, never "no such entry" (IB7).
+//! 4. A directory that is out, or lacks space, still serves reads, also of extents, from its table as of the last commit that
+//!    worked. What it cannot read is an I/O error, never "no such entry" (IB7).
 //! 5. When no directory is left the engine is latched.
 //!
 //! # Limits
