@@ -158,6 +158,12 @@ impl TierBudget {
 
     pub(crate) fn take(self: &Arc<TierBudget>, extents: usize) -> Option<TierPermit> {
         self.take_within(extents, self.bytes_max)
+    /// Extents of one update that half of the room is for.
+    pub(crate) fn extents_in_half(&self) -> usize {
+        let left = (self.bytes_max / 2).saturating_sub(TierBudget::cost(0));
+        usize::try_from(left).unwrap_or(usize::MAX) / size_of::<TierExtent>()
+    }
+
     }
 
     /// What a journal holds must be taken at a start: at least one update, whatever the budget.

@@ -55,6 +55,8 @@ impl Shard {
             let permit = self.tier_budget.take(some.len()).ok_or(NoRoom)?;
             let state = &self.ledgers[&ledger];
             let stamp = match &state.tier {
+        // One that needs more room than there can be is taken as far as there is some.
+        let most = most.min(self.tier_budget.extents_in_half());
                 Some(tier) => TierStamp { update: tier.stamp.update + 1, ..tier.stamp },
                 None => TierStamp { epoch: state.life, update: 1 },
             };

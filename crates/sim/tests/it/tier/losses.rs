@@ -152,3 +152,22 @@ fn a_damaged_copy_below_the_trim_does_not_hide_object_storage() {
     assert_eq!(bookie.read(1, EntryRef::At(entry(7))), Err(Refusal::Io), "above the trim damage is an error");
     assert_eq!(bookie.tiered_at(1, 3), (0, 4, 1));
 }
+
+/// Limits: an update that is larger than the room there can ever be is taken in pieces, flush by flush.
+#[test]
+fn an_update_beyond_the_bound_is_taken_in_pieces() {
+    let mut bookie = fresh_with(EngineConfig { tier_extents_bytes: 4 << 10, ..config(1, 1) });
+    bookie.add(1, 0, 10);
+    bookie.flush();
+    let many: Vec<_> = (0..200).map(|n| (n, n, n as u64)).collect();
+    let (mut next, mut rounds) = (0, 0);
+    while next < 200 {
+        let lre = bookie.reconcile(&[update(1, &many[next..])])[0].lre;
+        let after = lre.map_or(0, |lre| lre.get() as usize + 1);
+        assert!(after > next, "it goes on at {next}");
+        (next, rounds) = (after, rounds + 1);
+        bookie.flush();
+    }
+    assert!(rounds > 1);
+    assert_eq!(bookie.power_cut().extents(1, 0), many);
+}
