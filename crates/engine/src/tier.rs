@@ -25,8 +25,9 @@
 //!
 //! # Limits
 //! Extents that are not in the state table yet: [`EngineConfig::tier_extents_bytes`](crate::EngineConfig::tier_extents_bytes).
-//! Beyond it, or without room in the group that forms, an update is refused; adds and fences do not notice. Records take
-//! a quarter of a group at most, and no chunk of the reserve.
+//! Beyond it, beyond 256 updates of one ledger, or without room in the group that forms, an update is refused; adds and fences
+//! do not notice. Records take a quarter of a group at most, and no chunk of the reserve. While a directory cannot be read, no
+//! extent is found that is not in memory.
 
 use crate::api::{Refusal, Waiter};
 use crate::engine::Engine;
@@ -208,8 +209,8 @@ pub(crate) struct PlacedUpdate {
 }
 
 impl PlacedUpdate {
-    /// Its rows that matter for what begins at an entry: the one that has it, and the next one.
-    pub(crate) fn rows_at(&self, entry: EntryId) -> impl Iterator<Item = ExtentRow> {
+    /// Its row that matters for what begins at an entry: the one that has it, or the first one behind it.
+    pub(crate) fn row_at(&self, entry: EntryId) -> Option<ExtentRow> {
         let extents = &self.update.extents;
         let at = extents.partition_point(|extent| extent.last < entry);
         let stamp = self.update.stamp;
@@ -292,6 +293,7 @@ impl Engine {
             done: Mutex::new((by_shard.len(), Some(done))),
         });
         let is_early = self.config.canaries.has(Canary::M44ReconciledBeforeDurable);
+        let mut is_short = false;
         for (index, places) in by_shard {
             let mut results = Vec::with_capacity(places.len());
             let mut upto = 0;
@@ -300,6 +302,7 @@ impl Engine {
                 for place in some {
                     let (result, sequence) = shard.reconcile(&ledgers[*place]);
                     upto = upto.max(sequence);
+                    is_short |= result.result == Err(Refusal::TooManyRequests);
                     results.push((*place, result));
                 }
             }
@@ -309,7 +312,8 @@ impl Engine {
             let answered = self.shards[index].lock().when_durable(upto, waiter);
             self.answer_or_wake(index, answered);
         }
-        if self.tier_budget.is_half_used() {
+        // A flush makes room.
+        if self.tier_budget.is_half_used() || (is_short && self.tier_budget.used() > 0) {
             self.want_freeze();
             self.wake_journals();
         }

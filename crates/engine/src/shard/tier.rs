@@ -15,6 +15,8 @@ use std::ops::Bound;
 
 /// Of the bytes of a group, what these records may take at most.
 const SHARE_OF_GROUP: usize = 4;
+/// Updates of one ledger between two freezes: a look-up goes through them.
+const UPDATES_MAX: usize = 256;
 /// Body of a record besides its extents.
 const BODY_BASE_BYTES: usize = 8 + TierStamp::SIZE_BYTES;
 
@@ -38,6 +40,8 @@ impl Shard {
             }
             // What it says was said last: a tierer that did not see the answer says it again.
             Some(_) if state.tier.as_ref().is_some_and(|tier| tier.was_said_last(&update.extents)) => Ok(()),
+            // Rows of a life before may still count: they go with the memory of it.
+            Some(_) if self.forgetting.contains_key(&ledger) => Err(Refusal::TooManyRequests),
             // While somebody waits for space memory is to hold no more than it does.
             Some(_) if self.takes_no_adds() => {
                 Err(if self.is_failed { Refusal::Io } else { Refusal::TooManyRequests })
@@ -52,9 +56,12 @@ impl Shard {
     fn place_update(&mut self, ledger: LedgerId, extents: &[TierExtent]) -> Result<(), NoRoom> {
         let most = self.config.entry_bytes_max.saturating_sub(BODY_BASE_BYTES) / TierExtent::SIZE_BYTES;
         for some in extents.chunks(most.max(1)) {
-            let permit = self.tier_budget.take(some.len()).ok_or(NoRoom)?;
             let state = &self.ledgers[&ledger];
             let stamp = match &state.tier {
+            if state.tier.as_ref().is_some_and(|tier| tier.updates.len() >= UPDATES_MAX) {
+                return Err(NoRoom);
+            }
+            let permit = self.tier_budget.take(some.len()).ok_or(NoRoom)?;
         // One that needs more room than there can be is taken as far as there is some.
         let most = most.min(self.tier_budget.extents_in_half());
                 Some(tier) => TierStamp { update: tier.stamp.update + 1, ..tier.stamp },
@@ -259,7 +266,7 @@ impl Shard {
         let is_shown = |update: &&PlacedUpdate| {
             update.sequence <= self.durable && update.update.stamp.epoch == tier.stamp.epoch
         };
-        updates.filter(is_shown).flat_map(|update| update.rows_at(entry)).collect()
+        latest_rows(updates.filter(is_shown), entry)
     }
 
     /// The flush of a frozen cache is committed in every directory.
@@ -277,6 +284,20 @@ impl Shard {
 impl TierState {
     pub(crate) fn new(stamp: TierStamp) -> TierState {
         TierState {
+/// Of updates, oldest first, what [`resolve`](crate::tier::resolve) needs: the latest row that has the entry, and the first one
+/// behind the entry that came later and may cut it.
+fn latest_rows<'a>(updates: impl Iterator<Item = &'a PlacedUpdate>, entry: EntryId) -> Vec<ExtentRow> {
+    let (mut latest, mut cut): (Option<ExtentRow>, Option<ExtentRow>) = (None, None);
+    for row in updates.filter_map(|update| update.row_at(entry)) {
+        if row.extent.contains(entry) {
+            (latest, cut) = (Some(row), None);
+        } else if cut.is_none_or(|cut| row.extent.first <= cut.extent.first) {
+            cut = Some(row);
+        }
+    }
+    latest.into_iter().chain(cut).collect()
+}
+
             lre: Lagging::durable(-1),
             stamp,
             trimmed_below: None,
@@ -289,5 +310,91 @@ impl TierState {
     /// The last update had these extents, and is in memory.
     fn was_said_last(&self, extents: &[TierExtent]) -> bool {
         self.updates.last().is_some_and(|last| last.update.extents == extents)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::EngineConfig;
+    use crate::shard::ShardConfig;
+    use crate::tier::{TierBudget, resolve};
+    use bindery_io::chunk::ChunkPool;
+    use bindery_storage::{Generation, StorageMemory};
+    use bindery_types::MasterKey;
+    use bindery_types::tier::{ObjectId, ObjectRef};
+    use proptest::prelude::*;
+
+    fn extent(first: i64, last: i64, of: u64) -> TierExtent {
+        let id = ObjectId::new(of, [0; 10]);
+        let object = ObjectRef { id, length_bytes: 9, footer_offset: 1, footer_crc: 0, etag_crc: 0 };
+        TierExtent { first: EntryId::new(first).unwrap(), last: EntryId::new(last).unwrap(), object }
+    }
+
+    fn shard() -> Shard {
+        let config = EngineConfig::default();
+        let config = ShardConfig {
+            index: 0,
+            formed_bytes_max: 1 << 20,
+            admission: config.admission,
+            parts_max: 8,
+            entry_bytes_max: 4 << 10,
+            limbo_up_to: None,
+            checked_up_to: None,
+            canaries: config.canaries,
+            index_pool: StorageMemory::new(1 << 20, 1 << 20).index.clone(),
+            tier_budget: TierBudget::new(1 << 20),
+        };
+        Shard::new(config, ChunkPool::new(16 << 10, 8, 2))
+    }
+
+    /// While the tables forget a removed ledger one of them may fail to, with rows of the same epoch: nothing is reconciled
+    /// of one that began anew meanwhile.
+    #[test]
+    fn a_ledger_that_is_being_forgotten_waits_with_its_register() {
+        let (mut shard, ledger) = (shard(), LedgerId::new(1).unwrap());
+        let mut removed = LedgerState::new(None);
+        removed.remove(0, 0);
+        let record = LedgerRecord { hidden_below: Generation(0), ..removed.snapshot(ledger) };
+        shard.restore(&record);
+        assert_eq!(shard.forget(0, |_| false), [ledger]);
+        assert!(shard.fence(ledger, MasterKey::new([1; 20]), Box::new(|_| {})).is_none());
+        let extents = vec![extent(0, 9, 1)];
+        let update = Reconciliation { ledger, last: Some(extents[0].last), extents };
+        assert_eq!(shard.reconcile(&update).0.result, Err(Refusal::TooManyRequests));
+        shard.end_forgetting(true);
+        assert_eq!(shard.reconcile(&update).0.result, Ok(()));
+    }
+
+    proptest! {
+        /// Two rows at most say what all of them do, also with those that a table adds: older ones, and copies of these.
+        #[test]
+        fn two_rows_say_what_all_do(
+            ranges in prop::collection::vec((0i64..30, 0i64..10), 1..12), older in 0usize..12, copied in 0usize..12,
+        ) {
+            let budget = TierBudget::new(1 << 20);
+            let updates: Vec<PlacedUpdate> = (1u64..).zip(&ranges).map(|(n, (first, more))| {
+                let middle = first + more / 2;
+                let extents = vec![extent(*first, middle, n), extent(middle + 1, first + more + 1, n)];
+                let update = ExtentUpdate { stamp: TierStamp { epoch: 0, update: n }, extents };
+                PlacedUpdate { sequence: n, update, _permit: budget.take(2).unwrap() }
+            }).collect();
+            let rows_of = |updates: &[PlacedUpdate]| -> Vec<ExtentRow> {
+                let all = updates.iter().flat_map(|update| {
+                    update.update.extents.iter().map(|extent| ExtentRow { stamp: update.update.stamp, extent: *extent })
+                });
+                all.collect()
+            };
+            let older = older.min(updates.len());
+            let table = rows_of(&updates[..copied.min(updates.len()).max(older)]);
+            for entry in (0..45).filter_map(EntryId::new) {
+                let kept = latest_rows(updates[older..].iter(), entry);
+                prop_assert!(kept.len() <= 2);
+                let all = rows_of(&updates);
+                let expected = resolve(all.iter().copied(), entry, EntryId::MAX);
+                let found = resolve(kept.iter().chain(&table).copied(), entry, EntryId::MAX);
+                prop_assert_eq!(found, expected, "entry {}", entry);
+            }
+        }
     }
 }

@@ -153,6 +153,20 @@ fn a_damaged_copy_below_the_trim_does_not_hide_object_storage() {
     assert_eq!(bookie.tiered_at(1, 3), (0, 4, 1));
 }
 
+/// Limits: updates of one ledger that wait for the state table are few, whatever room there is, so that a look-up finds its
+/// way through them; a flush gives room.
+#[test]
+fn updates_of_one_ledger_that_wait_are_few() {
+    let mut bookie = fresh_with(EngineConfig { tier_extents_bytes: 64 << 20, ..config(1, 1) });
+    bookie.add(1, 0, 10);
+    bookie.flush();
+    let refused =
+        (0..1000).find(|n| bookie.reconcile(&[update(1, &[(*n, *n, *n as u64)])])[0].result.is_err());
+    assert_eq!(refused, Some(256));
+    bookie.flush();
+    assert_eq!(bookie.reconcile(&[update(1, &[(256, 256, 1)])]), [done(1, 256)]);
+}
+
 /// Limits: an update that is larger than the room there can ever be is taken in pieces, flush by flush.
 #[test]
 fn an_update_beyond_the_bound_is_taken_in_pieces() {
