@@ -212,8 +212,9 @@ impl Shard {
 
     pub(crate) fn untrimmed(&self, after: Option<LedgerId>, max: usize, into: &mut Vec<(LedgerId, Tiered)>) {
         let behind = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let candidates = self.untrimmed.range((behind, Bound::Unbounded)).take(max);
-        into.extend(candidates.filter_map(|ledger| Some((*ledger, self.tiered(*ledger)?))));
+        let candidates = self.untrimmed.range((behind, Bound::Unbounded));
+        // Those without a durable LRE take no place: a page that is not full is the last one.
+        into.extend(candidates.filter_map(|ledger| Some((*ledger, self.tiered(*ledger)?))).take(max));
     }
 
     /// The copies of entries up to `below` may go. The caller checked that they may.

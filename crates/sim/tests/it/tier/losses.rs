@@ -185,3 +185,15 @@ fn an_update_beyond_the_bound_is_taken_in_pieces() {
     assert!(rounds > 1);
     assert_eq!(bookie.power_cut().extents(1, 0), many);
 }
+
+/// A page of [`bindery_engine::Engine::untrimmed`] is full as long as there are ledgers for it, whatever is on its way.
+#[test]
+fn a_page_of_ledgers_to_trim_ends_only_with_the_ledgers() {
+    let mut bookie = fresh();
+    (1..=6).for_each(|id| bookie.add(id, 0, 10));
+    bookie.flush();
+    (4..=6).for_each(|id| assert_eq!(bookie.reconcile(&[update(id, &[(0, 0, 1)])]), [done(id, 0)]));
+    (1..=3).for_each(|id| drop(bookie.ask(&[update(id, &[(0, 0, 1)])])));
+    let page = bookie.machine.engine.untrimmed(None, 2);
+    assert_eq!(page.iter().map(|(ledger, _)| ledger.get()).collect::<Vec<_>>(), [4, 5]);
+}
