@@ -22,6 +22,7 @@
 //! 3. A trim is at or below the durable LRE, extents cover it, and it counts only once it is committed in every directory
 //!    (T9): before, a power cut takes it back.
 //! 4. An entry at or below the trim is never denied: a copy, its extent, or an error.
+//! 5. Copies of a ledger's last entry stay: reads of the last entry and of the LAC need no object storage.
 //!
 //! # Limits
 //! Extents that are not in the state table yet: [`EngineConfig::tier_extents_bytes`](crate::EngineConfig::tier_extents_bytes).
@@ -157,14 +158,14 @@ impl TierBudget {
         (extents * size_of::<TierExtent>() + 2 * size_of::<PlacedUpdate>() + 64) as u64
     }
 
-    pub(crate) fn take(self: &Arc<TierBudget>, extents: usize) -> Option<TierPermit> {
-        self.take_within(extents, self.bytes_max)
     /// Extents of one update that half of the room is for.
     pub(crate) fn extents_in_half(&self) -> usize {
         let left = (self.bytes_max / 2).saturating_sub(TierBudget::cost(0));
         usize::try_from(left).unwrap_or(usize::MAX) / size_of::<TierExtent>()
     }
 
+    pub(crate) fn take(self: &Arc<TierBudget>, extents: usize) -> Option<TierPermit> {
+        self.take_within(extents, self.bytes_max)
     }
 
     /// What a journal holds must be taken at a start: at least one update, whatever the budget.
@@ -213,8 +214,7 @@ impl PlacedUpdate {
     pub(crate) fn row_at(&self, entry: EntryId) -> Option<ExtentRow> {
         let extents = &self.update.extents;
         let at = extents.partition_point(|extent| extent.last < entry);
-        let stamp = self.update.stamp;
-        extents[at..].iter().take(2).map(move |extent| ExtentRow { stamp, extent: *extent })
+        Some(ExtentRow { stamp: self.update.stamp, extent: *extents.get(at)? })
     }
 }
 
@@ -232,13 +232,6 @@ pub(crate) fn resolve(
     Some(TierExtent { last, ..best.extent })
 }
 
-/// Results of a request that come from several shards.
-struct Gathering {
-    results: Mutex<Vec<Option<Reconciled>>>,
-    done: Mutex<(usize, Option<ReconcileWaiter>)>,
-}
-
-impl Gathering {
 /// The rows of an epoch that several tables have, and the entry up to which these are all. One table that cannot be read is
 /// enough to know nothing: it may have later rows, and an object that was replaced may be gone.
 fn in_tables<E>(
@@ -256,6 +249,13 @@ fn in_tables<E>(
     Ok((rows, horizon))
 }
 
+/// Results of a request that come from several shards.
+struct Gathering {
+    results: Mutex<Vec<Option<Reconciled>>>,
+    done: Mutex<(usize, Option<ReconcileWaiter>)>,
+}
+
+impl Gathering {
     fn arrive(&self, of_shard: Vec<(usize, Reconciled)>, outcome: Result<(), Refusal>) {
         {
             let mut results = self.results.lock();
@@ -425,17 +425,26 @@ impl Engine {
                     );
                     shard.lock().lose_extents(ledger);
                 }
-                Err(error) => failed = Some(error),
             }
         }
-        let extent = resolve(rows.iter().copied(), entry, horizon);
-        match (extent, failed) {
-            (None, Some(error)) => {
-                let error: StateError = error;
-                tracing::error!(%ledger, %entry, %error, "cannot read where an entry is in object storage");
-                Err(Refusal::Io)
+        Ok(())
+    }
+
+    /// The tables have extents of the epoch for every entry up to the LRE.
+    fn is_covered(&self, ledger: LedgerId, lre: EntryId, epoch: u32) -> Result<bool, (usize, StateError)> {
+        let mut next = EntryId::FIRST;
+        loop {
+            let views = self.tiers.iter().enumerate();
+            let read =
+                views.map(|(index, view)| view.rows(ledger, next, ROWS_READ).map_err(|error| (index, error)));
+            let (rows, horizon) = in_tables(read, epoch)?;
+            while next <= horizon {
+                let Some(extent) = resolve(rows.iter().copied(), next, horizon) else { return Ok(false) };
+                if extent.last >= lre {
+                    return Ok(true);
+                }
+                next = EntryId::new(extent.last.get() + 1).expect("it is at most another entry");
             }
-            (extent, _) => Ok(extent),
         }
     }
 
@@ -479,7 +488,7 @@ impl Engine {
     }
 
     /// Lets the copies of entries up to `below`, it included, go: they are read from object storage when no copy is here, and
-    /// their space comes back once that is committed. The caller has compared them with the objects (T19). Blocks on the local
+    /// their space comes back once that is committed, but for copies of the last entry. The caller has compared them with the objects (T19). Blocks on the local
     /// disk.
     ///
     /// # Errors
@@ -583,6 +592,16 @@ mod tests {
         assert!(off.take(1).is_none() && !off.is_half_used());
     }
 
+    #[test]
+    fn one_table_that_cannot_be_read_is_enough_to_know_nothing() {
+        let one = || Ok::<_, &str>(vec![row(0, 9, 1)]);
+        assert_eq!(in_tables([one(), Ok(vec![])].into_iter(), 0), Ok((vec![row(0, 9, 1)], EntryId::MAX)));
+        assert_eq!(in_tables([one()].into_iter(), 1), Ok((vec![], EntryId::MAX)), "of another epoch");
+        assert_eq!(in_tables([one(), Err("it is out")].into_iter(), 0), Err("it is out"));
+        let full: Vec<_> = (0..64).map(|n| row(n, n, 1)).collect();
+        assert_eq!(in_tables([Ok::<_, ()>(full)].into_iter(), 0).unwrap().1, EntryId::new(63).unwrap());
+    }
+
     proptest! {
         /// Against one number for each entry: the object is that of the latest row, and it is the same up to the end.
         #[test]
@@ -602,16 +621,6 @@ mod tests {
                     continue;
                 };
                 prop_assert!(extent.contains(at) && extent.last <= end);
-    #[test]
-    fn one_table_that_cannot_be_read_is_enough_to_know_nothing() {
-        let one = || Ok::<_, &str>(vec![row(0, 9, 1)]);
-        assert_eq!(in_tables([one(), Ok(vec![])].into_iter(), 0), Ok((vec![row(0, 9, 1)], EntryId::MAX)));
-        assert_eq!(in_tables([one()].into_iter(), 1), Ok((vec![], EntryId::MAX)), "of another epoch");
-        assert_eq!(in_tables([one(), Err("it is out")].into_iter(), 0), Err("it is out"));
-        let full: Vec<_> = (0..64).map(|n| row(n, n, 1)).collect();
-        assert_eq!(in_tables([Ok::<_, ()>(full)].into_iter(), 0).unwrap().1, EntryId::new(63).unwrap());
-    }
-
                 for covered in entry..=extent.last.get() {
                     prop_assert_eq!(latest(covered), Some(extent.object.id.reserved_ms()));
                 }

@@ -55,15 +55,15 @@ impl Shard {
     /// In as many records as it takes: each raises the register by itself.
     fn place_update(&mut self, ledger: LedgerId, extents: &[TierExtent]) -> Result<(), NoRoom> {
         let most = self.config.entry_bytes_max.saturating_sub(BODY_BASE_BYTES) / TierExtent::SIZE_BYTES;
+        // One that needs more room than there can be is taken as far as there is some.
+        let most = most.min(self.tier_budget.extents_in_half());
         for some in extents.chunks(most.max(1)) {
             let state = &self.ledgers[&ledger];
-            let stamp = match &state.tier {
             if state.tier.as_ref().is_some_and(|tier| tier.updates.len() >= UPDATES_MAX) {
                 return Err(NoRoom);
             }
             let permit = self.tier_budget.take(some.len()).ok_or(NoRoom)?;
-        // One that needs more room than there can be is taken as far as there is some.
-        let most = most.min(self.tier_budget.extents_in_half());
+            let stamp = match &state.tier {
                 Some(tier) => TierStamp { update: tier.stamp.update + 1, ..tier.stamp },
                 None => TierStamp { epoch: state.life, update: 1 },
             };
@@ -154,15 +154,6 @@ impl Shard {
         self.untrimmed.remove(&ledger);
     }
 
-    fn note_untrimmed(&mut self, ledger: LedgerId) {
-        let tier = self.ledgers[&ledger].tier.as_ref();
-        if tier.is_some_and(|tier| tier.lre.placed() > EntryId::to_wire(tier.trimmed_below)) {
-            self.untrimmed.insert(ledger);
-        } else {
-            self.untrimmed.remove(&ledger);
-        }
-    }
-
     /// Ledgers of which entries are in object storage, with the LRE and the epoch of the extents.
     pub(crate) fn reconciled(&self) -> Vec<(LedgerId, EntryId, u32)> {
         let states = self.ledgers.iter();
@@ -183,6 +174,15 @@ impl Shard {
         state.are_extents_gone = true;
         self.on_tier_gone(ledger, true);
         self.touch(ledger);
+    }
+
+    fn note_untrimmed(&mut self, ledger: LedgerId) {
+        let tier = self.ledgers[&ledger].tier.as_ref();
+        if tier.is_some_and(|tier| tier.lre.placed() > EntryId::to_wire(tier.trimmed_below)) {
+            self.untrimmed.insert(ledger);
+        } else {
+            self.untrimmed.remove(&ledger);
+        }
     }
 
     /// As `mark_dirty`, of a change that does not speak against a removal.
@@ -227,10 +227,13 @@ impl Shard {
         self.touch(ledger);
     }
 
-    /// Entries up to this one count as dead: what is committed, but for a canary.
+    /// Entries up to this one count as dead: what is committed, but for a canary. Copies of the last entry stay: whoever
+    /// recovers the ledger asks for it, and for the LAC in it.
     pub(crate) fn trimmed_for_good(&self, ledger: LedgerId, believes_all: bool) -> Option<EntryId> {
-        let tier = self.live(ledger).ok()?.tier.as_ref()?;
-        if believes_all { tier.trimmed_below } else { tier.committed?.trimmed_below }
+        let state = self.live(ledger).ok()?;
+        let tier = state.tier.as_ref()?;
+        let trimmed = if believes_all { tier.trimmed_below } else { tier.committed?.trimmed_below };
+        trimmed.min(EntryId::new(state.last_entry.shown(self.durable).saturating_sub(1)))
     }
 
     /// The entry up to which a ledger, whose state is given, is read from object storage when no copy is here.
@@ -282,9 +285,6 @@ impl Shard {
     }
 }
 
-impl TierState {
-    pub(crate) fn new(stamp: TierStamp) -> TierState {
-        TierState {
 /// Of updates, oldest first, what [`resolve`](crate::tier::resolve) needs: the latest row that has the entry, and the first one
 /// behind the entry that came later and may cut it.
 fn latest_rows<'a>(updates: impl Iterator<Item = &'a PlacedUpdate>, entry: EntryId) -> Vec<ExtentRow> {
@@ -299,6 +299,9 @@ fn latest_rows<'a>(updates: impl Iterator<Item = &'a PlacedUpdate>, entry: Entry
     latest.into_iter().chain(cut).collect()
 }
 
+impl TierState {
+    pub(crate) fn new(stamp: TierStamp) -> TierState {
+        TierState {
             lre: Lagging::durable(-1),
             stamp,
             trimmed_below: None,

@@ -153,6 +153,30 @@ fn a_damaged_copy_below_the_trim_does_not_hide_object_storage() {
     assert_eq!(bookie.tiered_at(1, 3), (0, 4, 1));
 }
 
+/// Invariant 5: the last entry that was here is read here, with the LAC in it, also when the trim is above it.
+#[test]
+fn the_last_entry_stays() {
+    let mut bookie = fresh();
+    (0..10).step_by(2).for_each(|e| bookie.add(1, e, 100));
+    bookie.flush();
+    bookie.reconcile(&[update(1, &[(0, 9, 1)])]);
+    bookie.trim(1, 9).unwrap();
+    bookie.flush();
+    bookie.collect();
+    for _ in 0..2 {
+        assert_eq!(bookie.tiered_at(1, 6), (0, 9, 1));
+        assert_eq!(bookie.read(1, EntryRef::Last), Ok(body(1, 8, 100)));
+        assert_eq!(bookie.machine.engine.last_add_confirmed(ledger(1)), Ok(Some(entry(7))));
+        bookie = bookie.power_cut();
+    }
+    // The one before goes when another is last.
+    bookie.add(1, 10, 100);
+    bookie.flush();
+    bookie.collect();
+    assert_eq!(bookie.tiered_at(1, 8), (0, 9, 1));
+    assert_eq!(bookie.read(1, EntryRef::Last), Ok(body(1, 10, 100)));
+}
+
 /// Limits: updates of one ledger that wait for the state table are few, whatever room there is, so that a look-up finds its
 /// way through them; a flush gives room.
 #[test]
