@@ -14,7 +14,7 @@
 //!    directory that failed for any reason but space or descriptors takes nothing any more before a restart.
 //! 3. While a ticket waits for space no adds are taken, so memory stays bounded; fences go to the journal as always.
 //! 4. A directory that is out, or lacks space, still serves reads, also of extents, from its table as of the last commit that
-//!    worked. What it cannot read is an I/O error, never "no such entry" (IB7).
+//!    worked. A failure to read is an I/O error, never "no such entry" (IB7).
 //! 5. When no directory is left the engine is latched.
 //!
 //! # Limits

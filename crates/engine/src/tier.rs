@@ -409,7 +409,7 @@ impl Engine {
         Ok(resolve(rows.iter().copied(), entry, horizon))
     }
 
-    /// A start whose directories are not those of before: ledgers of which extents are missing begin anew ([`crate::tier`],
+    /// A start whose directories are not those of before: ledgers that lack extents lose register and trim ([`crate::tier`],
     /// invariant 2).
     ///
     /// # Errors

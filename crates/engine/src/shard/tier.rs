@@ -353,7 +353,7 @@ mod tests {
     }
 
     /// While the tables forget a removed ledger one of them may fail to, with rows of the same epoch: nothing is reconciled
-    /// of one that began anew meanwhile.
+    /// of one that came back meanwhile.
     #[test]
     fn a_ledger_that_is_being_forgotten_waits_with_its_register() {
         let (mut shard, ledger) = (shard(), LedgerId::new(1).unwrap());
