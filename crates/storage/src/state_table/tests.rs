@@ -589,7 +589,7 @@ fn with_many_rows(disk: &Arc<dyn Disk>) -> LedgerDirectory {
 /// Looks rows all over the table up; gives the number of those that cannot be read.
 fn unreadable(directory: &LedgerDirectory) -> usize {
     let view = directory.tier();
-    let found = (0..MANY_ROWS).step_by(100).map(|n| view.find(ledger(3), entry(n)));
+    let found = (0..MANY_ROWS).step_by(40).map(|n| view.find(ledger(3), entry(n)));
     found.filter(|row| row.as_ref().map(|row| row.unwrap().extent.first).is_err()).count()
 }
 
