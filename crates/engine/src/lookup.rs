@@ -27,7 +27,7 @@ pub struct DiskRead {
     /// Where the entry is, once it was looked up.
     located: Option<FoundEntry>,
     otherwise: Refusal,
-    /// It is in object storage, if none of them has it: `otherwise` says so.
+    /// It is in object storage, if none of them gives it: `otherwise` says so.
     tiered: Option<TieredRead>,
     canaries: Canaries,
 }
@@ -183,7 +183,7 @@ impl DiskRead {
     ///
     /// # Errors
     /// [`Refusal::NoEntry`] only when every run that could hold the entry was read and does not; [`Refusal::Tiered`] when it
-    /// is in object storage then; damage is [`Refusal::Io`].
+    /// is in object storage, also when a copy here cannot be read; other damage is [`Refusal::Io`].
     pub fn load(&self) -> Result<Vec<u8>, Refusal> {
         let refused = |stop| match stop {
             Stop::Refused(refusal) => refusal,
@@ -210,7 +210,8 @@ impl DiskRead {
             return Stop::Refused(Refusal::NoEntry);
         }
         tracing::error!(ledger = %self.ledger, entry = %self.entry, %error, "cannot read entry");
-        Stop::Refused(Refusal::Io)
+        // At or below the trim object storage has it, whatever became of a copy that may go at any time.
+        Stop::Refused(if self.tiered.is_some() { Refusal::Tiered } else { Refusal::Io })
     }
 }
 

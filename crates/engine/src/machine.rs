@@ -26,7 +26,8 @@
 //!    make another file takes fences until its last one is full; then they wait for one, and nothing fails. One that has a
 //!    single file takes adds until half of it is used.
 //! 8. The extents of a ledger in object storage are committed with the state that counts them, in one commit, which covers
-//!    their journal records: a table that has the last reconciled entry has what is below it, or the journal does.
+//!    their journal records. They stay in that directory when the state moves on to another: a directory that is lost may take
+//!    extents along whose last reconciled entry is elsewhere, which a start with other directories than before looks for.
 
 use crate::api::{AddDone, AddSink, GroupTimes, Refusal, Waiter};
 use crate::engine::{Engine, Wanting};

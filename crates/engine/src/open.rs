@@ -265,6 +265,13 @@ impl Machine {
         for record in known {
             engine.shards[engine.shard_of(record.ledger)].lock().restore(&record);
         }
+        // Also after a start that was cut short: identities are written last.
+        if !is_settled && let Err((index, source)) = engine.drop_uncovered() {
+            return Err(OpenError::Directory {
+                path: engine.config.ledger_dirs[index].clone(),
+                source: source.into(),
+            });
+        }
         engine.begin_generations(last_generation + 1);
         let journaling = |(index, journal)| Journaling {
             engine: engine.clone(),

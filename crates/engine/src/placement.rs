@@ -15,7 +15,8 @@
 //! 3. While a ticket waits for space no adds are taken, so memory stays bounded; fences go to the journal as always. When it is
 //!    tried again, entries of ledgers that were removed meanwhile are left out, as soon as the journal has the removal durably: a
 //!    start replays it behind the ticket's mark.
-//! 4. A directory that is out still serves reads. What it cannot read is an I/O error, never "no such entry" (IB7).
+//! 4. A directory that is out, or lacks space, still serves reads, also of extents, from its table as of the last commit that
+//!    worked. A failure to read is an I/O error, never "no such entry" (IB7).
 //! 5. When no directory is left the engine is latched.
 //!
 //! # Limits

@@ -155,8 +155,6 @@ pub(crate) struct Shard {
     /// Those of them of which copies could go.
     untrimmed: BTreeSet<LedgerId>,
     tier_budget: Arc<TierBudget>,
-    /// While the journal is replayed: ledgers whose life the replay changed.
-    relived: BTreeSet<LedgerId>,
     /// Oldest first.
     frozen: Vec<Arc<Frozen>>,
     /// The journal failed.
@@ -179,7 +177,6 @@ impl Shard {
             tiered_count: 0,
             untrimmed: BTreeSet::new(),
             tier_budget: config.tier_budget.clone(),
-            relived: BTreeSet::new(),
             config,
             pool,
             ledgers: Ledgers::default(),
@@ -362,9 +359,6 @@ impl Shard {
     fn exists(&mut self, ledger: LedgerId) -> &mut LedgerState {
         self.on_back(ledger);
         let state = self.ledgers.entry(ledger).or_insert_with(|| LedgerState::boxed(None));
-        if self.is_replaying && state.is_removed() {
-            self.relived.insert(ledger);
-        }
         state.revive();
         state
     }

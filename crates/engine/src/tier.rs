@@ -16,15 +16,19 @@
 //! # Invariants
 //! 1. Since a ledger was removed last its LRE never goes back (T1). It is shown, and answered, once it is durable.
 //! 2. The state table never has an LRE without the extents below it: they come with the same commit. Until then the journal
-//!    has both.
+//!    has both. Extents stay in the directory of that commit, and the LRE moves on with the ledger's state: a start that finds
+//!    other directories than before looks for all of them, and forgets LRE and trim of a ledger that lacks some. A replay
+//!    takes no update whose predecessors are missing.
 //! 3. A trim is at or below the durable LRE, extents cover it, and it counts only once it is committed in every directory
 //!    (T9): before, a power cut takes it back.
 //! 4. An entry at or below the trim is never denied: a copy, its extent, or an error.
+//! 5. Copies of a ledger's last entry stay: reads of the last entry and of the LAC need no object storage.
 //!
 //! # Limits
 //! Extents that are not in the state table yet: [`EngineConfig::tier_extents_bytes`](crate::EngineConfig::tier_extents_bytes).
-//! Beyond it, or without room in the group that forms, an update is refused; adds and fences do not notice. Records take
-//! a quarter of a group at most, and no chunk of the reserve.
+//! Beyond it, beyond 256 updates of one ledger, or without room in the group that forms, an update is refused; adds and fences
+//! do not notice. Records take a quarter of a group at most, and no chunk of the reserve. While a directory cannot be read, no
+//! extent is found that is not in memory.
 
 use crate::api::{Refusal, Waiter};
 use crate::engine::Engine;
@@ -159,6 +163,12 @@ impl TierBudget {
         (extents * size_of::<TierExtent>() + 2 * size_of::<PlacedUpdate>() + 64) as u64
     }
 
+    /// Extents of one update that half of the room is for.
+    pub(crate) fn extents_in_half(&self) -> usize {
+        let left = (self.bytes_max / 2).saturating_sub(TierBudget::cost(0));
+        usize::try_from(left).unwrap_or(usize::MAX) / size_of::<TierExtent>()
+    }
+
     pub(crate) fn take(self: &Arc<TierBudget>, extents: usize) -> Option<TierPermit> {
         self.take_within(extents, self.bytes_max)
     }
@@ -205,12 +215,11 @@ pub(crate) struct PlacedUpdate {
 }
 
 impl PlacedUpdate {
-    /// Its rows that matter for what begins at an entry: the one that has it, and the next one.
-    pub(crate) fn rows_at(&self, entry: EntryId) -> impl Iterator<Item = ExtentRow> {
+    /// Its row that matters for what begins at an entry: the one that has it, or the first one behind it.
+    pub(crate) fn row_at(&self, entry: EntryId) -> Option<ExtentRow> {
         let extents = &self.update.extents;
         let at = extents.partition_point(|extent| extent.last < entry);
-        let stamp = self.update.stamp;
-        extents[at..].iter().take(2).map(move |extent| ExtentRow { stamp, extent: *extent })
+        Some(ExtentRow { stamp: self.update.stamp, extent: *extents.get(at)? })
     }
 }
 
@@ -226,6 +235,23 @@ pub(crate) fn resolve(
     let cut = cuts.map(|row| row.extent.first.get() - 1).min().and_then(EntryId::new);
     let last = best.extent.last.min(horizon).min(cut.unwrap_or(EntryId::MAX));
     Some(TierExtent { last, ..best.extent })
+}
+
+/// The rows of an epoch that several tables have, and the entry up to which these are all. One table that cannot be read is
+/// enough to know nothing: it may have later rows, and an object that was replaced may be gone.
+fn in_tables<E>(
+    tables: impl Iterator<Item = Result<Vec<ExtentRow>, E>>,
+    epoch: u32,
+) -> Result<(Vec<ExtentRow>, EntryId), E> {
+    let (mut rows, mut horizon) = (Vec::new(), EntryId::MAX);
+    for found in tables {
+        let found = found?;
+        if let Some(last) = found.last().filter(|_| found.len() == ROWS_READ) {
+            horizon = horizon.min(last.extent.last);
+        }
+        rows.extend(found.into_iter().filter(|row| row.stamp.epoch == epoch));
+    }
+    Ok((rows, horizon))
 }
 
 /// Results of a request that come from several shards.
@@ -272,6 +298,7 @@ impl Engine {
             done: Mutex::new((by_shard.len(), Some(done))),
         });
         let is_early = self.config.canaries.has(Canary::M44ReconciledBeforeDurable);
+        let mut is_short = false;
         for (index, places) in by_shard {
             let mut results = Vec::with_capacity(places.len());
             let mut upto = 0;
@@ -280,6 +307,7 @@ impl Engine {
                 for place in some {
                     let (result, sequence) = shard.reconcile(&ledgers[*place]);
                     upto = upto.max(sequence);
+                    is_short |= result.result == Err(Refusal::TooManyRequests);
                     results.push((*place, result));
                 }
             }
@@ -289,7 +317,8 @@ impl Engine {
             let answered = self.shards[index].lock().when_durable(upto, waiter);
             self.answer_or_wake(index, answered);
         }
-        if self.tier_budget.is_half_used() {
+        // A flush makes room.
+        if self.tier_budget.is_half_used() || (is_short && self.tier_budget.used() > 0) {
             self.want_freeze();
             self.wake_journals();
         }
@@ -378,26 +407,54 @@ impl Engine {
         mut rows: Vec<ExtentRow>,
         epoch: u32,
     ) -> Result<Option<TierExtent>, Refusal> {
-        let (mut horizon, mut failed) = (EntryId::MAX, None);
-        for view in &self.tiers {
-            match view.rows(ledger, entry, ROWS_READ) {
-                Ok(found) => {
-                    if let Some(last) = found.last().filter(|_| found.len() == ROWS_READ) {
-                        horizon = horizon.min(last.extent.last);
-                    }
-                    rows.extend(found.into_iter().filter(|row| row.stamp.epoch == epoch));
+        let (of_tables, horizon) = in_tables(
+            self.tiers.iter().map(|view| view.rows(ledger, entry, ROWS_READ)),
+            epoch,
+        )
+        .map_err(|error| {
+            tracing::error!(%ledger, %entry, %error, "cannot read where an entry is in object storage");
+            Refusal::Io
+        })?;
+        rows.extend(of_tables);
+        Ok(resolve(rows.iter().copied(), entry, horizon))
+    }
+
+    /// A start whose directories are not those of before: ledgers that lack extents lose register and trim ([`crate::tier`],
+    /// invariant 2).
+    ///
+    /// # Errors
+    /// A table that cannot be read, with the number of its directory.
+    pub(crate) fn drop_uncovered(&self) -> Result<(), (usize, StateError)> {
+        for shard in &self.shards {
+            let ledgers = shard.lock().reconciled();
+            for (ledger, lre, epoch) in ledgers {
+                if !self.is_covered(ledger, lre, epoch)? {
+                    tracing::error!(
+                        %ledger, %lre,
+                        "extents are missing, perhaps with a ledger directory: it counts as not in object storage"
+                    );
+                    shard.lock().lose_extents(ledger);
                 }
-                Err(error) => failed = Some(error),
             }
         }
-        let extent = resolve(rows.iter().copied(), entry, horizon);
-        match (extent, failed) {
-            (None, Some(error)) => {
-                let error: StateError = error;
-                tracing::error!(%ledger, %entry, %error, "cannot read where an entry is in object storage");
-                Err(Refusal::Io)
+        Ok(())
+    }
+
+    /// The tables have extents of the epoch for every entry up to the LRE.
+    fn is_covered(&self, ledger: LedgerId, lre: EntryId, epoch: u32) -> Result<bool, (usize, StateError)> {
+        let mut next = EntryId::FIRST;
+        loop {
+            let views = self.tiers.iter().enumerate();
+            let read =
+                views.map(|(index, view)| view.rows(ledger, next, ROWS_READ).map_err(|error| (index, error)));
+            let (rows, horizon) = in_tables(read, epoch)?;
+            while next <= horizon {
+                let Some(extent) = resolve(rows.iter().copied(), next, horizon) else { return Ok(false) };
+                if extent.last >= lre {
+                    return Ok(true);
+                }
+                next = EntryId::new(extent.last.get() + 1).expect("it is at most another entry");
             }
-            (extent, _) => Ok(extent),
         }
     }
 
@@ -441,7 +498,7 @@ impl Engine {
     }
 
     /// Lets the copies of entries up to `below`, it included, go: they are read from object storage when no copy is here, and
-    /// their space comes back once that is committed. The caller has compared them with the objects (T19). Blocks on the local
+    /// their space comes back once that is committed, but for copies of the last entry. The caller has compared them with the objects (T19). Blocks on the local
     /// disk.
     ///
     /// # Errors
@@ -543,6 +600,16 @@ mod tests {
         drop(alone);
         let off = TierBudget::new(0);
         assert!(off.take(1).is_none() && !off.is_half_used());
+    }
+
+    #[test]
+    fn one_table_that_cannot_be_read_is_enough_to_know_nothing() {
+        let one = || Ok::<_, &str>(vec![row(0, 9, 1)]);
+        assert_eq!(in_tables([one(), Ok(vec![])].into_iter(), 0), Ok((vec![row(0, 9, 1)], EntryId::MAX)));
+        assert_eq!(in_tables([one()].into_iter(), 1), Ok((vec![], EntryId::MAX)), "of another epoch");
+        assert_eq!(in_tables([one(), Err("it is out")].into_iter(), 0), Err("it is out"));
+        let full: Vec<_> = (0..64).map(|n| row(n, n, 1)).collect();
+        assert_eq!(in_tables([Ok::<_, ()>(full)].into_iter(), 0).unwrap().1, EntryId::new(63).unwrap());
     }
 
     proptest! {

@@ -40,6 +40,10 @@ pub struct LedgerDirectory {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
     state: StateTable,
+    /// The last commit found no space, and the table was opened again for its readers.
+    lacked_space: bool,
+    /// What readers of extents ask after the table failed for good.
+    for_readers: Option<StateTable>,
     memory: StorageMemory,
     next_log_id: u64,
     view: Arc<LogView>,
@@ -130,6 +134,8 @@ impl LedgerDirectory {
             dir: dir.to_owned(),
             name_losses: Arc::default(),
             state,
+            lacked_space: false,
+            for_readers: None,
             memory: memory.clone(),
             next_log_id,
             view,
@@ -165,7 +171,7 @@ impl LedgerDirectory {
 
     /// True when the last commit failed for want of space: the next one tries again.
     pub fn lacks_space(&self) -> bool {
-        self.state.lacks_space()
+        self.lacked_space || self.state.lacks_space()
     }
 
     /// Starts a log under a new id.
@@ -180,7 +186,9 @@ impl LedgerDirectory {
     /// is not visible now, and the directory takes no more commits when it came from the state table, unless
     /// [`LedgerDirectory::lacks_space`]: then it is not in force.
     pub fn commit(&mut self, commit: &DirectoryCommit<'_>) -> Result<(), DirectoryError> {
-        if self.state.lacks_space() {
+        self.lacked_space = false;
+        // A read that failed, perhaps for a reader, is no reason to give the directory up.
+        if self.state.lacks_space() || self.state.failed_to_read() {
             self.state.reopen(&self.disk, &self.dir)?;
         }
         let mut marks: BTreeMap<u32, JournalMark> = BTreeMap::new();
@@ -201,7 +209,7 @@ impl LedgerDirectory {
             opened.push((Arc::new(log.cached_by(&self.memory.cache)), read_back));
             records.push(LogRecord { log_id, generation, size, entries, marks: marks.clone() });
         }
-        self.state.commit(&Checkpoint {
+        self.commit_state(&Checkpoint {
             marks: commit.marks,
             logs_added: &records,
             logs_removed: commit.logs_removed,
@@ -221,6 +229,26 @@ impl LedgerDirectory {
         // What cannot be read now stays on disk, and whoever looks there is told.
         let _ = self.view.page_in();
         Ok(())
+    }
+
+    /// Commits to the state table, and sees to those who read extents when that fails.
+    fn commit_state(&mut self, checkpoint: &Checkpoint<'_>) -> Result<(), DirectoryError> {
+        let mut committed = self.state.commit(checkpoint);
+        if committed.is_err() && self.state.failed_to_read() {
+            self.state.reopen(&self.disk, &self.dir)?;
+            committed = self.state.commit(checkpoint);
+        }
+        let Err(error) = committed else { return Ok(()) };
+        if !self.state.has_extents() {
+            return Err(error.into());
+        }
+        if self.state.lacks_space() {
+            self.lacked_space = self.state.try_reopen(&self.disk, &self.dir).is_ok();
+        } else if self.for_readers.is_none() {
+            // Without it they get errors, as of a disk that is gone.
+            self.for_readers = self.state.open_for_readers(&self.disk, &self.dir).ok();
+        }
+        Err(error.into())
     }
 
     /// Removes files of live logs: canary M22, which does so before their successors are committed.

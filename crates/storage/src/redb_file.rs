@@ -156,7 +156,8 @@ pub fn check_header(block: &[u8], format: &Format, path: &Path) -> Result<(), St
     }
 }
 
-/// The first failure on the file. Once set it stays (IB14), but for want of space that turned out to be more than that.
+/// The first failure on the file. Once set it stays (IB14), but for a want of space or a failed read that turned out to be more
+/// than that.
 #[derive(Debug, Default)]
 pub struct Latch(Mutex<Option<First>>);
 
@@ -164,8 +165,16 @@ pub struct Latch(Mutex<Option<First>>);
 struct First {
     action: &'static str,
     why: String,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
     /// Blocks were asked for and there were none. No write and no sync failed.
-    is_for_want_of_space: bool,
+    WantOfSpace,
+    /// A read failed, perhaps one that no commit depends on. redb lets nobody use the file any more; it may be sound.
+    Read,
+    Other,
 }
 
 impl Latch {
@@ -174,17 +183,22 @@ impl Latch {
         self.0.lock().as_ref().map(|First { action, why, .. }| format!("cannot {action}: {why}"))
     }
 
+    /// True when the first failure was that of a read: the file may be opened again, to find whether it is sound.
+    pub fn is_for_a_read(&self) -> bool {
+        self.0.lock().as_ref().is_some_and(|first| first.kind == Kind::Read)
+    }
+
     /// True when the first failure was that no blocks could be had: the file is as it was, and may be opened again.
     pub fn is_for_want_of_space(&self) -> bool {
-        self.0.lock().as_ref().is_some_and(|first| first.is_for_want_of_space)
+        self.0.lock().as_ref().is_some_and(|first| first.kind == Kind::WantOfSpace)
     }
 
     /// Has `file` take the blocks below `len`, before anything is written into them.
     fn allocate(&self, file: &dyn DiskFile, len: u64) -> io::Result<()> {
         file.allocate(len).inspect_err(|error| {
             let is_for_want_of_space = Shortage::of(error) == Some(Shortage::Space);
-            let (action, why) = ("allocate blocks", error.to_string());
-            self.0.lock().get_or_insert(First { action, why, is_for_want_of_space });
+            let kind = if is_for_want_of_space { Kind::WantOfSpace } else { Kind::Other };
+            self.set_first("allocate blocks", error, kind);
         })
     }
 
@@ -196,16 +210,26 @@ impl Latch {
         act().inspect_err(|error| self.set(action, error))
     }
 
-    /// The file could not be opened again: that it lacked space is not all that is wrong with it.
+    /// As [`Latch::guard`], of a read.
+    fn guard_read<T>(&self, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        if let Some(reason) = self.reason() {
+            return Err(io::Error::other(reason));
+        }
+        act().inspect_err(|error| self.set_first("read", error, Kind::Read))
+    }
+
+    /// The file could not be opened again: that it lacked space, or a read failed, is not all that is wrong with it.
     pub fn give_up(&self, why: &dyn std::fmt::Display) {
-        let first = First { action: "open it again", why: why.to_string(), is_for_want_of_space: false };
-        *self.0.lock() = Some(first);
+        *self.0.lock() = Some(First { action: "open it again", why: why.to_string(), kind: Kind::Other });
     }
 
     /// Makes this the first failure, unless there was one.
     pub fn set(&self, action: &'static str, why: &dyn std::fmt::Display) {
-        let first = || First { action, why: why.to_string(), is_for_want_of_space: false };
-        self.0.lock().get_or_insert_with(first);
+        self.set_first(action, why, Kind::Other);
+    }
+
+    fn set_first(&self, action: &'static str, why: &dyn std::fmt::Display, kind: Kind) {
+        self.0.lock().get_or_insert_with(|| First { action, why: why.to_string(), kind });
     }
 }
 
@@ -390,7 +414,7 @@ impl StorageBackend for Backend {
         })
     }
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.latch.guard("read", || {
+        self.latch.guard_read(|| {
             let at = Self::shifted(offset)?;
             self.file.read_exact_at(out, at)?;
             // Of the first block only redb's header is used, which is not kept there.

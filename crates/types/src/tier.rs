@@ -206,9 +206,11 @@ impl TierStamp {
         Put(out).u32(self.epoch).u64(self.update);
     }
 
-    /// Reads what [`TierStamp::encode`] wrote; `None` when bytes are missing.
+    /// Reads what [`TierStamp::encode`] wrote; `None` when bytes are missing, or the number of the update is one that nobody
+    /// counts up to, so that there is always a next one.
     pub fn decode(fields: &mut Take<'_>) -> Option<TierStamp> {
-        Some(TierStamp { epoch: fields.u32()?, update: fields.u64()? })
+        let (epoch, update) = (fields.u32()?, fields.u64()?);
+        (1..=i64::MAX.unsigned_abs()).contains(&update).then_some(TierStamp { epoch, update })
     }
 }
 
@@ -293,6 +295,12 @@ mod tests {
         assert_eq!(bytes.len(), TierStamp::SIZE_BYTES);
         assert_eq!(TierStamp::decode(&mut Take(&bytes)), Some(stamp));
         assert!(TierStamp { epoch: 1, update: 9 } < TierStamp { epoch: 2, update: 1 });
+        for (update, is_known) in [(0, false), (1, true), (i64::MAX as u64, true), (u64::MAX, false)] {
+            let stamp = TierStamp { epoch: 2, update };
+            let mut bytes = Vec::new();
+            stamp.encode(&mut bytes);
+            assert_eq!(TierStamp::decode(&mut Take(&bytes)), is_known.then_some(stamp), "update {update}");
+        }
     }
 
     #[test]

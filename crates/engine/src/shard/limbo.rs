@@ -133,7 +133,6 @@ impl Shard {
     /// A limbo record was placed.
     pub(super) fn index_limbo(&mut self, ledger: LedgerId, is_limbo: bool) {
         self.vouched.remove(&ledger);
-        let is_replaying = self.is_replaying;
         let state = self.exists(ledger);
         let ends = state.is_limbo && !is_limbo;
         if ends {
@@ -141,9 +140,6 @@ impl Shard {
             state.life += 2;
         }
         state.is_limbo = is_limbo;
-        if ends && is_replaying {
-            self.relived.insert(ledger);
-        }
         self.mark_dirty(ledger);
     }
 

@@ -66,9 +66,6 @@ impl Shard {
         if state.wake_polls_at.is_some() {
             self.raised.insert(ledger);
         }
-        if self.is_replaying {
-            self.relived.insert(ledger);
-        }
         self.on_tier_gone(ledger, was_tiered);
         self.on_removed(ledger);
         self.vouched.remove(&ledger);

@@ -117,6 +117,5 @@ impl Shard {
     /// Replay is over: what was placed is in the journal already and not written to it again.
     pub(crate) fn end_replay(&mut self) {
         self.is_replaying = false;
-        self.relived.clear();
     }
 }

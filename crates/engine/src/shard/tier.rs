@@ -15,6 +15,8 @@ use std::ops::Bound;
 
 /// These records take one part in so many of a group's bytes at most.
 const SHARE_OF_GROUP: usize = 4;
+/// Updates of one ledger between two freezes: a look-up goes through them.
+const UPDATES_MAX: usize = 256;
 /// Body of a record besides its extents.
 const BODY_BASE_BYTES: usize = 8 + TierStamp::SIZE_BYTES;
 
@@ -38,6 +40,8 @@ impl Shard {
             }
             // A tierer that did not see the answer says the same again.
             Some(_) if state.tier.as_ref().is_some_and(|tier| tier.was_said_last(&update.extents)) => Ok(()),
+            // Rows of a life before may still count: they go with the memory of it.
+            Some(_) if self.forgetting.contains_key(&ledger) => Err(Refusal::TooManyRequests),
             // While somebody waits for space memory is to hold no more than it does.
             Some(_) if self.takes_no_adds() => {
                 Err(if self.is_failed { Refusal::Io } else { Refusal::TooManyRequests })
@@ -51,9 +55,14 @@ impl Shard {
     /// In as many records as it takes: each raises the register by itself.
     fn place_update(&mut self, ledger: LedgerId, extents: &[TierExtent]) -> Result<(), NoRoom> {
         let most = self.config.entry_bytes_max.saturating_sub(BODY_BASE_BYTES) / TierExtent::SIZE_BYTES;
+        // One that needs more room than there can be is taken as far as there is some.
+        let most = most.min(self.tier_budget.extents_in_half());
         for some in extents.chunks(most.max(1)) {
-            let permit = self.tier_budget.take(some.len()).ok_or(NoRoom)?;
             let state = &self.ledgers[&ledger];
+            if state.tier.as_ref().is_some_and(|tier| tier.updates.len() >= UPDATES_MAX) {
+                return Err(NoRoom);
+            }
+            let permit = self.tier_budget.take(some.len()).ok_or(NoRoom)?;
             let stamp = match &state.tier {
                 Some(tier) => TierStamp { update: tier.stamp.update + 1, ..tier.stamp },
                 None => TierStamp { epoch: state.life, update: 1 },
@@ -110,13 +119,18 @@ impl Shard {
         let Some(state) = self.ledgers.get(&ledger).filter(|state| !state.is_removed()) else {
             return Ok(());
         };
-        // What is in a table came with its extents, in one commit.
-        let known = state.tier.as_ref().map(|tier| tier.stamp);
-        let is_known = known.is_some_and(|known| stamp <= known);
-        // Of a life that ended before what the table says. Lives that began in this replay have other numbers than when the
-        // record was written; their removal was replayed, so that what follows is theirs.
-        let is_former = known.is_none() && stamp.epoch < state.life && !self.relived.contains(&ledger);
-        if is_known || is_former {
+        // What is in a table came with its extents, in one commit. An update of a life that ended is followed by the removal
+        // that ended it, in this replay: it may be applied. The epoch cannot tell, because a removal that is replayed
+        // again makes the number of the life grow.
+        let tier = state.tier.as_ref();
+        if tier.is_some_and(|tier| stamp <= tier.stamp) {
+            return Ok(());
+        }
+        // Updates before it are in a hole of the journal, or went with a directory. The register stays below what is missing,
+        // so that a tierer sends it again (invariant 2).
+        let lre = tier.map_or(-1, |tier| tier.lre.placed());
+        if extents.first().is_none_or(|extent| extent.first.get() > lre.saturating_add(1)) {
+            tracing::warn!(%ledger, lre, "the journal lacks updates of what is in object storage");
             return Ok(());
         }
         let permit = self.tier_budget.take_at_start(extents.len()).ok_or(NoRoom)?;
@@ -138,6 +152,28 @@ impl Shard {
     pub(super) fn on_tier_gone(&mut self, ledger: LedgerId, was_tiered: bool) {
         self.tiered_count -= usize::from(was_tiered);
         self.untrimmed.remove(&ledger);
+    }
+
+    /// Ledgers of which entries are in object storage, with the LRE and the epoch of the extents.
+    pub(crate) fn reconciled(&self) -> Vec<(LedgerId, EntryId, u32)> {
+        let states = self.ledgers.iter();
+        let tiers = states.filter_map(|(ledger, state)| Some((*ledger, state.tier.as_ref()?)));
+        tiers
+            .filter_map(|(id, tier)| Some((id, EntryId::new(tier.lre.placed())?, tier.stamp.epoch)))
+            .collect()
+    }
+
+    /// A start: extents below the LRE of a ledger are gone. So nothing is known of it in object storage any more, and what
+    /// was let go may be missing: the ledger is in limbo.
+    pub(crate) fn lose_extents(&mut self, ledger: LedgerId) {
+        let state = self.ledgers.get_mut(&ledger).expect("a ledger with a register is here");
+        let Some(tier) = state.tier.take() else { return };
+        state.is_limbo |= tier.trimmed_below.is_some();
+        // Records in other directories must not bring it back.
+        state.life += 2;
+        state.are_extents_gone = true;
+        self.on_tier_gone(ledger, true);
+        self.touch(ledger);
     }
 
     fn note_untrimmed(&mut self, ledger: LedgerId) {
@@ -183,8 +219,9 @@ impl Shard {
 
     pub(crate) fn untrimmed(&self, after: Option<LedgerId>, max: usize, into: &mut Vec<(LedgerId, Tiered)>) {
         let behind = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let candidates = self.untrimmed.range((behind, Bound::Unbounded)).take(max);
-        into.extend(candidates.filter_map(|ledger| Some((*ledger, self.tiered(*ledger)?))));
+        let candidates = self.untrimmed.range((behind, Bound::Unbounded));
+        // Those without a durable LRE take no place: a page that is not full is the last one.
+        into.extend(candidates.filter_map(|ledger| Some((*ledger, self.tiered(*ledger)?))).take(max));
     }
 
     /// The copies of entries up to `below` may go. The caller checked that they may.
@@ -197,10 +234,13 @@ impl Shard {
         self.touch(ledger);
     }
 
-    /// Entries up to this one count as dead: what is committed, but for a canary.
+    /// Entries up to this one count as dead: what is committed, but for a canary. Copies of the last entry stay: whoever
+    /// recovers the ledger asks for it, and for the LAC in it.
     pub(crate) fn trimmed_for_good(&self, ledger: LedgerId, believes_all: bool) -> Option<EntryId> {
-        let tier = self.live(ledger).ok()?.tier.as_ref()?;
-        if believes_all { tier.trimmed_below } else { tier.committed?.trimmed_below }
+        let state = self.live(ledger).ok()?;
+        let tier = state.tier.as_ref()?;
+        let trimmed = if believes_all { tier.trimmed_below } else { tier.committed?.trimmed_below };
+        trimmed.min(EntryId::new(state.last_entry.shown(self.durable).saturating_sub(1)))
     }
 
     /// The entry up to which a ledger, whose state is given, is read from object storage when no copy is here.
@@ -237,7 +277,7 @@ impl Shard {
         let is_shown = |update: &&PlacedUpdate| {
             update.sequence <= self.durable && update.update.stamp.epoch == tier.stamp.epoch
         };
-        updates.filter(is_shown).flat_map(|update| update.rows_at(entry)).collect()
+        latest_rows(updates.filter(is_shown), entry)
     }
 
     /// The flush of a frozen cache is committed in every directory.
@@ -250,6 +290,20 @@ impl Shard {
             tier.committed = Some(tier.committed.map_or(committed, |before| before.join(committed)));
         }
     }
+}
+
+/// Of updates, oldest first, what [`resolve`](crate::tier::resolve) needs: the latest row that has the entry, and the first one
+/// behind the entry that came later and may cut it.
+fn latest_rows<'a>(updates: impl Iterator<Item = &'a PlacedUpdate>, entry: EntryId) -> Vec<ExtentRow> {
+    let (mut latest, mut cut): (Option<ExtentRow>, Option<ExtentRow>) = (None, None);
+    for row in updates.filter_map(|update| update.row_at(entry)) {
+        if row.extent.contains(entry) {
+            (latest, cut) = (Some(row), None);
+        } else if cut.is_none_or(|cut| row.extent.first <= cut.extent.first) {
+            cut = Some(row);
+        }
+    }
+    latest.into_iter().chain(cut).collect()
 }
 
 impl TierState {
@@ -267,5 +321,91 @@ impl TierState {
     /// The last update had these extents, and is in memory.
     fn was_said_last(&self, extents: &[TierExtent]) -> bool {
         self.updates.last().is_some_and(|last| last.update.extents == extents)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::EngineConfig;
+    use crate::shard::ShardConfig;
+    use crate::tier::{TierBudget, resolve};
+    use bindery_io::chunk::ChunkPool;
+    use bindery_storage::{Generation, StorageMemory};
+    use bindery_types::MasterKey;
+    use bindery_types::tier::{ObjectId, ObjectRef};
+    use proptest::prelude::*;
+
+    fn extent(first: i64, last: i64, of: u64) -> TierExtent {
+        let id = ObjectId::new(of, [0; 10]);
+        let object = ObjectRef { id, length_bytes: 9, footer_offset: 1, footer_crc: 0, etag_crc: 0 };
+        TierExtent { first: EntryId::new(first).unwrap(), last: EntryId::new(last).unwrap(), object }
+    }
+
+    fn shard() -> Shard {
+        let config = EngineConfig::default();
+        let config = ShardConfig {
+            index: 0,
+            formed_bytes_max: 1 << 20,
+            admission: config.admission,
+            parts_max: 8,
+            entry_bytes_max: 4 << 10,
+            limbo_up_to: None,
+            checked_up_to: None,
+            canaries: config.canaries,
+            index_pool: StorageMemory::new(1 << 20, 1 << 20).index.clone(),
+            tier_budget: TierBudget::new(1 << 20),
+        };
+        Shard::new(config, ChunkPool::new(16 << 10, 8, 2))
+    }
+
+    /// While the tables forget a removed ledger one of them may fail to, with rows of the same epoch: nothing is reconciled
+    /// of one that came back meanwhile.
+    #[test]
+    fn a_ledger_that_is_being_forgotten_waits_with_its_register() {
+        let (mut shard, ledger) = (shard(), LedgerId::new(1).unwrap());
+        let mut removed = LedgerState::new(None);
+        removed.remove(0, 0);
+        let record = LedgerRecord { hidden_below: Generation(0), ..removed.snapshot(ledger) };
+        shard.restore(&record);
+        assert_eq!(shard.forget(0, |_| false), [ledger]);
+        assert!(shard.fence(ledger, MasterKey::new([1; 20]), Box::new(|_| {})).is_none());
+        let extents = vec![extent(0, 9, 1)];
+        let update = Reconciliation { ledger, last: Some(extents[0].last), extents };
+        assert_eq!(shard.reconcile(&update).0.result, Err(Refusal::TooManyRequests));
+        shard.end_forgetting(true);
+        assert_eq!(shard.reconcile(&update).0.result, Ok(()));
+    }
+
+    proptest! {
+        /// Two rows at most say what all of them do, also with those that a table adds: older ones, and copies of these.
+        #[test]
+        fn two_rows_say_what_all_do(
+            ranges in prop::collection::vec((0i64..30, 0i64..10), 1..12), older in 0usize..12, copied in 0usize..12,
+        ) {
+            let budget = TierBudget::new(1 << 20);
+            let updates: Vec<PlacedUpdate> = (1u64..).zip(&ranges).map(|(n, (first, more))| {
+                let middle = first + more / 2;
+                let extents = vec![extent(*first, middle, n), extent(middle + 1, first + more + 1, n)];
+                let update = ExtentUpdate { stamp: TierStamp { epoch: 0, update: n }, extents };
+                PlacedUpdate { sequence: n, update, _permit: budget.take(2).unwrap() }
+            }).collect();
+            let rows_of = |updates: &[PlacedUpdate]| -> Vec<ExtentRow> {
+                let all = updates.iter().flat_map(|update| {
+                    update.update.extents.iter().map(|extent| ExtentRow { stamp: update.update.stamp, extent: *extent })
+                });
+                all.collect()
+            };
+            let older = older.min(updates.len());
+            let table = rows_of(&updates[..copied.min(updates.len()).max(older)]);
+            for entry in (0..45).filter_map(EntryId::new) {
+                let kept = latest_rows(updates[older..].iter(), entry);
+                prop_assert!(kept.len() <= 2);
+                let all = rows_of(&updates);
+                let expected = resolve(all.iter().copied(), entry, EntryId::MAX);
+                let found = resolve(kept.iter().chain(&table).copied(), entry, EntryId::MAX);
+                prop_assert_eq!(found, expected, "entry {}", entry);
+            }
+        }
     }
 }

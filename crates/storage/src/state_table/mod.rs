@@ -11,7 +11,7 @@
 //! 2. No mark goes back, journal by journal (IB12). Asserted before each commit.
 //! 3. A table that lost or kept a record against the last commit does not load: the sum over all records' hashes
 //!    is committed with them. "Unknown" never reads as "empty" (IB15).
-//! 4. After the first failure of a write, sync or commit the file is not touched again; every later commit fails
+//! 4. After the first failure of a write, sync or commit the file is not written again; every later commit fails
 //!    with the first reason (IB14). Whether the failed commit is in force is known after a restart.
 //! 5. The file is made under another name and renamed when complete: `state.redb` is never half made, and an
 //!    existing one is never initialised again, however short it is.
@@ -55,6 +55,7 @@ mod tier;
 
 use crate::codec::{Put, Take};
 use crate::error::SYNC_STATE_TABLE;
+use crate::read_only::ReadOnlyDisk;
 use crate::redb_file::{
     Backend, Format, HEADER_SIZE, Latch, Medium, Seals, check_header, encode_header, state_error,
 };
@@ -326,6 +327,11 @@ impl StateTable {
         self.tier.clone()
     }
 
+    /// True when extents are in it, or were.
+    pub(crate) fn has_extents(&self) -> bool {
+        self.has_extents
+    }
+
     /// Why the table takes no more commits, once something failed.
     pub fn failure(&self) -> Option<String> {
         self.latch.reason()
@@ -337,29 +343,52 @@ impl StateTable {
         self.latch.is_for_want_of_space()
     }
 
-    /// Opens the table of `dir` again after a commit that found no space. That commit is not in force: it failed before
-    /// anything of it could be.
+    /// True when nothing happened to the file but a read that failed, of a reader or of a commit: [`StateTable::reopen`]
+    /// tells whether it is sound.
+    pub fn failed_to_read(&self) -> bool {
+        self.latch.is_for_a_read()
+    }
+
+    /// Opens the table of `dir` again after a commit that found no space, or a read that failed. Such a commit is not in force:
+    /// it failed before anything of it could be, which is checked.
     ///
     /// # Errors
     /// As [`StateTable::open`]; and [`StateError::Damaged`] when the table is not at the last commit that worked. This
     /// table then stays as it was and takes no commits; unless space was all that lacked once more, it never will.
     pub fn reopen(&mut self, disk: &Arc<dyn Disk>, dir: &Path) -> Result<(), StateError> {
-        assert!(self.lacks_space(), "only a table that nothing else happened to is opened again");
-        match self.open_again(disk, dir) {
-            Ok(mut table) => {
-                // Readers keep the view that they have.
-                self.tier.follow(&table.tier);
-                table.tier = self.tier.clone();
-                *self = table;
+        self.try_reopen(disk, dir).inspect_err(|error| {
+            if !error.may_pass() {
+                self.latch.give_up(error);
             }
-            Err(error) => {
-                if !error.may_pass() {
-                    self.latch.give_up(&error);
-                }
-                return Err(error);
-            }
-        }
+        })
+    }
+
+    /// As [`StateTable::reopen`], and may be tried again, whatever the error.
+    pub(crate) fn try_reopen(&mut self, disk: &Arc<dyn Disk>, dir: &Path) -> Result<(), StateError> {
+        let is_sound = self.lacks_space() || self.failed_to_read();
+        assert!(is_sound, "only a table that nothing else happened to is opened again");
+        let mut table = self.open_again(disk, dir)?;
+        // Readers keep the view that they have.
+        self.tier.follow(&table.tier);
+        table.tier = self.tier.clone();
+        *self = table;
         Ok(())
+    }
+
+    /// Has readers of extents ask the file as it was after the last commit that worked, though nothing is written to it any more:
+    /// as long as what is returned lives.
+    ///
+    /// # Errors
+    /// As [`StateTable::reopen`]: then they are answered with errors.
+    pub(crate) fn open_for_readers(
+        &self,
+        disk: &Arc<dyn Disk>,
+        dir: &Path,
+    ) -> Result<StateTable, StateError> {
+        let disk: Arc<dyn Disk> = Arc::new(ReadOnlyDisk::new(disk.clone()));
+        let table = self.open_again(&disk, dir)?;
+        self.tier.follow(&table.tier);
+        Ok(table)
     }
 
     fn open_again(&self, disk: &Arc<dyn Disk>, dir: &Path) -> Result<StateTable, StateError> {

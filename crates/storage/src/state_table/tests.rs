@@ -1,6 +1,6 @@
 use super::*;
-use crate::Generation;
 use crate::testing::{MemDisk, numbers};
+use crate::{DirectoryCommit, DirectoryError, Generation, LedgerDirectory};
 use bindery_io::{DiskFile, DiskLayer, FileLayer};
 use bindery_types::tier::{ObjectId, ObjectRef, TierExtent, TierStamp};
 use bindery_types::{EntryId, MasterKey};
@@ -543,4 +543,100 @@ proptest! {
             prop_assert_eq!(table.load().unwrap().extents, count);
         }
     }
+}
+
+/// A disk whose reads can be made to fail.
+struct Unreadable {
+    beneath: Arc<dyn Disk>,
+    fails: Arc<AtomicBool>,
+}
+struct UnreadableFile {
+    beneath: Arc<dyn DiskFile>,
+    fails: Arc<AtomicBool>,
+}
+impl DiskLayer for Unreadable {
+    fn beneath(&self) -> &dyn Disk {
+        &*self.beneath
+    }
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        let beneath = self.beneath.open(path, mode)?;
+        Ok(Arc::new(UnreadableFile { beneath, fails: self.fails.clone() }))
+    }
+}
+impl FileLayer for UnreadableFile {
+    fn beneath(&self) -> &dyn DiskFile {
+        &*self.beneath
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        if self.fails.load(Relaxed) {
+            return Err(io::Error::other("a bad sector"));
+        }
+        self.beneath.read_at(buf, offset)
+    }
+}
+
+/// Rows of one ledger that redb's cache does not hold together.
+const MANY_ROWS: u64 = 60_000;
+
+fn with_many_rows(disk: &Arc<dyn Disk>) -> LedgerDirectory {
+    let mut directory = LedgerDirectory::open(disk, &dir()).unwrap().directory;
+    let ranges: Vec<_> = (0..MANY_ROWS).map(|n| (n, n)).collect();
+    let extents = [ExtentChange { ledger: ledger(3), is_cleared: false, updates: vec![update(1, &ranges)] }];
+    directory.commit(&DirectoryCommit { extents: &extents, ..DirectoryCommit::default() }).unwrap();
+    directory
+}
+
+/// Looks rows all over the table up; gives the number of those that cannot be read.
+fn unreadable(directory: &LedgerDirectory) -> usize {
+    let view = directory.tier();
+    let found = (0..MANY_ROWS).step_by(40).map(|n| view.find(ledger(3), entry(n)));
+    found.filter(|row| row.as_ref().map(|row| row.unwrap().extent.first).is_err()).count()
+}
+
+fn grow(directory: &mut LedgerDirectory) -> Result<(), DirectoryError> {
+    let large = |id| LedgerRecord { explicit_lac: Some(vec![1; 8000]), ..record(id, 4) };
+    let ledgers: Vec<LedgerRecord> = (0..3000).map(large).collect();
+    directory.commit(&DirectoryCommit { ledgers: &ledgers, ..DirectoryCommit::default() })
+}
+
+/// Goal: extents are read while their directory lacks space, and after it failed for good (IB7); nothing is written for that.
+#[test]
+fn extents_are_read_after_a_commit_that_failed() {
+    for is_full in [true, false] {
+        let (memory, full) = (MemDisk::default(), Arc::new(AtomicBool::new(false)));
+        let disk: Arc<dyn Disk> = Arc::new(Full { beneath: memory.disk(), is_full: full.clone() });
+        let mut directory = with_many_rows(&disk);
+        match is_full {
+            true => full.store(true, Relaxed),
+            false => memory.fail_after(0),
+        }
+        for _ in 0..2 {
+            grow(&mut directory).unwrap_err();
+            assert_eq!(directory.lacks_space(), is_full);
+            assert_eq!(unreadable(&directory), 0);
+        }
+        if is_full {
+            full.store(false, Relaxed);
+            grow(&mut directory).unwrap();
+            assert!(!directory.lacks_space());
+            assert_eq!(unreadable(&directory), 0);
+        } else {
+            assert!(directory.failure().is_some());
+        }
+    }
+}
+
+/// Goal: a read that fails for a reader of extents does not fail the directory: the next commit works, and so do reads then.
+#[test]
+fn a_reader_does_not_fail_the_directory() {
+    let fails = Arc::new(AtomicBool::new(false));
+    let disk: Arc<dyn Disk> =
+        Arc::new(Unreadable { beneath: MemDisk::default().disk(), fails: fails.clone() });
+    let mut directory = with_many_rows(&disk);
+    assert_eq!(unreadable(&directory), 0);
+    fails.store(true, Relaxed);
+    assert!(unreadable(&directory) > 0);
+    fails.store(false, Relaxed);
+    grow(&mut directory).unwrap();
+    assert_eq!((unreadable(&directory), directory.failure()), (0, None));
 }
