@@ -63,6 +63,7 @@
 //! # Not here   telling a bookie's incarnations apart (IC16); a TLS library
 
 pub mod blocking;
+mod claims;
 mod client;
 pub mod connection;
 mod entry;
@@ -91,6 +92,8 @@ pub use bindery_metadata::{Endpoint, MetadataUri, RegistrationMode, StoreError};
 pub use bindery_types::{
     BookieId, DigestType, EntryId, InvalidQuorum, LedgerId, LedgerMetadata, LedgerState, Quorum, Segment,
 };
+
+pub use bindery_wire::FrameLimit;
 
 pub use crate::client::{BookieInfo, Client, ClientBuilder, LedgerInfo, MemoryInUse};
 pub use crate::connection::hooks::{

@@ -26,7 +26,7 @@ const FIELDS_1_3: u8 = 0b111;
 const FIELDS_1_4: u8 = 0b1111;
 
 pub(super) static AUTH_MESSAGE: Shape = flat("AuthMessage", FIELDS_1_2);
-static HEADER: Shape = flat("BKPacketHeader", FIELDS_1_3);
+pub(super) static HEADER: Shape = flat("BKPacketHeader", FIELDS_1_3);
 
 pub(super) static REQUEST: Shape = Shape {
     name: "Request",

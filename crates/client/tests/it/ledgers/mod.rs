@@ -8,6 +8,7 @@ mod blocking;
 mod claim;
 mod cluster;
 mod force;
+mod frames;
 mod gaps;
 mod marks;
 mod placement;
