@@ -477,7 +477,7 @@ impl Client {
         // Where to go on, of a claim whose outcome is unknown.
         let mut claim = None;
         loop {
-            // The outcome of a claim that was sent is found out all the same.
+            // A claim that was sent may have gone through: this goes on until its outcome is known.
             if claim.is_none() && (shared.is_closed() || !is_wanted()) {
                 return Err(AppendOpenError::ClientClosed);
             }

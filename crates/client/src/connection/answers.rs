@@ -61,7 +61,7 @@ impl Answer {
 pub(super) struct Matched {
     /// How many there were.
     pub(super) answers: usize,
-    /// How many of them found no request: late answers whose place is gone with an earlier connection's, or answers given
+    /// How many of them found no request: they came too late, after an earlier connection took their place along, or were given
     /// twice. They are dropped.
     pub(super) unmatched: usize,
     /// Why the connection must end: a frame above the limit that finds no request may be no answer at all.
