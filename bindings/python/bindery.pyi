@@ -113,6 +113,7 @@ class Client:
         memory_limit: int | None = None,
         slow_replica_bytes_max: int | None = None,
         explicit_lac_interval: float | None = None,
+        frame_limit: int | None = None,
         tls: Tls | None = None,
         auth_plugin: str | None = None,
         authenticate: Callable[[str, str, int], Generator[bytes, bytes, bytes | None]] | None = None,
@@ -122,7 +123,10 @@ class Client:
         ``session_timeout`` (10 s) of the metadata store; ``request_timeout`` (5 s) of a bookie; ``memory_limit``
         (64 MiB) of entries in flight, and as much again of entries read ahead; ``slow_replica_bytes_max`` (half of
         that): what a bookie may hold up before it is replaced; ``explicit_lac_interval`` (0.1 s): how long a
-        confirmed entry of an idle ledger may stay hidden from readers, 0 for ever.
+        confirmed entry of an idle ledger may stay hidden from readers, 0 for ever; ``frame_limit``: the bookies'
+        ``nettyMaxFrameSizeBytes``, of which an entry may have all but some 500 bytes (by default 5 MiB to write, and
+        Pulsar's 5,253,120 bytes to read). A read of a larger entry fails by itself, with
+        ``UnavailableError``.
 
         ``tls``: how to speak TLS with bookies, which it is asked of with START_TLS on each connection.
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use bindery_client::MetadataUri;
+use bindery_client::{FrameLimit, MetadataUri};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -21,6 +21,12 @@ use crate::shared::Shared;
 use crate::tls::Tls;
 use crate::writer::LedgerWriter;
 
+fn frame_limit_of(bytes: i64) -> PyResult<FrameLimit> {
+    let (least, most) = (FrameLimit::MIN.size_bytes(), FrameLimit::MAX.size_bytes());
+    let limit = u32::try_from(bytes).ok().and_then(FrameLimit::new);
+    limit.ok_or_else(|| PyValueError::new_err(format!("frame_limit is from {least} to {most} bytes")))
+}
+
 /// A client of a cluster. It connects when it is first needed.
 #[pyclass(frozen, module = "bindery")]
 pub(crate) struct Client(Arc<Shared>);
@@ -29,7 +35,8 @@ pub(crate) struct Client(Arc<Shared>);
 impl Client {
     #[new]
     #[pyo3(signature = (metadata_uri, *, session_timeout=None, request_timeout=None, memory_limit=None,
-        slow_replica_bytes_max=None, explicit_lac_interval=None, tls=None, auth_plugin=None, authenticate=None))]
+        slow_replica_bytes_max=None, explicit_lac_interval=None, frame_limit=None, tls=None, auth_plugin=None,
+        authenticate=None))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
         metadata_uri: &str,
@@ -38,6 +45,7 @@ impl Client {
         memory_limit: Option<u64>,
         slow_replica_bytes_max: Option<u64>,
         explicit_lac_interval: Option<f64>,
+        frame_limit: Option<i64>,
         tls: Option<Tls>,
         auth_plugin: Option<String>,
         authenticate: Option<Bound<'_, PyAny>>,
@@ -49,6 +57,7 @@ impl Client {
             session_timeout: seconds("session_timeout", session_timeout)?,
             request_timeout: seconds("request_timeout", request_timeout)?,
             memory_limit,
+            frame_limit: frame_limit.map(frame_limit_of).transpose()?,
             slow_replica_bytes_max,
             explicit_lac_interval: seconds("explicit_lac_interval", explicit_lac_interval)?,
             tls,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bindery_client::{CreateOptions, LedgerId, MetadataUri, OpenMode};
+use bindery_client::{CreateOptions, FrameLimit, LedgerId, MetadataUri, OpenMode};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use tokio::sync::OnceCell;
@@ -24,6 +24,7 @@ pub(crate) struct Shared {
     pub session_timeout: Option<Duration>,
     pub request_timeout: Option<Duration>,
     pub memory_limit: Option<u64>,
+    pub frame_limit: Option<FrameLimit>,
     pub slow_replica_bytes_max: Option<u64>,
     pub explicit_lac_interval: Option<Duration>,
     pub tls: Option<Tls>,
@@ -56,6 +57,9 @@ impl Shared {
         }
         if let Some(bytes) = self.memory_limit {
             builder = builder.memory_limit(bytes);
+        }
+        if let Some(limit) = self.frame_limit {
+            builder = builder.frame_limit(limit);
         }
         if let Some(bytes) = self.slow_replica_bytes_max {
             builder = builder.slow_replica_bytes_max(bytes);

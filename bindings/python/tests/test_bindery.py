@@ -233,6 +233,22 @@ class Asyncio(unittest.IsolatedAsyncioTestCase):
                 self.assertEqual(await asyncio.gather(*appended), list(range(300)))
             self.assertEqual([entry.payload async for entry in await client.open_async(writer.id)], payloads)
 
+    async def test_the_frame_limit_refuses_single_entries(self):
+        for limit in (-1, 1023, 1 << 31):
+            with self.assertRaisesRegex(ValueError, "frame_limit is from 1024"):
+                bindery.Client(URI, frame_limit=limit)
+        async with await self.client.create_async() as writer:
+            for payload in (b"small", bytes(50_000), b"last"):
+                await writer.append_async(payload)
+        async with bindery.Client(URI, frame_limit=20_000) as client:
+            reader = await client.open_async(writer.id)
+            with self.assertRaisesRegex(bindery.UnavailableError, "frame limit of 20000"):
+                await reader.read_entry_async(1)
+            self.assertEqual((await reader.read_entry_async(2)).payload, b"last")
+            async with await client.create_async() as narrow:
+                with self.assertRaises(bindery.TooLargeError):
+                    await narrow.append_async(bytes(50_000))
+
     async def test_a_close_waits_for_the_calls_before_it_and_refuses_those_behind_it(self):
         """With room for a few entries only, most calls still wait for an id when the close begins."""
         async with bindery.Client(URI, memory_limit=100_000) as client:

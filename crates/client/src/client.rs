@@ -12,7 +12,10 @@ use bindery_metadata::layout::{IdError, LedgerError, LedgerListing, StoredLedger
 use bindery_metadata::store::Version;
 use bindery_metadata::{ConnectOptions, Endpoint, Layout, MetadataUri, RegistrationMode, StoreError};
 use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerSecret, LedgerState, Segment};
+use bindery_wire::FrameLimit;
+use tokio::sync::oneshot;
 
+use crate::claims::{Claimed, Claims};
 use crate::connection::hooks::{Authenticator, Connector, Hooks};
 use crate::connection::{Bookies, ConnectionOptions};
 use crate::error::{AppendOpenError, ConnectError, CreateError, OpenError};
@@ -146,6 +149,14 @@ impl ClientBuilder {
         self
     }
 
+    /// The bookies' limit of a frame, `nettyMaxFrameSizeBytes`, either direction. An answer above it fails the request that it
+    /// answers; the largest entry is some 500 bytes smaller. If it is not set, entries are written that bookies with
+    /// BookKeeper's default take, 5 MiB, and those of Pulsar's bookies, 5,253,120 bytes, are read.
+    pub fn frame_limit(mut self, limit: FrameLimit) -> Self {
+        self.limits.frame_limit = Some(limit);
+        self
+    }
+
     /// How far a bookie may be behind the others, in bytes over all ledgers of this client: half of the memory limit by
     /// default. What others acknowledged and it has not is kept for it up to so much. If it holds up more, and at the
     /// rate of the last half second would need longer than the [`request_timeout`](Self::request_timeout) for that, it is
@@ -233,6 +244,7 @@ impl ClientBuilder {
                 // A bookie that is back is found by its next probe but one.
                 let options = ConnectionOptions {
                     request_timeout,
+                    frame_limit: self.limits.frame_taken(),
                     reconnect_pause_max: Duration::from_secs(1),
                     ..ConnectionOptions::default()
                 };
@@ -270,6 +282,7 @@ impl ClientBuilder {
             kept: Arc::new(KeptBytes::new(self.limits.memory_limit)),
             limits: self.limits,
             canaries: self.canaries,
+            claims: Claims::new(),
             is_closed: AtomicBool::new(false),
         })))
     }
@@ -304,6 +317,8 @@ pub(crate) struct Shared {
     pub kept: Arc<KeptBytes>,
     pub limits: Limits,
     pub canaries: Canaries,
+    /// Ledgers that are being taken for appending.
+    claims: Claims,
     is_closed: AtomicBool,
 }
 
@@ -430,7 +445,8 @@ impl Client {
         }
     }
 
-    /// Takes a ledger that was handed over, and goes on where the last writer stopped.
+    /// Takes a ledger that was handed over, and goes on where the last writer stopped. A call that is dropped midway hands
+    /// it over again, in the background, if it was taken; [`close`](Self::close) waits for that.
     ///
     /// # Errors
     /// [`AppendOpenError::Busy`] when somebody else has it, or died having it. Of several that try at once one gets it.
@@ -439,6 +455,30 @@ impl Client {
         id: LedgerId,
         password: &[u8],
     ) -> Result<LedgerWriter, AppendOpenError> {
+        let (sender, receiver) = oneshot::channel();
+        let (client, password, under_way) = (self.clone(), password.to_vec(), self.0.claims.begin());
+        tokio::spawn(async move {
+            let writer = client.claim(id, &password, || !sender.is_closed()).await;
+            let claimed = writer.map(|writer| Claimed::new(writer, under_way));
+            let outcome = match client.0.is_closed() {
+                // Taken for nobody, who could not use it: dropped.
+                true => claimed.and(Err(AppendOpenError::ClientClosed)),
+                false => claimed,
+            };
+            drop(sender.send(outcome));
+        });
+        // Its task ends without an answer when the runtime ends.
+        receiver.await.unwrap_or(Err(AppendOpenError::ClientClosed)).map(Claimed::take)
+    }
+
+    /// As [`open_for_append`](Self::open_for_append), to its end once something may have been written, and otherwise as
+    /// long as it `is_wanted`.
+    async fn claim(
+        &self,
+        id: LedgerId,
+        password: &[u8],
+        is_wanted: impl Fn() -> bool,
+    ) -> Result<LedgerWriter, AppendOpenError> {
         let shared = &self.0;
         let ledgers = shared.layout.ledgers();
         let token = SystemRandom.next_u64();
@@ -446,7 +486,8 @@ impl Client {
         // Where to go on, of a claim whose outcome is unknown.
         let mut claim = None;
         loop {
-            if shared.is_closed() {
+            // A claim that was sent may have gone through: this goes on until its outcome is known.
+            if claim.is_none() && (shared.is_closed() || !is_wanted()) {
                 return Err(AppendOpenError::ClientClosed);
             }
             let stored = match ledgers.get(id).await {
@@ -646,6 +687,7 @@ impl Client {
     /// recovery.
     pub async fn close(&self) {
         self.0.is_closed.store(true, Ordering::Release);
+        self.0.claims.ended().await;
         if let Some(bookies) = &self.0.bookies {
             bookies.close().await;
         }

@@ -222,8 +222,8 @@ pub enum ForceError {
 pub enum AppendError {
     /// This entry is too large; the writer lives on.
     #[error(
-        "an entry of {size_bytes} bytes is above the limit of {max_bytes}: split it, or raise the client's memory_limit \
-         if that is below a frame's limit"
+        "an entry of {size_bytes} bytes is above the limit of {max_bytes}: split it, or raise the client's frame_limit, if \
+         the bookies' nettyMaxFrameSizeBytes allows that, or its memory_limit if that is lower"
     )]
     TooLarge {
         /// Size of the payload.

@@ -67,6 +67,7 @@
 
 pub mod blocking;
 mod bulk;
+mod claims;
 mod client;
 pub mod connection;
 mod entry;
@@ -100,6 +101,8 @@ pub use bindery_types::{
 pub use crate::bulk::{
     BulkCounts, BulkOptions, BulkReader, LedgerView, StoredBatch, StoredEntry, StoredStream,
 };
+pub use bindery_wire::FrameLimit;
+
 pub use crate::client::{BookieInfo, Client, ClientBuilder, LedgerInfo, MemoryInUse};
 pub use crate::connection::hooks::{
     Authenticator, BookieAddress, ByteStream, Connecting, Connector, Exchange, Turn,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bindery_types::{DigestType, Quorum};
+use bindery_wire::FrameLimit;
 
 /// Default of [`ClientBuilder::request_timeout`](crate::ClientBuilder::request_timeout) (BookKeeper's
 /// `addEntryTimeoutSec`).
@@ -96,6 +97,8 @@ pub(crate) struct Limits {
     pub metadata_patience: Duration,
     /// Entry bytes in flight to bookies.
     pub memory_limit: u64,
+    /// The bookies' limit of a frame, if set.
+    pub frame_limit: Option<FrameLimit>,
     /// Bytes that one bookie may hold up; a part of the memory limit if not set.
     pub slow_replica_bytes_max: Option<u64>,
     /// How long a confirmed entry may stay unannounced to readers; zero is for ever.
@@ -105,6 +108,16 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
+    /// The largest frame that is taken: bookies of any kind may have stored it.
+    pub fn frame_taken(&self) -> FrameLimit {
+        self.frame_limit.unwrap_or(FrameLimit::PULSAR)
+    }
+
+    /// The largest frame that an entry is written with: bookies of any kind take it.
+    pub fn frame_written(&self) -> FrameLimit {
+        self.frame_limit.unwrap_or(FrameLimit::DEFAULT)
+    }
+
     /// Bytes that one bookie may hold up.
     pub fn slow_replica_bytes_max(&self) -> u64 {
         self.slow_replica_bytes_max.unwrap_or(self.memory_limit / SLOW_REPLICA_PART_DEFAULT)
@@ -117,6 +130,7 @@ impl Default for Limits {
             request_timeout: REQUEST_TIMEOUT_DEFAULT,
             metadata_patience: METADATA_PATIENCE_DEFAULT,
             memory_limit: MEMORY_LIMIT_DEFAULT,
+            frame_limit: None,
             slow_replica_bytes_max: None,
             explicit_lac_interval: EXPLICIT_LAC_INTERVAL_DEFAULT,
             bookie_quarantine_time: BOOKIE_QUARANTINE_TIME_DEFAULT,

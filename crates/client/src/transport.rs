@@ -40,6 +40,17 @@ pub enum BookieError {
     /// No answer in time.
     #[error("no answer within {0:?}")]
     TimedOut(Duration),
+    /// It answered with a frame above the client's limit.
+    #[error(
+        "answered with a frame of {size_bytes} bytes, above the client's frame limit of {limit_bytes}: set it \
+         (ClientBuilder::frame_limit, --frame-limit) to the bookies' nettyMaxFrameSizeBytes"
+    )]
+    AnswerTooLarge {
+        /// Size of the frame, with its length prefix.
+        size_bytes: u64,
+        /// The limit.
+        limit_bytes: u64,
+    },
     /// It answered with bytes that are no answer to the request.
     #[error("answered something unexpected: {0}")]
     Unexpected(String),
@@ -61,7 +72,11 @@ impl BookieError {
     pub fn is_unknown(&self) -> bool {
         matches!(
             self,
-            BookieError::Lost | BookieError::TimedOut(_) | BookieError::Unexpected(_) | BookieError::Closed
+            BookieError::Lost
+                | BookieError::TimedOut(_)
+                | BookieError::AnswerTooLarge { .. }
+                | BookieError::Unexpected(_)
+                | BookieError::Closed
         )
     }
 }

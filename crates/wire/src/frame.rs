@@ -30,6 +30,8 @@ pub struct FrameLimit(u32);
 impl FrameLimit {
     /// BookKeeper's default: 5 MiB.
     pub const DEFAULT: FrameLimit = FrameLimit(5 * 1024 * 1024);
+    /// What Pulsar gives its bookies: 5 MiB for a message, and 10 KiB for what stands around it.
+    pub const PULSAR: FrameLimit = FrameLimit(5 * 1024 * 1024 + 10 * 1024);
     /// The smallest limit that leaves room for an entry.
     pub const MIN: FrameLimit = FrameLimit(1024);
     /// The length prefix is a signed 32-bit number.
@@ -165,6 +167,7 @@ mod tests {
         assert_eq!(FrameLimit::new(u32::MAX), None);
         assert_eq!(FrameLimit::new(5_242_880), Some(FrameLimit::default()));
         assert_eq!(FrameLimit::DEFAULT.entry_size_bytes_max(), 5_242_380);
+        assert_eq!(FrameLimit::PULSAR.size_bytes(), 5_253_120);
     }
 
     proptest! {

@@ -73,6 +73,9 @@ async fn connect(
     if let Some(timeout) = access.timeout {
         builder = builder.request_timeout(timeout);
     }
+    if let Some(limit) = access.frame_limit {
+        builder = builder.frame_limit(limit);
+    }
     let patience = access.timeout.unwrap_or(CONNECT_TIMEOUT);
     let unreachable = |why: &dyn Display| {
         Failure::with_code(

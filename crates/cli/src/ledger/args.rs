@@ -2,6 +2,8 @@
 
 use super::placement::PlacementArgs;
 use crate::args::{EXIT_CODES, MetadataArgs};
+use crate::settings::parse_size;
+use bindery_client::FrameLimit;
 use bindery_types::{DigestType, EntryId, LedgerId};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -48,6 +50,10 @@ pub struct AccessArgs {
     /// [default: 3s for the store, 5s for a bookie]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub timeout: Option<Duration>,
+    /// Largest frame of the bookies, their nettyMaxFrameSizeBytes; an entry is some 500 bytes smaller
+    /// [default: 5253120 to read, 5242880 to write]
+    #[arg(long, value_name = "SIZE", value_parser = frame_limit)]
+    pub frame_limit: Option<FrameLimit>,
     /// Say on standard error what goes on inside; repeat for more
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
@@ -402,6 +408,13 @@ pub fn seconds(text: &str) -> Result<f64, String> {
         .ok()
         .filter(|seconds| seconds.is_finite() && *seconds > 0.0)
         .ok_or_else(|| "give a number of seconds above zero".to_owned())
+}
+
+fn frame_limit(text: &str) -> Result<FrameLimit, String> {
+    let bytes = parse_size(text).ok_or("not a size: for example 5253120 or 10MiB")?;
+    let limit = u32::try_from(bytes).ok().and_then(FrameLimit::new);
+    let (least, most) = (FrameLimit::MIN.size_bytes(), FrameLimit::MAX.size_bytes());
+    limit.ok_or_else(|| format!("a frame has from {least} to {most} bytes"))
 }
 
 /// A time: a number with ms, s or m; seconds without a unit.

@@ -1,10 +1,10 @@
 //! What one socket read brought: decoded without the lane's lock, matched under it, once.
 
 use bindery_types::{EntryId, LedgerId};
-use bindery_wire::{ErrorCode, Protocol, v2, v3};
+use bindery_wire::{ErrorCode, FrameLimit, Protocol, v2, v3};
 
 use super::delivery::{Deliveries, Outcome};
-use super::incoming::{Frame, Incoming};
+use super::incoming::{Frame, Incoming, Next};
 use super::pending::{CallKey, Pending};
 use crate::transport::BookieError;
 
@@ -20,8 +20,52 @@ enum Answer {
         key: CallKey,
         result: Result<Outcome, BookieError>,
     },
+    /// A frame above the limit, by its beginning.
+    TooLarge {
+        /// The request that it answers; `None` when that cannot be told, or is an add, whose answer is short.
+        key: Option<CallKey>,
+        size_bytes: u64,
+        limit_bytes: u64,
+    },
     /// Nothing that was ever asked for: AUTH, or ids that cannot be.
     Foreign,
+}
+
+impl Answer {
+    fn too_large(head: &[u8], size_bytes: usize, limit: FrameLimit) -> Answer {
+        let key = match Protocol::of(head) {
+            None => None,
+            Some(Protocol::V2) => match v2::Correlation::of_response_head(head) {
+                Some(v2::Correlation::Read { ledger_id, entry_id }) => {
+                    Some(CallKey::Read { ledger: ledger_id, entry: entry_id })
+                }
+                Some(v2::Correlation::BatchRead { request_id, .. }) => {
+                    Some(CallKey::Batch { id: request_id })
+                }
+                Some(v2::Correlation::Add { .. }) | None => None,
+            },
+            Some(Protocol::V3) => {
+                let header = v3::decode_head(head);
+                let is_call = |operation| operation != v3::proto::OperationType::AddEntry as i32;
+                header
+                    .filter(|header| is_call(header.operation))
+                    .map(|header| CallKey::V3 { id: header.txn_id })
+            }
+        };
+        Answer::TooLarge { key, size_bytes: size_bytes as u64, limit_bytes: limit.size_bytes() as u64 }
+    }
+}
+
+/// What became of decoded answers.
+#[derive(Default)]
+pub(super) struct Matched {
+    /// How many there were.
+    pub(super) answers: usize,
+    /// How many of them found no request: they came too late, after an earlier connection took their place along, or were given
+    /// twice. They are dropped.
+    pub(super) unmatched: usize,
+    /// Why the connection must end: a frame above the limit that finds no request may be no answer at all.
+    pub(super) end: Option<String>,
 }
 
 /// Decoded answers not matched yet; reused from read to read.
@@ -98,17 +142,20 @@ impl Answers {
 
     /// Decodes every whole frame. An error means that nothing behind it can be understood; what came before it can.
     pub(super) fn decode_from(&mut self, incoming: &mut Incoming) -> Result<(), String> {
-        while let Some(frame) = incoming.next_frame().map_err(|error| error.to_string())? {
-            let answer = decode(&frame)?;
+        let limit = incoming.limit();
+        while let Some(next) = incoming.next_frame().map_err(|error| error.to_string())? {
+            let answer = match next {
+                Next::Frame(frame) => decode(&frame)?,
+                Next::TooLarge { head, size_bytes } => Answer::too_large(head, size_bytes, limit),
+            };
             self.0.push(answer);
         }
         Ok(())
     }
 
-    /// Gives out the requests that were answered; the count of answers nobody waits for. Those are late answers whose
-    /// place is gone with an earlier connection's, or answers given twice: there is nothing to do about them.
-    pub(super) fn match_with(&mut self, pending: &mut Pending, out: &mut Deliveries) -> usize {
-        let mut unmatched = 0;
+    /// Gives out the requests that were answered.
+    pub(super) fn match_with(&mut self, pending: &mut Pending, out: &mut Deliveries) -> Matched {
+        let mut found = Matched::default();
         for answer in self.0.drain(..) {
             let is_matched = match answer {
                 Answer::Add { is_v3, .. } if is_v3 != pending.adds.are_v3 => false,
@@ -116,10 +163,21 @@ impl Answers {
                     pending.adds.answer(ledger, entry, result_of(code, || ()), out)
                 }
                 Answer::Call { key, result } => pending.answer(key, result, out),
+                Answer::TooLarge { key, size_bytes, limit_bytes } => {
+                    let error = BookieError::AnswerTooLarge { size_bytes, limit_bytes };
+                    let why = format!("{error}. It names no request that waits");
+                    let is_matched = key.is_some_and(|key| pending.answer(key, Err(error), out));
+                    if !is_matched {
+                        found.end.get_or_insert(why);
+                        continue;
+                    }
+                    true
+                }
                 Answer::Foreign => false,
             };
-            unmatched += usize::from(!is_matched);
+            found.answers += 1;
+            found.unmatched += usize::from(!is_matched);
         }
-        unmatched
+        found
     }
 }

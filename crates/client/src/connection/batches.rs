@@ -67,7 +67,8 @@ impl Batches {
         let is_lost = matches!(outcome, Err(BookieError::Lost | BookieError::Unexpected(_)));
         let is_refused =
             matches!(outcome, Err(BookieError::Refused(ErrorCode::BadRequest | ErrorCode::BadVersion)));
-        let is_answered = matches!(outcome, Ok(_) | Err(BookieError::Refused(_)));
+        let is_answered =
+            matches!(outcome, Ok(_) | Err(BookieError::Refused(_) | BookieError::AnswerTooLarge { .. }));
         let mut knows = self.knows.lock();
         match way {
             Way::Trial if is_lost || is_refused => {
@@ -123,6 +124,9 @@ mod tests {
         assert_eq!(batches.judge(Way::Trial, absent.clone(), begin), Some(absent), "which is an answer");
         assert_eq!(batches.way(begin), Way::Bulk);
         assert_eq!(batches.judge(Way::Bulk, Ok(()), begin), Some(Ok(())));
+        assert_eq!(batches.way(begin), Way::Bulk);
+        let large = Err::<(), _>(BookieError::AnswerTooLarge { size_bytes: 2000, limit_bytes: 1024 });
+        assert_eq!(batches.judge(Way::Bulk, large.clone(), begin), Some(large));
         assert_eq!(batches.way(begin), Way::Bulk);
         let lost = Err::<(), _>(BookieError::Lost);
         assert_eq!(batches.judge(Way::Bulk, lost.clone(), begin), Some(lost));

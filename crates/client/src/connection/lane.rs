@@ -226,7 +226,8 @@ impl Lane {
                 request_id: state.next_id as i64,
                 // Zero would ask for everything.
                 max_count: request.count_max.clamp(1, i32::MAX as u32) as i32,
-                max_size_bytes: i64::try_from(request.size_bytes_max).unwrap_or(i64::MAX),
+                // More than a frame would be answered in vain.
+                max_size_bytes: request.size_bytes_max.min(self.limit.size_bytes() as u64) as i64,
                 master_key: None,
             };
             let key = CallKey::Batch { id: read.request_id };

@@ -20,6 +20,8 @@
 //! 3. A late answer is never taken for the answer to a later request: v2 requests keep their place until they are
 //!    answered, v3 requests have ids of their own (`pending`, `adds`).
 //! 4. Each task belongs to its lane's handle and ends with it.
+//! 5. An answer above the frame limit fails its own request, by the ids at its front; one that names no request which waits
+//!    ends the connection.
 //!
 //! # Limits     per bookie ever used: a slot, one or two tasks, two more with a tierer, another one while a first batch read is
 //! under way; per connection: 64 KiB to read into, and a frame of at most the limit; requests and their bytes: what callers have permits for. A request is answered before its caller's
@@ -86,7 +88,8 @@ pub struct ConnectionOptions {
     /// The longest time in which requests fail at once after attempts to connect failed; it begins with 100 ms and
     /// doubles with each failure.
     pub reconnect_pause_max: Duration,
-    /// The largest frame, either direction: the bookies' `nettyMaxFrameSizeBytes`.
+    /// The largest frame, either direction: at least the bookies' `nettyMaxFrameSizeBytes`. An answer above it fails its
+    /// request, with [`BookieError::AnswerTooLarge`].
     pub frame_limit: FrameLimit,
 }
 
@@ -96,7 +99,7 @@ impl Default for ConnectionOptions {
             request_timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(3),
             reconnect_pause_max: Duration::from_secs(5),
-            frame_limit: FrameLimit::DEFAULT,
+            frame_limit: FrameLimit::PULSAR,
         }
     }
 }

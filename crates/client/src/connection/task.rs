@@ -335,12 +335,16 @@ impl Task {
                 conversation.last_received = Some(now);
                 let decoded = answers.decode_from(incoming);
                 if !answers.is_empty() {
-                    conversation.has_received = true;
-                    let unmatched = {
+                    let matched = {
                         let mut state = self.lane.state.lock();
                         answers.match_with(&mut state.pending, &mut self.out)
                     };
                     self.out.deliver();
+                    conversation.has_received |= matched.answers > 0;
+                    if let Some(reason) = matched.end {
+                        return Err(End::Unexpected(reason));
+                    }
+                    let unmatched = matched.unmatched;
                     if unmatched > 0 {
                         tracing::debug!(bookie_id = %self.lane.bookie, unmatched, "answers nobody waits for");
                     }

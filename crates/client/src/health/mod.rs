@@ -127,6 +127,8 @@ impl From<&BookieError> for Outcome {
             BookieError::Refused(ErrorCode::Io) => Outcome::Failed,
             // Sound answers: there is no such entry, it is fenced, the password is wrong, the operation is unknown.
             BookieError::Refused(_) => Outcome::Declined,
+            // It is the client that does not take it.
+            BookieError::AnswerTooLarge { .. } => Outcome::Declined,
             BookieError::NotRegistered | BookieError::Unreachable(_) | BookieError::Lost => {
                 Outcome::Unreachable
             }

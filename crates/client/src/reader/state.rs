@@ -275,14 +275,24 @@ impl ReaderState {
     /// decide that.
     pub async fn reaches(&self, entry: EntryId) -> Result<bool, ReadError> {
         let is_behind = || self.lac() < Some(entry) && self.end().is_none();
+        let mut known = Ok(());
         if is_behind() {
-            self.refresh().await?;
+            match self.refresh().await {
+                Ok(_) => {}
+                // The bookies of an old ensemble may be gone.
+                Err(error @ ReadError::LacUnknown { .. }) => known = Err(error),
+                Err(error) => return Err(error),
+            }
         }
         // It may have been closed, or go on in a newer segment.
         if is_behind() && self.reread_latest().await? {
-            self.refresh().await?;
+            known = self.refresh().await.map(|_| ());
         }
-        Ok(self.lac() >= Some(entry))
+        match self.lac() >= Some(entry) {
+            true => Ok(true),
+            false if self.end().is_some() => Ok(false),
+            false => known.map(|()| false),
+        }
     }
 
     /// Asks the last ensemble until it is covered (invariant 2).

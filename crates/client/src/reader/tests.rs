@@ -385,6 +385,34 @@ async fn an_entry_is_not_beyond_the_end_because_the_metadata_is_old() {
     }
 }
 
+/// A lagging metadata server shows bookies that are all gone; those that have the open ledger now know where it ends.
+#[tokio::test]
+async fn the_end_is_not_unknown_because_the_metadata_is_old() {
+    for is_verification in [false, true] {
+        let mut setup = Setup::new((3, 3, 2), 21, 10, Bookies::default()).await;
+        let reader = setup.open().await.unwrap();
+        assert_eq!(reader.last_add_confirmed(), Some(at(19)));
+        setup.move_all(20).await;
+        setup.bookies.silent.lock().extend([id("a"), id("b"), id("c")]);
+        setup.store.lag();
+        match is_verification {
+            true => drop(reader.verify(at(0), Some(at(20))).await.unwrap()),
+            false => assert_all(&reader, 21, 10).await,
+        }
+        // Without news it stays unknown.
+        setup.bookies.silent.lock().extend([id("x"), id("y"), id("z")]);
+        let error = reader.read_entry(at(21)).await.unwrap_err();
+        assert!(matches!(error, ReadError::LacUnknown { .. }), "{error:?}");
+        // Unless it was closed: then it is known.
+        let stored = setup.layout.ledgers().get(setup.ledger).await.unwrap();
+        setup.metadata = stored.metadata;
+        setup.close(20).await;
+        setup.store.lag();
+        let error = reader.read_entry(at(21)).await.unwrap_err();
+        assert!(matches!(error, ReadError::BeyondEnd { last, .. } if last == Some(at(20))), "{error:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_read_of_a_closed_ledger_fails_soon_while_the_metadata_store_is_away() {
     let mut setup = Setup::new((3, 3, 2), 20, 10, Bookies::default()).await;

@@ -170,6 +170,7 @@ where
             | BookieError::Unreachable(_)
             | BookieError::Unexpected(_) => TRIES,
             BookieError::Refused(_)
+            | BookieError::AnswerTooLarge { .. }
             | BookieError::NotRegistered
             | BookieError::Closed
             | BookieError::Behind(_)

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use bindery_flow::Permit;
 use bindery_metadata::store::Version;
 use bindery_types::{BookieId, Digester, EntryId, LedgerId, LedgerMetadata, LedgerSecret, MasterKey, Quorum};
-use bindery_wire::FrameLimit;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot, watch};
@@ -102,7 +101,7 @@ impl Inner {
         });
         let counting = Counting::new(shared.writes.clone(), &core);
         let overhead_bytes = overhead_bytes(frames(quorum.write_quorum_size(), is_deferred));
-        let stored_bytes_max = (FrameLimit::DEFAULT.entry_size_bytes_max() as u64)
+        let stored_bytes_max = (shared.limits.frame_written().entry_size_bytes_max() as u64)
             .min(shared.limits.memory_limit.saturating_sub(overhead_bytes));
         let state = State {
             core,

@@ -26,9 +26,9 @@ pub use batch::BatchReadBudget;
 pub use request::{Add, Auth, BatchRead, DecodeError, Read, Refusal, Request};
 pub use response::{
     ADD_RESPONSE_SIZE_BYTES, BATCH_READ_ENTRY_OVERHEAD_BYTES, BATCH_READ_RESPONSE_OVERHEAD_BYTES,
-    BatchEntries, Correlation, READ_RESPONSE_OVERHEAD_BYTES, Response, ResponseError, put_add_response,
-    put_auth_response, put_batch_entry_size, put_batch_read_response, put_batch_read_response_header,
-    put_error_response, put_read_response, put_read_response_header,
+    BatchEntries, Correlation, READ_RESPONSE_OVERHEAD_BYTES, RESPONSE_HEAD_SIZE_BYTES_MAX, Response,
+    ResponseError, put_add_response, put_auth_response, put_batch_entry_size, put_batch_read_response,
+    put_batch_read_response_header, put_error_response, put_read_response, put_read_response_header,
 };
 
 /// The version current clients speak. Versions 0 and 1 are accepted too.

@@ -64,6 +64,28 @@ pub enum Correlation {
     },
 }
 
+/// Bytes at the front of a response that [`Correlation::of_response_head`] may need.
+pub const RESPONSE_HEAD_SIZE_BYTES_MAX: usize = BATCH_PACKET_SIZE_BYTES;
+
+impl Correlation {
+    /// Of the response that begins with `head`; `None` when that is too short, or no response with ids.
+    pub fn of_response_head(head: &[u8]) -> Option<Correlation> {
+        let mut rest = head;
+        let opcode = Opcode::from_wire(Header::decode(take_u32(&mut rest)?).opcode)?;
+        let _code = take_i32(&mut rest)?;
+        let (ledger_id, entry_id) = (take_i64(&mut rest)?, take_i64(&mut rest)?);
+        match opcode {
+            Opcode::Add => Some(Correlation::Add { ledger_id, entry_id }),
+            Opcode::Read => Some(Correlation::Read { ledger_id, entry_id }),
+            Opcode::BatchRead => {
+                let request_id = take_i64(&mut rest)?;
+                Some(Correlation::BatchRead { ledger_id, start_entry_id: entry_id, request_id })
+            }
+            Opcode::Auth => None,
+        }
+    }
+}
+
 /// Appends an ADD response frame, of success or failure.
 pub fn put_add_response(version: i8, code: ErrorCode, ledger_id: i64, entry_id: i64, out: &mut impl BufMut) {
     // One copy of a fixed array: a group commit appends thousands of these.

@@ -112,6 +112,22 @@ pub fn decode_response(payload: Bytes) -> Result<proto::Response, DecodeError> {
     Ok(response)
 }
 
+/// Bytes at the front of a message that [`decode_head`] may need: a header of version, operation, txnId and priority.
+pub const HEAD_SIZE_BYTES_MAX: usize = 2 + 2 * 11 + 11 + 6;
+
+/// The header of the message that begins with `head`, where all known peers put it; `None` when it is not whole, or stands
+/// somewhere else.
+pub fn decode_head(head: &[u8]) -> Option<proto::BkPacketHeader> {
+    // Field 1, with a length: the same in requests and responses.
+    let mut rest = head.strip_prefix(&[0x0a])?;
+    let size_bytes = prost::decode_length_delimiter(&mut rest).ok()?;
+    let bytes = rest.get(..size_bytes)?;
+    required::check(bytes, &required::HEADER).ok()?;
+    let header = proto::BkPacketHeader::decode(bytes).ok()?;
+    check_header(&header).ok()?;
+    Some(header)
+}
+
 /// Decodes the message inside a v2 AUTH packet, of either direction. Failure closes the connection.
 pub fn decode_auth_message(bytes: &[u8]) -> Result<proto::AuthMessage, DecodeError> {
     required::check(bytes, &required::AUTH_MESSAGE)?;

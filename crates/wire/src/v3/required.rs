@@ -27,7 +27,7 @@ const FIELDS_1_4: u8 = 0b1111;
 const FIELDS_1_5: u8 = 0b11111;
 
 pub(super) static AUTH_MESSAGE: Shape = flat("AuthMessage", FIELDS_1_2);
-static HEADER: Shape = flat("BKPacketHeader", FIELDS_1_3);
+pub(super) static HEADER: Shape = flat("BKPacketHeader", FIELDS_1_3);
 
 static RECONCILE_REQUEST: Shape = Shape {
     name: "ReconcileLedgersRequest",

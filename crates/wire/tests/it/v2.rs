@@ -281,9 +281,30 @@ proptest! {
         }
     }
 
+    /// The head of a response says as much of its request as the whole.
+    #[test]
+    fn a_response_is_told_by_its_head(response in crate::common::response()) {
+        let frame_bytes = response.frame();
+        let packet = payload(&frame_bytes);
+        let head = &packet[..packet.len().min(v2::RESPONSE_HEAD_SIZE_BYTES_MAX)];
+        let whole = match Response::decode(packet).expect("it was encoded") {
+            Response::Add { ledger_id, entry_id, .. } => Some(Correlation::Add { ledger_id, entry_id }),
+            Response::Read { ledger_id, entry_id, .. } => Some(Correlation::Read { ledger_id, entry_id }),
+            Response::BatchRead { ledger_id, start_entry_id, request_id, .. } => {
+                Some(Correlation::BatchRead { ledger_id, start_entry_id, request_id })
+            }
+            Response::Auth { .. } => None,
+        };
+        prop_assert_eq!(Correlation::of_response_head(head), whole);
+        for size in 0..24.min(packet.len()) {
+            prop_assert_eq!(Correlation::of_response_head(&packet[..size]), None);
+        }
+    }
+
     #[test]
     fn arbitrary_bytes_never_panic(packet in crate::common::bytes(0..80)) {
         let _ = Request::decode(&packet);
         let _ = Response::decode(&packet);
+        let _ = Correlation::of_response_head(&packet);
     }
 }

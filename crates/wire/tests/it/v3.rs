@@ -355,12 +355,25 @@ proptest! {
         }
     }
 
+    /// The head of a message has its header, whole or not at all.
+    #[test]
+    fn a_message_is_told_by_its_head(response in any_response()) {
+        let bytes = payload(&response);
+        let header = v3::decode_head(&bytes[..bytes.len().min(v3::HEAD_SIZE_BYTES_MAX)]);
+        prop_assert_eq!(header.as_ref(), Some(&response.header));
+        for size in 0..bytes.len().min(v3::HEAD_SIZE_BYTES_MAX) {
+            let cut = v3::decode_head(&bytes[..size]);
+            prop_assert!(cut.is_none() || cut == header, "{cut:?}");
+        }
+    }
+
     #[test]
     fn arbitrary_bytes_never_panic(bytes in crate::common::bytes(0..80)) {
         let header = [0x0a, 6, 0x08, 3, 0x10, 2, 0x18, 1];
         let _ = Request::decode([&header[..], &bytes].concat().into());
         let _ = v3::decode_response([&header[..], &[0x10, 0], &bytes].concat().into());
         let _ = v3::decode_auth_message(&bytes);
+        let _ = v3::decode_head(&bytes);
         let _ = Request::decode(bytes.into());
     }
 }

@@ -46,7 +46,8 @@ fn nobody_there_is_7_and_says_what_to_do() {
     // Somebody who never answers, and a shorter wait.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = format!("zk://127.0.0.1:{}/ledgers", silent.local_addr().unwrap().port());
-    run(&["ledger", "list", "--metadata", &silent, "--timeout", "300ms"]).failed(7, &[&silent, "300ms"]);
+    run(&["ledger", "list", "--metadata", &silent, "--timeout", "300ms", "--frame-limit", "10MiB"])
+        .failed(7, &[&silent, "300ms"]);
 }
 
 #[test]
@@ -72,6 +73,9 @@ fn wrong_command_lines_are_2() {
         &["ledger", "create", "--property", "bindery.writer=x"],
         &["ledger", "list", "--timeout", "3h"],
         &["ledger", "list", "--timeout", "0"],
+        &["ledger", "list", "--frame-limit", "1023"],
+        &["ledger", "list", "--frame-limit", "2GiB"],
+        &["ledger", "list", "--frame-limit", "much"],
         &["ledger", "delete"],
         &["bench", "add", "--rate", "0"],
         &["bench", "read", "--ledger", "1", "--entries", "5"],

@@ -31,6 +31,68 @@ async fn a_claim_outlasts_a_store_that_fails_for_a_moment() {
     cluster.stop().await;
 }
 
+/// Claims a ledger until the claim has been written and not been answered for, and drops the call then.
+async fn drop_a_claim_midway(cluster: &Cluster, id: LedgerId) -> Client {
+    let looks = cluster.client().await;
+    loop {
+        // The claim is written, its answer is lost, and the call waits a moment before it looks what became of it.
+        let (client, store) = cluster.client_on_store().await;
+        store.inject(Fault::LossAfterApply);
+        let is_busy = async {
+            let busy = |metadata: &LedgerMetadata| metadata.custom[HANDOVER_PROPERTY].starts_with(b"busy");
+            while !busy(&looks.metadata(id).await.unwrap().metadata) {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = is_busy => return client,
+            // It was too fast, on a machine that stood still.
+            writer = client.open_for_append(id, PASSWORD) => drop(writer.unwrap().hand_over().await.unwrap()),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_is_dropped_midway_leaves_its_ledger_to_others() {
+    let cluster = Cluster::start(1).await;
+    let id = cluster.client().await.create_handed_over(options(1, 1, 1)).await.unwrap();
+    for at in 0..4 {
+        let client = drop_a_claim_midway(&cluster, id).await;
+        let next = match at % 2 {
+            // The same client may take it again, and so may others.
+            0 => client.clone(),
+            _ => cluster.client().await,
+        };
+        let is_free = async {
+            loop {
+                match next.open_for_append(id, PASSWORD).await {
+                    Ok(writer) => return writer,
+                    Err(AppendOpenError::Busy(_)) => tokio::time::sleep(Duration::from_millis(5)).await,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        };
+        let writer = tokio::time::timeout(Duration::from_secs(60), is_free).await.expect("it is handed over");
+        assert_eq!(writer.append(b"x").await.unwrap(), entry(at), "nothing was written meanwhile");
+        writer.hand_over().await.unwrap();
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_is_closed_hands_over_first_what_it_took_for_a_dropped_call() {
+    let cluster = Cluster::start(1).await;
+    let id = cluster.client().await.create_handed_over(options(1, 1, 1)).await.unwrap();
+    let client = drop_a_claim_midway(&cluster, id).await;
+    client.close().await;
+    let writer = cluster.client().await.open_for_append(id, PASSWORD).await.unwrap();
+    writer.hand_over().await.unwrap();
+    let error = client.open_for_append(id, PASSWORD).await.unwrap_err();
+    assert!(matches!(error, AppendOpenError::ClientClosed), "{error}");
+    cluster.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn creating_and_deleting_outlast_a_store_that_fails_for_a_moment() {
     let cluster = Cluster::start(1).await;

@@ -9,6 +9,7 @@ mod bulk;
 mod claim;
 mod cluster;
 mod force;
+mod frames;
 mod gaps;
 mod marks;
 mod placement;

@@ -475,7 +475,12 @@ async fn what_is_no_answer_ends_the_connection() {
     unknown_code[11] = 3;
     let malformed: [&[u8]; 7] = [
         &[0xff, 0xff, 0xff, 0xff],
-        &[0x7f, 0, 0, 0],
+        &{
+            // Far above the limit, and not the beginning of an answer.
+            let mut bytes = [0; 68];
+            bytes[0] = 0x7f;
+            bytes
+        },
         &[0, 0, 0, 0],
         &[0, 0, 0, 4, 2, 9, 0, 0],
         &[0, 0, 0, 8, 2, 1, 0, 0, 0, 0, 0, 0],
@@ -504,6 +509,128 @@ async fn what_is_no_answer_ends_the_connection() {
         sink.send(&bookies, &peer.id, add(1, 3, 3, 10));
         let mut line = peer.accept().await;
         assert_eq!(line.next_add().await, (1, 3));
+    }
+}
+
+const LIMIT: u32 = 2000;
+
+/// With a frame limit that is soon exceeded.
+async fn narrow() -> Arc<Bookies> {
+    bookies(ConnectionOptions { frame_limit: FrameLimit::new(LIMIT).unwrap(), ..quick(5000) }).await
+}
+
+/// In pieces of so many bytes.
+async fn send_in_pieces(line: &mut Line, bytes: &[u8], size: usize) {
+    line.socket.set_nodelay(true).unwrap();
+    for piece in bytes.chunks(size) {
+        line.socket.write_all(piece).await.unwrap();
+    }
+}
+
+/// Whatever pieces it comes in, and whether or not the fixed buffer holds it: answers before and behind it are taken.
+#[tokio::test]
+async fn an_answer_above_the_frame_limit_fails_its_request_and_nothing_else() {
+    let (bookies, peer, sink) = (narrow().await, Peer::new().await, Recorder::new());
+    let mut line = None;
+    for (size, piece) in
+        [(LIMIT as usize, 1), (3000, 7), (64 * 1024, 100), (200_000, 4001), (5 << 20, 1 << 20)]
+    {
+        let read = |at| ReadRequest { ledger: ledger(1), entry: Some(entry(at)), fence: None };
+        let (first, large, last) = (
+            bookies.read(&peer.id, read(0)),
+            bookies.read(&peer.id, read(1)),
+            bookies.read(&peer.id, read(2)),
+        );
+        sink.send(&bookies, &peer.id, add(1, size as i64, size as u64, 10));
+        let line = match &mut line {
+            Some(line) => line,
+            none => none.insert(peer.accept().await),
+        };
+        for _ in 0..4 {
+            line.next().await.unwrap();
+        }
+        let mut out = Vec::new();
+        v2::put_read_response(2, 1, 0, b"before", &mut out);
+        v2::put_read_response(2, 1, 1, &vec![7; size], &mut out);
+        v2::put_add_response(2, ErrorCode::Ok, 1, size as i64, &mut out);
+        v2::put_read_response(2, 1, 2, b"behind", &mut out);
+        let (first, large, last, ()) = tokio::join!(first, large, last, send_in_pieces(line, &out, piece));
+        assert_eq!((first, last), (Ok(Bytes::from("before")), Ok(Bytes::from("behind"))));
+        let error = large.unwrap_err();
+        let (size_bytes, limit_bytes) = (size as u64 + 28, u64::from(LIMIT));
+        assert_eq!(error, BookieError::AnswerTooLarge { size_bytes, limit_bytes });
+        assert!(error.to_string().contains("--frame-limit"), "{error}");
+    }
+    assert!(sink.outcomes(5).await.iter().all(|(_, result)| result.is_ok()));
+}
+
+#[tokio::test]
+async fn batches_and_control_answers_above_the_frame_limit_fail_alone_as_well() {
+    let (bookies, peer) = (narrow().await, Peer::new().await);
+    let first =
+        BatchReadRequest { ledger: ledger(1), first: entry(0), count_max: 9, size_bytes_max: 1 << 20 };
+    let large = |line: &mut Line, read: &v2::BatchRead| {
+        assert_eq!(read.max_size_bytes, i64::from(LIMIT), "more would be for nothing");
+        let mut out = Vec::new();
+        let id = read.request_id;
+        v2::put_batch_read_response(2, read.ledger_id, 0, id, [&[1; 3000][..]].into_iter(), &mut out);
+        line.socket.try_write(&out).unwrap();
+    };
+    // The bookie knows the request: the next one goes over the common connection.
+    for _ in 0..2 {
+        let answer = async {
+            let mut line = peer.accept().await;
+            let request = line.next().await.unwrap();
+            let Ok(v2::Request::BatchRead(read)) = v2::Request::decode(&request) else {
+                panic!("{request:?}")
+            };
+            large(&mut line, &read);
+            line
+        };
+        let (outcome, _line) = tokio::join!(bookies.batch_read(&peer.id, first.clone()), answer);
+        assert!(matches!(outcome, Err(BookieError::AnswerTooLarge { .. })), "{outcome:?}");
+    }
+    let (asked, next) = (bookies.read_lac(&peer.id, ledger(1)), bookies.read_lac(&peer.id, ledger(1)));
+    let answers = async {
+        let mut line = peer.accept().await;
+        let ids = [line.next_v3().await.txn_id, line.next_v3().await.txn_id];
+        let body = Some(Bytes::from(vec![3; 100_000]));
+        line.answer_v3(response::read_lac(ids[0], ErrorCode::Ok, 1, None, body)).await;
+        let body = Some(Bytes::from("small"));
+        line.answer_v3(response::read_lac(ids[1], ErrorCode::Ok, 1, None, body)).await;
+        line
+    };
+    let (asked, next, _line) = tokio::join!(asked, next, answers);
+    assert!(matches!(asked, Err(BookieError::AnswerTooLarge { .. })), "{asked:?}");
+    assert_eq!(next.unwrap().last_entry, Some(Bytes::from("small")));
+}
+
+/// A stream with such a frame that finds no request cannot be trusted.
+#[tokio::test]
+async fn a_frame_above_the_limit_that_answers_nothing_ends_the_connection_and_says_which_limit_it_was() {
+    let mut of_another_read = Vec::new();
+    v2::put_read_response(2, 1, 8, &[0; 5000], &mut of_another_read);
+    let mut of_an_add = of_another_read.clone();
+    of_an_add[5] = 1;
+    let mut v3 = BytesMut::new();
+    let message = response::read_lac(77, ErrorCode::Ok, 1, None, Some(Bytes::from(vec![0; 5000])));
+    v3::put_frame(&message, &mut v3);
+    let http =
+        b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n";
+    for bytes in [&of_another_read[..], &of_an_add, &v3, http] {
+        let (bookies, peer) = (narrow().await, Peer::new().await);
+        let read = bookies.read(&peer.id, read_last());
+        let answer = async {
+            let mut line = peer.accept().await;
+            line.next().await.unwrap();
+            // The client may hang up before it has all of it.
+            let _ = line.socket.write_all(bytes).await;
+            line
+        };
+        let (outcome, line) = tokio::join!(read, answer);
+        let Err(BookieError::Unexpected(why)) = outcome else { panic!("{outcome:?}") };
+        assert!(why.contains("frame limit of 2000") && why.contains("--frame-limit"), "{why}");
+        assert!(line.until_closed().await);
     }
 }
 

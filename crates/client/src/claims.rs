@@ -1,0 +1,82 @@
+//! Ledgers that are being taken for appending, so that a call that is dropped leaves none behind that looks taken.
+//!
+//! # Data flow
+//! ```text
+//! open_for_append ──► task: claims, whatever becomes of the call ──► Claimed ──► the call
+//!                                                                       └─ dropped ──► task: hands the ledger over again
+//! ```
+//!
+//! # Invariants
+//! 1. What was claimed becomes a writer that somebody has, or is handed over. Only the end of the runtime, of the process or
+//!    of the session leaves it taken.
+//! 2. A client that closes waits for both, up to [`CLOSE_WAIT`].
+//!
+//! # Limits     a task for each call under way, and for each hand-over of a dropped one
+
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+use crate::writer::LedgerWriter;
+
+/// How long a client that closes waits. A hand-over takes a write of metadata and an announcement.
+const CLOSE_WAIT: Duration = Duration::from_secs(5);
+
+/// How many are under way.
+pub(crate) struct Claims(watch::Sender<usize>);
+
+/// One of them; until it is dropped.
+pub(crate) struct UnderWay(watch::Sender<usize>);
+
+impl Claims {
+    pub fn new() -> Claims {
+        Claims(watch::Sender::new(0))
+    }
+
+    pub fn begin(&self) -> UnderWay {
+        self.0.send_modify(|count| *count += 1);
+        UnderWay(self.0.clone())
+    }
+
+    /// Waits until none is under way, but not for ever (invariant 2).
+    pub async fn ended(&self) {
+        let mut count = self.0.subscribe();
+        // In time or not: the session ends now.
+        let _ = tokio::time::timeout(CLOSE_WAIT, count.wait_for(|count| *count == 0)).await;
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+/// A writer on its way to the call that asked for it.
+pub(crate) struct Claimed(Option<(LedgerWriter, UnderWay)>);
+
+impl Claimed {
+    pub fn new(writer: LedgerWriter, under_way: UnderWay) -> Claimed {
+        Claimed(Some((writer, under_way)))
+    }
+
+    pub fn take(mut self) -> LedgerWriter {
+        self.0.take().expect("it is taken once").0
+    }
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        let Some((writer, under_way)) = self.0.take() else { return };
+        // Without a runtime its writer is of no use either.
+        let Ok(runtime) = Handle::try_current() else { return };
+        runtime.spawn(async move {
+            let ledger_id = writer.id();
+            if let Err(error) = writer.hand_over().await {
+                tracing::warn!(%ledger_id, %error, "a ledger that was taken for a call that is gone stays taken");
+            }
+            drop(under_way);
+        });
+    }
+}
