@@ -4,7 +4,7 @@
 //! # Data flow
 //! ```text
 //! scenario -> engine (one thread: flows in open or closed loop) ─┐
-//!          -> consumers (one thread: ask, and drain little)      ├─> JSON line -> report (Markdown, PNG)
+//!          -> consumers, heads (one thread: take or send little) ├─> JSON line -> report (Markdown, PNG)
 //!          -> probes, watch (threads that mostly sleep)         ─┘
 //! ```
 //!
@@ -24,7 +24,9 @@ mod consumers;
 mod engine;
 mod fill;
 mod flow;
+mod heads;
 mod idle;
+mod overrun;
 mod plot;
 mod probe;
 mod proxy;
@@ -41,7 +43,7 @@ use args::Args;
 
 const USAGE: &str =
     "overload SCENARIO --bookie HOST:PORT --pid PID --label NAME [--admin HOST:PORT] [options]
-scenarios: stall (D1 to D6), idle (L1), rates (L2), big (L6), catchup (L7), adds, reads
+scenarios: stall (D1 to D6, H1), idle (L1), rates (L2), overrun (F1), big (L6), catchup (L7), adds, reads
 overload check [--rss-mib-max N] <RESULT: what must hold of our bookie on any machine
 overload report RESULTS.json [--images DIR]: Markdown on standard output, plots in DIR
 overload proxy --listen HOST:PORT --to HOST:PORT: stands before a bookie; pass, delay MS or refuse on standard input";
@@ -55,6 +57,7 @@ fn main() -> Result<()> {
         "stall" => stall::run(args)?,
         "idle" => idle::run(args)?,
         "rates" => rates::run(args)?,
+        "overrun" => overrun::run(args)?,
         "big" => big::run(args)?,
         "catchup" => catchup::run(args)?,
         "adds" => adds::run(args)?,

@@ -45,7 +45,8 @@ pub fn run(mut args: Args) -> Result<()> {
         rates(&slow, "The same with slow syncs: each 20 ms longer, one each 10 s a second", &mut out);
     }
     for (scenario, write) in [
-        ("idle", idle as fn(&[&Value], &mut String)),
+        ("overrun", overrun as fn(&[&Value], &mut String)),
+        ("idle", idle),
         ("big", big),
         ("catchup", catchup),
         ("adds", adds),
@@ -119,6 +120,12 @@ fn machine(results: &[Value], out: &mut String) {
 fn drain(row: &Value) -> String {
     let rate = at(row, "drain_per_s").unwrap_or(0.0);
     let mut text = if rate > 0.0 { format!("{:.0} MB/s", rate / 1e6) } else { "never".to_owned() };
+    if let Some(head_bytes) = at(row, "head_bytes") {
+        text = format!("heads of {:.0} KB at the HTTP port", head_bytes / 1e3);
+        if let Some(after) = at(row, "again_after_s").filter(|after| *after > 0.0) {
+            let _ = write!(text, ", again {} s after they were closed", show(Some(after)));
+        }
+    }
     if row["elsewhere"] == true {
         text.push_str(", at another bookie");
     }
@@ -315,6 +322,48 @@ fn rates(rows: &[&Value], title: &str, out: &mut String) {
                     String::new()
                 },
                 if name == "200" { show(at(row, "during.rss_mib_max")) } else { String::new() },
+            );
+        }
+    }
+    out.push('\n');
+}
+
+fn overrun(rows: &[&Value], out: &mut String) {
+    let first = rows[0];
+    let _ = writeln!(
+        out,
+        "### Writers that ask for more than the journal takes\n\n\
+         {} v2 writers with {} adds of {} bytes under way each; beside them, of each kind {} a second in open loop, each kind on a\n\
+         connection of its own. A fence waits for a durable write of the journal; one of a ledger that is fenced already does not.\n",
+        show(at(first, "writers")),
+        show(at(first, "under_way")),
+        show(at(first, "entry_size_bytes")),
+        show(at(first, "probes_per_s")),
+    );
+    let _ = writeln!(
+        out,
+        "| bookie | kind | before: p50 / p99 / max ms | during: p50 / p99 / max ms | answered | writers: adds/s, refused/s | a write of the journal, ms | RSS MiB |"
+    );
+    let _ = writeln!(out, "|---|---|---|---|---|---|---|---|");
+    for row in rows {
+        for kind in ["info", "reads", "fences", "fences again"] {
+            let times = |phase: &str| {
+                let of = |q: &str| show(at(row, &format!("flows.{kind}.phases.{phase}.latency_ms.{q}")));
+                format!("{} / {} / {}", of("p50"), of("p99"), of("max"))
+            };
+            let writers = &row["flows"]["writers"]["phases"]["during"];
+            let _ = writeln!(
+                out,
+                "| {} | {} | {} | {} | {} | {}, {} | {} | {} |",
+                text(&row["label"]),
+                kind,
+                times("before"),
+                times("during"),
+                answered(row, kind, "during"),
+                show(at(writers, "ok_per_s")),
+                show(at(writers, "seconds").map(|seconds| refused(writers) / seconds)),
+                show(at(row, "journal_write_ms")),
+                show(at(row, "rss_peak_mib")),
             );
         }
     }

@@ -1,7 +1,8 @@
-//! Healthy readers and writers in open loop, beside consumers that ask for much and drain slowly or never.
+//! Healthy readers and writers in open loop, beside consumers that ask for much and drain slowly or never; or, with `--heads`,
+//! beside peers of the HTTP port that send heads without an end.
 //!
-//! With `--consumers-at` the consumers sit at another bookie of the machine: the control. What healthy clients then wait longer
-//! is what the consumers' and that bookie's CPU time costs whoever shares the machine with them.
+//! With `--consumers-at` the consumers, or those peers, sit at another bookie of the machine: the control. What healthy clients
+//! then wait longer is what their and that bookie's CPU time costs whoever shares the machine with them.
 //!
 //! Phases: warm-up, before, during (consumers connect at its begin), after (their sockets close at its begin).
 
@@ -11,6 +12,7 @@ use crate::consumers::{self, ConsumerSpec};
 use crate::engine::Engine;
 use crate::fill::fill;
 use crate::flow::{ALWAYS, FlowSpec, Pace};
+use crate::heads::{self, HeadsSpec};
 use crate::probe::{Probes, fences_needed};
 use crate::stats::Phases;
 use crate::watch::{self, Watch};
@@ -25,6 +27,22 @@ use std::time::Duration;
 const FILL_FIRST: i64 = 1_000_000;
 const WRITER_FIRST: i64 = 2_000_000;
 const FENCE_FIRST: i64 = 3_000_000;
+
+/// Who is beside the healthy ones.
+#[derive(Debug, Clone)]
+enum Crowd {
+    Consumers(ConsumerSpec),
+    Heads(HeadsSpec),
+}
+
+impl Crowd {
+    fn run(&self, address: SocketAddr, stop: &Arc<AtomicBool>) -> Result<Value> {
+        match self {
+            Crowd::Consumers(spec) => Ok(consumers::run(address, spec, stop)?.json()),
+            Crowd::Heads(spec) => Ok(heads::run(address, spec, stop)?.json()),
+        }
+    }
+}
 
 /// Runs it.
 pub fn run(mut args: Args) -> Result<Value> {
@@ -41,6 +59,12 @@ pub fn run(mut args: Args) -> Result<Value> {
         drain_per_s: args.or("drain", 0)?,
         half_close: args.or("half-close", false)?,
     };
+    let heads = HeadsSpec {
+        count: args.or("heads", 0)?,
+        head_bytes: args.or("head-bytes", 390_000)?,
+        again_after: seconds(args.or("again-after", 0.0)?),
+    };
+    let is_of_heads = heads.count > 0;
     let (readers, reads) = (args.or("readers", 4usize)?, args.or("reads-per-s", 1000.0)?);
     let (writers, adds) = (args.or("writers", 2usize)?, args.or("adds-per-s", 500.0)?);
     let lengths: [f64; 4] =
@@ -53,7 +77,7 @@ pub fn run(mut args: Args) -> Result<Value> {
     args.finish()?;
 
     fill(&target, filled, entry_size_bytes)?;
-    if let Some(bookie) = elsewhere {
+    if let Some(bookie) = elsewhere.filter(|_| !is_of_heads) {
         fill(&Target { bookie, ..target.clone() }, filled, entry_size_bytes)?;
     }
     let total: f64 = lengths.iter().sum();
@@ -96,8 +120,11 @@ pub fn run(mut args: Args) -> Result<Value> {
     let calm = [look(warm), look(warm + (before - warm) / 2), look(before - 50 * MILLI)];
     sleep_until(before);
     let stop = Arc::new(AtomicBool::new(false));
-    let (until, address, asked) = (Arc::clone(&stop), elsewhere.unwrap_or(target.bookie), spec.clone());
-    let consumers = std::thread::spawn(move || consumers::run(address, &asked, &until));
+    let crowd = if is_of_heads { Crowd::Heads(heads.clone()) } else { Crowd::Consumers(spec.clone()) };
+    let here =
+        if is_of_heads { target.admin.context("--admin is needed with --heads")? } else { target.bookie };
+    let (until, address) = (Arc::clone(&stop), elsewhere.unwrap_or(here));
+    let consumers = std::thread::spawn(move || crowd.run(address, &until));
     let middle = look(before + (during - before) / 2);
     let pid = target.is_java.then_some(target.pid);
     let stacks = std::thread::spawn(move || watch::java_stacks(pid?));
@@ -123,14 +150,15 @@ pub fn run(mut args: Args) -> Result<Value> {
         .map(|look| format!("{} in {}", look.name, if look.wchan.is_empty() { "?" } else { &look.wchan }));
     Ok(json!({
         "scenario": "stall", "case": case, "label": target.label, "protocol": if is_v3 { "v3" } else { "v2" },
-        "consumers": spec.count, "pipeline": spec.pipeline, "drain_per_s": spec.drain_per_s,
-        "half_close": spec.half_close, "elsewhere": elsewhere.is_some(), "entry_size_bytes": entry_size_bytes,
+        "consumers": if is_of_heads { heads.count } else { spec.count }, "pipeline": spec.pipeline,
+        "drain_per_s": spec.drain_per_s, "half_close": spec.half_close,
+        "head_bytes": is_of_heads.then_some(heads.head_bytes), "again_after_s": heads.again_after as f64 / 1e9, "elsewhere": elsewhere.is_some(), "entry_size_bytes": entry_size_bytes,
         "reads_per_s": reads, "adds_per_s": adds,
-        "machine": watch::machine(), "flows": flows, "probes": probes, "seen": seen.json(),
+        "machine": watch::machine(), "flows": flows, "probes": probes, "seen": seen,
         "before": watch::summary(&samples, warm, before),
         "during": watch::summary(&samples, before, during),
         "after": watch::summary(&samples, during, after),
-        "rss": watch::rss_series(&samples, begin),
+        "rss": watch::rss_series(&samples, begin), "rss_peak_mib": watch::rss_peak(target.pid) as f64 / 1048576.0,
         "phase_ends": phases.iter().map(|(name, end)| json!([name, (end - begin) as f64 / 1e9])).collect::<Value>(),
         "socket_sent_mib": sent as f64 / 1048576.0, "socket_received_mib": received as f64 / 1048576.0,
         "bytes_back_ms": back.map(|took| took as f64 / 1e6), "pools_end": pools_end,

@@ -63,6 +63,13 @@ pub fn rss(pid: u32) -> u64 {
     kib.unwrap_or(0) * 1024
 }
 
+/// The most bytes that were ever resident of a process.
+pub fn rss_peak(pid: u32) -> u64 {
+    let status = read(&format!("/proc/{pid}/status"));
+    let kib = after(&status, "VmHWM:").and_then(|text| text.split(' ').next()?.parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
+
 /// CPU seconds of a process.
 pub fn cpu(pid: &str) -> f64 {
     let stat = read(&format!("/proc/{pid}/stat"));

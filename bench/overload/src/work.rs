@@ -35,6 +35,10 @@ pub enum Work {
     Batch(u64),
     /// Reads of entries that another flow has just added.
     Follow,
+    /// Fences, entry 0 of each ledger that was filled in turn (v2).
+    Fence,
+    /// How much room the bookie has (v3).
+    Info,
 }
 
 /// Entries that were written beforehand.
@@ -120,7 +124,7 @@ impl Requests {
     /// Requests that may be under way at once on a connection, so that their ids differ.
     pub fn under_way_max(&self) -> usize {
         match self.work {
-            Work::Add { .. } | Work::Follow => usize::MAX,
+            Work::Add { .. } | Work::Follow | Work::Info => usize::MAX,
             _ => self.round as usize,
         }
     }
@@ -146,7 +150,7 @@ impl Requests {
                 let (sharers, rank) = self.sharers(ledgers, connection);
                 (self.first + (connection % ledgers) as i64, (seq * sharers + rank) as i64)
             }
-            Work::Random | Work::Sequential | Work::Follow => {
+            Work::Random | Work::Sequential | Work::Follow | Work::Fence | Work::Info => {
                 let at = self.place(connection, seq);
                 (self.filled.first + (at / self.filled.each) as i64, (at % self.filled.each) as i64)
             }
@@ -177,8 +181,8 @@ impl Requests {
                 let (sharers, rank) = self.sharers(ledgers, connection);
                 Some((entry - rank) / sharers)
             }
-            Work::Batch(_) | Work::Follow => None,
-            Work::Random | Work::Sequential => {
+            Work::Batch(_) | Work::Follow | Work::Info => None,
+            Work::Random | Work::Sequential | Work::Fence => {
                 let at = ledger * self.filled.each + entry;
                 let from = connection * (self.round / self.connections.max(1));
                 let turned = (at + self.round - from % self.round) % self.round;
@@ -235,6 +239,16 @@ impl Requests {
                     master_key: None,
                 };
                 v2::Request::BatchRead(read).encode(out);
+            }
+            Work::Fence => {
+                let flags = Flags::DO_FENCING.with(Flags::HIGH_PRIORITY);
+                let version = v2::VERSION_CURRENT;
+                let read = v2::Read { version, flags, ledger_id, entry_id, master_key: Some(KEY) };
+                v2::Request::Read(read).encode(out);
+            }
+            Work::Info => {
+                let info = proto::GetBookieInfoRequest { requested: Some(1) };
+                put_v3(seq, v3::Operation::GetBookieInfo(info), out);
             }
             Work::Random | Work::Sequential | Work::Follow => {
                 put_read(self.is_v3, seq, ledger_id, entry_id, out);
@@ -320,6 +334,7 @@ mod tests {
             (Work::Add { ledgers: 50 }, 1),
             (Work::Random, 4),
             (Work::Sequential, 3),
+            (Work::Fence, 2),
         ] {
             let filled = Filled { first: 100, ledgers: 7, each: 60 };
             let requests = Requests::new(work, false, 1000, filled, connections, 64);

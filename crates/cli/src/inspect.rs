@@ -4,7 +4,8 @@ use crate::args::InspectCommand;
 use crate::exit::{DAMAGED, Failure};
 use bindery_io::{Disk, OpenMode, RealDisk};
 use bindery_journal::inspect::Item;
-use bindery_storage::{EntryLog, Extent, StateTable};
+use bindery_journal::record::Record;
+use bindery_storage::{EntryLog, Extent, StateTable, TierRecord, TierView};
 use bindery_tiering::object::{self, VerifyError};
 use bindery_types::{EntryId, LedgerId};
 use bytes::Bytes;
@@ -70,11 +71,12 @@ fn journal_item(item: &Item<'_>, out: &mut impl Write) -> io::Result<()> {
                 let lac = EntryId::to_wire(record.last_add_confirmed());
                 writeln!(
                     out,
-                    "  {:?} ledger={}{entry} lac={lac} bytes={} crc32c={:08x}",
+                    "  {:?} ledger={}{entry} lac={lac} bytes={} crc32c={:08x}{}",
                     record.kind,
                     record.ledger,
                     record.body.len(),
-                    record.crc32c
+                    record.crc32c,
+                    reconciled(record)
                 )?;
             }
             Ok(())
@@ -83,6 +85,14 @@ fn journal_item(item: &Item<'_>, out: &mut impl Write) -> io::Result<()> {
             writeln!(out, "end offset={offset} of={file_length} because={why:?}")
         }
     }
+}
+
+/// Of a record about entries in object storage: which update it is, and which entries it is about.
+fn reconciled(record: &Record<'_>) -> String {
+    let Some((stamp, extents)) = record.reconciled() else { return String::new() };
+    let ends = extents.first().zip(extents.last()).map(|(first, last)| (first.first, last.last));
+    let ends = ends.map_or(String::new(), |(first, last)| format!(" first={first} last={last}"));
+    format!(" epoch={} update={}{ends} extents={}", stamp.epoch, stamp.update, extents.len())
 }
 
 fn entry_log(disk: &Arc<dyn Disk>, file: &Path, out: &mut impl Write) -> Result<(), Failure> {
@@ -217,18 +227,57 @@ fn state_of(disk: &Arc<dyn Disk>, dir: &Path, ledger: LedgerId, out: &mut impl W
     if !matches!(lock, Some(Ok(_))) {
         return writeln!(out, "state of ledger {ledger}: not shown, a running bookie holds the directory");
     }
-    let records = StateTable::open(disk, dir).map(|(_, recovered)| recovered.ledgers);
-    match records {
-        Ok(records) => match records.iter().find(|record| record.ledger == ledger) {
-            Some(record) => writeln!(
-                out,
-                "state of ledger {ledger}: removed={} fenced={} has_explicit_lac={}",
-                record.is_removed(),
-                record.is_fenced,
-                record.explicit_lac.is_some()
-            ),
+    match StateTable::open(disk, dir) {
+        Ok((table, recovered)) => match recovered.ledgers.iter().find(|record| record.ledger == ledger) {
+            Some(record) => {
+                writeln!(
+                    out,
+                    "state of ledger {ledger}: removed={} fenced={} has_explicit_lac={}",
+                    record.is_removed(),
+                    record.is_fenced,
+                    record.explicit_lac.is_some()
+                )?;
+                record.tier.as_ref().map_or(Ok(()), |tier| tier_of(&table.tier(), ledger, tier, out))
+            }
             None => writeln!(out, "state of ledger {ledger}: none"),
         },
         Err(error) => writeln!(out, "state of ledger {ledger}: {error}"),
     }
+}
+
+/// What the state table says of a ledger's entries in object storage. In other directories there may be more of it.
+fn tier_of(view: &TierView, ledger: LedgerId, tier: &TierRecord, out: &mut impl Write) -> io::Result<()> {
+    const ROWS_READ: usize = 1024;
+    writeln!(
+        out,
+        "in object storage: last_reconciled={} trimmed_below={} epoch={} update={}",
+        tier.lre,
+        EntryId::to_wire(tier.trimmed_below),
+        tier.stamp.epoch,
+        tier.stamp.update
+    )?;
+    let mut next = Some(EntryId::FIRST);
+    while let Some(from) = next {
+        let rows = match view.rows(ledger, from, ROWS_READ) {
+            Ok(rows) => rows,
+            Err(error) => return writeln!(out, "  {error}"),
+        };
+        for row in &rows {
+            let object = &row.extent.object;
+            writeln!(
+                out,
+                "  first={} last={} object={} object_bytes={} footer_offset={} epoch={} update={}",
+                row.extent.first,
+                row.extent.last,
+                object.id,
+                object.length_bytes,
+                object.footer_offset,
+                row.stamp.epoch,
+                row.stamp.update
+            )?;
+        }
+        let last = rows.last().filter(|_| rows.len() == ROWS_READ).map(|row| row.extent.last.get());
+        next = last.and_then(|last| last.checked_add(1)).and_then(EntryId::new);
+    }
+    Ok(())
 }

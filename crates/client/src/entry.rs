@@ -119,7 +119,7 @@ impl EntryCodec {
     }
 }
 
-/// Whether stored bytes have these ids, and a whole header; for entries whose password nobody knows.
+/// Whether stored bytes have these ids, and a whole header; for entries whose password is not known.
 pub(crate) fn has_ids(stored: &[u8], ledger: LedgerId, entry: EntryId) -> bool {
     let header = stored.get(..ENTRY_PREFIX_SIZE_BYTES).and_then(|header| EntryHeader::of(header).ok());
     header.is_some_and(|fields| fields.ledger_id == ledger.get() && fields.entry_id == entry.get())

@@ -8,11 +8,11 @@
 //!
 //! # Invariants
 //! 1. A bookie whose registration does not advertise the operation is never sent it: Java bookies end the connection.
-//! 2. What a bookie advertises is read again after its registration changed, or may have changed.
+//! 2. A registration that changed, or may have changed, is read again.
 //! 3. An answer counts as a whole or not at all: one result for each ledger asked, in their order, none of which contradicts
 //!    itself.
 //!
-//! # Limits     remembered: bookies that were asked for and are registered; a request: [`LEDGERS_MAX`], [`EXTENTS_MAX`]
+//! # Limits     remembered: the registered bookies among those of earlier calls; a request: [`LEDGERS_MAX`], [`EXTENTS_MAX`]
 
 use std::collections::HashMap;
 use std::time::Duration;

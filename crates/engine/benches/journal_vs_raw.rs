@@ -128,6 +128,7 @@ impl Ours {
             file_bytes,
             owner: "bench".to_owned(),
             journal: 0,
+            is_tiered: false,
             sync: true,
             canaries: Canaries::none(),
         };

@@ -113,6 +113,10 @@ pub enum Refusal {
     /// A request that no valid client sends.
     #[error("bad request")]
     BadRequest,
+    /// The entry is in object storage and no copy is here. Who can read it there asks [`crate::Engine::tier_extent`]; told to a
+    /// client it is an I/O error, which may pass, and never an absence.
+    #[error("the entry is in object storage, which cannot be reached")]
+    Tiered,
     /// Limbo: the bookie lost data of this ledger and cannot tell.
     #[error("the state of the ledger is unknown")]
     Unknown,
@@ -168,6 +172,8 @@ pub enum Lookup {
     Memory(ChunkSlice),
     /// On disk: load it on a thread that may block.
     Disk(crate::DiskRead),
+    /// In object storage, and nowhere here: [`crate::Engine::tier_extent`] says where.
+    Tiered(crate::TieredRead),
     /// The only copy is not durable yet: ask again after [`crate::Engine::when_durable`] at this point.
     Undurable(DurablePoint),
 }

@@ -76,7 +76,7 @@ impl Default for SpaceConfig {
             merge_fan_in: 16,
             merge_ledger_bytes: 64 << 10,
             merge_log_bytes_max: 4 << 30,
-            replaced_grace: Duration::from_secs(30),
+            replaced_grace: Duration::from_secs(5),
             scrub_period: Duration::from_secs(7 * 86_400),
             scrub_bytes_per_second: 0,
         }
@@ -137,6 +137,9 @@ pub struct EngineConfig {
     pub flush_spread: Duration,
     /// How space is given back.
     pub space: SpaceConfig,
+    /// Bytes of extents in object storage that may wait in memory for the state table; 0 for a bookie without a tier, which
+    /// takes none. Ledgers that are in object storage already stay so.
+    pub tier_extents_bytes: u64,
     /// The cluster this data belongs to (INSTANCEID; empty when the cluster has none).
     pub instance_id: String,
     /// The bookie this data belongs to.
@@ -178,6 +181,7 @@ impl Default for EngineConfig {
             flush_interval: Duration::from_secs(10),
             flush_spread: Duration::from_secs(1),
             space: SpaceConfig::default(),
+            tier_extents_bytes: 0,
             instance_id: String::new(),
             bookie_id: "bookie".to_owned(),
             limbo_up_to: None,

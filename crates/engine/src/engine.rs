@@ -15,9 +15,10 @@ use crate::pulse::{JournalPulse, PulseCounters};
 use crate::shard::{Found, NoRoom, Shard, ShardConfig, Taken};
 use crate::space::{ScrubStatus, SpaceDesk, SpaceStatus, WantedCollection};
 use crate::stats::{Counters, EngineStats};
+use crate::tier::TierBudget;
 use bindery_io::Shortage;
 use bindery_io::chunk::{ChunkPool, Lane};
-use bindery_storage::{FoundRun, LogView, Patience, StorageMemory};
+use bindery_storage::{FoundRun, LogView, Patience, StorageMemory, TierView};
 use bindery_types::{EntryId, LedgerId, MasterKey};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
@@ -70,6 +71,9 @@ pub struct Engine {
     pub(crate) pool: ChunkPool,
     pub(crate) shards: Vec<Mutex<Shard>>,
     pub(crate) views: Vec<Arc<LogView>>,
+    /// Of each ledger directory, the extents in object storage.
+    pub(crate) tiers: Vec<Arc<TierView>>,
+    pub(crate) tier_budget: Arc<TierBudget>,
     pub(crate) memory: StorageMemory,
     lines: Vec<Arc<Line>>,
     /// By the number of the journal.
@@ -110,10 +114,12 @@ impl Engine {
     pub(crate) fn new(
         config: EngineConfig,
         views: Vec<Arc<LogView>>,
+        tiers: Vec<Arc<TierView>>,
         memory: StorageMemory,
         highest_recovered: Option<LedgerId>,
     ) -> Engine {
         let pool = ChunkPool::new(config.chunk_size(), config.chunk_count(), config.chunk_reserve());
+        let tier_budget = TierBudget::new(config.tier_extents_bytes);
         let shards = (0..config.shard_count)
             .map(|index| {
                 let shard = ShardConfig {
@@ -126,6 +132,7 @@ impl Engine {
                     checked_up_to: config.checked_up_to,
                     canaries: config.canaries,
                     index_pool: memory.index.clone(),
+                    tier_budget: tier_budget.clone(),
                 };
                 Mutex::new(Shard::new(shard, pool.clone()))
             })
@@ -134,6 +141,8 @@ impl Engine {
         let line_of = |shard: usize| Arc::new(Line::new(journals[shard % journals.len()].signal.clone()));
         Engine {
             views,
+            tiers,
+            tier_budget,
             memory,
             lines: (0..config.shard_count).map(line_of).collect(),
             journals,
@@ -470,9 +479,11 @@ impl Engine {
         let shard = self.shards[index].lock();
         match shard.find(ledger, which)? {
             Found::Memory(body) => Ok(Lookup::Memory(body)),
-            Found::OnDisk { entry, otherwise, hidden_below } => {
-                match on_disk(&self.views, ledger, entry, otherwise, hidden_below, self.config.canaries) {
+            Found::OnDisk { entry, otherwise, hidden_below, tiered } => {
+                let canaries = self.config.canaries;
+                match on_disk(&self.views, ledger, entry, otherwise, hidden_below, tiered, canaries) {
                     OnDisk::Read(read) => Ok(Lookup::Disk(read)),
+                    OnDisk::Tiered(read) => Ok(Lookup::Tiered(read)),
                     OnDisk::Refused(refusal) => Err(refusal),
                     OnDisk::Undurable(sequence) => {
                         Ok(Lookup::Undurable(DurablePoint { shard: index, sequence }))
@@ -547,7 +558,8 @@ impl Engine {
         self.shard(ledger).lock().cancel_poll(ledger, poll)
     }
 
-    /// Every durable entry of a ledger, as runs. Blocks on the disk.
+    /// Every durable entry of a ledger, as runs, with those that were let go because they are in object storage. Blocks on the
+    /// disk.
     pub fn list_entries(&self, ledger: LedgerId) -> Result<Vec<EntryRun>, Refusal> {
         Ok(self.list(ledger, false, usize::MAX)?.expect("no limit"))
     }
@@ -804,7 +816,7 @@ impl Engine {
     }
 
     /// Called without the shard's lock: a waiter may do anything short.
-    fn answer_or_wake(&self, shard: usize, answered: Option<(Waiter, Result<(), Refusal>)>) {
+    pub(crate) fn answer_or_wake(&self, shard: usize, answered: Option<(Waiter, Result<(), Refusal>)>) {
         match answered {
             Some((waiter, outcome)) => waiter(outcome),
             None => self.wake_journal_of(shard),

@@ -7,8 +7,10 @@
 use crate::lagging::Lagging;
 use crate::polls::Polls;
 use crate::rare::RareVec;
+use crate::tier::PlacedUpdate;
 use crate::write_cache::CacheRecords;
-use bindery_storage::{Generation, LedgerRecord};
+use bindery_storage::{Generation, LedgerRecord, TierRecord};
+use bindery_types::tier::TierStamp;
 use bindery_types::{EntryId, LedgerId, MasterKey};
 use std::sync::Arc;
 
@@ -37,8 +39,49 @@ pub(crate) struct LedgerState {
     pub(crate) hidden_below: u64,
     /// Sequence of the record that removed it last; 0 when the state table has it.
     pub(crate) removed_at: u64,
-    /// Sequence of the record that was placed last; 0 when none was in this process.
+    /// Sequence of the record that was placed last; 0 when none was in this process. Updates of what is
+    /// in object storage do not count.
     pub(crate) changed_at: u64,
+    /// Of a ledger of which entries are in object storage.
+    pub(crate) tier: Option<Box<TierState>>,
+    /// The ledger was removed since the last freeze: the extents that the tables have of it go.
+    pub(crate) are_extents_gone: bool,
+}
+
+/// What is known of a ledger's entries in object storage, since it was removed last.
+pub(crate) struct TierState {
+    /// The last reconciled entry.
+    pub(crate) lre: Lagging,
+    /// Of the update that was placed last.
+    pub(crate) stamp: TierStamp,
+    /// Entries up to it are read from there when no copy is here.
+    pub(crate) trimmed_below: Option<EntryId>,
+    /// Sequence of the update that was placed last; 0 when the state table has it.
+    pub(crate) updated_at: u64,
+    /// The record that every directory has committed.
+    pub(crate) committed: Option<TierRecord>,
+    /// Placed since the last freeze, oldest first.
+    pub(crate) updates: Vec<PlacedUpdate>,
+}
+
+impl TierState {
+    /// Charged for one: the state, a list of one update, and what the allocator adds.
+    pub(crate) const BYTES: usize = size_of::<TierState>() + 32;
+
+    fn restore(record: &TierRecord) -> TierState {
+        TierState {
+            lre: Lagging::durable(record.lre.get()),
+            trimmed_below: record.trimmed_below,
+            committed: Some(*record),
+            ..TierState::new(record.stamp)
+        }
+    }
+
+    /// Everything placed so far; `None` while nothing is.
+    fn record(&self) -> Option<TierRecord> {
+        let lre = EntryId::new(self.lre.placed())?;
+        Some(TierRecord { lre, trimmed_below: self.trimmed_below, stamp: self.stamp })
+    }
 }
 
 impl LedgerState {
@@ -59,6 +102,8 @@ impl LedgerState {
             hidden_below: 0,
             removed_at: 0,
             changed_at: 0,
+            tier: None,
+            are_extents_gone: false,
         }
     }
 
@@ -80,6 +125,7 @@ impl LedgerState {
             explicit_lacs: record.explicit_lac.iter().map(|body| (0, body.as_slice().into())).collect(),
             life: record.life,
             hidden_below: record.hidden_below.0,
+            tier: record.tier.as_ref().map(|tier| Box::new(TierState::restore(tier))),
             ..LedgerState::new(record.master_key)
         }
     }
@@ -97,7 +143,20 @@ impl LedgerState {
             last_entry: EntryId::new(self.last_entry.placed()),
             life: self.life,
             hidden_below: Generation(self.hidden_below),
+            tier: self.tier.as_ref().and_then(|tier| tier.record()),
         }
+    }
+
+    /// The tier fields that the state tables have of the ledger.
+    pub(crate) fn committed_tier(&self) -> Option<TierRecord> {
+        self.tier.as_ref()?.committed
+    }
+
+    /// Takes over what another record of this life says of the ledger in object storage.
+    pub(crate) fn join_tier(&mut self, other: Option<TierRecord>) {
+        let Some(other) = other else { return };
+        let joined = self.committed_tier().map_or(other, |known| known.join(other));
+        self.tier = Some(Box::new(TierState::restore(&joined)));
     }
 
     /// A record at `sequence` changed it. True when it is the first since the last freeze.
@@ -124,6 +183,8 @@ impl LedgerState {
         self.last_add_confirmed = Lagging::durable(-1);
         self.explicit_lacs = RareVec::default();
         self.records = CacheRecords::default();
+        self.tier = None;
+        self.are_extents_gone = true;
         if !self.polls.is_empty() {
             self.wake_polls_at.get_or_insert(sequence);
         }
@@ -181,6 +242,9 @@ impl LedgerState {
 
     /// Gives back what only a ledger that is written to needs, as far as it does not need it now.
     pub(crate) fn rest(&mut self, durable: u64) {
+        if let Some(tier) = &mut self.tier {
+            tier.lre.rest(durable);
+        }
         self.last_entry.rest(durable);
         self.last_add_confirmed.rest(durable);
     }
@@ -191,5 +255,9 @@ impl LedgerState {
         self.last_add_confirmed.forget_above(durable);
         self.explicit_lacs.retain(|(s, _)| *s <= durable);
         self.records.forget_above(durable);
+        if let Some(tier) = &mut self.tier {
+            tier.lre.forget_above(durable);
+            tier.updates.retain(|update| update.sequence <= durable);
+        }
     }
 }

@@ -17,7 +17,7 @@
 //! [`threads`] in the binary and by the scheduler in the simulator.
 //!
 //! Invariants and limits stand with the part that keeps them: `shard`, `line`, `machine`, `open`, `write_cache`, `lagging`,
-//! `pacing`, `space`.
+//! `pacing`, `space`, `tier`.
 //!
 //! # Not here
 //! Sockets, protocols and metadata (server). Which ledgers are garbage is decided here (`GarbageRound`), on what the
@@ -46,6 +46,7 @@ mod signal;
 mod space;
 mod stats;
 pub mod threads;
+mod tier;
 mod write_cache;
 
 pub use api::{
@@ -64,5 +65,6 @@ pub use pulse::JournalPulse;
 pub use space::{ScrubFinding, ScrubPass, ScrubStatus, SpaceStatus, WantedCollection};
 pub use stats::EngineStats;
 pub use threads::{EngineThreads, StopError};
+pub use tier::{LocalChecksum, ReconcileWaiter, Reconciled, Tiered, TieredRead, TrimError};
 
 pub use bindery_storage::{Ahead, FoundRun, Patience, TOGETHER_ENTRIES_MAX};

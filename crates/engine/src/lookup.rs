@@ -2,6 +2,7 @@
 
 use crate::api::{EntryRun, Refusal};
 use crate::shard::Otherwise;
+use crate::tier::TieredRead;
 use bindery_io::canary::{Canaries, Canary};
 use bindery_storage::{
     Ahead, Coverage, FoundEntry, Generation, Lead, LogView, ReadError, SoleRun, Source, TryReadError, locate,
@@ -26,6 +27,8 @@ pub struct DiskRead {
     /// Where the entry is, once it was looked up.
     located: Option<FoundEntry>,
     otherwise: Refusal,
+    /// It is in object storage, if none of them has it: `otherwise` says so.
+    tiered: Option<TieredRead>,
     canaries: Canaries,
 }
 
@@ -34,6 +37,7 @@ pub(crate) enum OnDisk {
     Read(DiskRead),
     Refused(Refusal),
     Undurable(u64),
+    Tiered(TieredRead),
 }
 
 /// Call it with the shard's lock held: a log is visible before the frozen write cache it came from is dropped, so an
@@ -44,6 +48,7 @@ pub(crate) fn on_disk(
     entry: EntryId,
     otherwise: Otherwise,
     hidden_below: u64,
+    tiered: Option<TieredRead>,
     canaries: Canaries,
 ) -> OnDisk {
     let mut leads: Vec<Lead> = Vec::new();
@@ -61,7 +66,14 @@ pub(crate) fn on_disk(
         // Within a directory they come sorted; a ledger that changed directories has runs in several.
         leads.sort_by_key(|lead| std::cmp::Reverse(lead.newest()));
     }
+    // Waiting for a copy on its way would gain nothing.
+    if leads.is_empty()
+        && let Some(tiered) = tiered
+    {
+        return OnDisk::Tiered(tiered);
+    }
     let otherwise = match otherwise {
+        _ if tiered.is_some() => Refusal::Tiered,
         Otherwise::Undurable { sequence, .. } if leads.is_empty() => return OnDisk::Undurable(sequence),
         // Should no run hold the entry after all, its copy on the way was not acknowledged when it was asked for.
         Otherwise::Undurable { in_limbo: false, .. } | Otherwise::NoEntry => Refusal::NoEntry,
@@ -79,6 +91,7 @@ pub(crate) fn on_disk(
         hidden_below,
         located: None,
         otherwise,
+        tiered,
         canaries,
     })
 }
@@ -151,6 +164,11 @@ impl DiskRead {
         }
     }
 
+    /// What to do when a look-up or a load ended with [`Refusal::Tiered`].
+    pub fn into_tiered(self) -> Option<TieredRead> {
+        self.tiered
+    }
+
     /// Number of the ledger directory that it asks first, and mostly alone: a ledger that moved has entries in several.
     pub fn directory(&self) -> usize {
         self.directory
@@ -164,8 +182,8 @@ impl DiskRead {
     /// Loads and verifies the entry. Blocks: call it on a thread that may.
     ///
     /// # Errors
-    /// [`Refusal::NoEntry`] only when every run that could hold the entry was read and does not; damage is
-    /// [`Refusal::Io`].
+    /// [`Refusal::NoEntry`] only when every run that could hold the entry was read and does not; [`Refusal::Tiered`] when it
+    /// is in object storage then; damage is [`Refusal::Io`].
     pub fn load(&self) -> Result<Vec<u8>, Refusal> {
         let refused = |stop| match stop {
             Stop::Refused(refusal) => refusal,
@@ -250,6 +268,16 @@ impl RunSet {
                     self.runs.push(EntryRun { first: entry, last: entry });
                 }
             }
+        }
+    }
+
+    /// Adds a run.
+    pub(crate) fn add(&mut self, run: EntryRun) {
+        self.extend([run.first]);
+        if !self.is_too_much
+            && let Some(last) = self.runs.last_mut()
+        {
+            last.last = last.last.max(run.last);
         }
     }
 

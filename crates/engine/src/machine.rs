@@ -25,22 +25,27 @@
 //!    that waits for space leaves the file that is kept back to what has formed, and to fences. A journal that cannot
 //!    make another file takes fences until its last one is full; then they wait for one, and nothing fails. One that has a
 //!    single file takes adds until half of it is used.
+//! 8. The extents of a ledger in object storage are committed with the state that counts them, in one commit, which covers
+//!    their journal records: a table that has the last reconciled entry has what is below it, or the journal does.
 
 use crate::api::{AddDone, AddSink, GroupTimes, Refusal, Waiter};
 use crate::engine::{Engine, Wanting};
 use crate::journals::MarkVector;
 use crate::line::{RoomWaiter, Turn};
 use crate::pacing::FlushPace;
-use crate::placement::{Left, Placement, StorageFault};
+use crate::placement::{Left, Part, Placement, StorageFault};
 use crate::shard::ShardCut;
 use crate::space::Space;
 use crate::stats::Counters;
 use crate::write_cache::Frozen;
-use bindery_io::canary::Canary;
+use bindery_io::canary::{Canaries, Canary};
 use bindery_io::{BLOCK_SIZE_BYTES, Clock};
 use bindery_journal::group::layout;
 use bindery_journal::{Group, Journal, JournalError};
-use bindery_storage::{DirectoryCommit, Generation, LedgerDirectory, LedgerRecord, Mark, SealedLog};
+use bindery_storage::{
+    DirectoryCommit, ExtentChange, Generation, LedgerDirectory, LedgerRecord, Mark, SealedLog,
+};
+use bindery_types::{EntryId, LedgerId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -520,15 +525,17 @@ impl Flushing {
         mut left: Left,
     ) -> Result<Flushed, FlushError> {
         let begun = self.clock.monotonic_ns();
+        let canaries = self.engine.config.canaries;
         let mut writes = PacedWrites::begin(self, &ticket, begun);
         while let Some((&index, part)) = left.first_key_value() {
             let pick =
                 |places: &[usize]| places.iter().map(|p| &*ticket.frozen[*p].1).collect::<Vec<&Frozen>>();
             let (entries, states) = (pick(&part.entries), pick(&part.states));
+            let extents = extents_for(&ticket, part, canaries);
             let outcome = match self.placement.failure(index) {
                 // It failed while the ticket waited (placement invariant 2).
                 Some(reason) => Err(StorageFault::Failed(reason)),
-                None => self.flush_directory(index, &entries, &states, &ticket.marks, &mut writes),
+                None => self.flush_directory(index, &entries, &states, &extents, &ticket.marks, &mut writes),
             };
             match outcome {
                 Ok(()) => drop(left.remove(&index)),
@@ -582,6 +589,16 @@ impl Flushing {
         }
     }
 
+    /// A ledger was removed since the cache was frozen, and a flush that waits for space leaves it out (`placement` invariant 3).
+    fn is_gone(&self, ledger: LedgerId, frozen: &Frozen) -> bool {
+        let engine = &self.engine;
+        engine.is_waiting() && engine.config.journal_sync && {
+            let shard = engine.shard_of(ledger);
+            let flushed = self.flushed_generation(shard);
+            frozen.generation < engine.shards[shard].lock().hidden_for_good(ledger, flushed, true)
+        }
+    }
+
     /// One directory: an entry log when there are entries, and always a commit with the mark, so that fences and LACs
     /// that came without entries are not forgotten with the journal (BookKeeper #4843).
     fn flush_directory(
@@ -589,11 +606,12 @@ impl Flushing {
         index: usize,
         entries: &[&Frozen],
         states: &[&Frozen],
+        extents: &[ExtentChange],
         marks: &MarkVector,
         writes: &mut PacedWrites,
     ) -> Result<(), StorageFault> {
-        let mut ledgers: Vec<_> =
-            entries.iter().flat_map(|f| f.records.iter().map(move |(l, r)| (*l, r, *f))).collect();
+        let all = entries.iter().flat_map(|f| f.records.iter().map(move |(l, r)| (*l, r, *f)));
+        let mut ledgers: Vec<_> = all.filter(|(ledger, _, f)| !self.is_gone(*ledger, f)).collect();
         ledgers.sort_unstable_by_key(|(ledger, ..)| *ledger);
         let mut sealed = None;
         if !ledgers.is_empty() {
@@ -601,8 +619,7 @@ impl Flushing {
             let mut log = self.directories[index].begin_log(Generation(generation))?;
             for (ledger, records, frozen) in ledgers {
                 for record in records.newest_ascending().iter() {
-                    let entry =
-                        bindery_types::EntryId::new(record.entry).expect("placed entries are not negative");
+                    let entry = EntryId::new(record.entry).expect("placed entries are not negative");
                     if let Err(error) = log.append(ledger, entry, frozen.bytes_of(record), record.crc32c) {
                         // What it holds is in no table; if it stays, the next start removes it.
                         let _ = log.abandon();
@@ -625,8 +642,13 @@ impl Flushing {
         let mut all = MarkVector::of(&directory.marks());
         all.join(marks);
         let marks = all.marks();
-        let commit =
-            DirectoryCommit { logs_added: logs, ledgers: &states, marks: &marks, ..Default::default() };
+        let commit = DirectoryCommit {
+            logs_added: logs,
+            ledgers: &states,
+            extents,
+            marks: &marks,
+            ..Default::default()
+        };
         if let Err(error) = directory.commit(&commit) {
             let fault = self.fault_of(index, &error);
             if let (true, Some(log)) = (fault.may_pass(), logs.first()) {
@@ -641,6 +663,19 @@ impl Flushing {
         }
         Ok(())
     }
+}
+
+/// The extents of a ticket that go to a directory: those of its states (invariant 8), and the removals of all others.
+fn extents_for(ticket: &FreezeTicket, part: &Part, canaries: Canaries) -> Vec<ExtentChange> {
+    let mut changes = Vec::new();
+    for (place, (_, frozen)) in ticket.frozen.iter().enumerate() {
+        if part.states.contains(&place) && !canaries.has(Canary::M45ExtentsLeftOut) {
+            changes.extend(frozen.extent_changes());
+        } else {
+            changes.extend(frozen.extents_gone());
+        }
+    }
+    changes
 }
 
 /// Carries out what [`FlushPace`] says, between the writes of one flush.

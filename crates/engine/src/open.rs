@@ -254,12 +254,13 @@ impl Machine {
         let journals = journals::open_all(&config, &mut coverage, &disk, &random)?;
         journals::check_former(&config, &coverage, &disk, &random)?;
         let views: Vec<_> = directories.iter().map(LedgerDirectory::view).collect();
+        let tiers = directories.iter().map(LedgerDirectory::tier).collect();
         let generations = views.iter().flat_map(|view| view.logs()).map(|log| log.generation().0);
         // A removed ledger hides generations that may have gone with their logs: what comes is above them too.
         let hidden = known.iter().map(|record| record.hidden_below.0);
         let last_generation = generations.chain(hidden).max().unwrap_or(0);
         let directory_count = directories.len();
-        let engine = Arc::new(Engine::new(config, views, memory, highest_ledger));
+        let engine = Arc::new(Engine::new(config, views, tiers, memory, highest_ledger));
         *engine.covered.lock() = coverage.lowest.clone();
         for record in known {
             engine.shards[engine.shard_of(record.ledger)].lock().restore(&record);

@@ -12,7 +12,9 @@
 //!    is committed elsewhere before the others say that it is out, and only then are journal files released (IB12).
 //! 2. A log whose write or sync failed is not written again: what is tried again goes into a new file (IB14). A
 //!    directory that failed for any reason but space or descriptors takes nothing any more before a restart.
-//! 3. While a ticket waits for space no adds are taken, so memory stays bounded; fences go to the journal as always.
+//! 3. While a ticket waits for space no adds are taken, so memory stays bounded; fences go to the journal as always. When it is
+//!    tried again, entries of ledgers that were removed meanwhile are left out, as soon as the journal has the removal durably: a
+//!    start replays it behind the ticket's mark.
 //! 4. A directory that is out still serves reads. What it cannot read is an I/O error, never "no such entry" (IB7).
 //! 5. When no directory is left the engine is latched.
 //!

@@ -34,6 +34,7 @@ mod lookup;
 mod place;
 mod removal;
 mod replay;
+mod tier;
 
 pub(crate) use cut::ShardCut;
 pub(crate) use direct::DirectStep;
@@ -43,6 +44,7 @@ use crate::api::{Add, AddDone, Poll, PollId, Refusal, Waiter};
 use crate::config::Admission;
 use crate::ledger::LedgerState;
 use crate::ledger_map::LedgerMap;
+use crate::tier::TierBudget;
 use crate::write_cache::Frozen;
 use bindery_io::canary::{Canaries, Canary};
 use bindery_io::chunk::{ChunkPool, ChunkSlice, Lane, OpenChunk};
@@ -67,6 +69,8 @@ pub(crate) struct ShardConfig {
     pub(crate) canaries: Canaries,
     /// Charged for the states of ledgers.
     pub(crate) index_pool: Arc<IndexPool>,
+    /// Bounds the extents in memory, of all shards.
+    pub(crate) tier_budget: Arc<TierBudget>,
 }
 
 /// No chunk, or no room in the group that is forming.
@@ -105,6 +109,8 @@ pub(crate) struct Shard {
     parts: Vec<Part>,
     formed_bytes: usize,
     formed_records: usize,
+    /// Of the bytes, those of updates of what is in object storage.
+    formed_update_bytes: usize,
     /// Bytes that ordinary adds may place until the next cut: at most `formed_bytes_max`.
     offered_bytes: usize,
     /// What ordinary adds of the batch under way may make `formed` at most; see [`Shard::admit`].
@@ -144,6 +150,13 @@ pub(crate) struct Shard {
     limbo_up_to: Option<LedgerId>,
     /// Metadata spoke for their writers since the start.
     vouched: BTreeSet<LedgerId>,
+    /// Ledgers of which entries are in object storage.
+    tiered_count: usize,
+    /// Those of them of which copies could go.
+    untrimmed: BTreeSet<LedgerId>,
+    tier_budget: Arc<TierBudget>,
+    /// While the journal is replayed: ledgers whose life the replay changed.
+    relived: BTreeSet<LedgerId>,
     /// Oldest first.
     frozen: Vec<Arc<Frozen>>,
     /// The journal failed.
@@ -163,6 +176,10 @@ impl Shard {
         Shard {
             limbo_up_to: config.limbo_up_to,
             vouched: BTreeSet::new(),
+            tiered_count: 0,
+            untrimmed: BTreeSet::new(),
+            tier_budget: config.tier_budget.clone(),
+            relived: BTreeSet::new(),
             config,
             pool,
             ledgers: Ledgers::default(),
@@ -173,6 +190,7 @@ impl Shard {
             parts: Vec::new(),
             formed_bytes: 0,
             formed_records: 0,
+            formed_update_bytes: 0,
             offered_bytes: config_offer,
             admitted: usize::MAX,
             sequence: 0,
@@ -344,6 +362,9 @@ impl Shard {
     fn exists(&mut self, ledger: LedgerId) -> &mut LedgerState {
         self.on_back(ledger);
         let state = self.ledgers.entry(ledger).or_insert_with(|| LedgerState::boxed(None));
+        if self.is_replaying && state.is_removed() {
+            self.relived.insert(ledger);
+        }
         state.revive();
         state
     }

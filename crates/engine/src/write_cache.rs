@@ -4,8 +4,9 @@
 //! 1. Of several copies of an entry the one with the higher sequence is the newer one.
 //! 2. A copy that is not durable is never returned as found; an older durable one stays until it is overtaken.
 
+use crate::tier::PlacedUpdate;
 use bindery_io::chunk::ChunkSlice;
-use bindery_storage::LedgerRecord;
+use bindery_storage::{ExtentChange, LedgerRecord};
 use bindery_types::{EntryId, LedgerId};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -128,9 +129,35 @@ pub(crate) struct Frozen {
     pub(crate) bytes: u64,
     /// State at the freeze of every ledger that changed since the one before.
     pub(crate) states: Vec<LedgerRecord>,
+    /// Of those that these states count: extents in object storage.
+    pub(crate) extents: HashMap<LedgerId, FrozenExtents>,
+}
+
+/// What changed of a ledger's extents.
+#[derive(Default)]
+pub(crate) struct FrozenExtents {
+    /// Those of before are gone.
+    pub(crate) is_cleared: bool,
+    /// Oldest first.
+    pub(crate) updates: Vec<PlacedUpdate>,
 }
 
 impl Frozen {
+    /// The changes of extents for the directory that takes the states.
+    pub(crate) fn extent_changes(&self) -> impl Iterator<Item = ExtentChange> {
+        self.extents.iter().map(|(ledger, FrozenExtents { is_cleared, updates })| ExtentChange {
+            ledger: *ledger,
+            is_cleared: *is_cleared,
+            updates: updates.iter().map(|placed| placed.update.clone()).collect(),
+        })
+    }
+
+    /// The changes for the other directories: they may have extents of a removed ledger that was theirs before.
+    pub(crate) fn extents_gone(&self) -> impl Iterator<Item = ExtentChange> {
+        let gone = self.extents.iter().filter(|(_, change)| change.is_cleared);
+        gone.map(|(ledger, _)| ExtentChange { ledger: *ledger, is_cleared: true, updates: Vec::new() })
+    }
+
     pub(crate) fn body(&self, record: &CacheRecord) -> ChunkSlice {
         let start = record.offset as usize;
         self.chunks[record.chunk as usize].slice(start..start + record.length as usize)

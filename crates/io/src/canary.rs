@@ -61,6 +61,12 @@ pub enum Canary {
     M37OlderCopiesTogether,
     /// A start believes the page cache after a failed sync, although the medium holds something else.
     M38CacheBelieved,
+    /// A trim that is not in the state table yet counts when logs are dropped and rewritten.
+    M43UncommittedTrimCounts,
+    /// A last reconciled entry is answered before its record is durable.
+    M44ReconciledBeforeDurable,
+    /// A flush commits last reconciled entries without the extents that came with them.
+    M45ExtentsLeftOut,
     /// A permit leaks when a connection dies while it is paused.
     M24PausedPermitLeaks,
     /// A recovery takes its fences for covering with one bookie too few.
@@ -93,6 +99,12 @@ pub enum Canary {
     M40HandsOverTheSegment,
     /// Segments are not split where a bookie lacks entries between those that it has.
     M41GapsInTheMiddle,
+    /// A bookie lets copies of a ledger go that is not closed, or not wholly in object storage (T9).
+    T9TrimsBeforeTheEnd,
+    /// A read whose object is gone is not looked up again, though the entry is in another one by now (T10).
+    T10SourceNotLookedUpAgain,
+    /// A bookie lets copies go although their copy in object storage differs (T19).
+    T19DifferenceIgnored,
     /// A tierer moves the last reconciled entry when an object is uploaded, before its commit is answered.
     M23LreBeforeCommit,
     /// A tierer whose catalogue is behind a bookie goes on behind that bookie's last reconciled entry (T2).
@@ -106,7 +118,7 @@ pub const CAN_BE_PLANTED: bool = cfg!(debug_assertions);
 
 /// The canaries that the simulator looks for, with the name its command line knows them by. M24 is in the server, which
 /// it does not run: the server's storm test looks for that one.
-pub const ALL: [(&str, Canary); 25] = [
+pub const ALL: [(&str, Canary); 28] = [
     ("M1", Canary::M1AckBeforeSync),
     ("M2", Canary::M2NewestFileSynced),
     ("M3", Canary::M3NegativeFenceBeforeDurable),
@@ -132,6 +144,9 @@ pub const ALL: [(&str, Canary); 25] = [
     ("M37", Canary::M37OlderCopiesTogether),
     ("M38", Canary::M38CacheBelieved),
     ("M42", Canary::M42MarkIgnored),
+    ("M43", Canary::M43UncommittedTrimCounts),
+    ("M44", Canary::M44ReconciledBeforeDurable),
+    ("M45", Canary::M45ExtentsLeftOut),
 ];
 
 /// The canaries in the client's cores, which the client's own model looks for, with their names. M36 is in its readers: the

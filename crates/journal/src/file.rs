@@ -23,9 +23,11 @@ use bindery_io::BLOCK_SIZE_BYTES;
 
 /// The newest version of the journal format that is read. 1: first version. 2: removal records. 3: groups of files
 /// written without sync say what is durable before them. 4: the number of the journal, written where it is not 0: the
-/// files of the first journal stay of version 3.
-pub const FILE_FORMAT_VERSION: u32 = 4;
-/// Without the number of the journal.
+/// files of the first journal stay of version 3. 5: records of what is in object storage; written where there may be some.
+pub const FILE_FORMAT_VERSION: u32 = 5;
+/// Without records of what is in object storage.
+const VERSION_UNTIERED: u32 = 4;
+/// Without the number of the journal as well.
 const VERSION_UNNUMBERED: u32 = 3;
 
 const MAGIC: [u8; 8] = *b"BNDJNL01";
@@ -51,6 +53,8 @@ pub struct FileHeader {
     pub owner: String,
     /// Number of the journal among those of the bookie.
     pub journal: u16,
+    /// There may be records of what is in object storage ([`crate::record::Kind::Reconciled`]).
+    pub is_tiered: bool,
     /// Groups were written without sync (`journal.sync = false`): after a power cut they may have holes.
     pub is_unsynced: bool,
     /// The file had its length before it had this header: one that is shorter was cut. Files of earlier builds grew with
@@ -85,7 +89,11 @@ impl FileHeader {
         assert!(self.owner.len() <= IDENTITY_MAX, "the identity fits the header");
         block.fill(0);
         block[..8].copy_from_slice(&MAGIC);
-        let version = if self.journal == 0 { VERSION_UNNUMBERED } else { FILE_FORMAT_VERSION };
+        let version = match (self.is_tiered, self.journal) {
+            (true, _) => FILE_FORMAT_VERSION,
+            (false, 0) => VERSION_UNNUMBERED,
+            (false, _) => VERSION_UNTIERED,
+        };
         block[8..12].copy_from_slice(&version.to_be_bytes());
         block[12..16].copy_from_slice(&(BLOCK_SIZE_BYTES as u32).to_be_bytes());
         let numbers = [self.identity.file_id, self.identity.nonce, self.first_group, self.length];
@@ -132,6 +140,7 @@ impl FileHeader {
             length: u64_at(40),
             owner: owner.to_owned(),
             journal: (u32_at(52) >> JOURNAL_SHIFT) as u16,
+            is_tiered: u32_at(8) > VERSION_UNTIERED,
             is_unsynced: u32_at(52) & FLAG_UNSYNCED != 0,
             is_whole: u32_at(52) & FLAG_WHOLE != 0,
             follows_sync: u32_at(52) & FLAG_FOLLOWS_SYNC != 0,
@@ -166,6 +175,7 @@ mod tests {
             length: 1 << 20,
             owner: "cluster/bookie".into(),
             journal: 3,
+            is_tiered: true,
             is_unsynced: true,
             is_whole: true,
             follows_sync: true,
@@ -191,6 +201,7 @@ mod tests {
             length: 8192,
             owner: "b".into(),
             journal: 0,
+            is_tiered: false,
             is_unsynced: false,
             is_whole: false,
             follows_sync: false,
@@ -205,9 +216,35 @@ mod tests {
         };
         assert_eq!(with_version(0), Err(HeaderProblem::Damaged));
         assert_eq!(with_version(1), Ok(header.clone()));
-        assert_eq!(with_version(FILE_FORMAT_VERSION), Ok(header));
+        assert_eq!(with_version(4), Ok(header.clone()));
+        assert_eq!(with_version(FILE_FORMAT_VERSION), Ok(FileHeader { is_tiered: true, ..header }));
         let newer = FILE_FORMAT_VERSION + 1;
         assert_eq!(with_version(newer), Err(HeaderProblem::NewerFormat(newer)));
+    }
+
+    /// An older build goes on with the files of a bookie that has no tier.
+    #[test]
+    fn files_are_of_the_oldest_version_that_can_say_what_they_hold() {
+        let written = |journal: u16, is_tiered: bool| {
+            let identity = FileIdentity { file_id: 5, nonce: 1 };
+            let header = FileHeader {
+                identity,
+                first_group: 1,
+                length: 8192,
+                owner: "b".into(),
+                journal,
+                is_tiered,
+                is_unsynced: false,
+                is_whole: true,
+                follows_sync: true,
+            };
+            let mut block = vec![0; BLOCK_SIZE_BYTES];
+            header.encode(&mut block);
+            assert_eq!(FileHeader::decode(&block), Ok(header));
+            block[11]
+        };
+        let versions = [written(0, false), written(1, false), written(0, true), written(1, true)];
+        assert_eq!(versions, [3, 4, 5, 5]);
     }
 
     #[test]

@@ -10,8 +10,11 @@
 //! ```
 //!
 //! The body of every kind starts with its ledger id, so an entry has no second copy of its ids. The 12 header bytes
-//! are covered by the checksum of the part they lie in ([`fold_header`]). Big-endian, as on the wire.
+//! are covered by the checksum of the part they lie in ([`fold_header`]). Big-endian, as on the wire; what
+//! [`bindery_types::tier`] encodes is little-endian.
 
+use bindery_types::codec::Take;
+use bindery_types::tier::{TierExtent, TierStamp};
 use bindery_types::{EntryId, LedgerId, MASTER_KEY_SIZE_BYTES, MasterKey};
 
 /// Bytes before the body.
@@ -43,6 +46,9 @@ pub enum Kind {
     /// Ledger id, one byte, 1 when the ledger enters limbo, 0 when it leaves: whether entries of it may be missing here.
     /// The ledger exists from then on. An older build takes it for damage.
     Limbo = 7,
+    /// Ledger id, stamp of the update, extents: the entries up to the last one of these are in object storage, too. Says
+    /// nothing about whether the ledger exists. Since format version 5.
+    Reconciled = 8,
 }
 
 impl Kind {
@@ -55,6 +61,7 @@ impl Kind {
             5 => Kind::FenceWithoutKey,
             6 => Kind::Removal,
             7 => Kind::Limbo,
+            8 => Kind::Reconciled,
             _ => return None,
         })
     }
@@ -125,7 +132,7 @@ impl<'a> Record<'a> {
             Kind::LedgerKey | Kind::Fence | Kind::ExplicitLac => {
                 MasterKey::from_slice(&self.body[8..KEY_END])
             }
-            Kind::Entry | Kind::FenceWithoutKey | Kind::Removal | Kind::Limbo => None,
+            Kind::Entry | Kind::FenceWithoutKey | Kind::Removal | Kind::Limbo | Kind::Reconciled => None,
         }
     }
 
@@ -137,6 +144,27 @@ impl<'a> Record<'a> {
     /// Of a limbo record: whether the ledger enters limbo.
     pub fn enters_limbo(&self) -> bool {
         self.kind == Kind::Limbo && self.body[BODY_MIN] != 0
+    }
+
+    /// Of a reconciled record: which update it is, and its extents, ascending and without gaps.
+    pub fn reconciled(&self) -> Option<(TierStamp, Vec<TierExtent>)> {
+        if self.kind != Kind::Reconciled {
+            return None;
+        }
+        let mut fields = Take(&self.body[BODY_MIN..]);
+        let stamp = TierStamp::decode(&mut fields)?;
+        let mut extents: Vec<TierExtent> = Vec::with_capacity(fields.0.len() / TierExtent::SIZE_BYTES);
+        while !fields.is_empty() {
+            let extent = TierExtent::decode(&mut fields)?;
+            if extents
+                .last()
+                .is_some_and(|before| before.last.get().checked_add(1) != Some(extent.first.get()))
+            {
+                return None;
+            }
+            extents.push(extent);
+        }
+        (!extents.is_empty()).then_some((stamp, extents))
     }
 
     /// The WRITE_LAC body of an explicit-LAC record.
@@ -157,7 +185,7 @@ pub enum BadRecord {
     /// A record reaches beyond its part.
     #[error("record at {0} reaches beyond its part")]
     Length(usize),
-    /// Unknown kind, non-zero reserved bytes, or a body too short for its kind.
+    /// Unknown kind, non-zero reserved bytes, or a body that none of its kind has.
     #[error("record at {0} is malformed")]
     Malformed(usize),
     /// The body's checksum differs.
@@ -197,6 +225,7 @@ pub fn decode_part<'a>(
             Kind::LedgerKey | Kind::Fence | Kind::ExplicitLac => KEY_END,
             Kind::FenceWithoutKey => BODY_MIN,
             Kind::Removal | Kind::Limbo => BODY_MIN + 1,
+            Kind::Reconciled => BODY_MIN + TierStamp::SIZE_BYTES + TierExtent::SIZE_BYTES,
         };
         if header[9..] != [0; 3] || length < body_min {
             return Err(BadRecord::Malformed(at));
@@ -208,7 +237,11 @@ pub fn decode_part<'a>(
         if crc32c(body) != crc {
             return Err(BadRecord::BodyCrc(at));
         }
-        records.push(Record { kind, ledger, crc32c: crc, body });
+        let record = Record { kind, ledger, crc32c: crc, body };
+        if kind == Kind::Reconciled && record.reconciled().is_none() {
+            return Err(BadRecord::Malformed(at));
+        }
+        records.push(record);
         at = body_at + length;
     }
     if records.len() != record_count as usize || chain != headers_crc {
@@ -252,18 +285,57 @@ mod tests {
         assert_eq!(&records[1].body[32..], b"hello");
     }
 
+    fn extents(ranges: &[(i64, i64)]) -> Vec<u8> {
+        let mut body = 7i64.to_be_bytes().to_vec();
+        TierStamp { epoch: 2, update: 5 }.encode(&mut body);
+        for (first, last) in ranges {
+            for number in [first, last] {
+                body.extend_from_slice(&number.to_le_bytes());
+            }
+            body.extend_from_slice(&[3; 40]);
+        }
+        body
+    }
+
+    #[test]
+    fn a_reconciled_record_comes_back_and_one_with_impossible_extents_does_not() {
+        let (data, chain) = part(&[(Kind::Reconciled, extents(&[(0, 4), (5, 5)]))]);
+        let records = decode_part(&data, 1, chain).unwrap();
+        let (stamp, found) = records[0].reconciled().unwrap();
+        assert_eq!(stamp, TierStamp { epoch: 2, update: 5 });
+        let ranges: Vec<_> = found.iter().map(|extent| (extent.first.get(), extent.last.get())).collect();
+        assert_eq!(ranges, [(0, 4), (5, 5)]);
+        assert_eq!((records[0].entry(), records[0].master_key()), (None, None));
+        let mut longer = extents(&[(0, 4)]);
+        longer.push(0);
+        let bad = [extents(&[]), extents(&[(4, 3)]), extents(&[(-1, 3)]), longer];
+        for body in bad.into_iter().chain([extents(&[(0, 4), (6, 7)]), extents(&[(0, 4), (4, 7)])]) {
+            let (data, chain) = part(&[(Kind::Reconciled, body)]);
+            assert_eq!(decode_part(&data, 1, chain), Err(BadRecord::Malformed(0)));
+        }
+        let max = i64::MAX;
+        let (data, chain) = part(&[(Kind::Reconciled, extents(&[(0, max), (i64::MIN, 0)]))]);
+        assert_eq!(decode_part(&data, 1, chain), Err(BadRecord::Malformed(0)));
+    }
+
     /// Reliability Z5: a damaged part never yields a record.
     #[test]
     fn every_flipped_bit_and_every_cut_is_noticed() {
         let fence = [&7i64.to_be_bytes()[..], &[9; 20]].concat();
         let (data, chain) = part(&[(Kind::Entry, entry(7, 3, b"hello")), (Kind::Fence, fence)]);
+        every_change_is_noticed(&data, 2, chain);
+        let (data, chain) = part(&[(Kind::Reconciled, extents(&[(0, 4)]))]);
+        every_change_is_noticed(&data, 1, chain);
+    }
+
+    fn every_change_is_noticed(data: &[u8], count: u32, chain: u32) {
         for bit in 0..data.len() * 8 {
-            let mut bad = data.clone();
+            let mut bad = data.to_vec();
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert!(decode_part(&bad, 2, chain).is_err(), "bit {bit}");
+            assert!(decode_part(&bad, count, chain).is_err(), "bit {bit}");
         }
         for cut in 0..data.len() {
-            assert!(decode_part(&data[..cut], 2, chain).is_err(), "cut at {cut}");
+            assert!(decode_part(&data[..cut], count, chain).is_err(), "cut at {cut}");
         }
     }
 }

@@ -459,6 +459,7 @@ impl Journal {
             length: reader.length,
             owner: self.config.owner.clone(),
             journal: self.config.journal,
+            is_tiered: self.config.is_tiered,
             is_unsynced: first.unsynced_before > 0,
             is_whole: false,
             follows_sync: false,

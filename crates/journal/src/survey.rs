@@ -215,6 +215,7 @@ mod tests {
             file_bytes: 4 * BLOCK,
             owner: "cluster bookie".into(),
             journal: 0,
+            is_tiered: false,
             sync: true,
             canaries: Canaries::none(),
         };

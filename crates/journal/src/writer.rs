@@ -41,6 +41,8 @@ pub struct JournalConfig {
     pub owner: String,
     /// Number of the journal among those of the bookie; a file of another one is refused.
     pub journal: u16,
+    /// Records of what is in object storage are written: older builds are to refuse its files by their version.
+    pub is_tiered: bool,
     /// Bytes that all files together may take; 0 for no limit. One file more is made when a flush needs it to begin
     /// (requirement J11).
     pub bytes_max: u64,
@@ -574,6 +576,7 @@ impl Journal {
             length,
             owner: self.config.owner.clone(),
             journal: self.config.journal,
+            is_tiered: self.config.is_tiered,
             is_unsynced: !self.config.sync,
             is_whole: true,
             follows_sync,

@@ -15,7 +15,7 @@ pub fn flush(outbox: &Outbox, sink: &impl Sink, is_sender: bool) -> Flush {
 }
 
 pub fn entry(outbox: &Outbox, promised: usize, window: Window, permit: Permit, body: Body<'_>, head: &[u8]) {
-    let request = ReadRequest { promised, is_high: false };
+    let request = ReadRequest { promised, is_high: false, is_from_tier: false };
     outbox.entry(request, window, permit, body, |out| out.extend_from_slice(head));
 }
 

@@ -7,4 +7,6 @@ pub struct ReadRequest {
     pub promised: usize,
     /// It belongs to the fencing lane.
     pub is_high: bool,
+    /// Its entry came from object storage.
+    pub is_from_tier: bool,
 }

@@ -83,6 +83,7 @@ fn with_bookie(router: Router<Arc<AdminState>>) -> Router<Arc<AdminState>> {
         .route("/api/v1/bookie/gc_details", any(gc_details))
         .route("/api/v1/bookie/scrub", any(scrub))
         .route("/api/v1/bookie/limbo", any(limbo))
+        .route("/api/v1/bookie/tier", any(tier))
         .route("/api/v1/bookie/flow", any(flow))
         .route("/api/v1/tier/{name}", any(tier))
 }
@@ -392,6 +393,29 @@ async fn limbo(State(state): State<Arc<AdminState>>, method: Method) -> Response
     }))
 }
 
+/// GET says how reading from object storage and letting local copies go are; PUT asks for a round of the latter now.
+async fn tier(State(state): State<Arc<AdminState>>, method: Method) -> Response {
+    let Some(shared) = state.shared.get() else {
+        return (StatusCode::SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n").into_response();
+    };
+    let Some(tier) = &shared.tier else {
+        return (StatusCode::NOT_FOUND, "this bookie has no object storage: give it one with --tier URL\n")
+            .into_response();
+    };
+    match method {
+        Method::GET => json(&crate::tier::json(tier)),
+        Method::PUT => {
+            tier.desk.ask();
+            (StatusCode::OK, "Triggered a round of trimming\n").into_response()
+        }
+        _ => (
+            StatusCode::METHOD_NOT_ALLOWED,
+            "Not found method. Should be PUT to trigger trimming, Or GET to get its state.\n",
+        )
+            .into_response(),
+    }
+}
+
 /// What `GET /api/v1/bookie/flow` may say. Texts, so that an error names the value.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -453,6 +477,9 @@ async fn metrics(State(state): State<Arc<AdminState>>, method: Method) -> Respon
     let mut out = Exposition::new();
     if let Some(shared) = state.shared.get() {
         expose(shared, &mut out);
+        if let Some(tier) = &shared.tier {
+            crate::tier::expose(tier, shared.clock.monotonic_ns(), &mut out);
+        }
     }
     if let Some((desk, standing)) = state.disks.get() {
         desk.expose(standing, &mut out);

@@ -40,10 +40,12 @@ use crate::io_pool::IoPools;
 use crate::known::Known;
 use crate::latch::Latch;
 use crate::listener::Listener;
+use crate::log_limit::LogLimit;
 use crate::memory::{MemoryPlan, Pools, Surroundings, default_limit, machine_bytes};
 use crate::metrics::Metrics;
 use crate::shared::{BufferSlab, Shared, Volumes};
 use crate::surplus::Surplus;
+use crate::tier::{Tier, TrimTask, Trimmer};
 use crate::words::{WordDesk, WordReader};
 use bindery_engine::EngineThreads;
 use bindery_io::{Clock, Disk, Random};
@@ -52,6 +54,7 @@ use bindery_metadata::{
 };
 use bindery_types::BookieId;
 use opening::{Opened, Opening, blocking, open_dirs, replace_cover};
+use parking_lot::Mutex;
 use ports::{AdminTask, bind_patiently, log_socket, start_admin};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -62,6 +65,9 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+
+/// In the service info of a bookie that takes last reconciled entries, because it can read what it would let go.
+pub const TIER_PROPERTY: &str = "bindery.tier";
 
 /// What a bookie touches of the outside.
 pub struct Components {
@@ -112,6 +118,7 @@ pub struct Bookie {
     stop_words: Arc<Latch>,
     serving: JoinHandle<()>,
     garbage: JoinHandle<()>,
+    trim: Option<JoinHandle<()>>,
     words: JoinHandle<()>,
     standing: Arc<Standing>,
     may_be_read_only: bool,
@@ -134,9 +141,11 @@ impl Bookie {
             ledger_dirs: config.ledger_dirs.len(),
             shards_min: config.ledger_dirs.len().max(config.journal_dirs.len()),
             are_connections_set: config.are_connections_set,
+            tier_bytes: 0,
         };
         let limit = config.memory_limit.unwrap_or_else(|| default_limit(machine_bytes()));
-        let plan = MemoryPlan::of(limit, &config.limits, around)?;
+        let tier_bytes = config.tier.as_ref().map_or(0, |tier| tier.memory_bytes(limit));
+        let plan = MemoryPlan::of(limit, &config.limits, Surroundings { tier_bytes, ..around })?;
         config.limits.connections_max = plan.connections_max;
         config.limits.long_polls_max = config.limits.long_polls_max.min(plan.long_polls_max());
         log_start(&config, &plan, wanted);
@@ -170,20 +179,34 @@ impl Bookie {
             opened = opening.run() => opened?,
         };
 
+        let tier = match &config.tier {
+            Some(tier) => {
+                let (clock, canaries) = (components.clock.clone(), config.limits.canaries);
+                Some(Tier::open(tier, plan.tier, &instance_id, clock, canaries)?)
+            }
+            None => None,
+        };
         let shared = Arc::new(Shared {
             engine: machine.engine.clone(),
             clock: components.clock.clone(),
-            pools,
             metrics: Metrics::new(),
             pressure: Arc::default(),
-            io: IoPools::start(machine.engine.directory_count(), config.read_threads)
-                .map_err(StartError::Thread)?,
+            io: IoPools::start(
+                machine.engine.directory_count(),
+                config.read_threads,
+                pools.loads(),
+                components.clock.clone(),
+            )
+            .map_err(StartError::Thread)?,
+            pools,
             connections: Registry::default(),
             bulk: BulkLine::new(tokio::runtime::Handle::current().metrics().num_workers()),
             buffers: BufferSlab::new(config.limits.read_buffer_bytes),
             volumes: Volumes::new(components.disk.clone(), dirs.volumes()),
             limits: config.limits.clone(),
             words: WordDesk::default(),
+            tier,
+            tier_log: Mutex::new(LogLimit::new(Duration::from_secs(10))),
         });
         let standing = Arc::new(Standing::new(shared.engine.clone()));
         if config.read_only {
@@ -223,6 +246,16 @@ impl Bookie {
             known = without;
             shared.engine.end_cover();
         }
+        let trim = shared.tier.clone().zip(config.tier.as_ref()).map(|(tier, settings)| {
+            let task = TrimTask {
+                shared: shared.clone(),
+                tier,
+                layout: layout.clone(),
+                random: components.random.clone(),
+                trimmer: Trimmer::new(settings.trim.clone(), config.limits.canaries),
+            };
+            task.start(stop_serving.clone())
+        });
         let _ = state.garbage.set(desk.clone());
         let collector = GarbageCollector {
             desk: desk.clone(),
@@ -269,7 +302,10 @@ impl Bookie {
         ));
         let mode = *standing.mode().borrow();
         let admin_endpoint = admin_address.map(|admin| (identity.host.as_str(), admin.port()));
-        let info = BookieServiceInfo::of_bookie((&identity.host, identity.port), admin_endpoint);
+        let mut info = BookieServiceInfo::of_bookie((&identity.host, identity.port), admin_endpoint);
+        if config.tier.is_some() {
+            info.properties.insert(TIER_PROPERTY.to_owned(), "1".to_owned());
+        }
         let (registrar, events) = BookieRegistrar::start(membership, info, mode, Some(dirs.session_store()));
         let mut bookie = Bookie {
             identity,
@@ -285,6 +321,7 @@ impl Bookie {
             stop_words,
             serving,
             garbage,
+            trim,
             words,
             standing,
             may_be_read_only,

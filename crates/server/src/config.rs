@@ -4,6 +4,7 @@ use crate::disks::{DiskLimits, SlowLimits};
 use crate::garbage::GarbageConfig;
 use crate::limits::Limits;
 use crate::surplus::SurplusConfig;
+use crate::tier::TierConfig;
 use bindery_engine::{PoolMemory, SpaceConfig};
 use bindery_types::{BookieId, InvalidBookieId};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -95,6 +96,8 @@ pub struct BookieConfig {
     pub disks: DiskLimits,
     /// When the journal is too slow.
     pub slow_journal: SlowLimits,
+    /// Object storage, from which entries are read whose copies here were let go; `None` without.
+    pub tier: Option<TierConfig>,
     /// Bounds.
     pub limits: Limits,
 }
@@ -132,6 +135,7 @@ impl Default for BookieConfig {
             space: SpaceConfig::default(),
             disks: DiskLimits::default(),
             slow_journal: SlowLimits::default(),
+            tier: None,
             limits: Limits::default(),
         }
     }

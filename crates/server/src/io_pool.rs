@@ -12,15 +12,20 @@
 //! 2. A job enters by a slot of its place and lane. Whoever waits for a
 //!    slot gets it in the order of arrival; with few slots a connection that asks for much waits its turn there, and not
 //!    others behind its jobs.
-//! 3. A disk that hangs holds up the jobs of its own place only.
+//! 3. A disk that hangs holds up the jobs of its own place only. A slot stands for a part of the bytes that the jobs of a
+//!    lane may hold in one place, and a job that loads more takes several, all of them at most: so what hangs holds no more
+//!    of the pool of its lane than that, or one larger entry.
 //! 4. The fencing lane of a place has slots and a thread of its own, and is served first by the other threads: jobs of the
 //!    plain lane, however long, do not hold it up. Nor does it begin their reads.
 //! 5. `stop` runs what was accepted, then joins the threads.
 
+use bindery_io::Clock;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Jobs queued or running for each thread, in each lane: enough that no thread idles while the next one comes, few enough
@@ -47,24 +52,42 @@ impl Place {
     }
 }
 
+/// Bytes of the pools from which jobs have what they load into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolBytes {
+    /// Of the plain lane.
+    pub plain: u64,
+    /// Of the fencing lane.
+    pub high: u64,
+}
+
 /// The pools of all places; see the module.
 pub struct IoPools {
     /// Those of the ledger directories, and one for what belongs to none of them.
     pools: Vec<IoPool>,
+    clock: Arc<dyn Clock>,
 }
 
 impl IoPools {
     /// Starts `threads` threads, at least, that read `directories` directories, each of which has as many as the others;
-    /// and for each place one that is for fencing.
-    pub fn start(directories: usize, threads: usize) -> std::io::Result<IoPools> {
+    /// and for each place one that is for fencing. The jobs of a directory hold at most its share of `bytes`, of which as
+    /// much is left for what is read from memory.
+    pub fn start(
+        directories: usize,
+        threads: usize,
+        bytes: PoolBytes,
+        clock: Arc<dyn Clock>,
+    ) -> std::io::Result<IoPools> {
         let directories = directories.max(1);
         let threads = threads.div_ceil(directories).max(1);
+        let share = |bytes: u64| bytes / (directories as u64 + 1);
+        let shares = PoolBytes { plain: share(bytes.plain), high: share(bytes.high) };
         let mut pools = Vec::with_capacity(directories + 1);
         for index in 0..directories {
-            pools.push(IoPool::start(&format!("disk-read-{index}"), threads)?);
+            pools.push(IoPool::start(&format!("disk-read-{index}"), threads, shares, &clock)?);
         }
-        pools.push(IoPool::start("disk-look", 1)?);
-        Ok(IoPools { pools })
+        pools.push(IoPool::start("disk-look", 1, shares, &clock)?);
+        Ok(IoPools { pools, clock })
     }
 
     /// Of the jobs that read this ledger directory.
@@ -88,16 +111,42 @@ impl IoPools {
         self.pools.len()
     }
 
-    /// Waits for room in a lane. Cancel safe: the place in line is given up.
-    pub async fn slot(&self, place: Place, lane: Lane) -> Slot {
-        let slots = self.pools[place.0].slots(lane).clone();
-        Slot { place, lane, permit: slots.acquire_owned().await.expect("the semaphores are never closed") }
+    /// Waits for room in a lane, for a job that holds `bytes`. Cancel safe: the place in line is given up.
+    pub async fn slot(&self, place: Place, lane: Lane, bytes: u64) -> Slot {
+        let slots = self.pools[place.0].slots(lane);
+        let count = slots.count(bytes);
+        let permit = slots.free.clone().acquire_many_owned(count).await;
+        Slot { place, lane, permit: permit.expect("the semaphores are never closed") }
     }
 
-    /// Room in a lane, if there is some and nobody waits for it.
-    pub fn try_slot(&self, place: Place, lane: Lane) -> Option<Slot> {
-        let permit = self.pools[place.0].slots(lane).clone().try_acquire_owned().ok()?;
+    /// Room in a lane for a job that holds `bytes`, if there is some and nobody waits for it.
+    pub fn try_slot(&self, place: Place, lane: Lane, bytes: u64) -> Option<Slot> {
+        let slots = self.pools[place.0].slots(lane);
+        let permit = slots.free.clone().try_acquire_many_owned(slots.count(bytes)).ok()?;
         Some(Slot { place, lane, permit })
+    }
+
+    /// Makes a slot one for a job that holds `bytes`. None when that takes more room than there is now.
+    pub fn fit(&self, mut slot: Slot, bytes: u64) -> Option<Slot> {
+        let slots = self.pools[slot.place.0].slots(slot.lane);
+        let (has, needs) = (slot.permit.num_permits(), slots.count(bytes) as usize);
+        if needs < has {
+            drop(slot.permit.split(has - needs));
+        } else if needs > has {
+            let more = slots.free.clone().try_acquire_many_owned((needs - has) as u32).ok()?;
+            slot.permit.merge(more);
+        }
+        Some(slot)
+    }
+
+    /// For how long a place has had something to do and finished nothing.
+    pub fn silent_for(&self, place: Place) -> Duration {
+        let shared = &self.pools[place.0].shared;
+        if shared.busy.load(Ordering::Acquire) == 0 {
+            return Duration::ZERO;
+        }
+        let since_ns = shared.alive_ns.load(Ordering::Acquire);
+        Duration::from_nanos(self.clock.monotonic_ns().saturating_sub(since_ns))
     }
 
     /// Hands a job over. `ahead` has the kernel begin to read what the job reads: called at most once, on a thread of the
@@ -159,14 +208,40 @@ struct Shared {
     of_any: Condvar,
     /// Wakes the one that takes jobs of the fencing lane only.
     of_high: Condvar,
+    /// Threads that have a job.
+    busy: AtomicUsize,
+    /// When a job ended last, or one began while no other ran.
+    alive_ns: AtomicU64,
 }
 
 /// The threads of one place.
 struct IoPool {
     shared: Arc<Shared>,
-    high_slots: Arc<Semaphore>,
-    plain_slots: Arc<Semaphore>,
+    high_slots: Slots,
+    plain_slots: Slots,
     threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// The room of a lane in one place.
+struct Slots {
+    free: Arc<Semaphore>,
+    /// How many there are.
+    all: u32,
+    /// What each stands for.
+    bytes: u64,
+}
+
+impl Slots {
+    fn new(all: usize, share: u64) -> Slots {
+        let bytes = (share / all as u64).max(1);
+        Slots { free: Arc::new(Semaphore::new(all)), all: all as u32, bytes }
+    }
+
+    /// How many a job takes that holds `bytes` (invariant 3).
+    fn count(&self, bytes: u64) -> u32 {
+        let count = bytes.div_ceil(self.bytes).clamp(1, u64::from(self.all));
+        u32::try_from(count).expect("clamped to a number of 32 bits")
+    }
 }
 
 /// Room for one job.
@@ -189,24 +264,30 @@ impl Slot {
 }
 
 impl IoPool {
-    fn start(name: &str, threads: usize) -> std::io::Result<IoPool> {
+    fn start(
+        name: &str,
+        threads: usize,
+        shares: PoolBytes,
+        clock: &Arc<dyn Clock>,
+    ) -> std::io::Result<IoPool> {
         let slots = SLOTS_PER_THREAD * threads;
         let pool = IoPool {
             shared: Arc::default(),
-            high_slots: Arc::new(Semaphore::new(slots)),
-            plain_slots: Arc::new(Semaphore::new(slots)),
+            high_slots: Slots::new(slots, shares.high),
+            plain_slots: Slots::new(slots, shares.plain),
             threads: Mutex::default(),
         };
         for index in 0..=threads {
             let (shared, is_for_high) = (pool.shared.clone(), index == threads);
             let name = if is_for_high { format!("{name}-fence") } else { format!("{name}-{index}") };
             let builder = std::thread::Builder::new().name(name);
-            pool.threads.lock().push(builder.spawn(move || shared.work(is_for_high))?);
+            let clock = clock.clone();
+            pool.threads.lock().push(builder.spawn(move || shared.work(is_for_high, &*clock))?);
         }
         Ok(pool)
     }
 
-    fn slots(&self, lane: Lane) -> &Arc<Semaphore> {
+    fn slots(&self, lane: Lane) -> &Slots {
         match lane {
             Lane::High => &self.high_slots,
             Lane::Plain => &self.plain_slots,
@@ -228,15 +309,21 @@ impl Shared {
         }
     }
 
-    fn work(&self, is_for_high: bool) {
+    fn work(&self, is_for_high: bool, clock: &dyn Clock) {
         let mut begun = Vec::new();
         while let Some(mut job) = self.next(is_for_high, &mut begun) {
+            if self.busy.load(Ordering::Acquire) == 0 {
+                self.alive_ns.store(clock.monotonic_ns(), Ordering::Release);
+            }
+            self.busy.fetch_add(1, Ordering::AcqRel);
             if !begun.is_empty() {
                 // Its own read comes first; alone it needs no beginning.
                 job.ahead.take().into_iter().chain(begun.drain(..)).for_each(|ahead| ahead());
             }
             (job.run)();
             drop(job.permit);
+            self.alive_ns.store(clock.monotonic_ns(), Ordering::Release);
+            self.busy.fetch_sub(1, Ordering::AcqRel);
         }
     }
 
@@ -266,12 +353,21 @@ mod tests {
     use std::time::Duration;
 
     const NOTHING: Option<fn()> = None;
+    const SMALL: u64 = 1000;
+
+    fn start(directories: usize, clock: Arc<dyn Clock>) -> IoPools {
+        IoPools::start(directories, 1, PoolBytes { plain: 1 << 20, high: 1 << 20 }, clock).unwrap()
+    }
+
+    fn pools(directories: usize) -> IoPools {
+        start(directories, Arc::new(bindery_io::SystemClock::new()))
+    }
 
     /// Runs a job that waits for what is returned to be dropped.
     async fn block(pools: &IoPools, place: Place, lane: Lane) -> SyncSender<()> {
         let (release, gate) = sync_channel::<()>(0);
         let (began, begins) = sync_channel(1);
-        pools.run(pools.slot(place, lane).await, NOTHING, move || {
+        pools.run(pools.slot(place, lane, SMALL).await, NOTHING, move || {
             began.send(()).unwrap();
             let _ = gate.recv();
         });
@@ -281,15 +377,15 @@ mod tests {
 
     #[tokio::test]
     async fn the_fencing_lane_has_a_thread_and_slots_of_its_own() {
-        let pools = IoPools::start(1, 1).unwrap();
+        let pools = pools(1);
         let place = pools.of_directory(0);
         let gate = block(&pools, place, Lane::Plain).await;
         for _ in 1..SLOTS_PER_THREAD {
-            pools.run(pools.slot(place, Lane::Plain).await, NOTHING, || ());
+            pools.run(pools.slot(place, Lane::Plain, SMALL).await, NOTHING, || ());
         }
-        assert!(pools.try_slot(place, Lane::Plain).is_none(), "all plain slots are taken");
+        assert!(pools.try_slot(place, Lane::Plain, SMALL).is_none(), "all plain slots are taken");
         let (done, is_done) = sync_channel(1);
-        let slot = pools.try_slot(place, Lane::High).unwrap();
+        let slot = pools.try_slot(place, Lane::High, SMALL).unwrap();
         pools.run(slot, NOTHING, move || done.send(()).unwrap());
         is_done.recv_timeout(Duration::from_secs(30)).expect("invariant 4");
         drop(gate);
@@ -298,16 +394,16 @@ mod tests {
 
     #[tokio::test]
     async fn what_hangs_in_one_place_holds_up_no_other() {
-        let pools = IoPools::start(2, 1).unwrap();
+        let pools = pools(2);
         let hung = pools.of_directory(0);
         let gates = [block(&pools, hung, Lane::Plain).await, block(&pools, hung, Lane::High).await];
-        while let Some(slot) = pools.try_slot(hung, Lane::High) {
+        while let Some(slot) = pools.try_slot(hung, Lane::High, SMALL) {
             pools.run(slot, NOTHING, || ());
         }
         for place in [pools.of_directory(1), pools.of_none()] {
             for lane in [Lane::Plain, Lane::High] {
                 let (done, is_done) = sync_channel(1);
-                let slot = pools.try_slot(place, lane).unwrap();
+                let slot = pools.try_slot(place, lane, SMALL).unwrap();
                 pools.run(slot, NOTHING, move || done.send(()).unwrap());
                 is_done.recv_timeout(Duration::from_secs(30)).expect("invariant 3");
             }
@@ -316,18 +412,79 @@ mod tests {
         pools.stop();
     }
 
+    /// Invariant 3: however few large loads or many small ones, a place holds its share, and a larger one goes alone.
+    #[tokio::test]
+    async fn the_jobs_of_a_place_hold_no_more_than_its_share_of_the_pool() {
+        const SHARE: u64 = (1 << 20) / 3;
+        let pools = pools(2);
+        let place = pools.of_directory(0);
+        let part = SHARE / SLOTS_PER_THREAD as u64;
+        for (bytes, most) in [(1, 4), (part, 4), (part + 1, 2), (3 * part, 1), (SHARE, 1), (1 << 20, 1)] {
+            for lane in [Lane::Plain, Lane::High] {
+                let slots: Vec<_> = std::iter::from_fn(|| pools.try_slot(place, lane, bytes)).collect();
+                assert_eq!(slots.len(), most, "of {bytes}");
+            }
+        }
+        let whole = pools.slot(place, Lane::Plain, SHARE).await;
+        assert!(pools.try_slot(place, Lane::Plain, 1).is_none());
+        assert!(pools.try_slot(pools.of_directory(1), Lane::Plain, SHARE).is_some(), "another disk's");
+        let one = pools.fit(whole, part).unwrap();
+        let other = pools.try_slot(place, Lane::Plain, 2 * part).unwrap();
+        let two = pools.fit(one, 2 * part).expect("there is one more");
+        assert!(pools.fit(other, 3 * part).is_none(), "there is none, and what it had is free");
+        assert!(pools.fit(two, SHARE).is_some());
+        pools.stop();
+    }
+
+    /// A clock that says what it is told to.
+    #[derive(Default)]
+    struct Told(AtomicU64);
+
+    impl Clock for Told {
+        fn monotonic_ns(&self) -> u64 {
+            self.0.load(Ordering::SeqCst)
+        }
+
+        fn wall_ms(&self) -> i64 {
+            0
+        }
+    }
+
+    #[tokio::test]
+    async fn a_place_is_silent_while_it_has_jobs_and_finishes_none() {
+        let clock = Arc::new(Told::default());
+        let pools = start(2, clock.clone());
+        let (place, other) = (pools.of_directory(0), pools.of_directory(1));
+        clock.0.store(1_000, Ordering::SeqCst);
+        assert_eq!(pools.silent_for(place), Duration::ZERO, "it has nothing to do");
+        let gate = block(&pools, place, Lane::Plain).await;
+        clock.0.store(5_000, Ordering::SeqCst);
+        assert_eq!(pools.silent_for(place), Duration::from_nanos(4_000));
+        assert_eq!(pools.silent_for(other), Duration::ZERO);
+        // One of its threads gets something done.
+        drop(block(&pools, place, Lane::High).await);
+        while pools.silent_for(place) > Duration::ZERO {
+            tokio::task::yield_now().await;
+        }
+        clock.0.store(6_000, Ordering::SeqCst);
+        assert_eq!(pools.silent_for(place), Duration::from_nanos(1_000));
+        drop(gate);
+        pools.stop();
+        assert_eq!(pools.silent_for(place), Duration::ZERO);
+    }
+
     /// With threads that are busy, and jobs that all wait for their own read, the reads are begun before the jobs, in
     /// order, each once, and by jobs of their own lane only; a job alone reads by itself.
     #[tokio::test]
     async fn reads_are_begun_for_what_is_queued() {
-        let pools = IoPools::start(1, 1).unwrap();
+        let pools = pools(1);
         let place = pools.of_directory(0);
         let gates = [block(&pools, place, Lane::High).await, block(&pools, place, Lane::High).await];
         let (done, order) = sync_channel::<String>(20);
         for (lane, name) in [(Lane::Plain, "a"), (Lane::Plain, "b"), (Lane::High, "c"), (Lane::High, "d")] {
             let (begin, end) = (done.clone(), done.clone());
             pools.run(
-                pools.slot(place, lane).await,
+                pools.slot(place, lane, SMALL).await,
                 Some(move || begin.send(format!("begin {name}")).unwrap()),
                 move || end.send(name.to_owned()).unwrap(),
             );
@@ -342,9 +499,9 @@ mod tests {
         pools.stop();
         assert_eq!(order.iter().collect::<Vec<_>>(), ["begin a", "begin b", "a", "b"]);
 
-        let pools = IoPools::start(1, 1).unwrap();
+        let pools = self::pools(1);
         let (begin, begun) = sync_channel::<()>(1);
-        let slot = pools.slot(pools.of_none(), Lane::Plain).await;
+        let slot = pools.slot(pools.of_none(), Lane::Plain, SMALL).await;
         pools.run(slot, Some(move || begin.send(()).unwrap()), || ());
         pools.stop();
         assert!(begun.recv().is_err(), "nobody waits behind it");

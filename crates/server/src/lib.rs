@@ -26,5 +26,6 @@ pub mod shared;
 pub mod slow_log;
 pub mod sockets;
 pub mod surplus;
+pub mod tier;
 pub mod words;
 mod yielding;

@@ -12,6 +12,7 @@
 //! 2. Every pool that a frame or an entry is charged to holds two of the largest, or one where strangers are concerned.
 
 use crate::admin::port::PLACES_BYTES;
+use crate::io_pool::PoolBytes;
 use crate::limits::Limits;
 use crate::sockets::KernelBuffers;
 use bindery_flow::{BudgetGauge, BudgetWaits, ByteBudget};
@@ -44,11 +45,13 @@ pub struct Surroundings {
     pub shards_min: usize,
     /// True when the operator set how many connections there may be: then they are not reduced to fit.
     pub are_connections_set: bool,
+    /// For reads from object storage; 0 without.
+    pub tier_bytes: u64,
 }
 
 impl Default for Surroundings {
     fn default() -> Surroundings {
-        Surroundings { ledger_dirs: 1, shards_min: 1, are_connections_set: false }
+        Surroundings { ledger_dirs: 1, shards_min: 1, are_connections_set: false, tier_bytes: 0 }
     }
 }
 
@@ -89,6 +92,8 @@ pub struct MemoryPlan {
     pub admin: u64,
     /// Caches of libraries.
     pub libraries: u64,
+    /// What is read from object storage.
+    pub tier: u64,
     /// Connections that fit.
     pub connections_max: usize,
 }
@@ -167,6 +172,7 @@ impl MemoryPlan {
                 connections,
                 admin: 2 * MIB,
                 libraries: around.ledger_dirs.max(1) as u64 * REDB_BYTES,
+                tier: around.tier_bytes,
                 connections_max: (connections / CONNECTION_BYTES) as usize,
             }
         };
@@ -198,7 +204,7 @@ impl MemoryPlan {
         self.parts().iter().map(|(_, bytes, _)| bytes).sum()
     }
 
-    fn parts(&self) -> [(&'static str, u64, &'static str); 16] {
+    fn parts(&self) -> [(&'static str, u64, &'static str); 17] {
         [
             ("write", self.write, "journal chunks = write cache; full: adds wait, then too-many-requests"),
             ("first", self.first, "first requests of connections; full: newcomers wait to be read"),
@@ -228,6 +234,7 @@ impl MemoryPlan {
             ),
             ("admin", self.admin, "the admin port; full: its peers are refused"),
             ("libraries", self.libraries, "redb's caches, 4 MiB for each ledger directory"),
+            ("tier", self.tier, "entries from object storage; full: those that want more wait"),
         ]
     }
 
@@ -254,7 +261,10 @@ impl MemoryPlan {
 /// The start-up table.
 impl fmt::Display for MemoryPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (name, bytes, what) in self.parts() {
+        // Without object storage there is nothing to be said of it.
+        for (name, bytes, what) in
+            self.parts().into_iter().filter(|(name, bytes, _)| *bytes > 0 || *name != "tier")
+        {
             writeln!(f, "  {name:<18} {:>6} MiB  {what}", bytes / MIB)?;
         }
         write!(f, "  {:<18} {:>6} MiB  of {} MiB", "sum", self.sum() / MIB, self.limit / MIB)
@@ -303,6 +313,11 @@ impl Pools {
             control: ByteBudget::new("control", plan.control / 4 * 3),
             admin: ByteBudget::new("admin", plan.admin - PLACES_BYTES),
         }
+    }
+
+    /// The bytes that loads from disk have in all.
+    pub fn loads(&self) -> PoolBytes {
+        PoolBytes { plain: self.outbound.capacity(), high: self.outbound_priority.capacity() }
     }
 
     fn all(&self) -> [&ByteBudget; 11] {
@@ -370,6 +385,13 @@ mod tests {
             assert!(plan.connections_max >= 1000, "{}", plan.connections_max);
             assert!(plan.to_string().contains("connections"));
         }
+        let around = Surroundings { tier_bytes: 64 * MIB, ..Surroundings::default() };
+        let (with, without) = (
+            MemoryPlan::of(512 * MIB, &limits, around).unwrap(),
+            MemoryPlan::new(512 * MIB, &limits).unwrap(),
+        );
+        assert!(with.sum() <= 512 * MIB && with.tier == 64 * MIB, "invariant 1");
+        assert!(with.to_string().contains("tier ") && !without.to_string().contains("tier "));
         let error = MemoryPlan::new(64 * MIB, &limits).unwrap_err();
         assert!(error.to_string().contains("--memory-limit at least 128MiB"), "{error}");
         assert_eq!(MemoryPlan::new(1 << 30, &limits).unwrap().connections_max, 10_000);

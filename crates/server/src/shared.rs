@@ -3,9 +3,11 @@
 use crate::connection::{BulkLine, Connection, Registry};
 use crate::io_pool::IoPools;
 use crate::limits::Limits;
+use crate::log_limit::LogLimit;
 use crate::memory::Pools;
 use crate::metrics::Metrics;
 use crate::pressure::Pressure;
+use crate::tier::Tier;
 use crate::words::WordDesk;
 use bindery_engine::Engine;
 use bindery_io::{Clock, Disk, Space};
@@ -40,6 +42,10 @@ pub struct Shared {
     pub volumes: Volumes,
     /// Adds that wait for metadata.
     pub words: WordDesk,
+    /// Object storage, if there is any.
+    pub tier: Option<Arc<Tier>>,
+    /// For reads that would need it, when there is none.
+    pub tier_log: Mutex<LogLimit>,
 }
 
 impl Shared {

@@ -20,7 +20,9 @@
 //!    yes of a name that the failed one dropped. So every such sync belongs to a log that fails with it.
 
 use crate::entry_log::{file_name, log_id_of};
-use crate::state_table::{Checkpoint, JournalMark, LedgerRecord, LogRecord, Meta, NEW_FILE_NAME, Recovered};
+use crate::state_table::{
+    Checkpoint, ExtentChange, JournalMark, LedgerRecord, LogRecord, Meta, NEW_FILE_NAME, Recovered, TierView,
+};
 use crate::{
     Damaged, DirectoryError, DiskError, EntryLog, EntryLogWriter, Generation, LogId, LogView, OpenLogError,
     SealedLog, StateTable, StorageMemory, WriteError,
@@ -70,6 +72,8 @@ pub struct DirectoryCommit<'a> {
     pub marks: &'a [JournalMark],
     /// Ledger states that replace the ones before.
     pub ledgers: &'a [LedgerRecord],
+    /// Extents in object storage that come and go.
+    pub extents: &'a [ExtentChange],
     /// Ledgers to be forgotten; one that the directory does not know is fine.
     pub ledgers_forgotten: &'a [LedgerId],
     /// Replaces identity and layout.
@@ -144,6 +148,11 @@ impl LedgerDirectory {
         self.view.clone()
     }
 
+    /// The extents in object storage that are committed here, for readers.
+    pub fn tier(&self) -> Arc<TierView> {
+        self.state.tier()
+    }
+
     /// The committed marks, ascending by journal.
     pub fn marks(&self) -> Vec<JournalMark> {
         self.state.marks()
@@ -197,6 +206,7 @@ impl LedgerDirectory {
             logs_added: &records,
             logs_removed: commit.logs_removed,
             ledgers: commit.ledgers,
+            extents: commit.extents,
             ledgers_forgotten: commit.ledgers_forgotten,
             meta: commit.meta,
             next_log_id: None,

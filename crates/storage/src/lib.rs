@@ -50,7 +50,10 @@ pub use extents::{Coverage, ExtentDirectory};
 pub use index_pool::{IndexPool, IndexUse, StorageMemory};
 pub use paged::PagedLog;
 pub use read_only::ReadOnlyDisk;
-pub use state_table::{Checkpoint, JournalMark, LedgerRecord, LogRecord, Mark, Meta, Recovered, StateTable};
+pub use state_table::{
+    Checkpoint, ExtentChange, ExtentRow, ExtentUpdate, JournalMark, LedgerRecord, LogRecord, Mark, Meta,
+    Recovered, StateTable, TierRecord, TierView,
+};
 
 pub use view::{FoundEntry, Lead, LogView, NewerRuns, SoleRun, Source, locate, try_locate};
 

@@ -1,8 +1,8 @@
 //! Where the bytes of a ledger directory are: `bindery disk`. Reads extents, and the index records of runs that
 //! overlap; no bodies.
 //!
-//! A copy of an entry is dead when another log of the directory has one of a higher generation, or when its ledger was
-//! removed after it. That a ledger is deleted is the metadata store's knowledge: its entries count as live here until
+//! A copy of an entry is dead when another log of the directory has one of a higher generation, when its ledger was removed
+//! after it, or when the state table says that it was let go because it is in object storage. That a ledger is deleted is the metadata store's knowledge: its entries count as live here until
 //! garbage collection removed it.
 //!
 //! # Limits
@@ -13,6 +13,7 @@ use crate::read_only::ReadOnlyDisk;
 use crate::state_table::{NEW_FILE_NAME, Recovered, STATE_FILE_NAME};
 use crate::{DirectoryError, DiskError, EntryLog, Extent, ExtentDirectory, LogId, OpenLogError, StateTable};
 use bindery_io::Disk;
+use bindery_types::EntryId;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,7 +32,7 @@ pub struct DirectoryUsage {
     pub live_entries: u64,
     /// Their bodies and index records.
     pub live_bytes: u64,
-    /// Copies that a newer one replaces, or whose ledger was removed.
+    /// Copies that a newer one replaces, whose ledger was removed, or that were let go.
     pub dead_entries: u64,
     /// Their bodies and index records: what a compaction would return.
     pub dead_bytes: u64,
@@ -103,6 +104,7 @@ pub fn directory_usage(disk: &Arc<dyn Disk>, dir: &Path) -> Result<DirectoryUsag
         let records = &usage.recovered.ledgers;
         let record = records.binary_search_by_key(&ledger, |record| record.ledger).map(|at| &records[at]);
         let hidden_below = record.map_or(0, |record| record.hidden_below.0);
+        let trimmed = record.ok().and_then(|record| record.tier?.trimmed_below);
         // Runs that overlap, directly or through others, are judged together; most stand alone.
         let mut rest = extents.runs(ledger);
         while let Some(first) = rest.first() {
@@ -115,11 +117,11 @@ pub fn directory_usage(disk: &Arc<dyn Disk>, dir: &Path) -> Result<DirectoryUsag
             let (cluster, behind) = rest.split_at(joined.count());
             rest = behind;
             for run in cluster {
-                if run.generation.0 < hidden_below {
+                if run.generation.0 < hidden_below || trimmed >= Some(run.last) {
                     usage.dead_entries += u64::from(run.count);
                     usage.dead_bytes += run.bytes();
                 } else {
-                    count(run, cluster, &mut logs, &mut usage);
+                    count(run, cluster, trimmed, &mut logs, &mut usage);
                 }
             }
         }
@@ -127,8 +129,15 @@ pub fn directory_usage(disk: &Arc<dyn Disk>, dir: &Path) -> Result<DirectoryUsag
     Ok(usage)
 }
 
-/// Adds the copies of `run` to the live or the dead ones; `cluster` holds all runs that may replace them.
-fn count(run: &Extent, cluster: &[Extent], logs: &mut Logs<'_>, usage: &mut DirectoryUsage) {
+/// Adds the copies of `run` to the live or the dead ones; `cluster` holds all runs that may replace them, and entries up to
+/// `trimmed` are dead.
+fn count(
+    run: &Extent,
+    cluster: &[Extent],
+    trimmed: Option<EntryId>,
+    logs: &mut Logs<'_>,
+    usage: &mut DirectoryUsage,
+) {
     let age = |run: &Extent| (run.generation, run.log_id);
     let newer: Vec<Extent> = cluster
         .iter()
@@ -136,8 +145,8 @@ fn count(run: &Extent, cluster: &[Extent], logs: &mut Logs<'_>, usage: &mut Dire
         .copied()
         .collect();
     let (mut dead, mut dead_bytes) = (0, 0);
-    if !newer.is_empty() {
-        match logs.replaced(run, &newer) {
+    if !newer.is_empty() || trimmed >= Some(run.first) {
+        match logs.dead(run, &newer, trimmed) {
             Ok(counted) => (dead, dead_bytes) = counted,
             Err((log_id, error)) => usage.unreadable.push((logs.dir.join(file_name(log_id)), error)),
         }
@@ -168,13 +177,23 @@ impl Logs<'_> {
         }
     }
 
-    /// Copies of `run` that one of `newer` replaces, and their bytes.
-    fn replaced(&mut self, run: &Extent, newer: &[Extent]) -> Result<(u64, u64), (LogId, String)> {
+    /// Copies of `run` up to `trimmed`, and those that one of `newer` replaces, and their bytes.
+    fn dead(
+        &mut self,
+        run: &Extent,
+        newer: &[Extent],
+        trimmed: Option<EntryId>,
+    ) -> Result<(u64, u64), (LogId, String)> {
         let failed = |log_id: LogId| move |error: &dyn std::fmt::Display| (log_id, error.to_string());
         let own = failed(run.log_id);
         let records = self.get(run.log_id).map_err(|e| own(&e))?.entries(run).map_err(|e| own(&e))?;
         let (mut dead, mut bytes) = (0, 0);
         for record in records {
+            if trimmed >= Some(record.entry) {
+                dead += 1;
+                bytes += u64::from(record.location.length) + RECORD_BYTES;
+                continue;
+            }
             for other in newer.iter().filter(|other| other.may_hold(record.entry)) {
                 let failed = failed(other.log_id);
                 let found = self.get(other.log_id).map_err(|e| failed(&e))?.lookup(other, record.entry);

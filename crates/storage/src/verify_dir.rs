@@ -19,7 +19,7 @@
 use crate::entry_log::{LogDamage, LogEvent, LogPart, file_name, log_id_of};
 use crate::read_only::ReadOnlyDisk;
 use crate::state_table::{LedgerRecord, LogRecord, NEW_FILE_NAME, Recovered, STATE_FILE_NAME};
-use crate::{DiskError, EntryLog, Extent, LogId, OpenLogError, StateError, StateTable};
+use crate::{DiskError, EntryLog, Extent, LogId, OpenLogError, StateError, StateTable, TierView};
 use bindery_io::{Disk, is_shortage};
 use bindery_types::{EntryId, LedgerId};
 use std::io::ErrorKind;
@@ -30,6 +30,9 @@ use std::sync::Arc;
 pub const FINDINGS_MAX: u64 = 100;
 /// Ranges of entries listed per finding.
 pub const RANGES_MAX: usize = 100;
+
+/// Rows of extents looked at together.
+const TIER_ROWS: usize = 1024;
 
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,6 +74,8 @@ pub enum FindingKind {
     UnknownFile,
     /// Ledgers of which this bookie may miss entries.
     Limbo,
+    /// Entries that are said to be in object storage, and no row says where.
+    TierExtents,
     /// Written by a newer release.
     NewerFormat,
     /// The system refuses to open or read.
@@ -275,7 +280,10 @@ impl Check<'_> {
         let opened = StateTable::open(&self.disk, self.dir);
         (self.visit)(DirectoryEvent::Bytes(bytes.unwrap_or(0)));
         let mut finding = match opened {
-            Ok((_, recovered)) => return Some(recovered),
+            Ok((table, recovered)) => {
+                self.tier(&path, &table.tier(), &recovered);
+                return Some(recovered);
+            }
             Err(StateError::NewerFormat(error)) => {
                 Finding::new(Severity::Unchecked, FindingKind::NewerFormat, &path, error.to_string())
             }
@@ -297,6 +305,44 @@ impl Check<'_> {
         finding.affected = Affected::words("all ledgers of this directory");
         self.find(finding);
         None
+    }
+
+    /// Registers against the rows of extents. Rows of a ledger may be in several directories: only where there is one a gap means
+    /// that something is lost.
+    fn tier(&mut self, path: &Path, view: &TierView, recovered: &Recovered) {
+        let is_alone = recovered.meta.as_ref().is_some_and(|meta| meta.directories == 1);
+        let mut lost = Affected::default();
+        let behind = |entry: EntryId| entry.get().checked_add(1).and_then(EntryId::new);
+        for record in recovered.ledgers.iter().filter(|_| is_alone) {
+            let Some(tier) = record.tier else { continue };
+            let is_wanted = |entry: &EntryId| *entry <= tier.lre;
+            // Rows ascend: of those that count, the first entry that none has had so far.
+            let (mut next, mut from) = (Some(EntryId::FIRST), Some(EntryId::FIRST));
+            while let Some(page) = from.filter(is_wanted) {
+                let rows = view.rows(record.ledger, page, TIER_ROWS).unwrap_or_default();
+                for row in rows.iter().filter(|row| row.stamp.epoch == tier.stamp.epoch) {
+                    let before = EntryId::new(row.extent.first.get() - 1);
+                    if let (Some(first), Some(last)) = (next.filter(is_wanted), before)
+                        && first <= last
+                    {
+                        lost.push(record.ledger, first, last.min(tier.lre));
+                    }
+                    next = next.max(behind(row.extent.last));
+                }
+                let last = rows.last().filter(|_| rows.len() == TIER_ROWS);
+                from = last.and_then(|row| behind(row.extent.last));
+            }
+            if let Some(first) = next.filter(is_wanted) {
+                lost.push(record.ledger, first, tier.lre);
+            }
+        }
+        if !lost.ranges.is_empty() {
+            let what = "entries are said to be in object storage, and nothing says where";
+            let mut finding = Finding::new(Severity::Damage, FindingKind::TierExtents, path, what)
+                .expected("an extent for each entry up to the last reconciled one", "none");
+            finding.affected = lost;
+            self.find(finding);
+        }
     }
 
     fn log(&mut self, log_id: LogId, record: Option<&LogRecord>) {

@@ -427,8 +427,17 @@ impl LogView {
 
     /// All runs of a ledger, by first entry, in one snapshot. Blocks on the disk.
     pub fn runs(&self, ledger: LedgerId) -> Result<Vec<Source>, ReadError> {
-        let NewerRuns { runs, unread, .. } =
-            self.runs_between(ledger, EntryId::FIRST, EntryId::MAX, |_| true, |_| false);
+        self.runs_within(ledger, EntryId::FIRST, EntryId::MAX)
+    }
+
+    /// The runs of a ledger that reach into `first..=last`, in one snapshot. Blocks on the disk.
+    pub fn runs_within(
+        &self,
+        ledger: LedgerId,
+        first: EntryId,
+        last: EntryId,
+    ) -> Result<Vec<Source>, ReadError> {
+        let NewerRuns { runs, unread, .. } = self.runs_between(ledger, first, last, |_| true, |_| false);
         unread.into_iter().next().map_or(Ok(runs), |(_, error)| Err(error))
     }
 

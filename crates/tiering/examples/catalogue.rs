@@ -76,7 +76,8 @@ async fn build(catalogue: &mut Catalogue, clock: &dyn Clock, extents: u64) -> Re
             let place = number * EXTENTS + at;
             let first = (place / ledgers) as i64 * ENTRIES;
             NewExtent {
-                ledger: LedgerId::new((place % ledgers) as i64).expect("not negative"),
+                // Neighbours are in other objects, so that little of a block repeats itself.
+                ledger: LedgerId::new((place * 70_001 % ledgers) as i64).expect("not negative"),
                 first: EntryId::new(first).expect("not negative"),
                 last: EntryId::new(first + ENTRIES - 1).expect("not negative"),
                 bytes: 64 << 10,

@@ -11,7 +11,8 @@ check_jars() {
 }
 
 run_java() { # options and class; client side logging (errors only, unless PEER_LOG_LEVEL says otherwise) to stderr
-  "$JAVA" -Dpeer.log.level="${PEER_LOG_LEVEL:-error}" -Dlog4j2.configurationFile="$here/conf/log4j2.xml" -cp "$PEER_JARS/*" "$@"
+  # shellcheck disable=SC2086
+  "$JAVA" ${PEER_JVM_FLAGS:-} -Dpeer.log.level="${PEER_LOG_LEVEL:-error}" -Dlog4j2.configurationFile="$here/conf/log4j2.xml" -cp "$PEER_JARS/*" "$@"
 }
 
 port_open() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }

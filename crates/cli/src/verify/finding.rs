@@ -117,6 +117,11 @@ impl Finding {
             Kind::Storage(FindingKind::Limbo) => {
                 "nothing: until they are repaired the bookie answers \"unknown\" for what it may miss".to_owned()
             }
+            Kind::Storage(FindingKind::TierExtents) => {
+                "start the bookie: it lets no copy of these entries go; those it let go are answered with an error, never as \
+                 absent, and readers take another replica"
+                    .to_owned()
+            }
             Kind::TornTail => {
                 "nothing: the next start cuts it off. A write that never finished was never acknowledged".to_owned()
             }
@@ -160,6 +165,7 @@ impl Finding {
                 FindingKind::Interrupted => "interrupted",
                 FindingKind::UnknownFile => "unknown-file",
                 FindingKind::Limbo => "limbo",
+                FindingKind::TierExtents => "tier-extents",
                 FindingKind::NewerFormat => "newer-format",
                 FindingKind::Refused => "refused",
             },

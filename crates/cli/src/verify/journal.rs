@@ -241,6 +241,7 @@ impl Check<'_> {
             file_bytes: 2 * BLOCK_SIZE_BYTES as u64,
             owner,
             journal: self.number,
+            is_tiered: false,
             sync: true,
             canaries: Canaries::none(),
         };

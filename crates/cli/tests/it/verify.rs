@@ -100,6 +100,7 @@ fn journal(dir: &Path, sync: bool) {
     let config = JournalConfig {
         bytes_max: 0,
         journal: 0,
+        is_tiered: false,
         dir: dir.join("current"),
         file_bytes: 5 * 4096,
         owner: format!("{CLUSTER} {BOOKIE}"),

@@ -7,10 +7,10 @@
 //! ```
 //!
 //! # Invariants
-//! 1. A replica is asked in the order of health; one that is not well only when no other is left, so that a bookie that
-//!    is down does not take a turn of each window.
-//! 2. A turn ends with its answer, also when nobody waits for it any more (line invariant 1). What such an answer may
-//!    bring has room of its own in the budget.
+//! 1. Replicas that are well are asked first, of these the nearest, then the least busy; one that is not well only when no
+//!    other is left, so that a bookie that is down does not take a turn of each window.
+//! 2. A turn ends with its answer, also after its window went on without it (line invariant 1). A late answer has room of
+//!    its own in the budget.
 //! 3. When nobody returns an entry, current metadata is read, and replicas that are new are asked (as in `reader::fetch`).
 //!
 //! # Limits     entries of a row of single reads under way: [`SINGLES_MAX`]
@@ -34,7 +34,7 @@ use super::window::{Copy, ENTRY_OVERHEAD_BYTES, Group, Said, Standing, Window, c
 use super::{Bulk, Ledger, StoredEntry, count};
 use crate::entry::has_ids;
 use crate::error::{BookieAnswer, BookieAnswers, ReadError};
-use crate::health::{Node, NodeState, Operation, Outcome};
+use crate::health::{Node, NodeState, Outcome};
 use crate::reader::Replicas;
 use crate::transport::{BatchReadRequest, BookieError, ReadRequest, Transport};
 
@@ -59,19 +59,19 @@ pub(super) struct Part {
     pub(super) permit: Permit,
 }
 
-/// What one bookie said: of the first entries that it was asked for, and what holds for the others, if anything does.
+/// The answer of one bookie: of the first entries of a group, and an error that holds for all others.
 struct Asked {
     answers: Vec<Result<Bytes, BookieError>>,
     of_others: Option<BookieError>,
 }
 
-/// What a step of a group came to.
+/// The outcome of a step of a group.
 enum Came {
     Turn(Slot, Taken),
     Answer(Asked, Slot),
 }
 
-/// What a group is at.
+/// The step of a group that is under way.
 enum Step {
     /// In line for one of its candidates.
     Waits(Group),
@@ -129,6 +129,9 @@ impl Job {
                 }
                 Err(answers) => answers,
             };
+            if self.bulk.shared.is_closed() {
+                return Err(ReadError::ClientClosed);
+            }
             // Invariant 3.
             let begun = state.rereads_begun();
             let is_named_still = |now: &Replicas| {
@@ -174,7 +177,7 @@ impl Job {
         Window::new(self.first, count, metadata.quorum, room_bytes)
     }
 
-    /// What the bookies of the first entry said is the error.
+    /// On error: the answers of the first entry's bookies.
     async fn read_from(
         &self,
         replicas: &Arc<Replicas>,
@@ -237,9 +240,21 @@ impl Job {
     /// Puts a group in line for the best of its replicas.
     fn wait_for_turn(&self, replicas: &Arc<Replicas>, mut group: Group) -> Attempt {
         let ensemble = replicas.nodes.ensemble(self.first);
-        let nodes = group.candidates.iter().map(|position| &*ensemble[*position]);
-        let order = self.bulk.shared.health.order(nodes, Operation::BatchRead);
-        let mut candidates: Vec<usize> = order.into_iter().map(|index| group.candidates[index]).collect();
+        let mut candidates = std::mem::take(&mut group.candidates);
+        // Not `NodeHealth::order`: that sends trials to slow bookies, which only reads whose latencies count can end. Those that
+        // are equal take turns.
+        let turn = self.first.get().unsigned_abs() as usize % candidates.len();
+        candidates.rotate_left(turn);
+        candidates.sort_by_key(|position| {
+            let node = &ensemble[*position];
+            let illness = match node.state() {
+                NodeState::Healthy | NodeState::Probation => 0,
+                NodeState::Suspect => 1,
+                NodeState::Unhealthy => 2,
+                NodeState::Forgotten => 3,
+            };
+            (illness, node.distance(), node.pending())
+        });
         let is_well = |position: &usize| {
             matches!(ensemble[*position].state(), NodeState::Healthy | NodeState::Probation)
         };
@@ -296,7 +311,7 @@ impl Job {
         Attempt { step: Step::Sent { indexes, position, at, is_late: false }, room: None, future }
     }
 
-    /// Whether others may be asked for what this one has not brought.
+    /// Frees the entries of a late request for other bookies.
     fn look_for_late(&self, window: &mut Window, attempt: &mut Attempt, now: Instant) {
         let Some(late_at) = attempt.late_at().filter(|at| *at <= now) else { return };
         let Step::Sent { indexes, at, is_late, .. } = &mut attempt.step else { return };
@@ -309,7 +324,7 @@ impl Job {
                 window.is_late(indexes);
                 count(&self.bulk.counters.late_ranges, 1);
             }
-            // It is looked at again.
+            // Not now; perhaps at the next look.
             None => *at = late_at,
         }
     }
@@ -344,7 +359,8 @@ impl Job {
         }
     }
 
-    /// Lets go of what is not needed: what waits leaves the lines, what was sent keeps its turn until it is answered.
+    /// Lets go of requests that are not needed: those that wait leave the lines, those under way keep their turns until they
+    /// are answered.
     fn leave(&self, attempts: Vec<Attempt>) {
         for Attempt { step, room, future } in attempts {
             if let Step::Sent { .. } = step {
@@ -357,7 +373,7 @@ impl Job {
     }
 }
 
-/// Tells health what came of a range, also of one that nobody waits for any more; what it means for the bookie's line.
+/// Tells health how a range ended, also one whose window went on without it. Returns what it means for the bookie's line.
 fn note(bulk: &Bulk, node: &Node, asked: &Asked) -> End {
     let health = &bulk.shared.health;
     let errors = asked.answers.iter().filter_map(|answer| answer.as_ref().err());

@@ -1,4 +1,4 @@
-//! How much is asked of one bookie at a time: ranges take turns, and a bookie that refuses is left alone for a while.
+//! Bounds the requests to each bookie: ranges take turns, and a bookie that refuses gets a pause.
 //!
 //! # Invariants
 //! 1. No more ranges are under way to a bookie than its limit; a range counts until it was answered, also when nobody
@@ -289,7 +289,9 @@ mod tests {
         let mut core = Core::new(4);
         let a = id("a");
         let take = |core: &mut Core<u32>, now| {
-            (0..8).for_each(|who| drop(core.wait(ids("a"), who)));
+            for who in 0..8 {
+                core.wait(ids("a"), who);
+            }
             let turns = served(core, now).len();
             core.waiting.clear();
             turns

@@ -15,10 +15,10 @@
 //! # Invariants
 //! 1. Bytes come as a bookie stores them, never encoded again: replicas may differ in the LAC inside (an entry that
 //!    re-replication packed again), and each copy is sound by itself.
-//! 2. What the ledger's password lets be verified is verified; a damaged copy is read from another replica. What cannot be
-//!    verified has the right ids and is marked.
+//! 2. Each copy is verified by its digest if the metadata has the password, and a damaged one is read from another replica.
+//!    Other copies have the right ids and are marked as unverified.
 //! 3. An open ledger is read up to its LAC, which a covering set of bookies told (T4). Nothing here fences.
-//! 4. Bytes held are bounded by the budget. What is read ahead takes no more than half of it, so a stream whose caller waits
+//! 4. Bytes held are bounded by the budget. Read-ahead takes no more than half of it, so a stream whose caller waits
 //!    gets room as soon as batches are given back.
 //! 5. A bookie has [`BulkOptions::ranges_per_bookie`] ranges of this reader under way at most, and fewer when it says "too
 //!    many requests".
@@ -33,6 +33,8 @@ mod fetch;
 mod line;
 mod rate;
 mod stream;
+#[cfg(test)]
+mod tests;
 mod window;
 
 use std::sync::Arc;
@@ -60,7 +62,8 @@ pub struct BulkOptions {
     pub memory_limit: u64,
     /// Bytes read in a second, over all streams; not limited by default.
     pub bytes_per_second: Option<u64>,
-    /// Bytes that are asked for at a time, 1 MiB by default; from 64 KiB to 4 MiB, so that an answer fits a frame.
+    /// Bytes of one request, 512 KiB by default, as ordinary readers ask for; from 64 KiB to 4 MiB, so that an answer fits a
+    /// frame. `cargo bench --bench bulk` compares sizes.
     pub range_size_bytes: u64,
     /// Ranges under way to one bookie, 1 by default.
     pub ranges_per_bookie: usize,
@@ -71,7 +74,7 @@ impl Default for BulkOptions {
         BulkOptions {
             memory_limit: 64 << 20,
             bytes_per_second: None,
-            range_size_bytes: 1 << 20,
+            range_size_bytes: 512 << 10,
             ranges_per_bookie: 1,
         }
     }
@@ -240,7 +243,7 @@ impl LedgerView {
     }
 
     /// Reads the metadata of a ledger that is not closed again, and asks its bookies for the LAC (last add confirmed). Of one
-    /// whose metadata has no password the LAC is not asked for, as nothing would tell it from damage.
+    /// whose metadata has no password the bookies are not asked, as no digest would tell a LAC from damage.
     ///
     /// # Errors
     /// [`ReadError::LacUnknown`] when too few bookies answered; [`ReadError::Deleted`].

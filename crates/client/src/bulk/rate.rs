@@ -5,7 +5,7 @@
 //!
 //! # Invariants
 //! 1. In any time t no more than burst + rate * t bytes are let through, as far as sizes were known before.
-//! 2. What was taken and not used is given back; what was used beyond it is owed.
+//! 2. Bytes that were taken and not used go back; bytes used beyond those taken are owed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +47,7 @@ impl Bucket {
         }
     }
 
-    /// From now on; what is owed stays owed.
+    /// From now on. Debts stay.
     pub(super) fn set_rate(&mut self, now: Duration, bytes_per_second: Option<u64>) {
         self.fill(now);
         if self.bytes_per_second.is_none() {

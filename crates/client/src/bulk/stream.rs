@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! 1. Entries come in order, once each, without a gap, up to the last one or the first error.
-//! 2. Each window has a permit before anything is asked for. What is read ahead takes one only if there is room and no more
+//! 2. Each window has a permit before its first request. A window that is read ahead takes one only if there is room and no more
 //!    than half of the budget is in use (module invariant 4); the window that the caller waits for gets one in turn, and
 //!    nothing is held by the stream meanwhile that the caller could not take first.
 //!
@@ -155,7 +155,7 @@ impl StoredStream {
         }
     }
 
-    /// What a window did not bring comes first: invariant 1.
+    /// Plans the entries that a window did not bring: they come first (invariant 1).
     fn plan_rest(&mut self, first: u64, count: usize, got: usize) {
         if got == count {
             return;

@@ -9,9 +9,9 @@
 //! same replicas: they are one group, so a window is read from all bookies at a time, and put together here.
 //!
 //! # Invariants
-//! 1. Each replica is asked for an entry once at most; one that said "too many requests" is asked again, [`REFUSALS_MAX`]
-//!    times in a window.
-//! 2. An entry that came is kept as it came; of two copies the first one counts.
+//! 1. Each replica gets one request for an entry at most, and another one after it said "too many requests", up to
+//!    [`REFUSALS_MAX`] times in a window.
+//! 2. Copies are never changed; of two copies of an entry the first one counts.
 //! 3. An entry is given up only when each of its replicas has answered.
 //!
 //! # Limits     replicas of an entry: [`REPLICAS_MAX`]
@@ -28,7 +28,7 @@ const REFUSALS_MAX: u32 = 12;
 /// Beside its bytes an entry takes so much.
 pub(super) const ENTRY_OVERHEAD_BYTES: u64 = 64;
 
-/// What one entry takes.
+/// Bytes that one entry takes.
 pub(super) fn charge_bytes(stored: &Bytes) -> u64 {
     stored.len() as u64 + ENTRY_OVERHEAD_BYTES
 }
@@ -132,7 +132,7 @@ impl Window {
         1 << ((position + ensemble_size - self.class(index)) % ensemble_size)
     }
 
-    /// Bits of the replicas that can still be asked for it.
+    /// Bits of the replicas that have not been asked.
     fn left(&self, index: usize) -> u64 {
         let wanted = &self.wanted[index];
         let all = u64::MAX >> (REPLICAS_MAX - self.replicas());
@@ -150,7 +150,7 @@ impl Window {
         self.room_bytes.saturating_sub(self.held_bytes)
     }
 
-    /// What is to be asked for now. Each group is assigned until it is [given back](Self::is_late) or answered.
+    /// Groups to send now. Each is assigned until it is [late](Self::is_late) or answered.
     pub(super) fn plan(&mut self) -> Vec<Group> {
         let end = match self.room_bytes() {
             // No more than must be: the first one.
@@ -166,7 +166,7 @@ impl Window {
                 continue;
             }
             if self.is_lost(index) {
-                // What comes behind it is not needed.
+                // The window ends before it.
                 break;
             }
             let (class, left) = (self.class(index), self.left(index));
@@ -309,7 +309,7 @@ mod tests {
     fn a_whole_ensemble_is_asked_for_runs_and_a_striped_one_at_each_position() {
         let mut window = Window::new(at(10), 6, quorum(3, 3), 1 << 20);
         let all = Group { indexes: (0..6).collect(), candidates: vec![0, 1, 2] };
-        assert_eq!(window.plan(), [all.clone()]);
+        assert_eq!(window.plan(), std::slice::from_ref(&all));
         assert_eq!(window.plan(), [], "assigned");
         window.sent(&all.indexes, 1);
         // A batch that ended early, behind one that is damaged.
@@ -451,7 +451,7 @@ mod tests {
                 let (indexes, position, was_late) = under_way.swap_remove(pick);
                 let answered = 1 + has(0, 0) as usize % indexes.len();
                 let of_others = (has(0, 0) < 60).then_some(BookieAnswer::Absent);
-                // Those of a batch that were not reached may be asked for again.
+                // The rest of a batch that ended early may be sent again.
                 for index in &indexes[answered..] {
                     if of_others.is_none() {
                         *asked.get_mut(&(first + *index as i64, position)).unwrap() -= 1;

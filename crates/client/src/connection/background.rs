@@ -14,7 +14,8 @@ use bytes::Bytes;
 
 use super::{Bookies, Lanes};
 use crate::transport::{
-    AddRequest, AddSink, Answer, BatchReadRequest, Connection, LacAnswer, PollRequest, ReadRequest, Transport,
+    AddRequest, AddSink, Answer, BatchReadRequest, Connection, DiskSpace, LacAnswer, PollRequest,
+    ReadRequest, Transport,
 };
 
 /// The same bookies. Reads go over the background's connections, everything else as it always does.
@@ -62,6 +63,10 @@ impl Transport for Background {
 
     fn force(&self, bookie: &BookieId, ledger: LedgerId) -> Answer<'_, Connection> {
         self.0.force(bookie, ledger)
+    }
+
+    fn disk_space(&self, bookie: &BookieId) -> Answer<'_, DiskSpace> {
+        self.0.disk_space(bookie)
     }
 
     fn reconcile(

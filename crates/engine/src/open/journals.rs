@@ -129,6 +129,7 @@ fn open(
         file_bytes: config.journal_file_bytes,
         owner: format!("{} {}", config.instance_id, config.bookie_id),
         journal: u16::try_from(number).expect("validate bounds the number of journals"),
+        is_tiered: config.tier_extents_bytes > 0,
         bytes_max: config.journal_cap_bytes(),
         sync: config.journal_sync,
         canaries: config.canaries,

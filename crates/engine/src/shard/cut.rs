@@ -88,7 +88,7 @@ impl Shard {
         }
         self.close_part();
         self.cut = self.sequence;
-        (self.formed_bytes, self.formed_records) = (0, 0);
+        (self.formed_bytes, self.formed_records, self.formed_update_bytes) = (0, 0, 0);
         self.charge_ledgers();
         ShardCut {
             parts: std::mem::take(&mut self.parts),

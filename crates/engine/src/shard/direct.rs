@@ -32,6 +32,8 @@ impl Shard {
         }
         let mut record = state.snapshot(ledger);
         record.is_fenced = true;
+        // Later updates are in the journal with their extents, and come from there at the next start.
+        record.tier = state.committed_tier();
         if state.needs_key(&key) {
             record.master_key = Some(key);
         }

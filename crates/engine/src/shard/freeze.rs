@@ -1,8 +1,8 @@
 //! The flush's side: the active write cache is frozen at a cut, and a frozen one goes once it is on disk.
 
 use super::Shard;
-use crate::ledger::LedgerState;
-use crate::write_cache::Frozen;
+use crate::ledger::{LedgerState, TierState};
+use crate::write_cache::{Frozen, FrozenExtents};
 use bindery_storage::{IndexUse, LedgerRecord};
 use bindery_types::LedgerId;
 use std::collections::HashMap;
@@ -30,6 +30,7 @@ impl Shard {
         let bytes = self.active_bytes();
         let mut records = HashMap::new();
         let mut states: Vec<LedgerRecord> = Vec::with_capacity(self.dirty.len());
+        let mut extents = HashMap::new();
         for ledger in std::mem::take(&mut self.dirty) {
             let state = self.ledgers.get_mut(&ledger).expect("a dirty ledger is known");
             state.is_dirty = false;
@@ -38,6 +39,12 @@ impl Shard {
                 state.outlive(&record);
             }
             states.push(state.snapshot(ledger));
+            let is_cleared = std::mem::take(&mut state.are_extents_gone);
+            let updates =
+                state.tier.as_mut().map(|tier| std::mem::take(&mut tier.updates)).unwrap_or_default();
+            if is_cleared || !updates.is_empty() {
+                extents.insert(ledger, FrozenExtents { is_cleared, updates });
+            }
             if !state.records.is_empty() {
                 records.insert(ledger, std::mem::take(&mut state.records));
             }
@@ -45,15 +52,17 @@ impl Shard {
         states.sort_unstable_by_key(|s| s.ledger);
         (self.cached_records, self.cached_bytes) = (0, 0);
         let chunks = std::mem::take(&mut self.chunks);
-        let frozen = Arc::new(Frozen { generation, chunks, records, bytes, states });
+        let frozen = Arc::new(Frozen { generation, chunks, records, bytes, states, extents });
         self.frozen.push(frozen.clone());
         Some(frozen)
     }
 
-    /// The ledgers of a flushed cache go to rest, as far as they are not written to any more. Call it with some at a time.
+    /// The ledgers of a flushed cache go to rest, as far as they are not written to any more, and their trims count.
+    /// Call it with some at a time.
     pub(crate) fn rest(&mut self, flushed: &[LedgerRecord]) {
         let durable = self.durable;
         for record in flushed {
+            self.on_tier_committed(record);
             if let Some(state) = self.ledgers.get_mut(&record.ledger) {
                 state.rest(durable);
             }
@@ -64,7 +73,9 @@ impl Shard {
     pub(super) fn charge_ledgers(&mut self) {
         let slots = self.ledgers.capacity() * (size_of::<(LedgerId, Box<LedgerState>)>() + 1);
         let removed = (self.removed.len() + self.unfenced_removed.len()) * size_of::<LedgerId>() * 2;
-        let now = (slots + removed + self.ledgers.len() * LedgerState::BYTES) as u64;
+        let untrimmed = self.untrimmed.len() * size_of::<LedgerId>() * 2;
+        let tiered = self.tiered_count * TierState::BYTES + untrimmed;
+        let now = (slots + removed + self.ledgers.len() * LedgerState::BYTES + tiered) as u64;
         let before = std::mem::replace(&mut self.charged, now);
         self.config.index_pool.charge(IndexUse::Ledgers, now.saturating_sub(before));
         self.config.index_pool.release(IndexUse::Ledgers, before.saturating_sub(now));

@@ -133,12 +133,17 @@ impl Shard {
     /// A limbo record was placed.
     pub(super) fn index_limbo(&mut self, ledger: LedgerId, is_limbo: bool) {
         self.vouched.remove(&ledger);
+        let is_replaying = self.is_replaying;
         let state = self.exists(ledger);
-        if state.is_limbo && !is_limbo {
+        let ends = state.is_limbo && !is_limbo;
+        if ends {
             // An older record with the mark, in a directory that was this ledger's before, must not bring it back.
             state.life += 2;
         }
         state.is_limbo = is_limbo;
+        if ends && is_replaying {
+            self.relived.insert(ledger);
+        }
         self.mark_dirty(ledger);
     }
 

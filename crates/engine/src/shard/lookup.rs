@@ -1,9 +1,10 @@
 //! What may be shown: entries, LACs and fences of ledgers, of what is durable in memory. Shard invariants 6 and 7.
 
 use super::Shard;
-use crate::api::{EntryRef, Refusal};
+use crate::api::{EntryRef, EntryRun, Refusal};
 use crate::ledger::LedgerState;
 use crate::lookup::RunSet;
+use crate::tier::TieredRead;
 use crate::write_cache::CacheRecord;
 use bindery_io::canary::Canary;
 use bindery_io::chunk::ChunkSlice;
@@ -19,6 +20,8 @@ pub(crate) enum Found {
         otherwise: Otherwise,
         /// Copies of a lower generation are those of a former life of the ledger.
         hidden_below: u64,
+        /// It is in object storage, and was let go here: then `otherwise` does not hold.
+        tiered: Option<TieredRead>,
     },
 }
 
@@ -41,7 +44,11 @@ impl Shard {
         let entry = match which {
             EntryRef::At(entry) => entry,
             EntryRef::Last if is_limbo => return Err(Refusal::Unknown),
-            EntryRef::Last => EntryId::new(state.last_entry.shown(self.durable)).ok_or(Refusal::NoEntry)?,
+            EntryRef::Last => {
+                // Entries that were let go count as held.
+                let last = EntryId::new(state.last_entry.shown(self.durable)).max(Shard::trimmed(state));
+                last.ok_or(Refusal::NoEntry)?
+            }
         };
         let active = state.records.find(entry.get(), self.durable);
         if let Some(record) = active.durable {
@@ -60,7 +67,8 @@ impl Shard {
             None if is_limbo => Otherwise::Unknown,
             None => Otherwise::NoEntry,
         };
-        Ok(Found::OnDisk { entry, otherwise, hidden_below: state.hidden_below })
+        let tiered = self.tiered_read(ledger, state, entry);
+        Ok(Found::OnDisk { entry, otherwise, hidden_below: state.hidden_below, tiered })
     }
 
     /// The last entry, up to `last`, before which memory has no copy from `first` on, durable or not, and the
@@ -108,7 +116,7 @@ impl Shard {
         Ok(state.explicit_lac(self.durable).cloned())
     }
 
-    /// Adds the durable entries in memory to `runs`. Returns the generation below which copies on disk do not count;
+    /// Adds the durable entries in memory to `runs`, and those that were let go. Returns the generation below which copies on disk do not count;
     /// `Unknown` for a ledger in limbo, unless `with_limbo`.
     pub(crate) fn cached_entries(
         &self,
@@ -121,6 +129,9 @@ impl Shard {
         let frozen = frozen.filter_map(|f| f.records.get(&ledger));
         for records in frozen.chain([&state.records]) {
             runs.extend(records.durable_entries(self.durable).filter_map(EntryId::new));
+        }
+        if let Some(last) = Shard::trimmed(state) {
+            runs.add(EntryRun { first: EntryId::FIRST, last });
         }
         Ok(state.hidden_below)
     }

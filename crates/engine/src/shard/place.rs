@@ -22,10 +22,11 @@ impl Shard {
     pub(super) fn place(&mut self, kind: Kind, pieces: &[&[u8]], lane: Lane) -> Result<Placed, NoRoom> {
         let length: usize = pieces.iter().map(|p| p.len()).sum();
         let size = HEADER_SIZE_BYTES + length;
-        let is_full = match lane {
-            Lane::Normal => self.formed() >= self.admitted,
-            Lane::Recovery => self.formed_bytes >= self.config.formed_bytes_max,
-            Lane::Reserved => false,
+        let is_full = match (kind, lane) {
+            (Kind::Reconciled, _) => self.is_full_of_updates(),
+            (_, Lane::Normal) => self.formed() >= self.admitted,
+            (_, Lane::Recovery) => self.formed_bytes >= self.config.formed_bytes_max,
+            (_, Lane::Reserved) => false,
         };
         if is_full {
             return Err(NoRoom);
@@ -52,6 +53,9 @@ impl Shard {
             self.part_headers_crc = record::fold_header(self.part_headers_crc, &header);
             self.formed_bytes += size;
             self.formed_records += 1;
+            if kind == Kind::Reconciled {
+                self.on_update_formed(length);
+            }
         }
         Ok(Placed {
             sequence: self.sequence,

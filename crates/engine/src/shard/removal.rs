@@ -57,6 +57,7 @@ impl Shard {
         // What is in the active cache goes below; a canary keeps counting it as what was there before.
         let generation = self.generation + u64::from(self.config.canaries.has(Canary::M25RemovalHidesNewer));
         let state = self.ledgers.entry(ledger).or_insert_with(|| LedgerState::boxed(None));
+        let was_tiered = state.tier.is_some();
         state.remove(sequence, generation);
         self.last_removal = generation;
         if is_fenced {
@@ -65,6 +66,10 @@ impl Shard {
         if state.wake_polls_at.is_some() {
             self.raised.insert(ledger);
         }
+        if self.is_replaying {
+            self.relived.insert(ledger);
+        }
+        self.on_tier_gone(ledger, was_tiered);
         self.on_removed(ledger);
         self.vouched.remove(&ledger);
         self.mark_dirty(ledger);

@@ -24,6 +24,7 @@ impl Shard {
     pub(crate) fn restore(&mut self, record: &LedgerRecord) {
         let restored = LedgerState::restore(record);
         self.highest_ledger = self.highest_ledger.max(Some(record.ledger));
+        let was_tiered = self.ledgers.get(&record.ledger).is_some_and(|known| known.tier.is_some());
         match self.ledgers.get_mut(&record.ledger) {
             None => {
                 self.ledgers.insert(record.ledger, Box::new(restored));
@@ -38,6 +39,7 @@ impl Shard {
                 known.key = known.key.filter(|k| !k.is_zero()).or(restored.key);
                 known.fence = known.fence.or(restored.fence);
                 known.is_limbo |= restored.is_limbo;
+                known.join_tier(record.tier);
                 let last = other.last_entry.max(record.last_entry);
                 known.last_entry = Lagging::durable(EntryId::to_wire(last));
                 if record.last_add_confirmed >= other.last_add_confirmed {
@@ -52,6 +54,7 @@ impl Shard {
                 }
             }
         }
+        self.on_tier_restored(record.ledger, was_tiered);
         if self.ledgers[&record.ledger].is_removed() {
             self.on_removed(record.ledger);
         } else {
@@ -100,6 +103,7 @@ impl Shard {
                 self.index_limbo(ledger, record.enters_limbo());
                 (self.cut, self.durable) = (self.sequence, self.sequence);
             }
+            Kind::Reconciled => self.replay_update(record)?,
             Kind::FenceWithoutKey => {
                 if let Some(state) = self.ledgers.get_mut(&ledger) {
                     state.fence = state.fence.or(Some(0));
@@ -113,5 +117,6 @@ impl Shard {
     /// Replay is over: what was placed is in the journal already and not written to it again.
     pub(crate) fn end_replay(&mut self) {
         self.is_replaying = false;
+        self.relived.clear();
     }
 }

@@ -24,7 +24,7 @@
 //! each open run, of which a source has one; [`WINDOWS_BYTES`] over all sources, which are read past the page cache.
 //! One call does one piece of work: it opens a run, reads records, or settles one entry.
 
-use super::{LogRef, Newer, Verdict};
+use super::{Liveness, LogRef, Newer, Verdict};
 use crate::machine::Flushing;
 use bindery_io::BLOCK_SIZE_BYTES;
 use bindery_io::canary::Canary;
@@ -90,6 +90,8 @@ struct Open {
     source: usize,
     run: Extent,
     newer: Newer,
+    /// Entries before it were let go.
+    from: Option<EntryId>,
     /// What winners take: their own, or the ledger's highest.
     generation: Generation,
     /// Records that were read and not settled.
@@ -188,28 +190,34 @@ impl Job {
         }
     }
 
-    /// Opens the next run, unless a removal hides it. Returns how many footers were asked for newer ones.
+    /// Opens the next run, unless nothing of it is live. Returns the number of footers in which newer ones were sought.
     fn open_run(&mut self, flushing: &Flushing) -> Result<u64, JobError> {
         let (_, run) = self.runs[0];
         if self.highest.is_none_or(|(ledger, _)| ledger != run.ledger) {
             let of_ledger =
                 self.runs.iter().map(|(_, run)| run).take_while(|other| other.ledger == run.ledger);
-            let highest = of_ledger.filter(|run| !flushing.is_hidden(run)).map(|run| run.generation).max();
+            let highest = of_ledger
+                .filter(|run| flushing.liveness(run) != Liveness::Dead)
+                .map(|run| run.generation)
+                .max();
             self.highest = Some((run.ledger, highest.unwrap_or(run.generation)));
         }
         let (source, run) = self.runs.pop_front().expect("it was looked at");
-        if flushing.is_hidden(&run) {
-            return Ok(0);
-        }
+        let from = match flushing.liveness(&run) {
+            Liveness::Dead => return Ok(0),
+            Liveness::From(entry) => Some(entry),
+            Liveness::Live => None,
+        };
         let generation = match self.highest {
             Some((_, highest)) if flushing.may_rise(&run) => highest,
             _ => run.generation,
         };
-        let from = &mut self.sources[source];
-        let at = (self.directory, from.shared.log_id());
-        if from.own.is_none() {
-            let opened = from.shared.streamed(flushing.directories[self.directory].disk(), self.window_bytes);
-            from.own = Some(opened.map_err(|error| not_opened(at, error))?);
+        let origin = &mut self.sources[source];
+        let at = (self.directory, origin.shared.log_id());
+        if origin.own.is_none() {
+            let opened =
+                origin.shared.streamed(flushing.directories[self.directory].disk(), self.window_bytes);
+            origin.own = Some(opened.map_err(|error| not_opened(at, error))?);
         }
         let newer = flushing.newer(&run);
         let reads = newer.reads;
@@ -217,6 +225,7 @@ impl Job {
             source,
             run,
             newer,
+            from,
             generation,
             records: VecDeque::new(),
             place: 0,
@@ -251,6 +260,9 @@ impl Job {
         }
         let (own, _, at, record) = newest.expect("an open run has the entry");
         let open = &self.open[at];
+        if open.from > Some(entry) {
+            return Ok(Piece { work: 1, ..Piece::default() });
+        }
         let (verdict, reads) = flushing.judge(&open.newer, entry);
         let generation = match verdict {
             Verdict::Loser => return Ok(Piece { work: 1 + reads, ..Piece::default() }),

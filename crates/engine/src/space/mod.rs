@@ -17,7 +17,8 @@
 //!
 //! # Invariants
 //! 1. A copy counts as dead only when a removal that is committed hides it (while a flush waits for space: one that is durable
-//!    in the journal), or a newer copy of its entry is in a committed log. A copy that cannot be read to decide this counts as live (IB15).
+//!    in the journal), a trim that is committed in every directory says that its entry is read from object storage (T9), or a
+//!    newer copy of its entry is in a committed log. A copy that cannot be read to decide this counts as live (IB15).
 //! 2. A copy wins and loses against the same others after a rewrite as before. It keeps its generation, or takes a
 //!    higher one under the rule of `job`.
 //! 3. Sources leave in the commit that brings the output, and their files go after it (IB15, IB18).
@@ -95,6 +96,17 @@ enum Verdict {
     InDoubt,
     /// One of them holds the entry.
     Loser,
+}
+
+/// What is certain of a run without looking at newer copies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Liveness {
+    /// A removal hides it, or all of it was let go because it is in object storage.
+    Dead,
+    /// Its entries from this one on are live; the others were let go.
+    From(EntryId),
+    /// All of it.
+    Live,
 }
 
 /// Newer than a run, and overlapping it.
@@ -315,6 +327,23 @@ impl Flushing {
         let flushed = if believes_all { u64::MAX } else { self.flushed_generation(index) };
         let in_journal = self.counts_journal();
         extent.generation.0 < shard.lock().hidden_for_good(extent.ledger, flushed, in_journal)
+    }
+
+    /// What is certain of a run: what is committed says it.
+    fn liveness(&self, extent: &Extent) -> Liveness {
+        if self.is_hidden(extent) {
+            return Liveness::Dead;
+        }
+        let shard = &self.engine.shards[self.engine.shard_of(extent.ledger)];
+        let believes_all = self.engine.config.canaries.has(Canary::M43UncommittedTrimCounts);
+        let trimmed = shard.lock().trimmed_for_good(extent.ledger, believes_all);
+        match trimmed {
+            Some(trimmed) if trimmed >= extent.last => Liveness::Dead,
+            Some(trimmed) if trimmed >= extent.first => {
+                Liveness::From(EntryId::new(trimmed.get() + 1).expect("it is below another entry"))
+            }
+            _ => Liveness::Live,
+        }
     }
 
     /// No removal came after the run, committed or not: its copies may take a higher generation.

@@ -3,11 +3,11 @@
 //! # Limits
 //! A step weighs [`WORK_MAX`] runs, or reads as many index records or footer blocks of paged logs, and goes on to the end of what
 //! one run asks for: a block of each newer paged log that has its ledger. Taking a log up copies its extents. The index
-//! is read for runs that newer ones overlap, and for no others.
+//! is read for runs that newer ones overlap or of which a part was let go, and for no others.
 
 use super::job::{Cause, JOB_RUNS_MAX, JOB_SOURCES_MAX};
 use super::status::CompactionKind;
-use super::{LogRef, Newer, Planned, Verdict};
+use super::{Liveness, LogRef, Newer, Planned, Verdict};
 use crate::machine::{FlushError, Flushing};
 use bindery_storage::entry_log::{IndexRecord, RECORD_BYTES};
 use bindery_storage::{EntryLog, Extent, LogId, ReadError};
@@ -59,9 +59,11 @@ struct Weighing {
     total: u64,
 }
 
-/// A run that newer ones overlap.
+/// A run that newer ones overlap, or of which a part was let go.
 struct RunWeighing {
     run: Extent,
+    /// Entries before it are dead.
+    from: Option<EntryId>,
     newer: Newer,
     records: VecDeque<IndexRecord>,
     place: u32,
@@ -238,20 +240,29 @@ impl Flushing {
         }
         let Some(run) = weighing.runs.pop_front() else { return true };
         weighing.total += run.bytes();
-        if self.is_hidden(&run) {
-            return false;
-        }
+        let from = match self.liveness(&run) {
+            Liveness::Dead => return false,
+            Liveness::From(entry) => Some(entry),
+            Liveness::Live => None,
+        };
         let newer = self.newer(&run);
         *work += newer.reads;
         // The log that cannot be read is left out, not this one.
         for (log, error) in &newer.unread {
             self.skip(*log, &error.to_string());
         }
-        if newer.runs.is_empty() {
+        if newer.runs.is_empty() && from.is_none() {
             weighing.live += run.bytes();
         } else {
-            weighing.run =
-                Some(RunWeighing { run, newer, records: VecDeque::new(), place: 0, last: None, live: 0 });
+            weighing.run = Some(RunWeighing {
+                run,
+                from,
+                newer,
+                records: VecDeque::new(),
+                place: 0,
+                last: None,
+                live: 0,
+            });
         }
         false
     }
@@ -263,7 +274,7 @@ impl Flushing {
         weighing: &mut RunWeighing,
         work: &mut u64,
     ) -> Result<bool, ReadError> {
-        let RunWeighing { run, newer, records, place, last, live } = weighing;
+        let RunWeighing { run, from, newer, records, place, last, live } = weighing;
         if records.is_empty() {
             if *place == run.count {
                 return Ok(true);
@@ -275,6 +286,10 @@ impl Flushing {
         while *work < WORK_MAX
             && let Some(record) = records.pop_front()
         {
+            if *from > Some(record.entry) {
+                *work += 1;
+                continue;
+            }
             let (verdict, reads) = self.judge(newer, record.entry);
             *work += 1 + reads;
             if verdict != Verdict::Loser {

@@ -95,9 +95,13 @@ impl Scrub {
         self.damaged.contains_key(&log)
     }
 
-    /// The log is not live any more.
+    /// The log is not live any more. A pass has opened it by itself, and of a file that is open the blocks are not free, though its
+    /// name is gone; it may be hours before the pass goes on.
     pub(super) fn forget(&mut self, log: LogRef) {
         self.damaged.remove(&log);
+        if let Some(pass) = &mut self.pass {
+            pass.log.take_if(|checking| checking.at == log);
+        }
     }
 
     /// Bytes of a second at which a pass takes the period.

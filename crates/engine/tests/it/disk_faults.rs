@@ -317,6 +317,7 @@ impl Bookie {
         {
             Lookup::Memory(body) => Ok(body.to_vec()),
             Lookup::Disk(read) => read.load(),
+            Lookup::Tiered(_) => panic!("nothing is in object storage"),
             Lookup::Undurable(_) => Err(Refusal::TooManyRequests),
         }
     }
@@ -457,6 +458,104 @@ fn a_removal_gives_space_back_while_a_flush_waits_for_it() {
         bookie.restart();
         assert_eq!(bookie.read(first, 0), Err(Refusal::NoLedger));
     }
+}
+
+/// What waits for space and was deleted meanwhile needs none: the flush leaves it out, and goes through with what is left. A volume
+/// that holds little but the journal has no other way out. The removal holds over a crash, and the ledger may come back.
+#[test]
+fn a_removal_takes_what_waits_for_space_out_of_the_flush() {
+    for is_killed in [false, true] {
+        let mut bookie = Bookie::new(1);
+        let [first, second, ..] = bookie.ledgers()[..] else { panic!("three shards") };
+        for entry in 0..5 {
+            bookie.add(first, entry, false).unwrap();
+        }
+        bookie.faults.set(&[full(&["create"], ".elog")]);
+        bookie.flush();
+        bookie.tend();
+        assert!(bookie.engine().status().waits_for_space.is_some());
+
+        let id = LedgerId::new(first).unwrap();
+        let (sender, receiver) = sync_channel(1);
+        bookie.engine().remove_ledger(id, Box::new(move |outcome| sender.send(outcome).unwrap()));
+        bookie.tend();
+        assert!(bookie.engine().status().waits_for_space.is_some(), "the journal does not have the removal");
+        bookie.drive();
+        assert_eq!(receiver.try_recv(), Ok(Ok(())));
+        bookie.acked.clear();
+        bookie.tend();
+        assert_eq!(bookie.engine().status().waits(), None, "there is nothing to write");
+        assert_eq!(bookie.logs(), 0);
+        if is_killed {
+            bookie.restart();
+        }
+        bookie.faults.set(&[]);
+        assert_eq!(bookie.read(first, 0), Err(Refusal::NoLedger), "is killed: {is_killed}");
+        bookie.add(second, 0, false).unwrap();
+        let (sender, receiver) = sync_channel(1);
+        bookie.engine().revive_ledger(id, KEY, Box::new(move |outcome| sender.send(outcome).unwrap()));
+        bookie.drive();
+        assert_eq!(receiver.try_recv(), Ok(Ok(())));
+        bookie.add(first, 7, false).unwrap();
+        bookie.flush();
+        bookie.check_acked();
+        bookie.restart();
+        assert_eq!(bookie.read(first, 0), Err(Refusal::NoEntry));
+    }
+}
+
+/// The same beside a ledger that stays: of one flush that waits, what is left is written.
+#[test]
+fn what_stays_of_a_flush_that_waited_is_written() {
+    let mut bookie = Bookie::new(1);
+    let [first, second, ..] = bookie.ledgers()[..] else { panic!("three shards") };
+    for entry in 0..5 {
+        bookie.add(first, entry, false).unwrap();
+        bookie.add(second, entry, false).unwrap();
+    }
+    bookie.faults.set(&[full(&["write"], ".elog")]);
+    bookie.flush();
+    bookie.engine().remove_ledger(LedgerId::new(first).unwrap(), Box::new(|_| ()));
+    bookie.drive();
+    bookie.acked.retain(|(ledger, _)| *ledger != first);
+    bookie.tend();
+    assert!(bookie.engine().status().waits_for_space.is_some(), "there are entries to write");
+    bookie.faults.set(&[]);
+    let before = bookie.engine().stats();
+    bookie.tend();
+    assert_eq!(bookie.engine().status().waits(), None);
+    let after = bookie.engine().stats();
+    assert_eq!(after.flushed_entries - before.flushed_entries, 5, "only those of the ledger that stays");
+    bookie.check_acked();
+    bookie.restart();
+    assert_eq!(bookie.read(first, 0), Err(Refusal::NoLedger));
+}
+
+/// A log that is dropped while a scrub is in the middle of it gives its blocks back: nobody has its file open.
+#[test]
+fn a_scrub_keeps_no_file_of_a_dropped_log_open() {
+    let mut bookie = Bookie::new(1);
+    let ledger = bookie.ledgers()[0];
+    // More than the scrub looks at in one step.
+    for entry in 0..300 {
+        bookie.add(ledger, entry, false).unwrap();
+    }
+    bookie.flush();
+    bookie.tend();
+    let dir = bookie.dir.path().to_owned();
+    let open_logs = || {
+        let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let paths = open.filter_map(|file| std::fs::read_link(file.path()).ok());
+        paths.filter(|path| path.starts_with(&dir) && path.to_string_lossy().contains(".elog")).count()
+    };
+    assert_eq!(open_logs(), 2, "one for readers, one of the scrub");
+    bookie.engine().remove_ledger(LedgerId::new(ledger).unwrap(), Box::new(|_| ()));
+    bookie.flush();
+    bookie.engine().want_collection(WantedCollection::default());
+    for _ in 0..5 {
+        bookie.tend();
+    }
+    assert_eq!((bookie.logs(), open_logs()), (0, 0));
 }
 
 /// A scrub that gets no descriptor, or no memory for its reads, has found nothing: it waits, and checks the log later.

@@ -176,6 +176,7 @@ fn read(e: &Engine, l: i64, entry: i64) -> Result<Vec<u8>, Refusal> {
     match e.read(LedgerId::new(l).unwrap(), EntryRef::At(EntryId::new(entry).unwrap()))? {
         Lookup::Memory(b) => Ok(b.to_vec()),
         Lookup::Disk(r) => r.load(),
+        Lookup::Tiered(_) => panic!("nothing is in object storage"),
         Lookup::Undurable(_) => Err(Refusal::TooManyRequests),
     }
 }

@@ -169,6 +169,7 @@ fn read(engine: &Engine, ledger: i64, entry: i64) -> Result<Vec<u8>, Refusal> {
     match engine.read(LedgerId::new(ledger).unwrap(), EntryRef::At(EntryId::new(entry).unwrap()))? {
         Lookup::Memory(body) => Ok(body.to_vec()),
         Lookup::Disk(read) => read.load(),
+        Lookup::Tiered(_) => panic!("nothing is in object storage"),
         Lookup::Undurable(_) => panic!("acknowledged entries are durable"),
     }
 }

@@ -102,6 +102,7 @@ fn read(bookie: &Bookie, ledger: i64, which: EntryRef) -> Result<Vec<u8>, Refusa
     match bookie.engine.read(LedgerId::new(ledger).unwrap(), which)? {
         Lookup::Memory(body) => Ok(body.to_vec()),
         Lookup::Disk(read) => read.load(),
+        Lookup::Tiered(_) => panic!("nothing is in object storage"),
         Lookup::Undurable(_) => panic!("acknowledged entries are durable"),
     }
 }
@@ -228,6 +229,7 @@ fn the_flush_thread_drops_and_rewrites_logs_of_removed_ledgers() {
                 let found = match engine.read(id, EntryRef::At(EntryId::new(entry).unwrap())) {
                     Ok(Lookup::Memory(bytes)) => Ok(bytes.to_vec()),
                     Ok(Lookup::Disk(read)) => read.load(),
+                    Ok(Lookup::Tiered(_)) => panic!("nothing is in object storage"),
                     Ok(Lookup::Undurable(_)) => panic!("it was acknowledged"),
                     Err(refusal) => Err(refusal),
                 };

@@ -29,6 +29,7 @@ fn open(disk: &Arc<dyn Disk>, dir: &Path, sync: bool, blocks: u64) -> Journal {
         file_bytes: blocks * BLOCK,
         owner: "cluster bookie".into(),
         journal: 0,
+        is_tiered: false,
         sync,
         canaries: Canaries::none(),
     };

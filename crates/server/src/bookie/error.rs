@@ -4,6 +4,7 @@ use crate::config::IdentityError;
 use crate::data_dirs::DataDirError;
 use crate::descriptors::TooFewDescriptors;
 use crate::memory::MemoryPlanError;
+use crate::tier::TierError;
 use bindery_metadata::layout::CookiesError;
 use bindery_metadata::{CookieProblem, OpenError, StoreError};
 use std::io;
@@ -46,6 +47,9 @@ pub enum StartError {
     /// A cookie cannot be read or written.
     #[error("cookie in the metadata store: {0}")]
     StoredCookie(#[from] CookiesError),
+    /// Object storage cannot be used as it is configured.
+    #[error(transparent)]
+    Tier(#[from] TierError),
     /// The engine cannot be opened.
     #[error(transparent)]
     Engine(#[from] Box<bindery_engine::OpenError>),

@@ -7,6 +7,7 @@ use crate::data_dirs::{self, DataDirError, DataDirs};
 use crate::integrity;
 use crate::known::Known;
 use crate::memory::MemoryPlan;
+use crate::tier::TierConfig;
 use bindery_engine::{EngineConfig, Machine};
 use bindery_io::Disk;
 use bindery_metadata::{ConnectOptions, Cookie, Layout, Membership, StartKind, Version};
@@ -62,6 +63,7 @@ impl Opening<'_> {
             group_bytes_max: self.config.limits.group_bytes_max,
             flush_interval: self.config.flush_interval,
             space: self.config.space.clone(),
+            tier_extents_bytes: TierConfig::extents_bytes(self.plan.tier),
             journal_slow: self.config.slow_journal.p99_max,
             instance_id: instance_id.clone().unwrap_or_default(),
             bookie_id: identity.bookie_id.to_string(),

@@ -131,6 +131,7 @@ impl Bookie {
             stop_words,
             serving,
             garbage,
+            trim,
             words,
             watch,
             stop_admin,
@@ -148,6 +149,11 @@ impl Bookie {
             shared.metrics.server_status.set(-1);
             if garbage.await.is_err() {
                 tracing::error!("the garbage collector panicked");
+            }
+            if let Some(trim) = trim
+                && trim.await.is_err()
+            {
+                tracing::error!("the trimmer panicked");
             }
             if words.await.is_err() {
                 tracing::error!("the reader of metadata for adds panicked");

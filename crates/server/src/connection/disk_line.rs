@@ -2,17 +2,22 @@
 //!
 //! # Data flow
 //! ```text
-//! not in memory ─► bytes held ─► slot of the I/O pool? ─ yes ─► load
-//!                                      └─ no ─► `ready`, in line for a slot ─► load
-//! and one more, meanwhile ─► `waiting`: descriptors, looked up again when their turn comes
+//! not in memory ─► slot of the I/O pool? ─ yes ─► load
+//!                          └─ no ─► bytes given back, `waiting`, in line for a slot ─► looked up again, bytes ─► load
 //! ```
 //!
 //! # Invariants
-//! 1. One load, at most, waits for a slot with its bytes in hand; slots are given out in the order of arrival, so
-//!    connections take turns by loads. Disks free slots, peers do not.
-//! 2. At most so many descriptors wait as the lane allows ([`waiting_max`]), and come before reads that arrived later.
+//! 1. A read that waits for a disk holds only its descriptor: neither bytes of a pool nor room in a window, which are for
+//!    reads that can go on. A disk that hangs keeps the memory of the loads it has begun, and no more.
+//! 2. A lane stands once in the line of a place. Slots are given out in the order of arrival, so connections take turns by
+//!    loads. Disks free slots, peers do not: a slot that came is kept while its lane waits for bytes of the pool, and given
+//!    back when it would have to wait for the peer.
+//! 3. Those that wait come before reads that arrived later.
+//! 4. The first one is not looked up again before its slot has come, or a load of this lane has ended.
+//!
+//! # Limits
+//! All descriptors that the read queue holds may wait here: that bounds and covers them.
 
-use super::read_queue::RESERVE;
 use super::request::ReadRequest;
 use crate::io_pool::{Lane, Place, Slot};
 use crate::shared::Shared;
@@ -22,41 +27,44 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-/// Descriptors that wait for a disk while later reads are answered from memory, or by other disks: of plain reads a few; of
-/// a recovery's as many as it has a reserve for, since it may fence hundreds of ledgers at once.
-pub fn waiting_max(lane: Lane) -> usize {
-    match lane {
-        Lane::Plain => 64,
-        Lane::High => RESERVE,
-    }
-}
-
 /// Descriptors that an idle connection keeps memory for.
 const KEPT: usize = 16;
 
-/// See the module. `L` is a load with all it needs but the slot.
-pub struct DiskLine<L> {
+/// See the module.
+pub struct DiskLine {
+    at: Place,
     lane: Lane,
     waiting: VecDeque<ReadRequest>,
-    ready: Option<L>,
     place: Option<Pin<Box<dyn Future<Output = Slot> + Send>>>,
     slot: Option<Slot>,
+    /// With so many loads under way their window had no room for more.
+    full_with: Option<usize>,
 }
 
-impl<L> DiskLine<L> {
+impl DiskLine {
     /// An empty one.
-    pub fn new(lane: Lane) -> DiskLine<L> {
-        DiskLine { lane, waiting: VecDeque::new(), ready: None, place: None, slot: None }
+    pub fn new(at: Place, lane: Lane) -> DiskLine {
+        DiskLine { at, lane, waiting: VecDeque::new(), place: None, slot: None, full_with: None }
     }
 
-    /// True when another load may be begun.
+    /// True when no read waits for this disk, and no slot is held for one.
     pub fn is_free(&self) -> bool {
-        self.ready.is_none()
+        self.waiting.is_empty() && self.place.is_none() && self.slot.is_none()
     }
 
-    /// Reads that would find a place if they turned out to need the disk.
-    pub fn room(&self) -> usize {
-        waiting_max(self.lane).saturating_sub(self.waiting.len())
+    /// True when reads wait.
+    pub fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// True when a slot is there to be used.
+    pub fn has_slot(&self) -> bool {
+        self.slot.is_some()
+    }
+
+    /// True when the first one that waits may be begun, with so many loads of the lane under way there (invariant 4).
+    pub fn may_begin(&self, under_way: usize) -> bool {
+        self.place.is_none() && self.full_with.is_none_or(|full| under_way < full)
     }
 
     /// How many descriptors wait first that follow `request` ([`ReadRequest::is_followed_by`]); at most `most`.
@@ -69,9 +77,14 @@ impl<L> DiskLine<L> {
         request.take_following(&mut self.waiting)
     }
 
-    /// The first descriptor that waits.
+    /// The first descriptor that waits. Without one there is no use for a slot.
     pub fn next(&mut self) -> Option<ReadRequest> {
-        let next = self.waiting.pop_front();
+        self.next_if(|_| true)
+    }
+
+    /// The first descriptor that waits, if it is such a one.
+    pub fn next_if(&mut self, is_such: impl FnOnce(&ReadRequest) -> bool) -> Option<ReadRequest> {
+        let next = if self.waiting.front().is_some_and(is_such) { self.waiting.pop_front() } else { None };
         if self.waiting.is_empty() && self.waiting.capacity() > KEPT {
             self.waiting = VecDeque::new();
         }
@@ -87,17 +100,37 @@ impl<L> DiskLine<L> {
         }
     }
 
-    /// The load and a slot for it where its disk is read, or a place in line.
-    pub fn begin(&mut self, shared: &Arc<Shared>, at: Place, load: L) -> Option<(L, Slot)> {
-        assert!(self.is_free(), "one load waits for a slot (disk line invariant 1)");
-        let lane = self.lane;
-        if let Some(slot) = shared.io.try_slot(at, lane) {
-            return Some((load, slot));
+    /// The loads under way, so many, leave their window no room.
+    pub fn is_full_with(&mut self, under_way: usize) {
+        self.full_with = Some(under_way);
+        self.slot = None;
+    }
+
+    /// A slot for a load of `bytes`: the one that came, or one that is free. Otherwise takes a place in line.
+    pub fn slot(&mut self, shared: &Arc<Shared>, bytes: u64) -> Option<Slot> {
+        let (at, lane) = (self.at, self.lane);
+        let slot = match self.slot.take() {
+            Some(slot) => shared.io.fit(slot, bytes),
+            None if self.place.is_some() => return None,
+            None => shared.io.try_slot(at, lane, bytes),
+        };
+        self.full_with = None;
+        if slot.is_none() {
+            let shared = shared.clone();
+            self.place = Some(Box::pin(async move { shared.io.slot(at, lane, bytes).await }));
         }
-        self.ready = Some(load);
-        let shared = shared.clone();
-        self.place = Some(Box::pin(async move { shared.io.slot(at, lane).await }));
-        None
+        slot
+    }
+
+    /// Keeps a slot until there are bytes for its load (invariant 2).
+    pub fn keep(&mut self, slot: Slot) {
+        self.slot = Some(slot);
+    }
+
+    /// Gives the slot back, or the place in line for one.
+    pub fn give_up_slot(&mut self) {
+        self.slot = None;
+        self.place = None;
     }
 
     /// Ready once the slot has come; never when there is none to wait for. The place in line is kept.
@@ -106,11 +139,5 @@ impl<L> DiskLine<L> {
         self.slot = Some(ready!(place.as_mut().poll(context)));
         self.place = None;
         Poll::Ready(())
-    }
-
-    /// The load whose slot has come.
-    pub fn take_granted(&mut self) -> Option<(L, Slot)> {
-        let slot = self.slot.take()?;
-        Some((self.ready.take().expect("a slot is waited for with a load"), slot))
     }
 }

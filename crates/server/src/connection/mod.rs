@@ -47,6 +47,7 @@ use crate::flow_view::ConnectionFlow;
 use crate::io_pool::Place;
 use crate::latch::Latch;
 use crate::shared::Shared;
+use crate::tier::Arrival;
 use activity::Activity;
 use bindery_engine::Refusal;
 use bindery_wire::ErrorCode;
@@ -91,6 +92,8 @@ pub struct Connection {
     draining: Latch,
     /// Everything that had come by then is handled.
     is_read_out: AtomicBool,
+    /// The reader waits for room for the answers to more reads.
+    waits_for_credit: AtomicBool,
     /// A whole, well-formed request came: the peer is a client.
     has_spoken: AtomicBool,
     activity: Activity,
@@ -170,6 +173,7 @@ impl Connection {
                 limits.slow_request,
             ),
             is_read_out: AtomicBool::new(false),
+            waits_for_credit: AtomicBool::new(false),
             has_spoken: AtomicBool::new(false),
             peer_time: Mutex::new(PeerTime::new(limits.request_age_max)),
         });
@@ -223,9 +227,14 @@ impl Connection {
         &self.loads_in_flight[place.index()][usize::from(is_high)]
     }
 
+    /// True while it is not read because of the reads, or the answers, that it has in hand.
+    fn is_unread(&self) -> bool {
+        self.waits_for_credit.load(Ordering::Acquire) || self.reads.lock().is_awaited()
+    }
+
     /// True when it has so many reads in hand that it decodes more by turns ([`bulk`]).
     fn is_bulk(&self) -> bool {
-        self.reads.lock().len() >= bulk::DECODE_READS
+        self.reads.lock().in_hand() >= bulk::DECODE_READS
     }
 
     /// Ends both tasks and drops what is queued.
@@ -262,7 +271,8 @@ impl Connection {
 
     /// Gives back what outlives the tasks: descriptors and parked polls (invariant 4).
     fn forget_all(&self, shared: &Shared) {
-        self.reads.lock().clear();
+        let reads = self.reads.lock().clear();
+        drop(reads);
         loop {
             let Some((request, id)) = self.polls.lock().take_any() else { break };
             shared.metrics.long_polls_parked.add(-1);
@@ -413,6 +423,20 @@ impl Connection {
         if self.reads.lock().unpark(seq, outcome) {
             self.wake_sender.notify_one();
         }
+    }
+
+    /// The wait of a parked read for object storage is over. Its age counts from here: the wait was not for this bookie.
+    fn arrive(&self, shared: &Shared, seq: u64, arrival: Arrival, epoch: u32) {
+        let Some(mut request) = self.reads.lock().unpark_from_tier(seq) else { return };
+        let tier = request.tier.get_or_insert_default();
+        tier.waiting = None;
+        match arrival.outcome {
+            Ok(fetched) => tier.arrived = Some((fetched, epoch)),
+            Err(failure) => tier.failed = Some((failure, arrival.object)),
+        }
+        request.waits_since_ns = shared.clock.monotonic_ns();
+        self.reads.lock().arrive(request);
+        self.wake_sender.notify_one();
     }
 
     /// A read is answered without entry bytes: lets the next one of its key run, and the sender look for more.

@@ -10,6 +10,7 @@ use bindery_engine::{Add, Poll, Refusal, Waiter};
 use bindery_types::{EntryId, LedgerId, MasterKey};
 use bindery_wire::entry::{EntryHeader, ExplicitLac};
 use bindery_wire::frame::LENGTH_PREFIX_SIZE_BYTES;
+use bindery_wire::v3::reconcile::{Reconcile, Reconciled};
 use bindery_wire::v3::{self, Operation, proto, response};
 use bindery_wire::{ErrorCode, v2};
 use bytes::{Bytes, BytesMut};
@@ -198,8 +199,10 @@ impl<'f> Frames<'_, 'f> {
             }
             // TLS is not configured (section 2.5).
             Operation::StartTls => self.answer_v3(&request.failure(ErrorCode::BadRequest)),
-            // No tier is configured, and this bookie does not say that it takes them (section 2.8).
-            Operation::ReconcileLedgers(_) => self.answer_v3(&request.failure(ErrorCode::BadRequest)),
+            Operation::ReconcileLedgers(message) => match self.reconcile(request.txn_id, message) {
+                Ok(()) => {}
+                Err(code) => self.answer_v3(&request.failure(code)),
+            },
         }
         Ok(Next::Done)
     }
@@ -286,6 +289,8 @@ impl<'f> Frames<'_, 'f> {
             is_high: is_high || is_fence,
             size_hint: 0,
             wait_outcome: None,
+            tier: None,
+            is_from_tier: false,
         };
         // -1 asks for the last entry where one entry is meant; a batch starts at an entry.
         let lowest = if matches!(request.kind, ReadKind::Batch(_)) { 0 } else { -1 };
@@ -354,6 +359,8 @@ impl<'f> Frames<'_, 'f> {
             is_high: false,
             size_hint: 0,
             wait_outcome: None,
+            tier: None,
+            is_from_tier: false,
         };
         let Some(wait_ms) = read.time_out.and_then(|ms| u64::try_from(ms).ok()).filter(|ms| *ms > 0) else {
             self.connection.push_read(self.shared, request);
@@ -459,6 +466,41 @@ impl<'f> Frames<'_, 'f> {
             shared.metrics.force_ledger.record(0, now_ns, latency_ns, outcome.is_ok());
         });
         self.shared.engine.force(ledger, waiter);
+    }
+
+    /// What a tierer says of ledgers (section 2.8). Without object storage this bookie could not read what it would let go.
+    fn reconcile(&mut self, txn: u64, message: &proto::ReconcileLedgersRequest) -> Result<(), ErrorCode> {
+        let tier = self.shared.tier.clone().ok_or(ErrorCode::BadRequest)?;
+        let Reconcile { cluster, ledgers } = Reconcile::from_message(message).map_err(|error| {
+            tracing::debug!(peer = %self.connection.peer, %error, "refused");
+            ErrorCode::BadRequest
+        })?;
+        if cluster != tier.cluster() {
+            tracing::warn!(peer = %self.connection.peer, %cluster, "refused: a tierer of another cluster");
+            return Err(ErrorCode::BadRequest);
+        }
+        let place = tier.begin_reconcile().ok_or(ErrorCode::TooManyRequests)?;
+        let promised = super::request::V3_ANSWER_BYTES;
+        self.promise(promised);
+        let (shared, id) = (self.shared.clone(), self.connection.id);
+        let done = move |results: Vec<bindery_engine::Reconciled>| {
+            let results: Vec<Reconciled> = results
+                .into_iter()
+                .map(|done| Reconciled {
+                    ledger: done.ledger,
+                    code: outcome_code(done.result),
+                    last: done.lre,
+                })
+                .collect();
+            place.end(&results);
+            if let Some(connection) = shared.connection(id) {
+                let message = response::reconcile_ledgers(txn, ErrorCode::Ok, results);
+                connection.outbox.unpromised_answer(promised, |out| v3::put_frame(&message, out));
+                connection.flush();
+            }
+        };
+        self.shared.engine.reconcile(ledgers, Box::new(done));
+        Ok(())
     }
 
     fn answer_v3(&mut self, message: &proto::Response) {

@@ -6,6 +6,7 @@
 //! push ─► line of ──┤                             ├─► next ─► load ─► answer ─► sent ─► finish ─► next of the line
 //!         equal key └─ plain ─────────────────────┘             │
 //!                   ▲      park ◄── not durable yet, fence under way ── unpark
+//!                   │      park_for_tier ◄── in object storage alone ── arrive ─► before all others of its lane
 //!                   └── take_back ◄── dropped: the peer takes nothing
 //! ```
 //!
@@ -22,11 +23,13 @@
 //!    when one of them fences: then the refusal waits for its turn; at most [`RESERVE`] of these are held.
 //! 4. Each request pushed is given out by `next_*` exactly once between two `put_back`s, `take_back`s or `unpark`s, and
 //!    leaves with `finish`.
-//! 5. Descriptors are covered ([`super::cover`]), but for those of the fencing lane. What is not covered is refused as
+//! 5. Those that are parked for object storage do not keep others out, up to [`IN_TIER_MAX`] of them.
+//! 6. Descriptors are covered ([`super::cover`]), but for those of the fencing lane. What is not covered is refused as
 //!    above.
 
 use super::cover::{self, Cover};
 use super::request::{ReadKind, ReadRequest};
+use crate::tier::Waiting;
 use bindery_engine::Refusal;
 use bindery_flow::ByteBudget;
 use foldhash::fast::RandomState;
@@ -37,6 +40,11 @@ use tokio::sync::Notify;
 
 /// Requests of the fencing lane that are taken beyond the limit.
 pub const RESERVE: usize = 1000;
+/// Requests parked for object storage that are held beyond the limit: while that takes its time, others are taken.
+pub const IN_TIER_MAX: usize = 4096;
+
+/// Reads that an empty lane keeps memory for.
+const LANE_KEPT: usize = 256;
 
 type Key = (i64, i64);
 
@@ -69,13 +77,21 @@ pub struct ReadQueue {
     held: usize,
     /// Of these, refused ones that wait for their turn.
     refused_in_line: usize,
+    /// Of these, those behind another one in a line.
+    behind: usize,
     cover: Cover,
     high: VecDeque<ReadRequest>,
     plain: VecDeque<ReadRequest>,
-    /// For each v2 key with an unfinished request. Never iterated.
+    /// For each v2 key with an unfinished request. Nothing depends on its order.
     lines: HashMap<Key, Line, RandomState>,
     /// Given out and waiting for something; by `seq`.
     parked: HashMap<u64, ReadRequest>,
+    /// Of the parked ones, those that wait for object storage.
+    in_tier: usize,
+    /// Parkings for object storage so far.
+    tier_parkings: u64,
+    /// Back from object storage, in the order in which they came: plain, high.
+    arrived: [VecDeque<ReadRequest>; 2],
     /// Fences that ended before their request was given out; by `seq`.
     fences_done: HashMap<u64, Result<(), Refusal>>,
     /// The reader waits until there is room again.
@@ -84,6 +100,15 @@ pub struct ReadQueue {
     room_made: Arc<Notify>,
     /// What is finished from now on is of before, and known no more.
     is_closed: bool,
+}
+
+/// The first of a lane. Many of them may wait elsewhere when the lane is empty, for a disk: its memory goes with them.
+fn next_of(lane: &mut VecDeque<ReadRequest>) -> Option<ReadRequest> {
+    let next = lane.pop_front();
+    if lane.is_empty() && lane.capacity() > LANE_KEPT {
+        *lane = VecDeque::new();
+    }
+    next
 }
 
 fn key_of(request: &ReadRequest) -> Option<Key> {
@@ -98,11 +123,15 @@ impl ReadQueue {
             max,
             held: 0,
             refused_in_line: 0,
+            behind: 0,
             cover: Cover::new(pool),
             high: VecDeque::new(),
             plain: VecDeque::new(),
             lines: HashMap::default(),
             parked: HashMap::new(),
+            in_tier: 0,
+            tier_parkings: 0,
+            arrived: Default::default(),
             fences_done: HashMap::new(),
             is_awaited: false,
             room_made: Arc::default(),
@@ -113,7 +142,12 @@ impl ReadQueue {
     /// How many plain reads it takes now, after an attempt to make that at least one. With none, the connection is not
     /// read (invariant 3); see [`ReadQueue::await_room`].
     pub fn room(&mut self) -> usize {
-        self.cover.reach(self.held).min(self.max).saturating_sub(self.held)
+        self.cover.reach(self.held).min(self.max()).saturating_sub(self.held)
+    }
+
+    /// Plain requests that are held at most (invariant 5).
+    fn max(&self) -> usize {
+        self.max + self.in_tier.min(IN_TIER_MAX)
     }
 
     /// What is notified once there is room for some reads, unless there is room now. There will be: what is held
@@ -126,8 +160,8 @@ impl ReadQueue {
     /// Takes a request, unless too many are held (invariant 3).
     pub fn push(&mut self, mut request: ReadRequest) -> Pushed {
         let is_full = match request.is_high {
-            true => self.held >= self.max + RESERVE,
-            false => self.held >= self.max || self.cover.reach(self.held) <= self.held,
+            true => self.held >= self.max() + RESERVE,
+            false => self.held >= self.max() || self.cover.reach(self.held) <= self.held,
         };
         if is_full {
             let line = key_of(&request).and_then(|key| self.lines.get_mut(&key));
@@ -139,6 +173,7 @@ impl ReadQueue {
             }
             self.refused_in_line += 1;
             self.held += 1;
+            self.behind += 1;
             line.fences += usize::from(request.is_fence);
             request.wait_outcome = Some(Err(Refusal::TooManyRequests));
             line.behind.push_back(request);
@@ -162,6 +197,7 @@ impl ReadQueue {
                 }
                 line.fences += usize::from(request.is_fence);
                 line.behind.push_back(request);
+                self.behind += 1;
                 if promotes {
                     self.promote_first(key);
                 }
@@ -186,12 +222,12 @@ impl ReadQueue {
 
     /// The next request of the fencing lane.
     pub fn next_high(&mut self) -> Option<ReadRequest> {
-        self.high.pop_front()
+        next_of(&mut self.arrived[1]).or_else(|| next_of(&mut self.high))
     }
 
     /// The next plain request.
     pub fn next_plain(&mut self) -> Option<ReadRequest> {
-        self.plain.pop_front()
+        next_of(&mut self.arrived[0]).or_else(|| next_of(&mut self.plain))
     }
 
     /// How many plain requests come next that follow `request` ([`ReadRequest::is_followed_by`]); at most `most`.
@@ -206,7 +242,7 @@ impl ReadQueue {
 
     /// True when `next_high` or `next_plain` would give something.
     pub fn has_next(&self) -> bool {
-        !(self.high.is_empty() && self.plain.is_empty())
+        !(self.high.is_empty() && self.plain.is_empty() && self.arrived.iter().all(VecDeque::is_empty))
     }
 
     /// Returns a request that was given out and cannot start now, to the front of its lane.
@@ -238,6 +274,40 @@ impl ReadQueue {
         true
     }
 
+    /// Keeps a request that was given out until its entry comes from object storage. Returns the number of this parking.
+    pub fn park_for_tier(&mut self, mut request: ReadRequest) -> u64 {
+        self.tier_parkings += 1;
+        request.tier.get_or_insert_default().parked = self.tier_parkings;
+        self.in_tier += 1;
+        self.park(request);
+        self.tier_parkings
+    }
+
+    /// Keeps the place of a request that is parked for object storage; gives it back when that parking is over.
+    #[must_use = "a place is not to be dropped with the lock held"]
+    pub fn hold_for_tier(&mut self, seq: u64, parked: u64, waiting: Waiting) -> Option<Waiting> {
+        let tier = self.parked.get_mut(&seq).and_then(|request| request.tier.as_mut());
+        match tier.filter(|tier| tier.parked == parked && tier.waiting.is_none()) {
+            Some(tier) => {
+                tier.waiting = Some(waiting);
+                None
+            }
+            None => Some(waiting),
+        }
+    }
+
+    /// The request whose wait for object storage is over.
+    pub fn unpark_from_tier(&mut self, seq: u64) -> Option<ReadRequest> {
+        let request = self.parked.remove(&seq)?;
+        self.in_tier -= 1;
+        Some(request)
+    }
+
+    /// Brings a request back from object storage, behind those that came before it.
+    pub fn arrive(&mut self, request: ReadRequest) {
+        self.arrived[usize::from(request.is_high)].push_back(request);
+    }
+
     /// Keeps a fencing read until its fence is durable, or gives it back with the outcome when it is already.
     pub fn await_fence(&mut self, mut request: ReadRequest) -> Option<ReadRequest> {
         match self.fences_done.remove(&request.seq) {
@@ -267,6 +337,16 @@ impl ReadQueue {
         if self.is_closed {
             return false;
         }
+        self.release(request);
+        let has_next = self.finish_in_line(request);
+        if self.held == 0 {
+            self.shrink();
+        }
+        has_next
+    }
+
+    /// A request is held no more.
+    fn release(&mut self, request: &ReadRequest) {
         self.held -= 1;
         if request.wait_outcome == Some(Err(Refusal::TooManyRequests)) {
             self.refused_in_line = self.refused_in_line.saturating_sub(1);
@@ -277,18 +357,54 @@ impl ReadQueue {
             self.is_awaited = false;
             self.room_made.notify_one();
         }
-        let has_next = self.finish_in_line(request);
-        if self.held == 0 {
-            self.shrink();
+    }
+
+    /// Tells the reader of the room that there is, however little: more may be long in coming.
+    pub fn offer_room(&mut self) {
+        if self.is_awaited && self.room() > 0 {
+            self.is_awaited = false;
+            self.room_made.notify_one();
         }
-        has_next
+    }
+
+    /// True while the reader waits for room.
+    pub fn is_awaited(&self) -> bool {
+        self.is_awaited
+    }
+
+    /// True when a read waits for another one of its key.
+    pub fn has_behind(&self) -> bool {
+        self.behind > 0
+    }
+
+    /// Takes up to `most` reads that are late and wait behind another one of their key, which may be long in coming. They are
+    /// finished thereby, and to be refused: that passes for the answer to an older one, which is as good (invariant 3). Not
+    /// where one of the line fences.
+    pub fn take_late(&mut self, most: usize, is_late: impl Fn(&ReadRequest) -> bool) -> Vec<ReadRequest> {
+        let mut late = Vec::new();
+        for line in self.lines.values_mut().filter(|line| line.fences == 0) {
+            while late.len() < most
+                && let Some(request) = line.behind.pop_front()
+            {
+                if !is_late(&request) {
+                    line.behind.push_front(request);
+                    break;
+                }
+                late.push(request);
+            }
+        }
+        // The order of a map is none.
+        late.sort_unstable_by_key(|request| request.seq);
+        self.behind -= late.len();
+        late.iter().for_each(|request| self.release(request));
+        late
     }
 
     /// Memory that many requests took goes when none is left: nothing else covers it (invariant 5).
     fn shrink(&mut self) {
         const KEPT: usize = 2 * cover::FREE;
         // Most connections ask for more than this, over and over: what is kept does not have to grow again.
-        for lane in [&mut self.high, &mut self.plain] {
+        for lane in [&mut self.high, &mut self.plain].into_iter().chain(&mut self.arrived) {
             lane.shrink_to(KEPT);
         }
         if self.lines.capacity() > KEPT {
@@ -311,6 +427,7 @@ impl ReadQueue {
         line.fences -= usize::from(request.is_fence);
         match line.behind.pop_front() {
             Some(next) => {
+                self.behind -= 1;
                 self.enqueue(next);
                 true
             }
@@ -326,15 +443,23 @@ impl ReadQueue {
         self.held
     }
 
+    /// Requests held that do not wait for object storage: what makes work here.
+    pub fn in_hand(&self) -> usize {
+        self.held - self.in_tier
+    }
+
     /// Bytes of the control pool that it has.
     pub fn leased_bytes(&self) -> u64 {
         self.cover.leased_bytes()
     }
 
     /// Forgets everything: the connection is closed. A long poll that ends just then may still be pushed; nobody runs it.
-    pub fn clear(&mut self) {
+    /// The old queue is to be dropped without the lock.
+    #[must_use = "it is not to be dropped with the lock held"]
+    pub fn clear(&mut self) -> ReadQueue {
         let room_made = self.room_made.clone();
-        *self = ReadQueue { room_made, is_closed: true, ..ReadQueue::new(self.max, self.cover.pool()) };
+        let new = ReadQueue { room_made, is_closed: true, ..ReadQueue::new(self.max, self.cover.pool()) };
+        std::mem::replace(self, new)
     }
 }
 
@@ -355,6 +480,38 @@ mod tests {
 
     fn next(queue: &mut ReadQueue) -> Option<ReadRequest> {
         queue.next_high().or_else(|| queue.next_plain())
+    }
+
+    #[test]
+    fn reads_parked_for_object_storage_keep_no_others_out_and_come_back_first() {
+        let mut queue = queue(2);
+        for seq in 0..2 {
+            assert_eq!(queue.push(read(seq, seq as i64, false)), Pushed::Queued);
+        }
+        assert_eq!(queue.room(), 0);
+        let (first, second) = (queue.next_plain().unwrap(), queue.next_plain().unwrap());
+        let parked = [first, second].map(|request| queue.park_for_tier(request));
+        assert_eq!((queue.len(), queue.in_hand(), queue.room()), (2, 0, 2), "read queue invariant 5");
+        assert!(queue.hold_for_tier(0, parked[0], Waiting::for_test()).is_none());
+        assert!(queue.hold_for_tier(0, parked[0], Waiting::for_test()).is_some(), "it is held already");
+        assert!(queue.hold_for_tier(1, parked[0], Waiting::for_test()).is_some(), "of another parking");
+        for seq in 2..4 {
+            assert_eq!(queue.push(read(seq, seq as i64, false)), Pushed::Queued);
+        }
+        assert!(matches!(queue.push(read(4, 4, false)), Pushed::Refused(_)));
+        for seq in [1, 0] {
+            let request = queue.unpark_from_tier(seq).unwrap();
+            queue.arrive(request);
+        }
+        assert!(queue.unpark_from_tier(0).is_none());
+        assert_eq!((queue.len(), queue.in_hand(), queue.room()), (4, 4, 0));
+        let order = std::iter::from_fn(|| {
+            let request = queue.next_plain()?;
+            queue.finish(&request);
+            Some(request.seq)
+        });
+        assert_eq!(order.collect::<Vec<_>>(), [1, 0, 2, 3]);
+        assert_eq!(queue.len(), 0);
     }
 
     #[test]
@@ -385,7 +542,7 @@ mod tests {
         let mut queue = queue(10);
         assert_eq!(queue.push(read(0, 7, false)), Pushed::Queued);
         let answered = next(&mut queue).unwrap();
-        queue.clear();
+        drop(queue.clear());
         assert_eq!(queue.push(read(1, 8, false)), Pushed::Queued);
         assert!(!queue.finish(&answered));
     }
@@ -494,8 +651,34 @@ mod tests {
         }
         assert_eq!(pool.gauge().used, 0);
         assert!(take(&mut healthy) >= 5_000, "who is alone pipelines deeply");
-        healthy.clear();
+        drop(healthy.clear());
         assert_eq!(pool.gauge().used, 0);
+    }
+
+    /// Behind one that takes for ever: plain reads may be refused, in their order; where one of them fences, order counts.
+    #[test]
+    fn late_reads_behind_another_of_their_key_are_taken_out_unless_one_fences() {
+        let mut queue = queue(10);
+        for (seq, entry) in [(0, 7), (1, 7), (2, 8), (3, 7), (4, 8), (5, 7)] {
+            assert_eq!(queue.push(read(seq, entry, false)), Pushed::Queued);
+        }
+        assert_eq!(queue.push(read(6, 8, true)), Pushed::Queued);
+        let first = queue.next_plain().unwrap();
+        let late = |queue: &mut ReadQueue, most, before| {
+            queue.take_late(most, |request| request.seq < before).iter().map(|r| r.seq).collect::<Vec<_>>()
+        };
+        assert!(late(&mut queue, 0, 10).is_empty());
+        assert_eq!(late(&mut queue, 10, 4), [1, 3], "the next one is not late, and entry 8 is fenced");
+        assert!(queue.has_behind());
+        assert_eq!((queue.len(), late(&mut queue, 10, 4).len()), (5, 0));
+        assert!(queue.finish(&first), "one is left behind it");
+        let order = std::iter::from_fn(|| {
+            let request = queue.next_high().or_else(|| queue.next_plain())?;
+            queue.finish(&request);
+            Some(request.seq)
+        });
+        assert_eq!(order.collect::<Vec<_>>(), [2, 4, 6, 5]);
+        assert!(queue.len() == 0 && !queue.has_behind());
     }
 
     #[test]

@@ -529,6 +529,8 @@ impl<'a> Active<'a> {
     async fn wait_for_reads(&self) -> Result<(), CloseReason> {
         let Some(room_made) = self.connection.reads.lock().await_room() else { return Ok(()) };
         let _waiting = self.connection.activity.waits(Wait::Reads);
+        // Some of them may be waiting for a disk that hangs.
+        self.connection.wake_sender.notify_one();
         tokio::select! {
             () = self.connection.closed.wait() => Err(self.died_paused()),
             () = room_made.notified() => Ok(()),
@@ -538,10 +540,13 @@ impl<'a> Active<'a> {
     /// Waits for the peer to take answers; then there is room for one at least.
     async fn wait_for_credit(&self, most: usize) -> Result<usize, CloseReason> {
         let _waiting = self.connection.activity.waits(Wait::Outbox);
+        self.connection.waits_for_credit.store(true, Ordering::Release);
+        self.connection.wake_sender.notify_one();
         let credit = tokio::select! {
             () = self.connection.closed.wait() => return Err(self.died_paused()),
             credit = self.connection.outbox.credit(V3_ANSWER_BYTES, most) => credit,
         };
+        self.connection.waits_for_credit.store(false, Ordering::Release);
         credit.map_err(|Closed| CloseReason::Ours)
     }
 

@@ -11,8 +11,11 @@
 //! ```
 
 use super::long_poll::PollRead;
+use crate::tier::{Failure, Waiting};
 use bindery_engine::{Origin, Refusal};
+use bindery_tiering::fetch::Fetched;
 use bindery_types::LedgerId;
+use bindery_types::tier::ObjectRef;
 use bindery_wire::v3::{self, response};
 use bindery_wire::{ErrorCode, v2};
 use bytes::BytesMut;
@@ -135,6 +138,33 @@ pub struct ReadRequest {
     pub size_hint: usize,
     /// How the last wait ended: the fence, or an entry becoming durable.
     pub wait_outcome: Option<Result<(), Refusal>>,
+    /// Of one whose entry is in object storage.
+    pub tier: Option<Box<TierRead>>,
+    /// Its answer has bytes from object storage, which are not to be had again at once.
+    pub is_from_tier: bool,
+}
+
+/// How far a read is whose entry is in object storage. To be dropped without the lock of the read queue: that may call others
+/// back.
+#[derive(Debug, Default)]
+pub struct TierRead {
+    /// Number of its parking, while it is parked.
+    pub parked: u64,
+    /// Its place among those that wait, while it is parked.
+    pub waiting: Option<Waiting>,
+    /// The entry that came, and the epoch of the ledger for which it was asked.
+    pub arrived: Option<(Fetched, u32)>,
+    /// Why none came, and the object that was asked.
+    pub failed: Option<(Failure, Option<ObjectRef>)>,
+    /// A failure has been followed by a second look already.
+    pub has_looked_again: bool,
+}
+
+/// Descriptors are compared in tests, where none of them has this.
+impl PartialEq for TierRead {
+    fn eq(&self, other: &TierRead) -> bool {
+        self.parked == other.parked && self.failed == other.failed
+    }
 }
 
 impl ReadRequest {
@@ -153,6 +183,7 @@ impl ReadRequest {
                 && !request.is_fence
                 && !request.is_high
                 && request.wait_outcome.is_none()
+                && request.tier.is_none()
         };
         self.ledger == next.ledger
             && self.entry.checked_add(1) == Some(next.entry)
@@ -222,6 +253,8 @@ impl ReadRequest {
             is_high: false,
             size_hint: 0,
             wait_outcome: None,
+            tier: None,
+            is_from_tier: false,
         }
     }
 }
@@ -242,7 +275,8 @@ pub fn code(refusal: Refusal) -> ErrorCode {
         Refusal::WrongKey => ErrorCode::Unauthorized,
         Refusal::Fenced => ErrorCode::Fenced,
         Refusal::ReadOnly => ErrorCode::ReadOnly,
-        Refusal::Io => ErrorCode::Io,
+        // What passes, as far as a client can tell: never an absence.
+        Refusal::Io | Refusal::Tiered => ErrorCode::Io,
         Refusal::TooManyRequests => ErrorCode::TooManyRequests,
         Refusal::BadRequest => ErrorCode::BadRequest,
         Refusal::Unknown => ErrorCode::UnknownLedgerState,
@@ -263,6 +297,7 @@ mod tests {
             (Fenced, 104, 504),
             (ReadOnly, 105, 505),
             (Io, 101, 501),
+            (Tiered, 101, 501),
             (TooManyRequests, 106, 506),
             (BadRequest, 100, 404),
             (Unknown, 101, 507),

@@ -3,17 +3,20 @@
 //!
 //! # Invariants
 //! 1. It never waits inside a step: bytes, slots of the I/O pool, the socket and deadlines are waited for all at once.
-//!    So a read that waits for the disk holds up neither reads from memory nor writing.
+//!    So a read that waits for the disk holds up neither reads from memory, nor those of another disk, nor writing.
 //! 2. Reads are started while the peer takes what is loaded. From a drop of responses ([`Outbox::drop_responses`]) on,
 //!    nothing is loaded before the socket takes bytes again, and then the frame of which the peer has a part goes first.
 //! 3. A turn at a pool is used or given back before the task waits for its peer.
 //! 4. What is larger than its pool is refused: no turn at it would ever be enough.
+//! 5. A read that waits for a disk is refused at the maximum age also while that disk takes no more loads. It is refused
+//!    earlier when its connection is not read for want of room for more reads, and the disk has been silent for
+//!    [`crate::limits::Limits::admission_deadline`]: later requests may need another disk, or none.
 //!
 //! [`Outbox::drop_responses`]: super::outbox::Outbox::drop_responses
 
 use super::bulk;
 use super::claim::Claim;
-use super::disk_line::{DiskLine, waiting_max};
+use super::disk_line::DiskLine;
 use super::load::{self, FOLLOWING_MAX, Granted, Plan, Together, Work};
 use super::outbox::{Flush, Window};
 use super::request::ReadRequest;
@@ -29,12 +32,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Reads started before the sender looks at the socket again: half a millisecond of work. Those that are read together
 /// with the last one come with it.
 const STARTS_MAX: usize = 64;
 /// Long polls that time out in one turn, before reads are started, bytes are written and other connections run.
 const EXPIRED_MAX: usize = 256;
+/// Reads refused in one turn that wait for a disk for too long.
+const LATE_MAX: usize = 64;
+/// How often the ages of reads that wait for a disk are checked; more often with a low maximum age.
+const LATE_CHECK: Duration = Duration::from_secs(1);
+/// So often while their connection is not read because of them.
+const UNREAD_CHECK: Duration = Duration::from_millis(100);
 /// A peer that does not read is looked at so often, or more often when drops come sooner.
 const STALL_CHECK: Duration = Duration::from_millis(250);
 
@@ -50,13 +60,23 @@ enum Sent {
     Broken,
 }
 
+/// Why a read gets no bytes now.
+enum Lack {
+    /// Its peer is to take something first.
+    Peer,
+    /// Its disk is to finish a load of this lane first.
+    Disk,
+    /// The pool has none.
+    Pool,
+}
+
 /// One of the two kinds of reads: plain; fencing and high priority.
 struct Lane {
     is_high: bool,
     claim: Claim,
     /// By the place that they wait for; as many as were needed.
-    disks: Vec<DiskLine<Work>>,
-    /// Its window or its pool refused a read in this round.
+    disks: Vec<DiskLine>,
+    /// The peer or the pool refused a read in this round.
     is_refused: bool,
 }
 
@@ -74,51 +94,67 @@ impl Lane {
     }
 
     /// Those that wait for a place.
-    fn disk(&mut self, place: Place) -> &mut DiskLine<Work> {
+    fn disk(&mut self, shared: &Shared, place: Place) -> &mut DiskLine {
         let lane = self.of_io();
-        while self.disks.len() <= place.index() {
-            self.disks.push(DiskLine::new(lane));
-        }
+        let missing = shared.io.places().take(place.index() + 1).skip(self.disks.len());
+        self.disks.extend(missing.map(|at| DiskLine::new(at, lane)));
         &mut self.disks[place.index()]
     }
 
-    /// Reads that would find a place wherever they turn out to be.
-    fn room(&self) -> usize {
-        let rooms = self.disks.iter().map(DiskLine::room);
-        rooms.min().unwrap_or_else(|| waiting_max(self.of_io()))
+    /// Loads of this lane that a place has.
+    fn under_way(&self, connection: &Connection, place: Place) -> usize {
+        connection.loads_in_flight(place, self.is_high).load(Ordering::Acquire)
     }
 
-    /// Keeps a read for the next round.
-    fn put_back(&mut self, connection: &Connection, request: ReadRequest, from: Option<Place>) {
-        self.is_refused = true;
-        match from {
-            Some(place) => self.disk(place).wait(iter::once(request), true),
+    /// Keeps a read for the next round, at the front of where it came from.
+    fn put_back(
+        &mut self,
+        shared: &Shared,
+        connection: &Connection,
+        request: ReadRequest,
+        to: Option<Place>,
+    ) {
+        match to {
+            Some(place) => self.disk(shared, place).wait(iter::once(request), true),
             None => connection.reads.lock().put_back(request),
         }
     }
 
-    /// True when a load may begin there.
-    fn may_load(&self, shared: &Shared, connection: &Connection, place: Place) -> bool {
-        let under_way = connection.loads_in_flight(place, self.is_high).load(Ordering::Acquire);
-        let is_free = self.disks.get(place.index()).is_none_or(DiskLine::is_free);
-        is_free && under_way < shared.limits.loads_in_flight_max
-    }
-
-    /// The first read that waits for a place where a load may begin, and that place.
+    /// The first read that waits for a place where a load may begin, and that place; those first for which a slot came.
     fn next_from_disks(&mut self, shared: &Shared, connection: &Connection) -> Option<(ReadRequest, Place)> {
-        for place in shared.io.places().take(self.disks.len()) {
-            if self.may_load(shared, connection, place)
-                && let Some(request) = self.disk(place).next()
-            {
-                return Some((request, place));
+        for is_with_slot in [true, false] {
+            for place in shared.io.places().take(self.disks.len()) {
+                let under_way = self.under_way(connection, place);
+                let disk = &mut self.disks[place.index()];
+                if !disk.is_waiting() {
+                    disk.give_up_slot();
+                    continue;
+                }
+                let has_turn = disk.has_slot() || under_way < shared.limits.loads_in_flight_max;
+                let is_next = disk.has_slot() == is_with_slot && disk.may_begin(under_way);
+                if has_turn
+                    && is_next
+                    && let Some(request) = disk.next()
+                {
+                    return Some((request, place));
+                }
             }
         }
         None
     }
+
+    /// Gives back slots that are there to be used, but for that of `kept`.
+    fn give_up_slots(&mut self, kept: Option<Place>) {
+        for (index, disk) in self.disks.iter_mut().enumerate() {
+            if disk.has_slot() && kept.is_none_or(|place| place.index() != index) {
+                disk.give_up_slot();
+            }
+        }
+    }
 }
 
-/// Waits for a slot for one of the loads that wait for one; for ever when none does. Cancel safe: places are kept.
-async fn granted(disks: &mut [DiskLine<Work>]) {
+/// Waits for a slot of one of these disks; for ever when none of them is awaited. Cancel safe: places are kept.
+async fn granted(disks: &mut [DiskLine]) {
     std::future::poll_fn(|context| {
         let is_granted = disks.iter_mut().any(|disk| disk.poll_granted(context).is_ready());
         if is_granted { Poll::Ready(()) } else { Poll::Pending }
@@ -127,22 +163,37 @@ async fn granted(disks: &mut [DiskLine<Work>]) {
 }
 
 impl Lane {
-    /// Bytes and room for a read, if its pool and its window have them now.
-    fn grant(&mut self, shared: &Shared, connection: &Connection, charge: usize) -> Option<(Permit, Window)> {
-        let Some(window) = connection.outbox.open_window(charge, self.is_high) else {
-            // Bytes that cannot be used before the peer reads are for others (invariant 3).
-            self.claim.end_turn();
-            return None;
+    /// Bytes and room for a read, if its pool and its window have them now. `on` is the place where a slot is there for it.
+    fn grant(
+        &mut self,
+        shared: &Shared,
+        connection: &Connection,
+        charge: usize,
+        on: Option<Place>,
+    ) -> Result<(Permit, Window), Lack> {
+        let window = match on {
+            Some(place) => {
+                let window = connection.outbox.open_window_on_disk(charge, self.is_high, place.index());
+                window.ok_or(Lack::Disk)?
+            }
+            None => {
+                let Some(window) = connection.outbox.open_window(charge, self.is_high) else {
+                    // Bytes that cannot be used before the peer reads are for others (invariant 3).
+                    self.claim.end_turn();
+                    return Err(Lack::Peer);
+                };
+                window
+            }
         };
-        let backlog = charge.saturating_mul(1 + connection.reads.lock().len());
+        let backlog = charge.saturating_mul(1 + connection.reads.lock().in_hand());
         let Some(permit) = self.claim.take(self.pool(shared), charge, backlog) else {
             connection.outbox.close_window(window);
-            return None;
+            return Err(Lack::Pool);
         };
-        Some((permit, window))
+        Ok((permit, window))
     }
 
-    /// What can be read together with a read: those behind it that have places should they have to wait for the disk.
+    /// What can be read together with a read: those behind it.
     fn find_together(
         &self,
         shared: &Shared,
@@ -153,10 +204,7 @@ impl Lane {
         let following = match from {
             _ if self.is_high => 0,
             Some(place) => self.disks[place.index()].count_following(&first.request, FOLLOWING_MAX),
-            None => {
-                let most = FOLLOWING_MAX.min(self.room() - 1);
-                connection.reads.lock().count_following(&first.request, most)
-            }
+            None => connection.reads.lock().count_following(&first.request, FOLLOWING_MAX),
         };
         Together::find(shared, first, following)
     }
@@ -167,14 +215,14 @@ impl Lane {
         shared: &Shared,
         connection: &Connection,
         (found, first): (FoundRun, Granted),
-        from: Option<Place>,
+        (from, on): (Option<Place>, Option<Place>),
     ) -> Together {
         let started_ns = first.request.started_ns;
         let mut together = Together::new(found, first);
         while let Some((last, charge)) = together.next() {
-            let Some((permit, window)) = self.grant(shared, connection, charge) else { break };
+            let Ok((permit, window)) = self.grant(shared, connection, charge, on) else { break };
             let next = match from {
-                Some(place) => self.disk(place).next_following(last),
+                Some(place) => self.disk(shared, place).next_following(last),
                 None => connection.reads.lock().next_following(last),
             };
             let Some(request) = next else {
@@ -184,6 +232,58 @@ impl Lane {
             together.push(Granted { request: ReadRequest { started_ns, ..request }, permit, window });
         }
         together
+    }
+
+    /// Has a place begin a load, or keeps its reads until that may. `on` as for [`Lane::grant`].
+    fn begin(
+        &mut self,
+        shared: &Arc<Shared>,
+        connection: &Arc<Connection>,
+        mut work: Work,
+        place: Place,
+        (from, on): (Option<Place>, Option<Place>),
+    ) {
+        let (is_high, bytes) = (self.is_high, work.bytes());
+        // Looked at before the window: a load that ends in between makes it another number.
+        let under_way = self.under_way(connection, place);
+        let disk = self.disk(shared, place);
+        let is_first = from == Some(place);
+        let may_begin =
+            on.is_some() || (under_way < shared.limits.loads_in_flight_max && (is_first || disk.is_free()));
+        if may_begin {
+            let outbox = &connection.outbox;
+            let has_room =
+                on.is_some() || outbox.move_to_disk(bytes as usize, work.windows(), is_high, place.index());
+            if !has_room {
+                disk.is_full_with(under_way);
+            } else if let Some(slot) = disk.slot(shared, bytes) {
+                return load::run(shared, connection, work, slot);
+            }
+        }
+        disk.wait(work.give_up(connection).into_iter(), is_first);
+    }
+
+    /// Gets a slot for a read that begins with one, before it takes bytes. False when it has to wait.
+    fn has_slot_for(
+        &mut self,
+        shared: &Arc<Shared>,
+        connection: &Connection,
+        bytes: usize,
+        place: Place,
+        from: Option<Place>,
+    ) -> bool {
+        let under_way = self.under_way(connection, place);
+        let disk = self.disk(shared, place);
+        if from != Some(place) && !disk.is_free() {
+            return false;
+        }
+        if !disk.has_slot() && under_way >= shared.limits.loads_in_flight_max {
+            return false;
+        }
+        let slot = disk.slot(shared, bytes as u64);
+        let has_slot = slot.is_some();
+        slot.into_iter().for_each(|slot| disk.keep(slot));
+        has_slot
     }
 }
 
@@ -214,6 +314,10 @@ struct Sender {
     is_silent: bool,
     /// The rest of a dropped frame is on its way.
     has_part_begun: bool,
+    /// Where the rest of a dropped frame waits for a slot: whether it is of the fencing lane, and the place.
+    part_waits: Option<(bool, Place)>,
+    /// When the ages of reads that wait for a disk are checked next, while some wait.
+    late_at: Option<Instant>,
     /// Once for a connection is enough.
     has_logged_too_large: bool,
 }
@@ -230,6 +334,8 @@ pub async fn run(shared: Arc<Shared>, connection: Arc<Connection>) -> CloseReaso
         is_peer_awaited: false,
         is_silent: false,
         has_part_begun: false,
+        part_waits: None,
+        late_at: None,
         has_logged_too_large: false,
     };
     let reason = sender.run().await;
@@ -248,7 +354,7 @@ impl Sender {
             if connection.closed.is_set() {
                 return CloseReason::Ours;
             }
-            let has_expired = self.expire_polls();
+            let has_expired = self.expire_polls() | self.refuse_late();
             let (mut has_more, sent) = if is_look { (false, Sent::Part) } else { self.take_turn() };
             is_look = false;
             match sent {
@@ -271,6 +377,7 @@ impl Sender {
                 continue;
             }
             let poll_wait = self.until_next_poll();
+            let late_at = self.next_look_at_late();
             let [high, plain] = &mut self.lanes;
             // Every branch is cancel safe: places in line are kept, notifications keep their permit.
             tokio::select! {
@@ -292,13 +399,13 @@ impl Sender {
                 }
                 () = tokio::time::sleep(stall_check), if is_blocked => is_look = true,
                 () = sleep_or_forever(poll_wait) => {}
+                () = sleep_until_or_forever(late_at) => {}
             }
         }
     }
 
     /// Starts reads and writes when it is this connection's turn. True when it stopped only to let others run.
     fn take_turn(&mut self) -> (bool, Sent) {
-        self.run_granted();
         let is_my_turn = self.may_start();
         let mut has_more = false;
         if self.is_silent || self.has_to_wait_for_part() {
@@ -317,28 +424,26 @@ impl Sender {
         (has_more, sent)
     }
 
-    /// True when it is the turn of this connection's reads (bulk invariant 2). Bytes that came are not kept waiting.
+    /// True when it is the turn of this connection's reads (bulk invariant 2). Bytes and slots that came are not kept
+    /// waiting.
     fn may_start(&mut self) -> bool {
-        let held = self.connection.reads.lock().len();
-        self.lanes.iter().any(|lane| lane.claim.has_turn()) || self.bulk.may_start(&self.shared.bulk, held)
+        let held = self.connection.reads.lock().in_hand();
+        let has_turn = |lane: &Lane| lane.claim.has_turn() || lane.disks.iter().any(DiskLine::has_slot);
+        self.lanes.iter().any(has_turn) || self.bulk.may_start(&self.shared.bulk, held)
     }
 
-    /// Gives back turns that came while nothing may be loaded (invariant 3).
+    /// Gives back turns and slots that came while nothing may be loaded (invariant 3), but for what the rest of a frame needs.
     fn end_turns(&mut self) {
-        self.lanes.iter_mut().for_each(|lane| lane.claim.end_turn());
-    }
-
-    /// Runs loads whose slots have come.
-    fn run_granted(&mut self) {
-        for disk in self.lanes.iter_mut().flat_map(|lane| &mut lane.disks) {
-            if let Some((work, slot)) = disk.take_granted() {
-                load::run(&self.shared, &self.connection, work, slot);
-            }
+        let part_waits = self.part_waits.filter(|_| !self.is_silent);
+        for lane in &mut self.lanes {
+            lane.claim.end_turn();
+            lane.give_up_slots(part_waits.filter(|(is_high, _)| *is_high == lane.is_high).map(|(_, at)| at));
         }
     }
 
     /// The peer has a part of a frame, whose rest must be loaded before anything else (invariant 2): begins that.
     fn has_to_wait_for_part(&mut self) -> bool {
+        self.part_waits = None;
         let Some(part) = self.connection.outbox.part() else {
             self.has_part_begun = false;
             return false;
@@ -348,18 +453,18 @@ impl Sender {
         }
         let place = load::place_of_part(&self.shared, &part);
         let lane = &mut self.lanes[usize::from(!part.is_high)];
-        if !lane.disk(place).is_free() {
-            return true;
-        }
+        self.part_waits = Some((part.is_high, place));
         let charge = load::charge_of_part(&part);
-        let Some(permit) = lane.claim.take(lane.pool(&self.shared), charge, charge) else { return true };
+        let disk = lane.disk(&self.shared, place);
+        let Some(slot) = disk.slot(&self.shared, charge as u64) else { return true };
+        let Some(permit) = lane.claim.take(lane.pool(&self.shared), charge, charge) else {
+            lane.disk(&self.shared, place).keep(slot);
+            return true;
+        };
         lane.claim.end_turn();
         let window = self.connection.outbox.open_window_of_part(charge, part.is_high);
-        let work = Work::Part(part, permit, window);
-        if let Some((work, slot)) = lane.disk(place).begin(&self.shared, place, work) {
-            load::run(&self.shared, &self.connection, work, slot);
-        }
-        self.has_part_begun = true;
+        load::run(&self.shared, &self.connection, Work::Part(part, permit, window), slot);
+        (self.has_part_begun, self.part_waits) = (true, None);
         true
     }
 
@@ -409,16 +514,14 @@ impl Sender {
         if let Some((request, place)) = lane.next_from_disks(&self.shared, &self.connection) {
             return Some((request, Some(place)));
         }
-        if lane.room() > 0 {
-            let mut reads = self.connection.reads.lock();
-            let next = if lane.is_high { reads.next_high() } else { reads.next_plain() };
-            if let Some(request) = next {
-                return Some((request, None));
-            }
+        let mut reads = self.connection.reads.lock();
+        let next = if lane.is_high { reads.next_high() } else { reads.next_plain() };
+        drop(reads);
+        if next.is_none() {
+            // Nothing to use it for (invariant 3).
+            lane.claim.end_turn();
         }
-        // Nothing to use it for (invariant 3).
-        lane.claim.end_turn();
-        None
+        next.map(|request| (request, None))
     }
 
     /// Starts one read, with those behind it that can be read together with it, or puts it back. Returns how many came
@@ -436,15 +539,31 @@ impl Sender {
             return 1;
         }
         let place = plan.place(shared);
-        if let Some(place) = place.filter(|_| plan.may_wait())
-            && !lane.may_load(shared, connection, place)
+        if let Some(place) = place.filter(|_| plan.needs_slot())
+            && !lane.has_slot_for(shared, connection, plan.charge(), place, from)
         {
-            lane.disk(place).wait(iter::once(request), from == Some(place));
+            lane.disk(shared, place).wait(iter::once(request), from == Some(place));
             return 1;
         }
-        let Some((permit, window)) = lane.grant(shared, connection, plan.charge()) else {
-            lane.put_back(connection, request, from);
-            return 1;
+        let is_its_slot = |place: &Place| {
+            (from == Some(*place) || plan.needs_slot()) && lane.disk(shared, *place).has_slot()
+        };
+        let on = place.filter(is_its_slot);
+        let under_way = on.map_or(0, |place| lane.under_way(connection, place));
+        let (permit, window) = match lane.grant(shared, connection, plan.charge(), on) {
+            Ok(granted) => granted,
+            Err(lack) => {
+                match (lack, on) {
+                    (Lack::Disk, Some(place)) => lane.disk(shared, place).is_full_with(under_way),
+                    (Lack::Pool, _) => lane.is_refused = true,
+                    (Lack::Peer | Lack::Disk, _) => {
+                        lane.is_refused = true;
+                        lane.give_up_slots(None);
+                    }
+                }
+                lane.put_back(shared, connection, request, on.or(from));
+                return 1;
+            }
         };
         let granted = Granted { request, permit, window };
         let (work, count) = match plan {
@@ -453,9 +572,13 @@ impl Sender {
                 load::answer_from_memory(shared, connection, granted, &bytes);
                 return 1;
             }
+            Plan::Tier(_) => {
+                load::answer_from_tier(shared, connection, granted);
+                return 1;
+            }
             Plan::Disk(read, _) => match lane.find_together(shared, connection, &granted, from) {
                 Some(found) => {
-                    let together = lane.gather(shared, connection, (found, granted), from);
+                    let together = lane.gather(shared, connection, (found, granted), (from, on));
                     let count = together.len();
                     match together.run_inline(shared, connection) {
                         None => return count,
@@ -477,12 +600,86 @@ impl Sender {
             Plan::Blocking(..) => (Work::Whole(granted), 1),
         };
         let place = place.expect("entries in memory are answered above");
-        if !lane.may_load(shared, connection, place) {
-            lane.disk(place).wait(work.give_up(connection).into_iter(), from == Some(place));
-        } else if let Some((work, slot)) = lane.disk(place).begin(shared, place, work) {
-            load::run(shared, connection, work, slot);
-        }
+        lane.begin(shared, connection, work, place, (from, on));
         count
+    }
+
+    /// When to check the ages of reads that wait for a disk, or for another one of their key; never when there are none.
+    fn next_look_at_late(&mut self) -> Option<Instant> {
+        let is_waiting = self.lanes.iter().any(|lane| lane.disks.iter().any(DiskLine::is_waiting));
+        if !is_waiting && !self.connection.reads.lock().has_behind() {
+            self.late_at = None;
+            return None;
+        }
+        let check = match self.connection.is_unread() {
+            true if self.waits_for_silence() => Duration::ZERO,
+            true => UNREAD_CHECK,
+            false => LATE_CHECK.min((self.shared.limits.request_age_max / 8).max(UNREAD_CHECK)),
+        };
+        let soon = Instant::now() + check;
+        let at = self.late_at.map_or(soon, |at| at.min(soon));
+        self.late_at = Some(at);
+        Some(at)
+    }
+
+    /// True when a read waits for a disk that has been silent for long (invariant 5).
+    fn waits_for_silence(&self) -> bool {
+        let waits_at = |place: &Place| {
+            let disk = |lane: &Lane| lane.disks.get(place.index()).is_some_and(DiskLine::is_waiting);
+            self.lanes.iter().any(disk)
+        };
+        let patience = self.shared.limits.admission_deadline;
+        let mut places = self.shared.io.places().filter(waits_at);
+        places.any(|place| self.shared.io.silent_for(place) >= patience)
+    }
+
+    /// Answers some of the reads that are not to wait for a disk any longer (invariant 5), when it is time to check.
+    /// True when there may be more.
+    fn refuse_late(&mut self) -> bool {
+        let is_time = |at: Instant| at <= Instant::now();
+        if !self.late_at.is_some_and(is_time) {
+            return false;
+        }
+        self.late_at = None;
+        let (shared, connection) = (&self.shared, &self.connection);
+        let is_unread = connection.is_unread();
+        let is_late = |request: &ReadRequest| connection.is_too_old(shared, request);
+        let mut left = LATE_MAX;
+        let [high, plain] = &mut self.lanes;
+        for disk in &mut plain.disks {
+            while left > 0
+                && let Some(request) = disk.next_if(is_late)
+            {
+                load::refuse_too_old(shared, connection, &request);
+                left -= 1;
+            }
+        }
+        let behind = connection.reads.lock().take_late(left, is_late);
+        left -= behind.len();
+        behind.iter().for_each(|request| load::refuse_too_old_behind(shared, connection, request));
+        let patience = shared.limits.admission_deadline;
+        let is_silent = |place: &Place| shared.io.silent_for(*place) >= patience;
+        // A fencing read only when no plain one has made room.
+        for lane in [plain, high] {
+            for place in shared.io.places().take(lane.disks.len()).filter(|_| is_unread).filter(is_silent) {
+                while left > 0
+                    && connection.is_unread()
+                    && let Some(request) = lane.disks[place.index()].next()
+                {
+                    shared.metrics.read_rejected.add(1);
+                    load::answer_failure(shared, connection, &request, Refusal::TooManyRequests);
+                    left -= 1;
+                }
+            }
+            if left < LATE_MAX {
+                connection.reads.lock().offer_room();
+                break;
+            }
+        }
+        if left == 0 {
+            self.late_at = Some(Instant::now());
+        }
+        left == 0
     }
 
     /// Ends some of the long polls whose time is over. True when there may be more.
@@ -554,6 +751,13 @@ impl Sender {
                 took_nothing_for: idle,
             }),
         }
+    }
+}
+
+async fn sleep_until_or_forever(then: Option<Instant>) {
+    match then {
+        Some(then) => tokio::time::sleep_until(then).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -83,7 +83,8 @@ pub struct Metrics {
     pub reads_together: Counter,
     /// `bookkeeper_server_ADD_ENTRY_REJECTED`: adds answered with too-many-requests by admission.
     pub add_rejected: Counter,
-    /// `bookkeeper_server_READ_ENTRY_REJECTED`: reads refused because a connection's queue was full.
+    /// `bookkeeper_server_READ_ENTRY_REJECTED`: reads refused because a connection's queue was full,
+    /// or was filled by reads of a silent disk.
     pub read_rejected: Counter,
     /// `bookkeeper_server_ADD_ENTRY_IN_PROGRESS`.
     pub adds_in_progress: Gauge,

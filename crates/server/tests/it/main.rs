@@ -19,4 +19,5 @@ mod ranges;
 mod stalled;
 mod stalls;
 mod storm;
+mod tier;
 mod wire;

@@ -25,6 +25,8 @@ struct LedgerFacts {
     last: Body,
     /// Those listed.
     entries: Result<Vec<(i64, Body)>, Refusal>,
+    /// Extents in object storage, and the trim.
+    tier: Vec<(i64, i64, u64)>,
 }
 
 /// A bookie at rest. Nothing may be under way.
@@ -41,6 +43,7 @@ fn read(machine: &Machine, ledger: LedgerId, which: EntryRef) -> Body {
     match machine.engine.read(ledger, which)? {
         Lookup::Memory(body) => Ok(hash(&body)),
         Lookup::Disk(read) => read.load().map(|body| hash(&body)),
+        Lookup::Tiered(_) => Err(Refusal::Tiered),
         Lookup::Undurable(_) => Err(Refusal::TooManyRequests),
     }
 }
@@ -77,6 +80,7 @@ impl Facts {
                 explicit_lac: engine.explicit_lac(ledger).map(|body| body.map(|body| hash(&body))),
                 last: read(machine, ledger, EntryRef::Last),
                 entries,
+                tier: super::run::tier_facts(engine, ledger),
             }
         };
         let all = ledgers.iter().copied().chain(engine.ledgers());
@@ -132,6 +136,7 @@ mod tests {
             explicit_lac: Ok(None),
             last: Err(Refusal::NoEntry),
             entries: Ok(vec![(0, Ok(1))]),
+            tier: vec![(-1, -1, 0)],
         };
         Facts {
             ledgers: BTreeMap::from([(LedgerId::new(1).unwrap(), ledger)]),
@@ -145,7 +150,8 @@ mod tests {
     fn every_difference_is_found() {
         let (one, id) = (facts(), LedgerId::new(1).unwrap());
         assert_eq!(one.check_same(&facts()), Ok(()));
-        let changes: [fn(&mut LedgerFacts); 6] = [
+        let changes: [fn(&mut LedgerFacts); 7] = [
+            |l| l.tier = vec![(0, 3, 1)],
             |l| l.standing = "Removed".into(),
             |l| l.is_fenced = false,
             |l| l.lac = Ok(EntryId::new(0)),

@@ -5,6 +5,11 @@
 use bindery_engine::Refusal;
 use bindery_types::{EntryId, LedgerId};
 use std::collections::{BTreeMap, BTreeSet};
+use tier::TierGhost;
+
+mod tier;
+
+pub use tier::{SentUpdate, number_of};
 
 /// What a checker found.
 pub type Violation = String;
@@ -96,6 +101,7 @@ struct LedgerGhost {
     life: u32,
     /// It was to come back, or to begin anew, and nobody said yet that this is durable.
     is_revival_open: bool,
+    tier: TierGhost,
 }
 
 /// All ledgers.
@@ -232,7 +238,7 @@ impl Ghost {
                 return Err(format!("IB8: add {ledger}:{entry} was shown, then refused with {result:?}"));
             }
             Err(Refusal::Fenced | Refusal::WrongKey | Refusal::BadRequest) => sent.fate = Fate::Refused,
-            Err(Refusal::NoLedger | Refusal::NoEntry) => {
+            Err(Refusal::NoLedger | Refusal::NoEntry | Refusal::Tiered) => {
                 return Err(format!("an add of {ledger}:{entry} was answered with {result:?}"));
             }
             Err(Refusal::ReadOnly | Refusal::Io | Refusal::TooManyRequests | Refusal::Unknown) => {}
@@ -261,6 +267,14 @@ impl Ghost {
             return Ok(());
         }
         let may_be_limbo = self.may_be_limbo(ledger);
+        let may_be_gone = self.may_be_gone(ledger, entry);
+        if let Err(Refusal::Tiered) = result {
+            return self.check_gone(ledger, entry);
+        }
+        // Never an absence.
+        if entry <= self.trimmed(ledger) && matches!(result, Err(Refusal::NoEntry | Refusal::Unknown)) {
+            return Err(format!("T9: {ledger}:{entry} was let go, and reads as {result:?}"));
+        }
         let mut none = Vec::new();
         let sent = self.ledgers.get_mut(&ledger).and_then(|l| l.sent.get_mut(&entry)).unwrap_or(&mut none);
         let last_acked = sent.iter().filter(|s| s.must_stay()).map(|s| s.submission).max();
@@ -283,7 +297,8 @@ impl Ghost {
                 if found.fate == Fate::Gone {
                     return Err(format!("IB17: {ledger}:{entry} reads as what was removed"));
                 }
-                if last_acked.is_some_and(|acked| found.submission < acked) {
+                // Copies of what is in object storage go one by one, whatever their age.
+                if last_acked.is_some_and(|acked| found.submission < acked) && !may_be_gone {
                     return Err(format!(
                         "IB8: {ledger}:{entry} reads as an older content than one acknowledged or shown"
                     ));
@@ -318,6 +333,16 @@ impl Ghost {
             }
             Err(Refusal::NoEntry | Refusal::NoLedger) => None,
             Err(Refusal::Io | Refusal::Unknown) if self.is_damaged => return Ok(None),
+            // It is at or below the trim, so that nothing here is above that.
+            Err(Refusal::Tiered) => {
+                let (trimmed, last) = (self.trimmed(ledger), self.ledger(ledger).acked_last);
+                return match last.is_none_or(|last| last <= trimmed) {
+                    true => Ok(None),
+                    false => {
+                        Err(format!("IB9: last entry of {ledger}, {last:?}, hides behind the trim {trimmed}"))
+                    }
+                };
+            }
             Err(other) => return Err(format!("read of the last entry of {ledger} failed with {other:?}")),
         };
         let state = self.ledger(ledger);
@@ -391,7 +416,9 @@ impl Ghost {
             return Ok(());
         }
         let found = all.into_iter().flatten().find(|s| Some(&s.body) == body);
-        if found.is_some_and(|s| s.submission >= submission) {
+        let may_be_gone = self.may_be_gone(ledger, entry);
+        let is_gone = may_be_gone && (found.is_some() || *result == Err(Refusal::Tiered));
+        if is_gone || found.is_some_and(|s| s.submission >= submission) {
             return Ok(());
         }
         let what = result.as_ref().map(Vec::len);
@@ -500,6 +527,7 @@ impl Ghost {
         for (shard, order) in std::mem::take(&mut self.order) {
             let mut must_be_seen = false;
             for (ledger, entry, submission) in order.into_iter().rev() {
+                let may_be_gone = self.may_be_gone(ledger, entry);
                 let Some(all) = self.ledgers.get_mut(&ledger).and_then(|l| l.sent.get_mut(&entry)) else {
                     continue;
                 };
@@ -507,12 +535,18 @@ impl Ghost {
                 if matches!(all[at].fate, Fate::Refused | Fate::Gone) {
                     continue;
                 }
-                let seen = read(ledger, entry)
-                    .ok()
-                    .and_then(|body| all.iter().find(|s| s.body == body))
-                    .map(|s| s.submission);
+                let found = read(ledger, entry);
+                if found == Err(Refusal::Tiered) {
+                    continue;
+                }
+                let seen =
+                    found.ok().and_then(|body| all.iter().find(|s| s.body == body)).map(|s| s.submission);
                 let is_exact = seen == Some(submission);
                 let is_covered = seen.is_some_and(|s| s >= submission);
+                // Copies of what is in object storage go one by one, whatever their age.
+                if !is_covered && may_be_gone {
+                    continue;
+                }
                 if must_be_seen && !is_covered && !self.is_damaged {
                     verdict = Err(format!(
                         "IB11: shard {shard}: {ledger}:{entry} (submission {submission}) is lost, a later one survived"
@@ -544,6 +578,7 @@ impl Ghost {
                 sent_lac: state.sent_lac,
                 shown_lac: -1,
                 shown_last: -1,
+                tier: std::mem::take(&mut state.tier).forget_unsynced(),
                 ..LedgerGhost::default()
             };
             for (entry, sent) in kept.sent.iter_mut().flat_map(|(e, all)| all.iter_mut().map(|s| (*e, s))) {
@@ -640,6 +675,7 @@ impl Ghost {
             (state.acked_last, state.acked_lac, state.shown_lac, state.shown_last) = (None, -1, -1, -1);
             (state.explicit_acked, state.explicit_shown) = (None, None);
             (state.is_key_durable, state.is_fence_answered) = (false, false);
+            state.tier = TierGhost::default();
         }
     }
 
@@ -771,8 +807,12 @@ impl Ghost {
     }
 
     fn end_life(&mut self, ledger: LedgerId) {
+        // Without sync a power cut may bring the former life back.
+        let may_return = !self.is_sync;
         let state = self.ledger(ledger);
         state.removal = Removal::Done;
+        let tier = std::mem::take(&mut state.tier);
+        state.tier = if may_return { tier.forget_unsynced() } else { TierGhost::default() };
         state.limbo = Limbo::No;
         state.is_revival_open = false;
         state
@@ -799,6 +839,7 @@ impl Ghost {
             is_fence_answered: state.is_fence_answered,
             is_key_durable: state.is_fence_answered,
             fence_last: state.is_fence_answered.then_some(-1),
+            tier: std::mem::take(&mut state.tier),
             life: state.life + 1,
             is_revival_open: true,
             ..LedgerGhost::default()

@@ -29,6 +29,9 @@
 //! - IB21 every request is answered, and a poll is ready or fires exactly when the LAC is beyond its own.
 //! - IB22 IB23 one answer for each request; those to adds leave in the order of submission in each shard.
 //!
+//! - T1 T2 the last reconciled entry of a ledger never goes back, has no gap below it and is answered when it is durable; T9 its
+//!   extents are found, also after any crash; copies at or above a trim stay, those below it are in object storage or here.
+//!
 //! Damage put on the medium turns entries into errors and stops the comparison of lists, nothing else. In one run of ten
 //! the disk itself damages entry logs, in some of them the state table too; in one of ten it fills up between starts.
 //! Journals are damaged between starts only, where a single bookie can notice.

@@ -7,15 +7,16 @@ mod metadata;
 mod removals;
 mod requests;
 mod restarts;
+mod tier;
 mod words;
 
 use super::facts::Facts;
-use super::ghost::{Check, Ghost};
+use super::ghost::{Check, Ghost, SentUpdate};
 use super::watch::{self, Marks, WatchedDisk};
 use crate::disk::{FaultPlan, SimDisk, SimDiskConfig};
 use bindery_engine::{
     AddDone, AddSink, Changes, EngineConfig, EntryRef, GroupTimes, InFlight, Lookup, Machine, OpenError,
-    Patience, Refusal, SpaceConfig, Waiter,
+    Patience, Reconciled, Refusal, SpaceConfig, Waiter,
 };
 use bindery_io::canary::Canaries;
 use bindery_io::{CheckedDisk, Disk, ManualClock, SeededRandom};
@@ -29,6 +30,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+pub(super) use tier::tier_facts;
 use words::{Comeback, Held};
 
 const KEY: MasterKey = MasterKey::new([0x11; 20]);
@@ -57,6 +59,8 @@ pub struct Profile {
     image_check: f64,
     /// Chance, for each step, that somebody else fills the disk.
     fill: f64,
+    /// Chance, for each step, of a tierer's.
+    tier: f64,
 }
 
 impl Profile {
@@ -68,6 +72,8 @@ impl Profile {
         let of_memory = |from: &[u64]| from[memory.below(from.len() as u64) as usize];
         let shard_count = pick(&[1, 1, 2, 3]) as usize;
         let dirs = if shard_count > 1 && random.chance(0.3) { 2 } else { 1 };
+        let tier = random.child("tier");
+        let is_tiered = tier.chance(0.6);
         let journals = 1 + random.child("journals").below(shard_count.min(JOURNALS_MAX) as u64) as usize;
         let chunk_bytes = pick(&[8 << 10, 16 << 10, 64 << 10]) as usize;
         let chunks = shard_count as u64 * pick(&[4, 6, 12]);
@@ -98,6 +104,11 @@ impl Profile {
             bookie_id: "b1".into(),
             canaries,
             space: draw_space(&random.child("space")),
+            tier_extents_bytes: if is_tiered {
+                [1 << 10, 4 << 10, 64 << 10][tier.below(3) as usize]
+            } else {
+                0
+            },
             limbo_up_to: None,
             checked_up_to: None,
             accepts_journal_damage: false,
@@ -132,6 +143,7 @@ impl Profile {
             wipe: if random.chance(0.3) { 0.2 } else { 0.0 },
             image_check: 0.03,
             fill: if random.child("fill").chance(0.1) { 0.01 } else { 0.0 },
+            tier: if is_tiered { [0.03, 0.1, 0.3][tier.below(3) as usize] } else { 0.0 },
         }
     }
 }
@@ -248,6 +260,9 @@ enum Op {
         submission: u64,
     },
     Room,
+    Reconcile {
+        sent: Vec<SentUpdate>,
+    },
 }
 
 /// What the state of the bookie says about a write when it is submitted (IB19).
@@ -263,6 +278,7 @@ enum Writable {
 enum Answer {
     Add(AddDone),
     Waiter(u64, Result<(), Refusal>),
+    Reconciled(u64, Vec<Reconciled>),
 }
 
 #[derive(Clone, Default)]
@@ -278,6 +294,10 @@ impl Inbox {
     fn waiter(&self, op: u64) -> Waiter {
         let inbox = self.clone();
         Box::new(move |outcome| inbox.0.lock().push_back(Answer::Waiter(op, outcome)))
+    }
+
+    fn on_reconciled(&self, op: u64, results: Vec<Reconciled>) {
+        self.0.lock().push_back(Answer::Reconciled(op, results));
     }
 }
 
@@ -298,6 +318,10 @@ struct Sim {
     watched: Option<Arc<WatchedDisk>>,
     /// When to look closely: a generator of its own, so that checks do not move the schedule.
     checks: SeededRandom,
+    /// The choices of the tierer.
+    tier: SeededRandom,
+    /// Updates that it sent.
+    updates: u64,
     /// The durable marks, as last seen.
     marks: Marks,
     /// What the start under way must find.
@@ -353,6 +377,8 @@ pub fn run(profile: Profile) -> Report {
         checked: None,
         watched: None,
         checks: random.child("checks"),
+        tier: random.child("tierer"),
+        updates: 0,
         marks: Marks::new(),
         expected: None,
         broken: None,
@@ -458,6 +484,9 @@ impl Sim {
         if self.random.chance(0.002) {
             return self.stop_and_restart();
         }
+        if self.tier.chance(self.profile.tier) {
+            self.step_tier()?;
+        }
         match self.random.below(100) {
             0..=44 => self.submit_adds()?,
             45..=47 => self.submit_fence()?,
@@ -502,13 +531,20 @@ impl Sim {
     fn read(&mut self, ledger: LedgerId, which: EntryRef) -> Option<Result<Vec<u8>, Refusal>> {
         match self.machine().engine.read(ledger, which) {
             Ok(Lookup::Memory(body)) => Some(Ok(body.to_vec())),
-            Ok(Lookup::Disk(read)) => Some(self.load_patiently(read)),
+            Ok(Lookup::Disk(mut read)) => match self.load_patiently(&mut read) {
+                Err(Refusal::Tiered) => Some(self.on_tiered_after_all(read)),
+                loaded => Some(loaded),
+            },
             Ok(Lookup::Undurable(point)) => {
                 let EntryRef::At(entry) = which else { return None };
                 self.hit("read.waited_for_durable");
                 let op = self.op(Op::Read { ledger, entry: entry.get() });
                 self.machine().engine.clone().when_durable(point, self.inbox.waiter(op));
                 None
+            }
+            Ok(Lookup::Tiered(read)) => {
+                let engine = self.machine().engine.clone();
+                Some(self.on_tiered(&engine, &read))
             }
             Err(refusal) => Some(Err(refusal)),
         }
@@ -537,7 +573,7 @@ impl Sim {
     }
 
     /// A transient read error is an honest answer; asking again must give the entry.
-    fn load_patiently(&self, mut read: bindery_engine::DiskRead) -> Result<Vec<u8>, Refusal> {
+    fn load_patiently(&self, read: &mut bindery_engine::DiskRead) -> Result<Vec<u8>, Refusal> {
         let mut body = Vec::new();
         let first = match read.try_load(&mut body) {
             Some(loaded) => loaded.map(|()| body),
@@ -631,6 +667,8 @@ impl Sim {
     fn check_answers_of_a_failed_group(&mut self) {
         let is_told = |answer: &Answer| match answer {
             Answer::Add(done) => done.result.is_ok(),
+            // Some of it may have been durable before.
+            Answer::Reconciled(..) => false,
             Answer::Waiter(op, outcome) => {
                 outcome.is_ok()
                     && !matches!(self.ops.get(op), Some(Op::Room | Op::Read { .. } | Op::Poll { .. }))
@@ -687,6 +725,10 @@ impl Sim {
             match answer {
                 Answer::Add(done) => self.on_add_done(&done)?,
                 Answer::Waiter(op, outcome) => self.on_waiter(op, outcome)?,
+                Answer::Reconciled(op, results) => match self.ops.remove(&op) {
+                    Some(Op::Reconcile { sent }) => self.on_reconciled(&sent, &results)?,
+                    _ => return Err("IB22: a tierer was answered twice".into()),
+                },
             }
         }
     }
@@ -833,7 +875,8 @@ impl Sim {
                 result.map(|_| which)
             }
         };
-        if matches!(result, Err(Refusal::Io | Refusal::Unknown)) {
+        // One that is in object storage is answered when it came from there.
+        if matches!(result, Err(Refusal::Io | Refusal::Unknown | Refusal::Tiered)) {
             return Ok(());
         }
         self.ghost.on_fence_answered(ledger, which, result);
@@ -849,6 +892,7 @@ fn read_now(engine: &bindery_engine::Engine, ledger: LedgerId, entry: EntryId) -
     match engine.read(ledger, EntryRef::At(entry))? {
         Lookup::Memory(body) => Ok(body.to_vec()),
         Lookup::Disk(read) => read.load(),
+        Lookup::Tiered(_) => Err(Refusal::Tiered),
         Lookup::Undurable(_) => Err(Refusal::TooManyRequests),
     }
 }

@@ -133,6 +133,7 @@ fn read(machine: &Machine, entry: i64) -> Result<Vec<u8>, Refusal> {
     match machine.engine.read(ledger(), EntryRef::At(EntryId::new(entry).unwrap()))? {
         Lookup::Memory(body) => Ok(body.to_vec()),
         Lookup::Disk(read) => read.load(),
+        Lookup::Tiered(_) => panic!("nothing is in object storage"),
         Lookup::Undurable(_) => panic!("nothing is undurable after a start"),
     }
 }

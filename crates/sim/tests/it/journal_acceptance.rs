@@ -34,6 +34,7 @@ fn config(bytes_max: u64) -> JournalConfig {
         file_bytes: FILE_BYTES,
         owner: "test".into(),
         journal: 0,
+        is_tiered: false,
         sync: true,
         canaries: Canaries::none(),
     }

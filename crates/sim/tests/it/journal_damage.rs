@@ -21,6 +21,7 @@ fn open(disk: Arc<dyn Disk>) -> Journal {
         file_bytes: FILE_BYTES,
         owner: "test".into(),
         journal: 0,
+        is_tiered: false,
         sync: true,
         canaries: Canaries::none(),
     };

@@ -9,3 +9,4 @@ mod journal_damage;
 mod scenarios;
 mod space;
 mod swarm;
+mod tier;

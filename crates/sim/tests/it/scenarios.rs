@@ -164,6 +164,7 @@ impl Bookie {
         match self.machine.engine.read(ledger(id), which)? {
             Lookup::Memory(body) => Ok(body.to_vec()),
             Lookup::Disk(read) => read.load(),
+            Lookup::Tiered(_) => panic!("nothing is in object storage"),
             Lookup::Undurable(_) => panic!("{id} is not durable"),
         }
     }
@@ -746,6 +747,7 @@ fn a_copy_on_its_way_into_limbo_reads_as_unknown() {
     // Its record is in the group that is forming.
     let found = match bookie.machine.engine.read(ledger(1), EntryRef::At(entry(2))) {
         Ok(Lookup::Disk(read)) => read.load(),
+        Ok(Lookup::Tiered(_)) => panic!("nothing is in object storage"),
         Ok(Lookup::Undurable(_)) | Err(Refusal::Unknown) => Err(Refusal::Unknown),
         Ok(Lookup::Memory(_)) => panic!("it is not durable"),
         Err(other) => Err(other),

@@ -127,6 +127,7 @@ impl Bookie {
         match self.machine.engine.read(ledger(id), EntryRef::At(entry(e)))? {
             Lookup::Memory(body) => Ok(body.to_vec()),
             Lookup::Disk(read) => read.load(),
+            Lookup::Tiered(_) => panic!("nothing is in object storage"),
             Lookup::Undurable(_) => panic!("{id} is not durable"),
         }
     }

@@ -46,11 +46,12 @@
 //! the one after a crash, which verifies every page and counts the free ones anew. A stop writes nothing.
 //!
 //! # Limits
-//! redb's cache: 4 MiB. `load` holds one record per ledger.
+//! redb's cache: 4 MiB. `load` holds one record per ledger, and reads the extents one by one.
 
 mod record;
 #[cfg(test)]
 mod tests;
+mod tier;
 
 use crate::codec::{Put, Take};
 use crate::error::SYNC_STATE_TABLE;
@@ -61,14 +62,18 @@ use crate::{Damaged, DiskError, LogId, NewerFormat, StateError};
 use bindery_io::{BLOCK_SIZE_BYTES, Disk, OpenMode};
 use bindery_types::LedgerId;
 use crc_fast::{CrcAlgorithm, Digest};
-use record::{BadValue, NextIds, TableId, seal, unseal};
-use redb::{Builder, Database, Durability, ReadableDatabase, ReadableTable, Table, TableDefinition};
+use record::{BadValue, NextIds, TableId, TableKey, number_of, seal, unseal};
+use redb::{
+    Builder, Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable, Table, TableDefinition,
+};
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tier::PutError;
 
-pub use record::{JournalMark, LedgerRecord, LogRecord, Mark, Meta};
+pub use record::{ExtentRow, JournalMark, LedgerRecord, LogRecord, Mark, Meta, TierRecord};
+pub use tier::{ExtentChange, ExtentUpdate, TierView};
 
 /// The version this build writes, and the newest it reads. 1: first.
 pub const STATE_FORMAT_VERSION: u32 = 1;
@@ -87,6 +92,10 @@ const META: Definition = TableDefinition::new("meta");
 const MARKS: Definition = TableDefinition::new("marks");
 const LOGS: Definition = TableDefinition::new("logs");
 const LEDGERS: Definition = TableDefinition::new("ledgers");
+/// By ledger and first entry. Made with the first row.
+const EXTENTS: TableDefinition<'static, (u64, u64), &'static [u8]> = TableDefinition::new("extents");
+
+type Extents = ReadOnlyTable<(u64, u64), &'static [u8]>;
 
 /// Keys of the table `meta`.
 const KEY_IDENTITY: u64 = 0;
@@ -105,6 +114,8 @@ pub struct Recovered {
     pub logs: Vec<LogRecord>,
     /// Known ledgers, ascending.
     pub ledgers: Vec<LedgerRecord>,
+    /// Number of extents in object storage, of all ledgers. They are read through [`TierView`].
+    pub extents: u64,
     /// All logs that were ever listed, or reserved, are below it.
     pub next_log_id: u64,
     /// The highest ledger that this table ever held, also when it is gone.
@@ -122,7 +133,9 @@ pub struct Checkpoint<'a> {
     pub logs_removed: &'a [LogId],
     /// Ledger states that replace the ones before.
     pub ledgers: &'a [LedgerRecord],
-    /// Ledgers to be forgotten; one that the table does not hold is fine.
+    /// Extents of ledgers in object storage that come, and those that go.
+    pub extents: &'a [ExtentChange],
+    /// Ledgers to be forgotten, with their extents; one that the table does not hold is fine.
     pub ledgers_forgotten: &'a [LedgerId],
     /// Replaces identity and layout.
     pub meta: Option<&'a Meta>,
@@ -130,10 +143,17 @@ pub struct Checkpoint<'a> {
     pub next_log_id: Option<u64>,
 }
 
-/// The open table. One owner commits; nobody reads it while it runs.
+impl Checkpoint<'_> {
+    fn brings_extents(&self) -> bool {
+        self.extents.iter().any(|change| !change.updates.is_empty())
+    }
+}
+
+/// The open table. One owner commits; but for extents ([`TierView`]) nobody reads it while it runs.
 pub struct StateTable {
     path: PathBuf,
-    database: Database,
+    database: Arc<Database>,
+    tier: Arc<TierView>,
     seals: Seals,
     latch: Arc<Latch>,
     marks: BTreeMap<u32, Mark>,
@@ -141,6 +161,8 @@ pub struct StateTable {
     /// Number of the last commit in force, from 1.
     commits: u64,
     next: NextIds,
+    /// There is a table of extents, or was a commit that made one.
+    has_extents: bool,
 }
 
 /// Order-independent sum over records, to notice lost, stale and foreign ones.
@@ -151,18 +173,18 @@ struct Sum {
 }
 
 impl Sum {
-    fn hash(table: TableId, key: u64, value: &[u8]) -> u64 {
+    fn hash(table: TableId, key: impl TableKey, value: &[u8]) -> u64 {
         let mut hash = Digest::new(CrcAlgorithm::Crc64Nvme);
         hash.update(&[table as u8]);
-        hash.update(&key.to_le_bytes());
+        hash.update(key.bytes().as_ref());
         hash.update(value);
         hash.finalize()
     }
-    fn add(&mut self, table: TableId, key: u64, value: &[u8]) {
+    fn add(&mut self, table: TableId, key: impl TableKey, value: &[u8]) {
         self.hashes = self.hashes.wrapping_add(Sum::hash(table, key, value));
         self.records += 1;
     }
-    fn subtract(&mut self, table: TableId, key: u64, value: &[u8]) {
+    fn subtract(&mut self, table: TableId, key: impl TableKey, value: &[u8]) {
         self.hashes = self.hashes.wrapping_sub(Sum::hash(table, key, value));
         self.records = self.records.checked_sub(1).expect("a removed record was counted when it was added");
     }
@@ -200,15 +222,18 @@ impl StateTable {
         let backend = Backend::new(file.clone(), medium.clone(), new.clone(), latch.clone())
             .map_err(failed("read state table"))?;
         let database = Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(backend);
+        let database = Arc::new(database.map_err(|e| state_error(&new, &latch, e.into()))?);
         let mut table = StateTable {
             path: new.clone(),
-            database: database.map_err(|e| state_error(&new, &latch, e.into()))?,
+            tier: Arc::new(TierView::new(database.clone(), new.clone(), latch.clone())),
+            database,
             seals: Seals::new(file.clone(), medium, latch.clone()),
             latch,
             marks: BTreeMap::new(),
             sum: Sum::default(),
             commits: 0,
             next: NextIds::default(),
+            has_extents: false,
         };
         table.commit(&Checkpoint::default())?;
         drop(table);
@@ -247,12 +272,21 @@ impl StateTable {
         let backend =
             Backend::new(file.clone(), medium.clone(), path.clone(), latch.clone()).map_err(failed)?;
         let database = Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(backend);
-        let database = database.map_err(|e| state_error(&path, &latch, e.into()))?;
-        let seals = Seals::new(file, medium, latch.clone());
-        let (marks, sum) = (BTreeMap::new(), Sum::default());
-        let mut table =
-            StateTable { path, database, seals, latch, marks, sum, commits: 0, next: NextIds::default() };
+        let database = Arc::new(database.map_err(|e| state_error(&path, &latch, e.into()))?);
+        let mut table = StateTable {
+            tier: Arc::new(TierView::new(database.clone(), path.clone(), latch.clone())),
+            seals: Seals::new(file, medium, latch.clone()),
+            path,
+            database,
+            latch,
+            marks: BTreeMap::new(),
+            sum: Sum::default(),
+            commits: 0,
+            next: NextIds::default(),
+            has_extents: false,
+        };
         let recovered = table.load()?;
+        table.has_extents = table.extents()?.is_some();
         table.marks = recovered.marks.iter().map(|m| (m.journal, m.mark)).collect();
         table.next = NextIds { log: recovered.next_log_id, highest_ledger: recovered.highest_ledger };
         (table.commits, table.sum) = table.committed_sum()?;
@@ -287,6 +321,11 @@ impl StateTable {
         &self.path
     }
 
+    /// The extents in it, for readers.
+    pub fn tier(&self) -> Arc<TierView> {
+        self.tier.clone()
+    }
+
     /// Why the table takes no more commits, once something failed.
     pub fn failure(&self) -> Option<String> {
         self.latch.reason()
@@ -307,7 +346,12 @@ impl StateTable {
     pub fn reopen(&mut self, disk: &Arc<dyn Disk>, dir: &Path) -> Result<(), StateError> {
         assert!(self.lacks_space(), "only a table that nothing else happened to is opened again");
         match self.open_again(disk, dir) {
-            Ok(table) => *self = table,
+            Ok(mut table) => {
+                // Readers keep the view that they have.
+                self.tier.follow(&table.tier);
+                table.tier = self.tier.clone();
+                *self = table;
+            }
             Err(error) => {
                 if !error.may_pass() {
                     self.latch.give_up(&error);
@@ -365,6 +409,7 @@ impl StateTable {
             recovered.ledgers.push(unseal(TableId::Ledgers, key, value, |t| LedgerRecord::take(ledger, t))?);
             Ok(())
         })?;
+        self.each_extent(&mut sum, || recovered.extents += 1)?;
         // A table of the first value version did not keep it apart.
         let highest_held = recovered.ledgers.last().map(|record| record.ledger);
         recovered.highest_ledger = recovered.highest_ledger.max(highest_held);
@@ -397,19 +442,23 @@ impl StateTable {
         let written = self.write(checkpoint, number, next);
         let sealed = written.and_then(|sum| Ok(self.seals.write(number).map(|()| sum)?));
         let sum = sealed.map_err(|error| {
-            let error = state_error(&self.path, &self.latch, error);
+            let error = match error {
+                PutError::Database(error) => state_error(&self.path, &self.latch, error),
+                PutError::Row(key, bad) => bad_value(&self.path, "extents", key, bad),
+            };
             // Also when redb failed before it touched the file: it may have been in the middle.
             self.latch.set("commit", &error);
             error
         })?;
         self.sum = sum;
         self.commits = number;
+        self.has_extents |= checkpoint.brings_extents();
         self.next = next;
         self.marks.extend(checkpoint.marks.iter().map(|m| (m.journal, m.mark)));
         Ok(())
     }
 
-    fn write(&self, checkpoint: &Checkpoint<'_>, number: u64, next: NextIds) -> Result<Sum, redb::Error> {
+    fn write(&self, checkpoint: &Checkpoint<'_>, number: u64, next: NextIds) -> Result<Sum, PutError> {
         let mut transaction = self.database.begin_write()?;
         transaction.set_durability(Durability::Immediate)?;
         // See the module's text.
@@ -443,6 +492,17 @@ impl StateTable {
                 let key = key_of(*ledger);
                 if let Some(value) = ledgers.remove(key)? {
                     sum.subtract(TableId::Ledgers, key, value.value());
+                }
+            }
+            // A table is made when it is opened; most bookies have no tier.
+            let is_touched = !checkpoint.extents.is_empty() || !checkpoint.ledgers_forgotten.is_empty();
+            if checkpoint.brings_extents() || (self.has_extents && is_touched) {
+                let mut extents = transaction.open_table(EXTENTS)?;
+                for ledger in checkpoint.ledgers_forgotten {
+                    tier::clear(&mut extents, &mut sum, *ledger)?;
+                }
+                for change in checkpoint.extents {
+                    tier::put(&mut extents, &mut sum, change)?;
                 }
             }
             let mut meta = transaction.open_table(META)?;
@@ -500,15 +560,39 @@ impl StateTable {
         Ok(())
     }
 
+    /// Adds all rows of the table of extents up, verified.
+    fn each_extent(&self, sum: &mut Sum, mut count: impl FnMut()) -> Result<(), StateError> {
+        let failed = |e: redb::Error| state_error(&self.path, &self.latch, e);
+        let Some(extents) = self.extents()? else { return Ok(()) };
+        for item in extents.iter().map_err(|e| failed(e.into()))? {
+            let (key, value) = item.map_err(|e| failed(e.into()))?;
+            let (key, value) = (key.value(), value.value());
+            sum.add(TableId::Extents, key, value);
+            ExtentRow::unseal(key, value).map_err(|bad| self.bad_value("extents", key.0, bad))?;
+            count();
+        }
+        Ok(())
+    }
+
+    fn extents(&self) -> Result<Option<Extents>, StateError> {
+        let failed = |e: redb::Error| state_error(&self.path, &self.latch, e);
+        match self.database.begin_read().map_err(|e| failed(e.into()))?.open_table(EXTENTS) {
+            Ok(extents) => Ok(Some(extents)),
+            Err(redb::TableError::TableDoesNotExist(_)) => Ok(None),
+            Err(error) => Err(failed(error.into())),
+        }
+    }
+
     fn bad_value(&self, table: &str, key: u64, bad: BadValue) -> StateError {
-        match bad {
-            BadValue::Damaged(what) => {
-                Damaged::new(&self.path, 0, format!("table {table}, key {key}: {what}")).into()
-            }
-            BadValue::Newer(found) => {
-                let supported = STATE_FORMAT_VERSION;
-                NewerFormat { path: self.path.clone(), found, supported }.into()
-            }
+        bad_value(&self.path, table, key, bad)
+    }
+}
+
+fn bad_value(path: &Path, table: &str, key: u64, bad: BadValue) -> StateError {
+    match bad {
+        BadValue::Damaged(what) => Damaged::new(path, 0, format!("table {table}, key {key}: {what}")).into(),
+        BadValue::Newer(found) => {
+            NewerFormat { path: path.to_owned(), found, supported: STATE_FORMAT_VERSION }.into()
         }
     }
 }
@@ -521,7 +605,7 @@ impl Drop for StateTable {
 }
 
 fn key_of(ledger: LedgerId) -> u64 {
-    u64::try_from(ledger.get()).expect("a ledger id is not negative")
+    number_of(ledger.get())
 }
 
 /// Sets a record and keeps the sum; true when it replaced one.

@@ -1,8 +1,9 @@
 //! The values of the state table, encode beside decode. Little-endian; each value ends with the CRC32C of
-//! (table u8, key u64, value), so that a value that redb returns for the wrong key is found out too.
+//! (table u8, key, value), so that a value that redb returns for the wrong key is found out too.
 
 use crate::codec::{Put, Take, crc32c};
 use crate::{Generation, LogId};
+use bindery_types::tier::{ObjectRef, TierExtent, TierStamp};
 use bindery_types::{EntryId, LedgerId, MASTER_KEY_SIZE_BYTES, MasterKey};
 use std::fmt;
 
@@ -11,7 +12,8 @@ const VALUE_VERSION: u8 = 1;
 /// Of values with fields that came later. Others stay at version 1.
 const VERSION_WITH_LIFE: u8 = 2;
 const VERSION_WITH_OUT: u8 = 3;
-const VALUE_VERSION_MAX: u8 = VERSION_WITH_OUT;
+const VERSION_WITH_TIER: u8 = 4;
+const VALUE_VERSION_MAX: u8 = VERSION_WITH_TIER;
 
 const HAS_KEY: u8 = 1;
 const FENCED: u8 = 2;
@@ -19,7 +21,9 @@ const LIMBO: u8 = 4;
 const HAS_EXPLICIT_LAC: u8 = 8;
 /// The ledger was removed at least once: life and hidden generations follow. Since value version 2.
 const HAS_LIFE: u8 = 16;
-const KNOWN_FLAGS: u8 = HAS_KEY | FENCED | LIMBO | HAS_EXPLICIT_LAC | HAS_LIFE;
+/// Entries of it are in object storage: what is known of that follows. Since value version 4.
+const HAS_TIER: u8 = 32;
+const KNOWN_FLAGS: u8 = HAS_KEY | FENCED | LIMBO | HAS_EXPLICIT_LAC | HAS_LIFE | HAS_TIER;
 
 /// A position in one journal: what lies at or before it is durable in the ledger directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -100,6 +104,45 @@ pub struct LedgerRecord {
     pub life: u32,
     /// Copies of a lower generation are older than its last removal and count as absent.
     pub hidden_below: Generation,
+    /// What is known of its entries in object storage; nothing when none are there.
+    pub tier: Option<TierRecord>,
+}
+
+/// How far a ledger is in object storage, as this bookie was told since the ledger was removed last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TierRecord {
+    /// The last reconciled entry (LRE): all entries up to it are in object storage, at the extents of the ledger. Never goes
+    /// back.
+    pub lre: EntryId,
+    /// Entries up to this one, and never beyond `lre`, are read from there when no copy is here: copies of them count as
+    /// dead. Never goes back.
+    pub trimmed_below: Option<EntryId>,
+    /// The last update of its extents.
+    pub stamp: TierStamp,
+}
+
+impl TierRecord {
+    /// What two records of a ledger say together. Of two epochs the later one counts; within one nothing goes back.
+    pub fn join(self, other: TierRecord) -> TierRecord {
+        match self.stamp.epoch.cmp(&other.stamp.epoch) {
+            std::cmp::Ordering::Less => other,
+            std::cmp::Ordering::Greater => self,
+            std::cmp::Ordering::Equal => TierRecord {
+                lre: self.lre.max(other.lre),
+                trimmed_below: self.trimmed_below.max(other.trimmed_below),
+                stamp: self.stamp.max(other.stamp),
+            },
+        }
+    }
+}
+
+/// A row of the table of extents: a range of a ledger's entries in object storage. Ranges of a ledger do not overlap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExtentRow {
+    /// The update that brought it; one of another epoch than the ledger's is what a removal left.
+    pub stamp: TierStamp,
+    /// Range and object.
+    pub extent: TierExtent,
 }
 
 /// Numbers of the tables, as they go into checksums.
@@ -109,19 +152,45 @@ pub(super) enum TableId {
     Marks = 1,
     Logs = 2,
     Ledgers = 3,
+    Extents = 4,
 }
 
-fn value_crc(table: TableId, key: u64, payload: &[u8]) -> [u8; 4] {
-    crc32c(&[&[table as u8], &key.to_le_bytes(), payload]).to_le_bytes()
+/// A key, as it goes into checksums.
+pub(super) trait TableKey: Copy {
+    fn bytes(self) -> impl AsRef<[u8]>;
+}
+
+impl TableKey for u64 {
+    fn bytes(self) -> impl AsRef<[u8]> {
+        self.to_le_bytes()
+    }
+}
+
+impl TableKey for (u64, u64) {
+    fn bytes(self) -> impl AsRef<[u8]> {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.0.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.1.to_le_bytes());
+        bytes
+    }
+}
+
+fn value_crc(table: TableId, key: impl TableKey, payload: &[u8]) -> [u8; 4] {
+    crc32c(&[&[table as u8], key.bytes().as_ref(), payload]).to_le_bytes()
 }
 
 /// Appends version and checksum.
-pub(super) fn seal(table: TableId, key: u64, fill: impl FnOnce(&mut Put<'_>)) -> Vec<u8> {
+pub(super) fn seal(table: TableId, key: impl TableKey, fill: impl FnOnce(&mut Put<'_>)) -> Vec<u8> {
     seal_as(VALUE_VERSION, table, key, fill)
 }
 
 /// As [`seal`], for a value with fields that an older build does not know: it then names the version.
-pub(super) fn seal_as(version: u8, table: TableId, key: u64, fill: impl FnOnce(&mut Put<'_>)) -> Vec<u8> {
+pub(super) fn seal_as(
+    version: u8,
+    table: TableId,
+    key: impl TableKey,
+    fill: impl FnOnce(&mut Put<'_>),
+) -> Vec<u8> {
     let mut out = vec![version];
     fill(&mut Put(&mut out));
     let crc = value_crc(table, key, &out);
@@ -139,7 +208,7 @@ pub(super) enum BadValue {
 /// Checks version and checksum and decodes the fields between, all of them.
 pub(super) fn unseal<T>(
     table: TableId,
-    key: u64,
+    key: impl TableKey,
     value: &[u8],
     decode: impl FnOnce(&mut Take<'_>) -> Option<T>,
 ) -> Result<T, BadValue> {
@@ -267,6 +336,7 @@ impl LedgerRecord {
             last_entry: None,
             life: 0,
             hidden_below: Generation(0),
+            tier: None,
         }
     }
 
@@ -277,7 +347,11 @@ impl LedgerRecord {
 
     /// The version its value is written with.
     pub(super) fn value_version(&self) -> u8 {
-        if self.life > 0 { VERSION_WITH_LIFE } else { VALUE_VERSION }
+        match (&self.tier, self.life) {
+            (Some(_), _) => VERSION_WITH_TIER,
+            (None, 1..) => VERSION_WITH_LIFE,
+            (None, 0) => VALUE_VERSION,
+        }
     }
 
     pub(super) fn seal(&self, key: u64) -> Vec<u8> {
@@ -290,13 +364,18 @@ impl LedgerRecord {
             | flag(self.is_fenced, FENCED)
             | flag(self.is_limbo, LIMBO)
             | flag(self.explicit_lac.is_some(), HAS_EXPLICIT_LAC)
-            | flag(self.life > 0, HAS_LIFE));
+            | flag(self.life > 0, HAS_LIFE)
+            | flag(self.tier.is_some(), HAS_TIER));
         put.i64(EntryId::to_wire(self.last_add_confirmed)).i64(EntryId::to_wire(self.last_entry));
         if let Some(key) = &self.master_key {
             put.bytes(key.as_bytes());
         }
         if self.life > 0 {
             put.u32(self.life).u64(self.hidden_below.0);
+        }
+        if let Some(tier) = &self.tier {
+            tier.stamp.encode(put.0);
+            put.i64(tier.lre.get()).i64(EntryId::to_wire(tier.trimmed_below));
         }
         // The last field, so that the value's end is its own.
         if let Some(body) = &self.explicit_lac {
@@ -318,6 +397,17 @@ impl LedgerRecord {
             0 => (0, Generation(0)),
             _ => (take.u32()?, Generation(take.u64()?)),
         };
+        let tier = match flags & HAS_TIER {
+            0 => None,
+            _ => {
+                let stamp = TierStamp::decode(take)?;
+                let (lre, trimmed_below) = (EntryId::new(take.i64()?)?, EntryId::new(take.i64()?));
+                Some(TierRecord { lre, trimmed_below, stamp }).filter(|_| trimmed_below <= Some(lre))
+            }
+        };
+        if flags & HAS_TIER != 0 && tier.is_none() {
+            return None;
+        }
         let explicit_lac = match flags & HAS_EXPLICIT_LAC {
             0 => None,
             _ => Some(take.bytes(take.0.len())?.to_vec()),
@@ -333,6 +423,37 @@ impl LedgerRecord {
             last_entry,
             life,
             hidden_below,
+            tier,
         })
     }
+}
+
+impl ExtentRow {
+    /// Its key: ledger, first entry.
+    pub(super) fn key(&self, ledger: LedgerId) -> (u64, u64) {
+        (number_of(ledger.get()), number_of(self.extent.first.get()))
+    }
+
+    pub(super) fn seal(&self, ledger: LedgerId) -> Vec<u8> {
+        seal(TableId::Extents, self.key(ledger), |put| {
+            self.stamp.encode(put.0);
+            put.i64(self.extent.last.get());
+            self.extent.object.encode(put.0);
+        })
+    }
+
+    pub(super) fn unseal(key: (u64, u64), value: &[u8]) -> Result<ExtentRow, BadValue> {
+        let first = i64::try_from(key.1).ok().and_then(EntryId::new);
+        let first = first.ok_or(BadValue::Damaged("an entry id is too large"))?;
+        unseal(TableId::Extents, key, value, |take| {
+            let stamp = TierStamp::decode(take)?;
+            let last = EntryId::new(take.i64()?).filter(|last| *last >= first)?;
+            Some(ExtentRow { stamp, extent: TierExtent { first, last, object: ObjectRef::decode(take)? } })
+        })
+    }
+}
+
+/// An id of the wire as part of a key: keys ascend as ids do.
+pub(super) fn number_of(id: i64) -> u64 {
+    u64::try_from(id).expect("ids are not negative")
 }

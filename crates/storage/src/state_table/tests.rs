@@ -2,6 +2,7 @@ use super::*;
 use crate::Generation;
 use crate::testing::{MemDisk, numbers};
 use bindery_io::{DiskFile, DiskLayer, FileLayer};
+use bindery_types::tier::{ObjectId, ObjectRef, TierExtent, TierStamp};
 use bindery_types::{EntryId, MasterKey};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -30,6 +31,19 @@ fn record(id: i64, variant: u64) -> LedgerRecord {
         last_entry: EntryId::new(variant as i64 % 11 - 1),
         life: (variant % 7) as u32 / 2,
         hidden_below: Generation(if variant % 7 / 2 > 0 { variant } else { 0 }),
+        tier: (variant % 7 > 4).then(|| tier_record(variant)),
+    }
+}
+
+fn entry(id: u64) -> EntryId {
+    EntryId::new(id as i64).unwrap()
+}
+
+fn tier_record(variant: u64) -> TierRecord {
+    TierRecord {
+        lre: entry(variant),
+        trimmed_below: (variant % 2 == 1).then(|| entry(variant / 2)),
+        stamp: TierStamp { epoch: variant as u32 % 5, update: variant },
     }
 }
 
@@ -60,6 +74,7 @@ fn step(table: &mut StateTable, model: &mut Recovered, n: u64) -> Result<(), Sta
         ledgers_forgotten: &forgotten,
         meta: identity.as_ref(),
         next_log_id: None,
+        ..Checkpoint::default()
     });
     model.marks.retain(|m| m.journal != marks[0].journal);
     model.marks.extend(marks);
@@ -397,4 +412,135 @@ fn closing_a_table_writes_nothing() {
     let (bytes, changes) = (disk.bytes(&file()), disk.changes());
     drop(table);
     assert_eq!((disk.bytes(&file()), disk.changes()), (bytes, changes));
+}
+
+fn object(n: u64) -> ObjectRef {
+    let id = ObjectId::new(n, [7; 10]);
+    ObjectRef { id, length_bytes: n + 100, footer_offset: n, footer_crc: 5, etag_crc: 0 }
+}
+
+fn update(n: u64, ranges: &[(u64, u64)]) -> ExtentUpdate {
+    let extents = ranges.iter().map(|(first, last)| TierExtent {
+        first: entry(*first),
+        last: entry(*last),
+        object: object(n),
+    });
+    ExtentUpdate { stamp: TierStamp { epoch: 1, update: n }, extents: extents.collect() }
+}
+
+/// All rows of a ledger, in pages of two.
+fn rows(view: &TierView, of: LedgerId) -> Vec<ExtentRow> {
+    let (mut all, mut from) = (Vec::new(), Some(EntryId::FIRST));
+    while let Some(begin) = from {
+        let page = view.rows(of, begin, 2).unwrap();
+        from = page.last().and_then(|row| EntryId::new(row.extent.last.get().checked_add(1)?));
+        if page.is_empty() {
+            break;
+        }
+        all.extend(page);
+    }
+    all
+}
+
+#[test]
+fn a_table_without_extents_has_none_and_a_removal_makes_none() {
+    let disk = MemDisk::default();
+    let (mut table, _) = StateTable::create(&disk.disk(), &dir()).unwrap();
+    let gone = ExtentChange { ledger: ledger(3), is_cleared: true, updates: Vec::new() };
+    let commit = |table: &mut StateTable, extents: &[ExtentChange], forgotten: &[LedgerId]| {
+        table.commit(&Checkpoint { extents, ledgers_forgotten: forgotten, ..Checkpoint::default() }).unwrap();
+    };
+    commit(&mut table, std::slice::from_ref(&gone), &[ledger(3)]);
+    assert!(table.extents().unwrap().is_none(), "an older build sees the table that it made");
+    assert_eq!(table.tier().find(ledger(3), entry(0)).unwrap(), None);
+    assert_eq!(rows(&table.tier(), ledger(3)), []);
+    let came =
+        |of| ExtentChange { ledger: of, is_cleared: false, updates: vec![update(1, &[(0, 5), (6, 6)])] };
+    commit(&mut table, &[came(ledger(3)), came(ledger(4))], &[]);
+    assert_eq!(table.load().unwrap().extents, 4);
+    commit(&mut table, &[], &[ledger(3)]);
+    assert_eq!(rows(&table.tier(), ledger(3)), [], "extents are forgotten with their ledger");
+    assert_eq!(rows(&table.tier(), ledger(4)).len(), 2);
+    let cleared = ExtentChange { is_cleared: true, ..came(ledger(4)) };
+    commit(&mut table, &[ExtentChange { updates: vec![update(2, &[(0, 0)])], ..cleared }], &[]);
+    assert_eq!(rows(&table.tier(), ledger(4)).len(), 1);
+    assert_eq!(table.load().unwrap().extents, 1);
+}
+
+type Rows<'a> = Table<'a, (u64, u64), &'static [u8]>;
+
+/// Invariant 3 of the table, for rows of extents: what redb lost, kept or exchanged is found out.
+#[test]
+fn a_lost_row_of_extents_is_damage() {
+    let disk = MemDisk::default();
+    let (mut table, _) = StateTable::create(&disk.disk(), &dir()).unwrap();
+    let change =
+        ExtentChange { ledger: ledger(3), is_cleared: false, updates: vec![update(1, &[(0, 5), (6, 9)])] };
+    table.commit(&Checkpoint { extents: &[change], ..Checkpoint::default() }).unwrap();
+    let spoil = |act: &dyn Fn(&mut Rows<'_>)| {
+        let mut transaction = table.database.begin_write().unwrap();
+        transaction.set_durability(Durability::Immediate).unwrap();
+        act(&mut transaction.open_table(EXTENTS).unwrap());
+        transaction.commit().unwrap();
+        table.load().unwrap_err().to_string()
+    };
+    let error = spoil(&|rows| drop(rows.remove((3, 6)).unwrap()));
+    assert!(error.contains("not the ones that were committed"), "{error}");
+    let error = spoil(&|rows| {
+        let value = rows.get((3, 0)).unwrap().unwrap().value().to_vec();
+        rows.insert((3, 6), value.as_slice()).unwrap();
+    });
+    assert!(error.contains("table extents, key 3: the checksum"), "{error}");
+    let found = table.tier().find(ledger(3), entry(7));
+    assert!(matches!(found, Err(StateError::Damaged(_))), "{found:?}");
+}
+
+proptest! {
+    /// Invariant 1 of the table of extents, against one number for each entry; commits, readers and restarts agree.
+    #[test]
+    fn extents_are_what_the_last_update_of_each_entry_said(
+        steps in prop::collection::vec(
+            (0i64..3, prop::bool::weighted(0.1), prop::collection::vec((0u64..30, 1u64..8), 1..4)),
+            1..20,
+        ),
+    ) {
+        let disk = MemDisk::default();
+        let (mut table, _) = StateTable::create(&disk.disk(), &dir()).unwrap();
+        let mut model: BTreeMap<(i64, u64), u64> = BTreeMap::new();
+        for (n, (of, is_cleared, chains)) in (1u64..).zip(&steps) {
+            if *is_cleared {
+                model.retain(|(ledger, _), _| ledger != of);
+            }
+            let mut updates = Vec::new();
+            for (place, (first, length)) in (0u64..).zip(chains) {
+                // Two extents that follow each other.
+                let (middle, last) = (first + length, first + 2 * length);
+                let number = n * 10 + place;
+                updates.push(update(number, &[(*first, middle), (middle + 1, last)]));
+                model.extend((*first..=last).map(|entry| ((*of, entry), number)));
+            }
+            let change = ExtentChange { ledger: ledger(*of), is_cleared: *is_cleared, updates };
+            table.commit(&Checkpoint { extents: &[change], ..Checkpoint::default() }).unwrap();
+        }
+        for is_reopened in [false, true] {
+            if is_reopened {
+                drop(table);
+                (table, _) = StateTable::open(&disk.disk(), &dir()).unwrap();
+            }
+            let view = table.tier();
+            let mut count = 0;
+            for of in 0..3 {
+                for id in 0..60 {
+                    let found = view.find(ledger(of), entry(id)).unwrap();
+                    let expected = model.get(&(of, id)).copied();
+                    prop_assert_eq!(found.map(|row| row.stamp.update), expected);
+                    prop_assert_eq!(found.map(|row| row.extent.object), expected.map(object));
+                }
+                let rows = rows(&view, ledger(of));
+                prop_assert!(rows.is_sorted_by(|a, b| a.extent.last < b.extent.first), "{:?}", rows);
+                count += rows.len() as u64;
+            }
+            prop_assert_eq!(table.load().unwrap().extents, count);
+        }
+    }
 }

@@ -1,7 +1,11 @@
 use super::*;
 use crate::testing::MemDisk;
-use crate::{DirectoryCommit, Generation, JournalMark, LedgerDirectory, Mark, Meta, ReadError};
+use crate::{
+    DirectoryCommit, ExtentChange, ExtentUpdate, Generation, JournalMark, LedgerDirectory, Mark, Meta,
+    ReadError, TierRecord,
+};
 use bindery_io::{BLOCK_SIZE_BYTES, DiskFile, OpenMode};
+use bindery_types::tier::{ObjectId, ObjectRef, TierExtent, TierStamp};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
@@ -523,4 +527,53 @@ fn findings_are_bounded_and_counted() {
     let further: u64 = 300 - report.entries - FINDINGS_MAX;
     assert_eq!(findings.len() as u64, FINDINGS_MAX + 1);
     assert!(findings[100].what.contains(&format!("{further} further damages")), "{:?}", findings[100]);
+}
+
+/// A register without extents below it: what is trimmed could not be found.
+#[test]
+fn entries_in_object_storage_without_an_extent_are_damage() {
+    let disk = MemDisk::default();
+    let mut directory = LedgerDirectory::open(&disk.disk(), &dir()).unwrap().directory;
+    let object = ObjectRef {
+        id: ObjectId::new(1, [0; 10]),
+        length_bytes: 10,
+        footer_offset: 1,
+        footer_crc: 0,
+        etag_crc: 0,
+    };
+    let stamp = TierStamp { epoch: 0, update: 1 };
+    let extents: Vec<TierExtent> = (0..1500)
+        .filter(|n| *n != 7 && *n != 1400)
+        .map(|n| TierExtent { first: entry(2 * n), last: entry(2 * n + 1), object })
+        .collect();
+    let change =
+        ExtentChange { ledger: ledger(3), is_cleared: false, updates: vec![ExtentUpdate { stamp, extents }] };
+    let tier = TierRecord { lre: entry(3001), trimmed_below: None, stamp };
+    let record = LedgerRecord { tier: Some(tier), ..LedgerRecord::new(ledger(3)) };
+    let meta = identity();
+    let mut commit = |ledgers: &[LedgerRecord], extents: &[ExtentChange]| {
+        let meta = Some(&meta);
+        directory.commit(&DirectoryCommit { ledgers, extents, meta, ..Default::default() }).unwrap();
+    };
+    commit(std::slice::from_ref(&record), &[change]);
+    let finding = only(&disk);
+    let ranges: Vec<_> = finding
+        .affected
+        .ranges
+        .iter()
+        .map(|range| range.entries.map(|(first, last)| (first.get(), last.get())))
+        .collect();
+    assert_eq!(finding.kind, FindingKind::TierExtents);
+    assert_eq!(ranges, [Some((14, 15)), Some((2800, 2801)), Some((3000, 3001))]);
+    let fills = [(14, 15), (2800, 2801), (3000, 3001)].map(|(first, last)| ExtentUpdate {
+        stamp,
+        extents: vec![TierExtent { first: entry(first), last: entry(last), object }],
+    });
+    commit(&[], &[ExtentChange { ledger: ledger(3), is_cleared: false, updates: fills.to_vec() }]);
+    assert_eq!(check(&disk).1.len(), 0);
+    // Those of another life do not count.
+    let stamp = TierStamp { epoch: 2, update: 1 };
+    let later = LedgerRecord { tier: Some(TierRecord { stamp, ..tier }), ..record };
+    commit(&[later], &[]);
+    assert_eq!(only(&disk).affected.ranges.len(), 1);
 }

@@ -9,12 +9,15 @@ use futures_util::{StreamExt, TryStreamExt};
 use super::bucket::{Bucket, damaged};
 use super::manifest::{Manifest, RunName, RunRef};
 use super::row::Key;
-use super::run::{Block, BlockPlace, Row, RunIndex};
+use super::run::{Block, BlockPlace, RunIndex};
 use super::{CatalogueError, REQUESTS_AT_ONCE};
 use crate::store::StoreError;
 
 /// Stored bytes that one sequential read of a run takes: blocks that lie together.
 const SEQUENTIAL_BYTES: u64 = 512 << 10;
+
+/// Runs that are remembered to be deleted.
+const DROPPED_MAX: usize = 1000;
 
 /// A run that can be read.
 #[derive(Debug, Clone)]
@@ -105,6 +108,9 @@ pub(super) struct Base {
     bucket: Bucket,
     pub manifest: Manifest,
     runs: Vec<OpenRun>,
+    /// Runs that were named, and are not any more since the manifest of this number: none will name them again. What is not
+    /// remembered here goes by the run floor.
+    dropped: VecDeque<(u64, RunName)>,
     cache: Cache,
 }
 
@@ -119,7 +125,7 @@ impl Base {
             blocks: HashMap::new(),
             by_use: BTreeMap::new(),
         };
-        Base { bucket, manifest, runs: Vec::new(), cache }
+        Base { bucket, manifest, runs: Vec::new(), dropped: VecDeque::new(), cache }
     }
 
     /// Takes a newer manifest, and loads the indexes of runs that are new in it. On an error everything is as it was.
@@ -137,10 +143,20 @@ impl Base {
             .buffered(REQUESTS_AT_ONCE)
             .try_collect()
             .await?;
-        self.runs = runs;
+        for run in std::mem::replace(&mut self.runs, runs) {
+            if !manifest.runs.iter().any(|kept| kept.name == run.reference.name) {
+                self.dropped.push_back((manifest.number, run.reference.name));
+            }
+        }
+        self.dropped.drain(..self.dropped.len().saturating_sub(DROPPED_MAX));
         self.manifest = manifest;
         self.cache.keep_runs(&self.runs);
         Ok(())
+    }
+
+    /// Whether this run was named before the manifest of this number, and was not named in it.
+    pub(super) fn was_dropped(&self, name: RunName, manifest: u64) -> bool {
+        self.dropped.iter().any(|(since, dropped)| *since <= manifest && *dropped == name)
     }
 
     /// Bytes of indexes and cached blocks.
@@ -375,15 +391,17 @@ impl RunReader {
         self.ready.front().map(|block| block.key(self.row))
     }
 
-    /// Takes the next row that is loaded.
-    pub(super) fn take(&mut self) -> Option<Row> {
-        let block = self.ready.front()?;
-        let row = (block.key(self.row), block.value(self.row).map(<[u8]>::to_vec));
+    /// Its value; `None`: the row is gone.
+    pub(super) fn value(&self) -> Option<&[u8]> {
+        self.ready.front().and_then(|block| block.value(self.row))
+    }
+
+    /// Goes on to the row behind it.
+    pub(super) fn advance(&mut self) {
         self.row += 1;
-        if self.row == block.len() {
+        if self.ready.front().is_some_and(|block| self.row == block.len()) {
             self.ready.pop_front();
             self.row = 0;
         }
-        Some(row)
     }
 }

@@ -150,7 +150,8 @@ impl RunBuilder {
             .u32(u32::try_from(self.block.len()).expect("a block within its limit"))
             .u32(crc32c(&[&stored]));
         self.block.clear();
-        self.put(Bytes::from(stored));
+        // Not with the room that the compressor asked for: many blocks are held until a part is full.
+        self.put(Bytes::copy_from_slice(&stored));
     }
 
     /// The rest of the bytes, and what the run is.

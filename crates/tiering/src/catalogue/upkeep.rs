@@ -127,17 +127,16 @@ async fn merge(
                     upload.push(rest).await?;
                     return Ok(shape);
                 };
-                let mut newest: Option<Row> = None;
-                for reader in &mut readers {
-                    if reader.key() == Some(key) {
-                        let row = reader.take();
-                        newest = newest.or(row);
+                let mut is_newest = true;
+                for reader in readers.iter_mut().filter(|reader| reader.key() == Some(key)) {
+                    if std::mem::take(&mut is_newest) {
+                        let value = reader.value();
+                        // Below the oldest run there is nothing that would have to be hidden.
+                        if value.is_some() || !is_oldest_in {
+                            builder.push(key, value);
+                        }
                     }
-                }
-                let (_, value) = newest.expect("the reader whose key it is");
-                // Below the oldest run there is nothing that would have to be hidden.
-                if value.is_some() || !is_oldest_in {
-                    builder.push(key, value.as_deref());
+                    reader.advance();
                 }
             }
             if builder.ready_bytes() > 0 {
@@ -182,7 +181,7 @@ impl Catalogue {
         })
     }
 
-    /// The newest runs up to one that is as large as several of the class below it.
+    /// When there are several runs of one class, those and all that are newer. So a row is written once for each class.
     fn merge_due(&self) -> Option<UpkeepJob> {
         self.writer()?;
         let width = self.options.merged_runs.max(2);
@@ -199,7 +198,8 @@ impl Catalogue {
         let largest = runs.iter().map(class).max()?;
         (0..=largest).find_map(|limit| {
             let count = runs.iter().take_while(|run| class(run) <= limit).count();
-            (count >= width).then(|| UpkeepJob {
+            let of_class = runs[..count].iter().filter(|run| class(run) == limit).count();
+            (of_class >= width).then(|| UpkeepJob {
                 bucket: self.bucket.clone(),
                 name: self.new_name(),
                 work: Work::Merge { runs: runs[..count].to_vec(), is_oldest_in: count == runs.len() },
@@ -297,8 +297,12 @@ impl Catalogue {
         }
         let listed =
             self.bucket.list(&self.bucket.runs(), None).await?.into_iter().map(|found| found.location);
+        let oldest_kept = newest.saturating_sub(MANIFESTS_OF_READERS);
         let is_gone = |key: &Path| {
-            run_name_of(key).is_some_and(|name| name.manifest < run_floor && !named.contains(&name))
+            run_name_of(key).is_some_and(|name| {
+                let is_over = name.manifest < run_floor || self.base.was_dropped(name, oldest_kept);
+                is_over && !named.contains(&name)
+            })
         };
         let old: Vec<Path> = listed.filter(is_gone).take(CLEANED_MAX).collect();
         cleaned.runs = old.len();

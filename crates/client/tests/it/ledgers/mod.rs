@@ -5,6 +5,7 @@
 
 mod announce;
 mod blocking;
+mod bulk;
 mod claim;
 mod cluster;
 mod force;

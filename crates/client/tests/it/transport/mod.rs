@@ -5,5 +5,6 @@
 mod bookie;
 mod hooks;
 mod peer;
+mod reconcile;
 mod soak;
 mod support;

@@ -148,9 +148,19 @@ fn answer_message(
 
 /// Answers with a failure.
 pub fn answer_failure(shared: &Shared, connection: &Connection, request: &ReadRequest, refusal: Refusal) {
+    answer_failure_of_finished(shared, connection, request, refusal);
+    connection.finish_read(request);
+}
+
+/// Answers with a failure what the read queue does not hold any more.
+pub(super) fn answer_failure_of_finished(
+    shared: &Shared,
+    connection: &Connection,
+    request: &ReadRequest,
+    refusal: Refusal,
+) {
     connection.outbox.answer(request.promised, |out| request.put_failure(code(refusal), out));
     record(shared, connection, request, 0, shared.clock.monotonic_ns(), false);
-    connection.finish_read(request);
 }
 
 /// `bytes`: of entries in the answer; `now_ns`: when it was ready.

@@ -1,16 +1,17 @@
 //! Batch reads: the first entry whatever its size, then consecutive ones while they fit; anything missing after the
 //! first ends the batch (protocol reference, section 1.5). The window ends it too.
 //!
+//! Of entries in object storage alone it takes those that are in memory by now; when the first one is not, it waits for that.
 //! It is begun inline, with what the kernel has in memory; a thread that may wait goes on where that stopped.
 
 use super::answers::{answer_failure, record};
-use super::{Granted, HEAD_BYTES, SCRATCH, SCRATCH_BYTES, park_until_durable, retry_larger};
+use super::{Granted, HEAD_BYTES, SCRATCH, SCRATCH_BYTES, park_until_durable, retry_larger, tier};
 use crate::connection::Connection;
 use crate::connection::outbox::Body;
 use crate::connection::request::{ReadKind, Reply};
 use crate::limits::Limits;
 use crate::shared::Shared;
-use bindery_engine::{DurablePoint, EntryRef, Lookup, Patience, Refusal, TOGETHER_ENTRIES_MAX};
+use bindery_engine::{DurablePoint, EntryRef, Lookup, Patience, Refusal, TOGETHER_ENTRIES_MAX, TieredRead};
 use bindery_types::{EntryId, LedgerId};
 use bindery_wire::{BatchReadBudget, v2};
 use bytes::BytesMut;
@@ -26,6 +27,7 @@ const BYTES_OF_A_START: usize = 16 * 1024;
 
 /// A batch as far as it is read: its entries as they stand in the frame.
 pub struct BatchLoad {
+    connection: u64,
     ledger: LedgerId,
     budget: BatchReadBudget,
     body: BytesMut,
@@ -38,6 +40,8 @@ pub struct BatchLoad {
     lookups: usize,
     /// The next entry was read with its neighbours, and failed.
     is_next_unsound: bool,
+    /// Entries of object storage are among those in `body`.
+    is_from_tier: bool,
 }
 
 /// Why a batch got no more entries.
@@ -48,6 +52,8 @@ enum Stop {
     WouldWait,
     /// The first one is not durable yet.
     Undurable(DurablePoint),
+    /// The first one is in object storage alone.
+    Tiered(TieredRead),
     /// The first one needs so many bytes.
     Larger(usize),
     /// There is no first one.
@@ -56,12 +62,18 @@ enum Stop {
 
 impl BatchLoad {
     /// The batch that was asked for, none of it read, for which `charge` bytes will be held.
-    pub fn new(limits: &Limits, batch: &v2::BatchRead, ledger: LedgerId, charge: usize) -> BatchLoad {
+    pub fn new(
+        limits: &Limits,
+        batch: &v2::BatchRead,
+        (connection, ledger): (u64, LedgerId),
+        charge: usize,
+    ) -> BatchLoad {
         let room = charge - HEAD_BYTES;
         let server_max =
             (limits.batch_read_size_bytes_max as usize).min(room + v2::BATCH_READ_RESPONSE_OVERHEAD_BYTES);
         let count_max = u32::try_from(batch.max_count).ok().filter(|count| *count > 0).unwrap_or(u32::MAX);
         BatchLoad {
+            connection,
             ledger,
             budget: BatchReadBudget::new(batch, server_max as u32, limits.frame),
             body: BytesMut::new(),
@@ -70,6 +82,7 @@ impl BatchLoad {
             room,
             lookups: 0,
             is_next_unsound: false,
+            is_from_tier: false,
         }
     }
 
@@ -170,13 +183,18 @@ impl BatchLoad {
     fn add_one(&mut self, shared: &Shared, entry: EntryId, patience: Patience) -> Result<(), Stop> {
         match shared.engine.read(self.ledger, EntryRef::At(entry)) {
             Ok(Lookup::Memory(body)) => self.add(&body),
-            Ok(Lookup::Disk(read)) if patience == Patience::Wait => {
-                let body = read.load().map_err(|refusal| self.ended(refusal))?;
-                self.add(&body)
-            }
+            Ok(Lookup::Disk(read)) if patience == Patience::Wait => match read.load() {
+                Ok(body) => self.add(&body),
+                Err(Refusal::Tiered) => self.add_tiered(shared, read.into_tiered()),
+                Err(refusal) => Err(self.ended(refusal)),
+            },
+            Ok(Lookup::Tiered(read)) => self.add_tiered(shared, Some(read)),
             Ok(Lookup::Disk(mut read)) => {
-                let size =
-                    read.try_locate().ok_or(Stop::WouldWait)?.map_err(|refusal| self.ended(refusal))?;
+                let size = match read.try_locate().ok_or(Stop::WouldWait)? {
+                    Ok(size) => size,
+                    Err(Refusal::Tiered) => return self.add_tiered(shared, read.into_tiered()),
+                    Err(refusal) => return Err(self.ended(refusal)),
+                };
                 let size = size as usize;
                 self.check_room(size, &mut self.budget.clone())?;
                 if size > SCRATCH_BYTES {
@@ -192,6 +210,20 @@ impl BatchLoad {
             Ok(Lookup::Undurable(point)) if self.budget.count() == 0 => Err(Stop::Undurable(point)),
             Ok(Lookup::Undurable(_)) => Err(Stop::Ended),
             Err(refusal) => Err(self.ended(refusal)),
+        }
+    }
+
+    /// Adds an entry of object storage that is in memory here.
+    fn add_tiered(&mut self, shared: &Shared, read: Option<TieredRead>) -> Result<(), Stop> {
+        let read = read.ok_or_else(|| self.ended(Refusal::Io))?;
+        match shared.tier.as_ref().and_then(|tier| tier.cached(self.connection, &read)) {
+            Some(entry) => {
+                self.add(&entry)?;
+                self.is_from_tier = true;
+                Ok(())
+            }
+            None if self.budget.count() == 0 => Err(Stop::Tiered(read)),
+            None => Err(Stop::Ended),
         }
     }
 
@@ -224,6 +256,9 @@ impl BatchLoad {
             Stop::Undurable(point) => {
                 return park_until_durable(shared, connection, granted.give_up(connection), point);
             }
+            Stop::Tiered(read) => {
+                return tier::park(shared, connection, granted.give_up(connection), read);
+            }
             Stop::Larger(needed) => return retry_larger(connection, granted, needed),
             Stop::Refused(refusal) => Some(refusal),
             // Not even the first entry fits a frame.
@@ -233,7 +268,10 @@ impl BatchLoad {
         if let Some(refusal) = refusal {
             return answer_failure(shared, connection, &granted.give_up(connection), refusal);
         }
-        let Granted { request, permit, window } = granted;
+        let Granted { mut request, permit, window } = granted;
+        // The entries are copied: their pins may go.
+        drop(request.tier.take());
+        request.is_from_tier = self.is_from_tier;
         let (ReadKind::Batch(batch), Reply::V2 { version }) = (&request.kind, request.reply) else { return };
         let (ledger, start, request_id) = (self.ledger.get(), batch.start_entry_id, batch.request_id);
         let size = self.body.len();

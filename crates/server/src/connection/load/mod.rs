@@ -3,6 +3,7 @@
 //! # Data flow
 //! ```text
 //! request ─► plan ─► bytes taken: Granted ─► in memory ───────────────────────────────────────► answers
+//!      └► in object storage alone ─► parked until it is here ─► plan
 //!                                         └► on disk ─► Work ─► inline, when nobody has to wait ─►│
 //!                                                          └──► a slot of the I/O pool: run ─────►│
 //! ```
@@ -27,11 +28,13 @@ mod answers;
 mod batch;
 mod list;
 mod part;
+mod tier;
 mod together;
 
 pub use answers::answer_failure;
 pub use batch::BatchLoad;
 pub use part::charge_of_part;
+pub use tier::answer_from_tier;
 pub use together::{FOLLOWING_MAX, Together};
 
 use super::Connection;
@@ -88,6 +91,8 @@ pub enum Plan {
     Settled,
     /// An entry whose bytes are in memory.
     Memory(bindery_io::chunk::ChunkSlice, usize),
+    /// An entry that came from object storage: the request has it.
+    Tier(usize),
     /// An entry on disk.
     Disk(DiskRead, usize),
     /// A batch, and the threads that read the part of it that takes a wait.
@@ -97,15 +102,16 @@ pub enum Plan {
 }
 
 impl Plan {
-    /// True when a slot of the I/O pool is to be had before it is begun.
-    pub fn may_wait(&self) -> bool {
-        matches!(self, Plan::Batch(..) | Plan::Blocking(..))
+    /// True when it begins with a slot of the I/O pool.
+    pub fn needs_slot(&self) -> bool {
+        matches!(self, Plan::Blocking(..))
     }
 
     /// Bytes that must be held before `run`.
     pub fn charge(&self) -> usize {
         match self {
             Plan::Settled => 0,
+            Plan::Tier(charge) => *charge,
             Plan::Memory(_, charge) | Plan::Disk(_, charge) => *charge,
             Plan::Batch(_, charge, _) | Plan::Blocking(charge, _) => *charge,
         }
@@ -114,7 +120,7 @@ impl Plan {
     /// On which threads it may wait; `None` when it does not.
     pub fn place(&self, shared: &Shared) -> Option<Place> {
         match self {
-            Plan::Settled | Plan::Memory(..) => None,
+            Plan::Settled | Plan::Memory(..) | Plan::Tier(_) => None,
             Plan::Disk(read, _) => Some(shared.io.of_directory(read.directory())),
             Plan::Batch(_, _, place) | Plan::Blocking(_, place) => Some(*place),
         }
@@ -143,6 +149,29 @@ impl Work {
             Work::Together(together) => Some(together.ahead()),
             Work::Batch(..) | Work::Whole(_) | Work::Part(..) => None,
         }
+    }
+
+    /// Bytes that it holds.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Work::Entry(granted, _) | Work::Batch(granted, _) | Work::Whole(granted) => {
+                granted.permit.bytes()
+            }
+            Work::Together(together) => together.bytes(),
+            Work::Part(_, permit, _) => permit.bytes(),
+        }
+    }
+
+    /// The windows of its reads.
+    pub fn windows(&mut self) -> impl Iterator<Item = &mut Window> {
+        let (one, several) = match self {
+            Work::Entry(granted, _) | Work::Batch(granted, _) | Work::Whole(granted) => {
+                (Some(&mut granted.window), None)
+            }
+            Work::Part(_, _, window) => (Some(window), None),
+            Work::Together(together) => (None, Some(together.windows())),
+        };
+        one.into_iter().chain(several.into_iter().flatten())
     }
 
     /// The requests, in order, when it cannot begin now. What a part was of has none: it is begun at once, or not at
@@ -175,6 +204,9 @@ pub fn plan(
         refuse_too_old(shared, connection, &request);
         return (Plan::Settled, None);
     }
+    let Some(request) = tier::settle_failure(shared, connection, request) else {
+        return (Plan::Settled, None);
+    };
     let limits = &shared.limits;
     let entry = match &request.kind {
         ReadKind::Entry => EntryId::new(request.entry).map_or(EntryRef::Last, EntryRef::At),
@@ -198,7 +230,7 @@ pub fn plan(
             let most = asked.min(allowed).min(limits.read_window_bytes);
             let charge = most.max(request.size_hint) + HEAD_BYTES;
             let place = place_of(shared, request.ledger, EntryId::new(request.entry));
-            let load = BatchLoad::new(limits, batch, request.ledger, charge);
+            let load = BatchLoad::new(limits, batch, (connection.id, request.ledger), charge);
             return (Plan::Batch(load, charge, place), Some(request));
         }
         ReadKind::List => {
@@ -221,6 +253,13 @@ pub fn plan(
         Ok(Lookup::Disk(mut read)) => {
             let size = match read.try_locate() {
                 Some(Ok(size)) => size as usize,
+                Some(Err(Refusal::Tiered)) => match read.into_tiered() {
+                    Some(read) => return tier::plan(shared, connection, request, read, explicit_lac_bytes),
+                    None => {
+                        answer_without_entry(shared, connection, &request, Refusal::Io);
+                        return (Plan::Settled, None);
+                    }
+                },
                 Some(Err(refusal)) => {
                     answer_without_entry(shared, connection, &request, refusal);
                     return (Plan::Settled, None);
@@ -230,6 +269,7 @@ pub fn plan(
             };
             (Plan::Disk(read, size + explicit_lac_bytes + HEAD_BYTES), Some(request))
         }
+        Ok(Lookup::Tiered(read)) => tier::plan(shared, connection, request, read, explicit_lac_bytes),
         Ok(Lookup::Undurable(point)) => {
             park_until_durable(shared, connection, request, point);
             (Plan::Settled, None)
@@ -253,9 +293,15 @@ pub fn place_of_part(shared: &Shared, part: &Part) -> Place {
 }
 
 /// Answers a request that has waited too long (invariant 5).
-fn refuse_too_old(shared: &Shared, connection: &Connection, request: &ReadRequest) {
+pub fn refuse_too_old(shared: &Shared, connection: &Connection, request: &ReadRequest) {
     shared.metrics.reads_too_old.add(1);
     answer_failure(shared, connection, request, Refusal::TooManyRequests);
+}
+
+/// As [`refuse_too_old`], for one that is finished already: it waited behind another one of its key.
+pub fn refuse_too_old_behind(shared: &Shared, connection: &Connection, request: &ReadRequest) {
+    shared.metrics.reads_too_old.add(1);
+    answers::answer_failure_of_finished(shared, connection, request, Refusal::TooManyRequests);
 }
 
 /// Answers an entry that is in memory.
@@ -307,7 +353,7 @@ pub fn run(shared: &Arc<Shared>, connection: &Arc<Connection>, work: Work, slot:
             {
                 refuse_too_old(&shared, &connection, &granted.give_up(&connection));
             }
-            Work::Entry(granted, read) => run_entry(&shared, &connection, granted, &read),
+            Work::Entry(granted, read) => run_entry(&shared, &connection, granted, read),
             Work::Batch(granted, batch) => batch.run(&shared, &connection, granted),
             Work::Whole(granted) => match granted.request.kind {
                 ReadKind::List => list::run(&shared, &connection, granted),
@@ -324,13 +370,14 @@ pub fn run(shared: &Arc<Shared>, connection: &Arc<Connection>, work: Work, slot:
     pool.io.run(slot, ahead.map(|ahead| move || ahead.begin()), job);
 }
 
-fn run_entry(shared: &Shared, connection: &Connection, granted: Granted, read: &DiskRead) {
+fn run_entry(shared: &Arc<Shared>, connection: &Connection, granted: Granted, read: DiskRead) {
     match read.load() {
         Ok(bytes) if bytes.len() > granted.room() => retry_larger(connection, granted, bytes.len()),
         Ok(bytes) => {
             learn_size(connection, bytes.len());
             answer_entry(shared, connection, granted, Body::Owned(bytes), shared.clock.monotonic_ns());
         }
+        Err(Refusal::Tiered) => tier::run_tiered(shared, connection, granted, read.into_tiered()),
         Err(refusal) => answer_without_entry(shared, connection, &granted.give_up(connection), refusal),
     }
 }

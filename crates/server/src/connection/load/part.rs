@@ -39,7 +39,8 @@ fn load_body(shared: &Shared, identity: &Identity) -> Option<Vec<u8>> {
         let loaded = match shared.engine.read(identity.ledger(), entry).ok()? {
             Lookup::Memory(bytes) => Loaded::Memory(bytes),
             Lookup::Disk(read) => Loaded::Disk(read.load().ok()?),
-            Lookup::Undurable(_) => return None,
+            // Its copy here was let go since. To fetch it would hold up all other answers.
+            Lookup::Undurable(_) | Lookup::Tiered(_) => return None,
         };
         let bytes = loaded.bytes();
         if body.len() + bytes.len() > identity.frame_len() {

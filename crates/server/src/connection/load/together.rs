@@ -15,10 +15,10 @@
 use super::answers::{answer_entry, answer_without_entry};
 use super::{
     Granted, HEAD_BYTES, SCRATCH, SCRATCH_BYTES, learn_size, park_until_durable, refuse_too_old,
-    retry_larger, run_entry,
+    retry_larger, run_entry, tier,
 };
 use crate::connection::Connection;
-use crate::connection::outbox::Body;
+use crate::connection::outbox::{Body, Window};
 use crate::connection::request::ReadRequest;
 use crate::shared::Shared;
 use bindery_engine::{Ahead, EntryRef, FoundRun, Lookup, Patience, TOGETHER_ENTRIES_MAX};
@@ -70,6 +70,16 @@ impl Together {
     /// How many were granted.
     pub fn len(&self) -> usize {
         self.reads.len()
+    }
+
+    /// Bytes that they hold.
+    pub fn bytes(&self) -> u64 {
+        self.reads.iter().map(|granted| granted.permit.bytes()).sum()
+    }
+
+    /// Their windows.
+    pub fn windows(&mut self) -> impl Iterator<Item = &mut Window> {
+        self.reads.iter_mut().map(|granted| &mut granted.window)
     }
 
     /// What of the disk is about to be read.
@@ -146,7 +156,8 @@ fn run_alone(shared: &Arc<Shared>, connection: &Arc<Connection>, granted: Grante
             answer_entry(shared, connection, granted, Body::Copy(&bytes), shared.clock.monotonic_ns());
         }
         Ok(Lookup::Memory(bytes)) => retry_larger(connection, granted, bytes.len()),
-        Ok(Lookup::Disk(read)) => run_entry(shared, connection, granted, &read),
+        Ok(Lookup::Disk(read)) => run_entry(shared, connection, granted, read),
+        Ok(Lookup::Tiered(read)) => tier::run_tiered(shared, connection, granted, Some(read)),
         Ok(Lookup::Undurable(point)) => {
             park_until_durable(shared, connection, granted.give_up(connection), point);
         }

@@ -20,7 +20,8 @@
 //! 4. After `close` nothing is queued and everything held is given back.
 //! 5. Each lane of reads (plain; fencing and high priority) holds at most `window_max` bytes, or one larger entry, so
 //!    that one peer that does not read cannot hold a whole outbound pool. Nothing is loaded while `ahead_max` bytes are
-//!    loaded and not with the kernel: the kernel's buffer feeds the peer, so more would only wait.
+//!    loaded and not with the kernel: the kernel's buffer feeds the peer, so more would only wait. Loads that a disk has
+//!    in hand have as much for each place that reads it, and no other load waits for them: a disk that hangs has its own part.
 //! 6. A reader that waits for the pool goes on as soon as [`FREE_BYTES`] are enough for what is owed, whether or not
 //!    others give anything back.
 //! 7. `drop_responses` makes descriptors of whole responses, so that they are loaded again. Of a frame of which the peer
@@ -102,10 +103,12 @@ pub struct Closed;
 /// The read window of one lane.
 #[derive(Default)]
 struct Lane {
-    /// Bytes in use: loads under way and entries not yet with the kernel.
+    /// Bytes in use: loads under way that no disk has, and entries not yet with the kernel.
     bytes: usize,
     /// Of these, bytes of entries not yet with the kernel.
     queued: usize,
+    /// Bytes of loads that a disk has, by place; as many as were needed.
+    on_disk: Vec<usize>,
     /// Loads under way: begun, and neither appended nor given up.
     loads: usize,
     /// A load was refused because the window was full: the sender wants to know when it opens.
@@ -118,6 +121,8 @@ struct Lane {
 pub struct Window {
     bytes: usize,
     is_high: bool,
+    /// The place that has the load.
+    disk: Option<usize>,
 }
 
 /// A frame of which the peer has a part, dropped.
@@ -393,6 +398,38 @@ impl Outbox {
         Some(lane.open(bytes, is_high))
     }
 
+    /// As [`Outbox::open_window`], for a load whose turn has come at a place. Its connection took its place in that line while
+    /// the lane had room, so what has filled it since is no reason to pass: only loads that this place has are.
+    pub fn open_window_on_disk(&self, bytes: usize, is_high: bool, place: usize) -> Option<Window> {
+        let mut state = self.state.lock();
+        let lane = state.lane(is_high);
+        if !lane.has_room_on_disk(bytes, place, self.window_max) {
+            return None;
+        }
+        let mut window = lane.open(bytes, is_high);
+        lane.move_to_disk(&mut window, place);
+        Some(window)
+    }
+
+    /// A place is about to take over a load of `bytes`, which has these windows: they count there from now on. False when
+    /// it has too much already, which is over when one of its loads has ended.
+    #[must_use]
+    pub fn move_to_disk<'a>(
+        &self,
+        bytes: usize,
+        windows: impl Iterator<Item = &'a mut Window>,
+        is_high: bool,
+        place: usize,
+    ) -> bool {
+        let mut state = self.state.lock();
+        let lane = state.lane(is_high);
+        let has_room = lane.has_room_on_disk(bytes, place, self.window_max);
+        if has_room {
+            windows.for_each(|window| lane.move_to_disk(window, place));
+        }
+        has_room
+    }
+
     /// The window for the rest of a frame of which the peer has a part: nothing else is sent before it, so it is never
     /// refused. There is one such frame.
     pub fn open_window_of_part(&self, bytes: usize, is_high: bool) -> Window {
@@ -403,7 +440,7 @@ impl Outbox {
     pub fn close_window(&self, window: Window) {
         let mut state = self.state.lock();
         let lane = state.lane(window.is_high);
-        lane.end_load();
+        lane.end_load(&window);
         lane.bytes -= window.bytes.min(lane.bytes);
         self.tell_sender(lane);
     }
@@ -437,7 +474,7 @@ impl Outbox {
         if state.is_closed {
             return;
         }
-        state.lane(window.is_high).end_load();
+        state.lane(window.is_high).end_load(&window);
         let segment = if is_large {
             state.segments.push_back(Segment::default());
             state.segments.back_mut().expect("just pushed")
@@ -525,7 +562,7 @@ impl Outbox {
     /// Puts the rest of the dropped frame, [`Identity::rest`], before everything else.
     pub fn resume(&self, rest: BytesMut, window: Window, permit: Permit) {
         let mut state = self.state.lock();
-        state.lane(window.is_high).end_load();
+        state.lane(window.is_high).end_load(&window);
         let Some((request, part)) = state.part.take() else { return };
         debug_assert_eq!(rest.len() + part.sent, part.identity.frame_len());
         let (is_high, charge, end) = (window.is_high, window.bytes, rest.len());
@@ -588,7 +625,7 @@ impl Outbox {
         let state = self.state.lock();
         OutboxUse {
             queued: state.lanes.iter().map(|lane| lane.queued).sum(),
-            windows: state.lanes.iter().map(|lane| lane.bytes).sum(),
+            windows: state.lanes.iter().map(Lane::all_bytes).sum(),
             answers: state.answers,
             promised: state.promised,
             leased: state.leased() as usize,
@@ -610,8 +647,8 @@ impl Outbox {
             promised: state.promised as u64,
             leased: state.leased(),
             window_max: self.window_max as u64,
-            plain: state.lanes[0].bytes as u64,
-            high: state.lanes[1].bytes as u64,
+            plain: state.lanes[0].all_bytes() as u64,
+            high: state.lanes[1].all_bytes() as u64,
             loads: state.lanes[0].loads + state.lanes[1].loads,
             is_window_full: state.lanes[0].is_wanted || state.lanes[1].is_wanted,
             sent: state.sent,
@@ -621,7 +658,7 @@ impl Outbox {
     /// True when every promised answer was appended and written.
     pub fn owes_nothing(&self) -> bool {
         let state = self.state.lock();
-        let is_loading = state.lanes.iter().any(|lane| lane.bytes > 0);
+        let is_loading = state.lanes.iter().any(|lane| lane.all_bytes() > 0);
         let is_empty = state.segments.is_empty() && state.part.is_none();
         state.promised == 0 && is_empty && !state.is_writing && !is_loading
     }
@@ -693,12 +730,38 @@ impl Lane {
     fn open(&mut self, bytes: usize, is_high: bool) -> Window {
         self.bytes += bytes;
         self.loads += 1;
-        Window { bytes, is_high }
+        Window { bytes, is_high, disk: None }
     }
 
-    fn end_load(&mut self) {
+    /// A load ended; if a disk had it, its bytes count for the lane again.
+    fn end_load(&mut self, window: &Window) {
         debug_assert!(self.loads > 0, "a window is given back once");
         self.loads -= self.loads.min(1);
+        if let Some(place) = window.disk {
+            self.on_disk[place] -= window.bytes;
+            self.bytes += window.bytes;
+        }
+    }
+
+    /// True when a place may take a load of so many bytes over; one that is larger than the window goes alone.
+    fn has_room_on_disk(&self, bytes: usize, place: usize, window_max: usize) -> bool {
+        let has = self.on_disk.get(place).copied().unwrap_or(0);
+        has == 0 || has + bytes <= window_max
+    }
+
+    fn move_to_disk(&mut self, window: &mut Window, place: usize) {
+        debug_assert!(window.disk.is_none(), "a load goes to one place");
+        if self.on_disk.len() <= place {
+            self.on_disk.resize(place + 1, 0);
+        }
+        self.bytes -= window.bytes.min(self.bytes);
+        self.on_disk[place] += window.bytes;
+        window.disk = Some(place);
+    }
+
+    /// Bytes in use, wherever.
+    fn all_bytes(&self) -> usize {
+        self.bytes + self.on_disk.iter().sum::<usize>()
     }
 
     /// Entries of so many bytes left, or were dropped.

@@ -168,7 +168,10 @@ impl Segment {
             at = response.end;
             let sent = response.sent_before + begin - response.begin;
             let rest = response.end - begin;
-            if !response.may_drop || (sent > 0 && rest <= REST_KEPT_BYTES) {
+            // The rest of a frame whose entries came from object storage stays, whatever its length: to fetch them again
+            // takes a while, and holds up all other answers.
+            if !response.may_drop || (sent > 0 && (rest <= REST_KEPT_BYTES || response.request.is_from_tier))
+            {
                 self.keep(response, begin, &mut kept);
             } else if sent == 0 {
                 dropped.requests.push(response.request);

@@ -236,6 +236,52 @@ async fn the_fencing_lane_has_a_window_of_its_own_that_opens_when_the_peer_reads
     assert!(outbox.open_window(1, false).is_none(), "the plain window is as full as it was");
 }
 
+/// Invariant 5: loads that a disk has in hand keep no others waiting, and come back to the lane when they end.
+#[test]
+fn loads_that_a_disk_has_count_for_that_disk_only() {
+    const PLACES: usize = 3;
+    let (outbox, _) = outbox(5000);
+    let entries = ByteBudget::new("outbound", 1 << 20);
+    let to_disk = |bytes, place| {
+        let mut window = outbox.open_window(bytes, false)?;
+        let is_moved = outbox.move_to_disk(bytes, std::iter::once(&mut window), false, place);
+        if is_moved {
+            return Some(window);
+        }
+        outbox.close_window(window);
+        None
+    };
+    let mut held: Vec<Window> = Vec::new();
+    for place in 0..PLACES {
+        held.extend((0..2).map(|_| to_disk(500, place).expect("each has a window of its own")));
+        assert!(to_disk(1, place).is_none(), "place {place} has its window full");
+        assert!(outbox.open_window_on_disk(1, false, place).is_none());
+    }
+    let whole = outbox.open_window(1000, false).expect("loads without a disk have all of the lane's window");
+    assert!(outbox.open_window(1, false).is_none());
+    assert_eq!(outbox.in_use().windows, (PLACES + 1) * 1000);
+    outbox.close_window(whole);
+    // A turn that came counts also while the peer has enough to take.
+    outbox.close_window(held.pop().expect("there are some"));
+    outbox.state.lock().lane(false).queued = AHEAD;
+    assert!(outbox.open_window(1, false).is_none());
+    held.push(outbox.open_window_on_disk(500, false, PLACES - 1).expect("its loads have room"));
+    outbox.state.lock().lane(false).queued = 0;
+
+    outbox.state.lock().promised += 28;
+    let permit = entries.try_acquire(500).expect("an empty pool");
+    let first = held.remove(0);
+    outbox.entry(read(0), first, permit, Body::Owned(vec![7; 300]), |_| {});
+    assert!(outbox.open_window(1000, false).is_none(), "it waits for the peer now");
+    held.push(to_disk(500, 0).expect("and not for its disk"));
+    assert!(to_disk(1, 0).is_none());
+    assert_eq!(flush(&outbox, &Peer::new(usize::MAX), true), Flush::Done);
+    held.into_iter().for_each(|window| outbox.close_window(window));
+    assert_eq!(outbox.in_use().windows, 0);
+    assert!(to_disk(5000, 1).is_some(), "larger than a window, and alone");
+    assert!(to_disk(1, 1).is_none());
+}
+
 /// An outbox whose pools only the test looks at, and its pool of entries.
 fn roomy() -> (Outbox, ByteBudget) {
     let answers = ByteBudget::new("outbox", 1 << 20);
@@ -382,6 +428,26 @@ fn dropped_responses_come_again_whole_and_once_wherever_the_peer_stopped() {
             assert_eq!((entries.gauge().used, outbox.in_use().windows), (0, 0), "invariant 3");
         }
     }
+}
+
+/// For the rest of a frame its entry is not fetched again from object storage; whole frames go as others do.
+#[test]
+fn the_rest_of_a_frame_from_object_storage_stays_and_is_charged() {
+    let (outbox, entries) = roomy();
+    outbox.state.lock().promised += 2 * 28;
+    let from_tier = |seq: u64| ReadRequest { is_from_tier: true, ..read(seq) };
+    let first = answer_read(&outbox, &entries, from_tier(0), 50_000);
+    answer_read(&outbox, &entries, from_tier(1), 50_000);
+    flush(&outbox, &Peer::new(1_000), true);
+    let (requests, _) = outbox.drop_responses();
+    assert_eq!(requests.iter().map(|request| request.seq).collect::<Vec<_>>(), [1]);
+    assert!(outbox.part().is_none() && !outbox.may_drop());
+    let left = first.len() - 1_000;
+    assert_eq!((entries.gauge().used, outbox.in_use().windows), (left as u64, left), "invariant 3");
+    let (peer, mut finished) = (Peer::new(usize::MAX), Vec::new());
+    outbox.flush(&peer, true, &mut finished);
+    assert!(*peer.got.lock() == first[1_000..], "invariant 7");
+    assert_eq!((finished.len(), finished[0].seq, entries.gauge().used), (1, 0, 0), "invariant 8");
 }
 
 #[test]

@@ -9,9 +9,11 @@ use bindery_server::io_pool::IoPools;
 use bindery_server::latch::Latch;
 use bindery_server::limits::Limits;
 use bindery_server::listener::Listener;
+use bindery_server::log_limit::LogLimit;
 use bindery_server::memory::{MemoryPlan, Pools};
 use bindery_server::metrics::Metrics;
 use bindery_server::shared::{BufferSlab, Shared, Volumes};
+use bindery_server::tier::Tier;
 use bindery_wire::frame::{self, Split};
 use bindery_wire::v3::{self, Operation, proto};
 use bindery_wire::{FrameLimit, v2};
@@ -115,6 +117,18 @@ pub async fn start_as(
     clock: Arc<dyn Clock>,
     change: impl FnOnce(&mut EngineConfig),
 ) -> Bookie {
+    start_tiered(limits, plan, disk, clock, change, None).await
+}
+
+/// As [`start_as`], with object storage.
+pub async fn start_tiered(
+    limits: Limits,
+    plan: MemoryPlan,
+    disk: Arc<dyn Disk>,
+    clock: Arc<dyn Clock>,
+    change: impl FnOnce(&mut EngineConfig),
+    tier: Option<Arc<Tier>>,
+) -> Bookie {
     await_stamps();
     let dir = tempfile::tempdir().unwrap();
     let mut config = EngineConfig {
@@ -130,14 +144,17 @@ pub async fn start_as(
     };
     change(&mut config);
     let machine = Machine::open(config, disk.clone(), clock.clone(), Arc::new(SystemRandom)).unwrap();
+    let pools = Pools::new(&plan);
     let shared = Arc::new(Shared {
         words: bindery_server::words::WordDesk::default(),
+        tier,
+        tier_log: parking_lot::Mutex::new(LogLimit::new(Duration::from_secs(10))),
         engine: machine.engine.clone(),
+        io: IoPools::start(machine.engine.directory_count(), 2, pools.loads(), clock.clone()).unwrap(),
         clock,
-        pools: Pools::new(&plan),
+        pools,
         metrics: Metrics::new(),
         pressure: Arc::default(),
-        io: IoPools::start(machine.engine.directory_count(), 2).unwrap(),
         connections: Registry::default(),
         bulk: BulkLine::new(1),
         buffers: BufferSlab::new(limits.read_buffer_bytes),

@@ -9,7 +9,7 @@ use std::path::Path;
 pub type Mark = &'static str;
 
 /// All of them. A swarm of some hundred seeds meets each.
-pub const MARKS: [Mark; 39] = [
+pub const MARKS: [Mark; 45] = [
     "journal.failed",
     "journal.file_taken",
     "journal.torn_tail",
@@ -49,6 +49,12 @@ pub const MARKS: [Mark; 39] = [
     "fault.sync_dir_error",
     "ledger.revived",
     "force.covered",
+    "tier.reconciled",
+    "tier.said_again",
+    "tier.gap_refused",
+    "tier.no_room",
+    "tier.trimmed",
+    "tier.read",
 ];
 
 impl Sim {

@@ -5,7 +5,7 @@ use crate::bookie::facts::Facts;
 use crate::bookie::ghost::Check;
 use crate::bookie::watch::{self, WatchedDisk};
 use crate::disk::{FaultKind, FaultPlan, SimDisk};
-use bindery_engine::{EntryRef, Lookup, Machine, OpenError, Standing};
+use bindery_engine::{EntryRef, Lookup, Machine, OpenError, Refusal, Standing};
 use bindery_io::{CheckedDisk, Disk, Random, SeededRandom};
 use bindery_types::EntryId;
 use std::sync::Arc;
@@ -324,6 +324,7 @@ impl Sim {
     pub(super) fn check_machine(&mut self, machine: &Machine) -> Check {
         let engine = &machine.engine;
         let entry_id = |entry| EntryId::new(entry).expect("not negative");
+        self.check_tier_of(machine)?;
         if self.ghost.is_sync {
             self.ghost.check_prefix(|ledger, entry| read_now(engine, ledger, entry_id(entry)))?;
         }
@@ -335,6 +336,7 @@ impl Sim {
             let last = match engine.read(ledger, EntryRef::Last) {
                 Ok(Lookup::Memory(body)) => Ok(body.to_vec()),
                 Ok(Lookup::Disk(read)) => read.load(),
+                Ok(Lookup::Tiered(_)) => Err(Refusal::Tiered),
                 Ok(Lookup::Undurable(_)) => return Err("nothing is undurable after a start".into()),
                 Err(refusal) => Err(refusal),
             };

@@ -158,6 +158,7 @@ fn only_a_reserved_id_can_be_committed() {
     log.one(1099, commit(1, &[(1, 0, 9)]));
     assert_eq!(refusal(&log.one(1100, commit(2, &[(1, 10, 19)]))), Refusal::Expired);
     assert_eq!(refusal(&log.one(0, commit(3, &[(1, 10, 19)]))), Refusal::Expired);
+    assert_eq!(refusal(&log.one(9000, commit(2, &[(1, 10, 19)]))), Refusal::Expired);
     assert_eq!(log.core.next(&log.facts, ledger(1)), Ok(entry(10)));
     assert_eq!(log.core.totals().reserved, 2);
     // Expired: the object may be deleted, and then its row.

@@ -160,10 +160,12 @@ async fn tier(store: Arc<dyn ObjectStore>, seed: u64, rounds: u64) -> Vec<Outcom
     let mut outcomes = Vec::new();
     let mut catalogue = None;
     let mut number = seed * 10_000;
-    let mut round = 0;
+    let (mut round, mut openings) = (0, 0);
     while round < rounds {
         let Some(open_one) = &mut catalogue else {
             // A process that is killed now and then.
+            openings += 1;
+            assert!(openings < 1000, "the catalogue cannot be opened any more");
             catalogue = open(store.clone(), OpenMode::Create, random.next_u64()).await.ok();
             tokio::time::sleep(Duration::from_secs(1)).await;
             continue;

@@ -1,0 +1,271 @@
+//! Ledgers of which entries are in object storage: updates are placed and indexed, extents in memory are found. Invariants
+//! of [`crate::tier`].
+
+use super::{NoRoom, Shard};
+use crate::api::Refusal;
+use crate::lagging::Lagging;
+use crate::ledger::{LedgerState, TierState};
+use crate::tier::{PlacedUpdate, Reconciled, TierPermit, Tiered, TieredRead};
+use bindery_io::chunk::Lane;
+use bindery_journal::record::{HEADER_SIZE_BYTES, Kind, Record};
+use bindery_storage::{ExtentRow, ExtentUpdate, LedgerRecord};
+use bindery_types::tier::{Reconciliation, TierExtent, TierStamp};
+use bindery_types::{EntryId, LedgerId};
+use std::ops::Bound;
+
+/// These records take one part in so many of a group's bytes at most.
+const SHARE_OF_GROUP: usize = 4;
+/// Body of a record besides its extents.
+const BODY_BASE_BYTES: usize = 8 + TierStamp::SIZE_BYTES;
+
+impl Shard {
+    /// Takes what a tierer says of a ledger. The result holds once everything up to the sequence is durable.
+    pub(crate) fn reconcile(&mut self, update: &Reconciliation) -> (Reconciled, u64) {
+        let ledger = update.ledger;
+        let state = match self.live(ledger) {
+            Ok(state) => state,
+            Err(refusal) => return (Reconciled { ledger, result: Err(refusal), lre: None }, 0),
+        };
+        let register = |state: &LedgerState| {
+            let placed = state.tier.as_ref().map(|tier| (EntryId::new(tier.lre.placed()), tier.updated_at));
+            placed.unwrap_or((None, 0))
+        };
+        let (lre, _) = register(state);
+        let result = match update.extents.first() {
+            None => Ok(()),
+            Some(first) if first.first.get() > EntryId::to_wire(lre).saturating_add(1) => {
+                Err(Refusal::BadRequest)
+            }
+            // A tierer that did not see the answer says the same again.
+            Some(_) if state.tier.as_ref().is_some_and(|tier| tier.was_said_last(&update.extents)) => Ok(()),
+            // While somebody waits for space memory is to hold no more than it does.
+            Some(_) if self.takes_no_adds() => {
+                Err(if self.is_failed { Refusal::Io } else { Refusal::TooManyRequests })
+            }
+            Some(_) => self.place_update(ledger, &update.extents).map_err(|NoRoom| Refusal::TooManyRequests),
+        };
+        let (lre, sequence) = register(&self.ledgers[&ledger]);
+        (Reconciled { ledger, result, lre }, sequence)
+    }
+
+    /// In as many records as it takes: each raises the register by itself.
+    fn place_update(&mut self, ledger: LedgerId, extents: &[TierExtent]) -> Result<(), NoRoom> {
+        let most = self.config.entry_bytes_max.saturating_sub(BODY_BASE_BYTES) / TierExtent::SIZE_BYTES;
+        for some in extents.chunks(most.max(1)) {
+            let permit = self.tier_budget.take(some.len()).ok_or(NoRoom)?;
+            let state = &self.ledgers[&ledger];
+            let stamp = match &state.tier {
+                Some(tier) => TierStamp { update: tier.stamp.update + 1, ..tier.stamp },
+                None => TierStamp { epoch: state.life, update: 1 },
+            };
+            let mut body = Vec::with_capacity(BODY_BASE_BYTES + some.len() * TierExtent::SIZE_BYTES);
+            body.extend_from_slice(&ledger.get().to_be_bytes());
+            stamp.encode(&mut body);
+            some.iter().for_each(|extent| extent.encode(&mut body));
+            let placed = self.place(Kind::Reconciled, &[&body], Lane::Normal)?;
+            self.index_update(ledger, stamp, some.to_vec(), permit, placed.sequence);
+        }
+        Ok(())
+    }
+
+    /// These records have their share of the group that forms, or it is full.
+    pub(super) fn is_full_of_updates(&self) -> bool {
+        self.formed_bytes >= self.config.formed_bytes_max
+            || self.formed_update_bytes >= self.config.formed_bytes_max / SHARE_OF_GROUP
+    }
+
+    pub(super) fn on_update_formed(&mut self, body_bytes: usize) {
+        self.formed_update_bytes += HEADER_SIZE_BYTES + body_bytes;
+    }
+
+    fn index_update(
+        &mut self,
+        ledger: LedgerId,
+        stamp: TierStamp,
+        extents: Vec<TierExtent>,
+        permit: TierPermit,
+        sequence: u64,
+    ) {
+        let (cut, durable) = (self.cut.min(sequence - 1), self.durable.min(sequence - 1));
+        let last = extents.last().expect("an update has extents").last;
+        let state = self.ledgers.get_mut(&ledger).expect("an update is of a ledger that is here");
+        if state.tier.is_none() {
+            self.tiered_count += 1;
+        }
+        let tier = state.tier.get_or_insert_with(|| Box::new(TierState::new(stamp)));
+        // The register is a maximum (T1).
+        tier.lre.raise(last.get().max(tier.lre.placed()), sequence, cut, durable);
+        tier.stamp = stamp;
+        tier.updated_at = sequence;
+        let update = ExtentUpdate { stamp, extents };
+        tier.updates.push(PlacedUpdate { sequence, update, _permit: permit });
+        self.note_untrimmed(ledger);
+        self.touch(ledger);
+    }
+
+    /// Applies an update of the journal again, unless the state tables have it, or what removed it.
+    pub(super) fn replay_update(&mut self, record: &Record<'_>) -> Result<(), NoRoom> {
+        let ledger = record.ledger;
+        let (stamp, extents) = record.reconciled().expect("replay gives such records with what they say");
+        let Some(state) = self.ledgers.get(&ledger).filter(|state| !state.is_removed()) else {
+            return Ok(());
+        };
+        // What is in a table came with its extents, in one commit.
+        let known = state.tier.as_ref().map(|tier| tier.stamp);
+        let is_known = known.is_some_and(|known| stamp <= known);
+        // Of a life that ended before what the table says. Lives that began in this replay have other numbers than when the
+        // record was written; their removal was replayed, so that what follows is theirs.
+        let is_former = known.is_none() && stamp.epoch < state.life && !self.relived.contains(&ledger);
+        if is_known || is_former {
+            return Ok(());
+        }
+        let permit = self.tier_budget.take_at_start(extents.len()).ok_or(NoRoom)?;
+        self.sequence += 1;
+        self.index_update(ledger, stamp, extents, permit, self.sequence);
+        (self.cut, self.durable) = (self.sequence, self.sequence);
+        Ok(())
+    }
+
+    /// A ledger from the state table was taken over, alone or joined with another record of it.
+    pub(super) fn on_tier_restored(&mut self, ledger: LedgerId, was_tiered: bool) {
+        let is_tiered = self.ledgers[&ledger].tier.is_some();
+        self.tiered_count += usize::from(is_tiered);
+        self.tiered_count -= usize::from(was_tiered);
+        self.note_untrimmed(ledger);
+    }
+
+    /// A ledger is removed: nothing of it is in object storage any more, as far as this bookie is concerned.
+    pub(super) fn on_tier_gone(&mut self, ledger: LedgerId, was_tiered: bool) {
+        self.tiered_count -= usize::from(was_tiered);
+        self.untrimmed.remove(&ledger);
+    }
+
+    fn note_untrimmed(&mut self, ledger: LedgerId) {
+        let tier = self.ledgers[&ledger].tier.as_ref();
+        if tier.is_some_and(|tier| tier.lre.placed() > EntryId::to_wire(tier.trimmed_below)) {
+            self.untrimmed.insert(ledger);
+        } else {
+            self.untrimmed.remove(&ledger);
+        }
+    }
+
+    /// As `mark_dirty`, of a change that does not speak against a removal.
+    fn touch(&mut self, ledger: LedgerId) {
+        let state = self.ledgers.get_mut(&ledger).expect("a ledger that changes is known");
+        if !std::mem::replace(&mut state.is_dirty, true) {
+            self.dirty.push(ledger);
+        }
+    }
+
+    pub(crate) fn tiered(&self, ledger: LedgerId) -> Option<Tiered> {
+        let state = self.live(ledger).ok()?;
+        let tier = state.tier.as_ref()?;
+        let lre = EntryId::new(tier.lre.shown(self.durable))?;
+        let committed = tier.committed.and_then(|record| record.trimmed_below);
+        Some(Tiered {
+            life: state.life,
+            lre,
+            trimmed_below: tier.trimmed_below,
+            is_trim_committed: committed == tier.trimmed_below,
+        })
+    }
+
+    /// Memory has copies of entries, durable or not.
+    pub(crate) fn has_unflushed(&self, ledger: LedgerId) -> bool {
+        let frozen = self.frozen.iter().filter_map(|frozen| frozen.records.get(&ledger));
+        let active = self.ledgers.get(&ledger).map(|state| &state.records);
+        frozen.chain(active).any(|records| !records.is_empty())
+    }
+
+    pub(crate) fn tier_epoch(&self, ledger: LedgerId) -> Option<u32> {
+        Some(self.live(ledger).ok()?.tier.as_ref()?.stamp.epoch)
+    }
+
+    pub(crate) fn untrimmed(&self, after: Option<LedgerId>, max: usize, into: &mut Vec<(LedgerId, Tiered)>) {
+        let behind = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let candidates = self.untrimmed.range((behind, Bound::Unbounded)).take(max);
+        into.extend(candidates.filter_map(|ledger| Some((*ledger, self.tiered(*ledger)?))));
+    }
+
+    /// The copies of entries up to `below` may go. The caller checked that they may.
+    pub(crate) fn trim(&mut self, ledger: LedgerId, below: EntryId) {
+        let state = self.ledgers.get_mut(&ledger).expect("the caller looked");
+        let tier = state.tier.as_mut().expect("the caller looked");
+        assert!(below.get() <= tier.lre.shown(self.durable), "no trim beyond the durable LRE (T9)");
+        tier.trimmed_below = tier.trimmed_below.max(Some(below));
+        self.note_untrimmed(ledger);
+        self.touch(ledger);
+    }
+
+    /// Entries up to this one count as dead: what is committed, but for a canary.
+    pub(crate) fn trimmed_for_good(&self, ledger: LedgerId, believes_all: bool) -> Option<EntryId> {
+        let tier = self.live(ledger).ok()?.tier.as_ref()?;
+        if believes_all { tier.trimmed_below } else { tier.committed?.trimmed_below }
+    }
+
+    /// The entry up to which a ledger, whose state is given, is read from object storage when no copy is here.
+    pub(super) fn trimmed(state: &LedgerState) -> Option<EntryId> {
+        state.tier.as_ref()?.trimmed_below
+    }
+
+    /// The read of an entry without a copy, when it is in object storage.
+    pub(super) fn tiered_read(
+        &self,
+        ledger: LedgerId,
+        state: &LedgerState,
+        entry: EntryId,
+    ) -> Option<TieredRead> {
+        if Some(entry) > Shard::trimmed(state) {
+            return None;
+        }
+        let epoch = state.tier.as_ref()?.stamp.epoch;
+        Some(TieredRead::new(ledger, entry, self.rows_in_memory(ledger, state, entry), epoch))
+    }
+
+    /// What is in memory about the extent of an entry at or below the durable LRE, and the epoch of its rows.
+    pub(crate) fn tier_rows(&self, ledger: LedgerId, entry: EntryId) -> Option<(Vec<ExtentRow>, u32)> {
+        let state = self.live(ledger).ok()?;
+        let tier = state.tier.as_ref()?;
+        let is_reconciled = entry.get() <= tier.lre.shown(self.durable);
+        is_reconciled.then(|| (self.rows_in_memory(ledger, state, entry), tier.stamp.epoch))
+    }
+
+    fn rows_in_memory(&self, ledger: LedgerId, state: &LedgerState, entry: EntryId) -> Vec<ExtentRow> {
+        let Some(tier) = &state.tier else { return Vec::new() };
+        let frozen = self.frozen.iter().filter_map(|frozen| frozen.extents.get(&ledger));
+        let updates = frozen.flat_map(|change| &change.updates).chain(&tier.updates);
+        let is_shown = |update: &&PlacedUpdate| {
+            update.sequence <= self.durable && update.update.stamp.epoch == tier.stamp.epoch
+        };
+        updates.filter(is_shown).flat_map(|update| update.rows_at(entry)).collect()
+    }
+
+    /// The flush of a frozen cache is committed in every directory.
+    pub(super) fn on_tier_committed(&mut self, record: &LedgerRecord) {
+        let state = self.ledgers.get_mut(&record.ledger);
+        let tier = state.and_then(|state| state.tier.as_mut());
+        if let (Some(tier), Some(committed)) = (tier, record.tier)
+            && tier.stamp.epoch == committed.stamp.epoch
+        {
+            tier.committed = Some(tier.committed.map_or(committed, |before| before.join(committed)));
+        }
+    }
+}
+
+impl TierState {
+    pub(crate) fn new(stamp: TierStamp) -> TierState {
+        TierState {
+            lre: Lagging::durable(-1),
+            stamp,
+            trimmed_below: None,
+            updated_at: 0,
+            committed: None,
+            updates: Vec::new(),
+        }
+    }
+
+    /// The last update had these extents, and is in memory.
+    fn was_said_last(&self, extents: &[TierExtent]) -> bool {
+        self.updates.last().is_some_and(|last| last.update.extents == extents)
+    }
+}

@@ -1,0 +1,369 @@
+//! Lets local copies go, one ledger at a time.
+//!
+//! # Data flow
+//! ```text
+//! engine: untrimmed ledgers ─► Trimmer ─► metadata of one ─► its extents ─► each checked (T19) ─► engine: trim
+//! ```
+//!
+//! # Invariants
+//! 1. Nothing goes without a check, in this round, of every extent that has it: length and tag of the object as the store
+//!    says, its footer, lengths and checksums of all entries that are here, some blocks read back.
+//! 2. Any difference leaves the ledger as it is, and shows: in the log, a metric, the admin port.
+//! 3. An error of the metadata store, or a bucket that cannot be reached, ends the round.
+//! 4. It holds a page of checksums; requests for checks wait for those of readers, ledgers come at the pace that is set.
+
+use super::Tier;
+use super::trimmer::{Blocked, Candidate, Room, Trimmer, Verdict};
+use crate::latch::Latch;
+use crate::metrics::Counter;
+use crate::shared::Shared;
+use bindery_engine::{Engine, TrimError};
+use bindery_io::Random;
+use bindery_metadata::Layout;
+use bindery_metadata::layout::LedgerError;
+use bindery_tiering::fetch::FetchError;
+use bindery_tiering::fetch::check::{CheckError, LocalDifference, LocalRecords};
+use bindery_tiering::object::TableEntry;
+use bindery_types::tier::TierExtent;
+use bindery_types::{EntryId, LedgerId, LedgerMetadata, LedgerState};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::task::{JoinHandle, block_in_place};
+
+/// Ledgers taken from the engine at a time.
+const PAGE: usize = 1_024;
+/// Extents of a ledger taken from the engine at a time.
+const EXTENTS_PAGE: usize = 64;
+/// Ledgers of one round, at most: the next round goes on.
+const ROUND_MAX: usize = 10_000;
+/// A ledger that may not go yet, by its metadata, is not asked about before.
+const NOT_YET_PAUSE: Duration = Duration::from_secs(600);
+
+/// How trimming goes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TrimStatus {
+    /// When the last round ended, in milliseconds since 1970.
+    pub last_end_ms: Option<i64>,
+    /// Why it ended early.
+    pub stopped_because: Option<String>,
+    /// Ledgers that have something to be trimmed.
+    pub waiting: usize,
+    /// Ledgers whose copy in object storage differs.
+    pub blocked_count: usize,
+    /// The first of them.
+    pub blocked: Vec<(LedgerId, Blocked)>,
+    /// Bytes that are to go before their time, for want of space.
+    pub lacking_bytes: u64,
+}
+
+/// The state that trimming shares with the admin port.
+#[derive(Default)]
+pub struct TrimDesk {
+    asked: Notify,
+    status: Mutex<TrimStatus>,
+    /// Rounds begun.
+    pub rounds: Counter,
+    /// Ledgers whose copies went.
+    pub ledgers: Counter,
+    /// Entries of these.
+    pub entries: Counter,
+    /// Extents that were checked and found to be good.
+    pub checks: Counter,
+    /// Checks that found a difference.
+    pub differences: Counter,
+    /// Entries that were read back for checks.
+    pub entries_read: Counter,
+}
+
+impl TrimDesk {
+    /// Asks for a round now, of the ledgers that are due.
+    pub fn ask(&self) {
+        self.asked.notify_one();
+    }
+
+    /// How it goes.
+    pub fn status(&self) -> TrimStatus {
+        self.status.lock().clone()
+    }
+}
+
+/// The task that trims.
+pub struct TrimTask {
+    /// The bookie's parts.
+    pub shared: Arc<Shared>,
+    /// Object storage.
+    pub tier: Arc<Tier>,
+    /// The cluster.
+    pub layout: Layout,
+    /// Which blocks are read back.
+    pub random: Arc<dyn Random>,
+    /// Decides what may go.
+    pub trimmer: Trimmer,
+}
+
+/// Why a round ended.
+enum Stop {
+    /// Something else has to be well first.
+    Round(String),
+}
+
+/// Why a ledger did not go.
+enum Left {
+    /// It may another time.
+    Later(Duration),
+    /// Its copy in object storage is not good.
+    Differs(String),
+}
+
+impl TrimTask {
+    /// Works until `stop`, on the threads of object storage.
+    pub fn start(self, stop: Arc<Latch>) -> JoinHandle<()> {
+        let handle = self.tier.handle().clone();
+        handle.spawn(self.run(stop))
+    }
+
+    async fn run(mut self, stop: Arc<Latch>) {
+        let interval = self.trimmer.config().interval;
+        loop {
+            tokio::select! {
+                () = stop.wait() => return,
+                () = tokio::time::sleep(interval) => {}
+                () = self.tier.desk.asked.notified() => {}
+            }
+            let tier = self.tier.clone();
+            tier.desk.rounds.add(1);
+            let outcome = tokio::select! {
+                () = stop.wait() => return,
+                outcome = self.round() => outcome,
+            };
+            let stopped_because = match outcome {
+                Ok(()) => None,
+                Err(Stop::Round(why)) => {
+                    tracing::warn!(why, "trimming stopped; it is tried again");
+                    Some(why)
+                }
+            };
+            self.show(stopped_because);
+        }
+    }
+
+    fn show(&self, stopped_because: Option<String>) {
+        let (blocked_count, waiting) = self.trimmer.counts();
+        let blocked = self.trimmer.blocked().iter().map(|(ledger, blocked)| (*ledger, blocked.clone()));
+        let mut status = self.tier.desk.status.lock();
+        status.last_end_ms = Some(self.shared.clock.wall_ms());
+        status.stopped_because = stopped_because;
+        (status.waiting, status.blocked_count) = (waiting, blocked_count);
+        status.blocked = blocked.collect();
+    }
+
+    async fn round(&mut self) -> Result<(), Stop> {
+        let engine = self.shared.engine.clone();
+        let candidates = untrimmed(&engine);
+        self.trimmer.observe(self.shared.clock.monotonic_ns(), candidates);
+        let room = block_in_place(|| self.room())
+            .map_err(|error| Stop::Round(format!("cannot see how much disk is free: {error}")))?;
+        let mut lacking = self.trimmer.lacking(room);
+        self.tier.desk.status.lock().lacking_bytes = lacking;
+        let due = self.trimmer.due(self.shared.clock.monotonic_ns(), lacking > 0, ROUND_MAX);
+        for candidate in due {
+            let ledger = candidate.ledger;
+            let is_of_age = self.trimmer.is_of_age(self.shared.clock.monotonic_ns(), ledger);
+            if !is_of_age && lacking == 0 {
+                continue;
+            }
+            self.pace().await;
+            match self.trim(&candidate).await? {
+                Ok(bytes) => {
+                    self.trimmer.trimmed(ledger, bytes);
+                    lacking = lacking.saturating_sub(bytes);
+                }
+                Err(Left::Later(time)) => {
+                    self.trimmer.put_off(self.shared.clock.monotonic_ns(), ledger, time);
+                }
+                Err(Left::Differs(why)) => {
+                    self.tier.desk.differences.add(1);
+                    let (now_ns, now_ms) = (self.shared.clock.monotonic_ns(), self.shared.clock.wall_ms());
+                    if self.trimmer.block(now_ns, now_ms, ledger, why.clone()) {
+                        tracing::error!(%ledger, why, "local copies stay: their copy in object storage is not good");
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn room(&self) -> std::io::Result<Room> {
+        let space = self.shared.volumes.space()?;
+        let local_bytes = self.shared.engine.stats().entry_log_bytes;
+        Ok(Room { local_bytes, disk_bytes: space.total, free_bytes: space.free })
+    }
+
+    /// Trims one ledger; says about how many bytes that gives back.
+    async fn trim(&mut self, candidate: &Candidate) -> Result<Result<u64, Left>, Stop> {
+        let ledger = candidate.ledger;
+        let metadata = match self.layout.ledgers().get(ledger).await {
+            Ok(stored) => stored.metadata,
+            // Deleted, which is for garbage collection to say; or unreadable.
+            Err(LedgerError::NotFound(_) | LedgerError::Malformed { .. }) => {
+                return Ok(Err(Left::Later(NOT_YET_PAUSE)));
+            }
+            Err(other) => {
+                return Err(Stop::Round(format!("cannot read the metadata of ledger {ledger}: {other}")));
+            }
+        };
+        match self.trimmer.judge(candidate, &metadata) {
+            Verdict::MayGo => {}
+            Verdict::NotYet | Verdict::NotWanted => return Ok(Err(Left::Later(NOT_YET_PAUSE))),
+            Verdict::Beyond { last } => {
+                let last =
+                    last.map_or_else(|| "it is empty".into(), |last| format!("its last entry is {last}"));
+                let why =
+                    format!("object storage is said to have it up to entry {}, and {last}", candidate.lre);
+                return Ok(Err(Left::Differs(why)));
+            }
+        }
+        // Copies in memory have no checksums yet: the next flush takes them.
+        if self.shared.engine.has_unflushed(ledger) {
+            return Ok(Err(Left::Later(Duration::ZERO)));
+        }
+        let mut from = EntryId::FIRST;
+        loop {
+            let engine = &self.shared.engine;
+            let extents = match block_in_place(|| engine.tier_extents(ledger, from, EXTENTS_PAGE)) {
+                Ok(extents) => extents,
+                Err(refusal) => {
+                    tracing::warn!(%ledger, %refusal, "cannot see where the ledger is in object storage");
+                    return Ok(Err(Left::Later(NOT_YET_PAUSE)));
+                }
+            };
+            if extents.first().is_none_or(|extent| extent.first > from) {
+                return Ok(Err(Left::Differs(format!("no object is known to have entry {from}"))));
+            }
+            for extent in &extents {
+                if let Err(left) = self.check(ledger, extent).await? {
+                    return Ok(Err(left));
+                }
+            }
+            match extents.last().map(|extent| extent.last) {
+                Some(last) if last < candidate.lre => {
+                    from = EntryId::new(last.get() + 1).expect("it is below another entry");
+                }
+                _ => break,
+            }
+        }
+        let engine = &self.shared.engine;
+        Ok(match block_in_place(|| engine.trim(ledger, candidate.life, candidate.lre)) {
+            Ok(()) => {
+                self.tier.desk.ledgers.add(1);
+                self.tier.desk.entries.add(candidate.lre.get() as u64 + 1);
+                tracing::debug!(%ledger, last = %candidate.lre, "local copies may go: they are in object storage");
+                Ok(share_of(&metadata))
+            }
+            Err(TrimError::OtherLife | TrimError::NotTiered) => Err(Left::Later(Duration::ZERO)),
+            Err(error @ (TrimError::AboveLre(_) | TrimError::Uncovered(_))) => {
+                Err(Left::Differs(error.to_string()))
+            }
+            Err(TrimError::Io) => Err(Left::Later(NOT_YET_PAUSE)),
+        })
+    }
+
+    /// Compares one extent with what is here (T19).
+    async fn check(&self, ledger: LedgerId, extent: &TierExtent) -> Result<Result<(), Left>, Stop> {
+        let Some(fetcher) = self.tier.fetcher() else {
+            return Err(Stop::Round(format!("the tier cannot be reached: {} is not there", self.tier.url())));
+        };
+        let mut records = Records { engine: self.shared.engine.clone(), ledger };
+        let (samples, random) = (self.trimmer.config().samples, self.random.clone());
+        let checked =
+            fetcher.check(ledger, extent, |blocks| some_of(blocks, samples, &*random), &mut records).await;
+        match checked {
+            Ok(checked) => {
+                self.tier.desk.checks.add(1);
+                self.tier.desk.entries_read.add(checked.entries_read);
+                Ok(Ok(()))
+            }
+            Err(error) if self.trimmer.allows(!error.is_alarm()) && error.is_alarm() => Ok(Ok(())),
+            Err(error) if error.is_alarm() => Ok(Err(Left::Differs(error.to_string()))),
+            Err(CheckError::Fetch(error @ (FetchError::Unreachable { .. } | FetchError::Stopped))) => {
+                Err(Stop::Round(error.to_string()))
+            }
+            Err(error) => {
+                tracing::warn!(%ledger, %error, "local copies stay for now");
+                Ok(Err(Left::Later(NOT_YET_PAUSE)))
+            }
+        }
+    }
+
+    async fn pace(&self) {
+        let per_second = self.trimmer.config().ledgers_per_second.max(1);
+        tokio::time::sleep(Duration::from_secs(1) / per_second).await;
+    }
+}
+
+/// All ledgers that have something to be trimmed, some at a time.
+fn untrimmed(engine: &Engine) -> impl Iterator<Item = Candidate> {
+    let mut after = None;
+    let pages = std::iter::from_fn(move || {
+        let page = engine.untrimmed(after, PAGE);
+        after = page.last().map(|(ledger, _)| *ledger).or(after);
+        (!page.is_empty()).then_some(page)
+    });
+    pages.flatten().map(|(ledger, tiered)| Candidate { ledger, life: tiered.life, lre: tiered.lre })
+}
+
+/// About how many bytes of a ledger one of its bookies holds.
+fn share_of(metadata: &LedgerMetadata) -> u64 {
+    let LedgerState::Closed { length_bytes, .. } = metadata.state else { return 0 };
+    let quorum = &metadata.quorum;
+    length_bytes / quorum.ensemble_size().max(1) as u64 * quorum.write_quorum_size() as u64
+}
+
+/// So many blocks, drawn by lot; all without a number.
+fn some_of(blocks: usize, samples: Option<usize>, random: &dyn Random) -> Vec<usize> {
+    match samples {
+        None => (0..blocks).collect(),
+        Some(samples) if samples >= blocks => (0..blocks).collect(),
+        // The same one twice is read once.
+        Some(samples) => (0..samples).map(|_| (random.next_u64() % blocks as u64) as usize).collect(),
+    }
+}
+
+/// The index records of a ledger on disk here.
+struct Records {
+    engine: Arc<Engine>,
+    ledger: LedgerId,
+}
+
+impl LocalRecords for Records {
+    fn compare(&mut self, first: EntryId, table: &[TableEntry]) -> Result<(), LocalDifference> {
+        let Some(last) = EntryId::new(first.get() + table.len() as i64 - 1) else { return Ok(()) };
+        // The disk may take a while: other work of this thread goes to another one.
+        let here = block_in_place(|| self.engine.local_checksums(self.ledger, first, last, table.len()));
+        let here = here.map_err(|refusal| LocalDifference::Unreadable(refusal.to_string()))?;
+        for record in here {
+            let listed = &table[(record.entry.get() - first.get()) as usize];
+            if (listed.size_bytes, listed.crc32c) != (record.length, record.crc32c) {
+                return Err(LocalDifference::Entry(record.entry));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bindery_io::SystemRandom;
+
+    #[test]
+    fn samples_are_within_the_blocks() {
+        assert_eq!(some_of(3, None, &SystemRandom), [0, 1, 2]);
+        assert_eq!(some_of(3, Some(5), &SystemRandom), [0, 1, 2]);
+        let some = some_of(100, Some(4), &SystemRandom);
+        assert!(some.len() == 4 && some.iter().all(|block| *block < 100));
+        assert_eq!(some_of(0, Some(4), &SystemRandom), Vec::<usize>::new());
+    }
+}

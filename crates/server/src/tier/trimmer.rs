@@ -1,0 +1,299 @@
+//! Decides which ledgers' local copies may go, and in which order. Synchronous, without I/O and clock.
+//!
+//! # Data flow
+//! ```text
+//! ledgers with something in object storage ─► observe ─► due (age, or a disk that is short of space) ─► judge (metadata)
+//!     ─► checked by the caller (T19) ─► trimmed, or blocked until another check goes well
+//! ```
+//!
+//! # Invariants
+//! 1. A ledger is trimmed as a whole, once its metadata says that it is closed and that its last entry is the last one that
+//!    object storage has (T9); and only what the metadata store still has.
+//! 2. It has not changed since for as long as the grace says, so that its copies are on disk and readers that chose them are
+//!    through with them.
+//! 3. Of ledgers that are due, those go first that have waited longest. When a disk is short of space, only as many go before
+//!    their time as that takes.
+//! 4. One whose copy in object storage was found to differ is left alone until it is looked at again, and shown until a
+//!    check goes well (T19).
+//!
+//! # Limits
+//! Ledgers remembered: [`REMEMBERED_MAX`]; those that differ and are shown: [`BLOCKED_MAX`].
+
+use bindery_io::canary::{Canaries, Canary};
+use bindery_types::{EntryId, LedgerId, LedgerMetadata, LedgerState};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// Ledgers whose age is known. More wait until some of these have gone.
+pub const REMEMBERED_MAX: usize = 1 << 20;
+/// Ledgers that differ and are shown one by one.
+pub const BLOCKED_MAX: usize = 1_000;
+
+/// When local copies go.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TrimConfig {
+    /// False: nothing goes.
+    pub is_on: bool,
+    /// How long a ledger stays after all of it is in object storage. Start: 4 h.
+    pub grace: Duration,
+    /// The same while a disk is short of space. Start: 10 min.
+    pub grace_when_short: Duration,
+    /// Entry logs may take so many bytes before that counts as short of space; `None`: any number.
+    pub local_bytes_max: Option<u64>,
+    /// A disk with less than this share free is short of space. Start: 0.2.
+    pub free_share_min: f64,
+    /// Custom properties of ledgers that may be trimmed (`application=pulsar`); one of them must be there. Empty: all ledgers.
+    pub properties: Vec<(String, String)>,
+    /// Blocks of each extent that are read back before its ledger goes; `None`: all of them. Start: 3.
+    pub samples: Option<usize>,
+    /// Between two rounds. Start: 60 s.
+    pub interval: Duration,
+    /// Ledgers looked at in a second. Start: 20.
+    pub ledgers_per_second: u32,
+    /// One that differed is looked at again after this. Start: 1 h.
+    pub recheck: Duration,
+}
+
+impl Default for TrimConfig {
+    fn default() -> TrimConfig {
+        TrimConfig {
+            is_on: true,
+            grace: Duration::from_secs(4 * 3600),
+            grace_when_short: Duration::from_secs(600),
+            local_bytes_max: None,
+            free_share_min: 0.2,
+            properties: Vec::new(),
+            samples: Some(3),
+            interval: Duration::from_secs(60),
+            ledgers_per_second: 20,
+            recheck: Duration::from_secs(3600),
+        }
+    }
+}
+
+/// A ledger of which something is in object storage and not trimmed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Candidate {
+    /// The ledger.
+    pub ledger: LedgerId,
+    /// Which life of it.
+    pub life: u32,
+    /// The last entry in object storage.
+    pub lre: EntryId,
+}
+
+/// How much room there is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Room {
+    /// Bytes of entry logs.
+    pub local_bytes: u64,
+    /// Bytes of the disks that hold them.
+    pub disk_bytes: u64,
+    /// Bytes of these that are free.
+    pub free_bytes: u64,
+}
+
+/// The word of metadata on trimming a ledger.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// All of it is in object storage.
+    MayGo,
+    /// It is still written to, or its end is not there yet.
+    NotYet,
+    /// Its properties are others.
+    NotWanted,
+    /// Object storage is said to have entries that the ledger does not: one of the two is wrong (T2).
+    Beyond {
+        /// The last entry, by the metadata.
+        last: Option<EntryId>,
+    },
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    life: u32,
+    lre: EntryId,
+    since_ns: u64,
+    /// Not to be looked at before then: its metadata said that it may not go, or its check failed.
+    not_before_ns: u64,
+}
+
+/// A ledger whose copy in object storage was found to differ.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Blocked {
+    /// In which way.
+    pub why: String,
+    /// Time of day, in milliseconds since 1970, when that was found first.
+    pub since_ms: i64,
+}
+
+/// See the module.
+pub struct Trimmer {
+    config: TrimConfig,
+    canaries: Canaries,
+    seen: BTreeMap<LedgerId, Seen>,
+    /// By the time since which they wait.
+    oldest: BTreeSet<(u64, LedgerId)>,
+    blocked: BTreeMap<LedgerId, Blocked>,
+    blocked_count: usize,
+    /// Bytes of copies that were let go and whose space has not come back, as far as that shows.
+    going_bytes: u64,
+    /// Bytes of entry logs when that was looked at last.
+    local_bytes: u64,
+}
+
+impl Trimmer {
+    /// One that has seen nothing.
+    pub fn new(config: TrimConfig, canaries: Canaries) -> Trimmer {
+        Trimmer {
+            config,
+            canaries,
+            seen: BTreeMap::new(),
+            oldest: BTreeSet::new(),
+            blocked: BTreeMap::new(),
+            blocked_count: 0,
+            going_bytes: 0,
+            local_bytes: 0,
+        }
+    }
+
+    /// Its settings.
+    pub fn config(&self) -> &TrimConfig {
+        &self.config
+    }
+
+    /// All ledgers that have something to be trimmed, ascending. Those that are not among them are forgotten; one that
+    /// changed starts again.
+    pub fn observe(&mut self, now_ns: u64, candidates: impl Iterator<Item = Candidate>) {
+        let mut before = std::mem::take(&mut self.seen);
+        let mut blocked = std::mem::take(&mut self.blocked);
+        self.oldest.clear();
+        for candidate in candidates {
+            let Candidate { ledger, life, lre } = candidate;
+            let known = before.remove(&ledger).filter(|seen| (seen.life, seen.lre) == (life, lre));
+            if known.is_none() && self.seen.len() >= REMEMBERED_MAX {
+                continue;
+            }
+            let seen = known.unwrap_or(Seen { life, lre, since_ns: now_ns, not_before_ns: 0 });
+            self.seen.insert(ledger, seen);
+            self.oldest.insert((seen.since_ns, ledger));
+            if let Some(entry) = blocked.remove(&ledger) {
+                self.blocked.insert(ledger, entry);
+            }
+        }
+        self.blocked_count = self.blocked.len();
+    }
+
+    /// How many bytes are to go before their time; nothing when there is room enough.
+    pub fn lacking(&mut self, room: Room) -> u64 {
+        let back = self.local_bytes.saturating_sub(room.local_bytes);
+        self.going_bytes = self.going_bytes.saturating_sub(back);
+        self.local_bytes = room.local_bytes;
+        let too_many = self.config.local_bytes_max.map_or(0, |max| room.local_bytes.saturating_sub(max));
+        let free_min = (room.disk_bytes as f64 * self.config.free_share_min) as u64;
+        let too_few = free_min.saturating_sub(room.free_bytes);
+        too_many.max(too_few).saturating_sub(self.going_bytes)
+    }
+
+    /// Ledgers that may be looked at now, the oldest first, `max` at most.
+    pub fn due(&self, now_ns: u64, is_short: bool, max: usize) -> Vec<Candidate> {
+        if !self.config.is_on {
+            return Vec::new();
+        }
+        let grace = if is_short { self.config.grace_when_short } else { self.config.grace };
+        let grace_ns = grace.min(self.config.grace).as_nanos() as u64;
+        let is_over = |(since_ns, _): &&(u64, LedgerId)| now_ns.saturating_sub(*since_ns) >= grace_ns;
+        let old = self.oldest.iter().take_while(is_over).map(|(_, ledger)| (ledger, &self.seen[ledger]));
+        old.filter(|(_, seen)| seen.not_before_ns <= now_ns)
+            .map(|(ledger, seen)| Candidate { ledger: *ledger, life: seen.life, lre: seen.lre })
+            .take(max)
+            .collect()
+    }
+
+    /// True when a ledger has waited for the whole grace, whatever the room.
+    pub fn is_of_age(&self, now_ns: u64, ledger: LedgerId) -> bool {
+        let grace_ns = self.config.grace.as_nanos() as u64;
+        self.seen.get(&ledger).is_some_and(|seen| now_ns.saturating_sub(seen.since_ns) >= grace_ns)
+    }
+
+    /// Whether a ledger may go, by its metadata (invariant 1).
+    pub fn judge(&self, candidate: &Candidate, metadata: &LedgerMetadata) -> Verdict {
+        let wanted = &self.config.properties;
+        let has = |(name, value): &(String, String)| {
+            metadata.custom.get(name).is_some_and(|found| found[..] == *value.as_bytes())
+        };
+        if !wanted.is_empty() && !wanted.iter().any(has) {
+            return Verdict::NotWanted;
+        }
+        match &metadata.state {
+            LedgerState::Closed { last_entry, .. } => {
+                let last = *last_entry;
+                if Some(candidate.lre) > last {
+                    return Verdict::Beyond { last };
+                }
+                if Some(candidate.lre) == last || self.canaries.has(Canary::T9TrimsBeforeTheEnd) {
+                    return Verdict::MayGo;
+                }
+                Verdict::NotYet
+            }
+            _ if self.canaries.has(Canary::T9TrimsBeforeTheEnd) => Verdict::MayGo,
+            _ => Verdict::NotYet,
+        }
+    }
+
+    /// Leaves a ledger alone for a while.
+    pub fn put_off(&mut self, now_ns: u64, ledger: LedgerId, time: Duration) {
+        if let Some(seen) = self.seen.get_mut(&ledger) {
+            seen.not_before_ns = now_ns.saturating_add(time.as_nanos() as u64);
+        }
+    }
+
+    /// A check found a difference (invariant 4). True when that is new.
+    pub fn block(&mut self, now_ns: u64, now_ms: i64, ledger: LedgerId, why: String) -> bool {
+        self.put_off(now_ns, ledger, self.config.recheck);
+        match self.blocked.get_mut(&ledger) {
+            Some(blocked) => {
+                blocked.why = why;
+                false
+            }
+            None => {
+                self.blocked_count += 1;
+                if self.blocked.len() < BLOCKED_MAX {
+                    self.blocked.insert(ledger, Blocked { why, since_ms: now_ms });
+                }
+                true
+            }
+        }
+    }
+
+    /// Whether the outcome of a check allows a trim (T19).
+    pub fn allows(&self, is_same: bool) -> bool {
+        is_same || self.canaries.has(Canary::T19DifferenceIgnored)
+    }
+
+    /// Its copies may go, about so many bytes: it is forgotten.
+    pub fn trimmed(&mut self, ledger: LedgerId, bytes: u64) {
+        self.going_bytes = self.going_bytes.saturating_add(bytes);
+        self.unblock(ledger);
+        if let Some(seen) = self.seen.remove(&ledger) {
+            self.oldest.remove(&(seen.since_ns, ledger));
+        }
+    }
+
+    /// A check went well.
+    pub fn unblock(&mut self, ledger: LedgerId) {
+        if self.blocked.remove(&ledger).is_some() {
+            self.blocked_count -= 1;
+        }
+    }
+
+    /// Ledgers that differ, as far as they are shown.
+    pub fn blocked(&self) -> &BTreeMap<LedgerId, Blocked> {
+        &self.blocked
+    }
+
+    /// How many differ, and how many wait.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.blocked_count, self.seen.len())
+    }
+}
