@@ -44,8 +44,6 @@ async fn wait(args: &TierNowArgs, address: &Address) -> Result<(), Failure> {
     }
     let deadline = tokio::time::Instant::now() + Duration::from_secs_f64(args.timeout.clamp(0.1, 86_400.0));
     let is_shown = std::io::stderr().is_terminal();
-    // A ledger that nobody knew is looked at first: it is unknown until then, and again if there is none.
-    let mut was_seen = false;
     loop {
         if is_shown {
             output::say_part(format!("\r\x1b[K{}", line(&found)));
@@ -67,10 +65,11 @@ async fn wait(args: &TierNowArgs, address: &Address) -> Result<(), Failure> {
                 let why = found.why.clone().unwrap_or_default();
                 return end(exit::FAILURE, format!("ledger {}: {why}", args.ledger));
             }
-            "unknown" if was_seen => {
+            // The tierer has looked since it was asked, and has nothing to do with it.
+            "unknown" => {
                 return end(exit::NOT_FOUND, format!("there is no ledger {}", args.ledger));
             }
-            _ => was_seen |= found.state != "unknown",
+            _ => {}
         }
         if tokio::time::Instant::now() >= deadline {
             let state = line(&found);
