@@ -608,7 +608,7 @@ impl Catalogue {
             Some(after) => after.get().checked_add(1).and_then(LedgerId::new),
         };
         let mut found: BTreeMap<LedgerId, LedgerRow> = BTreeMap::new();
-        // All rows of a page may be gone in the tail, and more follow.
+        // The tail may have removed all rows of a page, and more follow.
         while let Some(from) = next.filter(|_| found.is_empty()) {
             let (rows, through) = self.page(Key::ledger(from), Key::ledger(LedgerId::MAX), limit).await?;
             found = (rows.iter())
