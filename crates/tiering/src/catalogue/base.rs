@@ -284,11 +284,8 @@ impl Base {
         if !is_wanted {
             return Ok(None);
         }
-        let bytes = self
-            .blocks(run, &BTreeSet::from([block]))
-            .await?
-            .remove(&block)
-            .expect("the block that was asked for");
+        let bytes =
+            self.blocks(run, &BTreeSet::from([block])).await?.remove(&block).expect("the block just loaded");
         let row = bytes.seek(from);
         let is_in = row < bytes.len() && bytes.key(row) <= through;
         Ok(is_in.then_some((block, bytes, row)))
@@ -307,7 +304,7 @@ impl Base {
                     continue;
                 }
                 let bytes = self.blocks(run, &BTreeSet::from([block])).await?.remove(&block);
-                let bytes = bytes.expect("the block that was asked for");
+                let bytes = bytes.expect("the block just loaded");
                 let row = at.successor().map_or(bytes.len(), |behind| bytes.seek(behind));
                 let Some(row) = row.checked_sub(1) else { continue };
                 let key = bytes.key(row);

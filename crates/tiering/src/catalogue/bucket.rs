@@ -14,7 +14,7 @@ use super::{CatalogueError, REQUESTS_AT_ONCE};
 use crate::store::{Store, StoreError};
 use crate::{ClusterId, ObjectId};
 
-/// Keys of one listing: what is behind them is not seen. Manifests of 300 years.
+/// Keys of one listing; further ones are left out. Manifests of 300 years.
 const LISTED_MAX: usize = 1_000_000;
 
 /// Parts of a run that is uploaded as it is written.
@@ -201,7 +201,7 @@ impl Bucket {
         self.counters.bytes_put.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Creates a key whose bytes nobody else writes. A store may say that the key exists because of the caller's own first try,
+    /// Creates a key, with bytes that are the caller's alone. A store may say that the key exists because of the caller's own first try,
     /// and may take a request whose answer is lost: in both cases the bytes that are there decide.
     pub(super) async fn create(&self, key: &Path, bytes: Bytes) -> Result<Created, StoreError> {
         self.count_put(bytes.len());
@@ -220,7 +220,7 @@ impl Bucket {
         }
     }
 
-    /// Writes a key that nobody else writes, in parts when it is long.
+    /// Writes a key that is the caller's alone, in parts when it is long.
     pub(super) fn upload(&self, key: &Path) -> Upload<'_> {
         Upload { bucket: self, key: key.clone(), parts: None, held: Vec::new(), held_bytes: 0 }
     }

@@ -218,7 +218,8 @@ impl Core {
         range.next_back().map(|((_, first), (_, row))| (*first, *row))
     }
 
-    /// What a record names and is not known, to be loaded at once for many records. Applying it may need more.
+    /// The rows that a record names and that are not known, so that those of many records can be loaded together. Applying it
+    /// may need more.
     pub fn needs(&self, record: &Record, facts: &Facts) -> Needs {
         let mut stage = Stage::new(self, facts);
         stage.look_ahead(record);
@@ -238,7 +239,7 @@ impl Core {
         stage.look_ahead(record);
         let mut changes = Vec::with_capacity(record.changes.len());
         for change in &record.changes {
-            // What is missing for several changes is asked for at once.
+            // Missing rows of several changes are collected, and loaded together.
             if let Ok(outcome) = stage.change(change, record.writer, log_ms) {
                 changes.push(outcome);
             }
@@ -443,7 +444,7 @@ impl<'a> Stage<'a> {
         }
         let mut outcomes = Vec::with_capacity(object.extents.len());
         let (mut live_extents, mut live_bytes) = (0_u32, 0_u64);
-        // All of them are looked at even if rows are missing, to learn of all that is.
+        // The loop goes on when rows are missing, to collect all of them.
         let mut is_missing = false;
         for extent in &object.extents {
             let Ok(verdict) = take(self, object, extent, log_ms) else {
@@ -483,7 +484,7 @@ impl<'a> Stage<'a> {
             .collect()
     }
 
-    /// The same commit again (T6): what the catalogue still has of it was accepted.
+    /// The same commit again (T6): extents that the catalogue still has were accepted.
     fn repeat(&mut self, object: &NewObject, dropped: Verdict) -> Result<Vec<ExtentOutcome>, Missing> {
         let mut outcomes = Vec::with_capacity(object.extents.len());
         // An object that has an extent twice had one of them accepted.

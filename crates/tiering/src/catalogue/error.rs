@@ -54,11 +54,11 @@ pub enum CatalogueError {
     /// A commit has more in it than a record takes.
     #[error(transparent)]
     TooLarge(#[from] RecordTooLarge),
-    /// The log went on for so long without this reader that the records it would have to read were deleted. It has read the state
-    /// anew, and whether its last commit took effect shows there.
+    /// The log went on for so long without this reader that the records it would have to read were deleted. It has read the newest
+    /// state, and whether its last commit took effect shows there.
     #[error(
         "this process was away for too long: the log went on to number {log_floor} while it was at {position}. It has read the \
-         catalogue anew: look there whether the commit took effect"
+         newest state: look there whether the commit took effect"
     )]
     Superseded {
         /// Up to where records may be gone.

@@ -25,10 +25,10 @@
 //! 4. A row of an object goes after the object, and only when it was unreferenced or its reservation had expired (T13).
 //! 5. The log's time is the highest time of its records: it never goes back, and every reader has the same. Records carry
 //!    the time of the *store*, which each tierer compares with its own once ([`Catalogue::open`]); a tierer's clock that is off
-//!    does no harm. If a record's time is ahead all the same, reservations expire early (commits are refused and repeated) and
+//!    does no harm. Should a record's time be ahead, reservations expire early (commits are refused and repeated) and
 //!    unreferenced objects go early (a reader finds the entries elsewhere); if it is behind, it counts for nothing.
 //! 6. A snapshot changes no state. Its rows are whole values, so snapshots that overlap agree.
-//! 7. A run counts when a manifest names it. Manifests are created conditionally, one behind the other, and are kept: each says
+//! 7. A run counts when a manifest names it, and is named for one stretch of manifests only. Manifests are created conditionally, one behind the other, and are kept: each says
 //!    which records and runs may be deleted once it is there, so nothing that is needed is deleted, whoever is slow.
 //! 8. A commit counts when its record was created **and** the newest manifest that is there after that does not let its
 //!    number be deleted: a process that was away for so long that its number was written, covered and deleted would

@@ -1,4 +1,4 @@
-//! A catalogue that was lost or damaged, made anew from the footers of the objects.
+//! A catalogue that was lost or damaged, rebuilt from the footers of the objects.
 //!
 //! The footers say which extents there are, and not which were committed: of two objects with the same entries, one may have lost
 //! a race, or have been rewritten. For each ledger the extents are taken that reach furthest without a gap, from the newest objects
@@ -47,7 +47,7 @@ pub struct Gap {
     pub last: EntryId,
 }
 
-/// What a rebuilt catalogue has in it.
+/// The contents of a rebuilt catalogue.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rebuilt {
     /// Sums.
@@ -79,8 +79,8 @@ struct FoundExtent {
     object: u32,
 }
 
-/// Makes the catalogue of `cluster` anew, as a snapshot that covers the whole log. **Stop all tierers first.** The store is read
-/// once: two requests for each object at most. `seen` is called with the number of objects that were looked at.
+/// Rebuilds the catalogue of `cluster`, as a snapshot that covers the whole log. **Stop all tierers first.** The store is read
+/// once: two requests for each object at most. `seen` is called with the number of objects read so far.
 ///
 /// Cut off, it has changed nothing.
 pub async fn rebuild(
@@ -350,7 +350,7 @@ fn take(
             row.next = EntryId::new(extent.last.get().saturating_add(1)).unwrap_or(EntryId::MAX);
             next = following(extent.last, &best);
         }
-        // Begun in this stretch, and reaching beyond its end: nobody else has those entries.
+        // Begun in this stretch, and reaching beyond its end: no other object may have those entries.
         for other in extents.iter().filter(|other| other.first < row.next && other.last >= row.next) {
             found[other.object as usize].is_kept = true;
         }

@@ -1,4 +1,4 @@
-//! A record of the log: what one tierer asks the catalogue to take over, as value and bytes. The picture is in [`super`].
+//! A record of the log: the changes that one tierer asks for, as value and bytes. The picture is in [`super`].
 
 use bindery_types::codec::{Put, Take, crc32c};
 use bindery_types::tier::ObjectRef;

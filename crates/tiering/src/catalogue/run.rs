@@ -36,7 +36,7 @@ pub(super) struct BlockPlace {
     pub crc32c: u32,
 }
 
-/// Where the index of a run is, and how many rows it has: what a manifest keeps of it, and its trailer.
+/// Where the index of a run is, and how many rows it has. Manifests keep this, and so does the run's trailer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RunShape {
     pub rows: u64,

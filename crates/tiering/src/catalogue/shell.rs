@@ -90,10 +90,10 @@ pub struct Catalogue {
     writer: Option<Writer>,
 }
 
-/// What a process that commits has.
+/// Identity and clock of a process that commits.
 pub(super) struct Writer {
     id: WriterId,
-    /// The store's time, and the monotonic time at that moment.
+    /// The store's time, and the monotonic time of the same moment.
     pub store_ms: u64,
     at_ns: u64,
     /// By how much the own clock was ahead.
@@ -102,7 +102,7 @@ pub(super) struct Writer {
 
 impl Catalogue {
     /// Finds the newest snapshot and follows the log to its end. For writing, compares the store's clock with `clock`, by writing
-    /// and deleting a key: what the own clock says does not matter after that.
+    /// and deleting a key; from then on the own wall clock does not matter.
     pub async fn open(
         store: &Store,
         cluster: ClusterId,
@@ -255,7 +255,7 @@ impl Catalogue {
         Ok(())
     }
 
-    /// Fetches records together, and applies them. False: the log was cut meanwhile, or the state has begun anew.
+    /// Fetches records together, and applies them. False: the log was cut meanwhile, or the state was replaced.
     async fn follow_part(&mut self, numbers: &[u64]) -> Result<bool, CatalogueError> {
         let bucket = self.bucket.clone();
         let fetched: Vec<(u64, Path, Option<Bytes>)> = futures_util::stream::iter(numbers.iter().copied())
@@ -294,7 +294,7 @@ impl Catalogue {
         Record::decode(bytes, self.core.cluster(), number).map_err(|damage| damaged(key, damage))
     }
 
-    /// `None`: the state has begun anew from a newer manifest while rows were loaded, and the record is not the next one any
+    /// `None`: the state was replaced by that of a newer manifest while rows were loaded, and the record is not the next one any
     /// more.
     async fn apply(&mut self, record: &Record) -> Result<Option<Outcome>, CatalogueError> {
         while record.number == self.core.position().number + 1 {
@@ -370,7 +370,7 @@ impl Catalogue {
     }
 
     /// Asks for manifests behind ours, and takes the newest. When records that were applied without that knowledge may have been
-    /// deleted before (invariant 8), or are covered by it, the state begins anew from there.
+    /// deleted before (invariant 8), or are covered by it, the state is replaced by that manifest's.
     pub(super) async fn adopt_newer(&mut self) -> Result<bool, CatalogueError> {
         let mut newest = None;
         loop {
@@ -426,7 +426,7 @@ impl Catalogue {
     }
 
     /// Writes `changes` as one record at the end of the log, and says what became of them. Others that are faster are applied
-    /// first: what becomes of the changes is judged by the state in which they arrive.
+    /// first, and the changes are judged by the state in which they arrive.
     ///
     /// Cancelled, it may or may not have committed; the catalogue stays usable, and learns of it from the log.
     pub async fn commit(&mut self, changes: Vec<Change>) -> Result<Outcome, CatalogueError> {
@@ -462,7 +462,7 @@ impl Catalogue {
                             self.verified = number;
                             Ok(outcome)
                         }
-                        // A snapshot that covers it was faster: what became of it has to be read there.
+                        // A snapshot that covers it was faster: the outcome has to be read from the state.
                         None => Err(CatalogueError::Superseded { log_floor, position: number }),
                     };
                 }
@@ -596,35 +596,41 @@ impl Catalogue {
         }
     }
 
-    /// Up to `limit` ledgers behind `after`, ascending: for those that compare the catalogue with the metadata store (T17).
+    /// About `limit` ledgers behind `after`, ascending: for those that compare the catalogue with the metadata store (T17). Empty
+    /// only when there are none.
     pub async fn ledgers_after(
         &mut self,
         after: Option<LedgerId>,
         limit: usize,
     ) -> Result<Vec<(LedgerId, LedgerRow)>, CatalogueError> {
-        let Some(from) = after.map_or(Some(LedgerId::MIN), |id| LedgerId::new(id.get().wrapping_add(1)))
-        else {
-            return Ok(Vec::new());
+        let mut next = match after {
+            None => Some(LedgerId::MIN),
+            Some(after) => after.get().checked_add(1).and_then(LedgerId::new),
         };
-        let (rows, through) = self.page(Key::ledger(from), Key::ledger(LedgerId::MAX), limit).await?;
-        let mut found: BTreeMap<LedgerId, LedgerRow> = rows
-            .iter()
-            .filter_map(|(key, value)| Some((key.ledger_id()?, LedgerRow::decode(value)?)))
-            .collect();
-        let through = through.and_then(Key::ledger_id).unwrap_or(LedgerId::MAX);
-        for (ledger, row) in self.core.ledgers_in_tail() {
-            if (from..=through).contains(&ledger) {
-                match row {
-                    Some(row) => drop(found.insert(ledger, row)),
-                    None => drop(found.remove(&ledger)),
+        let mut found: BTreeMap<LedgerId, LedgerRow> = BTreeMap::new();
+        // The tail may have removed all rows of a page, and more follow.
+        while let Some(from) = next.filter(|_| found.is_empty()) {
+            let (rows, through) = self.page(Key::ledger(from), Key::ledger(LedgerId::MAX), limit).await?;
+            found = (rows.iter())
+                .filter_map(|(key, value)| Some((key.ledger_id()?, LedgerRow::decode(value)?)))
+                .collect();
+            let end = through.and_then(Key::ledger_id);
+            // All rows of the tail up to the page's end belong to it, so there may be more than asked for.
+            for (ledger, row) in self.core.ledgers_in_tail() {
+                if (from..=end.unwrap_or(LedgerId::MAX)).contains(&ledger) {
+                    match row {
+                        Some(row) => drop(found.insert(ledger, row)),
+                        None => drop(found.remove(&ledger)),
+                    }
                 }
             }
+            next = end.and_then(|end| end.get().checked_add(1)).and_then(LedgerId::new);
         }
-        // All rows of the tail up to the page's end belong to it, so there may be more than asked for.
         Ok(found.into_iter().collect())
     }
 
-    /// Up to about `limit` objects behind `after`, in the order of their ids, which is that of their reservations.
+    /// About `limit` objects behind `after`, in the order of their ids, which is that of their reservations. Empty only when
+    /// there are none.
     pub async fn objects_after(
         &mut self,
         after: Option<ObjectId>,
@@ -632,24 +638,22 @@ impl Catalogue {
     ) -> Result<Vec<(ObjectId, ObjectRow)>, CatalogueError> {
         let first = Key::object(ObjectId::from_bytes([0; 16]));
         let last = Key::object(ObjectId::from_bytes([255; 16]));
-        let Some(from) =
-            after.map_or(Some(first), |id| Key::object(id).successor()).filter(|key| *key <= last)
-        else {
-            return Ok(Vec::new());
-        };
-        let (rows, through) = self.page(from, last, limit).await?;
-        let mut found: BTreeMap<ObjectId, ObjectRow> = rows
-            .iter()
-            .filter_map(|(key, value)| Some((key.object_id(), ObjectRow::decode(value)?)))
-            .collect();
-        let through = through.unwrap_or(last);
-        for (object, row) in self.core.objects_in_tail() {
-            if (from..=through).contains(&Key::object(object)) {
-                match row {
-                    Some(row) => drop(found.insert(object, row)),
-                    None => drop(found.remove(&object)),
+        let mut next = after.map_or(Some(first), |id| Key::object(id).successor());
+        let mut found: BTreeMap<ObjectId, ObjectRow> = BTreeMap::new();
+        while let Some(from) = next.filter(|from| found.is_empty() && *from <= last) {
+            let (rows, through) = self.page(from, last, limit).await?;
+            found = (rows.iter())
+                .filter_map(|(key, value)| Some((key.object_id(), ObjectRow::decode(value)?)))
+                .collect();
+            for (object, row) in self.core.objects_in_tail() {
+                if (from..=through.unwrap_or(last)).contains(&Key::object(object)) {
+                    match row {
+                        Some(row) => drop(found.insert(object, row)),
+                        None => drop(found.remove(&object)),
+                    }
                 }
             }
+            next = through.and_then(Key::successor);
         }
         Ok(found.into_iter().collect())
     }

@@ -23,7 +23,7 @@ const RUN_BYTES_BASE: u64 = 4 << 20;
 /// Keys that one cleaning deletes.
 const CLEANED_MAX: usize = 1000;
 
-/// What a job is for.
+/// The kinds of jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UpkeepKind {
     /// The tail becomes a run.
@@ -75,7 +75,7 @@ pub struct Cleaned {
 }
 
 impl UpkeepJob {
-    /// What it is for.
+    /// Its kind.
     pub fn kind(&self) -> UpkeepKind {
         match self.work {
             Work::Snapshot { .. } => UpkeepKind::Snapshot,

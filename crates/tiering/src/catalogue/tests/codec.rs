@@ -1,4 +1,4 @@
-//! Bytes: what was written comes back, and nothing else does.
+//! Bytes: values come back as they were written, and altered ones are refused.
 
 use std::sync::LazyLock;
 

@@ -117,7 +117,7 @@ async fn nothing_is_thrown_away_for_a_gap() {
     upload(&store, 2, &[(1, 10, 29)]).await;
     upload(&store, 3, &[(1, 10, 14)]).await;
     upload(&store, 4, &[(1, 15, 39)]).await;
-    // It begins inside, and has entries that nobody else has.
+    // It begins inside, and has entries of its own.
     upload(&store, 5, &[(1, 38, 44)]).await;
     upload(&store, 6, &[(1, 60, 69), (2, 5, 6)]).await;
     let report = rebuilt(&store).await.unwrap();

@@ -234,6 +234,30 @@ fn tierers_on_a_bad_network_leave_whole_ledgers() {
     }
 }
 
+/// A page of which the tail has removed every row is not the last one.
+#[test]
+fn pages_go_on_behind_what_was_removed() {
+    run(async {
+        let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let mut catalogue = open(store, OpenMode::Create, 1).await.unwrap();
+        catalogue.commit(vec![reserve(&[1, 2, 3])]).await.unwrap();
+        for (number, of) in [(1, 0), (2, 1), (3, 2)] {
+            catalogue.commit(vec![commit(number, &[(of, 0, 9)])]).await.unwrap();
+        }
+        let done = catalogue.snapshot().unwrap().run().await.unwrap();
+        catalogue.install(done).await.unwrap();
+        for number in [0, 1] {
+            catalogue.commit(vec![Change::RemoveLedger(ledger(number))]).await.unwrap();
+            catalogue.commit(vec![Change::ForgetObject(id(number as u64 + 1))]).await.unwrap();
+        }
+        let ledgers = catalogue.ledgers_after(None, 2).await.unwrap();
+        assert_eq!(ledgers.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [ledger(2)]);
+        assert!(catalogue.ledgers_after(Some(ledger(2)), 2).await.unwrap().is_empty());
+        let objects = catalogue.objects_after(None, 2).await.unwrap();
+        assert_eq!(objects.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [id(3)]);
+    });
+}
+
 /// Several creators of the first catalogue.
 #[test]
 fn the_first_tierers_make_one_catalogue() {
