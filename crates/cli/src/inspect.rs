@@ -281,3 +281,61 @@ fn tier_of(view: &TierView, ledger: LedgerId, tier: &TierRecord, out: &mut impl 
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use super::*;
+    use bindery_journal::record::Kind;
+    use bindery_storage::{Checkpoint, ExtentChange, ExtentUpdate, LedgerRecord};
+    use bindery_types::tier::{ObjectId, ObjectRef, TierExtent, TierStamp};
+
+    fn update() -> ExtentUpdate {
+        let id = ObjectId::new(7, [1; 10]);
+        let object = ObjectRef { id, length_bytes: 90, footer_offset: 40, footer_crc: 1, etag_crc: 2 };
+        let extent = |first, last| TierExtent {
+            first: EntryId::new(first).unwrap(),
+            last: EntryId::new(last).unwrap(),
+            object,
+        };
+        ExtentUpdate { stamp: TierStamp { epoch: 2, update: 5 }, extents: vec![extent(0, 4), extent(5, 9)] }
+    }
+
+    #[test]
+    fn a_record_about_object_storage_says_which_entries() {
+        let mut body = 3i64.to_be_bytes().to_vec();
+        update().stamp.encode(&mut body);
+        update().extents.iter().for_each(|extent| extent.encode(&mut body));
+        let ledger = LedgerId::new(3).unwrap();
+        let record = Record { kind: Kind::Reconciled, ledger, crc32c: 0, body: &body };
+        assert_eq!(reconciled(&record), " epoch=2 update=5 first=0 last=9 extents=2");
+        assert_eq!(reconciled(&Record { kind: Kind::Limbo, ..record }), "");
+    }
+
+    #[test]
+    fn the_state_of_a_ledger_says_where_its_entries_are_in_object_storage() {
+        let dir = tempfile::tempdir().unwrap();
+        let current = dir.path().join("current");
+        std::fs::create_dir(&current).unwrap();
+        let disk: Arc<dyn Disk> = Arc::new(RealDisk::new());
+        let ledger = LedgerId::new(3).unwrap();
+        let tier = TierRecord {
+            lre: EntryId::new(9).unwrap(),
+            trimmed_below: EntryId::new(4),
+            stamp: update().stamp,
+        };
+        let record = LedgerRecord { tier: Some(tier), ..LedgerRecord::new(ledger) };
+        let change = ExtentChange { ledger, is_cleared: false, updates: vec![update()] };
+        let (mut table, _) = StateTable::create(&disk, &current).unwrap();
+        table
+            .commit(&Checkpoint { ledgers: &[record], extents: &[change], ..Checkpoint::default() })
+            .unwrap();
+        drop(table);
+        let mut out = Vec::new();
+        ledger_in(&disk, dir.path(), ledger, &mut out).map_err(|_| "not readable").unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("last_reconciled=9 trimmed_below=4 epoch=2 update=5"), "{text}");
+        assert!(text.contains("first=0 last=4 object=00000000000701010101010101010101"), "{text}");
+        assert!(text.contains("first=5 last=9 object="), "{text}");
+    }
+}

@@ -209,7 +209,7 @@ impl Ghost {
         Ok(())
     }
 
-    /// A start: what was let go may be back, as far as no power cut could take it away.
+    /// A start: copies that were let go may be back, as far as no power cut could take them away.
     pub fn settle_trims(&mut self) {
         for state in self.ledgers.values_mut() {
             state.tier.trimmed = state.tier.are_gone;

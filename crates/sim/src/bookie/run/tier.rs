@@ -1,4 +1,4 @@
-//! A tierer that says which entries are in object storage, and a server that lets copies go. What the objects hold is not
+//! A tierer that says which entries are in object storage, and a server that lets copies go. The contents of objects are not
 //! simulated: an object stands for the update that named it.
 
 use super::{Op, Sim};
@@ -79,7 +79,7 @@ impl Sim {
         *self.slots.iter().chain(&self.retired).nth(place).expect("it is below their number")
     }
 
-    /// T1: what was answered is in the durable image, with its extents.
+    /// T1: answered registers are in the durable image, with their extents.
     pub(super) fn on_reconciled(&mut self, sent: &[SentUpdate], results: &[Reconciled]) -> Check {
         if sent.len() != results.len() {
             return Err(format!("IB22: {} results for {} ledgers", results.len(), sent.len()));
@@ -204,7 +204,7 @@ impl Sim {
     }
 }
 
-/// What a ledger has in object storage, for comparing restarts.
+/// The extents of a ledger, for comparing restarts.
 pub(in crate::bookie) fn tier_facts(engine: &Engine, ledger: LedgerId) -> Vec<(i64, i64, u64)> {
     let extents = engine.tier_extents(ledger, EntryId::FIRST, EXTENTS_MAX).unwrap_or_default();
     let trimmed = engine.tiered(ledger).and_then(|tiered| tiered.trimmed_below);
