@@ -10,7 +10,8 @@ use bindery_engine::PoolMemory;
 use bindery_server::config::{BookieConfig, OptionNames};
 use bindery_server::disks::DiskLimits;
 use bindery_server::limits::Limits;
-use bindery_server::memory::{MemoryPlan, MemoryPlanError, default_limit};
+use bindery_server::memory::{MemoryPlan, MemoryPlanError, Surroundings, default_limit};
+use bindery_server::tier::TierConfig;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,6 +22,9 @@ const JOURNAL_FILE_BYTES: u64 = 64 << 20;
 const JOURNAL_FILES_PREALLOCATED: usize = 4;
 /// Kept free on the disk for each bookie, so that a full one still starts.
 const RESERVE_BYTES: u64 = 16 << 20;
+
+/// The part of each bookie's share for entries that it reads from the tier.
+const TIER_READ_BYTES: u64 = 16 << 20;
 
 /// Of the tierer, beside the memory limit.
 const TIER_MEMORY: &str = "96MiB";
@@ -110,6 +114,10 @@ pub fn plan(args: &StandaloneArgs, machine_bytes: u64) -> Result<Plan, Vec<Strin
                 memory_limit: Some(share),
                 journal_sync: args.journal_sync == Switch::On,
                 limits: limits.clone(),
+                tier: tier.as_ref().map(|tier| TierConfig {
+                    memory_bytes: Some(TIER_READ_BYTES),
+                    ..TierConfig::new(tier.store.url().clone())
+                }),
                 ..of_directory(&dir)
             }
         })
@@ -122,6 +130,10 @@ pub fn plan(args: &StandaloneArgs, machine_bytes: u64) -> Result<Plan, Vec<Strin
         bookies,
         tier,
     })
+}
+
+fn names_tier(args: &StandaloneArgs) -> bool {
+    args.tier.as_ref().is_some_and(|url| !url.is_empty())
 }
 
 fn of_directory(dir: &Path) -> BookieConfig {
@@ -165,7 +177,9 @@ fn memory_shares(
 ) -> Result<(u64, u64), String> {
     let count = count as u64;
     // Asked for nothing, the plan says what it needs at least.
-    let least = match MemoryPlan::new(0, limits) {
+    let tier_bytes = if names_tier(args) { TIER_READ_BYTES } else { 0 };
+    let around = Surroundings { tier_bytes, ..Surroundings::default() };
+    let least = match MemoryPlan::of(0, limits, around) {
         Ok(_) | Err(MemoryPlanError::Connections { .. }) => 0,
         Err(MemoryPlanError::TooSmall { least, .. }) => least,
     };
