@@ -236,8 +236,14 @@ pub fn resolve(args: &BookieArgs, file: Option<&str>) -> Result<Settings, Vec<St
     let notes = request_limits::apply(&mut file, &mut config);
     let metadata = metadata(args, &mut file);
     let tier = tier(args, &mut file);
-    config.tier =
-        tier.as_ref().map(|(tier, _)| trims(args.tier_grace, &mut file, TierConfig::new(tier.url.clone())));
+    let mut reading = reading(&mut file);
+    if let Some((tier, _)) = &tier {
+        reading.url = tier.store.url().clone();
+        if let Some(grace) = args.tier_grace {
+            reading.set_grace(grace);
+        }
+        config.tier = Some(reading);
+    }
 
     let without_effect: Vec<&str> =
         WITHOUT_EFFECT.iter().copied().filter(|key| file.values.remove(*key).is_some()).collect();
@@ -298,29 +304,54 @@ fn tier(args: &BookieArgs, file: &mut Values) -> Option<(TierSettings, bool)> {
     }
 }
 
-/// When local copies of what is in object storage go.
-fn trims(grace: Option<Duration>, file: &mut Values, mut tier: TierConfig) -> TierConfig {
-    if let Some(is_on) = file.parsed::<bool>("tierTrim") {
-        tier.trim.is_on = is_on;
+/// How the bookie reads from the tier, and when it lets local copies go. The URL is set by the caller.
+fn reading(file: &mut Values) -> TierConfig {
+    let nowhere = "file:///nowhere".parse().expect("a URL of a directory");
+    let mut config = TierConfig::new(nowhere);
+    if let Some(mib) = file.counted("tierReadMemoryMB", 16, 1 << 20) {
+        config.memory_bytes = Some((mib as u64) << 20);
     }
-    let of_file = file.parsed::<u64>("tierTrimGrace").map(Duration::from_millis);
-    if let Some(grace) = grace.or(of_file) {
-        tier.set_grace(grace);
+    let trim = &mut config.trim;
+    if let Some(is_on) = file.parsed("tierTrim") {
+        trim.is_on = is_on;
     }
-    if let Some(mib) = file.counted("tierLocalSizeMB", 1, 1 << 30) {
-        tier.trim.local_bytes_max = Some((mib as u64) << 20);
+    let seconds = |count: usize| Duration::from_secs(count as u64);
+    if let Some(grace) = file.counted("tierTrimGraceSec", 0, 100_000_000) {
+        trim.grace = seconds(grace);
+        trim.grace_when_short = trim.grace_when_short.min(trim.grace);
+    }
+    if let Some(grace) = file.counted("tierTrimGraceShortSec", 0, 100_000_000) {
+        trim.grace_when_short = seconds(grace);
+    }
+    if let Some(interval) = file.counted("tierTrimIntervalSec", 1, 1_000_000) {
+        trim.interval = seconds(interval);
+    }
+    if let Some(mib) = file.counted("tierLocalSizeMaxMB", 1, 1 << 40) {
+        trim.local_bytes_max = Some((mib as u64) << 20);
+    }
+    match file.parsed::<f64>("tierFreeShareMin") {
+        Some(share) if (0.0..1.0).contains(&share) => trim.free_share_min = share,
+        Some(share) => file.faults.push(format!("tierFreeShareMin={share}: give a share from 0, below 1")),
+        None => {}
+    }
+    match file.counted("tierTrimSamples", 0, 1_000_000) {
+        Some(0) => trim.samples = None,
+        Some(samples) => trim.samples = Some(samples),
+        None => {}
     }
     if let Some(text) = file.take("tierTrimProperties") {
-        for property in text.split(',').map(str::trim).filter(|property| !property.is_empty()) {
-            match property.split_once('=') {
-                Some((name, value)) => tier.trim.properties.push((name.to_owned(), value.to_owned())),
-                None => file.faults.push(format!(
-                    "tierTrimProperties: {property:?} is not NAME=VALUE, for example application=pulsar"
+        for pair in text.split(',').map(str::trim) {
+            match pair.split_once('=') {
+                Some((name, value)) if !name.is_empty() => {
+                    trim.properties.push((name.trim().to_owned(), value.trim().to_owned()));
+                }
+                _ => file.faults.push(format!(
+                    "tierTrimProperties={text}: give properties of ledgers as NAME=VALUE, separated by commas"
                 )),
             }
         }
     }
-    tier
+    config
 }
 
 /// Garbage collection and compaction.
@@ -790,6 +821,13 @@ mod tests {
         args.tier = Some(flag.clone());
         args.tier_role = Some(Switch::On);
         assert_eq!(shown(&args, Some(&text)), (flag, true, Some(5 << 20)));
+        let text = "tierTrimGraceSec=60\ntierTrimProperties=application=pulsar, tier = yes\ntierTrimSamples=0\ntierTrim=false\n";
+        let reading = resolve(&args, Some(text)).unwrap().config.tier.unwrap();
+        assert_eq!(reading.url.to_string(), url("flag"));
+        let trim = reading.trim;
+        assert_eq!((trim.grace, trim.grace_when_short), (Duration::from_secs(60), Duration::from_secs(60)));
+        assert_eq!((trim.is_on, trim.samples, trim.properties.len()), (false, None, 2));
+        assert_eq!(trim.properties[1], ("tier".to_owned(), "yes".to_owned()));
         // All faults at once, each with its name.
         args.tier = Some("s3://a:1/b".to_owned());
         let faults = resolve(&args, Some("tierCompression=lz4\ntierUpdatesInFlight=0\n")).unwrap_err();

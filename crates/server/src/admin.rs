@@ -85,7 +85,7 @@ fn with_bookie(router: Router<Arc<AdminState>>) -> Router<Arc<AdminState>> {
         .route("/api/v1/bookie/limbo", any(limbo))
         .route("/api/v1/bookie/tier", any(trimming))
         .route("/api/v1/bookie/flow", any(flow))
-        .route("/api/v1/tier/{name}", any(tier))
+        .route("/api/v1/tier/{name}", any(tierer))
 }
 
 /// Other methods are not found, as in Java.
@@ -453,7 +453,7 @@ async fn flow(State(state): State<Arc<AdminState>>, method: Method, uri: Uri) ->
 }
 
 /// The tierer of this process.
-async fn tier(
+async fn tierer(
     State(state): State<Arc<AdminState>>,
     Path(name): Path<String>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,

@@ -10,7 +10,7 @@ use bindery_engine::PoolMemory;
 use bindery_server::config::{BookieConfig, OptionNames};
 use bindery_server::disks::DiskLimits;
 use bindery_server::limits::Limits;
-use bindery_server::memory::{MemoryPlan, MemoryPlanError, default_limit};
+use bindery_server::memory::{MemoryPlan, MemoryPlanError, Surroundings, default_limit};
 use bindery_server::tier::TierConfig;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -22,6 +22,9 @@ const JOURNAL_FILE_BYTES: u64 = 64 << 20;
 const JOURNAL_FILES_PREALLOCATED: usize = 4;
 /// Kept free on the disk for each bookie, so that a full one still starts.
 const RESERVE_BYTES: u64 = 16 << 20;
+
+/// The part of each bookie's share for entries that it reads from the tier.
+const TIER_READ_BYTES: u64 = 16 << 20;
 
 /// Of the tierer, beside the memory limit.
 const TIER_MEMORY: &str = "96MiB";
@@ -100,7 +103,8 @@ pub fn plan(args: &StandaloneArgs, machine_bytes: u64) -> Result<Plan, Vec<Strin
         return Err(faults);
     }
     let reading = tier.as_ref().map(|tier| {
-        let mut reading = TierConfig::new(tier.url.clone());
+        let mut reading = TierConfig::new(tier.store.url().clone());
+        reading.memory_bytes = Some(TIER_READ_BYTES);
         if let Some(grace) = args.tier_grace {
             reading.set_grace(grace);
         }
@@ -131,6 +135,10 @@ pub fn plan(args: &StandaloneArgs, machine_bytes: u64) -> Result<Plan, Vec<Strin
         bookies,
         tier,
     })
+}
+
+fn names_tier(args: &StandaloneArgs) -> bool {
+    args.tier.as_ref().is_some_and(|url| !url.is_empty())
 }
 
 fn of_directory(dir: &Path) -> BookieConfig {
@@ -174,7 +182,9 @@ fn memory_shares(
 ) -> Result<(u64, u64), String> {
     let count = count as u64;
     // Asked for nothing, the plan says what it needs at least.
-    let least = match MemoryPlan::new(0, limits) {
+    let tier_bytes = if names_tier(args) { TIER_READ_BYTES } else { 0 };
+    let around = Surroundings { tier_bytes, ..Surroundings::default() };
+    let least = match MemoryPlan::of(0, limits, around) {
         Ok(_) | Err(MemoryPlanError::Connections { .. }) => 0,
         Err(MemoryPlanError::TooSmall { least, .. }) => least,
     };

@@ -25,8 +25,6 @@ use std::time::Duration;
 /// What a tierer of this process is set to.
 #[derive(Debug, Clone)]
 pub struct TierSettings {
-    /// Where the store is, for the bookies of this process, which read there through a client of their own.
-    pub url: StoreUrl,
     /// The store, which is open.
     pub store: Store,
     /// How it works.
@@ -69,12 +67,12 @@ pub fn settings(option: &str, url: &str, tuning: &TierTuning) -> Result<TierSett
         Some(Compress::Zstd) => Compression::Zstd,
         Some(Compress::None) | None => Compression::None,
     };
-    let opened = url.parse::<StoreUrl>().map_err(|error| error.to_string()).and_then(|url| {
-        let store = store::open(&url, &StoreOptions::default()).map_err(|error| error.to_string())?;
-        Ok((url, store))
-    });
+    let opened = url
+        .parse::<StoreUrl>()
+        .map_err(|error| error.to_string())
+        .and_then(|url| store::open(&url, &StoreOptions::default()).map_err(|error| error.to_string()));
     match opened {
-        Ok((url, store)) if faults.is_empty() => Ok(TierSettings { url, store, config }),
+        Ok(store) if faults.is_empty() => Ok(TierSettings { store, config }),
         Ok(_) => Err(faults),
         Err(fault) => {
             faults.push(format!("{option}: {fault}"));

@@ -78,6 +78,14 @@ fn a_standalone_cluster_moves_its_ledgers_and_says_so() {
     assert_eq!((&report["entries"], &report["lag"]["entries"]), (&100.into(), &0.into()), "{report:#}");
     assert!(report["requests"]["puts"].as_u64().unwrap() > 0 && report["cost"]["requestsUsd"] == 0.0);
 
+    // The bookie of this process takes updates, and was told.
+    let report = until(&admin, "the bookie knows", |report| report["updateLedgers"].as_u64() >= Some(2));
+    assert_eq!((&report["updateFailures"], &report["reconciledLate"]), (&0.into(), &0.into()), "{report:#}");
+    let told =
+        Command::new("curl").args(["-s", &format!("{admin}/api/v1/tier/ledger?id={id}")]).output().unwrap();
+    let told: Value = serde_json::from_slice(&told.stdout).unwrap();
+    assert_eq!(told["bookies"][0][1], 99, "{told:#}");
+
     // For people, and for metrics.
     let shown = text(&bindery(&["tier", "status", "--admin", &admin]).output().unwrap().stdout);
     for line in ["lag       0 entries", "limit     none", "100 entries", "STAGE", "commit", "list prices"] {
