@@ -29,7 +29,7 @@ pub fn run(args: TierArgs) -> Result<(), Failure> {
     }
 }
 
-/// What errors say when an admin port is asked.
+/// The words of errors about an admin port.
 const WORDS: Words = Words {
     command: "bindery tier status",
     nobody: "nobody listens there. A tierer has an admin port with bindery tier run --admin IP:PORT, a bookie with --tier URL \

@@ -22,7 +22,7 @@ use bindery_types::LedgerId;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// What a tierer of this process is set to.
+/// Settings of a tierer of this process.
 #[derive(Debug, Clone)]
 pub struct TierSettings {
     /// The store, which is open.

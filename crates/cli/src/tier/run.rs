@@ -1,4 +1,4 @@
-//! `bindery tier run`: a process that is a tierer and nothing else.
+//! `bindery tier run`: a process that is a tierer only.
 
 use super::args::TierRunArgs;
 use super::role::{self, TierRole};

@@ -1,6 +1,8 @@
 //! `bindery tier` as a shell sees it: a tierer in a standalone cluster, one that is a process of its own, and what wrong
 //! arguments lead to.
 
+#![allow(clippy::disallowed_methods, reason = "real processes, in real time")]
+
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};

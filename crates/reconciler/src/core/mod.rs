@@ -357,10 +357,10 @@ impl Core {
     }
 
     fn watch(&mut self, now: Duration, ledger: LedgerId) {
-        if !self.ledgers.contains_key(&ledger) {
-            self.ledgers.insert(ledger, Ledger::new(now));
+        self.ledgers.entry(ledger).or_insert_with(|| {
             self.looks.insert((now, ledger));
-        }
+            Ledger::new(now)
+        });
     }
 
     fn on_now(&mut self, now: Duration, ledger: LedgerId) {

@@ -21,9 +21,12 @@ pub(super) const WAITING_MAX: usize = 256;
 /// Extents in one answer.
 const EXTENTS_MAX: usize = 256;
 
+/// Ledgers, each with its last entry in the catalogue.
+type Ends = Vec<(LedgerId, Option<EntryId>)>;
+
 /// A question or an order.
 pub(super) enum Ask {
-    Locate(Vec<LedgerId>, oneshot::Sender<Result<Vec<(LedgerId, Option<EntryId>)>, String>>),
+    Locate(Vec<LedgerId>, oneshot::Sender<Result<Ends, String>>),
     Extents(LedgerId, EntryId, oneshot::Sender<Option<Vec<TierExtent>>>),
     Reserve(usize, oneshot::Sender<Result<Vec<ObjectId>, String>>),
     Commit(Vec<NewObject>, usize, oneshot::Sender<Result<CommitReply, String>>),
@@ -106,7 +109,7 @@ impl Desk {
         }
     }
 
-    async fn locate(&mut self, ledgers: Vec<LedgerId>) -> Result<Vec<(LedgerId, Option<EntryId>)>, String> {
+    async fn locate(&mut self, ledgers: Vec<LedgerId>) -> Result<Ends, String> {
         self.catalogue.refresh().await.map_err(|error| error.to_string())?;
         let rows = self.catalogue.ledgers(&ledgers).await.map_err(|error| error.to_string())?;
         let last = |ledger: &LedgerId| {

@@ -1,7 +1,8 @@
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bindery_client::{Client, EntryId, LedgerId};
 use bindery_io::{SeededRandom, SystemClock, SystemRandom};
@@ -16,6 +17,7 @@ use bindery_tiering::object::{self, Footer, Trailer, decode_block};
 use bindery_tiering::store::{Store, StoreOptions, StoreUrl, open};
 use bytes::Bytes;
 use object_store::ObjectStoreExt;
+use tokio::time::Instant;
 
 use super::cluster::{Cluster, append, entry, payload, read, writer};
 use super::faulty::{Faults, Faulty};
@@ -67,14 +69,14 @@ impl Tier {
         for (first, row) in extents {
             assert_eq!(first.get(), entries.len() as i64, "without a gap (T3)");
             let key = self.store.key(&object_key(catalogue.cluster(), row.object.id));
-            if !objects.contains_key(&row.object.id) {
+            if let Entry::Vacant(place) = objects.entry(row.object.id) {
                 let bytes = self.store.inner().get(&key).await.unwrap().bytes().await.unwrap();
                 assert_eq!(bytes.len() as u64, row.object.length_bytes);
                 let part = |at: u64, size: u64| {
                     Ok::<_, std::io::Error>(bytes.slice(at as usize..(at + size) as usize))
                 };
                 object::verify(bytes.len() as u64, part, |_| {}).unwrap();
-                objects.insert(row.object.id, bytes);
+                place.insert(bytes);
             }
             let bytes = &objects[&row.object.id];
             let trailer =

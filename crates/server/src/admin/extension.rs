@@ -52,7 +52,7 @@ pub trait AdminExtension: Send + Sync + 'static {
 
 /// Bytes of answers on their way, of a process that has no bookie's memory plan.
 const ANSWERS_BYTES: u64 = 4 << 20;
-/// What peers have time for.
+/// Time that peers have for a request and its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Serves an extension on a port of its own, with `/heartbeat` and `/metrics`, until `stop`.

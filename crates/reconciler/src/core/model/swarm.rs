@@ -162,7 +162,13 @@ fn collect(world: &World, tierer: usize, met: &mut Met) {
 #[test]
 fn two_tierers_with_crashes_and_faults_keep_the_invariants() {
     let mut met = Met::default();
-    for seed in 0..100 {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seeds = number("BINDERY_TIER_SEEDS").unwrap_or(100);
+    if let Some(seed) = number("BINDERY_TIER_SEED") {
+        println!("seed {seed}: {:?}", run(seed, Canaries::none()));
+        return;
+    }
+    for seed in 0..seeds {
         let of_run = std::panic::catch_unwind(|| run(seed, Canaries::none()));
         let of_run = of_run.unwrap_or_else(|panic| {
             eprintln!("seed {seed}");

@@ -135,8 +135,7 @@ impl Updates {
     /// Sends what may be sent now.
     pub fn dispatch(&mut self, now: Duration, requests: &mut Vec<UpdateRequest>) {
         let mut is_full = false;
-        loop {
-            let Some((bookie, is_batch)) = self.next_peer(now) else { break };
+        while let Some((bookie, is_batch)) = self.next_peer(now) {
             if self.requests.len() >= self.settings.in_flight_max {
                 is_full = true;
                 break;
