@@ -1,6 +1,7 @@
 //! As much of HTTP as it takes to ask an admin port: one request, one answer with a length or to the end of the connection.
 
 use crate::exit::{self, Failure};
+use serde::de::DeserializeOwned;
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::time::Duration;
@@ -52,6 +53,8 @@ impl fmt::Display for Address {
 pub struct Words {
     /// The command that asks.
     pub command: &'static str,
+    /// The process that answers: bookie, tierer.
+    pub whose: &'static str,
     /// What to do when nobody listens.
     pub nobody: &'static str,
     /// The part that the address lacks, and the remedy.
@@ -75,6 +78,22 @@ pub async fn ask(address: &Address, method: &str, path: &str, words: &Words) -> 
         }
     };
     body_of(address, answer, words)
+}
+
+/// As [`ask`], for an answer in JSON.
+pub async fn ask_json<T: DeserializeOwned>(
+    address: &Address,
+    method: &str,
+    path: &str,
+    words: &Words,
+) -> Result<T, Failure> {
+    let answer = ask(address, method, path, words).await?;
+    serde_json::from_slice(&answer).map_err(|error| {
+        Failure::new(format!(
+            "what {address} answers is not understood ({error}): use the bindery of the same version as the {}'s",
+            words.whose
+        ))
+    })
 }
 
 async fn exchange(address: &Address, method: &str, path: &str) -> io::Result<Vec<u8>> {

@@ -13,10 +13,6 @@ use bindery_metadata::layout::CookiesError;
 use bindery_server::bookie::{Bookie, Components, Ended, Metadata, StartError};
 use bindery_server::latch::Latch;
 use std::sync::Arc;
-use std::time::Duration;
-
-/// How long the tierer of a bookie has to end when the bookie has.
-const TIER_STOP_MAX: Duration = Duration::from_secs(15);
 
 /// Runs a bookie until it is told to stop.
 pub fn run(mut args: BookieArgs) -> Result<(), Failure> {
@@ -81,17 +77,12 @@ async fn serve(settings: settings::Settings) -> Result<(), Failure> {
         bookie.extend_admin(role.admin());
     }
     // Reading and telling bookies is over before this one takes its registration back, or a little later: it is not needed.
-    let tiering = role.map(|role| {
-        let stop = stop.clone();
-        tokio::spawn(async move { role.run_patiently(&stop).await })
-    });
+    let tiering = role.map(|role| role.spawn(&stop));
     let ended = bookie.run(&stop).await;
     watching.abort();
     if let Some(tiering) = tiering {
         stop.set();
-        if tokio::time::timeout(TIER_STOP_MAX, tiering).await.is_err() {
-            tracing::warn!("the tierer does not end in time: its unfinished objects expire later");
-        }
+        tiering.ended().await;
     }
     match ended {
         Ended::Stopped => Ok(()),

@@ -5,6 +5,7 @@ use crate::cluster_transfer::{self, open_failure, store_failure};
 use crate::exit::Failure;
 use crate::logging;
 use crate::output;
+use crate::runtime;
 use bindery_io::{Random, SystemRandom};
 use bindery_metadata::layout::CookiesError;
 use bindery_metadata::{ConnectOptions, InitError, InitOutcome, Layout, MetadataUri};
@@ -14,10 +15,7 @@ use std::io::IsTerminal;
 /// Runs one command.
 pub fn run(command: ClusterCommand) -> Result<(), Failure> {
     logging::start_at(LogFormat::Text, "warn");
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::new(format!("cannot start the runtime: {error}")))?;
+    let runtime = runtime::single()?;
     runtime.block_on(async {
         match command {
             ClusterCommand::Init(args) => init(&args).await,

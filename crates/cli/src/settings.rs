@@ -3,15 +3,14 @@
 use crate::args::{BookieArgs, MemoryUse, Switch};
 use crate::conf_file;
 use crate::request_limits;
-use crate::tier::args::{Compress, TierTuning, Updates};
-use crate::tier::role::{self, TierSettings};
+use crate::tier;
+use crate::tier::role::TierSettings;
 use bindery_engine::JOURNAL_FILES_MIN;
 use bindery_engine::PoolMemory;
 use bindery_metadata::MetadataUri;
 use bindery_server::config::{AdminScope, BookieConfig};
 use bindery_server::memory::machine_bytes;
 use bindery_server::sockets::{KERNEL_BUFFER_BYTES_MIN, Keepalive};
-use bindery_server::tier::TierConfig;
 use bindery_wire::FrameLimit;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -101,11 +100,9 @@ impl Values {
             }
         }
     }
-}
 
-impl Values {
     /// A whole number from `least` to `most`.
-    fn counted(&mut self, key: &str, least: usize, most: usize) -> Option<usize> {
+    pub fn counted(&mut self, key: &str, least: usize, most: usize) -> Option<usize> {
         let value = self.take(key)?;
         let number = value.parse::<usize>().ok().filter(|number| (least..=most).contains(number));
         if number.is_none() {
@@ -235,15 +232,7 @@ pub fn resolve(args: &BookieArgs, file: Option<&str>) -> Result<Settings, Vec<St
     connections(&mut file, &mut config);
     let notes = request_limits::apply(&mut file, &mut config);
     let metadata = metadata(args, &mut file);
-    let tier = tier(args, &mut file);
-    let mut reading = reading(&mut file);
-    if let Some((tier, _)) = &tier {
-        reading.url = tier.store.url().clone();
-        if let Some(grace) = args.tier_grace {
-            reading.set_grace(grace);
-        }
-        config.tier = Some(reading);
-    }
+    let tier = tier::settings::of_bookie(args, &mut file, &mut config);
 
     let without_effect: Vec<&str> =
         WITHOUT_EFFECT.iter().copied().filter(|key| file.values.remove(*key).is_some()).collect();
@@ -256,102 +245,6 @@ pub fn resolve(args: &BookieArgs, file: Option<&str>) -> Result<Settings, Vec<St
         (Some(metadata), true) => Ok(Settings { config, metadata, tier, warnings, notes }),
         _ => Err(file.faults),
     }
-}
-
-/// Object storage (ours; BookKeeper has none).
-fn tier(args: &BookieArgs, file: &mut Values) -> Option<(TierSettings, bool)> {
-    let named = file.take("tierUrl").map(|url| ("tierUrl", url));
-    let of_shell = args.tier_of_shell.clone().map(|url| ("BINDERY_TIER", url));
-    let url = args.tier.clone().map(|url| ("--tier", url)).or(named).or(of_shell);
-    let of_file = file.parsed::<bool>("tierRole").unwrap_or(true);
-    let has_role = args.tier_role.map_or(of_file, |switch| switch == Switch::On);
-    let mut choice = |key: &str, choices: [&str; 2]| {
-        let value = file.take(key)?;
-        let found = choices.iter().position(|choice| *choice == value);
-        if found.is_none() {
-            file.faults.push(format!("{key}={value}: give {} or {}", choices[0], choices[1]));
-        }
-        found
-    };
-    let compression =
-        choice("tierCompression", ["none", "zstd"]).map(|at| [Compress::None, Compress::Zstd][at]);
-    let update_mode =
-        choice("tierUpdateMode", ["batched", "single"]).map(|at| [Updates::Batched, Updates::Single][at]);
-    let tuning = TierTuning {
-        memory_limit: file.counted("tierMemoryLimitMB", 48, 1 << 20).map(|mib| format!("{mib}MiB")),
-        rate: file.counted("tierRateMB", 1, 1 << 20).map(|mib| format!("{mib}MiB")),
-        object_size: file.counted("tierObjectSizeMB", 5, 4096).map(|mib| format!("{mib}MiB")),
-        updates: file.counted("tierUpdatesInFlight", 1, 1024).map(|count| count as u16),
-        compression,
-        update_mode,
-    };
-    let Some((option, url)) = url else {
-        if args.tier_role == Some(Switch::On) {
-            file.faults.push("--tier-role on: name the object store with --tier URL".to_owned());
-        }
-        return None;
-    };
-    match role::settings(option, &url, &tuning) {
-        Ok(mut settings) => {
-            // The process has a bookie to stop, too.
-            settings.config.stop_patience = Duration::from_secs(5);
-            Some((settings, has_role))
-        }
-        Err(faults) => {
-            file.faults.extend(faults);
-            None
-        }
-    }
-}
-
-/// How the bookie reads from the tier, and when it lets local copies go. The URL is set by the caller.
-fn reading(file: &mut Values) -> TierConfig {
-    let nowhere = "file:///nowhere".parse().expect("a URL of a directory");
-    let mut config = TierConfig::new(nowhere);
-    if let Some(mib) = file.counted("tierReadMemoryMB", 16, 1 << 20) {
-        config.memory_bytes = Some((mib as u64) << 20);
-    }
-    let trim = &mut config.trim;
-    if let Some(is_on) = file.parsed("tierTrim") {
-        trim.is_on = is_on;
-    }
-    let seconds = |count: usize| Duration::from_secs(count as u64);
-    if let Some(grace) = file.counted("tierTrimGraceSec", 0, 100_000_000) {
-        trim.grace = seconds(grace);
-        trim.grace_when_short = trim.grace_when_short.min(trim.grace);
-    }
-    if let Some(grace) = file.counted("tierTrimGraceShortSec", 0, 100_000_000) {
-        trim.grace_when_short = seconds(grace);
-    }
-    if let Some(interval) = file.counted("tierTrimIntervalSec", 1, 1_000_000) {
-        trim.interval = seconds(interval);
-    }
-    if let Some(mib) = file.counted("tierLocalSizeMaxMB", 1, 1 << 40) {
-        trim.local_bytes_max = Some((mib as u64) << 20);
-    }
-    match file.parsed::<f64>("tierFreeShareMin") {
-        Some(share) if (0.0..1.0).contains(&share) => trim.free_share_min = share,
-        Some(share) => file.faults.push(format!("tierFreeShareMin={share}: give a share from 0, below 1")),
-        None => {}
-    }
-    match file.counted("tierTrimSamples", 0, 1_000_000) {
-        Some(0) => trim.samples = None,
-        Some(samples) => trim.samples = Some(samples),
-        None => {}
-    }
-    if let Some(text) = file.take("tierTrimProperties") {
-        for pair in text.split(',').map(str::trim) {
-            match pair.split_once('=') {
-                Some((name, value)) if !name.is_empty() => {
-                    trim.properties.push((name.trim().to_owned(), value.trim().to_owned()));
-                }
-                _ => file.faults.push(format!(
-                    "tierTrimProperties={text}: give properties of ledgers as NAME=VALUE, separated by commas"
-                )),
-            }
-        }
-    }
-    config
 }
 
 /// Garbage collection and compaction.

@@ -12,6 +12,7 @@ use crate::args::FlowArgs;
 use crate::exit::Failure;
 use crate::live::{Event, Events, Key, Screen};
 use crate::output;
+use crate::runtime;
 use bindery_server::flow_view::{CONNECTIONS_MAX, FlowView, Sort};
 
 use render::Form;
@@ -22,6 +23,7 @@ const PATH: &str = "/api/v1/bookie/flow";
 /// What errors say.
 pub const WORDS: Words = Words {
     command: "bindery flow",
+    whose: "bookie",
     nobody: "nobody listens there. A bookie has an admin port with --admin IP:PORT or httpServerEnabled=true, a \
              standalone's is --admin-port; name it with bindery flow --admin http://HOST:PORT",
     missing: "has no flow view: it is not a bindery bookie, or one of an older version",
@@ -38,14 +40,11 @@ pub fn run(args: &FlowArgs) -> Result<(), Failure> {
         sort: args.sort,
         most: args.top.map_or(CONNECTIONS_MAX, |top| top.min(CONNECTIONS_MAX)),
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::new(format!("cannot start the runtime: {error}")))?;
+    let runtime = runtime::single()?;
     let interval = Duration::from_secs_f64(args.interval.clamp(0.1, 3600.0));
     runtime.block_on(async {
         if args.json {
-            let mut text = source.fetch_text().await?;
+            let mut text = admin_http::ask(&source.address, "GET", &source.path(), &WORDS).await?;
             text.push(b'\n');
             return output::write_all(&text);
         }
@@ -64,19 +63,12 @@ struct Source {
 }
 
 impl Source {
-    async fn fetch_text(&self) -> Result<Vec<u8>, Failure> {
-        let path = format!("{PATH}?sort={}&limit={}", self.sort.name(), self.most);
-        admin_http::ask(&self.address, "GET", &path, &WORDS).await
+    fn path(&self) -> String {
+        format!("{PATH}?sort={}&limit={}", self.sort.name(), self.most)
     }
 
     async fn fetch(&self) -> Result<FlowView, Failure> {
-        let text = self.fetch_text().await?;
-        serde_json::from_slice(&text).map_err(|error| {
-            Failure::new(format!(
-                "what {} answers is not understood ({error}): use the bindery of the same version as the bookie's",
-                self.address
-            ))
-        })
+        admin_http::ask_json(&self.address, "GET", &self.path(), &WORDS).await
     }
 }
 

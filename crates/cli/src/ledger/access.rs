@@ -3,6 +3,7 @@
 use super::args::{AccessArgs, QuorumArgs};
 use crate::exit::{self, Failure};
 use crate::logging;
+use crate::runtime;
 use bindery_client::{
     AppendOpenError, Client, ClientBuilder, ConnectError, CreateError, LedgerError, MetadataUri, OpenError,
     Quorum, ReadError, RecoveryError, Stopped, WhyStopped,
@@ -12,19 +13,11 @@ use bindery_metadata::{OpenError as ClusterError, StoreError, UriError};
 use std::fmt::Display;
 use std::future::Future;
 use std::time::Duration;
-use tokio::runtime::{Builder, Runtime};
 
 /// How long a person waits for a server that is not there.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Ending a session is a courtesy to the store: it ends by itself, too.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// The runtime of a command. With one thread for what sends a handful of requests.
-fn runtime(is_data_moved: bool) -> Result<Runtime, Failure> {
-    let mut builder = if is_data_moved { Builder::new_multi_thread() } else { Builder::new_current_thread() };
-    let built = builder.thread_name("bindery-net").enable_all().build();
-    built.map_err(|error| Failure::new(format!("cannot start the runtime: {error}")))
-}
 
 /// Runs a command with a client, and ends its session whatever came out.
 pub fn with_client<F>(
@@ -49,7 +42,7 @@ where
     F: Future<Output = Result<(), Failure>>,
 {
     logging::start_for_command(access.verbose);
-    let runtime = runtime(is_data_moved)?;
+    let runtime = if is_data_moved { runtime::for_data()? } else { runtime::single()? };
     let result = runtime.block_on(async {
         let client = connect(access, tune).await?;
         let result = run(client.clone()).await;

@@ -32,9 +32,6 @@ const BIND_PAUSE: Duration = Duration::from_millis(20);
 /// What the coordinator may owe its clients at the least: some lists of all ledgers.
 const OUTBOXES_BYTES_MIN: u64 = 16 << 20;
 
-/// How long the tierer has to end when the bookies have.
-const TIER_STOP_MAX: Duration = Duration::from_secs(15);
-
 /// The coordinator's connections, where descriptors are plenty.
 const COORDINATOR_CONNECTIONS_MAX: usize = 1000;
 
@@ -100,10 +97,7 @@ impl Cluster {
 
     /// Serves until `stop`, or until a part ends for good; then ends everything.
     pub async fn run(self, stop: Arc<Latch>) -> Result<(), Failure> {
-        let tiering = self.role.map(|role| {
-            let stop = stop.clone();
-            tokio::spawn(async move { role.run_patiently(&stop).await })
-        });
+        let tiering = self.role.map(|role| role.spawn(&stop));
         let mut running = JoinSet::new();
         for (index, bookie) in self.bookies.into_iter().enumerate() {
             let stop = stop.clone();
@@ -125,10 +119,8 @@ impl Cluster {
         while let Some(ended) = running.join_next().await {
             note(failure_of(ended));
         }
-        if let Some(tiering) = tiering
-            && tokio::time::timeout(TIER_STOP_MAX, tiering).await.is_err()
-        {
-            tracing::warn!("the tierer does not end in time: its unfinished objects expire later");
+        if let Some(tiering) = tiering {
+            tiering.ended().await;
         }
         self.coordinator.stop().await;
         first_failure.map_or(Ok(()), Err)

@@ -14,7 +14,6 @@ use bindery_server::memory::{MemoryPlan, MemoryPlanError, Surroundings, default_
 use bindery_server::tier::TierConfig;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// Journal files are short and few: a newcomer's disk is not filled with zeros, and what is zero-filled at start
 /// (256 MiB for each bookie) is what a flush cycle with the default memory needs.
@@ -83,22 +82,12 @@ pub fn plan(args: &StandaloneArgs, machine_bytes: u64) -> Result<Plan, Vec<Strin
             (0, 0)
         }
     };
-    let tier = args.tier.as_deref().filter(|url| !url.is_empty()).map(|url| {
+    let tier = tier_url(args).map(|url| {
         // A newcomer's machine has other things to do.
         let tuning = TierTuning { memory_limit: Some(TIER_MEMORY.to_owned()), ..TierTuning::default() };
-        role::settings("--tier", url, &tuning)
+        role::settings("--tier", url, &tuning).map(TierSettings::beside_bookies)
     });
-    let tier = match tier {
-        None => None,
-        Some(Ok(mut tier)) => {
-            tier.config.stop_patience = Duration::from_secs(5);
-            Some(tier)
-        }
-        Some(Err(more)) => {
-            faults.extend(more);
-            None
-        }
-    };
+    let tier = tier.and_then(|tier| tier.map_err(|more| faults.extend(more)).ok());
     if !faults.is_empty() {
         return Err(faults);
     }
@@ -106,7 +95,7 @@ pub fn plan(args: &StandaloneArgs, machine_bytes: u64) -> Result<Plan, Vec<Strin
         let mut reading = TierConfig::new(tier.store.url().clone());
         reading.memory_bytes = Some(TIER_READ_BYTES);
         if let Some(grace) = args.tier_grace {
-            reading.set_grace(grace);
+            reading.trim.set_grace(grace);
         }
         reading
     });
@@ -137,8 +126,9 @@ pub fn plan(args: &StandaloneArgs, machine_bytes: u64) -> Result<Plan, Vec<Strin
     })
 }
 
-fn names_tier(args: &StandaloneArgs) -> bool {
-    args.tier.as_ref().is_some_and(|url| !url.is_empty())
+/// An empty variable of the environment names no store.
+fn tier_url(args: &StandaloneArgs) -> Option<&str> {
+    args.tier.as_deref().filter(|url| !url.is_empty())
 }
 
 fn of_directory(dir: &Path) -> BookieConfig {
@@ -182,7 +172,7 @@ fn memory_shares(
 ) -> Result<(u64, u64), String> {
     let count = count as u64;
     // Asked for nothing, the plan says what it needs at least.
-    let tier_bytes = if names_tier(args) { TIER_READ_BYTES } else { 0 };
+    let tier_bytes = if tier_url(args).is_some() { TIER_READ_BYTES } else { 0 };
     let around = Surroundings { tier_bytes, ..Surroundings::default() };
     let least = match MemoryPlan::of(0, limits, around) {
         Ok(_) | Err(MemoryPlanError::Connections { .. }) => 0,

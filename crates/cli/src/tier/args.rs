@@ -1,6 +1,7 @@
 //! Flags of `bindery tier`.
 
 use crate::args::{EXIT_CODES, LogFormat, MetadataArgs};
+use crate::ledger::args::{ledger_id, seconds};
 use bindery_types::LedgerId;
 use clap::{Args, Subcommand, ValueEnum};
 use std::net::SocketAddr;
@@ -109,7 +110,7 @@ pub struct TierStatusArgs {
     #[arg(long)]
     pub json: bool,
     /// Seconds between two looks
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = crate::ledger::args::seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub interval: f64,
 }
 
@@ -118,12 +119,12 @@ pub struct TierStatusArgs {
 #[command(after_help = EXIT_CODES)]
 pub struct TierNowArgs {
     /// The ledger
-    #[arg(value_name = "LEDGER", value_parser = ledger)]
+    #[arg(value_name = "LEDGER", value_parser = ledger_id)]
     pub ledger: LedgerId,
     #[command(flatten)]
     pub admin: TierAdminArgs,
     /// Seconds to wait until it is done; 0: do not wait
-    #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = crate::ledger::args::seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = wait_seconds)]
     pub timeout: f64,
 }
 
@@ -138,7 +139,6 @@ pub struct TierPauseArgs {
     pub reason: String,
 }
 
-fn ledger(text: &str) -> Result<LedgerId, String> {
-    let id = text.parse().ok().and_then(LedgerId::new);
-    id.ok_or_else(|| "give the id of a ledger: a whole number, not below 0".to_owned())
+fn wait_seconds(text: &str) -> Result<f64, String> {
+    if text == "0" { Ok(0.0) } else { seconds(text) }
 }

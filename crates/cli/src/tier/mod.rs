@@ -1,8 +1,8 @@
 //! `bindery tier`: ledgers in object storage.
 //!
 //! # Parts
-//! [`role`] a tierer inside a process, and what its admin port answers · `run` the process that is only that · `status`, `now`
-//! ask one · `pause` for all of them · `check` a store
+//! [`settings`] those of a bookie · [`role`] a tierer inside a process, and what its admin port answers · `run` the process that is
+//! only that · `status`, `now` ask one · `pause` for all of them · `check` a store
 
 pub mod args;
 mod check;
@@ -10,6 +10,7 @@ mod now;
 mod pause;
 pub mod role;
 mod run;
+pub mod settings;
 mod status;
 
 use crate::admin_http::Words;
@@ -32,6 +33,7 @@ pub fn run(args: TierArgs) -> Result<(), Failure> {
 /// The words of errors about an admin port.
 const WORDS: Words = Words {
     command: "bindery tier status",
+    whose: "tierer",
     nobody: "nobody listens there. A tierer has an admin port with bindery tier run --admin IP:PORT, a bookie with --tier URL \
              on its own; name it with --admin http://HOST:PORT",
     missing: "has no tierer: start bindery tier run --store URL --admin IP:PORT, or a bookie with --tier URL",

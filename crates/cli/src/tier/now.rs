@@ -2,9 +2,10 @@
 
 use super::WORDS;
 use super::args::TierNowArgs;
-use crate::admin_http::{Address, ask};
+use crate::admin_http::{Address, ask_json};
 use crate::exit::{self, Failure};
 use crate::output;
+use crate::runtime;
 use bindery_reconciler::LedgerReport;
 use bindery_types::LedgerId;
 use std::io::IsTerminal;
@@ -16,10 +17,7 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Runs the command.
 pub fn run(args: &TierNowArgs) -> Result<(), Failure> {
     let address = Address::parse(&args.admin.admin)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::new(format!("cannot start the runtime: {error}")))?;
+    let runtime = runtime::single()?;
     runtime.block_on(wait(args, &address))
 }
 
@@ -29,12 +27,7 @@ async fn report(
     name: &str,
     ledger: LedgerId,
 ) -> Result<LedgerReport, Failure> {
-    let answer = ask(address, method, &format!("/api/v1/tier/{name}?id={ledger}"), &WORDS).await?;
-    serde_json::from_slice(&answer).map_err(|error| {
-        Failure::new(format!(
-            "what {address} answers is not understood ({error}): use the bindery of the same version as the tierer's"
-        ))
-    })
+    ask_json(address, method, &format!("/api/v1/tier/{name}?id={ledger}"), &WORDS).await
 }
 
 async fn wait(args: &TierNowArgs, address: &Address) -> Result<(), Failure> {

@@ -7,6 +7,7 @@ use crate::exit::Failure;
 use crate::ledger::form;
 use crate::logging;
 use crate::output;
+use crate::runtime;
 use bindery_io::{Clock, SystemClock};
 use bindery_metadata::layout::TierPause;
 use bindery_metadata::{ConnectOptions, MetadataUri, StoreError};
@@ -46,10 +47,7 @@ fn with_flag(
     logging::start_at(LogFormat::Text, "warn");
     let uri: MetadataUri =
         args.metadata.parse().map_err(|error: bindery_metadata::UriError| Failure::usage(error))?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::new(format!("cannot start the runtime: {error}")))?;
+    let runtime = runtime::single()?;
     runtime.block_on(async {
         let layout = bindery_metadata::connect(&uri, ConnectOptions::default()).await;
         let layout = layout.map_err(|error| open_failure(&error))?;

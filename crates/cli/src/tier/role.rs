@@ -21,6 +21,7 @@ use bindery_tiering::store::{self, Store, StoreError, StoreOptions, StoreUrl};
 use bindery_types::LedgerId;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::task::JoinHandle;
 
 /// Settings of a tierer of this process.
 #[derive(Debug, Clone)]
@@ -29,6 +30,14 @@ pub struct TierSettings {
     pub store: Store,
     /// How it works.
     pub config: TiererConfig,
+}
+
+impl TierSettings {
+    /// For a process that has bookies to stop, too.
+    pub fn beside_bookies(mut self) -> TierSettings {
+        self.config.stop_patience = BESIDE_BOOKIES_PATIENCE;
+        self
+    }
 }
 
 /// An object has a block at least, and fits what stores take in one piece.
@@ -148,6 +157,10 @@ fn not_started(settings: &TierSettings, error: StartError) -> NotStarted {
     }
 }
 
+/// How long objects under construction may take when a process with bookies ends.
+const BESIDE_BOOKIES_PATIENCE: Duration = Duration::from_secs(5);
+/// How long such a process waits for all of the tierer.
+const STOP_MAX: Duration = Duration::from_secs(15);
 /// Between two attempts of a process that also has other work.
 const RETRY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
 
@@ -180,7 +193,7 @@ impl TierRole {
     }
 
     /// Runs until `stop`. A start that fails is tried again: the rest of the process does not depend on the store.
-    pub async fn run_patiently(self, stop: &Latch) {
+    async fn run_patiently(self, stop: &Latch) {
         let mut pause = RETRY.0;
         loop {
             let started = tokio::select! {
@@ -205,12 +218,31 @@ impl TierRole {
         }
     }
 
+    /// Runs beside the bookies of this process, until `stop`.
+    pub fn spawn(self, stop: &Arc<Latch>) -> RunningRole {
+        let stop = stop.clone();
+        RunningRole(tokio::spawn(async move { self.run_patiently(&stop).await }))
+    }
+
     async fn serve(&self, started: Started, stop: &Latch) {
         tracing::info!(store = %self.settings.store.url(), "tiering");
         self.admin.set(Standing::Runs(started.tierer.handle()));
         stop.wait().await;
         started.end().await;
         self.admin.set(Standing::Failed("the process ends".to_owned()));
+    }
+}
+
+/// A tierer that runs beside bookies.
+pub struct RunningRole(JoinHandle<()>);
+
+impl RunningRole {
+    /// Waits for its end once it is told to stop, but not for long: the next tierer does what this one leaves.
+    pub async fn ended(mut self) {
+        if tokio::time::timeout(STOP_MAX, &mut self.0).await.is_err() {
+            self.0.abort();
+            tracing::warn!("the tierer does not end in time: its unfinished objects expire later");
+        }
     }
 }
 

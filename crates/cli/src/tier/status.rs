@@ -2,11 +2,12 @@
 
 use super::WORDS;
 use super::args::TierStatusArgs;
-use crate::admin_http::{Address, ask};
+use crate::admin_http::{Address, ask, ask_json};
 use crate::exit::Failure;
 use crate::ledger::form;
 use crate::live::{Event, Events, Key, Screen};
 use crate::output;
+use crate::runtime;
 use bindery_reconciler::{DurationsReport, TierReport};
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -16,10 +17,7 @@ const PATH: &str = "/api/v1/tier/status";
 /// Runs the command.
 pub fn run(args: &TierStatusArgs) -> Result<(), Failure> {
     let address = Address::parse(&args.admin.admin)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::new(format!("cannot start the runtime: {error}")))?;
+    let runtime = runtime::single()?;
     runtime.block_on(async {
         if args.json {
             let mut text = ask(&address, "GET", PATH, &WORDS).await?;
@@ -35,12 +33,7 @@ pub fn run(args: &TierStatusArgs) -> Result<(), Failure> {
 }
 
 async fn fetch(address: &Address) -> Result<TierReport, Failure> {
-    let text = ask(address, "GET", PATH, &WORDS).await?;
-    serde_json::from_slice(&text).map_err(|error| {
-        Failure::new(format!(
-            "what {address} answers is not understood ({error}): use the bindery of the same version as the tierer's"
-        ))
-    })
+    ask_json(address, "GET", PATH, &WORDS).await
 }
 
 async fn live(address: &Address, interval: Duration) -> Result<(), Failure> {

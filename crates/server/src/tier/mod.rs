@@ -97,14 +97,6 @@ impl TierConfig {
         }
     }
 
-    /// Local copies go this long after all of a ledger is in object storage. A short grace shortens the time between two
-    /// rounds, too.
-    pub fn set_grace(&mut self, grace: Duration) {
-        self.trim.grace = grace;
-        self.trim.grace_when_short = self.trim.grace_when_short.min(grace);
-        self.trim.interval = self.trim.interval.min(grace.max(Duration::from_secs(1)));
-    }
-
     /// Memory for object storage, by the memory limit: for reading, and [`TierConfig::extents_bytes`] of it.
     pub fn memory_bytes(&self, limit: u64) -> u64 {
         self.memory_bytes.unwrap_or((limit / 8).clamp(16 << 20, 256 << 20))

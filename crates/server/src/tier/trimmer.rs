@@ -71,6 +71,16 @@ impl Default for TrimConfig {
     }
 }
 
+impl TrimConfig {
+    /// Local copies go this long after all of a ledger is in object storage. A short grace shortens the one of a full disk, and the
+    /// time between two rounds, too.
+    pub fn set_grace(&mut self, grace: Duration) {
+        self.grace = grace;
+        self.grace_when_short = self.grace_when_short.min(grace);
+        self.interval = self.interval.min(grace.max(Duration::from_secs(1)));
+    }
+}
+
 /// A ledger of which something is in object storage and not trimmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
