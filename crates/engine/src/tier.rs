@@ -22,7 +22,6 @@
 //! 3. A trim is at or below the durable LRE, extents cover it, and it counts only once it is committed in every directory
 //!    (T9): before, a power cut takes it back.
 //! 4. An entry at or below the trim is never denied: a copy, its extent, or an error.
-//! 5. Copies of a ledger's last entry stay: reads of the last entry and of the LAC need no object storage.
 //!
 //! # Limits
 //! Extents that are not in the state table yet: [`EngineConfig::tier_extents_bytes`](crate::EngineConfig::tier_extents_bytes).
@@ -498,7 +497,7 @@ impl Engine {
     }
 
     /// Lets the copies of entries up to `below`, it included, go: they are read from object storage when no copy is here, and
-    /// their space comes back once that is committed, but for copies of the last entry. The caller has compared them with the objects (T19). Blocks on the local
+    /// their space comes back once that is committed. The caller has compared them with the objects (T19). Blocks on the local
     /// disk.
     ///
     /// # Errors

@@ -129,8 +129,8 @@ pub(crate) struct Frozen {
     pub(crate) bytes: u64,
     /// State at the freeze of every ledger that changed since the one before.
     pub(crate) states: Vec<LedgerRecord>,
-    /// Of those that these states count: extents in object storage.
-    pub(crate) extents: HashMap<LedgerId, FrozenExtents>,
+    /// Of those that these states count: extents in object storage. In order, so that a seed of the simulator repeats.
+    pub(crate) extents: BTreeMap<LedgerId, FrozenExtents>,
 }
 
 /// What changed of a ledger's extents.

@@ -194,7 +194,7 @@ fn wrong_arguments_give_one_clear_line() {
         (&["tier", "--store", &url, "--metadata", "nonsense"], 2, "nonsense"),
         (&["tier", "--store", &url, metadata[0], metadata[1]], 7, "127.0.0.1:1"),
         (&["tier", "now", "-1"], 2, "-1"),
-        (&["tier", "now", "x"], 2, "give the id of a ledger"),
+        (&["tier", "now", "x"], 2, "a ledger id is a number from 0"),
         (&["tier", "status", "--admin", "127.0.0.1:1"], 7, "nobody listens there"),
     ];
     for (args, code, words) in cases {

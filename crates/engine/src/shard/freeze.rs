@@ -5,7 +5,7 @@ use crate::ledger::{LedgerState, TierState};
 use crate::write_cache::{Frozen, FrozenExtents};
 use bindery_storage::{IndexUse, LedgerRecord};
 use bindery_types::LedgerId;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// What a record of the write cache's index counts for.
@@ -30,7 +30,7 @@ impl Shard {
         let bytes = self.active_bytes();
         let mut records = HashMap::new();
         let mut states: Vec<LedgerRecord> = Vec::with_capacity(self.dirty.len());
-        let mut extents = HashMap::new();
+        let mut extents = BTreeMap::new();
         for ledger in std::mem::take(&mut self.dirty) {
             let state = self.ledgers.get_mut(&ledger).expect("a dirty ledger is known");
             state.is_dirty = false;

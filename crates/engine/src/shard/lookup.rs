@@ -45,8 +45,8 @@ impl Shard {
             EntryRef::At(entry) => entry,
             EntryRef::Last if is_limbo => return Err(Refusal::Unknown),
             EntryRef::Last => {
-                // The last one that was here, a copy of which stays, though others may have later ones.
-                let last = EntryId::new(state.last_entry.shown(self.durable)).or(Shard::trimmed(state));
+                // An entry below the trim counts as held.
+                let last = EntryId::new(state.last_entry.shown(self.durable)).max(Shard::trimmed(state));
                 last.ok_or(Refusal::NoEntry)?
             }
         };

@@ -234,13 +234,10 @@ impl Shard {
         self.touch(ledger);
     }
 
-    /// Entries up to this one count as dead: what is committed, but for a canary. Copies of the last entry stay: whoever
-    /// recovers the ledger asks for it, and for the LAC in it.
+    /// Entries up to this one count as dead: the committed trim, unless a canary believes any trim.
     pub(crate) fn trimmed_for_good(&self, ledger: LedgerId, believes_all: bool) -> Option<EntryId> {
-        let state = self.live(ledger).ok()?;
-        let tier = state.tier.as_ref()?;
-        let trimmed = if believes_all { tier.trimmed_below } else { tier.committed?.trimmed_below };
-        trimmed.min(EntryId::new(state.last_entry.shown(self.durable).saturating_sub(1)))
+        let tier = self.live(ledger).ok()?.tier.as_ref()?;
+        if believes_all { tier.trimmed_below } else { tier.committed?.trimmed_below }
     }
 
     /// The entry up to which a ledger, whose state is given, is read from object storage when no copy is here.
