@@ -95,7 +95,10 @@ impl Values {
         match value.parse() {
             Ok(parsed) => Some(parsed),
             Err(_) => {
-                self.faults.push(format!("{key}={value} in the configuration file cannot be read"));
+                self.faults.push(match std::any::type_name::<T>() {
+                    "bool" => format!("{key}={value}: give true or false"),
+                    _ => format!("{key}={value} in the configuration file cannot be read"),
+                });
                 None
             }
         }
