@@ -1,6 +1,6 @@
 //! Append: bytes in, acknowledgements out, and every way it ends.
 
-use crate::ledger::shell::{Cluster, PATIENCE, send_signal};
+use crate::ledger::shell::{Cluster, PATIENCE, send_signal, stop_process};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -231,7 +231,7 @@ fn a_second_signal_ends_it_at_once() {
     append.write(b"a\n");
     assert_eq!(ids.next(), "0");
     // A server that does not answer: no acknowledgement, no hand-over.
-    send_signal(cluster.server.pid(), "-STOP");
+    stop_process(cluster.server.pid());
     append.write(b"b\n");
     std::thread::sleep(Duration::from_millis(200));
     // Two kinds: of one kind, two that come at once may count as one.

@@ -78,7 +78,7 @@ fn an_open_loop_counts_from_when_an_add_was_due() {
     // The server stands still for one of the four seconds: a quarter of all adds were due in it, and wait.
     eventually(|| !cluster.run(&["ledger", "list"]).done().is_empty());
     std::thread::sleep(std::time::Duration::from_millis(800));
-    crate::ledger::shell::send_signal(cluster.server.pid(), "-STOP");
+    crate::ledger::shell::stop_process(cluster.server.pid());
     std::thread::sleep(std::time::Duration::from_secs(1));
     crate::ledger::shell::send_signal(cluster.server.pid(), "-CONT");
     drop(bench.stdin.take());

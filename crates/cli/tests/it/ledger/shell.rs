@@ -200,6 +200,17 @@ pub fn send_signal(pid: u32, name: &str) {
     assert!(sent.success());
 }
 
+/// Stops a process and returns when none of its threads runs any more, which is later than the signal was sent.
+pub fn stop_process(pid: u32) {
+    send_signal(pid, "-STOP");
+    let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
+        // A thread that ended meanwhile does not run either.
+        let Ok(stat) = std::fs::read_to_string(task.unwrap().path().join("stat")) else { return true };
+        stat.rsplit_once(')').unwrap().1.trim_start().starts_with('T')
+    };
+    eventually(|| std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(is_stopped));
+}
+
 /// Waits until something holds.
 #[track_caller]
 pub fn eventually(mut holds: impl FnMut() -> bool) {
