@@ -124,7 +124,7 @@ struct World {
 impl World {
     /// With 256 MiB, and entries of 1000 bytes.
     async fn new() -> World {
-        World::of(Limits::default(), 256 << 20, 50, 1000).await
+        World::of(patient(), 256 << 20, 50, 1000).await
     }
 
     async fn of(limits: Limits, memory: u64, entries: i64, size: usize) -> World {
@@ -218,6 +218,11 @@ impl World {
     }
 }
 
+/// No read grows too old, however slow the machine.
+fn patient() -> Limits {
+    Limits { request_age_max: Duration::ZERO, ..Limits::default() }
+}
+
 fn list(ledger_id: i64) -> Operation {
     Operation::GetListOfEntries(proto::GetListOfEntriesOfLedgerRequest { ledger_id })
 }
@@ -267,7 +272,7 @@ async fn a_disk_that_hangs_holds_up_only_what_is_read_from_it() {
 /// answered meanwhile, and that third when the disk is back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deep_pipeline_waits_for_the_disk_that_hangs_only_where_it_needs_that() {
-    let limits = Limits { read_window_bytes: 64 * 1024, ..Limits::default() };
+    let limits = Limits { read_window_bytes: 64 * 1024, ..patient() };
     let world = World::of(limits, 256 << 20, 200, 20_000).await;
     let mut client = world.client().await;
     world.gate.shut(true);
@@ -299,7 +304,7 @@ async fn what_many_read_from_a_disk_that_hangs_leaves_the_pools_to_others() {
     let Err(MemoryPlanError::TooSmall { least, .. }) = MemoryPlan::of(0, &Limits::default(), AROUND) else {
         panic!("nothing is too little")
     };
-    let world = World::of(Limits::default(), least, 10, 500_000).await;
+    let world = World::of(patient(), least, 10, 500_000).await;
     let pools = &world.bookie.shared.pools;
     assert!(pools.outbound.capacity() < (STUCK * world.size) as u64 / 2);
     world.gate.shut(true);
@@ -389,8 +394,7 @@ async fn what_waits_for_a_disk_that_hangs_is_refused_at_the_maximum_age() {
 /// refused, long before their maximum age, when that disk has been silent for a while.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reads_of_a_disk_that_hangs_do_not_keep_their_connection_from_being_read() {
-    let never = Duration::ZERO;
-    let limits = Limits { read_queue_max: 40, request_age_max: never, ..Limits::default() };
+    let limits = Limits { read_queue_max: 40, ..patient() };
     let world = World::of(limits, 256 << 20, 100, 20_000).await;
     let mut client = world.client().await;
     world.gate.shut(true);
