@@ -24,26 +24,30 @@ import org.apache.bookkeeper.client.api.WriteHandle;
 
 /**
  * The Java client on ledgers that move to object storage: writes ledgers and a list of them (--write FILE), later reads all of
- * them and compares every byte (--read FILE). One JSON line says how much and how fast; the first difference ends it with code 1.
+ * them and compares every byte (--read FILE). With --seconds the entries are spread over that time. One JSON line says how much and how fast; the first difference ends it with code 1.
  */
 public final class Tiered {
     private static final byte[] PASSWORD = "tiered".getBytes(StandardCharsets.UTF_8);
     private static final int IN_FLIGHT = 32;
     private static final int READ_AT_ONCE = 16;
-    private static final int LEDGERS_AT_ONCE = 8;
 
     private static int size(long entry, int most) {
         // Sizes differ, so that an entry in the place of another is seen.
         return (int) (most - entry % 7);
     }
 
-    private static long write(BookKeeper bk, int ensemble, int ack, long entries, int entryBytes) throws Exception {
+    private static long write(BookKeeper bk, int ensemble, int ack, long entries, int entryBytes, int seconds) throws Exception {
+        long t0 = System.nanoTime();
         try (WriteHandle w = bk.newCreateLedgerOp().withEnsembleSize(ensemble).withWriteQuorumSize(ensemble).withAckQuorumSize(ack)
                 .withDigestType(DigestType.CRC32C).withPassword(PASSWORD)
                 .withCustomMetadata(Map.of("application", "tiered".getBytes(StandardCharsets.UTF_8))).execute().get()) {
             Semaphore window = new Semaphore(IN_FLIGHT);
             CompletableFuture<Void> failed = new CompletableFuture<>();
             for (long e = 0; e < entries; e++) {
+                long due = t0 + (long) (seconds * 1e9 * e / entries) - System.nanoTime();
+                if (due > 1_000_000) {
+                    Thread.sleep(due / 1_000_000);
+                }
                 window.acquire();
                 if (failed.isDone()) {
                     break;
@@ -90,7 +94,7 @@ public final class Tiered {
     }
 
     private static <T> List<T> all(List<Callable<T>> tasks) throws Exception {
-        ExecutorService threads = Executors.newFixedThreadPool(LEDGERS_AT_ONCE);
+        ExecutorService threads = Executors.newFixedThreadPool(Math.min(64, tasks.size()));
         try {
             List<T> results = new ArrayList<>();
             for (Future<T> f : threads.invokeAll(tasks)) {
@@ -104,7 +108,7 @@ public final class Tiered {
 
     public static void main(String[] args) {
         Opts o = new Opts(args, Set.of("zk", "ledgers-root", "write", "read", "ledgers", "mib", "entry-bytes", "ensemble", "ack",
-                "protocol"), Set.of());
+                "protocol", "seconds"), Set.of());
         int entryBytes = o.num("entry-bytes", 16384);
         int ledgers = o.num("ledgers", 16);
         long entries = Math.max(1, ((long) o.num("mib", 64) << 20) / ledgers / entryBytes);
@@ -118,7 +122,7 @@ public final class Tiered {
                 if (o.str("write", null) != null) {
                     List<Callable<String>> tasks = new ArrayList<>();
                     for (int i = 0; i < ledgers; i++) {
-                        tasks.add(() -> write(bk, o.num("ensemble", 3), o.num("ack", 2), entries, entryBytes) + " " + entries);
+                        tasks.add(() -> write(bk, o.num("ensemble", 3), o.num("ack", 2), entries, entryBytes, o.num("seconds", 0)) + " " + entries);
                     }
                     Files.write(Path.of(o.str("write", null)), all(tasks));
                     for (long e = 0; e < entries; e++) {
