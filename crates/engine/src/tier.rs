@@ -67,8 +67,10 @@ pub type ReconcileWaiter = Box<dyn FnOnce(Vec<Reconciled>) + Send>;
 /// How far a ledger is in object storage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tiered {
-    /// Names this life of the ledger, for [`Engine::trim`]: another one when it was removed and came back.
+    /// Names this life of the ledger: another one when it was removed and came back.
     pub life: u32,
+    /// Grows with each update of its extents.
+    pub update: u64,
     /// The last reconciled entry, durable.
     pub lre: EntryId,
     /// Entries up to this one, it included, are read from there when no copy is here.
@@ -94,9 +96,9 @@ pub enum TrimError {
     /// Nothing of the ledger is in object storage, as far as is known here.
     #[error("the ledger is not here, or nothing of it is in object storage")]
     NotTiered,
-    /// It was removed, or left limbo, since [`Engine::tiered`] was asked.
+    /// It was removed, left limbo, or was told of other extents since [`Engine::tiered`] was asked.
     #[error("the ledger changed meanwhile")]
-    OtherLife,
+    Changed,
     /// Beyond the last reconciled entry.
     #[error("entry {0} is the last one in object storage")]
     AboveLre(EntryId),
@@ -501,12 +503,13 @@ impl Engine {
     /// disk.
     ///
     /// # Errors
-    /// Nothing changes then. `life` is that of [`Engine::tiered`], asked before the comparison.
-    pub fn trim(&self, ledger: LedgerId, life: u32, below: EntryId) -> Result<(), TrimError> {
+    /// Nothing changes then. `compared` is what [`Engine::tiered`] said before the comparison: extents that came later were not
+    /// compared.
+    pub fn trim(&self, ledger: LedgerId, compared: &Tiered, below: EntryId) -> Result<(), TrimError> {
         let check = |shard: &Shard| {
             let tiered = shard.tiered(ledger).ok_or(TrimError::NotTiered)?;
-            if tiered.life != life {
-                return Err(TrimError::OtherLife);
+            if (tiered.life, tiered.update) != (compared.life, compared.update) {
+                return Err(TrimError::Changed);
             }
             if below > tiered.lre { Err(TrimError::AboveLre(tiered.lre)) } else { Ok(tiered) }
         };

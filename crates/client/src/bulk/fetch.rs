@@ -352,7 +352,9 @@ impl Job {
         match is_authentic {
             true => {
                 let lac = state.codec.check(entry, stored)?;
-                state.advance(lac);
+                if *is_verifiable {
+                    state.advance(lac);
+                }
                 Some(*is_verifiable)
             }
             false => has_ids(stored, state.id, entry).then_some(false),

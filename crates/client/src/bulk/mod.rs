@@ -243,13 +243,13 @@ impl LedgerView {
     }
 
     /// Reads the metadata of a ledger that is not closed again, and asks its bookies for the LAC (last add confirmed). Of one
-    /// whose metadata has no password the bookies are not asked, as no digest would tell a LAC from damage.
+    /// whose metadata has no password, or which has no digests, the bookies are not asked: nothing would tell a LAC from damage.
     ///
     /// # Errors
     /// [`ReadError::LacUnknown`] when too few bookies answered; [`ReadError::Deleted`].
     pub async fn refresh(&self) -> Result<Option<EntryId>, ReadError> {
         let state = &self.ledger.state;
-        match self.ledger.is_authentic {
+        match self.ledger.is_verifiable {
             true => state.refresh().await,
             false => {
                 if state.end().is_none() {

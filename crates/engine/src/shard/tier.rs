@@ -200,6 +200,7 @@ impl Shard {
         let committed = tier.committed.and_then(|record| record.trimmed_below);
         Some(Tiered {
             life: state.life,
+            update: tier.stamp.update,
             lre,
             trimmed_below: tier.trimmed_below,
             is_trim_committed: committed == tier.trimmed_below,

@@ -17,7 +17,7 @@ use super::trimmer::{Blocked, Candidate, Room, Trimmer, Verdict};
 use crate::latch::Latch;
 use crate::metrics::Counter;
 use crate::shared::Shared;
-use bindery_engine::{Engine, TrimError};
+use bindery_engine::{Engine, EntryRef, LocalChecksum, Lookup, Refusal, TrimError};
 use bindery_io::Random;
 use bindery_metadata::Layout;
 use bindery_metadata::layout::LedgerError;
@@ -175,7 +175,12 @@ impl TrimTask {
                 continue;
             }
             self.pace().await;
-            match self.trim(&candidate).await? {
+            let left = self.trim(&candidate).await;
+            if left.is_err() {
+                // The next round begins with another one: it may be this ledger's object alone that cannot be read.
+                self.trimmer.put_off(self.shared.clock.monotonic_ns(), ledger, NOT_YET_PAUSE);
+            }
+            match left? {
                 Ok(bytes) => {
                     self.trimmer.trimmed(ledger, bytes);
                     lacking = lacking.saturating_sub(bytes);
@@ -225,10 +230,14 @@ impl TrimTask {
                 return Ok(Err(Left::Differs(why)));
             }
         }
+        let Some(seen) = self.shared.engine.tiered(ledger).filter(|seen| seen.life == candidate.life) else {
+            return Ok(Err(Left::Later(Duration::ZERO)));
+        };
         // Copies in memory have no checksums yet: the next flush takes them.
         if self.shared.engine.has_unflushed(ledger) {
             return Ok(Err(Left::Later(Duration::ZERO)));
         }
+        let digest_bytes = metadata.secret.as_ref().map(|secret| secret.digest_type.size_bytes());
         let mut from = EntryId::FIRST;
         loop {
             let engine = &self.shared.engine;
@@ -243,7 +252,7 @@ impl TrimTask {
                 return Ok(Err(Left::Differs(format!("no object is known to have entry {from}"))));
             }
             for extent in &extents {
-                if let Err(left) = self.check(ledger, extent).await? {
+                if let Err(left) = self.check(ledger, extent, digest_bytes).await? {
                     return Ok(Err(left));
                 }
             }
@@ -255,14 +264,14 @@ impl TrimTask {
             }
         }
         let engine = &self.shared.engine;
-        Ok(match block_in_place(|| engine.trim(ledger, candidate.life, candidate.lre)) {
+        Ok(match block_in_place(|| engine.trim(ledger, &seen, candidate.lre)) {
             Ok(()) => {
                 self.tier.desk.ledgers.add(1);
                 self.tier.desk.entries.add(candidate.lre.get() as u64 + 1);
                 tracing::debug!(%ledger, last = %candidate.lre, "local copies may go: they are in object storage");
                 Ok(share_of(&metadata))
             }
-            Err(TrimError::OtherLife | TrimError::NotTiered) => Err(Left::Later(Duration::ZERO)),
+            Err(TrimError::Changed | TrimError::NotTiered) => Err(Left::Later(Duration::ZERO)),
             Err(error @ (TrimError::AboveLre(_) | TrimError::Uncovered(_))) => {
                 Err(Left::Differs(error.to_string()))
             }
@@ -271,11 +280,16 @@ impl TrimTask {
     }
 
     /// Compares one extent with what is here (T19).
-    async fn check(&self, ledger: LedgerId, extent: &TierExtent) -> Result<Result<(), Left>, Stop> {
+    async fn check(
+        &self,
+        ledger: LedgerId,
+        extent: &TierExtent,
+        digest_bytes: Option<usize>,
+    ) -> Result<Result<(), Left>, Stop> {
         let Some(fetcher) = self.tier.fetcher() else {
             return Err(Stop::Round(format!("the tier cannot be reached: {} is not there", self.tier.url())));
         };
-        let mut records = Records { engine: self.shared.engine.clone(), ledger };
+        let mut records = Records { engine: self.shared.engine.clone(), ledger, digest_bytes };
         let (samples, random) = (self.trimmer.config().samples, self.random.clone());
         let checked =
             fetcher.check(ledger, extent, |blocks| some_of(blocks, samples, &*random), &mut records).await;
@@ -331,32 +345,80 @@ fn some_of(blocks: usize, samples: Option<usize>, random: &dyn Random) -> Vec<us
     }
 }
 
-/// The index records of a ledger on disk here.
+/// The copies of a ledger that are on disk here.
 struct Records {
     engine: Arc<Engine>,
     ledger: LedgerId,
+    /// Length of its digests; not known of metadata without a password.
+    digest_bytes: Option<usize>,
 }
 
 impl LocalRecords for Records {
-    fn compare(&mut self, first: EntryId, table: &[TableEntry]) -> Result<(), LocalDifference> {
-        let Some(last) = EntryId::new(first.get() + table.len() as i64 - 1) else { return Ok(()) };
+    fn compare(&mut self, first: EntryId, table: &[TableEntry]) -> Result<Vec<EntryId>, LocalDifference> {
+        let Some(last) = EntryId::new(first.get() + table.len() as i64 - 1) else { return Ok(Vec::new()) };
         // The disk may take a while: other work of this thread goes to another one.
         let here = block_in_place(|| self.engine.local_checksums(self.ledger, first, last, table.len()));
         let here = here.map_err(|refusal| LocalDifference::Unreadable(refusal.to_string()))?;
-        for record in here {
+        let differs = |record: &LocalChecksum| {
             let listed = &table[(record.entry.get() - first.get()) as usize];
-            if (listed.size_bytes, listed.crc32c) != (record.length, record.crc32c) {
-                return Err(LocalDifference::Entry(record.entry));
-            }
-        }
-        Ok(())
+            (listed.size_bytes, listed.crc32c) != (record.length, record.crc32c)
+        };
+        Ok(here.iter().filter(|record| differs(record)).map(|record| record.entry).collect())
     }
+
+    fn compare_entry(&mut self, entry: EntryId, stored: &[u8]) -> Result<(), LocalDifference> {
+        let is_same = |here: &[u8]| is_same_entry(here, stored, self.digest_bytes);
+        let compared = match self.engine.read(self.ledger, EntryRef::At(entry)) {
+            Ok(Lookup::Memory(here)) => Ok(is_same(&here)),
+            Ok(Lookup::Disk(read)) => block_in_place(|| read.load()).map(|here| is_same(&here)),
+            Ok(Lookup::Undurable(_)) => Err(Refusal::TooManyRequests),
+            Ok(Lookup::Tiered(_)) => Err(Refusal::NoEntry),
+            Err(refusal) => Err(refusal),
+        };
+        match compared {
+            Ok(true) | Err(Refusal::NoEntry | Refusal::Tiered) => Ok(()),
+            Ok(false) => Err(LocalDifference::Entry(entry)),
+            Err(refusal) => Err(LocalDifference::Unreadable(refusal.to_string())),
+        }
+    }
+}
+
+/// Whether two stored copies are of one entry: equal but for the LAC (last add confirmed), which a repair writes anew, and the
+/// digest, which covers it (docs/reference/protocol.md, section 3.1).
+fn is_same_entry(one: &[u8], other: &[u8], digest_bytes: Option<usize>) -> bool {
+    // Ledger, entry, LAC, length: 8 bytes each.
+    const LAC: std::ops::Range<usize> = 16..24;
+    const HEADER_BYTES: usize = 32;
+    let Some(payload) = digest_bytes.map(|digest| HEADER_BYTES + digest) else { return one == other };
+    let parts = |stored: &'_ [u8]| -> Option<[std::ops::Range<usize>; 3]> {
+        (stored.len() >= payload).then(|| [0..LAC.start, LAC.end..HEADER_BYTES, payload..stored.len()])
+    };
+    one.len() == other.len()
+        && parts(one).is_some_and(|parts| parts.into_iter().all(|part| one[part.clone()] == other[part]))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use bindery_io::SystemRandom;
+
+    #[test]
+    fn copies_of_one_entry_differ_in_lac_and_digest_only() {
+        let entry = |lac: u8, length: u8, digest: u8, payload: &[u8]| {
+            let fields = [vec![1; 16], vec![lac; 8], vec![length; 8], vec![digest; 4], payload.to_vec()];
+            fields.concat()
+        };
+        let one = entry(1, 2, 3, b"payload");
+        assert!(is_same_entry(&one, &entry(9, 2, 9, b"payload"), Some(4)), "as a repair writes it");
+        assert!(!is_same_entry(&one, &entry(9, 2, 9, b"another"), Some(4)));
+        assert!(!is_same_entry(&one, &entry(9, 2, 9, b"longer than it"), Some(4)));
+        assert!(!is_same_entry(&one, &entry(1, 9, 3, b"payload"), Some(4)));
+        assert!(
+            !is_same_entry(&one, &entry(9, 2, 9, b"payload"), None),
+            "nobody knows where the payload begins"
+        );
+        assert!(!is_same_entry(&one[..33], &one[..33], Some(4)), "too short for an entry");
+    }
 
     #[test]
     fn samples_are_within_the_blocks() {

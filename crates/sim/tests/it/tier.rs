@@ -4,7 +4,7 @@
 
 use bindery_engine::{
     Add, AddDone, AddSink, EngineConfig, EntryRef, GroupTimes, Lookup, Machine, Origin, Reconciled, Refusal,
-    SpaceConfig, Standing, TrimError, WantedCollection,
+    SpaceConfig, Standing, Tiered, TrimError, WantedCollection,
 };
 use bindery_io::{Disk, ManualClock, SeededRandom};
 use bindery_sim::disk::{FaultPlan, SimDisk, SimDiskConfig};
@@ -197,8 +197,8 @@ impl Bookie {
     }
 
     fn trim(&self, id: i64, below: i64) -> Result<(), TrimError> {
-        let life = self.machine.engine.tiered(ledger(id)).map_or(0, |tiered| tiered.life);
-        self.machine.engine.trim(ledger(id), life, entry(below))
+        let Some(seen) = self.machine.engine.tiered(ledger(id)) else { return Err(TrimError::NotTiered) };
+        self.machine.engine.trim(ledger(id), &seen, entry(below))
     }
 
     /// Steps, a second each, until nothing is left to do.
@@ -315,7 +315,12 @@ fn what_was_let_go_is_in_object_storage_and_gives_its_space_back() {
     assert_eq!(bookie.reconcile(&[update(1, &[(0, 19, 1), (20, 29, 2)])]), [done(1, 29)]);
     assert_eq!(bookie.trim(1, 30), Err(TrimError::AboveLre(entry(29))));
     assert_eq!(bookie.trim(2, 0), Err(TrimError::NotTiered));
-    assert_eq!(bookie.machine.engine.trim(ledger(1), 2, entry(3)), Err(TrimError::OtherLife));
+    let seen = bookie.machine.engine.tiered(ledger(1)).unwrap();
+    let of_other_life = Tiered { life: seen.life + 2, ..seen };
+    assert_eq!(bookie.machine.engine.trim(ledger(1), &of_other_life, entry(3)), Err(TrimError::Changed));
+    // T19: an object that took the place of the one that was compared was not compared.
+    assert_eq!(bookie.reconcile(&[update(1, &[(20, 29, 2)])]), [done(1, 29)]);
+    assert_eq!(bookie.machine.engine.trim(ledger(1), &seen, entry(3)), Err(TrimError::Changed));
     let untrimmed = |bookie: &Bookie| bookie.machine.engine.untrimmed(None, 10).len();
     assert_eq!((untrimmed(&bookie), bookie.trim(1, 24)), (1, Ok(())));
     let tiered = bookie.machine.engine.tiered(ledger(1)).unwrap();
@@ -442,20 +447,20 @@ fn a_removal_clears_register_trim_and_extents() {
     bookie.reconcile(&[update(1, &[(0, 19, 1)])]);
     bookie.trim(1, 9).unwrap();
     bookie.flush();
-    let life = bookie.machine.engine.tiered(ledger(1)).unwrap().life;
+    let seen = bookie.machine.engine.tiered(ledger(1)).unwrap();
     bookie.machine.engine.remove_ledger(ledger(1), Box::new(|outcome| assert_eq!(outcome, Ok(()))));
     assert_eq!(bookie.reconcile(&[update(1, &[(0, 3, 2)])])[0].result, Err(Refusal::NoLedger));
-    assert_eq!(bookie.machine.engine.trim(ledger(1), life, entry(3)), Err(TrimError::NotTiered));
+    assert_eq!(bookie.machine.engine.trim(ledger(1), &seen, entry(3)), Err(TrimError::NotTiered));
     let mut bookie = bookie.power_cut();
     assert_eq!(bookie.machine.engine.standing(ledger(1)), Standing::Removed);
     bookie.machine.engine.revive_ledger(ledger(1), KEY, Box::new(|outcome| assert_eq!(outcome, Ok(()))));
     bookie.group();
     assert_eq!(bookie.register(1), done(1, -1));
     assert_eq!((bookie.read(1, EntryRef::At(entry(3))), bookie.list(1)), (Err(Refusal::NoEntry), vec![]));
-    assert_eq!(bookie.machine.engine.trim(ledger(1), life, entry(3)), Err(TrimError::NotTiered));
+    assert_eq!(bookie.machine.engine.trim(ledger(1), &seen, entry(3)), Err(TrimError::NotTiered));
     assert_eq!(bookie.reconcile(&[update(1, &[(0, 4, 7)])]), [done(1, 4)]);
     assert_eq!(bookie.extents(1, 0), [(0, 4, 7)]);
-    assert_eq!(bookie.machine.engine.trim(ledger(1), life, entry(3)), Err(TrimError::OtherLife));
+    assert_eq!(bookie.machine.engine.trim(ledger(1), &seen, entry(3)), Err(TrimError::Changed));
     let bookie = bookie.power_cut();
     assert_eq!(bookie.extents(1, 0), [(0, 4, 7)], "removal, return and update came from the journal");
     let mut bookie = bookie.power_cut();

@@ -5,15 +5,19 @@
 //! ```text
 //! HEAD ─► length and entity tag ─► footer (its checksum is in the reference) ─► table ─► compared with the local records
 //!                                                                              some blocks, read back ─► compared with the table
+//!                                                        blocks of entries that differ, read back ─► compared with the local copies
 //! ```
+//! Two good copies of an entry may differ: who repairs a ledger writes its entries with another LAC (last add confirmed), and so
+//! under another digest (docs/reference/protocol.md). The local side says whether two copies are the same entry.
 //!
 //! # Invariants
 //! 1. [`Fetcher::check`] succeeds only when all of it agrees: length, tag if the store has tags, checksum of the footer,
-//!    length and checksum of every entry that the caller compared, and those of every entry in the blocks that were read.
+//!    length and checksum of every entry that the caller compared, or the entry itself, and those of every entry in the blocks that
+//!    were read.
 //! 2. It takes one slot at a time, behind all readers, and keeps a piece of the table or one block in memory.
 //! 3. A store that does not answer is no difference: the check is repeated another time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bindery_types::codec::{Crc32c, crc32c};
@@ -83,14 +87,18 @@ pub struct Checked {
 
 /// The local records of a ledger, with which the caller compares.
 pub trait LocalRecords: Send {
-    /// Compares the entries from `first` on with what the object says of them, as far as they are held here.
-    fn compare(&mut self, first: EntryId, table: &[TableEntry]) -> Result<(), LocalDifference>;
+    /// Compares the entries from `first` on with what the object says of them, as far as they are held here. Returns those of
+    /// another length or checksum.
+    fn compare(&mut self, first: EntryId, table: &[TableEntry]) -> Result<Vec<EntryId>, LocalDifference>;
+
+    /// Compares a whole entry, as the object has it, with the one that is held here, if one is.
+    fn compare_entry(&mut self, entry: EntryId, stored: &[u8]) -> Result<(), LocalDifference>;
 }
 
 /// How a comparison failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LocalDifference {
-    /// This entry has another length or checksum here.
+    /// This entry is another one here.
     Entry(EntryId),
     /// The local records could not be read.
     Unreadable(String),
@@ -138,23 +146,26 @@ impl Fetcher {
         samples.retain(|at| *at < extent.blocks.len());
         samples.sort_unstable();
         samples.dedup();
-        let largest = samples
-            .iter()
-            .map(|at| block_cost_bytes(extent, *at) + decoding_cost_bytes(&extent.blocks[*at..=*at]));
+        // Of all blocks, so that nothing is let go that is too large to be read back.
+        let largest = (0..extent.blocks.len())
+            .map(|at| block_cost_bytes(extent, at) + decoding_cost_bytes(&extent.blocks[at..=at]));
         // A piece of the table: its bytes, and its items.
         let table_bytes = PIECE_ENTRIES * TABLE_ENTRY_SIZE_BYTES * 2;
         let memory = largest.max().unwrap_or(0) + table_bytes as u64;
         let slot = Slot::wait(self.inner(), object, memory).await?;
-        let expected = slot
-            .run(async |bytes| self.compare_table(ledger, wanted, extent, &samples, local, bytes).await)
-            .await?;
+        let Compared { mut expected, doubtful } =
+            slot.run(async |bytes| self.compare_table(ledger, wanted, extent, local, bytes).await).await?;
+        expected.retain(|at, _| doubtful.contains(at) || samples.binary_search(at).is_ok());
         let mut checked =
             Checked { entries: (wanted.last.get() - wanted.first.get()) as u64 + 1, ..Checked::default() };
         for (at, expected) in expected {
             let slot = Slot::wait(self.inner(), object, memory).await?;
-            let compare =
-                async |bytes: &mut u64| self.compare_block(object, extent, at, expected, bytes).await;
-            checked.entries_read += slot.run(compare).await?;
+            let mut compare = BlockComparison { wanted, extent, at, expected, local: None };
+            if doubtful.contains(&at) {
+                compare.local = Some(&mut *local);
+            }
+            checked.entries_read +=
+                slot.run(async move |bytes| self.compare_block(compare, bytes).await).await?;
             checked.blocks_read += 1;
         }
         Ok(checked)
@@ -171,21 +182,21 @@ impl Fetcher {
         Ok(index)
     }
 
-    /// Compares the table with the local records, and returns a checksum of its part for each block that is to be read.
+    /// Compares the table with the local records.
     async fn compare_table(
         &self,
         ledger: LedgerId,
         wanted: &TierExtent,
         extent: &Extent,
-        samples: &[usize],
         local: &mut dyn LocalRecords,
         bytes: &mut u64,
-    ) -> Result<BTreeMap<usize, u32>, CheckError> {
+    ) -> Result<Compared, CheckError> {
         let object = &wanted.object;
         let size = extent.table_size_bytes();
         let mut body = self.inner().bucket.get(object, extent.table_offset, size).await?;
         let (mut crc, mut sum, mut at) = (Crc32c::new(), 0_u64, extent.first.get());
         let mut expected: BTreeMap<usize, Crc32c> = BTreeMap::new();
+        let mut doubtful = BTreeSet::new();
         let mut left = extent.entries();
         while left > 0 {
             let count = left.min(PIECE_ENTRIES as u64) as usize;
@@ -195,8 +206,7 @@ impl Fetcher {
             let entries = table_entries(&piece);
             sum += entries.iter().map(|entry| u64::from(entry.size_bytes)).sum::<u64>();
             for (id, entry) in (at..).zip(&entries) {
-                let block = EntryId::new(id).and_then(|id| extent.block_of(id));
-                if let Some(block) = block.filter(|block| samples.binary_search(block).is_ok()) {
+                if let Some(block) = EntryId::new(id).and_then(|id| extent.block_of(id)) {
                     add(expected.entry(block).or_default(), entry);
                 }
             }
@@ -204,12 +214,9 @@ impl Fetcher {
             let until = (wanted.last.get() + 1).min(at + count as i64);
             if let Some(first) = EntryId::new(from).filter(|_| from < until) {
                 let part = &entries[(from - at) as usize..(until - at) as usize];
-                local.compare(first, part).map_err(|difference| match difference {
-                    LocalDifference::Entry(entry) => {
-                        CheckError::OtherEntry { object: object.id, ledger, entry }
-                    }
-                    LocalDifference::Unreadable(reason) => CheckError::Local { ledger, reason },
-                })?;
+                let differ =
+                    local.compare(first, part).map_err(|difference| difference.of(object, ledger))?;
+                doubtful.extend(differ.into_iter().filter_map(|entry| extent.block_of(entry)));
             }
             at += count as i64;
             left -= count as u64;
@@ -224,18 +231,17 @@ impl Fetcher {
         if sum != extent.body_bytes {
             return wrong("the lengths in it do not fit its extent");
         }
-        Ok(expected.into_iter().map(|(block, crc)| (block, crc.value())).collect())
+        let expected = expected.into_iter().map(|(block, crc)| (block, crc.value())).collect();
+        Ok(Compared { expected, doubtful })
     }
 
     /// Reads a block back; returns how many entries it has.
     async fn compare_block(
         &self,
-        object: &ObjectRef,
-        extent: &Extent,
-        at: usize,
-        expected: u32,
+        BlockComparison { wanted, extent, at, expected, local }: BlockComparison<'_>,
         bytes: &mut u64,
     ) -> Result<u64, CheckError> {
+        let object = &wanted.object;
         let block = &extent.blocks[at];
         let size = u64::from(block.stored_size_bytes);
         let mut body = self.inner().bucket.get(object, block.offset, size).await?;
@@ -246,13 +252,47 @@ impl Fetcher {
             let size_bytes = u32::try_from(entry.len()).expect("an entry within its limit");
             add(&mut found, &TableEntry { size_bytes, crc32c: crc32c(&[entry]) });
         }
-        match found.value() == expected {
-            true => Ok(entries.len() as u64),
-            false => {
-                let problem = "an entry in it is not as its table says";
-                let error = ObjectError::Damaged { part: "block", offset: block.offset, problem };
-                Err(damaged(object, error).into())
+        if found.value() != expected {
+            let problem = "an entry in it is not as its table says";
+            let error = ObjectError::Damaged { part: "block", offset: block.offset, problem };
+            return Err(damaged(object, error).into());
+        }
+        if let Some(local) = local {
+            for (id, entry) in (block.first.get()..).zip(&entries) {
+                if let Some(id) = EntryId::new(id).filter(|id| wanted.contains(*id)) {
+                    let compared = local.compare_entry(id, entry);
+                    compared.map_err(|difference| difference.of(object, extent.ledger))?;
+                }
             }
+        }
+        Ok(entries.len() as u64)
+    }
+}
+
+/// A block of an extent that is to be read back.
+struct BlockComparison<'a> {
+    wanted: &'a TierExtent,
+    extent: &'a Extent,
+    at: usize,
+    /// Checksum of its part of the table.
+    expected: u32,
+    /// The copies with which its entries are compared, if they are.
+    local: Option<&'a mut dyn LocalRecords>,
+}
+
+/// The table of an extent, compared.
+struct Compared {
+    /// A checksum of its part for each block.
+    expected: BTreeMap<usize, u32>,
+    /// Blocks with entries that have another length or checksum here.
+    doubtful: BTreeSet<usize>,
+}
+
+impl LocalDifference {
+    fn of(self, object: &ObjectRef, ledger: LedgerId) -> CheckError {
+        match self {
+            LocalDifference::Entry(entry) => CheckError::OtherEntry { object: object.id, ledger, entry },
+            LocalDifference::Unreadable(reason) => CheckError::Local { ledger, reason },
         }
     }
 }

@@ -487,32 +487,74 @@ async fn waiters_are_bounded_and_an_end_tells_them_all() {
     drop((tickets, more));
 }
 
-/// Local records that are those of the object, but for one.
+/// Local records that are those of the object, but for one, and for those that a repair wrote.
+#[derive(Default)]
 struct Records {
     of: i64,
     wrong: Option<i64>,
+    repaired: Vec<i64>,
     seen: Vec<i64>,
+    seen_whole: Vec<i64>,
 }
 
 impl LocalRecords for Records {
-    fn compare(&mut self, first: EntryId, table: &[TableEntry]) -> std::result::Result<(), LocalDifference> {
+    fn compare(
+        &mut self,
+        first: EntryId,
+        table: &[TableEntry],
+    ) -> std::result::Result<Vec<EntryId>, LocalDifference> {
+        let mut differ = Vec::new();
         for (id, listed) in (first.get()..).zip(table) {
             self.seen.push(id);
             let body = body(self.of, id);
             let here = TableEntry { size_bytes: body.len() as u32, crc32c: crc32c(&[&body]) };
-            if *listed != here || self.wrong == Some(id) {
-                return Err(LocalDifference::Entry(entry(id)));
+            if *listed != here || self.wrong == Some(id) || self.repaired.contains(&id) {
+                differ.push(entry(id));
             }
         }
-        Ok(())
+        Ok(differ)
     }
+
+    fn compare_entry(&mut self, id: EntryId, stored: &[u8]) -> std::result::Result<(), LocalDifference> {
+        self.seen_whole.push(id.get());
+        match stored == body(self.of, id.get()) && self.wrong != Some(id.get()) {
+            true => Ok(()),
+            false => Err(LocalDifference::Entry(id)),
+        }
+    }
+}
+
+/// Copies of other checksums are compared as a whole, with their blocks.
+#[tokio::test(start_paused = true)]
+async fn a_check_takes_copies_that_a_repair_wrote() {
+    let world = World::new(FetchOptions::default()).await;
+    let mut records = Records { of: 1, repaired: vec![0, 17], ..Records::default() };
+    let checked = world.fetcher.check(ledger(1), &world.extent(), |_| vec![], &mut records).await.unwrap();
+    assert_eq!(checked.blocks_read, 2);
+    assert_eq!(records.seen_whole.len() as u64, checked.entries_read);
+    assert!([0, 17].iter().all(|id| records.seen_whole.contains(id)), "{:?}", records.seen_whole);
+    // Of a part of the extent, that part.
+    let part = TierExtent { first: entry(17), last: entry(17), ..world.extent() };
+    records.seen_whole.clear();
+    world.fetcher.check(ledger(1), &part, |_| vec![], &mut records).await.unwrap();
+    assert_eq!(records.seen_whole, [17]);
+}
+
+/// Limits: nothing is found good that has a block for which there is no memory, whether it is read back or not.
+#[tokio::test(start_paused = true)]
+async fn a_check_refuses_blocks_that_could_not_be_read_back() {
+    let world = World::new(FetchOptions { memory_bytes_max: 4_000, ..FetchOptions::default() }).await;
+    let mut records = Records { of: 1, ..Records::default() };
+    let error = world.fetcher.check(ledger(1), &world.extent(), |_| vec![], &mut records).await.unwrap_err();
+    assert!(matches!(error, CheckError::Fetch(FetchError::TooLarge { .. })), "{error}");
+    assert!(!error.is_alarm());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_check_compares_every_entry_and_reads_blocks_back() {
     for compression in [Compression::None, Compression::Zstd] {
         let world = World::with(FetchOptions::default(), compression).await;
-        let mut records = Records { of: 1, wrong: None, seen: Vec::new() };
+        let mut records = Records { of: 1, ..Records::default() };
         let checked =
             world.fetcher.check(ledger(1), &world.extent(), |_| vec![6, 0, 0, 99], &mut records).await;
         let checked = checked.unwrap();
@@ -532,7 +574,7 @@ async fn a_check_compares_every_entry_and_reads_blocks_back() {
 async fn a_check_finds_every_difference() {
     let world = World::new(FetchOptions::default()).await;
     let check = async |extent: TierExtent, wrong: Option<i64>| {
-        let mut records = Records { of: 1, wrong, seen: Vec::new() };
+        let mut records = Records { of: 1, wrong, ..Records::default() };
         let error =
             world.fetcher.check(ledger(1), &extent, |blocks| (0..blocks).collect(), &mut records).await;
         world.fetcher.check_invariants();
@@ -579,7 +621,7 @@ async fn a_check_that_is_given_up_leaves_nothing() {
         world.store.next.lock().clear();
         world.store.next.lock().extend(vec![Fate::Slow(Duration::ZERO); requests]);
         world.store.next.lock().push_back(Fate::Hangs);
-        let mut records = Records { of: 1, wrong: None, seen: Vec::new() };
+        let mut records = Records { of: 1, ..Records::default() };
         let (extent, samples) = (world.extent(), |_| vec![1]);
         let check = world.fetcher.check(ledger(1), &extent, samples, &mut records);
         drop(tokio::time::timeout(Duration::from_secs(1), check).await);

@@ -78,8 +78,8 @@ impl Member {
     pub fn extents(&self, target: &Target, most: usize) -> Vec<TierExtent> {
         let from = match self.register {
             Register::At(register) => after(register),
-            // Anybody takes extents from the first entry on.
-            Register::Unknown | Register::NoLedger => EntryId::FIRST,
+            // Its register comes first: extents from the first entry on would replace those it has, of another catalogue (T2).
+            Register::Unknown | Register::NoLedger => return Vec::new(),
         };
         if !covers(target, from) {
             return Vec::new();

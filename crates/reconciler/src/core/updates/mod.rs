@@ -216,6 +216,8 @@ pub struct Updates {
     /// Ledgers whose registers are being asked for.
     asking: BTreeSet<LedgerId>,
     peers: BTreeMap<BookieId, Peer>,
+    /// Which bookies take updates was said at least once. Before, nobody has asked anything, whoever seems absent.
+    knows_bookies: bool,
     requests: BTreeMap<RequestId, Sent>,
     next_request: u64,
     /// The peer that sent last: the next one has its turn.
@@ -238,6 +240,7 @@ impl Updates {
             targets: BTreeMap::new(),
             asking: BTreeSet::new(),
             peers: BTreeMap::new(),
+            knows_bookies: false,
             requests: BTreeMap::new(),
             next_request: 0,
             turn: None,
@@ -317,12 +320,13 @@ impl Updates {
                 changed.insert(bookie.clone());
             }
         }
-        if changed.is_empty() {
+        let is_first = !std::mem::replace(&mut self.knows_bookies, true);
+        if changed.is_empty() && !is_first {
             return;
         }
         let ledgers: Vec<LedgerId> = self.targets.keys().copied().collect();
         for ledger in ledgers {
-            if self.targets[&ledger].members.keys().any(|member| changed.contains(member)) {
+            if is_first || self.targets[&ledger].members.keys().any(|member| changed.contains(member)) {
                 self.refresh(now, ledger, reports);
             }
         }
@@ -500,12 +504,13 @@ impl Updates {
         let peers = &self.peers;
         let ability = |bookie: &BookieId| peers.get(bookie).map_or(Ability::Absent, |peer| peer.ability);
         if target.is_asking {
-            let is_answered = target.members.iter().all(|(bookie, member)| {
-                ability(bookie) != Ability::Reconciles
-                    || member.register != Register::Unknown
-                    || member.attempts > 0
-                    || peers.get(bookie).is_some_and(Peer::is_unwell)
-            });
+            let is_answered = self.knows_bookies
+                && target.members.iter().all(|(bookie, member)| {
+                    ability(bookie) != Ability::Reconciles
+                        || member.register != Register::Unknown
+                        || member.attempts > 0
+                        || peers.get(bookie).is_some_and(Peer::is_unwell)
+                });
             if is_answered {
                 target.is_asking = false;
                 self.asking.remove(&ledger);

@@ -123,7 +123,7 @@ impl Sim {
         let (ledger, tiered) = untrimmed[self.tier.below(untrimmed.len() as u64) as usize];
         let lre = tiered.lre.get();
         let below = if self.tier.chance(0.5) { lre } else { self.tier.below((lre + 3) as u64) as i64 };
-        match engine.trim(ledger, tiered.life, entry(below)) {
+        match engine.trim(ledger, &tiered, entry(below)) {
             Ok(()) if below > lre => Err(format!("T9: {ledger} was trimmed to {below} of {lre}")),
             Ok(()) => {
                 self.ghost.on_trimmed(ledger, below);

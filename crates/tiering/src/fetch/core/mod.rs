@@ -520,8 +520,13 @@ impl<W> Core<W> {
     /// Starts what may start.
     fn pump(&mut self, now_ns: u64, out: &mut Actions<W>) {
         self.is_starving = false;
+        // Readers come first, unless none of them may have more requests at once.
+        let mut may_check = false;
         while self.running() < self.options.requests_max {
-            let Some((place, key)) = self.lanes.next(self.options.requests_per_reader_max) else { break };
+            let Some((place, key)) = self.lanes.next(self.options.requests_per_reader_max) else {
+                may_check = true;
+                break;
+            };
             match self.start(now_ns, place, key, out) {
                 Ok(()) => {}
                 Err(None) => {
@@ -531,7 +536,7 @@ impl<W> Core<W> {
                 Err(Some(error)) => self.fail_goal(now_ns, &key, &error, out),
             }
         }
-        while self.lanes.is_empty()
+        while may_check
             && self.slots.len() < self.options.requests_of_checks_max
             && self.running() < self.options.requests_max
             && let Some((_, (bytes, _))) = self.checks.first_key_value()
