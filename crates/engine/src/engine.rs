@@ -12,7 +12,7 @@ use crate::line::{Admittance, Line, RoomWaiter, Turn};
 use crate::lookup::{OnDisk, RunSet, entries_on_disk, on_disk, sole_run};
 use crate::pacing::Load;
 use crate::pulse::{JournalPulse, PulseCounters};
-use crate::shard::{Found, NoRoom, Shard, ShardConfig, Taken};
+use crate::shard::{Found, Gate, NoRoom, Reserve, Shard, ShardConfig, Taken, Waits};
 use crate::space::{ScrubStatus, SpaceDesk, SpaceStatus, WantedCollection};
 use crate::stats::{Counters, EngineStats};
 use crate::tier::TierBudget;
@@ -53,9 +53,14 @@ pub struct Status {
     pub is_read_only: bool,
     /// Adds with high priority find room, read-only or not.
     pub takes_high_priority: bool,
+    /// Bytes that recoveries may still add while no other adds are taken; `u64::MAX` without a bound.
+    pub recovery_reserve_bytes: u64,
+    /// Adds of recoveries that were refused because that, or the room for them in a journal, was used up.
+    pub recoveries_refused: u64,
     /// The first failure of journal or storage. Nothing is acknowledged any more; reads go on.
     pub failed: Option<String>,
-    /// What found no space on its volume and is tried again until it does; no add is taken meanwhile.
+    /// What found no space on its volume and is tried again until it does; no add is taken meanwhile but those of
+    /// recoveries, as far as the reserve goes.
     pub waits_for_space: Option<String>,
     /// The same for want of a file descriptor, which says nothing about any volume.
     pub waits_for_descriptor: Option<String>,
@@ -84,6 +89,9 @@ pub struct Engine {
     next_generation: AtomicU64,
     is_read_only: AtomicBool,
     takes_high_priority: AtomicBool,
+    /// For recoveries while no other adds are taken, and how many of their adds found no room in it.
+    recovery_reserve: Reserve,
+    recoveries_refused: AtomicU64,
     failed: Mutex<Option<String>>,
     waits: Mutex<BTreeMap<Wanting, (Shortage, String)>>,
     directories_failed: Mutex<BTreeMap<usize, String>>,
@@ -101,6 +109,15 @@ pub struct Engine {
     pub(crate) space: SpaceDesk,
     /// The highest ledger that a state table remembers.
     highest_recovered: Option<LedgerId>,
+}
+
+fn waits_of(waits: &BTreeMap<Wanting, (Shortage, String)>) -> Waits {
+    let is_space = |(what, _): &(Shortage, String)| *what == Shortage::Space;
+    match (waits.is_empty(), waits.values().all(is_space)) {
+        (true, _) => Waits::No,
+        (false, true) => Waits::ForSpace,
+        (false, false) => Waits::ForDescriptors,
+    }
 }
 
 impl Status {
@@ -150,6 +167,8 @@ impl Engine {
             next_generation: AtomicU64::new(0),
             is_read_only: AtomicBool::new(false),
             takes_high_priority: AtomicBool::new(true),
+            recovery_reserve: Reserve::unbounded(),
+            recoveries_refused: AtomicU64::new(0),
             pulses: config.journal_dirs.iter().map(|_| PulseCounters::new(config.journal_slow)).collect(),
             failed: Mutex::new(None),
             waits: Mutex::default(),
@@ -261,16 +280,19 @@ impl Engine {
             Counters::add(&self.counters.no_room, 1);
             return 0;
         }
-        let is_read_only = self.is_read_only.load(Ordering::Relaxed);
-        let takes_high_priority = self.takes_high_priority.load(Ordering::Relaxed);
+        let gate = Gate {
+            is_read_only: self.is_read_only.load(Ordering::Relaxed),
+            takes_high_priority: self.takes_high_priority.load(Ordering::Relaxed),
+            reserve: &self.recovery_reserve,
+            refused: &self.recoveries_refused,
+        };
         let taken = {
             let mut shard = self.shards[index].lock();
             let reserved = if is_waited_for { usize::MAX } else { line.reserved() };
             shard.admit(turn.as_ref().map(Turn::cost), reserved);
             let mut taken = 0;
             for add in adds {
-                let is_high_priority = add.is_high_priority && takes_high_priority;
-                match shard.add(&Add { is_high_priority, ..*add }, is_read_only, asks.is_some()) {
+                match shard.add(add, &gate, asks.is_some()) {
                     Ok(Taken::Answered) => {}
                     Ok(Taken::Asks) => asks.as_mut().expect("only asked for when allowed").push(taken),
                     Err(NoRoom) => break,
@@ -607,6 +629,12 @@ impl Engine {
         self.takes_high_priority.store(takes, Ordering::Relaxed);
     }
 
+    /// Bytes that recoveries may add from now on while no other adds are taken, because a volume is full: so that a
+    /// ledger can be closed. At first only memory and the journals bound them.
+    pub fn set_recovery_reserve(&self, bytes: u64) {
+        self.recovery_reserve.set(bytes);
+    }
+
     /// How each journal does. `now_ns` is the time of the clock that the engine was opened with.
     pub fn pulses(&self, now_ns: u64) -> Vec<JournalPulse> {
         self.pulses.iter().map(|pulse| pulse.read(now_ns)).collect()
@@ -629,6 +657,8 @@ impl Engine {
         Status {
             is_read_only: failed.is_some() || self.is_read_only.load(Ordering::Relaxed),
             takes_high_priority: failed.is_none() && self.takes_high_priority.load(Ordering::Relaxed),
+            recovery_reserve_bytes: self.recovery_reserve.left(),
+            recoveries_refused: self.recoveries_refused.load(Ordering::Relaxed),
             failed,
             waits_for_space: self.waits_for(Shortage::Space),
             waits_for_descriptor: self.waits_for(Shortage::Descriptors),
@@ -761,24 +791,26 @@ impl Engine {
     }
 
     /// Somebody finds no space, or no file descriptor (or does again): until it does no add is taken, so that memory stays
-    /// bounded.
+    /// bounded, but for those of recoveries while it is space alone.
     pub(crate) fn wait_for(&self, who: Wanting, want: Option<(Shortage, String)>) {
         let mut waits = self.waits.lock();
-        let before = match want {
+        let before = waits_of(&waits);
+        match want {
             Some((what, reason)) => {
                 if waits.get(&who).is_none_or(|(before, _)| *before != what) {
                     tracing::warn!(reason, ?what, "no adds are taken while that is short; it is tried again");
                 }
-                waits.insert(who, (what, reason))
+                waits.insert(who, (what, reason));
             }
-            None => waits.remove(&who).inspect(|_| tracing::info!(?who, "this is over")),
-        };
-        if before.is_some() == waits.contains_key(&who) {
+            None if waits.remove(&who).is_some() => tracing::info!(?who, "this is over"),
+            None => {}
+        }
+        let now = waits_of(&waits);
+        if now == before {
             return;
         }
-        let is_waiting = !waits.is_empty();
         for shard in &self.shards {
-            shard.lock().set_waits_for_space(is_waiting);
+            shard.lock().set_waits(now);
         }
     }
 

@@ -158,6 +158,10 @@ impl AddSink for Inbox {
 }
 
 fn place(engine: &Engine, ledger: i64, entry: i64, is_high_priority: bool) {
+    place_as(engine, ledger, entry, false, is_high_priority);
+}
+
+fn place_as(engine: &Engine, ledger: i64, entry: i64, is_recovery: bool, is_high_priority: bool) {
     let mut body = Vec::new();
     for field in [ledger, entry, entry - 1, 0] {
         body.extend_from_slice(&field.to_be_bytes());
@@ -173,7 +177,7 @@ fn place(engine: &Engine, ledger: i64, entry: i64, is_high_priority: bool) {
             last_add_confirmed: EntryId::new(entry - 1),
             key: KEY,
             body: &body,
-            is_recovery: false,
+            is_recovery,
             is_high_priority,
         }],
     );
@@ -247,7 +251,22 @@ impl Bookie {
     }
 
     fn add(&mut self, ledger: i64, entry: i64, is_high_priority: bool) -> Result<(), Refusal> {
-        place(&self.engine(), ledger, entry, is_high_priority);
+        self.add_as(ledger, entry, false, is_high_priority)
+    }
+
+    /// As a recovery does, of our clients and of Java's.
+    fn recover(&mut self, ledger: i64, entry: i64) -> Result<(), Refusal> {
+        self.add_as(ledger, entry, true, true)
+    }
+
+    fn add_as(
+        &mut self,
+        ledger: i64,
+        entry: i64,
+        is_recovery: bool,
+        is_high_priority: bool,
+    ) -> Result<(), Refusal> {
+        place_as(&self.engine(), ledger, entry, is_recovery, is_high_priority);
         let result = self.drive().pop().unwrap().result;
         if result.is_ok() {
             self.acked.push((ledger, entry));
@@ -407,6 +426,142 @@ fn a_flush_without_space_waits_and_goes_on() {
         bookie.restart();
         assert!(bookie.engine().is_fenced(LedgerId::new(ledgers[1]).unwrap()));
         assert_eq!(bookie.machine.as_ref().unwrap().replayed.records, 0, "everything was flushed");
+    }
+}
+
+/// Recovery invariants 2 and 3: while a flush waits for space a ledger can be closed, and its entries outlive a crash and are
+/// flushed when there is room. That is for recoveries alone, and ends with their reserve.
+#[test]
+fn a_full_bookie_takes_what_recoveries_add_within_their_reserve() {
+    for is_killed in [false, true] {
+        let mut bookie = Bookie::new(1);
+        let ledgers = bookie.ledgers();
+        for entry in 0..5 {
+            bookie.add(ledgers[0], entry, false).unwrap();
+        }
+        bookie.faults.set(&[full(&["write"], ".elog")]);
+        bookie.flush();
+        // Of 2,000 bytes each, with their headers.
+        bookie.engine().set_recovery_reserve(9_000);
+        assert!(bookie.engine().status().waits_for_space.is_some());
+        assert_eq!(bookie.fence(ledgers[0]), Ok(()));
+        for entry in [3, 4, 5] {
+            assert_eq!(bookie.recover(ledgers[0], entry), Ok(()));
+        }
+        assert_eq!(bookie.recover(2_000_000, 0), Ok(()), "of a ledger that is new here");
+        assert_eq!(bookie.engine().status().recoveries_refused, 0);
+        assert_eq!(bookie.recover(ledgers[0], 6), Err(Refusal::ReadOnly), "nothing is left");
+        let status = bookie.engine().status();
+        assert_eq!((status.recoveries_refused, status.recovery_reserve_bytes), (1, 9_000 - 4 * 2_012));
+
+        bookie.engine().set_recovery_reserve(1 << 20);
+        for (is_recovery, is_high_priority) in [(false, false), (false, true), (true, false)] {
+            let refused = bookie.add_as(ledgers[1], 5, is_recovery, is_high_priority);
+            assert_eq!(refused, Err(Refusal::ReadOnly), "{is_recovery} {is_high_priority}");
+        }
+        if is_killed {
+            bookie.open().unwrap();
+            assert!(bookie.engine().status().waits_for_space.is_some(), "still full");
+        }
+        assert_eq!(bookie.recover(ledgers[0], 6), Ok(()));
+        bookie.check_acked();
+        bookie.faults.set(&[]);
+        bookie.tend();
+        assert_eq!(bookie.engine().status().waits(), None);
+        assert_eq!(bookie.add(ledgers[0], 7, false), Err(Refusal::Fenced));
+        bookie.add(ledgers[1], 0, false).unwrap();
+        bookie.flush();
+        bookie.check_acked();
+        bookie.restart();
+        bookie.check_acked();
+        assert_eq!(bookie.machine.as_ref().unwrap().replayed.records, 0, "everything was flushed");
+    }
+}
+
+/// A volume above its threshold: recoveries pass within the reserve, and all of high priority where there is room for it.
+#[test]
+fn a_read_only_bookie_takes_what_recoveries_add_within_their_reserve() {
+    let mut bookie = Bookie::new(1);
+    let engine = bookie.engine();
+    engine.set_read_only(true);
+    engine.set_recovery_reserve(2_100);
+    assert_eq!(bookie.add(1, 0, true), Ok(()));
+    assert_eq!(bookie.recover(1, 1), Ok(()));
+    assert_eq!(engine.status().recovery_reserve_bytes, 2_100, "there is room for high priority");
+    engine.set_takes_high_priority(false);
+    assert_eq!(bookie.add(1, 2, true), Err(Refusal::ReadOnly));
+    assert_eq!(bookie.recover(1, 2), Ok(()));
+    assert_eq!(bookie.recover(1, 3), Err(Refusal::ReadOnly));
+    engine.set_read_only(false);
+    assert_eq!(bookie.recover(1, 3), Ok(()));
+    assert_eq!(engine.status().recovery_reserve_bytes, 2_100 - 2_012);
+    bookie.check_acked();
+}
+
+/// Recovery invariant 1, and who waits for a descriptor says nothing about space: neither takes what recoveries add.
+#[test]
+fn recoveries_pass_for_want_of_space_alone() {
+    let mut bookie = Bookie::new(1);
+    bookie.add(1, 0, false).unwrap();
+    bookie.faults.set(&[without_descriptor(&["create"], ".elog")]);
+    bookie.flush();
+    assert!(bookie.engine().status().waits_for_descriptor.is_some());
+    assert_eq!(bookie.recover(1, 1), Err(Refusal::ReadOnly));
+    bookie.faults.set(&[full(&["create"], ".elog")]);
+    bookie.tend();
+    assert!(bookie.engine().status().waits_for_space.is_some());
+    assert_eq!(bookie.recover(1, 1), Ok(()));
+    bookie.faults.set(&[broken(&["create"], ".elog")]);
+    bookie.tend();
+    assert!(bookie.engine().status().failed.is_some());
+    assert_eq!(bookie.recover(1, 2), Err(Refusal::ReadOnly));
+    bookie.check_acked();
+}
+
+/// Recovery invariant 2: where the journal can have no other file either, recoveries are refused in time, so that fences
+/// find room behind them; none of them waits.
+#[test]
+fn recoveries_leave_room_for_fences_in_the_last_file_of_a_journal() {
+    for (size, shards) in [(1, 1), (1, 3), (3, 3)] {
+        let mut bookie = Bookie::of(1, 1, shards, 0);
+        let ledgers = bookie.ledgers();
+        // With its first file no other is made; or it has a second one by then.
+        let path = if size == 1 { "journal-0001" } else { "journal-0002" };
+        bookie.faults.set(&[full(&["create", "allocate"], path), full(&["write"], ".elog")]);
+        let added =
+            (0..2000).take_while(|entry| bookie.add(ledgers[0], *entry, false).is_ok()).count() as i64;
+        assert!(bookie.engine().status().waits_for_space.is_some());
+        let mut taken = 0;
+        let refused = (added..added + 2000).find_map(|entry| {
+            // From several shards in one group, as far as there is room.
+            for ledger in &ledgers {
+                place_as(&bookie.engine(), *ledger, entry, true, true);
+            }
+            let answers = bookie.drive();
+            assert_eq!(answers.len(), ledgers.len(), "none waits");
+            for done in &answers {
+                if done.result.is_ok() {
+                    taken += 1;
+                    bookie.acked.push((done.ledger.get(), entry));
+                }
+            }
+            answers.iter().find_map(|done| done.result.err())
+        });
+        assert_eq!(refused, Some(Refusal::ReadOnly));
+        assert!(taken > 10, "{taken} of {shards} shards");
+        for fenced in 0..20 {
+            assert_eq!(bookie.fence(1_000_000 + fenced), Ok(()));
+        }
+        bookie.check_acked();
+        bookie.open().unwrap();
+        bookie.check_acked();
+        bookie.faults.set(&[]);
+        bookie.machine.as_mut().unwrap().journals[0].seal();
+        bookie.tend();
+        assert_eq!(bookie.engine().status().waits(), None);
+        bookie.add(ledgers[0], 5000, false).unwrap();
+        bookie.restart();
+        bookie.check_acked();
     }
 }
 
