@@ -9,10 +9,10 @@ use crate::config::{Admission, EngineConfig};
 use crate::direct_fence::DirectFence;
 use crate::journals::{JournalDesk, JournalStats, MarkVector};
 use crate::line::{Admittance, Line, RoomWaiter, Turn};
-use crate::lookup::{OnDisk, RunSet, entries_on_disk, on_disk, sole_run};
+use crate::lookup::{DiskRead, OnDisk, RunSet, entries_on_disk, on_disk, sole_run};
 use crate::pacing::Load;
 use crate::pulse::{JournalPulse, PulseCounters};
-use crate::shard::{Found, Gate, NoRoom, Reserve, Shard, ShardConfig, Taken, Waits};
+use crate::shard::{Copy, Found, Gate, NoRoom, Reserve, Shard, ShardConfig, Taken, Waits};
 use crate::space::{ScrubStatus, SpaceDesk, SpaceStatus, WantedCollection};
 use crate::stats::{Counters, EngineStats};
 use crate::tier::TierBudget;
@@ -254,7 +254,8 @@ impl Engine {
 
     /// As [`Engine::add_batch`], or [`Engine::add_batch_in_turn`], but adds that metadata must speak for are left with the
     /// caller: their places in `adds` are appended to `asks`. The caller reads metadata, gives the word to
-    /// [`Engine::on_word`], and comes again. They count as taken.
+    /// [`Engine::on_word`], and comes again. They count as taken. Likewise those of recoveries that may be on disk already,
+    /// while there is no room for them: see [`Engine::copy_on_disk`].
     pub fn add_or_ask(
         &self,
         shard: usize,
@@ -280,19 +281,15 @@ impl Engine {
             Counters::add(&self.counters.no_room, 1);
             return 0;
         }
-        let gate = Gate {
-            is_read_only: self.is_read_only.load(Ordering::Relaxed),
-            takes_high_priority: self.takes_high_priority.load(Ordering::Relaxed),
-            reserve: &self.recovery_reserve,
-            refused: &self.recoveries_refused,
-        };
+        let gate = self.gate();
         let taken = {
             let mut shard = self.shards[index].lock();
             let reserved = if is_waited_for { usize::MAX } else { line.reserved() };
             shard.admit(turn.as_ref().map(Turn::cost), reserved);
             let mut taken = 0;
             for add in adds {
-                match shard.add(add, &gate, asks.is_some()) {
+                let by_copy = self.by_copy(&mut shard, add, &gate, asks.is_some());
+                match by_copy.map_or_else(|| shard.add(add, &gate, asks.is_some()), Ok) {
                     Ok(Taken::Answered) => {}
                     Ok(Taken::Asks) => asks.as_mut().expect("only asked for when allowed").push(taken),
                     Err(NoRoom) => break,
@@ -312,6 +309,53 @@ impl Engine {
         }
         self.wake_journal_of(index);
         taken
+    }
+
+    fn gate(&self) -> Gate<'_> {
+        Gate {
+            is_read_only: self.is_read_only.load(Ordering::Relaxed),
+            takes_high_priority: self.takes_high_priority.load(Ordering::Relaxed),
+            reserve: &self.recovery_reserve,
+            refused: &self.recoveries_refused,
+        }
+    }
+
+    /// What becomes of an add that is here already, when there may be no room for it again.
+    fn by_copy(&self, shard: &mut Shard, add: &Add<'_>, gate: &Gate<'_>, may_ask: bool) -> Option<Taken> {
+        match shard.copy_of(add, gate) {
+            Copy::Same => shard.confirm(add).then_some(Taken::Answered),
+            Copy::NotInMemory(found) if may_ask => self.on_disk(add, found).map(|_| Taken::Asks),
+            Copy::NotInMemory(_) | Copy::No => None,
+        }
+    }
+
+    /// Call it with the shard's lock held.
+    fn on_disk(&self, add: &Add<'_>, found: Found) -> Option<DiskRead> {
+        let Found::OnDisk { entry, otherwise, hidden_below, tiered } = found else { return None };
+        let canaries = self.config.canaries;
+        match on_disk(&self.views, add.ledger, entry, otherwise, hidden_below, tiered, canaries) {
+            OnDisk::Read(read) => Some(read),
+            OnDisk::Refused(_) | OnDisk::Undurable(_) | OnDisk::Tiered(_) => None,
+        }
+    }
+
+    /// Of an add that [`Engine::add_or_ask`] left with the caller: the copy on disk that may be what a recovery adds again,
+    /// while there is no room for another one. When it is the same, byte by byte, [`Engine::confirm`] the add; else, and
+    /// without one, offer it again. Adds of metadata's word have none.
+    pub fn copy_on_disk(&self, add: &Add<'_>) -> Option<DiskRead> {
+        let shard = self.shard(add.ledger).lock();
+        match shard.copy_of(add, &self.gate()) {
+            Copy::NotInMemory(found) => self.on_disk(add, found),
+            Copy::Same | Copy::No => None,
+        }
+    }
+
+    /// Acknowledges an add of a recovery for the copy of [`Engine::copy_on_disk`], which the caller compared. False when
+    /// the ledger went meanwhile: offer the add again.
+    pub fn confirm(&self, add: &Add<'_>) -> bool {
+        let is_done = self.shard(add.ledger).lock().confirm(add);
+        self.wake_journal_of(self.shard_of(add.ledger));
+        is_done
     }
 
     /// Refuses adds that were not taken, all of them of ledgers of `shard`: answered through the sink, behind whatever

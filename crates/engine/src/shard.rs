@@ -42,7 +42,7 @@ pub(crate) use cut::ShardCut;
 pub(crate) use direct::DirectStep;
 pub(crate) use lookup::{Found, Otherwise};
 use recovery::Passage;
-pub(crate) use recovery::{Gate, Reserve, Waits};
+pub(crate) use recovery::{Copy, Gate, Reserve, Waits};
 
 use crate::api::{Add, AddDone, Poll, PollId, Refusal, Waiter};
 use crate::config::Admission;

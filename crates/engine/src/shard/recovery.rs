@@ -5,6 +5,11 @@
 //!                -> read-only? -> high priority, and room on disk -> yes
 //!                              -> a recovery's --------------------> within the reserve
 //! ```
+//! Most of what a recovery adds is here already: it adds again what it read, because the writer, whose LAC (last add
+//! confirmed) in the entries lags behind, may not have stored it on an ack quorum. A durable copy with the same bytes is
+//! as good as another one and takes no room, so it is acknowledged as it is. A copy on disk must be read first, which the
+//! caller does ([`Engine::add_or_ask`](crate::Engine::add_or_ask)).
+//!
 //! A recovery's add is one that says so *and* is of high priority, as those of Java and of ours are. Re-replication, which
 //! sends recovery adds of no priority, looks for another bookie.
 //!
@@ -15,12 +20,15 @@
 //!    has some.
 //! 3. Recoveries place no more than the reserve of the bookie, whatever the shard ([`Reserve`]), so they take neither the
 //!    memory nor the space that fences, removals and compactions need.
+//! 4. An add is acknowledged for a copy only when that is durable, of this life of the ledger, the same byte by byte, and
+//!    the key is the ledger's.
 //!
 //! # Limits
 //! The reserve, and of the journal half of what is sure at a cut, over its shards: adds come before the cut and behind it.
 
 use super::Shard;
-use crate::api::Add;
+use crate::api::{Add, AddDone, EntryRef};
+use crate::shard::Found;
 use bindery_io::chunk::Lane;
 use bindery_journal::record::HEADER_SIZE_BYTES;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,6 +50,16 @@ pub(crate) struct Gate<'a> {
     pub(crate) reserve: &'a Reserve,
     /// Counts recoveries' adds that found no room in it.
     pub(crate) refused: &'a AtomicU64,
+}
+
+impl Gate<'_> {
+    fn is_open_to(&self, add: &Add<'_>) -> bool {
+        !self.is_read_only || (add.is_high_priority && self.takes_high_priority)
+    }
+}
+
+fn is_of_a_recovery(add: &Add<'_>) -> bool {
+    add.is_recovery && add.is_high_priority
 }
 
 /// Bytes that recoveries may still add while the bookie takes no others.
@@ -69,6 +87,15 @@ impl Reserve {
     }
 }
 
+/// Whether an add of a recovery that does not pass freely is here already.
+pub(crate) enum Copy {
+    /// Acknowledge it ([`Shard::confirm`]).
+    Same,
+    /// Not in memory. Whoever may look on disk is to do so.
+    NotInMemory(Found),
+    No,
+}
+
 /// Whether the state of the bookie lets an add pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Passage {
@@ -92,16 +119,41 @@ impl Shard {
         self.recovery_offer = bytes.min(self.config.formed_bytes_max);
     }
 
+    /// Looks in memory for what a recovery adds, when it would have to pass for the reserve (invariant 4).
+    pub(crate) fn copy_of(&self, add: &Add<'_>, gate: &Gate<'_>) -> Copy {
+        let is_closed = self.is_failed || self.refuses_adds || !is_of_a_recovery(add);
+        if is_closed || (self.waits == Waits::No && gate.is_open_to(add)) {
+            return Copy::No;
+        }
+        if !self.live(add.ledger).is_ok_and(|state| state.accepts(&add.key)) {
+            return Copy::No;
+        }
+        match self.find(add.ledger, EntryRef::At(add.entry)) {
+            Ok(Found::Memory(body)) if body[..] == *add.body => Copy::Same,
+            Ok(Found::Memory(_)) | Err(_) => Copy::No,
+            Ok(found) => Copy::NotInMemory(found),
+        }
+    }
+
+    /// Acknowledges an add for a copy that is the same, if the ledger is still there to have one. False when not.
+    pub(crate) fn confirm(&mut self, add: &Add<'_>) -> bool {
+        let may = !self.is_failed && self.live(add.ledger).is_ok_and(|state| state.accepts(&add.key));
+        if may {
+            self.adds.push(AddDone::of(add, Ok(())));
+        }
+        may
+    }
+
+    /// How the state of the bookie lets an add pass.
     pub(super) fn passage(&self, add: &Add<'_>, gate: &Gate<'_>) -> Passage {
         // Invariant 1.
         if self.is_failed || self.refuses_adds || self.waits == Waits::ForDescriptors {
             return Passage::Closed;
         }
-        let is_open = !gate.is_read_only || (add.is_high_priority && gate.takes_high_priority);
-        if self.waits == Waits::No && is_open {
+        if self.waits == Waits::No && gate.is_open_to(add) {
             return Passage::Open;
         }
-        if !(add.is_recovery && add.is_high_priority) {
+        if !is_of_a_recovery(add) {
             return Passage::Closed;
         }
         // Invariant 2. The key of a ledger that is new here comes in front of the entry.
