@@ -445,12 +445,12 @@ fn a_full_bookie_takes_what_recoveries_add_within_their_reserve() {
         bookie.engine().set_recovery_reserve(9_000);
         assert!(bookie.engine().status().waits_for_space.is_some());
         assert_eq!(bookie.fence(ledgers[0]), Ok(()));
-        for entry in [3, 4, 5] {
+        for entry in [5, 6, 7] {
             assert_eq!(bookie.recover(ledgers[0], entry), Ok(()));
         }
         assert_eq!(bookie.recover(2_000_000, 0), Ok(()), "of a ledger that is new here");
         assert_eq!(bookie.engine().status().recoveries_refused, 0);
-        assert_eq!(bookie.recover(ledgers[0], 6), Err(Refusal::ReadOnly), "nothing is left");
+        assert_eq!(bookie.recover(ledgers[0], 8), Err(Refusal::ReadOnly), "nothing is left");
         let status = bookie.engine().status();
         assert_eq!((status.recoveries_refused, status.recovery_reserve_bytes), (1, 9_000 - 4 * 2_012));
 
@@ -463,12 +463,12 @@ fn a_full_bookie_takes_what_recoveries_add_within_their_reserve() {
             bookie.open().unwrap();
             assert!(bookie.engine().status().waits_for_space.is_some(), "still full");
         }
-        assert_eq!(bookie.recover(ledgers[0], 6), Ok(()));
+        assert_eq!(bookie.recover(ledgers[0], 8), Ok(()));
         bookie.check_acked();
         bookie.faults.set(&[]);
         bookie.tend();
         assert_eq!(bookie.engine().status().waits(), None);
-        assert_eq!(bookie.add(ledgers[0], 7, false), Err(Refusal::Fenced));
+        assert_eq!(bookie.add(ledgers[0], 9, false), Err(Refusal::Fenced));
         bookie.add(ledgers[1], 0, false).unwrap();
         bookie.flush();
         bookie.check_acked();
@@ -476,6 +476,74 @@ fn a_full_bookie_takes_what_recoveries_add_within_their_reserve() {
         bookie.check_acked();
         assert_eq!(bookie.machine.as_ref().unwrap().replayed.records, 0, "everything was flushed");
     }
+}
+
+/// Recovery invariant 4: a recovery adds again what it read. What is here takes no room: it is acknowledged for the copy in
+/// memory, or for the one on disk, which the caller compares; anything else, and any other add, is not.
+#[test]
+fn what_a_recovery_adds_again_to_a_full_bookie_takes_no_room() {
+    let mut bookie = Bookie::new(1);
+    let ledger = bookie.ledgers()[0];
+    for entry in 0..3 {
+        bookie.add(ledger, entry, false).unwrap();
+    }
+    bookie.flush();
+    for entry in 3..6 {
+        bookie.add(ledger, entry, false).unwrap();
+    }
+    bookie.faults.set(&[full(&["write"], ".elog")]);
+    bookie.flush();
+    let engine = bookie.engine();
+    engine.set_recovery_reserve(0);
+    let records = || engine.stats().journal_bytes;
+    let before = records();
+    for entry in 3..6 {
+        assert_eq!(bookie.recover(ledger, entry), Ok(()), "in memory");
+    }
+    assert_eq!(bookie.add(ledger, 3, true), Err(Refusal::ReadOnly), "not of a recovery");
+    assert_eq!(bookie.recover(ledger, 6), Err(Refusal::ReadOnly), "not here");
+    assert_eq!(records(), before, "nothing was placed");
+
+    let (id, other) = (LedgerId::new(ledger).unwrap(), MasterKey::new([2; 20]));
+    let body = |entry: i64, last: u8| {
+        let mut body = bookie.read(ledger, entry).unwrap();
+        *body.last_mut().unwrap() = last;
+        body
+    };
+    let bodies: Vec<Vec<u8>> = vec![body(1, 1), body(1, 7), body(4, 7)];
+    let add = |at: usize, key| Add {
+        origin: Origin { connection: 0, txn: at as u64, tag: 0 },
+        ledger: id,
+        entry: EntryId::new([1, 1, 4][at]).unwrap(),
+        last_add_confirmed: None,
+        key,
+        body: &bodies[at],
+        is_recovery: true,
+        is_high_priority: true,
+    };
+    let ask = |add: Add<'_>| {
+        let mut asks = Vec::new();
+        assert_eq!(engine.add_or_ask(engine.shard_of(id), &[add], None, &mut asks), 1);
+        asks.len()
+    };
+    // On disk: left with the caller, with the copy. The same or not is for the caller to say.
+    for at in [0, 1] {
+        assert_eq!(ask(add(at, KEY)), 1, "{at}");
+        assert_eq!(engine.copy_on_disk(&add(at, KEY)).unwrap().load().unwrap(), bodies[0]);
+    }
+    assert!(engine.confirm(&add(0, KEY)));
+    assert_eq!(bookie.drive().pop().unwrap().result, Ok(()));
+    // Another key, or other bytes in memory: neither is asked for.
+    assert!(engine.copy_on_disk(&add(0, other)).is_none() && !engine.confirm(&add(0, other)));
+    assert_eq!((ask(add(0, other)), ask(add(2, KEY))), (0, 0));
+    assert!(bookie.drive().iter().all(|done| done.result == Err(Refusal::ReadOnly)));
+    // Without asking, as after a copy that is another one.
+    assert_eq!(bookie.recover(ledger, 1), Err(Refusal::ReadOnly));
+    // A ledger that was removed has no copies, and what waits for its comparison is not acknowledged.
+    engine.remove_ledger(id, Box::new(|_| {}));
+    bookie.drive();
+    assert!(engine.copy_on_disk(&add(0, KEY)).is_none() && !engine.confirm(&add(0, KEY)));
+    assert_eq!(bookie.recover(ledger, 4), Err(Refusal::ReadOnly));
 }
 
 /// A volume above its threshold: recoveries pass within the reserve, and all of high priority where there is room for it.
