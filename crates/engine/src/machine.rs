@@ -182,9 +182,7 @@ impl Journaling {
         if has_no_other && !engine.is_failed() {
             held.extend(engine.shards_of(self.index).map(|shard| engine.shards[shard].lock()));
             let bytes: u64 = held.iter().map(|shard| shard.cut_bytes_max()).sum();
-            let group = bytes + BLOCK_SIZE_BYTES as u64;
-            let has_place = if is_at_cap { self.journal.fits(group) } else { self.journal.takes(group) };
-            if bytes > 0 && !has_place {
+            if bytes > 0 && !self.journal.fits(bytes + BLOCK_SIZE_BYTES as u64) {
                 drop(held);
                 self.begin_to_wait();
                 if is_freeze {

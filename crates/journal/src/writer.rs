@@ -18,10 +18,6 @@ const BLOCK: u64 = BLOCK_SIZE_BYTES as u64;
 /// and the group that has the caches frozen whose flush gives files back.
 const FILES_KEPT_BACK: usize = 1;
 
-/// Where a whole file finds no space, one of this part of it is made, which takes the fences and removals without which a full
-/// volume has no way out: what was removed need not be flushed.
-const SMALL_FILE_PART: u64 = 16;
-
 /// Whole-block runs shorter than this are copied through the scratch buffer: a copy of 32 KiB costs less than the
 /// kernel spends on further slices.
 const DIRECT_RUN_MIN: u64 = 32 << 10;
@@ -249,16 +245,6 @@ impl Journal {
         self.current.as_ref().is_some_and(|c| c.position + bytes <= c.length)
     }
 
-    /// True when a group of so many bytes needs no file that is still to be made.
-    pub fn takes(&self, bytes: u64) -> bool {
-        self.fits(bytes) || self.free.iter().any(|free| BLOCK + bytes <= free.length)
-    }
-
-    /// A free file is of the configured length.
-    fn has_whole_file(&self) -> bool {
-        self.free.iter().any(|free| free.length >= self.config.file_bytes)
-    }
-
     /// The next file gets a higher id than `file_id`: ids stay ascending even when the file that had the highest one
     /// lost its header in a crash while it was taken into use again.
     pub fn raise_file_id(&mut self, file_id: u64) {
@@ -402,11 +388,7 @@ impl Journal {
                 // What is left of a header says no more that groups are missing.
                 Ok(file) if file.len().is_ok_and(|length| length < BLOCK) && file.set_len(0).is_err() => {}
                 Ok(file) => {
-                    // One that was made when there was little space is made whole.
-                    let mut length = file.len().unwrap_or(0);
-                    if length < self.config.file_bytes && file.allocate(self.config.file_bytes).is_ok() {
-                        length = file.len().unwrap_or(length);
-                    }
+                    let length = file.len().unwrap_or(0);
                     self.free.push_back(PreparedFile { slot: used.slot, file, length });
                 }
                 // The next flush tries again.
@@ -453,7 +435,7 @@ impl Journal {
             self.disk.sync_dir(&path).map_err(|source| OpenError::Io { action: "sync", path, source })?;
             self.names_are_durable = true;
         }
-        if !self.has_whole_file() {
+        if self.free.is_empty() {
             let _ = self.add_spare();
         }
         Ok(())
@@ -464,9 +446,9 @@ impl Journal {
         self.free.len()
     }
 
-    /// True when the file in use is the last, but for a small one, and no further one could be made.
+    /// True when the file in use is the last, and no further one could be made.
     pub fn has_no_other_file(&self) -> bool {
-        self.no_space.is_some() && !self.has_whole_file()
+        self.no_space.is_some() && self.free.is_empty()
     }
 
     /// How large a group may be that recoveries add while no further file can be counted on, so that a quarter of a file
@@ -475,8 +457,7 @@ impl Journal {
         let current = self.current.as_ref().map_or(0, |c| c.length - c.position);
         // The file in use begins with its header, of one block.
         let next = self.free.front().map_or(0, |next| next.length.saturating_sub(BLOCK));
-        let last = self.free.back().map(|free| free.length).or(self.current.as_ref().map(|c| c.length));
-        (current + next).saturating_sub(last.unwrap_or(0) / 4).min(current.max(next))
+        (current + next).saturating_sub(self.config.file_bytes / 4).min(current.max(next))
     }
 
     /// Why no further file can be made, while the one in use is the last: only what must be written should be. Of a journal
@@ -484,7 +465,7 @@ impl Journal {
     /// for one file is of use.
     pub fn short_of_files(&self) -> Option<(Shortage, &str)> {
         let is_half_used = self.current.as_ref().is_none_or(|c| c.position >= c.length / 2);
-        let is_short = !self.has_whole_file() && (is_half_used || !self.used.is_empty());
+        let is_short = self.free.is_empty() && (is_half_used || !self.used.is_empty());
         self.no_space.as_ref().filter(|_| is_short).map(|(shortage, why)| (*shortage, &**why))
     }
 
@@ -500,19 +481,9 @@ impl Journal {
         }
     }
 
-    /// Makes a file ahead; without space for it a small one, unless there is one. Why it cannot is in `no_space`.
+    /// Makes a file ahead. Why it cannot is in `no_space`.
     fn add_spare(&mut self) -> io::Result<()> {
-        let file = match self.create_file(self.config.file_bytes) {
-            Err(error)
-                if Shortage::of(&error) == Some(Shortage::Space)
-                    && self.free.is_empty()
-                    && !self.has_all_files() =>
-            {
-                let length = self.config.file_bytes / SMALL_FILE_PART;
-                self.create_file((length - length % BLOCK).max(2 * BLOCK))?
-            }
-            other => other?,
-        };
+        let file = self.create_file(self.config.file_bytes)?;
         self.free.push_back(file);
         Ok(())
     }
@@ -528,13 +499,7 @@ impl Journal {
             Ok(PreparedFile { slot, file, length })
         });
         match &made {
-            Ok(_) => {
-                self.names_are_durable = true;
-                // A small one leaves the reason why it is not a whole one.
-                if length >= self.config.file_bytes {
-                    self.no_space = None;
-                }
-            }
+            Ok(_) => (self.no_space, self.names_are_durable) = (None, true),
             Err(error) => {
                 // Unused, it is skipped by the next start.
                 let _ = self.disk.remove(&path);
@@ -547,7 +512,7 @@ impl Journal {
     }
 
     /// The file for the next groups, and how much of it can be used.
-    fn next_file(&mut self, length: u64, group_bytes: u64) -> Result<(PreparedFile, u64), JournalError> {
+    fn next_file(&mut self, length: u64) -> Result<(PreparedFile, u64), JournalError> {
         // At the cap it is what is kept back that is used, and one is made beyond only when there is none.
         let may_make = self.free.is_empty() || !self.has_all_files();
         if self.free.len() <= FILES_KEPT_BACK && may_make {
@@ -562,9 +527,7 @@ impl Journal {
                 Err(_) => {} // one that is kept back; `no_space` says why
             }
         }
-        // A small one only for what it takes.
-        let at = self.free.iter().position(|free| free.length >= BLOCK + group_bytes).unwrap_or(0);
-        let prepared = self.free.remove(at).expect("one is free");
+        let prepared = self.free.pop_front().expect("one is free");
         // One of an earlier version may be shorter than its blocks should be. What it has is enough for a start.
         let usable = match prepared.file.allocate(length).or_else(|error| match Shortage::of(&error) {
             Some(Shortage::Space) => Ok(()),
@@ -615,7 +578,7 @@ impl Journal {
             self.used.push(Used { slot: old.slot, last_group, is_unreadable: false });
         }
         let (PreparedFile { slot, file, .. }, length) =
-            self.next_file(self.config.file_bytes.max(BLOCK + group_bytes), group_bytes)?;
+            self.next_file(self.config.file_bytes.max(BLOCK + group_bytes))?;
         if length < BLOCK + group_bytes {
             let full = io::Error::new(io::ErrorKind::StorageFull, "the file is too short for the group");
             return Err(self.latch("use", slot, full));
@@ -658,7 +621,7 @@ impl Journal {
         self.current =
             Some(Current { slot, file, cached, identity, position, length, unsynced: 0, writeback });
         // Now, and not when this one is full: a volume that is full by then would have nothing to write fences to.
-        if !self.has_whole_file() && !self.has_all_files() {
+        if self.free.is_empty() && !self.has_all_files() {
             let _ = self.add_spare();
         }
         Ok(())

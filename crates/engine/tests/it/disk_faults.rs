@@ -105,9 +105,6 @@ impl FileLayer for FailingFile {
     }
     fn allocate(&self, len: u64) -> io::Result<()> {
         self.faults.check("allocate", &self.path)?;
-        if len >= 1 << 20 {
-            self.faults.check("allocate_whole", &self.path)?;
-        }
         self.inner.allocate(len)
     }
 }
@@ -1585,63 +1582,6 @@ fn a_start_without_space_for_a_journal_file_lets_fences_wait() {
     bookie.open().unwrap();
     assert!(bookie.engine().is_fenced(LedgerId::new(1).unwrap()));
     bookie.restart();
-}
-
-/// A start on a volume with no room for a whole journal file makes a small one, for fences and for the removals that are the
-/// way out: without the ledgers that are gone nothing is left to flush. When that is full, too, fences wait, and nothing fails.
-#[test]
-fn a_start_without_space_for_a_whole_journal_file_makes_a_small_one() {
-    for removes in [true, false] {
-        start_with_a_small_journal_file(removes);
-    }
-}
-
-fn start_with_a_small_journal_file(removes: bool) {
-    let mut bookie = Bookie::new(1);
-    let ledger = bookie.ledgers()[0];
-    bookie.faults.set(&[full(&["create", "allocate"], "journal-0001")]);
-    for entry in 0..5 {
-        bookie.add(ledger, entry, false).unwrap();
-    }
-    bookie.faults.set(&[full(&["allocate_whole"], "journal/"), full(&["write"], ".elog")]);
-    bookie.open().unwrap();
-    bookie.check_acked();
-    assert!(bookie.engine().status().waits_for_space.is_some());
-    let small = std::fs::metadata(bookie.dir.path().join("journal/journal-0001.bjl")).unwrap().len();
-    assert_eq!(small, 64 << 10);
-    assert_eq!(bookie.add(ledger, 5, false), Err(Refusal::ReadOnly));
-    assert_eq!(bookie.recover(ledger, 4), Ok(()), "its copy needs no room");
-    assert_eq!(bookie.fence(1_000_000), Ok(()));
-    if removes {
-        let (sender, receiver) = sync_channel(1);
-        let id = LedgerId::new(ledger).unwrap();
-        bookie.engine().remove_ledger(id, Box::new(move |outcome| sender.send(outcome).unwrap()));
-        bookie.drive();
-        assert_eq!(receiver.try_recv(), Ok(Ok(())));
-        bookie.tend();
-        assert!(!bookie.machine.as_ref().unwrap().flushing.is_waiting(), "nothing is left to flush");
-        bookie.acked.clear();
-        bookie.open().unwrap();
-        assert!(bookie.engine().is_fenced(LedgerId::new(1_000_000).unwrap()));
-        return;
-    }
-    let no_third = full(&["create"], "journal-0002");
-    bookie.faults.set(&[no_third, full(&["allocate_whole"], "journal/"), full(&["write"], ".elog")]);
-    let answered = fence_until_full(&mut bookie);
-    bookie.faults.set(&[]);
-    bookie.tend();
-    bookie.machine.as_mut().unwrap().journals[0].seal();
-    bookie.drive();
-    assert_eq!(answered.load(Ordering::SeqCst), 1000);
-    for _ in 0..4 {
-        bookie.flush();
-        for entry in 0..600 {
-            bookie.add(3_000_000, entry, false).unwrap();
-        }
-    }
-    bookie.check_acked();
-    bookie.restart();
-    bookie.check_acked();
 }
 
 /// Held invariant 2: records that the layout of now would put elsewhere are not kept in memory, where later records of their
