@@ -9,10 +9,10 @@ use crate::config::{Admission, EngineConfig};
 use crate::direct_fence::DirectFence;
 use crate::journals::{JournalDesk, JournalStats, MarkVector};
 use crate::line::{Admittance, Line, RoomWaiter, Turn};
-use crate::lookup::{OnDisk, RunSet, entries_on_disk, on_disk, sole_run};
+use crate::lookup::{DiskRead, OnDisk, RunSet, entries_on_disk, on_disk, sole_run};
 use crate::pacing::Load;
 use crate::pulse::{JournalPulse, PulseCounters};
-use crate::shard::{Found, NoRoom, Shard, ShardConfig, Taken};
+use crate::shard::{Copy, Found, Gate, NoRoom, Reserve, Shard, ShardConfig, Taken, Waits};
 use crate::space::{ScrubStatus, SpaceDesk, SpaceStatus, WantedCollection};
 use crate::stats::{Counters, EngineStats};
 use crate::tier::TierBudget;
@@ -53,9 +53,14 @@ pub struct Status {
     pub is_read_only: bool,
     /// Adds with high priority find room, read-only or not.
     pub takes_high_priority: bool,
+    /// Bytes that recoveries may still add while no other adds are taken; `u64::MAX` without a bound.
+    pub recovery_reserve_bytes: u64,
+    /// Adds of recoveries that were refused because that, or the room for them in a journal, was used up.
+    pub recoveries_refused: u64,
     /// The first failure of journal or storage. Nothing is acknowledged any more; reads go on.
     pub failed: Option<String>,
-    /// What found no space on its volume and is tried again until it does; no add is taken meanwhile.
+    /// What found no space on its volume and is tried again until it does; no add is taken meanwhile but those of
+    /// recoveries, as far as the reserve goes.
     pub waits_for_space: Option<String>,
     /// The same for want of a file descriptor, which says nothing about any volume.
     pub waits_for_descriptor: Option<String>,
@@ -84,6 +89,9 @@ pub struct Engine {
     next_generation: AtomicU64,
     is_read_only: AtomicBool,
     takes_high_priority: AtomicBool,
+    /// For recoveries while no other adds are taken, and how many of their adds found no room in it.
+    recovery_reserve: Reserve,
+    recoveries_refused: AtomicU64,
     failed: Mutex<Option<String>>,
     waits: Mutex<BTreeMap<Wanting, (Shortage, String)>>,
     directories_failed: Mutex<BTreeMap<usize, String>>,
@@ -101,6 +109,15 @@ pub struct Engine {
     pub(crate) space: SpaceDesk,
     /// The highest ledger that a state table remembers.
     highest_recovered: Option<LedgerId>,
+}
+
+fn waits_of(waits: &BTreeMap<Wanting, (Shortage, String)>) -> Waits {
+    let is_space = |(what, _): &(Shortage, String)| *what == Shortage::Space;
+    match (waits.is_empty(), waits.values().all(is_space)) {
+        (true, _) => Waits::No,
+        (false, true) => Waits::ForSpace,
+        (false, false) => Waits::ForDescriptors,
+    }
 }
 
 impl Status {
@@ -150,6 +167,8 @@ impl Engine {
             next_generation: AtomicU64::new(0),
             is_read_only: AtomicBool::new(false),
             takes_high_priority: AtomicBool::new(true),
+            recovery_reserve: Reserve::unbounded(),
+            recoveries_refused: AtomicU64::new(0),
             pulses: config.journal_dirs.iter().map(|_| PulseCounters::new(config.journal_slow)).collect(),
             failed: Mutex::new(None),
             waits: Mutex::default(),
@@ -235,7 +254,8 @@ impl Engine {
 
     /// As [`Engine::add_batch`], or [`Engine::add_batch_in_turn`], but adds that metadata must speak for are left with the
     /// caller: their places in `adds` are appended to `asks`. The caller reads metadata, gives the word to
-    /// [`Engine::on_word`], and comes again. They count as taken.
+    /// [`Engine::on_word`], and comes again. They count as taken. Likewise those of recoveries that may be on disk already,
+    /// while there is no room for them: see [`Engine::copy_on_disk`].
     pub fn add_or_ask(
         &self,
         shard: usize,
@@ -261,16 +281,15 @@ impl Engine {
             Counters::add(&self.counters.no_room, 1);
             return 0;
         }
-        let is_read_only = self.is_read_only.load(Ordering::Relaxed);
-        let takes_high_priority = self.takes_high_priority.load(Ordering::Relaxed);
+        let gate = self.gate();
         let taken = {
             let mut shard = self.shards[index].lock();
             let reserved = if is_waited_for { usize::MAX } else { line.reserved() };
             shard.admit(turn.as_ref().map(Turn::cost), reserved);
             let mut taken = 0;
             for add in adds {
-                let is_high_priority = add.is_high_priority && takes_high_priority;
-                match shard.add(&Add { is_high_priority, ..*add }, is_read_only, asks.is_some()) {
+                let by_copy = self.by_copy(&mut shard, add, &gate, asks.is_some());
+                match by_copy.map_or_else(|| shard.add(add, &gate, asks.is_some()), Ok) {
                     Ok(Taken::Answered) => {}
                     Ok(Taken::Asks) => asks.as_mut().expect("only asked for when allowed").push(taken),
                     Err(NoRoom) => break,
@@ -290,6 +309,53 @@ impl Engine {
         }
         self.wake_journal_of(index);
         taken
+    }
+
+    fn gate(&self) -> Gate<'_> {
+        Gate {
+            is_read_only: self.is_read_only.load(Ordering::Relaxed),
+            takes_high_priority: self.takes_high_priority.load(Ordering::Relaxed),
+            reserve: &self.recovery_reserve,
+            refused: &self.recoveries_refused,
+        }
+    }
+
+    /// What becomes of an add that is here already, when there may be no room for it again.
+    fn by_copy(&self, shard: &mut Shard, add: &Add<'_>, gate: &Gate<'_>, may_ask: bool) -> Option<Taken> {
+        match shard.copy_of(add, gate) {
+            Copy::Same => shard.confirm(add).then_some(Taken::Answered),
+            Copy::NotInMemory(found) if may_ask => self.on_disk(add, found).map(|_| Taken::Asks),
+            Copy::NotInMemory(_) | Copy::No => None,
+        }
+    }
+
+    /// Call it with the shard's lock held.
+    fn on_disk(&self, add: &Add<'_>, found: Found) -> Option<DiskRead> {
+        let Found::OnDisk { entry, otherwise, hidden_below, tiered } = found else { return None };
+        let canaries = self.config.canaries;
+        match on_disk(&self.views, add.ledger, entry, otherwise, hidden_below, tiered, canaries) {
+            OnDisk::Read(read) => Some(read),
+            OnDisk::Refused(_) | OnDisk::Undurable(_) | OnDisk::Tiered(_) => None,
+        }
+    }
+
+    /// Of an add that [`Engine::add_or_ask`] left with the caller: the copy on disk that may be what a recovery adds again,
+    /// while there is no room for another one. When it is the same, byte by byte, [`Engine::confirm`] the add; else, and
+    /// without one, offer it again. Adds of metadata's word have none.
+    pub fn copy_on_disk(&self, add: &Add<'_>) -> Option<DiskRead> {
+        let shard = self.shard(add.ledger).lock();
+        match shard.copy_of(add, &self.gate()) {
+            Copy::NotInMemory(found) => self.on_disk(add, found),
+            Copy::Same | Copy::No => None,
+        }
+    }
+
+    /// Acknowledges an add of a recovery for the copy of [`Engine::copy_on_disk`], which the caller compared. False when
+    /// the ledger went meanwhile: offer the add again.
+    pub fn confirm(&self, add: &Add<'_>) -> bool {
+        let is_done = self.shard(add.ledger).lock().confirm(add);
+        self.wake_journal_of(self.shard_of(add.ledger));
+        is_done
     }
 
     /// Refuses adds that were not taken, all of them of ledgers of `shard`: answered through the sink, behind whatever
@@ -607,6 +673,12 @@ impl Engine {
         self.takes_high_priority.store(takes, Ordering::Relaxed);
     }
 
+    /// Bytes that recoveries may add from now on while no other adds are taken, because a volume is full: so that a
+    /// ledger can be closed. At first only memory and the journals bound them.
+    pub fn set_recovery_reserve(&self, bytes: u64) {
+        self.recovery_reserve.set(bytes);
+    }
+
     /// How each journal does. `now_ns` is the time of the clock that the engine was opened with.
     pub fn pulses(&self, now_ns: u64) -> Vec<JournalPulse> {
         self.pulses.iter().map(|pulse| pulse.read(now_ns)).collect()
@@ -629,6 +701,8 @@ impl Engine {
         Status {
             is_read_only: failed.is_some() || self.is_read_only.load(Ordering::Relaxed),
             takes_high_priority: failed.is_none() && self.takes_high_priority.load(Ordering::Relaxed),
+            recovery_reserve_bytes: self.recovery_reserve.left(),
+            recoveries_refused: self.recoveries_refused.load(Ordering::Relaxed),
             failed,
             waits_for_space: self.waits_for(Shortage::Space),
             waits_for_descriptor: self.waits_for(Shortage::Descriptors),
@@ -761,24 +835,26 @@ impl Engine {
     }
 
     /// Somebody finds no space, or no file descriptor (or does again): until it does no add is taken, so that memory stays
-    /// bounded.
+    /// bounded, but for those of recoveries while it is space alone.
     pub(crate) fn wait_for(&self, who: Wanting, want: Option<(Shortage, String)>) {
         let mut waits = self.waits.lock();
-        let before = match want {
+        let before = waits_of(&waits);
+        match want {
             Some((what, reason)) => {
                 if waits.get(&who).is_none_or(|(before, _)| *before != what) {
                     tracing::warn!(reason, ?what, "no adds are taken while that is short; it is tried again");
                 }
-                waits.insert(who, (what, reason))
+                waits.insert(who, (what, reason));
             }
-            None => waits.remove(&who).inspect(|_| tracing::info!(?who, "this is over")),
-        };
-        if before.is_some() == waits.contains_key(&who) {
+            None if waits.remove(&who).is_some() => tracing::info!(?who, "this is over"),
+            None => {}
+        }
+        let now = waits_of(&waits);
+        if now == before {
             return;
         }
-        let is_waiting = !waits.is_empty();
         for shard in &self.shards {
-            shard.lock().set_waits_for_space(is_waiting);
+            shard.lock().set_waits(now);
         }
     }
 

@@ -24,7 +24,8 @@
 //!    under way other groups wait for that. A flush frees every file but the last, so the wait ends with it (J12). One
 //!    that waits for space leaves the file that is kept back to what has formed, and to fences. A journal that cannot
 //!    make another file takes fences until its last one is full; then they wait for one, and nothing fails. One that has a
-//!    single file takes adds until half of it is used.
+//!    single file takes adds until half of it is used. Recoveries, which pass while space is waited for, find room in what is
+//!    at hand, of which a quarter of a file stays for fences.
 //! 8. The extents of a ledger in object storage are committed with the state that counts them, in one commit, which covers
 //!    their journal records. They stay in that directory when the state moves on to another: a directory that is lost may take
 //!    extents along whose last reconciled entry is elsewhere, which a start with other directories than before looks for.
@@ -247,8 +248,9 @@ impl Journaling {
     }
 
     /// While a flush is under way, of whatever journal, adds get the room that pacing leaves them; its end gives them all
-    /// of it.
-    fn offer_room(&self) {
+    /// of it. Recoveries get, for the time when somebody waits for space, what the journal has behind the group that is cut
+    /// now: half of it may join that one yet.
+    pub(crate) fn offer_room(&self) {
         let engine = &self.engine;
         let room = engine.config.room();
         let is_flushing = engine.pacing.flushes.load(Ordering::Acquire) > 0;
@@ -259,8 +261,13 @@ impl Journaling {
             false => engine.config.shards_of_a_journal(),
         };
         let offer = usize::try_from(offer).unwrap_or(usize::MAX).div_ceil(sharers);
-        for index in engine.shards_of(self.index) {
-            engine.shards[index].lock().offer(offer);
+        let shards = || engine.shards_of(self.index).map(|index| engine.shards[index].lock());
+        let forming: u64 = shards().map(|shard| shard.cut_bytes_max()).sum();
+        let sure = self.journal.room_for_recoveries().saturating_sub(forming) / 2;
+        let sure = usize::try_from(sure).unwrap_or(usize::MAX) / engine.config.shards_of_a_journal();
+        for mut shard in shards() {
+            shard.offer(offer);
+            shard.offer_recoveries(sure);
         }
     }
 

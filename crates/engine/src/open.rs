@@ -322,6 +322,7 @@ impl Machine {
             let prepared = journaling.journal.prepare();
             prepared.map_err(|error| Box::new(ReplayError::<ReplayFault>::from(error)))?;
             journaling.tell_about_space();
+            journaling.offer_room();
         }
         let config = &machine.engine.config;
         for dir in config.ledger_dirs.iter().chain(&config.journal_dirs) {

@@ -24,7 +24,8 @@
 //!
 //! # Limits
 //! Bytes placed and not cut: `formed_bytes_max`, or what pacing offers, and one record more (a large one must not starve
-//! behind small ones); fences and explicit LACs are not held back by it, recovery adds not by pacing. Parts of a cut: `parts_max`. Chunks: the pool.
+//! behind small ones); fences and explicit LACs are not held back by it, recovery adds not by pacing. While somebody waits
+//! for space: what a cut found in the journal for recoveries ([`recovery`]), and fences. Parts of a cut: `parts_max`. Chunks: the pool.
 
 mod cut;
 mod direct;
@@ -32,6 +33,7 @@ mod freeze;
 mod limbo;
 mod lookup;
 mod place;
+mod recovery;
 mod removal;
 mod replay;
 mod tier;
@@ -39,6 +41,8 @@ mod tier;
 pub(crate) use cut::ShardCut;
 pub(crate) use direct::DirectStep;
 pub(crate) use lookup::{Found, Otherwise};
+use recovery::Passage;
+pub(crate) use recovery::{Copy, Gate, Reserve, Waits};
 
 use crate::api::{Add, AddDone, Poll, PollId, Refusal, Waiter};
 use crate::config::Admission;
@@ -161,8 +165,10 @@ pub(crate) struct Shard {
     is_failed: bool,
     /// Ledger storage failed: what is added could never be flushed. Fences still go to the journal.
     refuses_adds: bool,
-    /// A flush or the journal found no space: as `refuses_adds`, until it does.
-    waits_for_space: bool,
+    /// A flush or the journal found no space, or no descriptor: as `refuses_adds`, until it does, but for recoveries.
+    waits: Waits,
+    /// What recoveries may make `formed_bytes` at most while that lasts: as much of the journal as is sure.
+    recovery_offer: usize,
     is_replaying: bool,
     /// Adds between check and insert: the M13 canary only.
     apart: Vec<(AddDone, Option<EntryId>, MasterKey, Vec<u8>)>,
@@ -212,7 +218,8 @@ impl Shard {
             frozen: Vec::new(),
             is_failed: false,
             refuses_adds: false,
-            waits_for_space: false,
+            waits: Waits::No,
+            recovery_offer: 0,
             is_replaying: false,
             apart: Vec::new(),
         }
@@ -220,9 +227,10 @@ impl Shard {
 
     /// Checks and places one add. Its answer leaves with a cut, whatever it is, unless it must be asked for and
     /// `may_ask`; `NoRoom` leaves no trace.
-    pub(crate) fn add(&mut self, add: &Add<'_>, is_read_only: bool, may_ask: bool) -> Result<Taken, NoRoom> {
+    pub(crate) fn add(&mut self, add: &Add<'_>, gate: &Gate<'_>, may_ask: bool) -> Result<Taken, NoRoom> {
         let done = AddDone::of(add, Ok(()));
-        match self.check_add(add, is_read_only) {
+        let passage = self.passage(add, gate);
+        match self.check_add(add, passage) {
             Ok(()) => {}
             Err(Obstacle::Asks(_)) if may_ask => return Ok(Taken::Asks),
             Err(Obstacle::Asks(refusal) | Obstacle::Refused(refusal)) => {
@@ -236,6 +244,9 @@ impl Shard {
         }
         let lane = if add.is_recovery { Lane::Recovery } else { Lane::Normal };
         self.insert(&done, add.last_add_confirmed, add.key, add.body, lane)?;
+        if passage == Passage::OfReserve {
+            gate.reserve.spend(add);
+        }
         Ok(Taken::Answered)
     }
 
@@ -244,9 +255,9 @@ impl Shard {
         self.adds.extend(adds.iter().map(|add| AddDone::of(add, Err(refusal))));
     }
 
-    fn check_add(&self, add: &Add<'_>, is_read_only: bool) -> Result<(), Obstacle> {
+    fn check_add(&self, add: &Add<'_>, passage: Passage) -> Result<(), Obstacle> {
         let refused = |refusal| Err(Obstacle::Refused(refusal));
-        if self.takes_no_adds() || (is_read_only && !add.is_high_priority) {
+        if passage == Passage::Closed {
             return refused(Refusal::ReadOnly);
         }
         if add.body.len() > self.config.entry_bytes_max || add.body.len() < record::ENTRY_BODY_MIN {

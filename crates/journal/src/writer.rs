@@ -90,6 +90,8 @@ pub struct JournalError {
 pub struct PreparedFile {
     pub(crate) slot: u32,
     pub(crate) file: Arc<dyn DiskFile>,
+    /// Of the file.
+    pub(crate) length: u64,
 }
 
 struct Current {
@@ -385,7 +387,10 @@ impl Journal {
             match self.disk.open(&path, OpenMode::CreateDirect) {
                 // What is left of a header says no more that groups are missing.
                 Ok(file) if file.len().is_ok_and(|length| length < BLOCK) && file.set_len(0).is_err() => {}
-                Ok(file) => self.free.push_back(PreparedFile { slot: used.slot, file }),
+                Ok(file) => {
+                    let length = file.len().unwrap_or(0);
+                    self.free.push_back(PreparedFile { slot: used.slot, file, length });
+                }
                 // The next flush tries again.
                 Err(error) if has_no_descriptor(&error) => kept.push(used),
                 // A slot that cannot be opened any more is left alone: it holds nothing that is needed.
@@ -446,6 +451,15 @@ impl Journal {
         self.no_space.is_some() && self.free.is_empty()
     }
 
+    /// How large a group may be that recoveries add while no further file can be counted on, so that a quarter of a file
+    /// stays for fences. It fits the file in use or the next one.
+    pub fn room_for_recoveries(&self) -> u64 {
+        let current = self.current.as_ref().map_or(0, |c| c.length - c.position);
+        // The file in use begins with its header, of one block.
+        let next = self.free.front().map_or(0, |next| next.length.saturating_sub(BLOCK));
+        (current + next).saturating_sub(self.config.file_bytes / 4).min(current.max(next))
+    }
+
     /// Why no further file can be made, while the one in use is the last: only what must be written should be. Of a journal
     /// that never had another one, of which a flush frees nothing, the first half is for adds, so that a volume with room
     /// for one file is of use.
@@ -482,7 +496,7 @@ impl Journal {
         let made = self.disk.open(&path, OpenMode::CreateDirect).and_then(|file| {
             file.allocate(length)?;
             self.disk.sync_dir(&self.config.dir)?;
-            Ok(PreparedFile { slot, file })
+            Ok(PreparedFile { slot, file, length })
         });
         match &made {
             Ok(_) => (self.no_space, self.names_are_durable) = (None, true),
@@ -563,7 +577,7 @@ impl Journal {
             let last_group = self.next_group - 1;
             self.used.push(Used { slot: old.slot, last_group, is_unreadable: false });
         }
-        let (PreparedFile { slot, file }, length) =
+        let (PreparedFile { slot, file, .. }, length) =
             self.next_file(self.config.file_bytes.max(BLOCK + group_bytes))?;
         if length < BLOCK + group_bytes {
             let full = io::Error::new(io::ErrorKind::StorageFull, "the file is too short for the group");
@@ -658,7 +672,7 @@ impl PreparedFile {
         }
         file.sync()?;
         disk.sync_dir(&config.dir)?;
-        Ok(Some(PreparedFile { slot, file }))
+        Ok(Some(PreparedFile { slot, file, length: config.file_bytes.max(whole) }))
     }
 }
 

@@ -136,6 +136,7 @@ async fn bookie_state(State(state): State<Arc<AdminState>>, method: Method) -> R
         "readOnly": is_refusing || !reasons.is_empty(),
         "shuttingDown": state.is_shutting_down.load(Ordering::Acquire),
         "availableForHighPriorityWrites": takes_high_priority,
+        "recoveryReserveBytes": status.as_ref().map(|status| status.recovery_reserve_bytes),
         "readOnlyBecause": reasons,
         "directoriesFailed": failed_directories,
         "volumes": volumes,
@@ -610,6 +611,9 @@ pub fn expose(shared: &Shared, out: &mut Exposition) {
     out.counter("bindery_flushed_entries", &[], stats.flushed_entries);
     out.counter("bindery_flushed_bytes", &[], stats.flushed_bytes);
     out.counter("bindery_write_pool_full", &[], stats.no_room);
+    let status = shared.engine.status();
+    out.gauge("bindery_recovery_reserve_bytes", &[], gauge(status.recovery_reserve_bytes));
+    out.counter("bindery_recovery_adds_refused", &[], status.recoveries_refused);
     out.counter("bindery_journal_wakes", &[], stats.journal_wakes);
     let memory = shared.engine.storage_memory();
     let (index, cache) = (&memory.index, memory.cache.stats());

@@ -6,6 +6,9 @@
 //!     -> Engine::on_word -> placed as any add, or refused
 //! ```
 //!
+//! Here wait also the adds of recoveries that a full bookie has no room for, and that may be on its disks already: what is
+//! there is compared before they are placed ([`Engine::copy_on_disk`]).
+//!
 //! # Invariants
 //! 1. A word that lets an add pass was read, after a sync of the store, when the add was here already. Words that refuse
 //!    may be [`WORD_KEPT`] old: a late writer sends many adds.
@@ -19,6 +22,7 @@
 //! Adds held: [`HELD_MAX`], and their bytes a permit of the pool for large frames, which is not waited for. As many
 //! again, without their bytes, that must be refused behind one of their key. Reads under way: [`READS_MAX`].
 
+use crate::io_pool::Lane;
 use crate::latch::Latch;
 use crate::metrics::Counter;
 use crate::shared::Shared;
@@ -333,6 +337,7 @@ async fn place(shared: Arc<Shared>, ledger: LedgerId, adds: Vec<Held>, word: Wor
     for held in &adds {
         let outcome = match shared.engine.on_word(ledger, held.key, held.is_recovery, word) {
             _ if held.is_refused => Err(Refusal::TooManyRequests),
+            Ok(()) if is_stored(&shared, ledger, held, deadline).await => Ok(()),
             Ok(()) => offer(&shared.engine, ledger, held, deadline).await,
             Err(refusal) => Err(refusal),
         };
@@ -341,6 +346,22 @@ async fn place(shared: Arc<Shared>, ledger: LedgerId, adds: Vec<Held>, word: Wor
         }
     }
     shared.words.placed(ledger, &adds);
+}
+
+/// True when the add was acknowledged, because a copy on disk is the same. One that cannot be read in time is none.
+async fn is_stored(shared: &Arc<Shared>, ledger: LedgerId, held: &Held, deadline: Instant) -> bool {
+    let add = held.add(ledger);
+    let Some(copy) = shared.engine.copy_on_disk(&add) else { return false };
+    let loaded = async {
+        let place = shared.io.of_directory(copy.directory());
+        let slot = shared.io.slot(place, Lane::High, held.body.len() as u64).await;
+        let (told, loaded) = oneshot::channel();
+        // Nobody listens any more after the deadline.
+        shared.io.run(slot, None::<fn()>, move || drop(told.send(copy.load())));
+        loaded.await
+    };
+    let stored = tokio::time::timeout_at(deadline, loaded).await;
+    matches!(stored, Ok(Ok(Ok(stored))) if stored == held.body) && shared.engine.confirm(&add)
 }
 
 /// Offers an add until there is room for it; then its answer comes as any other's.

@@ -11,7 +11,8 @@
 //!    the files that were read are synced before the start goes on.
 //! 2. Nothing waits that is not where the layout of now would have put it: the records of a journal are in its shards, and
 //!    its ticket covers them.
-//! 3. No add is taken while something waits, so memory holds what was acknowledged before, and fences.
+//! 3. No add is taken while something waits, so memory holds what was acknowledged before, fences, and what recoveries add
+//!    within their reserve, for which the pool and the journal have room.
 //! 4. Nothing is written behind a gap: where numbers of groups were raised over what a power cut took, a start goes on only
 //!    when the mark of every directory is behind them.
 //!

@@ -1,7 +1,7 @@
 //! The journal's side: what has formed, what adds may still place, a cut, and what its durability or its failure means. Shard
 //! invariants 1, 3, 4 and 5.
 
-use super::Shard;
+use super::{Shard, Waits};
 use crate::api::{AddDone, Refusal, Waiter};
 use crate::config::Admission;
 use bindery_io::BLOCK_SIZE_BYTES;
@@ -148,12 +148,12 @@ impl Shard {
     }
 
     pub(super) fn takes_no_adds(&self) -> bool {
-        self.is_failed || self.refuses_adds || self.waits_for_space
+        self.is_failed || self.refuses_adds || self.waits != Waits::No
     }
 
-    /// Takes no adds and explicit LACs while somebody waits for space.
-    pub(crate) fn set_waits_for_space(&mut self, waits: bool) {
-        self.waits_for_space = waits;
+    /// Takes no adds and explicit LACs while somebody waits, but for recoveries (see `recovery`).
+    pub(crate) fn set_waits(&mut self, waits: Waits) {
+        self.waits = waits;
     }
 
     /// Ledger storage failed: takes no adds and explicit LACs any more.

@@ -5,7 +5,7 @@
 //! Disk::space ---------> usage::UsageCore ---------> Standing -> engine (refuses, accepts)
 //! journal pulses ------> slow_journal::SlowJournalCore -/  \--> registrar (available, readonly)
 //! engine's status ---------------------------------------/
-//! space, verdict ------> reserve: held, given up, taken back
+//! space, verdict ------> reserve: held, given up, taken back -> engine (what recoveries may add meanwhile)
 //! verdict, engine's status -> garbage::GarbageDesk: rounds with a compaction while space is short
 //! ```
 //! The cores decide and do no I/O; [`DiskWatch`] measures on a blocking thread every `diskCheckInterval`, and looks at
@@ -115,6 +115,16 @@ struct Gauges {
     dirs: Vec<PathBuf>,
     volumes: Vec<Guarded>,
     core: UsageCore,
+    /// Nothing was checked yet.
+    is_new: bool,
+}
+
+/// What a check found.
+struct Checked {
+    verdict: Verdict,
+    volumes: Vec<VolumeStatus>,
+    /// What recoveries may add from now on while no other adds are taken; `None` leaves them what they have.
+    recovery_reserve: Option<u64>,
 }
 
 /// A volume and its reserve.
@@ -212,7 +222,7 @@ impl DiskWatch {
         }
         let names = dirs.iter().map(|dir| dir.display().to_string()).collect();
         let core = UsageCore::new(limits.clone(), names);
-        let gauges = Gauges { disk, dirs, volumes: reserves, core };
+        let gauges = Gauges { disk, dirs, volumes: reserves, core, is_new: true };
         DiskWatch {
             gauges: Arc::new(Mutex::new(gauges)),
             limits,
@@ -239,7 +249,10 @@ impl DiskWatch {
         let may_take_adds = standing.takes_adds() && !is_short;
         let gauges = self.gauges.clone();
         let checked = tokio::task::spawn_blocking(move || gauges.lock().check(is_short, may_take_adds)).await;
-        let Ok((verdict, volumes)) = checked else { return };
+        let Ok(Checked { verdict, volumes, recovery_reserve }) = checked else { return };
+        if let Some(bytes) = recovery_reserve {
+            engine.set_recovery_reserve(bytes);
+        }
         *self.desk.volumes.lock() = volumes;
         if verdict.is_almost_full && self.limits.forces_collection {
             engine.want_collection(WantedCollection { minor: true, major: false });
@@ -270,6 +283,7 @@ impl DiskWatch {
         let mut slow = SlowJournalCore::new(self.slow);
         let mut checked_ns = clock.monotonic_ns();
         let mut was_short = false;
+        let (mut refused, mut is_told) = (0, false);
         loop {
             tokio::select! {
                 () = stop.wait() => return,
@@ -279,6 +293,18 @@ impl DiskWatch {
             let status = engine.status();
             standing.set(Cause::StorageFailed, status.failed);
             let is_short = tell_what_waits(&engine, &standing);
+            // Once for each time that it is full.
+            is_told &= !standing.takes_adds();
+            if status.recoveries_refused > refused && !is_told {
+                let left = status.recovery_reserve_bytes;
+                tracing::warn!(
+                    left,
+                    "no room is kept for recoveries any more: ledgers of this bookie may not be closed until there is space; \
+                     delete ledgers or enlarge the volume"
+                );
+                is_told = true;
+            }
+            refused = status.recoveries_refused;
             let pulses: Vec<Pulse> = engine
                 .pulses(now_ns)
                 .into_iter()
@@ -308,7 +334,7 @@ fn tell_what_waits(engine: &Engine, standing: &Standing) -> bool {
 }
 
 impl Gauges {
-    fn check(&mut self, is_short: bool, may_take_adds: bool) -> (Verdict, Vec<VolumeStatus>) {
+    fn check(&mut self, is_short: bool, may_take_adds: bool) -> Checked {
         for guarded in &mut self.volumes {
             guarded.measure(&*self.disk);
         }
@@ -346,7 +372,17 @@ impl Gauges {
                 is_full,
             });
         }
-        (verdict, volumes)
+        Checked { verdict, volumes, recovery_reserve: self.recovery_reserve(is_short) }
+    }
+
+    /// Half of the smallest reserve of a ledger volume, for as long as all are held; when they are given up, recoveries have
+    /// what is left of it, and the other half is for fences, removals and compactions. A start has that once, whatever is
+    /// held: what it does not know it cannot count.
+    fn recovery_reserve(&mut self, is_short: bool) -> Option<u64> {
+        let reserves = || self.volumes.iter().filter(|guarded| !guarded.volume.ledger_dirs.is_empty());
+        let is_held = !is_short && reserves().all(|guarded| guarded.held >= guarded.reserve.size());
+        let bytes = reserves().map(|guarded| guarded.reserve.size() / 2).min().unwrap_or(0);
+        (std::mem::take(&mut self.is_new) || is_held).then_some(bytes)
     }
 }
 
@@ -410,7 +446,7 @@ mod tests {
         let slow = SlowLimits::default();
         let watch = DiskWatch::prepare(disk, dirs, vec![volume], 0, limits, slow, Duration::from_secs(900));
         for _ in 0..2 {
-            let (verdict, volumes) = watch.gauges.lock().check(false, false);
+            let Checked { verdict, volumes, .. } = watch.gauges.lock().check(false, false);
             assert_eq!((&verdict.full[..], volumes[0].reserve.0), (&[true][..], 0), "{verdict:?}");
             is_exhausted.store(true, Ordering::SeqCst);
         }

@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use crate::common::frames::{KEY, add_frame};
-use crate::common::whole::{Running, cluster, config, id, metadata, open, start_on};
+use crate::common::frames::{KEY, add_frame, hello};
+use crate::common::whole::{Running, cluster, config, config_that_flushes, id, metadata, open, start_on};
 use crate::common::{PATIENCE, wire};
 use bindery_io::{Disk, DiskLayer, RealDisk, Space};
 use bindery_metadata::RegistrationMode;
@@ -13,12 +13,16 @@ use bindery_server::config::BookieConfig;
 use bindery_server::disks::{Cause, DiskLimits, Standing};
 use bindery_server::limits::Limits;
 use bindery_types::LedgerState;
+use bindery_wire::v3::{self, Operation, proto};
 use bindery_wire::{ErrorCode, v2};
+use bytes::BytesMut;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 /// The real disk, with as much free as the test says.
 struct Scripted {
@@ -50,8 +54,11 @@ impl Place {
     }
 
     async fn start(&self, disks: DiskLimits) -> Running {
+        self.start_as(BookieConfig { disks, ..config(self.dir.path()) }).await
+    }
+
+    async fn start_as(&self, mut config: BookieConfig) -> Running {
         let disk = Scripted { inner: RealDisk::new(), free: self.free.clone() };
-        let mut config = BookieConfig { disks, ..config(self.dir.path()) };
         config.garbage.interval = Duration::from_secs(86_400);
         start_on(Arc::new(disk), config, &self.cluster).await.unwrap()
     }
@@ -123,6 +130,73 @@ async fn a_full_bookie_is_read_only_says_why_and_comes_back_by_itself() {
     place.free.store(TOTAL / 2, Ordering::SeqCst);
     place.registered(RegistrationMode::Writable).await;
     assert_eq!(running.add(1, 2).await, ErrorCode::Fenced);
+    running.stop().await;
+}
+
+/// A full bookie lets its ledgers be closed, by Java's clients (v2, v3) and ours: what a recovery adds again and is here
+/// takes no room, in memory or on disk; what is not has half of the reserve; then it is refused. Re-replication, which has no
+/// priority, is refused at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_bookie_lets_its_ledgers_be_closed() {
+    let recovery = v2::Flags::RECOVERY_ADD.with(v2::Flags::HIGH_PRIORITY);
+    let place = Place::new().await;
+    let disks = DiskLimits { reserve_bytes: Some(8192), ..limits() };
+    let running = place.start_as(BookieConfig { disks, ..config_that_flushes(place.dir.path()) }).await;
+    for entry in 0..3 {
+        assert_eq!(running.add(1, entry).await, ErrorCode::Ok);
+    }
+    running.flushed(3).await;
+    let left = async || running.json("/api/v1/bookie/state").await["recoveryReserveBytes"].as_u64().unwrap();
+    place.free.store(0, Ordering::SeqCst);
+    place.registered(RegistrationMode::ReadOnly).await;
+    assert_eq!(running.read_as(v2::Flags::DO_FENCING, 1, 2).await, ErrorCode::Ok);
+    assert_eq!(running.add_as(v2::Flags::RECOVERY_ADD, 1, 3).await, ErrorCode::ReadOnly);
+    for entry in 0..3 {
+        assert_eq!(running.add_as(recovery, 1, entry).await, ErrorCode::Ok, "its copy is on disk");
+    }
+    assert_eq!(running.metric("bindery_words_adds").await, 3, "they were compared");
+    assert_eq!(left().await, 4096, "half of the reserve");
+
+    // As Java sends it in v3.
+    let operation = Operation::Add(proto::AddRequest {
+        ledger_id: 1,
+        entry_id: 3,
+        master_key: KEY.as_bytes().to_vec().into(),
+        body: hello(1, 3).into(),
+        flag: Some(proto::add_request::Flag::RecoveryAdd as i32),
+        ..Default::default()
+    });
+    let mut frame = BytesMut::new();
+    v3::put_frame(&v3::Request { txn_id: 1, priority: 100, operation }.into_message(), &mut frame);
+    let mut socket = TcpStream::connect(running.address).await.unwrap();
+    socket.write_all(&frame).await.unwrap();
+    let mut answer = vec![0; socket.read_u32().await.unwrap() as usize];
+    socket.read_exact(&mut answer).await.unwrap();
+    assert_eq!(v3::decode_response(answer.into()).unwrap().status, 0);
+    assert!(left().await < 4096);
+    let mut taken = 4;
+    let refusal = loop {
+        match running.add_as(recovery, 1, taken).await {
+            ErrorCode::Ok => taken += 1,
+            refusal => break refusal,
+        }
+    };
+    assert_eq!(refusal, ErrorCode::ReadOnly);
+    assert!((40..100).contains(&taken), "{taken} entries of 49 bytes with their headers");
+    assert_eq!(running.metric("bindery_recovery_adds_refused").await, 1);
+    assert_eq!(running.add_as(recovery, 1, 2).await, ErrorCode::Ok, "its copy needs none of it");
+    for entry in 0..taken {
+        assert_eq!(running.read(1, entry).await, ErrorCode::Ok);
+    }
+    // With room the reserve is held again, and so is theirs.
+    place.free.store(TOTAL / 2, Ordering::SeqCst);
+    place.registered(RegistrationMode::Writable).await;
+    let held = async {
+        while left().await < 4096 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, held).await.unwrap();
     running.stop().await;
 }
 

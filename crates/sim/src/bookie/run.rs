@@ -271,6 +271,8 @@ enum Writable {
     Yes,
     /// The bookie is read-only and the write has no high priority.
     No,
+    /// It waits for space, and has some left for what recoveries add, or not.
+    Perhaps,
     /// Journal or storage failed: nothing is acknowledged, whatever the reason given.
     Failed,
 }
@@ -848,6 +850,7 @@ impl Sim {
     fn check_writable(&self, what: &str, writable: Writable, result: Result<(), Refusal>) -> Check {
         let is_kept = match (writable, result) {
             (Writable::No, result) => result == Err(Refusal::ReadOnly),
+            (Writable::Perhaps, _) => true,
             (Writable::Failed, result) => result.is_err(),
             (Writable::Yes, Err(Refusal::ReadOnly)) => self.machine().engine.status().failed.is_some(),
             (Writable::Yes, _) => true,
