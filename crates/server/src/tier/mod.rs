@@ -16,6 +16,8 @@
 //! 3. No thread of the runtime or of the I/O pool waits for the bucket, or for a look into the state table.
 //! 4. A read whose object is gone or another one is looked up once more, and asks again when it is in another object by now
 //!    (T10).
+//! 5. A read that waits for the state table of a disk that hangs is refused after the same time as one that waits for the bucket.
+//! 6. What is remembered of a ledger's extents is forgotten when a tierer tells others: the ledger may be another one by now.
 //!
 //! # Limits
 //! Memory: a part of the memory limit. Waiters, requests: [`FetchOptions`]. Threads: [`THREADS`], and
@@ -201,6 +203,9 @@ impl Reconciling {
         let taken = results.iter().filter(|result| result.code == ErrorCode::Ok).count();
         self.0.reconciled.add(taken as u64);
         self.0.not_reconciled.add((results.len() - taken) as u64);
+        // Invariant 6.
+        let mut known = self.0.extents.lock();
+        results.iter().for_each(|result| known.forget(result.ledger));
     }
 }
 
@@ -217,6 +222,8 @@ pub struct Tier {
     extents: Mutex<Extents>,
     lookups: AtomicUsize,
     lookups_max: usize,
+    /// Until a look into the state table is given up.
+    lookup_deadline: Duration,
     log: Mutex<LogLimit>,
     clock: Arc<dyn Clock>,
     canaries: Canaries,
@@ -325,6 +332,7 @@ impl Tier {
             extents: Mutex::default(),
             lookups: AtomicUsize::new(0),
             lookups_max: fetch.waiters_max,
+            lookup_deadline: fetch.deadline,
             log: Mutex::new(LogLimit::new(LOG_INTERVAL)),
             clock,
             canaries,
@@ -404,25 +412,35 @@ impl Tier {
             return Waiting(place);
         }
         let (tier, engine, of_lookup) = (self.clone(), engine.clone(), place.clone());
-        // Bounded by `lookups_max`.
-        self.runtime.handle().spawn_blocking(move || {
-            let found =
-                if matches!(*of_lookup.lock(), Place::Over) { None } else { Some(engine.tier_extent(&read)) };
-            tier.lookups.fetch_sub(1, Ordering::AcqRel);
+        let (ledger, epoch, entry) = (read.ledger(), read.epoch(), read.entry());
+        // Bounded by `lookups_max`, also while a disk hangs.
+        let looks_up = self.runtime.handle().spawn_blocking({
+            let (tier, place, read) = (self.clone(), place.clone(), read.clone());
+            move || {
+                let is_over = matches!(*place.lock(), Place::Over);
+                let found = (!is_over).then(|| engine.tier_extent(&read));
+                tier.lookups.fetch_sub(1, Ordering::AcqRel);
+                found
+            }
+        });
+        let deadline = self.lookup_deadline;
+        self.runtime.handle().spawn(async move {
+            let found = match tokio::time::timeout(deadline, looks_up).await {
+                Ok(Ok(found)) => found,
+                // The disk does not answer (invariant 5), or the process ends.
+                Ok(Err(_)) | Err(_) => Some(Err(Refusal::Io)),
+            };
             match (found, not) {
                 (None, _) => {}
                 (Some(Err(refusal)), _) => {
-                    tier.call(
-                        &of_lookup,
-                        done,
-                        Arrival { outcome: Err(Failure::Lookup(refusal)), object: None },
-                    );
+                    let outcome = Err(Failure::Lookup(refusal));
+                    tier.call(&of_lookup, done, Arrival { outcome, object: None });
                 }
                 (Some(Ok(extent)), Some((object, failure))) if extent.object == object => {
                     tier.call(&of_lookup, done, Arrival { outcome: Err(failure), object: Some(object) });
                 }
                 (Some(Ok(extent)), _) => {
-                    tier.extents.lock().put(read.ledger(), read.epoch(), read.entry(), extent);
+                    tier.extents.lock().put(ledger, epoch, entry, extent);
                     tier.ask_at(extent, connection, &read, &of_lookup, done);
                 }
             }
