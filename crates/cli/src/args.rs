@@ -203,13 +203,23 @@ pub struct ClusterArgs {
 #[derive(Debug, Subcommand)]
 pub enum ClusterCommand {
     /// Create the cluster's metadata; harmless when it is there
-    Init(MetadataArgs),
+    Init(InitArgs),
     /// Cookies: which bookies belong to the cluster, with which directories
     Cookie(CookieArgs),
     /// Write the cluster's metadata to a file, to move it to another metadata store
     Export(ExportArgs),
     /// Read what export wrote into a metadata store where the root is missing or empty; repeat it if it stops
     Import(ImportArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct InitArgs {
+    #[command(flatten)]
+    pub metadata: MetadataArgs,
+    /// INSTANCEID of the cluster, in place of one that is drawn by lot: that of a cluster which is gone, for
+    /// bindery tier restore. Tiering is paused until then
+    #[arg(long, value_name = "INSTANCEID")]
+    pub instance_id: Option<String>,
 }
 
 #[derive(Debug, Args)]

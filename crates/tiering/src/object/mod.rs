@@ -60,7 +60,7 @@ pub use format::{
     BlockEntry, Extent, Footer, HEADER_SIZE_BYTES, Header, TABLE_ENTRY_SIZE_BYTES, TRAILER_SIZE_BYTES,
     TableEntry, Trailer, decode_table,
 };
-pub use verify::{Verified, VerifyError, verify};
+pub use verify::{Verified, VerifyError, examine, verify};
 
 /// The version this build writes, and the newest it reads. 1: first.
 pub const FORMAT_VERSION: u32 = 1;
