@@ -341,7 +341,8 @@ pub enum InspectCommand {
     },
     /// Header and extents of an object of the tier; reads all of it, and checks every checksum
     Object {
-        /// The file
+        /// The file, or where it is in an object store: s3://bucket/prefix/INSTANCEID/objects/ID, for example
+        #[arg(value_name = "FILE|URL")]
         file: PathBuf,
     },
     /// Where a ledger's entries are in a ledger directory, and what is known of it

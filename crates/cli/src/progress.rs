@@ -45,7 +45,9 @@ impl Progress {
                 "{bar:30} {percent:>3}%  {human_pos} of {human_len} entries  {rate}  {eta} left"
             }
             (Unit::Entries, None) => "{human_pos} entries  {rate}",
-            (Unit::Ledgers, Some(_)) => "{bar:30} {percent:>3}%  {human_pos} of {human_len} ledgers  {eta} left",
+            (Unit::Ledgers, Some(_)) => {
+                "{bar:30} {percent:>3}%  {human_pos} of {human_len} ledgers  {eta} left"
+            }
             (Unit::Ledgers, None) => "{human_pos} ledgers",
             (Unit::Seconds, _) => "{bar:30} {pos} of {len} s  {msg}",
         };

@@ -164,6 +164,11 @@ impl Client {
         self.0.supports.of(&self.0.layout.registration(), bookie).await
     }
 
+    /// The INSTANCEID of the cluster, by which its objects are told from those of others; `None` when it has none.
+    pub async fn instance_id(&self) -> Result<Option<String>, StoreError> {
+        self.0.layout.instance_id().await
+    }
+
     /// Tells one bookie which entries of many ledgers are in object storage, and returns one result for each ledger, in the order
     /// of the request, within `deadline`. Nothing is repeated: an update that was applied and timed out does no harm when
     /// it is sent again. An empty request is answered without asking.

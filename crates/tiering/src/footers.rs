@@ -79,7 +79,8 @@ impl Footers {
         let of_object = |error| FooterError::Object { object: object.id, error };
         let other = |what| FooterError::Other { object: object.id, what };
         let size = object.length_bytes.saturating_sub(object.footer_offset);
-        let footer_size = size.checked_sub(TRAILER_SIZE_BYTES as u64).filter(|size| *size <= FOOTER_BYTES_MAX);
+        let footer_size =
+            size.checked_sub(TRAILER_SIZE_BYTES as u64).filter(|size| *size <= FOOTER_BYTES_MAX);
         let footer_size = footer_size.ok_or_else(|| other("its footer has an impossible length"))?;
         let bytes = self.range(object, object.footer_offset, size).await?;
         if bytes.len() as u64 != size {
@@ -109,7 +110,8 @@ impl Footers {
         entry: EntryId,
     ) -> Result<Bytes, FooterError> {
         let object = &extent.object;
-        let missing = || FooterError::Other { object: object.id, what: "it lacks an entry that it was committed with" };
+        let missing =
+            || FooterError::Other { object: object.id, what: "it lacks an entry that it was committed with" };
         let footer = self.of(object).await?;
         let place = footer.extents_of(ledger).find_map(|extent| Some((extent, extent.block_of(entry)?)));
         let (extent, block) = place.ok_or_else(missing)?;

@@ -200,11 +200,7 @@ async fn start_coordinator(
 }
 
 /// The cluster's metadata, at the first start; and what an interrupted first start left out.
-async fn init(
-    metadata: &MetadataUri,
-    named: Option<ClusterId>,
-    random: &dyn Random,
-) -> Result<(), Failure> {
+async fn init(metadata: &MetadataUri, named: Option<ClusterId>, random: &dyn Random) -> Result<(), Failure> {
     match crate::cluster::create(metadata, named, random).await? {
         InitOutcome::AlreadyInitialised => {}
         InitOutcome::Created | InitOutcome::Completed => tracing::info!("cluster initialised"),

@@ -9,7 +9,7 @@ pub mod args;
 mod check;
 mod now;
 mod pause;
-mod place;
+pub mod place;
 pub mod restore;
 pub mod role;
 mod run;

@@ -27,7 +27,8 @@ pub async fn open_layout(metadata: &MetadataArgs) -> Result<Layout, Failure> {
 pub async fn cluster_of(layout: &Layout) -> Result<ClusterId, Failure> {
     let found = layout.instance_id().await;
     let found = found.map_err(|error| store_failure(&error, error.to_string()))?;
-    let text = found.ok_or_else(|| Failure::new("the cluster has no INSTANCEID: run bindery cluster init"))?;
+    let text =
+        found.ok_or_else(|| Failure::new("the cluster has no INSTANCEID: run bindery cluster init"))?;
     text.parse().map_err(|error| Failure::new(format!("the cluster's INSTANCEID: {error}")))
 }
 
@@ -59,10 +60,9 @@ pub async fn cluster_in(store: &Store, named: Option<&str>, option: &str) -> Res
 pub fn failure(store: &Store, error: &StoreError) -> Failure {
     match error {
         StoreError::Unavailable { .. } => Failure::with_code(exit::UNREACHABLE, error),
-        StoreError::Denied { .. } | StoreError::NotFound { .. } => Failure::new(format!(
-            "{error}; credentials come from {}",
-            store.url().kind().credentials()
-        )),
+        StoreError::Denied { .. } | StoreError::NotFound { .. } => {
+            Failure::new(format!("{error}; credentials come from {}", store.url().kind().credentials()))
+        }
         StoreError::Exists { .. } | StoreError::Unsupported { .. } => Failure::new(error),
     }
 }

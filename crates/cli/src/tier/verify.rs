@@ -12,12 +12,10 @@ use crate::output;
 use crate::progress::{Progress, Unit};
 use crate::runtime;
 use bindery_io::{SystemClock, SystemRandom};
-use bindery_tiering::catalogue::{Catalogue, CatalogueOptions, OpenMode};
-use bindery_tiering::scrub::{
-    Event, Fault, Finding, ScrubError, ScrubOptions, Scrubbed, Severity, scrub,
-};
-use bindery_tiering::store::Store;
 use bindery_tiering::ClusterId;
+use bindery_tiering::catalogue::{Catalogue, CatalogueOptions, OpenMode};
+use bindery_tiering::scrub::{Event, Fault, Finding, ScrubError, ScrubOptions, Scrubbed, Severity, scrub};
+use bindery_tiering::store::Store;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -172,7 +170,8 @@ fn fault(fault: Fault) -> &'static str {
 }
 
 fn text(finding: &Finding) -> String {
-    let entries = finding.entries.map(|(ledger, first, last)| format!("ledger {ledger}, entries {first} to {last}"));
+    let entries =
+        finding.entries.map(|(ledger, first, last)| format!("ledger {ledger}, entries {first} to {last}"));
     let places: Vec<String> = finding.key.clone().into_iter().chain(entries).collect();
     format!(
         "{:<10}{:<14}{}: {}\n",

@@ -83,10 +83,13 @@ impl Shard {
             Some(_) if self.takes_no_adds() => {
                 Err(if self.is_failed { Refusal::Io } else { Refusal::TooManyRequests })
             }
-            Some(_) => self.place_extents(ledger, &update.extents, Kind::Restored).map_err(|NoRoom| Refusal::TooManyRequests),
+            Some(_) => self
+                .place_extents(ledger, &update.extents, Kind::Restored)
+                .map_err(|NoRoom| Refusal::TooManyRequests),
         };
         let tier = self.ledgers.get(&ledger).and_then(|state| state.tier.as_ref());
-        let (lre, sequence) = tier.map_or((None, 0), |tier| (EntryId::new(tier.lre.placed()), tier.updated_at));
+        let (lre, sequence) =
+            tier.map_or((None, 0), |tier| (EntryId::new(tier.lre.placed()), tier.updated_at));
         (of(lre, result), sequence)
     }
 

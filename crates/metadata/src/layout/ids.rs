@@ -136,7 +136,11 @@ impl Ids {
             }
             let steps = (last + 1 - reached).min(ADVANCE_BATCH);
             let data = Bytes::new();
-            let create = || Op::Create { path: path.clone(), data: data.clone(), mode: CreateMode::EphemeralSequential };
+            let create = || Op::Create {
+                path: path.clone(),
+                data: data.clone(),
+                mode: CreateMode::EphemeralSequential,
+            };
             self.store.multi((0..steps).map(|_| create()).collect()).await?;
             // Names have served; those that cannot be deleted go with the session.
             let names = self.store.children(&parent).await?;

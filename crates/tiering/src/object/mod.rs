@@ -47,6 +47,7 @@
 //! Block: [`BLOCK_BYTES_TARGET`] or one entry, [`BLOCK_ENTRIES_MAX`]. Footer: [`FOOTER_BYTES_MAX`]. Metadata of a ledger:
 //! [`METADATA_BYTES_MAX`]. Entry: [`ENTRY_BYTES_MAX`].
 
+mod ahead;
 mod block;
 mod builder;
 mod format;
@@ -54,6 +55,7 @@ mod format;
 mod tests;
 mod verify;
 
+pub use ahead::{AHEAD_BYTES, ahead};
 pub use block::{Compression, decode_block};
 pub use builder::{AppendError, ObjectBuilder, ObjectSummary};
 pub use format::{

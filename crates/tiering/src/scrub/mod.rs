@@ -17,8 +17,8 @@
 //! 4. A request that fails is no damage: it is said that the object was not looked at.
 //!
 //! # Limits
-//! Memory: for each object that is read at the moment a footer, a table, a block and [`WINDOW_BYTES`]; some 32 bytes for each key,
-//! and for each ledger with damage.
+//! Memory: for each object that is read at the moment a footer, a table, a block and
+//! [`AHEAD_BYTES`](crate::object::AHEAD_BYTES); some 32 bytes for each key, and for each ledger with damage.
 
 mod object;
 #[cfg(test)]
@@ -34,7 +34,6 @@ use crate::catalogue::{Catalogue, CatalogueError, LedgerRow, ObjectRow, StoredOb
 use crate::store::{Store, StoreError};
 use crate::{ClusterId, ObjectId};
 
-pub use object::WINDOW_BYTES;
 use object::{Examined, Found, examine};
 
 /// Rows taken from the catalogue at a time.
@@ -232,10 +231,7 @@ impl<F: FnMut(Event<'_>)> Scrub<'_, F> {
         Ok(listed)
     }
 
-    async fn objects_of_catalogue(
-        &mut self,
-        listed: &mut BTreeMap<ObjectId, u64>,
-    ) -> Result<(), ScrubError> {
+    async fn objects_of_catalogue(&mut self, listed: &mut BTreeMap<ObjectId, u64>) -> Result<(), ScrubError> {
         let mut after = None;
         loop {
             let Some(catalogue) = self.catalogue.as_deref_mut() else { return Ok(()) };
@@ -343,7 +339,8 @@ impl<F: FnMut(Event<'_>)> Scrub<'_, F> {
             Found::Read(object) => {
                 self.sums.objects += 1;
                 self.sums.object_bytes += examined.size_bytes;
-                self.sums.extents += object.extents.iter().filter(|extent| extent.damage.is_none()).count() as u64;
+                self.sums.extents +=
+                    object.extents.iter().filter(|extent| extent.damage.is_none()).count() as u64;
                 self.sums.entries += object.entries;
                 match stored {
                     Some(stored) => self.compare(id, &stored, &object).await?,

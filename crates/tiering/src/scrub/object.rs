@@ -2,7 +2,6 @@
 
 use bindery_types::tier::ObjectRef;
 use bindery_types::{EntryId, LedgerId};
-use bytes::Bytes;
 use object_store::ObjectStoreExt;
 use tokio::runtime::Handle;
 
@@ -11,9 +10,6 @@ use crate::catalogue::object_key;
 use crate::object::{self, Trailer, VerifyError};
 use crate::store::{Store, StoreError};
 use crate::{ClusterId, ObjectId};
-
-/// Read by one request: small extents lie one behind the other, and each has a table of its own.
-pub const WINDOW_BYTES: u64 = 4 << 20;
 
 /// An extent that the footer has.
 pub(super) struct FoundExtent {
@@ -82,22 +78,10 @@ pub(super) fn examine(handle: &Handle, store: &Store, cluster: ClusterId, id: Ob
         Ok(meta) => meta.size,
         Err(error) => return Examined { size_bytes: 0, found: failed(&error) },
     };
-    let mut window = Window { start: 0, bytes: Bytes::new() };
-    let read = |offset: u64, length: u64| {
-        // Never more than there is: lengths in an object that was cut short are longer than the rest of it.
-        let end = offset.saturating_add(length).min(size);
-        if offset >= end {
-            return Ok(Bytes::new());
-        }
-        if let Some(bytes) = window.part(offset, end) {
-            return Ok(bytes);
-        }
-        let fetched_end = end.max(offset.saturating_add(WINDOW_BYTES).min(size));
-        let bytes = handle.block_on(store.inner().get_range(&key, offset..fetched_end));
-        let bytes = bytes.map_err(|error| StoreError::of(&key, &error))?;
-        window = Window { start: offset, bytes };
-        Ok::<_, StoreError>(window.part(offset, end).unwrap_or_default())
-    };
+    let read = object::ahead(size, |range| {
+        let bytes = handle.block_on(store.inner().get_range(&key, range));
+        bytes.map_err(|error| StoreError::of(&key, &error))
+    });
     let mut extents = Vec::new();
     let examined = object::examine(size, read, |extent, found| {
         extents.push(FoundExtent {
@@ -126,18 +110,4 @@ pub(super) fn examine(handle: &Handle, store: &Store, cluster: ClusterId, id: Ob
         Err(VerifyError::Read(error)) => Found::Unreachable(error),
     };
     Examined { size_bytes: size, found }
-}
-
-/// What the last request brought.
-struct Window {
-    start: u64,
-    bytes: Bytes,
-}
-
-impl Window {
-    fn part(&self, from: u64, to: u64) -> Option<Bytes> {
-        let begin = usize::try_from(from.checked_sub(self.start)?).ok()?;
-        let end = usize::try_from(to.checked_sub(self.start)?).ok()?;
-        (end <= self.bytes.len()).then(|| self.bytes.slice(begin..end))
-    }
 }

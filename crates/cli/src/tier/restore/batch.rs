@@ -326,7 +326,9 @@ impl Restorer<'_> {
                 match refusal {
                     // It is a bookie that has the ledger as it always had: nothing was lost here.
                     Refused::HasCopies(_) if there.contains(&ledger) => {}
-                    Refused::HasCopies(why) | Refused::Other(why) => drop(failed.entry(ledger).or_insert(why)),
+                    Refused::HasCopies(why) | Refused::Other(why) => {
+                        drop(failed.entry(ledger).or_insert(why))
+                    }
                 }
             }
         }
@@ -342,7 +344,8 @@ impl Restorer<'_> {
                 job.ledger
             ))
         };
-        let password = job.metadata.secret.as_ref().map(|secret| secret.password.as_slice()).unwrap_or_default();
+        let password =
+            job.metadata.secret.as_ref().map(|secret| secret.password.as_slice()).unwrap_or_default();
         let opened = self.client.open_ledger(job.ledger, password, OpenMode::ReadOnly).await;
         let reader = opened.map_err(|error| why(&error))?;
         reader.read_entry(job.last).await.map_err(|error| why(&error)).map(drop)

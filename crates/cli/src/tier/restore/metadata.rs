@@ -60,10 +60,10 @@ pub fn restored(
     } else {
         Quorum::new(ensemble_size, write, ack.max(1)).unwrap_or(original.quorum)
     };
-    let mut metadata = LedgerMetadata::new(quorum, bindery_types::LedgerSecret {
-        digest_type: bindery_types::DigestType::Crc32c,
-        password: Vec::new(),
-    });
+    let mut metadata = LedgerMetadata::new(
+        quorum,
+        bindery_types::LedgerSecret { digest_type: bindery_types::DigestType::Crc32c, password: Vec::new() },
+    );
     metadata.format_version = original.format_version;
     metadata.secret.clone_from(&original.secret);
     metadata.created_ms = original.created_ms;
@@ -87,8 +87,11 @@ pub fn difference(there: &LedgerMetadata, original: &LedgerMetadata, last: Entry
     match there.state {
         LedgerState::Closed { last_entry: Some(entry), .. } if entry == last => {}
         LedgerState::Closed { last_entry, .. } => {
-            let end = last_entry.map_or_else(|| "is empty".to_owned(), |entry| format!("ends with entry {entry}"));
-            return Some(format!("a ledger of this id exists, and {end}; the tier has it up to entry {last}"));
+            let end =
+                last_entry.map_or_else(|| "is empty".to_owned(), |entry| format!("ends with entry {entry}"));
+            return Some(format!(
+                "a ledger of this id exists, and {end}; the tier has it up to entry {last}"
+            ));
         }
         LedgerState::Open => return Some("a ledger of this id exists, and is open".to_owned()),
         LedgerState::InRecovery => return Some("a ledger of this id exists, and is in recovery".to_owned()),
@@ -144,7 +147,10 @@ mod tests {
         let ledger = LedgerId::new(6).unwrap();
         let after = restored(ledger, &before, (entry(9), 321), &bookies);
         assert_eq!(after.state, LedgerState::Closed { last_entry: Some(entry(9)), length_bytes: 321 });
-        assert_eq!((after.quorum, &after.secret, after.created_ms), (before.quorum, &before.secret, Some(77)));
+        assert_eq!(
+            (after.quorum, &after.secret, after.created_ms),
+            (before.quorum, &before.secret, Some(77))
+        );
         assert_eq!(after.custom.keys().collect::<Vec<_>>(), ["application"], "nobody writes it");
         let ensemble: Vec<&str> = after.segments()[0].ensemble.iter().map(|bookie| bookie.as_str()).collect();
         assert_eq!(ensemble, ["b2:1", "b3:1", "b0:1"]);

@@ -34,8 +34,8 @@ use crate::runtime;
 use batch::{Batch, Done, Restorer, Step};
 use bindery_client::{Client, TierSupport};
 use bindery_io::{SystemClock, SystemRandom};
-use bindery_metadata::layout::Layout;
 use bindery_metadata::RegistrationMode;
+use bindery_metadata::layout::Layout;
 use bindery_tiering::ClusterId;
 use bindery_tiering::catalogue::{self, Catalogue, CatalogueOptions, LedgerRow, OpenMode};
 use bindery_tiering::footers::Footers;
@@ -218,7 +218,8 @@ async fn all(
         let (found, absent): (Vec<_>, Vec<_>) =
             wanted.map(|ledger| (*ledger, rows.remove(ledger))).partition(|(_, row)| row.is_some());
         for (ledger, _) in absent {
-            report.done(&Done::without_entries(ledger, Step::Failed("the tier has nothing of it".to_owned())));
+            report
+                .done(&Done::without_entries(ledger, Step::Failed("the tier has nothing of it".to_owned())));
         }
         let found = found.into_iter().filter_map(|(ledger, row)| Some((ledger, row?))).collect();
         return some(catalogue, restorer, found, report).await;
@@ -298,7 +299,17 @@ struct Report {
 impl Report {
     fn new(is_json: bool) -> Report {
         let progress = Progress::start(Unit::Ledgers, None, true);
-        Report { is_json, progress, looked_at: 0, restored: 0, there: 0, cut: 0, left: 0, failed: 0, broken: None }
+        Report {
+            is_json,
+            progress,
+            looked_at: 0,
+            restored: 0,
+            there: 0,
+            cut: 0,
+            left: 0,
+            failed: 0,
+            broken: None,
+        }
     }
 
     fn say(&self, line: &str) {
@@ -327,8 +338,9 @@ impl Report {
             }
             Step::Restored { end: End::Cut { was }, note } => {
                 (self.restored, self.cut) = (self.restored + 1, self.cut + 1);
-                let what =
-                    format!("it ended with entry {was}: closed behind its last entry in the tier, the rest is lost");
+                let what = format!(
+                    "it ended with entry {was}: closed behind its last entry in the tier, the rest is lost"
+                );
                 ("restored", Some(note.as_ref().map_or(what.clone(), |note| format!("{what}; {note}"))))
             }
             Step::There => {
@@ -360,7 +372,8 @@ impl Report {
 
     fn ended_early(&self, failure: Failure) -> Failure {
         let restored = count(self.restored, "ledger was", "ledgers were");
-        let text = format!("{failure} ({restored} restored; repeat the command, it goes on; tiering stays paused)");
+        let text =
+            format!("{failure} ({restored} restored; repeat the command, it goes on; tiering stays paused)");
         Failure::with_code(failure.code, text)
     }
 
