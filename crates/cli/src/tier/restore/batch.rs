@@ -12,7 +12,7 @@ use bindery_tiering::catalogue::{Catalogue, LedgerRow};
 use bindery_tiering::footers::{FooterError, Footers};
 use bindery_tiering::store::StoreError;
 use bindery_types::tier::{Reconciliation, TierExtent};
-use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState};
+use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata};
 use bindery_wire::ErrorCode;
 use bindery_wire::entry::ledger_length_bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,8 +62,10 @@ pub enum Step {
     },
     /// It was there before.
     There,
-    /// It is not to be restored.
-    Left(String),
+    /// Another ledger has its id.
+    Taken(String),
+    /// It was deleted, and is on its way out of the bucket.
+    Deleted,
     /// It could not be.
     Failed(String),
 }
@@ -212,10 +214,10 @@ impl Restorer<'_> {
                 Err(LedgerError::NotFound(_)) => kept.push(job),
                 Ok(stored) => match self.is_same(&mut job, stored.metadata) {
                     Ok(()) => kept.push(job),
-                    Err(why) => done.push(Done { ledger: job.ledger, step: Step::Left(why), last: None }),
+                    Err(why) => done.push(Done { ledger: job.ledger, step: Step::Taken(why), last: None }),
                 },
                 Err(error @ LedgerError::Malformed { .. }) => {
-                    done.push(Done { ledger: job.ledger, step: Step::Left(error.to_string()), last: None });
+                    done.push(Done { ledger: job.ledger, step: Step::Taken(error.to_string()), last: None });
                 }
                 Err(error) => return Err(ledger_failure(&error)),
             }
@@ -250,7 +252,9 @@ impl Restorer<'_> {
                     let stored = stored.map_err(|error| ledger_failure(&error))?;
                     match self.is_same(&mut job, stored.metadata) {
                         Ok(()) => kept.push(job),
-                        Err(why) => done.push(Done { ledger: job.ledger, step: Step::Left(why), last: None }),
+                        Err(why) => {
+                            done.push(Done { ledger: job.ledger, step: Step::Taken(why), last: None })
+                        }
                     }
                 }
                 Err(error) => return Err(ledger_failure(&error)),
@@ -327,7 +331,7 @@ impl Restorer<'_> {
                     // It is a bookie that has the ledger as it always had: nothing was lost here.
                     Refused::HasCopies(_) if there.contains(&ledger) => {}
                     Refused::HasCopies(why) | Refused::Other(why) => {
-                        drop(failed.entry(ledger).or_insert(why))
+                        failed.entry(ledger).or_insert(why);
                     }
                 }
             }

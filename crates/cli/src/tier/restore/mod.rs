@@ -141,7 +141,7 @@ async fn restore(
     let bookies = bookies(layout, client).await?;
     let pause = layout.tier_pause();
     let failed = |error: bindery_metadata::StoreError| store_failure(&error, error.to_string());
-    pause.pause(PAUSE_REASON).await.map_err(failed)?;
+    let is_new_pause = pause.pause(PAUSE_REASON).await.map_err(failed)?;
     let is_our_pause = pause.get().await.map_err(failed)?.is_some_and(|why| why.starts_with(PAUSE_REASON));
 
     let mut report = Report::new(args.json);
@@ -160,11 +160,12 @@ async fn restore(
         Err(failure) => Err(failure),
     };
     let missing = missing.map_err(|failure| report.ended_early(failure))?;
-    let is_resumed = missing == 0 && is_our_pause;
+    // In a cluster that was tiering before, other ledgers of the same ids are its own affair.
+    let is_resumed = missing == 0 && is_our_pause && (is_new_pause || report.taken == 0);
     if is_resumed {
         pause.resume().await.map_err(failed)?;
     }
-    report.finish(store, missing, is_resumed, is_our_pause)
+    report.finish(store, missing, is_resumed)
 }
 
 /// The catalogue, made from the objects when it is lost. Tiering is paused.
@@ -252,8 +253,7 @@ async fn some(
     let mut batch = Batch::default();
     for (ledger, row) in ledgers {
         if row.is_removed {
-            let why = "it was deleted, and its entries are being removed from the bucket".to_owned();
-            report.done(&Done::without_entries(ledger, Step::Left(why)));
+            report.done(&Done::without_entries(ledger, Step::Deleted));
             continue;
         }
         if !batch.has_room_for(&row) {
@@ -290,7 +290,8 @@ struct Report {
     restored: u64,
     there: u64,
     cut: u64,
-    left: u64,
+    taken: u64,
+    deleted: u64,
     failed: u64,
     /// The first error of standard output.
     broken: Option<Failure>,
@@ -306,7 +307,8 @@ impl Report {
             restored: 0,
             there: 0,
             cut: 0,
-            left: 0,
+            taken: 0,
+            deleted: 0,
             failed: 0,
             broken: None,
         }
@@ -347,9 +349,16 @@ impl Report {
                 self.there += 1;
                 ("there", None)
             }
-            Step::Left(why) => {
-                self.left += 1;
+            Step::Taken(why) => {
+                self.taken += 1;
                 ("left", Some(why.clone()))
+            }
+            Step::Deleted => {
+                self.deleted += 1;
+                (
+                    "left",
+                    Some("it was deleted, and its entries are on their way out of the bucket".to_owned()),
+                )
             }
             Step::Failed(why) => {
                 self.failed += 1;
@@ -358,7 +367,7 @@ impl Report {
         };
         let last = match &done.step {
             Step::Restored { .. } | Step::There => done.last().map(|entry| entry.get()),
-            Step::Left(_) | Step::Failed(_) => None,
+            Step::Taken(_) | Step::Deleted | Step::Failed(_) => None,
         };
         if self.is_json {
             let line = json!({
@@ -377,39 +386,36 @@ impl Report {
         Failure::with_code(failure.code, text)
     }
 
-    fn finish(
-        mut self,
-        store: &Store,
-        missing: u64,
-        is_resumed: bool,
-        is_our_pause: bool,
-    ) -> Result<(), Failure> {
-        let Report { restored, there, cut, left, failed, .. } = self;
+    fn finish(mut self, store: &Store, missing: u64, is_resumed: bool) -> Result<(), Failure> {
+        let Report { restored, there, cut, taken, deleted, failed, .. } = self;
         let text = match self.is_json {
             true => form::line(&json!({
-                "type": "summary", "restored": restored, "there": there, "closed_early": cut, "left": left, "failed": failed,
+                "type": "summary", "restored": restored, "there": there, "closed_early": cut, "left": taken + deleted, "failed": failed,
                 "missing": missing, "tiering_paused": !is_resumed,
             })),
             false => format!(
-                "{} restored from {}, {there} there already, {left} left alone, {failed} failed\n",
+                "{} restored from {}, {there} there already, {} left alone, {failed} failed\n",
                 count(restored, "ledger", "ledgers"),
-                store.url()
+                store.url(),
+                taken + deleted,
             )
             .into_bytes(),
         };
         self.print(&text);
         if !is_resumed {
-            let why = match (missing, is_our_pause) {
-                (0, _) => "it was paused before this command".to_owned(),
+            let why = match (missing, taken) {
+                (0, 0) => "it was paused before this command".to_owned(),
+                (0, _) => "ledgers of this cluster have the ids of others that are in the bucket".to_owned(),
                 (missing, _) => format!(
-                    "{} of the bucket are not in the cluster, and tierers take what is not in the cluster for deleted: restore them first",
+                    "{} of the bucket are not in the cluster, and tierers take what is not in the cluster for deleted: restore them \
+                     first",
                     count(missing, "ledger", "ledgers")
                 ),
             };
             output::say(format!("tiering stays paused: {why}; bindery tier resume ends it"));
         }
-        if failed + left > 0 {
-            let sum = count(failed + left, "ledger was", "ledgers were");
+        if failed + taken > 0 {
+            let sum = count(failed + taken, "ledger was", "ledgers were");
             return Err(Failure::new(format!("{sum} not restored, see above")));
         }
         self.broken.map_or(Ok(()), Err)
