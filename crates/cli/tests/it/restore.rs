@@ -141,6 +141,31 @@ fn a_cluster_comes_back_from_its_bucket() {
         "{shown}"
     );
 
+    // Where its parts are.
+    let shown = ok(second.run(&["ledger", "show", &closed, "--store", &url, "--long"]));
+    for words in [
+        "tier          127.0.0.1:",
+        "up to entry 99 in the bucket, copies up to entry 99 were let go",
+        "bucket        entries 0 to 99, ",
+        "extent        entries 0 to 99: object ",
+    ] {
+        assert!(shown.contains(words), "{words}: {shown}");
+    }
+    let shown = ok(second.run(&["ledger", "show", &closed, "--store", &url, "--json"]));
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    let bookie = &shown["tier"]["bookies"][0];
+    assert_eq!((&bookie["last_reconciled"], &bookie["trimmed_below"]), (&99.into(), &99.into()), "{shown}");
+    assert_eq!(
+        (&bookie["alarm"], &shown["tier"]["catalogue"]["last_entry"]),
+        (&Value::Null, &99.into()),
+        "{shown}"
+    );
+    // An object, without a cluster.
+    let object = objects(bucket.path()).remove(0);
+    let inspected =
+        ok(bindery(&["inspect", "object", &format!("file://{}", object.display())]).output().unwrap());
+    assert!(inspected.contains(&format!("cluster={cluster}")), "{inspected}");
+
     // Twice is harmless, and a power cut, too: what bookies took over is in their journals.
     let again = ok(second.run(&["tier", "restore", "--store", &url]));
     assert!(again.contains("0 ledgers restored") && again.contains("2 there already"), "{again}");
@@ -213,7 +238,11 @@ fn wrong_arguments_give_one_clear_line() {
     let dir = tempfile::tempdir().unwrap();
     let url = format!("file://{}", dir.path().display());
     let metadata = "zk+hierarchical://127.0.0.1:1/ledgers";
-    let cases: [(&[&str], i32, &str); 6] = [
+    let (no_object, no_name) = (format!("{url}/x"), format!("{url}/"));
+    let cases: [(&[&str], i32, &str); 9] = [
+        (&["inspect", "object", &no_object], 1, "not found"),
+        (&["inspect", "object", &no_name], 2, "name an object"),
+        (&["inspect", "object", "ftp://x/y"], 2, "names no object store"),
         (&["tier", "verify"], 2, "--store"),
         (&["tier", "verify", "--store", "ftp://x"], 2, "names no object store"),
         (&["tier", "verify", "--store", &url], 6, "there is nothing of a cluster here"),

@@ -453,6 +453,89 @@ mod tests {
         assert_eq!(shard.reconcile(&update).0.result, Ok(()));
     }
 
+    fn update(ledger: i64, extents: Vec<TierExtent>) -> Reconciliation {
+        let last = extents.last().map(|extent| extent.last);
+        Reconciliation { ledger: LedgerId::new(ledger).unwrap(), last, extents }
+    }
+
+    /// Everything placed so far is durable.
+    fn settle(shard: &mut Shard) {
+        shard.durable = shard.sequence;
+    }
+
+    /// Invariant 5 of [`crate::tier`]: where nothing of a ledger is it comes to be, in object storage alone; more of it, and the same
+    /// again, are taken.
+    #[test]
+    fn a_ledger_that_is_not_here_is_restored() {
+        let (mut shard, ledger) = (shard(), LedgerId::new(1).unwrap());
+        let entry = |id| EntryId::new(id).unwrap();
+        let (done, sequence) = shard.restore_from_tier(&update(1, vec![extent(0, 4, 1), extent(5, 9, 2)]));
+        assert_eq!((done.result, done.lre, sequence), (Ok(()), Some(entry(9)), shard.sequence));
+        settle(&mut shard);
+        let tiered = shard.tiered(ledger).unwrap();
+        assert_eq!((tiered.lre, tiered.trimmed_below), (entry(9), Some(entry(9))));
+        let mut untrimmed = Vec::new();
+        shard.untrimmed(None, 10, &mut untrimmed);
+        assert_eq!(untrimmed, [], "there is nothing to let go");
+        let before = shard.sequence;
+        let (done, _) = shard.restore_from_tier(&update(1, vec![extent(5, 9, 2)]));
+        assert_eq!((done.result, shard.sequence), (Ok(()), before), "the same again changes nothing");
+        assert_eq!(
+            shard.restore_from_tier(&update(1, vec![extent(11, 12, 3)])).0.result,
+            Err(Refusal::BadRequest)
+        );
+        let (done, _) = shard.restore_from_tier(&update(1, vec![extent(10, 12, 3)]));
+        assert_eq!((done.result, done.lre), (Ok(()), Some(entry(12))));
+        settle(&mut shard);
+        assert_eq!(shard.tiered(ledger).unwrap().trimmed_below, Some(entry(12)));
+        assert_eq!(shard.restore_from_tier(&update(2, Vec::new())).0.result, Err(Refusal::BadRequest));
+    }
+
+    /// T19: copies that were compared with no object do not go, whoever asks.
+    #[test]
+    fn a_ledger_with_copies_is_not_restored() {
+        let (mut shard, ledger) = (shard(), LedgerId::new(1).unwrap());
+        assert!(shard.fence(ledger, MasterKey::new([1; 20]), Box::new(|_| {})).is_none());
+        let refused = shard.restore_from_tier(&update(1, vec![extent(0, 9, 1)])).0;
+        assert_eq!((refused.result, refused.lre), (Err(Refusal::BadRequest), None));
+        // As far as it is reconciled, and not let go.
+        assert_eq!(shard.reconcile(&update(1, vec![extent(0, 9, 1)])).0.result, Ok(()));
+        settle(&mut shard);
+        let refused = shard.restore_from_tier(&update(1, vec![extent(0, 12, 2)])).0;
+        assert_eq!((refused.result, refused.lre), (Err(Refusal::BadRequest), EntryId::new(9)));
+        assert_eq!(shard.tiered(ledger).unwrap().trimmed_below, None);
+    }
+
+    /// A removed ledger comes back with a life of its own, as with an add.
+    #[test]
+    fn a_removed_ledger_is_restored_in_a_new_life() {
+        let (mut shard, ledger) = (shard(), LedgerId::new(1).unwrap());
+        let mut removed = LedgerState::new(None);
+        removed.remove(0, 0);
+        shard.restore(&LedgerRecord { hidden_below: Generation(0), ..removed.snapshot(ledger) });
+        assert_eq!(shard.restore_from_tier(&update(1, vec![extent(0, 9, 1)])).0.result, Ok(()));
+        settle(&mut shard);
+        assert_eq!((shard.tiered(ledger).unwrap().life, shard.tier_epoch(ledger)), (2, Some(2)));
+    }
+
+    /// What replay gives is what was placed.
+    #[test]
+    fn a_restored_ledger_is_replayed() {
+        let (mut shard, ledger) = (shard(), LedgerId::new(1).unwrap());
+        let mut body = ledger.get().to_be_bytes().to_vec();
+        TierStamp { epoch: 0, update: 1 }.encode(&mut body);
+        extent(0, 9, 1).encode(&mut body);
+        shard.begin_replay();
+        let record = Record { kind: Kind::Restored, ledger, crc32c: 0, body: &body };
+        // Again, as from a table and the journal.
+        for _ in 0..2 {
+            assert!(shard.replay(&record).is_ok());
+        }
+        shard.end_replay();
+        let tiered = shard.tiered(ledger).unwrap();
+        assert_eq!((tiered.lre, tiered.trimmed_below), (EntryId::new(9).unwrap(), EntryId::new(9)));
+    }
+
     proptest! {
         /// Two rows at most say what all of them do, also with those that a table adds: older ones, and copies of these.
         #[test]
