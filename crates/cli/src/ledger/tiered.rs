@@ -6,7 +6,7 @@
 //!                                                        └ none ─► RECONCILE_LEDGERS asks for the register alone
 //! --store URL ─► catalogue ─► extents, objects
 //! ```
-//! Nothing of it fails the command: what cannot be asked is said to be unknown.
+//! A bookie that cannot be asked does not fail the command: its line says that its part is unknown.
 
 use super::access::store_failure;
 use super::form::{count, size};
@@ -41,7 +41,7 @@ const WORDS: Words = Words {
     starting: "belongs to a bookie that is still starting",
 };
 
-/// What one bookie says.
+/// The answer of one bookie.
 pub struct OfBookie {
     bookie: BookieId,
     state: State,
@@ -52,7 +52,7 @@ enum State {
     KeepsEverything,
     /// Not registered, or it did not answer.
     Unknown(String),
-    /// Its register; what else it says when its admin port can be asked.
+    /// Its register, and the answer of its admin port.
     Tiered { lre: Option<EntryId>, more: Result<More, String> },
 }
 
@@ -65,7 +65,7 @@ struct More {
     differs: Option<String>,
 }
 
-/// What the catalogue has.
+/// A ledger as the catalogue has it.
 pub struct OfCatalogue {
     row: LedgerRow,
     extents: Vec<(EntryId, ExtentRow)>,
@@ -128,7 +128,7 @@ async fn ask(
     }
 }
 
-/// What the catalogue of the store has of a ledger.
+/// Reads a ledger's rows in the catalogue of a store.
 pub async fn of_catalogue(
     client: &Client,
     url: &str,

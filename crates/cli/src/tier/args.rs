@@ -52,7 +52,7 @@ pub struct TierRestoreArgs {
     /// bindery cluster init --instance-id
     #[arg(long, value_name = "INSTANCEID")]
     pub from: Option<String>,
-    /// Make the catalogue anew from the objects first, also if there is one that can be read. Stop all tierers before
+    /// Rebuild the catalogue from the objects first, even one that can be read. Stop all tierers before
     #[arg(long)]
     pub rebuild: bool,
     /// An object for each ledger, and one for the sums, on a line each
@@ -70,7 +70,7 @@ pub struct TierVerifyArgs {
     /// The object store: file:///directory, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix
     #[arg(long, value_name = "URL", env = "BINDERY_TIER")]
     pub store: String,
-    /// The cluster whose objects are looked at; none needs to run when --cluster names it, or the store holds one alone
+    /// The cluster whose objects to verify. Without it, --cluster or the store itself says which
     #[arg(long, value_name = "URI")]
     pub metadata: Option<String>,
     /// INSTANCEID of the cluster [default: the only one in the store]

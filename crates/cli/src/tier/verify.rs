@@ -124,7 +124,7 @@ impl Report {
         if damage > 0 {
             let ended = outcome.err().map_or(String::new(), |error| format!("; it ended early: {error}"));
             let advice = match self.lost_catalogue {
-                true => "stop all tierers, and bindery tier restore --rebuild makes the catalogue anew",
+                true => "stop all tierers, and bindery tier restore --rebuild rebuilds the catalogue",
                 false => "docs/guide/tiering.md says what to do about each; nothing was changed",
             };
             return Err(Failure::with_code(

@@ -166,7 +166,7 @@ fn a_cluster_comes_back_from_its_bucket() {
         ok(bindery(&["inspect", "object", &format!("file://{}", object.display())]).output().unwrap());
     assert!(inspected.contains(&format!("cluster={cluster}")), "{inspected}");
 
-    // Twice is harmless, and a power cut, too: what bookies took over is in their journals.
+    // A second time is harmless, and so is a power cut: the bookies' journals have it.
     let again = ok(second.run(&["tier", "restore", "--store", &url]));
     assert!(again.contains("0 ledgers restored") && again.contains("2 there already"), "{again}");
     server.kill();
@@ -210,7 +210,7 @@ fn a_lost_catalogue_is_made_anew_and_no_other_ledger_is_touched() {
     let restored = second.run(&["tier", "restore", "--store", &url]);
     failed(&restored, 1, "1 ledger was not restored, see above");
     let told = said(&restored);
-    assert!(told.contains("the catalogue is made anew from the objects"), "{told}");
+    assert!(told.contains("the catalogue is rebuilt from the objects"), "{told}");
     assert!(
         told.contains(&format!("ledger {taken}: left: a ledger of this id exists, and is open")),
         "{told}"

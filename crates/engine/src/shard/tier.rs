@@ -212,7 +212,7 @@ impl Shard {
         let before = self.ledgers[&record.ledger].tier.as_ref().map(|tier| tier.stamp);
         self.replay_update(record)?;
         let after = self.ledgers[&record.ledger].tier.as_ref().map(|tier| tier.stamp);
-        // What a table has came with its trim, and may have grown since.
+        // A table's record came with its trim, and may have grown since.
         if after != before {
             self.index_restored(record.ledger);
         }
@@ -460,7 +460,7 @@ mod tests {
 
     /// Everything placed so far is durable.
     fn settle(shard: &mut Shard) {
-        shard.durable = shard.sequence;
+        (shard.cut, shard.durable) = (shard.sequence, shard.sequence);
     }
 
     /// Invariant 5 of [`crate::tier`]: where nothing of a ledger is it comes to be, in object storage alone; more of it, and the same
@@ -518,7 +518,7 @@ mod tests {
         assert_eq!((shard.tiered(ledger).unwrap().life, shard.tier_epoch(ledger)), (2, Some(2)));
     }
 
-    /// What replay gives is what was placed.
+    /// Replay gives the state that was placed.
     #[test]
     fn a_restored_ledger_is_replayed() {
         let (mut shard, ledger) = (shard(), LedgerId::new(1).unwrap());

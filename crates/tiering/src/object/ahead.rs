@@ -24,7 +24,7 @@ pub fn ahead<E>(
         }
         let until = end.max(offset.saturating_add(AHEAD_BYTES).min(size_bytes));
         window = (offset, fetch(offset..until)?);
-        // Less than was asked for shows as damage of the part.
+        // A short answer shows as damage of the part.
         Ok(part(&window, offset, end).unwrap_or_default())
     }
 }

@@ -9,12 +9,12 @@
 //! ```
 //!
 //! # Invariants
-//! 1. What is called damage is damage of something that the catalogue refers to. An object that is unreferenced, reserved or
+//! 1. Damage concerns something that the catalogue refers to. An object that is unreferenced, reserved or
 //!    without a row is never more than a leftover: tierers may be at work.
 //! 2. Keys are listed before rows are read, and an id is reserved before its object is written: an object without a row was
 //!    never committed, or its row went with it.
 //! 3. Before something counts as missing, or a row as wrong, the catalogue is read again.
-//! 4. A request that fails is no damage: it is said that the object was not looked at.
+//! 4. A request that fails is no damage: the finding says that the object is unchecked.
 //!
 //! # Limits
 //! Memory: for each object that is read at the moment a footer, a table, a block and
@@ -61,7 +61,7 @@ impl Default for ScrubOptions {
 pub enum Severity {
     /// Entries that the catalogue refers to are not there, or it contradicts itself.
     Damage,
-    /// It could not be looked at.
+    /// The store did not let it be read.
     Unchecked,
     /// Of no use, and no harm: tierers remove it, or a person may.
     Leftover,
@@ -110,7 +110,7 @@ pub enum Event<'a> {
     Found(&'a Finding),
 }
 
-/// How much was looked at.
+/// The extent of a scrub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Scrubbed {
     /// Objects that were read.

@@ -1,4 +1,4 @@
-//! Each kind of damage is found, where it is, and nothing else.
+//! A scrub finds each kind of damage, and only that.
 
 use std::sync::Arc;
 
@@ -117,7 +117,7 @@ async fn what_is_sound_is_called_sound() {
     let mut tier = Tier::new().await;
     tier.commit(1, &[(1, 0, 9), (2, 0, 4)]).await;
     tier.commit(2, &[(1, 10, 29)]).await;
-    // The loser of a race: unreferenced, and read all the same.
+    // The loser of a race: unreferenced, but still read.
     tier.commit(3, &[(1, 10, 12)]).await;
     let (sums, found) = tier.scrub().await;
     assert_eq!(found, []);

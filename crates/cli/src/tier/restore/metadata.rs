@@ -43,7 +43,7 @@ pub fn end(original: &LedgerMetadata, last: EntryId) -> Result<(End, Option<u64>
 }
 
 /// The metadata: closed with its last entry in the tier, on bookies that are there now. Fewer of them than the ensemble had make it
-/// smaller; nothing else is lost, for the copy that counts is in the tier.
+/// smaller: the copy that counts is in the tier.
 pub fn restored(
     ledger: LedgerId,
     original: &LedgerMetadata,

@@ -187,7 +187,7 @@ async fn open_catalogue(
         Err(error) if is_lost(&error) => error.to_string(),
         Err(error) => return Err(catalogue_failure(store, &error)),
     };
-    report.say(&format!("the catalogue is made anew from the objects: {why}"));
+    report.say(&format!("the catalogue is rebuilt from the objects: {why}"));
     let (clock, random) = (Arc::new(SystemClock::new()), Arc::new(SystemRandom));
     let options = CatalogueOptions::default();
     let rebuilt = catalogue::rebuild(store, cluster, &options, clock, random, |_| ()).await;
