@@ -24,7 +24,7 @@ pub const EXIT_CODES: &str = "Exit codes:
   6  no such ledger, or no such entry
   7  the metadata store, or a bookie that is needed, cannot be reached
   8  whoever read standard output went away
-  9  bindery verify or bindery ledger verify found damage; each finding says where and what to do
+  9  bindery verify, ledger verify or tier verify found damage; each finding says where and what to do
   130, 143  an append stopped by SIGINT or SIGTERM; all that was read is acknowledged
 
 Data goes to standard output, everything else to standard error.";

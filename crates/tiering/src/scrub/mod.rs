@@ -20,6 +20,7 @@
 //! Memory: for each object that is read at the moment a footer, a table, a block and
 //! [`AHEAD_BYTES`](crate::object::AHEAD_BYTES); some 32 bytes for each key, and for each ledger with damage.
 
+mod finding;
 mod object;
 #[cfg(test)]
 mod tests;
@@ -34,6 +35,7 @@ use crate::catalogue::{Catalogue, CatalogueError, LedgerRow, ObjectRow, StoredOb
 use crate::store::{Store, StoreError};
 use crate::{ClusterId, ObjectId};
 
+pub use finding::{Event, Fault, Finding, Severity};
 use object::{Examined, Found, examine};
 
 /// Rows taken from the catalogue at a time.
@@ -54,60 +56,6 @@ impl Default for ScrubOptions {
     fn default() -> ScrubOptions {
         ScrubOptions { at_once: 4, failures_max: 5 }
     }
-}
-
-/// How bad a finding is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Severity {
-    /// Entries that the catalogue refers to are not there, or it contradicts itself.
-    Damage,
-    /// The store did not let it be read.
-    Unchecked,
-    /// Of no use, and no harm: tierers remove it, or a person may.
-    Leftover,
-}
-
-/// What is wrong.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
-    /// Bytes are not those that were written.
-    Damaged,
-    /// The object is not there.
-    Missing,
-    /// An object of somebody else, or no object.
-    Foreign,
-    /// Object and rows, or rows among themselves, say different things.
-    Contradiction,
-    /// Nothing refers to it.
-    Unreferenced,
-    /// The store did not give it.
-    Unreachable,
-}
-
-/// One thing that was found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
-    /// How bad it is.
-    pub severity: Severity,
-    /// Its kind.
-    pub fault: Fault,
-    /// The key it is about, below the store's prefix; none of a ledger's rows.
-    pub key: Option<String>,
-    /// The ledger, and the entries of it, if it is about one.
-    pub entries: Option<(LedgerId, EntryId, EntryId)>,
-    /// In words.
-    pub what: String,
-}
-
-/// What a scrub says while it works.
-#[derive(Debug)]
-pub enum Event<'a> {
-    /// So many bytes are to be read.
-    Total(u64),
-    /// So many more bytes were read.
-    Bytes(u64),
-    /// Something was found.
-    Found(&'a Finding),
 }
 
 /// The extent of a scrub.
