@@ -24,7 +24,7 @@ pub const EXIT_CODES: &str = "Exit codes:
   6  no such ledger, or no such entry
   7  the metadata store, or a bookie that is needed, cannot be reached
   8  whoever read standard output went away
-  9  bindery verify or bindery ledger verify found damage; each finding says where and what to do
+  9  bindery verify, ledger verify or tier verify found damage; each finding says where and what to do
   130, 143  an append stopped by SIGINT or SIGTERM; all that was read is acknowledged
 
 Data goes to standard output, everything else to standard error.";
@@ -203,13 +203,23 @@ pub struct ClusterArgs {
 #[derive(Debug, Subcommand)]
 pub enum ClusterCommand {
     /// Create the cluster's metadata; harmless when it is there
-    Init(MetadataArgs),
+    Init(InitArgs),
     /// Cookies: which bookies belong to the cluster, with which directories
     Cookie(CookieArgs),
     /// Write the cluster's metadata to a file, to move it to another metadata store
     Export(ExportArgs),
     /// Read what export wrote into a metadata store where the root is missing or empty; repeat it if it stops
     Import(ImportArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct InitArgs {
+    #[command(flatten)]
+    pub metadata: MetadataArgs,
+    /// INSTANCEID of the cluster, in place of one that is drawn by lot: that of a cluster which is gone, for
+    /// bindery tier restore. Tiering is paused until then
+    #[arg(long, value_name = "INSTANCEID")]
+    pub instance_id: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -331,7 +341,8 @@ pub enum InspectCommand {
     },
     /// Header and extents of an object of the tier; reads all of it, and checks every checksum
     Object {
-        /// The file
+        /// The file, or where it is in an object store: s3://bucket/prefix/INSTANCEID/objects/ID, for example
+        #[arg(value_name = "FILE|URL")]
         file: PathBuf,
     },
     /// Where a ledger's entries are in a ledger directory, and what is known of it

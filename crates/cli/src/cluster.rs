@@ -1,14 +1,16 @@
 //! `bindery cluster`: metadata by hand.
 
-use crate::args::{ClusterCommand, CookieCommand, LogFormat, MetadataArgs};
+use crate::args::{ClusterCommand, CookieCommand, InitArgs, LogFormat, MetadataArgs};
 use crate::cluster_transfer::{self, open_failure, store_failure};
 use crate::exit::Failure;
 use crate::logging;
 use crate::output;
 use crate::runtime;
+use crate::tier::restore::PAUSE_REASON;
 use bindery_io::{Random, SystemRandom};
 use bindery_metadata::layout::CookiesError;
-use bindery_metadata::{ConnectOptions, InitError, InitOutcome, Layout, MetadataUri};
+use bindery_metadata::{ConnectOptions, InitError, InitOutcome, Layout, MetadataUri, StoreError};
+use bindery_tiering::ClusterId;
 use bindery_types::BookieId;
 use std::io::IsTerminal;
 
@@ -46,22 +48,65 @@ async fn close(layout: &Layout) {
     let _ = layout.store().close().await;
 }
 
-async fn init(args: &MetadataArgs) -> Result<(), Failure> {
-    let random = SystemRandom;
-    let mut instance_id = [0; 16];
-    instance_id[..8].copy_from_slice(&random.next_u64().to_be_bytes());
-    instance_id[8..].copy_from_slice(&random.next_u64().to_be_bytes());
-    let outcome = bindery_metadata::init(&uri(args)?, ConnectOptions::default(), instance_id).await;
-    let outcome = outcome.map_err(|error| match &error {
-        InitError::Store(cause) => store_failure(cause, error.to_string()),
-        _ => Failure::new(&error),
-    });
-    let said = match outcome? {
+async fn init(args: &InitArgs) -> Result<(), Failure> {
+    let named = args.instance_id.as_deref().map(named_cluster).transpose()?;
+    let args = &args.metadata;
+    let outcome = create(&uri(args)?, named, &SystemRandom).await?;
+    let said = match outcome {
         InitOutcome::Created => "created",
         InitOutcome::Completed => "completed: an initialisation had stopped half-way",
         InitOutcome::AlreadyInitialised => "already initialised, nothing changed",
     };
     output::write_all(format!("{}: {said}\n", args.metadata).as_bytes())
+}
+
+/// The INSTANCEID that --instance-id names.
+pub fn named_cluster(text: &str) -> Result<ClusterId, Failure> {
+    text.parse().map_err(|error| Failure::usage(format!("--instance-id: {error}")))
+}
+
+/// Creates a cluster's metadata. With an INSTANCEID of its own choice, tiering is paused before anybody can begin: to a tierer
+/// the ledgers in the bucket would look deleted.
+pub async fn create(
+    uri: &MetadataUri,
+    named: Option<ClusterId>,
+    random: &dyn Random,
+) -> Result<InitOutcome, Failure> {
+    let mut instance_id = [0; 16];
+    match named {
+        Some(named) => instance_id = *named.as_bytes(),
+        None => {
+            instance_id[..8].copy_from_slice(&random.next_u64().to_be_bytes());
+            instance_id[8..].copy_from_slice(&random.next_u64().to_be_bytes());
+        }
+    }
+    let outcome = bindery_metadata::init(uri, ConnectOptions::default(), instance_id).await;
+    let outcome = outcome.map_err(|error| match &error {
+        InitError::Store(cause) => store_failure(cause, error.to_string()),
+        _ => Failure::new(format!("initialise the cluster: {error}")),
+    })?;
+    if let Some(named) = named {
+        let layout = bindery_metadata::connect(uri, ConnectOptions::default()).await;
+        let layout = layout.map_err(|error| open_failure(&error))?;
+        let prepared = prepare_restore(&layout, named, outcome).await;
+        close(&layout).await;
+        prepared?;
+    }
+    Ok(outcome)
+}
+
+async fn prepare_restore(layout: &Layout, named: ClusterId, outcome: InitOutcome) -> Result<(), Failure> {
+    let failed = |error: StoreError| store_failure(&error, error.to_string());
+    let found = layout.instance_id().await.map_err(failed)?.unwrap_or_default();
+    if found.parse() != Ok(named) {
+        return Err(Failure::new(format!(
+            "there is a cluster with INSTANCEID {found:?} already, which stays what it is: choose another root or metadata store"
+        )));
+    }
+    if outcome != InitOutcome::AlreadyInitialised {
+        layout.tier_pause().pause(&format!("{PAUSE_REASON} has not run yet")).await.map_err(failed)?;
+    }
+    Ok(())
 }
 
 async fn list(args: &MetadataArgs) -> Result<(), Failure> {

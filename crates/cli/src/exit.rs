@@ -20,7 +20,7 @@ pub const NOT_FOUND: u8 = 6;
 pub const UNREACHABLE: u8 = 7;
 /// The reader of our output went away.
 pub const OUTPUT_CLOSED: u8 = 8;
-/// `bindery verify` or `bindery ledger verify` found damage.
+/// `bindery verify`, `bindery ledger verify` or `bindery tier verify` found damage.
 pub const DAMAGED: u8 = 9;
 /// An append was stopped by a signal with everything acknowledged; the number of the signal is added.
 pub const SIGNALLED: u8 = 128;

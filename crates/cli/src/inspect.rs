@@ -2,11 +2,13 @@
 
 use crate::args::InspectCommand;
 use crate::exit::{DAMAGED, Failure};
+use crate::runtime;
+use crate::tier::place::{self, open_store};
 use bindery_io::{Disk, OpenMode, RealDisk};
 use bindery_journal::inspect::Item;
 use bindery_journal::record::Record;
 use bindery_storage::{EntryLog, Extent, StateTable, TierRecord, TierView};
-use bindery_tiering::object::{self, VerifyError};
+use bindery_tiering::object::{self, VerifyError, ahead};
 use bindery_types::{EntryId, LedgerId};
 use bytes::Bytes;
 use std::io::{self, Write};
@@ -20,7 +22,10 @@ pub fn run(command: InspectCommand) -> Result<(), Failure> {
     let result = match command {
         InspectCommand::Journal { file } => journal(&disk, &file, &mut out),
         InspectCommand::EntryLog { file } => entry_log(&disk, &file, &mut out),
-        InspectCommand::Object { file } => object(&disk, &file, &mut out),
+        InspectCommand::Object { file } => match file.to_str().filter(|text| text.contains("://")) {
+            Some(url) => object_in_store(url, &mut out),
+            None => object(&disk, &file, &mut out),
+        },
         InspectCommand::Ledger { dir, ledger } => match LedgerId::new(ledger) {
             Some(ledger) => ledger_in(&disk, &dir, ledger, &mut out),
             None => Err(Failure::usage(format!("--ledger {ledger}: ledger ids are not negative"))),
@@ -125,6 +130,31 @@ fn object(disk: &Arc<dyn Disk>, path: &Path, out: &mut impl Write) -> Result<(),
         file.read_exact_at(&mut bytes, offset)?;
         Ok::<_, io::Error>(Bytes::from(bytes))
     };
+    object_of(&path.display().to_string(), size, read, |error| named(error), out)
+}
+
+/// An object in its store. Messages name the key.
+fn object_in_store(url: &str, out: &mut impl Write) -> Result<(), Failure> {
+    let (folder, name) = url.rsplit_once('/').unwrap_or((url, ""));
+    if name.is_empty() || folder.ends_with('/') {
+        return Err(Failure::usage("name an object: s3://bucket/prefix/INSTANCEID/objects/ID, for example"));
+    }
+    let store = open_store(folder)?;
+    let runtime = runtime::single()?;
+    let size = runtime.block_on(store.size_bytes(name));
+    let size = size.map_err(|error| place::failure(&store, &error))?;
+    let read = ahead(size, |range| runtime.block_on(store.read(name, range)));
+    object_of(&format!("{}/{name}", store.url()), size, read, |error| place::failure(&store, error), out)
+}
+
+/// Verifies an object, and shows what is in it.
+fn object_of<E: std::error::Error + 'static>(
+    name: &str,
+    size: u64,
+    read: impl FnMut(u64, u64) -> Result<Bytes, E>,
+    unread: impl Fn(&E) -> Failure,
+    out: &mut impl Write,
+) -> Result<(), Failure> {
     let (mut written, mut entries) = (Ok(()), 0);
     let verified = object::verify(size, read, |extent| {
         entries += extent.entries();
@@ -135,11 +165,10 @@ fn object(disk: &Arc<dyn Disk>, path: &Path, out: &mut impl Write) -> Result<(),
     finished(written)?;
     let verified = verified.map_err(|error| match error {
         // The extents that were printed are sound, the rest is not.
-        VerifyError::Object(error) => Failure::with_code(
-            DAMAGED,
-            format!("{}: {error} ({entries} entries before it are sound)", path.display()),
-        ),
-        VerifyError::Read(error) => named(&error),
+        VerifyError::Object(error) => {
+            Failure::with_code(DAMAGED, format!("{name}: {error} ({entries} entries before it are sound)"))
+        }
+        VerifyError::Read(error) => unread(&error),
     })?;
     finished({
         let header = verified.header;

@@ -18,6 +18,8 @@ pub enum Unit {
     Bytes,
     /// Entries.
     Entries,
+    /// Ledgers.
+    Ledgers,
     /// Seconds of a measurement, with a text.
     Seconds,
 }
@@ -43,6 +45,10 @@ impl Progress {
                 "{bar:30} {percent:>3}%  {human_pos} of {human_len} entries  {rate}  {eta} left"
             }
             (Unit::Entries, None) => "{human_pos} entries  {rate}",
+            (Unit::Ledgers, Some(_)) => {
+                "{bar:30} {percent:>3}%  {human_pos} of {human_len} ledgers  {eta} left"
+            }
+            (Unit::Ledgers, None) => "{human_pos} ledgers",
             (Unit::Seconds, _) => "{bar:30} {pos} of {len} s  {msg}",
         };
         let bar = is_seen.then(|| ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden()));

@@ -241,6 +241,18 @@ pub trait Transport: Send + Sync + 'static {
         Box::pin(async { Err(error) })
     }
 
+    /// As [`Transport::reconcile`], of ledgers that are brought back from object storage. A transport need not know how.
+    fn restore(
+        &self,
+        bookie: &BookieId,
+        request: Reconcile,
+        timeout: Duration,
+    ) -> Answer<'_, Vec<Reconciled>> {
+        let _ = (request, timeout);
+        let error = BookieError::Unexpected(format!("{bookie} cannot be told to take over a ledger"));
+        Box::pin(async { Err(error) })
+    }
+
     /// Asks for the room on the bookie's disks. A transport need not know how.
     fn disk_space(&self, bookie: &BookieId) -> Answer<'_, DiskSpace> {
         let error = BookieError::Unexpected(format!("{bookie} cannot be asked for its disk space"));

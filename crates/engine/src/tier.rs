@@ -22,6 +22,8 @@
 //! 3. A trim is at or below the durable LRE, extents cover it, and it counts only once it is committed in every directory
 //!    (T9): before, a power cut takes it back.
 //! 4. An entry at or below the trim is never denied: a copy, its extent, or an error.
+//! 5. A ledger is restored ([`Engine::restore`]) only where nothing of it is, or nothing but what was restored before: then there
+//!    is no copy that would have to be compared (T19). The record that restores it has its extents and its trim.
 //!
 //! # Limits
 //! Extents that are not in the state table yet: [`EngineConfig::tier_extents_bytes`](crate::EngineConfig::tier_extents_bytes).
@@ -287,6 +289,22 @@ impl Engine {
     /// Takes what a tierer says of ledgers, each of them once, and answers when all of it is durable. Never waits for room: an
     /// update that finds none is refused, alone. Does not block.
     pub fn reconcile(&self, ledgers: Vec<Reconciliation>, done: ReconcileWaiter) {
+        self.tell(ledgers, Shard::reconcile, done);
+    }
+
+    /// Takes over ledgers that are in object storage, and of which nothing is here: they exist from then on, and their entries are
+    /// read from there. One of which anything is here that was not restored is refused, alone, with [`Refusal::BadRequest`], and
+    /// stays as it is. Otherwise as [`Engine::reconcile`].
+    pub fn restore(&self, ledgers: Vec<Reconciliation>, done: ReconcileWaiter) {
+        self.tell(ledgers, Shard::restore_from_tier, done);
+    }
+
+    fn tell(
+        &self,
+        ledgers: Vec<Reconciliation>,
+        tell: fn(&mut Shard, &Reconciliation) -> (Reconciled, u64),
+        done: ReconcileWaiter,
+    ) {
         let mut by_shard: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (place, ledger) in ledgers.iter().enumerate() {
             by_shard.entry(self.shard_of(ledger.ledger)).or_default().push(place);
@@ -306,7 +324,7 @@ impl Engine {
             for some in places.chunks(RECONCILED_AT_ONCE) {
                 let mut shard = self.shards[index].lock();
                 for place in some {
-                    let (result, sequence) = shard.reconcile(&ledgers[*place]);
+                    let (result, sequence) = tell(&mut shard, &ledgers[*place]);
                     upto = upto.max(sequence);
                     is_short |= result.result == Err(Refusal::TooManyRequests);
                     results.push((*place, result));

@@ -53,7 +53,8 @@ pub struct FileHeader {
     pub owner: String,
     /// Number of the journal among those of the bookie.
     pub journal: u16,
-    /// There may be records of what is in object storage ([`crate::record::Kind::Reconciled`]).
+    /// There may be records of what is in object storage ([`crate::record::Kind::Reconciled`],
+    /// [`crate::record::Kind::Restored`]).
     pub is_tiered: bool,
     /// Groups were written without sync (`journal.sync = false`): after a power cut they may have holes.
     pub is_unsynced: bool,

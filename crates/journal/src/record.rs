@@ -49,6 +49,9 @@ pub enum Kind {
     /// Ledger id, stamp of the update, extents: the entries up to the last one of these are in object storage, too. Says
     /// nothing about whether the ledger exists. Since format version 5.
     Reconciled = 8,
+    /// As [`Kind::Reconciled`], of a ledger that is brought back from object storage: it exists from then on, without copies here,
+    /// and the entries are read from there. An older build takes it for damage.
+    Restored = 9,
 }
 
 impl Kind {
@@ -62,6 +65,7 @@ impl Kind {
             6 => Kind::Removal,
             7 => Kind::Limbo,
             8 => Kind::Reconciled,
+            9 => Kind::Restored,
             _ => return None,
         })
     }
@@ -132,7 +136,12 @@ impl<'a> Record<'a> {
             Kind::LedgerKey | Kind::Fence | Kind::ExplicitLac => {
                 MasterKey::from_slice(&self.body[8..KEY_END])
             }
-            Kind::Entry | Kind::FenceWithoutKey | Kind::Removal | Kind::Limbo | Kind::Reconciled => None,
+            Kind::Entry
+            | Kind::FenceWithoutKey
+            | Kind::Removal
+            | Kind::Limbo
+            | Kind::Reconciled
+            | Kind::Restored => None,
         }
     }
 
@@ -146,9 +155,9 @@ impl<'a> Record<'a> {
         self.kind == Kind::Limbo && self.body[BODY_MIN] != 0
     }
 
-    /// Of a reconciled record: which update it is, and its extents, ascending and without gaps.
+    /// Of a reconciled or restored record: which update it is, and its extents, ascending and without gaps.
     pub fn reconciled(&self) -> Option<(TierStamp, Vec<TierExtent>)> {
-        if self.kind != Kind::Reconciled {
+        if !matches!(self.kind, Kind::Reconciled | Kind::Restored) {
             return None;
         }
         let mut fields = Take(&self.body[BODY_MIN..]);
@@ -225,7 +234,7 @@ pub fn decode_part<'a>(
             Kind::LedgerKey | Kind::Fence | Kind::ExplicitLac => KEY_END,
             Kind::FenceWithoutKey => BODY_MIN,
             Kind::Removal | Kind::Limbo => BODY_MIN + 1,
-            Kind::Reconciled => BODY_MIN + TierStamp::SIZE_BYTES + TierExtent::SIZE_BYTES,
+            Kind::Reconciled | Kind::Restored => BODY_MIN + TierStamp::SIZE_BYTES + TierExtent::SIZE_BYTES,
         };
         if header[9..] != [0; 3] || length < body_min {
             return Err(BadRecord::Malformed(at));
@@ -238,7 +247,7 @@ pub fn decode_part<'a>(
             return Err(BadRecord::BodyCrc(at));
         }
         let record = Record { kind, ledger, crc32c: crc, body };
-        if kind == Kind::Reconciled && record.reconciled().is_none() {
+        if matches!(kind, Kind::Reconciled | Kind::Restored) && record.reconciled().is_none() {
             return Err(BadRecord::Malformed(at));
         }
         records.push(record);
@@ -325,6 +334,9 @@ mod tests {
         let (data, chain) = part(&[(Kind::Entry, entry(7, 3, b"hello")), (Kind::Fence, fence)]);
         every_change_is_noticed(&data, 2, chain);
         let (data, chain) = part(&[(Kind::Reconciled, extents(&[(0, 4)]))]);
+        every_change_is_noticed(&data, 1, chain);
+        let (data, chain) = part(&[(Kind::Restored, extents(&[(0, 4)]))]);
+        assert_eq!(decode_part(&data, 1, chain).unwrap()[0].reconciled().unwrap().1.len(), 1);
         every_change_is_noticed(&data, 1, chain);
     }
 

@@ -23,6 +23,7 @@ use axum::routing::any;
 use bindery_engine::{EngineStats, JournalStats, ScrubStatus};
 use bindery_flow::ByteBudget;
 use bindery_storage::IndexUse;
+use bindery_types::LedgerId;
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -84,6 +85,7 @@ fn with_bookie(router: Router<Arc<AdminState>>) -> Router<Arc<AdminState>> {
         .route("/api/v1/bookie/scrub", any(scrub))
         .route("/api/v1/bookie/limbo", any(limbo))
         .route("/api/v1/bookie/tier", any(trimming))
+        .route("/api/v1/bookie/tier/ledger", any(tiered_ledger))
         .route("/api/v1/bookie/flow", any(flow))
         .route("/api/v1/tier/{name}", any(tierer))
 }
@@ -414,6 +416,32 @@ async fn trimming(State(state): State<Arc<AdminState>>, method: Method) -> Respo
             "Not found method. Should be PUT to trigger trimming, Or GET to get its state.\n",
         )
             .into_response(),
+    }
+}
+
+/// What `GET /api/v1/bookie/tier/ledger` asks for.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LedgerQuery {
+    id: i64,
+}
+
+/// How far one ledger is in object storage, as this bookie knows, and what it let go.
+async fn tiered_ledger(State(state): State<Arc<AdminState>>, method: Method, uri: Uri) -> Response {
+    if method != Method::GET {
+        return not_found(&method);
+    }
+    let Some(shared) = state.shared.get() else {
+        return (StatusCode::SERVICE_UNAVAILABLE, "Bookie is not fully started yet\n").into_response();
+    };
+    let Some(tier) = &shared.tier else {
+        return (StatusCode::NOT_FOUND, "this bookie has no object storage: give it one with --tier URL\n")
+            .into_response();
+    };
+    let query = Query::<LedgerQuery>::try_from_uri(&uri).ok();
+    match query.and_then(|Query(query)| LedgerId::new(query.id)) {
+        Some(ledger) => json(&crate::tier::ledger_json(tier, &shared.engine, ledger)),
+        None => (StatusCode::BAD_REQUEST, "name a ledger: id=N\n").into_response(),
     }
 }
 

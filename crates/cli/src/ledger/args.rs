@@ -35,7 +35,7 @@ pub enum LedgerCommand {
     Tail(TailArgs),
     /// Ids of all ledgers, one on each line
     List(ListArgs),
-    /// All that the metadata says of a ledger
+    /// All that the metadata says of a ledger, and where it is in object storage
     Show(ShowArgs),
     /// Delete ledgers. Asks, unless --yes
     Delete(DeleteArgs),
@@ -345,6 +345,12 @@ pub struct ListArgs {
 pub struct ShowArgs {
     #[command(flatten)]
     pub access: AccessArgs,
+    /// Also what this object store has of the ledger
+    #[arg(long, value_name = "URL", env = "BINDERY_TIER")]
+    pub store: Option<String>,
+    /// Also each extent in the object store
+    #[arg(short, long, requires = "store")]
+    pub long: bool,
     /// Print an object
     #[arg(long)]
     pub json: bool,

@@ -1,10 +1,10 @@
-//! `bindery ledger list` and `show`: what the metadata says.
+//! `bindery ledger list` and `show`: what the metadata says, and [`tiered`] of one ledger.
 //!
 //! # Limits     listing: one directory of ids, and [`METADATA_READ_MAX`] ledgers' metadata at once
 
 use super::access::{ledger_failure, store_failure};
 use super::args::{Digest, ListArgs, ShowArgs};
-use super::form;
+use super::{form, tiered};
 use crate::exit::Failure;
 use crate::output::{self, Output};
 use bindery_client::{Client, EntryId, Handover, LedgerError, LedgerId, LedgerInfo, LedgerState, StoreError};
@@ -195,9 +195,24 @@ pub async fn show(client: Client, args: ShowArgs) -> Result<(), Failure> {
     let info = client.metadata(args.ledger).await.map_err(|error| ledger_failure(&error))?;
     // Marks are for repair, and this client may not be allowed to read them: the rest is shown without them.
     let marked = client.under_replicated_on(args.ledger).await;
+    let bookies = tiered::of_bookies(&client, &info).await?;
+    let catalogue = match args.store.as_deref().filter(|url| !url.is_empty()) {
+        Some(url) => Some(tiered::of_catalogue(&client, url, args.ledger).await?),
+        None => None,
+    };
     match args.json {
-        true => output::write_all(&form::line(&object(&info, marked.ok().as_deref()))),
-        false => output::write_all(text(&info, &marked).as_bytes()),
+        true => {
+            let mut shown = object(&info, marked.ok().as_deref());
+            if !bookies.is_empty() || catalogue.is_some() {
+                shown["tier"] = tiered::object(&bookies, catalogue.as_ref(), args.long);
+            }
+            output::write_all(&form::line(&shown))
+        }
+        false => {
+            let more = tiered::lines(&bookies, catalogue.as_ref(), args.long);
+            let more: String = more.iter().map(|(key, value)| format!("{key:<13} {value}\n")).collect();
+            output::write_all((text(&info, &marked) + &more).as_bytes())
+        }
     }
 }
 

@@ -13,6 +13,7 @@ pub mod placement;
 mod printer;
 mod read;
 mod recover;
+mod tiered;
 mod verify;
 
 use self::access::{create_failure, ledger_failure, open_failure, with_client, with_tuned_client};

@@ -41,6 +41,10 @@ pub struct StandaloneArgs {
     /// Local copies go this long after all of a ledger is in object storage [default: 240m]
     #[arg(long, value_name = "DURATION", value_parser = crate::ledger::args::duration, requires = "tier")]
     pub tier_grace: Option<Duration>,
+    /// INSTANCEID of the cluster, in place of one that is drawn by lot at the first start: that of a cluster which is gone, for
+    /// bindery tier restore. Tiering is paused until then
+    #[arg(long, value_name = "INSTANCEID")]
+    pub instance_id: Option<String>,
     /// Form of the log on standard error; json: from level info on, and no words about how to connect
     #[arg(long, value_name = "text|json", default_value = "text")]
     pub log_format: LogFormat,

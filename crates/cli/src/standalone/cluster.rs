@@ -16,11 +16,12 @@ use crate::exit::{self, Failure};
 use crate::tier::role::TierRole;
 use bindery_coordinator::{Coordinator, CoordinatorConfig};
 use bindery_io::{Clock, Disk, Random};
-use bindery_metadata::{ConnectOptions, InitOutcome, MetadataUri};
+use bindery_metadata::{InitOutcome, MetadataUri};
 use bindery_server::bookie::{Bookie, Components, Ended, Metadata};
 use bindery_server::config::BookieConfig;
 use bindery_server::descriptors;
 use bindery_server::latch::Latch;
+use bindery_tiering::ClusterId;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +68,7 @@ impl Cluster {
         let metadata = uri_of(coordinator.local_addr());
         let role = plan.tier.take().map(|tier| TierRole::new(tier, metadata.clone()));
         let started = async {
-            init(&metadata, &*world.random).await?;
+            init(&metadata, plan.instance_id, &*world.random).await?;
             start_bookies(plan.bookies, &world, &metadata).await
         };
         let started = tokio::select! {
@@ -199,18 +200,12 @@ async fn start_coordinator(
 }
 
 /// The cluster's metadata, at the first start; and what an interrupted first start left out.
-async fn init(metadata: &MetadataUri, random: &dyn Random) -> Result<(), Failure> {
-    let mut instance_id = [0; 16];
-    instance_id[..8].copy_from_slice(&random.next_u64().to_be_bytes());
-    instance_id[8..].copy_from_slice(&random.next_u64().to_be_bytes());
-    match bindery_metadata::init(metadata, ConnectOptions::default(), instance_id).await {
-        Ok(InitOutcome::AlreadyInitialised) => Ok(()),
-        Ok(InitOutcome::Created | InitOutcome::Completed) => {
-            tracing::info!("cluster initialised");
-            Ok(())
-        }
-        Err(error) => Err(Failure::new(format!("initialise the cluster: {error}"))),
+async fn init(metadata: &MetadataUri, named: Option<ClusterId>, random: &dyn Random) -> Result<(), Failure> {
+    match crate::cluster::create(metadata, named, random).await? {
+        InitOutcome::AlreadyInitialised => {}
+        InitOutcome::Created | InitOutcome::Completed => tracing::info!("cluster initialised"),
     }
+    Ok(())
 }
 
 /// All of them at once: each waits for its own disk. When one cannot start, the others are stopped again.

@@ -2,6 +2,7 @@
 
 use super::args::StandaloneArgs;
 use crate::args::Switch;
+use crate::cluster::named_cluster;
 use crate::ledger::form;
 use crate::settings::memory_limit;
 use crate::tier::args::TierTuning;
@@ -12,6 +13,7 @@ use bindery_server::disks::DiskLimits;
 use bindery_server::limits::Limits;
 use bindery_server::memory::{MemoryPlan, MemoryPlanError, Surroundings, default_limit};
 use bindery_server::tier::TierConfig;
+use bindery_tiering::ClusterId;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -46,6 +48,8 @@ pub struct Plan {
     pub coordinator_bytes: u64,
     /// The bookies, the first one first.
     pub bookies: Vec<BookieConfig>,
+    /// The INSTANCEID of a cluster that is made now, if it is not drawn by lot.
+    pub instance_id: Option<ClusterId>,
     /// The object store, if ledgers are kept in one.
     pub tier: Option<TierSettings>,
 }
@@ -74,6 +78,13 @@ pub fn plan(args: &StandaloneArgs, machine_bytes: u64) -> Result<Plan, Vec<Strin
             }
         }
     }
+    let instance_id = match args.instance_id.as_deref().map(named_cluster).transpose() {
+        Ok(named) => named,
+        Err(fault) => {
+            faults.push(fault.to_string());
+            None
+        }
+    };
     let limits = Limits::default();
     let (coordinator_bytes, share) = match memory_shares(args, machine_bytes, count, &limits) {
         Ok(shares) => shares,
@@ -122,6 +133,7 @@ pub fn plan(args: &StandaloneArgs, machine_bytes: u64) -> Result<Plan, Vec<Strin
         coordinator: loopback(args.coordinator_port),
         coordinator_bytes,
         bookies,
+        instance_id,
         tier,
     })
 }

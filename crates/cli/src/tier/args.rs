@@ -33,6 +33,59 @@ pub enum TierCommand {
         /// file:///directory, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix
         url: String,
     },
+    /// Read back everything that the tier holds, and compare it with the catalogue; changes nothing
+    Verify(TierVerifyArgs),
+    /// Make the ledgers of a bucket readable again in a cluster that has nothing of them. Changes no ledger that exists
+    Restore(TierRestoreArgs),
+}
+
+/// Flags of `bindery tier restore`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct TierRestoreArgs {
+    #[command(flatten)]
+    pub metadata: MetadataArgs,
+    /// The object store: file:///directory, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix
+    #[arg(long, value_name = "URL", env = "BINDERY_TIER")]
+    pub store: String,
+    /// INSTANCEID of the cluster that wrote the objects; the cluster to restore into must have the same one: see
+    /// bindery cluster init --instance-id
+    #[arg(long, value_name = "INSTANCEID")]
+    pub from: Option<String>,
+    /// Rebuild the catalogue from the objects first, even one that can be read. Stop all tierers before
+    #[arg(long)]
+    pub rebuild: bool,
+    /// An object for each ledger, and one for the sums, on a line each
+    #[arg(long)]
+    pub json: bool,
+    /// The ledgers [default: all of the bucket]
+    #[arg(value_name = "LEDGER", value_parser = ledger_id)]
+    pub ledgers: Vec<LedgerId>,
+}
+
+/// Flags of `bindery tier verify`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct TierVerifyArgs {
+    /// The object store: file:///directory, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix
+    #[arg(long, value_name = "URL", env = "BINDERY_TIER")]
+    pub store: String,
+    /// The cluster whose objects to verify. Without it, --cluster or the store itself says which
+    #[arg(long, value_name = "URI")]
+    pub metadata: Option<String>,
+    /// INSTANCEID of the cluster [default: the only one in the store]
+    #[arg(long, value_name = "INSTANCEID", conflicts_with = "metadata")]
+    pub cluster: Option<String>,
+    /// Objects that are read at once, each with some 8 MiB of memory
+    #[arg(long, value_name = "N", default_value = "4", value_parser = at_once)]
+    pub at_once: usize,
+    /// An object for each finding, and one for the sums, on a line each
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn at_once(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n| (1..=64).contains(n)).ok_or_else(|| "give a number from 1 to 64".to_owned())
 }
 
 /// Flags of `bindery tier run`.

@@ -2,16 +2,20 @@
 //!
 //! # Parts
 //! [`settings`] those of a bookie · [`role`] a tierer inside a process, and what its admin port answers · `run` the process that is
-//! only that · `status`, `now` ask one · `pause` for all of them · `check` a store
+//! only that · `status`, `now` ask one · `pause` for all of them · `check` a store ·
+//! `verify` all that is in one · [`restore`] ledgers from one · `place` which one
 
 pub mod args;
 mod check;
 mod now;
 mod pause;
+pub mod place;
+pub mod restore;
 pub mod role;
 mod run;
 pub mod settings;
 mod status;
+mod verify;
 
 use crate::admin_http::Words;
 use crate::exit::Failure;
@@ -27,6 +31,8 @@ pub fn run(args: TierArgs) -> Result<(), Failure> {
         Some(TierCommand::Pause(pause)) => pause::pause(&pause),
         Some(TierCommand::Resume(metadata)) => pause::resume(&metadata),
         Some(TierCommand::Check { url }) => check::run(&url),
+        Some(TierCommand::Verify(verify)) => verify::run(&verify),
+        Some(TierCommand::Restore(restore)) => restore::run(&restore),
     }
 }
 

@@ -6,6 +6,7 @@ mod command;
 mod flow;
 mod frozen;
 mod ledger;
+mod restore;
 mod server;
 mod standalone;
 mod tiering;

@@ -77,4 +77,13 @@ impl Transport for Background {
     ) -> Answer<'_, Vec<Reconciled>> {
         self.0.reconcile(bookie, request, timeout)
     }
+
+    fn restore(
+        &self,
+        bookie: &BookieId,
+        request: Reconcile,
+        timeout: Duration,
+    ) -> Answer<'_, Vec<Reconciled>> {
+        self.0.restore(bookie, request, timeout)
+    }
 }

@@ -23,7 +23,7 @@ impl Shard {
         let length: usize = pieces.iter().map(|p| p.len()).sum();
         let size = HEADER_SIZE_BYTES + length;
         let is_full = match (kind, lane) {
-            (Kind::Reconciled, _) => self.is_full_of_updates(),
+            (Kind::Reconciled | Kind::Restored, _) => self.is_full_of_updates(),
             (_, Lane::Normal) => self.formed() >= self.admitted,
             (_, Lane::Recovery) => self.formed_bytes >= self.config.formed_bytes_max,
             (_, Lane::Reserved) => false,
@@ -53,7 +53,7 @@ impl Shard {
             self.part_headers_crc = record::fold_header(self.part_headers_crc, &header);
             self.formed_bytes += size;
             self.formed_records += 1;
-            if kind == Kind::Reconciled {
+            if matches!(kind, Kind::Reconciled | Kind::Restored) {
                 self.on_update_formed(length);
             }
         }

@@ -104,6 +104,7 @@ impl Shard {
                 (self.cut, self.durable) = (self.sequence, self.sequence);
             }
             Kind::Reconciled => self.replay_update(record)?,
+            Kind::Restored => self.replay_restored(record)?,
             Kind::FenceWithoutKey => {
                 if let Some(state) = self.ledgers.get_mut(&ledger) {
                     state.fence = state.fence.or(Some(0));

@@ -52,27 +52,83 @@ impl Shard {
         (Reconciled { ledger, result, lre }, sequence)
     }
 
-    /// In as many records as it takes: each raises the register by itself.
+    /// Takes a ledger over from object storage (invariant 5). The result holds once everything up to the sequence is durable.
+    pub(crate) fn restore_from_tier(&mut self, update: &Reconciliation) -> (Reconciled, u64) {
+        let ledger = update.ledger;
+        let of = |lre, result| Reconciled { ledger, result, lre };
+        let lre = match self.live(ledger) {
+            Err(Refusal::NoLedger) => None,
+            Err(refusal) => return (of(None, Err(refusal)), 0),
+            Ok(state) if self.is_limbo(ledger, state) => return (of(None, Err(Refusal::Unknown)), 0),
+            Ok(state) => {
+                let lre = state.tier.as_ref().and_then(|tier| EntryId::new(tier.lre.placed()));
+                let has_copies = Shard::trimmed(state) != lre
+                    || state.last_entry.placed() > EntryId::to_wire(lre)
+                    || lre.is_none();
+                // They were compared with no object (T19).
+                if has_copies {
+                    return (of(lre, Err(Refusal::BadRequest)), 0);
+                }
+                lre
+            }
+        };
+        let result = match update.extents.first() {
+            None => Err(Refusal::BadRequest),
+            Some(first) if first.first.get() > EntryId::to_wire(lre).saturating_add(1) => {
+                Err(Refusal::BadRequest)
+            }
+            // Whoever did not see the answer says the same again.
+            Some(_) if update.last <= lre => Ok(()),
+            Some(_) if self.forgetting.contains_key(&ledger) => Err(Refusal::TooManyRequests),
+            Some(_) if self.takes_no_adds() => {
+                Err(if self.is_failed { Refusal::Io } else { Refusal::TooManyRequests })
+            }
+            Some(_) => self
+                .place_extents(ledger, &update.extents, Kind::Restored)
+                .map_err(|NoRoom| Refusal::TooManyRequests),
+        };
+        let tier = self.ledgers.get(&ledger).and_then(|state| state.tier.as_ref());
+        let (lre, sequence) =
+            tier.map_or((None, 0), |tier| (EntryId::new(tier.lre.placed()), tier.updated_at));
+        (of(lre, result), sequence)
+    }
+
     fn place_update(&mut self, ledger: LedgerId, extents: &[TierExtent]) -> Result<(), NoRoom> {
+        self.place_extents(ledger, extents, Kind::Reconciled)
+    }
+
+    /// In as many records as it takes: each raises the register by itself.
+    fn place_extents(&mut self, ledger: LedgerId, extents: &[TierExtent], kind: Kind) -> Result<(), NoRoom> {
         let most = self.config.entry_bytes_max.saturating_sub(BODY_BASE_BYTES) / TierExtent::SIZE_BYTES;
         // One that needs more room than there can be is taken as far as there is some.
         let most = most.min(self.tier_budget.extents_in_half());
         for some in extents.chunks(most.max(1)) {
-            let state = &self.ledgers[&ledger];
-            if state.tier.as_ref().is_some_and(|tier| tier.updates.len() >= UPDATES_MAX) {
+            let state = self.ledgers.get(&ledger);
+            let tier = state.and_then(|state| state.tier.as_ref());
+            if tier.is_some_and(|tier| tier.updates.len() >= UPDATES_MAX) {
                 return Err(NoRoom);
             }
             let permit = self.tier_budget.take(some.len()).ok_or(NoRoom)?;
-            let stamp = match &state.tier {
+            let stamp = match tier {
                 Some(tier) => TierStamp { update: tier.stamp.update + 1, ..tier.stamp },
-                None => TierStamp { epoch: state.life, update: 1 },
+                // A ledger that is restored gets its life with this record.
+                None => {
+                    let life = state.map_or(0, |state| state.life + u32::from(state.is_removed()));
+                    TierStamp { epoch: life, update: 1 }
+                }
             };
             let mut body = Vec::with_capacity(BODY_BASE_BYTES + some.len() * TierExtent::SIZE_BYTES);
             body.extend_from_slice(&ledger.get().to_be_bytes());
             stamp.encode(&mut body);
             some.iter().for_each(|extent| extent.encode(&mut body));
-            let placed = self.place(Kind::Reconciled, &[&body], Lane::Normal)?;
+            let placed = self.place(kind, &[&body], Lane::Normal)?;
+            if kind == Kind::Restored {
+                self.exists(ledger);
+            }
             self.index_update(ledger, stamp, some.to_vec(), permit, placed.sequence);
+            if kind == Kind::Restored {
+                self.index_restored(ledger);
+            }
         }
         Ok(())
     }
@@ -137,6 +193,29 @@ impl Shard {
         self.sequence += 1;
         self.index_update(ledger, stamp, extents, permit, self.sequence);
         (self.cut, self.durable) = (self.sequence, self.sequence);
+        Ok(())
+    }
+
+    /// All that is known of the ledger is in object storage, and read from there.
+    fn index_restored(&mut self, ledger: LedgerId) {
+        let state = self.ledgers.get_mut(&ledger).expect("its record made it exist");
+        if let Some(tier) = &mut state.tier {
+            tier.trimmed_below = tier.trimmed_below.max(EntryId::new(tier.lre.placed()));
+        }
+        self.note_untrimmed(ledger);
+        self.mark_dirty(ledger);
+    }
+
+    /// The same of the journal.
+    pub(super) fn replay_restored(&mut self, record: &Record<'_>) -> Result<(), NoRoom> {
+        self.exists(record.ledger);
+        let before = self.ledgers[&record.ledger].tier.as_ref().map(|tier| tier.stamp);
+        self.replay_update(record)?;
+        let after = self.ledgers[&record.ledger].tier.as_ref().map(|tier| tier.stamp);
+        // A table's record came with its trim, and may have grown since.
+        if after != before {
+            self.index_restored(record.ledger);
+        }
         Ok(())
     }
 
@@ -373,6 +452,89 @@ mod tests {
         assert_eq!(shard.reconcile(&update).0.result, Err(Refusal::TooManyRequests));
         shard.end_forgetting(true);
         assert_eq!(shard.reconcile(&update).0.result, Ok(()));
+    }
+
+    fn update(ledger: i64, extents: Vec<TierExtent>) -> Reconciliation {
+        let last = extents.last().map(|extent| extent.last);
+        Reconciliation { ledger: LedgerId::new(ledger).unwrap(), last, extents }
+    }
+
+    /// Everything placed so far is durable.
+    fn settle(shard: &mut Shard) {
+        (shard.cut, shard.durable) = (shard.sequence, shard.sequence);
+    }
+
+    /// Invariant 5 of [`crate::tier`]: where nothing of a ledger is it comes to be, in object storage alone; more of it, and the same
+    /// again, are taken.
+    #[test]
+    fn a_ledger_that_is_not_here_is_restored() {
+        let (mut shard, ledger) = (shard(), LedgerId::new(1).unwrap());
+        let entry = |id| EntryId::new(id).unwrap();
+        let (done, sequence) = shard.restore_from_tier(&update(1, vec![extent(0, 4, 1), extent(5, 9, 2)]));
+        assert_eq!((done.result, done.lre, sequence), (Ok(()), Some(entry(9)), shard.sequence));
+        settle(&mut shard);
+        let tiered = shard.tiered(ledger).unwrap();
+        assert_eq!((tiered.lre, tiered.trimmed_below), (entry(9), Some(entry(9))));
+        let mut untrimmed = Vec::new();
+        shard.untrimmed(None, 10, &mut untrimmed);
+        assert_eq!(untrimmed, [], "there is nothing to let go");
+        let before = shard.sequence;
+        let (done, _) = shard.restore_from_tier(&update(1, vec![extent(5, 9, 2)]));
+        assert_eq!((done.result, shard.sequence), (Ok(()), before), "the same again changes nothing");
+        assert_eq!(
+            shard.restore_from_tier(&update(1, vec![extent(11, 12, 3)])).0.result,
+            Err(Refusal::BadRequest)
+        );
+        let (done, _) = shard.restore_from_tier(&update(1, vec![extent(10, 12, 3)]));
+        assert_eq!((done.result, done.lre), (Ok(()), Some(entry(12))));
+        settle(&mut shard);
+        assert_eq!(shard.tiered(ledger).unwrap().trimmed_below, Some(entry(12)));
+        assert_eq!(shard.restore_from_tier(&update(2, Vec::new())).0.result, Err(Refusal::BadRequest));
+    }
+
+    /// T19: copies that were compared with no object do not go, whoever asks.
+    #[test]
+    fn a_ledger_with_copies_is_not_restored() {
+        let (mut shard, ledger) = (shard(), LedgerId::new(1).unwrap());
+        assert!(shard.fence(ledger, MasterKey::new([1; 20]), Box::new(|_| {})).is_none());
+        let refused = shard.restore_from_tier(&update(1, vec![extent(0, 9, 1)])).0;
+        assert_eq!((refused.result, refused.lre), (Err(Refusal::BadRequest), None));
+        // As far as it is reconciled, and not let go.
+        assert_eq!(shard.reconcile(&update(1, vec![extent(0, 9, 1)])).0.result, Ok(()));
+        settle(&mut shard);
+        let refused = shard.restore_from_tier(&update(1, vec![extent(0, 12, 2)])).0;
+        assert_eq!((refused.result, refused.lre), (Err(Refusal::BadRequest), EntryId::new(9)));
+        assert_eq!(shard.tiered(ledger).unwrap().trimmed_below, None);
+    }
+
+    /// A removed ledger comes back with a life of its own, as with an add.
+    #[test]
+    fn a_removed_ledger_is_restored_in_a_new_life() {
+        let (mut shard, ledger) = (shard(), LedgerId::new(1).unwrap());
+        let mut removed = LedgerState::new(None);
+        removed.remove(0, 0);
+        shard.restore(&LedgerRecord { hidden_below: Generation(0), ..removed.snapshot(ledger) });
+        assert_eq!(shard.restore_from_tier(&update(1, vec![extent(0, 9, 1)])).0.result, Ok(()));
+        settle(&mut shard);
+        assert_eq!((shard.tiered(ledger).unwrap().life, shard.tier_epoch(ledger)), (2, Some(2)));
+    }
+
+    /// Replay gives the state that was placed.
+    #[test]
+    fn a_restored_ledger_is_replayed() {
+        let (mut shard, ledger) = (shard(), LedgerId::new(1).unwrap());
+        let mut body = ledger.get().to_be_bytes().to_vec();
+        TierStamp { epoch: 0, update: 1 }.encode(&mut body);
+        extent(0, 9, 1).encode(&mut body);
+        shard.begin_replay();
+        let record = Record { kind: Kind::Restored, ledger, crc32c: 0, body: &body };
+        // Again, as from a table and the journal.
+        for _ in 0..2 {
+            assert!(shard.replay(&record).is_ok());
+        }
+        shard.end_replay();
+        let tiered = shard.tiered(ledger).unwrap();
+        assert_eq!((tiered.lre, tiered.trimmed_below), (EntryId::new(9).unwrap(), EntryId::new(9)));
     }
 
     proptest! {

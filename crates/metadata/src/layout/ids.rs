@@ -9,13 +9,18 @@ use std::sync::Arc;
 use bindery_types::LedgerId;
 use bytes::Bytes;
 
-use crate::store::{CreateMode, MetadataStore, StoreError};
+use crate::store::{CreateMode, MetadataStore, Op, StoreError};
 
 /// Counters at or above this start over in the next half, as in Java.
 const COUNTER_END: i64 = i32::MAX as i64;
 
 /// How many exhausted halves one call may step over. Two callers stepping at once need one each.
 const STEPS_MAX: u32 = 8;
+
+/// Ids that are skipped one by one: some seconds.
+const ADVANCE_STEPS_MAX: i64 = 100_000;
+/// Of these, in one request.
+const ADVANCE_BATCH: i64 = 200;
 
 /// Why no id was generated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -89,6 +94,65 @@ impl Ids {
         }
     }
 
+    /// Makes every id that is generated from now on higher than `id`: for ledgers that are brought back from elsewhere. The 31-bit
+    /// counter is moved one by one as long as that takes seconds; beyond, ids get a new upper half.
+    pub async fn advance(&self, id: LedgerId) -> Result<(), IdError> {
+        let raw = id.get();
+        let long = format!("{}/idgen-long", self.root);
+        let is_long = self.store.exists(&long).await?.is_some();
+        if !is_long && raw < COUNTER_END {
+            let reached = self.peek().await?.map_or(0, LedgerId::get);
+            if reached > raw {
+                return Ok(());
+            }
+            if raw - reached < ADVANCE_STEPS_MAX {
+                return self.count_beyond(raw).await;
+            }
+        }
+        let wanted = u32::try_from(raw >> 32).unwrap_or(u32::MAX).saturating_add(1);
+        let highest = match is_long {
+            true => highest_half(&self.store.children(&long).await?),
+            false => None,
+        };
+        if highest.is_some_and(|highest| highest >= wanted) || self.peek().await? > Some(id) {
+            return Ok(());
+        }
+        if wanted > i32::MAX as u32 {
+            return Err(IdError::Exhausted);
+        }
+        self.ensure(&long).await?;
+        Ok(self.ensure(&format!("{long}/HOB-{wanted:010}")).await?)
+    }
+
+    /// Uses up the numbers of the 31-bit counter up to `last`, many in one request.
+    async fn count_beyond(&self, last: i64) -> Result<(), IdError> {
+        let parent = format!("{}/idgen", self.root);
+        self.ensure(&parent).await?;
+        let path = format!("{parent}/ID-");
+        loop {
+            let reached = self.peek().await?.map_or(0, LedgerId::get);
+            if reached > last {
+                return Ok(());
+            }
+            let steps = (last + 1 - reached).min(ADVANCE_BATCH);
+            let data = Bytes::new();
+            let create = || Op::Create {
+                path: path.clone(),
+                data: data.clone(),
+                mode: CreateMode::EphemeralSequential,
+            };
+            self.store.multi((0..steps).map(|_| create()).collect()).await?;
+            // Names have served; those that cannot be deleted go with the session.
+            let names = self.store.children(&parent).await?;
+            for names in names.chunks(ADVANCE_BATCH as usize) {
+                let delete = |name: &String| Op::Delete { path: format!("{parent}/{name}"), expected: None };
+                if let Err(error) = self.store.multi(names.iter().map(delete).collect()).await {
+                    tracing::debug!(%error, "used id names stay until their sessions end");
+                }
+            }
+        }
+    }
+
     async fn peek_below(&self, high: u32, parent: &str) -> Result<Option<LedgerId>, StoreError> {
         let stat = self.store.exists(parent).await?;
         // Where a counter is used up the next id is higher than what this says.
@@ -153,5 +217,26 @@ mod tests {
         assert_eq!(ids.next().await.unwrap().get(), 2 << 32);
         assert_eq!(store.children("/l/idgen-long").await.unwrap(), ["HOB-0000000001", "HOB-0000000002"]);
         assert_eq!(store.children("/l/idgen").await.unwrap(), [""; 0]);
+    }
+
+    #[tokio::test]
+    async fn ids_can_be_made_to_begin_behind_one() {
+        let cluster = MemoryCluster::new();
+        let store: Arc<dyn MetadataStore> = Arc::new(cluster.open());
+        store.create("/l", Bytes::new(), CreateMode::Persistent).await.unwrap();
+        let ids = Ids::new(store.clone(), "/l");
+        let id = |raw: i64| LedgerId::new(raw).unwrap();
+        ids.advance(id(500)).await.unwrap();
+        assert_eq!(ids.next().await.unwrap(), id(501));
+        ids.advance(id(500)).await.unwrap();
+        ids.advance(id(3)).await.unwrap();
+        assert_eq!(ids.next().await.unwrap(), id(502), "nothing is used up in vain");
+        ids.advance(id(5_000_000)).await.unwrap();
+        assert_eq!(ids.next().await.unwrap(), id(1 << 32), "too far to count");
+        ids.advance(id((7 << 32) + 9)).await.unwrap();
+        assert_eq!(ids.next().await.unwrap(), id(8 << 32));
+        ids.advance(id(8 << 32)).await.unwrap();
+        assert_eq!(ids.next().await.unwrap(), id((8 << 32) + 1));
+        assert_eq!(ids.advance(LedgerId::MAX).await, Err(IdError::Exhausted));
     }
 }

@@ -499,7 +499,10 @@ impl<'f> Frames<'_, 'f> {
                 connection.flush();
             }
         };
-        self.shared.engine.reconcile(ledgers, Box::new(done));
+        match message.restore() {
+            true => self.shared.engine.restore(ledgers, Box::new(done)),
+            false => self.shared.engine.reconcile(ledgers, Box::new(done)),
+        }
         Ok(())
     }
 

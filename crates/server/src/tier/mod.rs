@@ -32,7 +32,7 @@ mod view;
 
 pub use trim::{TrimDesk, TrimStatus, TrimTask};
 pub use trimmer::{Blocked, Candidate, Room, TrimConfig, Trimmer, Verdict};
-pub use view::{expose, json};
+pub use view::{expose, json, ledger_json};
 
 use crate::log_limit::LogLimit;
 use crate::metrics::{Counter, Summary};

@@ -2,6 +2,8 @@
 
 use super::Tier;
 use crate::metrics::Exposition;
+use bindery_engine::Engine;
+use bindery_types::{EntryId, LedgerId};
 
 /// Everything there is to measure.
 pub fn expose(tier: &Tier, now_ns: u64, out: &mut Exposition) {
@@ -52,6 +54,21 @@ pub fn expose(tier: &Tier, now_ns: u64, out: &mut Exposition) {
     for (kind, bytes) in memory {
         out.gauge("bindery_tier_memory_bytes", &[("kind", kind)], gauge(bytes));
     }
+}
+
+/// The answer of `GET /api/v1/bookie/tier/ledger`: of a ledger that is not here, or of which nothing is in object storage, only
+/// numbers that are null.
+pub fn ledger_json(tier: &Tier, engine: &Engine, ledger: LedgerId) -> serde_json::Value {
+    let tiered = engine.tiered(ledger);
+    let status = tier.desk.status();
+    let differs = status.blocked.iter().find(|(blocked, _)| *blocked == ledger).map(|(_, blocked)| blocked);
+    serde_json::json!({
+        "ledgerId": ledger.get(),
+        "lastReconciled": tiered.map(|tiered| tiered.lre.get()),
+        "trimmedBelow": tiered.and_then(|tiered| tiered.trimmed_below).map(EntryId::get),
+        "differs": differs.map(|blocked| &blocked.why),
+        "differsSinceMs": differs.map(|blocked| blocked.since_ms),
+    })
 }
 
 /// The answer of `GET /api/v1/bookie/tier`.

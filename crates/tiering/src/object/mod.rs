@@ -47,6 +47,7 @@
 //! Block: [`BLOCK_BYTES_TARGET`] or one entry, [`BLOCK_ENTRIES_MAX`]. Footer: [`FOOTER_BYTES_MAX`]. Metadata of a ledger:
 //! [`METADATA_BYTES_MAX`]. Entry: [`ENTRY_BYTES_MAX`].
 
+mod ahead;
 mod block;
 mod builder;
 mod format;
@@ -54,13 +55,14 @@ mod format;
 mod tests;
 mod verify;
 
+pub use ahead::{AHEAD_BYTES, ahead};
 pub use block::{Compression, decode_block};
 pub use builder::{AppendError, ObjectBuilder, ObjectSummary};
 pub use format::{
     BlockEntry, Extent, Footer, HEADER_SIZE_BYTES, Header, TABLE_ENTRY_SIZE_BYTES, TRAILER_SIZE_BYTES,
     TableEntry, Trailer, decode_table,
 };
-pub use verify::{Verified, VerifyError, verify};
+pub use verify::{Verified, VerifyError, examine, verify};
 
 /// The version this build writes, and the newest it reads. 1: first.
 pub const FORMAT_VERSION: u32 = 1;

@@ -14,11 +14,13 @@
 //! # Not here   what is stored ([`crate::object`])
 
 mod check;
+mod clusters;
 mod open;
 #[cfg(test)]
 mod tests;
 mod url;
 
 pub use check::{Check, CheckError, Checked, Verdict, check};
+pub use clusters::clusters;
 pub use open::{OpenError, Store, StoreError, StoreOptions, open};
 pub use url::{InvalidStoreUrl, StoreKind, StoreUrl};

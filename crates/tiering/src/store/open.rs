@@ -2,15 +2,17 @@
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
+use bytes::Bytes;
 use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
+use object_store::{BackoffConfig, ClientOptions, ObjectStore, ObjectStoreExt, RetryConfig};
 
 use super::{StoreKind, StoreUrl};
 
@@ -194,6 +196,21 @@ impl Store {
             "" => Path::from(name),
             prefix => Path::from(format!("{prefix}/{name}")),
         }
+    }
+}
+
+impl Store {
+    /// Length of the object `name` below the prefix.
+    pub async fn size_bytes(&self, name: &str) -> Result<u64, StoreError> {
+        let key = self.key(name);
+        let head = self.inner.head(&key).await;
+        head.map(|meta| meta.size).map_err(|error| StoreError::of(&key, &error))
+    }
+
+    /// A range of the object `name` below the prefix.
+    pub async fn read(&self, name: &str, range: Range<u64>) -> Result<Bytes, StoreError> {
+        let key = self.key(name);
+        self.inner.get_range(&key, range).await.map_err(|error| StoreError::of(&key, &error))
     }
 }
 

@@ -33,8 +33,8 @@ pub const EXTENTS_MAX: usize = 4096;
 /// The largest message that is decoded. A request within the other limits is smaller, whatever its numbers are.
 pub const MESSAGE_SIZE_BYTES_MAX: usize = 512 * 1024;
 
-/// The cluster's id.
-const CLUSTER_SIZE_BYTES: usize = 2 + 16;
+/// The cluster's id, and whether ledgers are restored.
+const CLUSTER_SIZE_BYTES: usize = 2 + 16 + 2;
 /// Key, length, two numbers of 10 bytes with theirs. Keys and lengths of extents are counted with them.
 const LEDGER_SIZE_BYTES_MAX: usize = 1 + 3 + 2 * 11;
 /// Key, length, two ids of 9 bytes and an index with theirs.
@@ -135,7 +135,13 @@ impl Reconcile {
             cluster: Bytes::copy_from_slice(self.cluster.as_bytes()),
             objects,
             ledgers,
+            restore: None,
         }
+    }
+
+    /// The message that brings these ledgers back from object storage.
+    pub fn into_restore_message(self) -> proto::ReconcileLedgersRequest {
+        proto::ReconcileLedgersRequest { restore: Some(true), ..self.into_message() }
     }
 
     /// Checks a message (invariant 1).

@@ -43,6 +43,7 @@ fn valid() -> proto::ReconcileLedgersRequest {
             ledger(6, -1, vec![]),
             ledger(0, i64::MAX, vec![extent(i64::MAX, i64::MAX, 1)]),
         ],
+        restore: None,
     }
 }
 
@@ -117,6 +118,7 @@ fn a_request_at_each_limit_is_read_and_one_above_is_not() {
         cluster: Bytes::from(vec![3; 16]),
         objects: (0..objects).map(|_| object(1)).collect(),
         ledgers,
+        restore: None,
     };
     let chain = |from: i64, count: usize| {
         (0..).map(|n| extent(from + n, from + n, 0)).take(count).collect::<Vec<_>>()
@@ -154,8 +156,12 @@ fn the_largest_request_is_below_the_largest_message() {
         etag_crc: u32::MAX,
     });
     let cluster = Bytes::from(vec![0xff; 16]);
-    let request =
-        proto::ReconcileLedgersRequest { cluster, objects: objects.collect(), ledgers: ledgers.collect() };
+    let request = proto::ReconcileLedgersRequest {
+        cluster,
+        objects: objects.collect(),
+        ledgers: ledgers.collect(),
+        restore: Some(true),
+    };
     assert!(request.encoded_len() <= MESSAGE_SIZE_BYTES_MAX, "{}", request.encoded_len());
     assert!(FrameLimit::DEFAULT.admits_payload(request.encoded_len() + 100));
     let decoded = Request::decode(payload(request.clone())).unwrap();
@@ -174,6 +180,7 @@ fn a_message_above_the_limit_is_refused_without_being_decoded() {
         cluster: cluster.clone(),
         objects: Vec::new(),
         ledgers: vec![ledger.clone(); count],
+        restore: None,
     };
     let count = (MESSAGE_SIZE_BYTES_MAX - 18) / 6;
     assert!(of(count).encoded_len() <= MESSAGE_SIZE_BYTES_MAX);

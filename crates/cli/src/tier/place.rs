@@ -1,0 +1,88 @@
+//! Which store, and whose objects in it, a command is about.
+
+use crate::args::MetadataArgs;
+use crate::cluster_transfer::{open_failure, store_failure};
+use crate::exit::{self, Failure};
+use bindery_metadata::{ConnectOptions, Layout, MetadataUri};
+use bindery_tiering::ClusterId;
+use bindery_tiering::catalogue::CatalogueError;
+use bindery_tiering::store::{self, Store, StoreError, StoreOptions, StoreUrl};
+
+/// Opens a store, without a request to it.
+pub fn open_store(url: &str) -> Result<Store, Failure> {
+    // Not by the parser of the command line, whose message repeats the value: a password may be in it.
+    let url: StoreUrl = url.parse().map_err(Failure::usage)?;
+    store::open(&url, &StoreOptions::default()).map_err(Failure::usage)
+}
+
+/// Connects to the metadata store.
+pub async fn open_layout(metadata: &MetadataArgs) -> Result<Layout, Failure> {
+    let uri: MetadataUri =
+        metadata.metadata.parse().map_err(|error: bindery_metadata::UriError| Failure::usage(error))?;
+    let opened = bindery_metadata::connect(&uri, ConnectOptions::default()).await;
+    opened.map_err(|error| open_failure(&error))
+}
+
+/// The INSTANCEID of a cluster.
+pub async fn cluster_of(layout: &Layout) -> Result<ClusterId, Failure> {
+    let found = layout.instance_id().await;
+    let found = found.map_err(|error| store_failure(&error, error.to_string()))?;
+    let text =
+        found.ok_or_else(|| Failure::new("the cluster has no INSTANCEID: run bindery cluster init"))?;
+    text.parse().map_err(|error| Failure::new(format!("the cluster's INSTANCEID: {error}")))
+}
+
+/// The cluster that was named, or the only one of which the store holds something.
+pub async fn cluster_in(store: &Store, named: Option<&str>, option: &str) -> Result<ClusterId, Failure> {
+    if let Some(named) = named {
+        return named.parse().map_err(|error| Failure::usage(format!("{option}: {error}")));
+    }
+    let found = store::clusters(store).await.map_err(|error| self::failure(store, &error))?;
+    match found[..] {
+        [cluster] => Ok(cluster),
+        [] => Err(Failure::with_code(
+            exit::NOT_FOUND,
+            format!("{}: there is nothing of a cluster here: check the URL and the prefix", store.url()),
+        )),
+        _ => {
+            let all: Vec<String> = found.iter().map(ToString::to_string).collect();
+            Err(Failure::usage(format!(
+                "{} holds objects of {} clusters: name one with {option}: {}",
+                store.url(),
+                all.len(),
+                all.join(", ")
+            )))
+        }
+    }
+}
+
+/// What an error of a store means.
+pub fn failure(store: &Store, error: &StoreError) -> Failure {
+    match error {
+        StoreError::Unavailable { .. } => Failure::with_code(exit::UNREACHABLE, error),
+        StoreError::Denied { .. } | StoreError::NotFound { .. } => {
+            Failure::new(format!("{error}; credentials come from {}", store.url().kind().credentials()))
+        }
+        StoreError::Exists { .. } | StoreError::Unsupported { .. } => Failure::new(error),
+    }
+}
+
+/// What an error of a catalogue means.
+pub fn catalogue_failure(store: &Store, error: &CatalogueError) -> Failure {
+    match error {
+        CatalogueError::Store(error) => failure(store, error),
+        other => Failure::new(other),
+    }
+}
+
+/// Whether a catalogue is of no use as it is, and the objects' footers have all that is needed for another one.
+pub fn is_lost(error: &CatalogueError) -> bool {
+    matches!(
+        error,
+        CatalogueError::NotThere { .. }
+            | CatalogueError::Incomplete { .. }
+            | CatalogueError::Damaged { .. }
+            | CatalogueError::LogGap { .. }
+            | CatalogueError::Store(StoreError::NotFound { .. })
+    )
+}
