@@ -24,6 +24,8 @@
 //! 4. An entry at or below the trim is never denied: a copy, its extent, or an error.
 //! 5. A ledger is restored ([`Engine::restore`]) only where nothing of it is, or nothing but what was restored before: then there
 //!    is no copy that would have to be compared (T19). The record that restores it has its extents and its trim.
+//! 6. Extents at or below the trim are replaced only by those whose objects were compared ([`Engine::reconcile_compared`]): they are
+//!    all that leads to entries without a copy.
 //!
 //! # Limits
 //! Extents that are not in the state table yet: [`EngineConfig::tier_extents_bytes`](crate::EngineConfig::tier_extents_bytes).
@@ -290,6 +292,12 @@ impl Engine {
     /// update that finds none is refused, alone. Does not block.
     pub fn reconcile(&self, ledgers: Vec<Reconciliation>, done: ReconcileWaiter) {
         self.tell(ledgers, Shard::reconcile, done);
+    }
+
+    /// As [`Engine::reconcile`], of extents whose objects were compared with those of before, or read: they may replace extents of
+    /// entries that were let go, for which [`Engine::reconcile`] answers [`Refusal::TooManyRequests`].
+    pub fn reconcile_compared(&self, ledgers: Vec<Reconciliation>, done: ReconcileWaiter) {
+        self.tell(ledgers, Shard::reconcile_compared, done);
     }
 
     /// Takes over ledgers that are in object storage, and of which nothing is here: they exist from then on, and their entries are

@@ -23,6 +23,15 @@ const BODY_BASE_BYTES: usize = 8 + TierStamp::SIZE_BYTES;
 impl Shard {
     /// Takes what a tierer says of a ledger. The result holds once everything up to the sequence is durable.
     pub(crate) fn reconcile(&mut self, update: &Reconciliation) -> (Reconciled, u64) {
+        self.take_update(update, false)
+    }
+
+    /// The same of one whose objects the caller has compared.
+    pub(crate) fn reconcile_compared(&mut self, update: &Reconciliation) -> (Reconciled, u64) {
+        self.take_update(update, true)
+    }
+
+    fn take_update(&mut self, update: &Reconciliation, is_compared: bool) -> (Reconciled, u64) {
         let ledger = update.ledger;
         let state = match self.live(ledger) {
             Ok(state) => state,
@@ -40,6 +49,10 @@ impl Shard {
             }
             // A tierer that did not see the answer says the same again.
             Some(_) if state.tier.as_ref().is_some_and(|tier| tier.was_said_last(&update.extents)) => Ok(()),
+            // Invariant 6: they would take the place of the only ones by which entries are found.
+            Some(first) if !is_compared && Some(first.first) <= Shard::trimmed(state) => {
+                Err(Refusal::TooManyRequests)
+            }
             // Rows of a life before may still count: they go with the memory of it.
             Some(_) if self.forgetting.contains_key(&ledger) => Err(Refusal::TooManyRequests),
             // While somebody waits for space memory is to hold no more than it does.

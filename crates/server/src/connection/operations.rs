@@ -501,7 +501,7 @@ impl<'f> Frames<'_, 'f> {
         };
         match message.restore() {
             true => self.shared.engine.restore(ledgers, Box::new(done)),
-            false => self.shared.engine.reconcile(ledgers, Box::new(done)),
+            false => tier.reconcile(&self.shared.engine, ledgers, Box::new(done)),
         }
         Ok(())
     }

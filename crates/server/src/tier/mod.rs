@@ -26,6 +26,7 @@
 mod extents;
 #[cfg(test)]
 mod model;
+mod reconcile;
 mod trim;
 mod trimmer;
 mod view;

@@ -153,7 +153,7 @@ impl Bookie {
     fn ask(&self, updates: &[Reconciliation]) -> Answers {
         let answers = Answers::default();
         let told = answers.clone();
-        self.machine.engine.reconcile(updates.to_vec(), Box::new(move |all| *told.lock() = Some(all)));
+        self.machine.engine.reconcile_compared(updates.to_vec(), Box::new(move |all| *told.lock() = Some(all)));
         answers
     }
 
@@ -414,6 +414,30 @@ fn a_copy_that_comes_behind_a_trim_is_read_first_and_dies_with_the_next_collecti
     bookie.collect();
     assert_eq!(bookie.tiered_at(1, 4), (0, 9, 1));
     assert_eq!(bookie.machine.engine.stats().entry_logs, 0);
+}
+
+/// Invariant 6: extents of entries that were let go are replaced only after a comparison, and more of them are taken as ever.
+#[test]
+fn what_leads_to_entries_without_a_copy_is_not_replaced_unseen() {
+    let mut bookie = with_entries(fresh(), 1, 10);
+    bookie.reconcile(&[update(1, &[(0, 4, 1)])]);
+    bookie.trim(1, 4).unwrap();
+    bookie.flush();
+    let answers = Answers::default();
+    let told = answers.clone();
+    let unseen = vec![update(1, &[(0, 9, 2)])];
+    bookie.machine.engine.reconcile(unseen, Box::new(move |all| *told.lock() = Some(all)));
+    bookie.group();
+    let refused = Reconciled { result: Err(Refusal::TooManyRequests), ..done(1, 4) };
+    assert_eq!(answers.lock().clone(), Some(vec![refused]));
+    assert_eq!(bookie.extents(1, 0), [(0, 4, 1)]);
+    let answers = Answers::default();
+    let told = answers.clone();
+    let more = vec![update(1, &[(5, 9, 2)])];
+    bookie.machine.engine.reconcile(more, Box::new(move |all| *told.lock() = Some(all)));
+    bookie.group();
+    assert_eq!(answers.lock().clone(), Some(vec![done(1, 9)]));
+    assert_eq!(bookie.extents(1, 0), [(0, 4, 1), (5, 9, 2)]);
 }
 
 /// Extents that name other objects replace those of before, whatever their borders: in memory, in the table, over a restart.

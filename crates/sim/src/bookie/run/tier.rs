@@ -69,7 +69,7 @@ impl Sim {
         let op = self.op(Op::Reconcile { sent });
         let inbox = self.inbox.clone();
         let done = Box::new(move |results| inbox.on_reconciled(op, results));
-        self.machine().engine.clone().reconcile(requests, done);
+        self.machine().engine.clone().reconcile_compared(requests, done);
     }
 
     /// Chosen by a generator of its own, so that requests of clients come as without a tier.
