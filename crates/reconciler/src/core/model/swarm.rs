@@ -195,7 +195,7 @@ fn collect(world: &World, tierer: usize, met: &mut Met) {
 fn two_tierers_with_crashes_and_faults_keep_the_invariants() {
     let mut met = Met::default();
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let seeds = number("BINDERY_TIER_SEEDS").unwrap_or(100);
+    let seeds = number("BINDERY_TIER_SEEDS").unwrap_or(150);
     if let Some(seed) = number("BINDERY_TIER_SEED") {
         println!("seed {seed}: {:?}", run(seed, Canaries::none()));
         return;
