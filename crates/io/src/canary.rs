@@ -111,6 +111,10 @@ pub enum Canary {
     T2AheadIsSkipped,
     /// A tierer takes extents that the catalogue dropped for committed (T3).
     T3CorrectionIgnored,
+    /// The scan of the bucket takes objects whose ids are only reserved for objects of nobody, and deletes them (T13).
+    T13ReservationIgnored,
+    /// A tierer believes a listing of ledgers that is empty or ended early, and looks up no ledger again (T17).
+    T17ListingBelieved,
 }
 
 /// Whether this build has them.
@@ -169,10 +173,12 @@ pub const CLIENT: [(&str, Canary); 14] = [
 ];
 
 /// The canaries in the tierer's core, which its own model looks for, with their names.
-pub const TIERER: [(&str, Canary); 3] = [
+pub const TIERER: [(&str, Canary); 5] = [
     ("M23", Canary::M23LreBeforeCommit),
     ("T2", Canary::T2AheadIsSkipped),
     ("T3", Canary::T3CorrectionIgnored),
+    ("T13", Canary::T13ReservationIgnored),
+    ("T17", Canary::T17ListingBelieved),
 ];
 
 /// Which canary is on, if any.

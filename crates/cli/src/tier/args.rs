@@ -5,6 +5,7 @@ use crate::ledger::args::{ledger_id, seconds};
 use bindery_types::LedgerId;
 use clap::{Args, Subcommand, ValueEnum};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// `bindery tier --store URL` runs a tierer, as `bindery tier run` does; the others look and ask.
 #[derive(Debug, Args)]
@@ -128,6 +129,9 @@ pub struct TierTuning {
     /// How last reconciled entries travel: batched, many ledgers in a request; single, one [default: batched]
     #[arg(long, value_name = "batched|single")]
     pub update_mode: Option<Updates>,
+    /// Objects go this long after nothing refers to them any more; longer than any read takes [default: 60m]
+    #[arg(long, value_name = "DURATION", value_parser = crate::ledger::args::duration)]
+    pub delete_delay: Option<Duration>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

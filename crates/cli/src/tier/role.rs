@@ -68,6 +68,9 @@ pub fn settings(option: &str, url: &str, tuning: &TierTuning) -> Result<TierSett
     if let Some(updates) = tuning.updates {
         config.settings.updates.in_flight_max = usize::from(updates);
     }
+    if let Some(delay) = tuning.delete_delay {
+        config.settings.upkeep.set_delete_delay(delay);
+    }
     config.settings.updates.mode = match tuning.update_mode {
         Some(Updates::Single) => UpdateMode::Single,
         Some(Updates::Batched) | None => UpdateMode::Batched,

@@ -48,6 +48,9 @@ fn tierer(args: &BookieArgs, file: &mut Values) -> Option<(TierSettings, bool)> 
         rate: file.counted("tierRateMB", 1, 1 << 20).map(|mib| format!("{mib}MiB")),
         object_size: file.counted("tierObjectSizeMB", 5, 4096).map(|mib| format!("{mib}MiB")),
         updates: file.counted("tierUpdatesInFlight", 1, 1024).map(|count| count as u16),
+        delete_delay: file
+            .counted("tierDeleteDelaySec", 0, 100_000_000)
+            .map(|seconds| Duration::from_secs(seconds as u64)),
         compression,
         update_mode,
     };

@@ -165,6 +165,30 @@ fn render(now: &TierReport, before: Option<(&TierReport, Duration)>) -> String {
             now.catalogue_number
         ),
     );
+    line(
+        "upkeep",
+        format!(
+            "{} objects of {} wait for their deletion, {} deleted, {} deleted ledgers removed from the catalogue{}",
+            now.unreferenced_objects,
+            form::size(now.catalogue_unreferenced_bytes),
+            now.objects_deleted,
+            now.ledgers_removed,
+            match now.delete_failures {
+                0 => String::new(),
+                some => format!("; {some} could not be deleted, and are tried again"),
+            }
+        ),
+    );
+    line(
+        "scan",
+        format!(
+            "{} sweeps of the bucket, {} objects compared; without a row: {} deleted, {} not old enough; {} missing",
+            now.scan_sweeps, now.scan_objects, now.orphans_deleted, now.orphans_waiting, now.objects_missing
+        ),
+    );
+    if let Some(doubt) = &now.upkeep_doubt {
+        line("doubt", doubt.clone());
+    }
     let requests = &now.requests;
     line(
         "requests",
@@ -206,7 +230,7 @@ fn render(now: &TierReport, before: Option<(&TierReport, Duration)>) -> String {
             ),
         );
     }
-    if let Some(error) = &now.last_error {
+    for error in now.last_error.iter().chain(&now.upkeep_error) {
         line("last error", format!(" {error}"));
     }
     for alarm in &now.alarms {
@@ -290,11 +314,17 @@ mod tests {
         };
         report.cost.per_gib_usd = Some(0.0009);
         report.entry_bytes = 3 << 20;
+        (report.unreferenced_objects, report.upkeep_doubt) = (7, Some("an old copy".to_owned()));
         let before = TierReport { entry_bytes: 1 << 20, ..report.clone() };
         let text = render(&report, Some((&before, Duration::from_secs(2))));
-        for expected in
-            ["upload, busy 93 % of the time", "ALARM     ledger 7: look", "$0.0009 for each GiB", "1.0 MiB/s"]
-        {
+        for expected in [
+            "7 objects of 0 B wait",
+            "doubt     an old copy",
+            "upload, busy 93 % of the time",
+            "ALARM     ledger 7: look",
+            "$0.0009 for each GiB",
+            "1.0 MiB/s",
+        ] {
             assert!(text.contains(expected), "{expected}: {text}");
         }
         assert!(render(&TierReport::default(), None).contains("everything that is due finds room"));

@@ -228,6 +228,30 @@ pub enum Alarm {
         /// The last entry in the catalogue.
         tiered: Option<EntryId>,
     },
+    /// T17.
+    #[error("deleted ledgers are not removed from the catalogue: {why}")]
+    LedgersNotRemoved {
+        /// Why.
+        why: String,
+    },
+    /// An extent without its data.
+    #[error(
+        "object {object} is in the catalogue and not in the bucket as it was committed: somebody else deleted or replaced it. Put \
+         it back from a version or a copy of the bucket"
+    )]
+    ObjectMissing {
+        /// The object.
+        object: ObjectId,
+    },
+    /// T13.
+    #[error(
+        "objects that nothing refers to cannot be deleted from the bucket, and go on costing money: {why}. Allow the tierer's \
+         credentials to delete objects; everything else goes on"
+    )]
+    CannotDelete {
+        /// What the store says.
+        why: String,
+    },
     /// The same ledger cannot be read for long.
     #[error("ledger {ledger} cannot be read, and is not tiered: {why}")]
     Unreadable {

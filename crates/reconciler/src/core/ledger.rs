@@ -27,6 +27,8 @@ pub(super) struct Doubt {
     pub register: EntryId,
     /// The catalogue was asked since: only such an answer decides.
     pub is_asked: bool,
+    /// The catalogue has nothing of the ledger, which may have been deleted: so many looks decide that first.
+    pub looks_left: Option<u8>,
 }
 
 /// A ledger that is being watched.

@@ -38,6 +38,7 @@ pub mod rate;
 mod rounds;
 mod status;
 pub mod updates;
+pub mod upkeep;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -57,6 +58,7 @@ use self::measure::{Counts, Durations, Phases, Usage};
 use self::rounds::{Commit, Round};
 pub use self::status::{Lag, LedgerStatus, Limit, State, Status};
 use self::updates::{Report, UpdateSettings, Updates};
+use self::upkeep::UpkeepSettings;
 
 /// Settings of a tierer.
 #[derive(Debug, Clone)]
@@ -91,6 +93,8 @@ pub struct Settings {
     pub list_interval: Duration,
     /// Time after which finished ledgers are visited again: repair may have given them new bookies.
     pub revisit_interval: Duration,
+    /// What leaves the catalogue and the bucket.
+    pub upkeep: UpkeepSettings,
     /// A planted bug, for tests.
     pub canaries: Canaries,
 }
@@ -113,6 +117,7 @@ impl Default for Settings {
             look_interval: (Duration::from_secs(1), Duration::from_secs(15)),
             list_interval: Duration::from_secs(10),
             revisit_interval: Duration::from_secs(3600),
+            upkeep: UpkeepSettings::default(),
             canaries: Canaries::none(),
         }
     }
@@ -415,6 +420,11 @@ impl Core {
                 if watched.tiered.is_none() || watched.stopped.is_some() || is_to_be_asked {
                     self.to_locate.insert(ledger);
                 }
+                if let Some(looks) = watched.doubt.as_mut().and_then(|doubt| doubt.looks_left.as_mut()) {
+                    *looks = looks.saturating_sub(1);
+                    watched.look_pause = least;
+                    self.to_locate.insert(ledger);
+                }
                 let last = watched.available.max(watched.tiered.flatten());
                 if let Some(last) = last.filter(|_| watched.is_asked) {
                     self.updates.know(now, ledger, &metadata, last);
@@ -483,10 +493,20 @@ impl Core {
             {
                 watched.stopped = None;
             }
-            if let Some(doubt) = watched.doubt.take_if(|doubt| doubt.is_asked)
+            if let Some(mut doubt) = watched.doubt.take_if(|doubt| doubt.is_asked)
                 && Some(doubt.register) > tiered
             {
-                if self.settings.canaries.has(Canary::T2AheadIsSkipped) {
+                if tiered.is_none() && doubt.looks_left != Some(0) {
+                    // A look under way may have seen it before it was deleted.
+                    doubt.looks_left.get_or_insert(if watched.is_looking { 2 } else { 1 });
+                    doubt.is_asked = false;
+                    watched.doubt = Some(doubt);
+                    if !watched.is_looking {
+                        self.looks.remove(&(watched.look_at, ledger));
+                        watched.look_at = now;
+                        self.looks.insert((now, ledger));
+                    }
+                } else if self.settings.canaries.has(Canary::T2AheadIsSkipped) {
                     watched.tier(Some(doubt.register));
                 } else {
                     self.counts.stopped += 1;
@@ -544,7 +564,7 @@ impl Core {
         }
         let is_higher = watched.doubt.as_ref().is_none_or(|doubt| doubt.register < register);
         if is_higher {
-            watched.doubt = Some(Doubt { bookie, register, is_asked: false });
+            watched.doubt = Some(Doubt { bookie, register, is_asked: false, looks_left: None });
             self.to_locate.insert(ledger);
         }
     }
@@ -555,13 +575,13 @@ impl Core {
         if now >= self.sweep_at {
             self.sweep_at = now + SWEEP_INTERVAL;
             let all: Vec<LedgerId> = self.ledgers.keys().copied().collect();
-            all.into_iter().for_each(|ledger| self.finish(ledger));
+            all.into_iter().for_each(|ledger| self.finish(now, ledger));
         } else {
-            touched.into_iter().for_each(|ledger| self.finish(ledger));
+            touched.into_iter().for_each(|ledger| self.finish(now, ledger));
         }
     }
 
-    fn finish(&mut self, ledger: LedgerId) {
+    fn finish(&mut self, now: Duration, ledger: LedgerId) {
         let Some(watched) = self.ledgers.get(&ledger) else { return };
         let is_free = watched.stage == Stage::Idle && !watched.is_looking && !watched.is_locating;
         let is_empty = watched.is_sealed() && watched.available.is_none();
@@ -582,6 +602,8 @@ impl Core {
         if is_done {
             self.done.insert(ledger);
         }
+        // A round does not go on for a ledger that was deleted while its bookies were told.
+        self.settle(now, ledger);
     }
 
     /// Bytes of an entry, on average.

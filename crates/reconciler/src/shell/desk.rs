@@ -1,11 +1,12 @@
 //! The owner of the catalogue: one request after the other, and its upkeep beside them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bindery_io::Random;
 use bindery_tiering::ObjectId;
 use bindery_tiering::catalogue::{
-    Catalogue, CatalogueError, Change, ChangeOutcome, NewObject, Position, Totals, UpkeepDone,
+    Catalogue, CatalogueError, Change, ChangeOutcome, NewObject, ObjectRow, Position, Totals, UpkeepDone,
 };
 use bindery_types::tier::TierExtent;
 use bindery_types::{EntryId, LedgerId};
@@ -15,11 +16,19 @@ use tokio::task::JoinSet;
 
 use super::meter::Meter;
 use crate::core::CommitReply;
+use crate::core::upkeep::ScannedRow;
 
 /// Requests that wait for the catalogue: the core has a few under way at most.
 pub(super) const WAITING_MAX: usize = 256;
 /// Extents in one answer.
 const EXTENTS_MAX: usize = 256;
+
+/// Ledgers of the catalogue in one answer.
+const LEDGERS_PAGE: usize = 10_000;
+/// Rows of objects that are read at once.
+const ROWS_PAGE: usize = 1000;
+/// Extents that one record removes, about: their rows are in memory meanwhile.
+const EXTENTS_REMOVED_MAX: u64 = 16_384;
 
 /// Ledgers, each with its last entry in the catalogue.
 type Ends = Vec<(LedgerId, Option<EntryId>)>;
@@ -30,6 +39,18 @@ pub(super) enum Ask {
     Extents(LedgerId, EntryId, oneshot::Sender<Option<Vec<TierExtent>>>),
     Reserve(usize, oneshot::Sender<Result<Vec<ObjectId>, String>>),
     Commit(Vec<NewObject>, usize, oneshot::Sender<Result<CommitReply, String>>),
+    /// The ledgers behind this one, ascending; none at the end. From the beginning the log is followed first.
+    Ledgers(Option<LedgerId>, oneshot::Sender<Result<Vec<LedgerId>, String>>),
+    /// Ledgers that are gone, answered with the extents that are left of each.
+    Remove(Vec<LedgerId>, oneshot::Sender<Result<Vec<(LedgerId, u64)>, String>>),
+    /// Objects that are of no use for so long, by the store's time.
+    Garbage(Duration, usize, oneshot::Sender<Result<Vec<ObjectId>, String>>),
+    /// Rows of objects that are deleted, answered with how many are gone.
+    Forget(Vec<ObjectId>, oneshot::Sender<Result<u64, String>>),
+    /// Rows of objects behind the first and up to the second, or to the end, after the log was followed.
+    Rows(Option<ObjectId>, Option<ObjectId>, oneshot::Sender<Result<Vec<ScannedRow>, String>>),
+    /// The store's time, in milliseconds since the epoch.
+    Time(oneshot::Sender<u64>),
 }
 
 /// Numbers that it shows.
@@ -106,7 +127,95 @@ impl Desk {
                 drop(reply.send(reserved.map(|reply| reply.reserved)));
             }
             Ask::Commit(objects, reserve, reply) => drop(reply.send(self.commit(objects, reserve).await)),
+            Ask::Ledgers(after, reply) => drop(reply.send(in_words(self.ledgers(after).await))),
+            Ask::Remove(ledgers, reply) => drop(reply.send(in_words(self.remove(&ledgers).await))),
+            Ask::Garbage(delay, limit, reply) => drop(reply.send(in_words(self.garbage(delay, limit).await))),
+            Ask::Forget(objects, reply) => drop(reply.send(in_words(self.forget(objects).await))),
+            Ask::Rows(after, through, reply) => drop(reply.send(in_words(self.rows(after, through).await))),
+            Ask::Time(reply) => drop(reply.send(self.catalogue.now_ms())),
         }
+    }
+
+    async fn ledgers(&mut self, after: Option<LedgerId>) -> Result<Vec<LedgerId>, CatalogueError> {
+        if after.is_none() {
+            self.catalogue.refresh().await?;
+        }
+        let rows = self.catalogue.ledgers_after(after, LEDGERS_PAGE).await?;
+        Ok(rows.into_iter().map(|(ledger, _)| ledger).collect())
+    }
+
+    /// As many of these as one record may take, at least one; the others have all of their extents left.
+    async fn remove(&mut self, ledgers: &[LedgerId]) -> Result<Vec<(LedgerId, u64)>, CatalogueError> {
+        self.catalogue.refresh().await?;
+        let rows = self.catalogue.ledgers(ledgers).await?;
+        let (mut taken, mut extents, mut left) = (Vec::new(), 0, Vec::new());
+        for ledger in ledgers {
+            let of_ledger = rows.get(ledger).map_or(0, |row| row.extents);
+            if !taken.is_empty() && extents + of_ledger.min(EXTENTS_REMOVED_MAX) > EXTENTS_REMOVED_MAX {
+                left.push((*ledger, of_ledger));
+                continue;
+            }
+            extents += of_ledger;
+            taken.push(*ledger);
+        }
+        let changes = taken.iter().map(|ledger| Change::RemoveLedger(*ledger)).collect();
+        let outcome = self.catalogue.commit(changes).await?;
+        for (ledger, change) in taken.into_iter().zip(outcome.changes) {
+            if let ChangeOutcome::LedgerRemoved { left: of_ledger, .. } = change {
+                left.push((ledger, of_ledger));
+            }
+        }
+        Ok(left)
+    }
+
+    async fn garbage(&mut self, delay: Duration, limit: usize) -> Result<Vec<ObjectId>, CatalogueError> {
+        self.catalogue.refresh().await?;
+        let totals = self.catalogue.totals();
+        if totals.reserved + totals.unreferenced == 0 {
+            return Ok(Vec::new());
+        }
+        let now_ms = self.catalogue.now_ms();
+        // Reservations expire by the log's time, which stands still while nothing is committed: once all of them have, a record
+        // without changes moves it on.
+        let expired_ms = self.catalogue.position().log_ms.saturating_add(self.reservation_ttl_ms);
+        if totals.reserved > 0 && expired_ms <= now_ms {
+            self.catalogue.commit(Vec::new()).await?;
+        }
+        let delay_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
+        let found = self.catalogue.garbage(now_ms.saturating_sub(delay_ms), limit).await?;
+        Ok(found.into_iter().map(|(object, _)| object).collect())
+    }
+
+    async fn rows(
+        &mut self,
+        after: Option<ObjectId>,
+        through: Option<ObjectId>,
+    ) -> Result<Vec<ScannedRow>, CatalogueError> {
+        self.catalogue.refresh().await?;
+        let mut rows = Vec::new();
+        let mut after = after;
+        loop {
+            let page = self.catalogue.objects_after(after, ROWS_PAGE).await?;
+            let Some((last, _)) = page.last().copied() else { return Ok(rows) };
+            for (object, row) in page {
+                if through.is_some_and(|through| object > through) {
+                    return Ok(rows);
+                }
+                let live_bytes = match row {
+                    ObjectRow::Stored(stored) if stored.live_extents > 0 => Some(stored.object.length_bytes),
+                    ObjectRow::Stored(_) | ObjectRow::Reserved { .. } => None,
+                };
+                rows.push(ScannedRow { object, live_bytes });
+            }
+            after = Some(last);
+        }
+    }
+
+    async fn forget(&mut self, objects: Vec<ObjectId>) -> Result<u64, CatalogueError> {
+        let changes = objects.into_iter().map(Change::ForgetObject).collect();
+        let outcome = self.catalogue.commit(changes).await?;
+        let is_gone = |change: &&ChangeOutcome| matches!(change, ChangeOutcome::Forgotten(Ok(())));
+        Ok(outcome.changes.iter().filter(is_gone).count() as u64)
     }
 
     async fn locate(&mut self, ledgers: Vec<LedgerId>) -> Result<Ends, String> {
@@ -162,4 +271,8 @@ impl Desk {
         random[8..].copy_from_slice(&self.random.next_u64().to_be_bytes()[..2]);
         ObjectId::new(self.catalogue.now_ms(), random)
     }
+}
+
+fn in_words<T>(outcome: Result<T, CatalogueError>) -> Result<T, String> {
+    outcome.map_err(|error| error.to_string())
 }

@@ -13,6 +13,7 @@ pub(super) struct Meter {
     puts: AtomicU64,
     gets: AtomicU64,
     deletes: AtomicU64,
+    lists: AtomicU64,
     bytes_put: AtomicU64,
     /// The catalogue's, as it last said.
     catalogue: Mutex<Requests>,
@@ -47,6 +48,10 @@ impl Meter {
         self.deletes.fetch_add(1, Ordering::Relaxed);
     }
 
+    pub fn list(&self) {
+        self.lists.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub fn set_catalogue(&self, requests: Requests) {
         *self.catalogue.lock() = requests;
     }
@@ -58,7 +63,7 @@ impl Meter {
         Requests {
             puts: of_catalogue.puts + of(&self.puts),
             gets: of_catalogue.gets + of(&self.gets),
-            lists: of_catalogue.lists,
+            lists: of_catalogue.lists + of(&self.lists),
             deletes: of_catalogue.deletes + of(&self.deletes),
             bytes_put: of_catalogue.bytes_put + of(&self.bytes_put),
             bytes_got: of_catalogue.bytes_got,

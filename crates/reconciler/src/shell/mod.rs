@@ -20,6 +20,7 @@ mod meter;
 mod object;
 mod report;
 mod run;
+mod upkeep;
 mod upload;
 mod views;
 
@@ -281,7 +282,7 @@ impl Tierer {
         let view = Arc::new(Mutex::new(desk::View::default()));
         let desk = Desk {
             catalogue,
-            random,
+            random: random.clone(),
             reservation_ttl_ms: u64::try_from(2 * settings.reservation_use.as_millis()).unwrap_or(u64::MAX),
             meter,
             view: view.clone(),
@@ -298,6 +299,7 @@ impl Tierer {
             asks,
             desk,
             view,
+            random,
         );
         let (commands, waiting) = mpsc::channel(COMMANDS_MAX);
         let main = tokio::spawn(runner.run(waiting));

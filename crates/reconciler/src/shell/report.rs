@@ -11,6 +11,7 @@ use super::Common;
 use super::desk::View;
 use super::meter::Prices;
 use crate::core::measure::{Durations, Stage};
+use crate::core::upkeep::UpkeepStatus;
 use crate::core::{Lag, LedgerStatus, Limit, State, Status};
 
 /// How far something is behind.
@@ -233,6 +234,32 @@ pub struct TierReport {
     pub catalogue_number: u64,
     /// By how much the own clock is ahead of the store's.
     pub clock_ahead_ms: i64,
+    /// Objects that nothing refers to, and that wait for their deletion.
+    pub unreferenced_objects: u64,
+    /// Passes of the upkeep.
+    pub upkeep_passes: u64,
+    /// Deleted ledgers that were removed from the catalogue.
+    pub ledgers_removed: u64,
+    /// Objects that were deleted, or were not there any more.
+    pub objects_deleted: u64,
+    /// Objects that the last pass could not delete.
+    pub delete_failures: u64,
+    /// Passes that removed no ledger because the metadata store was not believed.
+    pub upkeep_doubts: u64,
+    /// Times that all of the bucket was compared with the catalogue.
+    pub scan_sweeps: u64,
+    /// Objects that were compared.
+    pub scan_objects: u64,
+    /// Objects without a row that were deleted.
+    pub orphans_deleted: u64,
+    /// Objects without a row that are not old enough to be deleted.
+    pub orphans_waiting: u64,
+    /// Objects that the catalogue refers to and the bucket does not have as they were committed.
+    pub objects_missing: u64,
+    /// Why no ledger is removed from the catalogue at the moment.
+    pub upkeep_doubt: Option<String>,
+    /// The last thing of the upkeep that did not work.
+    pub upkeep_error: Option<String>,
     /// Alarms, the newest last.
     pub alarms: Vec<String>,
     /// The last thing that did not work.
@@ -306,6 +333,13 @@ impl TierReport {
             ("bindery_tier_updates_overdue", self.updates_overdue),
             ("bindery_tier_reconciled", self.reconciled),
             ("bindery_tier_reconciled_late", self.reconciled_late),
+            ("bindery_tier_upkeep_passes", self.upkeep_passes),
+            ("bindery_tier_upkeep_doubts", self.upkeep_doubts),
+            ("bindery_tier_ledgers_removed", self.ledgers_removed),
+            ("bindery_tier_objects_deleted", self.objects_deleted),
+            ("bindery_tier_scan_sweeps", self.scan_sweeps),
+            ("bindery_tier_scan_objects", self.scan_objects),
+            ("bindery_tier_orphans_deleted", self.orphans_deleted),
             ("bindery_tier_store_bytes_put", self.requests.bytes_put),
             ("bindery_tier_store_bytes_got", self.requests.bytes_got),
         ];
@@ -347,6 +381,10 @@ impl TierReport {
         out.gauge("bindery_tier_catalogue_objects", &[], gauge(self.catalogue_objects));
         out.gauge("bindery_tier_catalogue_object_bytes", &[], gauge(self.catalogue_object_bytes));
         out.gauge("bindery_tier_catalogue_unreferenced_bytes", &[], gauge(self.catalogue_unreferenced_bytes));
+        out.gauge("bindery_tier_catalogue_unreferenced_objects", &[], gauge(self.unreferenced_objects));
+        out.gauge("bindery_tier_orphans_waiting", &[], gauge(self.orphans_waiting));
+        out.gauge("bindery_tier_objects_missing", &[], gauge(self.objects_missing));
+        out.gauge("bindery_tier_delete_failures", &[], gauge(self.delete_failures));
         out.gauge("bindery_tier_catalogue_reserved_ids", &[], gauge(self.catalogue_reserved));
         out.gauge("bindery_tier_alarms", &[], gauge(self.alarms.len() as u64));
     }
@@ -405,6 +443,7 @@ pub(super) fn ledger(id: LedgerId, found: Option<LedgerStatus>, is_done: bool) -
 
 pub(super) fn report(
     status: &Status,
+    upkeep: &UpkeepStatus,
     common: &Common,
     read: BulkCounts,
     view: View,
@@ -505,6 +544,19 @@ pub(super) fn report(
         catalogue_reserved: view.totals.reserved,
         catalogue_number: view.position.number,
         clock_ahead_ms: view.clock_ahead_ms,
+        unreferenced_objects: view.totals.unreferenced,
+        upkeep_passes: upkeep.counts.passes,
+        ledgers_removed: upkeep.counts.ledgers_removed,
+        objects_deleted: upkeep.counts.objects_deleted,
+        delete_failures: upkeep.counts.delete_failures,
+        upkeep_doubts: upkeep.counts.doubts,
+        scan_sweeps: upkeep.scan.sweeps,
+        scan_objects: upkeep.scan.objects,
+        orphans_deleted: upkeep.scan.orphans_deleted,
+        orphans_waiting: upkeep.scan.orphans_waiting,
+        objects_missing: upkeep.scan.missing,
+        upkeep_doubt: upkeep.doubt.clone(),
+        upkeep_error: upkeep.last_error.clone(),
         alarms,
         last_error: status.last_error.clone(),
     }

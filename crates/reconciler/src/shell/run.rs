@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bindery_client::transport::BookieError;
 use bindery_client::{Client, LedgerListing, Reconcile, ReconcileError, TierSupport};
+use bindery_io::Random;
 use bindery_metadata::Layout;
 use bindery_tiering::ObjectId;
 use bindery_types::BookieId;
@@ -17,11 +18,13 @@ use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use super::desk::{Ask, View};
 use super::object::build;
 use super::report::{self, TierReport};
+use super::upkeep::Hands;
 use super::views::Views;
 use super::{Command, Common, TiererConfig};
 use crate::core::rate::Rate;
 use crate::core::updates::{Ability, RequestError, RequestId, UpdateRequest, UpdateResult, UpdateStatus};
-use crate::core::{Action, Core, Event, Settings};
+use crate::core::upkeep::{Upkeep, UpkeepAction, UpkeepEvent};
+use crate::core::{Action, Alarm, Core, Event, Settings};
 
 /// Between two looks at who is registered.
 const BOOKIES_INTERVAL: Duration = Duration::from_secs(3);
@@ -43,10 +46,16 @@ enum Ended {
     Bookies(Option<BTreeMap<BookieId, Ability>>),
     /// Whether tiering is paused, and a watch for its end; `None` when that could not be read.
     Pause(Option<(bool, bindery_metadata::store::Watch)>),
+    /// An action of the upkeep; the listing comes back with its page.
+    Upkeep(Option<LedgerListing>, UpkeepEvent),
 }
 
 pub(super) struct Runner {
     core: Core,
+    upkeep: Upkeep,
+    hands: Hands,
+    /// The upkeep's, which reads all ledgers again.
+    upkeep_listing: Option<LedgerListing>,
     common: Arc<Common>,
     client: Client,
     layout: Layout,
@@ -79,9 +88,14 @@ impl Runner {
         asks: mpsc::Sender<Ask>,
         desk: JoinHandle<()>,
         view: Arc<Mutex<View>>,
+        random: Arc<dyn Random>,
     ) -> Runner {
         let now = common.now();
+        let of_cluster = common.cluster.to_string();
         Runner {
+            upkeep: Upkeep::new(now, settings.upkeep.clone(), of_cluster, settings.canaries),
+            hands: Hands { common: common.clone(), layout: layout.clone(), asks: asks.clone(), random },
+            upkeep_listing: None,
             request_timeout: settings.updates.timeout,
             core: Core::new(now, settings),
             common,
@@ -112,12 +126,16 @@ impl Runner {
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut stop_at: Option<tokio::time::Instant> = None;
         while !self.is_stopped {
-            let wake_at = self.common.instant(self.core.wake_at(self.common.now()));
+            self.keep_up();
+            let now = self.common.now();
+            let upkeep_at = self.upkeep.wake_at().unwrap_or(Duration::MAX);
+            let wake_at = self.common.instant(self.core.wake_at(now).min(upkeep_at));
             let patience = stop_at.unwrap_or_else(|| tokio::time::Instant::now() + Duration::from_secs(3600));
             tokio::select! {
                 command = commands.recv(), if stop_at.is_none() => match command {
                     Some(Command::Stop) | None => {
                         stop_at = Some(tokio::time::Instant::now() + self.stop_patience);
+                        self.upkeep.stop();
                         self.event(Event::Stop);
                     }
                     Some(command) => self.command(command),
@@ -141,7 +159,7 @@ impl Runner {
         }
         // Whatever is left is of no use any more.
         self.tasks.shutdown().await;
-        drop(self.asks);
+        drop((self.asks, self.hands));
         // A request to the store that hangs must not keep the process.
         if tokio::time::timeout(self.stop_patience, &mut self.desk).await.is_err() {
             self.desk.abort();
@@ -180,10 +198,39 @@ impl Runner {
                 let (is_paused, watch) = found.unzip();
                 self.watch_pause(Some(watch));
                 if let Some(is_paused) = is_paused {
+                    self.upkeep.set_paused(is_paused);
                     self.event(Event::Paused(is_paused));
                 }
             }
+            Ended::Upkeep(listing, event) => {
+                self.upkeep_listing = listing;
+                let mut alarms = Vec::new();
+                self.upkeep.on_event(self.common.now(), event, &mut alarms);
+                alarms.into_iter().for_each(|alarm| self.alarm(&alarm));
+            }
         }
+    }
+
+    /// Begins the upkeep's next action, when there is one.
+    fn keep_up(&mut self) {
+        let Some(action) = self.upkeep.next(self.common.now()) else { return };
+        let listing = match &action {
+            UpkeepAction::List { is_first: true } => Some(self.client.ledgers()),
+            _ => self.upkeep_listing.take(),
+        };
+        let hands = self.hands.clone();
+        self.tasks.spawn(async move {
+            let (listing, event) = hands.perform(action, listing).await;
+            Ended::Upkeep(listing, event)
+        });
+    }
+
+    fn alarm(&mut self, alarm: &Alarm) {
+        tracing::error!("{alarm}");
+        if self.alarms.len() >= ALARMS_MAX {
+            self.alarms.pop_front();
+        }
+        self.alarms.push_back(alarm.to_string());
     }
 
     fn command(&mut self, command: Command) {
@@ -207,6 +254,7 @@ impl Runner {
         let now = self.common.now();
         report::report(
             &self.core.status(now),
+            self.upkeep.status(),
             &self.common,
             self.views.reader().counts(),
             *self.view.lock(),
@@ -318,13 +366,7 @@ impl Runner {
                 }
             }
             Action::SlowDown => self.is_pressed = true,
-            Action::Alarm(alarm) => {
-                tracing::error!("{alarm}");
-                if self.alarms.len() >= ALARMS_MAX {
-                    self.alarms.pop_front();
-                }
-                self.alarms.push_back(alarm.to_string());
-            }
+            Action::Alarm(alarm) => self.alarm(&alarm),
             Action::Stopped => self.is_stopped = true,
         }
     }
@@ -365,13 +407,16 @@ async fn abilities(client: &Client, layout: &Layout) -> Option<BTreeMap<BookieId
 }
 
 /// Asks the desk; `None` when it has ended.
-async fn ask<T>(asks: &mpsc::Sender<Ask>, of: impl FnOnce(oneshot::Sender<T>) -> Ask) -> Option<T> {
+pub(super) async fn ask<T>(
+    asks: &mpsc::Sender<Ask>,
+    of: impl FnOnce(oneshot::Sender<T>) -> Ask,
+) -> Option<T> {
     let (reply, answer) = oneshot::channel();
     asks.send(of(reply)).await.ok()?;
     answer.await.ok()
 }
 
-fn ended<T>() -> Result<T, String> {
+pub(super) fn ended<T>() -> Result<T, String> {
     Err("the tierer ends".to_owned())
 }
 

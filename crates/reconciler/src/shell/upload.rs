@@ -129,7 +129,10 @@ impl Upload {
     }
 }
 
-async fn limited<T>(key: &Path, request: impl Future<Output = Result<T, Error>>) -> Result<T, StoreError> {
+pub(super) async fn limited<T>(
+    key: &Path,
+    request: impl Future<Output = Result<T, Error>>,
+) -> Result<T, StoreError> {
     match tokio::time::timeout(REQUEST_TIMEOUT, request).await {
         Ok(outcome) => outcome.map_err(|error| StoreError::of(key, &error)),
         Err(_) => Err(StoreError::Unavailable {

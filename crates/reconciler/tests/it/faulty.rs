@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bindery_io::SeededRandom;
+use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use object_store::path::Path;
 use object_store::{
@@ -24,6 +25,8 @@ pub struct Faults {
     pub steps: AtomicBool,
     /// Nothing answers.
     pub hangs: AtomicBool,
+    /// Objects cannot be deleted.
+    pub denies_deletions: AtomicBool,
     pub failed: AtomicU64,
     begun: AtomicU64,
 }
@@ -110,7 +113,11 @@ impl ObjectStore for Faulty {
     }
 
     fn delete_stream(&self, keys: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
-        self.inner.delete_stream(keys)
+        if !self.faults.denies_deletions.load(Ordering::Relaxed) {
+            return self.inner.delete_stream(keys);
+        }
+        let denied = |key: Path| Error::PermissionDenied { path: key.to_string(), source: "403".into() };
+        keys.map(move |key| key.and_then(|key| Err(denied(key)))).boxed()
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {

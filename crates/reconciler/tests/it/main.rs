@@ -5,3 +5,4 @@
 mod cluster;
 mod faulty;
 mod tiering;
+mod upkeep;

@@ -25,14 +25,14 @@ use super::faulty::{Faults, Faulty};
 const MIB: u64 = 1 << 20;
 
 /// A local directory, and a tierer's settings in small.
-struct Tier {
+pub struct Tier {
     dir: tempfile::TempDir,
-    store: Store,
-    faults: Arc<Faults>,
+    pub store: Store,
+    pub faults: Arc<Faults>,
 }
 
 impl Tier {
-    fn new() -> Tier {
+    pub fn new() -> Tier {
         let dir = tempfile::tempdir().unwrap();
         let url: StoreUrl = format!("file://{}", dir.path().display()).parse().unwrap();
         let local = open(&url, &StoreOptions::default()).unwrap();
@@ -42,7 +42,7 @@ impl Tier {
         Tier { dir, store: Store::new(url, Arc::new(faulty)), faults }
     }
 
-    async fn start(&self, cluster: &Cluster, client: &Client, config: TiererConfig) -> Tierer {
+    pub async fn start(&self, cluster: &Cluster, client: &Client, config: TiererConfig) -> Tierer {
         let components = Components {
             layout: cluster.layout().await,
             client: client.clone(),
@@ -53,7 +53,7 @@ impl Tier {
         Tierer::start(config, components).await.unwrap()
     }
 
-    async fn catalogue(&self, cluster: &Cluster) -> Catalogue {
+    pub async fn catalogue(&self, cluster: &Cluster) -> Catalogue {
         let id = cluster.layout().await.instance_id().await.unwrap().unwrap().parse().unwrap();
         let options = CatalogueOptions::default();
         let (clock, random) = (Arc::new(SystemClock::new()), Arc::new(SystemRandom));
@@ -99,7 +99,7 @@ impl Tier {
     }
 
     /// Everything that readers get is in the tier, byte for byte.
-    async fn assert_holds(&self, cluster: &Cluster, client: &Client, ledgers: &[LedgerId]) {
+    pub async fn assert_holds(&self, cluster: &Cluster, client: &Client, ledgers: &[LedgerId]) {
         for ledger in ledgers {
             let (held, expected) = (self.entries(cluster, *ledger).await, read(client, *ledger).await);
             assert_eq!(held.len(), expected.len(), "ledger {ledger}");
@@ -107,7 +107,7 @@ impl Tier {
         }
     }
 
-    fn objects(&self) -> usize {
+    pub fn objects(&self) -> usize {
         let clusters =
             std::fs::read_dir(self.dir.path()).unwrap().map(|dir| dir.unwrap().path().join("objects"));
         clusters.filter_map(|objects| std::fs::read_dir(objects).ok()).map(Iterator::count).sum()
@@ -115,7 +115,7 @@ impl Tier {
 }
 
 /// Quick, with small objects.
-fn config() -> TiererConfig {
+pub fn config() -> TiererConfig {
     let mut config = TiererConfig {
         memory_limit: MEMORY_MIN,
         checks_store: false,
@@ -144,7 +144,7 @@ fn config() -> TiererConfig {
     config
 }
 
-async fn until(handle: &TiererHandle, what: &str, is_it: impl Fn(&TierReport) -> bool) -> TierReport {
+pub async fn until(handle: &TiererHandle, what: &str, is_it: impl Fn(&TierReport) -> bool) -> TierReport {
     let began = Instant::now();
     loop {
         let report = handle.report().await.expect("the tierer runs");
@@ -156,7 +156,7 @@ async fn until(handle: &TiererHandle, what: &str, is_it: impl Fn(&TierReport) ->
     }
 }
 
-async fn sealed(client: &Client, ledgers: usize, entries: i64) -> Vec<LedgerId> {
+pub async fn sealed(client: &Client, ledgers: usize, entries: i64) -> Vec<LedgerId> {
     let mut ids = Vec::new();
     for index in 0..ledgers {
         let writer = writer(client).await;

@@ -4,8 +4,10 @@
 //!
 //! Checked after every step: IT1, IT2, IT6 and IT7 (docs/reference/reliability.md), and T4.
 
+mod deletion;
 mod scripts;
 mod swarm;
+mod upkeep;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,6 +25,7 @@ use bindery_types::{
     BookieId, DigestType, EntryId, LedgerId, LedgerMetadata, LedgerSecret, LedgerState, Quorum, Segment,
 };
 
+use self::upkeep::{Estate, Keeper};
 use super::measure::BuildTimes;
 use super::updates::{Ability, RequestError, UpdateMode, UpdateResult, UpdateStatus};
 use super::*;
@@ -105,6 +108,7 @@ pub(super) struct Pending {
 
 pub(super) struct Tierer {
     core: Option<Core>,
+    keeper: Option<Keeper>,
     life: u64,
     listed: bool,
     pub alarms: Vec<Alarm>,
@@ -128,6 +132,9 @@ pub(super) struct World {
     pub cuts: f64,
     /// The catalogue was put back, so bookies may be ahead of it.
     pub was_put_back: bool,
+    estate: Estate,
+    /// When objects were written.
+    pub written: BTreeMap<ObjectId, Duration>,
     ids: u64,
     pub updates_in_flight_max: usize,
     /// Updates by (ledger, bookie) with the time they arrived.
@@ -143,6 +150,12 @@ impl World {
             open_age_max: Duration::from_secs(5),
             list_interval: Duration::from_secs(1),
             revisit_interval: Duration::from_secs(100),
+            upkeep: UpkeepSettings {
+                interval: Duration::from_secs(5),
+                delete_delay: Duration::from_secs(20),
+                limits: bindery_engine::GarbageLimits::default(),
+                confirm_pause: Duration::from_secs(1),
+            },
             ..Settings::default()
         };
         let bookies = (0..bookies).map(|index| {
@@ -159,7 +172,14 @@ impl World {
             now: ORIGIN,
             settings,
             tierers: (0..tierers)
-                .map(|_| Tierer { core: None, life: 0, listed: false, alarms: Vec::new(), is_stopped: false })
+                .map(|_| Tierer {
+                    core: None,
+                    keeper: None,
+                    life: 0,
+                    listed: false,
+                    alarms: Vec::new(),
+                    is_stopped: false,
+                })
                 .collect(),
             pending: Vec::new(),
             catalogue: Catalogue::new(CLUSTER),
@@ -170,6 +190,8 @@ impl World {
             random: SeededRandom::new(seed),
             cuts: 0.0,
             was_put_back: false,
+            estate: Estate::default(),
+            written: BTreeMap::new(),
             ids: 0,
             updates_in_flight_max: 0,
             arrived: Vec::new(),
@@ -218,14 +240,17 @@ impl World {
     pub fn start(&mut self, tierer: usize, canaries: Canaries) {
         self.settings.canaries = canaries;
         let core = Core::new(self.now, self.settings.clone());
+        let keeper = self.new_keeper(canaries);
         let place = &mut self.tierers[tierer];
         place.life += 1;
+        place.keeper = Some(keeper);
         (place.core, place.listed, place.is_stopped) = (Some(core), false, false);
         self.tell_bookies(tierer);
     }
 
     /// A tierer dies. Its requests may arrive, or not.
     pub fn crash(&mut self, tierer: usize) {
+        self.crash_keeper(tierer);
         self.tierers[tierer].core = None;
         self.tierers[tierer].life += 1;
         // A part of an object is no object.
@@ -250,6 +275,7 @@ impl World {
 
     /// Gives a tierer an event, and lets its actions travel.
     pub fn event(&mut self, tierer: usize, event: Event) {
+        self.keep_up(tierer);
         let Some(core) = &mut self.tierers[tierer].core else { return };
         let mut actions = Vec::new();
         core.on_event(self.now, event, &mut actions);
@@ -366,7 +392,8 @@ impl World {
                 self.begun.insert(order.object);
                 let row = self.catalogue.object(&Facts::nothing_below(), order.object).unwrap();
                 assert!(
-                    matches!(row, Some(ObjectRow::Reserved { .. })),
+                    matches!(row, Some(ObjectRow::Reserved { .. }))
+                        || self.estate.forgotten.contains(&order.object),
                     "IT2: {} is not reserved: {row:?}",
                     order.object
                 );
@@ -463,6 +490,7 @@ impl World {
         };
         let new = (!extents.is_empty()).then_some(NewObject { object, extents });
         if let Some(new) = new.clone().filter(|_| fate != Fate::Fails) {
+            self.written.insert(order.object, self.now);
             let before = self.bucket.insert(order.object, new);
             assert_eq!(before, None, "T5: an id is used once");
         }
@@ -486,11 +514,12 @@ impl World {
             .collect()
     }
 
+    fn ttl_ms(&self) -> u64 {
+        2 * self.settings.reservation_use.as_millis() as u64
+    }
+
     /// One record of the log.
-    fn commit(&mut self, objects: &[NewObject], reserve: &[ObjectId]) -> CommitReply {
-        let ttl_ms = 2 * self.settings.reservation_use.as_millis() as u64;
-        let mut changes: Vec<Change> = objects.iter().cloned().map(Change::Commit).collect();
-        changes.push(Change::Reserve { objects: reserve.to_vec(), ttl_ms });
+    fn record(&mut self, changes: Vec<Change>) -> Vec<ChangeOutcome> {
         let record = Record {
             cluster: CLUSTER,
             number: self.catalogue.position().number + 1,
@@ -498,10 +527,18 @@ impl World {
             time_ms: self.now.as_millis() as u64,
             changes,
         };
-        let outcome = self.catalogue.apply(&record, &Facts::nothing_below()).unwrap();
+        self.catalogue.apply(&record, &Facts::nothing_below()).unwrap().changes
+    }
+
+    /// One record of the log with objects, and ids for the next ones.
+    fn commit(&mut self, objects: &[NewObject], reserve: &[ObjectId]) -> CommitReply {
+        let ttl_ms = self.ttl_ms();
+        let mut changes: Vec<Change> = objects.iter().cloned().map(Change::Commit).collect();
+        changes.push(Change::Reserve { objects: reserve.to_vec(), ttl_ms });
+        let outcomes = self.record(changes);
         let mut reply = CommitReply { objects: Vec::new(), reserved: reserve.to_vec() };
         let mut committed = objects.iter();
-        for change in outcome.changes {
+        for change in outcomes {
             if let ChangeOutcome::Committed(outcome) = change {
                 reply.objects.push((committed.next().unwrap().object.id, outcome));
             }
@@ -526,7 +563,8 @@ impl World {
     pub fn pass(&mut self, most: Duration) {
         let wakes =
             self.tierers.iter().filter_map(|tierer| tierer.core.as_ref()).map(|core| core.wake_at(self.now));
-        let until = wakes.min().unwrap_or(self.now + most).min(self.now + most);
+        let keepers = self.tierers.iter().filter_map(|tierer| tierer.keeper.as_ref()?.core.wake_at());
+        let until = wakes.chain(keepers).min().unwrap_or(self.now + most).min(self.now + most);
         self.now = self.now.max(until);
         for tierer in 0..self.tierers.len() {
             self.event(tierer, Event::Time);
@@ -552,6 +590,12 @@ impl World {
             self.deliver(index, Fate::Works);
             let is_stuck = self.pending.len() == before && self.pending[index].step == step;
             index = if is_stuck { index + 1 } else { 0 };
+        }
+        for tierer in 0..self.tierers.len() {
+            while self.deliver_upkeep(tierer, Fate::Works) {}
+        }
+        while !self.estate.strays.is_empty() {
+            self.deliver_stray();
         }
     }
 
@@ -601,7 +645,8 @@ impl World {
                 ghost.end
             );
             for (name, bookie) in &self.bookies {
-                let Some(told) = bookie.told.get(id).filter(|_| !self.was_put_back) else { continue };
+                let is_there = !self.was_put_back && !ghost.is_deleted;
+                let Some(told) = bookie.told.get(id).filter(|_| is_there) else { continue };
                 assert!(
                     told.register <= tiered,
                     "IT1: {name} has {:?} of ledger {id}, the catalogue {tiered:?}",
@@ -617,7 +662,8 @@ impl World {
         }
         for object in &self.begun {
             let row = self.catalogue.object(&facts, *object).unwrap();
-            assert!(row.is_some(), "IT2: {object} was uploaded without a reservation");
+            let is_known = row.is_some() || self.estate.forgotten.contains(object);
+            assert!(is_known, "IT2: {object} was uploaded without a reservation");
         }
     }
 

@@ -420,6 +420,8 @@ fn crash_during_commit_that_arrives() {
 #[test]
 fn old_tierer_commits_after_take_over() {
     let mut world = one_ledger();
+    // What is in vain stays where it can be counted.
+    world.settings.upkeep.delete_delay = seconds(3600);
     world.until("commit", is_commit);
     world.crash(0);
     world.start(0, no_canary());

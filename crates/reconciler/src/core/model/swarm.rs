@@ -11,6 +11,7 @@ struct Rates {
     crashes: f64,
     bookies: f64,
     cuts: f64,
+    wiped: f64,
 }
 
 impl Rates {
@@ -21,7 +22,14 @@ impl Rates {
             let rate = most * 10f64.powf(-2.0 * (random.below(1000) as f64 / 1000.0));
             if is_on { rate } else { 0.0 }
         };
-        Rates { fails: rate(0.3), lost: rate(0.3), crashes: rate(0.02), bookies: rate(0.2), cuts: rate(0.3) }
+        Rates {
+            fails: rate(0.3),
+            lost: rate(0.3),
+            crashes: rate(0.02),
+            bookies: rate(0.2),
+            cuts: rate(0.3),
+            wiped: rate(0.5),
+        }
     }
 }
 
@@ -33,13 +41,16 @@ struct Met {
     retries: u64,
     behind: u64,
     timeouts: u64,
+    removed: u64,
+    deleted: u64,
+    doubts: u64,
 }
 
 fn run(seed: u64, canaries: Canaries) -> Met {
     let mut world = World::new(seed, 2, 5);
     let mut met = Met::default();
     let rates = Rates::draw(&world.random);
-    world.cuts = rates.cuts;
+    (world.cuts, world.estate.wiped) = (rates.cuts, rates.wiped);
     if world.random.chance(0.3) {
         world.settings.updates.mode = updates::UpdateMode::Single;
     }
@@ -60,13 +71,13 @@ fn run(seed: u64, canaries: Canaries) -> Met {
     for tierer in 0..2 {
         world.start(tierer, canaries);
     }
-    for _ in 0..600 {
+    for _ in 0..660 {
         let fate = match () {
             () if world.random.chance(rates.fails) => Fate::Fails,
             () if world.random.chance(rates.lost) => Fate::AnswerLost,
             () => Fate::Works,
         };
-        match world.random.below(20) {
+        match world.random.below(22) {
             0..=13 if !world.pending.is_empty() => {
                 let index = world.random.below(world.pending.len() as u64) as usize;
                 world.deliver(index, fate);
@@ -79,6 +90,18 @@ fn run(seed: u64, canaries: Canaries) -> Met {
             15 if world.random.chance(0.2) => {
                 let id = world.random.below(ledgers as u64) as i64;
                 world.seal(id);
+            }
+            16 if world.random.chance(0.2) => {
+                let id = world.random.below(ledgers as u64) as i64;
+                world.delete_ledger(id);
+            }
+            17 => {
+                let tierer = world.random.below(2) as usize;
+                world.deliver_upkeep(tierer, fate);
+                world.estate.is_denied = world.random.chance(rates.fails);
+                if world.random.chance(0.2) {
+                    world.deliver_stray();
+                }
             }
             _ => {
                 let most = Duration::from_millis(1 + world.random.below(800));
@@ -122,7 +145,9 @@ fn run(seed: u64, canaries: Canaries) -> Met {
         }
     }
     // Everybody is well from now on, and all of it ends up where it belongs.
-    world.cuts = 0.0;
+    (world.cuts, world.estate.wiped, world.estate.is_denied) = (0.0, 0.0, false);
+    // The newest ledger is one that is there, so that the listing proves itself also without a mark.
+    world.add_ledger(ledgers, 5, true);
     for bookie in world.bookies.values_mut() {
         bookie.ability = Ability::Reconciles;
         bookie.is_hanging = false;
@@ -138,6 +163,7 @@ fn run(seed: u64, canaries: Canaries) -> Met {
     // Registers that were lost meanwhile are found at the next visit.
     world.run(Duration::from_secs(180));
     world.assert_complete();
+    world.assert_tidy();
     for tierer in 0..2 {
         collect(&world, tierer, &mut met);
         let status = world.core(tierer).status(world.now);
@@ -157,13 +183,19 @@ fn collect(world: &World, tierer: usize, met: &mut Met) {
     met.retries += status.counts.commit_retries;
     met.behind += status.updates.behind;
     met.timeouts += status.updates.timeouts;
+    if let Some(keeper) = &world.tierers[tierer].keeper {
+        let counts = keeper.core.status().counts;
+        met.removed += counts.ledgers_removed;
+        met.deleted += counts.objects_deleted;
+        met.doubts += counts.doubts;
+    }
 }
 
 #[test]
 fn two_tierers_with_crashes_and_faults_keep_the_invariants() {
     let mut met = Met::default();
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let seeds = number("BINDERY_TIER_SEEDS").unwrap_or(100);
+    let seeds = number("BINDERY_TIER_SEEDS").unwrap_or(150);
     if let Some(seed) = number("BINDERY_TIER_SEED") {
         println!("seed {seed}: {:?}", run(seed, Canaries::none()));
         return;
@@ -179,9 +211,13 @@ fn two_tierers_with_crashes_and_faults_keep_the_invariants() {
         met.retries += of_run.retries;
         met.behind += of_run.behind;
         met.timeouts += of_run.timeouts;
+        met.removed += of_run.removed;
+        met.deleted += of_run.deleted;
+        met.doubts += of_run.doubts;
     }
     println!("{met:?}");
     assert!(met.corrections > 20 && met.crashes > 20 && met.retries > 20, "the runs meet little: {met:?}");
+    assert!(met.removed > 20 && met.deleted > 20 && met.doubts > 20, "the runs meet little: {met:?}");
     assert!(met.behind > 0 && met.timeouts > 20, "the runs meet little: {met:?}");
 }
 
@@ -195,7 +231,7 @@ fn a_seed_repeats_exactly() {
     }
 }
 
-/// M23 and T3 here; T2 needs a catalogue that was put back, which the script of the crash matrix does.
+/// All but T2, which needs a catalogue that was put back, which the script of the crash matrix does.
 #[test]
 fn every_canary_of_updates_is_found() {
     for (name, canary) in TIERER.into_iter().filter(|(name, _)| *name != "T2") {
@@ -206,7 +242,8 @@ fn every_canary_of_updates_is_found() {
             std::panic::set_hook(hook);
             // By the invariant that it breaks, not by anything else.
             outcome.is_err_and(|panic| {
-                panic.downcast_ref::<String>().is_some_and(|text| text.starts_with("IT1"))
+                let breaks = |text: &String| text.starts_with("IT1") || text.starts_with("IT2");
+                panic.downcast_ref::<String>().is_some_and(breaks)
             })
         };
         let seed = (0..300).find(is_found).unwrap_or_else(|| panic!("{name} is not found in 300 seeds"));

@@ -1,0 +1,188 @@
+//! Scripts of the deletion: the rows of its part of the crash matrix (docs/reference/tiering.md). After each, nothing is left of the
+//! deleted ledger, and everything of the others is there.
+
+use super::*;
+use crate::core::upkeep::UpkeepAction;
+
+const LEFT: i64 = 2;
+
+/// Two ledgers in the tier, of which the first is deleted. Objects hold one ledger each.
+fn world() -> World {
+    let mut world = World::new(1, 1, 3);
+    world.settings.object_bytes_max = 25 * ENTRY_BYTES;
+    world.start(0, Canaries::none());
+    world.add_ledger(1, 20, true);
+    world.add_ledger(LEFT, 20, true);
+    world.run(Duration::from_secs(30));
+    world.assert_complete();
+    assert_eq!(world.bucket.len(), 2);
+    world.delete_ledger(1);
+    world
+}
+
+impl World {
+    /// Goes on until the upkeep has asked for something like this, which has not arrived.
+    fn until_upkeep(&mut self, is_it: impl Fn(&UpkeepAction) -> bool) {
+        for _ in 0..10_000 {
+            let work = self.tierers[0].keeper.as_ref().and_then(|keeper| keeper.work.as_ref());
+            if work.is_some_and(|(action, event)| event.is_none() && is_it(action)) {
+                return;
+            }
+            if !self.deliver_upkeep(0, Fate::Works) {
+                self.pass(Duration::from_secs(1));
+            }
+        }
+        panic!("the upkeep does not come to it");
+    }
+
+    /// It dies, with what it asked for last on its way or not; another one does the rest.
+    fn die_and_start(&mut self, arrives: bool) {
+        self.crash(0);
+        match arrives {
+            true => self.deliver_stray(),
+            false => self.estate.strays.clear(),
+        }
+        self.start(0, Canaries::none());
+        self.run(Duration::from_secs(120));
+        self.assert_tidy();
+        self.assert_complete();
+        let of_left = self.bucket.values().filter(|new| new.extents.iter().all(|e| e.ledger == ledger(LEFT)));
+        assert_eq!((of_left.count(), self.bucket.len()), (1, 1));
+        assert_eq!(self.catalogue.totals().unreferenced, 0);
+    }
+}
+
+#[test]
+fn before_the_removal_is_committed_or_during_that() {
+    for arrives in [false, true] {
+        let mut world = world();
+        world.until_upkeep(|action| matches!(action, UpkeepAction::Remove(_)));
+        assert_eq!(world.bucket.len(), 2, "nothing goes before its reference");
+        world.die_and_start(arrives);
+    }
+}
+
+#[test]
+fn after_the_removal() {
+    let mut world = world();
+    world.until_upkeep(|action| matches!(action, UpkeepAction::Remove(_)));
+    world.until_upkeep(|action| matches!(action, UpkeepAction::FindGarbage { .. }));
+    assert_eq!((world.tiered(ledger(1)), world.bucket.len()), (None, 2));
+    world.die_and_start(false);
+}
+
+#[test]
+fn objects_wait_for_the_delay() {
+    let mut world = world();
+    world.until_upkeep(|action| matches!(action, UpkeepAction::Remove(_)));
+    let since = world.now;
+    world.until_upkeep(|action| matches!(action, UpkeepAction::Delete(_)));
+    assert!(world.now >= since + world.settings.upkeep.delete_delay);
+    world.die_and_start(false);
+}
+
+#[test]
+fn during_the_deletion_of_an_object() {
+    for arrives in [false, true] {
+        let mut world = world();
+        world.until_upkeep(|action| matches!(action, UpkeepAction::Delete(_)));
+        world.die_and_start(arrives);
+    }
+}
+
+#[test]
+fn after_the_deletion_before_its_row_is_forgotten_or_during_that() {
+    for arrives in [false, true] {
+        let mut world = world();
+        world.until_upkeep(|action| matches!(action, UpkeepAction::Forget(_)));
+        assert_eq!(world.bucket.len(), 1);
+        assert_eq!(world.catalogue.totals().unreferenced, 1, "the row goes after its object");
+        world.die_and_start(arrives);
+    }
+}
+
+/// A dead tierer's commit of the first entries of a ledger arrives after the ledger was removed.
+#[test]
+fn a_late_commit_of_a_removed_ledger_is_removed_again() {
+    let mut world = world();
+    let id = world.draw(1)[0];
+    world.commit(&[], &[id]);
+    world.until_upkeep(|action| matches!(action, UpkeepAction::Remove(_)));
+    world.until_upkeep(|action| matches!(action, UpkeepAction::FindGarbage { .. }));
+    let extent = NewExtent { ledger: ledger(1), first: entry(0), last: entry(4), bytes: 5 * ENTRY_BYTES };
+    let object = ObjectRef { id, length_bytes: 9, footer_offset: 1, footer_crc: 1, etag_crc: 1 };
+    let new = NewObject { object, extents: vec![extent] };
+    world.bucket.insert(id, new.clone());
+    world.written.insert(id, world.now);
+    world.commit(&[new], &[]);
+    assert_eq!(world.tiered(ledger(1)), Some(entry(4)));
+    world.die_and_start(false);
+}
+
+/// T17.
+#[test]
+fn a_metadata_store_that_lost_everything_removes_nothing() {
+    let mut world = world();
+    world.run(Duration::from_secs(60));
+    world.estate.wiped = 1.0;
+    world.run(Duration::from_secs(60));
+    let keeper = world.tierers[0].keeper.as_ref().unwrap();
+    assert!(matches!(keeper.alarms[..], [Alarm::LedgersNotRemoved { .. }]), "{:?}", keeper.alarms);
+    assert!(world.tiered(ledger(LEFT)).is_some());
+    world.estate.wiped = 0.0;
+    world.die_and_start(false);
+}
+
+#[test]
+fn without_permission_to_delete_rows_and_objects_stay() {
+    let mut world = world();
+    world.estate.is_denied = true;
+    world.run(Duration::from_secs(120));
+    assert_eq!((world.bucket.len(), world.catalogue.totals().unreferenced), (2, 1));
+    let keeper = world.tierers[0].keeper.as_ref().unwrap();
+    assert!(matches!(keeper.alarms[..], [Alarm::CannotDelete { .. }]), "{:?}", keeper.alarms);
+    world.estate.is_denied = false;
+    world.die_and_start(false);
+}
+
+/// An upload that ends after its id was forgotten is an object of nobody: the scan finds it.
+#[test]
+fn an_object_without_a_row_goes_after_the_delay() {
+    let mut world = world();
+    let id = world.draw(1)[0];
+    let object = ObjectRef { id, length_bytes: 9, footer_offset: 1, footer_crc: 1, etag_crc: 1 };
+    world.bucket.insert(id, NewObject { object, extents: Vec::new() });
+    world.written.insert(id, world.now);
+    let since = world.now;
+    world.until_upkeep(|action| matches!(action, UpkeepAction::DeleteOrphans(_)));
+    assert!(world.now >= since + world.settings.upkeep.delete_delay);
+    world.die_and_start(false);
+}
+
+/// An object that somebody else deleted is one alarm.
+#[test]
+fn an_object_that_is_missing_is_an_alarm() {
+    let mut world = World::new(1, 1, 3);
+    world.start(0, Canaries::none());
+    world.add_ledger(LEFT, 20, true);
+    world.run(Duration::from_secs(30));
+    let id = *world.bucket.keys().next().unwrap();
+    let kept = world.bucket.remove(&id).unwrap();
+    // The check of the world would see it, too: only the upkeep acts.
+    let mut alarms = Vec::new();
+    for _ in 0..200 {
+        let keeper = world.tierers[0].keeper.as_mut().unwrap();
+        let Some((action, _)) = keeper.work.take() else {
+            world.now += Duration::from_secs(1);
+            world.keep_up(0);
+            continue;
+        };
+        let event = world.arrive_upkeep(Some(0), &action, Fate::Works);
+        let keeper = world.tierers[0].keeper.as_mut().unwrap();
+        keeper.core.on_event(world.now, event, &mut alarms);
+        world.keep_up(0);
+    }
+    assert_eq!(alarms, [Alarm::ObjectMissing { object: id }]);
+    world.bucket.insert(id, kept);
+    world.check();
+}

@@ -1,0 +1,494 @@
+//! Upkeep of the tier: ledgers that were deleted leave the catalogue, and objects that nothing refers to leave the bucket.
+//! Decides; the shell does one action after the other.
+//!
+//! # Data flow
+//! ```text
+//! ledgers of the catalogue ─► proof, listing, proof ─► looked up again, proof again ─► removed from the catalogue (T17)
+//! unreferenced, or reserved in vain, for the delay ─► object deleted ─► row forgotten (T13)
+//! a page of the bucket's objects ─► compared with rows ─► of nobody for the delay: deleted; missing: an alarm
+//! ```
+//!
+//! # Invariants
+//! 1. A ledger leaves the catalogue on the proof of absence that garbage collection of bookies wants ([`GarbageRound`], IB16):
+//!    the ledgers of the catalogue are taken first; a ledger is in metadata before anything of it is in the catalogue.
+//! 2. An object is deleted only when the catalogue said that nothing refers to it, durably and for the delay, and its row goes
+//!    after it. Either may be repeated, by anybody.
+//! 3. The first doubt ends the removal of ledgers for this pass; objects that became garbage earlier go nevertheless. An
+//!    object that cannot be deleted holds up no other.
+//! 4. One action is under way at a time, and one event answers it.
+//!
+//! # Limits     ids of all ledgers of the catalogue are held for a pass: 8 bytes each; ledgers in one look: [`LEDGERS_MAX`]; objects
+//! in one batch: [`OBJECTS_MAX`]
+//!
+//! # Not here   which object is garbage since when (the catalogue), requests (the shell)
+
+mod event;
+mod scan;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
+
+use bindery_engine::{Doubt, Evidence, GarbageLimits, GarbageRound, Listed, SecondLook};
+use bindery_io::canary::{Canaries, Canary};
+use bindery_tiering::ObjectId;
+use bindery_types::LedgerId;
+
+pub use self::event::{Deletion, Proof, UpkeepAction, UpkeepEvent};
+use self::scan::Scan;
+pub use self::scan::{ListedObject, ScanCounts, ScanPage, ScannedRow};
+pub use self::status::{UpkeepCounts, UpkeepStatus};
+use super::Alarm;
+
+/// Ledgers that are looked up again, and removed, together.
+pub const LEDGERS_MAX: usize = 64;
+
+/// Objects that are deleted before their rows go.
+pub const OBJECTS_MAX: usize = 256;
+
+/// Settings of the upkeep.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UpkeepSettings {
+    /// Time between two passes.
+    pub interval: Duration,
+    /// How long nothing has referred to an object when it is deleted: longer than any read that began before.
+    pub delete_delay: Duration,
+    /// When a pass would remove too many ledgers.
+    pub limits: GarbageLimits,
+    /// Between a pass that found a large share gone and the one that confirms it, at least.
+    pub confirm_pause: Duration,
+}
+
+impl Default for UpkeepSettings {
+    fn default() -> UpkeepSettings {
+        UpkeepSettings {
+            interval: Duration::from_secs(5 * 60),
+            delete_delay: Duration::from_secs(3600),
+            limits: GarbageLimits::default(),
+            confirm_pause: Duration::from_secs(5),
+        }
+    }
+}
+
+impl UpkeepSettings {
+    /// Objects go after `delay`; with a short one passes come as often.
+    pub fn set_delete_delay(&mut self, delay: Duration) {
+        self.delete_delay = delay;
+        self.interval = self.interval.min(delay.max(Duration::from_secs(1)));
+    }
+}
+
+/// What a proof is wanted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// The listing may begin.
+    Begin,
+    /// The listing ended.
+    Listed,
+    /// Ledgers were looked up again.
+    Removal,
+}
+
+/// What comes next.
+#[derive(Debug, Clone, PartialEq)]
+enum Phase {
+    Waits,
+    Ledgers,
+    Prove(Why),
+    List { is_first: bool },
+    LookAgain,
+    Remove,
+    Mark,
+    FindGarbage,
+    Delete(Vec<ObjectId>),
+    Forget(Vec<ObjectId>),
+    Scan,
+    AskFor(Vec<(ObjectId, u64)>, Vec<ObjectId>),
+    DeleteOrphans(Vec<ObjectId>),
+}
+
+/// The upkeep of one tierer.
+pub struct Upkeep {
+    settings: UpkeepSettings,
+    canaries: Canaries,
+    /// INSTANCEID of the cluster whose tier it is.
+    instance_id: String,
+    phase: Phase,
+    is_under_way: bool,
+    is_paused: bool,
+    is_ending: bool,
+    begins_at: Duration,
+    round: Option<GarbageRound>,
+    /// The proof counted for what the round believes.
+    is_proven: bool,
+    /// There is a mark that counts.
+    has_mark: bool,
+    /// The ledgers of the catalogue as one number: of this pass, and when the last mark was left.
+    of_here: u64,
+    marked: Option<u64>,
+    is_empty: bool,
+    /// A large share that the last pass found gone.
+    found_before: Vec<LedgerId>,
+    /// Ledgers to be looked up again, or removed.
+    batch: Vec<LedgerId>,
+    /// Objects that could not be deleted in this pass.
+    held: BTreeSet<ObjectId>,
+    is_denied: bool,
+    scan: Scan,
+    said: Option<std::mem::Discriminant<Doubt>>,
+    status: UpkeepStatus,
+}
+
+impl Upkeep {
+    /// The first pass begins at `now`.
+    pub fn new(now: Duration, settings: UpkeepSettings, instance_id: String, canaries: Canaries) -> Upkeep {
+        Upkeep {
+            settings,
+            canaries,
+            instance_id,
+            phase: Phase::Waits,
+            is_under_way: false,
+            is_paused: false,
+            is_ending: false,
+            begins_at: now,
+            round: None,
+            is_proven: false,
+            has_mark: false,
+            of_here: 0,
+            marked: None,
+            is_empty: true,
+            found_before: Vec::new(),
+            batch: Vec::new(),
+            held: BTreeSet::new(),
+            is_denied: false,
+            scan: Scan::default(),
+            said: None,
+            status: UpkeepStatus::default(),
+        }
+    }
+
+    /// How it stands.
+    pub fn status(&self) -> &UpkeepStatus {
+        &self.status
+    }
+
+    /// Tiering was paused, or goes on. A pass under way ends with the action under way, and begins anew later.
+    pub fn set_paused(&mut self, is_paused: bool) {
+        self.is_paused = is_paused;
+    }
+
+    /// Nothing more begins.
+    pub fn stop(&mut self) {
+        self.is_ending = true;
+    }
+
+    /// When [`Self::next`] has something new; `None` while an action is under way, or nothing may begin.
+    pub fn wake_at(&self) -> Option<Duration> {
+        let may_begin = !self.is_under_way && !self.is_paused && !self.is_ending;
+        may_begin.then_some(if self.phase == Phase::Waits { self.begins_at } else { Duration::ZERO })
+    }
+
+    /// What is to be done now.
+    pub fn next(&mut self, now: Duration) -> Option<UpkeepAction> {
+        if self.wake_at().is_none_or(|at| at > now) {
+            return None;
+        }
+        if self.phase == Phase::Waits {
+            self.status.counts.passes += 1;
+            self.held.clear();
+            self.phase = Phase::Ledgers;
+        }
+        self.is_under_way = true;
+        Some(match &self.phase {
+            Phase::Waits | Phase::Ledgers => UpkeepAction::Ledgers,
+            Phase::Prove(_) => UpkeepAction::Prove,
+            Phase::List { is_first } => UpkeepAction::List { is_first: *is_first },
+            Phase::LookAgain => UpkeepAction::LookAgain(self.batch.clone()),
+            Phase::Remove => UpkeepAction::Remove(self.batch.clone()),
+            Phase::Mark => UpkeepAction::Mark,
+            Phase::FindGarbage => UpkeepAction::FindGarbage {
+                delay: self.settings.delete_delay,
+                limit: OBJECTS_MAX + self.held.len(),
+            },
+            Phase::Delete(objects) => UpkeepAction::Delete(objects.clone()),
+            Phase::Forget(objects) => UpkeepAction::Forget(objects.clone()),
+            Phase::Scan => UpkeepAction::Scan { after: self.scan.after },
+            Phase::AskFor(objects, _) => UpkeepAction::AskFor(objects.clone()),
+            Phase::DeleteOrphans(objects) => UpkeepAction::DeleteOrphans(objects.clone()),
+        })
+    }
+
+    /// Takes the answer to the action under way.
+    pub fn on_event(&mut self, now: Duration, event: UpkeepEvent, alarms: &mut Vec<Alarm>) {
+        self.is_under_way = false;
+        self.phase = match event {
+            UpkeepEvent::Ledgers(found) => match found {
+                Ok(ledgers) => self.begin(ledgers),
+                Err(why) => self.doubt(Doubt::Metadata(why), alarms),
+            },
+            UpkeepEvent::Proven(proof) => self.on_proof(now, proof, alarms),
+            UpkeepEvent::Listed(listed) => self.on_listed(listed, alarms),
+            UpkeepEvent::LookedAgain(absent) => self.on_looked_again(absent, alarms),
+            UpkeepEvent::Removed(removed) => self.on_removed(removed, alarms),
+            UpkeepEvent::Marked(outcome) => {
+                match outcome {
+                    Ok(()) => self.marked = Some(self.of_here),
+                    Err(why) => self.status.last_error = Some(why),
+                }
+                Phase::FindGarbage
+            }
+            UpkeepEvent::Garbage(found) => self.on_garbage(found),
+            UpkeepEvent::Deleted(outcomes) => self.on_deleted(outcomes, alarms),
+            UpkeepEvent::Forgotten(Ok(count)) => {
+                self.status.counts.objects_forgotten += count;
+                Phase::FindGarbage
+            }
+            UpkeepEvent::Forgotten(Err(why)) => {
+                // The objects are gone, their rows may be: the next pass deletes and forgets them again.
+                self.status.last_error = Some(why);
+                Phase::Scan
+            }
+            UpkeepEvent::Scanned(page) => self.on_scanned(now, page),
+            UpkeepEvent::Missing(missing) => self.on_missing(now, missing, alarms),
+            UpkeepEvent::OrphansDeleted(outcomes) => {
+                self.scan.counts.orphans_deleted += self.note(outcomes, alarms).len() as u64;
+                self.end_pass(now)
+            }
+        };
+        self.status.scan = self.scan.counts;
+    }
+
+    fn on_scanned(&mut self, now: Duration, page: Result<ScanPage, String>) -> Phase {
+        let page = match page {
+            Ok(page) => page,
+            Err(why) => {
+                self.status.last_error = Some(why);
+                return self.end_pass(now);
+            }
+        };
+        let is_blind = self.canaries.has(Canary::T13ReservationIgnored);
+        let findings = self.scan.on_page(&page, self.settings.delete_delay, is_blind);
+        match findings.doubtful.is_empty() {
+            false => Phase::AskFor(findings.doubtful, findings.orphans),
+            true => self.go_to_orphans(now, findings.orphans),
+        }
+    }
+
+    fn on_missing(
+        &mut self,
+        now: Duration,
+        missing: Result<Vec<ObjectId>, String>,
+        alarms: &mut Vec<Alarm>,
+    ) -> Phase {
+        match missing {
+            Ok(missing) => {
+                let new = self.scan.on_missing(missing).into_iter();
+                alarms.extend(new.map(|object| Alarm::ObjectMissing { object }));
+            }
+            Err(why) => self.status.last_error = Some(why),
+        }
+        let orphans = match &mut self.phase {
+            Phase::AskFor(_, orphans) => std::mem::take(orphans),
+            _ => Vec::new(),
+        };
+        self.go_to_orphans(now, orphans)
+    }
+
+    fn go_to_orphans(&mut self, now: Duration, orphans: Vec<ObjectId>) -> Phase {
+        if orphans.is_empty() { self.end_pass(now) } else { Phase::DeleteOrphans(orphans) }
+    }
+
+    fn begin(&mut self, ledgers: Vec<LedgerId>) -> Phase {
+        let mut hasher = DefaultHasher::new();
+        ledgers.hash(&mut hasher);
+        (self.of_here, self.is_empty) = (hasher.finish(), ledgers.is_empty());
+        if ledgers.is_empty() && self.marked.is_some() {
+            self.round = None;
+            return Phase::FindGarbage;
+        }
+        let canaries = match self.canaries.has(Canary::T17ListingBelieved) {
+            true => Canaries::only(Canary::M21ListingBelieved),
+            false => Canaries::none(),
+        };
+        // A store that knows the newest ledger of the catalogue is not from before the others.
+        let seen = ledgers.last().copied();
+        let round = GarbageRound::begin(ledgers, seen, self.settings.limits, false, canaries);
+        self.round = Some(round.confirms(self.found_before.clone()));
+        self.is_proven = false;
+        Phase::Prove(Why::Begin)
+    }
+
+    fn on_proof(&mut self, now: Duration, proof: Result<Proof, String>, alarms: &mut Vec<Alarm>) -> Phase {
+        let Phase::Prove(why) = self.phase.clone() else { return Phase::FindGarbage };
+        let proof = match proof {
+            Ok(proof) => proof,
+            Err(why) => return self.doubt(Doubt::Metadata(why), alarms),
+        };
+        if let Err(doubt) = GarbageRound::check_cluster(&proof.instance_id, &self.instance_id) {
+            return self.doubt(doubt, alarms);
+        }
+        if !proof.is_whole {
+            return self.doubt(Doubt::NotWhole, alarms);
+        }
+        let Some(round) = &mut self.round else { return Phase::FindGarbage };
+        match why {
+            Why::Begin if self.is_empty && !proof.has_mark => Phase::Mark,
+            Why::Begin if self.is_empty => {
+                self.marked = Some(self.of_here);
+                Phase::FindGarbage
+            }
+            Why::Begin => Phase::List { is_first: true },
+            Why::Listed => {
+                self.is_proven = round.needs_evidence();
+                self.has_mark = proof.has_mark;
+                let evidence = match self.is_proven {
+                    true => Evidence { is_member: true, has_mark: proof.has_mark, next_id: proof.next_id },
+                    false => Evidence::default(),
+                };
+                match round.on_listed(evidence) {
+                    Ok(Listed::Believed) => {
+                        self.found_before.clear();
+                        self.next_batch()
+                    }
+                    Ok(Listed::Unconfirmed(found)) => {
+                        // Garbage of before goes in the pass that confirms.
+                        self.found_before = found;
+                        self.round = None;
+                        self.begins_at = now + self.settings.confirm_pause;
+                        Phase::Waits
+                    }
+                    Err(doubt) => self.doubt(doubt, alarms),
+                }
+            }
+            Why::Removal if self.is_proven && self.has_mark && !proof.has_mark => {
+                self.doubt(Doubt::MarkGone, alarms)
+            }
+            Why::Removal => Phase::Remove,
+        }
+    }
+
+    fn on_listed(&mut self, listed: Result<Option<Vec<LedgerId>>, String>, alarms: &mut Vec<Alarm>) -> Phase {
+        let Some(round) = &mut self.round else { return Phase::FindGarbage };
+        match listed {
+            Ok(Some(range)) => match round.on_range(&range) {
+                Ok(()) => Phase::List { is_first: false },
+                Err(doubt) => self.doubt(doubt, alarms),
+            },
+            Ok(None) => Phase::Prove(Why::Listed),
+            // As if it had ended.
+            Err(_) if self.canaries.has(Canary::T17ListingBelieved) => Phase::Prove(Why::Listed),
+            Err(why) => self.doubt(Doubt::Metadata(why), alarms),
+        }
+    }
+
+    /// The next candidates, or what comes behind the last ones.
+    fn next_batch(&mut self) -> Phase {
+        let Some(round) = &mut self.round else { return Phase::FindGarbage };
+        self.batch = std::iter::from_fn(|| round.next_candidate()).take(LEDGERS_MAX).collect();
+        if !self.batch.is_empty() {
+            return Phase::LookAgain;
+        }
+        let may_mark = round.may_mark() && self.marked != Some(self.of_here);
+        self.round = None;
+        (self.said, self.status.doubt) = (None, None);
+        if may_mark { Phase::Mark } else { Phase::FindGarbage }
+    }
+
+    fn on_looked_again(&mut self, absent: Result<Vec<LedgerId>, String>, alarms: &mut Vec<Alarm>) -> Phase {
+        let absent = match absent {
+            Ok(absent) => absent,
+            Err(why) => return self.doubt(Doubt::Metadata(why), alarms),
+        };
+        let Some(round) = &self.round else { return Phase::FindGarbage };
+        self.batch.retain(|ledger| {
+            let look = if absent.contains(ledger) { SecondLook::Absent } else { SecondLook::Present };
+            round.is_garbage(&look)
+        });
+        if self.batch.is_empty() { self.next_batch() } else { Phase::Prove(Why::Removal) }
+    }
+
+    fn on_removed(
+        &mut self,
+        removed: Result<Vec<(LedgerId, u64)>, String>,
+        alarms: &mut Vec<Alarm>,
+    ) -> Phase {
+        let removed = match removed {
+            Ok(removed) => removed,
+            // Whether it happened is not known: the next pass sees.
+            Err(why) => return self.doubt(Doubt::Metadata(why), alarms),
+        };
+        self.status.counts.ledgers_removed += removed.iter().filter(|(_, left)| *left == 0).count() as u64;
+        self.batch = removed.into_iter().filter(|(_, left)| *left > 0).map(|(ledger, _)| ledger).collect();
+        if self.batch.is_empty() { self.next_batch() } else { Phase::Remove }
+    }
+
+    fn on_garbage(&mut self, found: Result<Vec<ObjectId>, String>) -> Phase {
+        match found {
+            Ok(mut found) => {
+                found.retain(|object| !self.held.contains(object));
+                found.truncate(OBJECTS_MAX);
+                if found.is_empty() { Phase::Scan } else { Phase::Delete(found) }
+            }
+            Err(why) => {
+                self.status.last_error = Some(why);
+                Phase::Scan
+            }
+        }
+    }
+
+    fn on_deleted(&mut self, outcomes: Vec<(ObjectId, Deletion)>, alarms: &mut Vec<Alarm>) -> Phase {
+        let deleted = self.note(outcomes, alarms);
+        self.status.counts.objects_deleted += deleted.len() as u64;
+        if deleted.is_empty() { Phase::FindGarbage } else { Phase::Forget(deleted) }
+    }
+
+    /// Returns the objects that are gone; the others are left alone for this pass.
+    fn note(&mut self, outcomes: Vec<(ObjectId, Deletion)>, alarms: &mut Vec<Alarm>) -> Vec<ObjectId> {
+        let mut deleted = Vec::with_capacity(outcomes.len());
+        let mut denied = None;
+        for (object, outcome) in outcomes {
+            match outcome {
+                Deletion::Done => deleted.push(object),
+                Deletion::Denied(why) => {
+                    self.held.insert(object);
+                    denied = Some(why);
+                }
+                Deletion::Failed(why) => {
+                    self.held.insert(object);
+                    self.status.last_error = Some(why);
+                }
+            }
+        }
+        match denied {
+            // Once, until a deletion is allowed again.
+            Some(why) if !std::mem::replace(&mut self.is_denied, true) => {
+                alarms.push(Alarm::CannotDelete { why });
+            }
+            Some(_) => {}
+            None => self.is_denied &= deleted.is_empty(),
+        }
+        deleted
+    }
+
+    /// The removal of ledgers ends for this pass (invariant 3).
+    fn doubt(&mut self, doubt: Doubt, alarms: &mut Vec<Alarm>) -> Phase {
+        let kind = std::mem::discriminant(&doubt);
+        if self.said.replace(kind) != Some(kind) && !matches!(doubt, Doubt::Metadata(_)) {
+            alarms.push(Alarm::LedgersNotRemoved { why: doubt.to_string() });
+        }
+        self.status.counts.doubts += 1;
+        self.status.doubt = Some(doubt.to_string());
+        self.round = None;
+        self.found_before.clear();
+        Phase::FindGarbage
+    }
+
+    fn end_pass(&mut self, now: Duration) -> Phase {
+        self.status.counts.delete_failures = self.held.len() as u64;
+        self.begins_at = now + self.settings.interval;
+        Phase::Waits
+    }
+}

@@ -1,0 +1,192 @@
+//! The scan: compares the objects of the bucket with the rows of the catalogue, a page with each pass, round and round.
+//!
+//! # Invariants
+//! 1. A page is listed before its rows are read. A row is there before its object, so an object without a row is of nobody.
+//! 2. Such an object goes when the store says that it was written longer ago than the delay, by the store's own clock.
+//! 3. An object that a row refers to and that was not listed is asked for by name, and is missing only when it is not there.
+//!    That is an alarm, once; nothing is deleted for it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use bindery_tiering::ObjectId;
+
+/// An object that the store listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ListedObject {
+    /// Its id.
+    pub object: ObjectId,
+    /// When it was written, by the store's clock, in milliseconds since the epoch.
+    pub modified_ms: u64,
+    /// Its length.
+    pub length_bytes: u64,
+}
+
+/// A row of the catalogue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScannedRow {
+    /// The object's id.
+    pub object: ObjectId,
+    /// The length that was committed, when extents refer to it; `None` for those that are reserved or unreferenced.
+    pub live_bytes: Option<u64>,
+}
+
+/// A stretch of ids: the objects that the store has, and the rows that the catalogue has.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ScanPage {
+    /// As they were listed.
+    pub objects: Vec<ListedObject>,
+    /// Of the same stretch, read after the listing.
+    pub rows: Vec<ScannedRow>,
+    /// Where the next page begins; `None` at the end.
+    pub next: Option<ObjectId>,
+    /// The store's time when the page was listed.
+    pub now_ms: u64,
+}
+
+/// What the scan tells of itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ScanCounts {
+    /// Times that all of the bucket was compared.
+    pub sweeps: u64,
+    /// Objects that were compared, ever.
+    pub objects: u64,
+    /// Objects without a row that were deleted.
+    pub orphans_deleted: u64,
+    /// Objects without a row that are not old enough, of this sweep or the last.
+    pub orphans_waiting: u64,
+    /// Objects that the catalogue refers to and the bucket does not have as they were committed.
+    pub missing: u64,
+}
+
+/// What a page asks for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Findings {
+    /// Objects of nobody, to be deleted.
+    pub orphans: Vec<ObjectId>,
+    /// Objects that were not listed, or have another length than was committed, with that one.
+    pub doubtful: Vec<(ObjectId, u64)>,
+}
+
+/// How far the scan is.
+#[derive(Debug, Default)]
+pub(super) struct Scan {
+    /// Behind which the next page begins.
+    pub after: Option<ObjectId>,
+    waiting: u64,
+    /// Objects that are missing, for each of which there was an alarm.
+    missing: BTreeSet<ObjectId>,
+    pub counts: ScanCounts,
+}
+
+impl Scan {
+    /// Compares a page, and moves on.
+    pub fn on_page(&mut self, page: &ScanPage, delay: Duration, ignores_reservations: bool) -> Findings {
+        let mut listed: BTreeMap<ObjectId, ListedObject> =
+            page.objects.iter().map(|found| (found.object, *found)).collect();
+        self.counts.objects += listed.len() as u64;
+        let mut findings = Findings::default();
+        for row in &page.rows {
+            if ignores_reservations && row.live_bytes.is_none() {
+                continue;
+            }
+            let found = listed.remove(&row.object);
+            if let Some(length) = row.live_bytes
+                && found.is_none_or(|found| found.length_bytes != length)
+            {
+                // Of more than these the next sweep hears.
+                if findings.doubtful.len() < DOUBTFUL_MAX {
+                    findings.doubtful.push((row.object, length));
+                }
+            } else {
+                self.missing.remove(&row.object);
+            }
+        }
+        let delay_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
+        for orphan in listed.values() {
+            match ignores_reservations || orphan.modified_ms.saturating_add(delay_ms) <= page.now_ms {
+                true => findings.orphans.push(orphan.object),
+                false => self.waiting += 1,
+            }
+        }
+        self.after = page.next;
+        if page.next.is_none() {
+            self.counts.sweeps += 1;
+            self.counts.orphans_waiting = std::mem::take(&mut self.waiting);
+        }
+        self.counts.orphans_waiting = self.counts.orphans_waiting.max(self.waiting);
+        findings
+    }
+
+    /// Of objects that were asked for by name, those that are not there. Returns the ones that are new.
+    pub fn on_missing(&mut self, missing: Vec<ObjectId>) -> Vec<ObjectId> {
+        let is_room = |known: &BTreeSet<ObjectId>| known.len() < MISSING_MAX;
+        let new: Vec<ObjectId> = missing
+            .into_iter()
+            .filter(|object| is_room(&self.missing) && self.missing.insert(*object))
+            .collect();
+        self.counts.missing = self.missing.len() as u64;
+        new
+    }
+}
+
+/// Objects that are asked for by name for one page.
+const DOUBTFUL_MAX: usize = 1000;
+
+/// Missing objects that are remembered, and raise an alarm each.
+const MISSING_MAX: usize = 1000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DELAY: Duration = Duration::from_millis(100);
+
+    fn object(n: u8) -> ObjectId {
+        ObjectId::new(7, [n; 10])
+    }
+
+    fn page(objects: &[(u8, u64)], rows: &[(u8, Option<u64>)]) -> ScanPage {
+        ScanPage {
+            objects: objects
+                .iter()
+                .map(|(n, modified_ms)| ListedObject {
+                    object: object(*n),
+                    modified_ms: *modified_ms,
+                    length_bytes: 10,
+                })
+                .collect(),
+            rows: rows
+                .iter()
+                .map(|(n, live_bytes)| ScannedRow { object: object(*n), live_bytes: *live_bytes })
+                .collect(),
+            next: None,
+            now_ms: 1000,
+        }
+    }
+
+    /// Invariant 2.
+    #[test]
+    fn objects_of_nobody_go_when_the_store_says_that_they_are_old() {
+        let mut scan = Scan::default();
+        let page = page(&[(1, 0), (2, 0), (3, 900), (4, 901)], &[(1, Some(10)), (2, None)]);
+        let findings = scan.on_page(&page, DELAY, false);
+        assert_eq!(findings, Findings { orphans: vec![object(3)], doubtful: Vec::new() });
+        assert_eq!((scan.counts.orphans_waiting, scan.counts.sweeps, scan.counts.objects), (1, 1, 4));
+    }
+
+    /// Invariant 3.
+    #[test]
+    fn objects_that_are_referred_to_and_not_listed_or_not_as_committed_are_asked_for() {
+        let mut scan = Scan::default();
+        let rows = [(1, Some(10)), (2, Some(10)), (3, Some(11)), (4, None)];
+        let findings = scan.on_page(&page(&[(1, 0), (3, 0)], &rows), DELAY, false);
+        assert_eq!(findings.doubtful, [(object(2), 10), (object(3), 11)]);
+        assert_eq!(scan.on_missing(vec![object(2)]), [object(2)]);
+        assert_eq!(scan.on_missing(vec![object(2)]), [], "one alarm");
+        assert_eq!(scan.counts.missing, 1);
+        scan.on_page(&page(&[(2, 0)], &[(2, Some(10))]), DELAY, false);
+        scan.on_missing(Vec::new());
+        assert_eq!(scan.counts.missing, 0, "it is back");
+    }
+}

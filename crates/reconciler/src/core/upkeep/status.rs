@@ -1,0 +1,33 @@
+//! What the upkeep tells of itself.
+
+use super::ScanCounts;
+
+/// Counts since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct UpkeepCounts {
+    /// Passes that began.
+    pub passes: u64,
+    /// Ledgers that were removed from the catalogue.
+    pub ledgers_removed: u64,
+    /// Objects that were deleted from the bucket, or were not there any more; orphans not included.
+    pub objects_deleted: u64,
+    /// Rows of such objects that were taken out of the catalogue.
+    pub objects_forgotten: u64,
+    /// Objects that the last pass could not delete.
+    pub delete_failures: u64,
+    /// Passes that removed no ledger because of a doubt.
+    pub doubts: u64,
+}
+
+/// How the upkeep stands.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UpkeepStatus {
+    /// Counts.
+    pub counts: UpkeepCounts,
+    /// Of the scan.
+    pub scan: ScanCounts,
+    /// Why no ledger is removed from the catalogue at the moment.
+    pub doubt: Option<String>,
+    /// The last thing that did not work.
+    pub last_error: Option<String>,
+}

@@ -1,0 +1,258 @@
+//! Does what the upkeep's core decided: one action at a time, each a task of the main task.
+
+use std::sync::Arc;
+
+use bindery_client::LedgerListing;
+use bindery_io::Random;
+use bindery_metadata::{Layout, StoreError as MetadataError};
+use bindery_tiering::ObjectId;
+use bindery_tiering::catalogue::object_key;
+use bindery_tiering::store::{StoreError, StoreKind};
+use bindery_types::{BookieId, LedgerId};
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload};
+use tokio::sync::mpsc;
+
+use super::Common;
+use super::desk::Ask;
+use super::run::{ask, ended};
+use super::upload::limited;
+use crate::core::upkeep::{Deletion, ListedObject, Proof, ScanPage, UpkeepAction, UpkeepEvent};
+
+/// Looks at the metadata store, and deletions, at once.
+const REQUESTS_AT_ONCE: usize = 8;
+/// Objects of the bucket in one page of the scan.
+const SCANNED_MAX: usize = 1000;
+/// Under this name tierers leave a mark in the metadata store, as bookies do under theirs.
+const MARK_NAME: &str = "bindery-tier";
+/// Below the cluster's prefix in the bucket: the marks that count, one a line. Two while it is not known whether the newer one
+/// got to the metadata store.
+const MARK_KEY: &str = "mark";
+
+/// The parts that the actions need.
+#[derive(Clone)]
+pub(super) struct Hands {
+    pub common: Arc<Common>,
+    pub layout: Layout,
+    pub asks: mpsc::Sender<Ask>,
+    pub random: Arc<dyn Random>,
+}
+
+impl Hands {
+    /// Does one action; the listing comes back with the event.
+    pub async fn perform(
+        self,
+        action: UpkeepAction,
+        listing: Option<LedgerListing>,
+    ) -> (Option<LedgerListing>, UpkeepEvent) {
+        let event = match action {
+            UpkeepAction::Ledgers => UpkeepEvent::Ledgers(self.ledgers().await),
+            UpkeepAction::Prove => UpkeepEvent::Proven(self.prove().await),
+            UpkeepAction::List { .. } => return list(listing).await,
+            UpkeepAction::LookAgain(ledgers) => UpkeepEvent::LookedAgain(self.look_again(ledgers).await),
+            UpkeepAction::Remove(ledgers) => UpkeepEvent::Removed(
+                ask(&self.asks, |reply| Ask::Remove(ledgers, reply)).await.unwrap_or_else(ended),
+            ),
+            UpkeepAction::Mark => UpkeepEvent::Marked(self.mark().await),
+            UpkeepAction::FindGarbage { delay, limit } => UpkeepEvent::Garbage(
+                ask(&self.asks, |reply| Ask::Garbage(delay, limit, reply)).await.unwrap_or_else(ended),
+            ),
+            UpkeepAction::Delete(objects) => UpkeepEvent::Deleted(self.delete(objects).await),
+            UpkeepAction::Forget(objects) => UpkeepEvent::Forgotten(
+                ask(&self.asks, |reply| Ask::Forget(objects, reply)).await.unwrap_or_else(ended),
+            ),
+            UpkeepAction::Scan { after } => UpkeepEvent::Scanned(self.scan(after).await),
+            UpkeepAction::AskFor(objects) => UpkeepEvent::Missing(self.ask_for(objects).await),
+            UpkeepAction::DeleteOrphans(objects) => UpkeepEvent::OrphansDeleted(self.delete(objects).await),
+        };
+        (None, event)
+    }
+
+    async fn ledgers(&self) -> Result<Vec<LedgerId>, String> {
+        let mut all: Vec<LedgerId> = Vec::new();
+        loop {
+            let after = all.last().copied();
+            let page = ask(&self.asks, |reply| Ask::Ledgers(after, reply)).await.unwrap_or_else(ended)?;
+            if page.is_empty() {
+                return Ok(all);
+            }
+            all.extend(page);
+        }
+    }
+
+    async fn prove(&self) -> Result<Proof, String> {
+        let words = |error: MetadataError| error.to_string();
+        self.layout.store().sync(self.layout.root()).await.map_err(words)?;
+        let found = self.layout.instance_id().await.map_err(words)?;
+        Ok(Proof {
+            instance_id: found.unwrap_or_default().trim().to_owned(),
+            is_whole: self.layout.is_whole().await.map_err(words)?,
+            has_mark: self.current_mark().await?.is_some(),
+            next_id: self.layout.ids().peek().await.map_err(words)?,
+        })
+    }
+
+    async fn look_again(&self, ledgers: Vec<LedgerId>) -> Result<Vec<LedgerId>, String> {
+        let of_metadata = self.layout.ledgers();
+        let mut looks = futures_util::stream::iter(ledgers)
+            .map(|ledger| {
+                let of_metadata = &of_metadata;
+                async move { (ledger, of_metadata.exists(ledger).await) }
+            })
+            .buffer_unordered(REQUESTS_AT_ONCE);
+        let mut absent = Vec::new();
+        while let Some((ledger, is_there)) = looks.next().await {
+            if !is_there.map_err(|error| error.to_string())? {
+                absent.push(ledger);
+            }
+        }
+        Ok(absent)
+    }
+
+    async fn delete(&self, objects: Vec<ObjectId>) -> Vec<(ObjectId, Deletion)> {
+        let common = &self.common;
+        let deletions = futures_util::stream::iter(objects).map(|object| async move {
+            let key = common.store.key(&object_key(common.cluster, object));
+            common.meter.delete();
+            let outcome = match limited(&key, common.store.inner().delete(&key)).await {
+                // A bucket that is gone says the same: then forgetting the row fails, too.
+                Ok(()) | Err(StoreError::NotFound { .. }) => Deletion::Done,
+                Err(error @ StoreError::Denied { .. }) => Deletion::Denied(error.to_string()),
+                Err(error) => Deletion::Failed(error.to_string()),
+            };
+            (object, outcome)
+        });
+        deletions.buffer_unordered(REQUESTS_AT_ONCE).collect().await
+    }
+
+    async fn scan(&self, after: Option<ObjectId>) -> Result<ScanPage, String> {
+        let common = &self.common;
+        let now_ms = ask(&self.asks, Ask::Time).await.ok_or("the tierer ends")?;
+        let prefix = common.store.key(&format!("{}/objects", common.cluster));
+        let store = common.store.inner();
+        let listed = match after {
+            Some(after) => {
+                store.list_with_offset(Some(&prefix), &common.store.key(&object_key(common.cluster, after)))
+            }
+            None => store.list(Some(&prefix)),
+        };
+        // Stores list in the order of keys; a directory does not, and is listed whole.
+        let is_ordered = common.store.url().kind() != StoreKind::Local;
+        let most = if is_ordered { SCANNED_MAX } else { usize::MAX };
+        common.meter.list();
+        let found: Vec<ObjectMeta> = limited(&prefix, listed.take(most).try_collect())
+            .await
+            .map_err(|error| format!("list the bucket's objects: {error}"))?;
+        let is_cut = found.len() == most;
+        let mut objects: Vec<ListedObject> = found.iter().filter_map(listed_object).collect();
+        objects.sort_unstable_by_key(|listed| listed.object);
+        objects.retain(|listed| Some(listed.object) > after);
+        let is_cut = is_cut || objects.len() > SCANNED_MAX;
+        objects.truncate(SCANNED_MAX);
+        let next = objects.last().map(|listed| listed.object).filter(|_| is_cut);
+        let rows = ask(&self.asks, |reply| Ask::Rows(after, next, reply)).await.unwrap_or_else(ended)?;
+        Ok(ScanPage { objects, rows, next, now_ms })
+    }
+
+    /// Asks the bucket, and then the catalogue whether it still refers to those that are not there.
+    async fn ask_for(&self, objects: Vec<(ObjectId, u64)>) -> Result<Vec<ObjectId>, String> {
+        let mut missing = Vec::new();
+        for (object, length_bytes) in objects {
+            let key = self.common.store.key(&object_key(self.common.cluster, object));
+            self.common.meter.get();
+            match limited(&key, self.common.store.inner().head(&key)).await {
+                Ok(found) if found.size == length_bytes => {}
+                Ok(_) | Err(StoreError::NotFound { .. }) => missing.push(object),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        let (Some(first), Some(last)) = (missing.iter().min(), missing.iter().max().copied()) else {
+            return Ok(missing);
+        };
+        let rows = ask(&self.asks, |reply| Ask::Rows(before_id(*first), Some(last), reply));
+        let rows = rows.await.unwrap_or_else(ended)?;
+        let is_live =
+            |object: &ObjectId| rows.iter().any(|row| row.object == *object && row.live_bytes.is_some());
+        missing.retain(is_live);
+        Ok(missing)
+    }
+
+    /// The mark in the metadata store, if the bucket knows it.
+    async fn current_mark(&self) -> Result<Option<u64>, String> {
+        let found = self.layout.store_marks().get(&mark_name()).await.map_err(|error| error.to_string())?;
+        match found {
+            Some(mark) => Ok(self.known_marks().await?.contains(&mark).then_some(mark)),
+            None => Ok(None),
+        }
+    }
+
+    async fn known_marks(&self) -> Result<Vec<u64>, String> {
+        let key = self.common.store.key(&format!("{}/{MARK_KEY}", self.common.cluster));
+        self.common.meter.get();
+        let got = limited(&key, async { self.common.store.inner().get(&key).await?.bytes().await }).await;
+        match got {
+            Ok(bytes) => Ok(marks_of(&bytes)),
+            Err(StoreError::NotFound { .. }) => Ok(Vec::new()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    async fn know_marks(&self, marks: &[u64]) -> Result<(), String> {
+        let key = self.common.store.key(&format!("{}/{MARK_KEY}", self.common.cluster));
+        let text: String = marks.iter().map(|mark| format!("{mark:016x}\n")).collect();
+        self.common.meter.put(text.len());
+        let payload = PutPayload::from_bytes(Bytes::from(text));
+        let put = limited(&key, self.common.store.inner().put(&key, payload)).await;
+        put.map(drop).map_err(|error| error.to_string())
+    }
+
+    /// The new mark counts in the bucket before it is in the metadata store, and the former one until it is. Two tierers that do
+    /// this at once may leave a mark that does not count: then there is no proof until the next one.
+    async fn mark(&self) -> Result<(), String> {
+        let (former, new) = (self.current_mark().await?, self.random.next_u64());
+        let both: Vec<u64> = former.into_iter().chain([new]).collect();
+        self.know_marks(&both).await?;
+        let marks = self.layout.store_marks();
+        marks.put(&mark_name(), new).await.map_err(|error| error.to_string())?;
+        self.know_marks(&[new]).await
+    }
+}
+
+/// The largest id below this one.
+fn before_id(object: ObjectId) -> Option<ObjectId> {
+    u128::from_be_bytes(*object.as_bytes()).checked_sub(1).map(|id| ObjectId::from_bytes(id.to_be_bytes()))
+}
+
+/// Keys that are no object's are nobody's business.
+fn listed_object(found: &ObjectMeta) -> Option<ListedObject> {
+    Some(ListedObject {
+        object: found.location.filename()?.parse().ok()?,
+        modified_ms: u64::try_from(found.last_modified.timestamp_millis()).unwrap_or(0),
+        length_bytes: found.size,
+    })
+}
+
+fn mark_name() -> BookieId {
+    BookieId::new(MARK_NAME).expect("a name that a bookie could have")
+}
+
+/// Lines that are no marks are nobody's.
+fn marks_of(bytes: &[u8]) -> Vec<u64> {
+    let text = std::str::from_utf8(bytes).unwrap_or_default();
+    text.lines()
+        .filter(|line| line.len() == 16)
+        .filter_map(|line| u64::from_str_radix(line, 16).ok())
+        .collect()
+}
+
+async fn list(listing: Option<LedgerListing>) -> (Option<LedgerListing>, UpkeepEvent) {
+    let Some(mut listing) = listing else {
+        return (None, UpkeepEvent::Listed(Err("the listing was lost".to_owned())));
+    };
+    match listing.next().await {
+        Ok(Some(ledgers)) => (Some(listing), UpkeepEvent::Listed(Ok(Some(ledgers)))),
+        Ok(None) => (None, UpkeepEvent::Listed(Ok(None))),
+        Err(error) => (None, UpkeepEvent::Listed(Err(format!("list the ledgers: {error}")))),
+    }
+}
