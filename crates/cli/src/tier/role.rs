@@ -368,6 +368,7 @@ mod tests {
             updates: Some(4),
             update_mode: Some(Updates::Single),
             object_size: Some("16MiB".into()),
+            delete_delay: None,
         };
         let config = settings("--store", &url, &tuning).unwrap().config;
         assert_eq!((config.memory_limit, config.bytes_per_second), (64 << 20, Some(5 << 20)));

@@ -92,8 +92,11 @@ impl Runner {
     ) -> Runner {
         let now = common.now();
         let of_cluster = common.cluster.to_string();
+        let mut upkeep = Upkeep::new(now, settings.upkeep.clone(), of_cluster, settings.canaries);
+        // Nothing is removed before it is known whether tiering is paused: the cluster may be on its way back from the bucket.
+        upkeep.set_paused(true);
         Runner {
-            upkeep: Upkeep::new(now, settings.upkeep.clone(), of_cluster, settings.canaries),
+            upkeep,
             hands: Hands { common: common.clone(), layout: layout.clone(), asks: asks.clone(), random },
             upkeep_listing: None,
             request_timeout: settings.updates.timeout,
