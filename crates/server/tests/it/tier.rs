@@ -493,7 +493,14 @@ async fn read_after_a_rewrite(canaries: Canaries) -> ErrorCode {
     // Where it is is known from now on; the rest of the object is not here.
     assert_eq!(world.read(7, 0).await.code(), ErrorCode::Ok);
     let rewritten = world.upload(2, 7, (0..ENTRIES).map(|id| stored(7, id))).await;
-    world.reconcile(7, rewritten, ENTRIES - 1).await;
+    // The engine alone hears of it, so that what the server remembers is old.
+    let extent = TierExtent { first: entry(0), last: entry(ENTRIES - 1), object: rewritten };
+    let update =
+        Reconciliation { ledger: whole::id(7), last: Some(entry(ENTRIES - 1)), extents: vec![extent] };
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let done = Box::new(move |results| drop(tell.send(results)));
+    world.bookie.shared.engine.reconcile_compared(vec![update], done);
+    assert!(told.await.unwrap()[0].result.is_ok());
     world.bucket.inner.delete(&key(&object)).await.unwrap();
     let answer = world.read(7, ENTRIES - 1).await;
     let code = answer.code();
@@ -520,6 +527,8 @@ async fn canary_t10_is_found_by_the_same_test() {
 /// In which way an object is not what this bookie holds.
 #[derive(Debug, Clone, Copy)]
 enum Difference {
+    /// None: written by a repair, with another LAC.
+    Repaired,
     Entry,
     Bit,
     Tag,
@@ -532,13 +541,18 @@ async fn goes_although(difference: Difference, canaries: Canaries) -> bool {
     let world = World::new(patient(), canaries).await;
     world.write(7).await;
     let altered = |id: i64| match difference {
-        Difference::Entry if id == 41 => body(7, id, id - 2, SIZE),
+        Difference::Repaired if id == 41 => body(7, id, id - 2, SIZE),
+        Difference::Entry if id == 41 => {
+            let mut other = stored(7, id);
+            *other.last_mut().unwrap() ^= 1;
+            other
+        }
         _ => stored(7, id),
     };
     let mut object = world.upload(1, 7, (0..ENTRIES).map(altered)).await;
     let mut bytes = world.bytes(&object).await;
     match difference {
-        Difference::Entry => {}
+        Difference::Repaired | Difference::Entry => {}
         Difference::Bit => {
             // At rest: the store's tag is that of these bytes.
             bytes[300] ^= 1;
@@ -583,6 +597,45 @@ async fn t19_nothing_goes_whose_copy_in_object_storage_differs() {
     for difference in [Entry, Bit, Tag, Shorter, Gone] {
         assert!(!goes_although(difference, Canaries::none()).await, "T19: {difference:?}");
     }
+    assert!(goes_although(Difference::Repaired, Canaries::none()).await, "a repair's copy is as good");
+}
+
+/// T19, invariant 1 of updates: what leads to entries that were let go is replaced by good objects only.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn t19_a_bad_object_does_not_take_the_place_of_the_only_one() {
+    let world = World::new(patient(), Canaries::none()).await;
+    world.tier_away(1, 7).await;
+    let good = world.upload(2, 7, (0..ENTRIES).map(|id| stored(7, id))).await;
+    let gone = world.upload(3, 7, (0..ENTRIES).map(|id| stored(7, id))).await;
+    world.bucket.inner.delete(&key(&gone)).await.unwrap();
+    let of_another = world.upload(4, 8, (0..ENTRIES).map(|id| stored(8, id))).await;
+    let last = Some(entry(ENTRIES - 1));
+    let told = async |object: ObjectRef| {
+        let extents = vec![TierExtent { first: entry(0), last: entry(ENTRIES - 1), object }];
+        // One that is not here is answered for beside it.
+        let ledgers = vec![
+            Reconciliation { ledger: whole::id(9), last: None, extents: Vec::new() },
+            Reconciliation { ledger: whole::id(7), last, extents },
+        ];
+        let message = Reconcile { cluster: CLUSTER, ledgers }.into_message();
+        let answer = Client::new(&world.bookie).await.v3(3, Operation::ReconcileLedgers(message)).await;
+        let results = answer.reconcile_ledgers_response.unwrap().results;
+        let results: Vec<_> =
+            results.iter().map(|result| Reconciled::from_message(result).unwrap()).collect();
+        assert_eq!((results.len(), results[0].ledger), (2, whole::id(9)));
+        (results[1].code, results[1].last)
+    };
+    for bad in [gone, of_another] {
+        assert_eq!(told(bad).await, (ErrorCode::Io, last), "invariant 2 of updates");
+        for id in [0, ENTRIES - 1] {
+            let OwnedV2::Read(ErrorCode::Ok, 7, _, body) = world.read(7, id).await else { panic!("{id}") };
+            assert!(body == stored(7, id));
+        }
+    }
+    assert_eq!(told(good).await, (ErrorCode::Ok, last));
+    let extents = world.bookie.shared.engine.tier_extents(whole::id(7), entry(0), 10).unwrap();
+    assert_eq!(extents[0].object.id, good.id);
+    world.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -153,7 +153,9 @@ impl Bookie {
     fn ask(&self, updates: &[Reconciliation]) -> Answers {
         let answers = Answers::default();
         let told = answers.clone();
-        self.machine.engine.reconcile_compared(updates.to_vec(), Box::new(move |all| *told.lock() = Some(all)));
+        self.machine
+            .engine
+            .reconcile_compared(updates.to_vec(), Box::new(move |all| *told.lock() = Some(all)));
         answers
     }
 

@@ -79,7 +79,8 @@ impl Member {
         let from = match self.register {
             Register::At(register) => after(register),
             // Its register comes first: extents from the first entry on would replace those it has, of another catalogue (T2).
-            Register::Unknown | Register::NoLedger => return Vec::new(),
+            Register::Unknown => return Vec::new(),
+            Register::NoLedger => EntryId::FIRST,
         };
         if !covers(target, from) {
             return Vec::new();

@@ -13,6 +13,8 @@
 //!    again, each alone, so that one that hangs delays no other.
 //! 4. A ledger fails alone; a bookie that does not answer has few requests in flight, and in time one.
 //! 5. One value waits per (bookie, ledger): a newer goal replaces an older one (T8).
+//! 6. A bookie gets extents only after it said what it has: extents from the first entry on would replace those of another
+//!    catalogue (T2). Nobody has been asked before it is known which bookies there are (T15).
 //!
 //! # Limits     requests: [`UpdateSettings::in_flight_max`]; ledgers in one: [`UpdateSettings::ledgers_per_request`]; extents kept
 //! for a ledger: [`EXTENTS_KEPT_MAX`], the rest comes from the catalogue

@@ -59,6 +59,23 @@ impl Desk {
         self.go_on();
     }
 
+    /// Ledgers of which bookies have nothing yet, and said so.
+    fn introduce(&mut self, ids: std::ops::Range<i64>) {
+        for id in ids {
+            self.updates.know(self.now, ledger(id), &metadata("a b c"), entry(9));
+            self.updates.ask(self.now, ledger(id), &mut self.reports);
+        }
+        self.go_on();
+        while let Some(request) = self.requests.first().cloned() {
+            assert!(
+                request.ledgers.iter().all(|update| update.extents.is_empty()),
+                "invariant 6: it only asks"
+            );
+            self.requests.remove(0);
+            self.answer(&request, UpdateStatus::Done);
+        }
+    }
+
     fn advance(&mut self, id: i64, first: i64, last: i64) {
         self.updates.know(self.now, ledger(id), &metadata("a b c"), entry(last));
         self.updates.advance(self.now, ledger(id), entry(last), &[extent(first, last)], &mut self.reports);
@@ -113,6 +130,8 @@ fn ids(request: &UpdateRequest) -> Vec<i64> {
 #[test]
 fn hundreds_of_ledgers_travel_in_one_request_to_each_bookie() {
     let mut desk = Desk::new(UpdateSettings::default());
+    desk.introduce(0..500);
+    let asked = desk.updates.counts().requests;
     (0..500).for_each(|id| desk.advance(id, 0, 9));
     desk.go_on();
     assert_eq!(desk.requests.len(), 3);
@@ -122,7 +141,7 @@ fn hundreds_of_ledgers_travel_in_one_request_to_each_bookie() {
     desk.done("c");
     assert_eq!(desk.reconciled().len(), 500);
     desk.done("b");
-    assert_eq!(desk.updates.counts().requests, 3);
+    assert_eq!(desk.updates.counts().requests - asked, 3);
     assert!((0..500).all(|id| desk.updates.is_settled(ledger(id))));
 }
 
@@ -131,6 +150,7 @@ fn one_ledger_in_a_request_and_so_many_requests_at_once() {
     for in_flight_max in [1, 4, 32] {
         let mode = UpdateMode::Single;
         let mut desk = Desk::new(UpdateSettings { in_flight_max, mode, ..UpdateSettings::default() });
+        desk.introduce(0..40);
         (0..40).for_each(|id| desk.advance(id, 0, 9));
         desk.go_on();
         let mut sent = 0;
@@ -149,6 +169,7 @@ fn one_ledger_in_a_request_and_so_many_requests_at_once() {
 #[test]
 fn a_newer_value_waits_for_the_older_and_replaces_what_did_not_leave() {
     let mut desk = Desk::new(UpdateSettings::default());
+    desk.introduce(1..2);
     desk.advance(1, 0, 9);
     desk.go_on();
     desk.advance(1, 10, 19);
@@ -165,6 +186,7 @@ fn a_newer_value_waits_for_the_older_and_replaces_what_did_not_leave() {
 #[test]
 fn one_ledger_that_hangs_delays_no_other() {
     let mut desk = Desk::new(UpdateSettings::default());
+    desk.introduce(0..101);
     (0..100).for_each(|id| desk.advance(id, 0, 9));
     desk.go_on();
     // Ledger 7 hangs, at all bookies, and with it the requests that carry it.
@@ -192,6 +214,7 @@ fn one_ledger_that_hangs_delays_no_other() {
 #[test]
 fn a_dead_bookie_delays_no_other_and_has_one_request_at_a_time() {
     let mut desk = Desk::new(UpdateSettings { in_flight_max: 8, ..UpdateSettings::default() });
+    desk.introduce(0..50);
     for round in 0..40 {
         (0..50).for_each(|id| desk.advance(id, round * 10, round * 10 + 9));
         desk.go_on();
@@ -229,6 +252,7 @@ fn a_dead_bookie_delays_no_other_and_has_one_request_at_a_time() {
 fn a_bookie_that_keeps_everything_is_not_told_and_counts() {
     let mut desk = Desk::new(UpdateSettings::default());
     desk.bookies(&[("a", Ability::Reconciles), ("b", Ability::KeepsEverything), ("c", Ability::Absent)]);
+    desk.introduce(1..2);
     desk.advance(1, 0, 9);
     desk.go_on();
     assert_eq!(desk.requests.len(), 1);
@@ -242,13 +266,42 @@ fn a_bookie_that_keeps_everything_is_not_told_and_counts() {
     desk.pass(Duration::from_secs(10));
     assert_eq!(desk.reports.last(), Some(&Report::Late(ledger(2))));
     desk.bookies(&[("a", Ability::Reconciles), ("b", Ability::KeepsEverything), ("c", Ability::Absent)]);
+    assert!(desk.requests[0].ledgers[0].extents.is_empty(), "invariant 6");
+    desk.done("a");
     desk.done("a");
     assert_eq!(desk.reconciled(), [1, 2]);
+}
+
+/// Invariant 6, T2: before it is known which bookies there are, nobody has been asked, and one whose register is not known is asked
+/// for it before it gets extents: they could replace those of another catalogue.
+#[test]
+fn registers_come_before_extents() {
+    let mut desk = Desk::new(UpdateSettings::default());
+    desk.updates = Updates::new(UpdateSettings::default());
+    desk.updates.know(desk.now, ledger(1), &metadata("a b c"), entry(9));
+    desk.updates.ask(desk.now, ledger(1), &mut desk.reports);
+    desk.go_on();
+    assert!(!desk.reports.contains(&Report::Asked(ledger(1))) && desk.requests.is_empty());
+    desk.advance(1, 0, 9);
+    desk.bookies(&[("a", Ability::Reconciles), ("b", Ability::Reconciles), ("c", Ability::Reconciles)]);
+    assert!(desk.requests.iter().all(|request| request.ledgers[0].extents.is_empty()), "{:?}", desk.requests);
+    for name in ["a", "b", "c"] {
+        let request = desk.take(name);
+        let register = Some(entry(99));
+        let result =
+            UpdateResult { ledger: ledger(1), status: UpdateStatus::Done, register, is_durable: true };
+        desk.updates.on_answer(desk.now, request.id, Ok(vec![result]), &mut desk.reports);
+        desk.go_on();
+    }
+    assert!(desk.reports.contains(&Report::Asked(ledger(1))));
+    assert!(desk.reports.iter().any(|report| matches!(report, Report::Ahead { .. })), "another catalogue's");
+    assert!(desk.requests.is_empty(), "nothing replaces what they have: {:?}", desk.requests);
 }
 
 #[test]
 fn no_such_ledger_counts_as_done_until_there_is_more() {
     let mut desk = Desk::new(UpdateSettings::default());
+    desk.introduce(1..2);
     desk.advance(1, 0, 9);
     desk.go_on();
     let request = desk.take("a");
@@ -259,6 +312,7 @@ fn no_such_ledger_counts_as_done_until_there_is_more() {
     desk.advance(1, 10, 19);
     desk.go_on();
     assert_eq!(desk.take("b").ledgers[0].extents, [extent(10, 19)]);
+    desk.done("a"); // Asked what it has by now.
     let again = desk.take("a");
     assert_eq!(again.ledgers[0].extents, [extent(0, 9), extent(10, 19)]);
 }
@@ -300,6 +354,7 @@ fn a_bookie_that_is_behind_gets_what_it_misses_from_its_register_on() {
 #[test]
 fn a_register_that_is_lower_than_it_was_is_believed() {
     let mut desk = Desk::new(UpdateSettings::default());
+    desk.introduce(1..2);
     desk.advance(1, 0, 9);
     desk.go_on();
     ["a", "b", "c"].into_iter().for_each(|name| desk.done(name));
@@ -317,6 +372,7 @@ fn a_register_that_is_lower_than_it_was_is_believed() {
 #[test]
 fn answers_that_make_no_sense_are_failures_and_tried_later() {
     let mut desk = Desk::new(UpdateSettings::default());
+    desk.introduce(1..2);
     let result =
         |status, register, is_durable| UpdateResult { ledger: ledger(1), status, register, is_durable };
     let nonsense = [
