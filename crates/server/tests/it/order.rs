@@ -32,16 +32,16 @@ const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Journals whose writes wait while the gate is shut.
 #[derive(Clone, Default)]
-struct Gate(Arc<(Mutex<GateState>, Condvar)>);
+pub struct Gate(Arc<(Mutex<GateState>, Condvar)>);
 
 #[derive(Default)]
-struct GateState {
+pub struct GateState {
     is_shut: bool,
     is_waited_at: bool,
 }
 
 impl Gate {
-    fn shut(&self, is_shut: bool) {
+    pub fn shut(&self, is_shut: bool) {
         self.0.0.lock().unwrap().is_shut = is_shut;
         self.0.1.notify_all();
     }
@@ -58,7 +58,8 @@ impl Gate {
     }
 }
 
-struct GateDisk(RealDisk, Gate);
+/// A disk with such journals.
+pub struct GateDisk(pub RealDisk, pub Gate);
 
 impl DiskLayer for GateDisk {
     fn beneath(&self) -> &dyn Disk {
