@@ -441,16 +441,24 @@ pub(super) fn ledger(id: LedgerId, found: Option<LedgerStatus>, is_done: bool) -
     }
 }
 
+/// How ledgers are read.
+pub(super) struct Reads {
+    pub counts: BulkCounts,
+    /// Bytes that may be read in a second.
+    pub bytes_per_second: Option<u64>,
+    /// Whether that is less than configured.
+    pub is_slowed_down: bool,
+}
+
 pub(super) fn report(
     status: &Status,
     upkeep: &UpkeepStatus,
     common: &Common,
-    read: BulkCounts,
+    reads: Reads,
     view: View,
-    bytes_per_second: Option<u64>,
-    is_slowed_down: bool,
     alarms: Vec<String>,
 ) -> TierReport {
+    let Reads { counts: read, bytes_per_second, is_slowed_down } = reads;
     const GIB: f64 = 1_073_741_824.0;
     let Status { counts, updates, .. } = status;
     let requests: Requests = common.meter.requests();

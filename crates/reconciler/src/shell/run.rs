@@ -255,15 +255,19 @@ impl Runner {
 
     fn report(&self) -> TierReport {
         let now = self.common.now();
+        let reads = report::Reads {
+            counts: self.views.reader().counts(),
+            bytes_per_second: self.rate.allowed(),
+            is_slowed_down: self.rate.is_pressed(),
+        };
+        let alarms = self.alarms.iter().cloned().collect();
         report::report(
             &self.core.status(now),
             self.upkeep.status(),
             &self.common,
-            self.views.reader().counts(),
+            reads,
             *self.view.lock(),
-            self.rate.allowed(),
-            self.rate.is_pressed(),
-            self.alarms.iter().cloned().collect(),
+            alarms,
         )
     }
 

@@ -391,7 +391,7 @@ fn is_same_entry(one: &[u8], other: &[u8], digest_bytes: Option<usize>) -> bool 
     const HEADER_BYTES: usize = 32;
     let Some(payload) = digest_bytes.map(|digest| HEADER_BYTES + digest) else { return one == other };
     let parts = |stored: &'_ [u8]| -> Option<[std::ops::Range<usize>; 3]> {
-        (stored.len() >= payload).then(|| [0..LAC.start, LAC.end..HEADER_BYTES, payload..stored.len()])
+        (stored.len() >= payload).then_some([0..LAC.start, LAC.end..HEADER_BYTES, payload..stored.len()])
     };
     one.len() == other.len()
         && parts(one).is_some_and(|parts| parts.into_iter().all(|part| one[part.clone()] == other[part]))

@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn everything_but_state_and_bookies_stays() {
-        let bookies: Vec<BookieId> = (0..4).map(|n| BookieId::new(&format!("b{n}:1")).unwrap()).collect();
+        let bookies: Vec<BookieId> = (0..4).map(|n| BookieId::new(format!("b{n}:1")).unwrap()).collect();
         let before = original(LedgerState::Open);
         let ledger = LedgerId::new(6).unwrap();
         let after = restored(ledger, &before, (entry(9), 321), &bookies);
