@@ -59,7 +59,7 @@ pub struct Status {
     pub recoveries_refused: u64,
     /// The first failure of journal or storage. Nothing is acknowledged any more; reads go on.
     pub failed: Option<String>,
-    /// What found no space on its volume and is tried again until it does; no add is taken meanwhile but those of
+    /// Writes that found no space on their volume and are tried again until they do; no add is taken meanwhile but those of
     /// recoveries, as far as the reserve goes.
     pub waits_for_space: Option<String>,
     /// The same for want of a file descriptor, which says nothing about any volume.
@@ -320,7 +320,7 @@ impl Engine {
         }
     }
 
-    /// What becomes of an add that is here already, when there may be no room for it again.
+    /// The fate of an add that is here already, when there may be no room for it again.
     fn by_copy(&self, shard: &mut Shard, add: &Add<'_>, gate: &Gate<'_>, may_ask: bool) -> Option<Taken> {
         match shard.copy_of(add, gate) {
             Copy::Same => shard.confirm(add).then_some(Taken::Answered),

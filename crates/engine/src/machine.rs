@@ -24,7 +24,7 @@
 //!    under way other groups wait for that. A flush frees every file but the last, so the wait ends with it (J12). One
 //!    that waits for space leaves the file that is kept back to what has formed, and to fences. A journal that cannot
 //!    make another file takes fences until its last one is full; then they wait for one, and nothing fails. One that has a
-//!    single file takes adds until half of it is used. Recoveries, which pass while space is waited for, find room in what is
+//!    single file takes adds until half of it is used. Recoveries, which pass while a write waits for space, find room in what is
 //!    at hand, of which a quarter of a file stays for fences.
 //! 8. The extents of a ledger in object storage are committed with the state that counts them, in one commit, which covers
 //!    their journal records. They stay in that directory when the state moves on to another: a directory that is lost may take

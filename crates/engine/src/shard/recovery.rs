@@ -1,4 +1,4 @@
-//! What passes while the bookie takes no adds: high priority, and what a recovery needs to close a ledger of a full bookie.
+//! Adds that pass while the bookie takes no others: high priority, and those that a recovery needs to close a ledger of a full bookie.
 //!
 //! ```text
 //! add -> failed? -> somebody waits for space? ------------------> within the reserve and the journal's room, if a recovery's
@@ -37,7 +37,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waits {
     No,
-    /// Nothing else than space, which recoveries have a reserve of.
+    /// Want of space alone, of which recoveries have a reserve.
     ForSpace,
     ForDescriptors,
 }

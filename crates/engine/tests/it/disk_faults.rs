@@ -478,7 +478,7 @@ fn a_full_bookie_takes_what_recoveries_add_within_their_reserve() {
     }
 }
 
-/// Recovery invariant 4: a recovery adds again what it read. What is here takes no room: it is acknowledged for the copy in
+/// Recovery invariant 4: a recovery adds the entries it read again. An entry that is here takes no room: it is acknowledged for the copy in
 /// memory, or for the one on disk, which the caller compares; anything else, and any other add, is not.
 #[test]
 fn what_a_recovery_adds_again_to_a_full_bookie_takes_no_room() {
@@ -533,7 +533,7 @@ fn what_a_recovery_adds_again_to_a_full_bookie_takes_no_room() {
     }
     assert!(engine.confirm(&add(0, KEY)));
     assert_eq!(bookie.drive().pop().unwrap().result, Ok(()));
-    // Another key, or other bytes in memory: neither is asked for.
+    // Another key, or other bytes in memory: no copy is looked for.
     assert!(engine.copy_on_disk(&add(0, other)).is_none() && !engine.confirm(&add(0, other)));
     assert_eq!((ask(add(0, other)), ask(add(2, KEY))), (0, 0));
     assert!(bookie.drive().iter().all(|done| done.result == Err(Refusal::ReadOnly)));

@@ -13,6 +13,7 @@ use bindery_types::{EntryId, LedgerId};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::meter::Meter;
 use crate::core::CommitReply;
@@ -29,6 +30,9 @@ const LEDGERS_PAGE: usize = 10_000;
 const ROWS_PAGE: usize = 1000;
 /// Extents that one record removes, about: their rows are in memory meanwhile.
 const EXTENTS_REMOVED_MAX: u64 = 16_384;
+
+/// The pause after upkeep that failed: the first, which doubles with each failure, and the longest.
+const UPKEEP_PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
 /// Ledgers, each with its last entry in the catalogue.
 type Ends = Vec<(LedgerId, Option<EntryId>)>;
@@ -69,10 +73,31 @@ pub(super) struct Desk {
     pub view: Arc<Mutex<View>>,
 }
 
+/// Keeps upkeep that fails from being repeated without end.
+#[derive(Default)]
+struct Pause {
+    failures: u32,
+    until: Option<Instant>,
+}
+
+impl Pause {
+    fn note(&mut self, is_done: bool) {
+        self.failures = if is_done { 0 } else { self.failures + 1 };
+        let (first, longest) = UPKEEP_PAUSE;
+        let doubled = self.failures.checked_sub(1).map(|times| first * 2_u32.pow(times.min(10)));
+        self.until = doubled.map(|pause| Instant::now() + pause.min(longest));
+    }
+
+    fn is_over(&self) -> bool {
+        self.until.is_none_or(|until| until <= Instant::now())
+    }
+}
+
 impl Desk {
     /// Answers until nobody can ask any more.
     pub async fn run(mut self, mut asks: mpsc::Receiver<Ask>) {
         let mut upkeep: JoinSet<Result<UpkeepDone, CatalogueError>> = JoinSet::new();
+        let mut pause = Pause::default();
         self.show();
         loop {
             tokio::select! {
@@ -81,11 +106,13 @@ impl Desk {
                     None => break,
                 },
                 Some(done) = upkeep.join_next(), if !upkeep.is_empty() => match done {
-                    Ok(done) => self.install(done).await,
+                    Ok(done) => pause.note(self.install(done).await),
                     Err(error) => std::panic::resume_unwind(error.into_panic()),
                 },
             }
+            // Upkeep that failed is due again at once: a run that is damaged, or a bucket that is full.
             if upkeep.is_empty()
+                && pause.is_over()
                 && let Some(job) = self.catalogue.upkeep_due()
             {
                 upkeep.spawn(job.run());
@@ -104,7 +131,8 @@ impl Desk {
         };
     }
 
-    async fn install(&mut self, done: Result<UpkeepDone, CatalogueError>) {
+    /// Whether it did not fail.
+    async fn install(&mut self, done: Result<UpkeepDone, CatalogueError>) -> bool {
         let installed = match done {
             Ok(done) => match self.catalogue.install(done).await {
                 Ok(_) => self.catalogue.clean().await.map(drop),
@@ -112,9 +140,10 @@ impl Desk {
             },
             Err(error) => Err(error),
         };
-        if let Err(error) = installed {
-            tracing::warn!(%error, "a snapshot of the catalogue did not succeed; a later one will");
+        if let Err(error) = &installed {
+            tracing::warn!(%error, "a snapshot of the catalogue did not succeed; it is tried again later");
         }
+        installed.is_ok()
     }
 
     async fn answer(&mut self, ask: Ask) {
@@ -275,4 +304,25 @@ impl Desk {
 
 fn in_words<T>(outcome: Result<T, CatalogueError>) -> Result<T, String> {
     outcome.map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn upkeep_that_fails_is_tried_again_ever_more_rarely() {
+        let mut pause = Pause::default();
+        assert!(pause.is_over());
+        for seconds in [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300] {
+            pause.note(false);
+            tokio::time::advance(Duration::from_secs(seconds) - Duration::from_millis(1)).await;
+            assert!(!pause.is_over(), "{seconds}");
+            tokio::time::advance(Duration::from_millis(1)).await;
+            assert!(pause.is_over(), "{seconds}");
+        }
+        pause.note(false);
+        pause.note(true);
+        assert!(pause.is_over());
+    }
 }

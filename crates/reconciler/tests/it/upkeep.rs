@@ -87,7 +87,7 @@ async fn a_metadata_store_that_lost_everything_is_not_believed() {
     cluster.stop().await;
 }
 
-/// T13: what cannot be deleted is one alarm, stays in the catalogue, and goes when it may.
+/// T13: an object that cannot be deleted is one alarm, stays in the catalogue, and goes when it may.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_permission_to_delete_there_is_one_alarm_and_everything_else_goes_on() {
     let cluster = Cluster::start(3, 3).await;

@@ -123,7 +123,7 @@ struct Gauges {
 struct Checked {
     verdict: Verdict,
     volumes: Vec<VolumeStatus>,
-    /// What recoveries may add from now on while no other adds are taken; `None` leaves them what they have.
+    /// Bytes that recoveries may add from now on while no other adds are taken; `None` leaves them those they have.
     recovery_reserve: Option<u64>,
 }
 
@@ -377,7 +377,7 @@ impl Gauges {
 
     /// Half of the smallest reserve of a ledger volume, for as long as all are held; when they are given up, recoveries have
     /// what is left of it, and the other half is for fences, removals and compactions. A start has that once, whatever is
-    /// held: what it does not know it cannot count.
+    /// held: it cannot count adds of before.
     fn recovery_reserve(&mut self, is_short: bool) -> Option<u64> {
         let reserves = || self.volumes.iter().filter(|guarded| !guarded.volume.ledger_dirs.is_empty());
         let is_held = !is_short && reserves().all(|guarded| guarded.held >= guarded.reserve.size());

@@ -17,7 +17,7 @@
 //! 4. A read whose object is gone or another one is looked up once more, and asks again when it is in another object by now
 //!    (T10).
 //! 5. A read that waits for the state table of a disk that hangs is refused after the same time as one that waits for the bucket.
-//! 6. What is remembered of a ledger's extents is forgotten when a tierer tells others: the ledger may be another one by now.
+//! 6. Remembered extents of a ledger are forgotten when a tierer tells others: the ledger may be another one by now.
 //!
 //! # Limits
 //! Memory: a part of the memory limit. Waiters, requests: [`FetchOptions`]. Threads: [`THREADS`], and

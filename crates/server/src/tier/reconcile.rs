@@ -1,5 +1,5 @@
 //! Updates of tierers. Most are for the engine alone; those that would replace extents of entries without a copy are compared with
-//! their objects first, because nothing else leads to these entries.
+//! their objects first, because these entries are found by them alone.
 //!
 //! # Invariants
 //! 1. Extents at or below a ledger's trim are replaced only when their objects are there, belong to this cluster, and have the

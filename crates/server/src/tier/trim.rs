@@ -383,7 +383,7 @@ impl LocalRecords for Records {
     }
 }
 
-/// Whether two stored copies are of one entry: equal but for the LAC (last add confirmed), which a repair writes anew, and the
+/// Whether two stored copies are of one entry: equal but for the LAC (last add confirmed), which a repair replaces, and the
 /// digest, which covers it (docs/reference/protocol.md, section 3.1).
 fn is_same_entry(one: &[u8], other: &[u8], digest_bytes: Option<usize>) -> bool {
     // Ledger, entry, LAC, length: 8 bytes each.

@@ -133,8 +133,8 @@ async fn a_full_bookie_is_read_only_says_why_and_comes_back_by_itself() {
     running.stop().await;
 }
 
-/// A full bookie lets its ledgers be closed, by Java's clients (v2, v3) and ours: what a recovery adds again and is here
-/// takes no room, in memory or on disk; what is not has half of the reserve; then it is refused. Re-replication, which has no
+/// A full bookie lets its ledgers be closed, by Java's clients (v2, v3) and ours: an entry that a recovery adds again and that is
+/// here takes no room, in memory or on disk; others have half of the reserve, and are refused then. Re-replication, which has no
 /// priority, is refused at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_bookie_lets_its_ledgers_be_closed() {

@@ -600,7 +600,7 @@ async fn t19_nothing_goes_whose_copy_in_object_storage_differs() {
     assert!(goes_although(Difference::Repaired, Canaries::none()).await, "a repair's copy is as good");
 }
 
-/// T19, invariant 1 of updates: what leads to entries that were let go is replaced by good objects only.
+/// T19, invariant 1 of updates: extents of entries that were let go are replaced by those of good objects only.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn t19_a_bad_object_does_not_take_the_place_of_the_only_one() {
     let world = World::new(patient(), Canaries::none()).await;

@@ -420,7 +420,7 @@ fn crash_during_commit_that_arrives() {
 #[test]
 fn old_tierer_commits_after_take_over() {
     let mut world = one_ledger();
-    // What is in vain stays where it can be counted.
+    // Work in vain stays where it can be counted.
     world.settings.upkeep.delete_delay = seconds(3600);
     world.until("commit", is_commit);
     world.crash(0);

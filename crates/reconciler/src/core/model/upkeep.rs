@@ -55,7 +55,7 @@ impl World {
         }
     }
 
-    /// The upkeep of a tierer that dies: what it asked for last may arrive.
+    /// The upkeep of a tierer that dies: its last request may still arrive.
     pub(super) fn crash_keeper(&mut self, tierer: usize) {
         if let Some(keeper) = self.tierers[tierer].keeper.take()
             && let Some((action, None)) = keeper.work

@@ -40,7 +40,7 @@ pub enum UpkeepAction {
     Prove,
     /// Read the next ledgers of the listing of all of them; from its beginning when `is_first`.
     List {
-        /// Begin anew.
+        /// Start over.
         is_first: bool,
     },
     /// Which of these ledgers are not there, on the metadata store's own word.

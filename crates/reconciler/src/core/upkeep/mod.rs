@@ -81,7 +81,7 @@ impl UpkeepSettings {
     }
 }
 
-/// What a proof is wanted for.
+/// The purpose of a proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Why {
     /// The listing may begin.
@@ -175,7 +175,7 @@ impl Upkeep {
         &self.status
     }
 
-    /// Tiering was paused, or goes on. A pass under way ends with the action under way, and begins anew later.
+    /// Tiering was paused, or goes on. A pass under way ends with the action under way, and starts over later.
     pub fn set_paused(&mut self, is_paused: bool) {
         self.is_paused = is_paused;
     }

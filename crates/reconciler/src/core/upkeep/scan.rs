@@ -3,7 +3,7 @@
 //! # Invariants
 //! 1. A page is listed before its rows are read. A row is there before its object, so an object without a row is of nobody.
 //! 2. Such an object goes when the store says that it was written longer ago than the delay, by the store's own clock.
-//! 3. An object that a row refers to and that was not listed is asked for by name, and is missing only when it is not there.
+//! 3. An object that a row refers to and that was not listed is looked up by name, and is missing only when it is not there.
 //!    That is an alarm, once; nothing is deleted for it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -118,7 +118,7 @@ impl Scan {
         findings
     }
 
-    /// Of objects that were asked for by name, those that are not there. Returns the ones that are new.
+    /// Objects that were looked up by name and are not there. Returns the new ones.
     pub fn on_missing(&mut self, missing: Vec<ObjectId>) -> Vec<ObjectId> {
         let is_room = |known: &BTreeSet<ObjectId>| known.len() < MISSING_MAX;
         let new: Vec<ObjectId> = missing
@@ -130,7 +130,7 @@ impl Scan {
     }
 }
 
-/// Objects that are asked for by name for one page.
+/// Objects that are looked up by name for one page.
 const DOUBTFUL_MAX: usize = 1000;
 
 /// Missing objects that are remembered, and raise an alarm each.
