@@ -281,7 +281,7 @@ impl GarbageRound {
     /// The listing ended, without any error; `evidence` was read after it.
     pub fn on_listed(&mut self, evidence: Evidence) -> Result<Listed, Doubt> {
         self.end_listing();
-        if self.candidates.is_empty() || self.canaries.has(Canary::M21ListingBelieved) {
+        if self.candidates.is_empty() || self.believes_all() {
             self.may_mark = !self.here.is_empty() && !self.is_behind();
             return Ok(Listed::Believed);
         }
@@ -348,7 +348,12 @@ impl GarbageRound {
 
     /// True when the ledger is to be dropped.
     pub fn is_garbage(&self, look: &SecondLook) -> bool {
-        *look == SecondLook::Absent || self.canaries.has(Canary::M21ListingBelieved)
+        *look == SecondLook::Absent || self.believes_all()
+    }
+
+    /// Planted bugs, of the bookie and of the tierer.
+    fn believes_all(&self) -> bool {
+        self.canaries.has(Canary::M21ListingBelieved) || self.canaries.has(Canary::T17ListingBelieved)
     }
 }
 

@@ -309,13 +309,9 @@ impl Upkeep {
             self.round = None;
             return Phase::FindGarbage;
         }
-        let canaries = match self.canaries.has(Canary::T17ListingBelieved) {
-            true => Canaries::only(Canary::M21ListingBelieved),
-            false => Canaries::none(),
-        };
         // A store that knows the newest ledger of the catalogue is not from before the others.
         let seen = ledgers.last().copied();
-        let round = GarbageRound::begin(ledgers, seen, self.settings.limits, false, canaries);
+        let round = GarbageRound::begin(ledgers, seen, self.settings.limits, false, self.canaries);
         self.round = Some(round.confirms(self.found_before.clone()));
         self.is_proven = false;
         Phase::Prove(Why::Begin)
