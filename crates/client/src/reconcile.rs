@@ -181,31 +181,6 @@ impl Client {
         request: Reconcile,
         deadline: Duration,
     ) -> Result<Vec<Reconciled>, ReconcileError> {
-        self.tell(bookie, request, deadline, false).await
-    }
-
-    /// Has one bookie take over ledgers that are in object storage: it has no copies of them, and reads their entries from there. It
-    /// refuses a ledger of which it has copies (`BadRequest`), and one that it must not have
-    /// forgotten (`UnknownLedgerState`). Sending it again changes nothing. A bookie of an earlier release answers `NoLedger`.
-    ///
-    /// # Errors
-    /// As [`reconcile`](Self::reconcile).
-    pub async fn restore(
-        &self,
-        bookie: &BookieId,
-        request: Reconcile,
-        deadline: Duration,
-    ) -> Result<Vec<Reconciled>, ReconcileError> {
-        self.tell(bookie, request, deadline, true).await
-    }
-
-    async fn tell(
-        &self,
-        bookie: &BookieId,
-        request: Reconcile,
-        deadline: Duration,
-        is_restore: bool,
-    ) -> Result<Vec<Reconciled>, ReconcileError> {
         let failed = |error| ReconcileError::Bookie { bookie: bookie.clone(), error };
         if self.0.is_closed() {
             return Err(failed(BookieError::Closed));
@@ -232,11 +207,7 @@ impl Client {
         }
         let left = until.saturating_duration_since(Instant::now());
         // The transport keeps to it, too, but not while it connects.
-        let answer = match is_restore {
-            true => self.0.transport.restore(bookie, request, left),
-            false => self.0.transport.reconcile(bookie, request, left),
-        };
-        let answer = timeout_at(until, answer).await;
+        let answer = timeout_at(until, self.0.transport.reconcile(bookie, request, left)).await;
         let answer = answer.unwrap_or(Err(BookieError::TimedOut(deadline)));
         answer.map_err(|error| {
             self.0.health.note_failure(bookie, &error);

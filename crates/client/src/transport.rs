@@ -9,6 +9,10 @@
 //! 5. Forces and adds with deferred sync go to a bookie over one connection at a time, and its number comes with their
 //!    answers. A bookie that was started anew, and may have lost what it had not synced, answers over another one.
 
+mod layer;
+
+pub use layer::TransportLayer;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -238,18 +242,6 @@ pub trait Transport: Send + Sync + 'static {
     ) -> Answer<'_, Vec<Reconciled>> {
         let _ = (request, timeout);
         let error = BookieError::Unexpected(format!("{bookie} cannot be told what is in object storage"));
-        Box::pin(async { Err(error) })
-    }
-
-    /// As [`Transport::reconcile`], of ledgers that are brought back from object storage. A transport need not know how.
-    fn restore(
-        &self,
-        bookie: &BookieId,
-        request: Reconcile,
-        timeout: Duration,
-    ) -> Answer<'_, Vec<Reconciled>> {
-        let _ = (request, timeout);
-        let error = BookieError::Unexpected(format!("{bookie} cannot be told to take over a ledger"));
         Box::pin(async { Err(error) })
     }
 

@@ -121,7 +121,8 @@ async fn ask(
     }
     // Without extents it asks for the register, and changes nothing.
     let asked = Reconciliation { ledger, last: None, extents: Vec::new() };
-    let answer = client.reconcile(bookie, Reconcile { cluster, ledgers: vec![asked] }, DEADLINE).await;
+    let request = Reconcile { cluster, ledgers: vec![asked], is_restore: false };
+    let answer = client.reconcile(bookie, request, DEADLINE).await;
     match answer {
         Ok(results) => State::Tiered { lre: results.first().and_then(|result| result.last), more },
         Err(error) => State::Unknown(error.to_string()),

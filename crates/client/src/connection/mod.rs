@@ -343,11 +343,6 @@ async fn receive<T>(receiver: Receiver<T>) -> Result<T, BookieError> {
     receiver.await.unwrap_or(Err(BookieError::Closed))
 }
 
-/// Ledgers, and their last entries in object storage.
-fn asked_of(request: &Reconcile) -> Vec<(LedgerId, Option<EntryId>)> {
-    request.ledgers.iter().map(|ledger| (ledger.ledger, ledger.last)).collect()
-}
-
 /// The body that a successful v3 answer must have.
 fn body_of<T>(body: Option<T>, operation: &str) -> Result<T, BookieError> {
     body.ok_or_else(|| BookieError::Unexpected(format!("{operation} was answered without its message")))
@@ -360,27 +355,6 @@ fn read_message(ledger: LedgerId, entry: Option<EntryId>, fence: Option<MasterKe
         flag: fence.map(|_| proto::read_request::Flag::FenceLedger as i32),
         master_key: fence.map(|key| Bytes::copy_from_slice(key.as_bytes())),
         ..Default::default()
-    }
-}
-
-impl Bookies {
-    /// Sends RECONCILE_LEDGERS, and checks the answer against what was asked.
-    fn tell(
-        &self,
-        bookie: &BookieId,
-        message: proto::ReconcileLedgersRequest,
-        asked: Vec<(LedgerId, Option<EntryId>)>,
-        timeout: Duration,
-    ) -> Answer<'_, Vec<Reconciled>> {
-        let operation = Operation::ReconcileLedgers(message);
-        let receiver = self.with_slot(bookie, |slot, is_closing| {
-            let open = || self.open_lane(bookie, &slot.resolver, Speaks::V3, is_closing);
-            slot.tier.get_or_init(open).lane.v3(operation, 0, timeout)
-        });
-        Box::pin(async move {
-            let response = receive(receiver).await?;
-            results_of(&asked, body_of(response.reconcile_ledgers_response, "RECONCILE_LEDGERS")?)
-        })
     }
 }
 
@@ -459,18 +433,16 @@ impl Transport for Bookies {
         request: Reconcile,
         timeout: Duration,
     ) -> Answer<'_, Vec<Reconciled>> {
-        let asked = asked_of(&request);
-        self.tell(bookie, request.into_message(), asked, timeout)
-    }
-
-    fn restore(
-        &self,
-        bookie: &BookieId,
-        request: Reconcile,
-        timeout: Duration,
-    ) -> Answer<'_, Vec<Reconciled>> {
-        let asked = asked_of(&request);
-        self.tell(bookie, request.into_restore_message(), asked, timeout)
+        let asked = request.ledgers.iter().map(|ledger| (ledger.ledger, ledger.last)).collect::<Vec<_>>();
+        let operation = Operation::ReconcileLedgers(request.into_message());
+        let receiver = self.with_slot(bookie, |slot, is_closing| {
+            let open = || self.open_lane(bookie, &slot.resolver, Speaks::V3, is_closing);
+            slot.tier.get_or_init(open).lane.v3(operation, 0, timeout)
+        });
+        Box::pin(async move {
+            let response = receive(receiver).await?;
+            results_of(&asked, body_of(response.reconcile_ledgers_response, "RECONCILE_LEDGERS")?)
+        })
     }
 
     fn disk_space(&self, bookie: &BookieId) -> Answer<'_, DiskSpace> {

@@ -433,7 +433,7 @@ async fn update(
     request: UpdateRequest,
     timeout: Duration,
 ) -> Result<Vec<UpdateResult>, RequestError> {
-    let message = Reconcile { cluster: common.cluster, ledgers: request.ledgers };
+    let message = Reconcile { cluster: common.cluster, ledgers: request.ledgers, is_restore: false };
     match client.reconcile(&request.bookie, message, timeout).await {
         Ok(results) => Ok(results
             .into_iter()

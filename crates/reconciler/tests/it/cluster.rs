@@ -7,10 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bindery_client::connection::{Bookies, ConnectionOptions};
-use bindery_client::transport::{
-    AddRequest, AddSink, Answer, BatchReadRequest, BookieError, Connection, DiskSpace, LacAnswer,
-    PollRequest, ReadRequest, Transport,
-};
+use bindery_client::transport::{Answer, BookieError, Transport, TransportLayer};
 use bindery_client::{
     BookieId, Client, CreateOptions, EntryId, LedgerId, LedgerWriter, OpenMode, Quorum, Reconcile,
     Reconciled, TIER_PROPERTY, TIER_PROPERTY_VALUE,
@@ -23,7 +20,6 @@ use bindery_server::bookie::{Bookie, Components, Ended, Metadata};
 use bindery_server::config::BookieConfig;
 use bindery_server::disks::DiskLimits;
 use bindery_server::latch::Latch;
-use bindery_types::MasterKey;
 use bindery_types::tier::TierExtent;
 use bindery_wire::ErrorCode;
 use bytes::Bytes;
@@ -197,44 +193,11 @@ struct Told {
     registers: Arc<Registers>,
 }
 
-impl Transport for Told {
-    fn add(&self, bookie: &BookieId, request: AddRequest, sink: &Arc<dyn AddSink>) {
-        self.bookies.add(bookie, request, sink);
+impl TransportLayer for Told {
+    fn beneath(&self) -> &dyn Transport {
+        &*self.bookies
     }
-    fn flush(&self) {
-        self.bookies.flush();
-    }
-    fn withdraw(&self, bookie: &BookieId, ledger: LedgerId, sink: &Arc<dyn AddSink>) {
-        self.bookies.withdraw(bookie, ledger, sink);
-    }
-    fn read(&self, bookie: &BookieId, request: ReadRequest) -> Answer<'_, Bytes> {
-        self.bookies.read(bookie, request)
-    }
-    fn batch_read(&self, bookie: &BookieId, request: BatchReadRequest) -> Answer<'_, Vec<Bytes>> {
-        self.bookies.batch_read(bookie, request)
-    }
-    fn read_lac(&self, bookie: &BookieId, ledger: LedgerId) -> Answer<'_, LacAnswer> {
-        self.bookies.read_lac(bookie, ledger)
-    }
-    fn write_lac(
-        &self,
-        bookie: &BookieId,
-        ledger: LedgerId,
-        key: MasterKey,
-        lac: EntryId,
-        body: Bytes,
-    ) -> Answer<'_, ()> {
-        self.bookies.write_lac(bookie, ledger, key, lac, body)
-    }
-    fn poll_lac(&self, bookie: &BookieId, request: PollRequest) -> Answer<'_, Option<EntryId>> {
-        self.bookies.poll_lac(bookie, request)
-    }
-    fn force(&self, bookie: &BookieId, ledger: LedgerId) -> Answer<'_, Connection> {
-        self.bookies.force(bookie, ledger)
-    }
-    fn disk_space(&self, bookie: &BookieId) -> Answer<'_, DiskSpace> {
-        self.bookies.disk_space(bookie)
-    }
+
     fn reconcile(&self, bookie: &BookieId, request: Reconcile, _: Duration) -> Answer<'_, Vec<Reconciled>> {
         let bookie = bookie.clone();
         Box::pin(async move { self.registers.reconcile(bookie, request).await })

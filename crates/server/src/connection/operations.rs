@@ -471,10 +471,11 @@ impl<'f> Frames<'_, 'f> {
     /// What a tierer says of ledgers (section 2.8). Without object storage this bookie could not read what it would let go.
     fn reconcile(&mut self, txn: u64, message: &proto::ReconcileLedgersRequest) -> Result<(), ErrorCode> {
         let tier = self.shared.tier.clone().ok_or(ErrorCode::BadRequest)?;
-        let Reconcile { cluster, ledgers } = Reconcile::from_message(message).map_err(|error| {
-            tracing::debug!(peer = %self.connection.peer, %error, "refused");
-            ErrorCode::BadRequest
-        })?;
+        let Reconcile { cluster, ledgers, is_restore } =
+            Reconcile::from_message(message).map_err(|error| {
+                tracing::debug!(peer = %self.connection.peer, %error, "refused");
+                ErrorCode::BadRequest
+            })?;
         if cluster != tier.cluster() {
             tracing::warn!(peer = %self.connection.peer, %cluster, "refused: a tierer of another cluster");
             return Err(ErrorCode::BadRequest);
@@ -499,7 +500,7 @@ impl<'f> Frames<'_, 'f> {
                 connection.flush();
             }
         };
-        match message.restore() {
+        match is_restore {
             true => self.shared.engine.restore(ledgers, Box::new(done)),
             false => tier.reconcile(&self.shared.engine, ledgers, Box::new(done)),
         }

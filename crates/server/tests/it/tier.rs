@@ -252,7 +252,7 @@ impl World {
         let extent = TierExtent { first: entry(0), last: entry(last), object };
         let update =
             Reconciliation { ledger: whole::id(ledger), last: Some(entry(last)), extents: vec![extent] };
-        let message = Reconcile { cluster: CLUSTER, ledgers: vec![update] }.into_message();
+        let message = Reconcile { cluster: CLUSTER, ledgers: vec![update], is_restore: false }.into_message();
         let answer = Client::new(&self.bookie).await.v3(3, Operation::ReconcileLedgers(message)).await;
         let answer = answer.reconcile_ledgers_response.unwrap();
         let result = Reconciled::from_message(&answer.results[0]).unwrap();
@@ -617,7 +617,7 @@ async fn t19_a_bad_object_does_not_take_the_place_of_the_only_one() {
             Reconciliation { ledger: whole::id(9), last: None, extents: Vec::new() },
             Reconciliation { ledger: whole::id(7), last, extents },
         ];
-        let message = Reconcile { cluster: CLUSTER, ledgers }.into_message();
+        let message = Reconcile { cluster: CLUSTER, ledgers, is_restore: false }.into_message();
         let answer = Client::new(&world.bookie).await.v3(3, Operation::ReconcileLedgers(message)).await;
         let results = answer.reconcile_ledgers_response.unwrap().results;
         let results: Vec<_> =
@@ -692,7 +692,7 @@ async fn tierers_are_told_what_was_taken_and_what_was_not() {
     let asks = |ledger: i64| Reconciliation { ledger: whole::id(ledger), last: None, extents: Vec::new() };
     let mut client = Client::new(&world.bookie).await;
     let mut ask = async |cluster: ClusterId, ledgers: Vec<Reconciliation>| {
-        let message = Reconcile { cluster, ledgers }.into_message();
+        let message = Reconcile { cluster, ledgers, is_restore: false }.into_message();
         let answer = client.v3(3, Operation::ReconcileLedgers(message)).await;
         let results = answer.reconcile_ledgers_response.unwrap().results;
         let results = results.iter().map(|result| Reconciled::from_message(result).unwrap());
@@ -715,7 +715,7 @@ async fn tierers_are_told_what_was_taken_and_what_was_not() {
     world.stop().await;
     // Without object storage none is taken.
     let bookie = wire::start(Limits::default()).await;
-    let message = Reconcile { cluster: CLUSTER, ledgers: vec![asks(7)] }.into_message();
+    let message = Reconcile { cluster: CLUSTER, ledgers: vec![asks(7)], is_restore: false }.into_message();
     let answer = Client::new(&bookie).await.v3(3, Operation::ReconcileLedgers(message)).await;
     assert_eq!(answer.status, ErrorCode::BadRequest.v3());
     bookie.stop().await;

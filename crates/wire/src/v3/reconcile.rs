@@ -62,6 +62,10 @@ pub struct Reconcile {
     pub cluster: ClusterId,
     /// Each ledger once, in the order of the request.
     pub ledgers: Vec<Reconciliation>,
+    /// The bookie takes the ledgers over from object storage: it has no copies of them, and reads their entries from there. It
+    /// refuses a ledger of which it has copies (`BadRequest`), and one that it must not have forgotten
+    /// (`UnknownLedgerState`). Sending it again changes nothing. A bookie that does not know of this answers `NoLedger`.
+    pub is_restore: bool,
 }
 
 /// A request that no tierer sends.
@@ -135,13 +139,8 @@ impl Reconcile {
             cluster: Bytes::copy_from_slice(self.cluster.as_bytes()),
             objects,
             ledgers,
-            restore: None,
+            restore: self.is_restore.then_some(true),
         }
-    }
-
-    /// The message that brings these ledgers back from object storage.
-    pub fn into_restore_message(self) -> proto::ReconcileLedgersRequest {
-        proto::ReconcileLedgersRequest { restore: Some(true), ..self.into_message() }
     }
 
     /// Checks a message (invariant 1).
@@ -165,7 +164,7 @@ impl Reconcile {
             }
             ledgers.push(reconciliation);
         }
-        Ok(Reconcile { cluster: ClusterId::from_bytes(cluster), ledgers })
+        Ok(Reconcile { cluster: ClusterId::from_bytes(cluster), ledgers, is_restore: request.restore() })
     }
 }
 

@@ -414,8 +414,8 @@ async fn take_over(
 ) -> Result<Vec<(LedgerId, Refused)>, Failure> {
     let mut refused = Vec::new();
     for attempt in 1..=ATTEMPTS {
-        let request = Reconcile { cluster, ledgers: ledgers.clone() };
-        let results = client.restore(bookie, request, DEADLINE).await;
+        let request = Reconcile { cluster, ledgers: ledgers.clone(), is_restore: true };
+        let results = client.reconcile(bookie, request, DEADLINE).await;
         let results = results.map_err(|error| Failure::with_code(exit::UNREACHABLE, error))?;
         let mut again = BTreeSet::new();
         for result in results {

@@ -5,9 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bindery_client::connection::{Bookies, ConnectionOptions};
-use bindery_client::transport::{
-    AddRequest, AddSink, Answer, BatchReadRequest, LacAnswer, PollRequest, ReadRequest, Transport,
-};
+use bindery_client::transport::{Answer, Transport, TransportLayer};
 use bindery_client::{BookieId, EntryId, LedgerId, OpenMode};
 use bindery_types::MasterKey;
 use bytes::Bytes;
@@ -22,21 +20,9 @@ struct Counting {
     lacs: AtomicUsize,
 }
 
-impl Transport for Counting {
-    fn add(&self, bookie: &BookieId, request: AddRequest, sink: &Arc<dyn AddSink>) {
-        self.bookies.add(bookie, request, sink);
-    }
-
-    fn read(&self, bookie: &BookieId, request: ReadRequest) -> Answer<'_, Bytes> {
-        self.bookies.read(bookie, request)
-    }
-
-    fn batch_read(&self, bookie: &BookieId, request: BatchReadRequest) -> Answer<'_, Vec<Bytes>> {
-        self.bookies.batch_read(bookie, request)
-    }
-
-    fn read_lac(&self, bookie: &BookieId, ledger: LedgerId) -> Answer<'_, LacAnswer> {
-        self.bookies.read_lac(bookie, ledger)
+impl TransportLayer for Counting {
+    fn beneath(&self) -> &dyn Transport {
+        &self.bookies
     }
 
     fn write_lac(
@@ -49,10 +35,6 @@ impl Transport for Counting {
     ) -> Answer<'_, ()> {
         self.lacs.fetch_add(1, Ordering::SeqCst);
         self.bookies.write_lac(bookie, ledger, key, lac, body)
-    }
-
-    fn poll_lac(&self, bookie: &BookieId, request: PollRequest) -> Answer<'_, Option<EntryId>> {
-        self.bookies.poll_lac(bookie, request)
     }
 }
 

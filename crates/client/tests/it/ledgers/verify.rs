@@ -4,11 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bindery_client::connection::{Bookies, ConnectionOptions};
-use bindery_client::transport::{
-    AddRequest, AddSink, Answer, BatchReadRequest, LacAnswer, PollRequest, ReadRequest, Transport,
-};
+use bindery_client::transport::{Answer, BatchReadRequest, ReadRequest, Transport, TransportLayer};
 use bindery_client::{BookieId, Client, EntryId, Fault, LedgerId, OpenMode, VerifyReport};
-use bindery_types::MasterKey;
 use bytes::Bytes;
 use tokio::time::timeout;
 
@@ -109,9 +106,9 @@ impl Damaging {
     }
 }
 
-impl Transport for Damaging {
-    fn add(&self, bookie: &BookieId, request: AddRequest, sink: &Arc<dyn AddSink>) {
-        self.bookies.add(bookie, request, sink);
+impl TransportLayer for Damaging {
+    fn beneath(&self) -> &dyn Transport {
+        &self.bookies
     }
 
     fn read(&self, bookie: &BookieId, request: ReadRequest) -> Answer<'_, Bytes> {
@@ -129,25 +126,6 @@ impl Transport for Damaging {
             let stored = self.bookies.batch_read(&bookie, request).await?;
             Ok(entries.zip(stored).map(|(entry, stored)| self.pass(&bookie, entry, stored)).collect())
         })
-    }
-
-    fn read_lac(&self, bookie: &BookieId, ledger: LedgerId) -> Answer<'_, LacAnswer> {
-        self.bookies.read_lac(bookie, ledger)
-    }
-
-    fn write_lac(
-        &self,
-        bookie: &BookieId,
-        ledger: LedgerId,
-        key: MasterKey,
-        lac: EntryId,
-        body: Bytes,
-    ) -> Answer<'_, ()> {
-        self.bookies.write_lac(bookie, ledger, key, lac, body)
-    }
-
-    fn poll_lac(&self, bookie: &BookieId, request: PollRequest) -> Answer<'_, Option<EntryId>> {
-        self.bookies.poll_lac(bookie, request)
     }
 }
 

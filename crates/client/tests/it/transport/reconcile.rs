@@ -34,7 +34,7 @@ fn request(ledgers: &[(i64, i64)]) -> Reconcile {
         };
         Reconciliation { ledger: ledger(*id), last: EntryId::new(*last), extents }
     });
-    Reconcile { cluster: ClusterId::from_bytes([5; 16]), ledgers: ledgers.collect() }
+    Reconcile { cluster: ClusterId::from_bytes([5; 16]), ledgers: ledgers.collect(), is_restore: false }
 }
 
 /// A client, and a peer that is registered.

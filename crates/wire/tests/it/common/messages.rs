@@ -56,7 +56,11 @@ pub fn reconcile() -> impl Strategy<Value = Reconcile> {
                 let ledger = LedgerId::new(ledger).expect("not negative");
                 Reconciliation { ledger, last, extents }
             });
-            Reconcile { cluster: ClusterId::from_bytes(cluster), ledgers: ledgers.collect() }
+            Reconcile {
+                cluster: ClusterId::from_bytes(cluster),
+                ledgers: ledgers.collect(),
+                is_restore: false,
+            }
         },
     )
 }
