@@ -119,3 +119,9 @@ start_standalone() { # name, bookies, further options: sets $zk, and $bookie and
   disown # its end is reported by the script, not by the shell
   wait_ready 180 "$(cat "$dir/pid")" "$dir/log" grep -q '^  to stop' "$dir/log"
 }
+
+metric() { # name, admin ports: the sum of its series on all of them
+  local name=$1 admin; shift
+  for admin in "$@"; do ask "${admin##*:}" 'GET /metrics HTTP/1.0\r\n\r\n'; done |
+    awk -v name="$name" '{ split($1, of, "{"); if (of[1] == name) sum += $2 } END { printf "%d\n", sum }'
+}

@@ -152,7 +152,7 @@ fn patience(file: &mut Values, config: &mut BookieConfig, lines: &mut Vec<String
         None => {}
     }
     let key = "closeChannelOnResponseTimeout";
-    if let Some(closes) = file.parsed::<bool>(key) {
+    if let Some(closes) = file.flag(key) {
         if closes {
             rules.close = StalledClose::Always;
         }

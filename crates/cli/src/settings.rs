@@ -95,13 +95,20 @@ impl Values {
         match value.parse() {
             Ok(parsed) => Some(parsed),
             Err(_) => {
-                self.faults.push(match std::any::type_name::<T>() {
-                    "bool" => format!("{key}={value}: give true or false"),
-                    _ => format!("{key}={value} in the configuration file cannot be read"),
-                });
+                self.faults.push(format!("{key}={value} in the configuration file cannot be read"));
                 None
             }
         }
+    }
+
+    /// True or false.
+    pub fn flag(&mut self, key: &str) -> Option<bool> {
+        let value = self.take(key)?;
+        let flag = value.parse().ok();
+        if flag.is_none() {
+            self.faults.push(format!("{key}={value}: give true or false"));
+        }
+        flag
     }
 
     /// A whole number from `least` to `most`.
@@ -156,16 +163,16 @@ pub fn resolve(args: &BookieArgs, file: Option<&str>) -> Result<Settings, Vec<St
     addresses(args, &mut file, &mut config);
 
     config.bookie_id = args.bookie_id.clone().or(file.take("bookieId"));
-    config.allow_loopback = args.allow_loopback | file.parsed::<bool>("allowLoopback").unwrap_or(false);
-    config.read_only = args.read_only | file.parsed::<bool>("forceReadOnlyBookie").unwrap_or(false);
-    config.allow_storage_expansion = file.parsed("allowStorageExpansion").unwrap_or(false);
-    let is_checked = file.parsed::<bool>("dataIntegrityChecking").unwrap_or(false);
-    let is_stamped = file.parsed::<bool>("dataIntegrityStampMissingCookies").unwrap_or(false);
+    config.allow_loopback = args.allow_loopback | file.flag("allowLoopback").unwrap_or(false);
+    config.read_only = args.read_only | file.flag("forceReadOnlyBookie").unwrap_or(false);
+    config.allow_storage_expansion = file.flag("allowStorageExpansion").unwrap_or(false);
+    let is_checked = file.flag("dataIntegrityChecking").unwrap_or(false);
+    let is_stamped = file.flag("dataIntegrityStampMissingCookies").unwrap_or(false);
     config.accept_lost_directories = is_checked && is_stamped;
     config.accept_journal_damage = args.accept_journal_damage;
-    let file_sync = file.parsed::<bool>("journalSyncData").unwrap_or(true);
+    let file_sync = file.flag("journalSyncData").unwrap_or(true);
     config.journal_sync = args.journal_sync.map_or(file_sync, |switch| switch == Switch::On);
-    if file.parsed::<bool>("journalWriteData") == Some(false) {
+    if file.flag("journalWriteData") == Some(false) {
         file.faults.push(
             "journalWriteData=false is not supported: entries always go through the journal".to_owned(),
         );
@@ -285,7 +292,7 @@ fn space(file: &mut Values, config: &mut BookieConfig, warnings: &mut Vec<String
         }
     }
     let rate = file.parsed::<u64>("compactionRateByBytes");
-    let is_by_bytes = file.parsed::<bool>("isThrottleByBytes");
+    let is_by_bytes = file.flag("isThrottleByBytes");
     if rate.is_some() && is_by_bytes == Some(false) {
         // Pulsar's file has both. BookKeeper then counts entries, which says nothing about bytes.
         warnings.push(format!(
@@ -347,13 +354,13 @@ fn disks(file: &mut Values, config: &mut BookieConfig) {
     if let Some(ms) = file.parsed::<u64>("diskCheckInterval") {
         disks.interval = Duration::from_millis(ms.max(100));
     }
-    if let Some(wanted) = file.parsed("readOnlyModeOnAnyDiskFullEnabled") {
+    if let Some(wanted) = file.flag("readOnlyModeOnAnyDiskFullEnabled") {
         disks.is_any_enough = wanted;
     }
-    if let Some(wanted) = file.parsed("readOnlyModeEnabled") {
+    if let Some(wanted) = file.flag("readOnlyModeEnabled") {
         disks.may_be_read_only = wanted;
     }
-    if let Some(wanted) = file.parsed("isForceGCAllowWhenNoSpace") {
+    if let Some(wanted) = file.flag("isForceGCAllowWhenNoSpace") {
         disks.forces_collection = wanted;
     }
     let log_creation = file.parsed::<u64>("minUsableSizeForEntryLogCreation");
@@ -389,7 +396,7 @@ fn connections(file: &mut Values, config: &mut BookieConfig) {
         limits.drain_max = Duration::from_secs(seconds as u64);
     }
     let socket = &mut limits.socket;
-    if let Some(wanted) = file.parsed("serverTcpNoDelay") {
+    if let Some(wanted) = file.flag("serverTcpNoDelay") {
         socket.no_delay = wanted;
     }
     let mut keepalive = socket.keepalive.unwrap_or(Keepalive {
@@ -407,7 +414,7 @@ fn connections(file: &mut Values, config: &mut BookieConfig) {
     if let Some(probes) = file.counted("tcpKeepaliveProbes", 1, 127) {
         keepalive.probes = probes as u32;
     }
-    socket.keepalive = file.parsed::<bool>("serverSockKeepalive").unwrap_or(true).then_some(keepalive);
+    socket.keepalive = file.flag("serverSockKeepalive").unwrap_or(true).then_some(keepalive);
     // As long as an idle peer has, unless it is set.
     let patience = keepalive.idle + keepalive.interval * keepalive.probes;
     socket.unanswered_max = match file.counted("tcpUserTimeoutSec", 0, 1_000_000) {
@@ -489,8 +496,8 @@ fn addresses(args: &BookieArgs, file: &mut Values, config: &mut BookieConfig) {
     let port = file.parsed::<u16>("bookiePort");
     let interface = file.take("listeningInterface");
     let advertised = file.take("advertisedAddress");
-    let by_host_name = file.parsed::<bool>("useHostNameAsBookieID").unwrap_or(false);
-    let admin_enabled = file.parsed::<bool>("httpServerEnabled").unwrap_or(false);
+    let by_host_name = file.flag("useHostNameAsBookieID").unwrap_or(false);
+    let admin_enabled = file.flag("httpServerEnabled").unwrap_or(false);
     let admin_host = file.take("httpServerHost");
     let admin_port = file.parsed::<u16>("httpServerPort").unwrap_or(8080);
     let metrics_port = file.parsed::<u16>("prometheusStatsHttpPort");

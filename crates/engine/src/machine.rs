@@ -248,8 +248,8 @@ impl Journaling {
     }
 
     /// While a flush is under way, of whatever journal, adds get the room that pacing leaves them; its end gives them all
-    /// of it. Recoveries get, for the time when somebody waits for space, what the journal has behind the group that is cut
-    /// now: half of it may join that one yet.
+    /// of it. While somebody waits for space, recoveries get the room that the journal has behind the
+    /// group that is cut now: half of it may join that one yet.
     pub(crate) fn offer_room(&self) {
         let engine = &self.engine;
         let room = engine.config.room();

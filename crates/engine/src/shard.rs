@@ -167,7 +167,7 @@ pub(crate) struct Shard {
     refuses_adds: bool,
     /// A flush or the journal found no space, or no descriptor: as `refuses_adds`, until it does, but for recoveries.
     waits: Waits,
-    /// What recoveries may make `formed_bytes` at most while that lasts: as much of the journal as is sure.
+    /// The limit of `formed_bytes` for recoveries while that lasts: as much of the journal as is sure.
     recovery_offer: usize,
     is_replaying: bool,
     /// Adds between check and insert: the M13 canary only.

@@ -15,7 +15,6 @@ use std::sync::Arc;
 use bindery_types::tier::{ObjectRef, TierExtent};
 use bindery_types::{EntryId, LedgerId};
 use bytes::Bytes;
-use object_store::ObjectStoreExt;
 
 use crate::catalogue::object_key;
 use crate::object::{FOOTER_BYTES_MAX, Footer, ObjectError, TRAILER_SIZE_BYTES, Trailer, decode_block};
@@ -97,9 +96,8 @@ impl Footers {
     }
 
     async fn range(&self, object: &ObjectRef, offset: u64, size: u64) -> Result<Bytes, StoreError> {
-        let key = self.store.key(&object_key(self.cluster, object.id));
-        let read = self.store.inner().get_range(&key, offset..offset.saturating_add(size)).await;
-        read.map_err(|error| StoreError::of(&key, &error))
+        let name = object_key(self.cluster, object.id);
+        self.store.read(&name, offset..offset.saturating_add(size)).await
     }
 
     /// The stored bytes of one entry of an extent.

@@ -12,18 +12,16 @@ use super::access::store_failure;
 use super::form::{count, size};
 use crate::admin_http::{self, Address, Words};
 use crate::exit::Failure;
-use crate::tier::place::{catalogue_failure, open_store};
+use crate::tier::place::{catalogue_failure, open_store, read_catalogue};
 use bindery_client::{Client, LedgerId, LedgerInfo, Reconcile, TierSupport};
-use bindery_io::{SystemClock, SystemRandom};
 use bindery_metadata::codec::service_info::PROTOCOL_HTTP;
 use bindery_tiering::ClusterId;
-use bindery_tiering::catalogue::{Catalogue, CatalogueOptions, ExtentRow, LedgerRow, OpenMode};
+use bindery_tiering::catalogue::{ExtentRow, LedgerRow};
 use bindery_types::tier::Reconciliation;
 use bindery_types::{BookieId, EntryId};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// For one answer of a bookie.
@@ -140,10 +138,8 @@ pub async fn of_catalogue(
     let cluster = cluster.and_then(|text| text.parse().ok());
     let cluster =
         cluster.ok_or_else(|| Failure::new("the cluster has no INSTANCEID: run bindery cluster init"))?;
-    let (clock, random) = (Arc::new(SystemClock::new()), Arc::new(SystemRandom));
-    let options = CatalogueOptions::default();
-    let opened = Catalogue::open(&store, cluster, OpenMode::Read, options, clock, random).await;
-    let mut catalogue = opened.map_err(|error| catalogue_failure(&store, &error))?;
+    let mut catalogue =
+        read_catalogue(&store, cluster).await.map_err(|error| catalogue_failure(&store, &error))?;
     let row = catalogue.ledger(ledger).await.map_err(|error| catalogue_failure(&store, &error))?;
     let Some(row) = row else { return Ok(None) };
     let (mut extents, mut next) = (Vec::new(), row.first);

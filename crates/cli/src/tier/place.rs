@@ -3,10 +3,12 @@
 use crate::args::MetadataArgs;
 use crate::cluster_transfer::{open_failure, store_failure};
 use crate::exit::{self, Failure};
+use bindery_io::{SystemClock, SystemRandom};
 use bindery_metadata::{ConnectOptions, Layout, MetadataUri};
 use bindery_tiering::ClusterId;
-use bindery_tiering::catalogue::CatalogueError;
+use bindery_tiering::catalogue::{Catalogue, CatalogueError, CatalogueOptions, OpenMode};
 use bindery_tiering::store::{self, Store, StoreError, StoreOptions, StoreUrl};
+use std::sync::Arc;
 
 /// Opens a store, without a request to it.
 pub fn open_store(url: &str) -> Result<Store, Failure> {
@@ -54,6 +56,12 @@ pub async fn cluster_in(store: &Store, named: Option<&str>, option: &str) -> Res
             )))
         }
     }
+}
+
+/// Opens a catalogue to read it.
+pub async fn read_catalogue(store: &Store, cluster: ClusterId) -> Result<Catalogue, CatalogueError> {
+    let (clock, random) = (Arc::new(SystemClock::new()), Arc::new(SystemRandom));
+    Catalogue::open(store, cluster, OpenMode::Read, CatalogueOptions::default(), clock, random).await
 }
 
 /// What an error of a store means.

@@ -29,7 +29,7 @@ fn tierer(args: &BookieArgs, file: &mut Values) -> Option<(TierSettings, bool)> 
     let named = file.take("tierUrl").map(|url| ("tierUrl", url));
     let of_shell = args.tier_of_shell.clone().map(|url| ("BINDERY_TIER", url));
     let url = args.tier.clone().map(|url| ("--tier", url)).or(named).or(of_shell);
-    let of_file = file.parsed::<bool>("tierRole").unwrap_or(true);
+    let of_file = file.flag("tierRole").unwrap_or(true);
     let has_role = args.tier_role.map_or(of_file, |switch| switch == Switch::On);
     let mut choice = |key: &str, choices: [&str; 2]| {
         let value = file.take(key)?;
@@ -73,7 +73,7 @@ fn tierer(args: &BookieArgs, file: &mut Values) -> Option<(TierSettings, bool)> 
 fn reading(args: &BookieArgs, file: &mut Values) -> (Option<u64>, TrimConfig) {
     let memory_bytes = file.counted("tierReadMemoryMB", 16, 1 << 20).map(|mib| (mib as u64) << 20);
     let mut trim = TrimConfig::default();
-    if let Some(is_on) = file.parsed("tierTrim") {
+    if let Some(is_on) = file.flag("tierTrim") {
         trim.is_on = is_on;
     }
     let seconds = |count: usize| Duration::from_secs(count as u64);

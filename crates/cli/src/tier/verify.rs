@@ -2,7 +2,9 @@
 //! is, is [`bindery_tiering::scrub`]'s.
 
 use super::args::TierVerifyArgs;
-use super::place::{catalogue_failure, cluster_in, cluster_of, failure, is_lost, open_layout, open_store};
+use super::place::{
+    catalogue_failure, cluster_in, cluster_of, failure, is_lost, open_layout, open_store, read_catalogue,
+};
 use crate::args::{LogFormat, MetadataArgs};
 use crate::exit::{self, Failure};
 use crate::ledger::form::{self, count};
@@ -11,13 +13,10 @@ use crate::offline::size;
 use crate::output;
 use crate::progress::{Progress, Unit};
 use crate::runtime;
-use bindery_io::{SystemClock, SystemRandom};
 use bindery_tiering::ClusterId;
-use bindery_tiering::catalogue::{Catalogue, CatalogueOptions, OpenMode};
 use bindery_tiering::scrub::{Event, Fault, Finding, ScrubError, ScrubOptions, Scrubbed, Severity, scrub};
 use bindery_tiering::store::Store;
 use serde_json::{Value, json};
-use std::sync::Arc;
 
 /// Runs the command.
 pub fn run(args: &TierVerifyArgs) -> Result<(), Failure> {
@@ -40,11 +39,8 @@ pub fn run(args: &TierVerifyArgs) -> Result<(), Failure> {
 }
 
 async fn verify(store: &Store, cluster: ClusterId, args: &TierVerifyArgs) -> Result<(), Failure> {
-    let (clock, random) = (Arc::new(SystemClock::new()), Arc::new(SystemRandom));
-    let options = CatalogueOptions::default();
-    let opened = Catalogue::open(store, cluster, OpenMode::Read, options, clock, random).await;
     let mut report = Report::new(args.json);
-    let mut catalogue = match opened {
+    let mut catalogue = match read_catalogue(store, cluster).await {
         Ok(catalogue) => Some(catalogue),
         Err(error) if is_lost(&error) => {
             let what = format!("{error}. Objects are compared with themselves alone");

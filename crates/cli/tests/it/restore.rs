@@ -2,9 +2,8 @@
 
 #![allow(clippy::disallowed_methods, reason = "real processes on real files, in real time")]
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::process::Output;
 
 use serde_json::Value;
 
@@ -31,17 +30,8 @@ fn failed(output: &Output, code: i32, words: &str) {
 /// A ledger with so many lines.
 fn ledger(place: &Place, lines: usize, create: &[&str], append: &[&str]) -> String {
     let id = ok(place.run(&[&["ledger", "create"], create].concat())).trim().to_owned();
-    let mut child = bindery(&[&["ledger", "append", &id], append].concat())
-        .env("BINDERY_METADATA", place.metadata())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut input = child.stdin.take().unwrap();
-    (0..lines).for_each(|line| writeln!(input, "line {line} of {id}").unwrap());
-    drop(input);
-    ok(child.wait_with_output().unwrap());
+    let input: String = (0..lines).map(|line| format!("line {line} of {id}\n")).collect();
+    ok(place.pipe(&[&["ledger", "append", &id], append].concat(), input.as_bytes()));
     id
 }
 

@@ -112,6 +112,15 @@ impl Place {
     pub fn run(&self, args: &[&str]) -> Output {
         bindery(args).env("BINDERY_METADATA", self.metadata()).output().unwrap()
     }
+
+    /// The same with input.
+    pub fn pipe(&self, args: &[&str], input: &[u8]) -> Output {
+        let mut command = bindery(args);
+        command.env("BINDERY_METADATA", self.metadata()).stdin(Stdio::piped());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), input).unwrap();
+        child.wait_with_output().unwrap()
+    }
 }
 
 /// A server that serves. Killed when dropped.

@@ -3,7 +3,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "real processes, in real time")]
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -26,17 +26,8 @@ fn ledger(place: &Place, lines: usize) -> String {
     let created = place.run(&["ledger", "create"]);
     assert_eq!(created.status.code(), Some(0), "{}", said(&created));
     let id = text(&created.stdout).trim().to_owned();
-    let mut append = bindery(&["ledger", "append", &id])
-        .env("BINDERY_METADATA", place.metadata())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut input = append.stdin.take().unwrap();
-    (0..lines).for_each(|line| writeln!(input, "line {line} of {id}").unwrap());
-    drop(input);
-    let appended = append.wait_with_output().unwrap();
+    let input: String = (0..lines).map(|line| format!("line {line} of {id}\n")).collect();
+    let appended = place.pipe(&["ledger", "append", &id], input.as_bytes());
     assert_eq!(appended.status.code(), Some(0), "{}", said(&appended));
     id
 }

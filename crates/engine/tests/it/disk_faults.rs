@@ -533,7 +533,7 @@ fn what_a_recovery_adds_again_to_a_full_bookie_takes_no_room() {
     }
     assert!(engine.confirm(&add(0, KEY)));
     assert_eq!(bookie.drive().pop().unwrap().result, Ok(()));
-    // Another key, or other bytes in memory: no copy is looked for.
+    // Another key, or other bytes in memory: that is no copy.
     assert!(engine.copy_on_disk(&add(0, other)).is_none() && !engine.confirm(&add(0, other)));
     assert_eq!((ask(add(0, other)), ask(add(2, KEY))), (0, 0));
     assert!(bookie.drive().iter().all(|done| done.result == Err(Refusal::ReadOnly)));

@@ -74,7 +74,7 @@ mod row;
 mod run;
 mod shell;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod upkeep;
 
 pub use self::core::{ChangeOutcome, Core, ExtentOutcome, Outcome, Position, Refusal, Totals, Verdict};

@@ -2,7 +2,6 @@
 
 use bindery_types::tier::ObjectRef;
 use bindery_types::{EntryId, LedgerId};
-use object_store::ObjectStoreExt;
 use tokio::runtime::Handle;
 
 use super::Fault;
@@ -59,8 +58,7 @@ pub(super) struct Examined {
 
 /// Whether there is such an object now.
 pub(super) async fn is_there(store: &Store, cluster: ClusterId, id: ObjectId) -> Result<bool, StoreError> {
-    let key = store.key(&object_key(cluster, id));
-    match store.inner().head(&key).await.map_err(|error| StoreError::of(&key, &error)) {
+    match store.size_bytes(&object_key(cluster, id)).await {
         Ok(_) => Ok(true),
         Err(StoreError::NotFound { .. }) => Ok(false),
         Err(error) => Err(error),
@@ -69,19 +67,16 @@ pub(super) async fn is_there(store: &Store, cluster: ClusterId, id: ObjectId) ->
 
 /// Reads it. Blocks: call it on a thread that may.
 pub(super) fn examine(handle: &Handle, store: &Store, cluster: ClusterId, id: ObjectId) -> Examined {
-    let key = store.key(&object_key(cluster, id));
-    let failed = |error: &object_store::Error| match StoreError::of(&key, error) {
+    let name = object_key(cluster, id);
+    let failed = |error: StoreError| match error {
         StoreError::NotFound { .. } => Found::Missing,
         error => Found::Unreachable(error),
     };
-    let size = match handle.block_on(store.inner().head(&key)) {
-        Ok(meta) => meta.size,
-        Err(error) => return Examined { size_bytes: 0, found: failed(&error) },
+    let size = match handle.block_on(store.size_bytes(&name)) {
+        Ok(size) => size,
+        Err(error) => return Examined { size_bytes: 0, found: failed(error) },
     };
-    let read = object::ahead(size, |range| {
-        let bytes = handle.block_on(store.inner().get_range(&key, range));
-        bytes.map_err(|error| StoreError::of(&key, &error))
-    });
+    let read = object::ahead(size, |range| handle.block_on(store.read(&name, range)));
     let mut extents = Vec::new();
     let examined = object::examine(size, read, |extent, found| {
         extents.push(FoundExtent {
@@ -106,8 +101,7 @@ pub(super) fn examine(handle: &Handle, store: &Store, cluster: ClusterId, id: Ob
             Found::Read(Box::new(ReadObject { trailer, extents, entries }))
         }
         Err(VerifyError::Object(error)) => Found::Bad(Fault::Damaged, error.to_string()),
-        Err(VerifyError::Read(StoreError::NotFound { .. })) => Found::Missing,
-        Err(VerifyError::Read(error)) => Found::Unreachable(error),
+        Err(VerifyError::Read(error)) => failed(error),
     };
     Examined { size_bytes: size, found }
 }

@@ -3,30 +3,14 @@
 use std::sync::Arc;
 
 use bindery_io::{SeededRandom, SystemClock};
-use bindery_types::codec::crc32c;
-use bindery_types::tier::ObjectRef;
 use bytes::Bytes;
 use object_store::memory::InMemory;
-use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
 use super::*;
-use crate::catalogue::{CatalogueOptions, Change, NewExtent, NewObject, OpenMode};
-use crate::object::{Compression, ObjectBuilder};
-
-const CLUSTER: ClusterId = ClusterId::from_bytes([9; 16]);
-
-fn ledger(id: i64) -> LedgerId {
-    LedgerId::new(id).unwrap()
-}
-
-fn entry(id: i64) -> EntryId {
-    EntryId::new(id).unwrap()
-}
-
-fn id(number: u64) -> ObjectId {
-    ObjectId::new(number, [number as u8; 10])
-}
+use crate::catalogue::tests::rebuild::{key, upload};
+use crate::catalogue::tests::{CLUSTER, entry, id, ledger};
+use crate::catalogue::{CatalogueOptions, Change, OpenMode};
 
 /// A store with one cluster in it.
 struct Tier {
@@ -46,50 +30,17 @@ impl Tier {
         Tier { inner, store, catalogue }
     }
 
-    fn key(&self, number: u64) -> Path {
-        self.store.key(&object_key(CLUSTER, id(number)))
-    }
-
-    async fn upload(&self, number: u64, extents: &[(i64, i64, i64)]) -> NewObject {
-        let mut builder = ObjectBuilder::new(id(number), CLUSTER, 5, Compression::None);
-        for (of, first, last) in extents {
-            builder.begin(ledger(*of), entry(*first), Bytes::from_static(b"metadata")).unwrap();
-            for at in *first..=*last {
-                let fields = [*of, at, at - 1, 4].map(i64::to_be_bytes).concat();
-                let body = Bytes::from([&fields[..], b"data"].concat());
-                let crc = crc32c(&[&body]);
-                builder.append(body, crc).unwrap();
-            }
-        }
-        let (chunks, summary) = builder.finish();
-        self.inner.put(&self.key(number), Bytes::from(chunks.concat()).into()).await.unwrap();
-        let object = ObjectRef {
-            id: id(number),
-            length_bytes: summary.size_bytes,
-            footer_offset: summary.trailer.footer_offset,
-            footer_crc: summary.trailer.footer_crc32c,
-            etag_crc: 0,
-        };
-        let extents = summary.footer.extents.iter().map(|extent| NewExtent {
-            ledger: extent.ledger,
-            first: extent.first,
-            last: extent.last,
-            bytes: extent.body_bytes,
-        });
-        NewObject { object, extents: extents.collect() }
-    }
-
     async fn commit(&mut self, number: u64, extents: &[(i64, i64, i64)]) {
-        let object = self.upload(number, extents).await;
+        let object = upload(&self.inner, number, extents).await;
         let reserve = Change::Reserve { objects: vec![id(number)], ttl_ms: 100_000 };
         self.catalogue.commit(vec![reserve]).await.unwrap();
         self.catalogue.commit(vec![Change::Commit(object)]).await.unwrap();
     }
 
     async fn alter(&self, number: u64, change: impl FnOnce(&mut Vec<u8>)) {
-        let mut bytes = self.inner.get(&self.key(number)).await.unwrap().bytes().await.unwrap().to_vec();
+        let mut bytes = self.inner.get(&key(number)).await.unwrap().bytes().await.unwrap().to_vec();
         change(&mut bytes);
-        self.inner.put(&self.key(number), bytes.into()).await.unwrap();
+        self.inner.put(&key(number), bytes.into()).await.unwrap();
     }
 
     async fn scrub(&mut self) -> (Scrubbed, Vec<Finding>) {
@@ -135,12 +86,12 @@ async fn damage_is_found_where_it_is() {
     tier.commit(4, &[(4, 0, 9)]).await;
     // A byte of the first extent of object 1, which is that of ledger 1.
     tier.alter(1, |bytes| bytes[130] ^= 1).await;
-    tier.inner.delete(&tier.key(2)).await.unwrap();
+    tier.inner.delete(&key(2)).await.unwrap();
     // Another object under this name, and one that was cut short.
-    let other = tier.upload(5, &[(3, 0, 9)]).await;
-    let moved = tier.inner.get(&tier.key(5)).await.unwrap().bytes().await.unwrap();
-    tier.inner.put(&tier.key(3), moved.into()).await.unwrap();
-    tier.inner.delete(&tier.key(5)).await.unwrap();
+    let other = upload(&tier.inner, 5, &[(3, 0, 9)]).await;
+    let moved = tier.inner.get(&key(5)).await.unwrap().bytes().await.unwrap();
+    tier.inner.put(&key(3), moved.into()).await.unwrap();
+    tier.inner.delete(&key(5)).await.unwrap();
     assert!(other.extents.len() == 1);
     tier.alter(4, |bytes| bytes.truncate(bytes.len() - 1)).await;
     let (sums, found) = tier.scrub().await;
@@ -172,10 +123,10 @@ async fn damage_is_found_where_it_is() {
 async fn what_nothing_refers_to_is_a_leftover_at_most() {
     let mut tier = Tier::new().await;
     tier.commit(1, &[(1, 0, 9)]).await;
-    tier.upload(7, &[(8, 0, 1)]).await;
+    upload(&tier.inner, 7, &[(8, 0, 1)]).await;
     let reserve = Change::Reserve { objects: vec![id(8)], ttl_ms: 100_000 };
     tier.catalogue.commit(vec![reserve]).await.unwrap();
-    tier.upload(8, &[(9, 0, 1)]).await;
+    upload(&tier.inner, 8, &[(9, 0, 1)]).await;
     let foreign = tier.store.key(&format!("{CLUSTER}/objects/readme.txt"));
     tier.inner.put(&foreign, Bytes::from_static(b"hello").into()).await.unwrap();
     // Unreferenced, and damaged.

@@ -22,7 +22,9 @@ mod batch;
 mod metadata;
 
 use super::args::TierRestoreArgs;
-use super::place::{catalogue_failure, cluster_of, failure, is_lost, open_layout, open_store};
+use super::place::{
+    catalogue_failure, cluster_of, failure, is_lost, open_layout, open_store, read_catalogue,
+};
 use crate::args::LogFormat;
 use crate::cluster_transfer::store_failure;
 use crate::exit::{self, Failure};
@@ -37,7 +39,7 @@ use bindery_io::{SystemClock, SystemRandom};
 use bindery_metadata::RegistrationMode;
 use bindery_metadata::layout::Layout;
 use bindery_tiering::ClusterId;
-use bindery_tiering::catalogue::{self, Catalogue, CatalogueOptions, LedgerRow, OpenMode};
+use bindery_tiering::catalogue::{self, Catalogue, CatalogueOptions, LedgerRow};
 use bindery_tiering::footers::Footers;
 use bindery_tiering::store::{self, Store};
 use bindery_types::{BookieId, LedgerId};
@@ -175,11 +177,7 @@ async fn open_catalogue(
     is_rebuilt: bool,
     report: &mut Report,
 ) -> Result<Catalogue, Failure> {
-    let open = async |mode| {
-        let (clock, random) = (Arc::new(SystemClock::new()), Arc::new(SystemRandom));
-        Catalogue::open(store, cluster, mode, CatalogueOptions::default(), clock, random).await
-    };
-    let why = match open(OpenMode::Read).await {
+    let why = match read_catalogue(store, cluster).await {
         // A tierer that started before this command makes an empty one.
         Ok(catalogue) if catalogue.totals().objects == 0 => "the catalogue knows no object".to_owned(),
         Ok(catalogue) if !is_rebuilt => return Ok(catalogue),
@@ -201,7 +199,7 @@ async fn open_catalogue(
         count(rebuilt.totals.ledgers, "ledger", "ledgers"),
         count(rebuilt.unreadable_count, "object", "objects")
     ));
-    open(OpenMode::Read).await.map_err(|error| catalogue_failure(store, &error))
+    read_catalogue(store, cluster).await.map_err(|error| catalogue_failure(store, &error))
 }
 
 async fn all(

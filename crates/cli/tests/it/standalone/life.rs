@@ -32,15 +32,7 @@ fn write(place: &Place, options: &[&str], lines: &str) -> String {
 }
 
 fn append(place: &Place, id: &str, lines: &str) {
-    let mut child = bindery(&["ledger", "append", id])
-        .env("BINDERY_METADATA", place.metadata())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
-    done(&child.wait_with_output().unwrap());
+    done(&place.pipe(&["ledger", "append", id], lines.as_bytes()));
 }
 
 fn read(place: &Place, id: &str) -> String {

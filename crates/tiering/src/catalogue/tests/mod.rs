@@ -1,6 +1,6 @@
 mod codec;
 mod faulty;
-mod rebuild;
+pub(crate) mod rebuild;
 mod rules;
 mod shared;
 mod upkeep;
@@ -14,17 +14,17 @@ use proptest::prelude::*;
 use super::*;
 use crate::{ClusterId, ObjectId};
 
-const CLUSTER: ClusterId = ClusterId::from_bytes([9; 16]);
+pub(crate) const CLUSTER: ClusterId = ClusterId::from_bytes([9; 16]);
 
-fn ledger(id: i64) -> LedgerId {
+pub(crate) fn ledger(id: i64) -> LedgerId {
     LedgerId::new(id).unwrap()
 }
 
-fn entry(id: i64) -> EntryId {
+pub(crate) fn entry(id: i64) -> EntryId {
     EntryId::new(id).unwrap()
 }
 
-fn id(number: u64) -> ObjectId {
+pub(crate) fn id(number: u64) -> ObjectId {
     ObjectId::new(number, [number as u8; 10])
 }
 

@@ -15,7 +15,11 @@ use crate::object::{Compression, ObjectBuilder};
 use crate::store::Store;
 
 /// Uploads a real object; what is to be committed for it.
-async fn upload(store: &Arc<dyn ObjectStore>, number: u64, extents: &[(i64, i64, i64)]) -> NewObject {
+pub(crate) async fn upload(
+    store: &Arc<dyn ObjectStore>,
+    number: u64,
+    extents: &[(i64, i64, i64)],
+) -> NewObject {
     let mut builder = ObjectBuilder::new(id(number), CLUSTER, 5, Compression::None);
     for (of, first, last) in extents {
         builder.begin(ledger(*of), entry(*first), Bytes::from_static(b"metadata")).unwrap();
@@ -44,7 +48,7 @@ async fn upload(store: &Arc<dyn ObjectStore>, number: u64, extents: &[(i64, i64,
     NewObject { object, extents: extents.collect() }
 }
 
-fn key(number: u64) -> Path {
+pub(crate) fn key(number: u64) -> Path {
     Path::from(format!("some/prefix/{}", object_key(CLUSTER, id(number))))
 }
 
