@@ -52,15 +52,18 @@ impl Tier {
                     }
                 }
             }
-            let (tell, told) = (oneshot::channel(), oneshot::channel());
-            let (others, of_others): (Vec<_>, Vec<_>) = others.into_iter().unzip();
-            engine.reconcile(of_others, Box::new(move |results| drop(tell.0.send(results))));
-            let (compared, of_compared): (Vec<_>, Vec<_>) = compared.into_iter().unzip();
-            engine.reconcile_compared(of_compared, Box::new(move |results| drop(told.0.send(results))));
-            // Without an answer the process ends, and so does the connection.
-            let (Ok(first), Ok(second)) = (tell.1.await, told.1.await) else { return };
-            results.extend(others.into_iter().zip(first));
-            results.extend(compared.into_iter().zip(second));
+            for (some, is_compared) in [(others, false), (compared, true)] {
+                let (places, updates): (Vec<_>, Vec<_>) = some.into_iter().unzip();
+                let (tell, told) = oneshot::channel();
+                let done = Box::new(move |results| drop(tell.send(results)));
+                match is_compared {
+                    true => engine.reconcile_compared(updates, done),
+                    false => engine.reconcile(updates, done),
+                }
+                // Without an answer the process ends, and so does the connection.
+                let Ok(answers) = told.await else { return };
+                results.extend(places.into_iter().zip(answers));
+            }
             results.sort_by_key(|(at, _)| *at);
             done(results.into_iter().map(|(_, result)| result).collect());
         });

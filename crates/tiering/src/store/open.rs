@@ -197,9 +197,7 @@ impl Store {
             prefix => Path::from(format!("{prefix}/{name}")),
         }
     }
-}
 
-impl Store {
     /// Length of the object `name` below the prefix.
     pub async fn size_bytes(&self, name: &str) -> Result<u64, StoreError> {
         let key = self.key(name);

@@ -327,21 +327,18 @@ impl Report {
         self.progress.set(self.looked_at);
         let ledger = done.ledger;
         let (state, what) = match &done.step {
-            Step::Restored { end: End::Whole, note } => {
+            Step::Restored { end, note } => {
+                let cut = match end {
+                    End::Whole => None,
+                    End::WasOpen => Some("it was open: closed behind its last entry in the tier".to_owned()),
+                    End::Cut { was } => Some(format!(
+                        "it ended with entry {was}: closed behind its last entry in the tier, the rest is lost"
+                    )),
+                };
                 self.restored += 1;
-                ("restored", note.clone())
-            }
-            Step::Restored { end: End::WasOpen, note } => {
-                (self.restored, self.cut) = (self.restored + 1, self.cut + 1);
-                let what = "it was open: closed behind its last entry in the tier".to_owned();
-                ("restored", Some(note.as_ref().map_or(what.clone(), |note| format!("{what}; {note}"))))
-            }
-            Step::Restored { end: End::Cut { was }, note } => {
-                (self.restored, self.cut) = (self.restored + 1, self.cut + 1);
-                let what = format!(
-                    "it ended with entry {was}: closed behind its last entry in the tier, the rest is lost"
-                );
-                ("restored", Some(note.as_ref().map_or(what.clone(), |note| format!("{what}; {note}"))))
+                self.cut += u64::from(cut.is_some());
+                let what: Vec<String> = cut.into_iter().chain(note.clone()).collect();
+                ("restored", (!what.is_empty()).then(|| what.join("; ")))
             }
             Step::There => {
                 self.there += 1;
