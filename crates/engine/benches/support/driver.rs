@@ -158,31 +158,46 @@ impl Outcome {
 /// A load that ran before used ledgers below this one.
 static NEXT_LEDGER: AtomicU64 = AtomicU64::new(1);
 
-/// Runs a load to its end: everything sent is answered. Returns the ledgers it used as well.
+/// Says which entry a producer adds next: the ledger, and the entry in it. `None` ends the load.
+pub type Pick<'a> = Box<dyn FnMut() -> Option<(LedgerId, i64)> + Send + 'a>;
+
+/// Runs a load to its end: everything sent is answered. Its ledgers take turns. Returns them as well.
 pub fn run(engine: &Arc<Engine>, sink: &Arc<Sink>, load: &Load) -> (Outcome, Vec<LedgerId>) {
     let first = NEXT_LEDGER.fetch_add(load.ledgers as u64, Ordering::Relaxed) as i64;
     let ledgers: Vec<LedgerId> =
         (0..load.ledgers as i64).map(|i| LedgerId::new(first + i).unwrap()).collect();
+    let in_turn = |index: usize| -> Pick<'static> {
+        let mine: Vec<LedgerId> = ledgers.iter().skip(index).step_by(load.producers).copied().collect();
+        let mut next = 0;
+        Box::new(move || {
+            let n = next;
+            next += 1;
+            Some((mine[n % mine.len()], (n / mine.len()) as i64))
+        })
+    };
+    let outcome = run_picked(engine, sink, load, (0..load.producers).map(in_turn).collect());
+    (outcome, ledgers)
+}
+
+/// As [`run`], of the entries that each producer picks.
+pub fn run_picked(engine: &Arc<Engine>, sink: &Arc<Sink>, load: &Load, picks: Vec<Pick<'_>>) -> Outcome {
     sink.take();
     let (begun, cpu_before) = (Instant::now(), super::cpu());
     let totals: Vec<(u64, u64)> = std::thread::scope(|scope| {
-        let producers: Vec<_> = (0..load.producers)
-            .map(|index| {
-                let mine: Vec<LedgerId> =
-                    ledgers.iter().skip(index).step_by(load.producers).copied().collect();
-                scope.spawn(move || produce(engine, sink, load, index, &mine, begun))
-            })
+        let producers: Vec<_> = picks
+            .into_iter()
+            .enumerate()
+            .map(|(index, pick)| scope.spawn(move || produce(engine, sink, load, index, pick, begun)))
             .collect();
         producers.into_iter().map(|producer| producer.join().unwrap()).collect()
     });
-    let outcome = Outcome {
+    Outcome {
         adds: totals.iter().map(|(adds, _)| adds).sum(),
         bytes: totals.iter().map(|(_, bytes)| bytes).sum(),
         seconds: begun.elapsed().as_secs_f64(),
         cpu: super::cpu() - cpu_before,
         latencies: sink.take(),
-    };
-    (outcome, ledgers)
+    }
 }
 
 fn produce(
@@ -190,7 +205,7 @@ fn produce(
     sink: &Arc<Sink>,
     load: &Load,
     index: usize,
-    ledgers: &[LedgerId],
+    mut pick: Pick<'_>,
     begun: Instant,
 ) -> (u64, u64) {
     let producer = &sink.producers[index];
@@ -203,7 +218,8 @@ fn produce(
     let mut shards: Vec<Vec<usize>> = vec![Vec::new(); engine.shard_count()];
     let (mut sent, mut bytes, mut next) = (0u64, 0u64, 0u64);
     let outstanding = |sent: u64| sent - (producer.answered.load(Ordering::SeqCst) - answered_before);
-    while begun.elapsed().as_secs_f64() < load.seconds {
+    let mut is_over = false;
+    while !is_over && begun.elapsed().as_secs_f64() < load.seconds {
         let room = window - outstanding(sent);
         // A window of many is refilled in large steps, as answers come: in batches of a group.
         if room == 0 {
@@ -214,7 +230,10 @@ fn produce(
         let mut sizes = Vec::with_capacity(count);
         for (i, body) in bodies.iter_mut().take(count).enumerate() {
             let n = next + i as u64;
-            let (ledger, entry) = (ledgers[n as usize % ledgers.len()], n as i64 / ledgers.len() as i64);
+            let Some((ledger, entry)) = pick() else {
+                is_over = true;
+                break;
+            };
             for (at, v) in [ledger.get(), entry, entry - 1, 0].into_iter().enumerate() {
                 body[at * 8..at * 8 + 8].copy_from_slice(&v.to_be_bytes());
             }
@@ -222,6 +241,7 @@ fn produce(
             sizes.push((ledger, entry, class, load.mix.0[class].0));
             shards[engine.shard_of(ledger)].push(i);
         }
+        let count = sizes.len();
         next += count as u64;
         let now = sink.now_ns();
         for (shard, mine) in shards.iter_mut().enumerate() {
