@@ -123,5 +123,5 @@ start_standalone() { # name, bookies, further options: sets $zk, and $bookie and
 metric() { # name, admin ports: the sum of its series on all of them
   local name=$1 admin; shift
   for admin in "$@"; do ask "${admin##*:}" 'GET /metrics HTTP/1.0\r\n\r\n'; done |
-    awk -v name="$name" '{ split($1, of, "{"); if (of[1] == name) sum += $2 } END { printf "%d\n", sum }'
+    awk -v name="$name" '{ split($1, of, "{"); if (of[1] == name) sum += $2 } END { printf "%.0f\n", sum }'
 }

@@ -87,7 +87,7 @@ fn read(engine: &Engine, ledgers: &Ledgers, random: &mut Random) -> bool {
     }
     let (ledger, entry) = (Ledgers::id(number), random.below(u64::from(count)) as i64);
     let wanted = EntryId::new(entry).unwrap();
-    let body = match engine.read(ledger, EntryRef::Id(wanted)) {
+    let body = match engine.read(ledger, EntryRef::At(wanted)) {
         Ok(Lookup::Memory(slice)) => slice.to_vec(),
         Ok(Lookup::Disk(read)) => read.load().unwrap_or_default(),
         Ok(Lookup::Undurable(_) | Lookup::Tiered(_)) => return false,
@@ -146,14 +146,14 @@ fn logs_bytes(config: &EngineConfig) -> u64 {
     files.map(length).sum()
 }
 
-/// Waits until nothing is copied any more.
+/// Waits until nothing is flushed, copied or dropped any more.
 fn settle(running: &Running) -> Duration {
-    running.wait_flushed();
     let begun = Instant::now();
     let mut seen = (0, Instant::now());
     while begun.elapsed() < SETTLE_MAX && seen.1.elapsed() < Duration::from_secs(5) {
         let status = running.engine.space_status();
-        let state = status.bytes_copied + status.logs_dropped + status.collections;
+        let flushed = running.engine.stats().flushed_entries;
+        let state = status.bytes_copied + status.logs_dropped + status.collections + flushed;
         if state != seen.0 {
             seen = (state, Instant::now());
         }
@@ -176,7 +176,7 @@ fn main() {
         config.write_pool_bytes = 440 << 20;
         config.index_pool_bytes = 80 << 20;
         config.cache_pool_bytes = 54 << 20;
-        config.flush_interval = Duration::from_secs(10);
+        config.flush_interval = Duration::from_secs(2);
         // Files of replaced logs would count as space.
         config.space.replaced_grace = Duration::from_secs(1);
     }

@@ -627,7 +627,7 @@ impl Engine {
     /// Every durable entry of a ledger, as runs, with those that were let go because they are in object storage. Blocks on the
     /// disk.
     pub fn list_entries(&self, ledger: LedgerId) -> Result<Vec<EntryRun>, Refusal> {
-        Ok(self.list(ledger, false, usize::MAX)?.expect("no limit"))
+        Ok(self.list(ledger, false, RunSet::new(usize::MAX))?.expect("no limit"))
     }
 
     /// As [`Engine::list_entries`], in bounded memory: at most `2 * runs_max` runs, and the index records of one extent.
@@ -637,21 +637,25 @@ impl Engine {
         ledger: LedgerId,
         runs_max: usize,
     ) -> Result<Option<Vec<EntryRun>>, Refusal> {
-        self.list(ledger, false, runs_max)
+        self.list(ledger, false, RunSet::new(runs_max))
     }
 
-    /// As [`Engine::list_entries`], also in limbo: what is here, not what should be.
-    pub fn held_entries(&self, ledger: LedgerId) -> Result<Vec<EntryRun>, Refusal> {
-        Ok(self.list(ledger, true, usize::MAX)?.expect("no limit"))
+    /// As [`Engine::list_entries`], of the entries from `first` to `last`, also in limbo: what is here, not what should be.
+    pub fn held_entries(
+        &self,
+        ledger: LedgerId,
+        first: EntryId,
+        last: EntryId,
+    ) -> Result<Vec<EntryRun>, Refusal> {
+        Ok(self.list(ledger, true, RunSet::within(first, last))?.expect("no limit"))
     }
 
     fn list(
         &self,
         ledger: LedgerId,
         with_limbo: bool,
-        runs_max: usize,
+        mut runs: RunSet,
     ) -> Result<Option<Vec<EntryRun>>, Refusal> {
-        let mut runs = RunSet::new(runs_max);
         // Memory first: what a flush moves to disk in between is then seen twice, never missed.
         let hidden_below = self.shard(ledger).lock().cached_entries(ledger, with_limbo, &mut runs)?;
         entries_on_disk(&self.views, ledger, hidden_below, &mut runs)?;

@@ -215,7 +215,7 @@ impl DiskRead {
     }
 }
 
-/// Adds all entries of a ledger on disk. Blocks.
+/// Adds the entries of a ledger on disk that are asked for. Blocks.
 pub(crate) fn entries_on_disk(
     views: &Views,
     ledger: LedgerId,
@@ -227,7 +227,8 @@ pub(crate) fn entries_on_disk(
         Refusal::Io
     };
     for view in views {
-        for Source { log, extent } in view.runs(ledger).map_err(failed)? {
+        let (first, last) = runs.within;
+        for Source { log, extent } in view.runs_within(ledger, first, last).map_err(failed)? {
             if extent.generation.0 < hidden_below || runs.is_too_much {
                 continue;
             }
@@ -248,16 +249,24 @@ pub(crate) struct RunSet {
     runs: Vec<EntryRun>,
     max: usize,
     is_too_much: bool,
+    /// Others are left out.
+    within: (EntryId, EntryId),
 }
 
 impl RunSet {
     pub(crate) fn new(max: usize) -> RunSet {
-        RunSet { runs: Vec::new(), max, is_too_much: false }
+        RunSet { runs: Vec::new(), max, is_too_much: false, within: (EntryId::FIRST, EntryId::MAX) }
+    }
+
+    /// Those from `first` to `last`, however many runs they are.
+    pub(crate) fn within(first: EntryId, last: EntryId) -> RunSet {
+        RunSet { within: (first, last), ..RunSet::new(usize::MAX) }
     }
 
     /// Adds ids; the cheapest when they ascend.
     pub(crate) fn extend(&mut self, entries: impl IntoIterator<Item = EntryId>) {
-        for entry in entries {
+        let (first, last) = self.within;
+        for entry in entries.into_iter().filter(|entry| *entry >= first && *entry <= last) {
             match self.runs.last_mut() {
                 Some(run) if run.last.get().checked_add(1) == Some(entry.get()) => run.last = entry,
                 _ if self.is_too_much => return,
@@ -274,6 +283,10 @@ impl RunSet {
 
     /// Adds a run.
     pub(crate) fn add(&mut self, run: EntryRun) {
+        let run = EntryRun { first: run.first.max(self.within.0), last: run.last.min(self.within.1) };
+        if run.first > run.last {
+            return;
+        }
         self.extend([run.first]);
         if !self.is_too_much
             && let Some(last) = self.runs.last_mut()

@@ -559,14 +559,17 @@ impl Flushing {
             self.engine.tickets_out.fetch_sub(1, Ordering::AcqRel);
         }
         self.engine.covered.lock().join(&ticket.marks);
+        let (before, mut died) = (self.flushed_generations.clone(), Vec::new());
         for (shard, frozen) in &ticket.frozen {
             self.engine.shards[*shard].lock().drop_frozen(frozen);
-            let flushed = &mut self.flushed_generations[self.engine.journal_of(*shard)];
+            let journal = self.engine.journal_of(*shard);
+            let flushed = &mut self.flushed_generations[journal];
             *flushed = frozen.generation.max(*flushed);
             for some in frozen.states.chunks(RESTING_AT_ONCE) {
-                self.engine.shards[*shard].lock().rest(some);
+                self.engine.shards[*shard].lock().rest(some, before[journal], &mut died);
             }
         }
+        self.on_died(died);
         let counters = &self.engine.counters;
         Counters::add(&counters.flushes, 1);
         Counters::add(&counters.flush_ns, self.clock.monotonic_ns().saturating_sub(begun));

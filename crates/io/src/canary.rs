@@ -67,6 +67,8 @@ pub enum Canary {
     M44ReconciledBeforeDurable,
     /// A flush commits last reconciled entries without the extents that came with them.
     M45ExtentsLeftOut,
+    /// What a removal hides is not counted, so that logs on disk look live for good.
+    M47DeadBytesUncounted,
     /// A permit leaks when a connection dies while it is paused.
     M24PausedPermitLeaks,
     /// A recovery takes its fences for covering with one bookie too few.
@@ -122,7 +124,7 @@ pub const CAN_BE_PLANTED: bool = cfg!(debug_assertions);
 
 /// The canaries that the simulator looks for, with the name its command line knows them by. M24 is in the server, which
 /// it does not run: the server's storm test looks for that one.
-pub const ALL: [(&str, Canary); 28] = [
+pub const ALL: [(&str, Canary); 29] = [
     ("M1", Canary::M1AckBeforeSync),
     ("M2", Canary::M2NewestFileSynced),
     ("M3", Canary::M3NegativeFenceBeforeDurable),
@@ -151,6 +153,7 @@ pub const ALL: [(&str, Canary); 28] = [
     ("M43", Canary::M43UncommittedTrimCounts),
     ("M44", Canary::M44ReconciledBeforeDurable),
     ("M45", Canary::M45ExtentsLeftOut),
+    ("M47", Canary::M47DeadBytesUncounted),
 ];
 
 /// The canaries in the client's cores, which the client's own model looks for, with their names. M36 is in its readers: the

@@ -297,6 +297,8 @@ impl Journal {
         let mut needed_from = BLOCK;
         let places_before = seen.damaged_places;
         let mut buffer = Vec::new();
+        // What was found behind one hole is not there, or is the first, behind the next one: the file is gone through once.
+        let mut proven = Proven::default();
         loop {
             match reader.group_at(offset, identity, &mut buffer)? {
                 Ok(group) => {
@@ -352,9 +354,7 @@ impl Journal {
                             continue;
                         }
                         let missing = seen.last_group + 1;
-                        let proves =
-                            |h: &GroupHeader| h.identity == header.identity && h.proves_durable() >= missing;
-                        if let Some((at, proof)) = reader.scan(next, proves)? {
+                        if let Some((at, proof)) = proven.behind(reader, next, header.identity, missing)? {
                             let what = format!(
                                 "{}, and group {} at {at} was written when group {missing} was durable",
                                 what.text, proof.sequence
@@ -526,6 +526,37 @@ enum OpenOrDamage {
     Open(OpenError),
     Damage(Damage),
 }
+/// Groups of a file that say which others were durable when they were written. Asked for places and groups that ascend: each
+/// part of the file is gone through once, however many holes there are.
+#[derive(Default)]
+struct Proven {
+    /// The last one that was asked for: none before it says as much.
+    found: Option<(u64, GroupHeader)>,
+    /// Behind it there is none.
+    is_at_end: bool,
+}
+
+impl Proven {
+    /// The first group at `offset` or behind that was written when group `missing` was durable.
+    fn behind(
+        &mut self,
+        reader: &Reader,
+        offset: u64,
+        identity: FileIdentity,
+        missing: u64,
+    ) -> Result<Option<(u64, GroupHeader)>, OpenError> {
+        let proves = |header: &GroupHeader| header.identity == identity && header.proves_durable() >= missing;
+        let is_still = |(at, header): &(u64, GroupHeader)| *at >= offset && proves(header);
+        if self.is_at_end || self.found.as_ref().is_some_and(is_still) {
+            return Ok(self.found.clone().filter(is_still));
+        }
+        let from = self.found.as_ref().map_or(offset, |(at, _)| offset.max(*at));
+        self.found = reader.scan(from, proves)?;
+        self.is_at_end = self.found.is_none();
+        Ok(self.found.clone())
+    }
+}
+
 impl From<OpenError> for OpenOrDamage {
     fn from(e: OpenError) -> Self {
         OpenOrDamage::Open(e)

@@ -14,7 +14,8 @@
 //!    nobody knows that while this bookie is in its last ensemble.
 //!
 //! # Limits
-//! Metadata reads under way: [`READS_MAX`]; marks under way: [`BATCH_MAX`].
+//! Metadata reads under way: [`READS_MAX`]; marks under way: [`BATCH_MAX`]; entries that are compared at a time:
+//! [`COMPARED_AT_ONCE`].
 
 use bindery_engine::{Engine, EntryRun, Refusal, Waiter};
 use bindery_metadata::Layout;
@@ -28,6 +29,9 @@ use tokio::task::JoinSet;
 const READS_MAX: usize = 32;
 /// Marks under way: their records take room that is kept for fences.
 const BATCH_MAX: usize = 64;
+
+/// Of a striped ledger each entry is a run of its own, 16 bytes.
+const COMPARED_AT_ONCE: i64 = 1 << 18;
 
 /// What a bookie lacks of a ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,15 +51,22 @@ pub enum Missing {
     Undecided,
 }
 
-/// Compares what `bookie` should hold with what it holds; `held` ascends.
-pub fn missing(metadata: &LedgerMetadata, bookie: &BookieId, held: &[EntryRun]) -> Missing {
+/// Compares what `bookie` should hold with what it holds; `held` says what that is from one entry to another, ascending.
+///
+/// # Errors
+/// Those of `held`.
+pub fn missing<E>(
+    metadata: &LedgerMetadata,
+    bookie: &BookieId,
+    mut held: impl FnMut(EntryId, EntryId) -> Result<Vec<EntryRun>, E>,
+) -> Result<Missing, E> {
     let end = match metadata.state {
         LedgerState::Closed { last_entry, .. } => Some(EntryId::to_wire(last_entry) + 1),
         LedgerState::Open | LedgerState::InRecovery => None,
     };
     let segments = metadata.segments();
     let (mut first, mut count, mut is_named, mut is_open_here) = (None, 0, false, false);
-    let mut runs = held.iter().peekable();
+    let mut runs = Vec::new().into_iter().peekable();
     for (at, segment) in segments.iter().enumerate() {
         let places: Vec<usize> =
             (0..segment.ensemble.len()).filter(|index| segment.ensemble[*index] == *bookie).collect();
@@ -71,7 +82,12 @@ pub fn missing(metadata: &LedgerMetadata, bookie: &BookieId, held: &[EntryRun]) 
             is_open_here = true;
             continue;
         };
-        for entry in (segment.first_entry.get()..end).filter_map(EntryId::new) {
+        let begin = segment.first_entry.get();
+        for entry in (begin..end).filter_map(EntryId::new) {
+            if (entry.get() - begin) % COMPARED_AT_ONCE == 0 {
+                let last = EntryId::new((entry.get() + COMPARED_AT_ONCE).min(end) - 1).unwrap_or(entry);
+                runs = held(entry, last)?.into_iter().peekable();
+            }
             while runs.peek().is_some_and(|run| run.last < entry) {
                 runs.next();
             }
@@ -82,12 +98,12 @@ pub fn missing(metadata: &LedgerMetadata, bookie: &BookieId, held: &[EntryRun]) 
             }
         }
     }
-    match first {
+    Ok(match first {
         Some(first) => Missing::Entries { first, count },
         None if is_open_here => Missing::Undecided,
         None if is_named => Missing::Nothing,
         None => Missing::NotOurs,
-    }
+    })
 }
 
 /// Marks every ledger up to `up_to` that metadata says may have been here (invariant 1). Returns how many.
@@ -200,7 +216,8 @@ pub async fn check(
     };
     let (of_blocking, bookie) = (engine.clone(), bookie.clone());
     let compared = tokio::task::spawn_blocking(move || {
-        of_blocking.held_entries(ledger).map(|held| missing(&stored.metadata, &bookie, &held))
+        let held = |first, last| of_blocking.held_entries(ledger, first, last);
+        missing(&stored.metadata, &bookie, held)
     });
     match compared.await.map_err(|error| error.to_string())? {
         Ok(Missing::Nothing) => {
@@ -272,7 +289,10 @@ mod tests {
                 None if metadata.names(&id(0)) => Missing::Nothing,
                 None => Missing::NotOurs,
             };
-            prop_assert_eq!(missing(&metadata, &id(0), &runs(&held)), expected);
+            let held_between = |first: EntryId, last: EntryId| {
+                Ok::<_, ()>(runs(&held.range(first.get()..=last.get()).copied().collect()))
+            };
+            prop_assert_eq!(missing(&metadata, &id(0), held_between), Ok(expected));
         }
     }
 }

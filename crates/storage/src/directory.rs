@@ -111,9 +111,9 @@ impl LedgerDirectory {
 
         let view = Arc::new(LogView::new(memory.index.clone()));
         for record in &recovered.logs {
-            let (log, extents) = EntryLog::open(disk, dir, record.log_id)?;
+            let (log, index) = EntryLog::open_indexed(disk, dir, record.log_id, view.resident_max())?;
             check_against_table(&log, record.generation, record.size)?;
-            view.add(&Arc::new(log.cached_by(&memory.cache)), &extents);
+            view.add(&Arc::new(log.cached_by(&memory.cache)), index);
             view.make_room();
         }
 
@@ -199,14 +199,15 @@ impl LedgerDirectory {
         let mut opened = Vec::with_capacity(commit.logs_added.len());
         let mut records = Vec::with_capacity(commit.logs_added.len());
         for sealed in commit.logs_added {
-            let SealedLog { log_id, generation, size, entries, ref extents } = *sealed;
-            let (log, read_back) = EntryLog::open(&self.disk, &self.dir, log_id)?;
+            let SealedLog { log_id, generation, size, entries, footer_checksum, .. } = *sealed;
+            let (log, index) =
+                EntryLog::open_indexed(&self.disk, &self.dir, log_id, self.view.resident_max())?;
             check_against_table(&log, generation, size)?;
-            if read_back != *extents {
+            if log.footer_checksum() != footer_checksum {
                 let what = "the footer read back is not the one that was written";
                 return Err(OpenLogError::from(Damaged::new(log.path(), 0, what)).into());
             }
-            opened.push((Arc::new(log.cached_by(&self.memory.cache)), read_back));
+            opened.push((Arc::new(log.cached_by(&self.memory.cache)), index));
             records.push(LogRecord { log_id, generation, size, entries, marks: marks.clone() });
         }
         self.commit_state(&Checkpoint {
@@ -219,8 +220,8 @@ impl LedgerDirectory {
             meta: commit.meta,
             next_log_id: None,
         })?;
-        for (log, extents) in opened {
-            self.view.add(&log, &extents);
+        for (log, index) in opened {
+            self.view.add(&log, index);
         }
         for log_id in commit.logs_removed {
             self.withdrawn.push(self.view.remove(*log_id));

@@ -117,13 +117,19 @@ impl ExtentDirectory {
         });
         let place_bytes = |places: &Vec<_>| (places.capacity() * size_of::<(LedgerId, EntryId)>()) as u64;
         let before = place_bytes(places);
-        places.reserve_exact(extents.len());
+        places.reserve(extents.len());
+        let mut ascends = true;
         for extent in extents {
             assert_eq!(extent.log_id, log_id, "extents are added with their log");
-            places.push((extent.ledger, extent.first));
+            let place = (extent.ledger, extent.first);
+            ascends &= places.last().is_none_or(|last| *last < place);
+            places.push(place);
         }
-        places.sort_unstable();
-        places.dedup();
+        // They do in a log.
+        if !ascends {
+            places.sort_unstable();
+            places.dedup();
+        }
         self.bytes = self.bytes - before + place_bytes(places);
         for extent in extents {
             let mut is_new = false;

@@ -27,19 +27,21 @@ mod error;
 mod extents;
 mod index_pool;
 mod paged;
+mod paged_index;
 mod read_only;
 pub mod redb_file;
 pub mod state_table;
 #[cfg(test)]
 mod testing;
 pub mod usage;
+mod varint;
 pub mod verify_dir;
 mod view;
 
 pub use block_cache::{BLOCK_COST_BYTES, BlockCache, CacheStats};
 pub use directory::{DirectoryCommit, LedgerDirectory, OpenedDirectory};
 pub use entry_log::{
-    Ahead, EntryLocation, EntryLog, EntryLogWriter, Extent, FoundRun, Patience, SealedLog,
+    Ahead, EntryLocation, EntryLog, EntryLogWriter, Extent, FoundRun, Patience, RunCursor, SealedLog,
     TOGETHER_ENTRIES_MAX,
 };
 pub use error::{
@@ -55,7 +57,8 @@ pub use state_table::{
     Recovered, StateTable, TierRecord, TierView,
 };
 
-pub use view::{FoundEntry, Lead, LogView, NewerRuns, SoleRun, Source, locate, try_locate};
+pub use paged_index::IndexedRun;
+pub use view::{Asked, FoundEntry, Lead, LogView, NewerRuns, SoleRun, Source, locate, try_locate};
 
 use std::fmt;
 

@@ -3,11 +3,12 @@
 //! # Data flow
 //! ```text
 //! leads (under the lock, no I/O) -> Lead::Run | Lead::Paged, newest first -> locate -> EntryLocation
-//! add -> extents in memory -> pool full: make_room -> fence; extents dropped (they are in the footer)
+//! add -> few runs: extents in memory -> pool full: make_room -> paged index; extents dropped (they are in the footer)
+//!     -> many runs: paged index
 //! ```
 //!
 //! # Invariants
-//! 1. At every moment a run of a live log is found in memory or by its log's fence. Paging a log out shows the fence
+//! 1. At every moment a run of a live log is found in memory or by its log's index. Paging a log out shows the index
 //!    first, and drops the runs afterwards, some at a time; paging in is the reverse. A run that is found twice is the same
 //!    copy.
 //! 2. One owner adds, removes and pages: the owner of the directory. Readers only look.
@@ -16,10 +17,12 @@
 //!
 //! # Limits
 //! The lock is held for [`STEP_RUNS`] runs at most, or those of one ledger. While a log is added or paged, its own
-//! extents are in memory once more; fences cannot be paged out.
+//! extents are in memory once more, but for one that has more than [`LogView::resident_max`] runs, which never are.
+//! Indexes cannot be paged out.
 
-use crate::entry_log::waited;
-use crate::paged::{Fence, PagedLog};
+use crate::entry_log::{LogIndex, waited};
+use crate::paged::PagedLog;
+use crate::paged_index::{IndexedRun, PagedIndex};
 use crate::{
     Coverage, EntryLocation, EntryLog, Extent, ExtentDirectory, FoundRun, Generation, IndexPool, IndexUse,
     LogId, Patience, ReadError, TryReadError,
@@ -32,6 +35,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Runs that are added or dropped while the lock is held.
 const STEP_RUNS: usize = 1024;
+/// A log with more runs has many small ledgers, which are looked at one by one: its extents stay on disk.
+const RESIDENT_RUNS_MAX: u64 = 1 << 16;
+/// The part of the index pool that the extents of one log may take.
+const RESIDENT_SHARE: u64 = 16;
 
 /// The live logs, as readers see them.
 pub struct LogView {
@@ -44,9 +51,9 @@ struct Live {
     /// Of the logs that are in memory.
     extents: ExtentDirectory,
     logs: BTreeMap<LogId, LiveLog>,
-    /// Logs with a fence, by number.
+    /// Logs with an index, by number.
     paged: Vec<PagedLog>,
-    fence_bytes: u64,
+    index_bytes: u64,
     /// Charged to the pool.
     charged: u64,
     /// Where the clock stands.
@@ -79,6 +86,17 @@ pub struct NewerRuns {
     pub reads: u64,
     /// Logs that may hold others were not asked.
     pub is_partial: bool,
+}
+
+/// How [`LogView::newer`] takes a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// It is asked.
+    Yes,
+    /// Not if its runs are on disk: it cannot be read, and what it has is not known.
+    LeftOut,
+    /// Not at all: whoever asks goes through it anyway.
+    Known,
 }
 
 /// Where a copy of an entry may be.
@@ -217,34 +235,56 @@ impl Live {
         Source { log: live.log.clone(), extent }
     }
 
-    /// The logs on disk that may have runs of a ledger.
-    fn paged(&self, ledger: LedgerId) -> impl Iterator<Item = &PagedLog> {
-        self.paged.iter().filter(move |paged| paged.fence.may_have(ledger))
+    /// The logs on disk with runs of a ledger that reach into `first..=last`.
+    fn paged(
+        &self,
+        ledger: LedgerId,
+        first: EntryId,
+        last: EntryId,
+    ) -> impl Iterator<Item = &PagedLog> {
+        self.paged_of(ledger, first, last, |_| true)
     }
 
-    fn fence_at(&self, log_id: LogId) -> Result<usize, usize> {
+    /// As [`Live::paged`], of those only that are wanted.
+    fn paged_of(
+        &self,
+        ledger: LedgerId,
+        first: EntryId,
+        last: EntryId,
+        is_wanted: impl Fn(&&PagedLog) -> bool,
+    ) -> impl Iterator<Item = &PagedLog> {
+        let reaches =
+            move |paged: &&PagedLog| paged.index.runs_within(ledger, first, last).next().is_some();
+        self.paged.iter().filter(is_wanted).filter(reaches)
+    }
+
+    fn index_at(&self, log_id: LogId) -> Result<usize, usize> {
         self.paged.binary_search_by_key(&log_id, |paged| paged.log.log_id())
     }
 
     /// Shows a log whose extents stay on disk.
-    fn add_paged(&mut self, log: &Arc<EntryLog>, fence: Fence) {
+    fn add_paged(&mut self, log: &Arc<EntryLog>, index: PagedIndex) {
+        self.add_log(log);
+        self.show_index(log.clone(), index);
+    }
+
+    fn add_log(&mut self, log: &Arc<EntryLog>) {
         let shown = LiveLog { log: log.clone(), was_used: AtomicBool::new(true) };
         let replaced = self.logs.insert(log.log_id(), shown);
         assert!(replaced.is_none(), "log {} is added once", log.log_id());
-        self.show_fence(log.clone(), fence);
     }
 
-    fn show_fence(&mut self, log: Arc<EntryLog>, fence: Fence) {
-        let at = self.fence_at(log.log_id()).expect_err("a log gets its fence once");
-        self.fence_bytes += fence.bytes();
-        self.paged.insert(at, PagedLog { log, fence: Arc::new(fence) });
+    fn show_index(&mut self, log: Arc<EntryLog>, index: PagedIndex) {
+        let at = self.index_at(log.log_id()).expect_err("a log gets its index once");
+        self.index_bytes += index.bytes();
+        self.paged.insert(at, PagedLog { log, index: Arc::new(index) });
     }
 
     /// Takes a log off the disk's side: its runs are in memory, or it is gone.
-    fn drop_fence(&mut self, log_id: LogId) {
-        if let Ok(at) = self.fence_at(log_id) {
+    fn drop_index(&mut self, log_id: LogId) {
+        if let Ok(at) = self.index_at(log_id) {
             let gone = self.paged.remove(at);
-            self.fence_bytes -= gone.fence.bytes();
+            self.index_bytes -= gone.index.bytes();
         }
     }
 
@@ -255,7 +295,7 @@ impl Live {
             .logs
             .keys()
             .copied()
-            .filter(|id| self.extents.has_log(*id) && self.fence_at(*id).is_err())
+            .filter(|id| self.extents.has_log(*id) && self.index_at(*id).is_err())
             .collect();
         let start = in_memory.iter().position(|id| behind(self.hand, id)).unwrap_or(0);
         let order = in_memory[start..].iter().chain(&in_memory[..start]);
@@ -275,27 +315,33 @@ impl LogView {
     fn change<T>(&self, change: impl FnOnce(&mut Live) -> T) -> T {
         let mut live = self.live.write();
         let result = change(&mut live);
-        let (before, now) = (live.charged, live.extents.bytes() + live.fence_bytes);
+        let (before, now) = (live.charged, live.extents.bytes() + live.index_bytes);
         live.charged = now;
         self.pool.charge(IndexUse::Extents, now.saturating_sub(before));
         self.pool.release(IndexUse::Extents, before.saturating_sub(now));
         result
     }
 
+    /// Most runs of a log whose extents are kept in memory.
+    pub(crate) fn resident_max(&self) -> u64 {
+        (self.pool.capacity() / RESIDENT_SHARE / size_of::<Extent>() as u64).min(RESIDENT_RUNS_MAX)
+    }
+
     /// Shows a log. When this returns all of its runs are found.
-    pub(crate) fn add(&self, log: &Arc<EntryLog>, extents: &[Extent]) {
+    pub(crate) fn add(&self, log: &Arc<EntryLog>, index: LogIndex) {
+        let extents = match index {
+            LogIndex::Paged(index) => return self.change(|live| live.add_paged(log, index)),
+            LogIndex::Resident(extents) => extents,
+            LogIndex::Building(_) => unreachable!("an index is finished before its log is shown"),
+        };
         // What would not fit with all others gone is not brought in to be dropped again.
         let room = self.pool.capacity().saturating_sub(self.pool.used(IndexUse::Ledgers));
-        if size_of_val(extents) as u64 > room
-            && let Some(fence) = Fence::of(extents)
+        if size_of_val(&*extents) as u64 > room
+            && let Some(index) = PagedIndex::of(&extents)
         {
-            return self.change(|live| live.add_paged(log, fence));
+            return self.change(|live| live.add_paged(log, index));
         }
-        self.change(|live| {
-            let shown = LiveLog { log: log.clone(), was_used: AtomicBool::new(true) };
-            let replaced = live.logs.insert(log.log_id(), shown);
-            assert!(replaced.is_none(), "log {} is added once", log.log_id());
-        });
+        self.change(|live| live.add_log(log));
         for some in extents.chunks(STEP_RUNS) {
             self.change(|live| live.extents.add_runs(log.log_id(), some));
         }
@@ -305,7 +351,7 @@ impl LogView {
     pub(crate) fn remove(&self, log_id: LogId) -> Arc<EntryLog> {
         while !self.change(|live| live.extents.remove_runs(log_id, STEP_RUNS)) {}
         self.change(|live| {
-            live.drop_fence(log_id);
+            live.drop_index(log_id);
             live.logs.remove(&log_id).expect("a removed log was live: the state table listed it").log
         })
     }
@@ -323,9 +369,9 @@ impl LogView {
             let live = self.live.read();
             (live.logs[&log_id].log.clone(), live.extents.of_log(log_id))
         };
-        let Some(fence) = Fence::of(&extents) else { return };
+        let Some(index) = PagedIndex::of(&extents) else { return };
         drop(extents);
-        self.change(|live| live.show_fence(log, fence));
+        self.change(|live| live.show_index(log, index));
         while !self.change(|live| live.extents.remove_runs(log_id, STEP_RUNS)) {}
     }
 
@@ -336,9 +382,12 @@ impl LogView {
         let room = self.pool.capacity().saturating_sub(used);
         let log = {
             let live = self.live.read();
+            let resident_max = self.resident_max();
             let fits = |paged: &&PagedLog| {
-                let bytes = paged.fence.len() as u64 * 2 * size_of::<Extent>() as u64;
-                bytes.saturating_mul(2) <= room && paged.fence.was_used.swap(false, Relaxed)
+                let runs = paged.index.len() as u64;
+                let bytes = runs * 2 * size_of::<Extent>() as u64;
+                let fits = runs <= resident_max && bytes.saturating_mul(2) <= room;
+                fits && paged.index.was_used.swap(false, Relaxed)
             };
             live.paged.iter().rev().find(fits).map(|paged| paged.log.clone())
         };
@@ -347,7 +396,7 @@ impl LogView {
         for some in extents.chunks(STEP_RUNS) {
             self.change(|live| live.extents.add_runs(log.log_id(), some));
         }
-        self.change(|live| live.drop_fence(log.log_id()));
+        self.change(|live| live.drop_index(log.log_id()));
         Ok(true)
     }
 
@@ -355,9 +404,9 @@ impl LogView {
     pub fn leads(&self, ledger: LedgerId, entry: EntryId, into: &mut Vec<Lead>) {
         let live = self.live.read();
         live.extents.visit_candidates(ledger, entry, |extent| into.push(Lead::Run(live.source(*extent))));
-        for paged in live.paged(ledger) {
-            if !paged.fence.was_used.load(Relaxed) {
-                paged.fence.was_used.store(true, Relaxed);
+        for paged in live.paged(ledger, entry, entry) {
+            if !paged.index.was_used.load(Relaxed) {
+                paged.index.was_used.store(true, Relaxed);
             }
             into.push(Lead::Paged(paged.clone()));
         }
@@ -370,7 +419,7 @@ impl LogView {
     /// Who has the entries from `first` to `last`, in one snapshot. Reads nothing.
     pub fn coverage(&self, ledger: LedgerId, first: EntryId, last: EntryId) -> Coverage<SoleRun> {
         let live = self.live.read();
-        if live.paged(ledger).next().is_some() {
+        if live.paged(ledger, first, last).next().is_some() {
             return Coverage::Unclear;
         }
         match live.extents.coverage(ledger, first, last) {
@@ -389,22 +438,25 @@ impl LogView {
         first: EntryId,
         last: EntryId,
         is_wanted: impl Fn(Generation) -> bool,
-        is_left_out: impl Fn(LogId) -> bool,
+        asked: impl Fn(LogId) -> Asked,
     ) -> NewerRuns {
         let (mut unread, mut reads, mut is_partial) = (Vec::new(), 0, false);
         let (mut found, paged) = {
             let live = self.live.read();
             let mut runs = Vec::new();
             live.extents.visit_overlapping(ledger, first, last, |run| {
-                if is_wanted(run.generation) {
+                if is_wanted(run.generation) && asked(run.log_id) != Asked::Known {
                     runs.push(live.source(*run));
                 }
             });
-            (runs, live.paged(ledger).cloned().collect::<Vec<_>>())
+            // No run is newer than its log.
+            let may_be_wanted = |paged: &&PagedLog| {
+                is_wanted(paged.newest()) && asked(paged.log.log_id()) != Asked::Known
+            };
+            (runs, live.paged_of(ledger, first, last, may_be_wanted).cloned().collect::<Vec<_>>())
         };
-        // No run is newer than its log.
-        for paged in paged.iter().filter(|paged| is_wanted(paged.newest())) {
-            if is_left_out(paged.log.log_id()) {
+        for paged in &paged {
+            if asked(paged.log.log_id()) == Asked::LeftOut {
                 is_partial = true;
                 continue;
             }
@@ -437,15 +489,15 @@ impl LogView {
         first: EntryId,
         last: EntryId,
     ) -> Result<Vec<Source>, ReadError> {
-        let NewerRuns { runs, unread, .. } = self.runs_between(ledger, first, last, |_| true, |_| false);
+        let NewerRuns { runs, unread, .. } = self.runs_between(ledger, first, last, |_| true, |_| Asked::Yes);
         unread.into_iter().next().map_or(Ok(runs), |(_, error)| Err(error))
     }
 
     /// The newer runs that may hold an entry of `extent` too, in one snapshot; and the logs of which that is not known.
-    /// Footers of logs that are left out are not asked. Blocks on the disk.
-    pub fn newer(&self, extent: &Extent, is_left_out: impl Fn(LogId) -> bool) -> NewerRuns {
+    /// Blocks on the disk.
+    pub fn newer(&self, extent: &Extent, asked: impl Fn(LogId) -> Asked) -> NewerRuns {
         let is_wanted = |generation: Generation| generation >= extent.generation;
-        let mut found = self.runs_between(extent.ledger, extent.first, extent.last, is_wanted, is_left_out);
+        let mut found = self.runs_between(extent.ledger, extent.first, extent.last, is_wanted, asked);
         found.runs.retain(|source| {
             let run = &source.extent;
             (run.generation, run.log_id) > (extent.generation, extent.log_id)
@@ -458,10 +510,17 @@ impl LogView {
         Some(self.live.read().logs.get(&log_id)?.log.clone())
     }
 
+    /// The runs of a live log, ascending; `None` when they are not in memory.
+    pub fn resident_runs(&self, log_id: LogId) -> Option<Vec<Extent>> {
+        let live = self.live.read();
+        let is_resident = live.logs.contains_key(&log_id) && live.index_at(log_id).is_err();
+        is_resident.then(|| live.extents.of_log(log_id))
+    }
+
     /// The runs of a live log, ascending. Blocks on the disk.
     pub fn runs_of_log(&self, log: &EntryLog) -> Result<Vec<Extent>, ReadError> {
         let live = self.live.read();
-        if live.fence_at(log.log_id()).is_err() {
+        if live.index_at(log.log_id()).is_err() {
             return Ok(live.extents.of_log(log.log_id()));
         }
         drop(live);
@@ -483,11 +542,59 @@ impl LogView {
         }
     }
 
-    /// False when no log has a run of the ledger. True is certain only for logs in memory: of the others, one in
-    /// some 70,000 says so without having one. Reads nothing.
-    pub fn may_have(&self, ledger: LedgerId) -> bool {
+    /// True when a log has a run of the ledger. Reads nothing.
+    pub fn has(&self, ledger: LedgerId) -> bool {
         let live = self.live.read();
-        !live.extents.runs(ledger).is_empty() || live.paged(ledger).next().is_some()
+        !live.extents.runs(ledger).is_empty() || live.paged.iter().any(|paged| paged.index.has(ledger))
+    }
+
+    /// The runs of a ledger in each log, whatever they are worth. Reads nothing.
+    pub fn visit_runs(&self, ledger: LedgerId, mut visit: impl FnMut(&EntryLog, IndexedRun)) {
+        let live = self.live.read();
+        for run in live.extents.runs(ledger) {
+            visit(&live.logs[&run.log_id].log, IndexedRun::new(ledger, run.first, run.last, run.bytes()));
+        }
+        // One that is on its way in or out comes twice.
+        for paged in &live.paged {
+            let runs = paged.index.runs_within(ledger, EntryId::FIRST, EntryId::MAX);
+            runs.for_each(|run| visit(&paged.log, run));
+        }
+    }
+
+    /// Bytes of all runs of a log on disk. `None` when it is in memory, or not there.
+    pub fn bytes_on_disk(&self, log_id: LogId) -> Option<u64> {
+        let live = self.live.read();
+        let at = live.index_at(log_id).ok()?;
+        Some(live.paged[at].index.run_bytes())
+    }
+
+    /// A run of a log on disk by its number. `None` when the log is in memory, or not there. Blocks on the disk.
+    pub fn run_on_disk(&self, log_id: LogId, run: &IndexedRun) -> Option<Result<Extent, ReadError>> {
+        let paged = {
+            let live = self.live.read();
+            live.paged[live.index_at(log_id).ok()?].clone()
+        };
+        Some(paged.extent(run.number, Patience::Wait).map_err(waited))
+    }
+
+    /// True when a log but `other_than` has a run of the ledger that reaches into `first..=last`. Reads nothing.
+    pub fn overlaps(&self, run: &IndexedRun, other_than: LogId) -> bool {
+        let live = self.live.read();
+        let mut is_resident = false;
+        live.extents.visit_overlapping(run.ledger, run.first, run.last, |run| {
+            is_resident |= run.log_id != other_than;
+        });
+        let is_other = |paged: &&PagedLog| paged.log.log_id() != other_than;
+        is_resident || live.paged_of(run.ledger, run.first, run.last, is_other).next().is_some()
+    }
+
+    /// Some runs of a log on disk, from number `from` on: at most `count`. `None` when it is in memory, or not there.
+    pub fn indexed_runs(&self, log_id: LogId, from: usize, count: usize) -> Option<Vec<IndexedRun>> {
+        let live = self.live.read();
+        let at = live.index_at(log_id).ok()?;
+        let index = live.paged[at].index.clone();
+        drop(live);
+        Some(index.runs_from(from, count).collect())
     }
 
     /// The live logs, ascending.
@@ -495,10 +602,10 @@ impl LogView {
         self.live.read().logs.values().map(|live| live.log.clone()).collect()
     }
 
-    /// Number of runs in memory, and of runs that are found by fences.
+    /// Number of runs in memory, and of runs on disk.
     pub fn run_counts(&self) -> (usize, usize) {
         let live = self.live.read();
-        (live.extents.len(), live.paged.iter().map(|paged| paged.fence.len()).sum())
+        (live.extents.len(), live.paged.iter().map(|paged| paged.index.len()).sum())
     }
 
     /// Logs whose extents are on disk.

@@ -117,6 +117,8 @@ impl NodeRecord {
 pub(crate) struct Node {
     pub(crate) record: NodeRecord,
     children: BTreeSet<Box<str>>,
+    /// Nodes below it: counted as they come and go, because a tree of a million nodes takes long to walk.
+    below: usize,
 }
 
 impl Node {
@@ -226,7 +228,7 @@ impl Tree {
                 "/zookeeper/config" => NodeRecord::special(acl::read_only(), -1),
                 _ => NodeRecord::special(open_acl.clone(), 0),
             };
-            tree.link(path.into(), Node { record, children: BTreeSet::new() });
+            tree.link(path.into(), Node { record, children: BTreeSet::new(), below: 0 });
         }
         tree
     }
@@ -253,7 +255,7 @@ impl Tree {
         if parent.record.session().is_some() {
             return Err("the parent of a node is ephemeral");
         }
-        self.link(path.into(), Node { record, children: BTreeSet::new() });
+        self.link(path.into(), Node { record, children: BTreeSet::new(), below: 0 });
         Ok(())
     }
 
@@ -296,21 +298,24 @@ impl Tree {
 
     /// Number of nodes below a path.
     pub(crate) fn descendants(&self, path: &str) -> usize {
-        let mut below: Vec<String> = vec![path::key(path).to_owned()];
-        let mut count = 0;
-        while let Some(path) = below.pop() {
-            let Some(node) = self.nodes.get(path.as_str()) else { continue };
-            count += node.children.len();
-            below.extend(node.children().map(|name| join(&path, name)));
+        self.nodes.get(path::key(path)).map_or(0, |node| node.below)
+    }
+
+    /// Counts a node that comes or goes in each that is above it.
+    fn count_below(&mut self, path: &str, count: impl Fn(&mut usize)) {
+        let mut path = path;
+        while let Some((above, _)) = path::split(path).filter(|(_, name)| !name.is_empty()) {
+            let node = self.nodes.get_mut(path::key(above)).expect("tree invariant 2: a parent exists");
+            count(&mut node.below);
+            path = path::key(above);
         }
-        count
     }
 
     /// Nodes that go by themselves now: containers that had children and have none, and nodes without children whose
     /// time to live has passed since their value was set.
     pub(crate) fn abandoned(&self, wall_ms: i64) -> Vec<Arc<str>> {
         let is_abandoned = |path: &&Arc<str>| {
-            let Node { record, children } = &self.nodes[&***path];
+            let Node { record, children, .. } = &self.nodes[&***path];
             children.is_empty()
                 && match record.ttl_ms() {
                     Some(ttl_ms) => wall_ms.saturating_sub(record.mtime_ms) > ttl_ms,
@@ -372,7 +377,7 @@ impl Tree {
             aversion: 0,
             owner: new.owner,
         };
-        let node = Node { record, children: BTreeSet::new() };
+        let node = Node { record, children: BTreeSet::new(), below: 0 };
         let stat = node.stat();
         self.link(path.clone(), node);
         txn.undo.push(Undo::Create { path: path.clone(), parent: parent_before });
@@ -577,6 +582,7 @@ impl Tree {
             self.transient.insert(path.clone());
         }
         self.size_bytes += path.len() + node.record.size_bytes();
+        self.count_below(&path, |below| *below += 1);
         self.nodes.insert(path, node);
     }
 
@@ -597,6 +603,7 @@ impl Tree {
             self.transient.remove(&path);
         }
         self.size_bytes -= path.len() + node.record.size_bytes();
+        self.count_below(&path, |below| *below -= 1);
         (path, node)
     }
 
@@ -626,15 +633,20 @@ impl Tree {
         (event, node.stat())
     }
 
-    /// Tree invariant 2 and the counters, in O(n).
+    /// Tree invariant 2 and the counters.
     #[cfg(test)]
     pub(crate) fn check_invariants(&self) {
         let mut size = 0;
         for (path, node) in &self.nodes {
             size += path.len() + node.record.size_bytes();
+            let prefix = if &**path == ROOT { "" } else { path };
             for child in node.children() {
-                assert!(self.nodes.contains_key(join(path, child).as_str()), "{path} lists {child}");
+                assert!(self.nodes.contains_key(format!("{prefix}/{child}").as_str()), "{path} lists {child}");
             }
+            let is_below = |other: &&Arc<str>| {
+                other.strip_prefix(prefix).is_some_and(|rest| rest.len() > 1 && rest.starts_with('/'))
+            };
+            assert_eq!(node.below, self.nodes.keys().filter(is_below).count(), "nodes below {path}");
             if &**path != ROOT {
                 let (parent, name) = path::split(path).expect("a node has a parent");
                 let parent = self.node(parent).expect("tree invariant 2: a parent exists");
@@ -670,8 +682,4 @@ fn next_version(current: i32, expected: i32) -> Result<i32, Code> {
         -1 => Ok(0),
         next => Ok(next),
     }
-}
-
-fn join(parent: &str, name: &str) -> String {
-    if parent == ROOT { format!("/{name}") } else { format!("{parent}/{name}") }
 }

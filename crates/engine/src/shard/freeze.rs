@@ -3,7 +3,8 @@
 use super::Shard;
 use crate::ledger::{LedgerState, TierState};
 use crate::write_cache::{Frozen, FrozenExtents};
-use bindery_storage::{IndexUse, LedgerRecord};
+use crate::space::Died;
+use bindery_storage::{Generation, IndexUse, LedgerRecord};
 use bindery_types::LedgerId;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -58,11 +59,22 @@ impl Shard {
     }
 
     /// The ledgers of a flushed cache go to rest, as far as they are not written to any more, and their trims count.
-    /// Call it with some at a time.
-    pub(crate) fn rest(&mut self, flushed: &[LedgerRecord]) {
+    /// Call it with some at a time. `died` gets those of which copies are gone, or were let go, by what was flushed after the
+    /// generation `before`.
+    pub(crate) fn rest(&mut self, flushed: &[LedgerRecord], before: u64, died: &mut Vec<Died>) {
         let durable = self.durable;
         for record in flushed {
+            let trimmed_before = self.trimmed_for_good(record.ledger, false);
             self.on_tier_committed(record);
+            let trimmed = self.trimmed_for_good(record.ledger, false);
+            let ledger = record.ledger;
+            if record.hidden_below.0 > before {
+                died.push(Died { ledger, hidden_below: record.hidden_below, trimmed: None });
+            }
+            if let Some(until) = trimmed.filter(|_| trimmed > trimmed_before) {
+                let trimmed = Some((trimmed_before, until));
+                died.push(Died { ledger, hidden_below: Generation(0), trimmed });
+            }
             if let Some(state) = self.ledgers.get_mut(&record.ledger) {
                 state.rest(durable);
             }

@@ -7,6 +7,7 @@ use bindery_io::canary::Canary;
 use bindery_io::chunk::Lane;
 use bindery_journal::record::Kind;
 use bindery_types::{LedgerId, MasterKey};
+use std::ops::Bound;
 
 impl Shard {
     /// Removes a ledger. The waiter fires when that is durable, at once when there is nothing to remove.
@@ -164,8 +165,16 @@ impl Shard {
     /// Drops the memory of removed ledgers that nothing mentions any more, and returns them: those never fenced, whose
     /// removal is flushed with generation `flushed` or before, and that have no copies on disk. A fenced one stays:
     /// that it was fenced is for good (IB5). Once the tables forgot them too, or could not: [`Shard::end_forgetting`].
-    pub(crate) fn forget(&mut self, flushed: u64, has_copies: impl Fn(LedgerId) -> bool) -> Vec<LedgerId> {
-        debug_assert!(self.forgetting.is_empty(), "one forgetting at a time");
+    ///
+    /// Looks at the first `most` of them behind `after`, so that nobody waits long for the shard. Returns the last one as well;
+    /// `None`: there are no others.
+    pub(crate) fn forget(
+        &mut self,
+        flushed: u64,
+        after: Option<LedgerId>,
+        most: usize,
+        has_copies: impl Fn(LedgerId) -> bool,
+    ) -> (Vec<LedgerId>, Option<LedgerId>) {
         let (ledgers, frozen) = (&self.ledgers, &self.frozen);
         let is_mentioned = |ledger: &LedgerId| {
             let state = &ledgers[ledger];
@@ -175,12 +184,17 @@ impl Shard {
             state.fence.is_some() || is_busy || in_cache() || has_copies(*ledger)
         };
         debug_assert!(
-            self.removed.iter().all(|l| ledgers[l].fence.is_some() || self.unfenced_removed.contains(l)),
+            after.is_some()
+                || self.removed.iter().all(|l| ledgers[l].fence.is_some() || self.unfenced_removed.contains(l)),
             "none is left out"
         );
         // Fenced ones only ever become more: they are not looked at.
-        let candidates = self.unfenced_removed.iter().copied();
-        let forgotten: Vec<LedgerId> = candidates.filter(|ledger| !is_mentioned(ledger)).collect();
+        let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let candidates: Vec<LedgerId> =
+            self.unfenced_removed.range((begin, Bound::Unbounded)).take(most).copied().collect();
+        let last = candidates.last().copied().filter(|_| candidates.len() == most);
+        let forgotten: Vec<LedgerId> =
+            candidates.into_iter().filter(|ledger| !is_mentioned(ledger)).collect();
         for ledger in &forgotten {
             self.on_back(*ledger);
             let state = self.ledgers.remove(ledger).expect("a removed ledger is known");
@@ -188,7 +202,7 @@ impl Shard {
             self.raised.remove(ledger);
             self.vouched.remove(ledger);
         }
-        forgotten
+        (forgotten, last)
     }
 
     /// Every table forgot what [`Shard::forget`] returned, or some table still remembers it: then so must the shard, or

@@ -458,7 +458,7 @@ mod tests {
         removed.remove(0, 0);
         let record = LedgerRecord { hidden_below: Generation(0), ..removed.snapshot(ledger) };
         shard.restore(&record);
-        assert_eq!(shard.forget(0, |_| false), [ledger]);
+        assert_eq!(shard.forget(0, None, 10, |_| false), (vec![ledger], None));
         assert!(shard.fence(ledger, MasterKey::new([1; 20]), Box::new(|_| {})).is_none());
         let extents = vec![extent(0, 9, 1)];
         let update = Reconciliation { ledger, last: Some(extents[0].last), extents };

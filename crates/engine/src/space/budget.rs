@@ -4,6 +4,9 @@
 //! lately, and half a millisecond more, the rate is halved every [`WINDOW_NS`], down to a sixteenth; while they do not,
 //! it comes back a sixteenth at a time. The quickest is the lowest mean of a window, and rises slowly, so that a
 //! journal that became slow for other reasons does not hold background work back for good.
+//!
+//! Logs that wait to be merged are a debt that reads, starts and descriptors pay for: where there are many, the rate rises
+//! with their number whatever the journal does, to eight times `bytes_per_second`, so that adds slow down instead.
 
 use crate::config::SpaceConfig;
 use std::time::Duration;
@@ -14,6 +17,15 @@ const GROUPS_MIN: u64 = 4;
 /// Shares of the rate are sixteenths.
 const WHOLE: u64 = 16;
 const SLACK_NS: u64 = 500_000;
+/// Most sixteenths of the rate, for a debt.
+const URGENT_MAX: u64 = 8 * WHOLE;
+
+/// Sixteenths of the rate that so many logs call for, with `fan_in` of about a size in each merge.
+pub(super) fn urgency(small_logs: usize, fan_in: usize) -> u64 {
+    let (usual, step) = (fan_in + fan_in / 2, (fan_in / 2).max(1));
+    let beyond = small_logs.saturating_sub(usual) as u64;
+    (beyond * WHOLE / step as u64).min(URGENT_MAX)
+}
 
 pub(super) struct Budget {
     /// Bytes that may be copied now; below zero after a step that needed more.
@@ -22,6 +34,8 @@ pub(super) struct Budget {
     /// Bytes since the start.
     spent: u64,
     share: u64,
+    /// Sixteenths of the rate that a debt of merges calls for.
+    urgency: u64,
     window_ns: u64,
     /// Groups and time of journal writes when the window began.
     seen: (u64, u64),
@@ -35,6 +49,7 @@ impl Budget {
             refilled_ns: now_ns,
             spent: 0,
             share: WHOLE,
+            urgency: 0,
             window_ns: now_ns,
             seen: (0, 0),
             quickest_ns: None,
@@ -57,6 +72,16 @@ impl Budget {
         }
     }
 
+    /// What merges call for from now on: see [`urgency`].
+    pub(super) fn set_urgency(&mut self, urgency: u64) {
+        self.urgency = urgency;
+    }
+
+    /// Adds have to wait for merges.
+    pub(super) fn is_urgent(&self) -> bool {
+        self.urgency >= WHOLE
+    }
+
     fn watch(&mut self, journal: (u64, u64)) {
         let (groups, ns) = (journal.0.saturating_sub(self.seen.0), journal.1.saturating_sub(self.seen.1));
         self.seen = journal;
@@ -72,7 +97,7 @@ impl Budget {
     }
 
     fn rate(&self, config: &SpaceConfig) -> u64 {
-        (config.bytes_per_second / WHOLE).saturating_mul(self.share).max(1)
+        (config.bytes_per_second / WHOLE).saturating_mul(self.share.max(self.urgency)).max(1)
     }
 
     pub(super) fn spend(&mut self, bytes: u64) {
@@ -117,6 +142,20 @@ mod tests {
             }
         }
         bytes
+    }
+
+    #[test]
+    fn a_debt_of_merges_raises_the_rate_whatever_the_journal_does() {
+        assert_eq!([0, 24, 28, 32, 40, 1000].map(|logs| urgency(logs, 16)), [0, 0, 8, 16, 32, 128]);
+        let config = SpaceConfig { step_bytes: 8 << 20, ..SpaceConfig::default() };
+        let mut budget = Budget::new(0, &config);
+        budget.spend(budget.available());
+        let whole = 10 * config.bytes_per_second;
+        earned(&mut budget, 0, 200_000);
+        budget.set_urgency(urgency(40, 16));
+        let slow = earned(&mut budget, 10, 3_000_000);
+        // A step of each 5 ms has 256 KiB at most.
+        assert!(slow > whole * 3 / 2 && slow <= 2 * whole, "{slow} of {whole}");
     }
 
     #[test]

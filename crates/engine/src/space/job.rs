@@ -2,9 +2,10 @@
 //!
 //! # Data flow
 //! ```text
-//! runs of all sources, by (ledger, first) -> those that begin before the next entry are open: 1,024 records each
-//!     -> the lowest entry of the open runs, its newest copy -> judged -> body, verified -> output
+//! footers of all sources, side by side -> runs of the next ledger -> those that begin before the next entry are open: 1,024
+//!     records each -> the lowest entry of the open runs, its newest copy -> judged -> body, verified -> output
 //! ```
+//! A source whose footer turns out not to be the one that was written fails the job: nothing of the output was committed.
 //!
 //! # Generations
 //! Order between copies of an entry is by generation. A copy for which every newer run of every log was read, and does
@@ -20,16 +21,19 @@
 //! Why this is right: `docs/decisions/0013`.
 //!
 //! # Limits
-//! [`JOB_SOURCES_MAX`] sources, [`JOB_RUNS_MAX`] runs, 120 bytes each, unless one source alone has more; 1,024 records of
-//! each open run, of which a source has one; [`WINDOWS_BYTES`] over all sources, which are read past the page cache.
-//! One call does one piece of work: it opens a run, reads records, or settles one entry.
+//! [`JOB_SOURCES_MAX`] sources with any number of runs. In memory: 408 runs of each source and those of one ledger, 120 bytes
+//! each; about 20 bytes for each run of the output; 1,024 records of each open run, of which a source has one;
+//! [`WINDOWS_BYTES`] over all sources, which are read past the page cache. One call does one piece of work: it opens a
+//! source or a run, gathers the runs of a ledger, reads records, or settles one entry.
 
 use super::{Liveness, LogRef, Newer, Verdict};
 use crate::machine::Flushing;
 use bindery_io::BLOCK_SIZE_BYTES;
 use bindery_io::canary::Canary;
 use bindery_storage::entry_log::{IndexRecord, RECORD_BYTES};
-use bindery_storage::{EntryLog, EntryLogWriter, Extent, Generation, LogId, ReadError, SealedLog};
+use bindery_storage::{
+    EntryLog, EntryLogWriter, Extent, Generation, LogId, ReadError, RunCursor, SealedLog,
+};
 use bindery_types::{EntryId, LedgerId};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -40,8 +44,6 @@ pub(super) const JOB_SOURCES_MAX: usize = 64;
 const WINDOWS_BYTES: usize = 4 << 20;
 /// Most that one read of a source takes: the journal's next write may wait behind it in the device.
 const WINDOW_BYTES_MAX: usize = 128 << 10;
-/// Runs of the sources of one job.
-pub(super) const JOB_RUNS_MAX: u64 = 1 << 18;
 /// Records of an open run in memory.
 const RECORDS_READ: u32 = 1024;
 
@@ -74,15 +76,39 @@ pub(super) struct Piece {
 struct SourceLog {
     /// As everybody reads it.
     shared: Arc<EntryLog>,
-    /// Past the page cache, from its first run on: one call opens one.
-    own: Option<EntryLog>,
+    /// Past the page cache; one call opens one.
+    own: Option<Arc<EntryLog>>,
+    /// Its runs that are still to come.
+    runs: Option<RunCursor>,
 }
 
 impl SourceLog {
     /// As the job reads it.
     fn log(&self) -> &EntryLog {
-        self.own.as_ref().expect("a source is opened with its first run")
+        self.own.as_ref().expect("all sources are opened before a run is")
     }
+
+    /// The ledger of its next run.
+    fn next_ledger(&self) -> Option<LedgerId> {
+        self.runs.as_ref()?.peek().map(|run| run.ledger)
+    }
+
+    /// Takes its next run if that is of the ledger.
+    fn take_of(&mut self, ledger: LedgerId) -> Result<Option<Extent>, ReadError> {
+        let Some(runs) = &mut self.runs else { return Ok(None) };
+        match runs.peek() {
+            Some(run) if run.ledger == ledger => runs.take(),
+            _ => Ok(None),
+        }
+    }
+}
+
+/// A run that is not open yet.
+struct Waiting {
+    source: usize,
+    run: Extent,
+    /// Entries before it were let go.
+    from: Option<EntryId>,
 }
 
 /// A run whose entries are next.
@@ -105,14 +131,16 @@ pub(super) struct Job {
     directory: usize,
     cause: Cause,
     sources: Vec<SourceLog>,
+    /// Those before it are open.
+    next_source: usize,
     /// How far each is read ahead.
     window_bytes: usize,
-    /// Runs not open yet, with the index of their source; ascending by (ledger, first).
-    runs: VecDeque<(usize, Extent)>,
-    /// All of one ledger.
+    /// Runs of one ledger that are not open yet, of which anything is live; ascending by their first entry.
+    runs: VecDeque<Waiting>,
+    /// All of that ledger.
     open: Vec<Open>,
-    /// The ledger that was begun last, and its highest generation in the sources.
-    highest: Option<(LedgerId, Generation)>,
+    /// The highest generation of the ledger in the sources.
+    highest: Generation,
     writer: EntryLogWriter,
     copied: u64,
     body: Vec<u8>,
@@ -122,22 +150,18 @@ impl Job {
     pub(super) fn new(
         directory: usize,
         cause: Cause,
-        sources: Vec<(Arc<EntryLog>, Vec<Extent>)>,
+        sources: Vec<Arc<EntryLog>>,
         writer: EntryLogWriter,
     ) -> Job {
-        let mut runs: Vec<(usize, Extent)> = Vec::new();
-        for (source, (_, extents)) in sources.iter().enumerate() {
-            runs.extend(extents.iter().map(|extent| (source, *extent)));
-        }
-        runs.sort_by_key(|(_, run)| (run.ledger, run.first));
         Job {
             directory,
             cause,
             window_bytes: Job::window_bytes(sources.len()),
-            sources: sources.into_iter().map(|(shared, _)| SourceLog { shared, own: None }).collect(),
-            runs: runs.into(),
+            sources: sources.into_iter().map(|shared| SourceLog { shared, own: None, runs: None }).collect(),
+            next_source: 0,
+            runs: VecDeque::new(),
             open: Vec::new(),
-            highest: None,
+            highest: Generation(0),
             writer,
             copied: 0,
             body: Vec::new(),
@@ -158,6 +182,11 @@ impl Job {
         self.cause
     }
 
+    /// Bytes of the files of its sources.
+    pub(super) fn bytes(&self) -> u64 {
+        self.sources.iter().map(|source| source.shared.size()).sum()
+    }
+
     pub(super) fn output(&self) -> LogId {
         self.writer.log_id()
     }
@@ -169,6 +198,10 @@ impl Job {
     /// Does one piece of work.
     pub(super) fn advance(&mut self, flushing: &Flushing) -> Result<Piece, JobError> {
         let passed = Piece { work: 1, ..Piece::default() };
+        if self.next_source < self.sources.len() {
+            self.open_source(flushing)?;
+            return Ok(passed);
+        }
         if let Some(at) = self.open.iter().position(|open| open.records.is_empty()) {
             if self.open[at].place == self.open[at].run.count {
                 self.open.swap_remove(at);
@@ -177,49 +210,65 @@ impl Job {
             }
             return Ok(passed);
         }
-        let next = self.open.iter().map(|open| (open.run.ledger, open.records[0].entry)).min();
-        if let Some((_, run)) = self.runs.front()
-            && next.is_none_or(|next| (run.ledger, run.first) <= next)
+        let next = self.open.iter().map(|open| open.records[0].entry).min();
+        if let Some(waiting) = self.runs.front()
+            && next.is_none_or(|next| waiting.run.first <= next)
         {
-            let reads = self.open_run(flushing)?;
+            let reads = self.open_run(flushing);
             return Ok(Piece { work: 1 + reads, ..passed });
         }
         match next {
-            Some((ledger, entry)) => self.settle(flushing, ledger, entry),
-            None => Ok(Piece { is_done: true, ..passed }),
+            Some(entry) => self.settle(flushing, self.open[0].run.ledger, entry),
+            None => Ok(Piece { is_done: !self.gather(flushing)?, ..passed }),
         }
     }
 
-    /// Opens the next run, unless nothing of it is live. Returns the number of footers in which newer ones were sought.
-    fn open_run(&mut self, flushing: &Flushing) -> Result<u64, JobError> {
-        let (_, run) = self.runs[0];
-        if self.highest.is_none_or(|(ledger, _)| ledger != run.ledger) {
-            let of_ledger =
-                self.runs.iter().map(|(_, run)| run).take_while(|other| other.ledger == run.ledger);
-            let highest = of_ledger
-                .filter(|run| flushing.liveness(run) != Liveness::Dead)
-                .map(|run| run.generation)
-                .max();
-            self.highest = Some((run.ledger, highest.unwrap_or(run.generation)));
-        }
-        let (source, run) = self.runs.pop_front().expect("it was looked at");
-        let from = match flushing.liveness(&run) {
-            Liveness::Dead => return Ok(0),
-            Liveness::From(entry) => Some(entry),
-            Liveness::Live => None,
+    fn open_source(&mut self, flushing: &Flushing) -> Result<(), JobError> {
+        let source = &mut self.sources[self.next_source];
+        let at = (self.directory, source.shared.log_id());
+        let disk = flushing.directories[self.directory].disk();
+        let own = source.shared.streamed(disk, self.window_bytes).map_err(|error| not_opened(at, error))?;
+        let own = Arc::new(own);
+        source.runs = Some(own.runs().map_err(|error| JobError::Source(at, error))?);
+        source.own = Some(own);
+        self.next_source += 1;
+        Ok(())
+    }
+
+    /// Takes the runs of the next ledger from the sources, without those of which nothing is live. `false`: there is none.
+    fn gather(&mut self, flushing: &Flushing) -> Result<bool, JobError> {
+        let Some(ledger) = self.sources.iter().filter_map(SourceLog::next_ledger).min() else {
+            return Ok(false);
         };
-        let generation = match self.highest {
-            Some((_, highest)) if flushing.may_rise(&run) => highest,
-            _ => run.generation,
-        };
-        let origin = &mut self.sources[source];
-        let at = (self.directory, origin.shared.log_id());
-        if origin.own.is_none() {
-            let opened =
-                origin.shared.streamed(flushing.directories[self.directory].disk(), self.window_bytes);
-            origin.own = Some(opened.map_err(|error| not_opened(at, error))?);
+        let mut highest = None;
+        let mut runs = Vec::new();
+        for (index, source) in self.sources.iter_mut().enumerate() {
+            let at = (self.directory, source.shared.log_id());
+            while let Some(run) = source.take_of(ledger).map_err(|error| JobError::Source(at, error))? {
+                let from = match flushing.liveness(&run) {
+                    Liveness::Dead => continue,
+                    Liveness::From(entry) => Some(entry),
+                    Liveness::Live => None,
+                };
+                highest = highest.max(Some(run.generation));
+                runs.push(Waiting { source: index, run, from });
+            }
         }
-        let newer = flushing.newer(&run);
+        runs.sort_by_key(|waiting| waiting.run.first);
+        self.runs = runs.into();
+        self.highest = highest.unwrap_or(self.highest);
+        Ok(true)
+    }
+
+    /// Opens the next run. Returns the number of footers in which newer ones were sought.
+    fn open_run(&mut self, flushing: &Flushing) -> u64 {
+        let Waiting { source, run, from } = self.runs.pop_front().expect("it was looked at");
+        let generation = if flushing.may_rise(&run) { self.highest } else { run.generation };
+        // A newer copy in a source is met when the entry is settled.
+        let (directory, sources) = (self.directory, &self.sources);
+        let is_source =
+            |(index, log_id)| index == directory && sources.iter().any(|s| s.shared.log_id() == log_id);
+        let newer = flushing.newer(&run, is_source);
         let reads = newer.reads;
         self.open.push(Open {
             source,
@@ -231,7 +280,7 @@ impl Job {
             place: 0,
             last: None,
         });
-        Ok(reads)
+        reads
     }
 
     fn read_records(&mut self, at: usize) -> Result<(), JobError> {

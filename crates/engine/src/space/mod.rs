@@ -40,10 +40,11 @@
 //!     the next collection.
 //!
 //! # Limits
-//! One job at a time; bytes of a step and of a second, over compaction, merging and scrub together: [`SpaceConfig`].
+//! Four jobs at a time, of which one makes a step; bytes of a step and of a second, over compaction, merging and scrub together: [`SpaceConfig`].
 //! Memory and work of a step: see `job`, `plan` and `scrub`.
 
 mod budget;
+mod dead;
 mod job;
 mod plan;
 mod rewrite;
@@ -58,15 +59,16 @@ use crate::config::SpaceConfig;
 use crate::direct_fence::DIRECT_FENCE_PAUSE;
 use crate::machine::{FlushError, Flushing};
 use bindery_io::canary::Canary;
-use bindery_storage::{DirectoryCommit, EntryLog, Extent, LogId, ReadError, Source};
+use bindery_storage::{Asked, DirectoryCommit, Extent, Generation, LogId, ReadError, Source};
 use bindery_types::{EntryId, LedgerId};
 use budget::Budget;
+pub(crate) use dead::Died;
+use dead::DeadBytes;
 use job::{Cause, Job};
 use plan::Plan;
 use scrub::Scrub;
 use status::CompactionKind;
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -77,6 +79,11 @@ type LogRef = (usize, LogId);
 const PUT_OFF_MAX: Duration = Duration::from_secs(1);
 /// Between two steps that copy nothing.
 const STEP_PAUSE: Duration = Duration::from_millis(1);
+/// Of so many steps of rewrites one goes to another than the smallest.
+const OTHERS_EVERY: usize = 4;
+/// Removed ledgers that are looked at in one step, and while a shard is locked.
+const FORGET_AT_ONCE: usize = 1024;
+const FORGET_LOCKED: usize = 64;
 /// Free space is asked for so often while files wait for their grace.
 const SPACE_LOOK_NS: u64 = 1_000_000_000;
 
@@ -121,13 +128,34 @@ struct Newer {
     is_partial: bool,
 }
 
+/// How far the removed ledgers were looked at, shard by shard.
+#[derive(Debug, Default)]
+struct Forgetting {
+    shard: usize,
+    /// Of that shard, the last one.
+    after: Option<LedgerId>,
+}
+
+impl Forgetting {
+    fn is_done(&self, flushing: &Flushing) -> bool {
+        self.shard >= flushing.engine.shards.len()
+    }
+}
+
 /// Where collection, compaction, merging and scrub stand.
 pub(crate) struct Space {
-    job: Option<Job>,
-    /// Still to be rewritten.
+    /// Rewrites under way: one compaction at most, and merges of which each is far larger than the next.
+    jobs: Vec<Job>,
+    /// Steps of them.
+    job_steps: usize,
+    /// Compactions to come.
     planned: VecDeque<Planned>,
-    /// The collection under way.
+    /// The collection under way: removed ledgers are forgotten first, then logs are weighed.
+    forgetting: Option<Forgetting>,
     plan: Option<Plan>,
+    /// The last step was the collection's: the next is a rewrite's, if there is one.
+    is_planned_last: bool,
+    dead: DeadBytes,
     /// Not readable in this round.
     skipped: BTreeMap<LogRef, String>,
     /// Replaced logs whose files are still there, and from when on they may go.
@@ -142,16 +170,22 @@ pub(crate) struct Space {
     collected_ns: u64,
     minor_ns: u64,
     major_ns: u64,
-    /// After a merge that failed, no other before.
-    merge_not_before_ns: u64,
+    /// Of each directory: after a merge that failed, no other before.
+    merge_not_before_ns: Vec<u64>,
+    /// The directory that is asked first for a merge.
+    next_merge: usize,
 }
 
 impl Space {
     pub(crate) fn new(now_ns: u64, config: &SpaceConfig) -> Space {
         Space {
-            job: None,
+            jobs: Vec::new(),
+            job_steps: 0,
             planned: VecDeque::new(),
+            forgetting: None,
             plan: None,
+            is_planned_last: false,
+            dead: DeadBytes::default(),
             skipped: BTreeMap::new(),
             replaced: BTreeMap::new(),
             short: Vec::new(),
@@ -162,13 +196,36 @@ impl Space {
             collected_ns: now_ns,
             minor_ns: now_ns,
             major_ns: now_ns,
-            merge_not_before_ns: now_ns,
+            merge_not_before_ns: Vec::new(),
+            next_merge: 0,
         }
     }
 
-    /// Logs that the job under way reads.
+    /// Logs that are being rewritten.
     fn in_work(&self) -> Vec<LogRef> {
-        self.job.as_ref().map(Job::sources).unwrap_or_default()
+        self.jobs.iter().flat_map(Job::sources).collect()
+    }
+
+    /// Logs that are being rewritten, or will be.
+    fn taken(&self) -> BTreeSet<LogRef> {
+        let planned = self.planned.iter();
+        let planned = planned.flat_map(|p| p.logs.iter().map(|log_id| (p.directory, *log_id)));
+        planned.chain(self.in_work()).collect()
+    }
+
+    fn has_job(&self, cause: Cause) -> bool {
+        self.jobs.iter().any(|job| job.cause() == cause)
+    }
+
+    /// Takes out the rewrite whose turn it is: mostly the smallest, because small logs come fastest, and each of the others
+    /// now and then.
+    fn take_job(&mut self) -> Option<Job> {
+        self.job_steps += 1;
+        let at = match self.job_steps.is_multiple_of(OTHERS_EVERY) {
+            true => (self.job_steps / OTHERS_EVERY) % self.jobs.len().max(1),
+            false => (0..self.jobs.len()).min_by_key(|at| self.jobs[*at].bytes())?,
+        };
+        (at < self.jobs.len()).then(|| self.jobs.swap_remove(at))
     }
 
     /// True of a log that cannot be read, as far as known.
@@ -178,9 +235,7 @@ impl Space {
 
     /// A compaction is planned or under way.
     fn is_compacting(&self) -> bool {
-        let is_compaction = |cause: Cause| cause == Cause::Compaction;
-        self.job.as_ref().is_some_and(|job| is_compaction(job.cause()))
-            || self.planned.iter().any(|planned| is_compaction(planned.cause))
+        self.has_job(Cause::Compaction) || !self.planned.is_empty()
     }
 }
 
@@ -208,24 +263,27 @@ impl Flushing {
             return Ok(self.scrub_on(now, &config));
         }
         self.unlink_replaced(now);
+        self.count_dead_on();
         // Requests meanwhile wait: a plan that restarted each time would not end where there are many logs.
-        if self.space.plan.is_none() {
+        if !self.is_collecting() && self.space.dead.is_settled() {
             let wanted = self.engine.space.take_wanted(|| self.are_removals_flushed());
             let is_due = now.saturating_sub(self.space.collected_ns) >= as_ns(config.collection_interval);
             if wanted.is_some() || (is_due && !self.space.is_compacting()) {
-                self.collect(now, wanted.unwrap_or_default())?;
+                self.collect(now, wanted.unwrap_or_default());
             }
         }
-        if self.space.plan.is_some() {
-            self.plan_on()?;
-            if self.space.plan.is_some() {
+        // In turns: where there are many logs a collection takes long, and merges keep their number small.
+        let is_rewrites_turn = !self.space.jobs.is_empty() && self.space.is_planned_last;
+        if self.is_collecting() && !is_rewrites_turn {
+            self.space.is_planned_last = true;
+            self.collect_on(now)?;
+            if self.is_collecting() {
                 return Ok(Some(STEP_PAUSE));
             }
         }
-        if self.space.job.is_none() && self.space.planned.is_empty() {
-            self.plan_merge(now, &config);
-        }
-        let has_rewrite = self.space.job.is_some() || !self.space.planned.is_empty();
+        self.space.is_planned_last = false;
+        self.begin_merge(now, &config);
+        let has_rewrite = !self.space.jobs.is_empty() || !self.space.planned.is_empty();
         // Both spend from one budget: in turns, a scrub in a hurry keeps no space from coming back.
         let scrub =
             if has_rewrite && self.space.is_rewrites_turn { None } else { self.scrub_on(now, &config) };
@@ -262,18 +320,43 @@ impl Flushing {
         self.space.budget.spent() > before
     }
 
-    /// Adds that wait for room want the disk for a flush.
+    /// Adds that wait for room want the disk for a flush, unless merges are behind.
     fn is_put_off(&self, now: u64) -> bool {
-        now.saturating_sub(self.space.stepped_ns) < as_ns(PUT_OFF_MAX) && self.engine.adds_wait()
+        let is_fresh = now.saturating_sub(self.space.stepped_ns) < as_ns(PUT_OFF_MAX);
+        is_fresh && !self.space.budget.is_urgent() && self.engine.adds_wait()
+    }
+
+    fn is_collecting(&self) -> bool {
+        self.space.forgetting.is_some() || self.space.plan.is_some()
+    }
+
+    /// Goes on with the collection under way.
+    fn collect_on(&mut self, now: u64) -> Result<(), FlushError> {
+        if let Some(mut forgetting) = self.space.forgetting.take() {
+            let forgotten = self.forget_on(&mut forgetting)?;
+            if !forgetting.is_done(self) {
+                self.space.forgetting = Some(forgetting);
+                return Ok(());
+            }
+            // A commit is enough for one step.
+            if forgotten > 0 {
+                return Ok(());
+            }
+        }
+        if self.plan_on()? {
+            // One that takes longer than the interval is not begun again at once.
+            self.space.collected_ns = now;
+        }
+        Ok(())
     }
 
     /// Begins a collection.
-    fn collect(&mut self, now: u64, wanted: WantedCollection) -> Result<(), FlushError> {
+    fn collect(&mut self, now: u64, wanted: WantedCollection) {
         let config = self.engine.config.space.clone();
         self.space.collected_ns = now;
         self.space.skipped.clear();
         self.engine.space.begin_skipping();
-        self.forget_removed()?;
+        self.space.forgetting = Some(Forgetting::default());
         let is_due = |last: u64, interval: Duration| {
             !interval.is_zero() && now.saturating_sub(last) >= as_ns(interval)
         };
@@ -300,7 +383,6 @@ impl Flushing {
         self.engine.space.on_begun(kind);
         let in_work = self.space.in_work();
         self.space.plan = Some(Plan::new(self, kind, threshold, &in_work));
-        Ok(())
     }
 
     /// All removals so far count: they are in the state tables, or nothing gets there for want of space.
@@ -319,27 +401,31 @@ impl Flushing {
         self.is_waiting() && self.engine.config.journal_sync
     }
 
-    /// A removal that outlives a power cut says that the run is gone.
-    fn is_hidden(&self, extent: &Extent) -> bool {
-        let index = self.engine.shard_of(extent.ledger);
-        let shard = &self.engine.shards[index];
+    /// Copies of the ledger of a lower generation than this are gone, by a removal that outlives a power cut.
+    fn hidden_below(&self, ledger: LedgerId) -> Generation {
+        let index = self.engine.shard_of(ledger);
         let believes_all = self.engine.config.canaries.has(Canary::M27UncommittedRemovalCounts);
         let flushed = if believes_all { u64::MAX } else { self.flushed_generation(index) };
         let in_journal = self.counts_journal();
-        extent.generation.0 < shard.lock().hidden_for_good(extent.ledger, flushed, in_journal)
+        Generation(self.engine.shards[index].lock().hidden_for_good(ledger, flushed, in_journal))
     }
 
     /// What is certain of a run: what is committed says it.
     fn liveness(&self, extent: &Extent) -> Liveness {
-        if self.is_hidden(extent) {
+        if extent.generation < self.hidden_below(extent.ledger) {
             return Liveness::Dead;
         }
-        let shard = &self.engine.shards[self.engine.shard_of(extent.ledger)];
+        self.trimmed(extent.ledger, extent.first, extent.last)
+    }
+
+    /// What the committed trim of its ledger says about a run of these entries.
+    fn trimmed(&self, ledger: LedgerId, first: EntryId, last: EntryId) -> Liveness {
+        let shard = &self.engine.shards[self.engine.shard_of(ledger)];
         let believes_all = self.engine.config.canaries.has(Canary::M43UncommittedTrimCounts);
-        let trimmed = shard.lock().trimmed_for_good(extent.ledger, believes_all);
+        let trimmed = shard.lock().trimmed_for_good(ledger, believes_all);
         match trimmed {
-            Some(trimmed) if trimmed >= extent.last => Liveness::Dead,
-            Some(trimmed) if trimmed >= extent.first => {
+            Some(trimmed) if trimmed >= last => Liveness::Dead,
+            Some(trimmed) if trimmed >= first => {
                 Liveness::From(EntryId::new(trimmed.get() + 1).expect("it is below another entry"))
             }
             _ => Liveness::Live,
@@ -352,23 +438,20 @@ impl Flushing {
         extent.generation.0 >= shard.lock().hidden_below(extent.ledger)
     }
 
-    /// A live log and its runs. One whose runs cannot be read is skipped: it counts as live.
-    fn log_with_runs(&mut self, index: usize, log_id: LogId) -> Option<(Arc<EntryLog>, Vec<Extent>)> {
-        let log = self.engine.views[index].log(log_id)?;
-        match self.engine.views[index].runs_of_log(&log) {
-            Ok(runs) => Some((log, runs)),
-            Err(error) => {
-                self.skip((index, log_id), &error.to_string());
-                None
-            }
-        }
-    }
-
-    fn newer(&self, extent: &Extent) -> Newer {
+    /// The newer runs that may hold an entry of this one, but for those in logs that are `known`.
+    fn newer(&self, extent: &Extent, known: impl Fn(LogRef) -> bool) -> Newer {
         let mut newer = Newer::default();
         for (index, view) in self.engine.views.iter().enumerate() {
-            // A footer on bad sectors takes the disk long to give up on, and is asked once in a collection.
-            let found = view.newer(extent, |log_id| self.space.skipped.contains_key(&(index, log_id)));
+            let asked = |log_id: LogId| {
+                let log = (index, log_id);
+                match known(log) {
+                    true => Asked::Known,
+                    // A footer on bad sectors takes the disk long to give up on, and is asked once in a collection.
+                    false if self.space.skipped.contains_key(&log) => Asked::LeftOut,
+                    false => Asked::Yes,
+                }
+            };
+            let found = view.newer(extent, asked);
             newer.runs.extend(found.runs);
             newer.reads += found.reads;
             newer.is_partial |= found.is_partial;
@@ -409,23 +492,52 @@ impl Flushing {
     /// Forgets the removed ledgers that nothing mentions any more; returns how many: none when a directory has no space
     /// for it. After an error the engine is latched.
     pub fn forget_removed(&mut self) -> Result<usize, FlushError> {
+        let mut forgetting = Forgetting::default();
+        let mut count = 0;
+        while !forgetting.is_done(self) {
+            count += self.forget_on(&mut forgetting)?;
+        }
+        Ok(count)
+    }
+
+    /// Looks at some removed ledgers, of one shard when any are forgotten; returns how many were.
+    fn forget_on(&mut self, forgetting: &mut Forgetting) -> Result<usize, FlushError> {
         // A failed directory could bring what the others forget back at the next start.
         if self.engine.is_failed() || self.placement.has_any_failed() {
+            forgetting.shard = self.engine.shards.len();
             return Ok(0);
         }
-        let directory_count = self.directories.len();
-        // Of each directory, the ledgers whose memory it has.
-        let mut forgotten: Vec<Vec<LedgerId>> = vec![Vec::new(); directory_count];
-        for (index, shard) in self.engine.shards.iter().enumerate() {
-            let has_copies = |ledger| self.engine.views.iter().any(|view| view.may_have(ledger));
+        let has_copies = |ledger| self.engine.views.iter().any(|view| view.has(ledger));
+        let (mut forgotten, mut looked, mut index) = (Vec::new(), 0, forgetting.shard);
+        while looked < FORGET_AT_ONCE && !forgetting.is_done(self) {
+            index = forgetting.shard;
             let flushed = self.flushed_generation(index);
-            forgotten[index % directory_count].extend(shard.lock().forget(flushed, has_copies));
+            let mut shard = self.engine.shards[index].lock();
+            let (some, last) = shard.forget(flushed, forgetting.after, FORGET_LOCKED, has_copies);
+            drop(shard);
+            forgotten.extend(some);
+            forgetting.after = last;
+            if last.is_some() {
+                looked += FORGET_LOCKED;
+                continue;
+            }
+            forgetting.shard += 1;
+            if !forgotten.is_empty() {
+                break;
+            }
         }
-        let committed = self.commit_forgetting(&forgotten);
-        for shard in &self.engine.shards {
-            shard.lock().end_forgetting(matches!(committed, Ok(true)));
+        if forgotten.is_empty() {
+            return Ok(0);
         }
-        let count = forgotten.iter().map(Vec::len).sum();
+        let count = forgotten.len();
+        let mut of_directory: Vec<Vec<LedgerId>> = vec![Vec::new(); self.directories.len()];
+        of_directory[index % self.directories.len()] = forgotten;
+        let committed = self.commit_forgetting(&of_directory);
+        self.engine.shards[index].lock().end_forgetting(matches!(committed, Ok(true)));
+        if matches!(committed, Ok(false)) {
+            // The others find no space either.
+            forgetting.shard = self.engine.shards.len();
+        }
         committed.map(|is_committed| if is_committed { count } else { 0 })
     }
 

@@ -1,16 +1,20 @@
 //! A collection: finds out what each log is worth, drops the worthless, and plans rewrites. In steps.
 //!
 //! # Limits
-//! A step weighs [`WORK_MAX`] runs, or reads as many index records or footer blocks of paged logs, and goes on to the end of what
-//! one run asks for: a block of each newer paged log that has its ledger. Taking a log up copies its extents. The index
-//! is read for runs that newer ones overlap or of which a part was let go, and for no others.
+//! A step weighs [`WORK_MAX`] runs, or reads as many index records or footer blocks of logs on disk, and goes on to the end of
+//! what one run asks for: a block of each newer log on disk that has its entries. Taking up a log in memory copies its extents.
+//!
+//! A log in memory is weighed in each collection: records are read for runs that newer ones overlap or of which a part was
+//! let go, and for no others. A log on disk, which has many runs, is weighed when it was not before or when its dead bytes
+//! (`dead`) call for it, by its index in memory; what newer copies hide in it is found by a major compaction alone.
 
-use super::job::{Cause, JOB_RUNS_MAX, JOB_SOURCES_MAX};
+use super::dead::live_share;
+use super::job::{Cause, JOB_SOURCES_MAX};
 use super::status::CompactionKind;
 use super::{Liveness, LogRef, Newer, Planned, Verdict};
 use crate::machine::{FlushError, Flushing};
 use bindery_storage::entry_log::{IndexRecord, RECORD_BYTES};
-use bindery_storage::{EntryLog, Extent, LogId, ReadError};
+use bindery_storage::{EntryLog, Extent, Generation, IndexedRun, LogId, ReadError};
 use bindery_types::EntryId;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -21,6 +25,8 @@ const WORK_MAX: u64 = 2048;
 const DEAD_MAX: usize = 32;
 /// Records read at once.
 const RECORDS_READ: u32 = 1024;
+/// Runs of a log on disk that are taken from its index at once.
+const RUNS_AT_ONCE: usize = 512;
 
 /// A collection under way.
 pub(super) struct Plan {
@@ -45,15 +51,20 @@ struct Poor {
     live_permille: u64,
     live: u64,
     log_id: LogId,
-    runs: u64,
+}
+
+/// The runs of a log that are still to be weighed.
+enum ToWeigh {
+    InMemory(VecDeque<Extent>),
+    /// And the number of the one behind those.
+    OnDisk(VecDeque<IndexedRun>, usize),
 }
 
 /// A log being weighed.
 struct Weighing {
     log_id: LogId,
     log: Arc<EntryLog>,
-    runs: VecDeque<Extent>,
-    run_count: u64,
+    runs: ToWeigh,
     run: Option<RunWeighing>,
     live: u64,
     total: u64,
@@ -104,11 +115,13 @@ impl Flushing {
         let mut work = 0;
         while work < WORK_MAX {
             if let Some(weighing) = &mut plan.weighing {
-                if !self.weigh_on(plan.directory, weighing, &mut work) {
+                let is_major = plan.kind == Some(CompactionKind::Major);
+                if !self.weigh_on(plan.directory, weighing, is_major, &mut work) {
                     continue;
                 }
-                let Weighing { log_id, live, total, run_count, .. } = *weighing;
+                let Weighing { log_id, live, total, .. } = *weighing;
                 plan.weighing = None;
+                self.space.dead.add((plan.directory, log_id), total - live.min(total));
                 if live == 0 {
                     plan.dead.push(log_id);
                     if plan.dead.len() >= plan.dead_max {
@@ -121,7 +134,7 @@ impl Flushing {
                     }
                 } else if (live as f64) < plan.threshold * total as f64 {
                     let live_permille = live * 1000 / total;
-                    plan.poor.push(Poor { live_permille, live, log_id, runs: run_count });
+                    plan.poor.push(Poor { live_permille, live, log_id });
                 }
                 continue;
             }
@@ -129,19 +142,8 @@ impl Flushing {
             let next = plan.logs.front().copied().filter(|(index, _)| *index == plan.directory);
             if let Some((index, log_id)) = next {
                 plan.logs.pop_front();
-                if let Some((log, runs)) = self.log_with_runs(index, log_id) {
-                    work += 1;
-                    let run_count = runs.len() as u64;
-                    plan.weighing = Some(Weighing {
-                        log_id,
-                        log,
-                        runs: runs.into(),
-                        run_count,
-                        run: None,
-                        live: 0,
-                        total: 0,
-                    });
-                }
+                work += 1;
+                plan.weighing = self.begin_weighing(index, log_id, plan.kind, plan.threshold);
                 continue;
             }
             self.conclude(&mut plan)?;
@@ -155,6 +157,37 @@ impl Flushing {
         }
         self.space.plan = Some(plan);
         Ok(false)
+    }
+
+    /// Takes a log up; `None` when there is nothing to find out about it.
+    fn begin_weighing(
+        &mut self,
+        index: usize,
+        log_id: LogId,
+        kind: Option<CompactionKind>,
+        threshold: f64,
+    ) -> Option<Weighing> {
+        let view = &self.engine.views[index];
+        let log = view.log(log_id)?;
+        let runs = match view.resident_runs(log_id) {
+            Some(runs) => ToWeigh::InMemory(runs.into()),
+            None => {
+                let total = view.bytes_on_disk(log_id)?;
+                let is_worth_it = |dead: u64| {
+                    dead >= total || ((total - dead) as f64) < threshold * total as f64
+                };
+                // What the journal alone says of removals was not counted.
+                let is_left = kind != Some(CompactionKind::Major)
+                    && !self.counts_journal()
+                    && self.space.dead.of((index, log_id)).is_some_and(|dead| !is_worth_it(dead));
+                if is_left {
+                    return None;
+                }
+                self.space.dead.begin((index, log_id));
+                ToWeigh::OnDisk(VecDeque::new(), 0)
+            }
+        };
+        Some(Weighing { log_id, log, runs, run: None, live: 0, total: 0 })
     }
 
     /// Drops the dead that were found so far. `false`: there is no space for the commit.
@@ -197,21 +230,19 @@ impl Flushing {
         let room = space.map_or(u64::MAX, |space| if space.total == 0 { u64::MAX } else { space.free / 2 });
         poor.retain(|poor| poor.live <= room);
         let log_bytes_max = self.engine.config.space.log_bytes_max.min(room);
-        let (mut group, mut bytes, mut runs) = (Vec::new(), 0, 0);
-        for Poor { live, log_id, runs: of_log, .. } in poor {
-            let is_full = group.len() == JOB_SOURCES_MAX
-                || bytes + live > log_bytes_max
-                || runs + of_log > JOB_RUNS_MAX;
+        let (mut group, mut bytes) = (Vec::new(), 0);
+        for Poor { live, log_id, .. } in poor {
+            let is_full = group.len() == JOB_SOURCES_MAX || bytes + live > log_bytes_max;
             if is_full && !group.is_empty() {
                 self.space.planned.push_back(Planned {
                     directory: index,
                     logs: std::mem::take(&mut group),
                     cause: Cause::Compaction,
                 });
-                (bytes, runs) = (0, 0);
+                bytes = 0;
             }
             group.push(log_id);
-            (bytes, runs) = (bytes + live, runs + of_log);
+            bytes += live;
             plan.planned += 1;
         }
         if !group.is_empty() {
@@ -221,7 +252,7 @@ impl Flushing {
     }
 
     /// Weighs a log on; true when it is done.
-    fn weigh_on(&mut self, index: usize, weighing: &mut Weighing, work: &mut u64) -> bool {
+    fn weigh_on(&mut self, index: usize, weighing: &mut Weighing, is_major: bool, work: &mut u64) -> bool {
         *work += 1;
         if let Some(run) = &mut weighing.run {
             match self.weigh_run(&weighing.log, run, work) {
@@ -238,14 +269,24 @@ impl Flushing {
             }
             return false;
         }
-        let Some(run) = weighing.runs.pop_front() else { return true };
+        let run = match &mut weighing.runs {
+            ToWeigh::InMemory(runs) => match runs.pop_front() {
+                Some(run) => run,
+                None => return true,
+            },
+            ToWeigh::OnDisk(..) => match self.weigh_indexed(index, weighing, is_major) {
+                Some(Some(run)) => run,
+                Some(None) => return false,
+                None => return true,
+            },
+        };
         weighing.total += run.bytes();
         let from = match self.liveness(&run) {
             Liveness::Dead => return false,
             Liveness::From(entry) => Some(entry),
             Liveness::Live => None,
         };
-        let newer = self.newer(&run);
+        let newer = self.newer(&run, |_| false);
         *work += newer.reads;
         // The log that cannot be read is left out, not this one.
         for (log, error) in &newer.unread {
@@ -265,6 +306,57 @@ impl Flushing {
             });
         }
         false
+    }
+
+    /// Weighs the next run of a log on disk by its index. `None`: there is none; a run whose extent must be looked at is
+    /// given back.
+    fn weigh_indexed(
+        &mut self,
+        index: usize,
+        weighing: &mut Weighing,
+        is_major: bool,
+    ) -> Option<Option<Extent>> {
+        let Weighing { log_id, log, runs: ToWeigh::OnDisk(runs, next), .. } = weighing else { return None };
+        let view = &self.engine.views[index];
+        if runs.is_empty() {
+            let Some(read) = view.indexed_runs(*log_id, *next, RUNS_AT_ONCE) else {
+                // Brought into memory, or gone, meanwhile: it is no candidate until the next collection.
+                weighing.live = u64::MAX;
+                return None;
+            };
+            *next += read.len();
+            *runs = read.into();
+        }
+        let run = runs.pop_front()?;
+        let hidden_below = self.hidden_below(run.ledger);
+        let is_overlapped = || is_major && self.engine.views.iter().any(|view| view.overlaps(&run, *log_id));
+        // Runs are as old as their log, or older: by how much says the extent.
+        let is_older_in_part = hidden_below > Generation(0) && log.generation() >= hidden_below;
+        if log.generation() >= hidden_below && (is_older_in_part || is_overlapped()) {
+            match view.run_on_disk(*log_id, &run) {
+                Some(Ok(extent)) => return Some(Some(extent)),
+                Some(Err(error)) => {
+                    let log = (index, *log_id);
+                    self.skip(log, &error.to_string());
+                }
+                None => {}
+            }
+            weighing.total += run.bytes;
+            weighing.live += run.bytes;
+            return Some(None);
+        }
+        weighing.total += run.bytes;
+        weighing.live += match self.trimmed(run.ledger, run.first, run.last) {
+            _ if log.generation() < hidden_below => 0,
+            Liveness::Dead => 0,
+            // The last entry of a run is there.
+            Liveness::From(entry) => {
+                let trimmed = EntryId::new(entry.get() - 1).unwrap_or(EntryId::FIRST);
+                live_share(&run, trimmed).max(1)
+            }
+            Liveness::Live => run.bytes,
+        };
+        Some(None)
     }
 
     /// Weighs the next records of a run; true when it is done.

@@ -2,42 +2,54 @@
 
 use super::job::{Cause, Job, JobError};
 use super::tiers::{self, Candidate};
+use super::budget::urgency;
 use super::{LogRef, Planned, SPACE_LOOK_NS, as_ns};
 use crate::config::SpaceConfig;
 use crate::machine::{FlushError, Flushing};
 use crate::placement::StorageFault;
 use crate::stats::Counters;
 use bindery_io::canary::Canary;
-use bindery_storage::{DirectoryCommit, DirectoryError, EntryLog, Extent, LogId};
+use bindery_storage::{DirectoryCommit, DirectoryError, EntryLog, LogId};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Reads of the disk in one step, when little or nothing is copied.
 const WORK_MAX: u64 = 4096;
+/// Longest step, and after how much work the clock is looked at: a flush waits for one.
+const STEP_NS: u64 = 3_000_000;
+const CLOCK_EVERY: u64 = 32;
+/// Rewrites under way at a time.
+const JOBS_MAX: usize = 4;
+/// A merge begins beside those that have so many times its bytes.
+const SMALLER_BY: u64 = 4;
 /// After a merge that failed.
 const RETRY_PAUSE: Duration = Duration::from_secs(60);
 
 impl Flushing {
-    /// Begins the next rewrite, or copies on.
+    /// Begins rewrites that are due, and copies on in one.
     pub(super) fn rewrite_on(&mut self, now: u64) -> Result<(), FlushError> {
-        let Some(mut job) = self.space.job.take() else {
-            if let Some(planned) = self.space.planned.pop_front() {
-                self.begin_job(now, &planned);
-            }
+        if !self.space.has_job(Cause::Compaction)
+            && let Some(planned) = self.space.planned.pop_front()
+        {
+            self.begin_job(now, &planned);
             return Ok(());
-        };
+        }
+        let Some(mut job) = self.space.take_job() else { return Ok(()) };
         if self.placement.has_failed(job.directory()) {
             job.give_up();
             return Ok(());
         }
-        let (mut copied, mut work) = (0, 0);
+        let (mut copied, mut work, mut pieces) = (0, 0, 0u64);
         let limit = self.space.budget.available().max(1);
         let outcome = loop {
             match job.advance(self) {
                 Ok(piece) => {
                     copied += piece.copied;
                     work += piece.work;
-                    if piece.is_done || copied >= limit || work >= WORK_MAX {
+                    pieces += 1;
+                    let is_long = pieces.is_multiple_of(CLOCK_EVERY)
+                        && self.clock.monotonic_ns().saturating_sub(now) >= STEP_NS;
+                    if piece.is_done || copied >= limit || work >= WORK_MAX || is_long {
                         break Ok(piece.is_done);
                     }
                 }
@@ -47,7 +59,7 @@ impl Flushing {
         self.space.budget.spend(copied);
         self.engine.space.on_copied(copied);
         match outcome {
-            Ok(false) => self.space.job = Some(job),
+            Ok(false) => self.space.jobs.push(job),
             Ok(true) => self.finish_job(now, job)?,
             Err(JobError::Source(log, error)) => {
                 self.skip(log, &error.to_string());
@@ -67,37 +79,46 @@ impl Flushing {
         Ok(())
     }
 
-    /// Plans a merge when there are enough small logs and room for what it makes.
-    pub(super) fn plan_merge(&mut self, now: u64, config: &SpaceConfig) {
-        if now < self.space.merge_not_before_ns {
+    /// Begins a merge when there are enough small logs and room for what it makes. One of small logs need not wait for one of
+    /// large ones, which takes long. Directories take turns.
+    pub(super) fn begin_merge(&mut self, now: u64, config: &SpaceConfig) {
+        let small = self.engine.views.iter().map(|view| tiers::small_logs(&view.logs(), config)).max();
+        self.space.budget.set_urgency(urgency(small.unwrap_or(0), config.merge_fan_in));
+        if self.space.jobs.len() >= JOBS_MAX {
             return;
         }
-        for index in 0..self.directories.len() {
-            if self.placement.has_failed(index) {
+        let taken = self.space.taken();
+        let count = self.directories.len();
+        self.space.merge_not_before_ns.resize(count, 0);
+        for step in 0..count {
+            let index = (self.space.next_merge + step) % count;
+            if self.placement.has_failed(index) || now < self.space.merge_not_before_ns[index] {
                 continue;
             }
             let logs = self.engine.views[index].logs();
             let candidates: Vec<Candidate> = logs
                 .iter()
-                .filter(|log| !self.space.is_left_out((index, log.log_id())))
-                .map(|log| Candidate {
-                    log_id: log.log_id(),
-                    generation: log.generation(),
-                    bytes: log.size(),
-                    runs: log.run_count(),
+                .filter(|log| {
+                    let at = (index, log.log_id());
+                    !self.space.is_left_out(at) && !taken.contains(&at)
                 })
+                .map(|log| Candidate::of(log))
                 .collect();
             let Some(chosen) = tiers::choose(&candidates, config) else { continue };
             let bytes: u64 = candidates.iter().filter(|c| chosen.contains(&c.log_id)).map(|c| c.bytes).sum();
             let directory = &self.directories[index];
+            let merges = self.space.jobs.iter().filter(|job| job.cause() == Cause::Merge);
+            if merges.map(Job::bytes).any(|running| running < bytes.saturating_mul(SMALLER_BY)) {
+                continue;
+            }
             // The room that is left belongs to flushes and compaction.
-            let has_room = directory
-                .disk()
-                .space(directory.path())
-                .is_ok_and(|space| space.free > bytes.saturating_mul(2).max(space.total / 20));
+            let under_way: u64 = self.space.jobs.iter().map(Job::bytes).sum();
+            let has_room = directory.disk().space(directory.path()).is_ok_and(|space| {
+                space.free > bytes.saturating_mul(2).max(space.total / 20).saturating_add(under_way)
+            });
             if has_room {
-                let planned = Planned { directory: index, logs: chosen, cause: Cause::Merge };
-                self.space.planned.push_back(planned);
+                self.begin_job(now, &Planned { directory: index, logs: chosen, cause: Cause::Merge });
+                self.space.next_merge = (index + 1) % count;
                 return;
             }
         }
@@ -127,14 +148,15 @@ impl Flushing {
         if self.placement.has_failed(index) {
             return;
         }
-        let sources: Vec<(Arc<EntryLog>, Vec<Extent>)> =
-            planned.logs.iter().filter_map(|log_id| self.log_with_runs(index, *log_id)).collect();
+        let (view, in_work) = (&self.engine.views[index], self.space.in_work());
+        let free = planned.logs.iter().filter(|log_id| !in_work.contains(&(index, **log_id)));
+        let sources: Vec<Arc<EntryLog>> = free.filter_map(|log_id| view.log(*log_id)).collect();
         if planned.cause == Cause::Merge && sources.len() < 2 {
             return;
         }
-        let Some(generation) = sources.iter().map(|(log, _)| log.generation()).max() else { return };
+        let Some(generation) = sources.iter().map(|log| log.generation()).max() else { return };
         match self.directories[index].begin_log(generation) {
-            Ok(writer) => self.space.job = Some(Job::new(index, planned.cause, sources, writer)),
+            Ok(writer) => self.space.jobs.push(Job::new(index, planned.cause, sources, writer)),
             Err(error) => self.put_off_rewrites(now, index, error.to_string()),
         }
     }
@@ -199,7 +221,8 @@ impl Flushing {
         self.engine.space.on_error(error);
         self.space.planned.retain(|planned| planned.directory != directory);
         let pause = self.engine.config.space.collection_interval.min(RETRY_PAUSE);
-        self.space.merge_not_before_ns = now.saturating_add(as_ns(pause));
+        self.space.merge_not_before_ns.resize(self.directories.len(), 0);
+        self.space.merge_not_before_ns[directory] = now.saturating_add(as_ns(pause));
     }
 
     /// `false`: there is no space for the commit, and they stay.
@@ -229,6 +252,7 @@ impl Flushing {
         for log_id in logs {
             self.space.replaced.insert((index, *log_id), may_go_ns);
             self.space.scrub.forget((index, *log_id));
+            self.space.dead.forget((index, *log_id));
         }
     }
 

@@ -15,7 +15,7 @@
 //! 4. What keeps a log from being opened or read for want of descriptors or memory is no damage: the log is tried again.
 //!
 //! # Limits
-//! One log at a time; bytes of a step: [`STEP_BYTES`]. A log's extents are copied while it is checked. Findings kept: 100
+//! One log at a time; bytes of a step: [`STEP_BYTES`]. Of its runs 408 are in memory, or all if they are anyway. Findings kept: 100
 //! of a pass; log lines: [`LINES_MAX`] of a log. The journal and the pages of the state table are checked at each start,
 //! not here. Reads go past the kernel's page cache where the file system can: what is checked is what is on the medium,
 //! and what readers have cached stays.
@@ -29,7 +29,7 @@ use super::{LogRef, SpaceDesk, as_ns};
 use crate::config::SpaceConfig;
 use crate::machine::Flushing;
 use bindery_storage::entry_log::{LogCheck, LogDamage, LogEvent, LogPart};
-use bindery_storage::{EntryLog, Extent, OpenLogError};
+use bindery_storage::{EntryLog, Extent, OpenLogError, RunCursor};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,7 +71,10 @@ struct Pass {
 struct Checking {
     at: LogRef,
     log: Arc<EntryLog>,
+    /// Runs to check now.
     extents: Vec<Extent>,
+    /// Those behind them.
+    runs: Option<RunCursor>,
     check: LogCheck,
     findings: u64,
     /// The first finding, unless it is about bytes that nothing reads.
@@ -268,19 +271,22 @@ impl Flushing {
     ) -> Result<Option<Checking>, OpenLogError> {
         let (index, log_id) = at;
         let Some(log) = self.engine.views[index].log(log_id) else { return Ok(None) };
-        // What is wrong with those that are on disk is found below.
-        let known = self.engine.views[index].runs_of_log(&log).ok();
-        let extents = known.clone().unwrap_or_default();
-        let mut checking =
-            Checking { at, log, extents, check: LogCheck::default(), findings: 0, first: None };
+        let mut checking = Checking {
+            at,
+            log,
+            extents: Vec::new(),
+            runs: None,
+            check: LogCheck::default(),
+            findings: 0,
+            first: None,
+        };
         let directory = &self.directories[index];
         // By its name, as the next start will.
-        match EntryLog::open_uncached(directory.disk(), directory.path(), log_id) {
-            Ok((found, extents)) => {
-                let is_same =
-                    (found.generation(), found.size()) == (checking.log.generation(), checking.log.size());
-                if is_same && known.is_none_or(|known| known == extents) {
-                    (checking.log, checking.extents) = (Arc::new(found), extents);
+        match EntryLog::open_medium(directory.disk(), directory.path(), log_id) {
+            Ok(found) => {
+                let identity = |log: &EntryLog| (log.generation(), log.size(), log.footer_checksum());
+                if identity(&found) == identity(&checking.log) {
+                    checking.log = Arc::new(found);
                 } else {
                     let what = "the file holds another log than the one in use";
                     self.on_finding(&mut checking, done, Found::frame(0, what));
@@ -288,6 +294,11 @@ impl Flushing {
             }
             Err(error) if error.is_shortage() => return Err(error),
             Err(error) => self.on_finding(&mut checking, done, Found::not_opened(&error)),
+        }
+        match self.engine.views[index].resident_runs(log_id) {
+            Some(runs) => checking.extents = runs,
+            // What is wrong with its footer was found when it was opened.
+            None => checking.runs = checking.log.runs().ok(),
         }
         self.space.scrub.retry_ns = None;
         Ok(Some(checking))
@@ -316,6 +327,11 @@ impl Flushing {
             LogEvent::Damage(_) => more += 1,
         });
         checking.extents = extents;
+        let is_done = is_done && shortage.is_none() && {
+            let behind = checking.runs.as_mut().and_then(|runs| runs.take_some().ok());
+            checking.extents = behind.unwrap_or_default();
+            checking.extents.is_empty()
+        };
         if let Some(what) = shortage {
             return Err(what);
         }

@@ -10,10 +10,11 @@
 //! A log is whole, and left alone, from half of `log_bytes_max` on; where a ledger has less than `merge_ledger_bytes` in
 //! it on average, from half of `merge_log_bytes_max` on.
 
-use super::job::{JOB_RUNS_MAX, JOB_SOURCES_MAX};
+use super::job::JOB_SOURCES_MAX;
 use crate::config::SpaceConfig;
-use bindery_storage::{Generation, LogId};
+use bindery_storage::{EntryLog, Generation, LogId};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Logs below this many bytes times the fan-in are in the lowest tier.
 const SMALLEST_BYTES: u64 = 64 << 10;
@@ -28,7 +29,22 @@ pub(super) struct Candidate {
     pub runs: u64,
 }
 
+/// Logs that wait to be merged; none where nothing is.
+pub(super) fn small_logs(logs: &[Arc<EntryLog>], config: &SpaceConfig) -> usize {
+    let is_small = |log: &&Arc<EntryLog>| !Candidate::of(log).is_whole(config);
+    if config.merge_fan_in < 2 { 0 } else { logs.iter().filter(is_small).count() }
+}
+
 impl Candidate {
+    pub(super) fn of(log: &EntryLog) -> Candidate {
+        Candidate {
+            log_id: log.log_id(),
+            generation: log.generation(),
+            bytes: log.size(),
+            runs: log.run_count(),
+        }
+    }
+
     /// Most bytes of a log whose ledgers are as small as these.
     fn bytes_max(config: &SpaceConfig, bytes: u64, runs: u64) -> u64 {
         if bytes / runs.max(1) < config.merge_ledger_bytes {
@@ -65,11 +81,10 @@ pub(super) fn choose(candidates: &[Candidate], config: &SpaceConfig) -> Option<V
         if (tier.len() as u64) < fan_in && all_bytes < bytes_max {
             return None;
         }
-        let (mut bytes, mut runs) = (0, 0);
+        let mut bytes = 0;
         let fits = tier.iter().take(JOB_SOURCES_MAX).take_while(|one| {
             bytes += one.bytes;
-            runs += one.runs;
-            bytes <= bytes_max && runs <= JOB_RUNS_MAX
+            bytes <= bytes_max
         });
         let chosen: Vec<LogId> = fits.map(|one| one.log_id).collect();
         (chosen.len() > 1).then_some(chosen)

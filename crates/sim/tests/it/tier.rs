@@ -222,7 +222,7 @@ impl Bookie {
 
     fn list(&self, id: i64) -> Vec<(i64, i64)> {
         let runs = self.machine.engine.list_entries(ledger(id)).unwrap();
-        assert_eq!(self.machine.engine.held_entries(ledger(id)).unwrap(), runs);
+        assert_eq!(self.machine.engine.held_entries(ledger(id), EntryId::FIRST, EntryId::MAX).unwrap(), runs);
         runs.iter().map(|run| (run.first.get(), run.last.get())).collect()
     }
 

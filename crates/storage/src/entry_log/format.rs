@@ -379,51 +379,95 @@ impl Trailer {
     }
 }
 
-pub(super) fn encode_footer_head(extents: usize, entries: u64) -> Vec<u8> {
+pub(super) fn encode_footer_head(extents: u64, entries: u64) -> Vec<u8> {
     let mut out = Vec::with_capacity(FOOTER_HEAD_SIZE);
-    Put(&mut out).bytes(FOOTER_MAGIC).u64(extents as u64).u64(entries).u64(0);
+    Put(&mut out).bytes(FOOTER_MAGIC).u64(extents).u64(entries).u64(0);
     out
 }
 
-/// Decodes a footer that `trailer` describes: its extents, ascending by (ledger, first), and its number of entries.
-pub(super) fn decode_footer(
-    bytes: &[u8],
-    trailer: &Trailer,
-    path: &Path,
-) -> Result<(Vec<Extent>, u64), Damaged> {
-    let damaged = |what: &str| Damaged::new(path, trailer.footer_offset, what);
-    let mut crc = Crc32c::new();
-    crc.update(bytes);
-    if crc.value() != trailer.footer_crc {
-        return Err(damaged("the checksum of the footer does not match"));
-    }
-    let Some(mut take) = bytes.strip_prefix(FOOTER_MAGIC).map(Take) else {
-        return Err(damaged("the magic bytes of the footer are missing"));
-    };
-    let mut head = || Some((take.u64()?, take.u64()?, take.u64()?));
-    let (extent_count, entries, _) = head().ok_or_else(|| damaged("the footer is cut"))?;
-    let (runs, rest) = take.0.as_chunks::<EXTENT_SIZE>();
-    if !rest.is_empty() || runs.len() as u64 != extent_count {
-        return Err(damaged("the footer is longer or shorter than its extents"));
-    }
-    let mut extents: Vec<Extent> = Vec::with_capacity(runs.len());
-    let mut start = BLOCK;
-    for run in runs {
-        let extent = Extent::decode(run, trailer.header.log_id, Some(start), trailer.footer_offset)
-            .map_err(damaged)?;
-        if extents.last().is_some_and(|e| (e.ledger, e.last) >= (extent.ledger, extent.first)) {
-            return Err(damaged("the extents do not ascend"));
+/// Decodes a footer that `trailer` describes, some extents at a time, ascending by (ledger, first). What was taken before the
+/// end is proven only by [`FooterDecoder::finish`].
+pub(super) struct FooterDecoder {
+    trailer: Trailer,
+    crc: Crc32c,
+    /// Extents that are still to come.
+    left: u64,
+    entries: u64,
+    /// Entries of the extents so far.
+    counted: u64,
+    /// Where the next run must begin.
+    start: u64,
+    before: Option<(LedgerId, EntryId)>,
+}
+
+impl FooterDecoder {
+    /// Begins with the head, which stands at the footer's offset.
+    pub(super) fn new(
+        trailer: &Trailer,
+        head: &[u8; FOOTER_HEAD_SIZE],
+        path: &Path,
+    ) -> Result<FooterDecoder, Damaged> {
+        let damaged = |what: &str| Damaged::new(path, trailer.footer_offset, what);
+        let Some(mut take) = head.strip_prefix(FOOTER_MAGIC).map(Take) else {
+            return Err(damaged("the magic bytes of the footer are missing"));
+        };
+        let mut fields = || Some((take.u64()?, take.u64()?, take.u64()?));
+        let (left, entries, _) = fields().ok_or_else(|| damaged("the footer is cut"))?;
+        let extents_len = left.checked_mul(EXTENT_SIZE as u64);
+        if extents_len.and_then(|len| len.checked_add(FOOTER_HEAD_SIZE as u64)) != Some(trailer.footer_len) {
+            return Err(damaged("the footer is longer or shorter than its extents"));
         }
-        start = extent.records_end();
-        extents.push(extent);
+        let mut crc = Crc32c::new();
+        crc.update(head);
+        let trailer = *trailer;
+        Ok(FooterDecoder { trailer, crc, left, entries, counted: 0, start: BLOCK, before: None })
     }
-    if start != trailer.footer_offset {
-        return Err(damaged("there is a gap before the footer"));
+
+    /// Extents that are still to come.
+    pub(super) fn left(&self) -> u64 {
+        self.left
     }
-    if extents.iter().map(|e| u64::from(e.count)).sum::<u64>() != entries {
-        return Err(damaged("the extents count other entries than the footer"));
+
+    /// Decodes the next extents, given their bytes.
+    pub(super) fn decode(
+        &mut self,
+        bytes: &[u8],
+        path: &Path,
+        mut take: impl FnMut(Extent),
+    ) -> Result<(), Damaged> {
+        let Trailer { header, footer_offset, .. } = self.trailer;
+        let damaged = |what: &str| Damaged::new(path, footer_offset, what);
+        self.crc.update(bytes);
+        let (extents, _) = bytes.as_chunks::<EXTENT_SIZE>();
+        for bytes in extents {
+            let extent =
+                Extent::decode(bytes, header.log_id, Some(self.start), footer_offset).map_err(damaged)?;
+            if self.before >= Some((extent.ledger, extent.first)) {
+                return Err(damaged("the extents do not ascend"));
+            }
+            self.before = Some((extent.ledger, extent.last));
+            self.start = extent.records_end();
+            self.counted += u64::from(extent.count);
+            take(extent);
+        }
+        self.left -= extents.len() as u64;
+        Ok(())
     }
-    Ok((extents, entries))
+
+    /// Checks what only all of it can say. Returns the number of entries.
+    pub(super) fn finish(self, path: &Path) -> Result<u64, Damaged> {
+        let damaged = |what: &str| Damaged::new(path, self.trailer.footer_offset, what);
+        if self.crc.value() != self.trailer.footer_crc {
+            return Err(damaged("the checksum of the footer does not match"));
+        }
+        if self.start != self.trailer.footer_offset {
+            return Err(damaged("there is a gap before the footer"));
+        }
+        if self.counted != self.entries {
+            return Err(damaged("the extents count other entries than the footer"));
+        }
+        Ok(self.entries)
+    }
 }
 
 /// An extent that is of no file, for tests of what only looks at ids.

@@ -24,7 +24,9 @@
 //! 5. `finish` returns only after the bytes (sync) and the name (sync_dir) are durable.
 
 mod format;
+mod packed;
 mod read;
+mod runs;
 #[cfg(test)]
 mod tests;
 mod together;
@@ -34,6 +36,8 @@ mod write;
 pub use format::{ENTRY_BODY_MIN_BYTES, EntryLocation, Extent, FORMAT_VERSION, IndexRecord, RUN_ENTRIES_MAX};
 pub(crate) use read::waited;
 pub use read::{Ahead, EntryLog, LogDescription, Patience};
+pub(crate) use runs::LogIndex;
+pub use runs::RunCursor;
 pub use together::{FoundRun, TOGETHER_ENTRIES_MAX};
 pub use verify::{LogCheck, LogDamage, LogEvent, LogPart, LogTotals, VerifyReport};
 pub use write::{EntryLogWriter, SealedLog};

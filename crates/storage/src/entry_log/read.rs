@@ -9,9 +9,10 @@
 //! 3. A buffer is filled whole or the read fails: short reads are gone on with, at the place where they stopped.
 
 use super::format::{
-    BLOCK, EXTENT_SIZE, EntryLocation, Extent, FOOTER_HEAD_SIZE, Header, IndexRecord, Place, RECORD_SIZE,
-    TRAILER_SIZE, Trailer, decode_footer, file_name,
+    BLOCK, EXTENT_SIZE, EntryLocation, Extent, FOOTER_HEAD_SIZE, FooterDecoder, Header, IndexRecord, Place,
+    RECORD_SIZE, TRAILER_SIZE, Trailer, file_name,
 };
+use super::runs::{LogIndex, RunCursor};
 use crate::block_cache::{BlockCache, BlockKey, BlockKind};
 use crate::codec::crc32c;
 use crate::{Damaged, DiskError, Generation, LogId, OpenLogError, ReadError, TryReadError};
@@ -148,6 +149,31 @@ impl EntryLog {
         named(EntryLog::open_file(disk, &dir.join(file_name(log_id)))?, log_id)
     }
 
+    /// As [`EntryLog::open`], with what finds the runs: of a log with more than `resident_max` they are never all in memory.
+    pub(crate) fn open_indexed(
+        disk: &Arc<dyn Disk>,
+        dir: &Path,
+        log_id: LogId,
+        resident_max: u64,
+    ) -> Result<(EntryLog, LogIndex), OpenLogError> {
+        let path = dir.join(file_name(log_id));
+        let file = disk.open(&path, OpenMode::ReadScattered).map_err(|e| DiskError::new(&path, OPEN, e))?;
+        let mut index = LogIndex::default();
+        let log = EntryLog::over(file, &path, |runs, run| index.push(run, runs <= resident_max))?;
+        named((log, index.finish()), log_id)
+    }
+
+    /// As [`EntryLog::open`], with reads that go past the page cache, and without its extents: [`EntryLog::runs`] gives them.
+    pub fn open_medium(
+        disk: &Arc<dyn Disk>,
+        dir: &Path,
+        log_id: LogId,
+    ) -> Result<EntryLog, OpenLogError> {
+        let path = dir.join(file_name(log_id));
+        let file = bindery_io::open_uncached(&**disk, &path).map_err(|e| DiskError::new(&path, OPEN, e))?;
+        Ok(named((EntryLog::over(file, &path, |_, _| {})?, ()), log_id)?.0)
+    }
+
     /// As [`EntryLog::open`], with reads that go past the page cache: for who reads it all, once, from the medium.
     pub fn open_uncached(
         disk: &Arc<dyn Disk>,
@@ -155,8 +181,8 @@ impl EntryLog {
         log_id: LogId,
     ) -> Result<(EntryLog, Vec<Extent>), OpenLogError> {
         let path = dir.join(file_name(log_id));
-        let file = bindery_io::open_uncached(&**disk, &path);
-        named(EntryLog::over(file.map_err(|e| DiskError::new(&path, OPEN, e))?, &path)?, log_id)
+        let file = bindery_io::open_uncached(&**disk, &path).map_err(|e| DiskError::new(&path, OPEN, e))?;
+        named(EntryLog::with_extents(file, &path)?, log_id)
     }
 
     /// The same log through a file of its own, for one who goes through it once: past the page cache, and ahead by
@@ -181,10 +207,21 @@ impl EntryLog {
     /// As [`EntryLog::open`], for a file of any name.
     pub fn open_file(disk: &Arc<dyn Disk>, path: &Path) -> Result<(EntryLog, Vec<Extent>), OpenLogError> {
         let file = disk.open(path, OpenMode::ReadScattered).map_err(|e| DiskError::new(path, OPEN, e))?;
-        EntryLog::over(file, path)
+        EntryLog::with_extents(file, path)
     }
 
-    fn over(file: Arc<dyn DiskFile>, path: &Path) -> Result<(EntryLog, Vec<Extent>), OpenLogError> {
+    fn with_extents(file: Arc<dyn DiskFile>, path: &Path) -> Result<(EntryLog, Vec<Extent>), OpenLogError> {
+        let mut extents = Vec::new();
+        let log = EntryLog::over(file, path, |_, run| extents.push(run))?;
+        Ok((log, extents))
+    }
+
+    /// Verifies header, trailer and footer. `take` gets the number of runs, and each of them.
+    fn over(
+        file: Arc<dyn DiskFile>,
+        path: &Path,
+        mut take: impl FnMut(u64, Extent),
+    ) -> Result<EntryLog, OpenLogError> {
         let len = file.len().map_err(|e| DiskError::new(path, OPEN, e))?;
         if len < 2 * BLOCK || len % BLOCK != 0 {
             return Err(
@@ -201,17 +238,31 @@ impl EntryLog {
         if trailer.header != header {
             return Err(Damaged::new(path, trailer_offset, "trailer and header are of different logs").into());
         }
-        let (extents, entries) = read_footer(&*file, path, &trailer)?;
-        let log = EntryLog {
+        let mut footer = FooterReader::begin(&*file, path, &trailer)?;
+        let extents = footer.decoder.left();
+        while footer.decoder.left() > 0 {
+            footer.read_on(&*file, path, |run| take(extents, run))?;
+        }
+        let entries = footer.decoder.finish(path)?;
+        Ok(EntryLog {
             file,
             path: path.to_owned(),
             trailer,
             entries,
-            extents: extents.len() as u64,
+            extents,
             cache: None,
             streak: Streak::default(),
-        };
-        Ok((log, extents))
+        })
+    }
+
+    /// Its runs, read from the footer some at a time.
+    pub fn runs(self: &Arc<Self>) -> Result<RunCursor, ReadError> {
+        RunCursor::new(self.clone())
+    }
+
+    /// The checksum of the footer, which says what runs it has.
+    pub fn footer_checksum(&self) -> u32 {
+        self.trailer.footer_crc
     }
 
     /// Reads through `cache` from now on.
@@ -497,7 +548,7 @@ impl EntryLog {
 
     /// All extents, from the footer. Blocks on the disk.
     pub fn read_extents(&self) -> Result<Vec<Extent>, ReadError> {
-        Ok(read_footer(&*self.file, &self.path, &self.trailer)?.0)
+        read_footer(&*self.file, &self.path, &self.trailer)
     }
 
     /// Reads `count` extents of the footer from number `begin` on, which have `checksum`, and gives them to `look` by
@@ -614,19 +665,59 @@ impl EntryLog {
     }
 }
 
+/// Extents of a footer that are read at once.
+const FOOTER_READ_EXTENTS: u64 = 816;
+
+/// Goes through a footer.
+pub(super) struct FooterReader {
+    pub(super) decoder: FooterDecoder,
+    offset: u64,
+}
+
+impl FooterReader {
+    pub(super) fn begin(
+        file: &(dyn DiskFile + 'static),
+        path: &Path,
+        trailer: &Trailer,
+    ) -> Result<FooterReader, ReadError> {
+        let mut head = [0; FOOTER_HEAD_SIZE];
+        read_exact(file, path, &mut head, trailer.footer_offset, "the footer")?;
+        let offset = trailer.footer_offset + FOOTER_HEAD_SIZE as u64;
+        Ok(FooterReader { decoder: FooterDecoder::new(trailer, &head, path)?, offset })
+    }
+
+    /// Gives the next extents to `take`: some, unless none is left.
+    pub(super) fn read_on(
+        &mut self,
+        file: &(dyn DiskFile + 'static),
+        path: &Path,
+        take: impl FnMut(Extent),
+    ) -> Result<(), ReadError> {
+        let count = self.decoder.left().min(FOOTER_READ_EXTENTS) as usize;
+        let mut bytes = vec![0; count * EXTENT_SIZE];
+        read_exact(file, path, &mut bytes, self.offset, "the footer")?;
+        self.offset += bytes.len() as u64;
+        Ok(self.decoder.decode(&bytes, path, take)?)
+    }
+}
+
+/// All extents of a footer, ascending by (ledger, first).
 pub(super) fn read_footer(
     file: &(dyn DiskFile + 'static),
     path: &Path,
     trailer: &Trailer,
-) -> Result<(Vec<Extent>, u64), ReadError> {
-    let len = usize::try_from(trailer.footer_len).expect("a footer is shorter than its file");
-    let mut footer = vec![0; len];
-    read_exact(file, path, &mut footer, trailer.footer_offset, "the footer")?;
-    Ok(decode_footer(&footer, trailer, path)?)
+) -> Result<Vec<Extent>, ReadError> {
+    let mut footer = FooterReader::begin(file, path, trailer)?;
+    let mut extents = Vec::new();
+    while footer.decoder.left() > 0 {
+        footer.read_on(file, path, |extent| extents.push(extent))?;
+    }
+    footer.decoder.finish(path)?;
+    Ok(extents)
 }
 
 /// Checks that a log is the one its file's name says.
-fn named(opened: (EntryLog, Vec<Extent>), log_id: LogId) -> Result<(EntryLog, Vec<Extent>), OpenLogError> {
+fn named<T>(opened: (EntryLog, T), log_id: LogId) -> Result<(EntryLog, T), OpenLogError> {
     let log = &opened.0;
     if log.log_id() != log_id {
         return Err(Damaged::new(&log.path, 0, format!("the file holds log {}", log.log_id())).into());

@@ -163,7 +163,7 @@ proptest! {
         let disk = MemDisk::default();
         let sealed = write(&disk, LogId(3), &model).unwrap();
         let (log, extents) = EntryLog::open(&disk.disk(), &dir(), LogId(3)).unwrap();
-        prop_assert_eq!(&sealed.extents, &extents);
+        prop_assert_eq!((sealed.runs, sealed.footer_checksum), (extents.len() as u64, log.footer_checksum()));
         prop_assert_eq!(sealed.size, disk.bytes(&dir().join(file_name(LogId(3)))).len() as u64);
         prop_assert_eq!(sealed.entries, model.len() as u64);
         for l in (0..21).map(ledger) {
@@ -218,11 +218,12 @@ fn a_long_ledger_is_split_into_runs_and_found_in_each() {
         writer.append(ledger(4), id(i), &body, crc32c(&[&body])).unwrap();
     }
     let sealed = writer.finish().unwrap();
+    let (log, extents) = EntryLog::open(&disk.disk(), &dir(), LogId(1)).unwrap();
+    assert_eq!(sealed.runs, 3);
     assert_eq!(
-        sealed.extents.iter().map(|x| x.count).collect::<Vec<_>>(),
+        extents.iter().map(|x| x.count).collect::<Vec<_>>(),
         [RUN_ENTRIES_MAX, RUN_ENTRIES_MAX, 7]
     );
-    let (log, extents) = EntryLog::open(&disk.disk(), &dir(), LogId(1)).unwrap();
     for i in (0..count - 1).step_by(61).chain(count - 9..count - 1) {
         let expected = body(ledger(4), id(i), 0);
         assert_eq!(get(&log, &extents, ledger(4), id(i)).unwrap(), Some(expected));
@@ -246,11 +247,16 @@ fn every_flipped_bit_and_every_cut_is_an_error_or_harmless() {
     let (mut opened, mut refused, mut unreadable) = (0u64, 0u64, 0u64);
     let mut check = |bytes: Vec<u8>, what: &str, may_verify: bool| {
         disk.put(&path, bytes);
+        let indexed = EntryLog::open_indexed(&disk.disk(), &dir(), LogId(5), 0);
         match EntryLog::open(&disk.disk(), &dir(), LogId(5)) {
-            Err(OpenLogError::Damaged(_)) => refused += 1,
+            Err(OpenLogError::Damaged(_)) => {
+                refused += 1;
+                assert!(indexed.is_err(), "{what}: it opens with its index and not with its extents");
+            }
             Err(error) => panic!("{what}: {error}"),
             Ok((log, extents)) => {
                 opened += 1;
+                assert!(indexed.is_ok(), "{what}: it opens with its extents and not with its index");
                 for ((l, e), body) in &model {
                     match get(&log, &extents, *l, *e) {
                         Ok(Some(read)) => assert_eq!(&read, body, "{what}: entry {l}:{e}"),
@@ -442,4 +448,33 @@ fn damaged_bytes_do_not_stay_in_the_block_cache() {
         disk.overwrite(&path, good.clone());
         assert!(get(&log, &extents, ledger(1), entry(50)).unwrap().is_some());
     }
+}
+
+/// Goal: going through a footer piece by piece gives what reading it whole gives, and what was changed since the log was opened
+/// is an error at the end at the latest.
+#[test]
+fn a_cursor_gives_all_runs_and_notices_a_footer_that_changed() {
+    let disk = MemDisk::default();
+    let ledgers: Vec<(i64, Vec<i64>)> = (0..2000).map(|l| (l * 3, vec![5, 6])).collect();
+    let model = model_of(&ledgers.iter().map(|(l, e)| (*l, e.clone())).collect::<Vec<_>>(), |_| 1);
+    write(&disk, LogId(5), &model).unwrap();
+    let (log, extents) = EntryLog::open(&disk.disk(), &dir(), LogId(5)).unwrap();
+    let log = Arc::new(log);
+    let collect = || {
+        let mut cursor = log.runs()?;
+        let mut runs = Vec::new();
+        while let Some(run) = cursor.take()? {
+            runs.push(run);
+        }
+        Ok::<_, ReadError>(runs)
+    };
+    assert_eq!(collect().unwrap(), extents);
+    let path = dir().join(file_name(LogId(5)));
+    let mut bytes = disk.bytes(&path);
+    // The generation of the last extent: nothing but the checksum knows better.
+    let at = (log.describe().size - 64) as usize;
+    let footer = bytes[..at].windows(8).position(|bytes| bytes == b"BNDRFOOT").unwrap();
+    bytes[footer + 32 + 1999 * 80 + 32] ^= 1;
+    disk.overwrite(&path, bytes);
+    assert!(matches!(collect(), Err(ReadError::Damaged(_))), "the footer changed");
 }

@@ -6,7 +6,7 @@
 //! with the entry that reaches its bound.
 
 use super::format::{
-    BLOCK, Extent, IndexRecord, RECORD_SIZE, TRAILER_SIZE, Trailer, decode_footer, record_crc,
+    BLOCK, Extent, IndexRecord, RECORD_SIZE, TRAILER_SIZE, Trailer, record_crc,
 };
 use super::read::{EntryLog, read_exact, read_footer};
 use crate::codec::crc32c;
@@ -87,7 +87,7 @@ pub struct LogTotals {
 pub struct LogCheck {
     totals: LogTotals,
     is_frame_done: bool,
-    /// The next run, or the one under way.
+    /// The next run, or the one under way, among the extents of this step.
     extent: usize,
     run: Option<Run>,
     window: Vec<u8>,
@@ -167,7 +167,7 @@ impl EntryLog {
                 self.note(&mut report, &mut refused, LogDamage::from_read(LogPart::Frame, 0, error));
                 LogTotals::default()
             }
-            Ok((extents, _)) => self.verify_extents(&extents, &mut |event| {
+            Ok(extents) => self.verify_extents(&extents, &mut |event| {
                 if let LogEvent::Damage(damage) = event {
                     self.note(&mut report, &mut refused, damage);
                 }
@@ -211,15 +211,13 @@ impl EntryLog {
         let mut bytes = [0; TRAILER_SIZE];
         read_exact(&*file, path, &mut bytes, trailer_offset, "the trailer")?;
         let trailer = Trailer::decode(&bytes, len, path)?;
-        let mut footer = vec![0; usize::try_from(trailer.footer_len).expect("checked against the file")];
-        read_exact(&*file, path, &mut footer, trailer.footer_offset, "the footer")?;
-        Ok(decode_footer(&footer, &trailer, path)?.0)
+        Ok(read_footer(&*file, path, &trailer)?)
     }
 }
 
 impl LogCheck {
-    /// Checks on, in the log and with the extents of the steps before, until `bytes_max` bytes were looked at or the log
-    /// is done: true.
+    /// Checks on, in the log of the steps before, until `bytes_max` bytes were looked at or these extents are done: true.
+    /// The next step goes on with those that follow in the log, if there are any.
     ///
     /// # Panics
     /// When an extent is of another log.
@@ -244,6 +242,7 @@ impl LogCheck {
                 check.state.extent += 1;
             }
         }
+        check.state.extent = 0;
         true
     }
 

@@ -1,5 +1,6 @@
 //! Writing an entry log: one pass, one aligned staging buffer, nothing read back.
 
+use super::packed::PackedExtents;
 use super::format::{
     BLOCK, ENTRY_BODY_MIN_BYTES, EntryLocation, Extent, Header, IndexRecord, RUN_ENTRIES_MAX, Trailer,
     encode_footer_head, file_name,
@@ -33,7 +34,7 @@ pub struct EntryLogWriter {
     run: Option<Run>,
     /// Encoded index records of the open run.
     records: Vec<u8>,
-    extents: Vec<Extent>,
+    extents: PackedExtents,
     entries: u64,
     /// Set by the first failure; no write or sync is issued after it (IB14).
     failed: bool,
@@ -64,8 +65,10 @@ pub struct SealedLog {
     pub size: u64,
     /// Number of entries.
     pub entries: u64,
-    /// Its runs, ascending by (ledger, first).
-    pub extents: Vec<Extent>,
+    /// Number of runs.
+    pub runs: u64,
+    /// The checksum of the footer, which lists them.
+    pub footer_checksum: u32,
 }
 
 impl EntryLogWriter {
@@ -99,7 +102,7 @@ impl EntryLogWriter {
             written: 0,
             run: None,
             records: Vec::new(),
-            extents: Vec::new(),
+            extents: PackedExtents::default(),
             entries: 0,
             failed: false,
             name_losses: (Arc::default(), 0),
@@ -259,13 +262,14 @@ impl EntryLogWriter {
         self.close_run()?;
         let footer_offset = self.position();
         let mut crc = Crc32c::new();
-        let head = encode_footer_head(self.extents.len(), self.entries);
+        let extents = std::mem::take(&mut self.extents);
+        let head = encode_footer_head(extents.len(), self.entries);
         crc.update(&head);
         self.push(&head)?;
         let mut bytes = Vec::new();
-        for extent in 0..self.extents.len() {
+        for extent in extents.iter(self.header.log_id) {
             bytes.clear();
-            self.extents[extent].encode(&mut bytes);
+            extent.encode(&mut bytes);
             crc.update(&bytes);
             self.push(&bytes)?;
         }
@@ -291,7 +295,8 @@ impl EntryLogWriter {
             generation,
             size,
             entries: self.entries,
-            extents: std::mem::take(&mut self.extents),
+            runs: extents.len(),
+            footer_checksum: crc.value(),
         })
     }
 
@@ -311,7 +316,7 @@ impl EntryLogWriter {
         let Some(run) = self.run.take() else { return Ok(()) };
         let records = std::mem::take(&mut self.records);
         let records_offset = self.position();
-        self.extents.push(Extent {
+        self.extents.push(&Extent {
             log_id: self.header.log_id,
             ledger: run.ledger,
             first: run.first,

@@ -28,8 +28,9 @@ impl Sim {
         if self.disk.is_off() {
             return Ok(());
         }
-        let machine = self.machine.take().expect("a bookie is running");
-        let verdict = self.check_lists_of(&machine);
+        let mut machine = self.machine.take().expect("a bookie is running");
+        let verdict = machine.flushing.check_dead_bytes().map_err(|error| format!("IB15: {error}"));
+        let verdict = verdict.and_then(|()| self.check_lists_of(&machine));
         self.machine = Some(machine);
         verdict
     }

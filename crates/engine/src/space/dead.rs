@@ -1,0 +1,206 @@
+//! How many bytes of each log on disk are dead, as far as committed removals and trims say: which logs a collection looks at.
+//!
+//! A bookie with a million ledgers has millions of runs, too many to look at in each collection. A ledger that goes, or is
+//! let go, has runs in a few logs, which their indexes name without a look at the disk.
+//!
+//! # Data flow
+//! ```text
+//! flush committed -> ledgers that are gone or were trimmed in it (queue) -> certain, perhaps with a later flush
+//!     -> their runs in each log's index -> bytes of the log
+//! log weighed -> what was found
+//! ```
+//!
+//! # Invariants
+//! 1. A count is never below the bytes of the runs that are gone as a whole, as committed removals and trims say; it may be above,
+//!    when a run is counted twice. Of a run that is let go in part it is an estimate. So a log that is worth a look gets one.
+//! 2. Nothing is dropped or rewritten for what is counted here: a log is weighed first, run by run.
+//! 3. A log without a count (after a start, when it is new, after too many changes at once) is weighed in the next
+//!    collection.
+//!
+//! # Limits
+//! 16 bytes for each log, and [`CHANGES_MAX`] changes that wait.
+
+use super::{Liveness, LogRef};
+use crate::machine::Flushing;
+use bindery_io::canary::Canary;
+use bindery_storage::{Generation, IndexedRun};
+use bindery_types::{EntryId, LedgerId};
+use std::collections::{BTreeMap, VecDeque};
+
+/// More changes that wait than this say nothing more: every log is weighed anew.
+const CHANGES_MAX: usize = 1 << 20;
+/// Changes whose runs are looked up in one step.
+const CHANGES_AT_ONCE: usize = 256;
+
+/// What a commit says about a ledger's copies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Died {
+    pub(crate) ledger: LedgerId,
+    /// Copies of a lower generation are gone.
+    pub(crate) hidden_below: Generation,
+    /// Entries behind the first and up to the second were let go.
+    pub(crate) trimmed: Option<(Option<EntryId>, EntryId)>,
+}
+
+impl Died {
+    /// Bytes of a run, in a log of this generation, that the change is about.
+    fn bytes_of(&self, run: &IndexedRun, generation: Generation) -> u64 {
+        if generation < self.hidden_below {
+            return run.bytes;
+        }
+        let Some((before, until)) = self.trimmed else { return 0 };
+        if until >= run.last {
+            // What went before was an estimate, perhaps, of entries that differ in size.
+            return if before.is_some_and(|before| before >= run.last) { 0 } else { run.bytes };
+        }
+        let share = |until: EntryId| live_share(run, until);
+        before.map_or(run.bytes, share).saturating_sub(share(until))
+    }
+}
+
+/// Bytes of a run behind the entry, with entries of one size.
+pub(super) fn live_share(run: &IndexedRun, trimmed: EntryId) -> u64 {
+    if trimmed < run.first {
+        return run.bytes;
+    }
+    let entries = u128::from(run.last.get().abs_diff(run.first.get())) + 1;
+    let left = u128::from(u64::try_from(run.last.get() - trimmed.get()).unwrap_or(0));
+    u64::try_from(u128::from(run.bytes) * left / entries).unwrap_or(run.bytes)
+}
+
+#[derive(Default)]
+pub(super) struct DeadBytes {
+    of_log: BTreeMap<LogRef, u64>,
+    changes: VecDeque<Died>,
+    /// Removals that hide copies of a generation which is not flushed yet: a log that is weighed meanwhile counts them as live.
+    uncertain: Vec<Died>,
+}
+
+impl DeadBytes {
+    /// What is counted of a log.
+    pub(super) fn of(&self, log: LogRef) -> Option<u64> {
+        self.of_log.get(&log).copied()
+    }
+
+    /// A log is being weighed: what comes meanwhile counts beside what is found.
+    pub(super) fn begin(&mut self, log: LogRef) {
+        self.of_log.insert(log, 0);
+    }
+
+    pub(super) fn add(&mut self, log: LogRef, bytes: u64) {
+        if let Some(dead) = self.of_log.get_mut(&log) {
+            *dead += bytes;
+        }
+    }
+
+    pub(super) fn forget(&mut self, log: LogRef) {
+        self.of_log.remove(&log);
+    }
+
+    /// Every change is counted.
+    pub(super) fn is_settled(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    fn push(&mut self, died: Died) {
+        if self.changes.len() + self.uncertain.len() == CHANGES_MAX {
+            self.changes.clear();
+            self.uncertain.clear();
+            self.of_log.clear();
+        }
+        self.changes.push_back(died);
+    }
+
+    /// A flush came to its end: what was not certain may be.
+    fn reconsider(&mut self) {
+        self.changes.extend(self.uncertain.drain(..));
+    }
+}
+
+impl Flushing {
+    /// Notes what the commits of a flush say about ledgers.
+    pub(crate) fn on_died(&mut self, died: Vec<Died>) {
+        self.space.dead.reconsider();
+        if !self.engine.config.canaries.has(Canary::M47DeadBytesUncounted) {
+            died.into_iter().for_each(|died| self.space.dead.push(died));
+        }
+    }
+
+    /// Counts on.
+    pub(super) fn count_dead_on(&mut self) {
+        for _ in 0..CHANGES_AT_ONCE {
+            let Some(died) = self.space.dead.changes.pop_front() else { return };
+            if died.hidden_below.0 > self.flushed_generation(self.engine.shard_of(died.ledger)) {
+                self.space.dead.uncertain.push(died);
+                continue;
+            }
+            let dead = &mut self.space.dead;
+            for (index, view) in self.engine.views.iter().enumerate() {
+                view.visit_runs(died.ledger, |log, run| {
+                    dead.add((index, log.log_id()), died.bytes_of(&run, log.generation()));
+                });
+            }
+        }
+    }
+}
+
+impl Flushing {
+    /// Checks invariant 1 of every log with a count, between two collections. Goes through all runs of all logs.
+    ///
+    /// # Errors
+    /// The log that has more dead bytes than were counted.
+    pub fn check_dead_bytes(&mut self) -> Result<(), String> {
+        while !self.space.dead.is_settled() {
+            self.count_dead_on();
+        }
+        if self.is_collecting() {
+            return Ok(());
+        }
+        for (index, view) in self.engine.views.iter().enumerate() {
+            for log in view.logs() {
+                let log_id = log.log_id();
+                let (Some(counted), Some(runs)) =
+                    (self.space.dead.of((index, log_id)), view.indexed_runs(log_id, 0, usize::MAX))
+                else {
+                    continue;
+                };
+                let is_gone = |run: &&IndexedRun| {
+                    log.generation() < self.hidden_below(run.ledger)
+                        || self.trimmed(run.ledger, run.first, run.last) == Liveness::Dead
+                };
+                let found: u64 = runs.iter().filter(is_gone).map(|run| run.bytes).sum();
+                if counted + runs.len() as u64 <= found {
+                    return Err(format!("log {log_id} has {found} dead bytes, {counted} are counted"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(raw: i64) -> EntryId {
+        EntryId::new(raw).unwrap()
+    }
+
+    /// Invariant 1, of one run.
+    #[test]
+    fn what_a_change_takes_of_a_run_is_what_is_not_live_behind_it() {
+        let run = IndexedRun::new(LedgerId::new(1).unwrap(), id(10), id(19), 1000);
+        assert_eq!(live_share(&run, id(9)), 1000);
+        assert_eq!(live_share(&run, id(10)), 900);
+        assert_eq!(live_share(&run, id(19)), 0);
+        assert_eq!(live_share(&run, id(40)), 0);
+        let died = |hidden_below, trimmed| Died { ledger: run.ledger, hidden_below: Generation(hidden_below), trimmed };
+        let bytes = |died: Died| died.bytes_of(&run, Generation(5));
+        assert_eq!(bytes(died(6, None)), 1000);
+        assert_eq!(bytes(died(5, None)), 0);
+        assert_eq!(bytes(died(0, Some((None, id(12))))), 300);
+        assert_eq!(bytes(died(0, Some((Some(id(12)), id(15))))), 300);
+        assert_eq!(bytes(died(0, Some((Some(id(12)), id(30))))), 1000, "an estimate before");
+        assert_eq!(bytes(died(0, Some((Some(id(30)), id(40))))), 0);
+    }
+}

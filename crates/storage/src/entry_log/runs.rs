@@ -1,0 +1,105 @@
+//! The runs of a log, as its footer lists them: all in memory, or found by a [`PagedIndex`], or gone through in order.
+
+use super::format::Extent;
+use super::read::{EntryLog, FooterReader};
+use crate::ReadError;
+use crate::paged_index::{PagedIndex, PagedIndexBuilder};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// What finds the runs of a log.
+pub(crate) enum LogIndex {
+    /// All of them.
+    Resident(Vec<Extent>),
+    /// While it is being built.
+    Building(PagedIndexBuilder),
+    /// What names the block of the footer.
+    Paged(PagedIndex),
+}
+
+impl Default for LogIndex {
+    fn default() -> LogIndex {
+        LogIndex::Resident(Vec::new())
+    }
+}
+
+impl LogIndex {
+    /// Adds a run; all of a log are resident or none is.
+    pub(super) fn push(&mut self, run: Extent, is_resident: bool) {
+        match self {
+            LogIndex::Resident(extents) if is_resident => extents.push(run),
+            LogIndex::Building(builder) => builder.push(&run),
+            LogIndex::Resident(_) | LogIndex::Paged(_) => {
+                let mut builder = PagedIndexBuilder::default();
+                builder.push(&run);
+                *self = LogIndex::Building(builder);
+            }
+        }
+    }
+
+    pub(super) fn finish(self) -> LogIndex {
+        match self {
+            LogIndex::Building(builder) => builder.finish().map_or_else(LogIndex::default, LogIndex::Paged),
+            done => done,
+        }
+    }
+}
+
+/// Goes through the runs of a log, ascending by (ledger, first), with some of them in memory.
+///
+/// A run is what the footer says; that the footer is the one that was written is known at the end, which is an error when
+/// it is not.
+pub struct RunCursor {
+    log: Arc<EntryLog>,
+    /// `None` once the footer was read to its end.
+    footer: Option<FooterReader>,
+    read: VecDeque<Extent>,
+}
+
+impl RunCursor {
+    pub(super) fn new(log: Arc<EntryLog>) -> Result<RunCursor, ReadError> {
+        let footer = Some(FooterReader::begin(&*log.file, &log.path, &log.trailer)?);
+        let mut cursor = RunCursor { log, footer, read: VecDeque::new() };
+        cursor.fill()?;
+        Ok(cursor)
+    }
+
+    /// The next run, which stays.
+    pub fn peek(&self) -> Option<&Extent> {
+        self.read.front()
+    }
+
+    /// Takes the next run.
+    ///
+    /// # Errors
+    /// What follows cannot be read, or, at the end, the footer is not what was written: none of the runs counts then.
+    pub fn take(&mut self) -> Result<Option<Extent>, ReadError> {
+        let run = self.read.pop_front();
+        self.fill()?;
+        Ok(run)
+    }
+
+    /// Takes the runs that are in memory: some, unless none is left. Errors as [`RunCursor::take`].
+    pub fn take_some(&mut self) -> Result<Vec<Extent>, ReadError> {
+        let some = std::mem::take(&mut self.read).into();
+        self.fill()?;
+        Ok(some)
+    }
+
+    fn fill(&mut self) -> Result<(), ReadError> {
+        if !self.read.is_empty() {
+            return Ok(());
+        }
+        let Some(mut footer) = self.footer.take() else { return Ok(()) };
+        let log = &self.log;
+        if footer.decoder.left() > 0 {
+            footer.read_on(&*log.file, &log.path, |run| self.read.push_back(run))?;
+        }
+        if footer.decoder.left() > 0 {
+            self.footer = Some(footer);
+        } else {
+            footer.decoder.finish(&log.path)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,29 @@
+//! Numbers of variable length in memory, seven bits a byte, the lowest first. What was put is taken in the same order by the
+//! same build: nothing of it reaches a disk.
+
+pub(crate) fn put(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+/// Takes a number that [`put`] put there; 0 behind the last.
+pub(crate) fn take(bytes: &mut &[u8]) -> u64 {
+    let (mut number, mut shift) = (0, 0);
+    while let Some((byte, rest)) = bytes.split_first() {
+        *bytes = rest;
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            break;
+        }
+        shift += 7;
+    }
+    number
+}
+
+/// An id that lies `distance` behind another.
+pub(crate) fn behind(from: i64, distance: u64) -> i64 {
+    from.checked_add_unsigned(distance).expect("it was put as the distance of two ids")
+}
