@@ -150,7 +150,7 @@ fn logs_bytes(config: &EngineConfig) -> u64 {
 fn settle(running: &Running) -> Duration {
     let begun = Instant::now();
     let mut seen = (0, Instant::now());
-    while begun.elapsed() < SETTLE_MAX && seen.1.elapsed() < Duration::from_secs(5) {
+    while begun.elapsed() < SETTLE_MAX && seen.1.elapsed() < Duration::from_secs(10) {
         let status = running.engine.space_status();
         let flushed = running.engine.stats().flushed_entries;
         let state = status.bytes_copied + status.logs_dropped + status.collections + flushed;

@@ -272,6 +272,7 @@ impl Flushing {
                 self.collect(now, wanted.unwrap_or_default());
             }
         }
+        self.begin_merge(now, &config);
         // In turns: where there are many logs a collection takes long, and merges keep their number small.
         let is_rewrites_turn = !self.space.jobs.is_empty() && self.space.is_planned_last;
         if self.is_collecting() && !is_rewrites_turn {
@@ -282,7 +283,6 @@ impl Flushing {
             }
         }
         self.space.is_planned_last = false;
-        self.begin_merge(now, &config);
         let has_rewrite = !self.space.jobs.is_empty() || !self.space.planned.is_empty();
         // Both spend from one budget: in turns, a scrub in a hurry keeps no space from coming back.
         let scrub =

@@ -1,8 +1,8 @@
 //! A collection: finds out what each log is worth, drops the worthless, and plans rewrites. In steps.
 //!
 //! # Limits
-//! A step weighs [`WORK_MAX`] runs, or reads as many index records or footer blocks of logs on disk, and goes on to the end of
-//! what one run asks for: a block of each newer log on disk that has its entries. Taking up a log in memory copies its extents.
+//! A step weighs [`RUNS_AT_ONCE`] runs by their index, until it has taken [`STEP_NS`], or [`WORK_MAX`] runs otherwise, or reads as
+//! many index records or footer blocks of logs on disk, and goes on to the end of what one run asks for: a block of each newer log on disk that has its entries. Taking up a log in memory copies its extents.
 //!
 //! A log in memory is weighed in each collection: records are read for runs that newer ones overlap or of which a part was
 //! let go, and for no others. A log on disk, which has many runs, is weighed when it was not before or when its dead bytes
@@ -21,6 +21,9 @@ use std::sync::Arc;
 
 /// Runs weighed, or records looked up, in one step.
 const WORK_MAX: u64 = 2048;
+/// Longest step, and after how many runs the clock is looked at.
+const STEP_NS: u64 = 2_000_000;
+const CLOCK_EVERY: u64 = 64;
 /// Logs without live entries that are dropped in one commit before all are weighed.
 const DEAD_MAX: usize = 32;
 /// Records read at once.
@@ -112,8 +115,15 @@ impl Flushing {
     /// Goes on with the collection under way; true when it is done.
     pub(super) fn plan_on(&mut self) -> Result<bool, FlushError> {
         let Some(mut plan) = self.space.plan.take() else { return Ok(true) };
-        let mut work = 0;
+        let begun = self.clock.monotonic_ns();
+        let (mut work, mut rounds) = (0, 0u64);
         while work < WORK_MAX {
+            rounds += 1;
+            if rounds.is_multiple_of(CLOCK_EVERY)
+                && self.clock.monotonic_ns().saturating_sub(begun) >= STEP_NS
+            {
+                break;
+            }
             if let Some(weighing) = &mut plan.weighing {
                 let is_major = plan.kind == Some(CompactionKind::Major);
                 if !self.weigh_on(plan.directory, weighing, is_major, &mut work) {
@@ -253,8 +263,8 @@ impl Flushing {
 
     /// Weighs a log on; true when it is done.
     fn weigh_on(&mut self, index: usize, weighing: &mut Weighing, is_major: bool, work: &mut u64) -> bool {
-        *work += 1;
         if let Some(run) = &mut weighing.run {
+            *work += 1;
             match self.weigh_run(&weighing.log, run, work) {
                 Ok(false) => {}
                 Ok(true) => {
@@ -276,10 +286,12 @@ impl Flushing {
             },
             ToWeigh::OnDisk(..) => match self.weigh_indexed(index, weighing, is_major) {
                 Some(Some(run)) => run,
+                // No lock but that of a shard, and no read: the clock bounds how many.
                 Some(None) => return false,
                 None => return true,
             },
         };
+        *work += 1;
         weighing.total += run.bytes();
         let from = match self.liveness(&run) {
             Liveness::Dead => return false,
