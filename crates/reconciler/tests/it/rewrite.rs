@@ -81,10 +81,8 @@ async fn a_rewritten_object_waits_for_a_bookie_also_when_the_tierer_starts_anew(
     cluster.registers.hang_on.lock().insert(ids[1]);
     client.delete_ledger(ids[0]).await.unwrap();
     until(&tierer.handle(), "it is rewritten", is_rewritten).await;
-    let report = until(&tierer.handle(), "it waits", |report| {
-        report.waits_for.is_some() && report.objects_waiting == 1
-    });
-    let report = report.await;
+    let waits = |report: &TierReport| report.waits_for.is_some() && report.objects_waiting == 1;
+    let report = until(&tierer.handle(), "it waits", waits).await;
     assert!(report.waits_for.as_ref().unwrap().contains("does not answer"), "{report:#?}");
     tierer.stop().await;
     let tierer = tier.start(&cluster, &client, quick()).await;
