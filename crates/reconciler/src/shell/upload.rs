@@ -146,8 +146,8 @@ pub(super) async fn limited<T>(
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
+    use object_store::UploadPart;
     use object_store::memory::InMemory;
-    use object_store::{ObjectStore, UploadPart};
 
     use super::*;
 
