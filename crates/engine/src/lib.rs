@@ -65,6 +65,6 @@ pub use pulse::JournalPulse;
 pub use space::{ScrubFinding, ScrubPass, ScrubStatus, SpaceStatus, WantedCollection};
 pub use stats::EngineStats;
 pub use threads::{EngineThreads, StopError};
-pub use tier::{LocalChecksum, ReconcileWaiter, Reconciled, Tiered, TieredRead, TrimError};
+pub use tier::{Compared, LocalChecksum, ReconcileWaiter, Reconciled, Tiered, TieredRead, TrimError};
 
 pub use bindery_storage::{Ahead, FoundRun, Patience, TOGETHER_ENTRIES_MAX};

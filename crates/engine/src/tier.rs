@@ -25,7 +25,7 @@
 //! 5. A ledger is restored ([`Engine::restore`]) only where nothing of it is, or nothing but what was restored before: then there
 //!    is no copy that would have to be compared (T19). The record that restores it has its extents and its trim.
 //! 6. Extents at or below the trim are replaced only by those whose objects were compared ([`Engine::reconcile_compared`]): they are
-//!    all that leads to entries without a copy.
+//!    all that leads to entries without a copy. What was compared are the extents that are replaced: an update in between ends it.
 //!
 //! # Limits
 //! Extents that are not in the state table yet: [`EngineConfig::tier_extents_bytes`](crate::EngineConfig::tier_extents_bytes).
@@ -65,6 +65,32 @@ pub struct Reconciled {
     pub lre: Option<EntryId>,
 }
 
+/// What a tierer says of a ledger, after a look at the extents that are replaced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Compared {
+    /// What it says.
+    pub reconciliation: Reconciliation,
+    /// [`Tiered::update`] before that look; 0 when nothing of the ledger was in object storage, as far as was known here.
+    pub seen: u64,
+}
+
+/// What concerns one ledger.
+trait OfLedger {
+    fn ledger(&self) -> LedgerId;
+}
+
+impl OfLedger for Reconciliation {
+    fn ledger(&self) -> LedgerId {
+        self.ledger
+    }
+}
+
+impl OfLedger for Compared {
+    fn ledger(&self) -> LedgerId {
+        self.reconciliation.ledger
+    }
+}
+
 /// Called once, with a result for each ledger in the order of the request; must not block. Dropped uncalled only at shutdown.
 pub type ReconcileWaiter = Box<dyn FnOnce(Vec<Reconciled>) + Send>;
 
@@ -75,6 +101,8 @@ pub struct Tiered {
     pub life: u32,
     /// Grows with each update of its extents.
     pub update: u64,
+    /// The last of these updates is durable: [`Engine::tier_extents`] shows it.
+    pub is_update_durable: bool,
     /// The last reconciled entry, durable.
     pub lre: EntryId,
     /// Entries up to this one, it included, are read from there when no copy is here.
@@ -295,8 +323,9 @@ impl Engine {
     }
 
     /// As [`Engine::reconcile`], of extents whose objects were compared with those of before, or read: they may replace extents of
-    /// entries that were let go, for which [`Engine::reconcile`] answers [`Refusal::TooManyRequests`].
-    pub fn reconcile_compared(&self, ledgers: Vec<Reconciliation>, done: ReconcileWaiter) {
+    /// entries that were let go, for which [`Engine::reconcile`] answers [`Refusal::TooManyRequests`]. It answers the same for a ledger
+    /// of which extents would be replaced that came since they were compared.
+    pub fn reconcile_compared(&self, ledgers: Vec<Compared>, done: ReconcileWaiter) {
         self.tell(ledgers, Shard::reconcile_compared, done);
     }
 
@@ -307,15 +336,15 @@ impl Engine {
         self.tell(ledgers, Shard::restore_from_tier, done);
     }
 
-    fn tell(
+    fn tell<T: OfLedger>(
         &self,
-        ledgers: Vec<Reconciliation>,
-        tell: fn(&mut Shard, &Reconciliation) -> (Reconciled, u64),
+        ledgers: Vec<T>,
+        tell: fn(&mut Shard, &T) -> (Reconciled, u64),
         done: ReconcileWaiter,
     ) {
         let mut by_shard: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (place, ledger) in ledgers.iter().enumerate() {
-            by_shard.entry(self.shard_of(ledger.ledger)).or_default().push(place);
+            by_shard.entry(self.shard_of(ledger.ledger())).or_default().push(place);
         }
         if by_shard.is_empty() {
             return done(Vec::new());

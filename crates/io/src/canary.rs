@@ -115,6 +115,8 @@ pub enum Canary {
     T3CorrectionIgnored,
     /// The scan of the bucket takes objects whose ids are only reserved for objects of nobody, and deletes them (T13).
     T13ReservationIgnored,
+    /// A tierer lets a rewritten object go although a bookie did not say that it knows where its extents went (T16).
+    T16BookiesNotAwaited,
     /// A tierer believes a listing of ledgers that is empty or ended early, and looks up no ledger again (T17).
     T17ListingBelieved,
 }
@@ -176,11 +178,12 @@ pub const CLIENT: [(&str, Canary); 14] = [
 ];
 
 /// The canaries in the tierer's core, which its own model looks for, with their names.
-pub const TIERER: [(&str, Canary); 5] = [
+pub const TIERER: [(&str, Canary); 6] = [
     ("M23", Canary::M23LreBeforeCommit),
     ("T2", Canary::T2AheadIsSkipped),
     ("T3", Canary::T3CorrectionIgnored),
     ("T13", Canary::T13ReservationIgnored),
+    ("T16", Canary::T16BookiesNotAwaited),
     ("T17", Canary::T17ListingBelieved),
 ];
 

@@ -132,6 +132,14 @@ pub struct TierTuning {
     /// Objects go this long after nothing refers to them any more; longer than any read takes [default: 60m]
     #[arg(long, value_name = "DURATION", value_parser = crate::ledger::args::duration)]
     pub delete_delay: Option<Duration>,
+    /// Objects of whose entries a smaller share than this is left are rewritten; 0: none [default: 0.5]
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    pub rewrite_below: Option<f64>,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..1.0).contains(share));
+    share.ok_or_else(|| "give a share from 0, below 1".to_owned())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -71,6 +71,9 @@ pub fn settings(option: &str, url: &str, tuning: &TierTuning) -> Result<TierSett
     if let Some(delay) = tuning.delete_delay {
         config.settings.upkeep.set_delete_delay(delay);
     }
+    if let Some(share) = tuning.rewrite_below {
+        config.settings.upkeep.rewrite_below = share;
+    }
     config.settings.updates.mode = match tuning.update_mode {
         Some(Updates::Single) => UpdateMode::Single,
         Some(Updates::Batched) | None => UpdateMode::Batched,
@@ -369,6 +372,7 @@ mod tests {
             update_mode: Some(Updates::Single),
             object_size: Some("16MiB".into()),
             delete_delay: None,
+            rewrite_below: Some(0.3),
         };
         let config = settings("--store", &url, &tuning).unwrap().config;
         assert_eq!((config.memory_limit, config.bytes_per_second), (64 << 20, Some(5 << 20)));
@@ -378,5 +382,6 @@ mod tests {
             (UpdateMode::Single, Compression::Zstd)
         );
         assert_eq!(config.settings.object_bytes_max, 16 << 20);
+        assert_eq!(config.settings.upkeep.rewrite_below, 0.3);
     }
 }

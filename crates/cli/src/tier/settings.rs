@@ -51,6 +51,7 @@ fn tierer(args: &BookieArgs, file: &mut Values) -> Option<(TierSettings, bool)> 
         delete_delay: file
             .counted("tierDeleteDelaySec", 0, 100_000_000)
             .map(|seconds| Duration::from_secs(seconds as u64)),
+        rewrite_below: share(file, "tierRewriteBelow"),
         compression,
         update_mode,
     };
@@ -67,6 +68,15 @@ fn tierer(args: &BookieArgs, file: &mut Values) -> Option<(TierSettings, bool)> 
             None
         }
     }
+}
+
+fn share(file: &mut Values, key: &str) -> Option<f64> {
+    let share = file.parsed::<f64>(key)?;
+    if !(0.0..1.0).contains(&share) {
+        file.faults.push(format!("{key}={share}: give a share from 0, below 1"));
+        return None;
+    }
+    Some(share)
 }
 
 /// Memory for reads from the tier, and when local copies go.
@@ -90,10 +100,8 @@ fn reading(args: &BookieArgs, file: &mut Values) -> (Option<u64>, TrimConfig) {
     if let Some(mib) = file.counted("tierLocalSizeMaxMB", 1, 1 << 40) {
         trim.local_bytes_max = Some((mib as u64) << 20);
     }
-    match file.parsed::<f64>("tierFreeShareMin") {
-        Some(share) if (0.0..1.0).contains(&share) => trim.free_share_min = share,
-        Some(share) => file.faults.push(format!("tierFreeShareMin={share}: give a share from 0, below 1")),
-        None => {}
+    if let Some(share) = share(file, "tierFreeShareMin") {
+        trim.free_share_min = share;
     }
     match file.counted("tierTrimSamples", 0, 1_000_000) {
         Some(0) => trim.samples = None,

@@ -180,6 +180,21 @@ fn render(now: &TierReport, before: Option<(&TierReport, Duration)>) -> String {
         ),
     );
     line(
+        "rewritten",
+        format!(
+            "{} objects of which little was left, {} of entries, into {}; {} wait for bookies{}{}",
+            now.objects_rewritten,
+            form::size(now.rewritten_bytes),
+            now.rewrites,
+            now.objects_waiting,
+            now.waits_for.as_ref().map_or(String::new(), |why| format!(" ({why})")),
+            match now.rewrite_failures {
+                0 => String::new(),
+                some => format!("; {some} attempts failed, and are repeated"),
+            }
+        ),
+    );
+    line(
         "scan",
         format!(
             "{} sweeps of the bucket, {} objects compared; without a row: {} deleted, {} not old enough; {} missing",

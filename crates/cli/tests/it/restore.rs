@@ -7,7 +7,8 @@ use std::process::Output;
 
 use serde_json::Value;
 
-use super::server::{Place, bindery};
+use super::server::{Place, bindery, free_port};
+use super::tiering::{Tierer, until};
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
@@ -243,4 +244,53 @@ fn wrong_arguments_give_one_clear_line() {
     for (args, code, words) in cases {
         failed(&bindery(args).output().unwrap(), code, words);
     }
+}
+
+/// T16: of two ledgers in one object the large one is deleted. Bookies have no copy of the other, which was restored from the bucket: what they
+/// are asked for comes from the object into which it was rewritten, and the old one is gone.
+#[test]
+fn an_object_of_which_little_is_left_is_rewritten_and_bookies_read_from_the_new_one() {
+    let (data, bucket) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let url = format!("file://{}", bucket.path().display());
+    let first = Place::new(&data.path().join("first"), 1);
+    let server = first.start_with(&["--tier", &url]);
+    let admin = |place: &Place| format!("http://127.0.0.1:{}", place.admin_port);
+    // Both wait when tiering goes on, and go into one object.
+    ok(first.run(&["tier", "pause"]));
+    until(&admin(&first), "it is paused", |report| report["paused"] == true);
+    let large = ledger(&first, 3000, &[], &["--close"]);
+    let small = ledger(&first, 100, &[], &["--close"]);
+    let contents = ok(first.run(&["ledger", "read", &small]));
+    until(&admin(&first), "both are seen", |report| report["lag"]["entries"] == 3100);
+    ok(first.run(&["tier", "resume"]));
+    until(&admin(&first), "both are there", |report| report["entries"] == 3100);
+    let (status, _) = server.stop("-TERM");
+    assert!(status.success());
+    let before = objects(bucket.path());
+    assert_eq!(before.len(), 1, "one object has both");
+    let cluster = instance_id(bucket.path());
+    std::fs::remove_dir_all(&first.data).unwrap();
+
+    let second = Place::new(&data.path().join("second"), 1);
+    let _server = second.start_with(&["--tier", &url, "--instance-id", &cluster]);
+    ok(second.run(&["tier", "restore", "--store", &url]));
+    assert_eq!(ok(second.run(&["ledger", "read", &small])), contents);
+    ok(second.run(&["ledger", "delete", &large, "--yes"]));
+    let (address, metadata) = (format!("127.0.0.1:{}", free_port()), second.metadata());
+    let options = ["--metadata", &metadata, "--store", &url, "--admin", &address, "--delete-delay", "1s"];
+    let _tierer = Tierer::spawn(&[&["tier", "run"], &options[..]].concat());
+    let report = until(&format!("http://{address}"), "it was rewritten, and is gone", |report| {
+        report["objectsReleased"] == 1 && report["objectsDeleted"] == 1
+    });
+    let seen = (&report["objectsRewritten"], &report["objectsWaiting"], &report["catalogueObjects"]);
+    assert_eq!(seen, (&1.into(), &0.into(), &1.into()), "{report:#}");
+    assert_eq!(report["alarms"].as_array().unwrap().len(), 0, "{report:#}");
+    let after = objects(bucket.path());
+    assert!(after.len() == 1 && after != before, "{before:?} {after:?}");
+    assert_eq!(ok(second.run(&["ledger", "read", &small])), contents);
+    let shown =
+        ok(bindery(&["tier", "status", "--once", "--admin", &format!("http://{address}")]).output().unwrap());
+    assert!(shown.contains("1 objects of which little was left"), "{shown}");
+    let verified = ok(bindery(&["tier", "verify", "--store", &url]).output().unwrap());
+    assert!(verified.contains("sound: 0 damage, 0 unchecked, 0 leftover"), "{verified}");
 }

@@ -11,7 +11,8 @@ use serde_json::Value;
 
 use super::server::{Place, bindery, free_port};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Bookies are told of a rewritten object after 45 s.
+const PATIENCE: Duration = Duration::from_secs(150);
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
@@ -38,7 +39,7 @@ fn status(admin: &str) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-fn until(admin: &str, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
+pub fn until(admin: &str, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
     let began = Instant::now();
     loop {
         let output = bindery(&["tier", "status", "--json", "--admin", admin]).output().unwrap();
@@ -115,10 +116,10 @@ fn a_standalone_cluster_moves_its_ledgers_and_says_so() {
 }
 
 /// `bindery tier run`; killed when dropped.
-struct Tierer(Child);
+pub struct Tierer(Child);
 
 impl Tierer {
-    fn spawn(args: &[&str]) -> Tierer {
+    pub fn spawn(args: &[&str]) -> Tierer {
         let mut child = bindery(args).stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));

@@ -177,6 +177,12 @@ impl BulkReader {
         self.0.rate.set(bytes_per_second);
     }
 
+    /// Waits until so many bytes may be read by its rate, which are read from elsewhere: what is read together has one rate.
+    pub async fn charge(&self, bytes: u64) {
+        let mut taken = self.0.rate.take(bytes).await;
+        taken.used(bytes);
+    }
+
     /// What it did, and what it holds.
     pub fn counts(&self) -> BulkCounts {
         let counters = &self.0.counters;

@@ -5,7 +5,7 @@ use super::{NoRoom, Shard};
 use crate::api::Refusal;
 use crate::lagging::Lagging;
 use crate::ledger::{LedgerState, TierState};
-use crate::tier::{PlacedUpdate, Reconciled, TierPermit, Tiered, TieredRead};
+use crate::tier::{Compared, PlacedUpdate, Reconciled, TierPermit, Tiered, TieredRead};
 use bindery_io::chunk::Lane;
 use bindery_journal::record::{HEADER_SIZE_BYTES, Kind, Record};
 use bindery_storage::{ExtentRow, ExtentUpdate, LedgerRecord};
@@ -23,15 +23,15 @@ const BODY_BASE_BYTES: usize = 8 + TierStamp::SIZE_BYTES;
 impl Shard {
     /// Takes what a tierer says of a ledger. The result holds once everything up to the sequence is durable.
     pub(crate) fn reconcile(&mut self, update: &Reconciliation) -> (Reconciled, u64) {
-        self.take_update(update, false)
+        self.take_update(update, None)
     }
 
     /// The same of one whose objects the caller has compared.
-    pub(crate) fn reconcile_compared(&mut self, update: &Reconciliation) -> (Reconciled, u64) {
-        self.take_update(update, true)
+    pub(crate) fn reconcile_compared(&mut self, compared: &Compared) -> (Reconciled, u64) {
+        self.take_update(&compared.reconciliation, Some(compared.seen))
     }
 
-    fn take_update(&mut self, update: &Reconciliation, is_compared: bool) -> (Reconciled, u64) {
+    fn take_update(&mut self, update: &Reconciliation, seen: Option<u64>) -> (Reconciled, u64) {
         let ledger = update.ledger;
         let state = match self.live(ledger) {
             Ok(state) => state,
@@ -50,7 +50,15 @@ impl Shard {
             // A tierer that did not see the answer says the same again.
             Some(_) if state.tier.as_ref().is_some_and(|tier| tier.was_said_last(&update.extents)) => Ok(()),
             // Invariant 6: they would take the place of the only ones by which entries are found.
-            Some(first) if !is_compared && Some(first.first) <= Shard::trimmed(state) => {
+            Some(first) if seen.is_none() && Some(first.first) <= Shard::trimmed(state) => {
+                Err(Refusal::TooManyRequests)
+            }
+            // Others came since: what was compared is not what would be replaced.
+            Some(first)
+                if seen
+                    .is_some_and(|seen| seen != state.tier.as_ref().map_or(0, |tier| tier.stamp.update))
+                    && Some(first.first) <= lre =>
+            {
                 Err(Refusal::TooManyRequests)
             }
             // Rows of a life before may still count: they go with the memory of it.
@@ -293,6 +301,7 @@ impl Shard {
         Some(Tiered {
             life: state.life,
             update: tier.stamp.update,
+            is_update_durable: tier.updated_at <= self.durable,
             lre,
             trimmed_below: tier.trimmed_below,
             is_trim_committed: committed == tier.trimmed_below,
@@ -470,6 +479,27 @@ mod tests {
     fn update(ledger: i64, extents: Vec<TierExtent>) -> Reconciliation {
         let last = extents.last().map(|extent| extent.last);
         Reconciliation { ledger: LedgerId::new(ledger).unwrap(), last, extents }
+    }
+
+    /// Invariant 6 of [`crate::tier`]: what was compared is what is replaced.
+    #[test]
+    fn extents_that_came_since_they_were_compared_stay() {
+        let (mut shard, ledger) = (shard(), LedgerId::new(1).unwrap());
+        assert!(shard.fence(ledger, MasterKey::new([1; 20]), Box::new(|_| {})).is_none());
+        let of = |first, last, object| update(1, vec![extent(first, last, object)]);
+        assert_eq!(shard.reconcile(&of(0, 9, 1)).0.result, Ok(()));
+        settle(&mut shard);
+        let seen = shard.tiered(ledger).unwrap().update;
+        let compared = |reconciliation| Compared { reconciliation, seen };
+        assert_eq!(shard.reconcile_compared(&compared(of(0, 9, 2))).0.result, Ok(()));
+        settle(&mut shard);
+        let late = shard.reconcile_compared(&compared(of(0, 9, 3))).0;
+        assert_eq!((late.result, late.lre), (Err(Refusal::TooManyRequests), EntryId::new(9)));
+        // It replaces nothing.
+        assert_eq!(shard.reconcile_compared(&compared(of(10, 19, 4))).0.result, Ok(()));
+        let (rows, _) = shard.tier_rows(ledger, EntryId::new(3).unwrap()).unwrap();
+        let found = resolve(rows.into_iter(), EntryId::new(3).unwrap(), EntryId::MAX).unwrap();
+        assert_eq!(found.object, extent(0, 9, 2).object);
     }
 
     /// Everything placed so far is durable.

@@ -1,8 +1,9 @@
 //! A collection: finds out what each log is worth, drops the worthless, and plans rewrites. In steps.
 //!
 //! # Limits
-//! A step weighs [`RUNS_AT_ONCE`] runs by their index, until it has taken [`STEP_NS`], or [`WORK_MAX`] runs otherwise, or reads as
-//! many index records or footer blocks of logs on disk, and goes on to the end of what one run asks for: a block of each newer log on disk that has its entries. Taking up a log in memory copies its extents.
+//! A step weighs [`WORK_MAX`] runs, or reads as many index records or footer blocks of logs on disk, and goes on to the end of
+//! what one run asks for: a block of each newer log on disk that has its entries. Runs that an index in memory weighs are
+//! bounded by [`STEP_NS`] alone. Taking up a log in memory copies its extents.
 //!
 //! A log in memory is weighed in each collection: records are read for runs that newer ones overlap or of which a part was
 //! let go, and for no others. A log on disk, which has many runs, is weighed when it was not before or when its dead bytes

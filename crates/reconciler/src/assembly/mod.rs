@@ -2,7 +2,7 @@
 //!
 //! # Data flow
 //! ```text
-//! order ─► open up to READERS ledgers ─► batches ─► ObjectBuilder ─► parts ─► store
+//! order ─► open up to so many ledgers ─► batches ─► ObjectBuilder ─► parts ─► store
 //!             one of them is current: its batches go in at once; each other keeps one batch until its turn
 //! ```
 //!
@@ -31,7 +31,7 @@ use bytes::Bytes;
 use crate::core::measure::BuildTimes;
 use crate::core::{BuildOrder, Built, Left};
 
-/// Ledgers of one object that are read at the same time.
+/// Ledgers of one object that are read from bookies at the same time.
 pub const READERS: usize = 4;
 
 /// Limits of an object.
@@ -49,6 +49,8 @@ pub struct Limits {
     pub time_max: Duration,
     /// How blocks are stored.
     pub compression: Compression,
+    /// Ledgers that are read at the same time. With one, they go in in the order in which they were ordered.
+    pub readers: usize,
 }
 
 impl Default for Limits {
@@ -60,6 +62,7 @@ impl Default for Limits {
             stall: Duration::from_millis(300),
             time_max: Duration::from_secs(60),
             compression: Compression::None,
+            readers: READERS,
         }
     }
 }
@@ -288,7 +291,7 @@ impl Assembly {
     fn is_full(&self) -> bool {
         self.builder
             .as_ref()
-            .is_some_and(|builder| !builder.is_empty() && builder.size_bytes() >= self.limits.target_bytes)
+            .is_some_and(|builder| !builder.is_empty() && builder.has_reached(self.limits.target_bytes))
     }
 
     /// Whether a part is full and the one before it is not written.
@@ -297,7 +300,7 @@ impl Assembly {
     }
 
     fn open_more(&mut self, now: Duration, out: &mut Vec<Output>) {
-        while self.open < READERS && self.next < self.readers.len() {
+        while self.open < self.limits.readers && self.next < self.readers.len() {
             let index = self.next;
             let wanted = &self.order.ledgers[index];
             self.readers[index] = Reader::Reading { next: wanted.first, since: now };
@@ -384,7 +387,7 @@ impl Assembly {
             if let Err(error) = builder.append(bytes, crc) {
                 return self.refuse(index, &error, out);
             }
-            let is_full = builder.size_bytes() >= self.limits.target_bytes;
+            let is_full = builder.has_reached(self.limits.target_bytes);
             if next >= self.order.ledgers[index].last {
                 return self.close(index, out);
             }

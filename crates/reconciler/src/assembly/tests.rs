@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bindery_tiering::ObjectId;
-use bindery_tiering::object::{Footer, Trailer, decode_block};
+use bindery_tiering::object::{FOOTER_BYTES_TARGET, Footer, Trailer, decode_block};
 use bindery_types::{BookieId, DigestType, LedgerMetadata, LedgerSecret, Quorum, Segment};
 
 use super::*;
@@ -330,4 +330,42 @@ fn entries_that_are_others_are_refused() {
         built.left
     );
     assert_eq!(site.entries(), BTreeMap::from([(1, vec![0]), (2, (0..10).collect())]));
+}
+
+/// A bookie with little memory has to hold the footer: metadata of many ledgers ends an object long before its length does.
+#[test]
+fn it_is_finished_when_its_footer_is_long() {
+    let ledgers: Vec<(i64, i64, i64)> = (0..100).map(|id| (id, 0, 2)).collect();
+    let mut site = Site::new(&ledgers, Limits { target_bytes: 64 << 20, ..Limits::default() });
+    for wanted in &mut site.assembly.order.ledgers {
+        let mut metadata = (*wanted.metadata).clone();
+        metadata.custom.insert("note".into(), vec![7; 100 << 10]);
+        wanted.metadata = Arc::new(metadata);
+    }
+    let built = site.run();
+    let new = built.outcome.unwrap().unwrap();
+    let footer = new.object.length_bytes - new.object.footer_offset;
+    let expected = FOOTER_BYTES_TARGET..FOOTER_BYTES_TARGET + (256 << 10);
+    assert!(expected.contains(&footer), "{footer}");
+    let taken = site.entries().len();
+    assert!((15..30).contains(&taken), "{taken}");
+    // The last one may be cut.
+    assert!((100..=101).contains(&(built.left.len() + taken)), "the others are left for the next one");
+    assert!(built.left.iter().all(|(_, left)| *left == Left::Full));
+}
+
+/// With one reader, as when an object is rewritten, ranges go in in their order, also several of one ledger.
+#[test]
+fn one_reader_keeps_the_order() {
+    let limits = Limits { readers: 1, ..small() };
+    let mut site = Site::new(&[(1, 0, 9), (1, 20, 29), (1, 40, 44), (2, 5, 9)], limits);
+    while site.done.is_none() {
+        assert!(site.asked.len() <= 1, "{:?}", site.asked);
+        match site.asked.first().copied() {
+            Some(index) => site.deliver(index),
+            None => site.written(),
+        }
+    }
+    let all: Vec<i64> = (0..10).chain(20..30).chain(40..45).collect();
+    assert_eq!(site.entries(), BTreeMap::from([(1, all), (2, (5..10).collect())]));
 }

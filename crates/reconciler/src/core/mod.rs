@@ -519,7 +519,7 @@ impl Core {
             if let (Some(last), Some(metadata)) = (last, watched.metadata.clone()) {
                 self.updates.know(now, ledger, &metadata, last);
                 if let Some(tiered) = tiered {
-                    self.updates.advance(now, ledger, tiered, &[], reports);
+                    self.updates.advance(now, ledger, tiered, (&[], now), reports);
                 }
                 if !watched.is_asking && !watched.is_asked {
                     watched.is_asking = true;

@@ -239,7 +239,7 @@ impl Core {
         for extent in &new.extents {
             let told = TierExtent { first: extent.first, last: extent.last, object: new.object };
             if self.ledgers.contains_key(&extent.ledger) {
-                self.updates.advance(now, extent.ledger, extent.last, &[told], reports);
+                self.updates.advance(now, extent.ledger, extent.last, (&[told], now), reports);
             }
         }
     }
@@ -328,7 +328,7 @@ impl Core {
                     let outcome = outcomes.remove(&new.object.id).unwrap_or(Err(Refusal::NotReserved));
                     self.on_object(now, new, outcome, &mut told);
                 }
-                self.tell(now, told, &commit.rounds, reports);
+                self.tell(now, commit.since, told, &commit.rounds, reports);
             }
             Err(why) if now < commit.since + self.settings.commit_patience => {
                 self.last_error = Some(why);
@@ -413,10 +413,11 @@ impl Core {
         }
     }
 
-    /// Sends bookies what was committed (T7), and measures how long that takes the rounds.
+    /// Sends bookies what was committed (T7), at `committed_at` or later, and measures how long that takes the rounds.
     fn tell(
         &mut self,
         now: Duration,
+        committed_at: Duration,
         told: BTreeMap<LedgerId, (EntryId, Vec<TierExtent>)>,
         rounds: &[RoundId],
         reports: &mut Vec<Report>,
@@ -427,7 +428,7 @@ impl Core {
             let Some(metadata) = watched.metadata.clone() else { continue };
             let last = watched.available.map_or(goal, |available| available.max(goal));
             self.updates.know(now, ledger, &metadata, last);
-            self.updates.advance(now, ledger, goal, &extents, reports);
+            self.updates.advance(now, ledger, goal, (&extents, committed_at), reports);
             telling.insert(ledger);
         }
         for id in rounds {

@@ -6,7 +6,8 @@ use std::time::Duration;
 use bindery_io::Random;
 use bindery_tiering::ObjectId;
 use bindery_tiering::catalogue::{
-    Catalogue, CatalogueError, Change, ChangeOutcome, NewObject, ObjectRow, Position, Totals, UpkeepDone,
+    Catalogue, CatalogueError, Change, ChangeOutcome, ExtentOutcome, NewObject, Position, Refusal, Totals,
+    UpkeepDone,
 };
 use bindery_types::tier::TierExtent;
 use bindery_types::{EntryId, LedgerId};
@@ -17,7 +18,7 @@ use tokio::time::Instant;
 
 use super::meter::Meter;
 use crate::core::CommitReply;
-use crate::core::upkeep::ScannedRow;
+use crate::core::upkeep::{ScannedRow, WaitingPage};
 
 /// Requests that wait for the catalogue: the core has a few under way at most.
 pub(super) const WAITING_MAX: usize = 256;
@@ -31,11 +32,19 @@ const ROWS_PAGE: usize = 1000;
 /// Extents that one record removes, about: their rows are in memory meanwhile.
 const EXTENTS_REMOVED_MAX: u64 = 16_384;
 
+/// Extents that a range of a ledger is in, at most: more than a request to a bookie may carry.
+const COVERING_MAX: usize = 4097;
+/// Answers about extents are no older than this.
+const FRESH: Duration = Duration::from_secs(5);
+
 /// The pause after upkeep that failed: the first, which doubles with each failure, and the longest.
 const UPKEEP_PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
 /// Ledgers, each with its last entry in the catalogue.
 type Ends = Vec<(LedgerId, Option<EntryId>)>;
+
+/// Where ranges are, each in extents that follow each other; `None` for a ledger that is not there, or being removed.
+pub(super) type Covering = Vec<Option<Vec<TierExtent>>>;
 
 /// A question or an order.
 pub(super) enum Ask {
@@ -55,6 +64,16 @@ pub(super) enum Ask {
     Rows(Option<ObjectId>, Option<ObjectId>, oneshot::Sender<Result<Vec<ScannedRow>, String>>),
     /// The store's time, in milliseconds since the epoch.
     Time(oneshot::Sender<u64>),
+    /// Whether the catalogue refers to extents of an object, given by ledger and first entry.
+    Live(ObjectId, Vec<(LedgerId, EntryId)>, oneshot::Sender<Result<Vec<bool>, String>>),
+    /// Extents of an object take the place of extents of others.
+    Replace(NewObject, Vec<ObjectId>, oneshot::Sender<Result<Result<Vec<ExtentOutcome>, Refusal>, String>>),
+    /// Objects behind this one that wait for bookies, so many.
+    Waiting(Option<ObjectId>, usize, oneshot::Sender<Result<WaitingPage, String>>),
+    /// Where ranges of ledgers are: first and last entry.
+    Covering(Vec<(LedgerId, EntryId, EntryId)>, oneshot::Sender<Result<Covering, String>>),
+    /// Objects for which nobody has to wait any more, answered with how many were let go.
+    Release(Vec<(ObjectId, u64)>, oneshot::Sender<Result<u64, String>>),
 }
 
 /// Numbers that it shows.
@@ -71,6 +90,8 @@ pub(super) struct Desk {
     pub reservation_ttl_ms: u64,
     pub meter: Arc<Meter>,
     pub view: Arc<Mutex<View>>,
+    /// When the log was last followed to its end.
+    pub refreshed_at: Option<Instant>,
 }
 
 /// Keeps upkeep that fails from being repeated without end.
@@ -162,12 +183,111 @@ impl Desk {
             Ask::Forget(objects, reply) => drop(reply.send(in_words(self.forget(objects).await))),
             Ask::Rows(after, through, reply) => drop(reply.send(in_words(self.rows(after, through).await))),
             Ask::Time(reply) => drop(reply.send(self.catalogue.now_ms())),
+            Ask::Live(object, extents, reply) => {
+                drop(reply.send(in_words(self.live(object, &extents).await)));
+            }
+            Ask::Replace(object, sources, reply) => {
+                drop(reply.send(in_words(self.replace(object, sources).await)));
+            }
+            Ask::Waiting(after, limit, reply) => drop(reply.send(in_words(self.waiting(after, limit).await))),
+            Ask::Covering(ranges, reply) => drop(reply.send(in_words(self.covering(&ranges).await))),
+            Ask::Release(objects, reply) => drop(reply.send(in_words(self.release(objects).await))),
         }
+    }
+
+    /// Follows the log to its end.
+    async fn refresh(&mut self) -> Result<(), CatalogueError> {
+        let began = Instant::now();
+        self.catalogue.refresh().await?;
+        self.refreshed_at = Some(began);
+        Ok(())
+    }
+
+    /// Follows the log, unless that was done just now.
+    async fn be_fresh(&mut self) -> Result<(), CatalogueError> {
+        match self.refreshed_at {
+            Some(at) if at.elapsed() < FRESH => Ok(()),
+            _ => self.refresh().await,
+        }
+    }
+
+    async fn live(
+        &mut self,
+        object: ObjectId,
+        extents: &[(LedgerId, EntryId)],
+    ) -> Result<Vec<bool>, CatalogueError> {
+        self.be_fresh().await?;
+        let mut live = Vec::with_capacity(extents.len());
+        for (ledger, first) in extents {
+            let found = self.catalogue.extents(*ledger, *first, 1).await?;
+            let is_it = found.first().is_some_and(|(begin, row)| begin == first && row.object.id == object);
+            live.push(is_it);
+        }
+        Ok(live)
+    }
+
+    async fn replace(
+        &mut self,
+        object: NewObject,
+        sources: Vec<ObjectId>,
+    ) -> Result<Result<Vec<ExtentOutcome>, Refusal>, CatalogueError> {
+        let mut outcome = self.catalogue.commit(vec![Change::Replace { object, sources }]).await?;
+        match outcome.changes.pop() {
+            Some(ChangeOutcome::Committed(outcome)) => Ok(outcome),
+            other => unreachable!("the outcome of a replacement, not {other:?}"),
+        }
+    }
+
+    async fn waiting(
+        &mut self,
+        after: Option<ObjectId>,
+        limit: usize,
+    ) -> Result<WaitingPage, CatalogueError> {
+        self.refresh().await?;
+        let objects = match self.catalogue.totals().unreferenced {
+            0 => Vec::new(),
+            _ => self.catalogue.waiting(after, limit).await?,
+        };
+        Ok(WaitingPage { objects, now_ms: self.catalogue.now_ms() })
+    }
+
+    async fn covering(
+        &mut self,
+        ranges: &[(LedgerId, EntryId, EntryId)],
+    ) -> Result<Covering, CatalogueError> {
+        self.be_fresh().await?;
+        let mut covering = Vec::with_capacity(ranges.len());
+        for (ledger, first, last) in ranges {
+            if self.catalogue.ledger(*ledger).await?.is_none_or(|row| row.is_removed) {
+                covering.push(None);
+                continue;
+            }
+            let mut limit = 2;
+            let extents = loop {
+                let found = self.catalogue.extents(*ledger, *first, limit).await?;
+                let is_whole = found.len() < limit || found.last().is_some_and(|(_, row)| row.last >= *last);
+                if is_whole || limit >= COVERING_MAX {
+                    break found;
+                }
+                limit = (limit * 8).min(COVERING_MAX);
+            };
+            let of_range = extents.iter().filter(|(begin, _)| begin <= last);
+            covering.push(Some(of_range.map(|(begin, row)| row.tier_extent(*begin)).collect()));
+        }
+        Ok(covering)
+    }
+
+    async fn release(&mut self, objects: Vec<(ObjectId, u64)>) -> Result<u64, CatalogueError> {
+        let changes =
+            objects.into_iter().map(|(object, replaced)| Change::Release { object, replaced }).collect();
+        let outcome = self.catalogue.commit(changes).await?;
+        let is_gone = |change: &&ChangeOutcome| matches!(change, ChangeOutcome::Released(Ok(())));
+        Ok(outcome.changes.iter().filter(is_gone).count() as u64)
     }
 
     async fn ledgers(&mut self, after: Option<LedgerId>) -> Result<Vec<LedgerId>, CatalogueError> {
         if after.is_none() {
-            self.catalogue.refresh().await?;
+            self.refresh().await?;
         }
         let rows = self.catalogue.ledgers_after(after, LEDGERS_PAGE).await?;
         Ok(rows.into_iter().map(|(ledger, _)| ledger).collect())
@@ -175,7 +295,7 @@ impl Desk {
 
     /// As many of these as one record may take, at least one; the others have all of their extents left.
     async fn remove(&mut self, ledgers: &[LedgerId]) -> Result<Vec<(LedgerId, u64)>, CatalogueError> {
-        self.catalogue.refresh().await?;
+        self.refresh().await?;
         let rows = self.catalogue.ledgers(ledgers).await?;
         let (mut taken, mut extents, mut left) = (Vec::new(), 0, Vec::new());
         for ledger in ledgers {
@@ -198,7 +318,7 @@ impl Desk {
     }
 
     async fn garbage(&mut self, delay: Duration, limit: usize) -> Result<Vec<ObjectId>, CatalogueError> {
-        self.catalogue.refresh().await?;
+        self.refresh().await?;
         let totals = self.catalogue.totals();
         if totals.reserved + totals.unreferenced == 0 {
             return Ok(Vec::new());
@@ -220,7 +340,7 @@ impl Desk {
         after: Option<ObjectId>,
         through: Option<ObjectId>,
     ) -> Result<Vec<ScannedRow>, CatalogueError> {
-        self.catalogue.refresh().await?;
+        self.refresh().await?;
         let mut rows = Vec::new();
         let mut after = after;
         loop {
@@ -230,11 +350,7 @@ impl Desk {
                 if through.is_some_and(|through| object > through) {
                     return Ok(rows);
                 }
-                let live_bytes = match row {
-                    ObjectRow::Stored(stored) if stored.live_extents > 0 => Some(stored.object.length_bytes),
-                    ObjectRow::Stored(_) | ObjectRow::Reserved { .. } => None,
-                };
-                rows.push(ScannedRow { object, live_bytes });
+                rows.push(ScannedRow::new(object, &row));
             }
             after = Some(last);
         }
@@ -248,7 +364,7 @@ impl Desk {
     }
 
     async fn locate(&mut self, ledgers: Vec<LedgerId>) -> Result<Ends, String> {
-        self.catalogue.refresh().await.map_err(|error| error.to_string())?;
+        self.refresh().await.map_err(|error| error.to_string())?;
         let rows = self.catalogue.ledgers(&ledgers).await.map_err(|error| error.to_string())?;
         let last = |ledger: &LedgerId| {
             rows.get(ledger).and_then(|row| row.next.get().checked_sub(1)).and_then(EntryId::new)
@@ -256,9 +372,13 @@ impl Desk {
         Ok(ledgers.iter().map(|ledger| (*ledger, last(ledger))).collect())
     }
 
+    /// As of now: others may have taken over what was said before.
     async fn extents(&mut self, ledger: LedgerId, from: EntryId) -> Option<Vec<TierExtent>> {
-        let mut found = self.catalogue.extents(ledger, from, EXTENTS_MAX).await;
-        if found.as_ref().is_ok_and(Vec::is_empty) && self.catalogue.refresh().await.is_ok() {
+        let mut found = match self.be_fresh().await {
+            Ok(()) => self.catalogue.extents(ledger, from, EXTENTS_MAX).await,
+            Err(error) => Err(error),
+        };
+        if found.as_ref().is_ok_and(Vec::is_empty) && self.refresh().await.is_ok() {
             found = self.catalogue.extents(ledger, from, EXTENTS_MAX).await;
         }
         match found {
@@ -288,7 +408,9 @@ impl Desk {
                 ChangeOutcome::Reserved { refused } => {
                     reply.reserved = ids.iter().copied().filter(|id| !refused.contains(id)).collect();
                 }
-                ChangeOutcome::LedgerRemoved { .. } | ChangeOutcome::Forgotten(_) => {}
+                ChangeOutcome::LedgerRemoved { .. }
+                | ChangeOutcome::Forgotten(_)
+                | ChangeOutcome::Released(_) => {}
             }
         }
         Ok(reply)

@@ -15,6 +15,7 @@ pub(super) struct Meter {
     deletes: AtomicU64,
     lists: AtomicU64,
     bytes_put: AtomicU64,
+    bytes_got: AtomicU64,
     /// The catalogue's, as it last said.
     catalogue: Mutex<Requests>,
     idle: Mutex<Idle>,
@@ -44,6 +45,12 @@ impl Meter {
         self.gets.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// A request that reads so much of an object.
+    pub fn got(&self, bytes: u64) {
+        self.get();
+        self.bytes_got.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     pub fn delete(&self) {
         self.deletes.fetch_add(1, Ordering::Relaxed);
     }
@@ -66,7 +73,7 @@ impl Meter {
             lists: of_catalogue.lists + of(&self.lists),
             deletes: of_catalogue.deletes + of(&self.deletes),
             bytes_put: of_catalogue.bytes_put + of(&self.bytes_put),
-            bytes_got: of_catalogue.bytes_got,
+            bytes_got: of_catalogue.bytes_got + of(&self.bytes_got),
         }
     }
 

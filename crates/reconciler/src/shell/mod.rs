@@ -11,14 +11,15 @@
 //! # Invariants
 //! 1. The store is tried out before anything is committed to it, and one that does not honour conditional creates is refused.
 //! 2. Every action of the core is answered once, whatever happens to what it does.
-//! 3. Memory: objects under construction times ([`Limits::part_bytes`] twice, and a block), and the bulk reader's budget. See
-//!    [`TiererConfig::memory_limit`].
+//! 3. Memory: objects under construction, those that take over extents of others among them, times ([`Limits::part_bytes`] twice, and a
+//!    block), and the bulk reader's budget. See [`TiererConfig::memory_limit`].
 //! 4. A stop ends what is under way, or gives it up after [`TiererConfig::stop_patience`]; tasks end with their tierer.
 
 mod desk;
 mod meter;
 mod object;
 mod report;
+mod rewrite;
 mod run;
 mod upkeep;
 mod upload;
@@ -37,7 +38,7 @@ use bindery_tiering::store::{self, CheckError, Store};
 use bindery_tiering::{ClusterId, InvalidId};
 use bindery_types::LedgerId;
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -157,6 +158,8 @@ struct Common {
     limits: Limits,
     /// The core's time began so long ago, so that it can express the age of ledgers.
     origin: Duration,
+    /// Places for objects under construction, by memory.
+    sites: Semaphore,
     /// The clock's time and the runtime's at the same moment.
     started: (Duration, Instant),
     unverified: AtomicU64,
@@ -270,6 +273,7 @@ impl Tierer {
             meter: meter.clone(),
             limits,
             origin: ORIGIN,
+            sites: Semaphore::new(objects_max),
             started,
             unverified: AtomicU64::new(0),
         });
@@ -286,6 +290,7 @@ impl Tierer {
             reservation_ttl_ms: u64::try_from(2 * settings.reservation_use.as_millis()).unwrap_or(u64::MAX),
             meter,
             view: view.clone(),
+            refreshed_at: None,
         };
         let (asks, waiting) = mpsc::channel(desk::WAITING_MAX);
         let desk = tokio::spawn(desk.run(waiting));

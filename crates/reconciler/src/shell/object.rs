@@ -1,10 +1,12 @@
-//! Builds one object: streams of ledgers in, parts out, as [`Assembly`] says.
+//! Builds one object: streams of ledgers in, parts out, as [`Assembly`] says. They come from bookies, or from other objects.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use bindery_client::{LedgerView, ReadError, StoredBatch, StoredStream};
+use bindery_client::{BulkReader, LedgerView, ReadError, StoredBatch, StoredStream};
 use bindery_tiering::catalogue::object_key;
+use bindery_tiering::entries::{Entries, ExtentEntries};
+use bindery_tiering::footers::FooterError;
 use bindery_types::{EntryId, LedgerId};
 use futures_util::future::{BoxFuture, FutureExt, OptionFuture};
 use tokio::sync::oneshot;
@@ -12,40 +14,121 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::upload::Upload;
 use super::{Common, views::Views};
-use crate::assembly::{Assembly, Input, Output};
-use crate::core::{BuildOrder, Built, Event};
+use crate::assembly::{Assembly, Input, Limits, Output};
+use crate::core::measure::BuildTimes;
+use crate::core::{BuildOrder, Built};
 
-/// What a read of a ledger gave: its stream comes back with it.
-type Read = (usize, Option<(StoredStream, Option<Result<StoredBatch, ReadError>>)>, Option<ReadError>);
+/// Where entries come from.
+#[derive(Clone)]
+pub(super) enum Source {
+    /// Bookies, through the client.
+    Bookies(Arc<Views>),
+    /// Extents of other objects, for each place in the order; read at the rate that holds for bookies, too.
+    Objects { reader: BulkReader, extents: Arc<Vec<Vec<ExtentSource>>> },
+}
+
+/// An extent to be read.
+pub(super) type ExtentSource = (bindery_types::tier::ObjectRef, Arc<bindery_tiering::object::Extent>);
+
+/// One that is open.
+enum Stream {
+    Ledger(StoredStream),
+    Extents {
+        common: Arc<Common>,
+        reader: BulkReader,
+        open: Option<ExtentEntries>,
+        rest: VecDeque<ExtentSource>,
+    },
+}
+
+/// What it gave.
+enum Batch {
+    Stored(StoredBatch),
+    Block(Entries),
+}
+
+impl Stream {
+    async fn open(
+        common: &Arc<Common>,
+        source: &Source,
+        index: usize,
+        (ledger, first, last): (LedgerId, EntryId, EntryId),
+    ) -> Result<Stream, ReadError> {
+        match source {
+            Source::Bookies(views) => {
+                let view: LedgerView = views.get(ledger).await?;
+                Ok(Stream::Ledger(view.read(first, last)))
+            }
+            Source::Objects { reader, extents } => {
+                let rest = extents.get(index).cloned().unwrap_or_default().into();
+                Ok(Stream::Extents { common: common.clone(), reader: reader.clone(), open: None, rest })
+            }
+        }
+    }
+
+    async fn next(&mut self) -> Option<Result<Batch, String>> {
+        let (common, reader, open, rest) = match self {
+            Stream::Ledger(stream) => {
+                let next = stream.next().await?;
+                return Some(next.map(Batch::Stored).map_err(|error| error.to_string()));
+            }
+            Stream::Extents { common, reader, open, rest } => (common, reader, open, rest),
+        };
+        loop {
+            if let Some(entries) = open {
+                let bytes = entries.next_bytes();
+                if bytes > 0 {
+                    reader.charge(bytes).await;
+                    common.meter.got(bytes);
+                    let next: Result<Entries, FooterError> = entries.next().await?;
+                    return Some(next.map(Batch::Block).map_err(|error| error.to_string()));
+                }
+            }
+            let (object, extent) = rest.pop_front()?;
+            *open = Some(ExtentEntries::new(common.store.clone(), common.cluster, object, extent));
+        }
+    }
+}
+
+/// What a read gave: its stream comes back with it, or why it cannot be opened.
+type Read = (usize, Result<(Stream, Option<Result<Batch, String>>), String>);
 
 /// A write under way gives the upload back.
 type Write = BoxFuture<'static, (Upload, Input)>;
 
 struct Site {
     common: Arc<Common>,
-    views: Arc<Views>,
+    source: Source,
     reads: JoinSet<Read>,
     readers: HashMap<usize, AbortHandle>,
     /// Streams that are not reading.
-    streams: HashMap<usize, StoredStream>,
+    streams: HashMap<usize, Stream>,
     upload: Option<Upload>,
     write: Option<Write>,
     is_aborting: bool,
 }
 
-/// Builds the object that was ordered, unless `abandon` fires.
+/// Builds the object that was ordered, unless `abandon` fires, once there is room for it.
 pub(super) async fn build(
     common: Arc<Common>,
-    views: Arc<Views>,
+    source: Source,
     order: BuildOrder,
+    limits: Limits,
     mut abandon: oneshot::Receiver<()>,
-) -> Event {
+) -> Built {
     let object = order.object;
+    let _place = tokio::select! {
+        place = common.sites.acquire() => place,
+        _ = &mut abandon => {
+            let outcome = Err("it was given up".to_owned());
+            return Built { outcome, left: Vec::new(), times: BuildTimes::default() };
+        }
+    };
     let name = object_key(common.cluster, object);
     let upload = Upload::new(common.store.clone(), &name, common.meter.clone());
     let mut site = Site {
         common: common.clone(),
-        views,
+        source,
         reads: JoinSet::new(),
         readers: HashMap::new(),
         streams: HashMap::new(),
@@ -54,7 +137,7 @@ pub(super) async fn build(
         is_aborting: false,
     };
     let built_ms = u64::try_from(common.clock.wall_ms()).unwrap_or(0);
-    let mut assembly = Assembly::new(common.now(), order, common.cluster, built_ms, common.limits);
+    let mut assembly = Assembly::new(common.now(), order, common.cluster, built_ms, limits);
     let mut input = Input::Time;
     let mut is_abandonable = true;
     let built = loop {
@@ -104,22 +187,23 @@ pub(super) async fn build(
             Some(()) = sleep => Input::Time,
         };
     };
-    site.end(built, object).await
+    site.end(built).await
 }
 
 impl Site {
     fn perform(&mut self, output: Output) {
         match output {
             Output::Open { index, ledger, first, last } => {
-                let views = self.views.clone();
+                let (common, source) = (self.common.clone(), self.source.clone());
                 let read = self.reads.spawn(async move {
-                    match open(&views, ledger, first, last).await {
+                    let read = match Stream::open(&common, &source, index, (ledger, first, last)).await {
                         Ok(mut stream) => {
                             let next = stream.next().await;
-                            (index, Some((stream, next)), None)
+                            Ok((stream, next))
                         }
-                        Err(error) => (index, None, Some(error)),
-                    }
+                        Err(error) => Err(error.to_string()),
+                    };
+                    (index, read)
                 });
                 self.readers.insert(index, read);
             }
@@ -127,7 +211,7 @@ impl Site {
                 let Some(mut stream) = self.streams.remove(&index) else { return };
                 let read = self.reads.spawn(async move {
                     let next = stream.next().await;
-                    (index, Some((stream, next)), None)
+                    (index, Ok((stream, next)))
                 });
                 self.readers.insert(index, read);
             }
@@ -171,31 +255,30 @@ impl Site {
         self.write = Some(write(upload).boxed());
     }
 
-    fn input_of(&mut self, (index, read, error): Read) -> Input {
+    fn input_of(&mut self, (index, read): Read) -> Input {
         self.readers.remove(&index);
-        let (stream, next) = match (read, error) {
-            (Some(read), _) => read,
-            (None, error) => {
-                let why = error.map_or_else(|| "it cannot be opened".to_owned(), |error| error.to_string());
-                return Input::Ended { index, why };
-            }
+        let (stream, next) = match read {
+            Ok(read) => read,
+            Err(why) => return Input::Ended { index, why },
         };
-        match next {
-            Some(Ok(batch)) => {
-                self.streams.insert(index, stream);
+        let (first, entries) = match next {
+            Some(Ok(Batch::Block(entries))) => entries,
+            Some(Ok(Batch::Stored(batch))) => {
                 let (entries, _permit) = batch.into_parts();
                 let unverified = entries.iter().filter(|entry| !entry.is_verified).count() as u64;
                 self.common.count_unverified(unverified);
                 let first = entries.first().map_or(EntryId::FIRST, |entry| entry.id);
-                // From here on the bytes are in the part that is being filled, which has a limit of its own.
-                Input::Batch { index, first, entries: entries.into_iter().map(|entry| entry.bytes).collect() }
+                (first, entries.into_iter().map(|entry| entry.bytes).collect())
             }
-            Some(Err(error)) => Input::Ended { index, why: error.to_string() },
-            None => Input::Ended { index, why: "the ledger ended before its last entry".to_owned() },
-        }
+            Some(Err(why)) => return Input::Ended { index, why },
+            None => return Input::Ended { index, why: "the ledger ended before its last entry".to_owned() },
+        };
+        self.streams.insert(index, stream);
+        // From here on the bytes are in the part that is being filled, which has a limit of its own.
+        Input::Batch { index, first, entries }
     }
 
-    async fn end(mut self, built: Built, object: bindery_tiering::ObjectId) -> Event {
+    async fn end(mut self, built: Built) -> Built {
         if self.is_aborting {
             // The write under way has to end before the upload can be given up.
             if let Some(write) = self.write.take() {
@@ -206,16 +289,6 @@ impl Site {
                 upload.abort().await;
             }
         }
-        Event::Built { object, built }
+        built
     }
-}
-
-async fn open(
-    views: &Views,
-    ledger: LedgerId,
-    first: EntryId,
-    last: EntryId,
-) -> Result<StoredStream, ReadError> {
-    let view: LedgerView = views.get(ledger).await?;
-    Ok(view.read(first, last))
 }

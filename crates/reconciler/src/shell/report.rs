@@ -246,6 +246,20 @@ pub struct TierReport {
     pub delete_failures: u64,
     /// Passes that removed no ledger because the metadata store was not believed.
     pub upkeep_doubts: u64,
+    /// Objects that took over what was live of others.
+    pub rewrites: u64,
+    /// Objects of which all that was live was taken over.
+    pub objects_rewritten: u64,
+    /// Bytes of entries that were.
+    pub rewritten_bytes: u64,
+    /// Times that objects could not be rewritten; it is tried again.
+    pub rewrite_failures: u64,
+    /// Rewritten objects that wait until all bookies know where their entries went.
+    pub objects_waiting: u64,
+    /// Rewritten objects of which all bookies know that.
+    pub objects_released: u64,
+    /// What one of those that wait waits for.
+    pub waits_for: Option<String>,
     /// Times that all of the bucket was compared with the catalogue.
     pub scan_sweeps: u64,
     /// Objects that were compared.
@@ -337,6 +351,11 @@ impl TierReport {
             ("bindery_tier_upkeep_doubts", self.upkeep_doubts),
             ("bindery_tier_ledgers_removed", self.ledgers_removed),
             ("bindery_tier_objects_deleted", self.objects_deleted),
+            ("bindery_tier_rewrites", self.rewrites),
+            ("bindery_tier_objects_rewritten", self.objects_rewritten),
+            ("bindery_tier_rewritten_bytes", self.rewritten_bytes),
+            ("bindery_tier_rewrite_failures", self.rewrite_failures),
+            ("bindery_tier_objects_released", self.objects_released),
             ("bindery_tier_scan_sweeps", self.scan_sweeps),
             ("bindery_tier_scan_objects", self.scan_objects),
             ("bindery_tier_orphans_deleted", self.orphans_deleted),
@@ -382,6 +401,7 @@ impl TierReport {
         out.gauge("bindery_tier_catalogue_object_bytes", &[], gauge(self.catalogue_object_bytes));
         out.gauge("bindery_tier_catalogue_unreferenced_bytes", &[], gauge(self.catalogue_unreferenced_bytes));
         out.gauge("bindery_tier_catalogue_unreferenced_objects", &[], gauge(self.unreferenced_objects));
+        out.gauge("bindery_tier_objects_waiting_for_bookies", &[], gauge(self.objects_waiting));
         out.gauge("bindery_tier_orphans_waiting", &[], gauge(self.orphans_waiting));
         out.gauge("bindery_tier_objects_missing", &[], gauge(self.objects_missing));
         out.gauge("bindery_tier_delete_failures", &[], gauge(self.delete_failures));
@@ -558,6 +578,13 @@ pub(super) fn report(
         objects_deleted: upkeep.counts.objects_deleted,
         delete_failures: upkeep.counts.delete_failures,
         upkeep_doubts: upkeep.counts.doubts,
+        rewrites: upkeep.counts.rewrites,
+        objects_rewritten: upkeep.counts.objects_rewritten,
+        rewritten_bytes: upkeep.counts.rewritten_bytes,
+        rewrite_failures: upkeep.counts.rewrite_failures,
+        objects_waiting: upkeep.objects_waiting,
+        objects_released: upkeep.counts.objects_released,
+        waits_for: upkeep.waits_for.clone(),
         scan_sweeps: upkeep.scan.sweeps,
         scan_objects: upkeep.scan.objects,
         orphans_deleted: upkeep.scan.orphans_deleted,

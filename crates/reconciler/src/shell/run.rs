@@ -16,11 +16,12 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
 use super::desk::{Ask, View};
-use super::object::build;
+use super::object::{Source, build};
 use super::report::{self, TierReport};
 use super::upkeep::Hands;
 use super::views::Views;
 use super::{Command, Common, TiererConfig};
+use crate::assembly::Limits;
 use crate::core::rate::Rate;
 use crate::core::updates::{Ability, RequestError, RequestId, UpdateRequest, UpdateResult, UpdateStatus};
 use crate::core::upkeep::{Upkeep, UpkeepAction, UpkeepEvent};
@@ -36,6 +37,11 @@ const TICK: Duration = Duration::from_secs(1);
 const CLEAN_INTERVAL: Duration = Duration::from_secs(10);
 /// Alarms that are remembered.
 const ALARMS_MAX: usize = 20;
+/// An object that takes over extents of others may take so long, at the rate that is allowed: less than ids are reserved for. What is in
+/// it by then counts.
+const REWRITE_TIME_MAX: Duration = Duration::from_secs(20 * 60);
+/// And wait so long for a block.
+const REWRITE_SILENCE_MAX: Duration = Duration::from_secs(120);
 
 /// What a task ended with.
 enum Ended {
@@ -67,6 +73,8 @@ pub(super) struct Runner {
     listing: Option<LedgerListing>,
     updates: HashMap<RequestId, AbortHandle>,
     building: HashMap<ObjectId, oneshot::Sender<()>>,
+    /// Gives up what the upkeep builds; there while it does.
+    rewriting: Option<oneshot::Sender<()>>,
     rate: Rate,
     is_pressed: bool,
     alarms: VecDeque<String>,
@@ -92,12 +100,30 @@ impl Runner {
     ) -> Runner {
         let now = common.now();
         let of_cluster = common.cluster.to_string();
-        let mut upkeep = Upkeep::new(now, settings.upkeep.clone(), of_cluster, settings.canaries);
+        let target = settings.target_bytes();
+        let mut upkeep = Upkeep::new(now, settings.upkeep.clone(), target, of_cluster, settings.canaries);
         // Nothing is removed before it is known whether tiering is paused: the cluster may be on its way back from the bucket.
         upkeep.set_paused(true);
+        let hands = Hands {
+            common: common.clone(),
+            layout: layout.clone(),
+            asks: asks.clone(),
+            random,
+            client: client.clone(),
+            reader: views.reader().clone(),
+            request_timeout: settings.updates.timeout,
+            // One reader: extents stay in their order. What was planned by estimates fits.
+            rewrite_limits: Limits {
+                target_bytes: settings.object_bytes_max,
+                readers: 1,
+                silence_max: REWRITE_SILENCE_MAX,
+                time_max: REWRITE_TIME_MAX.min(settings.reservation_use),
+                ..common.limits
+            },
+        };
         Runner {
             upkeep,
-            hands: Hands { common: common.clone(), layout: layout.clone(), asks: asks.clone(), random },
+            hands,
             upkeep_listing: None,
             request_timeout: settings.updates.timeout,
             core: Core::new(now, settings),
@@ -112,6 +138,7 @@ impl Runner {
             listing: None,
             updates: HashMap::new(),
             building: HashMap::new(),
+            rewriting: None,
             rate: Rate::new(now, config.bytes_per_second),
             is_pressed: false,
             alarms: VecDeque::new(),
@@ -128,7 +155,7 @@ impl Runner {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut stop_at: Option<tokio::time::Instant> = None;
-        while !self.is_stopped {
+        while !self.is_stopped || self.rewriting.is_some() {
             self.keep_up();
             let now = self.common.now();
             let upkeep_at = self.upkeep.wake_at().unwrap_or(Duration::MAX);
@@ -139,6 +166,11 @@ impl Runner {
                     Some(Command::Stop) | None => {
                         stop_at = Some(tokio::time::Instant::now() + self.stop_patience);
                         self.upkeep.stop();
+                        // It was reserved in vain; the next tierer begins again.
+                        if let Some(abandon) = self.rewriting.take() {
+                            let _ = abandon.send(());
+                            self.rewriting = Some(oneshot::channel().0);
+                        }
                         self.event(Event::Stop);
                     }
                     Some(command) => self.command(command),
@@ -151,7 +183,7 @@ impl Runner {
                 _ = tick.tick() => self.tick(),
                 () = tokio::time::sleep_until(wake_at) => self.event(Event::Time),
                 () = tokio::time::sleep_until(patience), if stop_at.is_some() => {
-                    if self.tasks.is_empty() {
+                    if self.tasks.is_empty() || self.is_stopped {
                         break;
                     }
                     stop_at = Some(tokio::time::Instant::now() + self.stop_patience);
@@ -194,6 +226,7 @@ impl Runner {
             Ended::Bookies(found) => {
                 self.watch_bookies(BOOKIES_INTERVAL);
                 if let Some(abilities) = found {
+                    self.upkeep.set_bookies(&abilities);
                     self.event(Event::Bookies(abilities));
                 }
             }
@@ -206,7 +239,7 @@ impl Runner {
                 }
             }
             Ended::Upkeep(listing, event) => {
-                self.upkeep_listing = listing;
+                (self.upkeep_listing, self.rewriting) = (listing, None);
                 let mut alarms = Vec::new();
                 self.upkeep.on_event(self.common.now(), event, &mut alarms);
                 alarms.into_iter().for_each(|alarm| self.alarm(&alarm));
@@ -222,8 +255,10 @@ impl Runner {
             _ => self.upkeep_listing.take(),
         };
         let hands = self.hands.clone();
+        let (abandon, abandoned) = oneshot::channel();
+        self.rewriting = Some(abandon).filter(|_| matches!(action, UpkeepAction::Rewrite(_)));
         self.tasks.spawn(async move {
-            let (listing, event) = hands.perform(action, listing).await;
+            let (listing, event) = hands.perform(action, listing, abandoned).await;
             Ended::Upkeep(listing, event)
         });
     }
@@ -342,8 +377,11 @@ impl Runner {
             Action::Build(order) => {
                 let (abandon, abandoned) = oneshot::channel();
                 self.building.insert(order.object, abandon);
-                let (common, views) = (self.common.clone(), self.views.clone());
-                self.spawn(build(common, views, order, abandoned));
+                let (common, source) = (self.common.clone(), Source::Bookies(self.views.clone()));
+                let (object, limits) = (order.object, common.limits);
+                self.spawn(async move {
+                    Event::Built { object, built: build(common, source, order, limits, abandoned).await }
+                });
             }
             Action::Abandon(object) => {
                 if let Some(abandon) = self.building.remove(&object) {
@@ -427,7 +465,8 @@ pub(super) fn ended<T>() -> Result<T, String> {
     Err("the tierer ends".to_owned())
 }
 
-async fn update(
+/// Tells a bookie.
+pub(super) async fn update(
     client: &Client,
     common: &Common,
     request: UpdateRequest,

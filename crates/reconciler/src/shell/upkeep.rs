@@ -1,8 +1,9 @@
 //! Does what the upkeep's core decided: one action at a time, each a task of the main task.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use bindery_client::LedgerListing;
+use bindery_client::{BulkReader, Client, LedgerListing};
 use bindery_io::Random;
 use bindery_metadata::{Layout, StoreError as MetadataError};
 use bindery_tiering::ObjectId;
@@ -12,16 +13,17 @@ use bindery_types::{BookieId, LedgerId};
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt};
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::Common;
 use super::desk::Ask;
 use super::run::{ask, ended};
 use super::upload::limited;
+use crate::assembly::Limits;
 use crate::core::upkeep::{Deletion, ListedObject, Proof, ScanPage, UpkeepAction, UpkeepEvent};
 
-/// Looks at the metadata store, and deletions, at once.
-const REQUESTS_AT_ONCE: usize = 8;
+/// Looks at the metadata store, deletions, and requests to bookies, at once.
+pub(super) const REQUESTS_AT_ONCE: usize = 8;
 /// Objects of the bucket in one page of the scan.
 const SCANNED_MAX: usize = 1000;
 /// Under this name tierers leave a mark in the metadata store, as bookies do under theirs.
@@ -37,14 +39,22 @@ pub(super) struct Hands {
     pub layout: Layout,
     pub asks: mpsc::Sender<Ask>,
     pub random: Arc<dyn Random>,
+    pub client: Client,
+    /// Its rate holds for objects that are read, too.
+    pub reader: BulkReader,
+    /// Of requests to bookies.
+    pub request_timeout: Duration,
+    /// Of objects that take over extents of others.
+    pub rewrite_limits: Limits,
 }
 
 impl Hands {
-    /// Does one action; the listing comes back with the event.
+    /// Does one action; the listing comes back with the event. An object under construction is given up when `abandon` fires.
     pub async fn perform(
         self,
         action: UpkeepAction,
         listing: Option<LedgerListing>,
+        abandon: oneshot::Receiver<()>,
     ) -> (Option<LedgerListing>, UpkeepEvent) {
         let event = match action {
             UpkeepAction::Ledgers => UpkeepEvent::Ledgers(self.ledgers().await),
@@ -65,6 +75,20 @@ impl Hands {
             UpkeepAction::Scan { after } => UpkeepEvent::Scanned(self.scan(after).await),
             UpkeepAction::AskFor(objects) => UpkeepEvent::Missing(self.ask_for(objects).await),
             UpkeepAction::DeleteOrphans(objects) => UpkeepEvent::OrphansDeleted(self.delete(objects).await),
+            UpkeepAction::FindWaiting { after, limit } => UpkeepEvent::Waiting(
+                ask(&self.asks, |reply| Ask::Waiting(after, limit, reply)).await.unwrap_or_else(ended),
+            ),
+            UpkeepAction::WhereTo(object) => UpkeepEvent::Whereabouts(self.where_to(object).await),
+            UpkeepAction::Tell(requests) => UpkeepEvent::Told(self.tell(requests).await),
+            UpkeepAction::Release(objects) => UpkeepEvent::Released(
+                ask(&self.asks, |reply| Ask::Release(objects, reply)).await.unwrap_or_else(ended),
+            ),
+            UpkeepAction::Survey(objects) => UpkeepEvent::Surveyed(self.survey(objects).await),
+            UpkeepAction::Reserve => UpkeepEvent::Reserved(self.reserve().await),
+            UpkeepAction::Rewrite(order) => UpkeepEvent::Rewritten(self.rewrite(order, abandon).await),
+            UpkeepAction::Replace { object, sources } => UpkeepEvent::Replaced(
+                ask(&self.asks, |reply| Ask::Replace(object, sources, reply)).await.unwrap_or_else(ended),
+            ),
         };
         (None, event)
     }
@@ -79,6 +103,11 @@ impl Hands {
             }
             all.extend(page);
         }
+    }
+
+    async fn reserve(&self) -> Result<ObjectId, String> {
+        let ids = ask(&self.asks, |reply| Ask::Reserve(1, reply)).await.unwrap_or_else(ended)?;
+        ids.first().copied().ok_or_else(|| "somebody else has the id that was drawn".to_owned())
     }
 
     async fn prove(&self) -> Result<Proof, String> {
@@ -172,8 +201,7 @@ impl Hands {
         };
         let rows = ask(&self.asks, |reply| Ask::Rows(before_id(*first), Some(last), reply));
         let rows = rows.await.unwrap_or_else(ended)?;
-        let is_live =
-            |object: &ObjectId| rows.iter().any(|row| row.object == *object && row.live_bytes.is_some());
+        let is_live = |object: &ObjectId| rows.iter().any(|row| row.object == *object && row.live.is_some());
         missing.retain(is_live);
         Ok(missing)
     }

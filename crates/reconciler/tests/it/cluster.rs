@@ -175,10 +175,11 @@ impl Registers {
                 let next = register.last.map_or(0, |last| last.get() + 1);
                 if first.first.get() > next {
                     code = ErrorCode::BadRequest;
-                } else if update.last > register.last {
-                    register.extents.retain(|old| old.last < first.first);
+                } else {
+                    register.extents.retain(|old| old.last < first.first || Some(old.first) > update.last);
                     register.extents.extend(update.extents);
-                    register.last = update.last;
+                    register.extents.sort_unstable_by_key(|extent| extent.first);
+                    register.last = register.last.max(update.last);
                 }
             }
             Reconciled { ledger: update.ledger, code, last: register.last }

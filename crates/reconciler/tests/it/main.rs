@@ -4,5 +4,6 @@
 
 mod cluster;
 mod faulty;
+mod rewrite;
 mod tiering;
 mod upkeep;

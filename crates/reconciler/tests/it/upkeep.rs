@@ -12,12 +12,14 @@ use super::cluster::Cluster;
 use super::tiering::{Tier, config, sealed, until};
 
 /// Passes come at once, and objects go after a moment.
-fn quick() -> TiererConfig {
+pub fn quick() -> TiererConfig {
     let mut config = config();
     config.settings.upkeep = UpkeepSettings {
         interval: Duration::from_millis(200),
         delete_delay: Duration::from_millis(500),
         confirm_pause: Duration::from_millis(100),
+        rewrite_pause: Duration::from_millis(200),
+        settle: Duration::from_millis(300),
         ..UpkeepSettings::default()
     };
     config

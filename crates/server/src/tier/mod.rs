@@ -148,7 +148,12 @@ impl Failure {
 
     /// True when a second look may find the entry in another object (invariant 4).
     pub fn may_be_elsewhere(&self) -> bool {
-        matches!(self, Failure::Fetch(FetchError::Missing { .. } | FetchError::Different { .. }))
+        matches!(
+            self,
+            Failure::Fetch(
+                FetchError::Missing { .. } | FetchError::Different { .. } | FetchError::Refused { .. }
+            )
+        )
     }
 }
 

@@ -1,24 +1,29 @@
-//! Updates of tierers. Most are for the engine alone; those that would replace extents of entries without a copy are compared with
-//! their objects first, because these entries are found by them alone.
+//! Updates of tierers. Most are for the engine alone; those that would replace extents are compared with what is known here first: a tierer
+//! that was away may still send what others replaced meanwhile, and the objects of entries without a copy are all that leads to them.
 //!
 //! # Invariants
 //! 1. Extents at or below a ledger's trim are replaced only when their objects are there, belong to this cluster, and have the
 //!    entries: length, footer, table and some blocks agree.
 //! 2. One ledger whose objects are not good, or cannot be read, is refused alone, with its register.
+//! 3. An extent is never replaced by one of an object with an earlier id: that object was rewritten, and may be gone soon (T16). Such an
+//!    update is refused as one that begins above the register is, so that its tierer looks again.
+//! 4. What is replaced is what was compared: an update in between ends it.
 //!
 //! # Limits     requests under way: [`super::Tier::begin_reconcile`]; requests to the bucket: those of checks
 
 use super::Tier;
-use bindery_engine::{Engine, ReconcileWaiter, Reconciled, Refusal};
+use bindery_engine::{Compared, Engine, ReconcileWaiter, Reconciled, Refusal};
 use bindery_tiering::fetch::check::{LocalDifference, LocalRecords};
 use bindery_tiering::object::TableEntry;
-use bindery_types::EntryId;
-use bindery_types::tier::Reconciliation;
+use bindery_types::tier::{Reconciliation, TierExtent};
+use bindery_types::{EntryId, LedgerId};
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
 /// Blocks of each extent that are read.
 const SAMPLES: usize = 2;
+/// Extents of a ledger taken from the engine at a time.
+const EXTENTS_PAGE: usize = 64;
 
 impl Tier {
     /// Tells the engine what a tierer says. `done` gets one result for each ledger, in their order.
@@ -28,60 +33,109 @@ impl Tier {
         ledgers: Vec<Reconciliation>,
         done: ReconcileWaiter,
     ) {
-        let replaces = |update: &Reconciliation| {
+        let mut updates = Vec::with_capacity(ledgers.len());
+        let mut replacing = Vec::new();
+        for (at, update) in ledgers.into_iter().enumerate() {
+            let tiered = engine.tiered(update.ledger);
             let first = update.extents.first().map(|extent| extent.first);
-            first.is_some()
-                && engine.tiered(update.ledger).is_some_and(|tiered| first <= tiered.trimmed_below)
-        };
-        if !ledgers.iter().any(replaces) {
-            return engine.reconcile(ledgers, done);
+            if first.is_some() && tiered.is_some_and(|tiered| first <= Some(tiered.lre)) {
+                replacing.push(at);
+            }
+            updates.push(Compared { reconciliation: update, seen: tiered.map_or(0, |tiered| tiered.update) });
+        }
+        if replacing.is_empty() {
+            return engine.reconcile_compared(updates, done);
         }
         let (tier, engine) = (self.clone(), engine.clone());
-        let (replacing, others): (Vec<_>, Vec<_>) =
-            ledgers.into_iter().enumerate().partition(|(_, update)| replaces(update));
         self.handle().spawn(async move {
-            let mut results = Vec::with_capacity(replacing.len() + others.len());
-            let mut compared = Vec::with_capacity(replacing.len());
-            for (at, update) in replacing {
-                match tier.has_good_objects(&engine, &update).await {
-                    true => compared.push((at, update)),
-                    false => {
-                        let ledger = update.ledger;
-                        let lre = engine.tiered(ledger).map(|tiered| tiered.lre);
-                        results.push((at, Reconciled { ledger, result: Err(Refusal::Io), lre }));
-                    }
+            let mut refused = Vec::new();
+            for at in replacing {
+                if let Err(refusal) = tier.may_replace(&engine, &updates[at]).await {
+                    refused.push((at, refusal));
                 }
             }
-            for (some, is_compared) in [(others, false), (compared, true)] {
-                let (places, updates): (Vec<_>, Vec<_>) = some.into_iter().unzip();
-                let (tell, told) = oneshot::channel();
-                let done = Box::new(move |results| drop(tell.send(results)));
-                match is_compared {
-                    true => engine.reconcile_compared(updates, done),
-                    false => engine.reconcile(updates, done),
-                }
-                // Without an answer the process ends, and so does the connection.
-                let Ok(answers) = told.await else { return };
-                results.extend(places.into_iter().zip(answers));
-            }
+            let is_refused = |at: &usize| refused.iter().any(|(refused, _)| refused == at);
+            let (places, taken): (Vec<usize>, Vec<Compared>) =
+                updates.iter().cloned().enumerate().filter(|(at, _)| !is_refused(at)).unzip();
+            let (tell, told) = oneshot::channel();
+            engine.reconcile_compared(taken, Box::new(move |results| drop(tell.send(results))));
+            // Without an answer the process ends, and so does the connection.
+            let Ok(answers) = told.await else { return };
+            let mut results: Vec<(usize, Reconciled)> = places.into_iter().zip(answers).collect();
+            results.extend(refused.into_iter().map(|(at, refusal)| {
+                let ledger = updates[at].reconciliation.ledger;
+                let lre = engine.tiered(ledger).map(|tiered| tiered.lre);
+                (at, Reconciled { ledger, result: Err(refusal), lre })
+            }));
             results.sort_by_key(|(at, _)| *at);
             done(results.into_iter().map(|(_, result)| result).collect());
         });
     }
 
-    async fn has_good_objects(&self, engine: &Engine, update: &Reconciliation) -> bool {
+    async fn may_replace(&self, engine: &Arc<Engine>, compared: &Compared) -> Result<(), Refusal> {
+        let update = &compared.reconciliation;
+        let (ledger, seen) = (update.ledger, engine.tiered(update.ledger));
+        // One that is on its way to the journal does not show yet.
+        let seen = seen.filter(|seen| seen.update == compared.seen && seen.is_update_durable);
+        let seen = seen.ok_or(Refusal::TooManyRequests)?;
+        let known = {
+            let (engine, extents) = (engine.clone(), update.extents.clone());
+            // The local disk may take a while.
+            let read = move || known(&engine, ledger, &extents);
+            self.handle().spawn_blocking(read).await.unwrap_or(Err(Refusal::Io))?
+        };
+        if let Some(extent) = first_older(&update.extents, &known) {
+            let (first, object) = (extent.first, extent.object.id);
+            tracing::debug!(%ledger, %first, %object, "a tierer speaks of an object that was rewritten since");
+            return Err(Refusal::BadRequest);
+        }
+        match self.has_good_objects(update, seen.trimmed_below).await {
+            true => Ok(()),
+            false => Err(Refusal::Io),
+        }
+    }
+
+    async fn has_good_objects(&self, update: &Reconciliation, trimmed: Option<EntryId>) -> bool {
         let ledger = update.ledger;
-        let trimmed = engine.tiered(ledger).and_then(|tiered| tiered.trimmed_below);
+        let is_trimmed = |extent: &TierExtent| Some(extent.first) <= trimmed;
+        let trimmed: Vec<TierExtent> = update.extents.iter().copied().filter(is_trimmed).collect();
+        if trimmed.is_empty() {
+            return true;
+        }
         let Some(fetcher) = self.fetcher() else { return false };
-        for extent in update.extents.iter().filter(|extent| Some(extent.first) <= trimmed) {
+        for extent in trimmed {
             let some = |blocks: usize| (0..blocks.min(SAMPLES)).map(|at| at * (blocks - 1)).collect();
-            if let Err(error) = fetcher.check(ledger, extent, some, &mut Nothing).await {
+            if let Err(error) = fetcher.check(ledger, &extent, some, &mut Nothing).await {
                 let first = extent.first;
                 tracing::warn!(%ledger, %first, %error, "a tierer's object is not taken for entries that were let go");
                 return false;
             }
         }
         true
+    }
+}
+
+/// The first extent that would take the place of one in an object with a later id.
+fn first_older<'a>(extents: &'a [TierExtent], known: &[TierExtent]) -> Option<&'a TierExtent> {
+    extents.iter().find(|new| {
+        let mut overlapping = known.iter().filter(|old| old.first <= new.last && old.last >= new.first);
+        overlapping.any(|old| old.object.id > new.object.id)
+    })
+}
+
+/// What is known here of the range of these extents. Blocks on the local disk.
+fn known(engine: &Engine, ledger: LedgerId, extents: &[TierExtent]) -> Result<Vec<TierExtent>, Refusal> {
+    let mut known = Vec::new();
+    let (Some(first), Some(last)) = (extents.first(), extents.last()) else { return Ok(known) };
+    let mut from = first.first;
+    loop {
+        let page = engine.tier_extents(ledger, from, EXTENTS_PAGE)?;
+        known.extend(page.iter().take_while(|extent| extent.first <= last.last));
+        let Some(end) = page.last().map(|extent| extent.last) else { return Ok(known) };
+        match EntryId::new(end.get().saturating_add(1)).filter(|_| end < last.last) {
+            Some(next) if page.len() == EXTENTS_PAGE => from = next,
+            _ => return Ok(known),
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::common::frames::{
 };
 use crate::common::whole;
 use crate::common::wire::{self, Bookie, Client};
-use bindery_engine::WantedCollection;
+use bindery_engine::{Compared, WantedCollection};
 use bindery_io::canary::{Canaries, Canary};
 use bindery_io::{RealDisk, SystemClock, SystemRandom};
 use bindery_metadata::Layout;
@@ -499,7 +499,9 @@ async fn read_after_a_rewrite(canaries: Canaries) -> ErrorCode {
         Reconciliation { ledger: whole::id(7), last: Some(entry(ENTRIES - 1)), extents: vec![extent] };
     let (tell, told) = tokio::sync::oneshot::channel();
     let done = Box::new(move |results| drop(tell.send(results)));
-    world.bookie.shared.engine.reconcile_compared(vec![update], done);
+    let engine = &world.bookie.shared.engine;
+    let seen = engine.tiered(whole::id(7)).unwrap().update;
+    engine.reconcile_compared(vec![Compared { reconciliation: update, seen }], done);
     assert!(told.await.unwrap()[0].result.is_ok());
     world.bucket.inner.delete(&key(&object)).await.unwrap();
     let answer = world.read(7, ENTRIES - 1).await;
@@ -604,7 +606,7 @@ async fn t19_nothing_goes_whose_copy_in_object_storage_differs() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn t19_a_bad_object_does_not_take_the_place_of_the_only_one() {
     let world = World::new(patient(), Canaries::none()).await;
-    world.tier_away(1, 7).await;
+    let before = world.tier_away(1, 7).await;
     let good = world.upload(2, 7, (0..ENTRIES).map(|id| stored(7, id))).await;
     let gone = world.upload(3, 7, (0..ENTRIES).map(|id| stored(7, id))).await;
     world.bucket.inner.delete(&key(&gone)).await.unwrap();
@@ -633,6 +635,11 @@ async fn t19_a_bad_object_does_not_take_the_place_of_the_only_one() {
         }
     }
     assert_eq!(told(good).await, (ErrorCode::Ok, last));
+    let extents = world.bookie.shared.engine.tier_extents(whole::id(7), entry(0), 10).unwrap();
+    assert_eq!(extents[0].object.id, good.id);
+    // T16: a tierer that was away still knows the one that was rewritten. It is there, and may be gone soon.
+    assert_eq!(told(before).await, (ErrorCode::BadRequest, last), "invariant 3 of updates");
+    assert_eq!(told(good).await, (ErrorCode::Ok, last), "the same again");
     let extents = world.bookie.shared.engine.tier_extents(whole::id(7), entry(0), 10).unwrap();
     assert_eq!(extents[0].object.id, good.id);
     world.stop().await;

@@ -6,7 +6,7 @@ use bindery_types::{EntryId, LedgerId};
 
 use super::{
     Change, ExtentRow, Facts, LedgerRow, Needs, NewExtent, NewObject, ObjectRow, REMOVED_EXTENTS_MAX,
-    REPLACED_EXTENTS_MAX, RESERVATION_TTL_MS_MAX, Record, StoredObject, WantedExtents, WriterId,
+    REPLACED_EXTENTS_MAX, RESERVATION_TTL_MS_MAX, Record, Replaced, StoredObject, WantedExtents, WriterId,
 };
 use crate::{ClusterId, ObjectId};
 
@@ -32,7 +32,7 @@ pub struct Totals {
     pub objects: u64,
     /// Their lengths.
     pub object_bytes: u64,
-    /// Those of them that are unreferenced, and wait to be deleted.
+    /// Those of them that are unreferenced, and wait to be deleted, or for bookies to know where their extents went.
     pub unreferenced: u64,
     /// Lengths of those.
     pub unreferenced_bytes: u64,
@@ -76,7 +76,7 @@ pub enum Refusal {
     /// Another object was committed under the id.
     #[error("another object was committed under its id")]
     OtherContent,
-    /// It is referred to, or reserved and not expired.
+    /// It is referred to, or reserved and not expired; or extents of it were taken over once more meanwhile.
     #[error("the object is still in use")]
     InUse,
 }
@@ -100,6 +100,8 @@ pub enum ChangeOutcome {
     },
     /// Of [`Change::ForgetObject`].
     Forgotten(Result<(), Refusal>),
+    /// Of [`Change::Release`].
+    Released(Result<(), Refusal>),
 }
 
 /// What became of a record.
@@ -265,6 +267,8 @@ struct Missing;
 struct Stage<'a> {
     core: &'a Core,
     facts: &'a Facts,
+    /// The record's number.
+    number: u64,
     needs: Needs,
     totals: Totals,
     ledgers: BTreeMap<LedgerId, Option<LedgerRow>>,
@@ -277,6 +281,7 @@ impl<'a> Stage<'a> {
         Stage {
             core,
             facts,
+            number: core.position.number + 1,
             needs: Needs::default(),
             totals: core.totals,
             ledgers: BTreeMap::new(),
@@ -297,7 +302,7 @@ impl<'a> Stage<'a> {
                 Change::Commit(object) => self.look_ahead_of(object, &[]),
                 Change::Replace { object, sources } => self.look_ahead_of(object, sources),
                 Change::RemoveLedger(ledger) => drop(self.ledger(*ledger)),
-                Change::ForgetObject(id) => drop(self.object(*id)),
+                Change::ForgetObject(id) | Change::Release { object: id, .. } => drop(self.object(*id)),
             }
         }
     }
@@ -369,7 +374,7 @@ impl<'a> Stage<'a> {
             Some(ObjectRow::Reserved { .. }) => [0, 0, 0, 0, 1],
             Some(ObjectRow::Stored(stored)) => {
                 let length = stored.object.length_bytes;
-                let unreferenced = u64::from(stored.unreferenced_ms.is_some());
+                let unreferenced = u64::from(stored.unreferenced_ms.is_some() || stored.is_waiting());
                 [1, length, unreferenced, unreferenced * length, 0]
             }
         };
@@ -396,6 +401,9 @@ impl<'a> Stage<'a> {
                 .map(ChangeOutcome::Committed),
             Change::RemoveLedger(ledger) => self.remove(*ledger, log_ms),
             Change::ForgetObject(object) => self.forget(*object, log_ms).map(ChangeOutcome::Forgotten),
+            Change::Release { object, replaced } => {
+                self.end_waiting(*object, *replaced, log_ms).map(ChangeOutcome::Released)
+            }
         }
     }
 
@@ -469,6 +477,7 @@ impl<'a> Stage<'a> {
             live_bytes,
             committed_ms: log_ms,
             unreferenced_ms: (live_extents == 0).then_some(log_ms),
+            replaced: None,
         };
         self.set_object(id, before, Some(ObjectRow::Stored(stored)));
         self.with_next(outcomes).map(Ok)
@@ -559,7 +568,9 @@ impl<'a> Stage<'a> {
         if !(is_contiguous && is_whole && is_of_sources) || old.len() > REPLACED_EXTENTS_MAX {
             return Ok(Verdict::NotReplaceable);
         }
-        self.release(ledger, &old, log_ms)?;
+        // Bookies were told of the old extents.
+        let replaced = Some(Replaced { number: self.number, at_ms: log_ms });
+        self.release(ledger, &old, log_ms, replaced)?;
         let row = ExtentRow { last, bytes, object: object.object };
         self.extents.insert((ledger, first), Some(row));
         let old_bytes = old.iter().fold(0_u64, |sum, (_, row)| sum.saturating_add(row.bytes));
@@ -578,7 +589,7 @@ impl<'a> Stage<'a> {
         };
         let (from, through, limit) = (before.first, EntryId::MAX, REMOVED_EXTENTS_MAX);
         let old = self.extents(WantedExtents { ledger, from, through, limit })?;
-        self.release(ledger, &old, log_ms)?;
+        self.release(ledger, &old, log_ms, None)?;
         let removed = old.len() as u64;
         let left = before.extents.saturating_sub(removed);
         let old_bytes = old.iter().fold(0_u64, |sum, (_, row)| sum.saturating_add(row.bytes));
@@ -593,12 +604,14 @@ impl<'a> Stage<'a> {
         Ok(ChangeOutcome::LedgerRemoved { extents: removed, left: after.map_or(0, |row| row.extents) })
     }
 
-    /// Takes extents out. Objects without any are unreferenced from now on. All rows are known before one is changed.
+    /// Takes extents out. Objects without any are unreferenced from now on, unless bookies may refer to them: of a ledger that was
+    /// deleted nothing is read any more, an extent that was replaced is. All rows are known before one is changed.
     fn release(
         &mut self,
         ledger: LedgerId,
         old: &[(EntryId, ExtentRow)],
         log_ms: u64,
+        replaced: Option<Replaced>,
     ) -> Result<(), Missing> {
         let mut is_missing = false;
         for (_, row) in old {
@@ -613,7 +626,8 @@ impl<'a> Stage<'a> {
             if let Some(ObjectRow::Stored(mut stored)) = before {
                 stored.live_extents = stored.live_extents.saturating_sub(1);
                 stored.live_bytes = stored.live_bytes.saturating_sub(row.bytes);
-                if stored.live_extents == 0 {
+                stored.replaced = replaced.or(stored.replaced);
+                if stored.live_extents == 0 && stored.replaced.is_none() {
                     stored.unreferenced_ms = Some(log_ms);
                 }
                 self.set_object(row.object.id, before, Some(ObjectRow::Stored(stored)));
@@ -629,6 +643,33 @@ impl<'a> Stage<'a> {
         }
         self.set_object(object, Some(row), None);
         Ok(Ok(()))
+    }
+
+    /// Bookies know where the extents went that record `number` took over, and those before it (T16).
+    fn end_waiting(
+        &mut self,
+        object: ObjectId,
+        number: u64,
+        log_ms: u64,
+    ) -> Result<Result<(), Refusal>, Missing> {
+        match self.object(object)? {
+            None => Ok(Ok(())),
+            Some(ObjectRow::Reserved { .. }) => Ok(Err(Refusal::InUse)),
+            Some(ObjectRow::Stored(mut stored)) => {
+                match stored.replaced {
+                    None => return Ok(Ok(())),
+                    Some(replaced) if replaced.number != number => return Ok(Err(Refusal::InUse)),
+                    Some(_) => {}
+                }
+                let before = ObjectRow::Stored(stored);
+                stored.replaced = None;
+                if stored.live_extents == 0 {
+                    stored.unreferenced_ms = Some(log_ms);
+                }
+                self.set_object(object, Some(before), Some(ObjectRow::Stored(stored)));
+                Ok(Ok(()))
+            }
+        }
     }
 }
 

@@ -48,6 +48,15 @@ impl ExtentRow {
     }
 }
 
+/// The last time that another object took extents over from one (T16). Bookies may still refer to the old one by then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Replaced {
+    /// The number of the record.
+    pub number: u64,
+    /// The log's time there.
+    pub at_ms: u64,
+}
+
 /// An object that was committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoredObject {
@@ -65,14 +74,21 @@ pub struct StoredObject {
     pub live_bytes: u64,
     /// The log's time at which it was committed.
     pub committed_ms: u64,
-    /// Since when, by the log's time, no extent refers to it. It may be deleted a delay later (T13).
+    /// Since when, by the log's time, no extent refers to it, and no bookie. It may be deleted a delay later (T13).
     pub unreferenced_ms: Option<u64>,
+    /// Extents of it were taken over by other objects, and not all bookies are known to know that.
+    pub replaced: Option<Replaced>,
 }
 
 impl StoredObject {
     /// The part of its bytes that is still referred to (T16): 1 when all of it is.
     pub fn live_ratio(&self) -> f64 {
         if self.bytes == 0 { 1.0 } else { self.live_bytes as f64 / self.bytes as f64 }
+    }
+
+    /// The catalogue does not refer to it any more, and bookies may: it stays until they were told ([`super::Change::Release`]).
+    pub fn is_waiting(&self) -> bool {
+        self.live_extents == 0 && self.replaced.is_some()
     }
 }
 

@@ -22,7 +22,8 @@
 //!    dropped, by itself; the outcome says what the next entry is.
 //! 3. An object is committed under an id that was reserved and has not expired (T5), as a whole (T6). The same commit again
 //!    changes nothing and has the same outcome; another one for the same id is refused.
-//! 4. A row of an object goes after the object, and only when it was unreferenced or its reservation had expired (T13).
+//! 4. A row of an object goes after the object, and only when it was unreferenced or its reservation had expired (T13). An object whose
+//!    extents others took over is unreferenced only once bookies were told of all of them (T16).
 //! 5. The log's time is the highest time of its records: it never goes back, and every reader has the same. Records carry
 //!    the time of the *store*, which each tierer compares with its own once ([`Catalogue::open`]); a tierer's clock that is off
 //!    does no harm. Should a record's time be ahead, reservations expire early (commits are refused and repeated) and
@@ -46,6 +47,7 @@
 //!                                      3 u8 | object | sources u32 | ids                                replace
 //!                                      4 u8 | ledger i64                                                remove ledger
 //!                                      5 u8 | id                                                        forget object
+//!                                      6 u8 | id | number of the record that took extents over u64      release
 //!                                    object: reference 40 | extents u32, then each: ledger i64 | first i64 | last i64 | bytes u64
 //! snapshots/manifests/NUMBER         frame "BNDRTMAN": cluster 16 | number u64 | covered number u64 | log's time u64
 //!                                      log floor u64 | run floor u64 | 8 sums u64 | runs u32, then each, the newest first:
@@ -81,8 +83,8 @@ pub use self::core::{ChangeOutcome, Core, ExtentOutcome, Outcome, Position, Refu
 pub use bucket::{Requests, object_key};
 pub use error::CatalogueError;
 pub use facts::{
-    ExtentRow, Facts, LedgerRow, Needs, ObjectRow, REMOVED_EXTENTS_MAX, REPLACED_EXTENTS_MAX, StoredObject,
-    WantedExtents,
+    ExtentRow, Facts, LedgerRow, Needs, ObjectRow, REMOVED_EXTENTS_MAX, REPLACED_EXTENTS_MAX, Replaced,
+    StoredObject, WantedExtents,
 };
 pub use rebuild::{Gap, Rebuilt, rebuild};
 pub use record::{Change, NewExtent, NewObject, RESERVATION_TTL_MS_MAX, Record, RecordTooLarge, WriterId};

@@ -5,7 +5,8 @@
 //! where there is a choice; entries are the same in all of them. Ledgers that were deleted while their objects were still there
 //! come back, and are removed again by the comparison with the metadata store.
 //!
-//! Nothing is deleted. An object of which nothing is taken becomes unreferenced only if others have all its entries.
+//! Nothing is deleted. An object of which nothing is taken becomes unreferenced only if others have all its entries, and once bookies
+//! were told where these are: they may refer to it (T16).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use super::run::RunBuilder;
 use super::shell::{compare_clocks, make_marker, manifest};
 use super::{
     CatalogueError, CatalogueOptions, ExtentRow, LedgerRow, NewExtent, NewObject, ObjectRow, Position,
-    REQUESTS_AT_ONCE, Record, StoredObject, Totals,
+    REQUESTS_AT_ONCE, Record, Replaced, StoredObject, Totals,
 };
 use crate::object::{Footer, TRAILER_SIZE_BYTES, Trailer};
 use crate::store::{Store, StoreError};
@@ -80,7 +81,7 @@ struct FoundExtent {
 }
 
 /// Rebuilds the catalogue of `cluster`, as a snapshot that covers the whole log. **Stop all tierers first.** The store is read
-/// once: two requests for each object at most. `seen` is called with the number of objects read so far.
+/// once: two requests for each object at most, however many objects there are. `seen` is called with the number of objects read so far.
 ///
 /// Cut off, it has changed nothing.
 pub async fn rebuild(
@@ -104,13 +105,18 @@ pub async fn rebuild(
     let position = Position { number: before.log_end, log_ms: before.log_ms.max(now_ms) };
     let mut rebuilt = Rebuilt::default();
 
-    let listed = bucket.list(&bucket.objects(), None).await?;
     let (mut objects, mut extents) = (Vec::new(), Vec::new());
     let mut looked_at = 0;
-    let mut footers = futures_util::stream::iter(listed)
+    let mut footers = bucket
+        .all_objects()
         .map(|meta| {
             let bucket = &bucket;
-            async move { (meta.location.to_string(), footer_of(bucket, &meta).await) }
+            async move {
+                match meta {
+                    Ok(meta) => (meta.location.to_string(), footer_of(bucket, &meta).await),
+                    Err(error) => (String::new(), Err(Unread::Store(error))),
+                }
+            }
         })
         .buffer_unordered(REQUESTS_AT_ONCE);
     while let Some((key, outcome)) = footers.next().await {
@@ -147,6 +153,7 @@ pub async fn rebuild(
             live_bytes: 0,
             committed_ms: position.log_ms,
             unreferenced_ms: None,
+            replaced: None,
         };
         found.push(Found { stored, is_kept: false });
     }
@@ -178,11 +185,15 @@ pub async fn rebuild(
     let mut garbage = Vec::new();
     for Found { stored, is_kept } in &mut found {
         let id = stored.object.id;
+        let is_set_aside = stored.live_extents == 0 && *is_kept;
+        // Nobody knows any more which of two objects with the same entries bookies were told of.
+        if stored.live_extents < stored.extents && !is_set_aside {
+            stored.replaced = Some(Replaced { number: position.number, at_ms: position.log_ms });
+        }
         if stored.live_extents == 0 {
-            if *is_kept {
+            if is_set_aside {
                 rebuilt.set_aside.push(id);
             } else {
-                stored.unreferenced_ms = Some(position.log_ms);
                 rebuilt.totals.unreferenced += 1;
                 rebuilt.totals.unreferenced_bytes += stored.object.length_bytes;
                 garbage.push(id);

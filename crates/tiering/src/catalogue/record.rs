@@ -64,6 +64,14 @@ pub enum Change {
     RemoveLedger(LedgerId),
     /// The object is gone from the store, and so may its row (T13).
     ForgetObject(ObjectId),
+    /// Bookies know where the extents went that other objects took over from this one (T16), as of the record with this number,
+    /// which was the last to take some: see [`super::Replaced`].
+    Release {
+        /// The object.
+        object: ObjectId,
+        /// The number of that record.
+        replaced: u64,
+    },
 }
 
 /// What one tierer writes at one number of the log.
@@ -94,6 +102,7 @@ const COMMIT: u8 = 2;
 const REPLACE: u8 = 3;
 const REMOVE_LEDGER: u8 = 4;
 const FORGET_OBJECT: u8 = 5;
+const RELEASE: u8 = 6;
 
 impl NewObject {
     /// Tells this commit from another one for the same id (T6).
@@ -179,6 +188,9 @@ impl Change {
             Change::ForgetObject(object) => {
                 Put(bytes).u8(FORGET_OBJECT).bytes(object.as_bytes());
             }
+            Change::Release { object, replaced } => {
+                Put(bytes).u8(RELEASE).bytes(object.as_bytes()).u64(*replaced);
+            }
         }
     }
 
@@ -189,6 +201,9 @@ impl Change {
             REPLACE => Change::Replace { object: NewObject::decode(fields)?, sources: ids(fields)? },
             REMOVE_LEDGER => Change::RemoveLedger(LedgerId::new(fields.i64()?)?),
             FORGET_OBJECT => Change::ForgetObject(ObjectId::from_bytes(fields.array()?)),
+            RELEASE => {
+                Change::Release { object: ObjectId::from_bytes(fields.array()?), replaced: fields.u64()? }
+            }
             _ => return None,
         })
     }

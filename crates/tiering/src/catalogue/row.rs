@@ -7,7 +7,10 @@
 //! objects   3 | object id, 16 bytes                   kind u8: 1 reserved: expires u64, writer u64
 //!                                                     2 stored: object reference, CRC u32, extents u32, bytes u64, live extents
 //!                                                       u32, live bytes u64, committed at u64, unreferenced since u64 (MAX: not)
-//! garbage   4 | object id, 16 bytes                   nothing: its row in objects is reserved, or unreferenced
+//!                                                     3 stored, with extents that others took over: as 2, then number u64,
+//!                                                       time u64
+//! garbage   4 | object id, 16 bytes                   nothing: its row in objects is reserved, unreferenced, or without live
+//!                                                     extents and of kind 3
 //! ```
 
 use bindery_types::codec::{Put, Take};
@@ -15,7 +18,7 @@ use bindery_types::tier::ObjectRef;
 use bindery_types::{EntryId, LedgerId};
 
 use super::core::Tail;
-use super::{ExtentRow, LedgerRow, ObjectRow, StoredObject, WriterId};
+use super::{ExtentRow, LedgerRow, ObjectRow, Replaced, StoredObject, WriterId};
 use crate::ObjectId;
 
 /// Length of a key.
@@ -169,6 +172,7 @@ impl ExtentRow {
 
 const RESERVED: u8 = 1;
 const STORED: u8 = 2;
+const STORED_REPLACED: u8 = 3;
 
 impl ObjectRow {
     pub(super) fn encode(&self, bytes: &mut Vec<u8>) {
@@ -177,7 +181,7 @@ impl ObjectRow {
                 Put(bytes).u8(RESERVED).u64(*expires_ms).u64(writer.0);
             }
             ObjectRow::Stored(stored) => {
-                Put(bytes).u8(STORED);
+                Put(bytes).u8(if stored.replaced.is_some() { STORED_REPLACED } else { STORED });
                 stored.object.encode(bytes);
                 Put(bytes)
                     .u32(stored.crc)
@@ -187,6 +191,9 @@ impl ObjectRow {
                     .u64(stored.live_bytes)
                     .u64(stored.committed_ms)
                     .u64(stored.unreferenced_ms.unwrap_or(u64::MAX));
+                if let Some(Replaced { number, at_ms }) = stored.replaced {
+                    Put(bytes).u64(number).u64(at_ms);
+                }
             }
         }
     }
@@ -195,7 +202,7 @@ impl ObjectRow {
         let mut fields = Take(bytes);
         let row = match fields.u8()? {
             RESERVED => ObjectRow::Reserved { expires_ms: fields.u64()?, writer: WriterId(fields.u64()?) },
-            STORED => ObjectRow::Stored(StoredObject {
+            kind @ (STORED | STORED_REPLACED) => ObjectRow::Stored(StoredObject {
                 object: ObjectRef::decode(&mut fields)?,
                 crc: fields.u32()?,
                 extents: fields.u32()?,
@@ -204,17 +211,21 @@ impl ObjectRow {
                 live_bytes: fields.u64()?,
                 committed_ms: fields.u64()?,
                 unreferenced_ms: Some(fields.u64()?).filter(|ms| *ms != u64::MAX),
+                replaced: match kind {
+                    STORED => None,
+                    _ => Some(Replaced { number: fields.u64()?, at_ms: fields.u64()? }),
+                },
             }),
             _ => return None,
         };
         fields.is_empty().then_some(row)
     }
 
-    /// Whether it has a row in the table of garbage: reserved ids may expire.
+    /// Whether it has a row in the table of garbage: reserved ids may expire, and bookies be told.
     pub(super) fn may_be_garbage(&self) -> bool {
         match self {
             ObjectRow::Reserved { .. } => true,
-            ObjectRow::Stored(stored) => stored.unreferenced_ms.is_some(),
+            ObjectRow::Stored(stored) => stored.unreferenced_ms.is_some() || stored.is_waiting(),
         }
     }
 }

@@ -17,7 +17,7 @@ use super::manifest::{Manifest, check_marker, encode_marker};
 use super::row::Key;
 use super::{
     CatalogueDamage, CatalogueError, Change, Core, ExtentRow, Facts, LedgerRow, Needs, ObjectRow, Outcome,
-    Position, REQUESTS_AT_ONCE, Record, Totals, WantedExtents, WriterId,
+    Position, REQUESTS_AT_ONCE, Record, StoredObject, Totals, WantedExtents, WriterId,
 };
 use crate::store::{Store, StoreError};
 use crate::{ClusterId, ObjectId};
@@ -692,12 +692,38 @@ impl Catalogue {
         before_ms: u64,
         limit: usize,
     ) -> Result<Vec<(ObjectId, u64)>, CatalogueError> {
+        let log_ms = self.core.position().log_ms;
+        let pick = move |row: &ObjectRow| row.garbage_since_ms(log_ms).filter(|since| *since <= before_ms);
+        self.of_garbage_table(None, limit, pick).await
+    }
+
+    /// Up to about `limit` objects behind `after` that nothing in the catalogue refers to, and that bookies may refer to: others took
+    /// their extents over (T16). [`Change::Release`] says that bookies were told. Ascending.
+    pub async fn waiting(
+        &mut self,
+        after: Option<ObjectId>,
+        limit: usize,
+    ) -> Result<Vec<StoredObject>, CatalogueError> {
+        let pick = |row: &ObjectRow| match row {
+            ObjectRow::Stored(stored) => stored.is_waiting().then_some(*stored),
+            ObjectRow::Reserved { .. } => None,
+        };
+        let found = self.of_garbage_table(after, limit, pick).await?;
+        Ok(found.into_iter().map(|(_, stored)| stored).collect())
+    }
+
+    /// The first `limit` objects behind `after`, among those with a row in the table of garbage, of which `pick` makes something.
+    async fn of_garbage_table<T>(
+        &mut self,
+        after: Option<ObjectId>,
+        limit: usize,
+        pick: impl Fn(&ObjectRow) -> Option<T>,
+    ) -> Result<Vec<(ObjectId, T)>, CatalogueError> {
         let first = Key::garbage(ObjectId::from_bytes([0; 16]));
         let last = Key::garbage(ObjectId::from_bytes([255; 16]));
-        let log_ms = self.core.position().log_ms;
         let mut found = BTreeMap::new();
-        let mut from = Some(first);
-        while let Some(begin) = from
+        let mut from = after.map_or(Some(first), |id| Key::garbage(id).successor());
+        while let Some(begin) = from.filter(|begin| *begin <= last)
             && found.len() < limit
         {
             let (rows, through) = self.page(begin, last, GARBAGE_PAGE).await?;
@@ -709,14 +735,14 @@ impl Catalogue {
                 }
             };
             for (key, value) in values {
-                let since = ObjectRow::decode(&value).and_then(|row| row.garbage_since_ms(log_ms));
-                found.extend(since.filter(|since| *since <= before_ms).map(|since| (key.object_id(), since)));
+                let picked = ObjectRow::decode(&value).and_then(|row| pick(&row));
+                found.extend(picked.map(|picked| (key.object_id(), picked)));
             }
             from = through.and_then(Key::successor);
         }
-        for (object, row) in self.core.objects_in_tail() {
-            match row.and_then(|row| row.garbage_since_ms(log_ms)).filter(|since| *since <= before_ms) {
-                Some(since) => drop(found.insert(object, since)),
+        for (object, row) in self.core.objects_in_tail().filter(|(object, _)| Some(*object) > after) {
+            match row.and_then(|row| pick(&row)) {
+                Some(picked) => drop(found.insert(object, picked)),
                 None => drop(found.remove(&object)),
             }
         }

@@ -63,11 +63,13 @@ impl Bucket {
     }
 
     fn failed(object: &ObjectRef, key: &Path, error: &object_store::Error) -> FetchError {
-        match StoreError::of(key, error) {
-            error @ StoreError::NotFound { .. } => {
-                FetchError::Missing { object: object.id, reason: error.to_string().into() }
-            }
-            error => FetchError::Unreachable { reason: error.to_string().into() },
+        let said = StoreError::of(key, error);
+        let (object, reason) = (object.id, said.to_string().into());
+        match (said, error) {
+            (StoreError::NotFound { .. }, _) => FetchError::Missing { object, reason },
+            // Not for want of credentials, which concerns all objects.
+            (_, object_store::Error::PermissionDenied { .. }) => FetchError::Refused { object, reason },
+            _ => FetchError::Unreachable { reason },
         }
     }
 

@@ -151,6 +151,14 @@ pub enum FetchError {
         /// In the words of the store.
         reason: Arc<str>,
     },
+    /// The store answers, and does not let this object be read (403): its own permissions, key or storage class. Others may be read.
+    #[error("object {object} cannot be read: {reason}")]
+    Refused {
+        /// The object.
+        object: ObjectId,
+        /// In the words of the store.
+        reason: Arc<str>,
+    },
     /// A part of the object is not what was written.
     #[error("object {object}: {error}")]
     Damaged {
@@ -188,9 +196,15 @@ impl FetchError {
         match self {
             FetchError::Missing { .. } | FetchError::Damaged { .. } | FetchError::Different { .. } => true,
             FetchError::Unreachable { .. }
+            | FetchError::Refused { .. }
             | FetchError::Busy
             | FetchError::TooLarge { .. }
             | FetchError::Stopped => false,
         }
+    }
+
+    /// True when the store answered, and the answer concerns this object alone.
+    pub(crate) fn is_of_object(&self) -> bool {
+        self.is_alarm() || matches!(self, FetchError::Refused { .. })
     }
 }

@@ -39,6 +39,8 @@ enum Fate {
     Refused,
     /// 404.
     Missing,
+    /// 403.
+    Denied,
     /// The answer ends after this many bytes, without an error.
     CutShort(usize),
     /// The connection breaks after this many bytes.
@@ -105,6 +107,10 @@ impl ObjectStore for Scripted {
             Some(Fate::Slow(time)) => tokio::time::sleep(*time).await,
             Some(Fate::Hangs) => std::future::pending().await,
             Some(Fate::Refused) => return Err(failed("503 SlowDown")),
+            Some(Fate::Denied) => {
+                let source = "403".to_owned().into();
+                return Err(Error::PermissionDenied { path: key.to_string(), source });
+            }
             Some(Fate::Missing) => {
                 return Err(Error::NotFound { path: key.to_string(), source: "404".to_owned().into() });
             }
@@ -406,6 +412,21 @@ async fn wrong_bytes_are_an_error_that_names_object_and_part_and_never_an_entry(
     assert_eq!(world.read(1, 0, 4).await.unwrap(), body(0, 4));
     world.store.next.lock().push_back(Fate::Flipped(77));
     assert!(world.read(1, 1, 20).await.unwrap_err().is_alarm(), "on the way, too");
+    world.idle().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_is_refused_does_not_put_the_store_out_of_reach() {
+    let world = World::new(FetchOptions { failures_max: 2, ..FetchOptions::default() }).await;
+    *world.store.always.lock() = Some(Fate::Denied);
+    for _ in 0..4 {
+        let error = world.read(1, 0, 0).await.unwrap_err();
+        assert!(matches!(error, FetchError::Refused { .. }), "{error}");
+        assert!(!error.is_alarm() && world.fetcher.stats().is_reachable);
+        tokio::time::sleep(Duration::from_secs(10)).await;
+    }
+    *world.store.always.lock() = None;
+    assert_eq!(world.read(1, 0, 0).await.unwrap(), body(0, 0));
     world.idle().await;
 }
 

@@ -8,8 +8,8 @@ use bytes::Bytes;
 
 use super::block::{OpenBlock, is_entry};
 use super::{
-    BlockEntry, Compression, ENTRY_BYTES_MAX, Extent, FOOTER_BYTES_MAX, Footer, Header, METADATA_BYTES_MAX,
-    TABLE_ENTRY_SIZE_BYTES, TRAILER_SIZE_BYTES, Trailer,
+    BlockEntry, Compression, ENTRY_BYTES_MAX, Extent, FOOTER_BYTES_MAX, FOOTER_BYTES_TARGET, Footer, Header,
+    METADATA_BYTES_MAX, TABLE_ENTRY_SIZE_BYTES, TRAILER_SIZE_BYTES, Trailer,
 };
 use crate::{ClusterId, ObjectId};
 
@@ -193,6 +193,11 @@ impl ObjectBuilder {
     pub fn size_bytes(&self) -> u64 {
         let footer = self.footer_size_bytes(0, 0, 1, 1);
         self.position + self.open_bytes() as u64 + footer + TRAILER_SIZE_BYTES as u64
+    }
+
+    /// Whether it is to be finished: it has as many bytes as it should, or its footer has, which readers keep in memory.
+    pub fn has_reached(&self, target_bytes: u64) -> bool {
+        self.size_bytes() >= target_bytes || self.footer_size_bytes(0, 0, 0, 0) >= FOOTER_BYTES_TARGET
     }
 
     /// Bytes that are held: to be taken, and not yet in a block or table.

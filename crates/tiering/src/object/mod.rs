@@ -44,8 +44,8 @@
 //! 5. The builder holds one block, the tables and what was not taken yet. Bodies are not copied unless they are compressed.
 //!
 //! # Limits
-//! Block: [`BLOCK_BYTES_TARGET`] or one entry, [`BLOCK_ENTRIES_MAX`]. Footer: [`FOOTER_BYTES_MAX`]. Metadata of a ledger:
-//! [`METADATA_BYTES_MAX`]. Entry: [`ENTRY_BYTES_MAX`].
+//! Block: [`BLOCK_BYTES_TARGET`] or one entry, [`BLOCK_ENTRIES_MAX`]. Footer: [`FOOTER_BYTES_TARGET`] and one ledger when it is built,
+//! [`FOOTER_BYTES_MAX`] when it is read. Metadata of a ledger: [`METADATA_BYTES_MAX`]. Entry: [`ENTRY_BYTES_MAX`].
 
 mod ahead;
 mod block;
@@ -73,8 +73,12 @@ pub const BLOCK_BYTES_TARGET: usize = 1 << 20;
 /// Entries in one block, so that its list of lengths stays below 256 KiB.
 pub const BLOCK_ENTRIES_MAX: usize = 65_536;
 
-/// Largest footer that is read. An object of 80 MiB with 10,000 ledgers has one of about 5 MiB.
+/// Largest footer that is read.
 pub const FOOTER_BYTES_MAX: u64 = 64 << 20;
+
+/// An object is finished when its footer has so many bytes: a bookie keeps footers in a quarter of its memory for reads, which may be
+/// 16 MiB, and has to decode one.
+pub const FOOTER_BYTES_TARGET: u64 = 2 << 20;
 
 /// Largest metadata of one ledger, ZooKeeper's default for a node (`jute.maxbuffer`).
 pub const METADATA_BYTES_MAX: usize = 1 << 20;

@@ -19,8 +19,10 @@ mod open;
 #[cfg(test)]
 mod tests;
 mod url;
+mod written;
 
 pub use check::{Check, CheckError, Checked, Verdict, check};
 pub use clusters::clusters;
 pub use open::{OpenError, Store, StoreError, StoreOptions, open};
 pub use url::{InvalidStoreUrl, StoreKind, StoreUrl};
+pub use written::{Arrived, Written};

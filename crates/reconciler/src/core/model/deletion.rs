@@ -177,7 +177,7 @@ fn an_object_that_is_missing_is_an_alarm() {
             world.keep_up(0);
             continue;
         };
-        let event = world.arrive_upkeep(Some(0), &action, Fate::Works);
+        let event = world.arrive_upkeep(Some(0), &action, world.now, Fate::Works);
         let keeper = world.tierers[0].keeper.as_mut().unwrap();
         keeper.core.on_event(world.now, event, &mut alarms);
         world.keep_up(0);

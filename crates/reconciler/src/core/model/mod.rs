@@ -2,7 +2,12 @@
 //! tierers act in it; every action travels, arrives (which has an effect), and is answered, each as a step of its own, so that a crash
 //! fits in between.
 //!
-//! Checked after every step: IT1, IT2, IT6 and IT7 (docs/reference/reliability.md), and T4.
+//! Bookies let copies go when all of a ledger is in the tier, as far as they were told. Objects of which little is left are rewritten.
+//!
+//! Checked after every step: IT1, IT2, IT6 and IT7 (docs/reference/reliability.md), T4, and IT5 of entries without a copy: the bookie
+//! knows an object that has them.
+//!
+//! A request reaches a bookie within its timeout, or not at all; everything else may arrive at any time.
 
 mod deletion;
 mod scripts;
@@ -16,8 +21,8 @@ use std::time::Duration;
 use bindery_io::SeededRandom;
 use bindery_io::canary::Canaries;
 use bindery_tiering::catalogue::{
-    Change, ChangeOutcome, Core as Catalogue, Facts, NewExtent, NewObject, ObjectRow, Record, WantedExtents,
-    WriterId,
+    Change, ChangeOutcome, Core as Catalogue, Facts, NewExtent, NewObject, ObjectRow, Record, Verdict,
+    WantedExtents, WriterId,
 };
 use bindery_tiering::{ClusterId, ObjectId};
 use bindery_types::tier::{ObjectRef, Reconciliation, TierExtent};
@@ -62,8 +67,10 @@ pub(super) struct Ghost {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Told {
     pub register: Option<EntryId>,
-    /// By first entry.
-    pub extents: BTreeMap<EntryId, TierExtent>,
+    /// Ranges by their first entry: the last entry, and the extent that has them, which may be longer.
+    pub extents: BTreeMap<EntryId, (EntryId, TierExtent)>,
+    /// Copies up to here are gone.
+    pub trimmed: Option<EntryId>,
 }
 
 #[derive(Debug)]
@@ -104,6 +111,7 @@ pub(super) struct Pending {
     life: u64,
     pub action: Action,
     step: Step,
+    sent_at: Duration,
 }
 
 pub(super) struct Tierer {
@@ -121,6 +129,8 @@ pub(super) struct World {
     pub tierers: Vec<Tierer>,
     pub pending: Vec<Pending>,
     pub catalogue: Catalogue,
+    /// Every extent that was ever committed: ledger, first and last entry, object.
+    pub committed: BTreeSet<(LedgerId, EntryId, EntryId, ObjectId)>,
     pub ledgers: BTreeMap<LedgerId, Ghost>,
     pub bookies: BTreeMap<BookieId, Bookie>,
     /// Objects that are whole, with their extents.
@@ -155,6 +165,9 @@ impl World {
                 delete_delay: Duration::from_secs(20),
                 limits: bindery_engine::GarbageLimits::default(),
                 confirm_pause: Duration::from_secs(1),
+                rewrite_below: 0.5,
+                rewrite_pause: Duration::from_secs(10),
+                settle: Duration::from_secs(31),
             },
             ..Settings::default()
         };
@@ -183,6 +196,7 @@ impl World {
                 .collect(),
             pending: Vec::new(),
             catalogue: Catalogue::new(CLUSTER),
+            committed: BTreeSet::new(),
             ledgers: BTreeMap::new(),
             bookies: bookies.collect(),
             bucket: BTreeMap::new(),
@@ -269,7 +283,11 @@ impl World {
     }
 
     pub fn tell_bookies(&mut self, tierer: usize) {
-        let abilities = self.bookies.iter().map(|(id, bookie)| (id.clone(), bookie.ability)).collect();
+        let abilities: BTreeMap<_, _> =
+            self.bookies.iter().map(|(id, bookie)| (id.clone(), bookie.ability)).collect();
+        if let Some(keeper) = &mut self.tierers[tierer].keeper {
+            keeper.core.set_bookies(&abilities);
+        }
         self.event(tierer, Event::Bookies(abilities));
     }
 
@@ -297,7 +315,10 @@ impl World {
                         }
                     }
                 }
-                action => self.pending.push(Pending { tierer, life, action, step: Step::Sent }),
+                action => {
+                    let sent_at = self.now;
+                    self.pending.push(Pending { tierer, life, action, step: Step::Sent, sent_at });
+                }
             }
         }
         let updates = self.pending.iter().filter(|pending| {
@@ -309,7 +330,12 @@ impl World {
 
     /// Takes an action one step further.
     pub fn deliver(&mut self, index: usize, fate: Fate) {
-        let Pending { tierer, life, action, step } = self.pending[index].clone();
+        let Pending { tierer, life, action, step, sent_at } = self.pending[index].clone();
+        if matches!(action, Action::Update(_)) && step == Step::Sent && self.is_late(sent_at) {
+            // Whoever sent it has given it up.
+            drop(self.pending.remove(index));
+            return;
+        }
         let is_alive = self.tierers[tierer].life == life && self.tierers[tierer].core.is_some();
         let next = match step {
             Step::Sent => self.arrive(tierer, &action, fate),
@@ -425,8 +451,11 @@ impl World {
                         for update in &request.ledgers {
                             self.arrived.push((self.now, update.ledger, request.bookie.clone()));
                         }
-                        let results: Vec<UpdateResult> =
-                            request.ledgers.iter().map(|update| bookie.update(update)).collect();
+                        let results: Vec<UpdateResult> = request
+                            .ledgers
+                            .iter()
+                            .map(|update| bookie.update(update, &self.bucket))
+                            .collect();
                         match fate {
                             Fate::Works => Ok(results),
                             _ => Err(RequestError::Failed(failed())),
@@ -518,6 +547,11 @@ impl World {
         2 * self.settings.reservation_use.as_millis() as u64
     }
 
+    /// A request that was sent then does not reach a bookie any more.
+    fn is_late(&self, sent_at: Duration) -> bool {
+        self.now > sent_at + self.settings.updates.timeout
+    }
+
     /// One record of the log.
     fn record(&mut self, changes: Vec<Change>) -> Vec<ChangeOutcome> {
         let record = Record {
@@ -527,7 +561,16 @@ impl World {
             time_ms: self.now.as_millis() as u64,
             changes,
         };
-        self.catalogue.apply(&record, &Facts::nothing_below()).unwrap().changes
+        let outcomes = self.catalogue.apply(&record, &Facts::nothing_below()).unwrap().changes;
+        for (change, outcome) in record.changes.iter().zip(&outcomes) {
+            let (Change::Commit(new) | Change::Replace { object: new, .. }) = change else { continue };
+            let ChangeOutcome::Committed(Ok(outcomes)) = outcome else { continue };
+            let accepted = new.extents.iter().zip(outcomes);
+            let accepted = accepted.filter(|(_, outcome)| outcome.verdict == Verdict::Accepted);
+            let place = |extent: &NewExtent| (extent.ledger, extent.first, extent.last, new.object.id);
+            self.committed.extend(accepted.map(|(extent, _)| place(extent)));
+        }
+        outcomes
     }
 
     /// One record of the log with objects, and ids for the next ones.
@@ -652,18 +695,48 @@ impl World {
                     "IT1: {name} has {:?} of ledger {id}, the catalogue {tiered:?}",
                     told.register
                 );
-                for extent in told.extents.values() {
+                for (_, extent) in told.extents.values() {
+                    let place = (*id, extent.first, extent.last, extent.object.id);
                     assert!(
-                        extents.contains(extent),
+                        self.committed.contains(&place),
                         "IT1: {name} was told of {extent:?}, which was not committed"
                     );
                 }
+                self.check_trimmed(name, *id, told);
             }
         }
         for object in &self.begun {
             let row = self.catalogue.object(&facts, *object).unwrap();
             let is_known = row.is_some() || self.estate.forgotten.contains(object);
             assert!(is_known, "IT2: {object} was uploaded without a reservation");
+        }
+    }
+
+    /// Entries that a bookie let go are in objects that it knows.
+    fn check_trimmed(&self, name: &BookieId, id: LedgerId, told: &Told) {
+        let Some(trimmed) = told.trimmed else { return };
+        let mut next = EntryId::FIRST;
+        for (first, (last, extent)) in told.extents.range(..=trimmed) {
+            assert_eq!(*first, next, "IT5: {name} knows no object with entry {next} of ledger {id}");
+            next = entry(last.get() + 1);
+            assert!(
+                has_extent(&self.bucket, id, extent),
+                "IT5: entry {first} of ledger {id} has no copy on {name}, and is in no object there: {extent:?}"
+            );
+        }
+        assert!(next > trimmed, "IT5: {name} knows no object with entry {next} of ledger {id}");
+    }
+
+    /// A bookie lets its copies of a ledger go, if it may (T9, T19).
+    pub fn trim(&mut self, name: &BookieId, id: LedgerId) {
+        let ghost = &self.ledgers[&id];
+        let Some(told) = self.bookies.get_mut(name).and_then(|bookie| bookie.told.get_mut(&id)) else {
+            return;
+        };
+        let is_closed = matches!(ghost.metadata.state, LedgerState::Closed { .. });
+        let are_there = told.extents.values().all(|(_, extent)| has_extent(&self.bucket, id, extent));
+        if is_closed && !ghost.is_deleted && told.register == ghost.end && are_there {
+            told.trimmed = told.register;
         }
     }
 
@@ -689,27 +762,72 @@ impl World {
     }
 }
 
+/// Whether the extent is in its object, as it was committed.
+fn has_extent(bucket: &BTreeMap<ObjectId, NewObject>, id: LedgerId, extent: &TierExtent) -> bool {
+    let is_it = |e: &NewExtent| (e.ledger, e.first, e.last) == (id, extent.first, extent.last);
+    bucket
+        .get(&extent.object.id)
+        .is_some_and(|new| new.object == extent.object && new.extents.iter().any(is_it))
+}
+
 impl Bookie {
     /// As a bookie does it.
-    fn update(&mut self, update: &Reconciliation) -> UpdateResult {
+    fn update(&mut self, update: &Reconciliation, bucket: &BTreeMap<ObjectId, NewObject>) -> UpdateResult {
         let ledger = update.ledger;
         if self.without.contains(&ledger) {
             return UpdateResult { ledger, status: UpdateStatus::NoLedger, register: None, is_durable: true };
         }
         let told = self.told.entry(ledger).or_default();
-        let mut status = UpdateStatus::Done;
-        if let (Some(last), Some(first)) = (update.last, update.extents.first()) {
-            let behind = told.register.map_or(0, |register| register.get() + 1);
-            if first.first.get() > behind {
-                status = UpdateStatus::Behind;
-            } else if Some(last) > told.register {
-                for extent in &update.extents {
-                    told.extents.retain(|_, old| old.last < extent.first || old.first > extent.last);
-                    told.extents.insert(extent.first, *extent);
-                }
-                told.register = Some(last);
-            }
-        }
+        let status = told.take(ledger, update, bucket);
         UpdateResult { ledger, status, register: told.register, is_durable: true }
+    }
+}
+
+impl Told {
+    fn take(
+        &mut self,
+        ledger: LedgerId,
+        update: &Reconciliation,
+        bucket: &BTreeMap<ObjectId, NewObject>,
+    ) -> UpdateStatus {
+        let (Some(last), Some(first)) = (update.last, update.extents.first()) else {
+            return UpdateStatus::Done;
+        };
+        if first.first.get() > self.register.map_or(0, |register| register.get() + 1) {
+            return UpdateStatus::Behind;
+        }
+        // What it was told later is in objects with later ids.
+        let is_older = |new: &TierExtent| {
+            let known = self.extents.range(..=new.last);
+            known.filter(|(_, (end, _))| *end >= new.first).any(|(_, (_, old))| old.object.id > new.object.id)
+        };
+        if update.extents.iter().any(is_older) {
+            return UpdateStatus::Behind;
+        }
+        // It looks at the objects of entries that it let go.
+        let mut below = update.extents.iter().filter(|extent| Some(extent.first) <= self.trimmed);
+        if !below.all(|extent| has_extent(bucket, ledger, extent)) {
+            return UpdateStatus::Failed;
+        }
+        for new in &update.extents {
+            let overlapping: Vec<EntryId> = self
+                .extents
+                .range(..=new.last)
+                .filter(|(_, (end, _))| *end >= new.first)
+                .map(|(begin, _)| *begin)
+                .collect();
+            for begin in overlapping {
+                let (end, old) = self.extents.remove(&begin).unwrap();
+                if begin < new.first {
+                    self.extents.insert(begin, (entry(new.first.get() - 1), old));
+                }
+                if end > new.last {
+                    self.extents.insert(entry(new.last.get() + 1), (end, old));
+                }
+            }
+            self.extents.insert(new.first, (new.last, *new));
+        }
+        self.register = self.register.max(Some(last));
+        UpdateStatus::Done
     }
 }

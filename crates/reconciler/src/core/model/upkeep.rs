@@ -3,7 +3,8 @@
 
 use super::*;
 use crate::core::upkeep::{
-    Deletion, ListedObject, Proof, ScanPage, ScannedRow, Upkeep, UpkeepAction, UpkeepEvent,
+    Deletion, ListedObject, LiveExtent, Moved, Proof, ScanPage, ScannedRow, Survey, Told as Answer, Upkeep,
+    UpkeepAction, UpkeepEvent, WaitingPage,
 };
 
 /// The upkeep of one tierer.
@@ -11,6 +12,8 @@ pub(super) struct Keeper {
     pub core: Upkeep,
     /// The action under way, with its answer once it has arrived.
     pub work: Option<(UpkeepAction, Option<UpkeepEvent>)>,
+    /// When it began.
+    began: Duration,
     /// In this pass the metadata store shows no ledger, no mark, and gives out ids from 0 on.
     is_wiped: bool,
     /// Ledgers of the listing that come next.
@@ -26,8 +29,8 @@ pub(super) struct Estate {
     /// The mark in the metadata store, and those that the bucket knows.
     mark: Option<u64>,
     marks_known: Vec<u64>,
-    /// Actions of tierers that died, which may arrive.
-    pub strays: Vec<UpkeepAction>,
+    /// Actions of tierers that died, which may arrive, with the times at which they began.
+    pub strays: Vec<(Duration, UpkeepAction)>,
     /// Rows that were forgotten.
     pub forgotten: BTreeSet<ObjectId>,
     /// Deletions are refused.
@@ -36,8 +39,10 @@ pub(super) struct Estate {
 
 impl World {
     pub(super) fn new_keeper(&self, canaries: Canaries) -> Keeper {
-        let core = Upkeep::new(self.now, self.settings.upkeep.clone(), CLUSTER.to_string(), canaries);
-        Keeper { core, work: None, is_wiped: false, listed: Vec::new(), alarms: Vec::new() }
+        let target = self.settings.target_bytes();
+        let core = Upkeep::new(self.now, self.settings.upkeep.clone(), target, CLUSTER.to_string(), canaries);
+        let (listed, alarms) = (Vec::new(), Vec::new());
+        Keeper { core, work: None, began: self.now, is_wiped: false, listed, alarms }
     }
 
     /// Deletes a ledger from metadata.
@@ -52,6 +57,7 @@ impl World {
             && keeper.work.is_none()
         {
             keeper.work = keeper.core.next(now).map(|action| (action, None));
+            keeper.began = now;
         }
     }
 
@@ -60,7 +66,7 @@ impl World {
         if let Some(keeper) = self.tierers[tierer].keeper.take()
             && let Some((action, None)) = keeper.work
         {
-            self.estate.strays.push(action);
+            self.estate.strays.push((keeper.began, action));
         }
     }
 
@@ -76,7 +82,8 @@ impl World {
                 self.keep_up(tierer);
             }
             Some((action, None)) => {
-                let event = self.arrive_upkeep(Some(tierer), &action, fate);
+                let began = keeper.began;
+                let event = self.arrive_upkeep(Some(tierer), &action, began, fate);
                 let keeper = self.tierers[tierer].keeper.as_mut().unwrap();
                 keeper.work = Some((action, Some(event)));
             }
@@ -87,8 +94,8 @@ impl World {
 
     /// An action of a tierer that died arrives after all.
     pub(super) fn deliver_stray(&mut self) {
-        if let Some(action) = self.estate.strays.pop() {
-            self.arrive_upkeep(None, &action, Fate::Works);
+        if let Some((began, action)) = self.estate.strays.pop() {
+            self.arrive_upkeep(None, &action, began, Fate::Works);
             self.check();
         }
     }
@@ -97,6 +104,7 @@ impl World {
         &mut self,
         tierer: Option<usize>,
         action: &UpkeepAction,
+        began: Duration,
         fate: Fate,
     ) -> UpkeepEvent {
         let failed = || "it failed".to_owned();
@@ -234,13 +242,7 @@ impl World {
                 };
                 let rows = self.catalogue.objects_in_tail().filter_map(|(object, row)| {
                     let is_in = behind(&object) && next.is_none_or(|next| object <= next);
-                    let live_bytes = match row? {
-                        ObjectRow::Stored(stored) if stored.live_extents > 0 => {
-                            Some(stored.object.length_bytes)
-                        }
-                        ObjectRow::Stored(_) | ObjectRow::Reserved { .. } => None,
-                    };
-                    is_in.then_some(ScannedRow { object, live_bytes })
+                    is_in.then_some(ScannedRow::new(object, &row?))
                 });
                 let page = ScanPage {
                     objects: ids.iter().map(listed).collect(),
@@ -262,7 +264,149 @@ impl World {
                 let outcome = if is_lost { Deletion::Failed(failed()) } else { Deletion::Done };
                 UpkeepEvent::OrphansDeleted(objects.iter().map(|object| (*object, outcome.clone())).collect())
             }
+            _ => self.arrive_rewriting(action, began, fate),
         }
+    }
+
+    /// The actions that concern objects that are rewritten.
+    fn arrive_rewriting(&mut self, action: &UpkeepAction, began: Duration, fate: Fate) -> UpkeepEvent {
+        let failed = || "it failed".to_owned();
+        let is_lost = fate != Fate::Works;
+        match action {
+            UpkeepAction::FindWaiting { after, limit } => {
+                let waits = self.catalogue.objects_in_tail().filter_map(|(id, row)| match row? {
+                    ObjectRow::Stored(stored) if stored.is_waiting() && Some(id) > *after => Some(stored),
+                    ObjectRow::Stored(_) | ObjectRow::Reserved { .. } => None,
+                });
+                let page = WaitingPage {
+                    objects: waits.take(*limit).collect(),
+                    now_ms: self.now.as_millis() as u64,
+                };
+                UpkeepEvent::Waiting(if is_lost { Err(failed()) } else { Ok(page) })
+            }
+            UpkeepAction::WhereTo(object) => UpkeepEvent::Whereabouts(match self.bucket.get(&object.id) {
+                Some(new) if !is_lost => {
+                    Ok(new.extents.iter().filter_map(|extent| self.where_to(extent)).collect())
+                }
+                _ => Err(failed()),
+            }),
+            UpkeepAction::Tell(requests) => {
+                // As a request that was given up.
+                let fate = if self.is_late(began) { Fate::Fails } else { fate };
+                let told: Vec<Answer> =
+                    requests.iter().map(|(bookie, updates)| self.tell(bookie, updates, fate)).collect();
+                UpkeepEvent::Told(told)
+            }
+            UpkeepAction::Release(objects) => {
+                let release = |(object, replaced): &(ObjectId, u64)| Change::Release {
+                    object: *object,
+                    replaced: *replaced,
+                };
+                if fate != Fate::Fails {
+                    self.record(objects.iter().map(release).collect());
+                }
+                UpkeepEvent::Released(if is_lost { Err(failed()) } else { Ok(objects.len() as u64) })
+            }
+            UpkeepAction::Survey(objects) => {
+                let survey = |object: &ObjectRef| -> Survey {
+                    let live = if is_lost { None } else { self.live_extents(object) };
+                    (*object, live.ok_or_else(failed))
+                };
+                UpkeepEvent::Surveyed(objects.iter().map(survey).collect())
+            }
+            UpkeepAction::Reserve => {
+                let objects = self.draw(1);
+                if fate != Fate::Fails {
+                    self.commit(&[], &objects);
+                }
+                UpkeepEvent::Reserved(if is_lost { Err(failed()) } else { Ok(objects[0]) })
+            }
+            UpkeepAction::Rewrite(order) => UpkeepEvent::Rewritten(self.rewrite(order, fate)),
+            UpkeepAction::Replace { object, sources } => {
+                let outcome = (fate != Fate::Fails).then(|| {
+                    self.record(vec![Change::Replace { object: object.clone(), sources: sources.clone() }])
+                });
+                UpkeepEvent::Replaced(match (fate, outcome.as_deref()) {
+                    (Fate::Works, Some([ChangeOutcome::Committed(outcome)])) => Ok(outcome.clone()),
+                    _ => Err(failed()),
+                })
+            }
+            other => unreachable!("it is none of rewriting: {other:?}"),
+        }
+    }
+
+    fn where_to(&self, extent: &NewExtent) -> Option<Moved> {
+        let NewExtent { ledger, first, last, .. } = *extent;
+        let row = self.catalogue.ledger(&Facts::nothing_below(), ledger).unwrap();
+        row.filter(|row| !row.is_removed)?;
+        let mut extents = self.extents_from(ledger, first, usize::MAX);
+        extents.retain(|extent| extent.first <= last);
+        let ghost = &self.ledgers[&ledger];
+        let metadata = (!ghost.is_deleted).then(|| Arc::new(ghost.metadata.clone()));
+        Some(Moved { ledger, first, last, extents, metadata })
+    }
+
+    fn tell(&mut self, name: &BookieId, updates: &[Reconciliation], fate: Fate) -> Answer {
+        let failed = || Err(RequestError::Failed("it failed".to_owned()));
+        let bookie = self.bookies.get_mut(name).unwrap();
+        let hangs = bookie.is_hanging
+            || bookie.ability != Ability::Reconciles
+            || updates.iter().any(|update| bookie.hangs_on.contains(&update.ledger));
+        if hangs || fate == Fate::Fails {
+            return (name.clone(), failed());
+        }
+        let results = updates.iter().map(|update| bookie.update(update, &self.bucket)).collect();
+        (name.clone(), if fate == Fate::Works { Ok(results) } else { failed() })
+    }
+
+    fn live_extents(&self, object: &ObjectRef) -> Option<Vec<LiveExtent>> {
+        let mut live = Vec::new();
+        for extent in &self.bucket.get(&object.id)?.extents {
+            let NewExtent { ledger, first, last, bytes } = *extent;
+            let found = self.extents_from(ledger, first, 1);
+            if !found.iter().any(|extent| extent.first == first && extent.object.id == object.id) {
+                continue;
+            }
+            let ghost = Some(&self.ledgers[&ledger]).filter(|ghost| !ghost.is_deleted)?;
+            live.push(LiveExtent { ledger, first, last, bytes, metadata: Arc::new(ghost.metadata.clone()) });
+        }
+        Some(live)
+    }
+
+    fn rewrite(&mut self, order: &crate::core::upkeep::RewriteOrder, fate: Fate) -> Built {
+        let id = order.order.object;
+        self.begun.insert(id);
+        let (mut extents, mut left) = (Vec::new(), Vec::new());
+        for (wanted, pieces) in order.order.ledgers.iter().zip(&order.pieces) {
+            let BuildLedger { ledger, first, last, bytes, .. } = *wanted;
+            let ends = (pieces.first().unwrap().first, pieces.last().unwrap().last);
+            assert_eq!(ends, (first, last), "T16: the pieces are the range");
+            let is_there = pieces.iter().all(|piece| {
+                let extent = TierExtent { first: piece.first, last: piece.last, object: piece.object };
+                has_extent(&self.bucket, ledger, &extent)
+            });
+            // Another tierer may have rewritten and deleted them.
+            if !is_there || self.random.chance(self.cuts) {
+                left.push((ledger, Left::Unread("it cannot be read".into())));
+                continue;
+            }
+            extents.push(NewExtent { ledger, first, last, bytes });
+        }
+        let bytes: u64 = extents.iter().map(|extent| extent.bytes).sum();
+        let object = ObjectRef {
+            id,
+            length_bytes: bytes + 1000,
+            footer_offset: bytes,
+            footer_crc: self.ids as u32,
+            etag_crc: 1,
+        };
+        let new = (!extents.is_empty()).then_some(NewObject { object, extents });
+        if let Some(new) = new.clone().filter(|_| fate != Fate::Fails) {
+            self.written.insert(id, self.now);
+            assert_eq!(self.bucket.insert(id, new), None, "T5: an id is used once");
+        }
+        let outcome = if fate == Fate::Works { Ok(new) } else { Err("the upload failed".into()) };
+        Built { outcome, left, times: BuildTimes::default() }
     }
 
     /// Nothing is left of deleted ledgers, and nothing in the bucket that is of no use for longer than the delay.
@@ -283,6 +427,15 @@ impl World {
             assert!(
                 since.is_none_or(|since| u128::from(since) > before),
                 "T13: the row of {id} stays: {row:?}"
+            );
+        }
+        let settled = before - self.settings.upkeep.settle.as_millis();
+        for (id, row) in self.catalogue.objects_in_tail() {
+            let Some(ObjectRow::Stored(stored)) = row else { continue };
+            let since = stored.replaced.filter(|_| stored.is_waiting()).map(|replaced| replaced.at_ms);
+            assert!(
+                since.is_none_or(|since| u128::from(since) > settled),
+                "T16: bookies do not get to know where {id} went: {stored:?}"
             );
         }
         for id in self.bucket.keys() {

@@ -85,14 +85,15 @@ impl Member {
         if !covers(target, from) {
             return Vec::new();
         }
-        target.extents.iter().filter(|extent| extent.last >= from).take(most).copied().collect()
+        let kept = target.extents.iter().map(|kept| kept.extent);
+        kept.filter(|extent| extent.last >= from).take(most).collect()
     }
 }
 
 /// Whether the extents that are here continue a register before `from`.
 fn covers(target: &Target, from: EntryId) -> bool {
     let (first, last) = (target.extents.front(), target.extents.back());
-    first.is_some_and(|extent| extent.first <= from) && last.is_some_and(|extent| extent.last >= from)
+    first.is_some_and(|kept| kept.extent.first <= from) && last.is_some_and(|kept| kept.extent.last >= from)
 }
 
 /// The entry behind a register.

@@ -16,6 +16,9 @@
 //! 6. A bookie gets extents only after it said what it has: extents from the first entry on would replace those of another
 //!    catalogue (T2). Nobody has been asked before it is known which bookies there are (T15).
 //!
+//! 7. Extents are sent within [`EXTENTS_KEPT_FOR`] after the catalogue had them; later it is asked again. So a while after other
+//!    objects took extents over, nobody is told of the old ones any more (T16).
+//!
 //! # Limits     requests: [`UpdateSettings::in_flight_max`]; ledgers in one: [`UpdateSettings::ledgers_per_request`]; extents kept
 //! for a ledger: [`EXTENTS_KEPT_MAX`], the rest comes from the catalogue
 
@@ -37,6 +40,9 @@ use super::quorum;
 
 /// Extents of one ledger that are kept for members that lack them.
 pub const EXTENTS_KEPT_MAX: usize = 256;
+
+/// How long extents are kept: bookies that take longer are told what the catalogue says by then.
+pub const EXTENTS_KEPT_FOR: Duration = Duration::from_secs(20);
 
 /// Extents in one request.
 const EXTENTS_PER_REQUEST_MAX: usize = 4096;
@@ -203,12 +209,30 @@ struct Target {
     is_reconciled: bool,
     is_late: bool,
     /// Contiguous, ending at or below the goal.
-    extents: VecDeque<TierExtent>,
+    extents: VecDeque<Kept>,
     wants_extents: bool,
+    /// When the catalogue was asked last.
+    asked_at: Duration,
     /// Nothing is sent before this (after the catalogue failed).
     no_extents_before: Duration,
     is_asking: bool,
     members: BTreeMap<BookieId, Member>,
+}
+
+/// An extent for members that lack it.
+struct Kept {
+    extent: TierExtent,
+    /// The catalogue had it at this time, or later.
+    at: Duration,
+}
+
+impl Target {
+    /// Invariant 7.
+    fn forget_old_extents(&mut self, now: Duration) {
+        while self.extents.front().is_some_and(|kept| kept.at + EXTENTS_KEPT_FOR < now) {
+            self.extents.pop_front();
+        }
+    }
 }
 
 /// All updates of a tierer.
@@ -344,6 +368,7 @@ impl Updates {
             is_late: false,
             extents: VecDeque::new(),
             wants_extents: false,
+            asked_at: Duration::ZERO,
             no_extents_before: Duration::ZERO,
             is_asking: false,
             members: BTreeMap::new(),
@@ -381,8 +406,8 @@ impl Updates {
         self.refresh(now, ledger, reports);
     }
 
-    /// Entries up to `goal` are committed, the last of them in `extents`, which may be empty: then the catalogue is asked.
-    /// A goal below the one before changes nothing.
+    /// Entries up to `goal` are committed, the last of them in `extents`, which may be empty: then the catalogue is asked. The
+    /// catalogue had these extents at `at`, or later. A goal below the one before changes nothing.
     ///
     /// # Panics
     /// When the ledger is not known.
@@ -391,7 +416,7 @@ impl Updates {
         now: Duration,
         ledger: LedgerId,
         goal: EntryId,
-        extents: &[TierExtent],
+        (extents, at): (&[TierExtent], Duration),
         reports: &mut Vec<Report>,
     ) {
         let target = self.targets.get_mut(&ledger).expect("a ledger advances after it is known");
@@ -404,13 +429,14 @@ impl Updates {
         (target.is_reconciled, target.is_late) = (false, false);
         self.late.insert((now + self.settings.timeout, ledger));
         for extent in extents {
-            let follows = target.extents.back().is_none_or(|last| last.last.get() + 1 == extent.first.get());
+            let follows =
+                target.extents.back().is_none_or(|last| last.extent.last.get() + 1 == extent.first.get());
             if !follows {
                 target.extents.clear();
             }
-            target.extents.push_back(*extent);
+            target.extents.push_back(Kept { extent: *extent, at });
         }
-        if target.extents.back().is_some_and(|last| last.last != goal) {
+        if target.extents.back().is_some_and(|last| last.extent.last != goal) {
             target.extents.clear();
         }
         while target.extents.len() > EXTENTS_KEPT_MAX {
@@ -440,7 +466,8 @@ impl Updates {
             Some(extents) if !extents.is_empty() => {
                 // The catalogue may have gone on.
                 target.goal = target.goal.max(extents.last().map(|last| last.last));
-                target.extents = extents.into();
+                let at = target.asked_at;
+                target.extents = extents.into_iter().map(|extent| Kept { extent, at }).collect();
                 PAGE_PAUSE
             }
             _ => RETRY_MIN,
@@ -474,6 +501,7 @@ impl Updates {
     /// Puts the members of a ledger where they belong: into the ready set of their bookie, or nowhere.
     fn refresh(&mut self, now: Duration, ledger: LedgerId, reports: &mut Vec<Report>) {
         let Some(target) = self.targets.get_mut(&ledger) else { return };
+        target.forget_old_extents(now);
         let mut wanted: Option<EntryId> = None;
         let bookies: Vec<BookieId> = target.members.keys().cloned().collect();
         for bookie in bookies {
@@ -494,7 +522,7 @@ impl Updates {
             && !target.wants_extents
             && now >= target.no_extents_before
         {
-            target.wants_extents = true;
+            (target.wants_extents, target.asked_at) = (true, now);
             reports.push(Report::WantsExtents { ledger, from });
         }
         self.judge(now, ledger, reports);

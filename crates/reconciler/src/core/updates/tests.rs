@@ -78,7 +78,8 @@ impl Desk {
 
     fn advance(&mut self, id: i64, first: i64, last: i64) {
         self.updates.know(self.now, ledger(id), &metadata("a b c"), entry(last));
-        self.updates.advance(self.now, ledger(id), entry(last), &[extent(first, last)], &mut self.reports);
+        let extents = [extent(first, last)];
+        self.updates.advance(self.now, ledger(id), entry(last), (&extents, self.now), &mut self.reports);
     }
 
     fn go_on(&mut self) {
@@ -351,6 +352,36 @@ fn a_bookie_that_is_behind_gets_what_it_misses_from_its_register_on() {
     assert_eq!(desk.take("b").ledgers[0].last, Some(entry(39)));
 }
 
+/// Invariant 7, T16: whoever comes late is told what the catalogue says by then.
+#[test]
+fn extents_are_not_kept_for_long() {
+    let mut desk = Desk::new(UpdateSettings::default());
+    desk.introduce(1..2);
+    desk.bookies(&[("a", Ability::Reconciles), ("b", Ability::Reconciles), ("c", Ability::Absent)]);
+    desk.advance(1, 0, 9);
+    desk.go_on();
+    desk.done("a");
+    desk.done("b");
+    let all = [("a", Ability::Reconciles), ("b", Ability::Reconciles), ("c", Ability::Reconciles)];
+    desk.pass(EXTENTS_KEPT_FOR + Duration::from_secs(1));
+    desk.bookies(&all);
+    assert!(desk.requests.iter().all(|request| request.ledgers[0].extents.is_empty()));
+    assert!(desk.reports.contains(&Report::WantsExtents { ledger: ledger(1), from: entry(0) }));
+    let rewritten = TierExtent { object: extent(5, 9).object, ..extent(0, 9) };
+    desk.updates.extents(desk.now, ledger(1), Some(vec![rewritten]), &mut desk.reports);
+    desk.go_on();
+    assert_eq!(desk.take("c").ledgers[0].extents, [rewritten]);
+    // An answer that took long is no better.
+    let mut desk = Desk::new(UpdateSettings::default());
+    desk.introduce(1..2);
+    desk.updates.know(desk.now, ledger(1), &metadata("a b c"), entry(9));
+    desk.updates.advance(desk.now, ledger(1), entry(9), (&[], desk.now), &mut desk.reports);
+    desk.pass(EXTENTS_KEPT_FOR + Duration::from_secs(1));
+    desk.updates.extents(desk.now, ledger(1), Some(vec![extent(0, 9)]), &mut desk.reports);
+    desk.go_on();
+    assert!(desk.requests.iter().all(|request| request.ledgers[0].extents.is_empty()));
+}
+
 #[test]
 fn a_register_that_is_lower_than_it_was_is_believed() {
     let mut desk = Desk::new(UpdateSettings::default());
@@ -394,6 +425,9 @@ fn answers_that_make_no_sense_are_failures_and_tried_later() {
         assert!(desk.requests.iter().all(|request| request.bookie != bookie("a")), "not at once: {answer:?}");
         desk.pass(RETRY_MAX);
         desk.requests.retain(|request| !desk.given_up.contains(&request.id));
+        // What was committed a while ago is asked for again (invariant 7).
+        desk.updates.extents(desk.now, ledger(1), Some(vec![extent(0, 9)]), &mut desk.reports);
+        desk.go_on();
     }
     assert_eq!(desk.reports.iter().filter(|report| **report == Report::Pressure).count(), 2);
     desk.done("a");

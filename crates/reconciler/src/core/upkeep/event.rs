@@ -1,11 +1,16 @@
 //! What the upkeep hears of, and what it wants done.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bindery_tiering::ObjectId;
-use bindery_types::LedgerId;
+use bindery_tiering::catalogue::{ExtentOutcome, NewObject, Refusal, StoredObject};
+use bindery_types::tier::{ObjectRef, Reconciliation, TierExtent};
+use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata};
 
 use super::ScanPage;
+use crate::core::updates::{RequestError, UpdateResult};
+use crate::core::{BuildOrder, Built};
 
 /// What the metadata store says of itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -29,6 +34,79 @@ pub enum Deletion {
     Denied(String),
     /// It may be there.
     Failed(String),
+}
+
+/// Objects that the catalogue does not refer to any more, and that bookies may refer to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WaitingPage {
+    /// Their rows, ascending.
+    pub objects: Vec<StoredObject>,
+    /// The store's time.
+    pub now_ms: u64,
+}
+
+/// A range of a ledger that another object took over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Moved {
+    /// The ledger.
+    pub ledger: LedgerId,
+    /// The first entry.
+    pub first: EntryId,
+    /// The last entry.
+    pub last: EntryId,
+    /// Where it is now by the catalogue: extents that follow each other.
+    pub extents: Vec<TierExtent>,
+    /// The ledger's metadata; `None` when the metadata store has no such ledger.
+    pub metadata: Option<Arc<LedgerMetadata>>,
+}
+
+impl Moved {
+    /// Whether the extents have all of it.
+    pub fn is_covered(&self) -> bool {
+        let ends = self.extents.first().zip(self.extents.last());
+        ends.is_some_and(|(from, to)| from.first <= self.first && to.last >= self.last)
+    }
+}
+
+/// What a bookie made of what it was told.
+pub type Told = (BookieId, Result<Vec<UpdateResult>, RequestError>);
+
+/// An extent of an object that the catalogue refers to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LiveExtent {
+    /// The ledger.
+    pub ledger: LedgerId,
+    /// The first entry.
+    pub first: EntryId,
+    /// The last entry.
+    pub last: EntryId,
+    /// Bytes of its entries.
+    pub bytes: u64,
+    /// The ledger's metadata, as the metadata store has it.
+    pub metadata: Arc<LedgerMetadata>,
+}
+
+/// The live extents of an object, or why they are not known.
+pub type Survey = (ObjectRef, Result<Vec<LiveExtent>, String>);
+
+/// A whole extent of an object that is to be rewritten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// The object.
+    pub object: ObjectRef,
+    /// The first entry.
+    pub first: EntryId,
+    /// The last entry.
+    pub last: EntryId,
+}
+
+/// An object to be built from others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RewriteOrder {
+    /// The object, and what goes into it, in this order.
+    pub order: BuildOrder,
+    /// For each range of the order, the extents that make it up.
+    pub pieces: Vec<Vec<Piece>>,
 }
 
 /// Something is to be done. One [`UpkeepEvent`] answers it.
@@ -69,6 +147,33 @@ pub enum UpkeepAction {
     AskFor(Vec<(ObjectId, u64)>),
     /// Delete objects that have no row.
     DeleteOrphans(Vec<ObjectId>),
+    /// Follow the catalogue to its end, and read rows of objects that wait for bookies.
+    FindWaiting {
+        /// Behind this one; `None` from the beginning.
+        after: Option<ObjectId>,
+        /// So many.
+        limit: usize,
+    },
+    /// Read the footer of an object that waits, and where its ranges are by the catalogue; not of ledgers that it does not have.
+    WhereTo(ObjectRef),
+    /// Tell bookies, all at once.
+    Tell(Vec<(BookieId, Vec<Reconciliation>)>),
+    /// Let objects go for which nobody has to wait any more, each with the number of the record that took extents over last.
+    Release(Vec<(ObjectId, u64)>),
+    /// Read footers, look up which of their extents the catalogue refers to, and read the metadata of those ledgers. It fails for an
+    /// object with a ledger that has no metadata.
+    Survey(Vec<ObjectRef>),
+    /// Draw an id and reserve it.
+    Reserve,
+    /// Build and upload an object.
+    Rewrite(RewriteOrder),
+    /// Let an object take over extents of others.
+    Replace {
+        /// The object.
+        object: NewObject,
+        /// The others.
+        sources: Vec<ObjectId>,
+    },
 }
 
 /// The answer to an [`UpkeepAction`].
@@ -98,4 +203,20 @@ pub enum UpkeepEvent {
     Missing(Result<Vec<ObjectId>, String>),
     /// Of each orphan.
     OrphansDeleted(Vec<(ObjectId, Deletion)>),
+    /// Of [`UpkeepAction::FindWaiting`].
+    Waiting(Result<WaitingPage, String>),
+    /// Of [`UpkeepAction::WhereTo`].
+    Whereabouts(Result<Vec<Moved>, String>),
+    /// Of each bookie.
+    Told(Vec<Told>),
+    /// Objects that were released; an error says that it may or may not have happened.
+    Released(Result<u64, String>),
+    /// Of each object.
+    Surveyed(Vec<Survey>),
+    /// Of [`UpkeepAction::Reserve`].
+    Reserved(Result<ObjectId, String>),
+    /// Of [`UpkeepAction::Rewrite`].
+    Rewritten(Built),
+    /// Of [`UpkeepAction::Replace`]. An error says that it may or may not have happened.
+    Replaced(Result<Result<Vec<ExtentOutcome>, Refusal>, String>),
 }

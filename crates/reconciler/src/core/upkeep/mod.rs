@@ -5,8 +5,11 @@
 //! ```text
 //! ledgers of the catalogue ─► proof, listing, proof ─► looked up again, proof again ─► removed from the catalogue (T17)
 //! unreferenced, or reserved in vain, for the delay ─► object deleted ─► row forgotten (T13)
+//! rewritten ─► bookies are told where its extents went ─► unreferenced (T16)
 //! a page of the bucket's objects ─► compared with rows ─► of nobody for the delay: deleted; missing: an alarm
+//!                                                     └─► little is live of it: rewritten
 //! ```
+//! [`rewrite`] and [`waiting`] have what concerns objects that are rewritten.
 //!
 //! # Invariants
 //! 1. A ledger leaves the catalogue on the proof of absence that garbage collection of bookies wants ([`GarbageRound`], IB16):
@@ -17,31 +20,41 @@
 //!    object that cannot be deleted holds up no other.
 //! 4. One action is under way at a time, and one event answers it.
 //!
-//! # Limits     ids of all ledgers of the catalogue are held for a pass: 8 bytes each; ledgers in one look: [`LEDGERS_MAX`]; objects
+//! # Limits     those of [`rewrite`] and [`waiting`]; ids of all ledgers of the catalogue are held for a pass: 8 bytes each; ledgers in one look: [`LEDGERS_MAX`]; objects
 //! in one batch: [`OBJECTS_MAX`]
 //!
 //! # Not here   which object is garbage since when (the catalogue), requests (the shell)
 
 mod event;
+mod rewrite;
 mod scan;
 mod status;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use bindery_engine::{Doubt, Evidence, GarbageLimits, GarbageRound, Listed, SecondLook};
 use bindery_io::canary::{Canaries, Canary};
 use bindery_tiering::ObjectId;
-use bindery_types::LedgerId;
+use bindery_tiering::catalogue::NewObject;
+use bindery_types::tier::{ObjectRef, Reconciliation};
+use bindery_types::{BookieId, LedgerId};
 
-pub use self::event::{Deletion, Proof, UpkeepAction, UpkeepEvent};
+pub use self::event::{
+    Deletion, LiveExtent, Moved, Piece, Proof, RewriteOrder, Survey, Told, UpkeepAction, UpkeepEvent,
+    WaitingPage,
+};
+use self::rewrite::Rewriting;
 use self::scan::Scan;
 pub use self::scan::{ListedObject, ScanCounts, ScanPage, ScannedRow};
 pub use self::status::{UpkeepCounts, UpkeepStatus};
+use self::waiting::{WAITING_MAX, Waiting};
 use super::Alarm;
+use super::updates::Ability;
 
 /// Ledgers that are looked up again, and removed, together.
 pub const LEDGERS_MAX: usize = 64;
@@ -60,6 +73,14 @@ pub struct UpkeepSettings {
     pub limits: GarbageLimits,
     /// Between a pass that found a large share gone and the one that confirms it, at least.
     pub confirm_pause: Duration,
+    /// An object of whose entries a smaller part than this is referred to is rewritten; 0: none is.
+    pub rewrite_below: f64,
+    /// The first pause of an object that could not be rewritten.
+    pub rewrite_pause: Duration,
+    /// Bookies are told where the extents of a rewritten object went after this time, at the earliest: then no tierer tells them of the
+    /// old ones any more. That is what extents are kept for, the timeout of a request, and what a desk's look at the catalogue may be
+    /// behind, with some to spare.
+    pub settle: Duration,
 }
 
 impl Default for UpkeepSettings {
@@ -69,6 +90,9 @@ impl Default for UpkeepSettings {
             delete_delay: Duration::from_secs(3600),
             limits: GarbageLimits::default(),
             confirm_pause: Duration::from_secs(5),
+            rewrite_below: 0.5,
+            rewrite_pause: Duration::from_secs(10 * 60),
+            settle: Duration::from_secs(45),
         }
     }
 }
@@ -108,6 +132,14 @@ enum Phase {
     Scan,
     AskFor(Vec<(ObjectId, u64)>, Vec<ObjectId>),
     DeleteOrphans(Vec<ObjectId>),
+    FindWaiting,
+    WhereTo(ObjectRef),
+    Tell(Vec<(BookieId, Vec<Reconciliation>)>),
+    Release(Vec<(ObjectId, u64)>),
+    Survey(Vec<ObjectRef>),
+    Reserve,
+    Rewrite(RewriteOrder),
+    Replace(NewObject, Vec<ObjectId>),
 }
 
 /// The upkeep of one tierer.
@@ -138,16 +170,29 @@ pub struct Upkeep {
     held: BTreeSet<ObjectId>,
     is_denied: bool,
     scan: Scan,
+    rewriting: Rewriting,
+    waiting: Waiting,
+    /// The length at which an object is finished.
+    target_bytes: u64,
+    /// Who takes updates.
+    bookies: BTreeMap<BookieId, Ability>,
     said: Option<std::mem::Discriminant<Doubt>>,
     status: UpkeepStatus,
 }
 
 impl Upkeep {
-    /// The first pass begins at `now`.
-    pub fn new(now: Duration, settings: UpkeepSettings, instance_id: String, canaries: Canaries) -> Upkeep {
+    /// The first pass begins at `now`. Objects that take over extents of others have `target_bytes`, at most about.
+    pub fn new(
+        now: Duration,
+        settings: UpkeepSettings,
+        target_bytes: u64,
+        instance_id: String,
+        canaries: Canaries,
+    ) -> Upkeep {
         Upkeep {
             settings,
             canaries,
+            target_bytes,
             instance_id,
             phase: Phase::Waits,
             is_under_way: false,
@@ -165,6 +210,9 @@ impl Upkeep {
             held: BTreeSet::new(),
             is_denied: false,
             scan: Scan::default(),
+            rewriting: Rewriting::default(),
+            waiting: Waiting::default(),
+            bookies: BTreeMap::new(),
             said: None,
             status: UpkeepStatus::default(),
         }
@@ -178,6 +226,11 @@ impl Upkeep {
     /// Tiering was paused, or goes on. A pass under way ends with the action under way, and starts over later.
     pub fn set_paused(&mut self, is_paused: bool) {
         self.is_paused = is_paused;
+    }
+
+    /// Which bookies are registered, and whether they take updates.
+    pub fn set_bookies(&mut self, bookies: &BTreeMap<BookieId, Ability>) {
+        self.bookies.clone_from(bookies);
     }
 
     /// Nothing more begins.
@@ -218,6 +271,18 @@ impl Upkeep {
             Phase::Scan => UpkeepAction::Scan { after: self.scan.after },
             Phase::AskFor(objects, _) => UpkeepAction::AskFor(objects.clone()),
             Phase::DeleteOrphans(objects) => UpkeepAction::DeleteOrphans(objects.clone()),
+            Phase::FindWaiting => {
+                UpkeepAction::FindWaiting { after: self.waiting.after(), limit: WAITING_MAX }
+            }
+            Phase::WhereTo(object) => UpkeepAction::WhereTo(*object),
+            Phase::Tell(requests) => UpkeepAction::Tell(requests.clone()),
+            Phase::Release(objects) => UpkeepAction::Release(objects.clone()),
+            Phase::Survey(objects) => UpkeepAction::Survey(objects.clone()),
+            Phase::Reserve => UpkeepAction::Reserve,
+            Phase::Rewrite(order) => UpkeepAction::Rewrite(order.clone()),
+            Phase::Replace(object, sources) => {
+                UpkeepAction::Replace { object: object.clone(), sources: sources.clone() }
+            }
         })
     }
 
@@ -249,14 +314,22 @@ impl Upkeep {
             UpkeepEvent::Forgotten(Err(why)) => {
                 // The objects are gone, their rows may be: the next pass deletes and forgets them again.
                 self.status.last_error = Some(why);
-                Phase::Scan
+                Phase::FindWaiting
             }
             UpkeepEvent::Scanned(page) => self.on_scanned(now, page),
             UpkeepEvent::Missing(missing) => self.on_missing(now, missing, alarms),
             UpkeepEvent::OrphansDeleted(outcomes) => {
                 self.scan.counts.orphans_deleted += self.note(outcomes, alarms).len() as u64;
-                self.end_pass(now)
+                self.go_to_rewriting(now)
             }
+            UpkeepEvent::Waiting(page) => self.on_waiting(now, page),
+            UpkeepEvent::Whereabouts(found) => self.on_whereabouts(now, found),
+            UpkeepEvent::Told(answers) => self.on_told(now, answers),
+            UpkeepEvent::Released(released) => self.on_released(released),
+            UpkeepEvent::Surveyed(found) => self.on_surveyed(now, found),
+            UpkeepEvent::Reserved(object) => self.on_reserved(now, object),
+            UpkeepEvent::Rewritten(built) => self.on_rewritten(now, built),
+            UpkeepEvent::Replaced(outcome) => self.on_replaced(now, outcome),
         };
         self.status.scan = self.scan.counts;
     }
@@ -269,6 +342,7 @@ impl Upkeep {
                 return self.end_pass(now);
             }
         };
+        self.rewriting.note(now, &page.rows, self.settings.rewrite_below);
         let is_blind = self.canaries.has(Canary::T13ReservationIgnored);
         let findings = self.scan.on_page(&page, self.settings.delete_delay, is_blind);
         match findings.doubtful.is_empty() {
@@ -298,7 +372,7 @@ impl Upkeep {
     }
 
     fn go_to_orphans(&mut self, now: Duration, orphans: Vec<ObjectId>) -> Phase {
-        if orphans.is_empty() { self.end_pass(now) } else { Phase::DeleteOrphans(orphans) }
+        if orphans.is_empty() { self.go_to_rewriting(now) } else { Phase::DeleteOrphans(orphans) }
     }
 
     fn begin(&mut self, ledgers: Vec<LedgerId>) -> Phase {
@@ -426,11 +500,11 @@ impl Upkeep {
             Ok(mut found) => {
                 found.retain(|object| !self.held.contains(object));
                 found.truncate(OBJECTS_MAX);
-                if found.is_empty() { Phase::Scan } else { Phase::Delete(found) }
+                if found.is_empty() { Phase::FindWaiting } else { Phase::Delete(found) }
             }
             Err(why) => {
                 self.status.last_error = Some(why);
-                Phase::Scan
+                Phase::FindWaiting
             }
         }
     }

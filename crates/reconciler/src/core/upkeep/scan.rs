@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bindery_tiering::ObjectId;
+use bindery_tiering::catalogue::{ObjectRow, StoredObject};
 
 /// An object that the store listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,8 +28,24 @@ pub struct ListedObject {
 pub struct ScannedRow {
     /// The object's id.
     pub object: ObjectId,
-    /// The length that was committed, when extents refer to it; `None` for those that are reserved or unreferenced.
-    pub live_bytes: Option<u64>,
+    /// The object, when extents refer to it, or bookies may; `None` for those that are reserved or unreferenced.
+    pub live: Option<StoredObject>,
+}
+
+impl ScannedRow {
+    /// From the catalogue's.
+    pub fn new(object: ObjectId, row: &ObjectRow) -> ScannedRow {
+        let live = match row {
+            ObjectRow::Stored(stored) => Some(*stored).filter(|row| row.live_extents > 0 || row.is_waiting()),
+            ObjectRow::Reserved { .. } => None,
+        };
+        ScannedRow { object, live }
+    }
+
+    /// The length that was committed.
+    fn live_bytes(&self) -> Option<u64> {
+        self.live.map(|stored| stored.object.length_bytes)
+    }
 }
 
 /// A stretch of ids: the objects that the store has, and the rows that the catalogue has.
@@ -87,11 +104,11 @@ impl Scan {
         self.counts.objects += listed.len() as u64;
         let mut findings = Findings::default();
         for row in &page.rows {
-            if ignores_reservations && row.live_bytes.is_none() {
+            if ignores_reservations && row.live.is_none() {
                 continue;
             }
             let found = listed.remove(&row.object);
-            if let Some(length) = row.live_bytes
+            if let Some(length) = row.live_bytes()
                 && found.is_none_or(|found| found.length_bytes != length)
             {
                 // Of more than these the next sweep hears.
@@ -158,7 +175,10 @@ mod tests {
                 .collect(),
             rows: rows
                 .iter()
-                .map(|(n, live_bytes)| ScannedRow { object: object(*n), live_bytes: *live_bytes })
+                .map(|(n, live_bytes)| ScannedRow {
+                    object: object(*n),
+                    live: live_bytes.map(|bytes| super::super::tests::stored(object(*n), bytes, 1.0)),
+                })
                 .collect(),
             next: None,
             now_ms: 1000,

@@ -17,6 +17,16 @@ pub struct UpkeepCounts {
     pub delete_failures: u64,
     /// Passes that removed no ledger because of a doubt.
     pub doubts: u64,
+    /// Objects that took over extents of others.
+    pub rewrites: u64,
+    /// Objects all of whose live extents were taken over.
+    pub objects_rewritten: u64,
+    /// Bytes of entries in those extents.
+    pub rewritten_bytes: u64,
+    /// Objects that could not be rewritten; it is tried again later.
+    pub rewrite_failures: u64,
+    /// Objects of which all bookies know where their extents went.
+    pub objects_released: u64,
 }
 
 /// How the upkeep stands.
@@ -26,6 +36,10 @@ pub struct UpkeepStatus {
     pub counts: UpkeepCounts,
     /// Of the scan.
     pub scan: ScanCounts,
+    /// Objects that were rewritten and wait until all bookies know that.
+    pub objects_waiting: u64,
+    /// What one of them waits for.
+    pub waits_for: Option<String>,
     /// Why no ledger is removed from the catalogue at the moment.
     pub doubt: Option<String>,
     /// The last thing that did not work.

@@ -1,4 +1,13 @@
+use std::sync::Arc;
+
+use bindery_tiering::catalogue::{ExtentOutcome, NewExtent, ObjectRow, Replaced, StoredObject, Verdict};
+use bindery_types::tier::TierExtent;
+use bindery_types::{DigestType, EntryId, LedgerMetadata, LedgerSecret, Quorum, Segment};
+
 use super::*;
+use crate::core::Built;
+use crate::core::measure::BuildTimes;
+use crate::core::updates::{RequestError, UpdateResult, UpdateSettings, UpdateStatus};
 
 const OURS: &str = "ours";
 
@@ -14,6 +23,53 @@ fn object(n: u8) -> ObjectId {
     ObjectId::new(7, [n; 10])
 }
 
+fn entry(id: i64) -> EntryId {
+    EntryId::new(id).unwrap()
+}
+
+fn bookie(name: &str) -> BookieId {
+    BookieId::new(name).unwrap()
+}
+
+fn reference(id: ObjectId, length_bytes: u64) -> ObjectRef {
+    ObjectRef { id, length_bytes, footer_offset: length_bytes - 1, footer_crc: 0, etag_crc: 0 }
+}
+
+/// An object with ten extents, of which so many are live.
+pub(super) fn stored(id: ObjectId, length_bytes: u64, live: f64) -> StoredObject {
+    StoredObject {
+        object: reference(id, length_bytes),
+        crc: 0,
+        extents: 10,
+        bytes: length_bytes,
+        live_extents: (live * 10.0) as u32,
+        live_bytes: (live * length_bytes as f64) as u64,
+        committed_ms: 0,
+        unreferenced_ms: None,
+        replaced: None,
+    }
+}
+
+fn metadata(names: &str) -> Arc<LedgerMetadata> {
+    let secret = LedgerSecret { digest_type: DigestType::Crc32c, password: Vec::new() };
+    let ensemble: Vec<BookieId> = names.split(' ').map(bookie).collect();
+    let mut metadata = LedgerMetadata::new(Quorum::new(ensemble.len(), 1, 1).unwrap(), secret);
+    metadata.push_segment(Segment { first_entry: EntryId::FIRST, ensemble }).unwrap();
+    Arc::new(metadata)
+}
+
+fn live(of: i64, first: i64, last: i64) -> LiveExtent {
+    let (first, last) = (entry(first), entry(last));
+    LiveExtent { ledger: id(of), first, last, bytes: 7, metadata: metadata("a b c") }
+}
+
+/// A range that is in object 9 now.
+fn moved(of: i64, first: i64, last: i64, names: &str) -> Moved {
+    let (first, last) = (entry(first), entry(last));
+    let extents = vec![TierExtent { first, last, object: reference(object(9), 50) }];
+    Moved { ledger: id(of), first, last, extents, metadata: Some(metadata(names)) }
+}
+
 /// A cluster, as an upkeep sees it.
 struct Around {
     upkeep: Upkeep,
@@ -27,13 +83,23 @@ struct Around {
     done: Vec<UpkeepAction>,
     /// So often a removal leaves extents for a further one.
     removals_left: u64,
+    /// Rows of the page of the scan.
+    rows: Vec<StoredObject>,
+    live: BTreeMap<ObjectId, Vec<LiveExtent>>,
+    next_id: ObjectId,
+    /// Extents of which the catalogue takes what is offered.
+    verdict: Verdict,
+    waiting: Vec<StoredObject>,
+    moved: Vec<Moved>,
+    silent: BTreeSet<BookieId>,
+    status: UpdateStatus,
 }
 
 impl Around {
     fn new(catalogue: std::ops::Range<i64>, metadata: std::ops::Range<i64>) -> Around {
         let now = Duration::from_secs(1000);
         Around {
-            upkeep: Upkeep::new(now, UpkeepSettings::default(), OURS.to_owned(), Canaries::none()),
+            upkeep: Upkeep::new(now, UpkeepSettings::default(), 64 << 20, OURS.to_owned(), Canaries::none()),
             now,
             catalogue: ids(catalogue).into_iter().collect(),
             metadata: ids(metadata).into_iter().collect(),
@@ -48,7 +114,51 @@ impl Around {
             alarms: Vec::new(),
             done: Vec::new(),
             removals_left: 0,
+            rows: Vec::new(),
+            live: BTreeMap::new(),
+            next_id: object(8),
+            verdict: Verdict::Accepted,
+            waiting: Vec::new(),
+            moved: Vec::new(),
+            silent: BTreeSet::new(),
+            status: UpdateStatus::Done,
         }
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.now.as_millis() as u64
+    }
+
+    /// An object whose extents others took over so long ago.
+    fn wait(&mut self, n: u8, since: Duration) {
+        let at_ms = (self.now - since).as_millis() as u64;
+        let replaced = Some(Replaced { number: 5, at_ms });
+        self.waiting.push(StoredObject { replaced, ..stored(object(n), 100, 0.0) });
+    }
+
+    fn bookies(&mut self, abilities: &[(&str, Ability)]) {
+        self.upkeep.set_bookies(&abilities.iter().map(|(name, is)| (bookie(name), *is)).collect());
+    }
+
+    fn told(&self) -> Vec<String> {
+        let requests = self.done.iter().filter_map(|action| match action {
+            UpkeepAction::Tell(requests) => Some(requests),
+            _ => None,
+        });
+        requests.flatten().map(|(bookie, _)| bookie.to_string()).collect()
+    }
+
+    fn answer(&self, (bookie, updates): (BookieId, Vec<Reconciliation>)) -> Told {
+        if self.silent.contains(&bookie) {
+            return (bookie, Err(RequestError::Failed("no answer".into())));
+        }
+        let result = |update: &Reconciliation| UpdateResult {
+            ledger: update.ledger,
+            status: self.status,
+            register: update.last,
+            is_durable: true,
+        };
+        (bookie, Ok(updates.iter().map(result).collect()))
     }
 
     /// One pass, from where it waits to where it waits again.
@@ -89,9 +199,65 @@ impl Around {
                     objects.iter().for_each(|object| assert!(self.garbage.remove(object)));
                     UpkeepEvent::Forgotten(Ok(objects.len() as u64))
                 }
-                UpkeepAction::Scan { .. } => UpkeepEvent::Scanned(Ok(ScanPage::default())),
+                UpkeepAction::Scan { .. } => {
+                    let rows =
+                        self.rows.iter().map(|row| ScannedRow::new(row.object.id, &ObjectRow::Stored(*row)));
+                    let listed = |row: &StoredObject| ListedObject {
+                        object: row.object.id,
+                        modified_ms: 0,
+                        length_bytes: row.object.length_bytes,
+                    };
+                    UpkeepEvent::Scanned(Ok(ScanPage {
+                        objects: self.rows.iter().map(listed).collect(),
+                        rows: rows.collect(),
+                        ..ScanPage::default()
+                    }))
+                }
                 UpkeepAction::AskFor(_) => UpkeepEvent::Missing(Ok(Vec::new())),
                 UpkeepAction::DeleteOrphans(_) => UpkeepEvent::OrphansDeleted(Vec::new()),
+                UpkeepAction::FindWaiting { .. } => UpkeepEvent::Waiting(Ok(WaitingPage {
+                    objects: self.waiting.clone(),
+                    now_ms: self.now_ms(),
+                })),
+                UpkeepAction::WhereTo(_) => UpkeepEvent::Whereabouts(Ok(self.moved.clone())),
+                UpkeepAction::Tell(requests) => {
+                    UpkeepEvent::Told(requests.into_iter().map(|request| self.answer(request)).collect())
+                }
+                UpkeepAction::Release(objects) => {
+                    self.waiting.retain(|stored| !objects.contains(&(stored.object.id, 5)));
+                    UpkeepEvent::Released(Ok(objects.len() as u64))
+                }
+                UpkeepAction::Survey(objects) => {
+                    let survey = |object: ObjectRef| {
+                        let live = self.live.get(&object.id).cloned();
+                        (object, live.ok_or_else(|| "its ledger is gone".to_owned()))
+                    };
+                    UpkeepEvent::Surveyed(objects.into_iter().map(survey).collect())
+                }
+                UpkeepAction::Reserve => UpkeepEvent::Reserved(Ok(self.next_id)),
+                UpkeepAction::Rewrite(order) => {
+                    let extent = |wanted: &crate::core::BuildLedger| NewExtent {
+                        ledger: wanted.ledger,
+                        first: wanted.first,
+                        last: wanted.last,
+                        bytes: wanted.bytes,
+                    };
+                    let extents = order.order.ledgers.iter().map(extent).collect();
+                    let new = NewObject { object: reference(order.order.object, 50), extents };
+                    UpkeepEvent::Rewritten(Built {
+                        outcome: Ok(Some(new)),
+                        left: Vec::new(),
+                        times: BuildTimes::default(),
+                    })
+                }
+                UpkeepAction::Replace { object, .. } => {
+                    let outcome = |extent: &NewExtent| ExtentOutcome {
+                        ledger: extent.ledger,
+                        verdict: self.verdict,
+                        next: extent.last,
+                    };
+                    UpkeepEvent::Replaced(Ok(Ok(object.extents.iter().map(outcome).collect())))
+                }
             };
             self.upkeep.on_event(self.now, event, &mut self.alarms);
         }
@@ -203,4 +369,160 @@ fn a_large_ledger_is_removed_until_nothing_of_it_is_left() {
     around.pass();
     let removals = around.done.iter().filter(|action| matches!(action, UpkeepAction::Remove(_)));
     assert_eq!((removals.count(), around.upkeep.status().counts.ledgers_removed), (4, 1));
+}
+
+/// Invariant 1 of [`waiting`]: until all bookies said yes, and those that did are not asked again.
+#[test]
+fn a_rewritten_object_goes_when_every_bookie_knows() {
+    let mut around = Around::new(0..5, 0..5);
+    around.bookies(&[
+        ("a", Ability::Reconciles),
+        ("b", Ability::Reconciles),
+        ("j", Ability::KeepsEverything),
+    ]);
+    around.wait(1, Duration::from_secs(60));
+    around.moved = vec![moved(1, 0, 9, "a b j"), moved(1, 20, 29, "a b j"), moved(2, 0, 4, "a b j")];
+    around.silent.insert(bookie("b"));
+    around.pass();
+    assert_eq!(around.waiting.len(), 1, "b may refer to it");
+    assert_eq!(around.upkeep.status().objects_waiting, 1);
+    let why = around.upkeep.status().waits_for.clone().unwrap();
+    assert!(why.contains("bookie b does not answer"), "{why}");
+    // A ledger comes once in a request, so its second range comes in one of its own.
+    assert_eq!(around.told(), ["a", "b", "a"]);
+    around.done.clear();
+    around.silent.clear();
+    around.pass();
+    assert_eq!(around.told(), ["b", "b"], "only those that did not say yes");
+    assert_eq!((around.waiting.len(), around.upkeep.status().counts.objects_released), (0, 1));
+    around.pass();
+    assert_eq!((around.upkeep.status().objects_waiting, &around.upkeep.status().waits_for), (0, &None));
+}
+
+/// Invariant 1 of [`waiting`].
+#[test]
+fn a_rewritten_object_stays_for_a_bookie_that_is_down_or_refuses_and_for_a_ledger_in_doubt() {
+    let mut around = Around::new(0..5, 0..5);
+    let all = [("a", Ability::Reconciles), ("b", Ability::Reconciles)];
+    around.wait(1, Duration::from_secs(60));
+    around.moved = vec![moved(1, 0, 9, "a b")];
+    around.pass();
+    assert_eq!((around.waiting.len(), around.told().len()), (1, 0), "nobody is known to be registered");
+    around.bookies(&all[..1]);
+    around.pass();
+    assert_eq!((around.waiting.len(), around.told()), (1, vec!["a".to_owned()]), "b is down");
+    around.bookies(&all);
+    for status in [UpdateStatus::Busy, UpdateStatus::Failed, UpdateStatus::Behind] {
+        around.status = status;
+        around.pass();
+        assert_eq!(around.waiting.len(), 1, "{status:?}");
+    }
+    around.status = UpdateStatus::NoLedger;
+    around.moved.push(Moved { metadata: None, ..moved(2, 0, 9, "a") });
+    around.pass();
+    assert_eq!(around.waiting.len(), 1, "its ledger may be removed, or not");
+    around.moved[1] = Moved { extents: Vec::new(), ..moved(2, 0, 9, "a") };
+    around.pass();
+    assert_eq!(around.waiting.len(), 1, "nobody knows where it is");
+    around.moved.pop();
+    around.pass();
+    assert_eq!(around.waiting.len(), 0);
+}
+
+/// Invariant 2 of [`waiting`].
+#[test]
+fn bookies_are_told_when_nobody_tells_them_of_the_old_object_any_more() {
+    let mut around = Around::new(0..5, 0..5);
+    around.bookies(&[("a", Ability::Reconciles)]);
+    let settle = UpkeepSettings::default().settle;
+    assert!(settle > crate::core::updates::EXTENTS_KEPT_FOR + UpdateSettings::default().timeout);
+    around.wait(1, settle - Duration::from_secs(1));
+    around.moved = vec![moved(1, 0, 9, "a")];
+    around.pass();
+    assert_eq!((around.waiting.len(), around.told().len()), (1, 0));
+    around.now += Duration::from_secs(1);
+    around.pass();
+    assert_eq!(around.waiting.len(), 0);
+}
+
+/// T16, and invariant 1 of [`rewrite`].
+#[test]
+fn sparse_objects_go_into_one_in_the_order_of_their_entries() {
+    let mut around = Around::new(0..5, 0..5);
+    around.rows = vec![
+        stored(object(1), 10 << 20, 0.3),
+        stored(object(2), 10 << 20, 0.1),
+        stored(object(3), 10 << 20, 0.5),
+        stored(object(4), 10 << 20, 0.4),
+    ];
+    around.live.insert(object(1), vec![live(2, 0, 4), live(1, 10, 19)]);
+    around.live.insert(object(2), vec![live(1, 0, 9), live(1, 30, 39)]);
+    around.pass();
+    let order = around.done.iter().find_map(|action| match action {
+        UpkeepAction::Rewrite(order) => Some(order.clone()),
+        _ => None,
+    });
+    let order = order.unwrap();
+    let ranges: Vec<_> = order
+        .order
+        .ledgers
+        .iter()
+        .map(|wanted| (wanted.ledger.get(), wanted.first.get(), wanted.last.get(), wanted.bytes))
+        .collect();
+    assert_eq!(ranges, [(1, 0, 19, 14), (1, 30, 39, 7), (2, 0, 4, 7)]);
+    let pieces: Vec<Vec<ObjectId>> =
+        order.pieces.iter().map(|pieces| pieces.iter().map(|piece| piece.object.id).collect()).collect();
+    assert_eq!(pieces, [vec![object(2), object(1)], vec![object(2)], vec![object(1)]]);
+    let replaced = around.done.iter().find_map(|action| match action {
+        UpkeepAction::Replace { sources, .. } => Some(sources.clone()),
+        _ => None,
+    });
+    // The one whose ledger is gone is left for another time; half is not less than half.
+    assert_eq!(replaced, Some(vec![object(2), object(1)]));
+    let counts = around.upkeep.status().counts;
+    assert_eq!((counts.rewrites, counts.objects_rewritten, counts.rewritten_bytes), (1, 2, 28));
+    around.done.clear();
+    around.rows.retain(|row| row.object.id == object(4));
+    around.pass();
+    assert!(!around.done.iter().any(|action| matches!(action, UpkeepAction::Survey(_))), "not at once");
+    around.now += UpkeepSettings::default().rewrite_pause;
+    around.pass();
+    assert!(around.done.iter().any(|action| matches!(action, UpkeepAction::Survey(_))));
+}
+
+/// Invariants 2 to 4 of [`rewrite`].
+#[test]
+fn a_rewrite_that_is_in_vain_changes_nothing_and_is_tried_again_later() {
+    let mut around = Around::new(0..5, 0..5);
+    around.rows = vec![stored(object(1), 10 << 20, 0.3)];
+    around.live.insert(object(1), vec![live(1, 0, 9)]);
+    around.next_id = object(0);
+    around.pass();
+    assert!(!around.done.iter().any(|action| matches!(action, UpkeepAction::Rewrite(_))), "an older id");
+    assert_eq!(around.upkeep.status().counts.rewrite_failures, 1);
+    // The other tierer was faster.
+    (around.next_id, around.verdict) = (object(8), Verdict::NotReplaceable);
+    around.now += UpkeepSettings::default().rewrite_pause;
+    around.pass();
+    let counts = around.upkeep.status().counts;
+    assert_eq!((counts.rewrites, counts.objects_rewritten), (0, 0));
+    around.done.clear();
+    around.now += UpkeepSettings::default().rewrite_pause;
+    around.pass();
+    assert!(!around.done.iter().any(|action| matches!(action, UpkeepAction::Survey(_))), "ever longer");
+    around.verdict = Verdict::Accepted;
+    around.now += UpkeepSettings::default().rewrite_pause;
+    around.pass();
+    assert_eq!(around.upkeep.status().counts.objects_rewritten, 1);
+}
+
+#[test]
+fn nothing_is_rewritten_when_that_is_switched_off() {
+    let mut around = Around::new(0..5, 0..5);
+    let settings = UpkeepSettings { rewrite_below: 0.0, ..UpkeepSettings::default() };
+    around.upkeep = Upkeep::new(around.now, settings, 64 << 20, OURS.to_owned(), Canaries::none());
+    around.rows = vec![stored(object(1), 10 << 20, 0.1)];
+    around.live.insert(object(1), vec![live(1, 0, 9)]);
+    around.pass();
+    assert!(!around.done.iter().any(|action| matches!(action, UpkeepAction::Survey(_))));
 }

@@ -14,6 +14,7 @@ fn a_record() -> Record {
         replace(4, &[1, 3], &[(7, 0, 1)]),
         Change::RemoveLedger(ledger(5)),
         Change::ForgetObject(id(6)),
+        Change::Release { object: id(1), replaced: 12 },
     ];
     record(17, 3, 1_700_000_000_000, changes)
 }

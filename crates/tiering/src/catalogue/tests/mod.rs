@@ -112,7 +112,9 @@ impl Rows {
                 ObjectRow::Stored(stored) => {
                     let live = live.remove(id).unwrap_or_default();
                     assert_eq!((stored.live_extents, stored.live_bytes), live, "{id}");
-                    assert_eq!(stored.unreferenced_ms.is_some(), live.0 == 0, "{id}");
+                    let is_waiting = stored.is_waiting();
+                    assert_eq!(stored.unreferenced_ms.is_some(), live.0 == 0 && !is_waiting, "{id}");
+                    assert_eq!(is_waiting, live.0 == 0 && stored.replaced.is_some(), "{id}");
                     assert!(stored.live_bytes <= stored.bytes);
                     totals.objects += 1;
                     totals.object_bytes += stored.object.length_bytes;
@@ -141,7 +143,8 @@ fn change() -> impl Strategy<Value = Change> {
         3 => (number.clone(), prop::collection::vec(number.clone(), 0..8), extents)
             .prop_map(|(number, sources, extents)| replace(number, &sources, &extents)),
         1 => (0_i64..4).prop_map(|of| Change::RemoveLedger(ledger(of))),
-        1 => number.prop_map(|number| Change::ForgetObject(id(number))),
+        1 => number.clone().prop_map(|number| Change::ForgetObject(id(number))),
+        2 => (number, 1_u64..40).prop_map(|(number, replaced)| Change::Release { object: id(number), replaced }),
     ]
 }
 

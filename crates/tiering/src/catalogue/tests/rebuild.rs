@@ -137,8 +137,30 @@ async fn nothing_is_thrown_away_for_a_gap() {
     let expected =
         [(1, 0, 9, id(1)), (1, 10, 14, id(3)), (1, 15, 39, id(4)), (1, 60, 69, id(6)), (2, 5, 6, id(6))];
     assert_eq!(ranges, expected);
+    // Bookies may refer to the one of which nothing was taken (T16).
+    assert_eq!(catalogue.garbage(u64::MAX, 100).await.unwrap(), []);
+    let waiting = catalogue.waiting(None, 100).await.unwrap();
+    let replaced: Vec<u64> =
+        waiting.iter().filter_map(|stored| stored.replaced.map(|replaced| replaced.number)).collect();
+    assert_eq!(waiting.iter().map(|stored| stored.object.id).collect::<Vec<_>>(), [id(2)]);
+    catalogue.commit(vec![Change::Release { object: id(2), replaced: replaced[0] }]).await.unwrap();
+    assert_eq!(catalogue.waiting(None, 100).await.unwrap(), []);
     let garbage = catalogue.garbage(u64::MAX, 100).await.unwrap();
     assert_eq!(garbage.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [id(2)]);
     assert_eq!(catalogue.next(ledger(1)).await.unwrap(), entry(70));
     assert_eq!(catalogue.totals(), report.totals);
+}
+
+/// However many objects there are, beyond what one listing gives of other keys.
+#[tokio::test]
+async fn all_objects_are_read() {
+    let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let count = super::super::bucket::LISTED_MAX as u64 + 30;
+    for number in 0..count {
+        upload(&store, number, &[(number as i64, 0, 1)]).await;
+    }
+    let report = rebuilt(&store).await.unwrap();
+    assert_eq!((report.totals.objects, report.totals.ledgers), (count, count));
+    let mut catalogue = open(store, OpenMode::Read, 2).await.unwrap();
+    assert_eq!(catalogue.next(ledger(count as i64 - 1)).await.unwrap(), entry(2));
 }

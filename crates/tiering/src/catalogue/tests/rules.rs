@@ -43,7 +43,9 @@ fn verdicts(outcome: &ChangeOutcome) -> Vec<(Verdict, i64)> {
 
 fn refusal(outcome: &ChangeOutcome) -> Refusal {
     match outcome {
-        ChangeOutcome::Committed(Err(refusal)) | ChangeOutcome::Forgotten(Err(refusal)) => *refusal,
+        ChangeOutcome::Committed(Err(refusal))
+        | ChangeOutcome::Forgotten(Err(refusal))
+        | ChangeOutcome::Released(Err(refusal)) => *refusal,
         other => panic!("{other:?}"),
     }
 }
@@ -197,8 +199,8 @@ fn a_rewrite_takes_over_whole_extents_of_its_sources() {
         (Verdict::NotReplaceable, 0),
     ];
     assert_eq!(verdicts(&outcome), expected, "a part, another object's, and a ledger without extents");
-    assert_eq!(log.stored(2).unreferenced_ms, Some(7));
-    assert_eq!((log.stored(1).live_extents, log.stored(1).unreferenced_ms), (1, None));
+    assert_eq!((log.stored(2).unreferenced_ms, log.stored(2).is_waiting()), (None, true));
+    assert_eq!((log.stored(1).live_extents, log.stored(1).is_waiting()), (1, false));
     // Somebody rewrote the same in the meantime: the second one is in vain, and harmless.
     let late = log.one(8, replace(5, &[1, 2], &[(1, 0, 19)]));
     assert_eq!(verdicts(&late), [(Verdict::NotReplaceable, 30)]);
@@ -209,6 +211,34 @@ fn a_rewrite_takes_over_whole_extents_of_its_sources() {
         extents.iter().map(|(first, row)| (first.get(), row.last.get(), row.object.id)).collect();
     assert_eq!(ranges, [(0, 19, id(4)), (20, 29, id(3))]);
     assert_eq!(extents[0].1.tier_extent(extents[0].0).object, reference(4));
+}
+
+/// T16: an object whose extents others took over is garbage only once bookies know where they went, all of them.
+#[test]
+fn a_rewritten_object_waits_for_bookies() {
+    let mut log = Log::new();
+    let release = |number, replaced| Change::Release { object: id(number), replaced };
+    log.one(0, reserve(&[1, 2, 3]));
+    log.one(0, commit(1, &[(1, 0, 9), (2, 0, 9), (3, 0, 9)]));
+    log.one(4, replace(2, &[1], &[(1, 0, 9)]));
+    let first = log.stored(1).replaced.unwrap();
+    assert_eq!((first.number, first.at_ms), (log.core.position().number, 4));
+    log.one(5, replace(3, &[1], &[(2, 0, 9)]));
+    let second = log.stored(1).replaced.unwrap();
+    assert_eq!(refusal(&log.one(5, release(1, first.number))), Refusal::InUse, "of those before alone");
+    // A ledger that is deleted is no reason to wait, and the others are none to go.
+    log.one(6, Change::RemoveLedger(ledger(3)));
+    assert!(log.stored(1).is_waiting());
+    assert_eq!((log.core.totals().unreferenced, log.stored(1).unreferenced_ms), (1, None));
+    assert_eq!(refusal(&log.one(6, Change::ForgetObject(id(1)))), Refusal::InUse);
+    for _ in 0..2 {
+        let again = log.one(7, release(1, second.number));
+        assert_eq!(again, ChangeOutcome::Released(Ok(())), "the same again changes nothing");
+        assert_eq!(log.stored(1).unreferenced_ms, Some(7));
+    }
+    assert_eq!(log.core.totals().unreferenced, 1);
+    assert_eq!(log.one(8, Change::ForgetObject(id(1))), ChangeOutcome::Forgotten(Ok(())));
+    assert_eq!(log.one(8, release(1, second.number)), ChangeOutcome::Released(Ok(())));
 }
 
 /// T13, IT8: unreferenced, then the object, then the row; and a ledger that is larger than one removal takes.

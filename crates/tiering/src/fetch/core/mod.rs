@@ -794,9 +794,9 @@ impl<W> Core<W> {
             }
         };
         let error = error.unwrap_or(FetchError::Unreachable { reason: Arc::from("the answer ended early") });
-        if error.is_alarm() {
+        if error.is_of_object() {
             self.succeed();
-            self.stats.alarms += 1;
+            self.stats.alarms += u64::from(error.is_alarm());
             keys.iter().for_each(|key| self.note_bad(now_ns, *key, &error));
         }
         keys.iter().for_each(|key| self.fail_goal(now_ns, key, &error, out));

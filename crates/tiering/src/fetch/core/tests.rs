@@ -401,6 +401,26 @@ fn a_store_that_hangs_counts_as_out_of_reach_before_its_requests_end() {
     assert!(world.core.stats().is_reachable);
 }
 
+/// One object that the store does not let be read is no reason to keep from reading others.
+#[test]
+fn an_object_that_is_refused_leaves_the_others_alone() {
+    let mut world = World::new(FetchOptions { failures_max: 3, ..options() });
+    let refused = FetchError::Refused { object: object(0).id, reason: "403".into() };
+    for _ in 0..10 {
+        let token = world.ask(ask(1, 0, 0, 0));
+        world.finish(0, 0, Err(refused.clone()));
+        assert_eq!(world.answers[&token], Err(refused.clone()));
+        let other = world.ask(ask(2, 1, 0, 0));
+        world.finish_all();
+        assert!(world.answers[&other].is_ok(), "fetch invariant 7");
+        let again = world.ask(ask(1, 0, 0, 3));
+        assert_eq!(world.answers[&again], Err(refused.clone()), "it is not asked for again at once");
+        world.pass(Duration::from_secs(10));
+    }
+    assert!(world.core.stats().is_reachable);
+    assert_eq!(world.core.stats().alarms, 0, "the object is as it was");
+}
+
 #[test]
 fn a_missing_object_is_an_alarm_and_not_asked_for_again_at_once() {
     let mut world = World::new(options());

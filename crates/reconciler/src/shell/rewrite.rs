@@ -1,0 +1,173 @@
+//! Does what the upkeep decided about objects that are rewritten: reads footers, asks the catalogue and the metadata store, tells
+//! bookies, builds.
+//!
+//! # Limits     footers of one object's sources: [`FOOTER_BYTES_TARGET`](bindery_tiering::object::FOOTER_BYTES_TARGET) or one footer;
+//! questions to the catalogue: [`EXTENTS_ASKED`] at a time, so that others have their turn; requests: [`REQUESTS_AT_ONCE`]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bindery_metadata::layout::LedgerError;
+use bindery_tiering::ObjectId;
+use bindery_tiering::footers::Footers;
+use bindery_tiering::object::Footer;
+use bindery_types::tier::{ObjectRef, Reconciliation};
+use bindery_types::{BookieId, LedgerId, LedgerMetadata};
+use futures_util::{StreamExt, TryStreamExt};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::desk::Ask;
+use super::object::{ExtentSource, Source, build};
+use super::run::{ask, ended, update};
+use super::upkeep::{Hands, REQUESTS_AT_ONCE};
+use crate::core::Built;
+use crate::core::measure::BuildTimes;
+use crate::core::updates::{RequestId, UpdateRequest};
+use crate::core::upkeep::{LiveExtent, Moved, RewriteOrder, Survey, Told};
+
+/// Extents in one question to the catalogue.
+const EXTENTS_ASKED: usize = 256;
+/// For a footer.
+const FOOTER_TIMEOUT: Duration = Duration::from_secs(75);
+
+/// Metadata of ledgers; `None`: there is no such ledger.
+type Metadata = BTreeMap<LedgerId, Option<Arc<LedgerMetadata>>>;
+
+impl Hands {
+    async fn footer(&self, object: &ObjectRef) -> Result<Arc<Footer>, String> {
+        let mut footers = Footers::new(self.common.store.clone(), self.common.cluster);
+        self.common.meter.got(object.length_bytes.saturating_sub(object.footer_offset));
+        match timeout(FOOTER_TIMEOUT, footers.of(object)).await {
+            Ok(read) => read.map_err(|error| error.to_string()),
+            Err(_) => Err(format!("its footer cannot be read within {FOOTER_TIMEOUT:?}")),
+        }
+    }
+
+    async fn metadata(&self, ledgers: impl Iterator<Item = LedgerId>) -> Result<Metadata, String> {
+        let of_metadata = self.layout.ledgers();
+        // In the order of an object's footer, so those of one ledger follow each other.
+        let mut ledgers: Vec<LedgerId> = ledgers.collect();
+        ledgers.dedup();
+        let read = futures_util::stream::iter(ledgers).map(|ledger| {
+            let of_metadata = &of_metadata;
+            async move {
+                match of_metadata.get(ledger).await {
+                    Ok(stored) => Ok((ledger, Some(Arc::new(stored.metadata)))),
+                    Err(LedgerError::NotFound(_)) => Ok((ledger, None)),
+                    Err(error) => Err(format!("the metadata of ledger {ledger}: {error}")),
+                }
+            }
+        });
+        read.buffer_unordered(REQUESTS_AT_ONCE).try_collect().await
+    }
+
+    /// Where the ranges of an object are by now.
+    pub(super) async fn where_to(&self, object: ObjectRef) -> Result<Vec<Moved>, String> {
+        let footer = self.footer(&object).await?;
+        let mut moved = Vec::new();
+        for extents in footer.extents.chunks(EXTENTS_ASKED) {
+            let ranges = extents.iter().map(|extent| (extent.ledger, extent.first, extent.last)).collect();
+            let covering =
+                ask(&self.asks, |reply| Ask::Covering(ranges, reply)).await.unwrap_or_else(ended)?;
+            for (extent, covering) in extents.iter().zip(covering) {
+                let Some(covering) = covering else { continue };
+                moved.push(Moved {
+                    ledger: extent.ledger,
+                    first: extent.first,
+                    last: extent.last,
+                    extents: covering,
+                    metadata: None,
+                });
+            }
+        }
+        let metadata = self.metadata(moved.iter().map(|moved| moved.ledger)).await?;
+        for moved in &mut moved {
+            moved.metadata = metadata.get(&moved.ledger).cloned().flatten();
+        }
+        Ok(moved)
+    }
+
+    pub(super) async fn tell(&self, requests: Vec<(BookieId, Vec<Reconciliation>)>) -> Vec<Told> {
+        let told = futures_util::stream::iter(requests).map(|(bookie, ledgers)| async move {
+            let request = UpdateRequest { id: RequestId(0), bookie: bookie.clone(), ledgers };
+            (bookie, update(&self.client, &self.common, request, self.request_timeout).await)
+        });
+        told.buffer_unordered(REQUESTS_AT_ONCE).collect().await
+    }
+
+    /// What is live of objects.
+    pub(super) async fn survey(&self, objects: Vec<ObjectRef>) -> Vec<Survey> {
+        let mut found = Vec::with_capacity(objects.len());
+        for object in objects {
+            found.push((object, self.live_extents(&object).await));
+        }
+        found
+    }
+
+    async fn live_extents(&self, object: &ObjectRef) -> Result<Vec<LiveExtent>, String> {
+        let footer = self.footer(object).await?;
+        let mut live = Vec::new();
+        for extents in footer.extents.chunks(EXTENTS_ASKED) {
+            let places = extents.iter().map(|extent| (extent.ledger, extent.first)).collect();
+            let asked = ask(&self.asks, |reply| Ask::Live(object.id, places, reply));
+            let are_live = asked.await.unwrap_or_else(ended)?;
+            live.extend(
+                extents.iter().zip(are_live).filter(|(_, is_live)| *is_live).map(|(extent, _)| extent),
+            );
+        }
+        let metadata = self.metadata(live.iter().map(|extent| extent.ledger)).await?;
+        let of_extent = |extent: &&bindery_tiering::object::Extent| {
+            let metadata = metadata.get(&extent.ledger).cloned().flatten();
+            let metadata = metadata
+                .ok_or_else(|| format!("ledger {} is about to leave the catalogue", extent.ledger))?;
+            Ok(LiveExtent {
+                ledger: extent.ledger,
+                first: extent.first,
+                last: extent.last,
+                bytes: extent.body_bytes,
+                metadata,
+            })
+        };
+        live.iter().map(of_extent).collect()
+    }
+
+    /// Builds and uploads an object, unless `abandon` fires.
+    pub(super) async fn rewrite(&self, order: RewriteOrder, abandon: oneshot::Receiver<()>) -> Built {
+        match self.sources(&order).await {
+            Ok(extents) => {
+                let source = Source::Objects { reader: self.reader.clone(), extents: Arc::new(extents) };
+                build(self.common.clone(), source, order.order, self.rewrite_limits, abandon).await
+            }
+            Err(why) => Built { outcome: Err(why), left: Vec::new(), times: BuildTimes::default() },
+        }
+    }
+
+    /// The extents of the order, as their footers have them.
+    async fn sources(&self, order: &RewriteOrder) -> Result<Vec<Vec<ExtentSource>>, String> {
+        let mut footers: BTreeMap<ObjectId, Arc<Footer>> = BTreeMap::new();
+        let mut sources = Vec::with_capacity(order.pieces.len());
+        for (wanted, pieces) in order.order.ledgers.iter().zip(&order.pieces) {
+            let mut extents = Vec::with_capacity(pieces.len());
+            for piece in pieces {
+                let footer = match footers.get(&piece.object.id) {
+                    Some(footer) => footer.clone(),
+                    None => {
+                        let footer = self.footer(&piece.object).await?;
+                        footers.entry(piece.object.id).or_insert(footer).clone()
+                    }
+                };
+                let mut of_ledger = footer.extents_of(wanted.ledger);
+                let extent =
+                    of_ledger.find(|extent| (extent.first, extent.last) == (piece.first, piece.last));
+                let extent = extent.ok_or_else(|| {
+                    format!("object {} has no extent of ledger {} there", piece.object.id, wanted.ledger)
+                })?;
+                extents.push((piece.object, Arc::new(extent.clone())));
+            }
+            sources.push(extents);
+        }
+        Ok(sources)
+    }
+}

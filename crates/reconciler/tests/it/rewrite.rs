@@ -1,0 +1,161 @@
+//! Objects with little left in them are rewritten, and stay until every bookie knows (T16).
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bindery_client::{Client, EntryId, LedgerId};
+use bindery_reconciler::{TierReport, Tierer};
+use bindery_tiering::ObjectId;
+
+use super::cluster::Cluster;
+use super::tiering::{Tier, sealed, until};
+use super::upkeep::quick;
+
+/// Ledgers in one object, and a tierer that knows that all bookies were told.
+async fn tiered(tier: &Tier, cluster: &Cluster, client: &Client, entries: &[i64]) -> (Tierer, Vec<LedgerId>) {
+    let mut ids = Vec::new();
+    for count in entries {
+        ids.extend(sealed(client, 1, *count).await);
+    }
+    let tierer = tier.start(cluster, client, quick()).await;
+    let all = entries.len() as u64;
+    let report = until(&tierer.handle(), "all in the tier", |report| report.ledgers_done == all).await;
+    assert_eq!((report.objects, tier.objects()), (1, 1), "one object has all of them");
+    // A pass has left a mark, by which the metadata store proves to be current later on.
+    let passes = report.upkeep_passes;
+    until(&tierer.handle(), "passes", |report| report.upkeep_passes > passes + 1).await;
+    (tierer, ids)
+}
+
+/// The objects that a bookie was told of for a ledger.
+fn told(cluster: &Cluster, bookie: &str, ledger: LedgerId) -> BTreeSet<ObjectId> {
+    cluster.registers.of(bookie, ledger).extents.iter().map(|extent| extent.object.id).collect()
+}
+
+async fn in_catalogue(tier: &Tier, cluster: &Cluster, ledger: LedgerId) -> BTreeSet<ObjectId> {
+    let rows = tier.catalogue(cluster).await.extents(ledger, EntryId::FIRST, 100).await.unwrap();
+    rows.iter().map(|(_, row)| row.object.id).collect()
+}
+
+fn is_rewritten(report: &TierReport) -> bool {
+    report.objects_rewritten == 1
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_left_of_an_object_goes_into_a_new_one_and_the_old_one_goes() {
+    let cluster = Cluster::start(3, 2).await;
+    let client = cluster.client().await;
+    let tier = Tier::new();
+    let (tierer, ids) = tiered(&tier, &cluster, &client, &[400, 30, 50]).await;
+    let handle = tierer.handle();
+    let before = in_catalogue(&tier, &cluster, ids[1]).await;
+    client.delete_ledger(ids[0]).await.unwrap();
+    let report = until(&handle, "it is rewritten", is_rewritten).await;
+    assert!(report.rewritten_bytes > 0 && report.rewrites == 1, "{report:#?}");
+    let report = until(&handle, "and goes", |report| report.catalogue_objects == 1).await;
+    assert_eq!((report.objects_released, report.objects_waiting, report.unreferenced_objects), (1, 0, 0));
+    assert_eq!((tier.objects(), report.alarms.len(), report.rewrite_failures), (1, 0, 0), "{report:#?}");
+    tier.assert_holds(&cluster, &client, &ids[1..]).await;
+    for ledger in &ids[1..] {
+        let now = in_catalogue(&tier, &cluster, *ledger).await;
+        assert!(now.len() == 1 && now.is_disjoint(&before), "{now:?}");
+        for bookie in ["b0", "b1"] {
+            assert_eq!(told(&cluster, bookie, *ledger), now, "{bookie} knows");
+        }
+        assert!(told(&cluster, "b2", *ledger).is_empty(), "it keeps everything");
+    }
+    tierer.stop().await;
+    client.close().await;
+    cluster.stop().await;
+}
+
+/// A bookie that does not answer keeps the old object; a tierer that starts anew goes on with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rewritten_object_waits_for_a_bookie_also_when_the_tierer_starts_anew() {
+    let cluster = Cluster::start(3, 3).await;
+    let client = cluster.client().await;
+    let tier = Tier::new();
+    let (tierer, ids) = tiered(&tier, &cluster, &client, &[400, 30]).await;
+    // No bookie answers for the ledger that is left.
+    cluster.registers.hang_on.lock().insert(ids[1]);
+    client.delete_ledger(ids[0]).await.unwrap();
+    until(&tierer.handle(), "it is rewritten", is_rewritten).await;
+    let waits = |report: &TierReport| report.waits_for.is_some() && report.objects_waiting == 1;
+    let report = until(&tierer.handle(), "it waits", waits).await;
+    assert!(report.waits_for.as_ref().unwrap().contains("does not answer"), "{report:#?}");
+    tierer.stop().await;
+    let tierer = tier.start(&cluster, &client, quick()).await;
+    let handle = tierer.handle();
+    let report = until(&handle, "it waits still", |report| report.waits_for.is_some()).await;
+    let passes = report.upkeep_passes;
+    let report = until(&handle, "passes", |report| report.upkeep_passes > passes + 1).await;
+    assert_eq!((report.objects_waiting, report.objects_released, tier.objects()), (1, 0, 2), "{report:#?}");
+    cluster.registers.hang_on.lock().clear();
+    let report = until(&handle, "then it goes", |report| report.catalogue_objects == 1).await;
+    assert_eq!((report.objects_released, tier.objects(), report.alarms.len()), (1, 1, 0), "{report:#?}");
+    let now = in_catalogue(&tier, &cluster, ids[1]).await;
+    for bookie in ["b0", "b1", "b2"] {
+        assert_eq!(told(&cluster, bookie, ids[1]), now);
+    }
+    tier.assert_holds(&cluster, &client, &ids[1..]).await;
+    tierer.stop().await;
+    client.close().await;
+    cluster.stop().await;
+}
+
+/// Requests fail, before and after they had their effect, and uploads in each of their steps.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rewrite_gets_through_a_store_that_fails() {
+    let cluster = Cluster::start(3, 3).await;
+    let client = cluster.client().await;
+    let tier = Tier::new();
+    // Large enough for parts.
+    let (tierer, ids) = tiered(&tier, &cluster, &client, &[500, 350]).await;
+    let handle = tierer.handle();
+    tier.faults.fail_every.store(12, Ordering::Relaxed);
+    tier.faults.lose_every.store(12, Ordering::Relaxed);
+    tier.faults.steps.store(true, Ordering::Relaxed);
+    client.delete_ledger(ids[0]).await.unwrap();
+    until(&handle, "it is rewritten", is_rewritten).await;
+    until(&handle, "and released", |report| report.objects_released == 1).await;
+    tier.faults.fail_every.store(0, Ordering::Relaxed);
+    tier.faults.lose_every.store(0, Ordering::Relaxed);
+    assert!(tier.faults.failed.load(Ordering::Relaxed) > 5, "{:?}", tier.faults);
+    // Ids that were reserved in vain do not expire within this test.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let report = until(&handle, "the old one is gone", |report| report.catalogue_objects == 1).await;
+    assert!(report.alarms.is_empty(), "{report:#?}");
+    tier.assert_holds(&cluster, &client, &ids[1..]).await;
+    tierer.stop().await;
+    client.close().await;
+    cluster.stop().await;
+}
+
+/// Two tierers rewrite the same: one of them is in vain, and nothing else happens.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_tierers_rewrite_the_same_object() {
+    let cluster = Cluster::start(3, 3).await;
+    let client = cluster.client().await;
+    let tier = Tier::new();
+    let (first, ids) = tiered(&tier, &cluster, &client, &[400, 30, 40, 50]).await;
+    let second = tier.start(&cluster, &client, quick()).await;
+    let passes = |report: &TierReport| report.upkeep_passes > 2;
+    until(&second.handle(), "the other one runs", passes).await;
+    client.delete_ledger(ids[0]).await.unwrap();
+    until(&first.handle(), "one object is left", |report| {
+        report.catalogue_objects == 1 && report.catalogue_ledgers == 3
+    })
+    .await;
+    until(&second.handle(), "for both", |report| report.catalogue_objects == 1).await;
+    tier.assert_holds(&cluster, &client, &ids[1..]).await;
+    let now = in_catalogue(&tier, &cluster, ids[1]).await;
+    assert_eq!(told(&cluster, "b0", ids[1]), now);
+    for tierer in [first, second] {
+        let report = tierer.handle().report().await.unwrap();
+        assert!(report.alarms.is_empty(), "{report:#?}");
+        tierer.stop().await;
+    }
+    client.close().await;
+    cluster.stop().await;
+}
