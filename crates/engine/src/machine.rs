@@ -637,9 +637,13 @@ impl Flushing {
                 let records = records.newest_ascending();
                 records.iter().map(|record| u64::from(record.length) + RECORD_BYTES).sum()
             };
-            self.check_room(index, ledgers.iter().map(|(_, records, _)| bytes_of(records)).sum())?;
+            let bytes: u64 = ledgers.iter().map(|(_, records, _)| bytes_of(records)).sum();
+            if self.engine.is_waiting() || !self.placement.may_lose {
+                self.check_room(index, bytes)?;
+            }
             let generation = entries.iter().map(|frozen| frozen.generation).max().unwrap_or(0);
             let mut log = self.directories[index].begin_log(Generation(generation))?;
+            let mut written = 0;
             for (ledger, records, frozen) in ledgers {
                 for record in records.newest_ascending().iter() {
                     let entry = EntryId::new(record.entry).expect("placed entries are not negative");
@@ -649,9 +653,20 @@ impl Flushing {
                         return Err(error.into());
                     }
                     writes.on_written(log.written_bytes(), || self.tend_aside());
+                    if log.written_bytes() > written {
+                        written = log.written_bytes();
+                        if let Err(fault) = self.check_room(index, 0) {
+                            let _ = log.abandon();
+                            return Err(fault);
+                        }
+                    }
                 }
             }
             writes.end_log();
+            if let Err(fault) = self.check_room(index, bytes.saturating_sub(written)) {
+                let _ = log.abandon();
+                return Err(fault);
+            }
             let is_early = self.engine.config.canaries.has(Canary::M9IndexBeforeLog);
             sealed = Some(if is_early { log.finish_unsynced()? } else { log.finish_or_abandon()? });
         }

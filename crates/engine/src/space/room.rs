@@ -7,8 +7,8 @@
 //! 3. Of a reserve that was given up a flush leaves a part ([`Engine::set_rewrite_room`]). Without it nothing that is deleted
 //!    later could be given back, as long as a live entry is beside it. This costs no adds: a flush that would leave
 //!    less would leave the bookie full. Fences, removals and a start take what there is.
-//! 4. A flush that does not fit is not begun: it would take all that is free until its file is gone again, from rewrites and from
-//!    journals.
+//! 4. A flush that does not fit is not begun again, nor by a start: it would take all that is free until its file is gone, from
+//!    rewrites and from journals. The first attempt is made: adds go on beside it for as long as there is space.
 
 use crate::engine::Engine;
 use crate::machine::Flushing;
@@ -46,7 +46,7 @@ impl Flushing {
         Room { free, is_short: is_full || self.engine.is_waiting() }
     }
 
-    /// Before a flush of `bytes` of entries: does it fit, and leave what rewrites need (invariants 3 and 4)?
+    /// Before a flush writes so many more bytes of entries: do they fit, and leave what rewrites need (invariants 3 and 4)?
     pub(crate) fn check_room(&self, index: usize, bytes: u64) -> Result<(), StorageFault> {
         let kept = self.engine.rewrite_room(index);
         match self.free_bytes(index) {

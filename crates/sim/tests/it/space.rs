@@ -403,7 +403,10 @@ impl Bookie {
         let mut done = journals[0].finish(in_flight, written);
         let flushed = flushing.flush(done.freeze.take().unwrap());
         done.deliver(&Nobody);
-        flushed.map(|flushed| journals[0].on_flushed(flushed)).is_ok()
+        let is_flushed = flushed.map(|flushed| journals[0].on_flushed(flushed)).is_ok();
+        // Blocks of a file that was removed are free once that is durable, which a file system sees to by itself.
+        self.disk.sync_dir(Path::new(DIR)).unwrap();
+        is_flushed
     }
 
     /// A collection, and tries of the flush that waits in between. True when it went through.
