@@ -459,7 +459,10 @@ async fn replicas_that_are_all_slow_are_not_asked_twice_for_each_read() {
     let (reads, requests) = (took.len() as u64, setup.reads().iter().sum::<u64>());
     let health = setup.client.read_health();
     assert!(reads > 5000, "{reads} reads");
-    assert!(health.retries_delayed > 0, "each read takes so long that it would ask the next replica: {health:?}");
+    assert!(
+        health.retries_delayed > 0,
+        "each read takes so long that it would ask the next replica: {health:?}"
+    );
     // A tenth for hedges, a fifth for retries and twenty of them in any minute.
     let allowed = reads * 3 / 10 + 6 * 20;
     assert!(requests - reads <= allowed, "{requests} requests for {reads} reads");

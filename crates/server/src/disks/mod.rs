@@ -463,13 +463,13 @@ mod tests {
         const SIZE: u64 = 4 << 20;
         let dir = tempfile::tempdir().unwrap();
         let disk = Arc::new(Exhausted(RealDisk::new(), Arc::default()));
-        let volume = |ledger_dirs| Volume { reserve_dir: dir.path().to_owned(), ledger_dirs, has_journal: false };
+        let volume =
+            |ledger_dirs| Volume { reserve_dir: dir.path().to_owned(), ledger_dirs, has_journal: false };
         let limits = DiskLimits { reserve_bytes: Some(SIZE), ..DiskLimits::default() };
         let dirs = vec![dir.path().to_owned(), dir.path().to_owned()];
         let slow = SlowLimits::default();
         let round_interval = Duration::from_secs(900);
-        let watch =
-            DiskWatch::prepare(disk, dirs, vec![volume(vec![1])], 0, limits, slow, round_interval);
+        let watch = DiskWatch::prepare(disk, dirs, vec![volume(vec![1])], 0, limits, slow, round_interval);
         let path = dir.path().join(reserve::RESERVE_NAME);
         let told = Mutex::new(Vec::new());
         let check = |is_short| {
