@@ -99,6 +99,8 @@ pub struct Engine {
     is_storage_lost: AtomicBool,
     /// Ledger directories that are nearly full; empty when that is not known.
     pub(crate) full: Mutex<Vec<bool>>,
+    /// Free bytes that flushes leave in each ledger directory; none where it is not said.
+    pub(crate) rewrite_room: Mutex<Vec<u64>>,
     /// Tickets that are neither flushed nor refused for good.
     pub(crate) tickets_out: AtomicUsize,
     pub(crate) direct_fences: Mutex<VecDeque<DirectFence>>,
@@ -175,6 +177,7 @@ impl Engine {
             directories_failed: Mutex::default(),
             is_storage_lost: AtomicBool::new(false),
             full: Mutex::default(),
+            rewrite_room: Mutex::default(),
             tickets_out: AtomicUsize::new(0),
             direct_fences: Mutex::default(),
             counters: Counters::default(),

@@ -39,11 +39,12 @@ use crate::placement::{Left, Part, Placement, StorageFault};
 use crate::shard::ShardCut;
 use crate::space::Space;
 use crate::stats::Counters;
-use crate::write_cache::Frozen;
+use crate::write_cache::{CacheRecords, Frozen};
 use bindery_io::canary::{Canaries, Canary};
 use bindery_io::{BLOCK_SIZE_BYTES, Clock};
 use bindery_journal::group::layout;
 use bindery_journal::{Group, Journal, JournalError};
+use bindery_storage::entry_log::RECORD_BYTES;
 use bindery_storage::{
     DirectoryCommit, ExtentChange, Generation, LedgerDirectory, LedgerRecord, Mark, SealedLog,
 };
@@ -178,11 +179,14 @@ impl Journaling {
         // looked at under the locks of all shards, so that nothing is placed in between.
         // Likewise without another file and without space for one, also while no flush is under way: it is tried again.
         let is_at_cap = self.is_flushing && self.journal.is_at_cap() && !self.may_use_kept_file();
+        // So, too, behind a start without space, whose files are short.
         let has_no_other = is_at_cap || self.journal.has_no_other_file();
-        if has_no_other && !engine.is_failed() {
+        if (has_no_other || self.journal.has_short_files_only()) && !engine.is_failed() {
             held.extend(engine.shards_of(self.index).map(|shard| engine.shards[shard].lock()));
             let bytes: u64 = held.iter().map(|shard| shard.cut_bytes_max()).sum();
-            if bytes > 0 && !self.journal.fits(bytes + BLOCK_SIZE_BYTES as u64) {
+            let group_bytes = bytes + BLOCK_SIZE_BYTES as u64;
+            let next_takes = !has_no_other && self.journal.next_takes(group_bytes);
+            if bytes > 0 && !self.journal.fits(group_bytes) && !next_takes {
                 drop(held);
                 self.begin_to_wait();
                 if is_freeze {
@@ -262,13 +266,18 @@ impl Journaling {
         };
         let offer = usize::try_from(offer).unwrap_or(usize::MAX).div_ceil(sharers);
         let shards = || engine.shards_of(self.index).map(|index| engine.shards[index].lock());
-        let forming: u64 = shards().map(|shard| shard.cut_bytes_max()).sum();
-        let sure = self.journal.room_for_recoveries().saturating_sub(forming) / 2;
+        let sure = self.journal.room_for_recoveries().saturating_sub(self.forming_bytes()) / 2;
         let sure = usize::try_from(sure).unwrap_or(usize::MAX) / engine.config.shards_of_a_journal();
         for mut shard in shards() {
             shard.offer(offer);
             shard.offer_recoveries(sure);
         }
+    }
+
+    /// The most that a group of all that is placed now takes, but for its header.
+    fn forming_bytes(&self) -> u64 {
+        let engine = &self.engine;
+        engine.shards_of(self.index).map(|index| engine.shards[index].lock().cut_bytes_max()).sum()
     }
 
     /// A freeze is due when the active caches of all journals hold an eighth of the pool's bytes or a quarter of its
@@ -383,7 +392,8 @@ impl Journaling {
     /// records then has a group behind it and is not taken for a write that never finished. Nobody waits for it.
     /// Blocks on the disk.
     pub fn seal(&mut self) {
-        self.journal.make_spare();
+        let waits = self.waits_from_ns.map(|_| self.forming_bytes() + BLOCK_SIZE_BYTES as u64);
+        self.journal.make_spare(waits);
         self.tell_about_space();
         // While a slow journal is watched for its recovery, again and again.
         let is_done = self.is_sealed && !self.engine.pulses[self.index].is_probing();
@@ -626,8 +636,17 @@ impl Flushing {
         ledgers.sort_unstable_by_key(|(ledger, ..)| *ledger);
         let mut sealed = None;
         if !ledgers.is_empty() {
+            let bytes_of = |records: &CacheRecords| -> u64 {
+                let records = records.newest_ascending();
+                records.iter().map(|record| u64::from(record.length) + RECORD_BYTES).sum()
+            };
+            let bytes: u64 = ledgers.iter().map(|(_, records, _)| bytes_of(records)).sum();
+            if self.engine.is_waiting() || !self.placement.may_lose {
+                self.check_room(index, bytes)?;
+            }
             let generation = entries.iter().map(|frozen| frozen.generation).max().unwrap_or(0);
             let mut log = self.directories[index].begin_log(Generation(generation))?;
+            let mut written = 0;
             for (ledger, records, frozen) in ledgers {
                 for record in records.newest_ascending().iter() {
                     let entry = EntryId::new(record.entry).expect("placed entries are not negative");
@@ -637,9 +656,20 @@ impl Flushing {
                         return Err(error.into());
                     }
                     writes.on_written(log.written_bytes(), || self.tend_aside());
+                    if log.written_bytes() > written {
+                        written = log.written_bytes();
+                        if let Err(fault) = self.check_room(index, 0) {
+                            let _ = log.abandon();
+                            return Err(fault);
+                        }
+                    }
                 }
             }
             writes.end_log();
+            if let Err(fault) = self.check_room(index, bytes.saturating_sub(written)) {
+                let _ = log.abandon();
+                return Err(fault);
+            }
             let is_early = self.engine.config.canaries.has(Canary::M9IndexBeforeLog);
             sealed = Some(if is_early { log.finish_unsynced()? } else { log.finish_or_abandon()? });
         }

@@ -236,12 +236,7 @@ impl Live {
     }
 
     /// The logs on disk with runs of a ledger that reach into `first..=last`.
-    fn paged(
-        &self,
-        ledger: LedgerId,
-        first: EntryId,
-        last: EntryId,
-    ) -> impl Iterator<Item = &PagedLog> {
+    fn paged(&self, ledger: LedgerId, first: EntryId, last: EntryId) -> impl Iterator<Item = &PagedLog> {
         self.paged_of(ledger, first, last, |_| true)
     }
 
@@ -253,8 +248,7 @@ impl Live {
         last: EntryId,
         is_wanted: impl Fn(&&PagedLog) -> bool,
     ) -> impl Iterator<Item = &PagedLog> {
-        let reaches =
-            move |paged: &&PagedLog| paged.index.runs_within(ledger, first, last).next().is_some();
+        let reaches = move |paged: &&PagedLog| paged.index.runs_within(ledger, first, last).next().is_some();
         self.paged.iter().filter(is_wanted).filter(reaches)
     }
 
@@ -450,9 +444,8 @@ impl LogView {
                 }
             });
             // No run is newer than its log.
-            let may_be_wanted = |paged: &&PagedLog| {
-                is_wanted(paged.newest()) && asked(paged.log.log_id()) != Asked::Known
-            };
+            let may_be_wanted =
+                |paged: &&PagedLog| is_wanted(paged.newest()) && asked(paged.log.log_id()) != Asked::Known;
             (runs, live.paged_of(ledger, first, last, may_be_wanted).cloned().collect::<Vec<_>>())
         };
         for paged in &paged {

@@ -446,6 +446,31 @@ async fn runs_of_entries_are_chosen_and_hedged_as_single_ones() {
     setup.assert_idle().await;
 }
 
+/// C5: with all replicas slow another one would be no faster. Once the allowance for retries is used up, a read waits for
+/// the request that is under way, so that what makes them slow is not doubled.
+#[tokio::test(start_paused = true)]
+async fn replicas_that_are_all_slow_are_not_asked_twice_for_each_read() {
+    const ANSWER: Duration = Duration::from_secs(3);
+    let setup = Setup::new().await;
+    for bookie in ["a", "b", "c"] {
+        setup.set(bookie, Way::Answers(ANSWER));
+    }
+    let took = setup.read_for(Duration::from_secs(300), 60).await;
+    let (reads, requests) = (took.len() as u64, setup.reads().iter().sum::<u64>());
+    let health = setup.client.read_health();
+    assert!(reads > 5000, "{reads} reads");
+    assert!(
+        health.retries_delayed > 0,
+        "each read takes so long that it would ask the next replica: {health:?}"
+    );
+    // A tenth for hedges, a fifth for retries and twenty of them in any minute.
+    let allowed = reads * 3 / 10 + 6 * 20;
+    assert!(requests - reads <= allowed, "{requests} requests for {reads} reads");
+    // In paused time: none waited for longer than its first replica took.
+    assert_eq!(took.last(), Some(&ANSWER));
+    setup.assert_idle().await;
+}
+
 /// C5: what is free counts requests. Counted in entries, a batch would be more than all of it, and wait for a second.
 #[tokio::test(start_paused = true)]
 async fn the_first_batches_that_meet_a_dead_replica_do_not_wait() {

@@ -641,7 +641,10 @@ impl Tree {
             size += path.len() + node.record.size_bytes();
             let prefix = if &**path == ROOT { "" } else { path };
             for child in node.children() {
-                assert!(self.nodes.contains_key(format!("{prefix}/{child}").as_str()), "{path} lists {child}");
+                assert!(
+                    self.nodes.contains_key(format!("{prefix}/{child}").as_str()),
+                    "{path} lists {child}"
+                );
             }
             let is_below = |other: &&Arc<str>| {
                 other.strip_prefix(prefix).is_some_and(|rest| rest.len() > 1 && rest.starts_with('/'))

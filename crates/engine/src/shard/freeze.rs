@@ -2,8 +2,8 @@
 
 use super::Shard;
 use crate::ledger::{LedgerState, TierState};
-use crate::write_cache::{Frozen, FrozenExtents};
 use crate::space::Died;
+use crate::write_cache::{Frozen, FrozenExtents};
 use bindery_storage::{Generation, IndexUse, LedgerRecord};
 use bindery_types::LedgerId;
 use std::collections::{BTreeMap, HashMap};

@@ -185,7 +185,10 @@ impl Shard {
         };
         debug_assert!(
             after.is_some()
-                || self.removed.iter().all(|l| ledgers[l].fence.is_some() || self.unfenced_removed.contains(l)),
+                || self
+                    .removed
+                    .iter()
+                    .all(|l| ledgers[l].fence.is_some() || self.unfenced_removed.contains(l)),
             "none is left out"
         );
         // Fenced ones only ever become more: they are not looked at.

@@ -194,7 +194,11 @@ mod tests {
         assert_eq!(live_share(&run, id(10)), 900);
         assert_eq!(live_share(&run, id(19)), 0);
         assert_eq!(live_share(&run, id(40)), 0);
-        let died = |hidden_below, trimmed| Died { ledger: run.ledger, hidden_below: Generation(hidden_below), trimmed };
+        let died = |hidden_below, trimmed| Died {
+            ledger: run.ledger,
+            hidden_below: Generation(hidden_below),
+            trimmed,
+        };
         let bytes = |died: Died| died.bytes_of(&run, Generation(5));
         assert_eq!(bytes(died(6, None)), 1000);
         assert_eq!(bytes(died(5, None)), 0);

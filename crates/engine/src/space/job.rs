@@ -31,9 +31,7 @@ use crate::machine::Flushing;
 use bindery_io::BLOCK_SIZE_BYTES;
 use bindery_io::canary::Canary;
 use bindery_storage::entry_log::{IndexRecord, RECORD_BYTES};
-use bindery_storage::{
-    EntryLog, EntryLogWriter, Extent, Generation, LogId, ReadError, RunCursor, SealedLog,
-};
+use bindery_storage::{EntryLog, EntryLogWriter, Extent, Generation, LogId, ReadError, RunCursor, SealedLog};
 use bindery_types::{EntryId, LedgerId};
 use std::collections::VecDeque;
 use std::sync::Arc;

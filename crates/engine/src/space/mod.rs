@@ -31,8 +31,8 @@
 //! 6. An output that cannot be written, or does not read back as it was written, is removed again; its sources stay,
 //!    and another attempt comes later. Only a commit that fails is serious: then nobody knows what is in force.
 //! 7. Scrub and rewrites spend from one budget by turns, so that neither keeps the other from going on.
-//! 8. A full volume has a way out: dropping a log needs a commit only, and no rewrite is planned whose output takes more than
-//!    half of what is free.
+//! 8. A full volume has a way out: dropping a log needs a commit only, no rewrite is planned whose output takes more than is
+//!    free for it, and flushes leave room for rewrites (`room`).
 //! 9. A plan under way runs to its end, whatever collections are requested meanwhile: a request waits for it, and is
 //!    dropped when the collection under way does as much and nothing was removed. Logs without live entries go while the
 //!    others are still being weighed.
@@ -48,6 +48,7 @@ mod dead;
 mod job;
 mod plan;
 mod rewrite;
+mod room;
 mod scrub;
 mod status;
 mod tiers;
@@ -62,8 +63,8 @@ use bindery_io::canary::Canary;
 use bindery_storage::{Asked, DirectoryCommit, Extent, Generation, LogId, ReadError, Source};
 use bindery_types::{EntryId, LedgerId};
 use budget::Budget;
-pub(crate) use dead::Died;
 use dead::DeadBytes;
+pub(crate) use dead::Died;
 use job::{Cause, Job};
 use plan::Plan;
 use scrub::Scrub;

@@ -184,9 +184,8 @@ impl Flushing {
             Some(runs) => ToWeigh::InMemory(runs.into()),
             None => {
                 let total = view.bytes_on_disk(log_id)?;
-                let is_worth_it = |dead: u64| {
-                    dead >= total || ((total - dead) as f64) < threshold * total as f64
-                };
+                let is_worth_it =
+                    |dead: u64| dead >= total || ((total - dead) as f64) < threshold * total as f64;
                 // What the journal alone says of removals was not counted.
                 let is_left = kind != Some(CompactionKind::Major)
                     && !self.counts_journal()
@@ -235,12 +234,9 @@ impl Flushing {
         poor.retain(|poor| is_free(&poor.log_id) && !self.space.is_left_out((index, poor.log_id)));
         poor.sort_unstable();
         // A rewrite takes room for its output before it gives back that of its sources.
-        let directory = &self.directories[index];
-        let space = directory.disk().space(directory.path());
-        // Some network file systems do not say.
-        let room = space.map_or(u64::MAX, |space| if space.total == 0 { u64::MAX } else { space.free / 2 });
-        poor.retain(|poor| poor.live <= room);
-        let log_bytes_max = self.engine.config.space.log_bytes_max.min(room);
+        let room = self.room(index);
+        poor.retain(|poor| room.takes(poor.live));
+        let log_bytes_max = self.engine.config.space.log_bytes_max.min(room.shared());
         let (mut group, mut bytes) = (Vec::new(), 0);
         for Poor { live, log_id, .. } in poor {
             let is_full = group.len() == JOB_SOURCES_MAX || bytes + live > log_bytes_max;

@@ -1,8 +1,8 @@
 //! Rewrites, from the choice of their sources to the files that go.
 
+use super::budget::urgency;
 use super::job::{Cause, Job, JobError};
 use super::tiers::{self, Candidate};
-use super::budget::urgency;
 use super::{LogRef, Planned, SPACE_LOOK_NS, as_ns};
 use crate::config::SpaceConfig;
 use crate::machine::{FlushError, Flushing};

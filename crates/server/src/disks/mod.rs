@@ -5,7 +5,7 @@
 //! Disk::space ---------> usage::UsageCore ---------> Standing -> engine (refuses, accepts)
 //! journal pulses ------> slow_journal::SlowJournalCore -/  \--> registrar (available, readonly)
 //! engine's status ---------------------------------------/
-//! space, verdict ------> reserve: held, given up, taken back -> engine (what recoveries may add meanwhile)
+//! space, verdict ------> reserve: held, given up, taken back -> engine (what recoveries may add, what flushes leave free)
 //! verdict, engine's status -> garbage::GarbageDesk: rounds with a compaction while space is short
 //! ```
 //! The cores decide and do no I/O; [`DiskWatch`] measures on a blocking thread every `diskCheckInterval`, and looks at
@@ -136,6 +136,10 @@ struct Guarded {
 }
 
 impl Guarded {
+    fn lacking(&self) -> u64 {
+        self.reserve.size().saturating_sub(self.held)
+    }
+
     fn measure(&mut self, disk: &dyn Disk) {
         match self.reserve.held(disk) {
             Ok(held) => self.held = held,
@@ -244,11 +248,13 @@ impl DiskWatch {
     }
 
     /// Measures once and acts on it.
-    pub async fn check(&self, engine: &Engine, standing: &Standing, garbage: &GarbageDesk) {
+    pub async fn check(&self, engine: &Arc<Engine>, standing: &Standing, garbage: &GarbageDesk) {
         let is_short = tell_what_waits(engine, standing);
         let may_take_adds = standing.takes_adds() && !is_short;
-        let gauges = self.gauges.clone();
-        let checked = tokio::task::spawn_blocking(move || gauges.lock().check(is_short, may_take_adds)).await;
+        let (gauges, leaves) = (self.gauges.clone(), engine.clone());
+        let check =
+            move || gauges.lock().check(is_short, may_take_adds, &|room| leaves.set_rewrite_room(room));
+        let checked = tokio::task::spawn_blocking(check).await;
         let Ok(Checked { verdict, volumes, recovery_reserve }) = checked else { return };
         if let Some(bytes) = recovery_reserve {
             engine.set_recovery_reserve(bytes);
@@ -334,25 +340,29 @@ fn tell_what_waits(engine: &Engine, standing: &Standing) -> bool {
 }
 
 impl Gauges {
-    fn check(&mut self, is_short: bool, may_take_adds: bool) -> Checked {
+    /// `leave_room` tells flushes what to leave free for rewrites, by ledger directory.
+    fn check(&mut self, is_short: bool, may_take_adds: bool, leave_room: &dyn Fn(&[u64])) -> Checked {
         for guarded in &mut self.volumes {
             guarded.measure(&*self.disk);
         }
         let mut readings = Vec::with_capacity(self.dirs.len());
         for (index, dir) in self.dirs.iter().enumerate() {
             let space = self.disk.space(dir).map_err(|error| error.to_string());
-            let guarded = self.volumes.iter().find(|guarded| guarded.volume.ledger_dirs.contains(&index));
-            let lacking = |guarded: &Guarded| guarded.reserve.size().saturating_sub(guarded.held);
-            readings.push(Reading { space, reserve_lacking: guarded.map_or(0, lacking) });
+            readings.push(Reading { space, reserve_lacking: self.of_reserve(index, Guarded::lacking) });
         }
         let verdict = self.core.check(&readings);
         let takes_adds = may_take_adds && verdict.read_only.is_none();
+        let of_whole_reserves = self.rewrite_room(|guarded| guarded.reserve.size());
         let mut volumes = Vec::with_capacity(self.volumes.len());
         for guarded in &mut self.volumes {
             let Guarded { volume, reserve, .. } = &*guarded;
             let dir = &volume.reserve_dir;
             let mut space = self.disk.space(dir).ok();
             if let Some(now) = space {
+                // Before it is given up, or a flush that waits could take all of it.
+                if let Ok(reserve::Step::GiveUp) = reserve.step(&*self.disk, now, is_short, takes_adds) {
+                    leave_room(&of_whole_reserves);
+                }
                 match reserve.tend(&*self.disk, now, is_short, takes_adds) {
                     Ok(reserve::Step::Keep) => {}
                     Ok(step) => {
@@ -372,7 +382,20 @@ impl Gauges {
                 is_full,
             });
         }
+        leave_room(&self.rewrite_room(Guarded::lacking));
         Checked { verdict, volumes, recovery_reserve: self.recovery_reserve(is_short) }
+    }
+
+    /// `bytes` of the reserve of a ledger directory's volume.
+    fn of_reserve(&self, directory: usize, bytes: impl Fn(&Guarded) -> u64) -> u64 {
+        let guarded = self.volumes.iter().find(|guarded| guarded.volume.ledger_dirs.contains(&directory));
+        guarded.map_or(0, bytes)
+    }
+
+    /// What flushes leave free in each ledger directory: half of what is, or may be, `given_up` of its reserve. The other half
+    /// is for a flush that waits for space.
+    fn rewrite_room(&self, given_up: impl Fn(&Guarded) -> u64) -> Vec<u64> {
+        (0..self.dirs.len()).map(|index| self.of_reserve(index, &given_up) / 2).collect()
     }
 
     /// Half of the smallest reserve of a ledger volume, for as long as all are held; when they are given up, recoveries have
@@ -434,6 +457,33 @@ mod tests {
         }
     }
 
+    /// Reserve invariant 4: flushes are told before the first byte of a reserve is free, and no longer than it is given up.
+    #[test]
+    fn half_of_a_reserve_that_is_given_up_stays_for_rewrites() {
+        const SIZE: u64 = 4 << 20;
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Arc::new(Exhausted(RealDisk::new(), Arc::default()));
+        let volume =
+            |ledger_dirs| Volume { reserve_dir: dir.path().to_owned(), ledger_dirs, has_journal: false };
+        let limits = DiskLimits { reserve_bytes: Some(SIZE), ..DiskLimits::default() };
+        let dirs = vec![dir.path().to_owned(), dir.path().to_owned()];
+        let slow = SlowLimits::default();
+        let round_interval = Duration::from_secs(900);
+        let watch = DiskWatch::prepare(disk, dirs, vec![volume(vec![1])], 0, limits, slow, round_interval);
+        let path = dir.path().join(reserve::RESERVE_NAME);
+        let told = Mutex::new(Vec::new());
+        let check = |is_short| {
+            let leave = |room: &[u64]| told.lock().push((room.to_vec(), path.exists()));
+            watch.gauges.lock().check(is_short, !is_short, &leave);
+            std::mem::take(&mut *told.lock())
+        };
+        assert_eq!(check(false), [(vec![0, 0], true)], "it is held");
+        let kept = vec![0, SIZE / 2];
+        assert_eq!(check(true), [(kept.clone(), true), (kept.clone(), false)]);
+        assert_eq!(check(true), [(kept, false)]);
+        assert_eq!(check(false), [(vec![0, 0], true)], "it was taken back");
+    }
+
     /// The reserve was given up, so the volume is full; without descriptors that must not be forgotten.
     #[test]
     fn a_reserve_that_cannot_be_looked_at_is_what_it_was() {
@@ -446,7 +496,7 @@ mod tests {
         let slow = SlowLimits::default();
         let watch = DiskWatch::prepare(disk, dirs, vec![volume], 0, limits, slow, Duration::from_secs(900));
         for _ in 0..2 {
-            let Checked { verdict, volumes, .. } = watch.gauges.lock().check(false, false);
+            let Checked { verdict, volumes, .. } = watch.gauges.lock().check(false, false, &|_| {});
             assert_eq!((&verdict.full[..], volumes[0].reserve.0), (&[true][..], 0), "{verdict:?}");
             is_exhausted.store(true, Ordering::SeqCst);
         }

@@ -12,6 +12,8 @@
 //! 2. It is taken back only when the volume keeps as much free as the reserve is large, so that taking it back does not
 //!    make space short again.
 //! 3. What of it is held is the length of the file, nothing else: there is no state to lose.
+//! 4. A flush that waits for space gets half of it. The other half stays for fences, removals and rewrites, so that the space
+//!    of what is deleted later can be given back.
 //!
 //! # Limits
 //! One file a volume, [`default_bytes`] or what `diskReserveSizeMB` says.
@@ -99,13 +101,21 @@ impl Reserve {
         }
     }
 
+    /// What [`Reserve::tend`] would do.
+    ///
+    /// # Errors
+    /// As [`Reserve::held`].
+    pub fn step(&self, disk: &dyn Disk, space: Space, is_short: bool, takes_adds: bool) -> io::Result<Step> {
+        let held = self.held(disk)?;
+        Ok(next_step(Situation { free: space.free, held, size: self.size, is_short, takes_adds }))
+    }
+
     /// Decides and acts; returns what was done. An error to refill leaves less than wanted, which the next call tries
     /// to mend.
     pub fn tend(&self, disk: &dyn Disk, space: Space, is_short: bool, takes_adds: bool) -> io::Result<Step> {
-        let held = self.held(disk)?;
-        let step = next_step(Situation { free: space.free, held, size: self.size, is_short, takes_adds });
+        let step = self.step(disk, space, is_short, takes_adds)?;
         match step {
-            Step::Keep if held > self.size => self.give_up(disk)?,
+            Step::Keep if self.held(disk)? > self.size => self.give_up(disk)?,
             Step::Keep => {}
             Step::GiveUp => self.give_up(disk)?,
             Step::Refill => self.refill(disk)?,

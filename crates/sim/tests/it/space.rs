@@ -11,6 +11,7 @@ use bindery_storage::{EntryLog, Extent, Generation};
 use bindery_types::{EntryId, LedgerId, MasterKey};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 const KEY: MasterKey = MasterKey::new([1; 20]);
@@ -70,10 +71,14 @@ fn start(disk: Arc<SimDisk>, config: EngineConfig) -> Bookie {
 }
 
 fn fresh(space: SpaceConfig) -> Bookie {
+    fresh_with(config(space))
+}
+
+fn fresh_with(config: EngineConfig) -> Bookie {
     let disk = Arc::new(SimDisk::new(SimDiskConfig::default(), &SeededRandom::new(7)));
     disk.create_dir_all(Path::new("/data")).unwrap();
     disk.sync_dir(Path::new("/")).unwrap();
-    start(disk, config(space))
+    start(disk, config)
 }
 
 fn ledger(id: i64) -> LedgerId {
@@ -366,6 +371,177 @@ fn replaced_files_go_at_once_where_space_is_short() {
     bookie.clock.advance(Duration::from_secs(2));
     bookie.machine.flushing.tend().unwrap();
     assert_eq!(bookie.files().len(), 1);
+}
+
+/// A log with 160 KB of ledger 1 and 240 KB of ledger 2, 300 KB of ledger 3 in memory and in the journal, and `free` bytes.
+fn nearly_full(free: u64) -> Bookie {
+    let mut bookie = fresh_with(EngineConfig { journal_file_bytes: 8 << 20, ..config(quiet()) });
+    (0..20).for_each(|e| bookie.add(1, e, 8000));
+    (0..30).for_each(|e| bookie.add(2, e, 8000));
+    bookie.flush();
+    assert_eq!(bookie.files().len(), 1);
+    for e in 0..30 {
+        bookie.add(3, e, 10_000);
+        bookie.group();
+    }
+    bookie.set_free(free);
+    bookie
+}
+
+impl Bookie {
+    fn set_free(&self, free: u64) {
+        let space = self.disk.space(Path::new(DIR)).unwrap();
+        self.disk.set_capacity(Some(space.total - space.free + free));
+    }
+
+    /// Freezes, and flushes: an error is a flush that waits.
+    fn try_flush(&mut self) -> bool {
+        self.machine.want_freeze();
+        let Machine { journals, flushing, .. } = &mut self.machine;
+        let in_flight = journals[0].cut().unwrap();
+        let written = journals[0].write(&in_flight);
+        let mut done = journals[0].finish(in_flight, written);
+        let flushed = flushing.flush(done.freeze.take().unwrap());
+        done.deliver(&Nobody);
+        let is_flushed = flushed.map(|flushed| journals[0].on_flushed(flushed)).is_ok();
+        // Blocks of a file that was removed are free once that is durable, which a file system sees to by itself.
+        self.disk.sync_dir(Path::new(DIR)).unwrap();
+        is_flushed
+    }
+
+    /// A collection, and tries of the flush that waits in between. True when it went through.
+    fn collect_while_it_waits(&mut self) -> bool {
+        self.machine.engine.want_collection(WantedCollection { minor: false, major: true });
+        for _ in 0..100 {
+            self.clock.advance(Duration::from_secs(2));
+            if let Some(Ok(flushed)) = self.machine.flushing.retry() {
+                self.machine.journals[0].on_flushed(flushed);
+            }
+            self.machine.flushing.tend().unwrap();
+        }
+        !self.machine.flushing.is_waiting()
+    }
+
+    /// Removes ledger 2; the removal is in the journal alone.
+    fn remove_2(&mut self) {
+        self.machine.engine.remove_ledger(ledger(2), Box::new(|_| {}));
+        self.group();
+    }
+
+    fn check_1_and_3(&self, when: &str) {
+        (0..20).for_each(|e| assert_eq!(self.read(1, e), Ok(body(1, e, 8000)), "{when}"));
+        (0..30).for_each(|e| assert_eq!(self.read(3, e), Ok(body(3, e, 10_000)), "{when}"));
+    }
+}
+
+/// Room invariant 2: the rewrite that gives a full volume its space back may take more than half of what is left.
+#[test]
+fn a_rewrite_takes_what_is_free_while_a_flush_waits_for_it() {
+    let mut bookie = nearly_full(260 << 10);
+    assert!(!bookie.try_flush(), "300 KB do not fit");
+    assert!(!bookie.collect_while_it_waits(), "nothing was deleted");
+    bookie.remove_2();
+    assert!(bookie.collect_while_it_waits(), "{:?}", bookie.machine.engine.space_status());
+    assert_eq!(bookie.machine.engine.space_status().logs_rewritten, 1);
+    bookie.check_1_and_3("with room again");
+    bookie.power_cut().check_1_and_3("after a power cut");
+}
+
+/// Room invariant 3: a flush that waits leaves room for what is deleted later.
+#[test]
+fn a_flush_leaves_room_to_rewrite_what_is_deleted_later() {
+    let mut bookie = nearly_full(420 << 10);
+    bookie.machine.engine.set_rewrite_room(&[260 << 10]);
+    assert!(!bookie.try_flush(), "the rewrite of 160 KB would find no room behind it");
+    assert!(bookie.machine.engine.status().waits_for_space.unwrap().contains("are kept"));
+    assert!(!bookie.collect_while_it_waits(), "nothing was deleted");
+    bookie.check_1_and_3("while it waits");
+    let left = Arc::new(bookie.disk.durable_image());
+    start(left, bookie.config.clone()).check_1_and_3("after a crash, with nothing kept");
+    bookie.remove_2();
+    assert!(bookie.collect_while_it_waits(), "{:?}", bookie.machine.engine.space_status());
+    assert_eq!(bookie.machine.engine.space_status().logs_rewritten, 1);
+    bookie.check_1_and_3("with room again");
+    bookie.power_cut().check_1_and_3("after a power cut");
+}
+
+/// What is kept for rewrites starves no flush: one that leaves it goes on although nothing can be rewritten, and what brings no
+/// entries does not look at it.
+#[test]
+fn room_for_rewrites_is_left_and_not_waited_for() {
+    let mut bookie = nearly_full(600 << 10);
+    bookie.machine.engine.set_rewrite_room(&[200 << 10]);
+    assert!(bookie.try_flush(), "300 of 600 KB, and 200 are left");
+    // A state alone.
+    bookie.set_free(150 << 10);
+    bookie.machine.engine.fence(ledger(3), KEY, Box::new(|_| {}));
+    assert!(bookie.try_flush());
+    assert_eq!(bookie.machine.engine.space_status().logs_rewritten, 0);
+    bookie.check_1_and_3("flushed");
+    // One that waited goes on by itself when there is more room.
+    let mut bookie = nearly_full(420 << 10);
+    bookie.machine.engine.set_rewrite_room(&[260 << 10]);
+    assert!(!bookie.try_flush());
+    bookie.set_free(600 << 10);
+    assert!(bookie.collect_while_it_waits());
+    bookie.check_1_and_3("with more room");
+}
+
+/// Held invariant 3: starts that wait for space take short journal files, so that each of them fences, and the flush finds what
+/// little there is. A group that is too large for such a file waits, and fails nothing.
+#[test]
+fn a_start_without_space_makes_short_journal_files() {
+    let (file_bytes, short) = (16 << 20, 1 << 20);
+    let config =
+        EngineConfig { write_pool_bytes: 64 << 20, journal_file_bytes: file_bytes, ..config(quiet()) };
+    let mut bookie = fresh_with(config.clone());
+    for e in 0..500 {
+        bookie.add(3, e, 10_000);
+        bookie.group();
+    }
+    bookie.set_free(4 << 20);
+    assert!(!bookie.try_flush(), "5 MB do not fit");
+    let fences = Arc::new(AtomicU64::new(0));
+    let fence = |bookie: &Bookie, id: i64| {
+        let fences = fences.clone();
+        let on_fenced = Box::new(move |fenced: Result<(), Refusal>| {
+            fences.fetch_add(u64::from(fenced.is_ok()), SeqCst);
+        });
+        bookie.machine.engine.fence(ledger(id), KEY, on_fenced);
+    };
+    let journal_bytes = |bookie: &Bookie| -> u64 {
+        bookie.disk.list(Path::new("/data/journal")).unwrap().iter().map(|file| file.len).sum()
+    };
+    let before = journal_bytes(&bookie);
+    for round in 1..=3 {
+        let Bookie { disk, machine, .. } = bookie;
+        drop(machine);
+        bookie = start(disk, config.clone());
+        let status = bookie.machine.engine.status();
+        assert!(status.waits_for_space.is_some() && status.failed.is_none(), "{status:?}");
+        fence(&bookie, 100 + round);
+        bookie.group();
+        assert_eq!(fences.load(SeqCst), round as u64, "a full bookie fences");
+        assert_eq!(journal_bytes(&bookie), before + round as u64 * short);
+        assert!((1..=round).all(|earlier| bookie.machine.engine.is_fenced(ledger(100 + earlier))));
+    }
+    // More than a short file takes.
+    (0..30_000).for_each(|id| fence(&bookie, 1000 + id));
+    bookie.group();
+    bookie.machine.journals[0].seal();
+    bookie.group();
+    assert_eq!((fences.load(SeqCst), bookie.machine.engine.status().failed), (3, None), "it waits");
+    bookie.disk.set_capacity(None);
+    bookie.machine.journals[0].seal();
+    bookie.group();
+    assert_eq!(fences.load(SeqCst), 30_003);
+    let mut bookie = bookie.power_cut();
+    assert_eq!(bookie.machine.engine.status().waits_for_space, None);
+    (0..500).for_each(|e| assert_eq!(bookie.read(3, e), Ok(body(3, e, 10_000))));
+    assert!((0..30_000).all(|id| bookie.machine.engine.is_fenced(ledger(1000 + id))));
+    bookie.add(3, 500, 10);
+    bookie.flush();
+    assert_eq!(bookie.read(3, 500), Ok(body(3, 500, 10)));
 }
 
 /// A step of planning or of a rewrite does a bounded number of disk operations, however many runs overlap.

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use bindery_engine::{
-    Add, AddDone, AddSink, EngineConfig, EntryRef, GroupTimes, Lookup, Machine, Origin, Reconciled, Refusal,
-    SpaceConfig, Standing, Tiered, TrimError, WantedCollection,
+    Add, AddDone, AddSink, Compared, EngineConfig, EntryRef, GroupTimes, Lookup, Machine, Origin, Reconciled,
+    Refusal, SpaceConfig, Standing, Tiered, TrimError, WantedCollection,
 };
 use bindery_io::{Disk, ManualClock, SeededRandom};
 use bindery_sim::disk::{FaultPlan, SimDisk, SimDiskConfig};
@@ -153,9 +153,13 @@ impl Bookie {
     fn ask(&self, updates: &[Reconciliation]) -> Answers {
         let answers = Answers::default();
         let told = answers.clone();
-        self.machine
-            .engine
-            .reconcile_compared(updates.to_vec(), Box::new(move |all| *told.lock() = Some(all)));
+        let engine = &self.machine.engine;
+        let compared = |update: &Reconciliation| Compared {
+            reconciliation: update.clone(),
+            seen: engine.tiered(update.ledger).map_or(0, |tiered| tiered.update),
+        };
+        let all = updates.iter().map(compared).collect();
+        engine.reconcile_compared(all, Box::new(move |all| *told.lock() = Some(all)));
         answers
     }
 

@@ -164,11 +164,7 @@ impl EntryLog {
     }
 
     /// As [`EntryLog::open`], with reads that go past the page cache, and without its extents: [`EntryLog::runs`] gives them.
-    pub fn open_medium(
-        disk: &Arc<dyn Disk>,
-        dir: &Path,
-        log_id: LogId,
-    ) -> Result<EntryLog, OpenLogError> {
+    pub fn open_medium(disk: &Arc<dyn Disk>, dir: &Path, log_id: LogId) -> Result<EntryLog, OpenLogError> {
         let path = dir.join(file_name(log_id));
         let file = bindery_io::open_uncached(&**disk, &path).map_err(|e| DiskError::new(&path, OPEN, e))?;
         Ok(named((EntryLog::over(file, &path, |_, _| {})?, ()), log_id)?.0)

@@ -12,7 +12,7 @@ pub(crate) enum LogIndex {
     /// All of them.
     Resident(Vec<Extent>),
     /// While it is being built.
-    Building(PagedIndexBuilder),
+    Building(Box<PagedIndexBuilder>),
     /// What names the block of the footer.
     Paged(PagedIndex),
 }
@@ -30,7 +30,7 @@ impl LogIndex {
             LogIndex::Resident(extents) if is_resident => extents.push(run),
             LogIndex::Building(builder) => builder.push(&run),
             LogIndex::Resident(_) | LogIndex::Paged(_) => {
-                let mut builder = PagedIndexBuilder::default();
+                let mut builder = Box::<PagedIndexBuilder>::default();
                 builder.push(&run);
                 *self = LogIndex::Building(builder);
             }

@@ -220,10 +220,7 @@ fn a_long_ledger_is_split_into_runs_and_found_in_each() {
     let sealed = writer.finish().unwrap();
     let (log, extents) = EntryLog::open(&disk.disk(), &dir(), LogId(1)).unwrap();
     assert_eq!(sealed.runs, 3);
-    assert_eq!(
-        extents.iter().map(|x| x.count).collect::<Vec<_>>(),
-        [RUN_ENTRIES_MAX, RUN_ENTRIES_MAX, 7]
-    );
+    assert_eq!(extents.iter().map(|x| x.count).collect::<Vec<_>>(), [RUN_ENTRIES_MAX, RUN_ENTRIES_MAX, 7]);
     for i in (0..count - 1).step_by(61).chain(count - 9..count - 1) {
         let expected = body(ledger(4), id(i), 0);
         assert_eq!(get(&log, &extents, ledger(4), id(i)).unwrap(), Some(expected));

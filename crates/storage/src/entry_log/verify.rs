@@ -5,9 +5,7 @@
 //! One run's index (1.75 MiB at most), 256 KiB of bodies or the longest body, and the footer are in memory. A step ends
 //! with the entry that reaches its bound.
 
-use super::format::{
-    BLOCK, Extent, IndexRecord, RECORD_SIZE, TRAILER_SIZE, Trailer, record_crc,
-};
+use super::format::{BLOCK, Extent, IndexRecord, RECORD_SIZE, TRAILER_SIZE, Trailer, record_crc};
 use super::read::{EntryLog, read_exact, read_footer};
 use crate::codec::crc32c;
 use crate::{Damaged, DiskError, OpenLogError, ReadError};

@@ -1,10 +1,10 @@
 //! Writing an entry log: one pass, one aligned staging buffer, nothing read back.
 
-use super::packed::PackedExtents;
 use super::format::{
     BLOCK, ENTRY_BODY_MIN_BYTES, EntryLocation, Extent, Header, IndexRecord, RUN_ENTRIES_MAX, Trailer,
     encode_footer_head, file_name,
 };
+use super::packed::PackedExtents;
 use crate::codec::{Crc32c, crc32c};
 use crate::{DiskError, Generation, LogId, WriteError};
 use bindery_io::chunk::AlignedBuf;

@@ -4,7 +4,7 @@
 use super::{Op, Sim};
 use crate::bookie::ghost::{Check, SentUpdate, number_of};
 use crate::disk::FaultPlan;
-use bindery_engine::{DiskRead, Engine, Machine, Reconciled, Refusal, TieredRead, TrimError};
+use bindery_engine::{Compared, DiskRead, Engine, Machine, Reconciled, Refusal, TieredRead, TrimError};
 use bindery_types::tier::{ObjectId, ObjectRef, Reconciliation, TierExtent};
 use bindery_types::{EntryId, LedgerId};
 use std::collections::BTreeSet;
@@ -69,7 +69,12 @@ impl Sim {
         let op = self.op(Op::Reconcile { sent });
         let inbox = self.inbox.clone();
         let done = Box::new(move |results| inbox.on_reconciled(op, results));
-        self.machine().engine.clone().reconcile_compared(requests, done);
+        let engine = self.machine().engine.clone();
+        let compared = |reconciliation: Reconciliation| {
+            let seen = engine.tiered(reconciliation.ledger).map_or(0, |tiered| tiered.update);
+            Compared { reconciliation, seen }
+        };
+        engine.reconcile_compared(requests.into_iter().map(compared).collect(), done);
     }
 
     /// Chosen by a generator of its own, so that requests of clients come as without a tier.

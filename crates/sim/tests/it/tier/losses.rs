@@ -60,7 +60,10 @@ fn register_and_trim_go_with_the_extents() {
         assert_eq!((bookie.register(moved), bookie.extents(moved, 0)), (done(moved, -1), vec![]));
         assert_eq!(bookie.machine.engine.tiered(ledger(moved)), None);
         assert_eq!(bookie.read(moved, EntryRef::At(entry(3))), Err(Refusal::Unknown));
-        assert_eq!(bookie.machine.engine.held_entries(ledger(moved), EntryId::FIRST, EntryId::MAX).unwrap(), []);
+        assert_eq!(
+            bookie.machine.engine.held_entries(ledger(moved), EntryId::FIRST, EntryId::MAX).unwrap(),
+            []
+        );
         bookie = bookie.power_cut();
     }
     assert_eq!(bookie.reconcile(&[update(moved, &[(0, 9, 3)])]), [done(moved, 9)]);

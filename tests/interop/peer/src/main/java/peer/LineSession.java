@@ -32,6 +32,7 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
  * flow ID FILE       ok: adds one each millisecond or so from now on, until the end of the file or a failure
  * flowed ID          ok LAST CODE: waits for its end; the last acknowledged entry, and why it ended, 0 for the end of the file
  * close ID           ok LAST
+ * delete ID          ok
  * read ID FILE       ok LAST: opens with recovery, writes all entries to FILE, whose bytes are the ledger's length
  * recovered ID FILE  the same of a ledger that a Java client recovers or recovered: its length may be larger (an entry behind the end)
  * peek ID FILE       ok LAC: the same without recovery, up to the LAC that came with entries
@@ -157,6 +158,9 @@ public final class LineSession {
             case "close":
                 writers.get(id).close();
                 return String.valueOf(writers.get(id).getLastAddConfirmed());
+            case "delete":
+                bk.deleteLedger(id);
+                return "";
             case "read":
                 return read(id, order[2], true, true);
             case "recovered":
