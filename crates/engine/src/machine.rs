@@ -179,14 +179,11 @@ impl Journaling {
         // looked at under the locks of all shards, so that nothing is placed in between.
         // Likewise without another file and without space for one, also while no flush is under way: it is tried again.
         let is_at_cap = self.is_flushing && self.journal.is_at_cap() && !self.may_use_kept_file();
-        // So, too, behind a start without space, whose files are short.
         let has_no_other = is_at_cap || self.journal.has_no_other_file();
-        if (has_no_other || self.journal.has_short_files_only()) && !engine.is_failed() {
+        if has_no_other && !engine.is_failed() {
             held.extend(engine.shards_of(self.index).map(|shard| engine.shards[shard].lock()));
             let bytes: u64 = held.iter().map(|shard| shard.cut_bytes_max()).sum();
-            let group_bytes = bytes + BLOCK_SIZE_BYTES as u64;
-            let next_takes = !has_no_other && self.journal.next_takes(group_bytes);
-            if bytes > 0 && !self.journal.fits(group_bytes) && !next_takes {
+            if bytes > 0 && !self.journal.fits(bytes + BLOCK_SIZE_BYTES as u64) {
                 drop(held);
                 self.begin_to_wait();
                 if is_freeze {
@@ -392,8 +389,7 @@ impl Journaling {
     /// records then has a group behind it and is not taken for a write that never finished. Nobody waits for it.
     /// Blocks on the disk.
     pub fn seal(&mut self) {
-        let waits = self.waits_from_ns.map(|_| self.forming_bytes() + BLOCK_SIZE_BYTES as u64);
-        self.journal.make_spare(waits);
+        self.journal.make_spare();
         self.tell_about_space();
         // While a slow journal is watched for its recovery, again and again.
         let is_done = self.is_sealed && !self.engine.pulses[self.index].is_probing();
@@ -636,13 +632,12 @@ impl Flushing {
         ledgers.sort_unstable_by_key(|(ledger, ..)| *ledger);
         let mut sealed = None;
         if !ledgers.is_empty() {
-            let bytes_of = |records: &CacheRecords| -> u64 {
-                let records = records.newest_ascending();
-                records.iter().map(|record| u64::from(record.length) + RECORD_BYTES).sum()
-            };
-            let bytes: u64 = ledgers.iter().map(|(_, records, _)| bytes_of(records)).sum();
             if self.engine.is_waiting() || !self.placement.may_lose {
-                self.check_room(index, bytes)?;
+                let bytes_of = |records: &CacheRecords| -> u64 {
+                    let records = records.newest_ascending();
+                    records.iter().map(|record| u64::from(record.length) + RECORD_BYTES).sum()
+                };
+                self.check_room(index, ledgers.iter().map(|(_, records, _)| bytes_of(records)).sum())?;
             }
             let generation = entries.iter().map(|frozen| frozen.generation).max().unwrap_or(0);
             let mut log = self.directories[index].begin_log(Generation(generation))?;
@@ -666,7 +661,7 @@ impl Flushing {
                 }
             }
             writes.end_log();
-            if let Err(fault) = self.check_room(index, bytes.saturating_sub(written)) {
+            if let Err(fault) = self.check_room(index, log.unwritten_bytes()) {
                 let _ = log.abandon();
                 return Err(fault);
             }

@@ -18,10 +18,6 @@ const BLOCK: u64 = BLOCK_SIZE_BYTES as u64;
 /// and the group that has the caches frozen whose flush gives files back.
 const FILES_KEPT_BACK: usize = 1;
 
-/// Length of the files that are made while the flush of a start waits for space: enough for fences and removals, and little of the
-/// space that the flush needs.
-const SHORT_FILE_BYTES: u64 = 1 << 20;
-
 /// Whole-block runs shorter than this are copied through the scratch buffer: a copy of 32 KiB costs less than the
 /// kernel spends on further slices.
 const DIRECT_RUN_MIN: u64 = 32 << 10;
@@ -160,8 +156,6 @@ pub struct Journal {
     written_bytes: u64,
     /// The directory was synced since this process came upon the files that are there; with each that is made it is again.
     names_are_durable: bool,
-    /// The flush of a start waits for space ([`Journal::hold`]): files that are made are short.
-    is_held: bool,
     /// Why the last file could not be made, if that may pass: no space, no descriptor.
     no_space: Option<(Shortage, String)>,
     failed: Option<JournalError>,
@@ -190,7 +184,6 @@ impl Journal {
             next_group: 1,
             written_bytes: 0,
             names_are_durable: false,
-            is_held: false,
             no_space: None,
             failed: None,
             scratch: AlignedBuf::zeroed(256 << 10),
@@ -405,12 +398,10 @@ impl Journal {
             }
         }
         self.used = kept;
-        self.is_held &= !self.used.is_empty();
     }
 
     /// After a replay whose groups behind `covered` stay in these files for now: makes what was read durable, as only the
-    /// flush of it would have, and keeps a file ready for what follows, if one can be had. Until they are released those that
-    /// are made are short. Blocks on the disk.
+    /// flush of it would have, and keeps a file ready for what follows, if one can be had. Blocks on the disk.
     ///
     /// # Errors
     /// A file cannot be synced, or a sync of it failed before, so a power cut may take groups that were read from it.
@@ -430,7 +421,6 @@ impl Journal {
                 return Err(cannot("sync", path)(io::Error::other(why)));
             }
         }
-        self.is_held = !self.used.is_empty();
         self.prepare()
     }
 
@@ -446,14 +436,9 @@ impl Journal {
             self.names_are_durable = true;
         }
         if self.free.is_empty() {
-            let _ = self.add_spare(0);
+            let _ = self.add_spare();
         }
         Ok(())
-    }
-
-    /// Length of the files that are made now.
-    fn new_file_bytes(&self) -> u64 {
-        if self.is_held { SHORT_FILE_BYTES.min(self.config.file_bytes) } else { self.config.file_bytes }
     }
 
     /// Number of files ready to be taken into use.
@@ -464,17 +449,6 @@ impl Journal {
     /// True when the file in use is the last, and no further one could be made.
     pub fn has_no_other_file(&self) -> bool {
         self.no_space.is_some() && self.free.is_empty()
-    }
-
-    /// True when the files that are ready have not the length of others. Then a group may be too large for them, see
-    /// [`Journal::next_takes`].
-    pub fn has_short_files_only(&self) -> bool {
-        !self.free.is_empty() && self.free.iter().all(|file| file.length < self.config.file_bytes)
-    }
-
-    /// True when a file that is ready takes a group of so many bytes, as it is.
-    pub fn next_takes(&self, bytes: u64) -> bool {
-        self.free.iter().any(|file| BLOCK + bytes <= file.length)
     }
 
     /// How large a group may be that recoveries add while no further file can be counted on, so that a quarter of a file
@@ -500,19 +474,16 @@ impl Journal {
         self.used.len()
     }
 
-    /// Tries to make a file when the last try found no space, or for a group of so many bytes that the files which are ready are
-    /// too short for. Blocks on the disk.
-    pub fn make_spare(&mut self, group_bytes: Option<u64>) {
-        let is_too_short = |bytes| self.has_short_files_only() && !self.next_takes(bytes);
-        if (self.has_no_other_file() || group_bytes.is_some_and(is_too_short)) && self.failed.is_none() {
-            let length = group_bytes.map_or(0, |bytes| (BLOCK + bytes).next_multiple_of(BLOCK));
-            let _ = self.add_spare(length);
+    /// Tries to make a file when the last try found no space. Blocks on the disk.
+    pub fn make_spare(&mut self) {
+        if self.has_no_other_file() && self.failed.is_none() {
+            let _ = self.add_spare();
         }
     }
 
-    /// Makes a file ahead, not below a length. Why it cannot is in `no_space`.
-    fn add_spare(&mut self, least: u64) -> io::Result<()> {
-        let file = self.create_file(self.new_file_bytes().max(least))?;
+    /// Makes a file ahead. Why it cannot is in `no_space`.
+    fn add_spare(&mut self) -> io::Result<()> {
+        let file = self.create_file(self.config.file_bytes)?;
         self.free.push_back(file);
         Ok(())
     }
@@ -553,15 +524,14 @@ impl Journal {
         made
     }
 
-    /// The file for the next groups, of which the first needs a file of `least` bytes, and how much of it can be used.
-    fn next_file(&mut self, least: u64) -> Result<(PreparedFile, u64), JournalError> {
-        let length = self.new_file_bytes().max(least);
+    /// The file for the next groups, and how much of it can be used.
+    fn next_file(&mut self, length: u64) -> Result<(PreparedFile, u64), JournalError> {
         // At the cap it is what is kept back that is used, and one is made beyond only when there is none.
         let may_make = self.free.is_empty() || !self.has_all_files();
         if self.free.len() <= FILES_KEPT_BACK && may_make {
             match self.create_file(length) {
                 // The older one first: files come into use in the order of their numbers.
-                Ok(file) if length == self.new_file_bytes() => self.free.push_back(file),
+                Ok(file) if length == self.config.file_bytes => self.free.push_back(file),
                 Ok(file) => return Ok((file, length)),
                 Err(error) if Shortage::of(&error).is_none() || self.free.is_empty() => {
                     let slot = self.missing_slots.first().copied().unwrap_or(self.next_slot);
@@ -570,15 +540,9 @@ impl Journal {
                 Err(_) => {} // one that is kept back; `no_space` says why
             }
         }
-        let at = self.free.iter().position(|file| least <= file.length).unwrap_or(0);
-        let prepared = self.free.remove(at).expect("one is free");
-        // One of an earlier version may be shorter than its blocks should be, and one of a start without space was made short.
-        // Without room to grow it is used as it is.
-        let most = self.config.file_bytes.max(least);
-        let wanted = if self.is_held { prepared.length.clamp(length, most) } else { most };
-        let missing = wanted.saturating_sub(prepared.length);
-        let grown = self.find_space(missing).and_then(|()| prepared.file.allocate(wanted));
-        let usable = match grown.or_else(|error| match Shortage::of(&error) {
+        let prepared = self.free.pop_front().expect("one is free");
+        // One of an earlier version may be shorter than its blocks should be. What it has is enough for a start.
+        let usable = match prepared.file.allocate(length).or_else(|error| match Shortage::of(&error) {
             Some(Shortage::Space) => Ok(()),
             _ => Err(error),
         }) {
@@ -586,7 +550,7 @@ impl Journal {
             Err(error) => Err(error),
         };
         match usable {
-            Ok(usable) => Ok((prepared, most.min(usable - usable % BLOCK))),
+            Ok(usable) => Ok((prepared, length.min(usable - usable % BLOCK))),
             Err(error) => Err(self.latch("allocate", prepared.slot, error)),
         }
     }
@@ -626,7 +590,8 @@ impl Journal {
             let last_group = self.next_group - 1;
             self.used.push(Used { slot: old.slot, last_group, is_unreadable: false });
         }
-        let (PreparedFile { slot, file, .. }, length) = self.next_file(BLOCK + group_bytes)?;
+        let (PreparedFile { slot, file, .. }, length) =
+            self.next_file(self.config.file_bytes.max(BLOCK + group_bytes))?;
         if length < BLOCK + group_bytes {
             let full = io::Error::new(io::ErrorKind::StorageFull, "the file is too short for the group");
             return Err(self.latch("use", slot, full));
@@ -670,7 +635,7 @@ impl Journal {
             Some(Current { slot, file, cached, identity, position, length, unsynced: 0, writeback });
         // Now, and not when this one is full: a volume that is full by then would have nothing to write fences to.
         if self.free.is_empty() && !self.has_all_files() {
-            let _ = self.add_spare(0);
+            let _ = self.add_spare();
         }
         Ok(())
     }

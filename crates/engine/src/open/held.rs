@@ -17,8 +17,8 @@
 //!    when the mark of every directory is behind them.
 //!
 //! # Limits
-//! Each start that waits takes another file of the journal for what it writes. There is one as long as one was kept back or
-//! can be made: a short one, of 1 MiB, so that the flush finds what space there is. Without one, fences wait for space, too.
+//! Each start that waits takes another file of the journal for what it writes; there is one as long as one was kept back
+//! or can be made. Without one, fences wait for space, too.
 
 use super::{Machine, OpenError, ReplayFault, freeze_all};
 use crate::journals::MarkVector;

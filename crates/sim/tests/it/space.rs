@@ -11,7 +11,6 @@ use bindery_storage::{EntryLog, Extent, Generation};
 use bindery_types::{EntryId, LedgerId, MasterKey};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 const KEY: MasterKey = MasterKey::new([1; 20]);
@@ -485,63 +484,6 @@ fn room_for_rewrites_is_left_and_not_waited_for() {
     bookie.set_free(600 << 10);
     assert!(bookie.collect_while_it_waits());
     bookie.check_1_and_3("with more room");
-}
-
-/// Held invariant 3: starts that wait for space take short journal files, so that each of them fences, and the flush finds what
-/// little there is. A group that is too large for such a file waits, and fails nothing.
-#[test]
-fn a_start_without_space_makes_short_journal_files() {
-    let (file_bytes, short) = (16 << 20, 1 << 20);
-    let config =
-        EngineConfig { write_pool_bytes: 64 << 20, journal_file_bytes: file_bytes, ..config(quiet()) };
-    let mut bookie = fresh_with(config.clone());
-    for e in 0..500 {
-        bookie.add(3, e, 10_000);
-        bookie.group();
-    }
-    bookie.set_free(4 << 20);
-    assert!(!bookie.try_flush(), "5 MB do not fit");
-    let fences = Arc::new(AtomicU64::new(0));
-    let fence = |bookie: &Bookie, id: i64| {
-        let fences = fences.clone();
-        let on_fenced = Box::new(move |fenced: Result<(), Refusal>| {
-            fences.fetch_add(u64::from(fenced.is_ok()), SeqCst);
-        });
-        bookie.machine.engine.fence(ledger(id), KEY, on_fenced);
-    };
-    let journal_bytes = |bookie: &Bookie| -> u64 {
-        bookie.disk.list(Path::new("/data/journal")).unwrap().iter().map(|file| file.len).sum()
-    };
-    let before = journal_bytes(&bookie);
-    for round in 1..=3 {
-        let Bookie { disk, machine, .. } = bookie;
-        drop(machine);
-        bookie = start(disk, config.clone());
-        let status = bookie.machine.engine.status();
-        assert!(status.waits_for_space.is_some() && status.failed.is_none(), "{status:?}");
-        fence(&bookie, 100 + round);
-        bookie.group();
-        assert_eq!(fences.load(SeqCst), round as u64, "a full bookie fences");
-        assert_eq!(journal_bytes(&bookie), before + round as u64 * short);
-        assert!((1..=round).all(|earlier| bookie.machine.engine.is_fenced(ledger(100 + earlier))));
-    }
-    // More than a short file takes.
-    (0..30_000).for_each(|id| fence(&bookie, 1000 + id));
-    bookie.group();
-    bookie.machine.journals[0].seal();
-    bookie.group();
-    assert_eq!((fences.load(SeqCst), bookie.machine.engine.status().failed), (3, None), "it waits");
-    bookie.disk.set_capacity(None);
-    bookie.machine.journals[0].seal();
-    bookie.group();
-    assert_eq!(fences.load(SeqCst), 30_003);
-    let mut bookie = bookie.power_cut();
-    assert_eq!(bookie.machine.engine.status().waits_for_space, None);
-    (0..500).for_each(|e| assert_eq!(bookie.read(3, e), Ok(body(3, e, 10_000))));
-    assert!((0..30_000).all(|id| bookie.machine.engine.is_fenced(ledger(1000 + id))));
-    bookie.add(3, 500, 10);
-    bookie.flush();
-    assert_eq!(bookie.read(3, 500), Ok(body(3, 500, 10)));
 }
 
 /// A step of planning or of a rewrite does a bounded number of disk operations, however many runs overlap.

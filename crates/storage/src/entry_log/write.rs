@@ -1,8 +1,8 @@
 //! Writing an entry log: one pass, one aligned staging buffer, nothing read back.
 
 use super::format::{
-    BLOCK, ENTRY_BODY_MIN_BYTES, EntryLocation, Extent, Header, IndexRecord, RUN_ENTRIES_MAX, Trailer,
-    encode_footer_head, file_name,
+    BLOCK, ENTRY_BODY_MIN_BYTES, EXTENT_SIZE, EntryLocation, Extent, Header, IndexRecord, RUN_ENTRIES_MAX,
+    Trailer, encode_footer_head, file_name,
 };
 use super::packed::PackedExtents;
 use crate::codec::{Crc32c, crc32c};
@@ -129,6 +129,12 @@ impl EntryLogWriter {
     /// Bytes handed to the disk so far: what pacing counts.
     pub fn written_bytes(&self) -> u64 {
         self.written
+    }
+
+    /// Bytes that are still to be written to finish the log.
+    pub fn unwritten_bytes(&self) -> u64 {
+        let runs = self.extents.len() + u64::from(self.run.is_some());
+        self.filled as u64 + self.records.len() as u64 + runs * EXTENT_SIZE as u64
     }
 
     /// Adds an entry. `body` is the entry as it came (protocol reference, section 3.1), `crc32c` its CRC32C as
