@@ -20,11 +20,9 @@ const SLACK_NS: u64 = 500_000;
 /// Most sixteenths of the rate, for a debt.
 const URGENT_MAX: u64 = 8 * WHOLE;
 
-/// Sixteenths of the rate that so many logs call for, with `fan_in` of about a size in each merge.
-pub(super) fn urgency(small_logs: usize, fan_in: usize) -> u64 {
-    let (usual, step) = (fan_in + fan_in / 2, (fan_in / 2).max(1));
-    let beyond = small_logs.saturating_sub(usual) as u64;
-    (beyond * WHOLE / step as u64).min(URGENT_MAX)
+/// Sixteenths of the rate that a backlog of so many logs calls for, with `fan_in` of them in each merge.
+pub(super) fn urgency(backlog: usize, fan_in: usize) -> u64 {
+    (backlog as u64 * WHOLE / (fan_in as u64 / 2).max(1)).min(URGENT_MAX)
 }
 
 pub(super) struct Budget {
@@ -146,13 +144,13 @@ mod tests {
 
     #[test]
     fn a_debt_of_merges_raises_the_rate_whatever_the_journal_does() {
-        assert_eq!([0, 24, 28, 32, 40, 1000].map(|logs| urgency(logs, 16)), [0, 0, 8, 16, 32, 128]);
+        assert_eq!([0, 4, 8, 16, 1000].map(|logs| urgency(logs, 16)), [0, 8, 16, 32, 128]);
         let config = SpaceConfig { step_bytes: 8 << 20, ..SpaceConfig::default() };
         let mut budget = Budget::new(0, &config);
         budget.spend(budget.available());
         let whole = 10 * config.bytes_per_second;
         earned(&mut budget, 0, 200_000);
-        budget.set_urgency(urgency(40, 16));
+        budget.set_urgency(urgency(16, 16));
         let slow = earned(&mut budget, 10, 3_000_000);
         // A step of each 5 ms has 256 KiB at most.
         assert!(slow > whole * 3 / 2 && slow <= 2 * whole, "{slow} of {whole}");

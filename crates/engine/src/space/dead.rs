@@ -29,8 +29,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// More changes that wait than this say nothing more: every log is weighed anew.
 const CHANGES_MAX: usize = 1 << 20;
-/// Changes whose runs are looked up in one step.
-const CHANGES_AT_ONCE: usize = 256;
+/// Changes whose runs are looked up before the clock is looked at, and how long one step takes.
+const CHANGES_AT_ONCE: u64 = 16;
+const STEP_NS: u64 = 1_000_000;
 
 /// What a commit says about a ledger's copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,9 +44,9 @@ pub(crate) struct Died {
 }
 
 impl Died {
-    /// Bytes of a run, in a log of this generation, that the change is about.
-    fn bytes_of(&self, run: &IndexedRun, generation: Generation) -> u64 {
-        if generation < self.hidden_below {
+    /// Bytes of a run that the change is about. Which runs of a ledger that was removed are older says their extent: all count.
+    fn bytes_of(&self, run: &IndexedRun) -> u64 {
+        if self.hidden_below > Generation(0) {
             return run.bytes;
         }
         let Some((before, until)) = self.trimmed else { return 0 };
@@ -128,7 +129,13 @@ impl Flushing {
 
     /// Counts on.
     pub(super) fn count_dead_on(&mut self) {
-        for _ in 0..CHANGES_AT_ONCE {
+        let begun = self.clock.monotonic_ns();
+        for number in 1u64.. {
+            if number.is_multiple_of(CHANGES_AT_ONCE)
+                && self.clock.monotonic_ns().saturating_sub(begun) >= STEP_NS
+            {
+                return;
+            }
             let Some(died) = self.space.dead.changes.pop_front() else { return };
             if died.hidden_below.0 > self.flushed_generation(self.engine.shard_of(died.ledger)) {
                 self.space.dead.uncertain.push(died);
@@ -137,7 +144,7 @@ impl Flushing {
             let dead = &mut self.space.dead;
             for (index, view) in self.engine.views.iter().enumerate() {
                 view.visit_runs(died.ledger, |log, run| {
-                    dead.add((index, log.log_id()), died.bytes_of(&run, log.generation()));
+                    dead.add((index, log.log_id()), died.bytes_of(&run));
                 });
             }
         }
@@ -199,9 +206,8 @@ mod tests {
             hidden_below: Generation(hidden_below),
             trimmed,
         };
-        let bytes = |died: Died| died.bytes_of(&run, Generation(5));
+        let bytes = |died: Died| died.bytes_of(&run);
         assert_eq!(bytes(died(6, None)), 1000);
-        assert_eq!(bytes(died(5, None)), 0);
         assert_eq!(bytes(died(0, Some((None, id(12))))), 300);
         assert_eq!(bytes(died(0, Some((Some(id(12)), id(15))))), 300);
         assert_eq!(bytes(died(0, Some((Some(id(12)), id(30))))), 1000, "an estimate before");

@@ -83,8 +83,8 @@ const STEP_PAUSE: Duration = Duration::from_millis(1);
 /// Of so many steps of rewrites one goes to another than the smallest.
 const OTHERS_EVERY: usize = 4;
 /// Removed ledgers that are looked at in one step, and while a shard is locked.
-const FORGET_AT_ONCE: usize = 1024;
-const FORGET_LOCKED: usize = 64;
+const FORGET_AT_ONCE: usize = 512;
+const FORGET_LOCKED: usize = 16;
 /// Free space is asked for so often while files wait for their grace.
 const SPACE_LOOK_NS: u64 = 1_000_000_000;
 
@@ -207,11 +207,12 @@ impl Space {
         self.jobs.iter().flat_map(Job::sources).collect()
     }
 
-    /// Logs that are being rewritten, or will be.
+    /// Logs that are being rewritten, or will be, or may go with the collection under way.
     fn taken(&self) -> BTreeSet<LogRef> {
+        let undecided = self.plan.iter().flat_map(Plan::undecided);
         let planned = self.planned.iter();
         let planned = planned.flat_map(|p| p.logs.iter().map(|log_id| (p.directory, *log_id)));
-        planned.chain(self.in_work()).collect()
+        planned.chain(self.in_work()).chain(undecided).collect()
     }
 
     fn has_job(&self, cause: Cause) -> bool {
@@ -266,9 +267,11 @@ impl Flushing {
         self.unlink_replaced(now);
         self.count_dead_on();
         // Requests meanwhile wait: a plan that restarted each time would not end where there are many logs.
-        if !self.is_collecting() && self.space.dead.is_settled() {
+        if !self.is_collecting() {
             let wanted = self.engine.space.take_wanted(|| self.are_removals_flushed());
-            let is_due = now.saturating_sub(self.space.collected_ns) >= as_ns(config.collection_interval);
+            // One that nobody waits for begins when all is counted.
+            let is_due = self.space.dead.is_settled()
+                && now.saturating_sub(self.space.collected_ns) >= as_ns(config.collection_interval);
             if wanted.is_some() || (is_due && !self.space.is_compacting()) {
                 self.collect(now, wanted.unwrap_or_default());
             }
@@ -290,7 +293,7 @@ impl Flushing {
             if has_rewrite && self.space.is_rewrites_turn { None } else { self.scrub_on(now, &config) };
         let sooner = |pause: Duration| Some(scrub.map_or(pause, |scrub| scrub.min(pause)));
         if !has_rewrite {
-            return Ok(scrub);
+            return Ok(if self.space.dead.is_settled() { scrub } else { sooner(STEP_PAUSE) });
         }
         if self.space.budget.available() == 0 || self.is_put_off(now) {
             return Ok(sooner(self.space.budget.pause(&config).max(Duration::from_millis(5))));

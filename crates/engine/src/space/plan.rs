@@ -87,6 +87,13 @@ struct RunWeighing {
 }
 
 impl Plan {
+    /// Logs that may turn out to be dropped or compacted.
+    pub(super) fn undecided(&self) -> impl Iterator<Item = LogRef> {
+        let weighing = self.weighing.iter().map(|weighing| weighing.log_id);
+        let here = weighing.chain(self.dead.iter().copied()).chain(self.poor.iter().map(|poor| poor.log_id));
+        self.logs.iter().copied().chain(here.map(|log_id| (self.directory, log_id)))
+    }
+
     /// Of all live logs but those `in_work`.
     pub(super) fn new(
         flushing: &Flushing,
@@ -331,6 +338,7 @@ impl Flushing {
             let Some(read) = view.indexed_runs(*log_id, *next, RUNS_AT_ONCE) else {
                 // Brought into memory, or gone, meanwhile: it is no candidate until the next collection.
                 weighing.live = u64::MAX;
+                self.space.dead.forget((index, *log_id));
                 return None;
             };
             *next += read.len();
@@ -341,13 +349,12 @@ impl Flushing {
         let is_overlapped = || is_major && self.engine.views.iter().any(|view| view.overlaps(&run, *log_id));
         // Runs are as old as their log, or older: by how much says the extent.
         let is_older_in_part = hidden_below > Generation(0) && log.generation() >= hidden_below;
-        if log.generation() >= hidden_below && (is_older_in_part || is_overlapped()) {
+        let at = (index, *log_id);
+        let is_readable = !self.space.skipped.contains_key(&at);
+        if log.generation() >= hidden_below && (is_older_in_part || is_overlapped()) && is_readable {
             match view.run_on_disk(*log_id, &run) {
                 Some(Ok(extent)) => return Some(Some(extent)),
-                Some(Err(error)) => {
-                    let log = (index, *log_id);
-                    self.skip(log, &error.to_string());
-                }
+                Some(Err(error)) => self.skip(at, &error.to_string()),
                 None => {}
             }
             weighing.total += run.bytes;

@@ -82,12 +82,15 @@ impl Flushing {
     /// Begins a merge when there are enough small logs and room for what it makes. One of small logs need not wait for one of
     /// large ones, which takes long. Directories take turns.
     pub(super) fn begin_merge(&mut self, now: u64, config: &SpaceConfig) {
-        let small = self.engine.views.iter().map(|view| tiers::small_logs(&view.logs(), config)).max();
-        self.space.budget.set_urgency(urgency(small.unwrap_or(0), config.merge_fan_in));
-        if self.space.jobs.len() >= JOBS_MAX {
-            return;
-        }
-        let taken = self.space.taken();
+        let backlog = self.begin_merge_if_due(now, config);
+        let is_merging = self.space.has_job(Cause::Merge);
+        self.space.budget.set_urgency(if is_merging { urgency(backlog, config.merge_fan_in) } else { 0 });
+    }
+
+    /// Returns how many logs merges are behind, in the directory where it is most.
+    fn begin_merge_if_due(&mut self, now: u64, config: &SpaceConfig) -> usize {
+        let has_room = self.space.jobs.len() < JOBS_MAX;
+        let (taken, mut backlog) = (self.space.taken(), 0);
         let count = self.directories.len();
         self.space.merge_not_before_ns.resize(count, 0);
         for step in 0..count {
@@ -104,7 +107,8 @@ impl Flushing {
                 })
                 .map(|log| Candidate::of(log))
                 .collect();
-            let Some(chosen) = tiers::choose(&candidates, config) else { continue };
+            backlog = backlog.max(tiers::backlog(&candidates, config));
+            let Some(chosen) = tiers::choose(&candidates, config).filter(|_| has_room) else { continue };
             let bytes: u64 = candidates.iter().filter(|c| chosen.contains(&c.log_id)).map(|c| c.bytes).sum();
             let directory = &self.directories[index];
             let merges = self.space.jobs.iter().filter(|job| job.cause() == Cause::Merge);
@@ -119,9 +123,10 @@ impl Flushing {
             if has_room {
                 self.begin_job(now, &Planned { directory: index, logs: chosen, cause: Cause::Merge });
                 self.space.next_merge = (index + 1) % count;
-                return;
+                break;
             }
         }
+        backlog
     }
 
     /// A commit that brings no log. `false`: it found no space and is tried again with the next collection; any other

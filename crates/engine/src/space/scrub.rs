@@ -28,8 +28,9 @@ use super::status::{ScrubFinding, ScrubPass};
 use super::{LogRef, SpaceDesk, as_ns};
 use crate::config::SpaceConfig;
 use crate::machine::Flushing;
+use bindery_io::is_shortage;
 use bindery_storage::entry_log::{LogCheck, LogDamage, LogEvent, LogPart};
-use bindery_storage::{EntryLog, Extent, OpenLogError, RunCursor};
+use bindery_storage::{EntryLog, Extent, OpenLogError, ReadError, RunCursor};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -297,8 +298,16 @@ impl Flushing {
         }
         match self.engine.views[index].resident_runs(log_id) {
             Some(runs) => checking.extents = runs,
-            // What is wrong with its footer was found when it was opened.
-            None => checking.runs = checking.log.runs().ok(),
+            None => match checking.log.runs() {
+                Ok(runs) => checking.runs = Some(runs),
+                Err(ReadError::Disk(error)) if is_shortage(&error.source) => {
+                    return Err(OpenLogError::Disk(error));
+                }
+                Err(error) => {
+                    let what = error.to_string();
+                    self.on_finding(&mut checking, done, Found::frame(0, &what));
+                }
+            },
         }
         self.space.scrub.retry_ns = None;
         Ok(Some(checking))
@@ -327,14 +336,23 @@ impl Flushing {
             LogEvent::Damage(_) => more += 1,
         });
         checking.extents = extents;
-        let is_done = is_done && shortage.is_none() && {
-            let behind = checking.runs.as_mut().and_then(|runs| runs.take_some().ok());
-            checking.extents = behind.unwrap_or_default();
-            checking.extents.is_empty()
-        };
         if let Some(what) = shortage {
             return Err(what);
         }
+        let is_done = is_done && {
+            checking.extents = match checking.runs.as_mut().map(RunCursor::take_some) {
+                Some(Ok(behind)) => behind,
+                Some(Err(ReadError::Disk(error))) if is_shortage(&error.source) => {
+                    return Err(error.to_string());
+                }
+                Some(Err(error)) => {
+                    found.push(Found::frame(0, &error.to_string()));
+                    Vec::new()
+                }
+                None => Vec::new(),
+            };
+            checking.extents.is_empty()
+        };
         for found in found {
             self.on_finding(checking, done, found);
         }

@@ -14,7 +14,6 @@ use super::job::JOB_SOURCES_MAX;
 use crate::config::SpaceConfig;
 use bindery_storage::{EntryLog, Generation, LogId};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// Logs below this many bytes times the fan-in are in the lowest tier.
 const SMALLEST_BYTES: u64 = 64 << 10;
@@ -29,10 +28,17 @@ pub(super) struct Candidate {
     pub runs: u64,
 }
 
-/// Logs that wait to be merged; none where nothing is.
-pub(super) fn small_logs(logs: &[Arc<EntryLog>], config: &SpaceConfig) -> usize {
-    let is_small = |log: &&Arc<EntryLog>| !Candidate::of(log).is_whole(config);
-    if config.merge_fan_in < 2 { 0 } else { logs.iter().filter(is_small).count() }
+/// Logs beyond the fan-in of their tier: merges are so far behind.
+pub(super) fn backlog(candidates: &[Candidate], config: &SpaceConfig) -> usize {
+    let fan_in = u64::try_from(config.merge_fan_in).unwrap_or(u64::MAX);
+    if fan_in < 2 {
+        return 0;
+    }
+    let mut tiers: BTreeMap<u32, usize> = BTreeMap::new();
+    for candidate in candidates.iter().filter(|candidate| !candidate.is_whole(config)) {
+        *tiers.entry(candidate.tier(fan_in)).or_default() += 1;
+    }
+    tiers.into_values().map(|logs| logs.saturating_sub(config.merge_fan_in)).sum()
 }
 
 impl Candidate {
@@ -78,6 +84,9 @@ pub(super) fn choose(candidates: &[Candidate], config: &SpaceConfig) -> Option<V
         let (all_bytes, all_runs) =
             tier.iter().fold((0, 0), |(bytes, runs), one| (bytes + one.bytes, runs + one.runs));
         let bytes_max = Candidate::bytes_max(config, all_bytes, all_runs);
+        // One of smaller ledgers than the others may be whole among them.
+        tier.retain(|one| one.bytes < bytes_max / 2);
+        let all_bytes: u64 = tier.iter().map(|one| one.bytes).sum();
         if (tier.len() as u64) < fan_in && all_bytes < bytes_max {
             return None;
         }
@@ -112,6 +121,24 @@ mod tests {
         let logs: Vec<Candidate> = logs.into_iter().chain([other_tier, log(15, 3 << 20, 4)]).collect();
         assert_eq!(choose(&logs, &config()), Some((0..16).map(LogId).collect()));
         assert_eq!(choose(&logs, &SpaceConfig { merge_fan_in: 0, ..config() }), None);
+    }
+
+    /// One that is large because its ledgers are small keeps the others from nothing.
+    #[test]
+    fn a_log_of_other_ledgers_does_not_stop_its_tier() {
+        let small_ledgers = log(0, 1536 << 20, 31_000);
+        let others = (1..5).map(|id| log(id, 320 << 20, 100));
+        let logs: Vec<Candidate> = std::iter::once(small_ledgers).chain(others).collect();
+        assert_eq!(choose(&logs, &config()), Some((1..4).map(LogId).collect()));
+    }
+
+    #[test]
+    fn a_backlog_is_what_a_tier_has_beyond_its_fan_in() {
+        let tier = |count: u64, bytes: u64| (0..count).map(move |id| log(id, bytes, 4));
+        let logs: Vec<Candidate> =
+            tier(15, 100 << 10).chain(tier(20, 2 << 20)).chain(tier(15, 20 << 20)).collect();
+        assert_eq!(backlog(&logs, &config()), 4);
+        assert_eq!(backlog(&logs, &SpaceConfig { merge_fan_in: 0, ..config() }), 0);
     }
 
     #[test]

@@ -442,6 +442,9 @@ impl FooterDecoder {
         for bytes in extents {
             let extent =
                 Extent::decode(bytes, header.log_id, Some(self.start), footer_offset).map_err(damaged)?;
+            if extent.generation > header.generation {
+                return Err(damaged("an extent is newer than its log"));
+            }
             if self.before >= Some((extent.ledger, extent.first)) {
                 return Err(damaged("the extents do not ascend"));
             }

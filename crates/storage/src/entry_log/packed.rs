@@ -28,7 +28,8 @@ impl PackedExtents {
         put(out, u64::from(extent.count));
         put(out, extent.stride);
         // Mostly just below the last entry, but it may be far above.
-        put(out, end.abs_diff(lac) << 1 | u64::from(lac > end));
+        put(out, u64::from(lac > end));
+        put(out, end.abs_diff(lac));
         put(out, extent.generation.0);
         put(out, extent.bodies_len);
         out.extend_from_slice(&extent.records_crc.to_le_bytes());
@@ -51,10 +52,10 @@ impl PackedExtents {
             let ledger = behind(before.0, step);
             let first = behind(from, take(&mut bytes));
             let last = behind(first, take(&mut bytes));
-            let (count, stride, lac) = (take(&mut bytes), take(&mut bytes), take(&mut bytes));
-            let lac = match lac & 1 {
-                1 => behind(last, lac >> 1),
-                _ => last.checked_sub_unsigned(lac >> 1)?,
+            let (count, stride) = (take(&mut bytes), take(&mut bytes));
+            let lac = match (take(&mut bytes), take(&mut bytes)) {
+                (0, below) => last.checked_sub_unsigned(below)?,
+                (_, above) => behind(last, above),
             };
             let (generation, bodies_len) = (take(&mut bytes), take(&mut bytes));
             let (records_crc, rest) = bytes.split_first_chunk()?;
@@ -90,7 +91,8 @@ mod tests {
         fn extents_come_back_as_they_were(
             shape in prop::collection::vec(
                 (0..3u64, 0..1i64 << 40, 0..1i64 << 40, 1..70_000u32, any::<u32>(), -1..1i64 << 50, 0..1u64 << 40), 0..60
-            )
+            ),
+            is_last_highest in any::<bool>(),
         ) {
             let (mut packed, mut extents, mut ledger) = (PackedExtents::default(), Vec::new(), 5i64);
             let (mut last, mut bodies_offset) = (0, BLOCK);
@@ -115,6 +117,26 @@ mod tests {
                 bodies_offset = extent.records_end();
                 packed.push(&extent);
                 extents.push(extent);
+            }
+            if is_last_highest {
+                // The farthest that an entry and its LAC can be apart.
+                let before = extents.last().map_or(BLOCK, Extent::records_end);
+                let highest = Extent {
+                    log_id: LogId(7),
+                    ledger: LedgerId::new(ledger + 1).unwrap(),
+                    first: EntryId::MAX,
+                    last: EntryId::MAX,
+                    count: 1,
+                    stride: 1,
+                    max_lac: None,
+                    generation: Generation(1),
+                    bodies_offset: before,
+                    bodies_len: 24,
+                    records_offset: before + 24,
+                    records_crc: 1,
+                };
+                packed.push(&highest);
+                extents.push(highest);
             }
             prop_assert_eq!(packed.len(), extents.len() as u64);
             prop_assert_eq!(packed.iter(LogId(7)).collect::<Vec<_>>(), extents);
