@@ -380,6 +380,11 @@ impl Engine {
         }
     }
 
+    /// True when entries of any ledger are in object storage, as far as is known here.
+    pub fn has_tiered(&self) -> bool {
+        self.shards.iter().any(|shard| shard.lock().has_tiered())
+    }
+
     /// How far a ledger is in object storage, durably; `None` when it is not here or nothing of it is there.
     pub fn tiered(&self, ledger: LedgerId) -> Option<Tiered> {
         self.shard(ledger).lock().tiered(ledger)

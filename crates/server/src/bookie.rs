@@ -303,7 +303,9 @@ impl Bookie {
         let mode = *standing.mode().borrow();
         let admin_endpoint = admin_address.map(|admin| (identity.host.as_str(), admin.port()));
         let mut info = BookieServiceInfo::of_bookie((&identity.host, identity.port), admin_endpoint);
-        if config.tier.is_some() {
+        // Also where the setting is missing, and extents are here: such a bookie refuses updates, so that tierers keep the objects
+        // that it needs when the setting is back.
+        if config.tier.is_some() || shared.engine.has_tiered() {
             info.properties.insert(TIER_PROPERTY.to_owned(), "1".to_owned());
         }
         let (registrar, events) = BookieRegistrar::start(membership, info, mode, Some(dirs.session_store()));

@@ -6,7 +6,7 @@ use crate::exit::{self, Failure};
 use bindery_io::{SystemClock, SystemRandom};
 use bindery_metadata::{ConnectOptions, Layout, MetadataUri};
 use bindery_tiering::ClusterId;
-use bindery_tiering::catalogue::{Catalogue, CatalogueError, CatalogueOptions, OpenMode};
+use bindery_tiering::catalogue::{Catalogue, CatalogueDamage, CatalogueError, CatalogueOptions, OpenMode};
 use bindery_tiering::store::{self, Store, StoreError, StoreOptions, StoreUrl};
 use std::sync::Arc;
 
@@ -85,6 +85,11 @@ pub fn catalogue_failure(store: &Store, error: &CatalogueError) -> Failure {
 
 /// Whether a catalogue is of no use as it is, and the objects' footers have all that is needed for another one.
 pub fn is_lost(error: &CatalogueError) -> bool {
+    // One of a newer release is not lost.
+    let is_newer = |damage: &CatalogueDamage| matches!(damage, CatalogueDamage::NewerFormat { .. });
+    if matches!(error, CatalogueError::Damaged { damage, .. } if is_newer(damage)) {
+        return false;
+    }
     matches!(
         error,
         CatalogueError::NotThere { .. }

@@ -254,6 +254,10 @@ impl Shard {
         self.untrimmed.remove(&ledger);
     }
 
+    pub(crate) fn has_tiered(&self) -> bool {
+        self.tiered_count > 0
+    }
+
     /// Ledgers of which entries are in object storage, with the LRE and the epoch of the extents.
     pub(crate) fn reconciled(&self) -> Vec<(LedgerId, EntryId, u32)> {
         let states = self.ledgers.iter();

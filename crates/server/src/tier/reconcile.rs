@@ -41,7 +41,9 @@ impl Tier {
             if first.is_some() && tiered.is_some_and(|tiered| first <= Some(tiered.lre)) {
                 replacing.push(at);
             }
-            updates.push(Compared { reconciliation: update, seen: tiered.map_or(0, |tiered| tiered.update) });
+            // One that is placed and not durable is not in what was compared.
+            let seen = tiered.filter(|tiered| tiered.is_update_durable).map_or(0, |tiered| tiered.update);
+            updates.push(Compared { reconciliation: update, seen });
         }
         if replacing.is_empty() {
             return engine.reconcile_compared(updates, done);
@@ -88,6 +90,10 @@ impl Tier {
             let (first, object) = (extent.first, extent.object.id);
             tracing::debug!(%ledger, %first, %object, "a tierer speaks of an object that was rewritten since");
             return Err(Refusal::BadRequest);
+        }
+        if known == update.extents {
+            // Said again.
+            return Ok(());
         }
         match self.has_good_objects(update, seen.trimmed_below).await {
             true => Ok(()),

@@ -97,7 +97,7 @@ use crate::ClusterId;
 const REQUESTS_AT_ONCE: usize = 16;
 
 /// The version this build writes, and the newest it reads. 1: first.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 /// Longest record: 500,000 extents. A round has a few thousand.
 pub const RECORD_BYTES_MAX: usize = 16 << 20;

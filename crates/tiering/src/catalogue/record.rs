@@ -273,7 +273,7 @@ pub(super) fn enveloped<'a>(
         return Err(CatalogueDamage::Checksum);
     }
     match version {
-        FORMAT_VERSION => Ok(fields),
+        1..=FORMAT_VERSION => Ok(fields),
         found if found > FORMAT_VERSION => Err(CatalogueDamage::NewerFormat { found }),
         _ => Err(CatalogueDamage::Malformed),
     }

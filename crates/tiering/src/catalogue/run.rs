@@ -247,7 +247,7 @@ fn decode_trailer(trailer: &[u8], expected: &RunShape, cluster: ClusterId) -> Re
         return Err(CatalogueDamage::Checksum);
     }
     match fields.u32() {
-        Some(FORMAT_VERSION) => {}
+        Some(1..=FORMAT_VERSION) => {}
         Some(found) if found > FORMAT_VERSION => return Err(CatalogueDamage::NewerFormat { found }),
         _ => return Err(CatalogueDamage::Malformed),
     }

@@ -31,6 +31,8 @@ use crate::core::{BuildLedger, BuildOrder, Built};
 
 /// Objects that go into one.
 const SOURCES_MAX: usize = 16;
+/// With so many objects waiting for bookies none is rewritten: they take space beside those that were made of them.
+const WAITING_TO_REWRITE_MAX: u64 = 64;
 /// Objects that are made in one pass: deletions wait for its end.
 const REWRITES_PER_PASS: usize = 8;
 /// Objects that are remembered until their turn, and those that are left alone.
@@ -156,7 +158,9 @@ impl Rewriting {
 impl Upkeep {
     /// The pass comes to rewriting.
     pub(super) fn go_to_rewriting(&mut self, now: Duration) -> Phase {
-        self.rewriting.left = if self.settings.rewrite_below > 0.0 { REWRITES_PER_PASS } else { 0 };
+        let has_room = self.status.objects_waiting < WAITING_TO_REWRITE_MAX;
+        let may_rewrite = has_room && self.settings.rewrite_below > 0.0;
+        self.rewriting.left = if may_rewrite { REWRITES_PER_PASS } else { 0 };
         self.next_rewrite(now)
     }
 

@@ -161,11 +161,11 @@ fn what_belongs_elsewhere_is_refused() {
 #[test]
 fn a_newer_version_is_told_from_damage() {
     let mut bytes = a_record().encode().unwrap();
-    bytes[8] = 2;
+    bytes[8] = 3;
     let end = bytes.len() - 4;
     let crc = bindery_types::codec::crc32c(&[&bytes[..end]]);
     bytes[end..].copy_from_slice(&crc.to_le_bytes());
-    assert_eq!(Record::decode(&bytes, CLUSTER, 17), Err(CatalogueDamage::NewerFormat { found: 2 }));
+    assert_eq!(Record::decode(&bytes, CLUSTER, 17), Err(CatalogueDamage::NewerFormat { found: 3 }));
 }
 
 #[test]
