@@ -4,7 +4,7 @@
 //!
 //! The engine is driven in process with the pools of a bookie that may take 1 GiB. Four producers with 5,000 outstanding
 //! adds each add entries of 100 bytes, each to a ledger picked at random. After each tenth of the entries a tenth of the
-//! ledgers that go (`--removed`, percent, 30 by default) are removed, and a collection of space is asked for. The reader
+//! ledgers that go (`--removed`, percent, 30 by default) are removed, and a collection of space is requested. The reader
 //! takes a pause of 2 ms between two reads. A row for each tenth; then, without adds: reads of entries in random order, cold
 //! to the caches of the engine and warm, the time of a start, and what the logs take beside what is live in them.
 //!

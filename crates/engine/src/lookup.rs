@@ -215,7 +215,7 @@ impl DiskRead {
     }
 }
 
-/// Adds the entries of a ledger on disk that are asked for. Blocks.
+/// Adds the entries of a ledger on disk that lie within the set's bounds. Blocks.
 pub(crate) fn entries_on_disk(
     views: &Views,
     ledger: LedgerId,

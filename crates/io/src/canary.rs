@@ -67,7 +67,7 @@ pub enum Canary {
     M44ReconciledBeforeDurable,
     /// A flush commits last reconciled entries without the extents that came with them.
     M45ExtentsLeftOut,
-    /// What a removal hides is not counted, so that logs on disk look live for good.
+    /// Bytes that a removal hides are not counted as dead, so that logs on disk look live for good.
     M47DeadBytesUncounted,
     /// A permit leaks when a connection dies while it is paused.
     M24PausedPermitLeaks,

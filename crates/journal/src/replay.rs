@@ -297,7 +297,7 @@ impl Journal {
         let mut needed_from = BLOCK;
         let places_before = seen.damaged_places;
         let mut buffer = Vec::new();
-        // What was found behind one hole is not there, or is the first, behind the next one: the file is gone through once.
+        // Holes ascend, and so do the proofs behind them: each part of the file is read once.
         let mut proven = Proven::default();
         loop {
             match reader.group_at(offset, identity, &mut buffer)? {
@@ -530,7 +530,7 @@ enum OpenOrDamage {
 /// part of the file is gone through once, however many holes there are.
 #[derive(Default)]
 struct Proven {
-    /// The last one that was asked for: none before it says as much.
+    /// The last proof found: no group before it proves as much.
     found: Option<(u64, GroupHeader)>,
     /// Behind it there is none.
     is_at_end: bool,

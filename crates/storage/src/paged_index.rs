@@ -1,5 +1,5 @@
-//! The index of a log whose extents stay on disk: for each run which entries it reaches, and for each block of the footer
-//! what it must contain.
+//! The index of a log whose extents stay on disk: the entries that each run reaches, and the checksum of each block of the
+//! footer.
 //!
 //! # Layout
 //! ```text
@@ -12,8 +12,8 @@
 //! ```
 //!
 //! # Invariants
-//! 1. What is asked about a run's reach is answered exactly, without the disk: that no run of a log reaches an entry is
-//!    proven. Only what a run with gaps has within its reach takes a look at the disk.
+//! 1. Questions about the reach of runs are answered exactly, without the disk: that no run of a log reaches an entry is
+//!    proven. Only the entries of a run with gaps have to be looked up on the disk.
 //! 2. It comes from a footer that was verified whole, and has the checksum of each of its blocks: one that is read again is
 //!    used only if it is the same (IB8).
 //!
@@ -58,7 +58,7 @@ struct Block {
     checksum: u32,
 }
 
-/// What finds the runs of a log that are not in memory.
+/// Finds the runs of a log that are not in memory.
 #[derive(Debug)]
 pub(crate) struct PagedIndex {
     blocks: Box<[Block]>,

@@ -1,5 +1,4 @@
-//! Numbers of variable length in memory, seven bits a byte, the lowest first. What was put is taken in the same order by the
-//! same build: nothing of it reaches a disk.
+//! Numbers of variable length, seven bits a byte, the lowest first. They stay in memory: none of them reaches a disk.
 
 pub(crate) fn put(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {

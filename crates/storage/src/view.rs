@@ -35,7 +35,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Runs that are added or dropped while the lock is held.
 const STEP_RUNS: usize = 1024;
-/// A log with more runs has many small ledgers, which are looked at one by one: its extents stay on disk.
+/// A log with more runs has many small ledgers, each of which is rarely read: its extents stay on disk.
 const RESIDENT_RUNS_MAX: u64 = 1 << 16;
 /// The part of the index pool that the extents of one log may take.
 const RESIDENT_SHARE: u64 = 16;

@@ -445,7 +445,8 @@ async fn reads_that_fail_together_ask_the_metadata_store_together() {
         assert!(matches!(read, Err(ReadError::Unavailable { .. })), "{read:?}");
     }
     let syncs = setup.store.syncs();
-    assert!((1..=8).contains(&syncs), "{syncs} syncs");
+    // How many come together depends on the machine; each by itself would make 64 or more.
+    assert!((1..=16).contains(&syncs), "{syncs} syncs");
     // What moved since counts: a later failure asks again.
     setup.bookies.silent.lock().clear();
     setup.move_all(63).await;

@@ -166,7 +166,7 @@ impl Shard {
     /// removal is flushed with generation `flushed` or before, and that have no copies on disk. A fenced one stays:
     /// that it was fenced is for good (IB5). Once the tables forgot them too, or could not: [`Shard::end_forgetting`].
     ///
-    /// Looks at the first `most` of them behind `after`, so that nobody waits long for the shard. Returns the last one as well;
+    /// Looks at the first `most` of them behind `after`, so that the shard is locked for a short time. Returns the last one as well;
     /// `None`: there are no others.
     pub(crate) fn forget(
         &mut self,

@@ -27,9 +27,9 @@ use bindery_storage::{Generation, IndexedRun};
 use bindery_types::{EntryId, LedgerId};
 use std::collections::{BTreeMap, VecDeque};
 
-/// More changes that wait than this say nothing more: every log is weighed anew.
+/// With more changes than this waiting, every log is weighed again instead.
 const CHANGES_MAX: usize = 1 << 20;
-/// Changes whose runs are looked up before the clock is looked at, and how long one step takes.
+/// Changes between two readings of the clock, and the longest step.
 const CHANGES_AT_ONCE: u64 = 16;
 const STEP_NS: u64 = 1_000_000;
 
@@ -51,7 +51,7 @@ impl Died {
         }
         let Some((before, until)) = self.trimmed else { return 0 };
         if until >= run.last {
-            // What went before was an estimate, perhaps, of entries that differ in size.
+            // The part that went before may have been estimated: entries differ in size.
             return if before.is_some_and(|before| before >= run.last) { 0 } else { run.bytes };
         }
         let share = |until: EntryId| live_share(run, until);
@@ -83,7 +83,7 @@ impl DeadBytes {
         self.of_log.get(&log).copied()
     }
 
-    /// A log is being weighed: what comes meanwhile counts beside what is found.
+    /// A log is being weighed: changes that come meanwhile are added to the result.
     pub(super) fn begin(&mut self, log: LogRef) {
         self.of_log.insert(log, 0);
     }
@@ -112,7 +112,7 @@ impl DeadBytes {
         self.changes.push_back(died);
     }
 
-    /// A flush came to its end: what was not certain may be.
+    /// A flush came to its end: removals that were uncertain may be certain now.
     fn reconsider(&mut self) {
         self.changes.extend(self.uncertain.drain(..));
     }

@@ -260,7 +260,7 @@ impl Job {
 
     /// Opens the next run. Returns the number of footers in which newer ones were sought.
     fn open_run(&mut self, flushing: &Flushing) -> u64 {
-        let Waiting { source, run, from } = self.runs.pop_front().expect("it was looked at");
+        let Waiting { source, run, from } = self.runs.pop_front().expect("the caller saw it");
         let generation = if flushing.may_rise(&run) { self.highest } else { run.generation };
         // A newer copy in a source is met when the entry is settled.
         let (directory, sources) = (self.directory, &self.sources);

@@ -82,7 +82,7 @@ const PUT_OFF_MAX: Duration = Duration::from_secs(1);
 const STEP_PAUSE: Duration = Duration::from_millis(1);
 /// Of so many steps of rewrites one goes to another than the smallest.
 const OTHERS_EVERY: usize = 4;
-/// Removed ledgers that are looked at in one step, and while a shard is locked.
+/// Removed ledgers in one step, and for one lock of a shard.
 const FORGET_AT_ONCE: usize = 512;
 const FORGET_LOCKED: usize = 16;
 /// Free space is asked for so often while files wait for their grace.
@@ -129,7 +129,7 @@ struct Newer {
     is_partial: bool,
 }
 
-/// How far the removed ledgers were looked at, shard by shard.
+/// Progress through the removed ledgers, shard by shard.
 #[derive(Debug, Default)]
 struct Forgetting {
     shard: usize,
@@ -269,7 +269,7 @@ impl Flushing {
         // Requests meanwhile wait: a plan that restarted each time would not end where there are many logs.
         if !self.is_collecting() {
             let wanted = self.engine.space.take_wanted(|| self.are_removals_flushed());
-            // One that nobody waits for begins when all is counted.
+            // A periodic one begins when all changes are counted.
             let is_due = self.space.dead.is_settled()
                 && now.saturating_sub(self.space.collected_ns) >= as_ns(config.collection_interval);
             if wanted.is_some() || (is_due && !self.space.is_compacting()) {

@@ -7,7 +7,7 @@
 //!
 //! A log in memory is weighed in each collection: records are read for runs that newer ones overlap or of which a part was
 //! let go, and for no others. A log on disk, which has many runs, is weighed when it was not before or when its dead bytes
-//! (`dead`) call for it, by its index in memory; what newer copies hide in it is found by a major compaction alone.
+//! (`dead`) call for it, by its index in memory; only a major compaction finds the copies in it that newer ones hide.
 
 use super::dead::live_share;
 use super::job::{Cause, JOB_SOURCES_MAX};
@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 /// Runs weighed, or records looked up, in one step.
 const WORK_MAX: u64 = 2048;
-/// Longest step, and after how many runs the clock is looked at.
+/// Longest step, and the runs between two readings of the clock.
 const STEP_NS: u64 = 2_000_000;
 const CLOCK_EVERY: u64 = 64;
 /// Logs without live entries that are dropped in one commit before all are weighed.
@@ -193,7 +193,7 @@ impl Flushing {
                 let total = view.bytes_on_disk(log_id)?;
                 let is_worth_it =
                     |dead: u64| dead >= total || ((total - dead) as f64) < threshold * total as f64;
-                // What the journal alone says of removals was not counted.
+                // Removals that only the journal has are not counted.
                 let is_left = kind != Some(CompactionKind::Major)
                     && !self.counts_journal()
                     && self.space.dead.of((index, log_id)).is_some_and(|dead| !is_worth_it(dead));

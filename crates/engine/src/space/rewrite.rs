@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// Reads of the disk in one step, when little or nothing is copied.
 const WORK_MAX: u64 = 4096;
-/// Longest step, and after how much work the clock is looked at: a flush waits for one.
+/// Longest step, because a flush waits for one, and the pieces of work between two readings of the clock.
 const STEP_NS: u64 = 3_000_000;
 const CLOCK_EVERY: u64 = 32;
 /// Rewrites under way at a time.

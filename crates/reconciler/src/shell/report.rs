@@ -258,7 +258,7 @@ pub struct TierReport {
     pub objects_waiting: u64,
     /// Rewritten objects of which all bookies know that.
     pub objects_released: u64,
-    /// What one of those that wait waits for.
+    /// The reason why one of them waits.
     pub waits_for: Option<String>,
     /// Times that all of the bucket was compared with the catalogue.
     pub scan_sweeps: u64,

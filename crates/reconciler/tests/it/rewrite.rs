@@ -70,7 +70,7 @@ async fn what_is_left_of_an_object_goes_into_a_new_one_and_the_old_one_goes() {
     cluster.stop().await;
 }
 
-/// A bookie that does not answer keeps the old object; a tierer that starts anew goes on with it.
+/// A bookie that does not answer keeps the old object; a tierer that is restarted goes on with it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rewritten_object_waits_for_a_bookie_also_when_the_tierer_starts_anew() {
     let cluster = Cluster::start(3, 3).await;
@@ -132,7 +132,7 @@ async fn a_rewrite_gets_through_a_store_that_fails() {
     cluster.stop().await;
 }
 
-/// Two tierers rewrite the same: one of them is in vain, and nothing else happens.
+/// Two tierers rewrite the same: one of them wins, and the work of the other is dropped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_tierers_rewrite_the_same_object() {
     let cluster = Cluster::start(3, 3).await;

@@ -7,7 +7,7 @@
 //! 2. One ledger whose objects are not good, or cannot be read, is refused alone, with its register.
 //! 3. An extent is never replaced by one of an object with an earlier id: that object was rewritten, and may be gone soon (T16). Such an
 //!    update is refused as one that begins above the register is, so that its tierer looks again.
-//! 4. What is replaced is what was compared: an update in between ends it.
+//! 4. Exactly the extents that were compared are replaced: an update in between ends it.
 //!
 //! # Limits     requests under way: [`super::Tier::begin_reconcile`]; requests to the bucket: those of checks
 

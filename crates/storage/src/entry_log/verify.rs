@@ -214,7 +214,7 @@ impl EntryLog {
 }
 
 impl LogCheck {
-    /// Checks on, in the log of the steps before, until `bytes_max` bytes were looked at or these extents are done: true.
+    /// Checks on, in the log of the steps before, until `bytes_max` bytes were read or these extents are done: true.
     /// The next step goes on with those that follow in the log, if there are any.
     ///
     /// # Panics

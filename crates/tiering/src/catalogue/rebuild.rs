@@ -186,7 +186,7 @@ pub async fn rebuild(
     for Found { stored, is_kept } in &mut found {
         let id = stored.object.id;
         let is_set_aside = stored.live_extents == 0 && *is_kept;
-        // Nobody knows any more which of two objects with the same entries bookies were told of.
+        // Which of two objects with the same entries the bookies refer to is not known any more.
         if stored.live_extents < stored.extents && !is_set_aside {
             stored.replaced = Some(Replaced { number: position.number, at_ms: position.log_ms });
         }

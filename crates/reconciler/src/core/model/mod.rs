@@ -796,7 +796,7 @@ impl Told {
         if first.first.get() > self.register.map_or(0, |register| register.get() + 1) {
             return UpdateStatus::Behind;
         }
-        // What it was told later is in objects with later ids.
+        // Later updates name objects with later ids.
         let is_older = |new: &TierExtent| {
             let known = self.extents.range(..=new.last);
             known.filter(|(_, (end, _))| *end >= new.first).any(|(_, (_, old))| old.object.id > new.object.id)

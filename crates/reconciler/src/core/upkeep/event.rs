@@ -68,7 +68,7 @@ impl Moved {
     }
 }
 
-/// What a bookie made of what it was told.
+/// The answer of a bookie to an update.
 pub type Told = (BookieId, Result<Vec<UpdateResult>, RequestError>);
 
 /// An extent of an object that the catalogue refers to.

@@ -38,7 +38,7 @@ pub struct UpkeepStatus {
     pub scan: ScanCounts,
     /// Objects that were rewritten and wait until all bookies know that.
     pub objects_waiting: u64,
-    /// What one of them waits for.
+    /// The reason why one of them waits.
     pub waits_for: Option<String>,
     /// Why no ledger is removed from the catalogue at the moment.
     pub doubt: Option<String>,

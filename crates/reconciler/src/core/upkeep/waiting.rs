@@ -31,7 +31,7 @@ use super::{Phase, Upkeep};
 use crate::core::quorum;
 use crate::core::updates::{Ability, EXTENTS_KEPT_FOR, UpdateStatus};
 
-/// Objects that are looked at in one pass; the next one goes on.
+/// Objects of one pass; the next one goes on.
 pub const WAITING_MAX: usize = 64;
 /// Ledgers in one request: a bookie looks at the objects of those that it let go.
 const TOLD_MAX: usize = 16;
@@ -43,11 +43,11 @@ const ANSWERS_MAX: usize = 200_000;
 /// A range of a ledger, by its first entry, and a bookie.
 type Pair = (LedgerId, EntryId, BookieId);
 
-/// The object that is looked at.
+/// The object under examination.
 #[derive(Debug)]
 struct Current {
     stored: StoredObject,
-    /// When the catalogue was asked for `moved`.
+    /// When `moved` was read from the catalogue.
     at: Duration,
     moved: Vec<Moved>,
     /// Places in `moved` of which each bookie is still to be told,
