@@ -357,7 +357,7 @@ mod tests {
         let change = ExtentChange { ledger, is_cleared: false, updates: vec![update()] };
         let (mut table, _) = StateTable::create(&disk, &current).unwrap();
         table
-            .commit(&Checkpoint { ledgers: &[record], extents: &[change], ..Checkpoint::default() })
+            .commit(&Checkpoint { ledgers: &[&[record]], extents: &[change], ..Checkpoint::default() })
             .unwrap();
         drop(table);
         let mut out = Vec::new();

@@ -83,7 +83,7 @@ impl Flushing {
         for (home, fences) in committing {
             let ledgers: Vec<LedgerRecord> =
                 records.remove(&home).unwrap_or_default().into_values().collect();
-            let commit = DirectoryCommit { ledgers: &ledgers, ..Default::default() };
+            let commit = DirectoryCommit { ledgers: &[&ledgers], ..Default::default() };
             let outcome = match self.directories[home].commit(&commit) {
                 Ok(()) => Ok(()),
                 Err(error) => {

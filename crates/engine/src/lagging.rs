@@ -28,6 +28,10 @@ struct Pending {
 const EMPTY: (i64, u64) = (-1, 0);
 
 impl Lagging {
+    /// On the heap, while something is not durable.
+    #[cfg(test)]
+    pub(crate) const PENDING_BYTES: usize = size_of::<Pending>();
+
     /// A value that is durable already.
     pub(crate) fn durable(value: i64) -> Lagging {
         Lagging { durable: value, pending: None }

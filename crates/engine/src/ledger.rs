@@ -14,6 +14,16 @@ use bindery_types::tier::TierStamp;
 use bindery_types::{EntryId, LedgerId, MasterKey};
 use std::sync::Arc;
 
+/// From one freeze of a shard to the next. Two are told apart: the active one, and that of the freeze under way.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Epoch(bool);
+
+impl Epoch {
+    pub(crate) fn next(self) -> Epoch {
+        Epoch(!self.0)
+    }
+}
+
 pub(crate) struct LedgerState {
     /// `None` until somebody presented one (a ledger restored without its key, or created by repair).
     pub(crate) key: Option<MasterKey>,
@@ -30,8 +40,8 @@ pub(crate) struct LedgerState {
     pub(crate) polls: Polls,
     /// Sequence of a fence that wakes them.
     pub(crate) wake_polls_at: Option<u64>,
-    /// Changed since the last freeze.
-    pub(crate) is_dirty: bool,
+    /// It changed, and no frozen cache has that yet.
+    pub(crate) dirty_in: Option<Epoch>,
     /// Odd while the ledger is removed: grows with each removal, each return and, by two, each end of limbo, so that of
     /// two records of a ledger the later one is known.
     pub(crate) life: u32,
@@ -97,7 +107,7 @@ impl LedgerState {
             records: CacheRecords::default(),
             polls: Polls::default(),
             wake_polls_at: None,
-            is_dirty: false,
+            dirty_in: None,
             life: 0,
             hidden_below: 0,
             removed_at: 0,
@@ -160,9 +170,16 @@ impl LedgerState {
     }
 
     /// A record at `sequence` changed it. True when it is the first since the last freeze.
-    pub(crate) fn mark_dirty(&mut self, sequence: u64) -> bool {
+    pub(crate) fn mark_dirty(&mut self, sequence: u64, epoch: Epoch) -> bool {
         self.changed_at = sequence;
-        !std::mem::replace(&mut self.is_dirty, true)
+        self.touch(epoch)
+    }
+
+    /// As [`LedgerState::mark_dirty`], of a change that does not speak against a removal.
+    pub(crate) fn touch(&mut self, epoch: Epoch) -> bool {
+        let before = self.dirty_in.replace(epoch);
+        debug_assert!(before.is_none_or(|before| before == epoch), "it is frozen before it changes again");
+        before.is_none()
     }
 
     /// True for a ledger that was removed and did not come back.

@@ -53,16 +53,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Ledgers put to rest while a shard's lock is held.
-const RESTING_AT_ONCE: usize = 256;
+/// Ledgers taken over by a frozen cache, or put to rest, while a shard's lock is held.
+const LEDGERS_AT_ONCE: usize = 256;
 
 /// A group between cut and finish.
 pub struct InFlight {
     group: Group,
     /// Of each shard of the journal.
     cuts: Vec<(usize, ShardCut)>,
-    /// Caches frozen at this cut.
-    frozen: Vec<(usize, Arc<Frozen>)>,
+    /// Shards whose freeze began with this cut.
+    freezing: Vec<usize>,
     is_freeze: bool,
     /// What formed waits for a journal file: these are answers of what was refused meanwhile.
     is_refusals: bool,
@@ -130,6 +130,9 @@ pub struct FreezeTicket {
     /// What is covered once the caches are flushed, sampled at the freeze: the component of the journal, and of the
     /// others what was committed by then.
     pub(crate) marks: MarkVector,
+    /// Shards that have not taken over all ledgers.
+    pub(crate) freezing: Vec<usize>,
+    /// The caches of the others.
     pub(crate) frozen: Vec<(usize, Arc<Frozen>)>,
 }
 
@@ -194,13 +197,13 @@ impl Journaling {
         }
         self.end_to_wait();
         let next_generation = is_freeze.then(|| engine.next_generation());
-        let (mut cuts, mut frozen, mut turns) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut cuts, mut freezing, mut turns) = (Vec::new(), Vec::new(), Vec::new());
         let mut held = held.into_iter();
         for index in engine.shards_of(self.index) {
             let mut shard = held.next().unwrap_or_else(|| engine.shards[index].lock());
             cuts.push((index, shard.cut()));
-            if let Some(next) = next_generation {
-                frozen.extend(shard.freeze(next).map(|cache| (index, cache)));
+            if next_generation.is_some_and(|next| shard.begin_freeze(next)) {
+                freezing.push(index);
             }
             drop(shard);
             engine.give_turns(index, &mut turns);
@@ -223,7 +226,7 @@ impl Journaling {
             cut_ns,
             ..GroupTimes::default()
         };
-        Some(InFlight { group, cuts, frozen, is_freeze, is_refusals: false, turns, times })
+        Some(InFlight { group, cuts, freezing, is_freeze, is_refusals: false, turns, times })
     }
 
     /// While what formed waits for space, nobody knows how long, what is refused is answered all the same.
@@ -244,8 +247,8 @@ impl Journaling {
         let cut_ns = self.clock.monotonic_ns();
         self.write_ns = (cut_ns, cut_ns);
         let times = GroupTimes { journal: self.index, adds, cut_ns, ..GroupTimes::default() };
-        let (group, frozen) = (Group::default(), Vec::new());
-        Some(InFlight { group, cuts, frozen, is_freeze: false, is_refusals: true, turns, times })
+        let (group, freezing) = (Group::default(), Vec::new());
+        Some(InFlight { group, cuts, freezing, is_freeze: false, is_refusals: true, turns, times })
     }
 
     /// While a flush is under way, of whatever journal, adds get the room that pacing leaves them; its end gives them all
@@ -409,7 +412,7 @@ impl Journaling {
 
     /// Turns the outcome of `write` into answers.
     pub fn finish(&mut self, in_flight: InFlight, written: Result<(), JournalError>) -> Completions {
-        let InFlight { group, cuts, frozen, is_freeze, is_refusals, turns, times } = in_flight;
+        let InFlight { group, cuts, freezing, is_freeze, is_refusals, turns, times } = in_flight;
         let times = GroupTimes { begun_ns: self.write_ns.0, written_ns: self.write_ns.1, ..times };
         drop(group);
         let mut done = match written {
@@ -417,7 +420,7 @@ impl Journaling {
                 adds: cuts.into_iter().map(|(_, cut)| cut.adds).filter(|adds| !adds.is_empty()).collect(),
                 ..Completions::default()
             },
-            Ok(()) => self.finish_durable(cuts, frozen, is_freeze),
+            Ok(()) => self.finish_durable(cuts, freezing, is_freeze),
             Err(error) => self.finish_failed(cuts, &error.to_string()),
         };
         done.turns.splice(..0, turns);
@@ -428,7 +431,7 @@ impl Journaling {
     fn finish_durable(
         &mut self,
         cuts: Vec<(usize, ShardCut)>,
-        frozen: Vec<(usize, Arc<Frozen>)>,
+        freezing: Vec<usize>,
         is_freeze: bool,
     ) -> Completions {
         let mut done = Completions::default();
@@ -445,7 +448,8 @@ impl Journaling {
             let mut marks = self.engine.covered.lock().clone();
             marks.raise(self.index, written);
             self.engine.tickets_out.fetch_add(1, Ordering::AcqRel);
-            done.freeze = Some(FreezeTicket { journal: Some(self.index), marks, frozen });
+            let journal = Some(self.index);
+            done.freeze = Some(FreezeTicket { journal, marks, freezing, frozen: Vec::new() });
             if self.engine.config.canaries.has(Canary::M28ReleasedBeforeFlush) {
                 self.journal.release_up_to(self.journal.last_group());
             }
@@ -515,9 +519,21 @@ impl FlushError {
 }
 
 impl Flushing {
+    /// Has a ticket's caches take over `most` ledgers more, under the lock of one shard; false when they have all.
+    /// [`Flushing::flush`] does it to the end.
+    pub fn freeze_some(&mut self, ticket: &mut FreezeTicket, most: usize) -> bool {
+        let Some(shard) = ticket.freezing.last().copied() else { return false };
+        if let Some(frozen) = self.engine.shards[shard].lock().freeze_some(most) {
+            ticket.freezing.pop();
+            ticket.frozen.insert(0, (shard, frozen));
+        }
+        true
+    }
+
     /// Writes the frozen caches into one entry log for each directory, commits, and lets the memory go. Blocks on the
     /// disk. After an error the ticket waits for [`Flushing::retry`], or the engine is latched: see `placement`.
     pub fn flush(&mut self, mut ticket: FreezeTicket) -> Result<Flushed, FlushError> {
+        while self.freeze_some(&mut ticket, LEDGERS_AT_ONCE) {}
         self.assert_next(&ticket);
         let canaries = self.engine.config.canaries;
         if let (true, Some(journal)) = (canaries.has(Canary::M6MarkAfterSwap), ticket.journal) {
@@ -571,7 +587,7 @@ impl Flushing {
             let journal = self.engine.journal_of(*shard);
             let flushed = &mut self.flushed_generations[journal];
             *flushed = frozen.generation.max(*flushed);
-            for some in frozen.states.chunks(RESTING_AT_ONCE) {
+            for some in frozen.states.chunks(LEDGERS_AT_ONCE) {
                 self.engine.shards[*shard].lock().rest(some, before[journal], &mut died);
             }
         }
@@ -628,6 +644,7 @@ impl Flushing {
         writes: &mut PacedWrites,
     ) -> Result<(), StorageFault> {
         let all = entries.iter().flat_map(|f| f.records.iter().map(move |(l, r)| (*l, r, *f)));
+        let all = all.filter(|(_, records, _)| !records.is_empty());
         let mut ledgers: Vec<_> = all.filter(|(ledger, _, f)| !self.is_gone(*ledger, f)).collect();
         ledgers.sort_unstable_by_key(|(ledger, ..)| *ledger);
         let mut sealed = None;
@@ -672,7 +689,7 @@ impl Flushing {
             return Ok(());
         }
         let directory = &mut self.directories[index];
-        let states: Vec<LedgerRecord> = states.iter().flat_map(|f| f.states.iter().cloned()).collect();
+        let states: Vec<&[LedgerRecord]> = states.iter().map(|frozen| &*frozen.states).collect();
         let logs: &[SealedLog] = sealed.as_slice();
         // A directory that is ahead keeps its marks: two directories can differ after a crash between their commits.
         let mut all = MarkVector::of(&directory.marks());

@@ -8,7 +8,7 @@
 //! add, fence, write_lac -> record placed in the open chunk (sequence s) -> cut -> group written -> on_durable(s)
 //!                                         |                                                         |
 //!                                   write cache index                                    answers, polls, waiters
-//! freeze (at a cut) -> Frozen -> flushed to an entry log -> drop_frozen
+//! begin_freeze (at a cut) -> freeze_some, again and again -> Frozen -> flushed to an entry log -> drop_frozen
 //! ```
 //!
 //! # Invariants
@@ -21,6 +21,8 @@
 //! 6. What is not durable is not shown.
 //! 7. A removed ledger answers nothing and takes nothing from the moment its removal is placed; its state stays, so
 //!    that late writers meet it (BookKeeper #4462), until [`Shard::forget`]. It hides copies of lower generations only.
+//! 8. A freeze has of each ledger what was placed up to its cut, nothing more and nothing less, though it takes ledgers over
+//!    while others change: before a ledger changes, it is taken over ([`Shard::settle`]).
 //!
 //! # Limits
 //! Bytes placed and not cut: `formed_bytes_max`, or what pacing offers, and one record more (a large one must not starve
@@ -40,13 +42,14 @@ mod tier;
 
 pub(crate) use cut::ShardCut;
 pub(crate) use direct::DirectStep;
+use freeze::Freezing;
 pub(crate) use lookup::{Found, Otherwise};
 use recovery::Passage;
 pub(crate) use recovery::{Copy, Gate, Reserve, Waits};
 
 use crate::api::{Add, AddDone, Poll, PollId, Refusal, Waiter};
 use crate::config::Admission;
-use crate::ledger::LedgerState;
+use crate::ledger::{Epoch, LedgerState};
 use crate::ledger_map::LedgerMap;
 use crate::tier::TierBudget;
 use crate::write_cache::Frozen;
@@ -159,6 +162,9 @@ pub(crate) struct Shard {
     /// Those of them of which copies could go.
     untrimmed: BTreeSet<LedgerId>,
     tier_budget: Arc<TierBudget>,
+    /// Of the active write cache.
+    epoch: Epoch,
+    freezing: Option<Freezing>,
     /// Oldest first.
     frozen: Vec<Arc<Frozen>>,
     /// The journal failed.
@@ -215,6 +221,8 @@ impl Shard {
             forgetting: BTreeMap::new(),
             charged: 0,
             highest_ledger: None,
+            epoch: Epoch::default(),
+            freezing: None,
             frozen: Vec::new(),
             is_failed: false,
             refuses_adds: false,
@@ -297,6 +305,7 @@ impl Shard {
         let ledger = done.ledger;
         if self.ledgers.get(&ledger).is_none_or(|state| state.needs_key(&key)) {
             self.place(Kind::LedgerKey, &[&ledger.get().to_be_bytes(), key.as_bytes()], lane)?;
+            self.settle(ledger);
             self.ledgers.entry(ledger).or_insert_with(|| LedgerState::boxed(None)).key = Some(key);
             self.mark_dirty(ledger);
         }
@@ -338,6 +347,7 @@ impl Shard {
             self.place(Kind::Fence, &[&ledger_bytes, key.as_bytes()], Lane::Reserved)
         };
         let Ok(placed) = placed else { return Some((waiter, Err(Refusal::TooManyRequests))) };
+        self.settle(ledger);
         let state = self.ledgers.entry(ledger).or_insert_with(|| LedgerState::boxed(None));
         if state.needs_key(&key) {
             state.key = Some(key);
@@ -369,6 +379,7 @@ impl Shard {
     /// The state of a ledger of which a record was just placed: known, and not removed any more.
     fn exists(&mut self, ledger: LedgerId) -> &mut LedgerState {
         self.on_back(ledger);
+        self.settle(ledger);
         let state = self.ledgers.entry(ledger).or_insert_with(|| LedgerState::boxed(None));
         state.revive();
         state

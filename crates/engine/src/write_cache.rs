@@ -8,6 +8,7 @@ use crate::tier::PlacedUpdate;
 use bindery_io::chunk::ChunkSlice;
 use bindery_storage::{ExtentChange, LedgerRecord};
 use bindery_types::{EntryId, LedgerId};
+use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
@@ -28,12 +29,27 @@ pub(crate) struct CacheRecord {
 #[derive(Debug, Default)]
 pub(crate) struct CacheRecords(Option<Box<Copies>>);
 
+/// With many ledgers most have one entry in a cache: that one takes a single allocation.
 #[derive(Debug, Default)]
 struct Copies {
     /// Entries that came in order: ascending, one copy each.
-    run: Vec<CacheRecord>,
-    /// Everything else. A map, because a writer that sends backwards must not make each add cost a memmove.
-    strays: BTreeMap<(i64, u64), CacheRecord>,
+    run: SmallVec<[CacheRecord; 1]>,
+    strays: Option<Box<Strays>>,
+}
+
+/// Copies of entries that did not come in order, by entry and sequence. A map, because a writer that sends backwards must not make
+/// each add cost a memmove.
+type Strays = BTreeMap<(i64, u64), CacheRecord>;
+
+impl Copies {
+    /// Ascending from this entry on.
+    fn strays_from(&self, entry: i64) -> impl Iterator<Item = &CacheRecord> {
+        self.strays.iter().flat_map(move |strays| strays.range((entry, 0)..)).map(|(_, record)| record)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &CacheRecord> {
+        self.run.iter().chain(self.strays.iter().flat_map(|strays| strays.values()))
+    }
 }
 
 /// What a look-up found.
@@ -47,15 +63,16 @@ pub(crate) struct Found {
 
 impl CacheRecords {
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.as_ref().is_none_or(|copies| copies.run.is_empty() && copies.strays.is_empty())
+        self.0.as_ref().is_none_or(|copies| copies.all().next().is_none())
     }
 
     /// Bytes on the heap, of strays as many as they have.
     #[cfg(test)]
     pub(crate) fn heap_bytes(&self) -> usize {
         self.0.as_ref().map_or(0, |copies| {
-            let strays = copies.strays.len() * size_of::<((i64, u64), CacheRecord)>();
-            size_of::<Copies>() + copies.run.capacity() * size_of::<CacheRecord>() + strays
+            let strays = copies.strays_from(i64::MIN).count() * size_of::<((i64, u64), CacheRecord)>();
+            let run = if copies.run.spilled() { copies.run.capacity() * size_of::<CacheRecord>() } else { 0 };
+            size_of::<Copies>() + run + strays
         })
     }
 
@@ -64,7 +81,7 @@ impl CacheRecords {
         if copies.run.last().is_none_or(|last| last.entry < record.entry) {
             copies.run.push(record);
         } else {
-            copies.strays.insert((record.entry, record.sequence), record);
+            copies.strays.get_or_insert_default().insert((record.entry, record.sequence), record);
         }
     }
 
@@ -72,7 +89,7 @@ impl CacheRecords {
         let mut found = Found::default();
         let Some(copies) = &self.0 else { return found };
         let in_run = copies.run.binary_search_by_key(&entry, |r| r.entry).ok().map(|i| &copies.run[i]);
-        let strays = copies.strays.range((entry, 0)..=(entry, u64::MAX)).map(|(_, r)| r);
+        let strays = copies.strays_from(entry).take_while(|record| record.entry == entry);
         // Ascending by sequence: a stray of an entry is always newer than its copy in the run.
         for record in in_run.into_iter().chain(strays) {
             if record.sequence <= durable {
@@ -88,23 +105,22 @@ impl CacheRecords {
     pub(crate) fn first_within(&self, first: i64, last: i64) -> Option<i64> {
         let copies = self.0.as_ref()?;
         let in_run = copies.run.get(copies.run.partition_point(|r| r.entry < first)).map(|r| r.entry);
-        let stray = copies.strays.range((first, 0)..).next().map(|((entry, _), _)| *entry);
+        let stray = copies.strays_from(first).next().map(|record| record.entry);
         in_run.into_iter().chain(stray).min().filter(|entry| *entry <= last)
     }
 
     /// Ids of the entries with a durable copy, in no order, with duplicates.
     pub(crate) fn durable_entries(&self, durable: u64) -> impl Iterator<Item = i64> {
-        let copies = self.0.iter().flat_map(|copies| copies.run.iter().chain(copies.strays.values()));
-        copies.filter(move |r| r.sequence <= durable).map(|r| r.entry)
+        self.0.iter().flat_map(|copies| copies.all()).filter(move |r| r.sequence <= durable).map(|r| r.entry)
     }
 
     /// The newest copy of each entry, ascending. Nothing is copied when all came in order.
     pub(crate) fn newest_ascending(&self) -> Cow<'_, [CacheRecord]> {
         let Some(copies) = &self.0 else { return Cow::Borrowed(&[]) };
-        if copies.strays.is_empty() {
+        if copies.strays.is_none() {
             return Cow::Borrowed(&copies.run);
         }
-        let mut all: Vec<_> = copies.run.iter().chain(copies.strays.values()).copied().collect();
+        let mut all: Vec<_> = copies.all().copied().collect();
         all.sort_unstable_by_key(|r| (r.entry, std::cmp::Reverse(r.sequence)));
         all.dedup_by_key(|r| r.entry);
         Cow::Owned(all)
@@ -114,7 +130,9 @@ impl CacheRecords {
     pub(crate) fn forget_above(&mut self, durable: u64) {
         if let Some(copies) = &mut self.0 {
             copies.run.retain(|r| r.sequence <= durable);
-            copies.strays.retain(|_, r| r.sequence <= durable);
+            if let Some(strays) = &mut copies.strays {
+                strays.retain(|_, r| r.sequence <= durable);
+            }
         }
     }
 }
@@ -124,6 +142,7 @@ pub(crate) struct Frozen {
     /// Age of everything in it, as the entry log will carry it.
     pub(crate) generation: u64,
     pub(crate) chunks: Vec<ChunkSlice>,
+    /// Of every ledger that changed, also of one without entries.
     pub(crate) records: HashMap<LedgerId, CacheRecords>,
     /// Bytes of its records and of their index.
     pub(crate) bytes: u64,
@@ -217,7 +236,7 @@ mod tests {
                 prop_assert_eq!(Some(r.sequence), last);
             }
             cache.forget_above(durable);
-            let held = cache.0.map_or(0, |copies| copies.run.len() + copies.strays.len());
+            let held = cache.0.map_or(0, |copies| copies.all().count());
             prop_assert_eq!(held, entries.len().min(durable as usize));
         }
     }

@@ -74,8 +74,8 @@ pub struct DirectoryCommit<'a> {
     pub logs_removed: &'a [LogId],
     /// New positions of journals; the others stay.
     pub marks: &'a [JournalMark],
-    /// Ledger states that replace the ones before.
-    pub ledgers: &'a [LedgerRecord],
+    /// Ledger states that replace the ones before, in any order, each ledger once.
+    pub ledgers: &'a [&'a [LedgerRecord]],
     /// Extents in object storage that come and go.
     pub extents: &'a [ExtentChange],
     /// Ledgers to be forgotten; one that the directory does not know is fine.

@@ -86,7 +86,7 @@ fn ledgers(dir: &Path) {
             .commit(&DirectoryCommit {
                 logs_added: &logs,
                 marks: &marks,
-                ledgers: &records,
+                ledgers: &[&records],
                 meta,
                 ..Default::default()
             })

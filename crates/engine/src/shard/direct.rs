@@ -43,6 +43,7 @@ impl Shard {
     /// The state table says fenced. Returns the polls that this wakes.
     pub(crate) fn on_fenced_directly(&mut self, ledger: LedgerId, key: MasterKey) -> Vec<Waiter> {
         self.highest_ledger = self.highest_ledger.max(Some(ledger));
+        self.settle(ledger);
         let state = self.ledgers.entry(ledger).or_insert_with(|| LedgerState::boxed(None));
         if state.needs_key(&key) {
             state.key = Some(key);

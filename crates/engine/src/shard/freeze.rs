@@ -1,9 +1,14 @@
 //! The flush's side: the active write cache is frozen at a cut, and a frozen one goes once it is on disk.
+//!
+//! A freeze takes a moment: what changed until then counts as frozen. Its ledgers are taken over some at a time, so that nobody
+//! waits for a shard while a hundred thousand are. One that is about to change before its turn goes first
+//! ([`Shard::settle`]), so each is frozen as it was at the cut.
 
 use super::Shard;
-use crate::ledger::{LedgerState, TierState};
+use crate::ledger::{Epoch, LedgerState, TierState};
 use crate::space::Died;
-use crate::write_cache::{Frozen, FrozenExtents};
+use crate::write_cache::{CacheRecord, Frozen, FrozenExtents};
+use bindery_io::chunk::ChunkSlice;
 use bindery_storage::{Generation, IndexUse, LedgerRecord};
 use bindery_types::LedgerId;
 use std::collections::{BTreeMap, HashMap};
@@ -12,50 +17,113 @@ use std::sync::Arc;
 /// What a record of the write cache's index counts for.
 const INDEX_RECORD_BYTES: usize = 64;
 
-/// What a ledger that changed counts for, however little was written to it: its place in the index with the least room that
-/// a list of records takes, and its state in the frozen cache and in the commit.
-const CHANGED_LEDGER_BYTES: usize = 512;
+/// What a ledger that changed counts for, however little was written to it: its place in the index, what its state keeps until
+/// it rests, and its record in the frozen cache.
+const CHANGED_LEDGER_BYTES: usize = 384;
+
+/// A freeze under way.
+pub(super) struct Freezing {
+    epoch: Epoch,
+    /// Ledgers that changed; some are in `frozen` already.
+    dirty: Vec<LedgerId>,
+    /// All chunks, and what was taken over so far.
+    frozen: Frozen,
+}
+
+impl Freezing {
+    /// The records of this ledger are those of the frozen cache, and were not taken over yet.
+    fn awaits(&self, state: &LedgerState) -> bool {
+        state.dirty_in == Some(self.epoch)
+    }
+
+    fn take(&mut self, ledger: LedgerId, state: &mut LedgerState) {
+        state.dirty_in = None;
+        self.frozen.states.push(state.snapshot(ledger));
+        let is_cleared = std::mem::take(&mut state.are_extents_gone);
+        let updates = state.tier.as_mut().map(|tier| std::mem::take(&mut tier.updates)).unwrap_or_default();
+        if is_cleared || !updates.is_empty() {
+            self.frozen.extents.insert(ledger, FrozenExtents { is_cleared, updates });
+        }
+        self.frozen.records.insert(ledger, std::mem::take(&mut state.records));
+    }
+}
 
 impl Shard {
-    /// Takes the active write cache out, right after a cut: the group of that cut is its boundary. `None` when
-    /// nothing changed since the last freeze. What comes after it has the generation `next`.
-    pub(crate) fn freeze(&mut self, next: u64) -> Option<Arc<Frozen>> {
+    /// Begins to take the active write cache out, right after a cut: the group of that cut is its boundary. False when nothing
+    /// changed since the last freeze. What comes after it has the generation `next`.
+    pub(crate) fn begin_freeze(&mut self, next: u64) -> bool {
         debug_assert_eq!(self.sequence, self.cut, "a freeze follows a cut");
+        assert!(self.freezing.is_none(), "one freeze at a time");
         let generation = self.generation;
         debug_assert!(next > generation, "generations ascend");
         self.generation = next;
         if self.dirty.is_empty() {
-            return None;
+            return false;
         }
         self.seal_open_chunk();
         let bytes = self.active_bytes();
-        let mut records = HashMap::new();
-        let mut states: Vec<LedgerRecord> = Vec::with_capacity(self.dirty.len());
-        let mut extents = BTreeMap::new();
-        for ledger in std::mem::take(&mut self.dirty) {
-            let state = self.ledgers.get_mut(&ledger).expect("a dirty ledger is known");
-            state.is_dirty = false;
-            // Whether the tables forget it is not known yet, and this may be all that a crash leaves of the ledger.
-            if let Some(record) = self.forgetting.remove(&ledger) {
-                state.outlive(&record);
-            }
-            states.push(state.snapshot(ledger));
-            let is_cleared = std::mem::take(&mut state.are_extents_gone);
-            let updates =
-                state.tier.as_mut().map(|tier| std::mem::take(&mut tier.updates)).unwrap_or_default();
-            if is_cleared || !updates.is_empty() {
-                extents.insert(ledger, FrozenExtents { is_cleared, updates });
-            }
-            if !state.records.is_empty() {
-                records.insert(ledger, std::mem::take(&mut state.records));
-            }
-        }
-        states.sort_unstable_by_key(|s| s.ledger);
+        let (dirty, epoch) = (std::mem::take(&mut self.dirty), self.epoch);
+        self.epoch = epoch.next();
         (self.cached_records, self.cached_bytes) = (0, 0);
-        let chunks = std::mem::take(&mut self.chunks);
-        let frozen = Arc::new(Frozen { generation, chunks, records, bytes, states, extents });
-        self.frozen.push(frozen.clone());
-        Some(frozen)
+        let frozen = Frozen {
+            generation,
+            chunks: std::mem::take(&mut self.chunks),
+            // A map that grows moves everything that is in it.
+            records: HashMap::with_capacity(dirty.len()),
+            bytes,
+            states: Vec::with_capacity(dirty.len()),
+            extents: BTreeMap::new(),
+        };
+        self.freezing = Some(Freezing { epoch, dirty, frozen });
+        true
+    }
+
+    /// Takes over `most` ledgers more. The frozen cache, when all were.
+    pub(crate) fn freeze_some(&mut self, most: usize) -> Option<Arc<Frozen>> {
+        for _ in 0..most {
+            let freezing = self.freezing.as_mut().expect("a freeze is under way");
+            let Some(ledger) = freezing.dirty.pop() else {
+                let freezing = self.freezing.take().expect("it is");
+                let frozen = Arc::new(freezing.frozen);
+                self.frozen.push(frozen.clone());
+                return Some(frozen);
+            };
+            self.settle(ledger);
+        }
+        None
+    }
+
+    /// Freezes everything placed so far at once.
+    pub(crate) fn freeze(&mut self, next: u64) -> Option<Arc<Frozen>> {
+        if self.begin_freeze(next) { self.freeze_some(usize::MAX) } else { None }
+    }
+
+    /// Before a ledger changes: the freeze under way takes over what it has to, if it did not.
+    pub(super) fn settle(&mut self, ledger: LedgerId) {
+        let Some(freezing) = &mut self.freezing else { return };
+        let Some(state) = self.ledgers.get_mut(&ledger).filter(|state| freezing.awaits(state)) else { return };
+        // Whether the tables forget it is not known yet, and this may be all that a crash leaves of the ledger.
+        if let Some(record) = self.forgetting.remove(&ledger) {
+            state.outlive(&record);
+        }
+        freezing.take(ledger, state);
+    }
+
+    /// Caches that are not on disk, oldest first; the active one is not among them.
+    pub(super) fn caches(&self) -> impl DoubleEndedIterator<Item = &Frozen> {
+        self.frozen.iter().map(|frozen| &**frozen).chain(self.freezing.as_ref().map(|freezing| &freezing.frozen))
+    }
+
+    /// The entry of a record that is in a ledger's state.
+    pub(super) fn body(&self, state: &LedgerState, record: &CacheRecord) -> ChunkSlice {
+        if let Some(freezing) = self.freezing.as_ref().filter(|freezing| freezing.awaits(state)) {
+            return freezing.frozen.body(record);
+        }
+        let range = record.offset as usize..record.offset as usize + record.length as usize;
+        match self.chunks.get(record.chunk as usize) {
+            Some(chunk) => chunk.slice(range),
+            None => self.open.as_ref().expect("a record's chunk is full or open").slice(range),
+        }
     }
 
     /// The ledgers of a flushed cache go to rest, as far as they are not written to any more, and their trims count.
@@ -64,19 +132,21 @@ impl Shard {
     pub(crate) fn rest(&mut self, flushed: &[LedgerRecord], before: u64, died: &mut Vec<Died>) {
         let durable = self.durable;
         for record in flushed {
-            let trimmed_before = self.trimmed_for_good(record.ledger, false);
-            self.on_tier_committed(record);
-            let trimmed = self.trimmed_for_good(record.ledger, false);
             let ledger = record.ledger;
             if record.hidden_below.0 > before {
                 died.push(Died { ledger, hidden_below: record.hidden_below, trimmed: None });
             }
+            let Some(state) = self.ledgers.get_mut(&ledger) else { continue };
+            state.rest(durable);
+            if state.tier.is_none() {
+                continue;
+            }
+            let trimmed_before = self.trimmed_for_good(ledger, false);
+            self.on_tier_committed(record);
+            let trimmed = self.trimmed_for_good(ledger, false);
             if let Some(until) = trimmed.filter(|_| trimmed > trimmed_before) {
                 let trimmed = Some((trimmed_before, until));
                 died.push(Died { ledger, hidden_below: Generation(0), trimmed });
-            }
-            if let Some(state) = self.ledgers.get_mut(&record.ledger) {
-                state.rest(durable);
             }
         }
     }
@@ -119,7 +189,7 @@ impl Shard {
 
     /// Bytes of the frozen write caches.
     pub(crate) fn frozen_bytes(&self) -> u64 {
-        self.frozen.iter().map(|frozen| frozen.bytes).sum()
+        self.caches().map(|frozen| frozen.bytes).sum()
     }
 
     pub(crate) fn is_dirty(&self) -> bool {
@@ -130,16 +200,19 @@ impl Shard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lagging::Lagging;
     use crate::write_cache::{CacheRecord, CacheRecords};
 
-    /// What is charged for a ledger with one entry covers what it takes: a list's least room is four records, a map keeps
-    /// up to half of its slots empty, and the commit copies the states.
+    /// What is charged for a ledger with one entry covers what it takes: a map keeps up to half of its slots empty, last entry
+    /// and LAC are not durable, a flush sorts ledgers and records.
     #[test]
     fn a_ledger_that_was_written_to_once_is_charged_for_what_it_takes() {
         let mut records = CacheRecords::default();
         records.insert(CacheRecord { entry: 0, sequence: 1, chunk: 0, offset: 0, length: 1, crc32c: 0 });
         let slot = 2 * (size_of::<(LedgerId, CacheRecords)>() + 1);
-        let takes = size_of::<LedgerId>() + slot + records.heap_bytes() + 2 * size_of::<LedgerRecord>();
+        let sorted = size_of::<(LedgerId, &CacheRecords, &Frozen)>() + size_of::<&LedgerRecord>();
+        let state = 2 * Lagging::PENDING_BYTES + size_of::<LedgerRecord>();
+        let takes = size_of::<LedgerId>() + slot + records.heap_bytes() + state + sorted;
         let charged = INDEX_RECORD_BYTES + CHANGED_LEDGER_BYTES;
         assert!(takes <= charged && charged < takes * 2, "{takes} bytes, {charged} charged");
     }

@@ -5,7 +5,6 @@ use crate::api::{EntryRef, EntryRun, Refusal};
 use crate::ledger::LedgerState;
 use crate::lookup::RunSet;
 use crate::tier::TieredRead;
-use crate::write_cache::CacheRecord;
 use bindery_io::canary::Canary;
 use bindery_io::chunk::ChunkSlice;
 use bindery_types::{EntryId, LedgerId};
@@ -52,10 +51,10 @@ impl Shard {
         };
         let active = state.records.find(entry.get(), self.durable);
         if let Some(record) = active.durable {
-            return Ok(Found::Memory(self.body(&record)));
+            return Ok(Found::Memory(self.body(state, &record)));
         }
         let mut undurable = active.undurable;
-        for frozen in self.frozen.iter().rev().filter(|frozen| frozen.generation >= state.hidden_below) {
+        for frozen in self.caches().rev().filter(|frozen| frozen.generation >= state.hidden_below) {
             let found = frozen.find(ledger, entry, self.durable);
             if let Some(record) = found.durable {
                 return Ok(Found::Memory(frozen.body(&record)));
@@ -81,7 +80,7 @@ impl Shard {
         last: EntryId,
     ) -> Option<(EntryId, u64)> {
         let state = self.live(ledger).ok()?;
-        let frozen = self.frozen.iter().filter_map(|frozen| frozen.records.get(&ledger));
+        let frozen = self.caches().filter_map(|frozen| frozen.records.get(&ledger));
         let copies = frozen.chain([&state.records]);
         let nearest = copies.filter_map(|records| records.first_within(first.get(), last.get())).min();
         match nearest.filter(|_| !self.config.canaries.has(Canary::M37OlderCopiesTogether)) {
@@ -94,14 +93,6 @@ impl Shard {
     pub(super) fn live(&self, ledger: LedgerId) -> Result<&LedgerState, Refusal> {
         let state = self.ledgers.get(&ledger).filter(|state| !state.is_removed());
         state.map(|state| &**state).ok_or_else(|| self.absence(ledger))
-    }
-
-    fn body(&self, record: &CacheRecord) -> ChunkSlice {
-        let range = record.offset as usize..record.offset as usize + record.length as usize;
-        match self.chunks.get(record.chunk as usize) {
-            Some(chunk) => chunk.slice(range),
-            None => self.open.as_ref().expect("a record's chunk is full or open").slice(range),
-        }
     }
 
     /// The LAC that may be shown.
@@ -125,7 +116,7 @@ impl Shard {
         runs: &mut RunSet,
     ) -> Result<u64, Refusal> {
         let state = if with_limbo { self.live(ledger)? } else { self.sound(ledger)? };
-        let frozen = self.frozen.iter().filter(|f| f.generation >= state.hidden_below);
+        let frozen = self.caches().filter(|f| f.generation >= state.hidden_below);
         let frozen = frozen.filter_map(|f| f.records.get(&ledger));
         for records in frozen.chain([&state.records]) {
             runs.extend(records.durable_entries(self.durable).filter_map(EntryId::new));

@@ -96,6 +96,7 @@ impl Shard {
         placed: Placed,
     ) {
         let (cut, durable) = (self.cut.min(placed.sequence - 1), self.durable.min(placed.sequence - 1));
+        self.settle(ledger);
         let state = self.ledgers.get_mut(&ledger).expect("the ledger was created with its key");
         let Placed { sequence, chunk, offset, length, crc32c } = placed;
         state.records.insert(CacheRecord { entry: entry.get(), sequence, chunk, offset, length, crc32c });
@@ -107,7 +108,7 @@ impl Shard {
         self.cached_records += 1;
         // As `mark_dirty`, without looking the ledger up again: this is for each entry.
         self.highest_ledger = self.highest_ledger.max(Some(ledger));
-        if state.mark_dirty(sequence) {
+        if state.mark_dirty(sequence, self.epoch) {
             self.dirty.push(ledger);
         }
     }
@@ -139,10 +140,11 @@ impl Shard {
         self.mark_dirty(ledger);
     }
 
+    /// A ledger changed. It was settled before.
     pub(super) fn mark_dirty(&mut self, ledger: LedgerId) {
         self.highest_ledger = self.highest_ledger.max(Some(ledger));
         let state = self.ledgers.get_mut(&ledger).expect("a ledger that changes is known");
-        if state.mark_dirty(self.sequence) {
+        if state.mark_dirty(self.sequence, self.epoch) {
             self.dirty.push(ledger);
         }
     }

@@ -57,6 +57,7 @@ impl Shard {
     pub(super) fn index_removal(&mut self, ledger: LedgerId, is_fenced: bool, sequence: u64) {
         // What is in the active cache goes below; a canary keeps counting it as what was there before.
         let generation = self.generation + u64::from(self.config.canaries.has(Canary::M25RemovalHidesNewer));
+        self.settle(ledger);
         let state = self.ledgers.entry(ledger).or_insert_with(|| LedgerState::boxed(None));
         let was_tiered = state.tier.is_some();
         state.remove(sequence, generation);
@@ -175,12 +176,11 @@ impl Shard {
         most: usize,
         has_copies: impl Fn(LedgerId) -> bool,
     ) -> (Vec<LedgerId>, Option<LedgerId>) {
-        let (ledgers, frozen) = (&self.ledgers, &self.frozen);
+        let ledgers = &self.ledgers;
         let is_mentioned = |ledger: &LedgerId| {
             let state = &ledgers[ledger];
-            let in_cache =
-                || frozen.iter().any(|f| f.states.binary_search_by_key(ledger, |s| s.ledger).is_ok());
-            let is_busy = state.is_dirty || !state.polls.is_empty() || state.hidden_below > flushed;
+            let in_cache = || self.caches().any(|cache| cache.records.contains_key(ledger));
+            let is_busy = state.dirty_in.is_some() || !state.polls.is_empty() || state.hidden_below > flushed;
             state.fence.is_some() || is_busy || in_cache() || has_copies(*ledger)
         };
         debug_assert!(
@@ -211,6 +211,10 @@ impl Shard {
     /// Every table forgot what [`Shard::forget`] returned, or some table still remembers it: then so must the shard, or
     /// what comes of the ledger from now on would count as older than its removal after a restart.
     pub(crate) fn end_forgetting(&mut self, is_committed: bool) {
+        // A freeze needs to know what was being forgotten.
+        for ledger in self.forgetting.keys().copied().collect::<Vec<_>>() {
+            self.settle(ledger);
+        }
         for (ledger, record) in std::mem::take(&mut self.forgetting) {
             if is_committed {
                 continue;
@@ -229,6 +233,7 @@ impl Shard {
     /// Has the memory of removed ledgers written anew.
     pub(crate) fn touch_removed(&mut self) {
         for ledger in self.removed.clone() {
+            self.settle(ledger);
             self.mark_dirty(ledger);
         }
     }

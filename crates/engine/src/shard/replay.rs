@@ -106,6 +106,7 @@ impl Shard {
             Kind::Reconciled => self.replay_update(record)?,
             Kind::Restored => self.replay_restored(record)?,
             Kind::FenceWithoutKey => {
+                self.settle(ledger);
                 if let Some(state) = self.ledgers.get_mut(&ledger) {
                     state.fence = state.fence.or(Some(0));
                     self.mark_dirty(ledger);

@@ -174,6 +174,7 @@ impl Shard {
     ) {
         let (cut, durable) = (self.cut.min(sequence - 1), self.durable.min(sequence - 1));
         let last = extents.last().expect("an update has extents").last;
+        self.settle(ledger);
         let state = self.ledgers.get_mut(&ledger).expect("an update is of a ledger that is here");
         if state.tier.is_none() {
             self.tiered_count += 1;
@@ -219,6 +220,7 @@ impl Shard {
 
     /// All that is known of the ledger is in object storage, and read from there.
     fn index_restored(&mut self, ledger: LedgerId) {
+        self.settle(ledger);
         let state = self.ledgers.get_mut(&ledger).expect("its record made it exist");
         if let Some(tier) = &mut state.tier {
             tier.trimmed_below = tier.trimmed_below.max(EntryId::new(tier.lre.placed()));
@@ -270,6 +272,7 @@ impl Shard {
     /// A start: extents below the LRE of a ledger are gone. So nothing is known of it in object storage any more, and what
     /// was let go may be missing: the ledger is in limbo.
     pub(crate) fn lose_extents(&mut self, ledger: LedgerId) {
+        self.settle(ledger);
         let state = self.ledgers.get_mut(&ledger).expect("a ledger with a register is here");
         let Some(tier) = state.tier.take() else { return };
         state.is_limbo |= tier.trimmed_below.is_some();
@@ -292,7 +295,7 @@ impl Shard {
     /// As `mark_dirty`, of a change that does not speak against a removal.
     fn touch(&mut self, ledger: LedgerId) {
         let state = self.ledgers.get_mut(&ledger).expect("a ledger that changes is known");
-        if !std::mem::replace(&mut state.is_dirty, true) {
+        if state.touch(self.epoch) {
             self.dirty.push(ledger);
         }
     }
@@ -314,7 +317,7 @@ impl Shard {
 
     /// Memory has copies of entries, durable or not.
     pub(crate) fn has_unflushed(&self, ledger: LedgerId) -> bool {
-        let frozen = self.frozen.iter().filter_map(|frozen| frozen.records.get(&ledger));
+        let frozen = self.caches().filter_map(|frozen| frozen.records.get(&ledger));
         let active = self.ledgers.get(&ledger).map(|state| &state.records);
         frozen.chain(active).any(|records| !records.is_empty())
     }
@@ -332,6 +335,7 @@ impl Shard {
 
     /// The copies of entries up to `below` may go. The caller checked that they may.
     pub(crate) fn trim(&mut self, ledger: LedgerId, below: EntryId) {
+        self.settle(ledger);
         let state = self.ledgers.get_mut(&ledger).expect("the caller looked");
         let tier = state.tier.as_mut().expect("the caller looked");
         assert!(below.get() <= tier.lre.shown(self.durable), "no trim beyond the durable LRE (T9)");
@@ -375,7 +379,7 @@ impl Shard {
 
     fn rows_in_memory(&self, ledger: LedgerId, state: &LedgerState, entry: EntryId) -> Vec<ExtentRow> {
         let Some(tier) = &state.tier else { return Vec::new() };
-        let frozen = self.frozen.iter().filter_map(|frozen| frozen.extents.get(&ledger));
+        let frozen = self.caches().filter_map(|frozen| frozen.extents.get(&ledger));
         let updates = frozen.flat_map(|change| &change.updates).chain(&tier.updates);
         let is_shown = |update: &&PlacedUpdate| {
             update.sequence <= self.durable && update.update.stamp.epoch == tier.stamp.epoch

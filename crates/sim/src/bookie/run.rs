@@ -688,8 +688,14 @@ impl Sim {
         if self.tickets.is_empty() {
             return;
         }
-        let ticket = self.tickets.remove(self.random.below(self.tickets.len() as u64) as usize);
+        let at = self.random.below(self.tickets.len() as u64) as usize;
         let machine = self.machine.as_mut().expect("a bookie is running");
+        // A freeze takes ledgers over while requests come.
+        if self.random.chance(0.5) && machine.flushing.freeze_some(&mut self.tickets[at], 1) {
+            self.hit("flush.freezing");
+            return;
+        }
+        let ticket = self.tickets.remove(at);
         let logs = machine.engine.stats().entry_logs;
         if let Ok(flushed) = machine.flushing.flush(ticket) {
             machine.journals[flushed.journal].on_flushed(flushed);

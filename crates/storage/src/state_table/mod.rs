@@ -132,8 +132,8 @@ pub struct Checkpoint<'a> {
     pub logs_added: &'a [LogRecord],
     /// Logs that no longer exist. Their files may be unlinked afterwards.
     pub logs_removed: &'a [LogId],
-    /// Ledger states that replace the ones before.
-    pub ledgers: &'a [LedgerRecord],
+    /// Ledger states that replace the ones before, in any order, each ledger once.
+    pub ledgers: &'a [&'a [LedgerRecord]],
     /// Extents of ledgers in object storage that come, and those that go.
     pub extents: &'a [ExtentChange],
     /// Ledgers to be forgotten, with their extents; one that the table does not hold is fine.
@@ -145,6 +145,10 @@ pub struct Checkpoint<'a> {
 }
 
 impl Checkpoint<'_> {
+    fn records(&self) -> impl Iterator<Item = &LedgerRecord> {
+        self.ledgers.iter().copied().flatten()
+    }
+
     fn brings_extents(&self) -> bool {
         self.extents.iter().any(|change| !change.updates.is_empty())
     }
@@ -462,7 +466,7 @@ impl StateTable {
         let above_added = checkpoint.logs_added.iter().map(|log| log.log_id.0 + 1);
         let log = above_added.chain(checkpoint.next_log_id).max().unwrap_or(0).max(self.next.log);
         let highest_ledger =
-            checkpoint.ledgers.iter().map(|record| record.ledger).max().max(self.next.highest_ledger);
+            checkpoint.records().map(|record| record.ledger).max().max(self.next.highest_ledger);
         let next = NextIds { log, highest_ledger };
         if let Some(reason) = self.latch.reason() {
             return Err(StateError::Latched { path: self.path.clone(), reason });
@@ -513,7 +517,10 @@ impl StateTable {
                 sum.subtract(TableId::Logs, log_id.0, value.value());
             }
             let mut ledgers = transaction.open_table(LEDGERS)?;
-            for record in checkpoint.ledgers {
+            // In the order of the keys each page is changed once; the cache holds few.
+            let mut records: Vec<&LedgerRecord> = checkpoint.records().collect();
+            records.sort_unstable_by_key(|record| key_of(record.ledger));
+            for record in records {
                 let key = key_of(record.ledger);
                 replace(&mut ledgers, TableId::Ledgers, key, &mut sum, &record.seal(key))?;
             }

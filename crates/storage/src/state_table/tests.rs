@@ -70,7 +70,7 @@ fn step(table: &mut StateTable, model: &mut Recovered, n: u64) -> Result<(), Sta
         marks: &marks,
         logs_added: &added,
         logs_removed: &removed,
-        ledgers: &ledgers,
+        ledgers: &[&ledgers],
         ledgers_forgotten: &forgotten,
         meta: identity.as_ref(),
         next_log_id: None,
@@ -178,7 +178,7 @@ fn a_full_table_is_opened_again_or_has_failed() {
         let disk: Arc<dyn Disk> = Arc::new(Full { beneath: memory.disk(), is_full: is_full.clone() });
         let (mut table, _) = StateTable::create(&disk, &dir()).unwrap();
         let ledgers: Vec<LedgerRecord> = (0..30_000).map(|id| record(id, 4)).collect();
-        let growing = Checkpoint { ledgers: &ledgers, ..Checkpoint::default() };
+        let growing = Checkpoint { ledgers: &[&ledgers], ..Checkpoint::default() };
         let before = table.load().unwrap();
         is_full.store(true, Relaxed);
         table.commit(&growing).unwrap_err();
@@ -596,7 +596,7 @@ fn unreadable(directory: &LedgerDirectory) -> usize {
 fn grow(directory: &mut LedgerDirectory) -> Result<(), DirectoryError> {
     let large = |id| LedgerRecord { explicit_lac: Some(vec![1; 8000]), ..record(id, 4) };
     let ledgers: Vec<LedgerRecord> = (0..3000).map(large).collect();
-    directory.commit(&DirectoryCommit { ledgers: &ledgers, ..DirectoryCommit::default() })
+    directory.commit(&DirectoryCommit { ledgers: &[&ledgers], ..DirectoryCommit::default() })
 }
 
 /// Goal: extents are read while their directory lacks space, and after it failed for good (IB7); nothing is written for that.

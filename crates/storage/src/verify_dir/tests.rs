@@ -47,7 +47,7 @@ fn flush(directory: &mut LedgerDirectory, model: &mut Model, generation: u64, id
         })
         .collect();
     let commit =
-        DirectoryCommit { logs_added: &logs, marks: &marks, ledgers: &records, ..Default::default() };
+        DirectoryCommit { logs_added: &logs, marks: &marks, ledgers: &[&records], ..Default::default() };
     directory.commit(&commit).unwrap();
     logs[0].log_id
 }
@@ -491,7 +491,7 @@ fn logs_and_table_that_contradict_each_other_are_damage() {
     directory.commit(&DirectoryCommit { logs_added: &logs, ..Default::default() }).unwrap();
     assert_eq!(only(&disk).kind, FindingKind::Contradiction);
     let record = LedgerRecord { last_entry: Some(entry(0)), is_limbo: true, ..LedgerRecord::new(ledger(4)) };
-    directory.commit(&DirectoryCommit { ledgers: &[record], ..Default::default() }).unwrap();
+    directory.commit(&DirectoryCommit { ledgers: &[&[record]], ..Default::default() }).unwrap();
     let kinds: Vec<_> = check(&disk).1.into_iter().map(|f| f.kind).collect();
     assert_eq!(kinds, [FindingKind::Contradiction, FindingKind::Limbo]);
 }
@@ -504,11 +504,11 @@ fn entries_of_a_removed_ledger_are_no_contradiction() {
     // Ledger 9 has an entry of generation 2 and no last entry any more.
     let gone = LedgerRecord { life: 1, hidden_below: Generation(3), ..LedgerRecord::new(ledger(9)) };
     directory
-        .commit(&DirectoryCommit { ledgers: std::slice::from_ref(&gone), ..Default::default() })
+        .commit(&DirectoryCommit { ledgers: &[std::slice::from_ref(&gone)], ..Default::default() })
         .unwrap();
     assert_eq!(check(&disk).1.len(), 0);
     let too_low = LedgerRecord { hidden_below: Generation(2), ..gone };
-    directory.commit(&DirectoryCommit { ledgers: &[too_low], ..Default::default() }).unwrap();
+    directory.commit(&DirectoryCommit { ledgers: &[&[too_low]], ..Default::default() }).unwrap();
     assert_eq!(check(&disk).1.len(), 1, "what is not hidden counts");
 }
 
@@ -553,7 +553,9 @@ fn entries_in_object_storage_without_an_extent_are_damage() {
     let meta = identity();
     let mut commit = |ledgers: &[LedgerRecord], extents: &[ExtentChange]| {
         let meta = Some(&meta);
-        directory.commit(&DirectoryCommit { ledgers, extents, meta, ..Default::default() }).unwrap();
+        directory
+            .commit(&DirectoryCommit { ledgers: &[ledgers], extents, meta, ..Default::default() })
+            .unwrap();
     };
     commit(std::slice::from_ref(&record), &[change]);
     let finding = only(&disk);

@@ -9,7 +9,7 @@ use std::path::Path;
 pub type Mark = &'static str;
 
 /// All of them. A swarm of some hundred seeds meets each.
-pub const MARKS: [Mark; 45] = [
+pub const MARKS: [Mark; 46] = [
     "journal.failed",
     "journal.file_taken",
     "journal.torn_tail",
@@ -21,6 +21,7 @@ pub const MARKS: [Mark; 45] = [
     "start.same_cache",
     "start.same_cache_after_failed_sync",
     "flush.failed",
+    "flush.freezing",
     "flush.without_entries",
     "space.log_unlinked",
     "space.log_rewritten",
