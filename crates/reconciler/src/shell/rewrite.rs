@@ -1,7 +1,7 @@
 //! Does what the upkeep decided about objects that are rewritten: reads footers, asks the catalogue and the metadata store, tells
 //! bookies, builds.
 //!
-//! # Limits     footers of one object's sources: [`FOOTER_BYTES_TARGET`](bindery_tiering::object::FOOTER_BYTES_TARGET) or one footer;
+//! # Limits     the footer of one object that waits, between two windows of it; footers of one object's sources: [`FOOTER_BYTES_TARGET`](bindery_tiering::object::FOOTER_BYTES_TARGET) or one footer;
 //! questions to the catalogue: [`EXTENTS_ASKED`] at a time, so that others have their turn; requests: [`REQUESTS_AT_ONCE`]
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use bindery_metadata::layout::LedgerError;
 use bindery_tiering::ObjectId;
 use bindery_tiering::footers::Footers;
-use bindery_tiering::object::Footer;
+use bindery_tiering::object::{Extent, Footer};
 use bindery_types::tier::{ObjectRef, Reconciliation};
 use bindery_types::{BookieId, LedgerId, LedgerMetadata};
 use futures_util::{StreamExt, TryStreamExt};
@@ -25,7 +25,7 @@ use super::upkeep::{Hands, REQUESTS_AT_ONCE};
 use crate::core::Built;
 use crate::core::measure::BuildTimes;
 use crate::core::updates::{RequestId, UpdateRequest};
-use crate::core::upkeep::{LiveExtent, Moved, RewriteOrder, Survey, Told};
+use crate::core::upkeep::{LiveExtent, Moved, RewriteOrder, Survey, Told, Whereabouts};
 
 /// Extents in one question to the catalogue.
 const EXTENTS_ASKED: usize = 256;
@@ -63,30 +63,47 @@ impl Hands {
         read.buffer_unordered(REQUESTS_AT_ONCE).try_collect().await
     }
 
-    /// Where the ranges of an object are by now.
-    pub(super) async fn where_to(&self, object: ObjectRef) -> Result<Vec<Moved>, String> {
-        let footer = self.footer(&object).await?;
+    /// The footer of an object that waits, of which one window after the other is looked at.
+    async fn footer_of_waiting(&self, object: &ObjectRef) -> Result<Arc<Footer>, String> {
+        let kept = self.footer_kept.lock().clone();
+        if let Some((_, footer)) = kept.filter(|(kept, _)| kept == object) {
+            return Ok(footer);
+        }
+        let footer = self.footer(object).await?;
+        *self.footer_kept.lock() = Some((*object, footer.clone()));
+        Ok(footer)
+    }
+
+    /// Where extents of an object are by now.
+    pub(super) async fn where_to(&self, object: ObjectRef, places: Vec<u32>) -> Result<Whereabouts, String> {
+        let footer = self.footer_of_waiting(&object).await?;
+        let of_place = |place: u32| {
+            let extent = footer.extents.get(place as usize).map(|extent| (place, extent));
+            extent.ok_or_else(|| format!("its footer has {} extents only", footer.extents.len()))
+        };
+        let extents: Vec<(u32, &Extent)> = places.into_iter().map(of_place).collect::<Result<_, _>>()?;
+        // It may take long, and what the catalogue says is to be new.
+        let metadata = self.metadata(extents.iter().map(|(_, extent)| extent.ledger)).await?;
+        let at = self.common.now();
         let mut moved = Vec::new();
-        for extents in footer.extents.chunks(EXTENTS_ASKED) {
-            let ranges = extents.iter().map(|extent| (extent.ledger, extent.first, extent.last)).collect();
+        for extents in extents.chunks(EXTENTS_ASKED) {
+            let ranges =
+                extents.iter().map(|(_, extent)| (extent.ledger, extent.first, extent.last)).collect();
             let covering =
                 ask(&self.asks, |reply| Ask::Covering(ranges, reply)).await.unwrap_or_else(ended)?;
-            for (extent, covering) in extents.iter().zip(covering) {
+            for ((place, extent), covering) in extents.iter().zip(covering) {
                 let Some(covering) = covering else { continue };
                 moved.push(Moved {
+                    place: *place,
                     ledger: extent.ledger,
                     first: extent.first,
                     last: extent.last,
                     extents: covering,
-                    metadata: None,
+                    metadata: metadata.get(&extent.ledger).cloned().flatten(),
                 });
             }
         }
-        let metadata = self.metadata(moved.iter().map(|moved| moved.ledger)).await?;
-        for moved in &mut moved {
-            moved.metadata = metadata.get(&moved.ledger).cloned().flatten();
-        }
-        Ok(moved)
+        Ok(Whereabouts { at, moved })
     }
 
     pub(super) async fn tell(&self, requests: Vec<(BookieId, Vec<Reconciliation>)>) -> Vec<Told> {
@@ -118,7 +135,7 @@ impl Hands {
             );
         }
         let metadata = self.metadata(live.iter().map(|extent| extent.ledger)).await?;
-        let of_extent = |extent: &&bindery_tiering::object::Extent| {
+        let of_extent = |extent: &&Extent| {
             let metadata = metadata.get(&extent.ledger).cloned().flatten();
             let metadata = metadata
                 .ok_or_else(|| format!("ledger {} is about to leave the catalogue", extent.ledger))?;

@@ -4,7 +4,7 @@
 use super::*;
 use crate::core::upkeep::{
     Deletion, ListedObject, LiveExtent, Moved, Proof, ScanPage, ScannedRow, Survey, Told as Answer, Upkeep,
-    UpkeepAction, UpkeepEvent, WaitingPage,
+    UpkeepAction, UpkeepEvent, WaitingPage, Whereabouts,
 };
 
 /// The upkeep of one tierer.
@@ -284,12 +284,15 @@ impl World {
                 };
                 UpkeepEvent::Waiting(if is_lost { Err(failed()) } else { Ok(page) })
             }
-            UpkeepAction::WhereTo(object) => UpkeepEvent::Whereabouts(match self.bucket.get(&object.id) {
-                Some(new) if !is_lost => {
-                    Ok(new.extents.iter().filter_map(|extent| self.where_to(extent)).collect())
-                }
-                _ => Err(failed()),
-            }),
+            UpkeepAction::WhereTo(object, places) => {
+                UpkeepEvent::Whereabouts(match self.bucket.get(&object.id) {
+                    Some(new) if !is_lost => {
+                        let of_place = |place: &u32| self.where_to(*place, &new.extents[*place as usize]);
+                        Ok(Whereabouts { at: self.now, moved: places.iter().filter_map(of_place).collect() })
+                    }
+                    _ => Err(failed()),
+                })
+            }
             UpkeepAction::Tell(requests) => {
                 // As a request that was given up.
                 let fate = if self.is_late(began) { Fate::Fails } else { fate };
@@ -335,7 +338,7 @@ impl World {
         }
     }
 
-    fn where_to(&self, extent: &NewExtent) -> Option<Moved> {
+    fn where_to(&self, place: u32, extent: &NewExtent) -> Option<Moved> {
         let NewExtent { ledger, first, last, .. } = *extent;
         let row = self.catalogue.ledger(&Facts::nothing_below(), ledger).unwrap();
         row.filter(|row| !row.is_removed)?;
@@ -343,7 +346,7 @@ impl World {
         extents.retain(|extent| extent.first <= last);
         let ghost = &self.ledgers[&ledger];
         let metadata = (!ghost.is_deleted).then(|| Arc::new(ghost.metadata.clone()));
-        Some(Moved { ledger, first, last, extents, metadata })
+        Some(Moved { place, ledger, first, last, extents, metadata })
     }
 
     fn tell(&mut self, name: &BookieId, updates: &[Reconciliation], fate: Fate) -> Answer {

@@ -48,6 +48,8 @@ pub struct WaitingPage {
 /// A range of a ledger that another object took over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Moved {
+    /// The place of the old extent in its object's footer.
+    pub place: u32,
     /// The ledger.
     pub ledger: LedgerId,
     /// The first entry.
@@ -58,6 +60,15 @@ pub struct Moved {
     pub extents: Vec<TierExtent>,
     /// The ledger's metadata; `None` when the metadata store has no such ledger.
     pub metadata: Option<Arc<LedgerMetadata>>,
+}
+
+/// Where extents of an object that waits are by now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Whereabouts {
+    /// When the catalogue was asked.
+    pub at: Duration,
+    /// Those of ledgers that it has.
+    pub moved: Vec<Moved>,
 }
 
 impl Moved {
@@ -154,8 +165,9 @@ pub enum UpkeepAction {
         /// So many.
         limit: usize,
     },
-    /// Read the footer of an object that waits, and where its ranges are by the catalogue; not of ledgers that it does not have.
-    WhereTo(ObjectRef),
+    /// Read the footer of an object that waits, and where the extents at these places in it, ascending, are by the catalogue; not of
+    /// ledgers that it does not have.
+    WhereTo(ObjectRef, Vec<u32>),
     /// Tell bookies, all at once.
     Tell(Vec<(BookieId, Vec<Reconciliation>)>),
     /// Let objects go for which nobody has to wait any more, each with the number of the record that took extents over last.
@@ -206,7 +218,7 @@ pub enum UpkeepEvent {
     /// Of [`UpkeepAction::FindWaiting`].
     Waiting(Result<WaitingPage, String>),
     /// Of [`UpkeepAction::WhereTo`].
-    Whereabouts(Result<Vec<Moved>, String>),
+    Whereabouts(Result<Whereabouts, String>),
     /// Of each bookie.
     Told(Vec<Told>),
     /// Objects that were released; an error says that it may or may not have happened.

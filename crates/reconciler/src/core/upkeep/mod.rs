@@ -46,7 +46,7 @@ use bindery_types::{BookieId, LedgerId};
 
 pub use self::event::{
     Deletion, LiveExtent, Moved, Piece, Proof, RewriteOrder, Survey, Told, UpkeepAction, UpkeepEvent,
-    WaitingPage,
+    WaitingPage, Whereabouts,
 };
 use self::rewrite::Rewriting;
 use self::scan::Scan;
@@ -133,7 +133,7 @@ enum Phase {
     AskFor(Vec<(ObjectId, u64)>, Vec<ObjectId>),
     DeleteOrphans(Vec<ObjectId>),
     FindWaiting,
-    WhereTo(ObjectRef),
+    WhereTo(ObjectRef, Vec<u32>),
     Tell(Vec<(BookieId, Vec<Reconciliation>)>),
     Release(Vec<(ObjectId, u64)>),
     Survey(Vec<ObjectRef>),
@@ -278,7 +278,7 @@ impl Upkeep {
             Phase::FindWaiting => {
                 UpkeepAction::FindWaiting { after: self.waiting.after(), limit: WAITING_MAX }
             }
-            Phase::WhereTo(object) => UpkeepAction::WhereTo(*object),
+            Phase::WhereTo(object, places) => UpkeepAction::WhereTo(*object, places.clone()),
             Phase::Tell(requests) => UpkeepAction::Tell(requests.clone()),
             Phase::Release(objects) => UpkeepAction::Release(objects.clone()),
             Phase::Survey(objects) => UpkeepAction::Survey(objects.clone()),

@@ -67,7 +67,7 @@ fn live(of: i64, first: i64, last: i64) -> LiveExtent {
 fn moved(of: i64, first: i64, last: i64, names: &str) -> Moved {
     let (first, last) = (entry(first), entry(last));
     let extents = vec![TierExtent { first, last, object: reference(object(9), 50) }];
-    Moved { ledger: id(of), first, last, extents, metadata: Some(metadata(names)) }
+    Moved { place: 0, ledger: id(of), first, last, extents, metadata: Some(metadata(names)) }
 }
 
 /// A cluster, as an upkeep sees it.
@@ -93,6 +93,12 @@ struct Around {
     moved: Vec<Moved>,
     silent: BTreeSet<BookieId>,
     status: UpdateStatus,
+    /// A look at the catalogue, and a request to bookies, take so long.
+    slowness: Duration,
+    /// And a look at the catalogue so much longer for each extent.
+    of_extent: Duration,
+    /// Requests to bookies since they last answered, of which only every third one does, if so.
+    unanswered: Option<u32>,
 }
 
 impl Around {
@@ -122,6 +128,9 @@ impl Around {
             moved: Vec::new(),
             silent: BTreeSet::new(),
             status: UpdateStatus::Done,
+            slowness: Duration::ZERO,
+            of_extent: Duration::ZERO,
+            unanswered: None,
         }
     }
 
@@ -149,7 +158,7 @@ impl Around {
     }
 
     fn answer(&self, (bookie, updates): (BookieId, Vec<Reconciliation>)) -> Told {
-        if self.silent.contains(&bookie) {
+        if self.silent.contains(&bookie) || self.unanswered.is_some_and(|count| count != 0) {
             return (bookie, Err(RequestError::Failed("no answer".into())));
         }
         let result = |update: &Reconciliation| UpdateResult {
@@ -219,8 +228,20 @@ impl Around {
                     objects: self.waiting.clone(),
                     now_ms: self.now_ms(),
                 })),
-                UpkeepAction::WhereTo(_) => UpkeepEvent::Whereabouts(Ok(self.moved.clone())),
+                UpkeepAction::WhereTo(_, places) => {
+                    let at = self.now;
+                    self.now += self.slowness + self.of_extent * places.len() as u32;
+                    let of_place = |place: &u32| {
+                        self.moved.get(*place as usize).map(|moved| Moved { place: *place, ..moved.clone() })
+                    };
+                    let moved = places.iter().filter_map(of_place).collect();
+                    UpkeepEvent::Whereabouts(Ok(Whereabouts { at, moved }))
+                }
                 UpkeepAction::Tell(requests) => {
+                    self.now += self.slowness;
+                    if let Some(count) = &mut self.unanswered {
+                        *count = (*count + 1) % 3;
+                    }
                     UpkeepEvent::Told(requests.into_iter().map(|request| self.answer(request)).collect())
                 }
                 UpkeepAction::Release(objects) => {
@@ -389,7 +410,7 @@ fn a_rewritten_object_goes_when_every_bookie_knows() {
     let why = around.upkeep.status().waits_for.clone().unwrap();
     assert!(why.contains("bookie b does not answer"), "{why}");
     // A ledger comes once in a request, so its second range comes in one of its own.
-    assert_eq!(around.told(), ["a", "b", "a"]);
+    assert_eq!(around.told(), ["a", "b", "a", "b", "b"]);
     around.done.clear();
     around.silent.clear();
     around.pass();
@@ -405,7 +426,7 @@ fn a_rewritten_object_stays_for_a_bookie_that_is_down_or_refuses_and_for_a_ledge
     let mut around = Around::new(0..5, 0..5);
     let all = [("a", Ability::Reconciles), ("b", Ability::Reconciles)];
     around.wait(1, Duration::from_secs(60));
-    around.moved = vec![moved(1, 0, 9, "a b")];
+    around.moved = vec![moved(1, 0, 9, "a b"), Moved { metadata: None, ..moved(2, 0, 9, "a") }];
     around.pass();
     assert_eq!((around.waiting.len(), around.told().len()), (1, 0), "nobody is known to be registered");
     around.bookies(&all[..1]);
@@ -418,7 +439,6 @@ fn a_rewritten_object_stays_for_a_bookie_that_is_down_or_refuses_and_for_a_ledge
         assert_eq!(around.waiting.len(), 1, "{status:?}");
     }
     around.status = UpdateStatus::NoLedger;
-    around.moved.push(Moved { metadata: None, ..moved(2, 0, 9, "a") });
     around.pass();
     assert_eq!(around.waiting.len(), 1, "its ledger may be removed, or not");
     around.moved[1] = Moved { extents: Vec::new(), ..moved(2, 0, 9, "a") };
@@ -427,6 +447,86 @@ fn a_rewritten_object_stays_for_a_bookie_that_is_down_or_refuses_and_for_a_ledge
     around.moved.pop();
     around.pass();
     assert_eq!(around.waiting.len(), 0);
+}
+
+/// Invariant 4 of [`waiting`]: however many ledgers there are, and however slow it all is.
+#[test]
+fn an_object_of_thousands_of_ledgers_goes_after_some_passes() {
+    let all = [("a", Ability::Reconciles), ("b", Ability::Reconciles), ("c", Ability::Reconciles)];
+    let told = |around: &Around| {
+        let requests = around.done.iter().filter_map(|action| match action {
+            UpkeepAction::Tell(requests) => Some(requests),
+            _ => None,
+        });
+        requests.flatten().map(|(_, updates)| updates.len()).sum::<usize>()
+    };
+    for (slowness, unanswered, ledgers, most) in
+        [(4, None, 5500, 25), (19, None, 5500, 150), (4, Some(0), 600, 300)]
+    {
+        let mut around = Around::new(0..5, 0..5);
+        around.bookies(&all);
+        around.wait(1, Duration::from_secs(60));
+        around.waiting[0].extents = ledgers as u32;
+        around.moved = (0..ledgers).map(|of| moved(of, 0, 9, "a b c")).collect();
+        (around.slowness, around.unanswered) = (Duration::from_secs(slowness), unanswered);
+        let (mut passes, mut before) = (0, usize::MAX);
+        while !around.waiting.is_empty() {
+            let waits = around.upkeep.waiting.left(object(1)).unwrap_or(usize::MAX - 1);
+            assert!(
+                waits < before || unanswered.is_some(),
+                "pass {passes} of {slowness} s: {waits} are left"
+            );
+            (passes, before) = (passes + 1, waits);
+            assert!(passes < most, "{waits} are left after {passes} passes of {slowness} s");
+            let began = around.now.max(around.upkeep.wake_at().unwrap());
+            around.pass();
+            assert!(around.now < began + Duration::from_secs(120 + 40 + slowness), "a pass ends");
+        }
+        if unanswered.is_none() {
+            assert_eq!(told(&around), 3 * ledgers as usize, "nobody is told twice of the same");
+        }
+    }
+}
+
+/// Invariant 4 of [`waiting`]: a catalogue that takes longer for more extents.
+#[test]
+fn fewer_extents_are_looked_at_while_the_catalogue_is_slow() {
+    let mut around = Around::new(0..5, 0..5);
+    around.bookies(&[("a", Ability::Reconciles)]);
+    around.wait(1, Duration::from_secs(60));
+    around.waiting[0].extents = 3000;
+    around.moved = (0..3000).map(|of| moved(of, 0, 9, "a")).collect();
+    around.of_extent = Duration::from_millis(300);
+    let mut passes = 0;
+    while !around.waiting.is_empty() {
+        around.pass();
+        passes += 1;
+        assert!(passes < 40, "{:?}", around.upkeep.status());
+    }
+}
+
+/// A bookie that is down, and one that hangs, keep neither the time of the others nor what they said.
+#[test]
+fn objects_that_wait_for_a_bookie_hold_up_no_other() {
+    let mut around = Around::new(0..5, 0..5);
+    around.bookies(&[("a", Ability::Reconciles)]);
+    around.slowness = Duration::from_secs(4);
+    for n in 1..=3 {
+        around.wait(n, Duration::from_secs(60));
+        around.waiting.last_mut().unwrap().extents = 3000;
+    }
+    around.moved = (0..3000).map(|of| moved(of, 0, 9, "a b")).collect();
+    (0..60).for_each(|_| around.pass());
+    let status = around.upkeep.status();
+    assert!(status.waits_for.as_ref().unwrap().contains("bookie b is not registered"), "{status:?}");
+    let told = around.told().len();
+    (0..10).for_each(|_| around.pass());
+    assert_eq!((around.told().len(), around.waiting.len()), (told, 3), "a said all of it");
+    around.done.clear();
+    around.bookies(&[("a", Ability::Reconciles), ("b", Ability::Reconciles)]);
+    (0..60).for_each(|_| around.pass());
+    assert!(around.told().iter().all(|bookie| bookie == "b"));
+    assert_eq!((around.waiting.len(), around.upkeep.status().objects_waiting), (0, 0));
 }
 
 /// Invariant 2 of [`waiting`].
