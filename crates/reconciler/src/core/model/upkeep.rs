@@ -281,6 +281,7 @@ impl World {
                 let page = WaitingPage {
                     objects: waits.take(*limit).collect(),
                     now_ms: self.now.as_millis() as u64,
+                    log_length: self.catalogue.position().number,
                 };
                 UpkeepEvent::Waiting(if is_lost { Err(failed()) } else { Ok(page) })
             }
@@ -432,7 +433,8 @@ impl World {
                 "T13: the row of {id} stays: {row:?}"
             );
         }
-        let settled = before - self.settings.upkeep.settle.as_millis();
+        // By the clock of a tierer, which has to see it first.
+        let settled = before - (self.settings.upkeep.settle + self.settings.upkeep.interval).as_millis();
         for (id, row) in self.catalogue.objects_in_tail() {
             let Some(ObjectRow::Stored(stored)) = row else { continue };
             let since = stored.replaced.filter(|_| stored.is_waiting()).map(|replaced| replaced.at_ms);

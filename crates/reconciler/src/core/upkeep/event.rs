@@ -43,6 +43,8 @@ pub struct WaitingPage {
     pub objects: Vec<StoredObject>,
     /// The store's time.
     pub now_ms: u64,
+    /// The number of the log's last record.
+    pub log_length: u64,
 }
 
 /// A range of a ledger that another object took over.

@@ -145,6 +145,14 @@ impl Around {
         self.waiting.push(StoredObject { replaced, ..stored(object(n), 100, 0.0) });
     }
 
+    /// Objects that wait do so for as long as it takes.
+    fn settle(&mut self) {
+        self.pass();
+        assert!(self.told().is_empty());
+        self.now += UpkeepSettings::default().settle;
+        self.done.clear();
+    }
+
     fn bookies(&mut self, abilities: &[(&str, Ability)]) {
         self.upkeep.set_bookies(&abilities.iter().map(|(name, is)| (bookie(name), *is)).collect());
     }
@@ -227,6 +235,7 @@ impl Around {
                 UpkeepAction::FindWaiting { .. } => UpkeepEvent::Waiting(Ok(WaitingPage {
                     objects: self.waiting.clone(),
                     now_ms: self.now_ms(),
+                    log_length: 5,
                 })),
                 UpkeepAction::WhereTo(_, places) => {
                     let at = self.now;
@@ -404,6 +413,7 @@ fn a_rewritten_object_goes_when_every_bookie_knows() {
     around.wait(1, Duration::from_secs(60));
     around.moved = vec![moved(1, 0, 9, "a b j"), moved(1, 20, 29, "a b j"), moved(2, 0, 4, "a b j")];
     around.silent.insert(bookie("b"));
+    around.settle();
     around.pass();
     assert_eq!(around.waiting.len(), 1, "b may refer to it");
     assert_eq!(around.upkeep.status().objects_waiting, 1);
@@ -427,6 +437,7 @@ fn a_rewritten_object_stays_for_a_bookie_that_is_down_or_refuses_and_for_a_ledge
     let all = [("a", Ability::Reconciles), ("b", Ability::Reconciles)];
     around.wait(1, Duration::from_secs(60));
     around.moved = vec![moved(1, 0, 9, "a b"), Moved { metadata: None, ..moved(2, 0, 9, "a") }];
+    around.settle();
     around.pass();
     assert_eq!((around.waiting.len(), around.told().len()), (1, 0), "nobody is known to be registered");
     around.bookies(&all[..1]);
@@ -468,6 +479,7 @@ fn an_object_of_thousands_of_ledgers_goes_after_some_passes() {
         around.wait(1, Duration::from_secs(60));
         around.waiting[0].extents = ledgers as u32;
         around.moved = (0..ledgers).map(|of| moved(of, 0, 9, "a b c")).collect();
+        around.settle();
         (around.slowness, around.unanswered) = (Duration::from_secs(slowness), unanswered);
         let (mut passes, mut before) = (0, usize::MAX);
         while !around.waiting.is_empty() {
@@ -516,6 +528,7 @@ fn objects_that_wait_for_a_bookie_hold_up_no_other() {
         around.waiting.last_mut().unwrap().extents = 3000;
     }
     around.moved = (0..3000).map(|of| moved(of, 0, 9, "a b")).collect();
+    around.settle();
     (0..60).for_each(|_| around.pass());
     let status = around.upkeep.status();
     assert!(status.waits_for.as_ref().unwrap().contains("bookie b is not registered"), "{status:?}");
@@ -538,11 +551,33 @@ fn bookies_are_told_when_nobody_tells_them_of_the_old_object_any_more() {
     assert!(settle > crate::core::updates::EXTENTS_KEPT_FOR + UpdateSettings::default().timeout);
     around.wait(1, settle - Duration::from_secs(1));
     around.moved = vec![moved(1, 0, 9, "a")];
+    around.settle();
     around.pass();
-    assert_eq!((around.waiting.len(), around.told().len()), (1, 0));
-    around.now += Duration::from_secs(1);
-    around.pass();
-    assert_eq!(around.waiting.len(), 0);
+    assert_eq!((around.waiting.len(), around.told().len()), (0, 1));
+}
+
+/// Invariant 2 of [`waiting`]: a clock that is behind does not shorten it, nor one that is ahead.
+#[test]
+fn bookies_are_told_when_this_tierer_has_seen_it_for_long_enough() {
+    let settle = UpkeepSettings::default().settle;
+    let mut around = Around::new(0..5, 0..5);
+    let interval = Duration::from_secs(1);
+    let settings = UpkeepSettings { interval, ..UpkeepSettings::default() };
+    around.upkeep = Upkeep::new(around.now, settings, 64 << 20, OURS.to_owned(), Canaries::none());
+    around.bookies(&[("a", Ability::Reconciles)]);
+    around.wait(1, Duration::from_secs(900));
+    around.moved = vec![moved(1, 0, 9, "a")];
+    let began = around.now;
+    while !around.waiting.is_empty() {
+        around.pass();
+    }
+    assert_eq!(around.now, began + settle, "the record says that it was long ago");
+    around.wait(2, Duration::ZERO);
+    let began = around.now;
+    while !around.waiting.is_empty() {
+        around.pass();
+    }
+    assert_eq!(around.now, began + settle, "the record says that it was just now, and was seen before");
 }
 
 /// T16, and invariant 1 of [`rewrite`].

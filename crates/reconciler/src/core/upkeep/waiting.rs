@@ -13,8 +13,9 @@
 //!    extent was looked at, took the extents that the catalogue has for its range, or holds nothing of the ledger, or keeps everything
 //!    (it does not advertise tiering). A bookie that is not registered has not. A ledger that is not in the catalogue any more was
 //!    deleted, and asks for nothing. A bookie that joins an ensemble later is told of what the catalogue has by then.
-//! 2. It is looked at only [`UpkeepSettings::settle`](super::UpkeepSettings::settle) after extents were taken over last: by then no tierer
-//!    tells anybody of the old ones ([`EXTENTS_KEPT_FOR`]). So what bookies said counts for as long as nothing more is taken over.
+//! 2. It is looked at only [`UpkeepSettings::settle`](super::UpkeepSettings::settle) after this tierer saw in the log that extents were taken
+//!    over last, by its own monotonic clock, and after the time that the record has: by then no tierer tells anybody of the old ones
+//!    ([`EXTENTS_KEPT_FOR`]). So what bookies said counts for as long as nothing more is taken over.
 //! 3. A tierer that begins again tells them again, which changes nothing.
 //! 4. A bookie is told within [`EXTENTS_KEPT_FOR`] after the catalogue was asked, for each window anew; what it said until then is
 //!    not asked again. A pass goes on where the one before stopped. So passes come to an end however many extents there are, as long as
@@ -22,7 +23,7 @@
 //! 5. When memory is short, answers about the object that is nearest to its release stay.
 //!
 //! # Limits     objects in one page: [`WAITING_MAX`]; extents in one window: [`WINDOW_MAX`]; time of one pass: [`TIME_PER_PASS`], and what was
-//! begun by then; ledgers in one request: [`TOLD_MAX`]; answers that are remembered: [`ANSWERS_BYTES_MAX`], or those about one object
+//! begun by then; ledgers in one request: [`TOLD_MAX`]; lengths of the log that are remembered: [`SEEN_MAX`]; answers that are remembered: [`ANSWERS_BYTES_MAX`], or those about one object
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -54,6 +55,41 @@ const EXTENTS_MAX: usize = 4096;
 const ANSWERS_BYTES_MAX: usize = 16 << 20;
 /// A word of answers in memory, about.
 const WORD_BYTES: usize = 32;
+
+/// Lengths of the log that are remembered until they were seen for long enough.
+const SEEN_MAX: usize = 64;
+
+/// Which records of the log this tierer has known for long enough. The log grows only, so a record was seen when a longer log was:
+/// no object has to be remembered.
+#[derive(Debug, Default)]
+struct Settled {
+    /// All records up to this number.
+    through: u64,
+    /// Lengths of the log, and when they were seen first.
+    seen: VecDeque<(u64, Duration)>,
+    /// The last one that was seen.
+    length: u64,
+}
+
+impl Settled {
+    /// The log is so long now.
+    fn see(&mut self, now: Duration, length: u64, settle: Duration) {
+        if length < self.length {
+            // The catalogue was put back: its numbers are given out again.
+            *self = Settled::default();
+        }
+        self.length = length;
+        let is_longer = self.seen.back().map_or(self.through, |(seen, _)| *seen) < length;
+        // Without room the next one stands for it, later.
+        if is_longer && self.seen.len() < SEEN_MAX {
+            self.seen.push_back((length, now));
+        }
+        while let Some((length, _)) = self.seen.front().copied().filter(|(_, at)| *at + settle <= now) {
+            self.through = length;
+            self.seen.pop_front();
+        }
+    }
+}
 
 /// How far an object is from its release.
 #[derive(Debug)]
@@ -204,6 +240,7 @@ pub(super) struct Waiting {
     resume: Option<(ObjectId, u32)>,
     /// When this pass goes on to other work.
     until: Duration,
+    settled: Settled,
     answers: Answers,
     /// How often in a row bookies did not answer in this pass, and objects that were told of then: others come first in the next one.
     failures: BTreeMap<BookieId, u32>,
@@ -226,6 +263,7 @@ impl Default for Waiting {
             current: None,
             resume: None,
             until: Duration::ZERO,
+            settled: Settled::default(),
             answers: Answers::default(),
             failures: BTreeMap::new(),
             unanswered: BTreeSet::new(),
@@ -367,9 +405,13 @@ impl Upkeep {
         if self.status.objects_waiting == 0 {
             self.status.waits_for = None;
         }
-        // Invariant 2.
+        // Invariant 2. The time of the record is another machine's.
+        waiting.settled.see(now, page.log_length, self.settings.settle);
         let is_settled = |stored: &StoredObject| {
-            stored.replaced.is_some_and(|replaced| replaced.at_ms.saturating_add(settle_ms) <= page.now_ms)
+            stored.replaced.is_some_and(|replaced| {
+                let was_long_ago = replaced.at_ms.saturating_add(settle_ms) <= page.now_ms;
+                was_long_ago && replaced.number <= waiting.settled.through
+            })
         };
         let is_due =
             |stored: &StoredObject| is_settled(stored) && !waiting.had_turn.contains(&stored.object.id);
@@ -584,6 +626,33 @@ mod tests {
         progress.finish(128);
         progress.finish(129);
         assert_eq!((progress.left, progress.said_yes.len()), (0, 0));
+    }
+
+    /// Invariant 2.
+    #[test]
+    fn records_count_when_they_were_seen_for_long_enough() {
+        let (at, settle) = (Duration::from_secs, Duration::from_secs(45));
+        let mut settled = Settled::default();
+        settled.see(at(100), 7, settle);
+        settled.see(at(120), 9, settle);
+        settled.see(at(144), 9, settle);
+        assert_eq!(settled.through, 0);
+        settled.see(at(145), 12, settle);
+        assert_eq!(settled.through, 7);
+        settled.see(at(165), 12, settle);
+        assert_eq!(settled.through, 9);
+        settled.see(at(1000), 12, settle);
+        assert_eq!((settled.through, settled.seen.len()), (12, 0));
+        for more in 1..1000 {
+            settled.see(at(1001), 12 + more, settle);
+        }
+        assert_eq!(settled.seen.len(), SEEN_MAX);
+        settled.see(at(1046), 1011, settle);
+        assert_eq!(settled.through, 12 + SEEN_MAX as u64);
+        settled.see(at(1047), 3, settle);
+        assert_eq!(settled.through, 0, "it was put back");
+        settled.see(at(1092), 3, settle);
+        assert_eq!(settled.through, 3);
     }
 
     /// Invariant 5.
