@@ -13,6 +13,8 @@
 //! 3. An object that was deleted, or rewritten by somebody else, meanwhile leaves extents that the catalogue drops, and an object of
 //!    nobody if it drops all of them. Nothing else happens.
 //! 4. Sources of which something is left are left alone for a while, ever longer.
+//! 5. An object that bookies may refuse, after the catalogue was rebuilt ([`StoredObject::is_outranked`]), is rewritten whatever is live of
+//!    it, also while many objects wait, which may be for that.
 //!
 //! # Limits     sources of one object: [`SOURCES_MAX`]; objects in one pass: [`REWRITES_PER_PASS`]; candidates: [`CANDIDATES_MAX`]
 
@@ -31,7 +33,7 @@ use crate::core::{BuildLedger, BuildOrder, Built};
 
 /// Objects that go into one.
 const SOURCES_MAX: usize = 16;
-/// With so many objects waiting for bookies none is rewritten: they take space beside those that were made of them.
+/// With so many objects waiting for bookies none is rewritten because of its size: they take space beside those that were made of them.
 const WAITING_TO_REWRITE_MAX: u64 = 64;
 /// Objects that are made in one pass: deletions wait for its end.
 const REWRITES_PER_PASS: usize = 8;
@@ -49,8 +51,10 @@ pub(super) struct Rewriting {
     candidates: BTreeMap<ObjectId, StoredObject>,
     /// Sources that are left alone until a time, and how often in a row.
     put_off: BTreeMap<ObjectId, (Duration, u32)>,
-    /// Objects that may still be made in this pass.
+    /// Objects that may still be made in this pass,
     left: usize,
+    /// and only of those that bookies may refuse.
+    only_outranked: bool,
     sources: Vec<ObjectRef>,
     ledgers: Vec<BuildLedger>,
     pieces: Vec<Vec<Piece>>,
@@ -70,12 +74,13 @@ fn footer_bytes(stored: &StoredObject) -> u64 {
 }
 
 impl Rewriting {
-    /// Objects of a page of the scan of which a smaller part than `below` is live.
+    /// Objects of a page of the scan of which a smaller part than `below` is live, and those of invariant 5.
     pub fn note(&mut self, now: Duration, rows: &[ScannedRow], below: f64) {
         for stored in rows.iter().filter_map(|row| row.live) {
             let id = stored.object.id;
             let is_put_off = self.put_off.get(&id).is_some_and(|(until, _)| now < *until);
-            if stored.live_extents == 0 || stored.live_ratio() >= below || is_put_off {
+            let is_wanted = stored.is_outranked() || stored.live_ratio() < below;
+            if stored.live_extents == 0 || !is_wanted || is_put_off {
                 self.candidates.remove(&id);
             } else if self.candidates.len() < CANDIDATES_MAX {
                 self.candidates.insert(id, stored);
@@ -85,7 +90,8 @@ impl Rewriting {
 
     /// The next sources: those with the smallest live part first, as many as fit.
     fn group(&mut self, target_bytes: u64) -> Vec<ObjectRef> {
-        let mut by_ratio: Vec<StoredObject> = self.candidates.values().copied().collect();
+        let may_be = |stored: &&StoredObject| !self.only_outranked || stored.is_outranked();
+        let mut by_ratio: Vec<StoredObject> = self.candidates.values().filter(may_be).copied().collect();
         by_ratio.sort_unstable_by(|a, b| {
             a.live_ratio().total_cmp(&b.live_ratio()).then(a.object.id.cmp(&b.object.id))
         });
@@ -158,9 +164,8 @@ impl Rewriting {
 impl Upkeep {
     /// The pass comes to rewriting.
     pub(super) fn go_to_rewriting(&mut self, now: Duration) -> Phase {
-        let has_room = self.status.objects_waiting < WAITING_TO_REWRITE_MAX;
-        let may_rewrite = has_room && self.settings.rewrite_below > 0.0;
-        self.rewriting.left = if may_rewrite { REWRITES_PER_PASS } else { 0 };
+        self.rewriting.only_outranked = self.status.objects_waiting >= WAITING_TO_REWRITE_MAX;
+        self.rewriting.left = REWRITES_PER_PASS;
         self.next_rewrite(now)
     }
 

@@ -651,6 +651,25 @@ fn a_rewrite_that_is_in_vain_changes_nothing_and_is_tried_again_later() {
     assert_eq!(around.upkeep.status().counts.objects_rewritten, 1);
 }
 
+/// Invariant 5 of [`rewrite`].
+#[test]
+fn an_object_that_bookies_may_refuse_is_rewritten_whatever_else_is_so() {
+    let mut around = Around::new(0..5, 0..5);
+    let settings = UpkeepSettings { rewrite_below: 0.0, ..UpkeepSettings::default() };
+    around.upkeep = Upkeep::new(around.now, settings, 64 << 20, OURS.to_owned(), Canaries::none());
+    let replaced = Some(Replaced { number: 3, at_ms: 0 });
+    around.rows =
+        vec![StoredObject { replaced, ..stored(object(1), 10 << 20, 1.0) }, stored(object(2), 10 << 20, 0.1)];
+    around.live.insert(object(1), vec![live(1, 0, 9)]);
+    // More objects wait than there may be, all of them because a bookie refuses that one.
+    for n in 10..80 {
+        around.wait(n, Duration::from_secs(60));
+    }
+    around.pass();
+    let counts = around.upkeep.status().counts;
+    assert_eq!((counts.rewrites, counts.objects_rewritten), (1, 1));
+}
+
 #[test]
 fn nothing_is_rewritten_when_that_is_switched_off() {
     let mut around = Around::new(0..5, 0..5);
