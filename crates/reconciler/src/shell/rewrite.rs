@@ -19,13 +19,13 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::desk::Ask;
-use super::object::{ExtentSource, Source, build};
+use super::object::{ExtentSource, Source, Unread, build, source_error};
 use super::run::{ask, ended, update};
 use super::upkeep::{Hands, REQUESTS_AT_ONCE};
 use crate::core::Built;
 use crate::core::measure::BuildTimes;
 use crate::core::updates::{RequestId, UpdateRequest};
-use crate::core::upkeep::{LiveExtent, Moved, RewriteOrder, Survey, Told, Whereabouts};
+use crate::core::upkeep::{LiveExtent, Moved, RewriteOrder, SourceError, Survey, Told, Whereabouts};
 
 /// Extents in one question to the catalogue.
 const EXTENTS_ASKED: usize = 256;
@@ -36,12 +36,15 @@ const FOOTER_TIMEOUT: Duration = Duration::from_secs(75);
 type Metadata = BTreeMap<LedgerId, Option<Arc<LedgerMetadata>>>;
 
 impl Hands {
-    async fn footer(&self, object: &ObjectRef) -> Result<Arc<Footer>, String> {
+    async fn footer(&self, object: &ObjectRef) -> Result<Arc<Footer>, SourceError> {
         let mut footers = Footers::new(self.common.store.clone(), self.common.cluster);
         self.common.meter.got(object.length_bytes.saturating_sub(object.footer_offset));
         match timeout(FOOTER_TIMEOUT, footers.of(object)).await {
-            Ok(read) => read.map_err(|error| error.to_string()),
-            Err(_) => Err(format!("its footer cannot be read within {FOOTER_TIMEOUT:?}")),
+            Ok(read) => read.map_err(|error| source_error(&error)),
+            Err(_) => {
+                let why = format!("its footer cannot be read within {FOOTER_TIMEOUT:?}");
+                Err(SourceError { why, is_damage: false })
+            }
         }
     }
 
@@ -69,7 +72,7 @@ impl Hands {
         if let Some((_, footer)) = kept.filter(|(kept, _)| kept == object) {
             return Ok(footer);
         }
-        let footer = self.footer(object).await?;
+        let footer = self.footer(object).await.map_err(|error| error.why)?;
         *self.footer_kept.lock() = Some((*object, footer.clone()));
         Ok(footer)
     }
@@ -123,8 +126,13 @@ impl Hands {
         found
     }
 
-    async fn live_extents(&self, object: &ObjectRef) -> Result<Vec<LiveExtent>, String> {
+    async fn live_extents(&self, object: &ObjectRef) -> Result<Vec<LiveExtent>, SourceError> {
         let footer = self.footer(object).await?;
+        let live = self.live_extents_of(object, &footer).await;
+        live.map_err(|why| SourceError { why, is_damage: false })
+    }
+
+    async fn live_extents_of(&self, object: &ObjectRef, footer: &Footer) -> Result<Vec<LiveExtent>, String> {
         let mut live = Vec::new();
         for extents in footer.extents.chunks(EXTENTS_ASKED) {
             let places = extents.iter().map(|extent| (extent.ledger, extent.first)).collect();
@@ -150,19 +158,30 @@ impl Hands {
         live.iter().map(of_extent).collect()
     }
 
-    /// Builds and uploads an object, unless `abandon` fires.
-    pub(super) async fn rewrite(&self, order: RewriteOrder, abandon: oneshot::Receiver<()>) -> Built {
-        match self.sources(&order).await {
-            Ok(extents) => {
-                let source = Source::Objects { reader: self.reader.clone(), extents: Arc::new(extents) };
-                build(self.common.clone(), source, order.order, self.rewrite_limits, abandon).await
+    /// Builds and uploads an object, unless `abandon` fires. Says which sources could not be read.
+    pub(super) async fn rewrite(
+        &self,
+        order: RewriteOrder,
+        abandon: oneshot::Receiver<()>,
+    ) -> (Built, Vec<(ObjectId, SourceError)>) {
+        let extents = match self.sources(&order).await {
+            Ok(extents) => extents,
+            Err((object, error)) => {
+                let outcome = Err(format!("object {object}: {}", error.why));
+                let built = Built { outcome, left: Vec::new(), times: BuildTimes::default() };
+                return (built, vec![(object, error)]);
             }
-            Err(why) => Built { outcome: Err(why), left: Vec::new(), times: BuildTimes::default() },
-        }
+        };
+        let unread = Unread::default();
+        let (reader, extents) = (self.reader.clone(), Arc::new(extents));
+        let source = Source::Objects { reader, extents, unread: unread.clone() };
+        let built = build(self.common.clone(), source, order.order, self.rewrite_limits, abandon).await;
+        let unread = std::mem::take(&mut *unread.lock());
+        (built, unread.into_iter().collect())
     }
 
     /// The extents of the order, as their footers have them.
-    async fn sources(&self, order: &RewriteOrder) -> Result<Vec<Vec<ExtentSource>>, String> {
+    async fn sources(&self, order: &RewriteOrder) -> Result<Vec<Vec<ExtentSource>>, (ObjectId, SourceError)> {
         let mut footers: BTreeMap<ObjectId, Arc<Footer>> = BTreeMap::new();
         let mut sources = Vec::with_capacity(order.pieces.len());
         for (wanted, pieces) in order.order.ledgers.iter().zip(&order.pieces) {
@@ -171,7 +190,8 @@ impl Hands {
                 let footer = match footers.get(&piece.object.id) {
                     Some(footer) => footer.clone(),
                     None => {
-                        let footer = self.footer(&piece.object).await?;
+                        let footer = self.footer(&piece.object).await;
+                        let footer = footer.map_err(|error| (piece.object.id, error))?;
                         footers.entry(piece.object.id).or_insert(footer).clone()
                     }
                 };
@@ -179,7 +199,8 @@ impl Hands {
                 let extent =
                     of_ledger.find(|extent| (extent.first, extent.last) == (piece.first, piece.last));
                 let extent = extent.ok_or_else(|| {
-                    format!("object {} has no extent of ledger {} there", piece.object.id, wanted.ledger)
+                    let why = format!("it has no extent of ledger {} there", wanted.ledger);
+                    (piece.object.id, SourceError { why, is_damage: true })
                 })?;
                 extents.push((piece.object, Arc::new(extent.clone())));
             }

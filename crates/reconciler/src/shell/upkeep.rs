@@ -95,7 +95,10 @@ impl Hands {
             ),
             UpkeepAction::Survey(objects) => UpkeepEvent::Surveyed(self.survey(objects).await),
             UpkeepAction::Reserve => UpkeepEvent::Reserved(self.reserve().await),
-            UpkeepAction::Rewrite(order) => UpkeepEvent::Rewritten(self.rewrite(order, abandon).await),
+            UpkeepAction::Rewrite(order) => {
+                let (built, unread) = self.rewrite(order, abandon).await;
+                UpkeepEvent::Rewritten(built, unread)
+            }
             UpkeepAction::Replace { object, sources } => UpkeepEvent::Replaced(
                 ask(&self.asks, |reply| Ask::Replace(object, sources, reply)).await.unwrap_or_else(ended),
             ),

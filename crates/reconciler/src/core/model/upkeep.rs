@@ -3,8 +3,8 @@
 
 use super::*;
 use crate::core::upkeep::{
-    Deletion, ListedObject, LiveExtent, Moved, Proof, ScanPage, ScannedRow, Survey, Told as Answer, Upkeep,
-    UpkeepAction, UpkeepEvent, WaitingPage, Whereabouts,
+    Deletion, ListedObject, LiveExtent, Moved, Proof, ScanPage, ScannedRow, SourceError, Survey,
+    Told as Answer, Upkeep, UpkeepAction, UpkeepEvent, WaitingPage, Whereabouts,
 };
 
 /// The upkeep of one tierer.
@@ -314,7 +314,8 @@ impl World {
             UpkeepAction::Survey(objects) => {
                 let survey = |object: &ObjectRef| -> Survey {
                     let live = if is_lost { None } else { self.live_extents(object) };
-                    (*object, live.ok_or_else(failed))
+                    let why = || SourceError { why: failed(), is_damage: false };
+                    (*object, live.ok_or_else(why))
                 };
                 UpkeepEvent::Surveyed(objects.iter().map(survey).collect())
             }
@@ -325,7 +326,7 @@ impl World {
                 }
                 UpkeepEvent::Reserved(if is_lost { Err(failed()) } else { Ok(objects[0]) })
             }
-            UpkeepAction::Rewrite(order) => UpkeepEvent::Rewritten(self.rewrite(order, fate)),
+            UpkeepAction::Rewrite(order) => UpkeepEvent::Rewritten(self.rewrite(order, fate), Vec::new()),
             UpkeepAction::Replace { object, sources } => {
                 let outcome = (fate != Fate::Fails).then(|| {
                     self.record(vec![Change::Replace { object: object.clone(), sources: sources.clone() }])

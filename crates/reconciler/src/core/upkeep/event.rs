@@ -100,7 +100,16 @@ pub struct LiveExtent {
 }
 
 /// The live extents of an object, or why they are not known.
-pub type Survey = (ObjectRef, Result<Vec<LiveExtent>, String>);
+pub type Survey = (ObjectRef, Result<Vec<LiveExtent>, SourceError>);
+
+/// Why an object could not be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceError {
+    /// Why.
+    pub why: String,
+    /// Its bytes are not those that were committed, which will not pass by itself.
+    pub is_damage: bool,
+}
 
 /// A whole extent of an object that is to be rewritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -229,8 +238,8 @@ pub enum UpkeepEvent {
     Surveyed(Vec<Survey>),
     /// Of [`UpkeepAction::Reserve`].
     Reserved(Result<ObjectId, String>),
-    /// Of [`UpkeepAction::Rewrite`].
-    Rewritten(Built),
+    /// Of [`UpkeepAction::Rewrite`], with the sources that could not be read.
+    Rewritten(Built, Vec<(ObjectId, SourceError)>),
     /// Of [`UpkeepAction::Replace`]. An error says that it may or may not have happened.
     Replaced(Result<Result<Vec<ExtentOutcome>, Refusal>, String>),
 }

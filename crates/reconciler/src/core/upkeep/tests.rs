@@ -89,6 +89,9 @@ struct Around {
     next_id: ObjectId,
     /// Extents of which the catalogue takes what is offered.
     verdict: Verdict,
+    /// Objects that cannot be read, and whether the failure says so.
+    damaged: BTreeMap<ObjectId, bool>,
+    order: Option<RewriteOrder>,
     waiting: Vec<StoredObject>,
     moved: Vec<Moved>,
     silent: BTreeSet<BookieId>,
@@ -124,6 +127,8 @@ impl Around {
             live: BTreeMap::new(),
             next_id: object(8),
             verdict: Verdict::Accepted,
+            damaged: BTreeMap::new(),
+            order: None,
             waiting: Vec::new(),
             moved: Vec::new(),
             silent: BTreeSet::new(),
@@ -260,7 +265,8 @@ impl Around {
                 UpkeepAction::Survey(objects) => {
                     let survey = |object: ObjectRef| {
                         let live = self.live.get(&object.id).cloned();
-                        (object, live.ok_or_else(|| "its ledger is gone".to_owned()))
+                        let why = || SourceError { why: "its ledger is gone".to_owned(), is_damage: false };
+                        (object, live.ok_or_else(why))
                     };
                     UpkeepEvent::Surveyed(objects.into_iter().map(survey).collect())
                 }
@@ -272,15 +278,46 @@ impl Around {
                         last: wanted.last,
                         bytes: wanted.bytes,
                     };
-                    let extents = order.order.ledgers.iter().map(extent).collect();
+                    let pieces = || order.pieces.iter().flatten().map(|piece| piece.object.id);
+                    let unread: BTreeSet<ObjectId> =
+                        pieces().filter(|object| self.damaged.contains_key(object)).collect();
+                    let is_named = unread.iter().all(|object| self.damaged[object]);
+                    // Of a range that several objects have, what is before the damage.
+                    let part = |(wanted, pieces): (&crate::core::BuildLedger, &Vec<Piece>)| {
+                        let good = pieces.iter().take_while(|piece| !unread.contains(&piece.object.id));
+                        Some(NewExtent { last: good.last()?.last, ..extent(wanted) })
+                    };
+                    let extents: Vec<NewExtent> =
+                        order.order.ledgers.iter().zip(&order.pieces).filter_map(part).collect();
                     let new = NewObject { object: reference(order.order.object, 50), extents };
-                    UpkeepEvent::Rewritten(Built {
-                        outcome: Ok(Some(new)),
-                        left: Vec::new(),
-                        times: BuildTimes::default(),
-                    })
+                    let outcome = match () {
+                        () if !is_named => Err("it took too long".to_owned()),
+                        () if new.extents.is_empty() => Ok(None),
+                        () => Ok(Some(new)),
+                    };
+                    let error = SourceError { why: "a checksum is wrong".to_owned(), is_damage: true };
+                    let unread = unread.into_iter().filter(|_| is_named);
+                    let unread = unread.map(|object| (object, error.clone())).collect();
+                    let (left, times) = (Vec::new(), BuildTimes::default());
+                    self.order = Some(order);
+                    UpkeepEvent::Rewritten(Built { outcome, left, times }, unread)
                 }
                 UpkeepAction::Replace { object, .. } => {
+                    if let Some(order) = self.order.take().filter(|_| self.verdict == Verdict::Accepted) {
+                        let pieces = order.order.ledgers.iter().zip(&order.pieces);
+                        for (wanted, piece) in
+                            pieces.flat_map(|(of, pieces)| pieces.iter().map(move |piece| (of, piece)))
+                        {
+                            let has = |extent: &&NewExtent| {
+                                extent.ledger == wanted.ledger
+                                    && extent.first <= piece.first
+                                    && extent.last >= piece.last
+                            };
+                            if object.extents.iter().any(|extent| has(&extent)) {
+                                self.rows.retain(|row| row.object.id != piece.object.id);
+                            }
+                        }
+                    }
                     let outcome = |extent: &NewExtent| ExtentOutcome {
                         ledger: extent.ledger,
                         verdict: self.verdict,
@@ -668,6 +705,45 @@ fn an_object_that_bookies_may_refuse_is_rewritten_whatever_else_is_so() {
     around.pass();
     let counts = around.upkeep.status().counts;
     assert_eq!((counts.rewrites, counts.objects_rewritten), (1, 1));
+}
+
+/// Invariant 4 of [`rewrite`]: one damaged object of a group is left alone, and the others are rewritten.
+#[test]
+fn a_damaged_object_keeps_no_other_from_being_rewritten() {
+    for is_named in [true, false] {
+        let mut around = Around::new(0..5, 0..5);
+        // Parts of one ledger in all of them, so that they become one range.
+        around.rows = (0..8).map(|n| stored(object(n), 1 << 20, 0.1)).collect();
+        for n in 0..8 {
+            let first = i64::from(n) * 10;
+            around.live.insert(object(n), vec![live(1, first, first + 9)]);
+        }
+        around.next_id = object(99);
+        around.damaged.insert(object(3), is_named);
+        let mut passes = 0;
+        while around.upkeep.status().counts.objects_rewritten < 7 {
+            around.pass();
+            passes += 1;
+            assert!(passes < 40, "{is_named}: {:?}", around.upkeep.status());
+        }
+        let status = around.upkeep.status();
+        assert_eq!(status.counts.objects_rewritten, 7, "{status:?}");
+        if is_named {
+            assert!(passes <= 3, "the others do not wait");
+            assert_eq!(around.alarms.len(), 1, "{:?}", around.alarms);
+            assert!(
+                matches!(&around.alarms[0], Alarm::ObjectDamaged { object: damaged, .. } if *damaged == object(3))
+            );
+            let damaged = status.damaged.as_ref().unwrap();
+            assert!(status.objects_damaged == 1 && damaged.contains(&object(3).to_string()), "{damaged}");
+        }
+        // Brought back, it is rewritten as well.
+        around.damaged.clear();
+        around.now += Duration::from_secs(24 * 3600);
+        (0..2).for_each(|_| around.pass());
+        let status = around.upkeep.status();
+        assert_eq!((status.counts.objects_rewritten, status.objects_damaged), (8, 0), "{status:?}");
+    }
 }
 
 #[test]
