@@ -74,10 +74,19 @@ pub struct Whereabouts {
 }
 
 impl Moved {
-    /// Whether the extents have all of it.
+    /// Whether the extents have all of it, without a gap.
     pub fn is_covered(&self) -> bool {
-        let ends = self.extents.first().zip(self.extents.last());
-        ends.is_some_and(|(from, to)| from.first <= self.first && to.last >= self.last)
+        let mut next = self.first;
+        for extent in &self.extents {
+            if extent.first > next {
+                return false;
+            }
+            match EntryId::new(extent.last.get().saturating_add(1)).filter(|_| extent.last < self.last) {
+                Some(behind) => next = next.max(behind),
+                None => return true,
+            }
+        }
+        false
     }
 }
 

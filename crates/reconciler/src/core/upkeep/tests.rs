@@ -707,6 +707,22 @@ fn an_object_that_bookies_may_refuse_is_rewritten_whatever_else_is_so() {
     assert_eq!((counts.rewrites, counts.objects_rewritten), (1, 1));
 }
 
+#[test]
+fn a_range_is_covered_by_extents_without_a_gap() {
+    let covered = |extents: &[(i64, i64)]| {
+        let extent = |(first, last): &(i64, i64)| TierExtent {
+            first: entry(*first),
+            last: entry(*last),
+            object: reference(object(9), 50),
+        };
+        Moved { extents: extents.iter().map(extent).collect(), ..moved(1, 10, 29, "a") }.is_covered()
+    };
+    assert!(covered(&[(10, 29)]) && covered(&[(0, 50)]) && covered(&[(5, 14), (15, 19), (20, 40)]));
+    assert!(!covered(&[]) && !covered(&[(10, 28)]) && !covered(&[(11, 29)]));
+    assert!(!covered(&[(10, 14), (16, 29)]), "a gap");
+    assert!(!covered(&[(0, 9), (15, 29)]) && !covered(&[(10, 14)]));
+}
+
 /// Invariant 4 of [`rewrite`]: one damaged object of a group is left alone, and the others are rewritten.
 #[test]
 fn a_damaged_object_keeps_no_other_from_being_rewritten() {
