@@ -533,7 +533,7 @@ fn bookies_take_what_a_rebuilt_catalogue_has_once_it_is_rewritten() {
     let reaching_further = put(&mut world, 0, vec![of(1, 12), of(2, 4)]);
     let known = put(&mut world, 1, vec![of(1, 9)]);
     let other = put(&mut world, 2, vec![of(2, 4)]);
-    // What bookies were told of before the catalogue was lost.
+    // Bookies were told of this one before the catalogue was lost.
     for told in world.bookies.values_mut() {
         let extent = TierExtent { first: EntryId::FIRST, last: entry(9), object: known.object };
         let of_ledger = told.told.entry(ledger(1)).or_default();

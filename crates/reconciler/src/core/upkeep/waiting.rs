@@ -159,7 +159,7 @@ fn split(place: u32) -> (usize, u64) {
     (place as usize / 64, 1 << (place % 64))
 }
 
-/// What bookies said.
+/// Answers of bookies.
 #[derive(Debug, Default)]
 struct Answers {
     of_objects: BTreeMap<ObjectId, Progress>,
@@ -518,7 +518,7 @@ impl Upkeep {
                 current.lacking = Some(format!("bookie {bookie} does not answer"));
             }
         }
-        // What the catalogue said is as old as what others may tell at most (invariants 2 and 4).
+        // An answer of the catalogue that others may not use any more is too old here, too (invariants 2 and 4).
         let is_fresh = now <= current.at + EXTENTS_KEPT_FOR;
         let requests = if is_fresh { current.requests(&waiting.told_max) } else { Vec::new() };
         if !requests.is_empty() {

@@ -151,8 +151,8 @@ async fn nothing_is_thrown_away_for_a_gap() {
     assert_eq!(catalogue.totals(), report.totals);
 }
 
-/// What reaches furthest is taken also from objects with earlier ids than others that bookies may know. Those are marked, so that they
-/// are rewritten: bookies would refuse them for ever.
+/// Extents that reach furthest are taken also from objects with earlier ids than others that bookies may know. Those are marked, so that
+/// they are rewritten: bookies would refuse them for ever.
 #[tokio::test]
 async fn objects_that_bookies_would_refuse_are_marked() {
     let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
