@@ -245,6 +245,9 @@ fn render(now: &TierReport, before: Option<(&TierReport, Duration)>) -> String {
             ),
         );
     }
+    if let Some(damaged) = &now.damaged {
+        line("damaged", format!("{} objects: {damaged}", now.objects_damaged));
+    }
     for error in now.last_error.iter().chain(&now.upkeep_error) {
         line("last error", format!(" {error}"));
     }

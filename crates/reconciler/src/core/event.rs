@@ -243,6 +243,17 @@ pub enum Alarm {
         /// The object.
         object: ObjectId,
     },
+    /// T16.
+    #[error(
+        "object {object} is damaged, and what is left of it cannot be rewritten: {why}. Bring it back from a copy or an older version of \
+         the bucket; everything else goes on"
+    )]
+    ObjectDamaged {
+        /// The object.
+        object: ObjectId,
+        /// In which way.
+        why: String,
+    },
     /// T13.
     #[error(
         "objects that nothing refers to cannot be deleted from the bucket, and go on costing money: {why}. Allow the tierer's \

@@ -248,7 +248,8 @@ impl Desk {
             0 => Vec::new(),
             _ => self.catalogue.waiting(after, limit).await?,
         };
-        Ok(WaitingPage { objects, now_ms: self.catalogue.now_ms() })
+        let log_length = self.catalogue.position().number;
+        Ok(WaitingPage { objects, now_ms: self.catalogue.now_ms(), log_length })
     }
 
     async fn covering(

@@ -1,14 +1,16 @@
 //! Builds one object: streams of ledgers in, parts out, as [`Assembly`] says. They come from bookies, or from other objects.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use bindery_client::{BulkReader, LedgerView, ReadError, StoredBatch, StoredStream};
+use bindery_tiering::ObjectId;
 use bindery_tiering::catalogue::object_key;
 use bindery_tiering::entries::{Entries, ExtentEntries};
 use bindery_tiering::footers::FooterError;
 use bindery_types::{EntryId, LedgerId};
 use futures_util::future::{BoxFuture, FutureExt, OptionFuture};
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -16,6 +18,7 @@ use super::upload::Upload;
 use super::{Common, views::Views};
 use crate::assembly::{Assembly, Input, Limits, Output};
 use crate::core::measure::BuildTimes;
+use crate::core::upkeep::SourceError;
 use crate::core::{BuildOrder, Built};
 
 /// Where entries come from.
@@ -24,7 +27,19 @@ pub(super) enum Source {
     /// Bookies, through the client.
     Bookies(Arc<Views>),
     /// Extents of other objects, for each place in the order; read at the rate that holds for bookies, too.
-    Objects { reader: BulkReader, extents: Arc<Vec<Vec<ExtentSource>>> },
+    Objects { reader: BulkReader, extents: Arc<Vec<Vec<ExtentSource>>>, unread: Unread },
+}
+
+/// Objects that could not be read, of those that go into one.
+pub(super) type Unread = Arc<Mutex<BTreeMap<ObjectId, SourceError>>>;
+
+/// Whether waiting helps.
+pub(super) fn source_error(error: &FooterError) -> SourceError {
+    let is_damage = match error {
+        FooterError::Store(_) => false,
+        FooterError::Object { .. } | FooterError::Other { .. } => true,
+    };
+    SourceError { why: error.to_string(), is_damage }
 }
 
 /// An extent to be read.
@@ -36,8 +51,9 @@ enum Stream {
     Extents {
         common: Arc<Common>,
         reader: BulkReader,
-        open: Option<ExtentEntries>,
+        open: Option<(ObjectId, ExtentEntries)>,
         rest: VecDeque<ExtentSource>,
+        unread: Unread,
     },
 }
 
@@ -59,33 +75,39 @@ impl Stream {
                 let view: LedgerView = views.get(ledger).await?;
                 Ok(Stream::Ledger(view.read(first, last)))
             }
-            Source::Objects { reader, extents } => {
+            Source::Objects { reader, extents, unread } => {
                 let rest = extents.get(index).cloned().unwrap_or_default().into();
-                Ok(Stream::Extents { common: common.clone(), reader: reader.clone(), open: None, rest })
+                let (common, reader, unread) = (common.clone(), reader.clone(), unread.clone());
+                Ok(Stream::Extents { common, reader, open: None, rest, unread })
             }
         }
     }
 
     async fn next(&mut self) -> Option<Result<Batch, String>> {
-        let (common, reader, open, rest) = match self {
+        let (common, reader, open, rest, unread) = match self {
             Stream::Ledger(stream) => {
                 let next = stream.next().await?;
                 return Some(next.map(Batch::Stored).map_err(|error| error.to_string()));
             }
-            Stream::Extents { common, reader, open, rest } => (common, reader, open, rest),
+            Stream::Extents { common, reader, open, rest, unread } => (common, reader, open, rest, unread),
         };
         loop {
-            if let Some(entries) = open {
+            if let Some((object, entries)) = open {
                 let bytes = entries.next_bytes();
                 if bytes > 0 {
                     reader.charge(bytes).await;
                     common.meter.got(bytes);
                     let next: Result<Entries, FooterError> = entries.next().await?;
-                    return Some(next.map(Batch::Block).map_err(|error| error.to_string()));
+                    let next = next.map_err(|error| {
+                        unread.lock().insert(*object, source_error(&error));
+                        error.to_string()
+                    });
+                    return Some(next.map(Batch::Block));
                 }
             }
             let (object, extent) = rest.pop_front()?;
-            *open = Some(ExtentEntries::new(common.store.clone(), common.cluster, object, extent));
+            let entries = ExtentEntries::new(common.store.clone(), common.cluster, object, extent);
+            *open = Some((object.id, entries));
         }
     }
 }

@@ -260,6 +260,10 @@ pub struct TierReport {
     pub objects_released: u64,
     /// The reason why one of them waits.
     pub waits_for: Option<String>,
+    /// Objects that cannot be rewritten because they are damaged.
+    pub objects_damaged: u64,
+    /// One of them, and in which way.
+    pub damaged: Option<String>,
     /// Times that all of the bucket was compared with the catalogue.
     pub scan_sweeps: u64,
     /// Objects that were compared.
@@ -402,6 +406,7 @@ impl TierReport {
         out.gauge("bindery_tier_catalogue_unreferenced_bytes", &[], gauge(self.catalogue_unreferenced_bytes));
         out.gauge("bindery_tier_catalogue_unreferenced_objects", &[], gauge(self.unreferenced_objects));
         out.gauge("bindery_tier_objects_waiting_for_bookies", &[], gauge(self.objects_waiting));
+        out.gauge("bindery_tier_objects_damaged", &[], gauge(self.objects_damaged));
         out.gauge("bindery_tier_orphans_waiting", &[], gauge(self.orphans_waiting));
         out.gauge("bindery_tier_objects_missing", &[], gauge(self.objects_missing));
         out.gauge("bindery_tier_delete_failures", &[], gauge(self.delete_failures));
@@ -585,6 +590,8 @@ pub(super) fn report(
         objects_waiting: upkeep.objects_waiting,
         objects_released: upkeep.counts.objects_released,
         waits_for: upkeep.waits_for.clone(),
+        objects_damaged: upkeep.objects_damaged,
+        damaged: upkeep.damaged.clone(),
         scan_sweeps: upkeep.scan.sweeps,
         scan_objects: upkeep.scan.objects,
         orphans_deleted: upkeep.scan.orphans_deleted,

@@ -1,7 +1,7 @@
 //! Does what the upkeep decided about objects that are rewritten: reads footers, asks the catalogue and the metadata store, tells
 //! bookies, builds.
 //!
-//! # Limits     footers of one object's sources: [`FOOTER_BYTES_TARGET`](bindery_tiering::object::FOOTER_BYTES_TARGET) or one footer;
+//! # Limits     the footer of one object that waits, between two windows of it; footers of one object's sources: [`FOOTER_BYTES_TARGET`](bindery_tiering::object::FOOTER_BYTES_TARGET) or one footer;
 //! questions to the catalogue: [`EXTENTS_ASKED`] at a time, so that others have their turn; requests: [`REQUESTS_AT_ONCE`]
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use bindery_metadata::layout::LedgerError;
 use bindery_tiering::ObjectId;
 use bindery_tiering::footers::Footers;
-use bindery_tiering::object::Footer;
+use bindery_tiering::object::{Extent, Footer};
 use bindery_types::tier::{ObjectRef, Reconciliation};
 use bindery_types::{BookieId, LedgerId, LedgerMetadata};
 use futures_util::{StreamExt, TryStreamExt};
@@ -19,13 +19,13 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::desk::Ask;
-use super::object::{ExtentSource, Source, build};
+use super::object::{ExtentSource, Source, Unread, build, source_error};
 use super::run::{ask, ended, update};
 use super::upkeep::{Hands, REQUESTS_AT_ONCE};
 use crate::core::Built;
 use crate::core::measure::BuildTimes;
 use crate::core::updates::{RequestId, UpdateRequest};
-use crate::core::upkeep::{LiveExtent, Moved, RewriteOrder, Survey, Told};
+use crate::core::upkeep::{LiveExtent, Moved, RewriteOrder, SourceError, Survey, Told, Whereabouts};
 
 /// Extents in one question to the catalogue.
 const EXTENTS_ASKED: usize = 256;
@@ -36,12 +36,15 @@ const FOOTER_TIMEOUT: Duration = Duration::from_secs(75);
 type Metadata = BTreeMap<LedgerId, Option<Arc<LedgerMetadata>>>;
 
 impl Hands {
-    async fn footer(&self, object: &ObjectRef) -> Result<Arc<Footer>, String> {
+    async fn footer(&self, object: &ObjectRef) -> Result<Arc<Footer>, SourceError> {
         let mut footers = Footers::new(self.common.store.clone(), self.common.cluster);
         self.common.meter.got(object.length_bytes.saturating_sub(object.footer_offset));
         match timeout(FOOTER_TIMEOUT, footers.of(object)).await {
-            Ok(read) => read.map_err(|error| error.to_string()),
-            Err(_) => Err(format!("its footer cannot be read within {FOOTER_TIMEOUT:?}")),
+            Ok(read) => read.map_err(|error| source_error(&error)),
+            Err(_) => {
+                let why = format!("its footer cannot be read within {FOOTER_TIMEOUT:?}");
+                Err(SourceError { why, is_damage: false })
+            }
         }
     }
 
@@ -63,30 +66,47 @@ impl Hands {
         read.buffer_unordered(REQUESTS_AT_ONCE).try_collect().await
     }
 
-    /// Where the ranges of an object are by now.
-    pub(super) async fn where_to(&self, object: ObjectRef) -> Result<Vec<Moved>, String> {
-        let footer = self.footer(&object).await?;
+    /// The footer of an object that waits, of which one window after the other is looked at.
+    async fn footer_of_waiting(&self, object: &ObjectRef) -> Result<Arc<Footer>, String> {
+        let kept = self.footer_kept.lock().clone();
+        if let Some((_, footer)) = kept.filter(|(kept, _)| kept == object) {
+            return Ok(footer);
+        }
+        let footer = self.footer(object).await.map_err(|error| error.why)?;
+        *self.footer_kept.lock() = Some((*object, footer.clone()));
+        Ok(footer)
+    }
+
+    /// Where extents of an object are by now.
+    pub(super) async fn where_to(&self, object: ObjectRef, places: Vec<u32>) -> Result<Whereabouts, String> {
+        let footer = self.footer_of_waiting(&object).await?;
+        let of_place = |place: u32| {
+            let extent = footer.extents.get(place as usize).map(|extent| (place, extent));
+            extent.ok_or_else(|| format!("its footer has {} extents only", footer.extents.len()))
+        };
+        let extents: Vec<(u32, &Extent)> = places.into_iter().map(of_place).collect::<Result<_, _>>()?;
+        // It may take long, and what the catalogue says is to be new.
+        let metadata = self.metadata(extents.iter().map(|(_, extent)| extent.ledger)).await?;
+        let at = self.common.now();
         let mut moved = Vec::new();
-        for extents in footer.extents.chunks(EXTENTS_ASKED) {
-            let ranges = extents.iter().map(|extent| (extent.ledger, extent.first, extent.last)).collect();
+        for extents in extents.chunks(EXTENTS_ASKED) {
+            let ranges =
+                extents.iter().map(|(_, extent)| (extent.ledger, extent.first, extent.last)).collect();
             let covering =
                 ask(&self.asks, |reply| Ask::Covering(ranges, reply)).await.unwrap_or_else(ended)?;
-            for (extent, covering) in extents.iter().zip(covering) {
+            for ((place, extent), covering) in extents.iter().zip(covering) {
                 let Some(covering) = covering else { continue };
                 moved.push(Moved {
+                    place: *place,
                     ledger: extent.ledger,
                     first: extent.first,
                     last: extent.last,
                     extents: covering,
-                    metadata: None,
+                    metadata: metadata.get(&extent.ledger).cloned().flatten(),
                 });
             }
         }
-        let metadata = self.metadata(moved.iter().map(|moved| moved.ledger)).await?;
-        for moved in &mut moved {
-            moved.metadata = metadata.get(&moved.ledger).cloned().flatten();
-        }
-        Ok(moved)
+        Ok(Whereabouts { at, moved })
     }
 
     pub(super) async fn tell(&self, requests: Vec<(BookieId, Vec<Reconciliation>)>) -> Vec<Told> {
@@ -106,8 +126,13 @@ impl Hands {
         found
     }
 
-    async fn live_extents(&self, object: &ObjectRef) -> Result<Vec<LiveExtent>, String> {
+    async fn live_extents(&self, object: &ObjectRef) -> Result<Vec<LiveExtent>, SourceError> {
         let footer = self.footer(object).await?;
+        let live = self.live_extents_of(object, &footer).await;
+        live.map_err(|why| SourceError { why, is_damage: false })
+    }
+
+    async fn live_extents_of(&self, object: &ObjectRef, footer: &Footer) -> Result<Vec<LiveExtent>, String> {
         let mut live = Vec::new();
         for extents in footer.extents.chunks(EXTENTS_ASKED) {
             let places = extents.iter().map(|extent| (extent.ledger, extent.first)).collect();
@@ -118,7 +143,7 @@ impl Hands {
             );
         }
         let metadata = self.metadata(live.iter().map(|extent| extent.ledger)).await?;
-        let of_extent = |extent: &&bindery_tiering::object::Extent| {
+        let of_extent = |extent: &&Extent| {
             let metadata = metadata.get(&extent.ledger).cloned().flatten();
             let metadata = metadata
                 .ok_or_else(|| format!("ledger {} is about to leave the catalogue", extent.ledger))?;
@@ -133,19 +158,30 @@ impl Hands {
         live.iter().map(of_extent).collect()
     }
 
-    /// Builds and uploads an object, unless `abandon` fires.
-    pub(super) async fn rewrite(&self, order: RewriteOrder, abandon: oneshot::Receiver<()>) -> Built {
-        match self.sources(&order).await {
-            Ok(extents) => {
-                let source = Source::Objects { reader: self.reader.clone(), extents: Arc::new(extents) };
-                build(self.common.clone(), source, order.order, self.rewrite_limits, abandon).await
+    /// Builds and uploads an object, unless `abandon` fires. Says which sources could not be read.
+    pub(super) async fn rewrite(
+        &self,
+        order: RewriteOrder,
+        abandon: oneshot::Receiver<()>,
+    ) -> (Built, Vec<(ObjectId, SourceError)>) {
+        let extents = match self.sources(&order).await {
+            Ok(extents) => extents,
+            Err((object, error)) => {
+                let outcome = Err(format!("object {object}: {}", error.why));
+                let built = Built { outcome, left: Vec::new(), times: BuildTimes::default() };
+                return (built, vec![(object, error)]);
             }
-            Err(why) => Built { outcome: Err(why), left: Vec::new(), times: BuildTimes::default() },
-        }
+        };
+        let unread = Unread::default();
+        let (reader, extents) = (self.reader.clone(), Arc::new(extents));
+        let source = Source::Objects { reader, extents, unread: unread.clone() };
+        let built = build(self.common.clone(), source, order.order, self.rewrite_limits, abandon).await;
+        let unread = std::mem::take(&mut *unread.lock());
+        (built, unread.into_iter().collect())
     }
 
     /// The extents of the order, as their footers have them.
-    async fn sources(&self, order: &RewriteOrder) -> Result<Vec<Vec<ExtentSource>>, String> {
+    async fn sources(&self, order: &RewriteOrder) -> Result<Vec<Vec<ExtentSource>>, (ObjectId, SourceError)> {
         let mut footers: BTreeMap<ObjectId, Arc<Footer>> = BTreeMap::new();
         let mut sources = Vec::with_capacity(order.pieces.len());
         for (wanted, pieces) in order.order.ledgers.iter().zip(&order.pieces) {
@@ -154,7 +190,8 @@ impl Hands {
                 let footer = match footers.get(&piece.object.id) {
                     Some(footer) => footer.clone(),
                     None => {
-                        let footer = self.footer(&piece.object).await?;
+                        let footer = self.footer(&piece.object).await;
+                        let footer = footer.map_err(|error| (piece.object.id, error))?;
                         footers.entry(piece.object.id).or_insert(footer).clone()
                     }
                 };
@@ -162,7 +199,8 @@ impl Hands {
                 let extent =
                     of_ledger.find(|extent| (extent.first, extent.last) == (piece.first, piece.last));
                 let extent = extent.ok_or_else(|| {
-                    format!("object {} has no extent of ledger {} there", piece.object.id, wanted.ledger)
+                    let why = format!("it has no extent of ledger {} there", wanted.ledger);
+                    (piece.object.id, SourceError { why, is_damage: true })
                 })?;
                 extents.push((piece.object, Arc::new(extent.clone())));
             }

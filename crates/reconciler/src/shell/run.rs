@@ -120,6 +120,7 @@ impl Runner {
                 time_max: REWRITE_TIME_MAX.min(settings.reservation_use),
                 ..common.limits
             },
+            footer_kept: Arc::default(),
         };
         Runner {
             upkeep,

@@ -8,11 +8,14 @@ use bindery_io::Random;
 use bindery_metadata::{Layout, StoreError as MetadataError};
 use bindery_tiering::ObjectId;
 use bindery_tiering::catalogue::object_key;
+use bindery_tiering::object::Footer;
 use bindery_tiering::store::{StoreError, StoreKind};
+use bindery_types::tier::ObjectRef;
 use bindery_types::{BookieId, LedgerId};
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt};
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload};
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
 use super::Common;
@@ -46,6 +49,8 @@ pub(super) struct Hands {
     pub request_timeout: Duration,
     /// Of objects that take over extents of others.
     pub rewrite_limits: Limits,
+    /// Of the object that waits and was looked at last.
+    pub footer_kept: Arc<Mutex<Option<(ObjectRef, Arc<Footer>)>>>,
 }
 
 impl Hands {
@@ -56,6 +61,9 @@ impl Hands {
         listing: Option<LedgerListing>,
         abandon: oneshot::Receiver<()>,
     ) -> (Option<LedgerListing>, UpkeepEvent) {
+        if !matches!(action, UpkeepAction::WhereTo(..) | UpkeepAction::Tell(_)) {
+            *self.footer_kept.lock() = None;
+        }
         let event = match action {
             UpkeepAction::Ledgers => UpkeepEvent::Ledgers(self.ledgers().await),
             UpkeepAction::Prove => UpkeepEvent::Proven(self.prove().await),
@@ -78,14 +86,19 @@ impl Hands {
             UpkeepAction::FindWaiting { after, limit } => UpkeepEvent::Waiting(
                 ask(&self.asks, |reply| Ask::Waiting(after, limit, reply)).await.unwrap_or_else(ended),
             ),
-            UpkeepAction::WhereTo(object) => UpkeepEvent::Whereabouts(self.where_to(object).await),
+            UpkeepAction::WhereTo(object, places) => {
+                UpkeepEvent::Whereabouts(self.where_to(object, places).await)
+            }
             UpkeepAction::Tell(requests) => UpkeepEvent::Told(self.tell(requests).await),
             UpkeepAction::Release(objects) => UpkeepEvent::Released(
                 ask(&self.asks, |reply| Ask::Release(objects, reply)).await.unwrap_or_else(ended),
             ),
             UpkeepAction::Survey(objects) => UpkeepEvent::Surveyed(self.survey(objects).await),
             UpkeepAction::Reserve => UpkeepEvent::Reserved(self.reserve().await),
-            UpkeepAction::Rewrite(order) => UpkeepEvent::Rewritten(self.rewrite(order, abandon).await),
+            UpkeepAction::Rewrite(order) => {
+                let (built, unread) = self.rewrite(order, abandon).await;
+                UpkeepEvent::Rewritten(built, unread)
+            }
             UpkeepAction::Replace { object, sources } => UpkeepEvent::Replaced(
                 ask(&self.asks, |reply| Ask::Replace(object, sources, reply)).await.unwrap_or_else(ended),
             ),

@@ -7,6 +7,9 @@ use std::time::Duration;
 use bindery_client::{Client, EntryId, LedgerId};
 use bindery_reconciler::{TierReport, Tierer};
 use bindery_tiering::ObjectId;
+use bindery_tiering::catalogue::object_key;
+use bindery_tiering::footers::Footers;
+use object_store::ObjectStoreExt;
 
 use super::cluster::Cluster;
 use super::tiering::{Tier, sealed, until};
@@ -130,6 +133,44 @@ async fn a_rewrite_gets_through_a_store_that_fails() {
     let report = until(&handle, "the old one is gone", |report| report.catalogue_objects == 1).await;
     assert!(report.alarms.is_empty(), "{report:#?}");
     tier.assert_holds(&cluster, &client, &ids[1..]).await;
+    tierer.stop().await;
+    client.close().await;
+    cluster.stop().await;
+}
+
+/// One object of two is damaged: the other one is rewritten, and an operator sees which one it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_object_is_an_alarm_and_keeps_no_other() {
+    let cluster = Cluster::start(3, 3).await;
+    let client = cluster.client().await;
+    let tier = Tier::new();
+    let (tierer, ids) = tiered(&tier, &cluster, &client, &[400, 30]).await;
+    tierer.stop().await;
+    let mut more = sealed(&client, 1, 400).await;
+    more.extend(sealed(&client, 1, 30).await);
+    let tierer = tier.start(&cluster, &client, quick()).await;
+    let handle = tierer.handle();
+    let report = until(&handle, "all in the tier", |report| report.ledgers_done == 4).await;
+    assert_eq!((report.catalogue_objects, tier.objects()), (2, 2), "{report:#?}");
+    let mut catalogue = tier.catalogue(&cluster).await;
+    let row = catalogue.extents(ids[1], EntryId::FIRST, 1).await.unwrap().remove(0).1;
+    let key = tier.store.key(&object_key(catalogue.cluster(), row.object.id));
+    let mut bytes = tier.store.inner().get(&key).await.unwrap().bytes().await.unwrap().to_vec();
+    let footer = Footers::new(tier.store.clone(), catalogue.cluster()).of(&row.object).await.unwrap();
+    let block = footer.extents_of(ids[1]).next().unwrap().blocks[0];
+    bytes[(block.offset + u64::from(block.stored_size_bytes) / 2) as usize] ^= 1;
+    tier.store.inner().put(&key, bytes.into()).await.unwrap();
+    let before = in_catalogue(&tier, &cluster, more[1]).await;
+    for ledger in [ids[0], more[0]] {
+        client.delete_ledger(ledger).await.unwrap();
+    }
+    let is_done = |report: &TierReport| report.objects_released == 1 && report.objects_damaged == 1;
+    let report = until(&handle, "the other one is rewritten", is_done).await;
+    let name = row.object.id.to_string();
+    assert!(report.damaged.as_ref().unwrap().contains(&name), "{report:#?}");
+    assert!(report.alarms.len() == 1 && report.alarms[0].contains(&name), "{report:#?}");
+    assert!(in_catalogue(&tier, &cluster, more[1]).await.is_disjoint(&before));
+    assert_eq!(in_catalogue(&tier, &cluster, ids[1]).await, BTreeSet::from([row.object.id]));
     tierer.stop().await;
     client.close().await;
     cluster.stop().await;

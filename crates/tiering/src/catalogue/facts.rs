@@ -86,6 +86,13 @@ impl StoredObject {
         if self.bytes == 0 { 1.0 } else { self.live_bytes as f64 / self.bytes as f64 }
     }
 
+    /// The catalogue refers to some of it, and bookies may know another object with the same entries and refuse this one: it is to be
+    /// rewritten, however much is live of it. A catalogue that was rebuilt has such objects; besides, it is so between two parts of a
+    /// rewrite.
+    pub fn is_outranked(&self) -> bool {
+        self.live_extents > 0 && self.replaced.is_some()
+    }
+
     /// The catalogue does not refer to it any more, and bookies may: it stays until they were told ([`super::Change::Release`]).
     pub fn is_waiting(&self) -> bool {
         self.live_extents == 0 && self.replaced.is_some()

@@ -5,6 +5,11 @@
 //! where there is a choice; entries are the same in all of them. Ledgers that were deleted while their objects were still there
 //! come back, and are removed again by the comparison with the metadata store.
 //!
+//! Of two extents with the same entry a bookie takes the one in the object with the later id, and refuses the other: as long as a catalogue
+//! lives, whoever takes a range over has a later id than those who had it. Footers do not tell that: what reaches furthest may be in an
+//! object with an earlier id than one that bookies were told of. Such an object gets the mark of one whose extents others took over
+//! while extents of it are referred to, by which upkeep rewrites all of it: bookies take the object that comes of it, which has a later id.
+//!
 //! Nothing is deleted. An object of which nothing is taken becomes unreferenced only if others have all its entries, and once bookies
 //! were told where these are: they may refer to it (T16).
 
@@ -68,6 +73,8 @@ pub struct Rebuilt {
 struct Found {
     stored: StoredObject,
     is_kept: bool,
+    /// Bookies may have been told of an object with a later id for some of the entries that are taken from this one.
+    is_outranked: bool,
 }
 
 /// 40 bytes for each extent of the tier are held while a catalogue is rebuilt.
@@ -155,7 +162,7 @@ pub async fn rebuild(
             unreferenced_ms: None,
             replaced: None,
         };
-        found.push(Found { stored, is_kept: false });
+        found.push(Found { stored, is_kept: false, is_outranked: false });
     }
     drop(objects);
     extents.sort_unstable_by_key(|extent| (extent.ledger, extent.first, extent.object));
@@ -183,11 +190,11 @@ pub async fn rebuild(
         upload.push(builder.take()).await?;
     }
     let mut garbage = Vec::new();
-    for Found { stored, is_kept } in &mut found {
+    for Found { stored, is_kept, is_outranked } in &mut found {
         let id = stored.object.id;
         let is_set_aside = stored.live_extents == 0 && *is_kept;
         // Which of two objects with the same entries the bookies refer to is not known any more.
-        if stored.live_extents < stored.extents && !is_set_aside {
+        if (stored.live_extents < stored.extents || *is_outranked) && !is_set_aside {
             stored.replaced = Some(Replaced { number: position.number, at_ms: position.log_ms });
         }
         if stored.live_extents == 0 {
@@ -334,7 +341,7 @@ fn take(
             *before = at;
         }
     }
-    let ledger = extents[0].ledger;
+    let (ledger, begin) = (extents[0].ledger, taken.len());
     let mut row =
         LedgerRow { first: extents[0].first, next: EntryId::FIRST, extents: 0, bytes: 0, is_removed: false };
     for extent in extents {
@@ -364,6 +371,15 @@ fn take(
         // Begun in this stretch, and reaching beyond its end: no other object may have those entries.
         for other in extents.iter().filter(|other| other.first < row.next && other.last >= row.next) {
             found[other.object as usize].is_kept = true;
+        }
+    }
+    let of_ledger = &taken[begin..];
+    for other in extents {
+        let from = of_ledger.partition_point(|extent| extent.last < other.first);
+        let overlapped = of_ledger[from..].iter().take_while(|extent| extent.first <= other.last);
+        // Objects are numbered in the order of their ids.
+        for extent in overlapped.filter(|extent| extent.object < other.object) {
+            found[extent.object as usize].is_outranked = true;
         }
     }
     rebuilt.totals.ledgers += 1;

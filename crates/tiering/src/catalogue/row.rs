@@ -39,17 +39,6 @@ pub(super) enum Table {
     Garbage = 4,
 }
 
-impl Table {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Table::Ledgers => "ledgers",
-            Table::Extents => "extents",
-            Table::Objects => "objects",
-            Table::Garbage => "garbage",
-        }
-    }
-}
-
 impl Key {
     fn new(table: Table, high: [u8; 8], low: [u8; 8]) -> Key {
         let mut bytes = [0; KEY_SIZE_BYTES];
@@ -108,6 +97,20 @@ impl Key {
         [Table::Ledgers, Table::Extents, Table::Objects, Table::Garbage]
             .into_iter()
             .find(|table| *table as u8 == self.0[0])
+    }
+
+    /// For people.
+    pub(super) fn name(self) -> String {
+        match self.table() {
+            Some(Table::Ledgers) => format!("the row of ledger {} in a run", self.number(1)),
+            Some(Table::Extents) => {
+                format!("the row of ledger {}'s extent at entry {} in a run", self.number(1), self.number(9))
+            }
+            Some(Table::Objects | Table::Garbage) => {
+                format!("the row of object {} in a run", self.object_id())
+            }
+            None => "a row of no table in a run".to_owned(),
+        }
     }
 
     fn number(self, at: usize) -> i64 {

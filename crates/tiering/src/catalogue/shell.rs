@@ -333,10 +333,6 @@ impl Catalogue {
     }
 
     async fn load_from_base(&mut self, needs: &Needs) -> Result<(), CatalogueError> {
-        let malformed = |key: Key| CatalogueError::Damaged {
-            key: format!("a row of {} in a run", key.table().map_or("no table", |table| table.name())),
-            damage: CatalogueDamage::Malformed,
-        };
         let keys = (needs.ledgers.iter().map(|ledger| Key::ledger(*ledger)))
             .chain(needs.objects.iter().map(|object| Key::object(*object)))
             .collect();
@@ -611,9 +607,12 @@ impl Catalogue {
         // The tail may have removed all rows of a page, and more follow.
         while let Some(from) = next.filter(|_| found.is_empty()) {
             let (rows, through) = self.page(Key::ledger(from), Key::ledger(LedgerId::MAX), limit).await?;
-            found = (rows.iter())
-                .filter_map(|(key, value)| Some((key.ledger_id()?, LedgerRow::decode(value)?)))
-                .collect();
+            found = BTreeMap::new();
+            for (key, value) in &rows {
+                let ledger = key.ledger_id().filter(|ledger| Key::ledger(*ledger) == *key);
+                let row = ledger.zip(LedgerRow::decode(value));
+                found.extend([row.ok_or_else(|| malformed(*key))?]);
+            }
             let end = through.and_then(Key::ledger_id);
             // All rows of the tail up to the page's end belong to it, so there may be more than asked for.
             for (ledger, row) in self.core.ledgers_in_tail() {
@@ -642,9 +641,11 @@ impl Catalogue {
         let mut found: BTreeMap<ObjectId, ObjectRow> = BTreeMap::new();
         while let Some(from) = next.filter(|from| found.is_empty() && *from <= last) {
             let (rows, through) = self.page(from, last, limit).await?;
-            found = (rows.iter())
-                .filter_map(|(key, value)| Some((key.object_id(), ObjectRow::decode(value)?)))
-                .collect();
+            found = BTreeMap::new();
+            for (key, value) in &rows {
+                let row = ObjectRow::decode(value).ok_or_else(|| malformed(*key))?;
+                found.insert(key.object_id(), row);
+            }
             for (object, row) in self.core.objects_in_tail() {
                 if (from..=through.unwrap_or(last)).contains(&Key::object(object)) {
                     match row {
@@ -735,7 +736,8 @@ impl Catalogue {
                 }
             };
             for (key, value) in values {
-                let picked = ObjectRow::decode(&value).and_then(|row| pick(&row));
+                let row = ObjectRow::decode(&value).ok_or_else(|| malformed(key))?;
+                let picked = pick(&row);
                 found.extend(picked.map(|picked| (key.object_id(), picked)));
             }
             from = through.and_then(Key::successor);
@@ -751,6 +753,10 @@ impl Catalogue {
 }
 
 const GARBAGE_PAGE: usize = 1000;
+
+fn malformed(key: Key) -> CatalogueError {
+    CatalogueError::Damaged { key: key.name(), damage: CatalogueDamage::Malformed }
+}
 
 pub(super) async fn manifest(bucket: &Bucket, number: u64) -> Result<Option<Manifest>, CatalogueError> {
     let key = bucket.manifest(number);

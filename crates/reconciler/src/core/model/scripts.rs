@@ -502,6 +502,62 @@ fn an_lre_update_that_times_out_but_applied_changes_nothing_later() {
 }
 
 /// The catalogue is put back to what it was after the first ledger's first 5 entries.
+/// A catalogue that was rebuilt has a ledger in an object with an earlier id than the one that bookies know: they refuse it, and what
+/// is behind. The object is rewritten, and bookies take the new one.
+#[test]
+fn bookies_take_what_a_rebuilt_catalogue_has_once_it_is_rewritten() {
+    let mut world = world();
+    world.add_ledger(1, 13, true);
+    world.add_ledger(2, 5, true);
+    let of = |id: i64, last: i64| NewExtent {
+        ledger: ledger(id),
+        first: EntryId::FIRST,
+        last: entry(last),
+        bytes: (last as u64 + 1) * ENTRY_BYTES,
+    };
+    let ids = world.draw(3);
+    let put = |world: &mut World, at: usize, extents: Vec<NewExtent>| {
+        let bytes: u64 = extents.iter().map(|extent| extent.bytes).sum();
+        let object = ObjectRef {
+            id: ids[at],
+            length_bytes: bytes + 1000,
+            footer_offset: bytes,
+            footer_crc: 0,
+            etag_crc: 1,
+        };
+        let new = NewObject { object, extents };
+        world.written.insert(ids[at], world.now);
+        world.bucket.insert(ids[at], new.clone());
+        new
+    };
+    let reaching_further = put(&mut world, 0, vec![of(1, 12), of(2, 4)]);
+    let known = put(&mut world, 1, vec![of(1, 9)]);
+    let other = put(&mut world, 2, vec![of(2, 4)]);
+    // Bookies were told of this one before the catalogue was lost.
+    for told in world.bookies.values_mut() {
+        let extent = TierExtent { first: EntryId::FIRST, last: entry(9), object: known.object };
+        let of_ledger = told.told.entry(ledger(1)).or_default();
+        of_ledger.extents.insert(EntryId::FIRST, (entry(9), extent));
+        of_ledger.register = Some(entry(9));
+    }
+    world.committed.insert((ledger(1), EntryId::FIRST, entry(9), known.object.id));
+    // The catalogue marks the object: an extent of it was taken over, and another one is referred to.
+    world.commit(&[], &ids);
+    world.commit(&[reaching_further], &[]);
+    world.record(vec![Change::Replace { object: other, sources: vec![ids[0]] }]);
+    let row = world.catalogue.object(&Facts::nothing_below(), ids[0]).unwrap();
+    let Some(ObjectRow::Stored(row)) = row else { panic!("{row:?}") };
+    assert!(row.is_outranked() && row.live_ratio() > world.settings.upkeep.rewrite_below);
+    world.start(0, no_canary());
+    world.run(seconds(120));
+    world.assert_complete();
+    let objects: BTreeSet<ObjectId> = (0..3)
+        .flat_map(|name| world.bookies[&bookie(name)].told[&ledger(1)].extents.values())
+        .map(|(_, extent)| extent.object.id)
+        .collect();
+    assert!(objects.len() == 1 && objects.iter().all(|object| *object > ids[1]), "{objects:?}");
+}
+
 fn put_back(canaries: Canaries) -> World {
     let mut world = World::new(1, 1, 3);
     world.add_ledger(1, 10, false);

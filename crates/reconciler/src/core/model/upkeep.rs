@@ -3,8 +3,8 @@
 
 use super::*;
 use crate::core::upkeep::{
-    Deletion, ListedObject, LiveExtent, Moved, Proof, ScanPage, ScannedRow, Survey, Told as Answer, Upkeep,
-    UpkeepAction, UpkeepEvent, WaitingPage,
+    Deletion, ListedObject, LiveExtent, Moved, Proof, ScanPage, ScannedRow, SourceError, Survey,
+    Told as Answer, Upkeep, UpkeepAction, UpkeepEvent, WaitingPage, Whereabouts,
 };
 
 /// The upkeep of one tierer.
@@ -281,15 +281,19 @@ impl World {
                 let page = WaitingPage {
                     objects: waits.take(*limit).collect(),
                     now_ms: self.now.as_millis() as u64,
+                    log_length: self.catalogue.position().number,
                 };
                 UpkeepEvent::Waiting(if is_lost { Err(failed()) } else { Ok(page) })
             }
-            UpkeepAction::WhereTo(object) => UpkeepEvent::Whereabouts(match self.bucket.get(&object.id) {
-                Some(new) if !is_lost => {
-                    Ok(new.extents.iter().filter_map(|extent| self.where_to(extent)).collect())
-                }
-                _ => Err(failed()),
-            }),
+            UpkeepAction::WhereTo(object, places) => {
+                UpkeepEvent::Whereabouts(match self.bucket.get(&object.id) {
+                    Some(new) if !is_lost => {
+                        let of_place = |place: &u32| self.where_to(*place, &new.extents[*place as usize]);
+                        Ok(Whereabouts { at: self.now, moved: places.iter().filter_map(of_place).collect() })
+                    }
+                    _ => Err(failed()),
+                })
+            }
             UpkeepAction::Tell(requests) => {
                 // As a request that was given up.
                 let fate = if self.is_late(began) { Fate::Fails } else { fate };
@@ -310,7 +314,8 @@ impl World {
             UpkeepAction::Survey(objects) => {
                 let survey = |object: &ObjectRef| -> Survey {
                     let live = if is_lost { None } else { self.live_extents(object) };
-                    (*object, live.ok_or_else(failed))
+                    let why = || SourceError { why: failed(), is_damage: false };
+                    (*object, live.ok_or_else(why))
                 };
                 UpkeepEvent::Surveyed(objects.iter().map(survey).collect())
             }
@@ -321,7 +326,7 @@ impl World {
                 }
                 UpkeepEvent::Reserved(if is_lost { Err(failed()) } else { Ok(objects[0]) })
             }
-            UpkeepAction::Rewrite(order) => UpkeepEvent::Rewritten(self.rewrite(order, fate)),
+            UpkeepAction::Rewrite(order) => UpkeepEvent::Rewritten(self.rewrite(order, fate), Vec::new()),
             UpkeepAction::Replace { object, sources } => {
                 let outcome = (fate != Fate::Fails).then(|| {
                     self.record(vec![Change::Replace { object: object.clone(), sources: sources.clone() }])
@@ -335,7 +340,7 @@ impl World {
         }
     }
 
-    fn where_to(&self, extent: &NewExtent) -> Option<Moved> {
+    fn where_to(&self, place: u32, extent: &NewExtent) -> Option<Moved> {
         let NewExtent { ledger, first, last, .. } = *extent;
         let row = self.catalogue.ledger(&Facts::nothing_below(), ledger).unwrap();
         row.filter(|row| !row.is_removed)?;
@@ -343,7 +348,7 @@ impl World {
         extents.retain(|extent| extent.first <= last);
         let ghost = &self.ledgers[&ledger];
         let metadata = (!ghost.is_deleted).then(|| Arc::new(ghost.metadata.clone()));
-        Some(Moved { ledger, first, last, extents, metadata })
+        Some(Moved { place, ledger, first, last, extents, metadata })
     }
 
     fn tell(&mut self, name: &BookieId, updates: &[Reconciliation], fate: Fate) -> Answer {
@@ -429,7 +434,8 @@ impl World {
                 "T13: the row of {id} stays: {row:?}"
             );
         }
-        let settled = before - self.settings.upkeep.settle.as_millis();
+        // By the clock of a tierer, which has to see it first.
+        let settled = before - (self.settings.upkeep.settle + self.settings.upkeep.interval).as_millis();
         for (id, row) in self.catalogue.objects_in_tail() {
             let Some(ObjectRow::Stored(stored)) = row else { continue };
             let since = stored.replaced.filter(|_| stored.is_waiting()).map(|replaced| replaced.at_ms);

@@ -43,11 +43,15 @@ pub struct WaitingPage {
     pub objects: Vec<StoredObject>,
     /// The store's time.
     pub now_ms: u64,
+    /// The number of the log's last record.
+    pub log_length: u64,
 }
 
 /// A range of a ledger that another object took over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Moved {
+    /// The place of the old extent in its object's footer.
+    pub place: u32,
     /// The ledger.
     pub ledger: LedgerId,
     /// The first entry.
@@ -60,11 +64,29 @@ pub struct Moved {
     pub metadata: Option<Arc<LedgerMetadata>>,
 }
 
+/// Where extents of an object that waits are by now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Whereabouts {
+    /// When the catalogue was asked.
+    pub at: Duration,
+    /// Those of ledgers that it has.
+    pub moved: Vec<Moved>,
+}
+
 impl Moved {
-    /// Whether the extents have all of it.
+    /// Whether the extents have all of it, without a gap.
     pub fn is_covered(&self) -> bool {
-        let ends = self.extents.first().zip(self.extents.last());
-        ends.is_some_and(|(from, to)| from.first <= self.first && to.last >= self.last)
+        let mut next = self.first;
+        for extent in &self.extents {
+            if extent.first > next {
+                return false;
+            }
+            match EntryId::new(extent.last.get().saturating_add(1)).filter(|_| extent.last < self.last) {
+                Some(behind) => next = next.max(behind),
+                None => return true,
+            }
+        }
+        false
     }
 }
 
@@ -87,7 +109,16 @@ pub struct LiveExtent {
 }
 
 /// The live extents of an object, or why they are not known.
-pub type Survey = (ObjectRef, Result<Vec<LiveExtent>, String>);
+pub type Survey = (ObjectRef, Result<Vec<LiveExtent>, SourceError>);
+
+/// Why an object could not be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceError {
+    /// Why.
+    pub why: String,
+    /// Its bytes are not those that were committed, which will not pass by itself.
+    pub is_damage: bool,
+}
 
 /// A whole extent of an object that is to be rewritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,8 +185,9 @@ pub enum UpkeepAction {
         /// So many.
         limit: usize,
     },
-    /// Read the footer of an object that waits, and where its ranges are by the catalogue; not of ledgers that it does not have.
-    WhereTo(ObjectRef),
+    /// Read the footer of an object that waits, and where the extents at these places in it, ascending, are by the catalogue; not of
+    /// ledgers that it does not have.
+    WhereTo(ObjectRef, Vec<u32>),
     /// Tell bookies, all at once.
     Tell(Vec<(BookieId, Vec<Reconciliation>)>),
     /// Let objects go for which nobody has to wait any more, each with the number of the record that took extents over last.
@@ -206,7 +238,7 @@ pub enum UpkeepEvent {
     /// Of [`UpkeepAction::FindWaiting`].
     Waiting(Result<WaitingPage, String>),
     /// Of [`UpkeepAction::WhereTo`].
-    Whereabouts(Result<Vec<Moved>, String>),
+    Whereabouts(Result<Whereabouts, String>),
     /// Of each bookie.
     Told(Vec<Told>),
     /// Objects that were released; an error says that it may or may not have happened.
@@ -215,8 +247,8 @@ pub enum UpkeepEvent {
     Surveyed(Vec<Survey>),
     /// Of [`UpkeepAction::Reserve`].
     Reserved(Result<ObjectId, String>),
-    /// Of [`UpkeepAction::Rewrite`].
-    Rewritten(Built),
+    /// Of [`UpkeepAction::Rewrite`], with the sources that could not be read.
+    Rewritten(Built, Vec<(ObjectId, SourceError)>),
     /// Of [`UpkeepAction::Replace`]. An error says that it may or may not have happened.
     Replaced(Result<Result<Vec<ExtentOutcome>, Refusal>, String>),
 }

@@ -45,8 +45,8 @@ use bindery_types::tier::{ObjectRef, Reconciliation};
 use bindery_types::{BookieId, LedgerId};
 
 pub use self::event::{
-    Deletion, LiveExtent, Moved, Piece, Proof, RewriteOrder, Survey, Told, UpkeepAction, UpkeepEvent,
-    WaitingPage,
+    Deletion, LiveExtent, Moved, Piece, Proof, RewriteOrder, SourceError, Survey, Told, UpkeepAction,
+    UpkeepEvent, WaitingPage, Whereabouts,
 };
 use self::rewrite::Rewriting;
 use self::scan::Scan;
@@ -133,7 +133,7 @@ enum Phase {
     AskFor(Vec<(ObjectId, u64)>, Vec<ObjectId>),
     DeleteOrphans(Vec<ObjectId>),
     FindWaiting,
-    WhereTo(ObjectRef),
+    WhereTo(ObjectRef, Vec<u32>),
     Tell(Vec<(BookieId, Vec<Reconciliation>)>),
     Release(Vec<(ObjectId, u64)>),
     Survey(Vec<ObjectRef>),
@@ -278,7 +278,7 @@ impl Upkeep {
             Phase::FindWaiting => {
                 UpkeepAction::FindWaiting { after: self.waiting.after(), limit: WAITING_MAX }
             }
-            Phase::WhereTo(object) => UpkeepAction::WhereTo(*object),
+            Phase::WhereTo(object, places) => UpkeepAction::WhereTo(*object, places.clone()),
             Phase::Tell(requests) => UpkeepAction::Tell(requests.clone()),
             Phase::Release(objects) => UpkeepAction::Release(objects.clone()),
             Phase::Survey(objects) => UpkeepAction::Survey(objects.clone()),
@@ -330,9 +330,9 @@ impl Upkeep {
             UpkeepEvent::Whereabouts(found) => self.on_whereabouts(now, found),
             UpkeepEvent::Told(answers) => self.on_told(now, answers),
             UpkeepEvent::Released(released) => self.on_released(released),
-            UpkeepEvent::Surveyed(found) => self.on_surveyed(now, found),
+            UpkeepEvent::Surveyed(found) => self.on_surveyed(now, found, alarms),
             UpkeepEvent::Reserved(object) => self.on_reserved(now, object),
-            UpkeepEvent::Rewritten(built) => self.on_rewritten(now, built),
+            UpkeepEvent::Rewritten(built, unread) => self.on_rewritten(now, built, unread, alarms),
             UpkeepEvent::Replaced(outcome) => self.on_replaced(now, outcome),
         };
         self.status.scan = self.scan.counts;

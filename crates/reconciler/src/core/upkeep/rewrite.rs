@@ -12,46 +12,76 @@
 //! 2. The new object's id is above those of its sources: by it a bookie tells which of two objects it was told of later.
 //! 3. An object that was deleted, or rewritten by somebody else, meanwhile leaves extents that the catalogue drops, and an object of
 //!    nobody if it drops all of them. Nothing else happens.
-//! 4. Sources of which something is left are left alone for a while, ever longer.
+//! 4. Sources of which something is left are left alone for a while, ever longer. A source that could not be read is the only one: the others of
+//!    its group come again at once, without it. Where a failure names none, the next group with one of them is half as large: so one
+//!    damaged object is alone before long, and keeps no other.
+//! 5. An object that bookies may refuse, after the catalogue was rebuilt ([`StoredObject::is_outranked`]), is rewritten whatever is live of
+//!    it, also while many objects wait, which may be for that.
 //!
-//! # Limits     sources of one object: [`SOURCES_MAX`]; objects in one pass: [`REWRITES_PER_PASS`]; candidates: [`CANDIDATES_MAX`]
+//! # Limits     sources of one object: [`SOURCES_MAX`]; objects in one pass: [`REWRITES_PER_PASS`]; candidates: [`CANDIDATES_MAX`]; objects
+//! that are left alone: [`PUT_OFF_MAX`]. Of more, those come again early whose turn is next, and every second group is chosen by its
+//! place in the order of ids, so that the others have their turn.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bindery_tiering::ObjectId;
-use bindery_tiering::catalogue::{ExtentOutcome, NewExtent, NewObject, Refusal, StoredObject, Verdict};
+use bindery_tiering::catalogue::{ExtentOutcome, NewObject, Refusal, StoredObject, Verdict};
 use bindery_tiering::object::{FOOTER_BYTES_TARGET, TRAILER_SIZE_BYTES};
 use bindery_types::tier::ObjectRef;
 use bindery_types::{EntryId, LedgerId};
 
-use super::event::{LiveExtent, Piece, RewriteOrder, Survey};
+use super::event::{LiveExtent, Piece, RewriteOrder, SourceError, Survey};
 use super::{Phase, ScannedRow, Upkeep};
-use crate::core::{BuildLedger, BuildOrder, Built};
+use crate::core::{Alarm, BuildLedger, BuildOrder, Built};
 
 /// Objects that go into one.
 const SOURCES_MAX: usize = 16;
-/// With so many objects waiting for bookies none is rewritten: they take space beside those that were made of them.
+/// With so many objects waiting for bookies none is rewritten because of its size: they take space beside those that were made of them.
 const WAITING_TO_REWRITE_MAX: u64 = 64;
 /// Objects that are made in one pass: deletions wait for its end.
 const REWRITES_PER_PASS: usize = 8;
-/// Objects that are remembered until their turn, and those that are left alone.
+/// Objects that are remembered until their turn.
 const CANDIDATES_MAX: usize = 1000;
+/// Objects that are left alone.
+const PUT_OFF_MAX: usize = 16_384;
+/// They are forgotten so long after their turn came: the scan has been there meanwhile.
+const KEPT_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Extents of sources that become one: fewer than the catalogue takes.
 const PIECES_MAX: usize = 1000;
 /// The longest pause of a source.
 const PAUSE_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// An object of which something is left.
+#[derive(Debug)]
+struct PutOff {
+    /// It is left alone until then.
+    until: Duration,
+    /// How often it failed by itself.
+    times: u32,
+    /// With how many others it may be in a group, itself included.
+    group_max: usize,
+    /// In which way it is damaged.
+    damage: Option<String>,
+}
 
 /// What is going on.
 #[derive(Debug, Default)]
 pub(super) struct Rewriting {
     /// Sparse objects, as the scan saw them.
     candidates: BTreeMap<ObjectId, StoredObject>,
-    /// Sources that are left alone until a time, and how often in a row.
-    put_off: BTreeMap<ObjectId, (Duration, u32)>,
-    /// Objects that may still be made in this pass.
+    put_off: BTreeMap<ObjectId, PutOff>,
+    /// Where the last group began that was chosen by the order of ids,
+    last_by_id: Option<ObjectId>,
+    /// and whether the next one is.
+    is_by_id: bool,
+    /// Objects that may still be made in this pass,
     left: usize,
-    sources: Vec<ObjectRef>,
+    /// and only of those that bookies may refuse.
+    only_outranked: bool,
+    sources: Vec<StoredObject>,
+    /// Those of them that could not be read.
+    unread: BTreeSet<ObjectId>,
     ledgers: Vec<BuildLedger>,
     pieces: Vec<Vec<Piece>>,
     built: Option<NewObject>,
@@ -70,36 +100,60 @@ fn footer_bytes(stored: &StoredObject) -> u64 {
 }
 
 impl Rewriting {
-    /// Objects of a page of the scan of which a smaller part than `below` is live.
+    /// Objects of a page of the scan of which a smaller part than `below` is live, and those of invariant 5.
     pub fn note(&mut self, now: Duration, rows: &[ScannedRow], below: f64) {
-        for stored in rows.iter().filter_map(|row| row.live) {
+        for row in rows {
+            let Some(stored) = row.live.filter(|stored| stored.live_extents > 0) else {
+                self.candidates.remove(&row.object);
+                self.put_off.remove(&row.object);
+                continue;
+            };
             let id = stored.object.id;
-            let is_put_off = self.put_off.get(&id).is_some_and(|(until, _)| now < *until);
-            if stored.live_extents == 0 || stored.live_ratio() >= below || is_put_off {
+            let is_put_off = self.put_off.get(&id).is_some_and(|put_off| now < put_off.until);
+            let is_wanted = stored.is_outranked() || stored.live_ratio() < below;
+            if !is_wanted || is_put_off {
                 self.candidates.remove(&id);
-            } else if self.candidates.len() < CANDIDATES_MAX {
+                continue;
+            }
+            if self.candidates.len() >= CANDIDATES_MAX && stored.is_outranked() {
+                // The others may wait for this one (invariant 5).
+                let other = self.candidates.values().rev().find(|other| !other.is_outranked());
+                if let Some(other) = other.map(|other| other.object.id) {
+                    self.candidates.remove(&other);
+                }
+            }
+            if self.candidates.len() < CANDIDATES_MAX {
                 self.candidates.insert(id, stored);
             }
         }
     }
 
-    /// The next sources: those with the smallest live part first, as many as fit.
-    fn group(&mut self, target_bytes: u64) -> Vec<ObjectRef> {
-        let mut by_ratio: Vec<StoredObject> = self.candidates.values().copied().collect();
-        by_ratio.sort_unstable_by(|a, b| {
-            a.live_ratio().total_cmp(&b.live_ratio()).then(a.object.id.cmp(&b.object.id))
-        });
-        let (mut bytes, mut footer) = (0, 0);
-        let mut group: Vec<ObjectRef> = Vec::new();
-        for stored in by_ratio {
+    /// The next sources, as many as fit: those with the smallest live part first, or by turns those that follow in the order of ids.
+    fn group(&mut self, target_bytes: u64) -> Vec<StoredObject> {
+        let may_be = |stored: &&StoredObject| !self.only_outranked || stored.is_outranked();
+        let mut ordered: Vec<StoredObject> = self.candidates.values().filter(may_be).copied().collect();
+        match self.is_by_id {
+            true => ordered.sort_by_key(|stored| Some(stored.object.id) <= self.last_by_id),
+            false => ordered.sort_by(|a, b| a.live_ratio().total_cmp(&b.live_ratio())),
+        }
+        let (mut bytes, mut footer, mut group_max) = (0, 0, SOURCES_MAX);
+        let mut group: Vec<StoredObject> = Vec::new();
+        for stored in ordered {
+            let id = stored.object.id;
             let more = (bytes + live_bytes(&stored), footer + footer_bytes(&stored));
             let fits = more.0 <= target_bytes && more.1 <= FOOTER_BYTES_TARGET;
-            if group.len() < SOURCES_MAX && (group.is_empty() || fits) {
+            let max = self.put_off.get(&id).map_or(SOURCES_MAX, |put_off| put_off.group_max).min(group_max);
+            if group.len() < max && (group.is_empty() || fits) {
                 (bytes, footer) = more;
-                group.push(stored.object);
-                self.candidates.remove(&stored.object.id);
+                group_max = max;
+                group.push(stored);
+                self.candidates.remove(&id);
             }
         }
+        if self.is_by_id {
+            self.last_by_id = group.first().map(|stored| stored.object.id);
+        }
+        self.is_by_id = !self.is_by_id;
         group
     }
 
@@ -130,25 +184,60 @@ impl Rewriting {
         !self.ledgers.is_empty()
     }
 
-    fn put_off(&mut self, now: Duration, pause: Duration, source: ObjectId) {
-        let times = self.put_off.get(&source).map_or(0, |(_, times)| *times);
-        if self.put_off.len() >= CANDIDATES_MAX {
-            self.put_off.retain(|_, (until, _)| now < *until);
+    /// Leaves a source alone that failed in a group of so many.
+    fn put_off(&mut self, now: Duration, pause: Duration, source: ObjectId, of: usize) {
+        if self.put_off.len() >= PUT_OFF_MAX && !self.put_off.contains_key(&source) {
+            let next = self.put_off.iter().min_by_key(|(_, put_off)| put_off.until).map(|(id, _)| *id);
+            if let Some(next) = next {
+                self.put_off.remove(&next);
+            }
         }
-        if self.put_off.len() < CANDIDATES_MAX {
-            let until = now + (pause * 2_u32.pow(times.min(10))).min(PAUSE_MAX);
-            self.put_off.insert(source, (until, times + 1));
+        let none = PutOff { until: now, times: 0, group_max: SOURCES_MAX, damage: None };
+        let put_off = self.put_off.entry(source).or_insert(none);
+        put_off.until = now + (pause * 2_u32.pow(put_off.times.min(10))).min(PAUSE_MAX);
+        match of {
+            0 | 1 => put_off.times += 1,
+            // It may be innocent.
+            _ => put_off.group_max = put_off.group_max.min(of / 2),
         }
     }
 
-    /// Sources all of whose live extents are in `accepted`.
-    fn finished(&self, accepted: &BTreeSet<(LedgerId, EntryId, EntryId)>) -> BTreeSet<ObjectId> {
-        let mut finished: BTreeSet<ObjectId> = self.sources.iter().map(|source| source.id).collect();
+    /// These sources, of a group of so many, were not rewritten (invariant 4).
+    fn fail(&mut self, now: Duration, pause: Duration, failed: Vec<StoredObject>, of: usize) {
+        let unread = std::mem::take(&mut self.unread);
+        for source in failed {
+            let id = source.object.id;
+            match unread.is_empty() {
+                true => self.put_off(now, pause, id, of),
+                // That is put off already.
+                false if unread.contains(&id) => {}
+                false => drop(self.candidates.insert(id, source)),
+            }
+        }
+    }
+
+    /// A source cannot be read. True: it is damaged, which was not known.
+    fn note_unread(&mut self, now: Duration, pause: Duration, source: ObjectId, error: &SourceError) -> bool {
+        self.put_off(now, pause, source, 1);
+        let damage = self.put_off.get_mut(&source).map(|put_off| &mut put_off.damage);
+        match damage {
+            Some(damage) if error.is_damage => damage.replace(error.why.clone()).is_none(),
+            _ => false,
+        }
+    }
+
+    /// Pieces of which an accepted extent has all.
+    fn is_taken(accepted: &BTreeMap<(LedgerId, EntryId), EntryId>, ledger: LedgerId, piece: &Piece) -> bool {
+        let before = accepted.range((ledger, EntryId::FIRST)..=(ledger, piece.first)).next_back();
+        before.is_some_and(|(_, last)| *last >= piece.last)
+    }
+
+    /// Sources all of whose live extents are in `accepted`: by ledger and first entry, the last one.
+    fn finished(&self, accepted: &BTreeMap<(LedgerId, EntryId), EntryId>) -> BTreeSet<ObjectId> {
+        let mut finished: BTreeSet<ObjectId> = self.sources.iter().map(|source| source.object.id).collect();
         for (wanted, pieces) in self.ledgers.iter().zip(&self.pieces) {
-            if !accepted.contains(&(wanted.ledger, wanted.first, wanted.last)) {
-                for piece in pieces {
-                    finished.remove(&piece.object.id);
-                }
+            for piece in pieces.iter().filter(|piece| !Self::is_taken(accepted, wanted.ledger, piece)) {
+                finished.remove(&piece.object.id);
             }
         }
         finished
@@ -158,9 +247,10 @@ impl Rewriting {
 impl Upkeep {
     /// The pass comes to rewriting.
     pub(super) fn go_to_rewriting(&mut self, now: Duration) -> Phase {
-        let has_room = self.status.objects_waiting < WAITING_TO_REWRITE_MAX;
-        let may_rewrite = has_room && self.settings.rewrite_below > 0.0;
-        self.rewriting.left = if may_rewrite { REWRITES_PER_PASS } else { 0 };
+        self.rewriting.only_outranked = self.status.objects_waiting >= WAITING_TO_REWRITE_MAX;
+        self.rewriting.left = REWRITES_PER_PASS;
+        self.rewriting.put_off.retain(|_, put_off| now < put_off.until + KEPT_FOR);
+        self.show_damaged();
         self.next_rewrite(now)
     }
 
@@ -173,8 +263,19 @@ impl Upkeep {
         if group.is_empty() {
             return self.end_pass(now);
         }
-        self.rewriting.sources = group.clone();
-        Phase::Survey(group)
+        let objects = group.iter().map(|source| source.object).collect();
+        (self.rewriting.sources, self.rewriting.unread) = (group, BTreeSet::new());
+        Phase::Survey(objects)
+    }
+
+    /// Nothing comes of this group for now, and that is not its fault.
+    fn put_off_rewrite(&mut self, now: Duration, why: String) -> Phase {
+        self.status.counts.rewrite_failures += 1;
+        self.status.last_error = Some(why);
+        for source in std::mem::take(&mut self.rewriting.sources) {
+            self.rewriting.put_off(now, self.settings.rewrite_pause, source.object.id, 1);
+        }
+        self.next_rewrite(now)
     }
 
     /// Nothing comes of this group for now.
@@ -182,21 +283,41 @@ impl Upkeep {
         self.status.counts.rewrite_failures += 1;
         self.status.last_error = Some(why);
         let sources = std::mem::take(&mut self.rewriting.sources);
-        for source in sources {
-            self.rewriting.put_off(now, self.settings.rewrite_pause, source.id);
-        }
+        let of = sources.len();
+        self.rewriting.fail(now, self.settings.rewrite_pause, sources, of);
         self.next_rewrite(now)
     }
 
-    pub(super) fn on_surveyed(&mut self, now: Duration, found: Vec<Survey>) -> Phase {
+    /// An operator is to know of an object that is damaged.
+    fn show_damaged(&mut self) {
+        let put_off = self.rewriting.put_off.iter();
+        let mut damaged = put_off.filter_map(|(id, put_off)| Some((id, put_off.damage.as_ref()?)));
+        self.status.damaged = damaged.next().map(|(object, why)| format!("object {object}: {why}"));
+        self.status.objects_damaged = u64::from(self.status.damaged.is_some()) + damaged.count() as u64;
+    }
+
+    fn note_unread(&mut self, now: Duration, object: ObjectId, error: SourceError, alarms: &mut Vec<Alarm>) {
+        let pause = self.settings.rewrite_pause;
+        if self.rewriting.note_unread(now, pause, object, &error) {
+            alarms.push(Alarm::ObjectDamaged { object, why: error.why.clone() });
+        }
+        self.status.last_error = Some(format!("object {object}: {}", error.why));
+        self.show_damaged();
+    }
+
+    pub(super) fn on_surveyed(
+        &mut self,
+        now: Duration,
+        found: Vec<Survey>,
+        alarms: &mut Vec<Alarm>,
+    ) -> Phase {
         let mut live = Vec::new();
         for (object, of_object) in found {
             match of_object {
                 Ok(extents) => live.extend(extents.into_iter().map(|extent| (object, extent))),
-                Err(why) => {
-                    self.status.last_error = Some(format!("object {}: {why}", object.id));
-                    self.rewriting.sources.retain(|source| source.id != object.id);
-                    self.rewriting.put_off(now, self.settings.rewrite_pause, object.id);
+                Err(error) => {
+                    self.rewriting.sources.retain(|source| source.object.id != object.id);
+                    self.note_unread(now, object.id, error, alarms);
                 }
             }
         }
@@ -206,18 +327,28 @@ impl Upkeep {
     pub(super) fn on_reserved(&mut self, now: Duration, object: Result<ObjectId, String>) -> Phase {
         match object {
             // Invariant 2: clocks of two tierers may differ.
-            Ok(object) if self.rewriting.sources.iter().any(|source| source.id >= object) => {
-                self.give_up_rewrite(now, format!("object {object}: its id is below that of a source"))
+            Ok(object) if self.rewriting.sources.iter().any(|source| source.object.id >= object) => {
+                self.put_off_rewrite(now, format!("object {object}: its id is below that of a source"))
             }
             Ok(object) => {
                 let order = BuildOrder { object, ledgers: self.rewriting.ledgers.clone() };
                 Phase::Rewrite(RewriteOrder { order, pieces: self.rewriting.pieces.clone() })
             }
-            Err(why) => self.give_up_rewrite(now, why),
+            Err(why) => self.put_off_rewrite(now, why),
         }
     }
 
-    pub(super) fn on_rewritten(&mut self, now: Duration, built: Built) -> Phase {
+    pub(super) fn on_rewritten(
+        &mut self,
+        now: Duration,
+        built: Built,
+        unread: Vec<(ObjectId, SourceError)>,
+        alarms: &mut Vec<Alarm>,
+    ) -> Phase {
+        for (object, error) in unread {
+            self.note_unread(now, object, error, alarms);
+            self.rewriting.unread.insert(object);
+        }
         let new = match built.outcome {
             Ok(Some(new)) => new,
             Ok(None) => return self.give_up_rewrite(now, "no entry of any source could be read".to_owned()),
@@ -226,14 +357,16 @@ impl Upkeep {
         if let Some((ledger, left)) = built.left.first() {
             self.status.last_error = Some(format!("rewriting ledger {ledger}: {left:?}"));
         }
-        let wanted = self.rewriting.ledgers.iter();
-        let wanted: BTreeSet<_> = wanted.map(|wanted| (wanted.ledger, wanted.first, wanted.last)).collect();
-        let is_whole = |extent: &NewExtent| wanted.contains(&(extent.ledger, extent.first, extent.last));
-        if !new.extents.iter().any(is_whole) {
+        let read: BTreeMap<_, _> =
+            new.extents.iter().map(|extent| ((extent.ledger, extent.first), extent.last)).collect();
+        let ranges = self.rewriting.ledgers.iter().zip(&self.rewriting.pieces);
+        let mut pieces =
+            ranges.flat_map(|(wanted, pieces)| pieces.iter().map(|piece| (wanted.ledger, piece)));
+        if !pieces.any(|(ledger, piece)| Rewriting::is_taken(&read, ledger, piece)) {
             return self.give_up_rewrite(now, "no extent of any source could be read whole".to_owned());
         }
         self.rewriting.built = Some(new.clone());
-        let sources = self.rewriting.sources.iter().map(|source| source.id).collect();
+        let sources = self.rewriting.sources.iter().map(|source| source.object.id).collect();
         Phase::Replace(new, sources)
     }
 
@@ -244,27 +377,101 @@ impl Upkeep {
     ) -> Phase {
         let outcomes = match outcome {
             Ok(Ok(outcomes)) => outcomes,
-            Ok(Err(refusal)) => return self.give_up_rewrite(now, refusal.to_string()),
+            Ok(Err(refusal)) => return self.put_off_rewrite(now, refusal.to_string()),
             // Whether it happened is not known: the scan sees.
-            Err(why) => return self.give_up_rewrite(now, why),
+            Err(why) => return self.put_off_rewrite(now, why),
         };
         let Some(new) = self.rewriting.built.take() else { return self.next_rewrite(now) };
-        let mut accepted = BTreeSet::new();
+        let mut accepted = BTreeMap::new();
         for (extent, outcome) in new.extents.iter().zip(outcomes) {
             if outcome.verdict == Verdict::Accepted {
-                accepted.insert((extent.ledger, extent.first, extent.last));
+                accepted.insert((extent.ledger, extent.first), extent.last);
                 self.status.counts.rewritten_bytes += extent.bytes;
             }
         }
         let finished = self.rewriting.finished(&accepted);
         self.status.counts.rewrites += u64::from(!accepted.is_empty());
         self.status.counts.objects_rewritten += finished.len() as u64;
-        for source in std::mem::take(&mut self.rewriting.sources) {
-            match finished.contains(&source.id) {
-                true => drop(self.rewriting.put_off.remove(&source.id)),
-                false => self.rewriting.put_off(now, self.settings.rewrite_pause, source.id),
-            }
-        }
+        let sources = std::mem::take(&mut self.rewriting.sources);
+        let of = sources.len();
+        let (done, failed): (Vec<StoredObject>, Vec<StoredObject>) =
+            sources.into_iter().partition(|source| finished.contains(&source.object.id));
+        done.iter().for_each(|source| drop(self.rewriting.put_off.remove(&source.object.id)));
+        self.rewriting.fail(now, self.settings.rewrite_pause, failed, of);
+        self.show_damaged();
         self.next_rewrite(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::stored;
+    use super::*;
+
+    const PAUSE: Duration = Duration::from_secs(600);
+
+    fn object(n: usize) -> ObjectId {
+        let mut random = [0; 10];
+        random[..8].copy_from_slice(&(n as u64).to_be_bytes());
+        ObjectId::new(7, random)
+    }
+
+    /// More objects cannot be rewritten than are remembered, and look as if they were most worth it: another one has its turn, and those that
+    /// failed most often are not forgotten.
+    #[test]
+    fn many_objects_that_cannot_be_rewritten_block_no_other() {
+        let mut rewriting = Rewriting::default();
+        let now = Duration::from_secs(1000);
+        let worst = object(PUT_OFF_MAX * 2);
+        (0..8).for_each(|_| rewriting.put_off(now, PAUSE, worst, 1));
+        for n in 0..PUT_OFF_MAX + 500 {
+            rewriting.put_off(now + Duration::from_secs(n as u64 / 100), PAUSE, object(n), 1);
+        }
+        assert_eq!(rewriting.put_off.len(), PUT_OFF_MAX);
+        assert_eq!(rewriting.put_off[&worst].times, 8);
+        assert!(rewriting.put_off.contains_key(&object(PUT_OFF_MAX + 499)), "the last one is put off");
+        let row = |of: &StoredObject| ScannedRow { object: of.object.id, live: Some(*of) };
+        let good = stored(object(PUT_OFF_MAX * 3), 64 << 20, 0.4);
+        let mut groups = 0;
+        loop {
+            // They come again and again, as if they had been forgotten at once.
+            let bad: Vec<_> =
+                (0..400).map(|n| row(&stored(object(PUT_OFF_MAX + 1000 + n), 640 << 20, 0.1))).collect();
+            rewriting.note(now, &bad, 0.5);
+            rewriting.note(now, &[row(&good)], 0.5);
+            let group = rewriting.group(64 << 20);
+            if group.iter().any(|stored| stored.object.id == good.object.id) {
+                break;
+            }
+            groups += 1;
+            assert!(groups < 2000, "it never has its turn");
+        }
+    }
+
+    /// Invariant 5.
+    #[test]
+    fn an_object_that_bookies_may_refuse_finds_room_among_the_candidates() {
+        let mut rewriting = Rewriting { only_outranked: true, ..Rewriting::default() };
+        let now = Duration::from_secs(1000);
+        let row = |of: &StoredObject| ScannedRow { object: of.object.id, live: Some(*of) };
+        let sparse: Vec<_> = (0..CANDIDATES_MAX).map(|n| row(&stored(object(n), 100, 0.1))).collect();
+        rewriting.note(now, &sparse, 0.5);
+        let replaced = Some(bindery_tiering::catalogue::Replaced { number: 3, at_ms: 0 });
+        let refused = StoredObject { replaced, ..stored(object(CANDIDATES_MAX * 2), 100, 1.0) };
+        rewriting.note(now, &[row(&refused)], 0.5);
+        assert_eq!((rewriting.candidates.len(), rewriting.group(1000)), (CANDIDATES_MAX, vec![refused]));
+    }
+
+    #[test]
+    fn an_object_that_is_not_referred_to_any_more_is_forgotten() {
+        let mut rewriting = Rewriting::default();
+        let now = Duration::from_secs(1000);
+        rewriting.put_off(now, PAUSE, object(1), 4);
+        assert_eq!((rewriting.put_off[&object(1)].group_max, rewriting.put_off[&object(1)].times), (2, 0));
+        rewriting.put_off(now, PAUSE, object(1), 2);
+        rewriting.put_off(now, PAUSE, object(1), 1);
+        assert_eq!((rewriting.put_off[&object(1)].group_max, rewriting.put_off[&object(1)].times), (1, 1));
+        rewriting.note(now, &[ScannedRow { object: object(1), live: None }], 0.5);
+        assert!(rewriting.put_off.is_empty());
     }
 }

@@ -40,6 +40,10 @@ pub struct UpkeepStatus {
     pub objects_waiting: u64,
     /// The reason why one of them waits.
     pub waits_for: Option<String>,
+    /// Objects that cannot be rewritten because they are damaged, as far as that is remembered.
+    pub objects_damaged: u64,
+    /// One of them, and in which way.
+    pub damaged: Option<String>,
     /// Why no ledger is removed from the catalogue at the moment.
     pub doubt: Option<String>,
     /// The last thing that did not work.

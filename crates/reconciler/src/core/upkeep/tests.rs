@@ -67,7 +67,7 @@ fn live(of: i64, first: i64, last: i64) -> LiveExtent {
 fn moved(of: i64, first: i64, last: i64, names: &str) -> Moved {
     let (first, last) = (entry(first), entry(last));
     let extents = vec![TierExtent { first, last, object: reference(object(9), 50) }];
-    Moved { ledger: id(of), first, last, extents, metadata: Some(metadata(names)) }
+    Moved { place: 0, ledger: id(of), first, last, extents, metadata: Some(metadata(names)) }
 }
 
 /// A cluster, as an upkeep sees it.
@@ -89,10 +89,19 @@ struct Around {
     next_id: ObjectId,
     /// Extents of which the catalogue takes what is offered.
     verdict: Verdict,
+    /// Objects that cannot be read, and whether the failure says so.
+    damaged: BTreeMap<ObjectId, bool>,
+    order: Option<RewriteOrder>,
     waiting: Vec<StoredObject>,
     moved: Vec<Moved>,
     silent: BTreeSet<BookieId>,
     status: UpdateStatus,
+    /// A look at the catalogue, and a request to bookies, take so long.
+    slowness: Duration,
+    /// And a look at the catalogue so much longer for each extent.
+    of_extent: Duration,
+    /// Requests to bookies since they last answered, of which only every third one does, if so.
+    unanswered: Option<u32>,
 }
 
 impl Around {
@@ -118,10 +127,15 @@ impl Around {
             live: BTreeMap::new(),
             next_id: object(8),
             verdict: Verdict::Accepted,
+            damaged: BTreeMap::new(),
+            order: None,
             waiting: Vec::new(),
             moved: Vec::new(),
             silent: BTreeSet::new(),
             status: UpdateStatus::Done,
+            slowness: Duration::ZERO,
+            of_extent: Duration::ZERO,
+            unanswered: None,
         }
     }
 
@@ -134,6 +148,14 @@ impl Around {
         let at_ms = (self.now - since).as_millis() as u64;
         let replaced = Some(Replaced { number: 5, at_ms });
         self.waiting.push(StoredObject { replaced, ..stored(object(n), 100, 0.0) });
+    }
+
+    /// Objects that wait do so for as long as it takes.
+    fn settle(&mut self) {
+        self.pass();
+        assert!(self.told().is_empty());
+        self.now += UpkeepSettings::default().settle;
+        self.done.clear();
     }
 
     fn bookies(&mut self, abilities: &[(&str, Ability)]) {
@@ -149,7 +171,7 @@ impl Around {
     }
 
     fn answer(&self, (bookie, updates): (BookieId, Vec<Reconciliation>)) -> Told {
-        if self.silent.contains(&bookie) {
+        if self.silent.contains(&bookie) || self.unanswered.is_some_and(|count| count != 0) {
             return (bookie, Err(RequestError::Failed("no answer".into())));
         }
         let result = |update: &Reconciliation| UpdateResult {
@@ -218,9 +240,22 @@ impl Around {
                 UpkeepAction::FindWaiting { .. } => UpkeepEvent::Waiting(Ok(WaitingPage {
                     objects: self.waiting.clone(),
                     now_ms: self.now_ms(),
+                    log_length: 5,
                 })),
-                UpkeepAction::WhereTo(_) => UpkeepEvent::Whereabouts(Ok(self.moved.clone())),
+                UpkeepAction::WhereTo(_, places) => {
+                    let at = self.now;
+                    self.now += self.slowness + self.of_extent * places.len() as u32;
+                    let of_place = |place: &u32| {
+                        self.moved.get(*place as usize).map(|moved| Moved { place: *place, ..moved.clone() })
+                    };
+                    let moved = places.iter().filter_map(of_place).collect();
+                    UpkeepEvent::Whereabouts(Ok(Whereabouts { at, moved }))
+                }
                 UpkeepAction::Tell(requests) => {
+                    self.now += self.slowness;
+                    if let Some(count) = &mut self.unanswered {
+                        *count = (*count + 1) % 3;
+                    }
                     UpkeepEvent::Told(requests.into_iter().map(|request| self.answer(request)).collect())
                 }
                 UpkeepAction::Release(objects) => {
@@ -230,7 +265,8 @@ impl Around {
                 UpkeepAction::Survey(objects) => {
                     let survey = |object: ObjectRef| {
                         let live = self.live.get(&object.id).cloned();
-                        (object, live.ok_or_else(|| "its ledger is gone".to_owned()))
+                        let why = || SourceError { why: "its ledger is gone".to_owned(), is_damage: false };
+                        (object, live.ok_or_else(why))
                     };
                     UpkeepEvent::Surveyed(objects.into_iter().map(survey).collect())
                 }
@@ -242,15 +278,46 @@ impl Around {
                         last: wanted.last,
                         bytes: wanted.bytes,
                     };
-                    let extents = order.order.ledgers.iter().map(extent).collect();
+                    let pieces = || order.pieces.iter().flatten().map(|piece| piece.object.id);
+                    let unread: BTreeSet<ObjectId> =
+                        pieces().filter(|object| self.damaged.contains_key(object)).collect();
+                    let is_named = unread.iter().all(|object| self.damaged[object]);
+                    // Of a range that several objects have, what is before the damage.
+                    let part = |(wanted, pieces): (&crate::core::BuildLedger, &Vec<Piece>)| {
+                        let good = pieces.iter().take_while(|piece| !unread.contains(&piece.object.id));
+                        Some(NewExtent { last: good.last()?.last, ..extent(wanted) })
+                    };
+                    let extents: Vec<NewExtent> =
+                        order.order.ledgers.iter().zip(&order.pieces).filter_map(part).collect();
                     let new = NewObject { object: reference(order.order.object, 50), extents };
-                    UpkeepEvent::Rewritten(Built {
-                        outcome: Ok(Some(new)),
-                        left: Vec::new(),
-                        times: BuildTimes::default(),
-                    })
+                    let outcome = match () {
+                        () if !is_named => Err("it took too long".to_owned()),
+                        () if new.extents.is_empty() => Ok(None),
+                        () => Ok(Some(new)),
+                    };
+                    let error = SourceError { why: "a checksum is wrong".to_owned(), is_damage: true };
+                    let unread = unread.into_iter().filter(|_| is_named);
+                    let unread = unread.map(|object| (object, error.clone())).collect();
+                    let (left, times) = (Vec::new(), BuildTimes::default());
+                    self.order = Some(order);
+                    UpkeepEvent::Rewritten(Built { outcome, left, times }, unread)
                 }
                 UpkeepAction::Replace { object, .. } => {
+                    if let Some(order) = self.order.take().filter(|_| self.verdict == Verdict::Accepted) {
+                        let pieces = order.order.ledgers.iter().zip(&order.pieces);
+                        for (wanted, piece) in
+                            pieces.flat_map(|(of, pieces)| pieces.iter().map(move |piece| (of, piece)))
+                        {
+                            let has = |extent: &&NewExtent| {
+                                extent.ledger == wanted.ledger
+                                    && extent.first <= piece.first
+                                    && extent.last >= piece.last
+                            };
+                            if object.extents.iter().any(|extent| has(&extent)) {
+                                self.rows.retain(|row| row.object.id != piece.object.id);
+                            }
+                        }
+                    }
                     let outcome = |extent: &NewExtent| ExtentOutcome {
                         ledger: extent.ledger,
                         verdict: self.verdict,
@@ -383,13 +450,14 @@ fn a_rewritten_object_goes_when_every_bookie_knows() {
     around.wait(1, Duration::from_secs(60));
     around.moved = vec![moved(1, 0, 9, "a b j"), moved(1, 20, 29, "a b j"), moved(2, 0, 4, "a b j")];
     around.silent.insert(bookie("b"));
+    around.settle();
     around.pass();
     assert_eq!(around.waiting.len(), 1, "b may refer to it");
     assert_eq!(around.upkeep.status().objects_waiting, 1);
     let why = around.upkeep.status().waits_for.clone().unwrap();
     assert!(why.contains("bookie b does not answer"), "{why}");
     // A ledger comes once in a request, so its second range comes in one of its own.
-    assert_eq!(around.told(), ["a", "b", "a"]);
+    assert_eq!(around.told(), ["a", "b", "a", "b", "b"]);
     around.done.clear();
     around.silent.clear();
     around.pass();
@@ -405,7 +473,8 @@ fn a_rewritten_object_stays_for_a_bookie_that_is_down_or_refuses_and_for_a_ledge
     let mut around = Around::new(0..5, 0..5);
     let all = [("a", Ability::Reconciles), ("b", Ability::Reconciles)];
     around.wait(1, Duration::from_secs(60));
-    around.moved = vec![moved(1, 0, 9, "a b")];
+    around.moved = vec![moved(1, 0, 9, "a b"), Moved { metadata: None, ..moved(2, 0, 9, "a") }];
+    around.settle();
     around.pass();
     assert_eq!((around.waiting.len(), around.told().len()), (1, 0), "nobody is known to be registered");
     around.bookies(&all[..1]);
@@ -418,7 +487,6 @@ fn a_rewritten_object_stays_for_a_bookie_that_is_down_or_refuses_and_for_a_ledge
         assert_eq!(around.waiting.len(), 1, "{status:?}");
     }
     around.status = UpdateStatus::NoLedger;
-    around.moved.push(Moved { metadata: None, ..moved(2, 0, 9, "a") });
     around.pass();
     assert_eq!(around.waiting.len(), 1, "its ledger may be removed, or not");
     around.moved[1] = Moved { extents: Vec::new(), ..moved(2, 0, 9, "a") };
@@ -427,6 +495,88 @@ fn a_rewritten_object_stays_for_a_bookie_that_is_down_or_refuses_and_for_a_ledge
     around.moved.pop();
     around.pass();
     assert_eq!(around.waiting.len(), 0);
+}
+
+/// Invariant 4 of [`waiting`]: however many ledgers there are, and however slow it all is.
+#[test]
+fn an_object_of_thousands_of_ledgers_goes_after_some_passes() {
+    let all = [("a", Ability::Reconciles), ("b", Ability::Reconciles), ("c", Ability::Reconciles)];
+    let told = |around: &Around| {
+        let requests = around.done.iter().filter_map(|action| match action {
+            UpkeepAction::Tell(requests) => Some(requests),
+            _ => None,
+        });
+        requests.flatten().map(|(_, updates)| updates.len()).sum::<usize>()
+    };
+    for (slowness, unanswered, ledgers, most) in
+        [(4, None, 5500, 25), (19, None, 5500, 150), (4, Some(0), 600, 300)]
+    {
+        let mut around = Around::new(0..5, 0..5);
+        around.bookies(&all);
+        around.wait(1, Duration::from_secs(60));
+        around.waiting[0].extents = ledgers as u32;
+        around.moved = (0..ledgers).map(|of| moved(of, 0, 9, "a b c")).collect();
+        around.settle();
+        (around.slowness, around.unanswered) = (Duration::from_secs(slowness), unanswered);
+        let (mut passes, mut before) = (0, usize::MAX);
+        while !around.waiting.is_empty() {
+            let waits = around.upkeep.waiting.left(object(1)).unwrap_or(usize::MAX - 1);
+            assert!(
+                waits < before || unanswered.is_some(),
+                "pass {passes} of {slowness} s: {waits} are left"
+            );
+            (passes, before) = (passes + 1, waits);
+            assert!(passes < most, "{waits} are left after {passes} passes of {slowness} s");
+            let began = around.now.max(around.upkeep.wake_at().unwrap());
+            around.pass();
+            assert!(around.now < began + Duration::from_secs(120 + 40 + slowness), "a pass ends");
+        }
+        if unanswered.is_none() {
+            assert_eq!(told(&around), 3 * ledgers as usize, "nobody is told twice of the same");
+        }
+    }
+}
+
+/// Invariant 4 of [`waiting`]: a catalogue that takes longer for more extents.
+#[test]
+fn fewer_extents_are_looked_at_while_the_catalogue_is_slow() {
+    let mut around = Around::new(0..5, 0..5);
+    around.bookies(&[("a", Ability::Reconciles)]);
+    around.wait(1, Duration::from_secs(60));
+    around.waiting[0].extents = 3000;
+    around.moved = (0..3000).map(|of| moved(of, 0, 9, "a")).collect();
+    around.of_extent = Duration::from_millis(300);
+    let mut passes = 0;
+    while !around.waiting.is_empty() {
+        around.pass();
+        passes += 1;
+        assert!(passes < 40, "{:?}", around.upkeep.status());
+    }
+}
+
+/// A bookie that is down, and one that hangs, keep neither the time of the others nor what they said.
+#[test]
+fn objects_that_wait_for_a_bookie_hold_up_no_other() {
+    let mut around = Around::new(0..5, 0..5);
+    around.bookies(&[("a", Ability::Reconciles)]);
+    around.slowness = Duration::from_secs(4);
+    for n in 1..=3 {
+        around.wait(n, Duration::from_secs(60));
+        around.waiting.last_mut().unwrap().extents = 3000;
+    }
+    around.moved = (0..3000).map(|of| moved(of, 0, 9, "a b")).collect();
+    around.settle();
+    (0..60).for_each(|_| around.pass());
+    let status = around.upkeep.status();
+    assert!(status.waits_for.as_ref().unwrap().contains("bookie b is not registered"), "{status:?}");
+    let told = around.told().len();
+    (0..10).for_each(|_| around.pass());
+    assert_eq!((around.told().len(), around.waiting.len()), (told, 3), "a said all of it");
+    around.done.clear();
+    around.bookies(&[("a", Ability::Reconciles), ("b", Ability::Reconciles)]);
+    (0..60).for_each(|_| around.pass());
+    assert!(around.told().iter().all(|bookie| bookie == "b"));
+    assert_eq!((around.waiting.len(), around.upkeep.status().objects_waiting), (0, 0));
 }
 
 /// Invariant 2 of [`waiting`].
@@ -438,11 +588,33 @@ fn bookies_are_told_when_nobody_tells_them_of_the_old_object_any_more() {
     assert!(settle > crate::core::updates::EXTENTS_KEPT_FOR + UpdateSettings::default().timeout);
     around.wait(1, settle - Duration::from_secs(1));
     around.moved = vec![moved(1, 0, 9, "a")];
+    around.settle();
     around.pass();
-    assert_eq!((around.waiting.len(), around.told().len()), (1, 0));
-    around.now += Duration::from_secs(1);
-    around.pass();
-    assert_eq!(around.waiting.len(), 0);
+    assert_eq!((around.waiting.len(), around.told().len()), (0, 1));
+}
+
+/// Invariant 2 of [`waiting`]: a clock that is behind does not shorten it, nor one that is ahead.
+#[test]
+fn bookies_are_told_when_this_tierer_has_seen_it_for_long_enough() {
+    let settle = UpkeepSettings::default().settle;
+    let mut around = Around::new(0..5, 0..5);
+    let interval = Duration::from_secs(1);
+    let settings = UpkeepSettings { interval, ..UpkeepSettings::default() };
+    around.upkeep = Upkeep::new(around.now, settings, 64 << 20, OURS.to_owned(), Canaries::none());
+    around.bookies(&[("a", Ability::Reconciles)]);
+    around.wait(1, Duration::from_secs(900));
+    around.moved = vec![moved(1, 0, 9, "a")];
+    let began = around.now;
+    while !around.waiting.is_empty() {
+        around.pass();
+    }
+    assert_eq!(around.now, began + settle, "the record says that it was long ago");
+    around.wait(2, Duration::ZERO);
+    let began = around.now;
+    while !around.waiting.is_empty() {
+        around.pass();
+    }
+    assert_eq!(around.now, began + settle, "the record says that it was just now, and was seen before");
 }
 
 /// T16, and invariant 1 of [`rewrite`].
@@ -514,6 +686,80 @@ fn a_rewrite_that_is_in_vain_changes_nothing_and_is_tried_again_later() {
     around.now += UpkeepSettings::default().rewrite_pause;
     around.pass();
     assert_eq!(around.upkeep.status().counts.objects_rewritten, 1);
+}
+
+/// Invariant 5 of [`rewrite`].
+#[test]
+fn an_object_that_bookies_may_refuse_is_rewritten_whatever_else_is_so() {
+    let mut around = Around::new(0..5, 0..5);
+    let settings = UpkeepSettings { rewrite_below: 0.0, ..UpkeepSettings::default() };
+    around.upkeep = Upkeep::new(around.now, settings, 64 << 20, OURS.to_owned(), Canaries::none());
+    let replaced = Some(Replaced { number: 3, at_ms: 0 });
+    around.rows =
+        vec![StoredObject { replaced, ..stored(object(1), 10 << 20, 1.0) }, stored(object(2), 10 << 20, 0.1)];
+    around.live.insert(object(1), vec![live(1, 0, 9)]);
+    // More objects wait than there may be, all of them because a bookie refuses that one.
+    for n in 10..80 {
+        around.wait(n, Duration::from_secs(60));
+    }
+    around.pass();
+    let counts = around.upkeep.status().counts;
+    assert_eq!((counts.rewrites, counts.objects_rewritten), (1, 1));
+}
+
+#[test]
+fn a_range_is_covered_by_extents_without_a_gap() {
+    let covered = |extents: &[(i64, i64)]| {
+        let extent = |(first, last): &(i64, i64)| TierExtent {
+            first: entry(*first),
+            last: entry(*last),
+            object: reference(object(9), 50),
+        };
+        Moved { extents: extents.iter().map(extent).collect(), ..moved(1, 10, 29, "a") }.is_covered()
+    };
+    assert!(covered(&[(10, 29)]) && covered(&[(0, 50)]) && covered(&[(5, 14), (15, 19), (20, 40)]));
+    assert!(!covered(&[]) && !covered(&[(10, 28)]) && !covered(&[(11, 29)]));
+    assert!(!covered(&[(10, 14), (16, 29)]), "a gap");
+    assert!(!covered(&[(0, 9), (15, 29)]) && !covered(&[(10, 14)]));
+}
+
+/// Invariant 4 of [`rewrite`]: one damaged object of a group is left alone, and the others are rewritten.
+#[test]
+fn a_damaged_object_keeps_no_other_from_being_rewritten() {
+    for is_named in [true, false] {
+        let mut around = Around::new(0..5, 0..5);
+        // Parts of one ledger in all of them, so that they become one range.
+        around.rows = (0..8).map(|n| stored(object(n), 1 << 20, 0.1)).collect();
+        for n in 0..8 {
+            let first = i64::from(n) * 10;
+            around.live.insert(object(n), vec![live(1, first, first + 9)]);
+        }
+        around.next_id = object(99);
+        around.damaged.insert(object(3), is_named);
+        let mut passes = 0;
+        while around.upkeep.status().counts.objects_rewritten < 7 {
+            around.pass();
+            passes += 1;
+            assert!(passes < 40, "{is_named}: {:?}", around.upkeep.status());
+        }
+        let status = around.upkeep.status();
+        assert_eq!(status.counts.objects_rewritten, 7, "{status:?}");
+        if is_named {
+            assert!(passes <= 3, "the others do not wait");
+            assert_eq!(around.alarms.len(), 1, "{:?}", around.alarms);
+            assert!(
+                matches!(&around.alarms[0], Alarm::ObjectDamaged { object: damaged, .. } if *damaged == object(3))
+            );
+            let damaged = status.damaged.as_ref().unwrap();
+            assert!(status.objects_damaged == 1 && damaged.contains(&object(3).to_string()), "{damaged}");
+        }
+        // Brought back, it is rewritten as well.
+        around.damaged.clear();
+        around.now += Duration::from_secs(24 * 3600);
+        (0..2).for_each(|_| around.pass());
+        let status = around.upkeep.status();
+        assert_eq!((status.counts.objects_rewritten, status.objects_damaged), (8, 0), "{status:?}");
+    }
 }
 
 #[test]

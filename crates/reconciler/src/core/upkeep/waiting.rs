@@ -2,20 +2,28 @@
 //!
 //! # Data flow
 //! ```text
-//! rows of objects that wait ─► where its extents are now, by ledger ─► bookies of the ledgers' ensembles are told
-//!                               all of them said yes: the catalogue lets the object go, which is deleted after the delay ◄─┘
+//! rows of objects that wait ─► window of extents ─► where they are now ─► bookies of the ledgers' ensembles are told
+//!                               ▲ the next extents that are not done                        │ yes: remembered
+//!                               └───────────────────────────────────────────────────────────┤
+//!                                  all extents are done: the catalogue lets the object go, which is deleted after the delay
 //! ```
 //!
 //! # Invariants
-//! 1. An object is released when each bookie in an ensemble of each of its ledgers, as metadata has them, took the extents that the
-//!    catalogue has for its ranges, or holds nothing of the ledger, or keeps everything (it does not advertise tiering). Who is not
-//!    registered has not. A ledger that is not in the catalogue any more was deleted, and asks for nothing.
-//! 2. It is looked at only [`UpkeepSettings::settle`](super::UpkeepSettings::settle) after extents were taken over last: by then no tierer
-//!    tells anybody of the old ones ([`EXTENTS_KEPT_FOR`](crate::core::updates::EXTENTS_KEPT_FOR)).
-//! 3. Whoever begins again tells them again, which changes nothing.
+//! 1. An object is released when each of its extents is done: each bookie in an ensemble of the ledger, as metadata had them when that
+//!    extent was looked at, took the extents that the catalogue has for its range, or holds nothing of the ledger, or keeps everything
+//!    (it does not advertise tiering). A bookie that is not registered has not. A ledger that is not in the catalogue any more was
+//!    deleted, and asks for nothing. A bookie that joins an ensemble later is told of what the catalogue has by then.
+//! 2. It is looked at only [`UpkeepSettings::settle`](super::UpkeepSettings::settle) after this tierer saw in the log that extents were taken
+//!    over last, by its own monotonic clock, and after the time that the record has: by then no tierer tells anybody of the old ones
+//!    ([`EXTENTS_KEPT_FOR`]). So what bookies said counts for as long as nothing more is taken over.
+//! 3. A tierer that begins again tells them again, which changes nothing.
+//! 4. A bookie is told within [`EXTENTS_KEPT_FOR`] after the catalogue was asked, for each window anew; what it said until then is
+//!    not asked again. A pass goes on where the one before stopped. So passes come to an end however many extents there are, as long as
+//!    bookies answer.
+//! 5. When memory is short, answers about the object that is nearest to its release stay.
 //!
-//! # Limits     objects in one pass: [`WAITING_MAX`]; ledgers in one request: [`TOLD_MAX`]; answers that are remembered:
-//! [`ANSWERS_MAX`]
+//! # Limits     objects in one page: [`WAITING_MAX`]; extents in one window: [`WINDOW_MAX`]; time of one pass: [`TIME_PER_PASS`], and what was
+//! begun by then; ledgers in one request: [`TOLD_MAX`]; lengths of the log that are remembered: [`SEEN_MAX`]; answers that are remembered: [`ANSWERS_BYTES_MAX`], or those about one object
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -26,108 +34,332 @@ use bindery_tiering::catalogue::StoredObject;
 use bindery_types::tier::Reconciliation;
 use bindery_types::{BookieId, EntryId, LedgerId};
 
-use super::event::{Moved, Told, WaitingPage};
+use super::event::{Moved, Told, WaitingPage, Whereabouts};
 use super::{Phase, Upkeep};
 use crate::core::quorum;
 use crate::core::updates::{Ability, EXTENTS_KEPT_FOR, UpdateStatus};
 
-/// Objects of one pass; the next one goes on.
+/// Objects of one page.
 pub const WAITING_MAX: usize = 64;
-/// Ledgers in one request: a bookie looks at the objects of those that it let go.
+/// Extents that are looked at together, at most. There are fewer while the catalogue is slow.
+const WINDOW_MAX: usize = 512;
+/// After so long a pass goes on to other work.
+const TIME_PER_PASS: Duration = Duration::from_secs(120);
+/// Ledgers in one request, at most: a bookie looks at the objects of those that it let go. There are fewer for one that did not answer.
 const TOLD_MAX: usize = 16;
+/// A bookie that did not answer so often in a row is asked no more in this pass.
+const SILENT_AFTER: u32 = 3;
 /// Extents in one request: as many as one may carry.
 const EXTENTS_MAX: usize = 4096;
-/// Answers of bookies that are remembered, so that those of an object that waits for another bookie are not asked again.
-const ANSWERS_MAX: usize = 200_000;
+/// Answers of bookies that are remembered.
+const ANSWERS_BYTES_MAX: usize = 16 << 20;
+/// A word of answers in memory, about.
+const WORD_BYTES: usize = 32;
 
-/// A range of a ledger, by its first entry, and a bookie.
-type Pair = (LedgerId, EntryId, BookieId);
+/// Lengths of the log that are remembered until they were seen for long enough.
+const SEEN_MAX: usize = 64;
+
+/// Which records of the log this tierer has known for long enough. The log grows only, so a record was seen when a longer log was:
+/// no object has to be remembered.
+#[derive(Debug, Default)]
+struct Settled {
+    /// All records up to this number.
+    through: u64,
+    /// Lengths of the log, and when they were seen first.
+    seen: VecDeque<(u64, Duration)>,
+    /// The last one that was seen.
+    length: u64,
+}
+
+impl Settled {
+    /// The log is so long now.
+    fn see(&mut self, now: Duration, length: u64, settle: Duration) {
+        if length < self.length {
+            // The catalogue was put back: its numbers are given out again.
+            *self = Settled::default();
+        }
+        self.length = length;
+        let is_longer = self.seen.back().map_or(self.through, |(seen, _)| *seen) < length;
+        // Without room the next one stands for it, later.
+        if is_longer && self.seen.len() < SEEN_MAX {
+            self.seen.push_back((length, now));
+        }
+        while let Some((length, _)) = self.seen.front().copied().filter(|(_, at)| *at + settle <= now) {
+            self.through = length;
+            self.seen.pop_front();
+        }
+    }
+}
+
+/// How far an object is from its release.
+#[derive(Debug)]
+struct Progress {
+    /// The record that took extents over last.
+    number: u64,
+    /// A bit for each extent in the footer: it is done (invariant 1).
+    done: Vec<u64>,
+    /// Extents that are not.
+    left: u32,
+    /// Extents that are not done and of which a bookie said yes: bits of a word of `done`, by that word and the bookie's number.
+    said_yes: BTreeMap<(usize, u32), u64>,
+}
+
+impl Progress {
+    fn new(number: u64, extents: u32) -> Progress {
+        let done = vec![0; (extents as usize).div_ceil(64)];
+        Progress { number, done, left: extents, said_yes: BTreeMap::new() }
+    }
+
+    fn is_done(&self, place: u32) -> bool {
+        let (word, bit) = split(place);
+        self.done.get(word).is_none_or(|word| word & bit != 0)
+    }
+
+    fn finish(&mut self, place: u32) {
+        if self.is_done(place) {
+            return;
+        }
+        let (word, bit) = split(place);
+        self.done[word] |= bit;
+        self.left -= 1;
+        let of_word: Vec<u32> =
+            self.said_yes.range((word, 0)..=(word, u32::MAX)).map(|((_, bookie), _)| *bookie).collect();
+        for bookie in of_word {
+            if let Some(bits) = self.said_yes.get_mut(&(word, bookie)) {
+                *bits &= !bit;
+                if *bits == 0 {
+                    self.said_yes.remove(&(word, bookie));
+                }
+            }
+        }
+    }
+
+    fn has_said_yes(&self, place: u32, bookie: u32) -> bool {
+        let (word, bit) = split(place);
+        self.said_yes.get(&(word, bookie)).is_some_and(|bits| bits & bit != 0)
+    }
+
+    fn say_yes(&mut self, place: u32, bookie: u32) {
+        let (word, bit) = split(place);
+        *self.said_yes.entry((word, bookie)).or_default() |= bit;
+    }
+
+    /// The next extents from this one on that are not done.
+    fn window(&self, extents: u32, from: u32, limit: usize) -> Vec<u32> {
+        (from..extents).filter(|place| !self.is_done(*place)).take(limit).collect()
+    }
+
+    fn bytes(&self) -> usize {
+        (self.done.len() + 8) * 8 + self.said_yes.len() * WORD_BYTES
+    }
+}
+
+/// The word of an extent's bit, and the bit.
+fn split(place: u32) -> (usize, u64) {
+    (place as usize / 64, 1 << (place % 64))
+}
+
+/// Answers of bookies.
+#[derive(Debug, Default)]
+struct Answers {
+    of_objects: BTreeMap<ObjectId, Progress>,
+    /// Bookies by number.
+    bookies: BTreeMap<BookieId, u32>,
+}
+
+impl Answers {
+    /// Of an object, also when nothing is known yet, or only of what was taken over before.
+    fn of(&mut self, stored: &StoredObject) -> &mut Progress {
+        let number = stored.replaced.map_or(0, |replaced| replaced.number);
+        let progress =
+            self.of_objects.entry(stored.object.id).or_insert_with(|| Progress::new(number, stored.extents));
+        if progress.number != number {
+            *progress = Progress::new(number, stored.extents);
+        }
+        progress
+    }
+
+    fn bookie(&mut self, bookie: &BookieId) -> u32 {
+        if let Some(number) = self.bookies.get(bookie) {
+            return *number;
+        }
+        let number = self.bookies.len() as u32;
+        self.bookies.insert(bookie.clone(), number);
+        number
+    }
+
+    /// Forgets what no object needs any more, and then what there is no room for: of the newest objects (invariant 5).
+    fn bound(&mut self, bytes_max: usize) {
+        let nearest = self.of_objects.iter().min_by_key(|(_, progress)| progress.left).map(|(id, _)| *id);
+        let mut bytes: usize = self.of_objects.values().map(Progress::bytes).sum();
+        while bytes > bytes_max {
+            let newest = self.of_objects.keys().rev().find(|id| Some(**id) != nearest).copied();
+            let Some(progress) = newest.and_then(|newest| self.of_objects.remove(&newest)) else { break };
+            bytes -= progress.bytes();
+        }
+        if self.of_objects.is_empty() {
+            self.bookies.clear();
+        }
+    }
+}
 
 /// The object under examination.
 #[derive(Debug)]
 struct Current {
     stored: StoredObject,
-    /// When `moved` was read from the catalogue.
+    /// Extents before this one were looked at.
+    from: u32,
+    /// Extents that are looked at now: their places in the footer, and what the catalogue has, as of `at`.
+    window: Vec<u32>,
     at: Duration,
     moved: Vec<Moved>,
+    /// For each of `moved`, what it lacks before it is done: bookies, or more.
+    lacks: Vec<usize>,
     /// Places in `moved` of which each bookie is still to be told,
     todo: BTreeMap<BookieId, VecDeque<usize>>,
     /// and those that are on their way.
     sent: BTreeMap<BookieId, Vec<usize>>,
+    /// A bookie said yes since the catalogue was asked.
+    has_gained: bool,
     /// Why it cannot be released, if so.
     lacking: Option<String>,
 }
 
 /// What is going on.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Waiting {
-    /// Behind which the next page begins.
+    /// Behind which the page begins that is looked at,
     after: Option<ObjectId>,
+    /// where the next one begins,
+    next: Option<ObjectId>,
+    /// and the objects of it whose turn is over.
+    had_turn: BTreeSet<ObjectId>,
     queue: VecDeque<StoredObject>,
     current: Option<Current>,
-    /// Bookies that know, by object.
-    answers: BTreeMap<ObjectId, BTreeSet<Pair>>,
-    /// Bookies that did not answer in this pass.
-    silent: BTreeSet<BookieId>,
+    /// An object that had no time left in the last pass, and where to go on.
+    resume: Option<(ObjectId, u32)>,
+    /// When this pass goes on to other work.
+    until: Duration,
+    settled: Settled,
+    answers: Answers,
+    /// How often in a row bookies did not answer in this pass, and objects that were told of then: others come first in the next one.
+    failures: BTreeMap<BookieId, u32>,
+    unanswered: BTreeSet<ObjectId>,
+    /// Ledgers in a request to bookies that did not answer the last one.
+    told_max: BTreeMap<BookieId, usize>,
+    window_max: usize,
     released: Vec<(ObjectId, u64)>,
     /// Objects that were seen since the beginning of the table.
     seen: BTreeSet<ObjectId>,
+}
+
+impl Default for Waiting {
+    fn default() -> Waiting {
+        Waiting {
+            after: None,
+            next: None,
+            had_turn: BTreeSet::new(),
+            queue: VecDeque::new(),
+            current: None,
+            resume: None,
+            until: Duration::ZERO,
+            settled: Settled::default(),
+            answers: Answers::default(),
+            failures: BTreeMap::new(),
+            unanswered: BTreeSet::new(),
+            told_max: BTreeMap::new(),
+            window_max: WINDOW_MAX,
+            released: Vec::new(),
+            seen: BTreeSet::new(),
+        }
+    }
 }
 
 impl Waiting {
     pub fn after(&self) -> Option<ObjectId> {
         self.after
     }
+
+    /// Extents of an object that lack an answer, and answers that they have: how far it is.
+    #[cfg(test)]
+    pub fn left(&self, object: ObjectId) -> Option<usize> {
+        let progress = self.answers.of_objects.get(&object)?;
+        let answers: u32 = progress.said_yes.values().map(|bits| bits.count_ones()).sum();
+        Some(progress.left as usize * 1000 - answers as usize)
+    }
 }
 
 impl Current {
-    fn new(now: Duration, stored: StoredObject) -> Current {
-        let (todo, sent) = (BTreeMap::new(), BTreeMap::new());
-        Current { stored, at: now, moved: Vec::new(), todo, sent, lacking: None }
+    fn new(stored: StoredObject, from: u32) -> Current {
+        Current {
+            stored,
+            from,
+            window: Vec::new(),
+            at: Duration::ZERO,
+            moved: Vec::new(),
+            lacks: Vec::new(),
+            todo: BTreeMap::new(),
+            sent: BTreeMap::new(),
+            has_gained: false,
+            lacking: None,
+        }
     }
 
     /// Whom to tell of what (invariant 1).
-    fn plan(&mut self, moved: Vec<Moved>, bookies: &BTreeMap<BookieId, Ability>, known: &BTreeSet<Pair>) {
-        self.moved = moved;
+    fn plan(&mut self, found: Whereabouts, bookies: &BTreeMap<BookieId, Ability>, answers: &mut Answers) {
+        (self.at, self.moved, self.has_gained) = (found.at, found.moved, false);
+        (self.lacks, self.todo) = (vec![0; self.moved.len()], BTreeMap::new());
+        let mut of_catalogue: BTreeSet<u32> = BTreeSet::new();
         for (at, moved) in self.moved.iter().enumerate() {
-            let Moved { ledger, first, .. } = *moved;
+            let Moved { ledger, place, .. } = *moved;
+            of_catalogue.insert(place);
             let Some(metadata) = moved.metadata.as_ref().filter(|_| moved.is_covered()) else {
                 self.lacking = Some(format!("ledger {ledger} is about to leave the catalogue"));
+                self.lacks[at] += 1;
                 continue;
             };
             if moved.extents.len() > EXTENTS_MAX {
                 self.lacking = Some(format!("ledger {ledger} has too many extents there"));
+                self.lacks[at] += 1;
                 continue;
             }
             for bookie in quorum::members(metadata, EntryId::MAX) {
                 match bookies.get(&bookie) {
                     Some(Ability::KeepsEverything) => {}
                     Some(Ability::Reconciles) => {
-                        let pair = (ledger, first, bookie);
-                        if !known.contains(&pair) {
-                            self.todo.entry(pair.2).or_default().push_back(at);
+                        let number = answers.bookie(&bookie);
+                        if !answers.of(&self.stored).has_said_yes(place, number) {
+                            self.lacks[at] += 1;
+                            self.todo.entry(bookie).or_default().push_back(at);
                         }
                     }
                     Some(Ability::Absent) | None => {
                         self.lacking = Some(format!("bookie {bookie} is not registered"));
+                        self.lacks[at] += 1;
                     }
                 }
             }
         }
+        let progress = answers.of(&self.stored);
+        let complete = self.moved.iter().zip(&self.lacks).filter(|(_, lacks)| **lacks == 0);
+        complete.for_each(|(moved, _)| progress.finish(moved.place));
+        let deleted = self.window.iter().filter(|place| !of_catalogue.contains(place));
+        deleted.for_each(|place| progress.finish(*place));
     }
 
     /// The next requests, one to each bookie: a ledger once, within limits.
-    fn requests(&mut self) -> Vec<(BookieId, Vec<Reconciliation>)> {
+    fn requests(&mut self, told_max: &BTreeMap<BookieId, usize>) -> Vec<(BookieId, Vec<Reconciliation>)> {
         let mut requests = Vec::new();
         self.sent.clear();
         for (bookie, todo) in &mut self.todo {
+            let told_max = told_max.get(bookie).copied().unwrap_or(TOLD_MAX);
             let (mut updates, mut sent, mut extents): (Vec<Reconciliation>, _, _) =
                 (Vec::new(), Vec::new(), 0);
             while let Some(at) = todo.front().copied() {
                 let Moved { ledger, extents: of_ledger, .. } = &self.moved[at];
                 extents += of_ledger.len();
                 let is_twice = updates.last().is_some_and(|update| update.ledger == *ledger);
-                if updates.len() == TOLD_MAX || extents > EXTENTS_MAX || is_twice {
+                if updates.len() == told_max || extents > EXTENTS_MAX || is_twice {
                     break;
                 }
                 let last = of_ledger.last().map(|extent| extent.last);
@@ -142,6 +374,11 @@ impl Current {
         }
         requests
     }
+
+    /// Behind the window.
+    fn behind(&self) -> u32 {
+        self.window.last().map_or(self.from, |last| last + 1)
+    }
 }
 
 impl Upkeep {
@@ -155,87 +392,147 @@ impl Upkeep {
         };
         let settle_ms = u64::try_from(self.settings.settle.as_millis()).unwrap_or(u64::MAX);
         let waiting = &mut self.waiting;
-        waiting.silent.clear();
+        (waiting.current, waiting.until) = (None, now + TIME_PER_PASS);
+        waiting.failures.clear();
         waiting.seen.extend(page.objects.iter().map(|stored| stored.object.id));
-        waiting.after = page.objects.last().map(|stored| stored.object.id);
-        if page.objects.len() < WAITING_MAX {
-            waiting.after = None;
-            let seen = std::mem::take(&mut waiting.seen);
-            waiting.answers.retain(|object, _| seen.contains(object));
-            self.status.objects_waiting = seen.len() as u64;
-            if seen.is_empty() {
-                self.status.waits_for = None;
-            }
+        let is_last = page.objects.len() < WAITING_MAX;
+        waiting.next = page.objects.last().map(|stored| stored.object.id).filter(|_| !is_last);
+        if is_last && waiting.after.is_none() {
+            self.status.objects_waiting = page.objects.len() as u64;
         } else {
             self.status.objects_waiting = self.status.objects_waiting.max(waiting.seen.len() as u64);
         }
-        // Invariant 2.
+        if self.status.objects_waiting == 0 {
+            self.status.waits_for = None;
+        }
+        // Invariant 2. The time of the record is another machine's.
+        waiting.settled.see(now, page.log_length, self.settings.settle);
         let is_settled = |stored: &StoredObject| {
-            stored.replaced.is_some_and(|replaced| replaced.at_ms.saturating_add(settle_ms) <= page.now_ms)
+            stored.replaced.is_some_and(|replaced| {
+                let was_long_ago = replaced.at_ms.saturating_add(settle_ms) <= page.now_ms;
+                was_long_ago && replaced.number <= waiting.settled.through
+            })
         };
-        self.waiting.queue = page.objects.into_iter().filter(is_settled).collect();
+        let is_due =
+            |stored: &StoredObject| is_settled(stored) && !waiting.had_turn.contains(&stored.object.id);
+        let mut due: Vec<StoredObject> = page.objects.into_iter().filter(is_due).collect();
+        let unanswered = std::mem::take(&mut waiting.unanswered);
+        due.sort_by_key(|stored| unanswered.contains(&stored.object.id));
+        waiting.queue = due.into();
         self.next_waiting(now)
     }
 
     fn next_waiting(&mut self, now: Duration) -> Phase {
         let waiting = &mut self.waiting;
         waiting.current = None;
-        if waiting.answers.values().map(BTreeSet::len).sum::<usize>() > ANSWERS_MAX {
-            waiting.answers.clear();
+        waiting.answers.bound(ANSWERS_BYTES_MAX);
+        if let Some(stored) = waiting.queue.pop_front() {
+            let resume = waiting.resume.take_if(|(object, _)| *object == stored.object.id);
+            waiting.current = Some(Current::new(stored, resume.map_or(0, |(_, from)| from)));
+            return self.next_window(now);
         }
-        match waiting.queue.pop_front() {
-            Some(stored) => {
-                waiting.current = Some(Current::new(now, stored));
-                Phase::WhereTo(stored.object)
-            }
-            None if waiting.released.is_empty() => Phase::Scan,
-            None => Phase::Release(std::mem::take(&mut waiting.released)),
+        // The page is over.
+        waiting.had_turn.clear();
+        waiting.resume = None;
+        waiting.after = waiting.next;
+        if waiting.after.is_none() {
+            let seen = std::mem::take(&mut waiting.seen);
+            waiting.answers.of_objects.retain(|object, _| seen.contains(object));
+            self.status.objects_waiting = seen.len() as u64;
+        }
+        self.release()
+    }
+
+    fn release(&mut self) -> Phase {
+        match self.waiting.released.is_empty() {
+            true => Phase::Scan,
+            false => Phase::Release(std::mem::take(&mut self.waiting.released)),
         }
     }
 
-    pub(super) fn on_whereabouts(&mut self, now: Duration, found: Result<Vec<Moved>, String>) -> Phase {
+    /// The next extents of the object, or what becomes of it when there are none.
+    fn next_window(&mut self, now: Duration) -> Phase {
         let waiting = &mut self.waiting;
         let Some(current) = &mut waiting.current else { return self.next_waiting(now) };
         let object = current.stored.object.id;
+        let progress = waiting.answers.of(&current.stored);
+        let window = progress.window(current.stored.extents, current.from, waiting.window_max);
+        let goes_on = || "telling bookies takes long, and goes on".to_owned();
+        if !window.is_empty() && now < waiting.until {
+            current.window = window;
+            return Phase::WhereTo(current.stored.object, current.window.clone());
+        }
+        if !window.is_empty() {
+            let why = current.lacking.take().unwrap_or_else(goes_on);
+            self.status.waits_for = Some(format!("object {object}: {why}"));
+            waiting.resume = Some((object, current.from));
+            waiting.current = None;
+            waiting.queue.clear();
+            return self.release();
+        }
+        match current.stored.replaced.filter(|_| progress.left == 0) {
+            Some(replaced) => {
+                waiting.answers.of_objects.remove(&object);
+                waiting.released.push((object, replaced.number));
+            }
+            None => {
+                let why = current.lacking.take().unwrap_or_else(goes_on);
+                self.status.waits_for = Some(format!("object {object}: {why}"));
+            }
+        }
+        waiting.had_turn.insert(object);
+        self.next_waiting(now)
+    }
+
+    pub(super) fn on_whereabouts(&mut self, now: Duration, found: Result<Whereabouts, String>) -> Phase {
+        let waiting = &mut self.waiting;
+        let Some(current) = &mut waiting.current else { return self.next_waiting(now) };
         match found {
-            Ok(moved) => {
-                let known = waiting.answers.entry(object).or_default();
-                current.plan(moved, &self.bookies, known);
+            Ok(found) => {
+                let took = now.saturating_sub(found.at);
+                let window_max = match () {
+                    // Nobody can be told any more.
+                    () if took > EXTENTS_KEPT_FOR => waiting.window_max / 2,
+                    () if took > EXTENTS_KEPT_FOR / 4 => waiting.window_max,
+                    () => waiting.window_max * 2,
+                };
+                waiting.window_max = window_max.clamp(1, WINDOW_MAX);
+                current.plan(found, &self.bookies, &mut waiting.answers);
                 self.go_on_telling(now)
             }
             Err(why) => {
+                let object = current.stored.object.id;
                 self.status.waits_for = Some(format!("object {object}: {why}"));
+                waiting.had_turn.insert(object);
                 self.next_waiting(now)
             }
         }
     }
 
-    /// Tells bookies what they have not said to know, or judges when all were told.
+    /// Tells bookies what they have not said to know, or goes on to the next extents when all were told.
     fn go_on_telling(&mut self, now: Duration) -> Phase {
         let waiting = &mut self.waiting;
         let Some(current) = &mut waiting.current else { return self.next_waiting(now) };
-        for bookie in &waiting.silent {
+        for (bookie, _) in waiting.failures.iter().filter(|(_, times)| **times >= SILENT_AFTER) {
             if current.todo.remove(bookie).is_some_and(|todo| !todo.is_empty()) {
                 current.lacking = Some(format!("bookie {bookie} does not answer"));
             }
         }
-        let requests = current.requests();
+        // An answer of the catalogue that others may not use any more is too old here, too (invariants 2 and 4).
+        let is_fresh = now <= current.at + EXTENTS_KEPT_FOR;
+        let requests = if is_fresh { current.requests(&waiting.told_max) } else { Vec::new() };
         if !requests.is_empty() {
-            // What the catalogue said is as old as what others may tell at most (invariant 2).
-            if now <= current.at + EXTENTS_KEPT_FOR {
-                return Phase::Tell(requests);
-            }
-            current.lacking = Some("telling bookies takes long, and goes on".to_owned());
+            return Phase::Tell(requests);
         }
-        let object = current.stored.object.id;
-        match (current.lacking.take(), current.stored.replaced) {
-            (None, Some(replaced)) => {
-                waiting.answers.remove(&object);
-                waiting.released.push((object, replaced.number));
+        let is_told = current.todo.values().all(VecDeque::is_empty);
+        // Without an answer another look would not get further, either.
+        if is_told || !current.has_gained {
+            if !is_told {
+                current.lacking = Some("the catalogue or bookies are slow".to_owned());
             }
-            (why, _) => self.status.waits_for = why.map(|why| format!("object {object}: {why}")),
+            current.from = current.behind();
         }
-        self.next_waiting(now)
+        self.next_window(now)
     }
 
     pub(super) fn on_told(&mut self, now: Duration, answers: Vec<Told>) -> Phase {
@@ -243,31 +540,50 @@ impl Upkeep {
         let mut answers: BTreeMap<BookieId, _> = answers.into_iter().collect();
         let waiting = &mut self.waiting;
         let Some(current) = &mut waiting.current else { return self.next_waiting(now) };
-        let known = waiting.answers.entry(current.stored.object.id).or_default();
         for (bookie, sent) in std::mem::take(&mut current.sent) {
+            let number = waiting.answers.bookie(&bookie);
             let results = match answers.remove(&bookie) {
-                Some(Ok(results)) => results,
+                Some(Ok(results)) => {
+                    waiting.failures.remove(&bookie);
+                    if let Some(told_max) = waiting.told_max.remove(&bookie).filter(|max| max * 2 < TOLD_MAX)
+                    {
+                        waiting.told_max.insert(bookie.clone(), told_max * 2);
+                    }
+                    results
+                }
                 Some(Err(_)) | None => {
+                    waiting.told_max.insert(bookie.clone(), (sent.len() / 2).max(1));
                     if !is_blind {
                         current.lacking = Some(format!("bookie {bookie} does not answer"));
-                        waiting.silent.insert(bookie);
+                        waiting.unanswered.insert(current.stored.object.id);
+                        *waiting.failures.entry(bookie.clone()).or_default() += 1;
+                        // Again, with fewer.
+                        let todo = current.todo.entry(bookie).or_default();
+                        sent.into_iter().rev().for_each(|at| todo.push_front(at));
+                        continue;
                     }
-                    continue;
+                    Vec::new()
                 }
             };
             let by_ledger: BTreeMap<LedgerId, _> =
                 results.into_iter().map(|result| (result.ledger, result)).collect();
+            let progress = waiting.answers.of(&current.stored);
             for at in sent {
-                let Moved { ledger, first, extents, .. } = &current.moved[at];
+                let Moved { ledger, place, extents, .. } = &current.moved[at];
                 let last = extents.last().map(|extent| extent.last);
                 let is_told = by_ledger.get(ledger).is_some_and(|result| match result.status {
                     UpdateStatus::Done => result.is_durable && result.register >= last,
                     UpdateStatus::NoLedger => true,
                     UpdateStatus::Behind | UpdateStatus::Busy | UpdateStatus::Failed => false,
                 });
-                if is_told {
-                    known.insert((*ledger, *first, bookie.clone()));
-                } else if !is_blind {
+                if is_told || is_blind {
+                    current.has_gained = true;
+                    current.lacks[at] -= 1;
+                    match current.lacks[at] {
+                        0 => progress.finish(*place),
+                        _ => progress.say_yes(*place, number),
+                    }
+                } else {
                     current.lacking = Some(format!("bookie {bookie} did not take ledger {ledger}"));
                 }
             }
@@ -282,5 +598,79 @@ impl Upkeep {
             Err(why) => self.status.last_error = Some(why),
         }
         Phase::Scan
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(n: u8) -> ObjectId {
+        ObjectId::new(7, [n; 10])
+    }
+
+    #[test]
+    fn a_bit_for_each_extent_and_bookie() {
+        let mut progress = Progress::new(5, 130);
+        for place in [0, 1, 64, 129] {
+            progress.say_yes(place, 3);
+        }
+        assert!(
+            progress.has_said_yes(64, 3) && !progress.has_said_yes(64, 2) && !progress.has_said_yes(63, 3)
+        );
+        (0..128).for_each(|place| progress.finish(place));
+        progress.finish(127);
+        assert_eq!((progress.left, progress.window(130, 0, 10)), (2, vec![128, 129]));
+        assert_eq!(progress.said_yes.len(), 1, "of those that are done nothing is remembered");
+        assert_eq!(progress.window(130, 129, 10), [129]);
+        progress.finish(128);
+        progress.finish(129);
+        assert_eq!((progress.left, progress.said_yes.len()), (0, 0));
+    }
+
+    /// Invariant 2.
+    #[test]
+    fn records_count_when_they_were_seen_for_long_enough() {
+        let (at, settle) = (Duration::from_secs, Duration::from_secs(45));
+        let mut settled = Settled::default();
+        settled.see(at(100), 7, settle);
+        settled.see(at(120), 9, settle);
+        settled.see(at(144), 9, settle);
+        assert_eq!(settled.through, 0);
+        settled.see(at(145), 12, settle);
+        assert_eq!(settled.through, 7);
+        settled.see(at(165), 12, settle);
+        assert_eq!(settled.through, 9);
+        settled.see(at(1000), 12, settle);
+        assert_eq!((settled.through, settled.seen.len()), (12, 0));
+        for more in 1..1000 {
+            settled.see(at(1001), 12 + more, settle);
+        }
+        assert_eq!(settled.seen.len(), SEEN_MAX);
+        settled.see(at(1046), 1011, settle);
+        assert_eq!(settled.through, 12 + SEEN_MAX as u64);
+        settled.see(at(1047), 3, settle);
+        assert_eq!(settled.through, 0, "it was put back");
+        settled.see(at(1092), 3, settle);
+        assert_eq!(settled.through, 3);
+    }
+
+    /// Invariant 5.
+    #[test]
+    fn answers_about_the_object_that_is_nearest_to_its_release_stay() {
+        let mut answers = Answers::default();
+        for n in 0..4 {
+            let mut progress = Progress::new(5, 6400);
+            (0..100).for_each(|place| progress.say_yes(place * 64, 1));
+            answers.of_objects.insert(object(n), progress);
+        }
+        answers.of_objects.get_mut(&object(2)).unwrap().finish(0);
+        let one = answers.of_objects[&object(0)].bytes();
+        answers.bound(4 * one);
+        assert_eq!(answers.of_objects.len(), 4);
+        answers.bound(2 * one);
+        assert_eq!(answers.of_objects.keys().copied().collect::<Vec<_>>(), [object(0), object(2)]);
+        answers.bound(0);
+        assert_eq!(answers.of_objects.keys().copied().collect::<Vec<_>>(), [object(2)]);
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use super::super::manifest::{Manifest, RunName, RunRef, check_marker, encode_marker};
-use super::super::row::{Key, rows_of};
+use super::super::row::{Key, Table, rows_of};
 use super::super::run::{Block, Row, RunBuilder, RunIndex, RunShape};
 use super::*;
 
@@ -85,14 +85,14 @@ proptest! {
         let mut back = Rows { totals: rows.totals, ..Rows::default() };
         for (key, value) in encoded {
             let Some(value) = value else { continue };
-            match key.table().unwrap().name() {
-                "ledgers" => drop(back.ledgers.insert(key.ledger_id().unwrap(), LedgerRow::decode(&value).unwrap())),
-                "extents" => {
+            match key.table().unwrap() {
+                Table::Ledgers => drop(back.ledgers.insert(key.ledger_id().unwrap(), LedgerRow::decode(&value).unwrap())),
+                Table::Extents => {
                     let key = (key.ledger_id().unwrap(), key.first().unwrap());
                     back.extents.insert(key, ExtentRow::decode(&value).unwrap());
                 }
-                "objects" => drop(back.objects.insert(key.object_id(), ObjectRow::decode(&value).unwrap())),
-                _ => {
+                Table::Objects => drop(back.objects.insert(key.object_id(), ObjectRow::decode(&value).unwrap())),
+                Table::Garbage => {
                     let row = rows.objects[&key.object_id()];
                     prop_assert!(row.may_be_garbage());
                 }

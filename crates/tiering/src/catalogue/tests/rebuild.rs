@@ -151,6 +151,42 @@ async fn nothing_is_thrown_away_for_a_gap() {
     assert_eq!(catalogue.totals(), report.totals);
 }
 
+/// Extents that reach furthest are taken also from objects with earlier ids than others that bookies may know. Those are marked, so that
+/// they are rewritten: bookies would refuse them for ever.
+#[tokio::test]
+async fn objects_that_bookies_would_refuse_are_marked() {
+    let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let mut before = open(store.clone(), OpenMode::Create, 1).await.unwrap();
+    before.commit(vec![reserve(&[1, 2, 3, 4, 5, 6])]).await.unwrap();
+    // The later one was faster, and bookies were told of it.
+    let slow = upload(&store, 1, &[(1, 0, 12), (2, 0, 4)]).await;
+    let fast = upload(&store, 2, &[(1, 0, 9)]).await;
+    before.commit(vec![Change::Commit(fast)]).await.unwrap();
+    before.commit(vec![Change::Commit(slow)]).await.unwrap();
+    // Rewritten into a later one, which lost a race for another ledger against an object with a later id that reaches less far.
+    upload(&store, 3, &[(3, 0, 4)]).await;
+    upload(&store, 4, &[(3, 5, 9)]).await;
+    upload(&store, 5, &[(3, 0, 9), (4, 0, 9)]).await;
+    upload(&store, 6, &[(4, 0, 4)]).await;
+    drop(before);
+    rebuilt(&store).await.unwrap();
+    let mut after = open(store.clone(), OpenMode::Write, 2).await.unwrap();
+    let ranges: Vec<_> = all_extents(&mut after)
+        .await
+        .iter()
+        .map(|(of, first, row)| (of.get(), first.get(), row.last.get(), row.object.id))
+        .collect();
+    assert_eq!(ranges, [(1, 0, 12, id(1)), (2, 0, 4, id(1)), (3, 0, 9, id(5)), (4, 0, 9, id(5))]);
+    let mut marked = Vec::new();
+    for number in 1..=6 {
+        if let Some(ObjectRow::Stored(stored)) = after.object(id(number)).await.unwrap() {
+            assert_eq!(stored.is_waiting(), [2, 3, 4, 6].contains(&number), "{number}");
+            marked.extend((stored.replaced.is_some() && stored.live_extents > 0).then_some(number));
+        }
+    }
+    assert_eq!(marked, [1, 5], "2 and 6 are later, and overlap");
+}
+
 /// However many objects there are, beyond what one listing gives of other keys.
 #[tokio::test]
 async fn all_objects_are_read() {

@@ -1,7 +1,9 @@
 //! Snapshots, merges and cleaning: cut off anywhere, and seen by those that are behind.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::TryStreamExt;
 use object_store::ObjectStore;
 use object_store::ObjectStoreExt;
@@ -285,4 +287,65 @@ async fn a_local_directory_does_as_well() {
     let mut reader = open(store, OpenMode::Read, 3).await.unwrap();
     Oracle::of(&written).compare(&mut reader).await;
     assert!(one.clock_ahead_ms().unwrap().abs() < 60_000);
+}
+
+/// Bytes from the bucket that make no sense are an error that names the row, and not a row that is not there.
+#[tokio::test]
+async fn rows_that_make_no_sense_are_errors() {
+    use super::super::bucket::Bucket;
+    use super::super::manifest::{Manifest, RunName, RunRef};
+    use super::super::row::Key;
+    use super::super::run::RunBuilder;
+    use crate::store::Store;
+
+    let rows = [
+        (vec![Key::ledger(ledger(77))], "ledger 77"),
+        (vec![Key::extent(ledger(77), entry(5))], "ledger 77's extent at entry 5"),
+        (vec![Key::object(id(7)), Key::garbage(id(7))], "object "),
+    ];
+    for (keys, name) in rows {
+        let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let position = open(store.clone(), OpenMode::Create, 1).await.unwrap().position();
+        let of_bucket = Store::new("s3://bucket/some/prefix".parse().unwrap(), store.clone());
+        let bucket = Bucket::new(of_bucket, CLUSTER, Duration::from_secs(10));
+        let mut builder = RunBuilder::new(CLUSTER);
+        keys.iter().for_each(|key| builder.push(*key, Some(b"nonsense")));
+        let (chunks, shape) = builder.finish();
+        let run = RunName { manifest: 0, nonce: 9 };
+        bucket.put(&bucket.run(run), Bytes::from(chunks.concat())).await.unwrap();
+        let manifest = Manifest {
+            cluster: CLUSTER,
+            number: 1,
+            covered: position,
+            log_floor: 0,
+            run_floor: 0,
+            totals: Totals { ledgers: 1, ..Totals::default() },
+            runs: vec![RunRef { name: run, shape }],
+        };
+        bucket.create(&bucket.manifest(1), Bytes::from(manifest.encode())).await.unwrap();
+        let mut catalogue = open(store, OpenMode::Read, 2).await.unwrap();
+        let errors = match keys[0].table() {
+            Some(super::super::row::Table::Ledgers) => vec![
+                catalogue.ledgers_after(None, 10).await.map(drop),
+                catalogue.ledger(ledger(77)).await.map(drop),
+            ],
+            Some(super::super::row::Table::Extents) => {
+                vec![catalogue.extents(ledger(77), entry(0), 10).await.map(drop)]
+            }
+            _ => vec![
+                catalogue.objects_after(None, 10).await.map(drop),
+                catalogue.garbage(u64::MAX, 10).await.map(drop),
+                catalogue.waiting(None, 10).await.map(drop),
+                catalogue.object(id(7)).await.map(drop),
+            ],
+        };
+        for error in errors {
+            let error = error.unwrap_err();
+            let CatalogueError::Damaged { key, damage: CatalogueDamage::Malformed } = &error else {
+                panic!("{error:?}")
+            };
+            assert!(key.contains(name), "{key}");
+            assert!(name != "object " || key.contains(&id(7).to_string()), "{key}");
+        }
+    }
 }
