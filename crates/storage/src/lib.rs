@@ -58,7 +58,7 @@ pub use state_table::{
 };
 
 pub use paged_index::IndexedRun;
-pub use view::{Asked, FoundEntry, Lead, LogView, NewerRuns, SoleRun, Source, locate, try_locate};
+pub use view::{Asked, FoundEntry, Lead, LogView, NewerRuns, RunSearch, SoleRun, Source, locate, try_locate};
 
 use std::fmt;
 

@@ -51,8 +51,11 @@ struct Live {
     /// Of the logs that are in memory.
     extents: ExtentDirectory,
     logs: BTreeMap<LogId, LiveLog>,
-    /// Logs with an index, by number.
+    /// Logs with an index, by id.
     paged: Vec<PagedLog>,
+    /// The same, in the order in which they came to be on disk, and the number of the next.
+    order: BTreeMap<u64, Arc<PagedIndex>>,
+    next_number: u64,
     index_bytes: u64,
     /// Charged to the pool.
     charged: u64,
@@ -97,6 +100,33 @@ pub enum Asked {
     LeftOut,
     /// Not at all: whoever asks goes through it anyway.
     Known,
+}
+
+/// How far [`LogView::retain_absent`] has come among the logs on disk.
+#[derive(Debug, Default)]
+pub struct RunSearch {
+    /// Those with a lower number were asked.
+    next: u64,
+    is_begun: bool,
+    /// The log that had most of the ledgers, and how many: ledgers that are near each other are mostly in the same logs.
+    richest: Option<u64>,
+    most: usize,
+}
+
+impl RunSearch {
+    /// For other ledgers. The log that had most of those before is asked first.
+    pub fn begin_again(&mut self) {
+        (self.next, self.is_begun, self.most) = (0, false, 0);
+    }
+
+    fn look(&mut self, number: u64, index: &PagedIndex, ledgers: &mut Vec<LedgerId>) {
+        let before = ledgers.len();
+        index.retain_absent(ledgers);
+        let found = before - ledgers.len();
+        if found > self.most {
+            (self.richest, self.most) = (Some(number), found);
+        }
+    }
 }
 
 /// Where a copy of an entry may be.
@@ -271,7 +301,10 @@ impl Live {
     fn show_index(&mut self, log: Arc<EntryLog>, index: PagedIndex) {
         let at = self.index_at(log.log_id()).expect_err("a log gets its index once");
         self.index_bytes += index.bytes();
-        self.paged.insert(at, PagedLog { log, index: Arc::new(index) });
+        let (index, number) = (Arc::new(index), self.next_number);
+        self.next_number += 1;
+        self.order.insert(number, index.clone());
+        self.paged.insert(at, PagedLog { log, index, number });
     }
 
     /// Takes a log off the disk's side: its runs are in memory, or it is gone.
@@ -279,6 +312,7 @@ impl Live {
         if let Ok(at) = self.index_at(log_id) {
             let gone = self.paged.remove(at);
             self.index_bytes -= gone.index.bytes();
+            self.order.remove(&gone.number);
         }
     }
 
@@ -535,23 +569,55 @@ impl LogView {
         }
     }
 
-    /// True when a log has a run of the ledger. Reads nothing.
-    pub fn has(&self, ledger: LedgerId) -> bool {
-        let live = self.live.read();
-        !live.extents.runs(ledger).is_empty() || live.paged.iter().any(|paged| paged.index.has(ledger))
+    /// Takes out the ledgers, which ascend strictly, of which a log has a run. False: not all logs were asked for want of time,
+    /// and `search` knows where to go on. Logs that came meanwhile are asked then, so what is left at the end has no run in
+    /// any log at that time. Reads nothing, and holds no lock while it looks into an index.
+    pub fn retain_absent(
+        &self,
+        search: &mut RunSearch,
+        ledgers: &mut Vec<LedgerId>,
+        mut has_time: impl FnMut() -> bool,
+    ) -> bool {
+        if let Some(number) = search.richest.take_if(|_| !search.is_begun)
+            && let Some(index) = self.live.read().order.get(&number).cloned()
+        {
+            search.look(number, &index, ledgers);
+        }
+        search.is_begun = true;
+        while !ledgers.is_empty() {
+            let live = self.live.read();
+            let next = live.order.range(search.next..).next();
+            let Some((number, index)) = next.map(|(number, index)| (*number, index.clone())) else {
+                ledgers.retain(|ledger| live.extents.runs(*ledger).is_empty());
+                return true;
+            };
+            drop(live);
+            if !has_time() {
+                return false;
+            }
+            search.next = number + 1;
+            search.look(number, &index, ledgers);
+        }
+        true
     }
 
-    /// The runs of a ledger in each log, whatever they are worth. Reads nothing.
-    pub fn visit_runs(&self, ledger: LedgerId, mut visit: impl FnMut(&EntryLog, IndexedRun)) {
+    /// The runs of some ledgers, which ascend strictly, in a log on disk, each with the place of its ledger among them. False
+    /// when the log is in memory, or not there. Reads nothing.
+    pub fn visit_indexed(
+        &self,
+        log_id: LogId,
+        ledgers: &[LedgerId],
+        mut visit: impl FnMut(usize, IndexedRun),
+    ) -> bool {
         let live = self.live.read();
-        for run in live.extents.runs(ledger) {
-            visit(&live.logs[&run.log_id].log, IndexedRun::new(ledger, run.first, run.last, run.bytes()));
-        }
-        // One that is on its way in or out comes twice.
-        for paged in &live.paged {
-            let runs = paged.index.runs_within(ledger, EntryId::FIRST, EntryId::MAX);
-            runs.for_each(|run| visit(&paged.log, run));
-        }
+        let Ok(at) = live.index_at(log_id) else { return false };
+        let index = live.paged[at].index.clone();
+        drop(live);
+        index.visit_each(ledgers, |place, run| {
+            visit(place, run);
+            true
+        });
+        true
     }
 
     /// Bytes of all runs of a log on disk. `None` when it is in memory, or not there.

@@ -2,7 +2,7 @@ use super::*;
 use crate::state_table::{Mark, STATE_FILE_NAME};
 use crate::testing::{MemDisk, numbers};
 use crate::{Asked, EntryLog, StateError};
-use crate::{Extent, IndexUse, ReadError, Source};
+use crate::{Extent, IndexUse, ReadError, RunSearch, Source};
 use bindery_types::EntryId;
 
 fn dir() -> PathBuf {
@@ -55,7 +55,9 @@ fn assert_holds(view: &LogView, model: &Model) {
         let last = model.range((l, EntryId::FIRST)..(ledger(l.get() + 1), EntryId::FIRST)).next_back();
         let runs = view.runs(l).unwrap();
         assert_eq!(runs.iter().map(|run| run.extent.last).max(), last.map(|((_, e), _)| *e));
-        assert_eq!(view.has(l), !runs.is_empty());
+        let mut absent = vec![l];
+        assert!(view.retain_absent(&mut RunSearch::default(), &mut absent, || true));
+        assert_eq!(absent.is_empty(), !runs.is_empty());
     }
 }
 
@@ -106,7 +108,7 @@ fn assert_same_runs(view: &LogView, all: &LogView) {
 /// Flushes with random overlapping entries, replacements of several logs by one, restarts: reads equal the model.
 #[test]
 fn reads_give_the_newest_copy_through_flushes_merges_and_restarts() {
-    let (mut paged, mut resident) = (0, 0);
+    let (mut paged, mut resident, mut searched) = (0, 0, 0);
     for seed in 0..20 {
         let mut next = numbers(seed);
         let disk = MemDisk::default();
@@ -114,6 +116,9 @@ fn reads_give_the_newest_copy_through_flushes_merges_and_restarts() {
         let mut directory = open_in(&disk, &memory).unwrap().directory;
         let mut model = Model::new();
         let mut used = std::collections::BTreeSet::new();
+        // Goes on by a log at a time, while logs come, go and are paged.
+        let all: Vec<LedgerId> = (0..6).map(ledger).collect();
+        let (mut search, mut absent) = (RunSearch::default(), all.clone());
         for generation in 1..25 {
             let mut ids: Vec<(i64, i64)> =
                 (0..next() % 30).map(|_| (i64::from(next() % 5), i64::from(next() % 50))).collect();
@@ -154,8 +159,17 @@ fn reads_give_the_newest_copy_through_flushes_merges_and_restarts() {
                 let opened = open_in(&disk, &memory).unwrap();
                 assert_eq!((opened.is_fresh, opened.orphans.len()), (false, 0));
                 directory = opened.directory;
+                (search, absent) = (RunSearch::default(), all.clone());
             }
             let view = directory.view();
+            let mut looks = 0..next() % 3;
+            if view.retain_absent(&mut search, &mut absent, || looks.next().is_some()) {
+                let has = |l: &LedgerId| model.keys().any(|(ledger, _)| ledger == l);
+                assert_eq!(absent, all.iter().filter(|l| !has(l)).copied().collect::<Vec<_>>());
+                search.begin_again();
+                absent.clone_from(&all);
+                searched += 1;
+            }
             paged += view.paged_logs();
             resident += view.run_counts().0;
             assert!(!memory.index.is_over() || view.run_counts().0 == 0, "what can be paged out is");
@@ -167,6 +181,7 @@ fn reads_give_the_newest_copy_through_flushes_merges_and_restarts() {
         assert_holds(&open(&disk).unwrap().directory.view(), &model);
     }
     assert!(paged > 100 && resident > 200, "{paged} logs on disk, {resident} runs in memory");
+    assert!(searched > 20, "{searched} searches came to their end");
 }
 
 /// What looks at a log that was paged out brings it back when there is room again.
