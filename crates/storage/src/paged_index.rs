@@ -107,6 +107,11 @@ impl PagedIndexBuilder {
         self.run_bytes += extent.bytes();
     }
 
+    /// Bytes in memory.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.blocks.capacity() * size_of::<Block>() + self.bytes.capacity()) as u64
+    }
+
     fn close_block(&mut self) {
         if let Some(block) = self.blocks.last_mut() {
             block.checksum = std::mem::take(&mut self.checksum).value();

@@ -16,13 +16,14 @@
 //! 4. The newest copy that may hold an entry decides: when it cannot be read, an older one is not given instead.
 //!
 //! # Limits
-//! The lock is held for [`STEP_RUNS`] runs at most, or those of one ledger. While a log is added or paged, its own
+//! The lock is held for [`STEP_RUNS`] runs at most, or those of one ledger. While a log is added or paged in, its own
 //! extents are in memory once more, but for one that has more than [`LogView::resident_max`] runs, which never are.
-//! Indexes cannot be paged out.
+//! Indexes cannot be paged out. A log is paged out by steps of [`STEP_RUNS`] runs; one that comes or goes with runs in memory is
+//! shown or hidden in one call, so logs with many are paged out before they go.
 
 use crate::entry_log::{LogIndex, waited};
 use crate::paged::PagedLog;
-use crate::paged_index::{IndexedRun, PagedIndex};
+use crate::paged_index::{IndexedRun, PagedIndex, PagedIndexBuilder};
 use crate::{
     Coverage, EntryLocation, EntryLog, Extent, ExtentDirectory, FoundRun, Generation, IndexPool, IndexUse,
     LogId, Patience, ReadError, TryReadError,
@@ -67,6 +68,21 @@ struct LiveLog {
     log: Arc<EntryLog>,
     /// Looked at since the clock came by.
     was_used: AtomicBool,
+}
+
+/// A log on its way out of memory, by steps: see [`crate::LedgerDirectory::page_out_on`].
+pub struct PagingOut {
+    log_id: LogId,
+    /// Of the runs so far, and how many they are.
+    index: PagedIndexBuilder,
+    runs: usize,
+}
+
+impl PagingOut {
+    /// Not begun.
+    pub fn new(log_id: LogId) -> PagingOut {
+        PagingOut { log_id, index: PagedIndexBuilder::default(), runs: 0 }
+    }
 }
 
 /// A run and the log that holds it. Keeps the log readable while it lives, also after its removal.
@@ -363,7 +379,8 @@ impl LogView {
             LogIndex::Building(_) => unreachable!("an index is finished before its log is shown"),
         };
         // What would not fit with all others gone is not brought in to be dropped again.
-        let room = self.pool.capacity().saturating_sub(self.pool.used(IndexUse::Ledgers));
+        let stays = self.pool.used(IndexUse::Ledgers) + self.pool.used(IndexUse::Writing);
+        let room = self.pool.capacity().saturating_sub(stays);
         if size_of_val(&*extents) as u64 > room
             && let Some(index) = PagedIndex::of(&extents)
         {
@@ -388,33 +405,44 @@ impl LogView {
     pub(crate) fn make_room(&self) {
         while self.pool.is_over() {
             let Some(log_id) = self.live.write().victim() else { return };
-            self.page_out(log_id);
+            let mut paging = PagingOut::new(log_id);
+            while !self.page_out_on(&mut paging) {}
         }
     }
 
-    fn page_out(&self, log_id: LogId) {
-        let (log, extents) = {
-            let live = self.live.read();
-            (live.logs[&log_id].log.clone(), live.extents.of_log(log_id))
-        };
-        let Some(index) = PagedIndex::of(&extents) else { return };
-        drop(extents);
-        self.change(|live| live.show_index(log, index));
-        while !self.change(|live| live.extents.remove_runs(log_id, STEP_RUNS)) {}
+    /// Pages a log out by a step; true when none of its runs is in memory.
+    pub(crate) fn page_out_on(&self, paging: &mut PagingOut) -> bool {
+        let live = self.live.read();
+        let log_id = paging.log_id;
+        let Some(log) = live.logs.get(&log_id).map(|live| live.log.clone()) else { return true };
+        if live.index_at(log_id).is_ok() {
+            drop(live);
+            return self.change(|live| live.extents.remove_runs(log_id, STEP_RUNS));
+        }
+        let some = live.extents.some_of_log(log_id, paging.runs, STEP_RUNS);
+        drop(live);
+        if some.is_empty() {
+            let Some(index) = std::mem::take(&mut paging.index).finish() else { return true };
+            self.change(|live| live.show_index(log, index));
+        }
+        paging.runs += some.len();
+        some.iter().for_each(|run| paging.index.push(run));
+        false
     }
 
     /// Brings the extents of one log that is looked at back into memory, when there is room for twice as many. True
     /// when one came. Blocks on the disk.
     pub(crate) fn page_in(&self) -> Result<bool, ReadError> {
-        let used = self.pool.used(IndexUse::Extents) + self.pool.used(IndexUse::Ledgers);
-        let room = self.pool.capacity().saturating_sub(used);
+        let room = self.pool.capacity().saturating_sub(self.pool.used_in_all());
         let log = {
             let live = self.live.read();
             let resident_max = self.resident_max();
             let fits = |paged: &&PagedLog| {
+                // One that is on its way out goes on.
+                let is_leaving = live.extents.has_log(paged.log.log_id());
                 let runs = paged.index.len() as u64;
                 let bytes = runs * 2 * size_of::<Extent>() as u64;
-                let fits = runs <= resident_max && bytes.saturating_mul(2) <= room;
+                let fits = !is_leaving && runs <= resident_max && bytes.saturating_mul(2) <= room;
                 fits && paged.index.was_used.swap(false, Relaxed)
             };
             live.paged.iter().rev().find(fits).map(|paged| paged.log.clone())
@@ -618,6 +646,11 @@ impl LogView {
             true
         });
         true
+    }
+
+    /// Bytes of what finds the runs on disk, which cannot be paged out.
+    pub fn index_bytes(&self) -> u64 {
+        self.live.read().index_bytes
     }
 
     /// Bytes of all runs of a log on disk. `None` when it is in memory, or not there.

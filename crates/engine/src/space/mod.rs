@@ -40,7 +40,8 @@
 //!     the next collection.
 //!
 //! # Limits
-//! Four jobs at a time, of which one makes a step; bytes of a step and of a second, over compaction, merging and scrub together: [`SpaceConfig`].
+//! Four jobs at a time, of which one makes a step, and only one where the index pool has no room for the runs of several outputs;
+//! bytes of a step and of a second, over compaction, merging and scrub together: [`SpaceConfig`].
 //! Memory and work of a step: see `job`, `plan` and `scrub`.
 
 mod budget;

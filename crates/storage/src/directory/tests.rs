@@ -184,6 +184,57 @@ fn reads_give_the_newest_copy_through_flushes_merges_and_restarts() {
     assert!(searched > 20, "{searched} searches came to their end");
 }
 
+/// A log on its way out of memory is read as ever, whatever is committed meanwhile; one that is written and read back in steps
+/// is committed as in one go, and what that took is given back.
+#[test]
+fn logs_leave_memory_and_come_in_steps() {
+    let (disk, memory) = (MemDisk::default(), StorageMemory::new(16 << 20, 20_000));
+    let mut directory = open_in(&disk, &memory).unwrap().directory;
+    let mut model = Model::new();
+    // A run for each entry: they are two apart.
+    let ids: Vec<(i64, i64)> = (0..3000).map(|l| (l, l % 50)).collect();
+    let source = flush_and_commit(&mut directory, 1, &ids);
+    model.extend(ids.iter().map(|(l, e)| ((ledger(*l), entry(*e)), 1)));
+    let view = directory.view();
+    assert_eq!(view.run_counts(), (3000, 0));
+    let mut paging = PagingOut::new(source);
+    let mut steps = 0;
+    while !directory.page_out_on(&mut paging) {
+        steps += 1;
+        assert_holds(&view, &model);
+        let (in_memory, on_disk) = view.run_counts();
+        assert!(in_memory >= 3000 || on_disk >= 3000, "{in_memory} and {on_disk} runs");
+        // It does not come back half way, though it was looked at and there is room.
+        flush_and_commit(&mut directory, 10 + steps, &[(0, 59)]);
+        model.insert((ledger(0), entry(59)), 10 + steps as u8);
+    }
+    assert!(steps >= 5, "{steps} steps");
+    assert_holds(&view, &model);
+    let mut writer = directory.begin_log(Generation(1)).unwrap();
+    for (l, e) in &ids {
+        let body = body(ledger(*l), entry(*e), 1);
+        writer.append(ledger(*l), entry(*e), &body, crate::codec::crc32c(&[&body])).unwrap();
+    }
+    assert!(memory.index.used(IndexUse::Writing) > 0);
+    while !writer.write_footer(100).unwrap() {}
+    assert_eq!(memory.index.used(IndexUse::Writing), 0, "what is listed is given back");
+    let sealed = writer.finish().unwrap();
+    let mut read = directory.read_back(&sealed).unwrap();
+    let mut steps = 1;
+    while !read.read_on().unwrap() {
+        steps += 1;
+    }
+    assert!(steps > 2 && memory.index.used(IndexUse::Writing) > 0, "{steps} steps");
+    assert!(view.log(sealed.log_id).is_none());
+    let commit = DirectoryCommit { logs_removed: &[source], ..Default::default() };
+    directory.commit_read(&commit, vec![read]).unwrap();
+    assert_eq!(memory.index.used(IndexUse::Writing), 0);
+    assert!(view.log(sealed.log_id).is_some() && view.log(source).is_none());
+    assert_holds(&view, &model);
+    drop((directory, view));
+    assert_holds(&open(&disk).unwrap().directory.view(), &model);
+}
+
 /// What looks at a log that was paged out brings it back when there is room again.
 #[test]
 fn a_log_that_is_looked_at_comes_back_into_memory() {
