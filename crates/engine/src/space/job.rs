@@ -170,6 +170,11 @@ pub(super) struct Job {
     highest: Generation,
     output_id: LogId,
     output: Output,
+    /// Bytes of the sources that were not gone through, with their footers: no more is copied.
+    to_come: u64,
+    /// Bytes that there were to copy when it was planned, and that were copied.
+    live: u64,
+    copied_bytes: u64,
     /// All entries are copied.
     is_copied: bool,
     is_footer_written: bool,
@@ -184,9 +189,11 @@ impl Job {
     pub(super) fn new(
         directory: usize,
         cause: Cause,
+        live: u64,
         sources: Vec<Arc<EntryLog>>,
         writer: EntryLogWriter,
     ) -> Job {
+        let to_come = sources.iter().map(|log| log.size()).sum();
         Job {
             directory,
             cause,
@@ -198,6 +205,9 @@ impl Job {
             highest: Generation(0),
             output_id: writer.log_id(),
             output: Output::Writing(writer),
+            to_come,
+            live,
+            copied_bytes: 0,
             is_copied: false,
             is_footer_written: false,
             is_read_back: false,
@@ -224,6 +234,22 @@ impl Job {
     /// Bytes of the files of its sources.
     pub(super) fn bytes(&self) -> u64 {
         self.sources.iter().map(|source| source.shared.size()).sum()
+    }
+
+    /// Bytes that there were to copy when it was planned.
+    pub(super) fn live(&self) -> u64 {
+        self.live
+    }
+
+    /// Bytes of the volume that the output will still take, at most: what is planned and not copied, or what is left of the
+    /// sources if that is less, and what is not written of what was copied.
+    pub(super) fn still_needed(&self) -> u64 {
+        let unwritten = match &self.output {
+            Output::Writing(writer) => writer.unwritten_bytes(),
+            Output::None | Output::Sealed(..) => return 0,
+        };
+        let to_copy = self.to_come.min(self.live.saturating_sub(self.copied_bytes));
+        if self.is_copied { unwritten } else { to_copy + unwritten }
     }
 
     /// Bytes of memory that the runs of the output may take until it is done: no output has more runs than its sources, but for
@@ -367,7 +393,10 @@ impl Job {
             let at = (self.directory, source.shared.log_id());
             while let Some(run) = source.take_of(ledger).map_err(|error| JobError::Source(at, error))? {
                 let from = match flushing.liveness(&run) {
-                    Liveness::Dead => continue,
+                    Liveness::Dead => {
+                        self.to_come = self.to_come.saturating_sub(run.bytes());
+                        continue;
+                    }
                     Liveness::From(entry) => Some(entry),
                     Liveness::Live => None,
                 };
@@ -423,6 +452,8 @@ impl Job {
                 && let Some(record) = open.records.pop_front()
             {
                 let age = (open.run.generation, open.run.log_id);
+                let passed = u64::from(record.location.length) + RECORD_BYTES;
+                self.to_come = self.to_come.saturating_sub(passed);
                 if newest.is_none_or(|(generation, log_id, ..)| age > (generation, log_id)) {
                     newest = Some((age.0, age.1, at, record));
                 }
@@ -452,6 +483,7 @@ impl Job {
             .append_as(ledger, entry, &self.body, crc, generation)
             .map_err(|e| JobError::PutOff(e.to_string()))?;
         self.copied += 1;
+        self.copied_bytes += u64::from(record.location.length) + RECORD_BYTES;
         let copied = u64::from(record.location.length) + RECORD_BYTES;
         Ok(Piece { copied, work: 2 + reads, ..Piece::default() })
     }

@@ -97,6 +97,8 @@ struct Planned {
     directory: usize,
     logs: Vec<LogId>,
     cause: Cause,
+    /// What there is to copy, as far as is known.
+    live: u64,
 }
 
 /// What the newer runs say about a copy.

@@ -28,10 +28,10 @@ const RETRY_PAUSE: Duration = Duration::from_secs(60);
 impl Flushing {
     /// Begins rewrites that are due, and copies on in one.
     pub(super) fn rewrite_on(&mut self, now: u64) -> Result<(), FlushError> {
-        if !self.space.has_job(Cause::Compaction) && self.has_memory_for_planned() {
-            if let Some(planned) = self.space.planned.pop_front() {
-                self.begin_job(now, &planned);
-            }
+        if !self.space.has_job(Cause::Compaction)
+            && let Some(planned) = self.next_compaction()
+        {
+            self.begin_job(now, &planned);
             return Ok(());
         }
         let Some(mut job) = self.space.take_job() else { return Ok(()) };
@@ -66,11 +66,11 @@ impl Flushing {
             Err(JobError::Source(log, error)) => {
                 self.skip(log, &error.to_string());
                 // The others are tried again without it; those of a merge are chosen anew.
-                let cause = job.cause();
+                let (cause, live) = (job.cause(), job.live());
                 let rest = job.give_up(&self.directories[directory]);
                 let rest: Vec<LogId> = rest.into_iter().filter(|log_id| *log_id != log.1).collect();
                 if !rest.is_empty() && cause == Cause::Compaction {
-                    self.space.planned.push_front(Planned { directory, logs: rest, cause });
+                    self.space.planned.push_front(Planned { directory, logs: rest, cause, live });
                 }
             }
             Err(JobError::PutOff(error)) => {
@@ -87,6 +87,27 @@ impl Flushing {
         let backlog = self.begin_merge_if_due(now, config);
         let is_merging = self.space.has_job(Cause::Merge);
         self.space.budget.set_urgency(if is_merging { urgency(backlog, config.merge_fan_in) } else { 0 });
+    }
+
+    /// Takes the next compaction, if it may begin now.
+    fn next_compaction(&mut self) -> Option<Planned> {
+        if !self.has_memory_for_planned() {
+            return None;
+        }
+        let planned = self.space.planned.pop_front()?;
+        let index = planned.directory;
+        if self.room(index).takes(planned.live) {
+            return Some(planned);
+        }
+        // There was room for it when it was planned. What took that may be rewrites that give it back; otherwise the next collection
+        // looks again.
+        if self.rewrites_beside(index).next().is_some() {
+            self.space.planned.push_back(planned);
+        } else {
+            let (directory, live) = (self.engine.config.ledger_dirs[index].display(), planned.live);
+            tracing::info!(%directory, live, "no room for a rewrite now: left to the next collection");
+        }
+        None
     }
 
     /// The next compaction may begin. Without other rewrites it does in any case, and goes on beyond the index pool as indexes
@@ -142,12 +163,15 @@ impl Flushing {
                 continue;
             }
             // The room that is left belongs to flushes and compaction.
-            let under_way: u64 = self.space.jobs.iter().map(Job::bytes).sum();
+            let under_way = self.still_needed(index);
             let has_room = directory.disk().space(directory.path()).is_ok_and(|space| {
                 space.free > bytes.saturating_mul(2).max(space.total / 20).saturating_add(under_way)
             });
             if has_room {
-                self.begin_job(now, &Planned { directory: index, logs: chosen, cause: Cause::Merge });
+                self.begin_job(
+                    now,
+                    &Planned { directory: index, logs: chosen, cause: Cause::Merge, live: bytes },
+                );
                 self.space.next_merge = (index + 1) % count;
                 break;
             }
@@ -187,7 +211,7 @@ impl Flushing {
         }
         let Some(generation) = sources.iter().map(|log| log.generation()).max() else { return };
         match self.directories[index].begin_log(generation) {
-            Ok(writer) => self.space.jobs.push(Job::new(index, planned.cause, sources, writer)),
+            Ok(writer) => self.space.jobs.push(Job::new(index, planned.cause, planned.live, sources, writer)),
             Err(error) => self.put_off_rewrites(now, index, error.to_string()),
         }
     }
