@@ -100,6 +100,8 @@ pub struct EngineConfig {
     pub former_journal_dirs: Vec<PathBuf>,
     /// Ledger directories (`ledgerDirectories`), at least one.
     pub ledger_dirs: Vec<PathBuf>,
+    /// Of each ledger directory the number of its file system, in their order. A directory behind the end has one to itself.
+    pub ledger_volumes: Vec<usize>,
     /// Number of shards, at least one for each ledger directory and each journal. Default: the cores, at most 8.
     pub shard_count: usize,
     /// Bytes of journal chunks, which are the write cache as well (with `dbStorage_writeCacheMaxSizeMb` in mind).
@@ -162,6 +164,7 @@ impl Default for EngineConfig {
             journal_dirs: Vec::new(),
             former_journal_dirs: Vec::new(),
             ledger_dirs: Vec::new(),
+            ledger_volumes: Vec::new(),
             shard_count: std::thread::available_parallelism().map_or(1, |n| n.get().min(8)),
             write_pool_bytes: 256 << 20,
             index_pool_bytes: 64 << 20,
@@ -207,6 +210,12 @@ impl EngineConfig {
         ((self.write_pool_bytes / 64) as usize)
             .clamp(record_max, record_max.max(8 << 20))
             .next_multiple_of(4096)
+    }
+
+    /// What is free for one of the ledger directories is free for the other.
+    pub(crate) fn are_on_one_volume(&self, one: usize, other: usize) -> bool {
+        let volume = |index: usize| self.ledger_volumes.get(index);
+        one == other || (volume(one).is_some() && volume(one) == volume(other))
     }
 
     /// Number of chunks.

@@ -43,9 +43,12 @@ pub struct EngineThreads {
     flush: JoinHandle<Flushing>,
 }
 
-/// Why a stop was not clean. What was acknowledged is safe; the next start replays more.
+/// Why a stop left something to replay. What was acknowledged is safe.
 #[derive(Debug, thiserror::Error)]
 pub enum StopError {
+    /// Nothing failed: a flush, or what has formed, waits for space or for descriptors. What is not flushed is in the journal.
+    #[error("{0}")]
+    Waits(String),
     /// The engine had failed before, or failed while stopping.
     #[error("{0}")]
     Failed(String),
@@ -169,8 +172,7 @@ impl EngineThreads {
             thread.join().map_err(|_| StopError::Panicked("completion or preparation"))?;
         }
         if flushing.is_waiting() {
-            let why = self.engine.status().waits().unwrap_or_default().to_owned();
-            return Err(StopError::Failed(why));
+            return Err(EngineThreads::not_flushed(&self.engine, "a flush waits".to_owned()));
         }
         for journaling in &mut journals {
             match self.desk.flushed[journaling.index].lock().take() {
@@ -187,7 +189,9 @@ impl EngineThreads {
                 if let Some(ticket) = done.freeze {
                     match flushing.flush(ticket) {
                         Ok(flushed) => journaling.on_flushed(flushed),
-                        Err(error) => return Err(StopError::Failed(error.to_string())),
+                        Err(error) => {
+                            return Err(EngineThreads::not_flushed(&self.engine, error.to_string()));
+                        }
                     }
                 }
             }
@@ -196,9 +200,21 @@ impl EngineThreads {
         let is_left =
             || self.engine.shards.iter().map(|shard| shard.lock()).any(|s| s.is_dirty() || s.has_work());
         let waits = status.waits().map(str::to_owned);
-        match status.failed.or_else(|| waits.filter(|_| is_left())) {
-            Some(reason) => Err(StopError::Failed(reason)),
-            None => Ok(()),
+        match (status.failed, waits) {
+            (Some(reason), _) => Err(StopError::Failed(reason)),
+            (None, Some(reason)) if is_left() => Err(StopError::Waits(reason)),
+            (None, _) => Ok(()),
+        }
+    }
+
+    /// For a flush that did not go through; `otherwise` is said when nothing failed before and nothing waits.
+    fn not_flushed(engine: &Engine, otherwise: String) -> StopError {
+        let status = engine.status();
+        let waits = status.waits().map(str::to_owned);
+        match (status.failed, waits) {
+            (Some(reason), _) => StopError::Failed(reason),
+            (None, Some(reason)) => StopError::Waits(reason),
+            (None, None) => StopError::Failed(otherwise),
         }
     }
 }

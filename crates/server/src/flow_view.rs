@@ -16,7 +16,6 @@ use crate::connection::{Class, Wait};
 use crate::shared::Shared;
 use crate::yielding::after_all_others;
 use bindery_flow::BudgetWaits;
-use bindery_storage::IndexUse;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::str::FromStr;
@@ -383,9 +382,8 @@ pub(crate) fn pools(shared: &Shared) -> Vec<PoolFlow> {
         pool(name, gauge.capacity, gauge.used, gauge.waiting as u64, waits)
     }));
     let memory = shared.engine.storage_memory();
-    let of_index = memory.index.used(IndexUse::Extents) + memory.index.used(IndexUse::Ledgers);
     let cache = memory.cache.stats();
-    pools.push(pool("index", memory.index.capacity(), of_index, 0, never));
+    pools.push(pool("index", memory.index.capacity(), memory.index.used_in_all(), 0, never));
     pools.push(pool("cache", cache.capacity, cache.held, 0, never));
     pools
 }

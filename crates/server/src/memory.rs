@@ -225,7 +225,11 @@ impl MemoryPlan {
                 self.control,
                 "reads and long polls that wait; full: those that want more are not read",
             ),
-            ("index", self.index, "extents and ledger states; full: extents stay on disk"),
+            (
+                "index",
+                self.index,
+                "extents, ledger states, runs of logs being written; full: extents stay on disk",
+            ),
             ("cache", self.cache, "index blocks and read-ahead; full: the coldest go"),
             (
                 "connections",

@@ -4,6 +4,7 @@
 //! ```text
 //! open: state table -> listed logs -> orphans removed -> view
 //! flush: begin_log -> EntryLogWriter -> commit: read the log back -> state table -> view
+//! merge: begin_log -> EntryLogWriter -> read_back, by steps -> commit_read: state table -> view
 //! read: view.find -> Source (newest generation first) -> EntryLog
 //! ```
 //! One owner opens, flushes and commits ([`LedgerDirectory`]); any number of readers share the [`LogView`].
@@ -19,13 +20,13 @@
 //! 6. After a sync of the directory that failed, no log counts as durable whose name is from before: the next sync may say
 //!    yes of a name that the failed one dropped. So every such sync belongs to a log that fails with it.
 
-use crate::entry_log::{file_name, log_id_of};
+use crate::entry_log::{IndexedOpening, file_name, log_id_of};
 use crate::state_table::{
     Checkpoint, ExtentChange, JournalMark, LedgerRecord, LogRecord, Meta, NEW_FILE_NAME, Recovered, TierView,
 };
 use crate::{
-    Damaged, DirectoryError, DiskError, EntryLog, EntryLogWriter, Generation, LogId, LogView, OpenLogError,
-    SealedLog, StateTable, StorageMemory, WriteError,
+    Damaged, DirectoryError, DiskError, EntryLog, EntryLogWriter, Generation, IndexCharge, IndexUse, LogId,
+    LogView, OpenLogError, PagingOut, SealedLog, StateTable, StorageMemory, WriteError,
 };
 use bindery_io::Disk;
 use bindery_types::LedgerId;
@@ -82,6 +83,26 @@ pub struct DirectoryCommit<'a> {
     pub ledgers_forgotten: &'a [LedgerId],
     /// Replaces identity and layout.
     pub meta: Option<&'a Meta>,
+}
+
+/// A finished log that is read back, some runs at a time, to be committed by [`LedgerDirectory::commit_read`]. What finds its runs
+/// is charged to the index pool meanwhile.
+pub struct ReadBack {
+    sealed: SealedLog,
+    opening: IndexedOpening,
+    charge: IndexCharge,
+}
+
+impl ReadBack {
+    /// Reads on; true when all of it was read.
+    ///
+    /// # Errors
+    /// It is not what was written, or cannot be read.
+    pub fn read_on(&mut self) -> Result<bool, DirectoryError> {
+        let is_done = self.opening.read_on()?;
+        self.charge.set(self.opening.bytes());
+        Ok(is_done)
+    }
 }
 
 impl LedgerDirectory {
@@ -179,35 +200,68 @@ impl LedgerDirectory {
         let log_id = LogId(self.next_log_id);
         self.next_log_id += 1;
         let writer = EntryLogWriter::create(&self.disk, &self.dir, log_id, generation)?;
-        Ok(writer.beside(&self.name_losses))
+        Ok(writer.beside(&self.name_losses).charged_to(&self.memory.index))
     }
 
     /// Puts `commit` into force: durable, then visible. On an error it may or may not be in force after a restart,
     /// is not visible now, and the directory takes no more commits when it came from the state table, unless
     /// [`LedgerDirectory::lacks_space`]: then it is not in force.
     pub fn commit(&mut self, commit: &DirectoryCommit<'_>) -> Result<(), DirectoryError> {
+        self.make_ready()?;
+        let mut read = Vec::with_capacity(commit.logs_added.len());
+        for sealed in commit.logs_added {
+            let mut log = self.read_back(sealed)?;
+            while !log.read_on()? {}
+            read.push(log);
+        }
+        self.commit_read(&DirectoryCommit { logs_added: &[], ..*commit }, read)
+    }
+
+    /// Begins to read a finished log back, as has to be done before a commit brings it: that takes long for one of millions of
+    /// runs.
+    pub fn read_back(&self, sealed: &SealedLog) -> Result<ReadBack, DirectoryError> {
+        let resident_max = self.view.resident_max();
+        let opening = IndexedOpening::begin(&self.disk, &self.dir, sealed.log_id, resident_max)?;
+        let charge = IndexCharge::new(&self.memory.index, IndexUse::Writing);
+        Ok(ReadBack { sealed: sealed.clone(), opening, charge })
+    }
+
+    fn make_ready(&mut self) -> Result<(), DirectoryError> {
         self.lacked_space = false;
         // A read that failed, perhaps for a reader, is no reason to give the directory up.
         if self.state.lacks_space() || self.state.failed_to_read() {
             self.state.reopen(&self.disk, &self.dir)?;
         }
+        Ok(())
+    }
+
+    /// As [`LedgerDirectory::commit`], with the logs that were read back to their end.
+    ///
+    /// # Panics
+    /// When the commit names other logs.
+    pub fn commit_read(
+        &mut self,
+        commit: &DirectoryCommit<'_>,
+        logs_added: Vec<ReadBack>,
+    ) -> Result<(), DirectoryError> {
+        assert!(commit.logs_added.is_empty(), "logs that a commit brings are read back before");
+        self.make_ready()?;
         let mut marks: BTreeMap<u32, JournalMark> = BTreeMap::new();
         marks.extend(
             self.state.marks().into_iter().chain(commit.marks.iter().copied()).map(|m| (m.journal, m)),
         );
         let marks: Vec<JournalMark> = marks.into_values().collect();
-        let mut opened = Vec::with_capacity(commit.logs_added.len());
-        let mut records = Vec::with_capacity(commit.logs_added.len());
-        for sealed in commit.logs_added {
-            let SealedLog { log_id, generation, size, entries, footer_checksum, .. } = *sealed;
-            let (log, index) =
-                EntryLog::open_indexed(&self.disk, &self.dir, log_id, self.view.resident_max())?;
+        let mut opened = Vec::with_capacity(logs_added.len());
+        let mut records = Vec::with_capacity(logs_added.len());
+        for ReadBack { sealed, opening, charge } in logs_added {
+            let SealedLog { log_id, generation, size, entries, footer_checksum, .. } = sealed;
+            let (log, index) = opening.finish()?;
             check_against_table(&log, generation, size)?;
             if log.footer_checksum() != footer_checksum {
                 let what = "the footer read back is not the one that was written";
                 return Err(OpenLogError::from(Damaged::new(log.path(), 0, what)).into());
             }
-            opened.push((Arc::new(log.cached_by(&self.memory.cache)), index));
+            opened.push((Arc::new(log.cached_by(&self.memory.cache)), index, charge));
             records.push(LogRecord { log_id, generation, size, entries, marks: marks.clone() });
         }
         self.commit_state(&Checkpoint {
@@ -220,7 +274,8 @@ impl LedgerDirectory {
             meta: commit.meta,
             next_log_id: None,
         })?;
-        for (log, index) in opened {
+        for (log, index, charge) in opened {
+            drop(charge);
             self.view.add(&log, index);
         }
         for log_id in commit.logs_removed {
@@ -257,6 +312,12 @@ impl LedgerDirectory {
         let paths: Vec<PathBuf> = logs.iter().map(|id| self.dir.join(file_name(*id))).collect();
         // Whatever comes of it: it is a bug on purpose.
         let _ = remove_all(&self.disk, &self.dir, &paths);
+    }
+
+    /// Pages the runs of a live log out of memory, by a step; true when none is there. Before a log with many goes, so that its
+    /// commit is a short step.
+    pub fn page_out_on(&self, paging: &mut PagingOut) -> bool {
+        self.view.page_out_on(paging)
     }
 
     /// Unlinks the files of removed logs that no reader holds any more; returns how many remain.

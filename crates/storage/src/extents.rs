@@ -239,7 +239,12 @@ impl ExtentDirectory {
 
     /// The runs of a log, ascending.
     pub fn of_log(&self, log_id: LogId) -> Vec<Extent> {
-        let places = self.logs.get(&log_id).into_iter().flatten();
+        self.some_of_log(log_id, 0, usize::MAX)
+    }
+
+    /// At most `most` runs of a log, ascending, from number `from` on.
+    pub fn some_of_log(&self, log_id: LogId, from: usize, most: usize) -> Vec<Extent> {
+        let places = self.logs.get(&log_id).into_iter().flatten().skip(from).take(most);
         let runs_at = |(ledger, first): &(LedgerId, EntryId)| {
             let (runs, place) = (self.runs(*ledger), (*first, log_id));
             let begin = runs.partition_point(|run| (run.first, run.log_id) < place);

@@ -1,9 +1,10 @@
-//! The index pool: the bytes of extents and ledger states in memory, counted against one limit.
+//! The index pool: the bytes of extents and ledger states in memory, and of the runs of logs that are being written, counted
+//! against one limit.
 //!
 //! # Invariants
 //! 1. What is charged is released, exactly once; releasing more than was charged is a bug and panics.
 //! 2. The pool refuses nothing: who charges extents asks [`IndexPool::is_over`] and pages out what can be read back.
-//!    Ledger states cannot be paged out and have precedence.
+//!    Ledger states and the runs of logs that are being written cannot be paged out and have precedence.
 
 use crate::BlockCache;
 use std::sync::Arc;
@@ -16,13 +17,19 @@ pub enum IndexUse {
     Extents,
     /// States of ledgers.
     Ledgers,
+    /// Runs of logs that are being written, or read back.
+    Writing,
+}
+
+impl IndexUse {
+    const COUNT: usize = 3;
 }
 
 /// See the module.
 #[derive(Debug)]
 pub struct IndexPool {
     capacity: u64,
-    used: [AtomicU64; 2],
+    used: [AtomicU64; IndexUse::COUNT],
 }
 
 impl IndexPool {
@@ -55,9 +62,14 @@ impl IndexPool {
         self.capacity
     }
 
+    /// Bytes charged, for whatever.
+    pub fn used_in_all(&self) -> u64 {
+        self.used.iter().map(|used| used.load(Relaxed)).sum()
+    }
+
     /// Bytes above the limit; 0 when it holds.
     pub fn excess(&self) -> u64 {
-        (self.used(IndexUse::Extents) + self.used(IndexUse::Ledgers)).saturating_sub(self.capacity)
+        self.used_in_all().saturating_sub(self.capacity)
     }
 
     /// True when more is charged than the limit allows.
@@ -66,10 +78,37 @@ impl IndexPool {
     }
 }
 
+/// Bytes that change, and are released when this goes.
+pub(crate) struct IndexCharge {
+    pool: Arc<IndexPool>,
+    what: IndexUse,
+    bytes: u64,
+}
+
+impl IndexCharge {
+    /// Nothing yet.
+    pub(crate) fn new(pool: &Arc<IndexPool>, what: IndexUse) -> IndexCharge {
+        IndexCharge { pool: pool.clone(), what, bytes: 0 }
+    }
+
+    /// So many bytes are charged from now on.
+    pub(crate) fn set(&mut self, bytes: u64) {
+        self.pool.charge(self.what, bytes.saturating_sub(self.bytes));
+        self.pool.release(self.what, self.bytes.saturating_sub(bytes));
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for IndexCharge {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
 /// What the ledger directories of a bookie share.
 #[derive(Clone)]
 pub struct StorageMemory {
-    /// Extents and ledger states.
+    /// Extents, ledger states, and runs of logs that are being written.
     pub index: Arc<IndexPool>,
     /// Index blocks and what is read ahead.
     pub cache: Arc<BlockCache>,

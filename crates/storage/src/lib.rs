@@ -39,7 +39,7 @@ pub mod verify_dir;
 mod view;
 
 pub use block_cache::{BLOCK_COST_BYTES, BlockCache, CacheStats};
-pub use directory::{DirectoryCommit, LedgerDirectory, OpenedDirectory};
+pub use directory::{DirectoryCommit, LedgerDirectory, OpenedDirectory, ReadBack};
 pub use entry_log::{
     Ahead, EntryLocation, EntryLog, EntryLogWriter, Extent, FoundRun, Patience, RunCursor, SealedLog,
     TOGETHER_ENTRIES_MAX,
@@ -49,6 +49,7 @@ pub use error::{
     WriteError,
 };
 pub use extents::{Coverage, ExtentDirectory};
+pub(crate) use index_pool::IndexCharge;
 pub use index_pool::{IndexPool, IndexUse, StorageMemory};
 pub use paged::PagedLog;
 pub use read_only::ReadOnlyDisk;
@@ -58,7 +59,9 @@ pub use state_table::{
 };
 
 pub use paged_index::IndexedRun;
-pub use view::{Asked, FoundEntry, Lead, LogView, NewerRuns, SoleRun, Source, locate, try_locate};
+pub use view::{
+    Asked, FoundEntry, Lead, LogView, NewerRuns, PagingOut, RunSearch, SoleRun, Source, locate, try_locate,
+};
 
 use std::fmt;
 

@@ -16,6 +16,8 @@ use std::sync::Arc;
 pub struct PagedLog {
     pub(crate) log: Arc<EntryLog>,
     pub(crate) index: Arc<PagedIndex>,
+    /// Logs that came to be on disk later have higher ones.
+    pub(crate) number: u64,
 }
 
 impl PagedLog {

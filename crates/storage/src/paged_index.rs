@@ -19,7 +19,7 @@
 //!
 //! # Limits
 //! 24 bytes for each [`FOOTER_BLOCK_EXTENTS`] runs, and for each run 5 to 8 bytes where ledger ids are near each other, 29
-//! at most. A look-up bisects the blocks and goes through the runs of one.
+//! at most. A look-up bisects the blocks and goes through the runs of one; one of many ledgers does so in a single pass.
 
 use crate::Extent;
 use crate::codec::Crc32c;
@@ -105,6 +105,11 @@ impl PagedIndexBuilder {
         self.before = Some((extent.ledger, extent.last));
         self.extents += 1;
         self.run_bytes += extent.bytes();
+    }
+
+    /// Bytes in memory.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.blocks.capacity() * size_of::<Block>() + self.bytes.capacity()) as u64
     }
 
     fn close_block(&mut self) {
@@ -209,9 +214,61 @@ impl PagedIndex {
             .take_while(move |run| run.ledger == ledger && run.first <= last)
     }
 
-    /// False when the log has no run of the ledger.
-    pub(crate) fn has(&self, ledger: LedgerId) -> bool {
-        self.runs_within(ledger, EntryId::FIRST, EntryId::MAX).next().is_some()
+    /// Gives the runs of some ledgers, which ascend strictly, each with the place of its ledger among them; of one ledger for as
+    /// long as `visit` says so. One pass: ledgers that are near each other share a look at the blocks, and at the runs of one.
+    pub(crate) fn visit_each(&self, ledgers: &[LedgerId], mut visit: impl FnMut(usize, IndexedRun) -> bool) {
+        debug_assert!(ledgers.is_sorted_by(|before, behind| before < behind), "each is asked for once");
+        let begin = ledgers.partition_point(|ledger| *ledger < self.blocks[0].ledger);
+        let end = ledgers.partition_point(|ledger| *ledger <= self.last_ledger);
+        let mut runs = self.runs_from_block(0);
+        let (mut at_block, mut next) = (None, None);
+        for place in begin..end {
+            let ledger = ledgers[place];
+            let block = self.block_of(ledger, at_block.unwrap_or(0));
+            // What is left of the last block may be just what is wanted.
+            if at_block.is_none_or(|at| at < block) {
+                runs = self.runs_from_block(block);
+                next = runs.next();
+            }
+            while next.is_some_and(|run| run.ledger < ledger) {
+                next = runs.next();
+            }
+            while let Some(run) = next
+                && run.ledger == ledger
+                && visit(place, run)
+            {
+                next = runs.next();
+            }
+            at_block = Some(runs.block.saturating_sub(1));
+        }
+    }
+
+    /// The block in which the runs of a ledger begin, if it has any, which is not before block `from`. From there on in steps
+    /// that double: it is mostly near.
+    fn block_of(&self, ledger: LedgerId, from: usize) -> usize {
+        let begins_before = |block: &Block| (block.ledger, block.first) <= (ledger, EntryId::FIRST);
+        let (mut low, mut step) = (from, 1);
+        while self.blocks.get(low + step).is_some_and(begins_before) {
+            low += step;
+            step *= 2;
+        }
+        let high = self.blocks.len().min(low + step);
+        low + self.blocks[low..high].partition_point(begins_before).saturating_sub(1)
+    }
+
+    /// Takes out the ledgers, which ascend strictly, of which the log has runs.
+    pub(crate) fn retain_absent(&self, ledgers: &mut Vec<LedgerId>) {
+        let mut found = Vec::new();
+        self.visit_each(ledgers, |place, _| {
+            found.push(place);
+            false
+        });
+        let mut found = found.into_iter().peekable();
+        let mut place = 0;
+        ledgers.retain(|_| {
+            place += 1;
+            found.next_if_eq(&(place - 1)).is_none()
+        });
     }
 
     /// At most `count` runs from number `from` on.
@@ -247,6 +304,7 @@ mod tests {
     use crate::entry_log::test_extent;
     use crate::{Generation, LogId};
     use proptest::prelude::*;
+    use std::collections::BTreeSet;
 
     /// Gap to the ledger before, then (gap to the entry before, span) of each run.
     fn ledgers() -> impl Strategy<Value = Vec<(u64, Vec<(u64, u64)>)>> {
@@ -273,6 +331,28 @@ mod tests {
             }
             let index = PagedIndex::of(&extents).unwrap();
             prop_assert_eq!(index.len(), extents.len());
+            let near = |(at, offset): &(u16, i64)| extents[usize::from(*at) % extents.len()].ledger.get() + offset;
+            for some in probes.chunks(20) {
+                let asked: BTreeSet<LedgerId> = some.iter().map(near).filter_map(LedgerId::new).collect();
+                let asked: Vec<LedgerId> = asked.into_iter().collect();
+                for first_alone in [false, true] {
+                    let mut visited = Vec::new();
+                    index.visit_each(&asked, |place, run| {
+                        visited.push((asked[place], run.number));
+                        !first_alone
+                    });
+                    let mut expected: Vec<(LedgerId, usize)> = extents.iter().map(|e| e.ledger).zip(0..).collect();
+                    expected.retain(|(ledger, _)| asked.contains(ledger));
+                    if first_alone {
+                        expected.dedup_by_key(|(ledger, _)| *ledger);
+                    }
+                    prop_assert_eq!(visited, expected);
+                }
+                let mut absent = asked.clone();
+                index.retain_absent(&mut absent);
+                let has = |ledger: &LedgerId| extents.iter().any(|e| e.ledger == *ledger);
+                prop_assert_eq!(absent, asked.into_iter().filter(|ledger| !has(ledger)).collect::<Vec<_>>());
+            }
             let numbered: Vec<IndexedRun> = index.runs_from(0, usize::MAX).collect();
             prop_assert_eq!(numbered.len(), extents.len());
             for (number, (run, extent)) in numbered.iter().zip(&extents).enumerate() {
@@ -286,7 +366,6 @@ mod tests {
                 let ledgers = [near.ledger.get(), near.ledger.get() + 1, near.ledger.get() - 1];
                 let entries = [near.first.get() + offset, near.last.get() + offset];
                 for ledger in ledgers.into_iter().filter_map(LedgerId::new) {
-                    prop_assert_eq!(index.has(ledger), extents.iter().any(|e| e.ledger == ledger));
                     for entry in entries.into_iter().filter_map(EntryId::new) {
                         let expected = extents.iter().position(|e| e.ledger == ledger && e.first <= entry && e.last >= entry);
                         prop_assert_eq!(index.find(ledger, entry), expected);

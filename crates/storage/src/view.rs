@@ -16,13 +16,14 @@
 //! 4. The newest copy that may hold an entry decides: when it cannot be read, an older one is not given instead.
 //!
 //! # Limits
-//! The lock is held for [`STEP_RUNS`] runs at most, or those of one ledger. While a log is added or paged, its own
+//! The lock is held for [`STEP_RUNS`] runs at most, or those of one ledger. While a log is added or paged in, its own
 //! extents are in memory once more, but for one that has more than [`LogView::resident_max`] runs, which never are.
-//! Indexes cannot be paged out.
+//! Indexes cannot be paged out. A log is paged out by steps of [`STEP_RUNS`] runs; one that comes or goes with runs in memory is
+//! shown or hidden in one call, so logs with many are paged out before they go.
 
 use crate::entry_log::{LogIndex, waited};
 use crate::paged::PagedLog;
-use crate::paged_index::{IndexedRun, PagedIndex};
+use crate::paged_index::{IndexedRun, PagedIndex, PagedIndexBuilder};
 use crate::{
     Coverage, EntryLocation, EntryLog, Extent, ExtentDirectory, FoundRun, Generation, IndexPool, IndexUse,
     LogId, Patience, ReadError, TryReadError,
@@ -51,8 +52,11 @@ struct Live {
     /// Of the logs that are in memory.
     extents: ExtentDirectory,
     logs: BTreeMap<LogId, LiveLog>,
-    /// Logs with an index, by number.
+    /// Logs with an index, by id.
     paged: Vec<PagedLog>,
+    /// The same, in the order in which they came to be on disk, and the number of the next.
+    order: BTreeMap<u64, Arc<PagedIndex>>,
+    next_number: u64,
     index_bytes: u64,
     /// Charged to the pool.
     charged: u64,
@@ -64,6 +68,21 @@ struct LiveLog {
     log: Arc<EntryLog>,
     /// Looked at since the clock came by.
     was_used: AtomicBool,
+}
+
+/// A log on its way out of memory, by steps: see [`crate::LedgerDirectory::page_out_on`].
+pub struct PagingOut {
+    log_id: LogId,
+    /// Of the runs so far, and how many they are.
+    index: PagedIndexBuilder,
+    runs: usize,
+}
+
+impl PagingOut {
+    /// Not begun.
+    pub fn new(log_id: LogId) -> PagingOut {
+        PagingOut { log_id, index: PagedIndexBuilder::default(), runs: 0 }
+    }
 }
 
 /// A run and the log that holds it. Keeps the log readable while it lives, also after its removal.
@@ -97,6 +116,33 @@ pub enum Asked {
     LeftOut,
     /// Not at all: whoever asks goes through it anyway.
     Known,
+}
+
+/// How far [`LogView::retain_absent`] has come among the logs on disk.
+#[derive(Debug, Default)]
+pub struct RunSearch {
+    /// Those with a lower number were asked.
+    next: u64,
+    is_begun: bool,
+    /// The log that had most of the ledgers, and how many: ledgers that are near each other are mostly in the same logs.
+    richest: Option<u64>,
+    most: usize,
+}
+
+impl RunSearch {
+    /// For other ledgers. The log that had most of those before is asked first.
+    pub fn begin_again(&mut self) {
+        (self.next, self.is_begun, self.most) = (0, false, 0);
+    }
+
+    fn look(&mut self, number: u64, index: &PagedIndex, ledgers: &mut Vec<LedgerId>) {
+        let before = ledgers.len();
+        index.retain_absent(ledgers);
+        let found = before - ledgers.len();
+        if found > self.most {
+            (self.richest, self.most) = (Some(number), found);
+        }
+    }
 }
 
 /// Where a copy of an entry may be.
@@ -271,7 +317,10 @@ impl Live {
     fn show_index(&mut self, log: Arc<EntryLog>, index: PagedIndex) {
         let at = self.index_at(log.log_id()).expect_err("a log gets its index once");
         self.index_bytes += index.bytes();
-        self.paged.insert(at, PagedLog { log, index: Arc::new(index) });
+        let (index, number) = (Arc::new(index), self.next_number);
+        self.next_number += 1;
+        self.order.insert(number, index.clone());
+        self.paged.insert(at, PagedLog { log, index, number });
     }
 
     /// Takes a log off the disk's side: its runs are in memory, or it is gone.
@@ -279,6 +328,7 @@ impl Live {
         if let Ok(at) = self.index_at(log_id) {
             let gone = self.paged.remove(at);
             self.index_bytes -= gone.index.bytes();
+            self.order.remove(&gone.number);
         }
     }
 
@@ -329,7 +379,8 @@ impl LogView {
             LogIndex::Building(_) => unreachable!("an index is finished before its log is shown"),
         };
         // What would not fit with all others gone is not brought in to be dropped again.
-        let room = self.pool.capacity().saturating_sub(self.pool.used(IndexUse::Ledgers));
+        let stays = self.pool.used(IndexUse::Ledgers) + self.pool.used(IndexUse::Writing);
+        let room = self.pool.capacity().saturating_sub(stays);
         if size_of_val(&*extents) as u64 > room
             && let Some(index) = PagedIndex::of(&extents)
         {
@@ -354,33 +405,44 @@ impl LogView {
     pub(crate) fn make_room(&self) {
         while self.pool.is_over() {
             let Some(log_id) = self.live.write().victim() else { return };
-            self.page_out(log_id);
+            let mut paging = PagingOut::new(log_id);
+            while !self.page_out_on(&mut paging) {}
         }
     }
 
-    fn page_out(&self, log_id: LogId) {
-        let (log, extents) = {
-            let live = self.live.read();
-            (live.logs[&log_id].log.clone(), live.extents.of_log(log_id))
-        };
-        let Some(index) = PagedIndex::of(&extents) else { return };
-        drop(extents);
-        self.change(|live| live.show_index(log, index));
-        while !self.change(|live| live.extents.remove_runs(log_id, STEP_RUNS)) {}
+    /// Pages a log out by a step; true when none of its runs is in memory.
+    pub(crate) fn page_out_on(&self, paging: &mut PagingOut) -> bool {
+        let live = self.live.read();
+        let log_id = paging.log_id;
+        let Some(log) = live.logs.get(&log_id).map(|live| live.log.clone()) else { return true };
+        if live.index_at(log_id).is_ok() {
+            drop(live);
+            return self.change(|live| live.extents.remove_runs(log_id, STEP_RUNS));
+        }
+        let some = live.extents.some_of_log(log_id, paging.runs, STEP_RUNS);
+        drop(live);
+        if some.is_empty() {
+            let Some(index) = std::mem::take(&mut paging.index).finish() else { return true };
+            self.change(|live| live.show_index(log, index));
+        }
+        paging.runs += some.len();
+        some.iter().for_each(|run| paging.index.push(run));
+        false
     }
 
     /// Brings the extents of one log that is looked at back into memory, when there is room for twice as many. True
     /// when one came. Blocks on the disk.
     pub(crate) fn page_in(&self) -> Result<bool, ReadError> {
-        let used = self.pool.used(IndexUse::Extents) + self.pool.used(IndexUse::Ledgers);
-        let room = self.pool.capacity().saturating_sub(used);
+        let room = self.pool.capacity().saturating_sub(self.pool.used_in_all());
         let log = {
             let live = self.live.read();
             let resident_max = self.resident_max();
             let fits = |paged: &&PagedLog| {
+                // One that is on its way out goes on.
+                let is_leaving = live.extents.has_log(paged.log.log_id());
                 let runs = paged.index.len() as u64;
                 let bytes = runs * 2 * size_of::<Extent>() as u64;
-                let fits = runs <= resident_max && bytes.saturating_mul(2) <= room;
+                let fits = !is_leaving && runs <= resident_max && bytes.saturating_mul(2) <= room;
                 fits && paged.index.was_used.swap(false, Relaxed)
             };
             live.paged.iter().rev().find(fits).map(|paged| paged.log.clone())
@@ -535,23 +597,60 @@ impl LogView {
         }
     }
 
-    /// True when a log has a run of the ledger. Reads nothing.
-    pub fn has(&self, ledger: LedgerId) -> bool {
-        let live = self.live.read();
-        !live.extents.runs(ledger).is_empty() || live.paged.iter().any(|paged| paged.index.has(ledger))
+    /// Takes out the ledgers, which ascend strictly, of which a log has a run. False: not all logs were asked for want of time,
+    /// and `search` knows where to go on. Logs that came meanwhile are asked then, so what is left at the end has no run in
+    /// any log at that time. Reads nothing, and holds no lock while it looks into an index.
+    pub fn retain_absent(
+        &self,
+        search: &mut RunSearch,
+        ledgers: &mut Vec<LedgerId>,
+        mut has_time: impl FnMut() -> bool,
+    ) -> bool {
+        if let Some(number) = search.richest.take_if(|_| !search.is_begun)
+            && let Some(index) = self.live.read().order.get(&number).cloned()
+        {
+            search.look(number, &index, ledgers);
+        }
+        search.is_begun = true;
+        while !ledgers.is_empty() {
+            let live = self.live.read();
+            let next = live.order.range(search.next..).next();
+            let Some((number, index)) = next.map(|(number, index)| (*number, index.clone())) else {
+                ledgers.retain(|ledger| live.extents.runs(*ledger).is_empty());
+                return true;
+            };
+            drop(live);
+            if !has_time() {
+                return false;
+            }
+            search.next = number + 1;
+            search.look(number, &index, ledgers);
+        }
+        true
     }
 
-    /// The runs of a ledger in each log, whatever they are worth. Reads nothing.
-    pub fn visit_runs(&self, ledger: LedgerId, mut visit: impl FnMut(&EntryLog, IndexedRun)) {
+    /// The runs of some ledgers, which ascend strictly, in a log on disk, each with the place of its ledger among them. False
+    /// when the log is in memory, or not there. Reads nothing.
+    pub fn visit_indexed(
+        &self,
+        log_id: LogId,
+        ledgers: &[LedgerId],
+        mut visit: impl FnMut(usize, IndexedRun),
+    ) -> bool {
         let live = self.live.read();
-        for run in live.extents.runs(ledger) {
-            visit(&live.logs[&run.log_id].log, IndexedRun::new(ledger, run.first, run.last, run.bytes()));
-        }
-        // One that is on its way in or out comes twice.
-        for paged in &live.paged {
-            let runs = paged.index.runs_within(ledger, EntryId::FIRST, EntryId::MAX);
-            runs.for_each(|run| visit(&paged.log, run));
-        }
+        let Ok(at) = live.index_at(log_id) else { return false };
+        let index = live.paged[at].index.clone();
+        drop(live);
+        index.visit_each(ledgers, |place, run| {
+            visit(place, run);
+            true
+        });
+        true
+    }
+
+    /// Bytes of what finds the runs on disk, which cannot be paged out.
+    pub fn index_bytes(&self) -> u64 {
+        self.live.read().index_bytes
     }
 
     /// Bytes of all runs of a log on disk. `None` when it is in memory, or not there.

@@ -163,41 +163,52 @@ impl Shard {
         self.removed.len()
     }
 
-    /// Drops the memory of removed ledgers that nothing mentions any more, and returns them: those never fenced, whose
-    /// removal is flushed with generation `flushed` or before, and that have no copies on disk. A fenced one stays:
-    /// that it was fenced is for good (IB5). Once the tables forgot them too, or could not: [`Shard::end_forgetting`].
+    /// Removed ledgers that may be forgotten if they have no copies on disk, ascending: those never fenced, whose removal is
+    /// flushed with generation `flushed` or before, and that nothing in memory mentions. A fenced one stays: that it was
+    /// fenced is for good (IB5).
     ///
     /// Looks at the first `most` of them behind `after`, so that the shard is locked for a short time. Returns the last one as well;
     /// `None`: there are no others.
-    pub(crate) fn forget(
-        &mut self,
+    pub(crate) fn forgettable(
+        &self,
         flushed: u64,
         after: Option<LedgerId>,
         most: usize,
-        has_copies: impl Fn(LedgerId) -> bool,
     ) -> (Vec<LedgerId>, Option<LedgerId>) {
-        let ledgers = &self.ledgers;
-        let is_mentioned = |ledger: &LedgerId| {
-            let state = &ledgers[ledger];
-            let in_cache = || self.caches().any(|cache| cache.records.contains_key(ledger));
-            let is_busy = state.dirty_in.is_some() || !state.polls.is_empty() || state.hidden_below > flushed;
-            state.fence.is_some() || is_busy || in_cache() || has_copies(*ledger)
-        };
         debug_assert!(
             after.is_some()
                 || self
                     .removed
                     .iter()
-                    .all(|l| ledgers[l].fence.is_some() || self.unfenced_removed.contains(l)),
+                    .all(|l| self.ledgers[l].fence.is_some() || self.unfenced_removed.contains(l)),
             "none is left out"
         );
         // Fenced ones only ever become more: they are not looked at.
         let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let candidates: Vec<LedgerId> =
+        let mut looked: Vec<LedgerId> =
             self.unfenced_removed.range((begin, Bound::Unbounded)).take(most).copied().collect();
-        let last = candidates.last().copied().filter(|_| candidates.len() == most);
-        let forgotten: Vec<LedgerId> =
-            candidates.into_iter().filter(|ledger| !is_mentioned(ledger)).collect();
+        let last = looked.last().copied().filter(|_| looked.len() == most);
+        looked.retain(|ledger| !self.is_mentioned(*ledger, flushed));
+        (looked, last)
+    }
+
+    /// True when something in memory needs the state of a removed ledger, or its removal is not flushed.
+    fn is_mentioned(&self, ledger: LedgerId, flushed: u64) -> bool {
+        let state = &self.ledgers[&ledger];
+        let is_busy = state.dirty_in.is_some() || !state.polls.is_empty() || state.hidden_below > flushed;
+        let in_cache = || self.caches().any(|cache| cache.records.contains_key(&ledger));
+        state.fence.is_some() || is_busy || in_cache()
+    }
+
+    /// Drops the memory of those of the ledgers that may still be forgotten, and returns them. None of them has a copy on disk:
+    /// that is asked before, without the lock of the shard, and still holds because only the thread that asks adds logs. Once
+    /// the tables forgot them too, or could not: [`Shard::end_forgetting`].
+    pub(crate) fn forget(&mut self, flushed: u64, without_copies: &[LedgerId]) -> Vec<LedgerId> {
+        let may_go = |ledger: &&LedgerId| {
+            // It may be back, and removed again, since it was listed.
+            self.unfenced_removed.contains(ledger) && !self.is_mentioned(**ledger, flushed)
+        };
+        let forgotten: Vec<LedgerId> = without_copies.iter().filter(may_go).copied().collect();
         for ledger in &forgotten {
             self.on_back(*ledger);
             let state = self.ledgers.remove(ledger).expect("a removed ledger is known");
@@ -205,7 +216,7 @@ impl Shard {
             self.raised.remove(ledger);
             self.vouched.remove(ledger);
         }
-        (forgotten, last)
+        forgotten
     }
 
     /// Every table forgot what [`Shard::forget`] returned, or some table still remembers it: then so must the shard, or

@@ -475,13 +475,35 @@ mod tests {
         removed.remove(0, 0);
         let record = LedgerRecord { hidden_below: Generation(0), ..removed.snapshot(ledger) };
         shard.restore(&record);
-        assert_eq!(shard.forget(0, None, 10, |_| false), (vec![ledger], None));
+        assert_eq!(shard.forgettable(0, None, 10), (vec![ledger], None));
+        assert_eq!(shard.forget(0, &[ledger]), vec![ledger]);
         assert!(shard.fence(ledger, MasterKey::new([1; 20]), Box::new(|_| {})).is_none());
         let extents = vec![extent(0, 9, 1)];
         let update = Reconciliation { ledger, last: Some(extents[0].last), extents };
         assert_eq!(shard.reconcile(&update).0.result, Err(Refusal::TooManyRequests));
         shard.end_forgetting(true);
         assert_eq!(shard.reconcile(&update).0.result, Ok(()));
+    }
+
+    /// Between the two its copies are sought without the lock: what happens to it meanwhile counts.
+    #[test]
+    fn a_ledger_that_is_mentioned_since_it_was_listed_is_not_forgotten() {
+        let (mut shard, back, gone) = (shard(), LedgerId::new(1).unwrap(), LedgerId::new(2).unwrap());
+        for ledger in [back, gone] {
+            let mut removed = LedgerState::new(None);
+            removed.remove(0, 0);
+            shard.restore(&LedgerRecord { hidden_below: Generation(0), ..removed.snapshot(ledger) });
+        }
+        let both = vec![back, gone];
+        assert_eq!(shard.forgettable(0, None, 1), (vec![back], Some(back)));
+        assert_eq!(shard.forgettable(0, Some(back), 1), (vec![gone], Some(gone)));
+        assert_eq!(shard.forgettable(0, None, 3), (both.clone(), None));
+        let key = MasterKey::new([1; 20]);
+        assert!(shard.revive(back, key, Box::new(|_| {})).is_none());
+        assert_eq!(shard.forget(0, &both), vec![gone], "it exists");
+        assert!(shard.remove(back, Box::new(|_| {})).is_none());
+        assert_eq!(shard.forget(0, &both), [], "its removal is in no table");
+        assert_eq!(shard.forgettable(0, None, 3), (vec![], None));
     }
 
     fn update(ledger: i64, extents: Vec<TierExtent>) -> Reconciliation {

@@ -6,7 +6,7 @@
 //! # Data flow
 //! ```text
 //! flush committed -> ledgers that are gone or were trimmed in it (queue) -> certain, perhaps with a later flush
-//!     -> their runs in each log's index -> bytes of the log
+//!     -> some of them, ascending: their runs in the index of each log that has a count, log by log -> bytes of the log
 //! log weighed -> what was found
 //! ```
 //!
@@ -14,11 +14,14 @@
 //! 1. A count is never below the bytes of the runs that are gone as a whole, as committed removals and trims say; it may be above,
 //!    when a run is counted twice. Of a run that is let go in part it is an estimate. So a log that is worth a look gets one.
 //! 2. Nothing is dropped or rewritten for what is counted here: a log is weighed first, run by run.
-//! 3. A log without a count (after a start, when it is new, after too many changes at once) is weighed in the next
-//!    collection.
+//! 3. A log without a count (after a start, when it is new, when a change found it in memory, after too many changes at once) is
+//!    weighed in the next collection.
+//! 4. A change that is being counted is certain: a log that is weighed meanwhile has it in what is found, whether or not the
+//!    count gets to that log.
 //!
 //! # Limits
-//! 16 bytes for each log, and [`CHANGES_MAX`] changes that wait.
+//! 16 bytes for each log, and [`CHANGES_MAX`] changes that wait. A step looks into one index after another until [`STEP_NS`]
+//! are over, for [`CHANGES_AT_ONCE`] ledgers each.
 
 use super::{Liveness, LogRef};
 use crate::machine::Flushing;
@@ -26,11 +29,13 @@ use bindery_io::canary::Canary;
 use bindery_storage::{Generation, IndexedRun};
 use bindery_types::{EntryId, LedgerId};
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 
 /// With more changes than this waiting, every log is weighed again instead.
 const CHANGES_MAX: usize = 1 << 20;
-/// Changes between two readings of the clock, and the longest step.
-const CHANGES_AT_ONCE: u64 = 16;
+/// Changes that go through the indexes together, those that are looked at to find them, and the longest step.
+const CHANGES_AT_ONCE: usize = 256;
+const LOOKED_AT_ONCE: usize = 16 * CHANGES_AT_ONCE;
 const STEP_NS: u64 = 1_000_000;
 
 /// What a commit says about a ledger's copies.
@@ -69,10 +74,20 @@ pub(super) fn live_share(run: &IndexedRun, trimmed: EntryId) -> u64 {
     u64::try_from(u128::from(run.bytes) * left / entries).unwrap_or(run.bytes)
 }
 
+/// Changes that are being counted.
+struct Counting {
+    /// The ledger of each, ascending strictly.
+    ledgers: Vec<LedgerId>,
+    changes: Vec<Died>,
+    /// The last log in which they were looked for.
+    after: Bound<LogRef>,
+}
+
 #[derive(Default)]
 pub(super) struct DeadBytes {
     of_log: BTreeMap<LogRef, u64>,
     changes: VecDeque<Died>,
+    counting: Option<Counting>,
     /// Removals that hide copies of a generation which is not flushed yet: a log that is weighed meanwhile counts them as live.
     uncertain: Vec<Died>,
 }
@@ -100,7 +115,7 @@ impl DeadBytes {
 
     /// Every change is counted.
     pub(super) fn is_settled(&self) -> bool {
-        self.changes.is_empty()
+        self.changes.is_empty() && self.counting.is_none()
     }
 
     fn push(&mut self, died: Died) {
@@ -130,24 +145,45 @@ impl Flushing {
     /// Counts on.
     pub(super) fn count_dead_on(&mut self) {
         let begun = self.clock.monotonic_ns();
-        for number in 1u64.. {
-            if number.is_multiple_of(CHANGES_AT_ONCE)
-                && self.clock.monotonic_ns().saturating_sub(begun) >= STEP_NS
-            {
-                return;
-            }
-            let Some(died) = self.space.dead.changes.pop_front() else { return };
-            if died.hidden_below.0 > self.flushed_generation(self.engine.shard_of(died.ledger)) {
-                self.space.dead.uncertain.push(died);
-                continue;
-            }
-            let dead = &mut self.space.dead;
-            for (index, view) in self.engine.views.iter().enumerate() {
-                view.visit_runs(died.ledger, |log, run| {
-                    dead.add((index, log.log_id()), died.bytes_of(&run));
-                });
+        while let Some(mut counting) = self.space.dead.counting.take().or_else(|| self.next_changes()) {
+            loop {
+                let of_log = &mut self.space.dead.of_log;
+                let Some((&log, dead)) = of_log.range_mut((counting.after, Bound::Unbounded)).next() else {
+                    break;
+                };
+                if self.clock.monotonic_ns().saturating_sub(begun) >= STEP_NS {
+                    self.space.dead.counting = Some(counting);
+                    return;
+                }
+                counting.after = Bound::Excluded(log);
+                let (index, log_id) = log;
+                let add = |place: usize, run| *dead += counting.changes[place].bytes_of(&run);
+                if !self.engine.views[index].visit_indexed(log_id, &counting.ledgers, add) {
+                    of_log.remove(&log);
+                }
             }
         }
+    }
+
+    /// The next changes that are certain, one of a ledger at a time.
+    fn next_changes(&mut self) -> Option<Counting> {
+        let mut certain = BTreeMap::new();
+        for _ in 0..LOOKED_AT_ONCE {
+            if certain.len() == CHANGES_AT_ONCE {
+                break;
+            }
+            let Some(died) = self.space.dead.changes.pop_front() else { break };
+            if died.hidden_below.0 > self.flushed_generation(self.engine.shard_of(died.ledger)) {
+                self.space.dead.uncertain.push(died);
+            } else if certain.contains_key(&died.ledger) {
+                self.space.dead.changes.push_front(died);
+                break;
+            } else {
+                certain.insert(died.ledger, died);
+            }
+        }
+        let (ledgers, changes): (Vec<_>, Vec<_>) = certain.into_iter().unzip();
+        (!ledgers.is_empty()).then_some(Counting { ledgers, changes, after: Bound::Unbounded })
     }
 }
 

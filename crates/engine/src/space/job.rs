@@ -4,6 +4,7 @@
 //! ```text
 //! footers of all sources, side by side -> runs of the next ledger -> those that begin before the next entry are open: 1,024
 //!     records each -> the lowest entry of the open runs, its newest copy -> judged -> body, verified -> output
+//! no run left -> the output's footer -> sync -> read back, its index built -> the sources' runs paged out -> ready for its commit
 //! ```
 //! A source whose footer turns out not to be the one that was written fails the job: nothing of the output was committed.
 //!
@@ -22,16 +23,22 @@
 //!
 //! # Limits
 //! [`JOB_SOURCES_MAX`] sources with any number of runs. In memory: 408 runs of each source and those of one ledger, 120 bytes
-//! each; about 20 bytes for each run of the output; 1,024 records of each open run, of which a source has one;
-//! [`WINDOWS_BYTES`] over all sources, which are read past the page cache. One call does one piece of work: it opens a
-//! source or a run, gathers the runs of a ledger, reads records, or settles one entry.
+//! each; about 20 bytes for each run of the output, charged to the index pool, of which at most [`RUN_BYTES`] are expected; 1,024
+//! records of each open run, of which a source has one; [`WINDOWS_BYTES`] over all sources, which are read past the page cache.
+//! One call does one piece of work: it opens a source or a run, gathers the runs of a ledger, reads records, settles one entry,
+//! writes [`FOOTER_RUNS`] runs of the footer or reads back as many, makes the output durable, or pages out 1,024 runs. What is
+//! left for the commit is bounded by [`HIDDEN_RUNS_MAX`] runs of the sources, and by those of an output that comes into
+//! memory: 65,536.
 
 use super::{Liveness, LogRef, Newer, Verdict};
 use crate::machine::Flushing;
 use bindery_io::BLOCK_SIZE_BYTES;
 use bindery_io::canary::Canary;
 use bindery_storage::entry_log::{IndexRecord, RECORD_BYTES};
-use bindery_storage::{EntryLog, EntryLogWriter, Extent, Generation, LogId, ReadError, RunCursor, SealedLog};
+use bindery_storage::{
+    EntryLog, EntryLogWriter, Extent, Generation, LedgerDirectory, LogId, PagingOut, ReadBack, ReadError,
+    RunCursor, SealedLog,
+};
 use bindery_types::{EntryId, LedgerId};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -44,6 +51,15 @@ const WINDOWS_BYTES: usize = 4 << 20;
 const WINDOW_BYTES_MAX: usize = 128 << 10;
 /// Records of an open run in memory.
 const RECORDS_READ: u32 = 1024;
+
+/// Runs of the footer that are written in one piece of work; about as many are read back in one.
+const FOOTER_RUNS: usize = 1024;
+/// Bytes of the footer for each run.
+const FOOTER_RUN_BYTES: u64 = 80;
+/// Runs of the sources in memory that go with the commit: more are paged out before.
+const HIDDEN_RUNS_MAX: u64 = 4096;
+/// What a run of the output takes in memory while it is written.
+const RUN_BYTES: u64 = 24;
 
 /// What a rewrite is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +81,10 @@ pub(super) enum JobError {
 pub(super) struct Piece {
     /// Bytes copied.
     pub copied: u64,
+    /// Bytes of the footer, written or read back.
+    pub footer: u64,
+    /// It may have taken long: time to look at the clock.
+    pub is_long: bool,
     /// Reads of the disk, and one.
     pub work: u64,
     pub is_done: bool,
@@ -125,6 +145,15 @@ struct Open {
     last: Option<EntryId>,
 }
 
+/// Where the output stands.
+enum Output {
+    /// Nothing is there.
+    None,
+    Writing(EntryLogWriter),
+    /// Durable; being read back once that has begun.
+    Sealed(SealedLog, Option<ReadBack>),
+}
+
 pub(super) struct Job {
     directory: usize,
     cause: Cause,
@@ -139,7 +168,19 @@ pub(super) struct Job {
     open: Vec<Open>,
     /// The highest generation of the ledger in the sources.
     highest: Generation,
-    writer: EntryLogWriter,
+    output_id: LogId,
+    output: Output,
+    /// Bytes of the sources that were not gone through, with their footers: no more is copied.
+    to_come: u64,
+    /// Bytes that there were to copy when it was planned, and that were copied.
+    live: u64,
+    copied_bytes: u64,
+    /// All entries are copied.
+    is_copied: bool,
+    is_footer_written: bool,
+    is_read_back: bool,
+    /// Sources that are paged out before they go; `None` before they are known.
+    leaving: Option<VecDeque<PagingOut>>,
     copied: u64,
     body: Vec<u8>,
 }
@@ -148,9 +189,11 @@ impl Job {
     pub(super) fn new(
         directory: usize,
         cause: Cause,
+        live: u64,
         sources: Vec<Arc<EntryLog>>,
         writer: EntryLogWriter,
     ) -> Job {
+        let to_come = sources.iter().map(|log| log.size()).sum();
         Job {
             directory,
             cause,
@@ -160,7 +203,15 @@ impl Job {
             runs: VecDeque::new(),
             open: Vec::new(),
             highest: Generation(0),
-            writer,
+            output_id: writer.log_id(),
+            output: Output::Writing(writer),
+            to_come,
+            live,
+            copied_bytes: 0,
+            is_copied: false,
+            is_footer_written: false,
+            is_read_back: false,
+            leaving: None,
             copied: 0,
             body: Vec::new(),
         }
@@ -185,8 +236,35 @@ impl Job {
         self.sources.iter().map(|source| source.shared.size()).sum()
     }
 
+    /// Bytes that there were to copy when it was planned.
+    pub(super) fn live(&self) -> u64 {
+        self.live
+    }
+
+    /// Bytes of the volume that the output will still take, at most: what is planned and not copied, or what is left of the
+    /// sources if that is less, and what is not written of what was copied.
+    pub(super) fn still_needed(&self) -> u64 {
+        let unwritten = match &self.output {
+            Output::Writing(writer) => writer.unwritten_bytes(),
+            Output::None | Output::Sealed(..) => return 0,
+        };
+        let to_copy = self.to_come.min(self.live.saturating_sub(self.copied_bytes));
+        if self.is_copied { unwritten } else { to_copy + unwritten }
+    }
+
+    /// Bytes of memory that the runs of the output may take until it is done: no output has more runs than its sources, but for
+    /// runs that an entry of another generation divides.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        Job::memory_of(self.sources.iter().map(|source| &*source.shared))
+    }
+
+    /// As [`Job::memory_bytes`], of a rewrite of these logs.
+    pub(super) fn memory_of<'a>(sources: impl Iterator<Item = &'a EntryLog>) -> u64 {
+        sources.map(|log| log.run_count() * RUN_BYTES).sum()
+    }
+
     pub(super) fn output(&self) -> LogId {
-        self.writer.log_id()
+        self.output_id
     }
 
     pub(super) fn sources(&self) -> Vec<LogRef> {
@@ -195,6 +273,9 @@ impl Job {
 
     /// Does one piece of work.
     pub(super) fn advance(&mut self, flushing: &Flushing) -> Result<Piece, JobError> {
+        if self.is_copied {
+            return self.end_on(&flushing.directories[self.directory]);
+        }
         let passed = Piece { work: 1, ..Piece::default() };
         if self.next_source < self.sources.len() {
             self.open_source(flushing)?;
@@ -217,8 +298,76 @@ impl Job {
         }
         match next {
             Some(entry) => self.settle(flushing, self.open[0].run.ledger, entry),
-            None => Ok(Piece { is_done: !self.gather(flushing)?, ..passed }),
+            None => {
+                self.is_copied = !self.gather(flushing)?;
+                Ok(passed)
+            }
         }
+    }
+
+    /// Does one piece of what is left when all entries are copied.
+    fn end_on(&mut self, directory: &LedgerDirectory) -> Result<Piece, JobError> {
+        let passed = Piece { work: 1, is_long: true, ..Piece::default() };
+        let done = Piece { is_done: true, ..passed };
+        let footer = |runs: u64| Piece { footer: runs.min(FOOTER_RUNS as u64) * FOOTER_RUN_BYTES, ..passed };
+        let put_off = |error: &dyn std::fmt::Display| JobError::PutOff(error.to_string());
+        match std::mem::replace(&mut self.output, Output::None) {
+            Output::None => Ok(done),
+            Output::Writing(writer) if self.copied == 0 => {
+                writer.abandon().map_err(|e| put_off(&e))?;
+                Ok(done)
+            }
+            Output::Writing(mut writer) if !self.is_footer_written => {
+                let runs = writer.runs_to_list();
+                let written = writer.write_footer(FOOTER_RUNS);
+                self.output = Output::Writing(writer);
+                self.is_footer_written = written.map_err(|e| put_off(&e))?;
+                Ok(footer(runs))
+            }
+            Output::Writing(writer) => {
+                let sealed = writer.finish_or_abandon().map_err(|e| put_off(&e))?;
+                self.output = Output::Sealed(sealed, None);
+                Ok(passed)
+            }
+            Output::Sealed(sealed, reading) => {
+                let mut reading = match reading {
+                    Some(reading) => Ok(reading),
+                    None => directory.read_back(&sealed),
+                };
+                let read = match &mut reading {
+                    Ok(reading) if !self.is_read_back => reading.read_on().map_err(|e| put_off(&e)),
+                    Ok(_) => Ok(true),
+                    Err(error) => Err(put_off(error)),
+                };
+                let runs = sealed.runs;
+                // Also after an error: its file is there.
+                self.output = Output::Sealed(sealed, reading.ok());
+                if !std::mem::replace(&mut self.is_read_back, read?) {
+                    return Ok(footer(runs));
+                }
+                Ok(Piece { is_done: self.page_out_on(directory), ..passed })
+            }
+        }
+    }
+
+    /// Pages the runs of the sources out of memory if they are many; true when few are left.
+    fn page_out_on(&mut self, directory: &LedgerDirectory) -> bool {
+        let sources = &self.sources;
+        let leaving = self.leaving.get_or_insert_with(|| {
+            let view = directory.view();
+            let is_in_memory = |log: &&EntryLog| view.bytes_on_disk(log.log_id()).is_none();
+            let in_memory = || sources.iter().map(|source| &*source.shared).filter(is_in_memory);
+            match in_memory().map(EntryLog::run_count).sum::<u64>() > HIDDEN_RUNS_MAX {
+                true => in_memory().map(|log| PagingOut::new(log.log_id())).collect(),
+                false => VecDeque::new(),
+            }
+        });
+        if let Some(first) = leaving.front_mut()
+            && directory.page_out_on(first)
+        {
+            leaving.pop_front();
+        }
+        leaving.is_empty()
     }
 
     fn open_source(&mut self, flushing: &Flushing) -> Result<(), JobError> {
@@ -244,7 +393,10 @@ impl Job {
             let at = (self.directory, source.shared.log_id());
             while let Some(run) = source.take_of(ledger).map_err(|error| JobError::Source(at, error))? {
                 let from = match flushing.liveness(&run) {
-                    Liveness::Dead => continue,
+                    Liveness::Dead => {
+                        self.to_come = self.to_come.saturating_sub(run.bytes());
+                        continue;
+                    }
                     Liveness::From(entry) => Some(entry),
                     Liveness::Live => None,
                 };
@@ -300,6 +452,8 @@ impl Job {
                 && let Some(record) = open.records.pop_front()
             {
                 let age = (open.run.generation, open.run.log_id);
+                let passed = u64::from(record.location.length) + RECORD_BYTES;
+                self.to_come = self.to_come.saturating_sub(passed);
                 if newest.is_none_or(|(generation, log_id, ..)| age > (generation, log_id)) {
                     newest = Some((age.0, age.1, at, record));
                 }
@@ -310,12 +464,13 @@ impl Job {
         if open.from > Some(entry) {
             return Ok(Piece { work: 1, ..Piece::default() });
         }
+        let Output::Writing(writer) = &mut self.output else {
+            unreachable!("entries are copied before the end")
+        };
         let (verdict, reads) = flushing.judge(&open.newer, entry);
         let generation = match verdict {
             Verdict::Loser => return Ok(Piece { work: 1 + reads, ..Piece::default() }),
-            _ if flushing.engine.config.canaries.has(Canary::M26CompactionKeepsLosers) => {
-                self.writer.generation()
-            }
+            _ if flushing.engine.config.canaries.has(Canary::M26CompactionKeepsLosers) => writer.generation(),
             Verdict::Winner => open.generation,
             Verdict::InDoubt => own,
         };
@@ -324,29 +479,35 @@ impl Job {
         let read = log.read_into(&record.location, ledger, entry, &mut self.body);
         read.map_err(|error| JobError::Source((self.directory, log.log_id()), error))?;
         let crc = record.location.crc32c;
-        self.writer
+        writer
             .append_as(ledger, entry, &self.body, crc, generation)
             .map_err(|e| JobError::PutOff(e.to_string()))?;
         self.copied += 1;
+        self.copied_bytes += u64::from(record.location.length) + RECORD_BYTES;
         let copied = u64::from(record.location.length) + RECORD_BYTES;
-        Ok(Piece { copied, work: 2 + reads, is_done: false })
+        Ok(Piece { copied, work: 2 + reads, ..Piece::default() })
     }
 
-    /// Makes the output durable; `None` when nothing was left to copy. After an error nothing is left of it.
-    pub(super) fn finish(self) -> Result<Option<SealedLog>, String> {
-        if self.copied == 0 {
-            return self.writer.abandon().map(|()| None).map_err(|error| error.to_string());
+    /// The output, read back, when the job is done; `None` when nothing was left to copy.
+    pub(super) fn into_output(self) -> Option<(SealedLog, ReadBack)> {
+        match self.output {
+            Output::Sealed(sealed, Some(read_back)) => Some((sealed, read_back)),
+            _ => None,
         }
-        self.writer.finish_or_abandon().map(Some).map_err(|error| error.to_string())
     }
 
-    /// Leaves everything as it was; returns what it worked on.
-    pub(super) fn give_up(self) -> (usize, Vec<LogId>) {
+    /// Leaves everything as it was; returns the logs it worked on.
+    pub(super) fn give_up(self, directory: &LedgerDirectory) -> Vec<LogId> {
         let sources = self.sources.iter().map(|source| source.shared.log_id()).collect();
-        if let Err(error) = self.writer.abandon() {
+        let removed = match self.output {
+            Output::None => Ok(()),
+            Output::Writing(writer) => writer.abandon(),
+            Output::Sealed(sealed, _) => directory.discard(sealed.log_id),
+        };
+        if let Err(error) = removed {
             tracing::warn!(%error, "an unfinished log stays until the next start");
         }
-        (self.directory, sources)
+        sources
     }
 }
 

@@ -40,7 +40,8 @@
 //!     the next collection.
 //!
 //! # Limits
-//! Four jobs at a time, of which one makes a step; bytes of a step and of a second, over compaction, merging and scrub together: [`SpaceConfig`].
+//! Four jobs at a time, of which one makes a step, and only one where the index pool has no room for the runs of several outputs;
+//! bytes of a step and of a second, over compaction, merging and scrub together: [`SpaceConfig`].
 //! Memory and work of a step: see `job`, `plan` and `scrub`.
 
 mod budget;
@@ -60,7 +61,7 @@ use crate::config::SpaceConfig;
 use crate::direct_fence::DIRECT_FENCE_PAUSE;
 use crate::machine::{FlushError, Flushing};
 use bindery_io::canary::Canary;
-use bindery_storage::{Asked, DirectoryCommit, Extent, Generation, LogId, ReadError, Source};
+use bindery_storage::{Asked, DirectoryCommit, Extent, Generation, LogId, ReadError, RunSearch, Source};
 use bindery_types::{EntryId, LedgerId};
 use budget::Budget;
 use dead::DeadBytes;
@@ -82,9 +83,12 @@ const PUT_OFF_MAX: Duration = Duration::from_secs(1);
 const STEP_PAUSE: Duration = Duration::from_millis(1);
 /// Of so many steps of rewrites one goes to another than the smallest.
 const OTHERS_EVERY: usize = 4;
-/// Removed ledgers in one step, and for one lock of a shard.
+/// Removed ledgers of one commit, those listed for one lock of a shard, and those forgotten for one.
 const FORGET_AT_ONCE: usize = 512;
+const LIST_LOCKED: usize = 64;
 const FORGET_LOCKED: usize = 16;
+/// Longest step of the search for their copies.
+const FORGET_STEP_NS: u64 = 2_000_000;
 /// Free space is asked for so often while files wait for their grace.
 const SPACE_LOOK_NS: u64 = 1_000_000_000;
 
@@ -93,6 +97,8 @@ struct Planned {
     directory: usize,
     logs: Vec<LogId>,
     cause: Cause,
+    /// What there is to copy, as far as is known.
+    live: u64,
 }
 
 /// What the newer runs say about a copy.
@@ -133,8 +139,11 @@ struct Newer {
 #[derive(Debug, Default)]
 struct Forgetting {
     shard: usize,
-    /// Of that shard, the last one.
+    /// Of that shard, the last one that was listed; `None` behind the end as well.
     after: Option<LedgerId>,
+    /// Those that are being looked for, and how far, by directory.
+    ledgers: Vec<LedgerId>,
+    searches: Vec<RunSearch>,
 }
 
 impl Forgetting {
@@ -511,28 +520,35 @@ impl Flushing {
             forgetting.shard = self.engine.shards.len();
             return Ok(0);
         }
-        let has_copies = |ledger| self.engine.views.iter().any(|view| view.has(ledger));
-        let (mut forgotten, mut looked, mut index) = (Vec::new(), 0, forgetting.shard);
-        while looked < FORGET_AT_ONCE && !forgetting.is_done(self) {
-            index = forgetting.shard;
+        let begun = self.clock.monotonic_ns();
+        let has_time = || self.clock.monotonic_ns().saturating_sub(begun) < FORGET_STEP_NS;
+        forgetting.searches.resize_with(self.engine.views.len(), RunSearch::default);
+        let (forgotten, index) = loop {
+            if forgetting.ledgers.is_empty() {
+                self.list_removed(forgetting, has_time);
+            }
+            // Under no lock: there may be thousands of logs. Those that come before the last one is asked are asked as well
+            // (`RunSearch`); none comes behind that, because this is the owner of the directories.
+            let mut searches = self.engine.views.iter().zip(&mut forgetting.searches);
+            if !searches.all(|(view, search)| view.retain_absent(search, &mut forgetting.ledgers, has_time)) {
+                return Ok(0);
+            }
+            let index = forgetting.shard;
             let flushed = self.flushed_generation(index);
-            let mut shard = self.engine.shards[index].lock();
-            let (some, last) = shard.forget(flushed, forgetting.after, FORGET_LOCKED, has_copies);
-            drop(shard);
-            forgotten.extend(some);
-            forgetting.after = last;
-            if last.is_some() {
-                looked += FORGET_LOCKED;
-                continue;
+            let mut forgotten = Vec::new();
+            for some in std::mem::take(&mut forgetting.ledgers).chunks(FORGET_LOCKED) {
+                forgotten.extend(self.engine.shards[index].lock().forget(flushed, some));
             }
-            forgetting.shard += 1;
+            if forgetting.after.is_none() {
+                forgetting.shard += 1;
+            }
             if !forgotten.is_empty() {
-                break;
+                break (forgotten, index);
             }
-        }
-        if forgotten.is_empty() {
-            return Ok(0);
-        }
+            if forgetting.is_done(self) || !has_time() {
+                return Ok(0);
+            }
+        };
         let count = forgotten.len();
         let mut of_directory: Vec<Vec<LedgerId>> = vec![Vec::new(); self.directories.len()];
         of_directory[index % self.directories.len()] = forgotten;
@@ -543,6 +559,22 @@ impl Flushing {
             forgetting.shard = self.engine.shards.len();
         }
         committed.map(|is_committed| if is_committed { count } else { 0 })
+    }
+
+    /// Lists the next removed ledgers of the shard.
+    fn list_removed(&self, forgetting: &mut Forgetting, has_time: impl Fn() -> bool) {
+        let index = forgetting.shard;
+        let flushed = self.flushed_generation(index);
+        forgetting.searches.iter_mut().for_each(RunSearch::begin_again);
+        loop {
+            let (some, last) =
+                self.engine.shards[index].lock().forgettable(flushed, forgetting.after, LIST_LOCKED);
+            forgetting.ledgers.extend(some);
+            forgetting.after = last;
+            if last.is_none() || forgetting.ledgers.len() >= FORGET_AT_ONCE || !has_time() {
+                return;
+            }
+        }
     }
 
     /// Of each directory, the ledgers whose memory it has: that goes from the others first (invariant 5). `false`: one

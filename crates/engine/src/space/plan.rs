@@ -252,6 +252,7 @@ impl Flushing {
                     directory: index,
                     logs: std::mem::take(&mut group),
                     cause: Cause::Compaction,
+                    live: bytes,
                 });
                 bytes = 0;
             }
@@ -260,7 +261,12 @@ impl Flushing {
             plan.planned += 1;
         }
         if !group.is_empty() {
-            self.space.planned.push_back(Planned { directory: index, logs: group, cause: Cause::Compaction });
+            self.space.planned.push_back(Planned {
+                directory: index,
+                logs: group,
+                cause: Cause::Compaction,
+                live: bytes,
+            });
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use crate::machine::{FlushError, Flushing};
 use crate::placement::StorageFault;
 use crate::stats::Counters;
 use bindery_io::canary::Canary;
-use bindery_storage::{DirectoryCommit, DirectoryError, EntryLog, LogId};
+use bindery_storage::{DirectoryCommit, DirectoryError, EntryLog, IndexUse, LogId};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,34 +29,36 @@ impl Flushing {
     /// Begins rewrites that are due, and copies on in one.
     pub(super) fn rewrite_on(&mut self, now: u64) -> Result<(), FlushError> {
         if !self.space.has_job(Cause::Compaction)
-            && let Some(planned) = self.space.planned.pop_front()
+            && let Some(planned) = self.next_compaction()
         {
             self.begin_job(now, &planned);
             return Ok(());
         }
         let Some(mut job) = self.space.take_job() else { return Ok(()) };
-        if self.placement.has_failed(job.directory()) {
-            job.give_up();
+        let directory = job.directory();
+        if self.placement.has_failed(directory) {
+            job.give_up(&self.directories[directory]);
             return Ok(());
         }
-        let (mut copied, mut work, mut pieces) = (0, 0, 0u64);
+        let (mut copied, mut footer, mut work, mut pieces) = (0, 0, 0, 0u64);
         let limit = self.space.budget.available().max(1);
         let outcome = loop {
             match job.advance(self) {
                 Ok(piece) => {
                     copied += piece.copied;
+                    footer += piece.footer;
                     work += piece.work;
                     pieces += 1;
-                    let is_long = pieces.is_multiple_of(CLOCK_EVERY)
+                    let is_long = (piece.is_long || pieces.is_multiple_of(CLOCK_EVERY))
                         && self.clock.monotonic_ns().saturating_sub(now) >= STEP_NS;
-                    if piece.is_done || copied >= limit || work >= WORK_MAX || is_long {
+                    if piece.is_done || copied + footer >= limit || work >= WORK_MAX || is_long {
                         break Ok(piece.is_done);
                     }
                 }
                 Err(error) => break Err(error),
             }
         };
-        self.space.budget.spend(copied);
+        self.space.budget.spend(copied + footer);
         self.engine.space.on_copied(copied);
         match outcome {
             Ok(false) => self.space.jobs.push(job),
@@ -64,15 +66,15 @@ impl Flushing {
             Err(JobError::Source(log, error)) => {
                 self.skip(log, &error.to_string());
                 // The others are tried again without it; those of a merge are chosen anew.
-                let cause = job.cause();
-                let (directory, rest) = job.give_up();
+                let (cause, live) = (job.cause(), job.live());
+                let rest = job.give_up(&self.directories[directory]);
                 let rest: Vec<LogId> = rest.into_iter().filter(|log_id| *log_id != log.1).collect();
                 if !rest.is_empty() && cause == Cause::Compaction {
-                    self.space.planned.push_front(Planned { directory, logs: rest, cause });
+                    self.space.planned.push_front(Planned { directory, logs: rest, cause, live });
                 }
             }
             Err(JobError::PutOff(error)) => {
-                let (directory, _) = job.give_up();
+                job.give_up(&self.directories[directory]);
                 self.put_off_rewrites(now, directory, error);
             }
         }
@@ -85,6 +87,46 @@ impl Flushing {
         let backlog = self.begin_merge_if_due(now, config);
         let is_merging = self.space.has_job(Cause::Merge);
         self.space.budget.set_urgency(if is_merging { urgency(backlog, config.merge_fan_in) } else { 0 });
+    }
+
+    /// Takes the next compaction, if it may begin now.
+    fn next_compaction(&mut self) -> Option<Planned> {
+        if !self.has_memory_for_planned() {
+            return None;
+        }
+        let planned = self.space.planned.pop_front()?;
+        let index = planned.directory;
+        if self.room(index).takes(planned.live) {
+            return Some(planned);
+        }
+        // There was room for it when it was planned. What took that may be rewrites that give it back; otherwise the next collection
+        // looks again.
+        if self.rewrites_beside(index).next().is_some() {
+            self.space.planned.push_back(planned);
+        } else {
+            let (directory, live) = (self.engine.config.ledger_dirs[index].display(), planned.live);
+            tracing::info!(%directory, live, "no room for a rewrite now: left to the next collection");
+        }
+        None
+    }
+
+    /// The next compaction may begin. Without other rewrites it does in any case, and goes on beyond the index pool as indexes
+    /// themselves do: where these have filled it nothing would be rewritten otherwise, and logs only become more.
+    fn has_memory_for_planned(&self) -> bool {
+        let Some(Planned { directory, logs, .. }) = self.space.planned.front() else { return false };
+        self.space.jobs.is_empty() || self.has_memory_for(*directory, logs)
+    }
+
+    /// The index pool has room for the runs of what is made of these logs, beside those of the rewrites under way. Extents in
+    /// memory make room with the next commit.
+    fn has_memory_for(&self, directory: usize, logs: &[LogId]) -> bool {
+        let view = &self.engine.views[directory];
+        let logs: Vec<Arc<EntryLog>> = logs.iter().filter_map(|log_id| view.log(*log_id)).collect();
+        let expected = Job::memory_of(logs.iter().map(|log| &**log));
+        let under_way: u64 = self.space.jobs.iter().map(Job::memory_bytes).sum();
+        let indexes: u64 = self.engine.views.iter().map(|view| view.index_bytes()).sum();
+        let pool = &self.engine.storage_memory().index;
+        pool.used(IndexUse::Ledgers) + indexes + under_way + expected <= pool.capacity()
     }
 
     /// Returns how many logs merges are behind, in the directory where it is most.
@@ -115,13 +157,21 @@ impl Flushing {
             if merges.map(Job::bytes).any(|running| running < bytes.saturating_mul(SMALLER_BY)) {
                 continue;
             }
+            // A compaction that waits for its turn goes first.
+            let is_alone = self.space.jobs.is_empty() && self.space.planned.is_empty();
+            if !is_alone && !self.has_memory_for(index, &chosen) {
+                continue;
+            }
             // The room that is left belongs to flushes and compaction.
-            let under_way: u64 = self.space.jobs.iter().map(Job::bytes).sum();
+            let under_way = self.still_needed(index);
             let has_room = directory.disk().space(directory.path()).is_ok_and(|space| {
                 space.free > bytes.saturating_mul(2).max(space.total / 20).saturating_add(under_way)
             });
             if has_room {
-                self.begin_job(now, &Planned { directory: index, logs: chosen, cause: Cause::Merge });
+                self.begin_job(
+                    now,
+                    &Planned { directory: index, logs: chosen, cause: Cause::Merge, live: bytes },
+                );
                 self.space.next_merge = (index + 1) % count;
                 break;
             }
@@ -161,7 +211,7 @@ impl Flushing {
         }
         let Some(generation) = sources.iter().map(|log| log.generation()).max() else { return };
         match self.directories[index].begin_log(generation) {
-            Ok(writer) => self.space.jobs.push(Job::new(index, planned.cause, sources, writer)),
+            Ok(writer) => self.space.jobs.push(Job::new(index, planned.cause, planned.live, sources, writer)),
             Err(error) => self.put_off_rewrites(now, index, error.to_string()),
         }
     }
@@ -170,19 +220,12 @@ impl Flushing {
         let (index, cause, output_id) = (job.directory(), job.cause(), job.output());
         let sources: Vec<LogId> = job.sources().into_iter().map(|(_, log_id)| log_id).collect();
         let freed = self.bytes_of(index, &sources);
-        let output = match job.finish() {
-            Ok(output) => output,
-            Err(error) => {
-                self.put_off_rewrites(now, index, error);
-                return Ok(());
-            }
-        };
+        let (output, read_back) = job.into_output().unzip();
         if self.engine.config.canaries.has(Canary::M22UnlinkBeforeCommit) {
             self.directories[index].unlink_now(&sources);
         }
-        let commit =
-            DirectoryCommit { logs_added: output.as_slice(), logs_removed: &sources, ..Default::default() };
-        match self.directories[index].commit(&commit) {
+        let commit = DirectoryCommit { logs_removed: &sources, ..Default::default() };
+        match self.directories[index].commit_read(&commit, read_back.into_iter().collect()) {
             Ok(()) => {}
             // Nothing was committed: the output does not read back as it was written. The sources are as they were.
             Err(DirectoryError::Log(error)) => {

@@ -7,9 +7,12 @@
 //! 3. Of a reserve that was given up a flush leaves a part ([`Engine::set_rewrite_room`]). Without it nothing that is deleted
 //!    later could be given back, as long as a live entry is beside it. This costs no adds: a flush that would leave
 //!    less would leave the bookie full. Fences, removals and a start take what there is.
-//! 4. A flush that does not fit is not begun again, nor by a start: it would take all that is free until its file is gone, from
+//! 4. What rewrites under way will still write on the same volume is not free for another one: a compaction waits for those that
+//!    take its room, when it is planned and once more when it begins.
+//! 5. A flush that does not fit is not begun again, nor by a start: it would take all that is free until its file is gone, from
 //!    rewrites and from journals. The first attempt is made: adds go on beside it for as long as there is space.
 
+use super::job::Job;
 use crate::engine::Engine;
 use crate::machine::Flushing;
 use crate::placement::StorageFault;
@@ -42,11 +45,23 @@ impl Flushing {
     /// What rewrites of a directory find.
     pub(super) fn room(&self, index: usize) -> Room {
         let is_full = self.engine.full_directories().get(index).copied().unwrap_or(false);
-        let free = self.free_bytes(index).unwrap_or(u64::MAX);
+        let free =
+            self.free_bytes(index).map_or(u64::MAX, |free| free.saturating_sub(self.still_needed(index)));
         Room { free, is_short: is_full || self.engine.is_waiting() }
     }
 
-    /// Before a flush writes so many more bytes of entries: do they fit, and leave what rewrites need (invariants 3 and 4)?
+    /// What the rewrites under way on the volume of a directory will still write, at most.
+    pub(super) fn still_needed(&self, index: usize) -> u64 {
+        self.rewrites_beside(index).map(Job::still_needed).sum()
+    }
+
+    /// The rewrites under way on the volume of a directory.
+    pub(super) fn rewrites_beside(&self, index: usize) -> impl Iterator<Item = &Job> {
+        let config = &self.engine.config;
+        self.space.jobs.iter().filter(move |job| config.are_on_one_volume(index, job.directory()))
+    }
+
+    /// Before a flush writes so many more bytes of entries: do they fit, and leave what rewrites need (invariants 3 and 5)?
     pub(crate) fn check_room(&self, index: usize, bytes: u64) -> Result<(), StorageFault> {
         let kept = self.engine.rewrite_room(index);
         match self.free_bytes(index) {

@@ -51,6 +51,7 @@ impl Opening<'_> {
             journal_dirs: self.dirs.journal_files(),
             former_journal_dirs: cookies.former,
             ledger_dirs: self.dirs.ledger_files(),
+            ledger_volumes: self.ledger_volumes().await?,
             write_pool_bytes: self.plan.write,
             index_pool_bytes: self.plan.index,
             cache_pool_bytes: self.plan.cache,
@@ -114,6 +115,15 @@ impl Opening<'_> {
         let membership = Membership::new(layout.clone(), id, instance_id.clone(), cookie);
         let instance_id = instance_id.unwrap_or_default();
         Ok(Opened { identity, layout, instance_id, membership, machine, known })
+    }
+
+    async fn ledger_volumes(&self) -> Result<Vec<usize>, DataDirError> {
+        let dirs = self.dirs.clone();
+        let volumes = blocking(move || Ok::<_, DataDirError>(dirs.volumes_of_all())).await?;
+        let on = |volume: usize| volumes[volume].ledger_dirs.iter().map(move |index| (*index, volume));
+        let mut of_dirs: Vec<(usize, usize)> = (0..volumes.len()).flat_map(on).collect();
+        of_dirs.sort_unstable();
+        Ok(of_dirs.into_iter().map(|(_, volume)| volume).collect())
     }
 
     async fn known(&self) -> Result<Known, DataDirError> {

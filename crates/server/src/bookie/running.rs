@@ -3,6 +3,7 @@
 use super::{Bookie, Ended};
 use crate::disks::Cause;
 use crate::latch::Latch;
+use bindery_engine::StopError;
 use bindery_metadata::{RegistrationEvent, RegistrationMode};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -162,10 +163,10 @@ impl Bookie {
             watch.abort();
             let stopped = tokio::task::spawn_blocking(move || {
                 shared.io.stop();
-                engine.stop().map_err(|error| error.to_string())
+                engine.stop()
             })
             .await
-            .unwrap_or_else(|_| Err("the engine panicked while stopping".to_owned()));
+            .unwrap_or(Err(StopError::Panicked("stopping")));
             // Ended last: until here the session, and so the identity, is this process's.
             if let Ok(Ok(())) = tokio::time::timeout(UNREGISTER_MAX, layout.store().close()).await {
                 // The next start need not ask for a session that is known to be gone.
@@ -174,20 +175,28 @@ impl Bookie {
             }
             stop_admin.set();
             drop(admin);
-            stopped.err()
+            stopped
         };
         let stop_max = drain_max + STOP_REST_MAX;
         let unclean = match tokio::time::timeout(stop_max, orderly).await {
-            Ok(unclean) => unclean,
-            Err(_) => Some(format!("not everything ended within {stop_max:?}")),
+            Ok(Ok(())) => {
+                tracing::info!("stopped");
+                return None;
+            }
+            Ok(Err(StopError::Waits(why))) => {
+                tracing::warn!(
+                    why,
+                    "stopped in order, but for what waits: it is in the journal, and the next start replays it"
+                );
+                return Some(format!("{why}; what waits is in the journal, and the next start replays it"));
+            }
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("not everything ended within {stop_max:?}"),
         };
-        match &unclean {
-            None => tracing::info!("stopped"),
-            Some(why) => tracing::error!(
-                why,
-                "stopped uncleanly: acknowledged entries are safe, the next start replays"
-            ),
-        }
-        unclean
+        tracing::error!(
+            why = unclean,
+            "stopped uncleanly: acknowledged entries are safe, the next start replays"
+        );
+        Some(unclean)
     }
 }

@@ -9,7 +9,7 @@
 //! verdict, engine's status -> garbage::GarbageDesk: rounds with a compaction while space is short
 //! ```
 //! The cores decide and do no I/O; [`DiskWatch`] measures on a blocking thread every `diskCheckInterval`, and looks at
-//! the engine twice a second.
+//! the engine twice a second: it measures at once when something begins to wait for space, and when nothing does any more.
 //!
 //! # Limits
 //! One measurement at a time. A disk that does not answer it leaves the last verdict in force.
@@ -180,6 +180,25 @@ impl FullRounds {
     }
 }
 
+/// When the disks are measured.
+struct Checks {
+    checked_ns: u64,
+    was_short: bool,
+}
+
+impl Checks {
+    /// True when that is due now: the interval is over, something began to wait for space, which is what the reserve is for, or
+    /// what waited found some, and the bookie may be writable again.
+    fn is_due(&mut self, now_ns: u64, is_short: bool, interval: Duration) -> bool {
+        let is_over = Duration::from_nanos(now_ns.saturating_sub(self.checked_ns)) >= interval;
+        let has_turned = std::mem::replace(&mut self.was_short, is_short) != is_short;
+        if is_over || has_turned {
+            self.checked_ns = now_ns;
+        }
+        is_over || has_turned
+    }
+}
+
 /// Watches the disks of a bookie.
 pub struct DiskWatch {
     gauges: Arc<Mutex<Gauges>>,
@@ -287,8 +306,7 @@ impl DiskWatch {
         stop: Arc<Latch>,
     ) {
         let mut slow = SlowJournalCore::new(self.slow);
-        let mut checked_ns = clock.monotonic_ns();
-        let mut was_short = false;
+        let mut checks = Checks { checked_ns: clock.monotonic_ns(), was_short: false };
         let (mut refused, mut is_told) = (0, false);
         loop {
             tokio::select! {
@@ -319,13 +337,9 @@ impl DiskWatch {
             let reason = slow.tick(Duration::from_nanos(now_ns), &pulses);
             engine.set_probing(reason.is_some());
             standing.set(Cause::SlowJournal, reason);
-            // A flush that waits for space is what the reserve is for.
-            let is_due = Duration::from_nanos(now_ns.saturating_sub(checked_ns)) >= self.limits.interval;
-            if is_due || (is_short && !was_short) {
-                checked_ns = now_ns;
+            if checks.is_due(now_ns, is_short, self.limits.interval) {
                 self.check(&engine, &standing, &garbage).await;
             }
-            was_short = is_short;
         }
     }
 }
@@ -436,6 +450,18 @@ mod tests {
         let mut rounds = FullRounds::default();
         let flaps = (0..60).filter(|s| rounds.is_due(begun + Duration::from_secs(*s), s % 2 == 0, 0, max));
         assert_eq!(flaps.collect::<Vec<_>>(), [0, 30]);
+    }
+
+    #[test]
+    fn disks_are_measured_when_space_comes_and_goes_and_once_in_an_interval() {
+        let mut checks = Checks { checked_ns: 0, was_short: false };
+        let ten = Duration::from_secs(10);
+        let mut due_at = |seconds: std::ops::Range<u64>, is_short| -> Vec<u64> {
+            seconds.filter(|s| checks.is_due(s * 1_000_000_000, is_short, ten)).collect()
+        };
+        assert_eq!(due_at(0..25, false), [10, 20]);
+        assert_eq!(due_at(25..40, true), [25, 35]);
+        assert_eq!(due_at(40..60, false), [40, 50]);
     }
 
     /// The real disk, where everything is free and nothing can be opened when the test says so.

@@ -251,6 +251,50 @@ async fn a_full_bookie_starts_and_its_next_start_on_empty_disks_is_writable() {
     running.stop().await;
 }
 
+/// A flush waits for space. When it found some the disks are measured at once, however long `diskCheckInterval` is; a stop
+/// before that is one in order, and the next start has what is in the journal.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bookie_is_writable_as_soon_as_what_waited_for_space_has_it() {
+    let place = Place::new().await;
+    let disks = DiskLimits { interval: Duration::from_secs(3600), ..limits() };
+    let config = BookieConfig { disks, ..config_that_flushes(place.dir.path()) };
+    let running = place.start_as(config.clone()).await;
+    assert_eq!(running.add(1, 0).await, ErrorCode::Ok);
+    running.flushed(1).await;
+    let fill = async |running: &Running, entry| {
+        place.free.store(0, Ordering::SeqCst);
+        assert_eq!(running.add(1, entry).await, ErrorCode::Ok);
+        let is_full = async {
+            loop {
+                let state = running.json("/api/v1/bookie/state").await;
+                let why = &state["readOnlyBecause"];
+                if why["no_space"].is_string() && why["disk_full"].is_string() {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, is_full).await.unwrap();
+        place.registered(RegistrationMode::ReadOnly).await;
+    };
+    fill(&running, 1).await;
+    place.free.store(TOTAL / 2, Ordering::SeqCst);
+    tokio::time::timeout(PATIENCE, place.registered(RegistrationMode::Writable)).await.unwrap();
+    assert_eq!(running.add(1, 2).await, ErrorCode::Ok);
+
+    running.flushed(3).await;
+    fill(&running, 3).await;
+    running.stop.set();
+    let ended = running.task.await.unwrap();
+    assert!(matches!(&ended, Ended::Unclean(why) if why.contains("in the journal")), "{ended:?}");
+    place.free.store(TOTAL / 2, Ordering::SeqCst);
+    let running = place.start_as(config).await;
+    for entry in 0..4 {
+        assert_eq!(running.read(1, entry).await, ErrorCode::Ok);
+    }
+    running.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_read_only_mode_a_full_bookie_stops() {
     let place = Place::new().await;

@@ -82,6 +82,8 @@ impl Profile {
             journal_dirs: journal_dirs(0..journals),
             former_journal_dirs: Vec::new(),
             ledger_dirs: (0..dirs).map(|i| PathBuf::from(format!("/data/ledgers{i}"))).collect(),
+            // One disk has all of them.
+            ledger_volumes: vec![0; dirs],
             shard_count,
             write_pool_bytes: chunks * chunk_bytes as u64,
             // Often too small for anything to stay in memory.

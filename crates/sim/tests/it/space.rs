@@ -446,6 +446,46 @@ fn a_rewrite_takes_what_is_free_while_a_flush_waits_for_it() {
     bookie.power_cut().check_1_and_3("after a power cut");
 }
 
+/// Room invariant 4: what a merge under way will still write is not free for a compaction. Without it both would run out of
+/// space at their ends.
+#[test]
+fn a_rewrite_leaves_what_those_under_way_still_need() {
+    // A merge of 4 times 50 KB takes many steps.
+    let slowly = SpaceConfig { bytes_per_second: 16 << 10, step_bytes: 16 << 10, ..merging() };
+    let mut bookie = fresh_with(EngineConfig { journal_file_bytes: 8 << 20, ..config(slowly) });
+    (0..12).for_each(|e| bookie.add(1, e, 8000));
+    (0..30).for_each(|e| bookie.add(2, e, 8000));
+    bookie.flush();
+    bookie.machine.engine.remove_ledger(ledger(2), Box::new(|_| {}));
+    for flush in 0..4 {
+        (0..5).for_each(|e| bookie.add(3, flush * 5 + e, 10_000));
+        bookie.flush();
+    }
+    let step = |bookie: &mut Bookie| {
+        bookie.clock.advance(Duration::from_secs(1));
+        bookie.machine.flushing.tend().unwrap();
+    };
+    (0..4).for_each(|_| step(&mut bookie));
+    let copied = bookie.machine.engine.space_status().bytes_copied;
+    assert!(copied > 0 && copied < 100_000, "{copied} bytes: it is under way");
+    // 200 KB of the merge and 100 KB of the compaction do not fit together.
+    bookie.set_free(300 << 10);
+    bookie.machine.engine.want_collection(WantedCollection { minor: false, major: true });
+    bookie.rest();
+    let status = bookie.machine.engine.space_status();
+    assert_eq!((status.merges, status.logs_rewritten, status.errors), (1, 0, 0), "{status:?}");
+    bookie.disk.sync_dir(Path::new(DIR)).unwrap();
+    bookie.collect();
+    let status = bookie.machine.engine.space_status();
+    assert_eq!((status.merges, status.logs_rewritten, status.errors), (1, 1, 0), "{status:?}");
+    let check = |bookie: &Bookie| {
+        (0..12).for_each(|e| assert_eq!(bookie.read(1, e), Ok(body(1, e, 8000))));
+        (0..20).for_each(|e| assert_eq!(bookie.read(3, e), Ok(body(3, e, 10_000))));
+    };
+    check(&bookie);
+    check(&bookie.power_cut());
+}
+
 /// Room invariant 3: a flush that waits leaves room for what is deleted later.
 #[test]
 fn a_flush_leaves_room_to_rewrite_what_is_deleted_later() {

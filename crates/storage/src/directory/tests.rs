@@ -2,7 +2,7 @@ use super::*;
 use crate::state_table::{Mark, STATE_FILE_NAME};
 use crate::testing::{MemDisk, numbers};
 use crate::{Asked, EntryLog, StateError};
-use crate::{Extent, IndexUse, ReadError, Source};
+use crate::{Extent, IndexUse, ReadError, RunSearch, Source};
 use bindery_types::EntryId;
 
 fn dir() -> PathBuf {
@@ -55,7 +55,9 @@ fn assert_holds(view: &LogView, model: &Model) {
         let last = model.range((l, EntryId::FIRST)..(ledger(l.get() + 1), EntryId::FIRST)).next_back();
         let runs = view.runs(l).unwrap();
         assert_eq!(runs.iter().map(|run| run.extent.last).max(), last.map(|((_, e), _)| *e));
-        assert_eq!(view.has(l), !runs.is_empty());
+        let mut absent = vec![l];
+        assert!(view.retain_absent(&mut RunSearch::default(), &mut absent, || true));
+        assert_eq!(absent.is_empty(), !runs.is_empty());
     }
 }
 
@@ -106,7 +108,7 @@ fn assert_same_runs(view: &LogView, all: &LogView) {
 /// Flushes with random overlapping entries, replacements of several logs by one, restarts: reads equal the model.
 #[test]
 fn reads_give_the_newest_copy_through_flushes_merges_and_restarts() {
-    let (mut paged, mut resident) = (0, 0);
+    let (mut paged, mut resident, mut searched) = (0, 0, 0);
     for seed in 0..20 {
         let mut next = numbers(seed);
         let disk = MemDisk::default();
@@ -114,6 +116,9 @@ fn reads_give_the_newest_copy_through_flushes_merges_and_restarts() {
         let mut directory = open_in(&disk, &memory).unwrap().directory;
         let mut model = Model::new();
         let mut used = std::collections::BTreeSet::new();
+        // Goes on by a log at a time, while logs come, go and are paged.
+        let all: Vec<LedgerId> = (0..6).map(ledger).collect();
+        let (mut search, mut absent) = (RunSearch::default(), all.clone());
         for generation in 1..25 {
             let mut ids: Vec<(i64, i64)> =
                 (0..next() % 30).map(|_| (i64::from(next() % 5), i64::from(next() % 50))).collect();
@@ -154,8 +159,17 @@ fn reads_give_the_newest_copy_through_flushes_merges_and_restarts() {
                 let opened = open_in(&disk, &memory).unwrap();
                 assert_eq!((opened.is_fresh, opened.orphans.len()), (false, 0));
                 directory = opened.directory;
+                (search, absent) = (RunSearch::default(), all.clone());
             }
             let view = directory.view();
+            let mut looks = 0..next() % 3;
+            if view.retain_absent(&mut search, &mut absent, || looks.next().is_some()) {
+                let has = |l: &LedgerId| model.keys().any(|(ledger, _)| ledger == l);
+                assert_eq!(absent, all.iter().filter(|l| !has(l)).copied().collect::<Vec<_>>());
+                search.begin_again();
+                absent.clone_from(&all);
+                searched += 1;
+            }
             paged += view.paged_logs();
             resident += view.run_counts().0;
             assert!(!memory.index.is_over() || view.run_counts().0 == 0, "what can be paged out is");
@@ -167,6 +181,58 @@ fn reads_give_the_newest_copy_through_flushes_merges_and_restarts() {
         assert_holds(&open(&disk).unwrap().directory.view(), &model);
     }
     assert!(paged > 100 && resident > 200, "{paged} logs on disk, {resident} runs in memory");
+    assert!(searched > 20, "{searched} searches came to their end");
+}
+
+/// A log on its way out of memory is read as ever, whatever is committed meanwhile; one that is written and read back in steps
+/// is committed as in one go, and what that took is given back.
+#[test]
+fn logs_leave_memory_and_come_in_steps() {
+    let (disk, memory) = (MemDisk::default(), StorageMemory::new(16 << 20, 20_000));
+    let mut directory = open_in(&disk, &memory).unwrap().directory;
+    let mut model = Model::new();
+    // A run for each entry: they are two apart.
+    let ids: Vec<(i64, i64)> = (0..3000).map(|l| (l, l % 50)).collect();
+    let source = flush_and_commit(&mut directory, 1, &ids);
+    model.extend(ids.iter().map(|(l, e)| ((ledger(*l), entry(*e)), 1)));
+    let view = directory.view();
+    assert_eq!(view.run_counts(), (3000, 0));
+    let mut paging = PagingOut::new(source);
+    let mut steps = 0;
+    while !directory.page_out_on(&mut paging) {
+        steps += 1;
+        assert_holds(&view, &model);
+        let (in_memory, on_disk) = view.run_counts();
+        assert!(in_memory >= 3000 || on_disk >= 3000, "{in_memory} and {on_disk} runs");
+        // It does not come back half way, though it was looked at and there is room.
+        flush_and_commit(&mut directory, 10 + steps, &[(0, 59)]);
+        model.insert((ledger(0), entry(59)), 10 + steps as u8);
+    }
+    assert!(steps >= 5, "{steps} steps");
+    assert_holds(&view, &model);
+    let mut writer = directory.begin_log(Generation(1)).unwrap();
+    for (l, e) in &ids {
+        let body = body(ledger(*l), entry(*e), 1);
+        writer.append(ledger(*l), entry(*e), &body, crate::codec::crc32c(&[&body])).unwrap();
+    }
+    assert!(memory.index.used(IndexUse::Writing) > 0);
+    while !writer.write_footer(100).unwrap() {}
+    assert_eq!(memory.index.used(IndexUse::Writing), 0, "what is listed is given back");
+    let sealed = writer.finish().unwrap();
+    let mut read = directory.read_back(&sealed).unwrap();
+    let mut steps = 1;
+    while !read.read_on().unwrap() {
+        steps += 1;
+    }
+    assert!(steps > 2 && memory.index.used(IndexUse::Writing) > 0, "{steps} steps");
+    assert!(view.log(sealed.log_id).is_none());
+    let commit = DirectoryCommit { logs_removed: &[source], ..Default::default() };
+    directory.commit_read(&commit, vec![read]).unwrap();
+    assert_eq!(memory.index.used(IndexUse::Writing), 0);
+    assert!(view.log(sealed.log_id).is_some() && view.log(source).is_none());
+    assert_holds(&view, &model);
+    drop((directory, view));
+    assert_holds(&open(&disk).unwrap().directory.view(), &model);
 }
 
 /// What looks at a log that was paged out brings it back when there is room again.

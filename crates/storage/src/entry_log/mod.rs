@@ -34,8 +34,8 @@ mod verify;
 mod write;
 
 pub use format::{ENTRY_BODY_MIN_BYTES, EntryLocation, Extent, FORMAT_VERSION, IndexRecord, RUN_ENTRIES_MAX};
-pub(crate) use read::waited;
 pub use read::{Ahead, EntryLog, LogDescription, Patience};
+pub(crate) use read::{IndexedOpening, waited};
 pub(crate) use runs::LogIndex;
 pub use runs::RunCursor;
 pub use together::{FoundRun, TOGETHER_ENTRIES_MAX};

@@ -156,18 +156,16 @@ impl EntryLog {
         log_id: LogId,
         resident_max: u64,
     ) -> Result<(EntryLog, LogIndex), OpenLogError> {
-        let path = dir.join(file_name(log_id));
-        let file = disk.open(&path, OpenMode::ReadScattered).map_err(|e| DiskError::new(&path, OPEN, e))?;
-        let mut index = LogIndex::default();
-        let log = EntryLog::over(file, &path, |runs, run| index.push(run, runs <= resident_max))?;
-        named((log, index.finish()), log_id)
+        let mut opening = IndexedOpening::begin(disk, dir, log_id, resident_max)?;
+        while !opening.read_on()? {}
+        opening.finish()
     }
 
     /// As [`EntryLog::open`], with reads that go past the page cache, and without its extents: [`EntryLog::runs`] gives them.
     pub fn open_medium(disk: &Arc<dyn Disk>, dir: &Path, log_id: LogId) -> Result<EntryLog, OpenLogError> {
         let path = dir.join(file_name(log_id));
         let file = bindery_io::open_uncached(&**disk, &path).map_err(|e| DiskError::new(&path, OPEN, e))?;
-        Ok(named((EntryLog::over(file, &path, |_, _| {})?, ()), log_id)?.0)
+        Ok(named((EntryLog::over(file, &path, |_| {})?, ()), log_id)?.0)
     }
 
     /// As [`EntryLog::open`], with reads that go past the page cache: for who reads it all, once, from the medium.
@@ -208,47 +206,19 @@ impl EntryLog {
 
     fn with_extents(file: Arc<dyn DiskFile>, path: &Path) -> Result<(EntryLog, Vec<Extent>), OpenLogError> {
         let mut extents = Vec::new();
-        let log = EntryLog::over(file, path, |_, run| extents.push(run))?;
+        let log = EntryLog::over(file, path, |run| extents.push(run))?;
         Ok((log, extents))
     }
 
-    /// Verifies header, trailer and footer. `take` gets the number of runs, and each of them.
+    /// Verifies header, trailer and footer. `take` gets each run.
     fn over(
         file: Arc<dyn DiskFile>,
         path: &Path,
-        mut take: impl FnMut(u64, Extent),
+        mut take: impl FnMut(Extent),
     ) -> Result<EntryLog, OpenLogError> {
-        let len = file.len().map_err(|e| DiskError::new(path, OPEN, e))?;
-        if len < 2 * BLOCK || len % BLOCK != 0 {
-            return Err(
-                Damaged::new(path, 0, format!("{len} bytes are not the length of an entry log")).into()
-            );
-        }
-        let mut block = vec![0; BLOCK_SIZE_BYTES];
-        read_exact(&*file, path, &mut block, 0, "the header")?;
-        let header = Header::decode(&block, path)?;
-        let trailer_offset = len - TRAILER_SIZE as u64;
-        let trailer = &mut block[..TRAILER_SIZE];
-        read_exact(&*file, path, trailer, trailer_offset, "the trailer")?;
-        let trailer = Trailer::decode(trailer, len, path)?;
-        if trailer.header != header {
-            return Err(Damaged::new(path, trailer_offset, "trailer and header are of different logs").into());
-        }
-        let mut footer = FooterReader::begin(&*file, path, &trailer)?;
-        let extents = footer.decoder.left();
-        while footer.decoder.left() > 0 {
-            footer.read_on(&*file, path, |run| take(extents, run))?;
-        }
-        let entries = footer.decoder.finish(path)?;
-        Ok(EntryLog {
-            file,
-            path: path.to_owned(),
-            trailer,
-            entries,
-            extents,
-            cache: None,
-            streak: Streak::default(),
-        })
+        let mut opening = Opening::begin(file, path)?;
+        while !opening.read_on(&mut take)? {}
+        opening.finish()
     }
 
     /// Its runs, read from the footer some at a time.
@@ -658,6 +628,94 @@ impl EntryLog {
         let offset = extent.records_offset + u64::from(place) * RECORD_SIZE as u64;
         IndexRecord::decode(bytes, extent, place)
             .map_err(|what| Damaged::new(&self.path, offset, what).into())
+    }
+}
+
+/// A log whose footer is being read.
+struct Opening {
+    file: Arc<dyn DiskFile>,
+    path: PathBuf,
+    trailer: Trailer,
+    footer: FooterReader,
+    extents: u64,
+}
+
+impl Opening {
+    /// Verifies header and trailer.
+    fn begin(file: Arc<dyn DiskFile>, path: &Path) -> Result<Opening, OpenLogError> {
+        let len = file.len().map_err(|e| DiskError::new(path, OPEN, e))?;
+        if len < 2 * BLOCK || len % BLOCK != 0 {
+            return Err(
+                Damaged::new(path, 0, format!("{len} bytes are not the length of an entry log")).into()
+            );
+        }
+        let mut block = vec![0; BLOCK_SIZE_BYTES];
+        read_exact(&*file, path, &mut block, 0, "the header")?;
+        let header = Header::decode(&block, path)?;
+        let trailer_offset = len - TRAILER_SIZE as u64;
+        let trailer = &mut block[..TRAILER_SIZE];
+        read_exact(&*file, path, trailer, trailer_offset, "the trailer")?;
+        let trailer = Trailer::decode(trailer, len, path)?;
+        if trailer.header != header {
+            return Err(Damaged::new(path, trailer_offset, "trailer and header are of different logs").into());
+        }
+        let footer = FooterReader::begin(&*file, path, &trailer)?;
+        let extents = footer.decoder.left();
+        Ok(Opening { file, path: path.to_owned(), trailer, footer, extents })
+    }
+
+    /// Gives the next runs to `take`: some, unless none is left. True when that was all.
+    fn read_on(&mut self, take: impl FnMut(Extent)) -> Result<bool, OpenLogError> {
+        if self.footer.decoder.left() > 0 {
+            self.footer.read_on(&*self.file, &self.path, take)?;
+        }
+        Ok(self.footer.decoder.left() == 0)
+    }
+
+    /// Verifies the footer as a whole, when all of it was read.
+    fn finish(self) -> Result<EntryLog, OpenLogError> {
+        let Opening { file, path, trailer, footer, extents } = self;
+        let entries = footer.decoder.finish(&path)?;
+        Ok(EntryLog { file, path, trailer, entries, extents, cache: None, streak: Streak::default() })
+    }
+}
+
+/// As [`EntryLog::open_indexed`], some runs at a time.
+pub(crate) struct IndexedOpening {
+    log_id: LogId,
+    opening: Opening,
+    is_resident: bool,
+    index: LogIndex,
+}
+
+impl IndexedOpening {
+    pub(crate) fn begin(
+        disk: &Arc<dyn Disk>,
+        dir: &Path,
+        log_id: LogId,
+        resident_max: u64,
+    ) -> Result<IndexedOpening, OpenLogError> {
+        let path = dir.join(file_name(log_id));
+        let file = disk.open(&path, OpenMode::ReadScattered).map_err(|e| DiskError::new(&path, OPEN, e))?;
+        let opening = Opening::begin(file, &path)?;
+        let is_resident = opening.extents <= resident_max;
+        Ok(IndexedOpening { log_id, opening, is_resident, index: LogIndex::default() })
+    }
+
+    /// Reads the next runs; true when there are no others.
+    pub(crate) fn read_on(&mut self) -> Result<bool, OpenLogError> {
+        let IndexedOpening { opening, is_resident, index, .. } = self;
+        opening.read_on(|run| index.push(run, *is_resident))
+    }
+
+    /// Bytes of what finds the runs that were read.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.index.bytes()
+    }
+
+    /// When all of it was read.
+    pub(crate) fn finish(self) -> Result<(EntryLog, LogIndex), OpenLogError> {
+        named((self.opening.finish()?, self.index.finish()), self.log_id)
     }
 }
 

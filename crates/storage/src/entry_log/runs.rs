@@ -37,6 +37,14 @@ impl LogIndex {
         }
     }
 
+    pub(super) fn bytes(&self) -> u64 {
+        match self {
+            LogIndex::Resident(extents) => (extents.capacity() * size_of::<Extent>()) as u64,
+            LogIndex::Building(builder) => builder.bytes(),
+            LogIndex::Paged(index) => index.bytes(),
+        }
+    }
+
     pub(super) fn finish(self) -> LogIndex {
         match self {
             LogIndex::Building(builder) => builder.finish().map_or_else(LogIndex::default, LogIndex::Paged),

@@ -314,6 +314,31 @@ fn a_log_under_another_name_or_from_a_newer_release_is_refused() {
     );
 }
 
+#[test]
+fn a_footer_that_is_written_in_steps_is_the_same() {
+    let shapes: Vec<(i64, Vec<i64>)> = (0..40).map(|l| (l, vec![l, l + 1, l + 5])).collect();
+    let model = model_of(&shapes, |_| 10);
+    let disk = MemDisk::default();
+    let at_once = write(&disk, LogId(1), &model).unwrap();
+    let path = dir().join(file_name(LogId(1)));
+    let expected = disk.bytes(&path);
+    for step in [1, 7, 39, 40, 41] {
+        let disk = MemDisk::default();
+        let mut writer = EntryLogWriter::create(&disk.disk(), &dir(), LogId(1), Generation(9)).unwrap();
+        for ((l, e), body) in &model {
+            writer.append(*l, *e, body, crc32c(&[body])).unwrap();
+        }
+        let mut left = writer.runs_to_list();
+        while !writer.write_footer(step).unwrap() {
+            left -= step as u64;
+            assert_eq!(writer.runs_to_list(), left);
+        }
+        assert!(left <= step as u64 && writer.runs_to_list() == 0);
+        assert_eq!(writer.finish().unwrap(), at_once);
+        assert_eq!(disk.bytes(&path), expected);
+    }
+}
+
 /// Crate invariant 5: each change in turn fails, and nothing is written or synced after it.
 #[test]
 fn after_a_failed_write_nothing_more_is_written() {

@@ -1,4 +1,10 @@
 //! Writing an entry log: one pass, one aligned staging buffer, nothing read back.
+//!
+//! # Data flow
+//! ```text
+//! append ... -> write_footer, some runs at a time -> finish: trailer, sync, sync_dir -> SealedLog
+//!          \-------------------------------------/ (what is left of the footer)
+//! ```
 
 use super::format::{
     BLOCK, ENTRY_BODY_MIN_BYTES, EXTENT_SIZE, EntryLocation, Extent, Header, IndexRecord, RUN_ENTRIES_MAX,
@@ -6,7 +12,7 @@ use super::format::{
 };
 use super::packed::PackedExtents;
 use crate::codec::{Crc32c, crc32c};
-use crate::{DiskError, Generation, LogId, WriteError};
+use crate::{DiskError, Generation, IndexPool, LogId, WriteError};
 use bindery_io::chunk::AlignedBuf;
 use bindery_io::{BLOCK_SIZE_BYTES, Disk, DiskFile, OpenMode, has_no_descriptor};
 use bindery_types::{EntryId, LedgerId};
@@ -34,7 +40,9 @@ pub struct EntryLogWriter {
     run: Option<Run>,
     /// Encoded index records of the open run.
     records: Vec<u8>,
+    /// Those that the footer does not list yet.
     extents: PackedExtents,
+    footer: Option<Footer>,
     entries: u64,
     /// Set by the first failure; no write or sync is issued after it (IB14).
     failed: bool,
@@ -52,6 +60,15 @@ struct Run {
     max_lac: Option<EntryId>,
     bodies_offset: u64,
     generation: Generation,
+}
+
+/// The footer, once it is begun: no entry follows.
+struct Footer {
+    offset: u64,
+    /// Of what is written of it.
+    crc: Crc32c,
+    /// Runs that it lists in the end.
+    runs: u64,
 }
 
 /// A finished, durable log. It exists once the state table lists it.
@@ -103,6 +120,7 @@ impl EntryLogWriter {
             run: None,
             records: Vec::new(),
             extents: PackedExtents::default(),
+            footer: None,
             entries: 0,
             failed: false,
             name_losses: (Arc::default(), 0),
@@ -114,6 +132,11 @@ impl EntryLogWriter {
     /// One of several that may be written in a directory at a time, which count the failed syncs of it in `losses`.
     pub(crate) fn beside(self, losses: &Arc<AtomicU64>) -> EntryLogWriter {
         EntryLogWriter { name_losses: (losses.clone(), losses.load(Ordering::Acquire)), ..self }
+    }
+
+    /// What is in memory of its runs is charged to `pool`.
+    pub(crate) fn charged_to(self, pool: &Arc<IndexPool>) -> EntryLogWriter {
+        EntryLogWriter { extents: PackedExtents::charged_to(pool), ..self }
     }
 
     /// The log's id.
@@ -133,8 +156,12 @@ impl EntryLogWriter {
 
     /// Bytes that are still to be written to finish the log.
     pub fn unwritten_bytes(&self) -> u64 {
-        let runs = self.extents.len() + u64::from(self.run.is_some());
-        self.filled as u64 + self.records.len() as u64 + runs * EXTENT_SIZE as u64
+        self.filled as u64 + self.records.len() as u64 + self.runs_to_list() * EXTENT_SIZE as u64
+    }
+
+    /// Runs that the footer does not list yet.
+    pub fn runs_to_list(&self) -> u64 {
+        self.extents.len() + u64::from(self.run.is_some())
     }
 
     /// Adds an entry. `body` is the entry as it came (protocol reference, section 3.1), `crc32c` its CRC32C as
@@ -157,7 +184,7 @@ impl EntryLogWriter {
     /// As [`EntryLogWriter::append`], for a copy that keeps its age: a change of generation begins a new run.
     ///
     /// # Panics
-    /// As `append`, and when `generation` is above the log's.
+    /// As `append`, when `generation` is above the log's, and when the footer was begun.
     pub fn append_as(
         &mut self,
         ledger: LedgerId,
@@ -166,6 +193,7 @@ impl EntryLogWriter {
         crc32c: u32,
         generation: Generation,
     ) -> Result<(), WriteError> {
+        assert!(self.footer.is_none(), "no entry follows the footer");
         assert!(generation <= self.header.generation, "no entry is newer than its log");
         assert!(body.len() >= ENTRY_BODY_MIN_BYTES, "a body of {} bytes is no entry", body.len());
         assert_eq!(
@@ -222,7 +250,32 @@ impl EntryLogWriter {
         self.push(body)
     }
 
-    /// Writes index and footer, and makes file and name durable. The log still has to be committed to the state
+    /// Begins the footer, or goes on with it, by at most so many runs: one of millions of runs takes long. True when it is
+    /// written, but for what [`EntryLogWriter::finish`] writes.
+    pub fn write_footer(&mut self, runs_max: usize) -> Result<bool, WriteError> {
+        if self.footer.is_none() {
+            self.close_run()?;
+            let runs = self.extents.len();
+            let head = encode_footer_head(runs, self.entries);
+            let mut crc = Crc32c::new();
+            crc.update(&head);
+            self.footer = Some(Footer { offset: self.position(), crc, runs });
+            self.push(&head)?;
+        }
+        let mut bytes = Vec::with_capacity(EXTENT_SIZE);
+        for _ in 0..runs_max {
+            let Some(extent) = self.extents.pop(self.header.log_id) else { break };
+            bytes.clear();
+            extent.encode(&mut bytes);
+            if let Some(footer) = &mut self.footer {
+                footer.crc.update(&bytes);
+            }
+            self.push(&bytes)?;
+        }
+        Ok(self.extents.len() == 0)
+    }
+
+    /// Writes index and footer, as far as they are not written, and makes file and name durable. The log still has to be committed to the state
     /// table to exist.
     pub fn finish(mut self) -> Result<SealedLog, WriteError> {
         self.seal()
@@ -265,20 +318,10 @@ impl EntryLogWriter {
     }
 
     fn write_all(&mut self) -> Result<SealedLog, WriteError> {
-        self.close_run()?;
-        let footer_offset = self.position();
-        let mut crc = Crc32c::new();
-        let extents = std::mem::take(&mut self.extents);
-        let head = encode_footer_head(extents.len(), self.entries);
-        crc.update(&head);
-        self.push(&head)?;
-        let mut bytes = Vec::new();
-        for extent in extents.iter(self.header.log_id) {
-            bytes.clear();
-            extent.encode(&mut bytes);
-            crc.update(&bytes);
-            self.push(&bytes)?;
-        }
+        self.write_footer(usize::MAX)?;
+        let Some(Footer { offset: footer_offset, crc, runs }) = self.footer.take() else {
+            return Err(WriteError::AlreadyFailed { path: self.path.clone() });
+        };
         let footer_end = self.position();
         let size = Trailer::file_len(footer_end);
         let footer_len = footer_end - footer_offset;
@@ -296,14 +339,7 @@ impl EntryLogWriter {
         self.write_staging()?;
         assert_eq!(self.written, size, "the trailer ends the file");
         let Header { log_id, generation } = self.header;
-        Ok(SealedLog {
-            log_id,
-            generation,
-            size,
-            entries: self.entries,
-            runs: extents.len(),
-            footer_checksum: crc.value(),
-        })
+        Ok(SealedLog { log_id, generation, size, entries: self.entries, runs, footer_checksum: crc.value() })
     }
 
     /// Gives the log up and removes its file. A file that comes back after a power cut is an orphan like any other.
