@@ -178,7 +178,8 @@ impl LedgerState {
     /// As [`LedgerState::mark_dirty`], of a change that does not speak against a removal.
     pub(crate) fn touch(&mut self, epoch: Epoch) -> bool {
         let before = self.dirty_in.replace(epoch);
-        debug_assert!(before.is_none_or(|before| before == epoch), "it is frozen before it changes again");
+        // Or the freeze under way would leave it out, and the mark would cover that.
+        assert!(before.is_none_or(|before| before == epoch), "a ledger is settled before it changes");
         before.is_none()
     }
 

@@ -49,6 +49,7 @@ use bindery_storage::{
     DirectoryCommit, ExtentChange, Generation, LedgerDirectory, LedgerRecord, Mark, SealedLog,
 };
 use bindery_types::{EntryId, LedgerId};
+use parking_lot::MutexGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -523,7 +524,10 @@ impl Flushing {
     /// [`Flushing::flush`] does it to the end.
     pub fn freeze_some(&mut self, ticket: &mut FreezeTicket, most: usize) -> bool {
         let Some(shard) = ticket.freezing.last().copied() else { return false };
-        if let Some(frozen) = self.engine.shards[shard].lock().freeze_some(most) {
+        let mut locked = self.engine.shards[shard].lock();
+        let frozen = locked.freeze_some(most);
+        MutexGuard::unlock_fair(locked);
+        if let Some(frozen) = frozen {
             ticket.freezing.pop();
             ticket.frozen.insert(0, (shard, frozen));
         }
@@ -588,7 +592,9 @@ impl Flushing {
             let flushed = &mut self.flushed_generations[journal];
             *flushed = frozen.generation.max(*flushed);
             for some in frozen.states.chunks(LEDGERS_AT_ONCE) {
-                self.engine.shards[*shard].lock().rest(some, before[journal], &mut died);
+                let mut locked = self.engine.shards[*shard].lock();
+                locked.rest(some, before[journal], &mut died);
+                MutexGuard::unlock_fair(locked);
             }
         }
         self.on_died(died);

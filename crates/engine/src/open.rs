@@ -309,7 +309,8 @@ impl Machine {
             }
             let frozen = freeze_all(&machine.engine, None);
             if !frozen.is_empty() {
-                let ticket = FreezeTicket { journal: None, marks: boundary.clone(), freezing: Vec::new(), frozen };
+                let ticket =
+                    FreezeTicket { journal: None, marks: boundary.clone(), freezing: Vec::new(), frozen };
                 let _ = machine.flushing.flush(ticket)?;
             }
             let config = &machine.engine.config;
@@ -397,7 +398,12 @@ impl Machine {
                     // The group is applied up to here; committing the group before it keeps all of it replayable.
                     applied.raise(index, Mark { file_id, group: group - 1 });
                     let marks = applied.clone();
-                    let ticket = FreezeTicket { journal: None, marks, freezing: Vec::new(), frozen: freeze_all(engine, None) };
+                    let ticket = FreezeTicket {
+                        journal: None,
+                        marks,
+                        freezing: Vec::new(),
+                        frozen: freeze_all(engine, None),
+                    };
                     if let Err(error) = flushing.flush(ticket) {
                         return Err(if flushing.is_waiting() {
                             WantOfSpace::of_memory(error).into()

@@ -69,8 +69,12 @@ impl Machine {
         // Also without records (a seal alone, or numbers raised over a hole): files are released up to the mark, and the
         // next one begins behind it, which a lower mark would take for a gap.
         if (0..self.journals.len()).any(|journal| is_ahead(&applied, covered, journal)) {
-            let ticket =
-                FreezeTicket { journal: None, marks: applied, freezing: Vec::new(), frozen: freeze_all(&self.engine, None) };
+            let ticket = FreezeTicket {
+                journal: None,
+                marks: applied,
+                freezing: Vec::new(),
+                frozen: freeze_all(&self.engine, None),
+            };
             if let Err(error) = self.flushing.flush(ticket) {
                 return Err(match self.flushing.is_waiting() {
                     true if self.engine.config.accepts_journal_damage => WantOfSpace::of_damage(error).into(),
@@ -106,7 +110,12 @@ impl Machine {
             let frozen = freeze_all(&self.engine, Some(index));
             self.engine.pacing.flushes.fetch_add(1, Ordering::AcqRel);
             self.engine.tickets_out.fetch_add(1, Ordering::AcqRel);
-            match self.flushing.flush(FreezeTicket { journal: Some(index), marks, freezing: Vec::new(), frozen }) {
+            match self.flushing.flush(FreezeTicket {
+                journal: Some(index),
+                marks,
+                freezing: Vec::new(),
+                frozen,
+            }) {
                 Ok(_) => journaling.journal.release_up_to(last_group),
                 Err(error) if self.engine.is_storage_lost() => return Err(error.into()),
                 Err(error) if raised.contains(&index) => return Err(WantOfSpace::of_lost_end(error).into()),

@@ -101,7 +101,9 @@ impl Shard {
     /// Before a ledger changes: the freeze under way takes over what it has to, if it did not.
     pub(super) fn settle(&mut self, ledger: LedgerId) {
         let Some(freezing) = &mut self.freezing else { return };
-        let Some(state) = self.ledgers.get_mut(&ledger).filter(|state| freezing.awaits(state)) else { return };
+        let Some(state) = self.ledgers.get_mut(&ledger).filter(|state| freezing.awaits(state)) else {
+            return;
+        };
         // Whether the tables forget it is not known yet, and this may be all that a crash leaves of the ledger.
         if let Some(record) = self.forgetting.remove(&ledger) {
             state.outlive(&record);
@@ -111,7 +113,10 @@ impl Shard {
 
     /// Caches that are not on disk, oldest first; the active one is not among them.
     pub(super) fn caches(&self) -> impl DoubleEndedIterator<Item = &Frozen> {
-        self.frozen.iter().map(|frozen| &**frozen).chain(self.freezing.as_ref().map(|freezing| &freezing.frozen))
+        self.frozen
+            .iter()
+            .map(|frozen| &**frozen)
+            .chain(self.freezing.as_ref().map(|freezing| &freezing.frozen))
     }
 
     /// The entry of a record that is in a ledger's state.

@@ -135,7 +135,9 @@ impl DeadBytes {
 
 impl Flushing {
     /// Notes what the commits of a flush say about ledgers.
-    pub(crate) fn on_died(&mut self, died: Vec<Died>) {
+    pub(crate) fn on_died(&mut self, mut died: Vec<Died>) {
+        // Some at a time are sought in each log: neighbours are near each other there.
+        died.sort_by_key(|died| died.ledger);
         self.space.dead.reconsider();
         if !self.engine.config.canaries.has(Canary::M47DeadBytesUncounted) {
             died.into_iter().for_each(|died| self.space.dead.push(died));
