@@ -62,7 +62,8 @@ pub fn kept_paths(dir: &Path, file_id: u64) -> (PathBuf, PathBuf) {
 pub struct Once<'a> {
     pub disk: Arc<CountingDisk>,
     pub journal_dir: PathBuf,
-    pub table: StateTable,
+    table_dir: PathBuf,
+    pub table: Option<StateTable>,
     pub spares: &'a mut Spares,
     pub fresh: Fresh,
     /// Of the journal files kept, the oldest first.
@@ -81,7 +82,16 @@ impl<'a> Once<'a> {
         let shared: Arc<dyn Disk> = disk.clone();
         let (table, _) = StateTable::create(&shared, dir).unwrap();
         let (disk, journal_dir) = (disk.clone(), journal_dir.to_owned());
-        Once { disk, journal_dir, table, spares, fresh, kept: Vec::new() }
+        let table_dir = dir.to_owned();
+        Once { disk, journal_dir, table_dir, table: Some(table), spares, fresh, kept: Vec::new() }
+    }
+
+    /// As a start does. What it lists is what was kept.
+    pub fn open_table(&mut self) {
+        let disk: Arc<dyn Disk> = self.disk.clone();
+        let (table, recovered) = StateTable::open(&disk, &self.table_dir).unwrap();
+        assert_eq!(recovered.logs.iter().map(|log| log.log_id.0).collect::<Vec<_>>(), self.kept);
+        self.table = Some(table);
     }
 
     fn write_index(&self, set: &Set) -> u64 {
@@ -106,7 +116,7 @@ impl<'a> Once<'a> {
         let states = set.states();
         let checkpoint =
             Checkpoint { logs_added: &[record], ledgers: &states, marks: &marks, ..Checkpoint::default() };
-        self.table.commit(&checkpoint).unwrap();
+        self.table.as_mut().unwrap().commit(&checkpoint).unwrap();
         self.kept.push(set.file_id);
     }
 }
@@ -128,32 +138,28 @@ impl Keeper for Once<'_> {
     }
 }
 
-/// What sorting took.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Sorted {
-    pub entries: u64,
-    pub logs: u64,
-}
-
 /// Sorts kept files, so many at a time, into entry logs of `directory`. Each is read once, from its beginning to its end.
-pub fn sort(once: &mut Once<'_>, directory: &mut LedgerDirectory, at_once: usize) -> Sorted {
-    let mut sorted = Sorted::default();
+/// Returns the number of entries.
+pub fn sort(once: &mut Once<'_>, directory: &mut LedgerDirectory, at_once: usize) -> u64 {
+    let mut entries = 0;
     let kept = std::mem::take(&mut once.kept);
+    // As a pool would have them: fresh pages are dear.
+    let mut buffers: Vec<[AlignedBuf; 2]> = Vec::new();
+    buffers.resize_with(at_once, || [AlignedBuf::zeroed(0), AlignedBuf::zeroed(0)]);
     for some in kept.chunks(at_once) {
-        let mut files = Vec::new();
         let mut runs: BTreeMap<(LedgerId, usize), Run> = BTreeMap::new();
         for (number, file_id) in some.iter().enumerate() {
             let (path, index_path) = kept_paths(&once.journal_dir, *file_id);
-            let bodies = read_whole(&once.disk, &path);
-            let index = read_whole(&once.disk, &index_path);
+            let [bodies, index] = &mut buffers[number];
+            read_whole(&once.disk, &path, bodies);
+            read_whole(&once.disk, &index_path, index);
             let opened = Disk::open(&*once.disk, &index_path, OpenMode::ReadScattered).unwrap();
             runs.extend(index::open(&*opened, *file_id).0.into_iter().map(|run| ((run.ledger, number), run)));
-            files.push((bodies, index));
         }
         // By ledger, then by age: entries ascend, since they came in order.
         let mut log = directory.begin_log(Generation(*some.last().unwrap())).unwrap();
         for ((ledger, number), run) in &runs {
-            let (bodies, index) = &files[*number];
+            let [bodies, index] = &buffers[*number];
             let records = &index[run.records_offset as usize..][..run.count as usize * RECORD_BYTES];
             assert_eq!(crc32c(&[records]), run.records_crc);
             for (place, record) in (0..).zip(records.chunks_exact(RECORD_BYTES)) {
@@ -164,26 +170,29 @@ pub fn sort(once: &mut Once<'_>, directory: &mut LedgerDirectory, at_once: usize
             }
         }
         let sealed = log.finish_or_abandon().unwrap();
-        sorted.entries += sealed.entries;
-        sorted.logs += 1;
-        directory.commit(&DirectoryCommit { logs_added: &[sealed], ..DirectoryCommit::default() }).unwrap();
+        entries += sealed.entries;
+        let commit = DirectoryCommit { logs_added: &[sealed], ..DirectoryCommit::default() };
+        directory.commit(&commit).unwrap();
         let gone: Vec<LogId> = some.iter().map(|file_id| LogId(*file_id)).collect();
-        once.table.commit(&Checkpoint { logs_removed: &gone, ..Checkpoint::default() }).unwrap();
+        let checkpoint = Checkpoint { logs_removed: &gone, ..Checkpoint::default() };
+        once.table.as_mut().unwrap().commit(&checkpoint).unwrap();
         for file_id in some {
             let (path, index_path) = kept_paths(&once.journal_dir, *file_id);
             once.spares.put(&path);
             Disk::remove(&*once.disk, &index_path).unwrap();
         }
     }
-    sorted
+    entries
 }
 
 /// A file, past the page cache.
-fn read_whole(disk: &CountingDisk, path: &Path) -> AlignedBuf {
+fn read_whole(disk: &CountingDisk, path: &Path, bytes: &mut AlignedBuf) {
     let file = Disk::open(disk, path, OpenMode::ReadDirect).unwrap();
-    let mut bytes = AlignedBuf::zeroed(file.len().unwrap() as usize);
-    for (number, piece) in bytes.chunks_mut(READ_BYTES).enumerate() {
+    let length = file.len().unwrap() as usize;
+    if bytes.len() < length {
+        *bytes = AlignedBuf::zeroed(length);
+    }
+    for (number, piece) in bytes[..length].chunks_mut(READ_BYTES).enumerate() {
         file.read_exact_at(piece, (number * READ_BYTES) as u64).unwrap();
     }
-    bytes
 }
