@@ -46,12 +46,12 @@ mod replay;
 mod support;
 
 use adds::{CHUNK_BYTES, Case, JOURNAL_FILES, Pattern, SHARDS, Set, Writer};
-use bindery_io::chunk::ChunkPool;
+use bindery_io::chunk::{AlignedBuf, ChunkPool};
 use bindery_io::{Disk, RealDisk};
 use bindery_storage::{LedgerDirectory, LogView, Mark};
 use bindery_types::LedgerId;
 use disk::{CountingDisk, Fresh, Spares, What};
-use keepers::{Once, Today, open_directory, sort};
+use keepers::{Once, Today, buffers, open_directory, sort};
 use reads::{Sorted, Source, Took, Unsorted, catch_up, forget};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -185,7 +185,8 @@ struct Bench {
     /// The last file and group of any journal so far: what a file was used for before must be older.
     last: Mark,
     turns: usize,
-    sort_at_once: usize,
+    /// For sorting.
+    buffers: Vec<[AlignedBuf; 2]>,
 }
 
 /// Times something: milliseconds, and of processor time.
@@ -204,6 +205,7 @@ impl Bench {
         self.disk.create_dir_all(&journal_dir).unwrap();
         spares.stock(JOURNAL_FILES + case.files + 1);
         let fresh = if let Mode::Once(fresh) = mode { fresh } else { Fresh::Recycled };
+        let mut buffers = std::mem::take(&mut self.buffers);
         let (pattern, pool, last) = (&self.pattern, &self.pool, self.last);
         let mut writer = Writer::new(*case, pattern, pool, &self.disk, &journal_dir, (spares, fresh), last);
         let (round, after) = match mode {
@@ -217,12 +219,14 @@ impl Bench {
                 let table = dir.join("table");
                 let mut keeper = Once::new(&self.disk, &table, &journal_dir, spares, fresh);
                 let round = self.adds(case, &mut writer, &mut keeper);
-                let after = reads.then(|| self.after_once(case, &mut writer, keeper, &logs_dir));
+                let after =
+                    reads.then(|| self.after_once(case, &mut writer, keeper, &logs_dir, &mut buffers));
                 (round, after)
             }
         };
         self.last = writer.last();
         drop(writer);
+        self.buffers = buffers;
         if fresh == Fresh::Recycled {
             // All is deleted.
             let names = Disk::list(&*self.disk, &journal_dir).unwrap();
@@ -291,6 +295,7 @@ impl Bench {
         writer: &mut Writer<'_>,
         mut keeper: Once<'_>,
         logs_dir: &Path,
+        buffers: &mut [[AlignedBuf; 2]],
     ) -> After {
         let journal_dir = keeper.journal_dir.clone();
         let (lost, adds) = self.crash(case, writer, &journal_dir);
@@ -313,7 +318,7 @@ impl Bench {
 
         let mut directory = open_directory(&self.disk, logs_dir);
         let counted = self.disk.now();
-        let (sorted, ms, cpu) = timed(|| sort(&mut keeper, &mut directory, self.sort_at_once));
+        let (sorted, ms, cpu) = timed(|| sort(&mut keeper, &mut directory, buffers));
         let counted = self.disk.now() - counted;
         assert_eq!(sorted, adds);
         drop(directory);
@@ -397,7 +402,9 @@ fn main() {
         lengths.iter().map(|bytes| Spares::new(&disk, spares_dir(*bytes), *bytes)).collect();
     let (last, rounds) = (Mark { file_id: 0, group: 0 }, args.rounds);
     let pattern = Pattern::new(longest);
-    let mut bench = Bench { args, disk, pattern, pool, last, turns: 0, sort_at_once };
+    let longest_file = lengths.iter().max().copied().unwrap();
+    let buffers = buffers(sort_at_once, longest_file);
+    let mut bench = Bench { args, disk, pattern, pool, last, turns: 0, buffers };
     let mut done: Vec<(Case, [Vec<Round>; 4], Vec<After>)> = Vec::new();
     for case in cases {
         let place = lengths.iter().position(|bytes| *bytes == case.file_bytes).unwrap();

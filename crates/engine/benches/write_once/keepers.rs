@@ -140,13 +140,10 @@ impl Keeper for Once<'_> {
 
 /// Sorts kept files, so many at a time, into entry logs of `directory`. Each is read once, from its beginning to its end.
 /// Returns the number of entries.
-pub fn sort(once: &mut Once<'_>, directory: &mut LedgerDirectory, at_once: usize) -> u64 {
+pub fn sort(once: &mut Once<'_>, directory: &mut LedgerDirectory, buffers: &mut [[AlignedBuf; 2]]) -> u64 {
     let mut entries = 0;
     let kept = std::mem::take(&mut once.kept);
-    // As a pool would have them: fresh pages are dear.
-    let mut buffers: Vec<[AlignedBuf; 2]> = Vec::new();
-    buffers.resize_with(at_once, || [AlignedBuf::zeroed(0), AlignedBuf::zeroed(0)]);
-    for some in kept.chunks(at_once) {
+    for some in kept.chunks(buffers.len()) {
         let mut runs: BTreeMap<(LedgerId, usize), Run> = BTreeMap::new();
         for (number, file_id) in some.iter().enumerate() {
             let (path, index_path) = kept_paths(&once.journal_dir, *file_id);
@@ -185,13 +182,23 @@ pub fn sort(once: &mut Once<'_>, directory: &mut LedgerDirectory, at_once: usize
     entries
 }
 
+/// Memory for so many kept files and their indexes. All of it is touched, as that of a pool is: fresh pages are dear.
+pub fn buffers(at_once: usize, file_bytes: u64) -> Vec<[AlignedBuf; 2]> {
+    let touched = |bytes: u64| {
+        let mut buffer = AlignedBuf::zeroed(bytes as usize);
+        buffer.fill(1);
+        buffer
+    };
+    (0..at_once).map(|_| [touched(file_bytes), touched(file_bytes / 2)]).collect()
+}
+
 /// A file, past the page cache.
+///
+/// # Panics
+/// When it does not fit.
 fn read_whole(disk: &CountingDisk, path: &Path, bytes: &mut AlignedBuf) {
     let file = Disk::open(disk, path, OpenMode::ReadDirect).unwrap();
     let length = file.len().unwrap() as usize;
-    if bytes.len() < length {
-        *bytes = AlignedBuf::zeroed(length);
-    }
     for (number, piece) in bytes[..length].chunks_mut(READ_BYTES).enumerate() {
         file.read_exact_at(piece, (number * READ_BYTES) as u64).unwrap();
     }
