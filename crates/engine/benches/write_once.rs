@@ -2,8 +2,8 @@
 //!
 //!     cargo bench -p bindery-engine --bench write_once -- --seconds 1 --rounds 3 --dir /some/disk
 //!
-//! One thread places entries as journal records in chunks and writes them, in groups, to a real journal with syncs. Whatever
-//! fills a journal file goes to a second thread, while the next one fills:
+//! One thread places entries as journal records in chunks and writes them, in groups, to a real journal with syncs. The
+//! content of a full journal file goes to a second thread, while the next file fills:
 //! - "today": it is sorted and copied into a real entry log, as a flush does, which is synced and committed with the states of
 //!   its ledgers and the mark of the journal; the journal file is used again.
 //! - "once": an index of the journal file is written, synced and committed with the same states and mark. The file keeps its
@@ -13,18 +13,19 @@
 //!
 //! A round adds 512 MiB for each second of `--seconds`, and ends when all of it is in logs; `--case " 10,000 ledgers"` runs
 //! only the cases whose name has that. Processor time is that of both threads: there are no sockets, shards, locks or
-//! answers here, which cost the same in both. "Written" is what went through `Disk`, for each byte of entries: journal (headers, padding), logs or
-//! indexes, state tables, zeros. A group is synced by one write, and its time is that of this write.
+//! answers here, which cost the same in both. "Written" is all that went through `Disk`, for each byte of entries: journal
+//! (headers, padding), logs or indexes, state tables, zeros. A group is synced by one write, and its time is that of this
+//! write.
 //!
-//! After the last round one more file is filled, and a crash made up: what was in memory of that file is dropped, made again
-//! from the file, and made a log. Then ledgers are read from beginning to end, all of it verified as a bookie does, cold (the
-//! kernel is told to forget the files, asked whether it did, and read ahead for both) and once more, warm; entries in
-//! random order, warm; and the same after the kept files were sorted, `--sort` (4) at a time, into real entry logs. Every byte of what is
-//! read warm is compared with what was added, in a pass of its own.
+//! After the last round one more file is filled, and a crash is simulated: everything in memory of that file is dropped, made
+//! again from the file, and made a log. Then ledgers are read from beginning to end, and verified as a bookie does: cold (the
+//! kernel is told to forget the files, asked whether it did, and reads ahead for both) and once more, warm; then entries in
+//! random order, warm. The same follows after the kept files were sorted, `--sort` (4) at a time, into real entry logs. Between
+//! the cold and the warm reads every byte is compared with the one that was added.
 //!
 //! # Limits
-//! Entries of a ledger come in order and once; deletions are between rounds. One thread reads, and nothing else goes on meanwhile.
-//! Below a virtual disk, the host may have cached what is cold here.
+//! Entries of a ledger come in order and once; deletions are between rounds. Reads have one thread, and the machine is idle
+//! otherwise. Below a virtual disk, the host may have cached what is cold here.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -43,6 +44,8 @@ mod keepers;
 mod reads;
 #[path = "write_once/replay.rs"]
 mod replay;
+#[path = "write_once/report.rs"]
+mod report;
 mod support;
 
 use adds::{CHUNK_BYTES, Case, JOURNAL_FILES, Pattern, SHARDS, Set, Writer};
@@ -53,10 +56,11 @@ use bindery_types::LedgerId;
 use disk::{CountingDisk, Fresh, Spares, What};
 use keepers::{Once, Today, buffers, open_directory, sort};
 use reads::{Sorted, Source, Took, Unsorted, catch_up, forget};
+use report::{After, Done, Reads, Round, Sort, tell_adds, tell_reads, tell_rest};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use support::{Args, head, median, row, short};
+use support::{Args, median, short};
 
 const ROUND_BYTES: u64 = 512 << 20;
 const FILE_BYTES: u64 = 64 << 20;
@@ -123,66 +127,12 @@ fn cases(args: &Args) -> Vec<Case> {
     all.into_iter().filter(|case| case.name.contains(only)).collect()
 }
 
-/// What adds took, in one round.
-struct Round {
-    adds_per_s: f64,
-    writer_us: f64,
-    keeper_us: f64,
-    p50_ms: f64,
-    p99_ms: f64,
-    /// For each byte of entries.
-    journal: f64,
-    logs: f64,
-    tables: f64,
-    zeros: f64,
-    allocated: f64,
-}
-
-impl Round {
-    fn cpu_us(&self) -> f64 {
-        self.writer_us + self.keeper_us
-    }
-
-    fn written(&self) -> f64 {
-        self.journal + self.logs + self.tables + self.zeros
-    }
-}
-
-/// What reads of some logs took.
-struct Reads {
-    what: &'static str,
-    cold: Took,
-    warm: Took,
-    random_us: f64,
-    start_ms: f64,
-    start_cpu_ms: f64,
-    /// Looks that found in memory what the kernel was told to forget.
-    still_cached: (usize, usize),
-}
-
-/// What comes after the adds.
-struct After {
-    reads: Vec<Reads>,
-    scan_ms: f64,
-    keep_ms: f64,
-    restart_cpu_ms: f64,
-    space: f64,
-    sort: Option<Sort>,
-}
-
-struct Sort {
-    cpu_us: f64,
-    mb_s: f64,
-    read: f64,
-    written: f64,
-}
-
 struct Bench {
     args: Args,
     disk: Arc<CountingDisk>,
     pattern: Pattern,
     pool: ChunkPool,
-    /// The last file and group of any journal so far: what a file was used for before must be older.
+    /// The last file and group of any journal so far: an earlier use of a file must have lower numbers.
     last: Mark,
     turns: usize,
     /// For sorting.
@@ -405,7 +355,7 @@ fn main() {
     let longest_file = lengths.iter().max().copied().unwrap();
     let buffers = buffers(sort_at_once, longest_file);
     let mut bench = Bench { args, disk, pattern, pool, last, turns: 0, buffers };
-    let mut done: Vec<(Case, [Vec<Round>; 4], Vec<After>)> = Vec::new();
+    let mut done: Vec<Done> = Vec::new();
     for case in cases {
         let place = lengths.iter().position(|bytes| *bytes == case.file_bytes).unwrap();
         let (mut all, mut after): ([Vec<Round>; 4], Vec<After>) = Default::default();
@@ -433,125 +383,4 @@ fn main() {
         short(support::resident_mib()),
         seen.total >> 30
     );
-}
-
-type Done = (Case, [Vec<Round>; 4], Vec<After>);
-
-fn tell_adds(done: &[Done]) {
-    head(&[
-        "load",
-        "mode",
-        "adds/s",
-        "of today",
-        "CPU µs/add",
-        "of today",
-        "of it logs",
-        "group p50 ms",
-        "p99",
-        "written, journal",
-        "logs or indexes",
-        "tables",
-        "zeros",
-        "all",
-        "allocated",
-    ]);
-    for (case, rounds, _) in done {
-        for (mode, mine) in MODES.iter().zip(rounds) {
-            let of = |value: &dyn Fn(&Round) -> f64| median(mine.iter().map(value));
-            // Neighbouring rounds are compared with each other: the machine drifts.
-            let ratio = |value: &dyn Fn(&Round) -> f64| {
-                let pairs = mine.iter().zip(&rounds[0]);
-                format!("{:.2}", median(pairs.map(|(mine, today)| value(mine) / value(today))))
-            };
-            let bytes = |value: &dyn Fn(&Round) -> f64| format!("{:.3}", of(value));
-            row([
-                case.name.to_owned(),
-                mode.name().to_owned(),
-                format!("{:.0}", of(&|r| r.adds_per_s)),
-                ratio(&|r| r.adds_per_s),
-                format!("{:.3}", of(&|r| r.cpu_us())),
-                ratio(&|r| r.cpu_us()),
-                format!("{:.3}", of(&|r| r.keeper_us)),
-                format!("{:.2}", of(&|r| r.p50_ms)),
-                format!("{:.2}", of(&|r| r.p99_ms)),
-                bytes(&|r| r.journal),
-                bytes(&|r| r.logs),
-                bytes(&|r| r.tables),
-                bytes(&|r| r.zeros),
-                bytes(&|r| r.written()),
-                bytes(&|r| r.allocated),
-            ]);
-        }
-    }
-    println!();
-}
-
-fn tell_reads(done: &[Done]) {
-    head(&[
-        "load",
-        "logs",
-        "entries",
-        "cold MB/s",
-        "CPU µs/entry",
-        "calls/entry",
-        "warm MB/s",
-        "CPU µs/entry",
-        "calls/entry",
-        "random warm CPU µs",
-        "start ms",
-        "CPU ms",
-        "not forgotten",
-    ]);
-    for (case, _, after) in done {
-        for reads in after.iter().flat_map(|after| &after.reads) {
-            row([
-                case.name.to_owned(),
-                reads.what.to_owned(),
-                reads.cold.entries.to_string(),
-                short(reads.cold.mb_s),
-                format!("{:.2}", reads.cold.cpu_us),
-                format!("{:.3}", reads.cold.calls),
-                short(reads.warm.mb_s),
-                format!("{:.2}", reads.warm.cpu_us),
-                format!("{:.3}", reads.warm.calls),
-                format!("{:.2}", reads.random_us),
-                format!("{:.1}", reads.start_ms),
-                format!("{:.1}", reads.start_cpu_ms),
-                format!("{} of {}", reads.still_cached.0, reads.still_cached.1),
-            ]);
-        }
-    }
-    println!();
-}
-
-fn tell_rest(done: &[Done]) {
-    head(&[
-        "load",
-        "mode",
-        "space before sorting",
-        "restart, read ms",
-        "log ms",
-        "CPU ms",
-        "sorting CPU µs/entry",
-        "MB/s",
-        "read",
-        "written",
-    ]);
-    for (case, _, after) in done {
-        for after in after {
-            let of_sort = |value: &dyn Fn(&Sort) -> String| after.sort.as_ref().map_or(String::new(), value);
-            row([
-                case.name.to_owned(),
-                if after.sort.is_some() { "once" } else { "today" }.to_owned(),
-                format!("{:.3}", after.space),
-                short(after.scan_ms),
-                short(after.keep_ms),
-                short(after.restart_cpu_ms),
-                of_sort(&|s| format!("{:.3}", s.cpu_us)),
-                of_sort(&|s| short(s.mb_s)),
-                of_sort(&|s| format!("{:.3}", s.read)),
-                of_sort(&|s| format!("{:.3}", s.written)),
-            ]);
-        }
-    }
 }

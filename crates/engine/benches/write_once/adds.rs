@@ -1,5 +1,5 @@
-//! Adds without an engine: entries go into chunks as journal records, groups of them into the real journal, and what filled
-//! a journal file goes to a keeper on a thread of its own, which makes it a log.
+//! Adds without an engine: entries go into chunks as journal records, groups of them into the real journal, and the content
+//! of each full journal file to a keeper on a thread of its own, which makes it a log.
 
 use crate::disk::{CountingDisk, Fresh, Spares};
 use crate::support::Histogram;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What a count is of: bytes written to some kind of file, or calls.
+/// A thing that is counted: bytes written to some kind of file, or calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
     /// Headers and groups of journal files.

@@ -86,7 +86,7 @@ impl<'a> Once<'a> {
         Once { disk, journal_dir, table_dir, table: Some(table), spares, fresh, kept: Vec::new() }
     }
 
-    /// As a start does. What it lists is what was kept.
+    /// As a start does. It lists all that was kept.
     pub fn open_table(&mut self) {
         let disk: Arc<dyn Disk> = self.disk.clone();
         let (table, recovered) = StateTable::open(&disk, &self.table_dir).unwrap();

@@ -17,10 +17,10 @@ use std::time::Instant;
 const TOGETHER: u32 = 64;
 const TOGETHER_BYTES: usize = 256 << 10;
 const INDEX_BLOCK: usize = 4096;
-/// Bodies within so many bytes are asked for with one call.
+/// One call asks for all bodies within so many bytes.
 const SPAN_MAX: u64 = 512 << 10;
 
-/// One who can be asked for entries.
+/// Logs of one kind.
 pub trait Source {
     /// Reads a ledger from its beginning up to entry `end`, verified. `asks`: has the kernel read ahead.
     fn catch_up(&mut self, ledger: LedgerId, end: i64, asks: bool, visit: &mut dyn FnMut(i64, &[u8]));
