@@ -332,15 +332,12 @@ impl Live {
         }
     }
 
-    /// The log in memory that was looked at least lately, by the clock.
+    /// The log in memory that was looked at least lately, by the clock. Also one of which a part is in memory: whoever paged it out
+    /// gave up.
     fn victim(&mut self) -> Option<LogId> {
         let behind = |hand: Option<LogId>, id: &LogId| hand.is_none_or(|hand| *id > hand);
-        let in_memory: Vec<LogId> = self
-            .logs
-            .keys()
-            .copied()
-            .filter(|id| self.extents.has_log(*id) && self.index_at(*id).is_err())
-            .collect();
+        let in_memory: Vec<LogId> =
+            self.logs.keys().copied().filter(|id| self.extents.has_log(*id)).collect();
         let start = in_memory.iter().position(|id| behind(self.hand, id)).unwrap_or(0);
         let order = in_memory[start..].iter().chain(&in_memory[..start]);
         let unused = order.clone().find(|id| !self.logs[*id].was_used.swap(false, Relaxed));

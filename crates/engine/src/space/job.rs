@@ -172,6 +172,8 @@ pub(super) struct Job {
     output: Output,
     /// Bytes of the sources that were not gone through, with their footers: no more is copied.
     to_come: u64,
+    /// Runs of the sources that were not gone through.
+    runs_to_come: u64,
     /// Bytes that there were to copy when it was planned, and that were copied.
     live: u64,
     copied_bytes: u64,
@@ -194,6 +196,7 @@ impl Job {
         writer: EntryLogWriter,
     ) -> Job {
         let to_come = sources.iter().map(|log| log.size()).sum();
+        let runs_to_come = sources.iter().map(|log| log.run_count()).sum();
         Job {
             directory,
             cause,
@@ -206,6 +209,7 @@ impl Job {
             output_id: writer.log_id(),
             output: Output::Writing(writer),
             to_come,
+            runs_to_come,
             live,
             copied_bytes: 0,
             is_copied: false,
@@ -241,15 +245,20 @@ impl Job {
         self.live
     }
 
-    /// Bytes of the volume that the output will still take, at most: what is planned and not copied, or what is left of the
-    /// sources if that is less, and what is not written of what was copied.
+    /// Bytes of the volume that the output will still take, at most: what is planned and not copied, with a place in the footer for
+    /// each run, or what is left of the sources if that is less, and what is not written of what was copied. Runs that an
+    /// entry of another generation divides are not foreseen.
     pub(super) fn still_needed(&self) -> u64 {
         let unwritten = match &self.output {
             Output::Writing(writer) => writer.unwritten_bytes(),
             Output::None | Output::Sealed(..) => return 0,
         };
-        let to_copy = self.to_come.min(self.live.saturating_sub(self.copied_bytes));
-        if self.is_copied { unwritten } else { to_copy + unwritten }
+        if self.is_copied {
+            return unwritten;
+        }
+        let planned = self.live.saturating_sub(self.copied_bytes);
+        let footer = self.runs_to_come.saturating_mul(FOOTER_RUN_BYTES);
+        self.to_come.min(planned.saturating_add(footer)).saturating_add(unwritten)
     }
 
     /// Bytes of memory that the runs of the output may take until it is done: no output has more runs than its sources, but for
@@ -284,6 +293,7 @@ impl Job {
         if let Some(at) = self.open.iter().position(|open| open.records.is_empty()) {
             if self.open[at].place == self.open[at].run.count {
                 self.open.swap_remove(at);
+                self.runs_to_come = self.runs_to_come.saturating_sub(1);
             } else {
                 self.read_records(at)?;
             }
@@ -395,6 +405,7 @@ impl Job {
                 let from = match flushing.liveness(&run) {
                     Liveness::Dead => {
                         self.to_come = self.to_come.saturating_sub(run.bytes());
+                        self.runs_to_come = self.runs_to_come.saturating_sub(1);
                         continue;
                     }
                     Liveness::From(entry) => Some(entry),

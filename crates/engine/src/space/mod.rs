@@ -38,9 +38,14 @@
 //!    others are still being weighed.
 //! 10. A directory without space for a commit or an output keeps no other from being collected, and is tried again with
 //!     the next collection.
+//! 11. Merges and compactions take turns where there is no memory or room for both. The next compaction lets merges go first until
+//!     those that began have as many bytes as it copies. From then on a merge begins beside a larger one only, so what is
+//!     under way ends, and the compaction begins. Logs stay planned whatever collections come; those that turn out to be dead
+//!     are dropped, and leave the queue.
 //!
 //! # Limits
-//! Four jobs at a time, of which one makes a step, and only one where the index pool has no room for the runs of several outputs;
+//! Four jobs at a time, of which one makes a step, and only one where the index pool has no room for the runs of several outputs:
+//! then merges that are due begin between two compactions;
 //! bytes of a step and of a second, over compaction, merging and scrub together: [`SpaceConfig`].
 //! Memory and work of a step: see `job`, `plan` and `scrub`.
 
@@ -160,6 +165,8 @@ pub(crate) struct Space {
     job_steps: usize,
     /// Compactions to come.
     planned: VecDeque<Planned>,
+    /// Bytes of the sources of merges that began since the last compaction did.
+    merged_since: u64,
     /// The collection under way: removed ledgers are forgotten first, then logs are weighed.
     forgetting: Option<Forgetting>,
     plan: Option<Plan>,
@@ -192,6 +199,7 @@ impl Space {
             jobs: Vec::new(),
             job_steps: 0,
             planned: VecDeque::new(),
+            merged_since: 0,
             forgetting: None,
             plan: None,
             is_planned_last: false,
@@ -219,9 +227,20 @@ impl Space {
     /// Logs that are being rewritten, or will be, or may go with the collection under way.
     fn taken(&self) -> BTreeSet<LogRef> {
         let undecided = self.plan.iter().flat_map(Plan::undecided);
-        let planned = self.planned.iter();
-        let planned = planned.flat_map(|p| p.logs.iter().map(|log_id| (p.directory, *log_id)));
-        planned.chain(self.in_work()).chain(undecided).collect()
+        self.queued().chain(self.in_work()).chain(undecided).collect()
+    }
+
+    /// Logs of compactions to come.
+    fn queued(&self) -> impl Iterator<Item = LogRef> {
+        self.planned.iter().flat_map(|p| p.logs.iter().map(|log_id| (p.directory, *log_id)))
+    }
+
+    /// Takes logs that are gone from the compactions to come.
+    fn unplan(&mut self, directory: usize, gone: &[LogId]) {
+        for planned in self.planned.iter_mut().filter(|planned| planned.directory == directory) {
+            planned.logs.retain(|log_id| !gone.contains(log_id));
+        }
+        self.planned.retain(|planned| !planned.logs.is_empty());
     }
 
     fn has_job(&self, cause: Cause) -> bool {
@@ -245,8 +264,13 @@ impl Space {
     }
 
     /// A compaction is planned or under way.
-    fn is_compacting(&self) -> bool {
+    fn has_compaction(&self) -> bool {
         self.has_job(Cause::Compaction) || !self.planned.is_empty()
+    }
+
+    /// The next compaction has let enough merges go first: none begins any more when nothing is under way.
+    fn is_compactions_turn(&self) -> bool {
+        self.planned.front().is_some_and(|planned| self.merged_since >= planned.live.max(1))
     }
 }
 
@@ -281,13 +305,15 @@ impl Flushing {
             // A periodic one begins when all changes are counted.
             let is_due = self.space.dead.is_settled()
                 && now.saturating_sub(self.space.collected_ns) >= as_ns(config.collection_interval);
-            if wanted.is_some() || (is_due && !self.space.is_compacting()) {
+            // One is not kept up by compactions that wait: what is dead goes, and that may be what they wait for.
+            if wanted.is_some() || (is_due && !self.space.has_job(Cause::Compaction)) {
                 self.collect(now, wanted.unwrap_or_default());
             }
         }
         self.begin_merge(now, &config);
         // In turns: where there are many logs a collection takes long, and merges keep their number small.
-        let is_rewrites_turn = !self.space.jobs.is_empty() && self.space.is_planned_last;
+        let has_rewrite = !self.space.jobs.is_empty() || !self.space.planned.is_empty();
+        let is_rewrites_turn = has_rewrite && self.space.is_planned_last;
         if self.is_collecting() && !is_rewrites_turn {
             self.space.is_planned_last = true;
             self.collect_on(now)?;
@@ -310,8 +336,8 @@ impl Flushing {
         self.space.stepped_ns = now;
         self.space.is_rewrites_turn = false;
         self.rewrite_on(now)?;
-        if !self.space.is_compacting() {
-            self.engine.space.set_compacting(None);
+        if !self.space.has_compaction() && !self.is_collecting() {
+            self.engine.space.end_compacting();
         }
         // Also behind the last one: what it made, or could not, may call for the next.
         Ok(sooner(self.space.budget.pause(&config)))
@@ -392,8 +418,7 @@ impl Flushing {
         if kind == Some(CompactionKind::Major) {
             self.space.major_ns = now;
         }
-        self.space.planned.clear();
-        self.engine.space.on_begun(kind);
+        self.engine.space.on_begun(kind, self.space.has_compaction());
         let in_work = self.space.in_work();
         self.space.plan = Some(Plan::new(self, kind, threshold, &in_work));
     }

@@ -167,7 +167,7 @@ impl Flushing {
             self.conclude(&mut plan)?;
             plan.directory += 1;
             if plan.directory == self.directories.len() {
-                self.engine.space.on_collected(plan.kind, plan.planned);
+                self.engine.space.on_collected(plan.kind, plan.planned, self.space.has_compaction());
                 return Ok(true);
             }
             // A commit is enough for one step.
@@ -243,6 +243,11 @@ impl Flushing {
         // A rewrite takes room for its output before it gives back that of its sources.
         let room = self.room(index);
         poor.retain(|poor| room.takes(poor.live));
+        // Some are planned since an earlier collection, and stay so.
+        let queued: BTreeSet<LogRef> = self.space.queued().collect();
+        let found = poor.len();
+        poor.retain(|poor| !queued.contains(&(index, poor.log_id)));
+        plan.planned += found - poor.len();
         let log_bytes_max = self.engine.config.space.log_bytes_max.min(room.shared());
         let (mut group, mut bytes) = (Vec::new(), 0);
         for Poor { live, log_id, .. } in poor {

@@ -31,6 +31,7 @@ impl Flushing {
         if !self.space.has_job(Cause::Compaction)
             && let Some(planned) = self.next_compaction()
         {
+            self.space.merged_since = 0;
             self.begin_job(now, &planned);
             return Ok(());
         }
@@ -157,9 +158,13 @@ impl Flushing {
             if merges.map(Job::bytes).any(|running| running < bytes.saturating_mul(SMALLER_BY)) {
                 continue;
             }
-            // A compaction that waits for its turn goes first.
-            let is_alone = self.space.jobs.is_empty() && self.space.planned.is_empty();
-            if !is_alone && !self.has_memory_for(index, &chosen) {
+            // Beside others it must be smaller than they are, so what a compaction waits for comes to an end; alone it waits for its
+            // turn.
+            let may_begin = match self.space.jobs.is_empty() {
+                true => !self.space.is_compactions_turn(),
+                false => self.has_memory_for(index, &chosen),
+            };
+            if !may_begin {
                 continue;
             }
             // The room that is left belongs to flushes and compaction.
@@ -172,6 +177,7 @@ impl Flushing {
                     now,
                     &Planned { directory: index, logs: chosen, cause: Cause::Merge, live: bytes },
                 );
+                self.space.merged_since = self.space.merged_since.saturating_add(bytes);
                 self.space.next_merge = (index + 1) % count;
                 break;
             }
@@ -204,7 +210,8 @@ impl Flushing {
             return;
         }
         let (view, in_work) = (&self.engine.views[index], self.space.in_work());
-        let free = planned.logs.iter().filter(|log_id| !in_work.contains(&(index, **log_id)));
+        let is_free = |at: LogRef| !in_work.contains(&at) && !self.space.is_left_out(at);
+        let free = planned.logs.iter().filter(|log_id| is_free((index, **log_id)));
         let sources: Vec<Arc<EntryLog>> = free.filter_map(|log_id| view.log(*log_id)).collect();
         if planned.cause == Cause::Merge && sources.len() < 2 {
             return;
@@ -284,6 +291,7 @@ impl Flushing {
             return Ok(false);
         }
         self.engine.space.on_dropped(logs.len() as u64, freed);
+        self.space.unplan(index, logs);
         let now = self.clock.monotonic_ns();
         // Nobody misses what was in them.
         self.on_replaced(now, index, logs);

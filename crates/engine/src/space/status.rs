@@ -199,29 +199,38 @@ impl SpaceDesk {
         wanted.now.take()
     }
 
-    pub(super) fn on_begun(&self, kind: Option<CompactionKind>) {
+    /// `is_compacting`: rewrites of an earlier one are still to come. One that plans none itself leaves that one under way.
+    pub(super) fn on_begun(&self, kind: Option<CompactionKind>, is_compacting: bool) {
         let (minor, major) = (kind == Some(CompactionKind::Minor), kind == Some(CompactionKind::Major));
-        self.wanted.lock().under_way = Some(WantedCollection { minor, major });
-    }
-
-    pub(super) fn set_compacting(&self, kind: Option<CompactionKind>) {
-        if kind.is_none() {
-            self.wanted.lock().under_way = None;
+        let under_way = &mut self.wanted.lock().under_way;
+        if kind.is_some() || !is_compacting {
+            *under_way = Some(WantedCollection { minor, major });
         }
-        let mut status = self.status.lock();
-        status.is_minor_compacting = kind == Some(CompactionKind::Minor);
-        status.is_major_compacting = kind == Some(CompactionKind::Major);
     }
 
-    pub(super) fn on_collected(&self, kind: Option<CompactionKind>, planned: usize) {
+    /// The last rewrite that was planned is done.
+    pub(super) fn end_compacting(&self) {
+        self.wanted.lock().under_way = None;
+        let mut status = self.status.lock();
+        (status.is_minor_compacting, status.is_major_compacting) = (false, false);
+    }
+
+    /// `is_compacting`: a rewrite is under way or to come, of this collection or of an earlier one.
+    pub(super) fn on_collected(&self, kind: Option<CompactionKind>, planned: usize, is_compacting: bool) {
         {
             let mut status = self.status.lock();
             status.collections += 1;
             status.minor_compactions += u64::from(kind == Some(CompactionKind::Minor));
             status.major_compactions += u64::from(kind == Some(CompactionKind::Major));
             status.logs_planned = planned as u64;
+            if planned > 0 {
+                status.is_minor_compacting |= kind == Some(CompactionKind::Minor);
+                status.is_major_compacting |= kind == Some(CompactionKind::Major);
+            }
         }
-        self.set_compacting(kind.filter(|_| planned > 0));
+        if !is_compacting {
+            self.end_compacting();
+        }
     }
 
     pub(super) fn on_dropped(&self, logs: u64, bytes: u64) {

@@ -486,6 +486,143 @@ fn a_rewrite_leaves_what_those_under_way_still_need() {
     check(&bookie.power_cut());
 }
 
+/// Logs of 200 KB, of which 80 KB are live: a compaction of each.
+fn poor_logs_beside_a_stream(index_pool_bytes: u64, logs: i64) -> Bookie {
+    let space = SpaceConfig {
+        bytes_per_second: 16 << 10,
+        step_bytes: 16 << 10,
+        log_bytes_max: 100 << 10,
+        merge_ledger_bytes: 0,
+        ..merging()
+    };
+    let mut bookie =
+        fresh_with(EngineConfig { journal_file_bytes: 8 << 20, index_pool_bytes, ..config(space) });
+    for log in 0..logs {
+        (0..10).for_each(|e| bookie.add(10 + log, e, 8000));
+        (0..15).for_each(|e| bookie.add(50 + log, e, 8000));
+        bookie.flush();
+    }
+    (0..logs).for_each(|log| bookie.machine.engine.remove_ledger(ledger(50 + log), Box::new(|_| {})));
+    bookie.flush();
+    bookie
+}
+
+impl Bookie {
+    /// Two more small logs, and a step: a merge of four takes two steps, so one is due nearly always.
+    fn step_of_stream(&mut self, step: i64) {
+        for flush in 0..2 {
+            self.add(1, step * 2 + flush, 6000);
+            self.flush();
+        }
+        self.clock.advance(Duration::from_secs(1));
+        self.machine.flushing.tend().unwrap();
+    }
+
+    fn check_stream(&self, logs: i64, steps: i64, when: &str) {
+        for log in 0..logs {
+            (0..10).for_each(|e| assert_eq!(self.read(10 + log, e), Ok(body(10 + log, e, 8000)), "{when}"));
+        }
+        (0..steps * 2).for_each(|e| assert_eq!(self.read(1, e), Ok(body(1, e, 6000)), "{when}"));
+    }
+}
+
+/// Space invariant 11: where indexes fill the pool, merges go on between the compactions of one collection, and these beside a
+/// stream of small logs.
+#[test]
+fn merges_and_compactions_take_turns_where_there_is_no_memory_for_both() {
+    let mut bookie = poor_logs_beside_a_stream(0, 5);
+    bookie.machine.engine.want_collection(WantedCollection { minor: false, major: true });
+    // Of the last step in which a compaction ended: its number, and the merges until then.
+    let (mut last, mut rewritten, mut steps) = ((0, 0), 0, 0);
+    while rewritten < 5 {
+        bookie.step_of_stream(steps);
+        steps += 1;
+        let status = bookie.machine.engine.space_status();
+        assert!(steps - last.0 < 60, "a compaction waits since step {}: {status:?}", last.0);
+        if status.logs_rewritten > rewritten {
+            assert_eq!(status.logs_rewritten, rewritten + 1);
+            // When the first begins no merge is due yet.
+            let is_first = rewritten == 0;
+            assert!(is_first || status.merges > last.1, "no merge before compaction {rewritten}: {status:?}");
+            (last, rewritten) = ((steps, status.merges), status.logs_rewritten);
+        }
+    }
+    bookie.rest();
+    assert!(!bookie.machine.engine.space_status().is_major_compacting);
+    bookie.check_stream(5, steps, "at rest");
+    bookie.power_cut().check_stream(5, steps, "after a power cut");
+}
+
+/// The same where memory is enough, and room on the volume is for a small merge or for a compaction. Collections that somebody
+/// wants meanwhile take no turn away.
+#[test]
+fn a_compaction_begins_beside_merges_that_take_its_room() {
+    let mut bookie = poor_logs_beside_a_stream(64 << 20, 1);
+    (0..4).for_each(|step| bookie.step_of_stream(step));
+    bookie.machine.engine.want_collection(WantedCollection { minor: false, major: true });
+    let mut steps = 4;
+    while bookie.machine.engine.space_status().logs_rewritten == 0 {
+        bookie.disk.sync_dir(Path::new(DIR)).unwrap();
+        // Twice the 80 KB and the ends of an output.
+        bookie.set_free(170 << 10);
+        bookie.machine.engine.want_collection_after_removals(WantedCollection { minor: false, major: true });
+        bookie.clock.advance(Duration::from_secs(1));
+        bookie.machine.flushing.tend().unwrap();
+        bookie.disk.set_capacity(None);
+        bookie.step_of_stream(steps);
+        steps += 1;
+        assert!(steps < 200, "it waits: {:?}", bookie.machine.engine.space_status());
+    }
+    bookie.rest();
+    bookie.check_stream(1, steps, "at rest");
+}
+
+/// A compaction that waits for memory keeps no collection up: logs that are dead by then go, and its own leave the queue.
+#[test]
+fn collections_go_on_while_a_compaction_waits() {
+    let slowly = SpaceConfig {
+        bytes_per_second: 2 << 10,
+        step_bytes: 2 << 10,
+        collection_interval: Duration::from_secs(20),
+        ..merging()
+    };
+    let mut bookie =
+        fresh_with(EngineConfig { journal_file_bytes: 8 << 20, index_pool_bytes: 0, ..config(slowly) });
+    // One to be compacted, and one that will be dead; both are too large for the merge.
+    (0..15).for_each(|e| bookie.add(1, e, 8000));
+    (0..35).for_each(|e| bookie.add(2, e, 8000));
+    bookie.flush();
+    (0..40).for_each(|e| bookie.add(3, e, 8000));
+    bookie.flush();
+    bookie.machine.engine.remove_ledger(ledger(2), Box::new(|_| {}));
+    for flush in 0..4 {
+        (0..5).for_each(|e| bookie.add(4, flush * 5 + e, 10_000));
+        bookie.flush();
+    }
+    let step = |bookie: &mut Bookie| {
+        bookie.clock.advance(Duration::from_secs(1));
+        bookie.machine.flushing.tend().unwrap();
+    };
+    (0..4).for_each(|_| step(&mut bookie));
+    bookie.machine.engine.want_collection(WantedCollection { minor: false, major: true });
+    (0..10).for_each(|_| step(&mut bookie));
+    let status = bookie.machine.engine.space_status();
+    assert_eq!((status.logs_planned, status.merges), (1, 0), "{status:?}");
+    assert!(status.is_major_compacting && status.bytes_copied > 0, "{status:?}");
+    for id in [1, 3] {
+        bookie.machine.engine.remove_ledger(ledger(id), Box::new(|_| {}));
+    }
+    bookie.flush();
+    (0..45).for_each(|_| step(&mut bookie));
+    let status = bookie.machine.engine.space_status();
+    assert_eq!((status.logs_dropped, status.merges, status.logs_rewritten), (2, 0, 0), "{status:?}");
+    bookie.rest();
+    let status = bookie.machine.engine.space_status();
+    assert_eq!((status.merges, status.logs_rewritten, status.errors), (1, 0, 0), "{status:?}");
+    assert!(!status.is_major_compacting);
+    (0..20).for_each(|e| assert_eq!(bookie.read(4, e), Ok(body(4, e, 10_000))));
+}
+
 /// Room invariant 3: a flush that waits leaves room for what is deleted later.
 #[test]
 fn a_flush_leaves_room_to_rewrite_what_is_deleted_later() {

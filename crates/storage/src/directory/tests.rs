@@ -184,6 +184,35 @@ fn reads_give_the_newest_copy_through_flushes_merges_and_restarts() {
     assert!(searched > 20, "{searched} searches came to their end");
 }
 
+/// A log that was left with a part of its runs in memory goes when the pool wants room.
+#[test]
+fn a_log_that_is_half_out_of_memory_goes_on_when_room_is_wanted() {
+    let (disk, memory) = (MemDisk::default(), StorageMemory::new(16 << 20, 20_000));
+    let mut directory = open_in(&disk, &memory).unwrap().directory;
+    let mut model = Model::new();
+    let ids: Vec<(i64, i64)> = (0..3000).map(|l| (l, l % 50)).collect();
+    let source = flush_and_commit(&mut directory, 1, &ids);
+    model.extend(ids.iter().map(|(l, e)| ((ledger(*l), entry(*e)), 1)));
+    let view = directory.view();
+    let mut paging = PagingOut::new(source);
+    while view.run_counts().0 == 3000 {
+        assert!(!directory.page_out_on(&mut paging));
+    }
+    drop(paging);
+    let (in_memory, on_disk) = view.run_counts();
+    assert!(in_memory > 0 && on_disk == 3000, "{in_memory} and {on_disk} runs");
+    assert_holds(&view, &model);
+    memory.index.charge(IndexUse::Writing, 16 << 20);
+    flush_and_commit(&mut directory, 2, &[(0, 59)]);
+    model.insert((ledger(0), entry(59)), 2);
+    assert_eq!(view.run_counts().0, 0, "runs in memory");
+    assert_holds(&view, &model);
+    memory.index.release(IndexUse::Writing, 16 << 20);
+    directory.commit(&DirectoryCommit { logs_removed: &[source], ..Default::default() }).unwrap();
+    model.retain(|_, generation| *generation == 2);
+    assert_holds(&view, &model);
+}
+
 /// A log on its way out of memory is read as ever, whatever is committed meanwhile; one that is written and read back in steps
 /// is committed as in one go, and what that took is given back.
 #[test]

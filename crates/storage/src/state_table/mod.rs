@@ -132,7 +132,7 @@ pub struct Checkpoint<'a> {
     pub logs_added: &'a [LogRecord],
     /// Logs that no longer exist. Their files may be unlinked afterwards.
     pub logs_removed: &'a [LogId],
-    /// Ledger states that replace the ones before, in any order, each ledger once.
+    /// Ledger states that replace the ones before, in any order. Of several of one ledger the last counts.
     pub ledgers: &'a [&'a [LedgerRecord]],
     /// Extents of ledgers in object storage that come, and those that go.
     pub extents: &'a [ExtentChange],
@@ -519,7 +519,7 @@ impl StateTable {
             let mut ledgers = transaction.open_table(LEDGERS)?;
             // In the order of the keys each page is changed once; the cache holds few.
             let mut records: Vec<&LedgerRecord> = checkpoint.records().collect();
-            records.sort_unstable_by_key(|record| key_of(record.ledger));
+            records.sort_by_key(|record| key_of(record.ledger));
             for record in records {
                 let key = key_of(record.ledger);
                 replace(&mut ledgers, TableId::Ledgers, key, &mut sum, &record.seal(key))?;
