@@ -100,6 +100,10 @@ struct Around {
     slowness: Duration,
     /// And a look at the catalogue so much longer for each extent.
     of_extent: Duration,
+    /// The log of the catalogue.
+    log_length: u64,
+    /// Objects are not released.
+    cannot_release: bool,
     /// Requests to bookies since they last answered, of which only every third one does, if so.
     unanswered: Option<u32>,
 }
@@ -136,6 +140,8 @@ impl Around {
             slowness: Duration::ZERO,
             of_extent: Duration::ZERO,
             unanswered: None,
+            log_length: 5,
+            cannot_release: false,
         }
     }
 
@@ -240,7 +246,7 @@ impl Around {
                 UpkeepAction::FindWaiting { .. } => UpkeepEvent::Waiting(Ok(WaitingPage {
                     objects: self.waiting.clone(),
                     now_ms: self.now_ms(),
-                    log_length: 5,
+                    log_length: self.log_length,
                 })),
                 UpkeepAction::WhereTo(_, places) => {
                     let at = self.now;
@@ -257,6 +263,9 @@ impl Around {
                         *count = (*count + 1) % 3;
                     }
                     UpkeepEvent::Told(requests.into_iter().map(|request| self.answer(request)).collect())
+                }
+                UpkeepAction::Release(_) if self.cannot_release => {
+                    UpkeepEvent::Released(Err("no answer".to_owned()))
                 }
                 UpkeepAction::Release(objects) => {
                     self.waiting.retain(|stored| !objects.contains(&(stored.object.id, 5)));
@@ -516,6 +525,25 @@ fn a_bookie_that_kept_everything_is_asked_once_it_does_not() {
     around.done.clear();
     around.pass();
     assert_eq!((around.waiting.len(), around.told()), (0, vec!["b".to_owned(), "j".to_owned()]));
+}
+
+#[test]
+fn answers_are_kept_until_the_object_is_let_go_and_not_across_a_catalogue_that_is_put_back() {
+    let mut around = Around::new(0..5, 0..5);
+    around.bookies(&[("a", Ability::Reconciles)]);
+    around.wait(1, Duration::from_secs(60));
+    around.moved = vec![moved(1, 0, 9, "a")];
+    around.log_length = 9;
+    around.settle();
+    around.cannot_release = true;
+    (0..3).for_each(|_| around.pass());
+    assert_eq!((around.waiting.len(), around.told()), (1, vec!["a".to_owned()]), "nobody is told again");
+    (around.cannot_release, around.log_length) = (false, 7);
+    around.done.clear();
+    around.settle();
+    around.pass();
+    assert_eq!((around.waiting.len(), around.told()), (0, vec!["a".to_owned()]));
+    assert_eq!(around.upkeep.waiting.left(object(1)), None, "nothing is remembered of it");
 }
 
 /// Invariant 1 of [`waiting`].

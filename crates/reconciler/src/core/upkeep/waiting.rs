@@ -21,7 +21,7 @@
 //! 2. It is looked at only [`UpkeepSettings::settle`](super::UpkeepSettings::settle) after this tierer saw in the log that extents were taken
 //!    over last, by its own monotonic clock, and after the time that the record has: by then no tierer tells anybody of the old ones
 //!    ([`EXTENTS_KEPT_FOR`]). So what bookies said counts for as long as nothing more is taken over.
-//! 3. A tierer that begins again tells them again, which changes nothing.
+//! 3. A tierer that begins again, or finds a log that is shorter than before, tells them again, which changes nothing.
 //! 4. A bookie is told within [`EXTENTS_KEPT_FOR`] after the catalogue was asked, for each window anew; what it said until then is
 //!    not asked again. A pass goes on where the one before stopped. So passes come to an end however many extents there are, as long as
 //!    bookies answer. The check of invariant 1 ends in the pass in which it began, and at the first extents that lack an answer.
@@ -77,10 +77,10 @@ struct Settled {
 }
 
 impl Settled {
-    /// The log is so long now.
-    fn see(&mut self, now: Duration, length: u64, settle: Duration) {
-        if length < self.length {
-            // The catalogue was put back: its numbers are given out again.
+    /// The log is so long now. True: the catalogue was put back, and its numbers are given out again.
+    fn see(&mut self, now: Duration, length: u64, settle: Duration) -> bool {
+        let is_put_back = length < self.length;
+        if is_put_back {
             *self = Settled::default();
         }
         self.length = length;
@@ -93,6 +93,7 @@ impl Settled {
             self.through = length;
             self.seen.pop_front();
         }
+        is_put_back
     }
 }
 
@@ -417,7 +418,10 @@ impl Upkeep {
             self.status.waits_for = None;
         }
         // Invariant 2. The time of the record is another machine's.
-        waiting.settled.see(now, page.log_length, self.settings.settle);
+        if waiting.settled.see(now, page.log_length, self.settings.settle) {
+            // The same number may stand for something else by now (invariant 3).
+            waiting.answers = Answers::default();
+        }
         let is_settled = |stored: &StoredObject| {
             stored.replaced.is_some_and(|replaced| {
                 let was_long_ago = replaced.at_ms.saturating_add(settle_ms) <= page.now_ms;
@@ -492,10 +496,8 @@ impl Upkeep {
             return self.release();
         }
         match current.stored.replaced.filter(|_| progress.left == 0) {
-            Some(replaced) => {
-                waiting.answers.of_objects.remove(&object);
-                waiting.released.push((object, replaced.number));
-            }
+            // What bookies said is kept until that was committed.
+            Some(replaced) => waiting.released.push((object, replaced.number)),
             None => {
                 let why = current.lacking.take().unwrap_or_else(goes_on);
                 self.status.waits_for = Some(format!("object {object}: {why}"));
@@ -614,8 +616,15 @@ impl Upkeep {
 
     pub(super) fn on_released(&mut self, released: Result<u64, String>) -> Phase {
         match released {
-            Ok(count) => self.status.counts.objects_released += count,
-            // The next pass finds what is left.
+            Ok(count) => {
+                self.status.counts.objects_released += count;
+                if let Phase::Release(objects) = &self.phase {
+                    objects
+                        .iter()
+                        .for_each(|(object, _)| drop(self.waiting.answers.of_objects.remove(object)));
+                }
+            }
+            // The next pass finds what is left, and tells nobody again.
             Err(why) => self.status.last_error = Some(why),
         }
         Phase::Scan
@@ -673,7 +682,7 @@ mod tests {
         assert_eq!(settled.seen.len(), SEEN_MAX);
         settled.see(at(1046), 1011, settle);
         assert_eq!(settled.through, 12 + SEEN_MAX as u64);
-        settled.see(at(1047), 3, settle);
+        assert!(!settled.see(at(1046), 1011, settle) && settled.see(at(1047), 3, settle));
         assert_eq!(settled.through, 0, "it was put back");
         settled.see(at(1092), 3, settle);
         assert_eq!(settled.through, 3);
