@@ -87,6 +87,8 @@ struct Around {
     rows: Vec<StoredObject>,
     live: BTreeMap<ObjectId, Vec<LiveExtent>>,
     next_id: ObjectId,
+    /// An object with a later id.
+    later: Option<ObjectId>,
     /// Extents of which the catalogue takes what is offered.
     verdict: Verdict,
     /// Objects that cannot be read, and whether the failure says so.
@@ -130,6 +132,7 @@ impl Around {
             rows: Vec::new(),
             live: BTreeMap::new(),
             next_id: object(8),
+            later: None,
             verdict: Verdict::Accepted,
             damaged: BTreeMap::new(),
             order: None,
@@ -279,7 +282,7 @@ impl Around {
                     };
                     UpkeepEvent::Surveyed(objects.into_iter().map(survey).collect())
                 }
-                UpkeepAction::Reserve => UpkeepEvent::Reserved(Ok(self.next_id)),
+                UpkeepAction::Reserve => UpkeepEvent::Reserved(Ok((self.next_id, self.later))),
                 UpkeepAction::Rewrite(order) => {
                     let extent = |wanted: &crate::core::BuildLedger| NewExtent {
                         ledger: wanted.ledger,
@@ -786,6 +789,30 @@ fn an_object_that_bookies_may_refuse_is_rewritten_whatever_else_is_so() {
     around.pass();
     let counts = around.upkeep.status().counts;
     assert_eq!((counts.rewrites, counts.objects_rewritten), (1, 1));
+}
+
+/// Invariant 2 of [`rewrite`]: bookies may know any object of the catalogue in place of a source that they refuse.
+#[test]
+fn an_object_that_bookies_may_refuse_waits_for_an_id_above_all_others() {
+    for is_outranked in [true, false] {
+        let mut around = Around::new(0..5, 0..5);
+        let replaced = Some(Replaced { number: 3, at_ms: 0 }).filter(|_| is_outranked);
+        around.rows = vec![StoredObject { replaced, ..stored(object(1), 10 << 20, 0.1) }];
+        around.live.insert(object(1), vec![live(1, 0, 9)]);
+        around.later = Some(object(9));
+        around.pass();
+        let status = around.upkeep.status();
+        let counts = status.counts;
+        assert_eq!((counts.rewrites, counts.rewrite_failures), if is_outranked { (0, 1) } else { (1, 0) });
+        if is_outranked {
+            let why = status.last_error.as_ref().unwrap();
+            assert!(why.contains(&object(9).to_string()), "{why}");
+            (around.next_id, around.later) = (object(10), None);
+            around.now += UpkeepSettings::default().rewrite_pause;
+            around.pass();
+            assert_eq!(around.upkeep.status().counts.rewrites, 1);
+        }
+    }
 }
 
 #[test]
