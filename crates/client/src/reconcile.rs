@@ -9,7 +9,8 @@
 //! # Invariants
 //! 1. A bookie whose registration does not advertise the operation is never sent it: Java bookies end the connection.
 //! 2. A registration that changed, or may have changed, is read again.
-//! 3. An answer counts as a whole or not at all: one result for each ledger asked, in their order, none of which contradicts
+//! 3. What cannot be read of a registration is not known, as if the bookie was not registered: it may have a tier.
+//! 4. An answer counts as a whole or not at all: one result for each ledger asked, in their order, none of which contradicts
 //!    itself.
 //!
 //! # Limits     remembered: the registered bookies among those of earlier calls; a request: [`LEDGERS_MAX`], [`EXTENTS_MAX`]
@@ -43,7 +44,7 @@ pub enum TierSupport {
     Supported,
     /// It keeps everything: it has no tier configured, or is another program.
     KeepsEverything,
-    /// Not known now: it is not registered.
+    /// Not known now: it is not registered, or its registration cannot be read.
     NotRegistered,
 }
 
@@ -120,7 +121,7 @@ pub(crate) fn results_of(
 
 /// What a registered bookie advertises, and the watch that says when that is old.
 struct Advertised {
-    is_supported: bool,
+    support: TierSupport,
     watch: Watch,
 }
 
@@ -133,27 +134,29 @@ pub(crate) struct Supports {
 impl Supports {
     /// Cancelled, it leaves nothing behind.
     async fn of(&self, registration: &Registration, bookie: &BookieId) -> Result<TierSupport, StoreError> {
-        let support = |is_supported| match is_supported {
-            true => TierSupport::Supported,
-            false => TierSupport::KeepsEverything,
-        };
         {
             let mut known = self.known.lock();
             if let Some(advertised) = known.get_mut(bookie) {
                 // Invariant 2.
                 match advertised.watch.has_fired() {
                     true => drop(known.remove(bookie)),
-                    false => return Ok(support(advertised.is_supported)),
+                    false => return Ok(advertised.support),
                 }
             }
         }
         let Some((info, watch)) = registration.service_info_and_watch(bookie).await? else {
             return Ok(TierSupport::NotRegistered);
         };
-        let value = info.ok().and_then(|mut info| info.properties.remove(TIER_PROPERTY));
-        let is_supported = value.as_deref() == Some(TIER_PROPERTY_VALUE);
-        self.known.lock().insert(bookie.clone(), Advertised { is_supported, watch });
-        Ok(support(is_supported))
+        let support = match info {
+            Ok(info) => match info.properties.get(TIER_PROPERTY).map(String::as_str) {
+                Some(TIER_PROPERTY_VALUE) => TierSupport::Supported,
+                Some(_) | None => TierSupport::KeepsEverything,
+            },
+            // Invariant 3.
+            Err(_) => TierSupport::NotRegistered,
+        };
+        self.known.lock().insert(bookie.clone(), Advertised { support, watch });
+        Ok(support)
     }
 }
 

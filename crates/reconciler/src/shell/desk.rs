@@ -6,8 +6,8 @@ use std::time::Duration;
 use bindery_io::Random;
 use bindery_tiering::ObjectId;
 use bindery_tiering::catalogue::{
-    Catalogue, CatalogueError, Change, ChangeOutcome, ExtentOutcome, NewObject, Position, Refusal, Totals,
-    UpkeepDone,
+    Catalogue, CatalogueError, Change, ChangeOutcome, ExtentOutcome, NewObject, ObjectRow, Position, Refusal,
+    Totals, UpkeepDone,
 };
 use bindery_types::tier::TierExtent;
 use bindery_types::{EntryId, LedgerId};
@@ -62,6 +62,8 @@ pub(super) enum Ask {
     Forget(Vec<ObjectId>, oneshot::Sender<Result<u64, String>>),
     /// Rows of objects behind the first and up to the second, or to the end, after the log was followed.
     Rows(Option<ObjectId>, Option<ObjectId>, oneshot::Sender<Result<Vec<ScannedRow>, String>>),
+    /// An object with a later id than this one, if there is one that was committed.
+    Later(ObjectId, oneshot::Sender<Result<Option<ObjectId>, String>>),
     /// The store's time, in milliseconds since the epoch.
     Time(oneshot::Sender<u64>),
     /// Whether the catalogue refers to extents of an object, given by ledger and first entry.
@@ -182,6 +184,7 @@ impl Desk {
             Ask::Garbage(delay, limit, reply) => drop(reply.send(in_words(self.garbage(delay, limit).await))),
             Ask::Forget(objects, reply) => drop(reply.send(in_words(self.forget(objects).await))),
             Ask::Rows(after, through, reply) => drop(reply.send(in_words(self.rows(after, through).await))),
+            Ask::Later(object, reply) => drop(reply.send(in_words(self.later(object).await))),
             Ask::Time(reply) => drop(reply.send(self.catalogue.now_ms())),
             Ask::Live(object, extents, reply) => {
                 drop(reply.send(in_words(self.live(object, &extents).await)));
@@ -354,6 +357,20 @@ impl Desk {
                 rows.push(ScannedRow::new(object, &row));
             }
             after = Some(last);
+        }
+    }
+
+    async fn later(&mut self, object: ObjectId) -> Result<Option<ObjectId>, CatalogueError> {
+        self.refresh().await?;
+        let mut after = object;
+        loop {
+            let page = self.catalogue.objects_after(Some(after), ROWS_PAGE).await?;
+            let Some((last, _)) = page.last() else { return Ok(None) };
+            after = *last;
+            let mut stored = page.iter().filter(|(_, row)| matches!(row, ObjectRow::Stored(_)));
+            if let Some((later, _)) = stored.next() {
+                return Ok(Some(*later));
+            }
         }
     }
 

@@ -118,9 +118,13 @@ impl Hands {
         }
     }
 
-    async fn reserve(&self) -> Result<ObjectId, String> {
+    /// An id, and an object of the catalogue with a later one.
+    async fn reserve(&self) -> Result<(ObjectId, Option<ObjectId>), String> {
         let ids = ask(&self.asks, |reply| Ask::Reserve(1, reply)).await.unwrap_or_else(ended)?;
-        ids.first().copied().ok_or_else(|| "somebody else has the id that was drawn".to_owned())
+        let object =
+            ids.first().copied().ok_or_else(|| "somebody else has the id that was drawn".to_owned())?;
+        let later = ask(&self.asks, |reply| Ask::Later(object, reply)).await.unwrap_or_else(ended)?;
+        Ok((object, later))
     }
 
     async fn prove(&self) -> Result<Proof, String> {

@@ -9,6 +9,8 @@
 //! lives, whoever takes a range over has a later id than those who had it. Footers do not tell that: what reaches furthest may be in an
 //! object with an earlier id than one that bookies were told of. Such an object gets the mark of one whose extents others took over
 //! while extents of it are referred to, by which upkeep rewrites all of it: bookies take the object that comes of it, which has a later id.
+//! The ledgers of an object whose footer cannot be read are not known: all objects with earlier ids from which something is taken get the
+//! mark. Of an object that is gone nothing is known, not even that there was one.
 //!
 //! Nothing is deleted. An object of which nothing is taken becomes unreferenced only if others have all its entries, and once bookies
 //! were told where these are: they may refer to it (T16).
@@ -112,7 +114,7 @@ pub async fn rebuild(
     let position = Position { number: before.log_end, log_ms: before.log_ms.max(now_ms) };
     let mut rebuilt = Rebuilt::default();
 
-    let (mut objects, mut extents) = (Vec::new(), Vec::new());
+    let (mut objects, mut extents, mut last_unreadable) = (Vec::new(), Vec::new(), None);
     let mut looked_at = 0;
     let mut footers = bucket
         .all_objects()
@@ -133,6 +135,8 @@ pub async fn rebuild(
             Ok(object) => objects.push(object),
             Err(Unread::Store(error)) => return Err(error.into()),
             Err(Unread::Object(reason)) => {
+                // Bookies know no object by a key that is no object id.
+                last_unreadable = last_unreadable.max(id_of(&key));
                 rebuilt.unreadable_count += 1;
                 if rebuilt.unreadable.len() < LISTED_MAX {
                     rebuilt.unreadable.push((key, reason));
@@ -162,7 +166,8 @@ pub async fn rebuild(
             unreferenced_ms: None,
             replaced: None,
         };
-        found.push(Found { stored, is_kept: false, is_outranked: false });
+        let is_outranked = Some(object.object.id) < last_unreadable;
+        found.push(Found { stored, is_kept: false, is_outranked });
     }
     drop(objects);
     extents.sort_unstable_by_key(|extent| (extent.ledger, extent.first, extent.object));
@@ -275,6 +280,10 @@ async fn what_is_left(bucket: &Bucket) -> Result<Left, CatalogueError> {
 enum Unread {
     Store(StoreError),
     Object(String),
+}
+
+fn id_of(key: &str) -> Option<ObjectId> {
+    key.rsplit('/').next()?.parse().ok()
 }
 
 async fn footer_of(bucket: &Bucket, meta: &ObjectMeta) -> Result<NewObject, Unread> {

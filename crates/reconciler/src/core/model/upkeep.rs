@@ -324,7 +324,11 @@ impl World {
                 if fate != Fate::Fails {
                     self.commit(&[], &objects);
                 }
-                UpkeepEvent::Reserved(if is_lost { Err(failed()) } else { Ok(objects[0]) })
+                let is_later = |(id, row): (ObjectId, Option<ObjectRow>)| {
+                    (id > objects[0] && matches!(row, Some(ObjectRow::Stored(_)))).then_some(id)
+                };
+                let later = self.catalogue.objects_in_tail().find_map(is_later);
+                UpkeepEvent::Reserved(if is_lost { Err(failed()) } else { Ok((objects[0], later)) })
             }
             UpkeepAction::Rewrite(order) => UpkeepEvent::Rewritten(self.rewrite(order, fate), Vec::new()),
             UpkeepAction::Replace { object, sources } => {

@@ -195,7 +195,7 @@ pub enum UpkeepAction {
     /// Read footers, look up which of their extents the catalogue refers to, and read the metadata of those ledgers. It fails for an
     /// object with a ledger that has no metadata.
     Survey(Vec<ObjectRef>),
-    /// Draw an id and reserve it.
+    /// Draw an id and reserve it, and then look whether the catalogue has an object with a later one.
     Reserve,
     /// Build and upload an object.
     Rewrite(RewriteOrder),
@@ -245,8 +245,8 @@ pub enum UpkeepEvent {
     Released(Result<u64, String>),
     /// Of each object.
     Surveyed(Vec<Survey>),
-    /// Of [`UpkeepAction::Reserve`].
-    Reserved(Result<ObjectId, String>),
+    /// The object, and one of the catalogue that has a later id, if there is one.
+    Reserved(Result<(ObjectId, Option<ObjectId>), String>),
     /// Of [`UpkeepAction::Rewrite`], with the sources that could not be read.
     Rewritten(Built, Vec<(ObjectId, SourceError)>),
     /// Of [`UpkeepAction::Replace`]. An error says that it may or may not have happened.

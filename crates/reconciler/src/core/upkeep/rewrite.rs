@@ -9,7 +9,9 @@
 //!
 //! # Invariants
 //! 1. Only whole extents that the catalogue refers to are ordered, by ledger and first entry. Those that follow each other become one.
-//! 2. The new object's id is above those of its sources: by it a bookie tells which of two objects it was told of later.
+//! 2. The new object's id is above those of its sources: by it a bookie tells which of two objects it was told of later. If bookies may
+//!    refuse a source (invariant 5), it is not known which object they were told of, and the new id is above those of all objects of the
+//!    catalogue. Until then such a source waits.
 //! 3. An object that was deleted, or rewritten by somebody else, meanwhile leaves extents that the catalogue drops, and an object of
 //!    nobody if it drops all of them. Nothing else happens.
 //! 4. Sources of which something is left are left alone for a while, ever longer. A source that could not be read is the only one: the others of
@@ -324,13 +326,25 @@ impl Upkeep {
         if self.rewriting.order(live) { Phase::Reserve } else { self.next_rewrite(now) }
     }
 
-    pub(super) fn on_reserved(&mut self, now: Duration, object: Result<ObjectId, String>) -> Phase {
-        match object {
+    /// With an object of the catalogue that has a later id, if there is one.
+    pub(super) fn on_reserved(
+        &mut self,
+        now: Duration,
+        reserved: Result<(ObjectId, Option<ObjectId>), String>,
+    ) -> Phase {
+        let sources = &self.rewriting.sources;
+        match reserved {
             // Invariant 2: clocks of two tierers may differ.
-            Ok(object) if self.rewriting.sources.iter().any(|source| source.object.id >= object) => {
+            Ok((object, _)) if sources.iter().any(|source| source.object.id >= object) => {
                 self.put_off_rewrite(now, format!("object {object}: its id is below that of a source"))
             }
-            Ok(object) => {
+            Ok((object, Some(later))) if sources.iter().any(StoredObject::is_outranked) => {
+                let why = format!(
+                    "object {object}: its id is below that of object {later}, of which bookies may know: clocks differ, or did"
+                );
+                self.put_off_rewrite(now, why)
+            }
+            Ok((object, _)) => {
                 let order = BuildOrder { object, ledgers: self.rewriting.ledgers.clone() };
                 Phase::Rewrite(RewriteOrder { order, pieces: self.rewriting.pieces.clone() })
             }

@@ -5,25 +5,30 @@
 //! rows of objects that wait ─► window of extents ─► where they are now ─► bookies of the ledgers' ensembles are told
 //!                               ▲ the next extents that are not done                        │ yes: remembered
 //!                               └───────────────────────────────────────────────────────────┤
-//!                                  all extents are done: the catalogue lets the object go, which is deleted after the delay
+//!                                  all extents are done: all are checked once more, from the first to the last ─► the catalogue lets the object
+//!                                                        go, which is deleted after the delay
 //! ```
 //!
 //! # Invariants
 //! 1. An object is released when each of its extents is done: each bookie in an ensemble of the ledger, as metadata had them when that
 //!    extent was looked at, took the extents that the catalogue has for its range, or holds nothing of the ledger, or keeps everything
 //!    (it does not advertise tiering). A bookie that is not registered has not. A ledger that is not in the catalogue any more was
-//!    deleted, and asks for nothing. A bookie that joins an ensemble later is told of what the catalogue has by then.
+//!    deleted, and asks for nothing. A bookie that joins an ensemble for the first time later is told of what the catalogue has by then.
+//!    One that comes back to an ensemble may still refer to the object, and nobody else tells it. Therefore an extent that was done once
+//!    does not count: when none is left, all of them are looked at again in one pass, with the ensembles and registrations of that
+//!    time, and those that lack an answer are open again. What bookies took counts, whether they are members or not; that
+//!    one keeps everything, or that a ledger was deleted, is found anew.
 //! 2. It is looked at only [`UpkeepSettings::settle`](super::UpkeepSettings::settle) after this tierer saw in the log that extents were taken
 //!    over last, by its own monotonic clock, and after the time that the record has: by then no tierer tells anybody of the old ones
 //!    ([`EXTENTS_KEPT_FOR`]). So what bookies said counts for as long as nothing more is taken over.
-//! 3. A tierer that begins again tells them again, which changes nothing.
+//! 3. A tierer that begins again, or finds a log that is shorter than before, tells them again, which changes nothing.
 //! 4. A bookie is told within [`EXTENTS_KEPT_FOR`] after the catalogue was asked, for each window anew; what it said until then is
 //!    not asked again. A pass goes on where the one before stopped. So passes come to an end however many extents there are, as long as
-//!    bookies answer.
+//!    bookies answer. The check of invariant 1 ends in the pass in which it began, and at the first extents that lack an answer.
 //! 5. When memory is short, answers about the object that is nearest to its release stay.
 //!
 //! # Limits     objects in one page: [`WAITING_MAX`]; extents in one window: [`WINDOW_MAX`]; time of one pass: [`TIME_PER_PASS`], and what was
-//! begun by then; ledgers in one request: [`TOLD_MAX`]; lengths of the log that are remembered: [`SEEN_MAX`]; answers that are remembered: [`ANSWERS_BYTES_MAX`], or those about one object
+//! begun by then, such as the check of one object; ledgers in one request: [`TOLD_MAX`]; lengths of the log that are remembered: [`SEEN_MAX`]; answers that are remembered: [`ANSWERS_BYTES_MAX`], or those about one object
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -72,10 +77,10 @@ struct Settled {
 }
 
 impl Settled {
-    /// The log is so long now.
-    fn see(&mut self, now: Duration, length: u64, settle: Duration) {
-        if length < self.length {
-            // The catalogue was put back: its numbers are given out again.
+    /// The log is so long now. True: the catalogue was put back, and its numbers are given out again.
+    fn see(&mut self, now: Duration, length: u64, settle: Duration) -> bool {
+        let is_put_back = length < self.length;
+        if is_put_back {
             *self = Settled::default();
         }
         self.length = length;
@@ -88,6 +93,7 @@ impl Settled {
             self.through = length;
             self.seen.pop_front();
         }
+        is_put_back
     }
 }
 
@@ -96,11 +102,11 @@ impl Settled {
 struct Progress {
     /// The record that took extents over last.
     number: u64,
-    /// A bit for each extent in the footer: it is done (invariant 1).
+    /// A bit for each extent in the footer: it was done when it was looked at last (invariant 1).
     done: Vec<u64>,
     /// Extents that are not.
     left: u32,
-    /// Extents that are not done and of which a bookie said yes: bits of a word of `done`, by that word and the bookie's number.
+    /// Extents of which a bookie said yes: bits as in a word of `done`, by that word and the bookie's number.
     said_yes: BTreeMap<(usize, u32), u64>,
 }
 
@@ -122,15 +128,13 @@ impl Progress {
         let (word, bit) = split(place);
         self.done[word] |= bit;
         self.left -= 1;
-        let of_word: Vec<u32> =
-            self.said_yes.range((word, 0)..=(word, u32::MAX)).map(|((_, bookie), _)| *bookie).collect();
-        for bookie in of_word {
-            if let Some(bits) = self.said_yes.get_mut(&(word, bookie)) {
-                *bits &= !bit;
-                if *bits == 0 {
-                    self.said_yes.remove(&(word, bookie));
-                }
-            }
+    }
+
+    fn reopen(&mut self, place: u32) {
+        let (word, bit) = split(place);
+        if let Some(word) = self.done.get_mut(word).filter(|word| **word & bit != 0) {
+            *word &= !bit;
+            self.left += 1;
         }
     }
 
@@ -207,6 +211,8 @@ impl Answers {
 #[derive(Debug)]
 struct Current {
     stored: StoredObject,
+    /// All extents were done, and are looked at once more (invariant 1).
+    is_check: bool,
     /// Extents before this one were looked at.
     from: u32,
     /// Extents that are looked at now: their places in the footer, and what the catalogue has, as of `at`.
@@ -284,7 +290,8 @@ impl Waiting {
     #[cfg(test)]
     pub fn left(&self, object: ObjectId) -> Option<usize> {
         let progress = self.answers.of_objects.get(&object)?;
-        let answers: u32 = progress.said_yes.values().map(|bits| bits.count_ones()).sum();
+        let of_open = |((word, _), bits): (&(usize, u32), &u64)| (bits & !progress.done[*word]).count_ones();
+        let answers: u32 = progress.said_yes.iter().map(of_open).sum();
         Some(progress.left as usize * 1000 - answers as usize)
     }
 }
@@ -293,6 +300,7 @@ impl Current {
     fn new(stored: StoredObject, from: u32) -> Current {
         Current {
             stored,
+            is_check: false,
             from,
             window: Vec::new(),
             at: Duration::ZERO,
@@ -341,8 +349,12 @@ impl Current {
             }
         }
         let progress = answers.of(&self.stored);
-        let complete = self.moved.iter().zip(&self.lacks).filter(|(_, lacks)| **lacks == 0);
-        complete.for_each(|(moved, _)| progress.finish(moved.place));
+        for (moved, lacks) in self.moved.iter().zip(&self.lacks) {
+            match lacks {
+                0 => progress.finish(moved.place),
+                _ => progress.reopen(moved.place),
+            }
+        }
         let deleted = self.window.iter().filter(|place| !of_catalogue.contains(place));
         deleted.for_each(|place| progress.finish(*place));
     }
@@ -406,7 +418,10 @@ impl Upkeep {
             self.status.waits_for = None;
         }
         // Invariant 2. The time of the record is another machine's.
-        waiting.settled.see(now, page.log_length, self.settings.settle);
+        if waiting.settled.see(now, page.log_length, self.settings.settle) {
+            // The same number may stand for something else by now (invariant 3).
+            waiting.answers = Answers::default();
+        }
         let is_settled = |stored: &StoredObject| {
             stored.replaced.is_some_and(|replaced| {
                 let was_long_ago = replaced.at_ms.saturating_add(settle_ms) <= page.now_ms;
@@ -456,9 +471,19 @@ impl Upkeep {
         let Some(current) = &mut waiting.current else { return self.next_waiting(now) };
         let object = current.stored.object.id;
         let progress = waiting.answers.of(&current.stored);
-        let window = progress.window(current.stored.extents, current.from, waiting.window_max);
+        let extents = current.stored.extents;
+        // A check that found something is over: the rest is looked at in another one.
+        current.is_check &= progress.left == 0;
+        let is_begun = current.is_check;
+        if progress.left == 0 && !is_begun {
+            (current.is_check, current.from) = (true, 0);
+        }
+        let window: Vec<u32> = match current.is_check {
+            true => (current.from..extents).take(waiting.window_max).collect(),
+            false => progress.window(extents, current.from, waiting.window_max),
+        };
         let goes_on = || "telling bookies takes long, and goes on".to_owned();
-        if !window.is_empty() && now < waiting.until {
+        if !window.is_empty() && (is_begun || now < waiting.until) {
             current.window = window;
             return Phase::WhereTo(current.stored.object, current.window.clone());
         }
@@ -471,10 +496,8 @@ impl Upkeep {
             return self.release();
         }
         match current.stored.replaced.filter(|_| progress.left == 0) {
-            Some(replaced) => {
-                waiting.answers.of_objects.remove(&object);
-                waiting.released.push((object, replaced.number));
-            }
+            // What bookies said is kept until that was committed.
+            Some(replaced) => waiting.released.push((object, replaced.number)),
             None => {
                 let why = current.lacking.take().unwrap_or_else(goes_on);
                 self.status.waits_for = Some(format!("object {object}: {why}"));
@@ -578,10 +601,10 @@ impl Upkeep {
                 });
                 if is_told || is_blind {
                     current.has_gained = true;
+                    progress.say_yes(*place, number);
                     current.lacks[at] -= 1;
-                    match current.lacks[at] {
-                        0 => progress.finish(*place),
-                        _ => progress.say_yes(*place, number),
+                    if current.lacks[at] == 0 {
+                        progress.finish(*place);
                     }
                 } else {
                     current.lacking = Some(format!("bookie {bookie} did not take ledger {ledger}"));
@@ -593,8 +616,15 @@ impl Upkeep {
 
     pub(super) fn on_released(&mut self, released: Result<u64, String>) -> Phase {
         match released {
-            Ok(count) => self.status.counts.objects_released += count,
-            // The next pass finds what is left.
+            Ok(count) => {
+                self.status.counts.objects_released += count;
+                if let Phase::Release(objects) = &self.phase {
+                    objects
+                        .iter()
+                        .for_each(|(object, _)| drop(self.waiting.answers.of_objects.remove(object)));
+                }
+            }
+            // The next pass finds what is left, and tells nobody again.
             Err(why) => self.status.last_error = Some(why),
         }
         Phase::Scan
@@ -621,11 +651,14 @@ mod tests {
         (0..128).for_each(|place| progress.finish(place));
         progress.finish(127);
         assert_eq!((progress.left, progress.window(130, 0, 10)), (2, vec![128, 129]));
-        assert_eq!(progress.said_yes.len(), 1, "of those that are done nothing is remembered");
+        assert!(progress.has_said_yes(64, 3), "also of those that are done");
         assert_eq!(progress.window(130, 129, 10), [129]);
         progress.finish(128);
         progress.finish(129);
-        assert_eq!((progress.left, progress.said_yes.len()), (0, 0));
+        assert_eq!(progress.left, 0);
+        progress.reopen(129);
+        progress.reopen(129);
+        assert_eq!((progress.left, progress.window(130, 0, 10)), (1, vec![129]));
     }
 
     /// Invariant 2.
@@ -649,7 +682,7 @@ mod tests {
         assert_eq!(settled.seen.len(), SEEN_MAX);
         settled.see(at(1046), 1011, settle);
         assert_eq!(settled.through, 12 + SEEN_MAX as u64);
-        settled.see(at(1047), 3, settle);
+        assert!(!settled.see(at(1046), 1011, settle) && settled.see(at(1047), 3, settle));
         assert_eq!(settled.through, 0, "it was put back");
         settled.see(at(1092), 3, settle);
         assert_eq!(settled.through, 3);

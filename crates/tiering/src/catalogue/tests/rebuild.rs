@@ -187,6 +187,33 @@ async fn objects_that_bookies_would_refuse_are_marked() {
     assert_eq!(marked, [1, 5], "2 and 6 are later, and overlap");
 }
 
+/// Bookies may have been told of an object that cannot be read any more, for entries that an earlier one has, too.
+#[tokio::test]
+async fn objects_before_one_that_cannot_be_read_are_marked() {
+    let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let mut before = open(store.clone(), OpenMode::Create, 1).await.unwrap();
+    before.commit(vec![reserve(&[1, 2, 3, 4, 5])]).await.unwrap();
+    upload(&store, 1, &[(1, 0, 9)]).await;
+    upload(&store, 2, &[(2, 0, 9)]).await;
+    for number in [3, 4] {
+        store.put(&key(number), Bytes::from_static(b"half an object").into()).await.unwrap();
+    }
+    upload(&store, 5, &[(3, 0, 9)]).await;
+    // No object of anybody.
+    let other = Path::from(format!("{}x", key(9)));
+    store.put(&other, Bytes::from_static(b"a note").into()).await.unwrap();
+    drop(before);
+    assert_eq!(rebuilt(&store).await.unwrap().unreadable_count, 3);
+    let mut after = open(store.clone(), OpenMode::Write, 2).await.unwrap();
+    let mut marked = Vec::new();
+    for number in 1..=5 {
+        if let Some(ObjectRow::Stored(stored)) = after.object(id(number)).await.unwrap() {
+            marked.push((number, stored.is_outranked(), stored.live_extents));
+        }
+    }
+    assert_eq!(marked, [(1, true, 1), (2, true, 1), (5, false, 1)]);
+}
+
 /// However many objects there are, beyond what one listing gives of other keys.
 #[tokio::test]
 async fn all_objects_are_read() {
