@@ -35,6 +35,9 @@ const MARK_NAME: &str = "bindery-tier";
 /// got to the metadata store.
 const MARK_KEY: &str = "mark";
 
+/// An object, and its footer.
+type KeptFooter = (ObjectRef, Arc<Footer>);
+
 /// The parts that the actions need.
 #[derive(Clone)]
 pub(super) struct Hands {
@@ -50,7 +53,7 @@ pub(super) struct Hands {
     /// Of objects that take over extents of others.
     pub rewrite_limits: Limits,
     /// Of the object that waits and was looked at last.
-    pub footer_kept: Arc<Mutex<Option<(ObjectRef, Arc<Footer>)>>>,
+    pub footer_kept: Arc<Mutex<Option<KeptFooter>>>,
 }
 
 impl Hands {
