@@ -45,7 +45,7 @@ impl Keeper for Today {
         let (states, marks) = (set.states(), [set.mark()]);
         let commit = DirectoryCommit {
             logs_added: &[sealed],
-            ledgers: &states,
+            ledgers: &[&states],
             marks: &marks,
             ..DirectoryCommit::default()
         };
@@ -115,7 +115,7 @@ impl<'a> Once<'a> {
         let record = LogRecord { log_id, generation, size, entries: set.entries, marks: marks.clone() };
         let states = set.states();
         let checkpoint =
-            Checkpoint { logs_added: &[record], ledgers: &states, marks: &marks, ..Checkpoint::default() };
+            Checkpoint { logs_added: &[record], ledgers: &[&states], marks: &marks, ..Checkpoint::default() };
         self.table.as_mut().unwrap().commit(&checkpoint).unwrap();
         self.kept.push(set.file_id);
     }
