@@ -67,19 +67,28 @@ impl Hands {
     }
 
     /// The footer of an object that waits, of which one window after the other is looked at.
-    async fn footer_of_waiting(&self, object: &ObjectRef) -> Result<Arc<Footer>, String> {
+    async fn footer_of_waiting(&self, object: &ObjectRef) -> Result<Arc<Footer>, SourceError> {
         let kept = self.footer_kept.lock().clone();
         if let Some((_, footer)) = kept.filter(|(kept, _)| kept == object) {
             return Ok(footer);
         }
-        let footer = self.footer(object).await.map_err(|error| error.why)?;
+        let footer = self.footer(object).await?;
         *self.footer_kept.lock() = Some((*object, footer.clone()));
         Ok(footer)
     }
 
     /// Where extents of an object are by now.
-    pub(super) async fn where_to(&self, object: ObjectRef, places: Vec<u32>) -> Result<Whereabouts, String> {
+    pub(super) async fn where_to(
+        &self,
+        object: ObjectRef,
+        places: Vec<u32>,
+    ) -> Result<Whereabouts, SourceError> {
         let footer = self.footer_of_waiting(&object).await?;
+        let found = self.where_to_by(&footer, places).await;
+        found.map_err(|why| SourceError { why, is_damage: false })
+    }
+
+    async fn where_to_by(&self, footer: &Footer, places: Vec<u32>) -> Result<Whereabouts, String> {
         let of_place = |place: u32| {
             let extent = footer.extents.get(place as usize).map(|extent| (place, extent));
             extent.ok_or_else(|| format!("its footer has {} extents only", footer.extents.len()))
