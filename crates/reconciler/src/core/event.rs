@@ -245,7 +245,7 @@ pub enum Alarm {
     },
     /// T16.
     #[error(
-        "object {object} is damaged, and what is left of it cannot be rewritten: {why}. Bring it back from a copy or an older version of \
+        "object {object} is damaged, and can be neither rewritten nor let go: {why}. Bring it back from a copy or an older version of \
          the bucket; everything else goes on"
     )]
     ObjectDamaged {

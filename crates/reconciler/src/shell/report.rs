@@ -260,7 +260,7 @@ pub struct TierReport {
     pub objects_released: u64,
     /// The reason why one of them waits.
     pub waits_for: Option<String>,
-    /// Objects that cannot be rewritten because they are damaged.
+    /// Objects that can be neither rewritten nor let go because they are damaged.
     pub objects_damaged: u64,
     /// One of them, and in which way.
     pub damaged: Option<String>,

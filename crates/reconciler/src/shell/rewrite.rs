@@ -22,6 +22,7 @@ use super::desk::Ask;
 use super::object::{ExtentSource, Source, Unread, build, source_error};
 use super::run::{ask, ended, update};
 use super::upkeep::{Hands, REQUESTS_AT_ONCE};
+use crate::assembly::Limits;
 use crate::core::Built;
 use crate::core::measure::BuildTimes;
 use crate::core::updates::{RequestId, UpdateRequest};
@@ -34,6 +35,14 @@ const FOOTER_TIMEOUT: Duration = Duration::from_secs(75);
 
 /// Metadata of ledgers; `None`: there is no such ledger.
 type Metadata = BTreeMap<LedgerId, Option<Arc<LedgerMetadata>>>;
+
+/// One source alone may be longer than objects are made now, and would never fit: what is live of it is the limit.
+fn limits_for(order: &RewriteOrder, limits: Limits) -> Limits {
+    let mut sources = order.pieces.iter().flatten().map(|piece| piece.object.id);
+    let first = sources.next();
+    let is_alone = sources.all(|source| Some(source) == first);
+    Limits { target_bytes: if is_alone { u64::MAX } else { limits.target_bytes }, ..limits }
+}
 
 impl Hands {
     async fn footer(&self, object: &ObjectRef) -> Result<Arc<Footer>, SourceError> {
@@ -67,19 +76,28 @@ impl Hands {
     }
 
     /// The footer of an object that waits, of which one window after the other is looked at.
-    async fn footer_of_waiting(&self, object: &ObjectRef) -> Result<Arc<Footer>, String> {
+    async fn footer_of_waiting(&self, object: &ObjectRef) -> Result<Arc<Footer>, SourceError> {
         let kept = self.footer_kept.lock().clone();
         if let Some((_, footer)) = kept.filter(|(kept, _)| kept == object) {
             return Ok(footer);
         }
-        let footer = self.footer(object).await.map_err(|error| error.why)?;
+        let footer = self.footer(object).await?;
         *self.footer_kept.lock() = Some((*object, footer.clone()));
         Ok(footer)
     }
 
     /// Where extents of an object are by now.
-    pub(super) async fn where_to(&self, object: ObjectRef, places: Vec<u32>) -> Result<Whereabouts, String> {
+    pub(super) async fn where_to(
+        &self,
+        object: ObjectRef,
+        places: Vec<u32>,
+    ) -> Result<Whereabouts, SourceError> {
         let footer = self.footer_of_waiting(&object).await?;
+        let found = self.where_to_by(&footer, places).await;
+        found.map_err(|why| SourceError { why, is_damage: false })
+    }
+
+    async fn where_to_by(&self, footer: &Footer, places: Vec<u32>) -> Result<Whereabouts, String> {
         let of_place = |place: u32| {
             let extent = footer.extents.get(place as usize).map(|extent| (place, extent));
             extent.ok_or_else(|| format!("its footer has {} extents only", footer.extents.len()))
@@ -173,9 +191,10 @@ impl Hands {
             }
         };
         let unread = Unread::default();
+        let limits = limits_for(&order, self.rewrite_limits);
         let (reader, extents) = (self.reader.clone(), Arc::new(extents));
         let source = Source::Objects { reader, extents, unread: unread.clone() };
-        let built = build(self.common.clone(), source, order.order, self.rewrite_limits, abandon).await;
+        let built = build(self.common.clone(), source, order.order, limits, abandon).await;
         let unread = std::mem::take(&mut *unread.lock());
         (built, unread.into_iter().collect())
     }
@@ -207,5 +226,29 @@ impl Hands {
             sources.push(extents);
         }
         Ok(sources)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bindery_types::EntryId;
+
+    use super::*;
+    use crate::core::BuildOrder;
+    use crate::core::upkeep::Piece;
+
+    #[test]
+    fn one_source_alone_fits_however_long_it_is() {
+        let piece = |n: u8| {
+            let id = ObjectId::new(7, [n; 10]);
+            let object = ObjectRef { id, length_bytes: 9, footer_offset: 8, footer_crc: 0, etag_crc: 0 };
+            Piece { object, first: EntryId::FIRST, last: EntryId::FIRST }
+        };
+        let target = |pieces: Vec<Vec<Piece>>| {
+            let order = BuildOrder { object: ObjectId::new(8, [0; 10]), ledgers: Vec::new() };
+            limits_for(&RewriteOrder { order, pieces }, Limits::default()).target_bytes
+        };
+        assert_eq!(target(vec![vec![piece(1), piece(1)], vec![piece(1)]]), u64::MAX);
+        assert_eq!(target(vec![vec![piece(1)], vec![piece(1), piece(2)]]), Limits::default().target_bytes);
     }
 }

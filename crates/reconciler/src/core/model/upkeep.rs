@@ -291,7 +291,7 @@ impl World {
                         let of_place = |place: &u32| self.where_to(*place, &new.extents[*place as usize]);
                         Ok(Whereabouts { at: self.now, moved: places.iter().filter_map(of_place).collect() })
                     }
-                    _ => Err(failed()),
+                    _ => Err(SourceError { why: failed(), is_damage: false }),
                 })
             }
             UpkeepAction::Tell(requests) => {

@@ -238,7 +238,7 @@ pub enum UpkeepEvent {
     /// Of [`UpkeepAction::FindWaiting`].
     Waiting(Result<WaitingPage, String>),
     /// Of [`UpkeepAction::WhereTo`].
-    Whereabouts(Result<Whereabouts, String>),
+    Whereabouts(Result<Whereabouts, SourceError>),
     /// Of each bookie.
     Told(Vec<Told>),
     /// Objects that were released; an error says that it may or may not have happened.

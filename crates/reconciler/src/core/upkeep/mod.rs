@@ -327,7 +327,7 @@ impl Upkeep {
                 self.go_to_rewriting(now)
             }
             UpkeepEvent::Waiting(page) => self.on_waiting(now, page),
-            UpkeepEvent::Whereabouts(found) => self.on_whereabouts(now, found),
+            UpkeepEvent::Whereabouts(found) => self.on_whereabouts(now, found, alarms),
             UpkeepEvent::Told(answers) => self.on_told(now, answers),
             UpkeepEvent::Released(released) => self.on_released(released),
             UpkeepEvent::Surveyed(found) => self.on_surveyed(now, found, alarms),

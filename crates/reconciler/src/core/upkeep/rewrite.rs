@@ -249,7 +249,10 @@ impl Rewriting {
 impl Upkeep {
     /// The pass comes to rewriting.
     pub(super) fn go_to_rewriting(&mut self, now: Duration) -> Phase {
-        self.rewriting.only_outranked = self.status.objects_waiting >= WAITING_TO_REWRITE_MAX;
+        // Those that are damaged wait for an operator.
+        let damaged = self.waiting.damaged().len() as u64;
+        let waiting = self.status.objects_waiting.saturating_sub(damaged);
+        self.rewriting.only_outranked = waiting >= WAITING_TO_REWRITE_MAX;
         self.rewriting.left = REWRITES_PER_PASS;
         self.rewriting.put_off.retain(|_, put_off| now < put_off.until + KEPT_FOR);
         self.show_damaged();
@@ -293,7 +296,8 @@ impl Upkeep {
     /// An operator is to know of an object that is damaged.
     fn show_damaged(&mut self) {
         let put_off = self.rewriting.put_off.iter();
-        let mut damaged = put_off.filter_map(|(id, put_off)| Some((id, put_off.damage.as_ref()?)));
+        let of_sources = put_off.filter_map(|(id, put_off)| Some((id, put_off.damage.as_ref()?)));
+        let mut damaged = of_sources.chain(self.waiting.damaged());
         self.status.damaged = damaged.next().map(|(object, why)| format!("object {object}: {why}"));
         self.status.objects_damaged = u64::from(self.status.damaged.is_some()) + damaged.count() as u64;
     }

@@ -40,7 +40,7 @@ pub struct UpkeepStatus {
     pub objects_waiting: u64,
     /// The reason why one of them waits.
     pub waits_for: Option<String>,
-    /// Objects that cannot be rewritten because they are damaged, as far as that is remembered.
+    /// Objects that can be neither rewritten nor let go because they are damaged, as far as that is remembered.
     pub objects_damaged: u64,
     /// One of them, and in which way.
     pub damaged: Option<String>,

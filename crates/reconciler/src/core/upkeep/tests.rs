@@ -246,11 +246,18 @@ impl Around {
                 }
                 UpkeepAction::AskFor(_) => UpkeepEvent::Missing(Ok(Vec::new())),
                 UpkeepAction::DeleteOrphans(_) => UpkeepEvent::OrphansDeleted(Vec::new()),
-                UpkeepAction::FindWaiting { .. } => UpkeepEvent::Waiting(Ok(WaitingPage {
-                    objects: self.waiting.clone(),
+                UpkeepAction::FindWaiting { after, limit } => UpkeepEvent::Waiting(Ok(WaitingPage {
+                    objects: (self.waiting.iter().filter(|stored| Some(stored.object.id) > after))
+                        .take(limit)
+                        .copied()
+                        .collect(),
                     now_ms: self.now_ms(),
                     log_length: self.log_length,
                 })),
+                UpkeepAction::WhereTo(object, _) if self.damaged.contains_key(&object.id) => {
+                    let why = "the checksum of its footer is wrong".to_owned();
+                    UpkeepEvent::Whereabouts(Err(SourceError { why, is_damage: true }))
+                }
                 UpkeepAction::WhereTo(_, places) => {
                     let at = self.now;
                     self.now += self.slowness + self.of_extent * places.len() as u32;
@@ -547,6 +554,33 @@ fn answers_are_kept_until_the_object_is_let_go_and_not_across_a_catalogue_that_i
     around.pass();
     assert_eq!((around.waiting.len(), around.told()), (0, vec!["a".to_owned()]));
     assert_eq!(around.upkeep.waiting.left(object(1)), None, "nothing is remembered of it");
+}
+
+/// Invariant 5 of [`waiting`].
+#[test]
+fn an_object_that_waits_and_is_damaged_is_one_alarm_and_keeps_no_other_from_being_rewritten() {
+    let mut around = Around::new(0..5, 0..5);
+    around.bookies(&[("a", Ability::Reconciles)]);
+    around.moved = vec![moved(1, 0, 9, "a")];
+    for n in 10..80 {
+        around.wait(n, Duration::from_secs(60));
+        around.damaged.insert(object(n), true);
+    }
+    around.settle();
+    around.rows = vec![stored(object(1), 10 << 20, 0.1)];
+    around.live.insert(object(1), vec![live(1, 0, 9)]);
+    around.next_id = object(99);
+    (0..6).for_each(|_| around.pass());
+    let status = around.upkeep.status();
+    assert_eq!((around.waiting.len(), around.alarms.len(), status.objects_damaged), (70, 70, 70));
+    assert!(status.damaged.as_ref().unwrap().contains("footer"), "{status:?}");
+    assert_eq!(status.counts.rewrites, 1, "{status:?}");
+    // Brought back, they go.
+    around.damaged.clear();
+    (0..6).for_each(|_| around.pass());
+    assert_eq!((around.waiting.len(), around.alarms.len()), (0, 70));
+    around.pass();
+    assert_eq!((around.upkeep.status().objects_damaged, &around.upkeep.status().damaged), (0, &None));
 }
 
 /// Invariant 1 of [`waiting`].

@@ -25,10 +25,13 @@
 //! 4. A bookie is told within [`EXTENTS_KEPT_FOR`] after the catalogue was asked, for each window anew; what it said until then is
 //!    not asked again. A pass goes on where the one before stopped. So passes come to an end however many extents there are, as long as
 //!    bookies answer. The check of invariant 1 ends in the pass in which it began, and at the first extents that lack an answer.
-//! 5. When memory is short, answers about the object that is nearest to its release stay.
+//! 5. An object whose footer is damaged is never released unless it is brought back. Operators hear of it once, and it keeps no other from
+//!    being rewritten.
+//! 6. When memory is short, answers about the object that is nearest to its release stay.
 //!
 //! # Limits     objects in one page: [`WAITING_MAX`]; extents in one window: [`WINDOW_MAX`]; time of one pass: [`TIME_PER_PASS`], and what was
-//! begun by then, such as the check of one object; ledgers in one request: [`TOLD_MAX`]; lengths of the log that are remembered: [`SEEN_MAX`]; answers that are remembered: [`ANSWERS_BYTES_MAX`], or those about one object
+//! begun by then, such as the check of one object; ledgers in one request: [`TOLD_MAX`]; lengths of the log that are remembered: [`SEEN_MAX`]; answers that are remembered: [`ANSWERS_BYTES_MAX`], or those about one object;
+//! damaged objects that are remembered: [`DAMAGED_MAX`]
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -39,10 +42,10 @@ use bindery_tiering::catalogue::StoredObject;
 use bindery_types::tier::Reconciliation;
 use bindery_types::{BookieId, EntryId, LedgerId};
 
-use super::event::{Moved, Told, WaitingPage, Whereabouts};
+use super::event::{Moved, SourceError, Told, WaitingPage, Whereabouts};
 use super::{Phase, Upkeep};
-use crate::core::quorum;
 use crate::core::updates::{Ability, EXTENTS_KEPT_FOR, UpdateStatus};
+use crate::core::{Alarm, quorum};
 
 /// Objects of one page.
 pub const WAITING_MAX: usize = 64;
@@ -61,6 +64,8 @@ const ANSWERS_BYTES_MAX: usize = 16 << 20;
 /// A word of answers in memory, about.
 const WORD_BYTES: usize = 32;
 
+/// Damaged objects that are remembered, and raise an alarm each.
+const DAMAGED_MAX: usize = 1000;
 /// Lengths of the log that are remembered until they were seen for long enough.
 const SEEN_MAX: usize = 64;
 
@@ -192,7 +197,7 @@ impl Answers {
         number
     }
 
-    /// Forgets what no object needs any more, and then what there is no room for: of the newest objects (invariant 5).
+    /// Forgets what no object needs any more, and then what there is no room for: of the newest objects (invariant 6).
     fn bound(&mut self, bytes_max: usize) {
         let nearest = self.of_objects.iter().min_by_key(|(_, progress)| progress.left).map(|(id, _)| *id);
         let mut bytes: usize = self.of_objects.values().map(Progress::bytes).sum();
@@ -257,6 +262,8 @@ pub(super) struct Waiting {
     released: Vec<(ObjectId, u64)>,
     /// Objects that were seen since the beginning of the table.
     seen: BTreeSet<ObjectId>,
+    /// Objects whose footers are damaged, and in which way.
+    damaged: BTreeMap<ObjectId, String>,
 }
 
 impl Default for Waiting {
@@ -277,6 +284,7 @@ impl Default for Waiting {
             window_max: WINDOW_MAX,
             released: Vec::new(),
             seen: BTreeSet::new(),
+            damaged: BTreeMap::new(),
         }
     }
 }
@@ -284,6 +292,10 @@ impl Default for Waiting {
 impl Waiting {
     pub fn after(&self) -> Option<ObjectId> {
         self.after
+    }
+
+    pub fn damaged(&self) -> &BTreeMap<ObjectId, String> {
+        &self.damaged
     }
 
     /// Extents of an object that lack an answer, and answers that they have: how far it is.
@@ -453,6 +465,7 @@ impl Upkeep {
         if waiting.after.is_none() {
             let seen = std::mem::take(&mut waiting.seen);
             waiting.answers.of_objects.retain(|object, _| seen.contains(object));
+            waiting.damaged.retain(|object, _| seen.contains(object));
             self.status.objects_waiting = seen.len() as u64;
         }
         self.release()
@@ -507,11 +520,17 @@ impl Upkeep {
         self.next_waiting(now)
     }
 
-    pub(super) fn on_whereabouts(&mut self, now: Duration, found: Result<Whereabouts, String>) -> Phase {
+    pub(super) fn on_whereabouts(
+        &mut self,
+        now: Duration,
+        found: Result<Whereabouts, SourceError>,
+        alarms: &mut Vec<Alarm>,
+    ) -> Phase {
         let waiting = &mut self.waiting;
         let Some(current) = &mut waiting.current else { return self.next_waiting(now) };
         match found {
             Ok(found) => {
+                waiting.damaged.remove(&current.stored.object.id);
                 let took = now.saturating_sub(found.at);
                 let window_max = match () {
                     // Nobody can be told any more.
@@ -523,8 +542,13 @@ impl Upkeep {
                 current.plan(found, &self.bookies, &mut waiting.answers);
                 self.go_on_telling(now)
             }
-            Err(why) => {
+            Err(SourceError { why, is_damage }) => {
                 let object = current.stored.object.id;
+                let is_new = !waiting.damaged.contains_key(&object) && waiting.damaged.len() < DAMAGED_MAX;
+                if is_damage && is_new {
+                    waiting.damaged.insert(object, why.clone());
+                    alarms.push(Alarm::ObjectDamaged { object, why: why.clone() });
+                }
                 self.status.waits_for = Some(format!("object {object}: {why}"));
                 waiting.had_turn.insert(object);
                 self.next_waiting(now)
@@ -688,7 +712,7 @@ mod tests {
         assert_eq!(settled.through, 3);
     }
 
-    /// Invariant 5.
+    /// Invariant 6.
     #[test]
     fn answers_about_the_object_that_is_nearest_to_its_release_stay() {
         let mut answers = Answers::default();
