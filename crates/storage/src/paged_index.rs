@@ -222,8 +222,7 @@ impl PagedIndex {
         let end = ledgers.partition_point(|ledger| *ledger <= self.last_ledger);
         let mut runs = self.runs_from_block(0);
         let (mut at_block, mut next) = (None, None);
-        for place in begin..end {
-            let ledger = ledgers[place];
+        for (place, ledger) in ledgers.iter().copied().enumerate().take(end).skip(begin) {
             let block = self.block_of(ledger, at_block.unwrap_or(0));
             // What is left of the last block may be just what is wanted.
             if at_block.is_none_or(|at| at < block) {
