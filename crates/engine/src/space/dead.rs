@@ -28,6 +28,7 @@ use crate::machine::Flushing;
 use bindery_io::canary::Canary;
 use bindery_storage::{Generation, IndexedRun};
 use bindery_types::{EntryId, LedgerId};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 
@@ -177,11 +178,16 @@ impl Flushing {
             let Some(died) = self.space.dead.changes.pop_front() else { break };
             if died.hidden_below.0 > self.flushed_generation(self.engine.shard_of(died.ledger)) {
                 self.space.dead.uncertain.push(died);
-            } else if certain.contains_key(&died.ledger) {
-                self.space.dead.changes.push_front(died);
-                break;
-            } else {
-                certain.insert(died.ledger, died);
+                continue;
+            }
+            match certain.entry(died.ledger) {
+                Entry::Vacant(place) => {
+                    place.insert(died);
+                }
+                Entry::Occupied(_) => {
+                    self.space.dead.changes.push_front(died);
+                    break;
+                }
             }
         }
         let (ledgers, changes): (Vec<_>, Vec<_>) = certain.into_iter().unzip();
