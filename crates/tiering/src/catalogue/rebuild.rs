@@ -15,7 +15,7 @@
 //! Nothing is deleted. An object of which nothing is taken becomes unreferenced only if others have all its entries, and once bookies
 //! were told where these are: they may refer to it (T16).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use bindery_io::{Clock, Random};
@@ -33,7 +33,7 @@ use super::run::RunBuilder;
 use super::shell::{compare_clocks, make_marker, manifest};
 use super::{
     CatalogueError, CatalogueOptions, ExtentRow, LedgerRow, NewExtent, NewObject, ObjectRow, Position,
-    REQUESTS_AT_ONCE, Record, Replaced, StoredObject, Totals,
+    REQUESTS_AT_ONCE, Record, Replaced, StoredObject, Totals, WriterId,
 };
 use crate::object::{Footer, TRAILER_SIZE_BYTES, Trailer};
 use crate::store::{Store, StoreError};
@@ -114,7 +114,7 @@ pub async fn rebuild(
     let position = Position { number: before.log_end, log_ms: before.log_ms.max(now_ms) };
     let mut rebuilt = Rebuilt::default();
 
-    let (mut objects, mut extents, mut last_unreadable) = (Vec::new(), Vec::new(), None);
+    let (mut objects, mut extents, mut unread) = (Vec::new(), Vec::new(), BTreeSet::new());
     let mut looked_at = 0;
     let mut footers = bucket
         .all_objects()
@@ -136,7 +136,7 @@ pub async fn rebuild(
             Err(Unread::Store(error)) => return Err(error.into()),
             Err(Unread::Object(reason)) => {
                 // Bookies know no object by a key that is no object id.
-                last_unreadable = last_unreadable.max(id_of(&key));
+                unread.extend(id_of(&key));
                 rebuilt.unreadable_count += 1;
                 if rebuilt.unreadable.len() < LISTED_MAX {
                     rebuilt.unreadable.push((key, reason));
@@ -166,7 +166,7 @@ pub async fn rebuild(
             unreferenced_ms: None,
             replaced: None,
         };
-        let is_outranked = Some(object.object.id) < last_unreadable;
+        let is_outranked = Some(&object.object.id) < unread.last();
         found.push(Found { stored, is_kept: false, is_outranked });
     }
     drop(objects);
@@ -194,7 +194,12 @@ pub async fn rebuild(
         builder.push(Key::extent(extent.ledger, extent.first), Some(&value));
         upload.push(builder.take()).await?;
     }
-    let mut garbage = Vec::new();
+    // Bookies may refer to those that cannot be read, and what damaged them may be mended: their ids are reserved for good, so that
+    // they are not taken for objects of nobody.
+    let kept = ObjectRow::Reserved { expires_ms: u64::MAX, writer: WriterId(0) };
+    rebuilt.totals.reserved = unread.len() as u64;
+    let mut rows: BTreeMap<ObjectId, ObjectRow> = unread.iter().map(|id| (*id, kept)).collect();
+    let mut garbage: BTreeSet<ObjectId> = unread;
     for Found { stored, is_kept, is_outranked } in &mut found {
         let id = stored.object.id;
         let is_set_aside = stored.live_extents == 0 && *is_kept;
@@ -208,13 +213,16 @@ pub async fn rebuild(
             } else {
                 rebuilt.totals.unreferenced += 1;
                 rebuilt.totals.unreferenced_bytes += stored.object.length_bytes;
-                garbage.push(id);
+                garbage.insert(id);
             }
         }
         rebuilt.totals.objects += 1;
         rebuilt.totals.object_bytes += stored.object.length_bytes;
+        rows.insert(id, ObjectRow::Stored(*stored));
+    }
+    for (id, row) in rows {
         let mut value = Vec::new();
-        ObjectRow::Stored(*stored).encode(&mut value);
+        row.encode(&mut value);
         builder.push(Key::object(id), Some(&value));
     }
     garbage.iter().for_each(|id| builder.push(Key::garbage(*id), Some(&[])));

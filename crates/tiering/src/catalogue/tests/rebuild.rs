@@ -100,6 +100,11 @@ async fn a_damaged_catalogue_comes_back() {
     assert!(report.set_aside.is_empty());
     let mut after = open(store.clone(), OpenMode::Write, 2).await.unwrap();
     assert_eq!(all_extents(&mut after).await, expected);
+    // The scan must not take it for an object of nobody.
+    let kept = after.object(id(9)).await.unwrap();
+    assert!(matches!(kept, Some(ObjectRow::Reserved { expires_ms: u64::MAX, .. })), "{kept:?}");
+    let garbage = after.garbage(u64::MAX, 100).await.unwrap();
+    assert!(garbage.iter().all(|(object, _)| *object != id(9)), "{garbage:?}");
     assert_eq!(after.position().number, before.position().number);
     let (was, is) = (before.totals(), after.totals());
     assert_eq!((was.ledgers, was.extents, was.bytes), (is.ledgers, is.extents, is.bytes));
