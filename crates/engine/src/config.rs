@@ -212,7 +212,7 @@ impl EngineConfig {
             .next_multiple_of(4096)
     }
 
-    /// What is free for one of the ledger directories is free for the other.
+    /// Ledger directories on the same volume share its free space.
     pub(crate) fn are_on_one_volume(&self, one: usize, other: usize) -> bool {
         let volume = |index: usize| self.ledger_volumes.get(index);
         one == other || (volume(one).is_some() && volume(one) == volume(other))

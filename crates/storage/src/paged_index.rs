@@ -224,7 +224,7 @@ impl PagedIndex {
         let (mut at_block, mut next) = (None, None);
         for (place, &ledger) in ledgers.iter().enumerate().take(end).skip(begin) {
             let block = self.block_of(ledger, at_block.unwrap_or(0));
-            // What is left of the last block may be just what is wanted.
+            // The runs wanted may be in the rest of the last block.
             if at_block.is_none_or(|at| at < block) {
                 runs = self.runs_from_block(block);
                 next = runs.next();

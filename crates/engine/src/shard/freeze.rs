@@ -1,8 +1,8 @@
 //! The flush's side: the active write cache is frozen at a cut, and a frozen one goes once it is on disk.
 //!
-//! A freeze takes a moment: what changed until then counts as frozen. Its ledgers are taken over some at a time, so that nobody
-//! waits for a shard while a hundred thousand are. One that is about to change before its turn goes first
-//! ([`Shard::settle`]), so each is frozen as it was at the cut.
+//! A freeze begins at a cut and covers every change up to it. It moves ledgers into the frozen cache in small batches, so that a
+//! freeze of a hundred thousand ledgers never locks the shard for long. A ledger that is about to change before its turn is moved
+//! first ([`Shard::settle`]), so each is frozen as it was at the cut.
 
 use super::Shard;
 use crate::ledger::{Epoch, LedgerState, TierState};
@@ -17,21 +17,21 @@ use std::sync::Arc;
 /// What a record of the write cache's index counts for.
 const INDEX_RECORD_BYTES: usize = 64;
 
-/// What a ledger that changed counts for, however little was written to it: its place in the index, what its state keeps until
-/// it rests, and its record in the frozen cache.
+/// Bytes charged for a ledger that changed, however little was written to it: its place in the index, the boxes that its state keeps
+/// until it rests, and its record in the frozen cache.
 const CHANGED_LEDGER_BYTES: usize = 384;
 
 /// A freeze under way.
 pub(super) struct Freezing {
     epoch: Epoch,
-    /// Ledgers that changed; some are in `frozen` already.
+    /// Ledgers that changed before the cut. Some may be in `frozen` already.
     dirty: Vec<LedgerId>,
-    /// All chunks, and what was taken over so far.
+    /// All chunks, and the ledgers that were moved so far.
     frozen: Frozen,
 }
 
 impl Freezing {
-    /// The records of this ledger are those of the frozen cache, and were not taken over yet.
+    /// True when the records of this ledger belong to the frozen cache and have not been moved there yet.
     fn awaits(&self, state: &LedgerState) -> bool {
         state.dirty_in == Some(self.epoch)
     }
@@ -50,7 +50,7 @@ impl Freezing {
 
 impl Shard {
     /// Begins to take the active write cache out, right after a cut: the group of that cut is its boundary. False when nothing
-    /// changed since the last freeze. What comes after it has the generation `next`.
+    /// changed since the last freeze. Later changes have the generation `next`.
     pub(crate) fn begin_freeze(&mut self, next: u64) -> bool {
         debug_assert_eq!(self.sequence, self.cut, "a freeze follows a cut");
         assert!(self.freezing.is_none(), "one freeze at a time");
@@ -78,7 +78,7 @@ impl Shard {
         true
     }
 
-    /// Takes over `most` ledgers more. The frozen cache, when all were.
+    /// Moves up to `most` more ledgers. Returns the frozen cache once it has all of them.
     pub(crate) fn freeze_some(&mut self, most: usize) -> Option<Arc<Frozen>> {
         for _ in 0..most {
             let freezing = self.freezing.as_mut().expect("a freeze is under way");
@@ -98,7 +98,7 @@ impl Shard {
         if self.begin_freeze(next) { self.freeze_some(usize::MAX) } else { None }
     }
 
-    /// Before a ledger changes: the freeze under way takes over what it has to, if it did not.
+    /// Must be called before a ledger changes: if a freeze under way still needs the ledger, it is moved now.
     pub(super) fn settle(&mut self, ledger: LedgerId) {
         let Some(freezing) = &mut self.freezing else { return };
         let Some(state) = self.ledgers.get_mut(&ledger).filter(|state| freezing.awaits(state)) else {

@@ -124,7 +124,7 @@ impl Shard {
         // One that needs more room than there can be is taken as far as there is some.
         let most = most.min(self.tier_budget.extents_in_half());
         for some in extents.chunks(most.max(1)) {
-            // What a freeze takes over makes room.
+            // A freeze that takes the updates over makes room for more.
             self.settle(ledger);
             let state = self.ledgers.get(&ledger);
             let tier = state.and_then(|state| state.tier.as_ref());

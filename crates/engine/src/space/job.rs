@@ -58,7 +58,7 @@ const FOOTER_RUNS: usize = 1024;
 const FOOTER_RUN_BYTES: u64 = 80;
 /// Runs of the sources in memory that go with the commit: more are paged out before.
 const HIDDEN_RUNS_MAX: u64 = 4096;
-/// What a run of the output takes in memory while it is written.
+/// Bytes of memory for each run of the output while it is written.
 const RUN_BYTES: u64 = 24;
 
 /// What a rewrite is for.

@@ -102,7 +102,7 @@ struct Planned {
     directory: usize,
     logs: Vec<LogId>,
     cause: Cause,
-    /// What there is to copy, as far as is known.
+    /// Live bytes to copy, as far as they are known.
     live: u64,
 }
 
@@ -305,7 +305,7 @@ impl Flushing {
             // A periodic one begins when all changes are counted.
             let is_due = self.space.dead.is_settled()
                 && now.saturating_sub(self.space.collected_ns) >= as_ns(config.collection_interval);
-            // One is not kept up by compactions that wait: what is dead goes, and that may be what they wait for.
+            // Compactions that wait do not hold a collection off: the space that it frees may be the space they wait for.
             if wanted.is_some() || (is_due && !self.space.has_job(Cause::Compaction)) {
                 self.collect(now, wanted.unwrap_or_default());
             }

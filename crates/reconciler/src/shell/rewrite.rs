@@ -36,7 +36,7 @@ const FOOTER_TIMEOUT: Duration = Duration::from_secs(75);
 /// Metadata of ledgers; `None`: there is no such ledger.
 type Metadata = BTreeMap<LedgerId, Option<Arc<LedgerMetadata>>>;
 
-/// One source alone may be longer than objects are made now, and would never fit: what is live of it is the limit.
+/// A source that is alone may be longer than the limit for new objects and would never fit: its live bytes are the limit instead.
 fn limits_for(order: &RewriteOrder, limits: Limits) -> Limits {
     let mut sources = order.pieces.iter().flatten().map(|piece| piece.object.id);
     let first = sources.next();

@@ -134,7 +134,7 @@ impl EntryLogWriter {
         EntryLogWriter { name_losses: (losses.clone(), losses.load(Ordering::Acquire)), ..self }
     }
 
-    /// What is in memory of its runs is charged to `pool`.
+    /// Memory for its runs is charged to `pool`.
     pub(crate) fn charged_to(self, pool: &Arc<IndexPool>) -> EntryLogWriter {
         EntryLogWriter { extents: PackedExtents::charged_to(pool), ..self }
     }

@@ -107,11 +107,11 @@ impl Settled {
 struct Progress {
     /// The record that took extents over last.
     number: u64,
-    /// A bit for each extent in the footer: it was done when it was looked at last (invariant 1).
+    /// A bit for each extent in the footer: set when the last examination found it done (invariant 1).
     done: Vec<u64>,
     /// Extents that are not.
     left: u32,
-    /// Extents of which a bookie said yes: bits as in a word of `done`, by that word and the bookie's number.
+    /// Extents that a bookie confirmed: bits as in a word of `done`, by that word and the bookie's number.
     said_yes: BTreeMap<(usize, u32), u64>,
 }
 
@@ -216,11 +216,11 @@ impl Answers {
 #[derive(Debug)]
 struct Current {
     stored: StoredObject,
-    /// All extents were done, and are looked at once more (invariant 1).
+    /// All extents were done, and are being examined once more (invariant 1).
     is_check: bool,
-    /// Extents before this one were looked at.
+    /// Extents before this one have been examined.
     from: u32,
-    /// Extents that are looked at now: their places in the footer, and what the catalogue has, as of `at`.
+    /// Extents under examination: their places in the footer, and what the catalogue has, as of `at`.
     window: Vec<u32>,
     at: Duration,
     moved: Vec<Moved>,
