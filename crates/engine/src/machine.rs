@@ -137,6 +137,13 @@ pub struct FreezeTicket {
     pub(crate) frozen: Vec<(usize, Arc<Frozen>)>,
 }
 
+impl FreezeTicket {
+    /// Of shards whose freeze has just begun.
+    pub(crate) fn begun(journal: Option<usize>, marks: MarkVector, freezing: Vec<usize>) -> FreezeTicket {
+        FreezeTicket { journal, marks, freezing, frozen: Vec::new() }
+    }
+}
+
 /// A flush that is committed in all ledger directories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "its journal waits for it"]
@@ -449,8 +456,7 @@ impl Journaling {
             let mut marks = self.engine.covered.lock().clone();
             marks.raise(self.index, written);
             self.engine.tickets_out.fetch_add(1, Ordering::AcqRel);
-            let journal = Some(self.index);
-            done.freeze = Some(FreezeTicket { journal, marks, freezing, frozen: Vec::new() });
+            done.freeze = Some(FreezeTicket::begun(Some(self.index), marks, freezing));
             if self.engine.config.canaries.has(Canary::M28ReleasedBeforeFlush) {
                 self.journal.release_up_to(self.journal.last_group());
             }

@@ -16,7 +16,6 @@ use crate::machine::{FlushError, Flushing, FreezeTicket, Journaling, mark_of};
 use crate::placement::{Placement, take_back};
 use crate::shard::NoRoom;
 use crate::space::Space;
-use crate::write_cache::Frozen;
 #[cfg(debug_assertions)]
 use bindery_io::canary::{CachedDisk, Canary};
 use bindery_io::{Clock, Disk, OpenMode, Random, create_durable_dir};
@@ -307,10 +306,9 @@ impl Machine {
             for shard in &machine.engine.shards {
                 shard.lock().touch_removed();
             }
-            let frozen = freeze_all(&machine.engine, None);
-            if !frozen.is_empty() {
-                let ticket =
-                    FreezeTicket { journal: None, marks: boundary.clone(), freezing: Vec::new(), frozen };
+            let freezing = begin_freezes(&machine.engine, None);
+            if !freezing.is_empty() {
+                let ticket = FreezeTicket::begun(None, boundary.clone(), freezing);
                 let _ = machine.flushing.flush(ticket)?;
             }
             let config = &machine.engine.config;
@@ -398,12 +396,7 @@ impl Machine {
                     // The group is applied up to here; committing the group before it keeps all of it replayable.
                     applied.raise(index, Mark { file_id, group: group - 1 });
                     let marks = applied.clone();
-                    let ticket = FreezeTicket {
-                        journal: None,
-                        marks,
-                        freezing: Vec::new(),
-                        frozen: freeze_all(engine, None),
-                    };
+                    let ticket = FreezeTicket::begun(None, marks, begin_freezes(engine, None));
                     if let Err(error) = flushing.flush(ticket) {
                         return Err(if flushing.is_waiting() {
                             WantOfSpace::of_memory(error).into()
@@ -456,12 +449,13 @@ fn join(
     directory.commit(&commit).map_err(failed)
 }
 
-/// Freezes everything placed so far, in all shards or in those of one journal, under one generation.
-fn freeze_all(engine: &Engine, journal: Option<usize>) -> Vec<(usize, Arc<Frozen>)> {
+/// Begins to freeze everything placed so far, in all shards or in those of one journal, under one generation. Returns the shards in
+/// which something changed.
+fn begin_freezes(engine: &Engine, journal: Option<usize>) -> Vec<usize> {
     let next = engine.next_generation();
     let is_meant = |shard: usize| journal.is_none_or(|journal| engine.journal_of(shard) == journal);
-    let meant = engine.shards.iter().enumerate().filter(|(shard, _)| is_meant(*shard));
-    meant.filter_map(|(i, s)| Some((i, s.lock().freeze(next)?))).collect()
+    let meant = (0..engine.shards.len()).filter(|shard| is_meant(*shard));
+    meant.filter(|shard| engine.shards[*shard].lock().begin_freeze(next)).collect()
 }
 
 /// The page cache is then all that a start can read: it asks the kernel to forget what a failed sync may have left there.

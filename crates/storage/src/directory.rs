@@ -75,7 +75,7 @@ pub struct DirectoryCommit<'a> {
     pub logs_removed: &'a [LogId],
     /// New positions of journals; the others stay.
     pub marks: &'a [JournalMark],
-    /// Ledger states that replace the ones before, in any order, each ledger once.
+    /// Ledger states that replace the ones before, in any order. Of several of one ledger the last counts.
     pub ledgers: &'a [&'a [LedgerRecord]],
     /// Extents in object storage that come and go.
     pub extents: &'a [ExtentChange],

@@ -20,7 +20,7 @@
 //! Each start that waits takes another file of the journal for what it writes; there is one as long as one was kept back
 //! or can be made. Without one, fences wait for space, too.
 
-use super::{Machine, OpenError, ReplayFault, freeze_all};
+use super::{Machine, OpenError, ReplayFault, begin_freezes};
 use crate::journals::MarkVector;
 use crate::machine::{FlushError, FreezeTicket};
 use bindery_journal::ReplayError;
@@ -69,12 +69,7 @@ impl Machine {
         // Also without records (a seal alone, or numbers raised over a hole): files are released up to the mark, and the
         // next one begins behind it, which a lower mark would take for a gap.
         if (0..self.journals.len()).any(|journal| is_ahead(&applied, covered, journal)) {
-            let ticket = FreezeTicket {
-                journal: None,
-                marks: applied,
-                freezing: Vec::new(),
-                frozen: freeze_all(&self.engine, None),
-            };
+            let ticket = FreezeTicket::begun(None, applied, begin_freezes(&self.engine, None));
             if let Err(error) = self.flushing.flush(ticket) {
                 return Err(match self.flushing.is_waiting() {
                     true if self.engine.config.accepts_journal_damage => WantOfSpace::of_damage(error).into(),
@@ -107,15 +102,10 @@ impl Machine {
             }
             let mut marks = covered.clone();
             marks.raise(index, applied.of_journal(index));
-            let frozen = freeze_all(&self.engine, Some(index));
+            let freezing = begin_freezes(&self.engine, Some(index));
             self.engine.pacing.flushes.fetch_add(1, Ordering::AcqRel);
             self.engine.tickets_out.fetch_add(1, Ordering::AcqRel);
-            match self.flushing.flush(FreezeTicket {
-                journal: Some(index),
-                marks,
-                freezing: Vec::new(),
-                frozen,
-            }) {
+            match self.flushing.flush(FreezeTicket::begun(Some(index), marks, freezing)) {
                 Ok(_) => journaling.journal.release_up_to(last_group),
                 Err(error) if self.engine.is_storage_lost() => return Err(error.into()),
                 Err(error) if raised.contains(&index) => return Err(WantOfSpace::of_lost_end(error).into()),

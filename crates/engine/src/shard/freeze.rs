@@ -93,11 +93,6 @@ impl Shard {
         None
     }
 
-    /// Freezes everything placed so far at once.
-    pub(crate) fn freeze(&mut self, next: u64) -> Option<Arc<Frozen>> {
-        if self.begin_freeze(next) { self.freeze_some(usize::MAX) } else { None }
-    }
-
     /// Must be called before a ledger changes: if a freeze under way still needs the ledger, it is moved now.
     pub(super) fn settle(&mut self, ledger: LedgerId) {
         let Some(freezing) = &mut self.freezing else { return };

@@ -123,9 +123,9 @@ impl Shard {
         let most = self.config.entry_bytes_max.saturating_sub(BODY_BASE_BYTES) / TierExtent::SIZE_BYTES;
         // One that needs more room than there can be is taken as far as there is some.
         let most = most.min(self.tier_budget.extents_in_half());
+        // A freeze that takes the updates over makes room for more.
+        self.settle(ledger);
         for some in extents.chunks(most.max(1)) {
-            // A freeze that takes the updates over makes room for more.
-            self.settle(ledger);
             let state = self.ledgers.get(&ledger);
             let tier = state.and_then(|state| state.tier.as_ref());
             if tier.is_some_and(|tier| tier.updates.len() >= UPDATES_MAX) {
@@ -487,7 +487,7 @@ mod tests {
         assert_eq!(shard.reconcile(&update).0.result, Ok(()));
     }
 
-    /// Between the two its copies are sought without the lock: what happens to it meanwhile counts.
+    /// The search for its copies, between the two calls, is made without the lock, so changes made meanwhile count.
     #[test]
     fn a_ledger_that_is_mentioned_since_it_was_listed_is_not_forgotten() {
         let (mut shard, back, gone) = (shard(), LedgerId::new(1).unwrap(), LedgerId::new(2).unwrap());

@@ -34,7 +34,7 @@ use super::{Liveness, LogRef, Newer, Verdict};
 use crate::machine::Flushing;
 use bindery_io::BLOCK_SIZE_BYTES;
 use bindery_io::canary::Canary;
-use bindery_storage::entry_log::{IndexRecord, RECORD_BYTES};
+use bindery_storage::entry_log::{EXTENT_BYTES, IndexRecord, RECORD_BYTES};
 use bindery_storage::{
     EntryLog, EntryLogWriter, Extent, Generation, LedgerDirectory, LogId, PagingOut, ReadBack, ReadError,
     RunCursor, SealedLog,
@@ -54,8 +54,6 @@ const RECORDS_READ: u32 = 1024;
 
 /// Runs of the footer that are written in one piece of work; about as many are read back in one.
 const FOOTER_RUNS: usize = 1024;
-/// Bytes of the footer for each run.
-const FOOTER_RUN_BYTES: u64 = 80;
 /// Runs of the sources in memory that go with the commit: more are paged out before.
 const HIDDEN_RUNS_MAX: u64 = 4096;
 /// Bytes of memory for each run of the output while it is written.
@@ -257,7 +255,7 @@ impl Job {
             return unwritten;
         }
         let planned = self.live.saturating_sub(self.copied_bytes);
-        let footer = self.runs_to_come.saturating_mul(FOOTER_RUN_BYTES);
+        let footer = self.runs_to_come.saturating_mul(EXTENT_BYTES);
         self.to_come.min(planned.saturating_add(footer)).saturating_add(unwritten)
     }
 
@@ -319,7 +317,7 @@ impl Job {
     fn end_on(&mut self, directory: &LedgerDirectory) -> Result<Piece, JobError> {
         let passed = Piece { work: 1, is_long: true, ..Piece::default() };
         let done = Piece { is_done: true, ..passed };
-        let footer = |runs: u64| Piece { footer: runs.min(FOOTER_RUNS as u64) * FOOTER_RUN_BYTES, ..passed };
+        let footer = |runs: u64| Piece { footer: runs.min(FOOTER_RUNS as u64) * EXTENT_BYTES, ..passed };
         let put_off = |error: &dyn std::fmt::Display| JobError::PutOff(error.to_string());
         match std::mem::replace(&mut self.output, Output::None) {
             Output::None => Ok(done),
@@ -493,9 +491,9 @@ impl Job {
         writer
             .append_as(ledger, entry, &self.body, crc, generation)
             .map_err(|e| JobError::PutOff(e.to_string()))?;
-        self.copied += 1;
-        self.copied_bytes += u64::from(record.location.length) + RECORD_BYTES;
         let copied = u64::from(record.location.length) + RECORD_BYTES;
+        self.copied += 1;
+        self.copied_bytes += copied;
         Ok(Piece { copied, work: 2 + reads, ..Piece::default() })
     }
 

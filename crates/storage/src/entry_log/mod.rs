@@ -51,3 +51,6 @@ pub(crate) const FOOTER_BLOCK_EXTENTS: usize = 4096 / format::EXTENT_SIZE;
 
 /// Bytes of one entry's line in a run's index.
 pub const RECORD_BYTES: u64 = format::RECORD_SIZE as u64;
+
+/// Bytes of the footer for each run.
+pub const EXTENT_BYTES: u64 = format::EXTENT_SIZE as u64;
