@@ -9,7 +9,7 @@
 //! # Invariants
 //! 1. A bookie whose registration does not advertise the operation is never sent it: Java bookies end the connection.
 //! 2. A registration that changed, or may have changed, is read again.
-//! 3. What cannot be read of a registration is not known, as if the bookie was not registered: it may have a tier.
+//! 3. A registration that cannot be read counts as none, because the bookie may have a tier.
 //! 4. An answer counts as a whole or not at all: one result for each ledger asked, in their order, none of which contradicts
 //!    itself.
 //!

@@ -43,10 +43,10 @@ pub struct EngineThreads {
     flush: JoinHandle<Flushing>,
 }
 
-/// Why a stop left something to replay. What was acknowledged is safe.
+/// The reason why a stop left something to replay. Acknowledged entries are safe.
 #[derive(Debug, thiserror::Error)]
 pub enum StopError {
-    /// Nothing failed: a flush, or what has formed, waits for space or for descriptors. What is not flushed is in the journal.
+    /// No failure: a flush or a forming group waits for space or for descriptors. Everything that is not flushed is in the journal.
     #[error("{0}")]
     Waits(String),
     /// The engine had failed before, or failed while stopping.
@@ -207,7 +207,7 @@ impl EngineThreads {
         }
     }
 
-    /// For a flush that did not go through; `otherwise` is said when nothing failed before and nothing waits.
+    /// The error for a flush that did not go through. `otherwise` is its text unless the engine has failed or waits for something.
     fn not_flushed(engine: &Engine, otherwise: String) -> StopError {
         let status = engine.status();
         let waits = status.waits().map(str::to_owned);

@@ -34,7 +34,7 @@ use std::ops::Bound;
 
 /// With more changes than this waiting, every log is weighed again instead.
 const CHANGES_MAX: usize = 1 << 20;
-/// Changes that go through the indexes together, those that are looked at to find them, and the longest step.
+/// Most changes that go through the indexes together, most queued changes examined to collect them, and the longest step.
 const CHANGES_AT_ONCE: usize = 256;
 const LOOKED_AT_ONCE: usize = 16 * CHANGES_AT_ONCE;
 const STEP_NS: u64 = 1_000_000;
@@ -80,7 +80,7 @@ struct Counting {
     /// The ledger of each, ascending strictly.
     ledgers: Vec<LedgerId>,
     changes: Vec<Died>,
-    /// The last log in which they were looked for.
+    /// The last log whose index was searched for them.
     after: Bound<LogRef>,
 }
 

@@ -100,8 +100,8 @@ impl Flushing {
         if self.room(index).takes(planned.live) {
             return Some(planned);
         }
-        // There was room for it when it was planned. What took that may be rewrites that give it back; otherwise the next collection
-        // looks again.
+        // The room that it had when it was planned is taken. It waits if rewrites under way will give room back; otherwise the next
+        // collection looks again.
         if self.rewrites_beside(index).next().is_some() {
             self.space.planned.push_back(planned);
         } else {

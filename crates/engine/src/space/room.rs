@@ -7,8 +7,8 @@
 //! 3. Of a reserve that was given up a flush leaves a part ([`Engine::set_rewrite_room`]). Without it nothing that is deleted
 //!    later could be given back, as long as a live entry is beside it. This costs no adds: a flush that would leave
 //!    less would leave the bookie full. Fences, removals and a start take what there is.
-//! 4. What rewrites under way will still write on the same volume is not free for another one: a compaction waits for those that
-//!    take its room, when it is planned and once more when it begins.
+//! 4. Space that rewrites under way will still need on the same volume is not free for another one. A compaction checks for that when
+//!    it is planned and again when it begins, and waits for the rewrites that hold its room.
 //! 5. A flush that does not fit is not begun again, nor by a start: it would take all that is free until its file is gone, from
 //!    rewrites and from journals. The first attempt is made: adds go on beside it for as long as there is space.
 

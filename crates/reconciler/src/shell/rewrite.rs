@@ -75,7 +75,7 @@ impl Hands {
         read.buffer_unordered(REQUESTS_AT_ONCE).try_collect().await
     }
 
-    /// The footer of an object that waits, of which one window after the other is looked at.
+    /// The footer of an object that waits, kept while its windows are examined one after the other.
     async fn footer_of_waiting(&self, object: &ObjectRef) -> Result<Arc<Footer>, SourceError> {
         let kept = self.footer_kept.lock().clone();
         if let Some((_, footer)) = kept.filter(|(kept, _)| kept == object) {

@@ -52,7 +52,7 @@ pub(super) struct Hands {
     pub request_timeout: Duration,
     /// Of objects that take over extents of others.
     pub rewrite_limits: Limits,
-    /// Of the object that waits and was looked at last.
+    /// Of the object that waits and was examined last.
     pub footer_kept: Arc<Mutex<Option<KeptFooter>>>,
 }
 

@@ -446,7 +446,7 @@ fn a_rewrite_takes_what_is_free_while_a_flush_waits_for_it() {
     bookie.power_cut().check_1_and_3("after a power cut");
 }
 
-/// Room invariant 4: what a merge under way will still write is not free for a compaction. Without it both would run out of
+/// Room invariant 4: space that a merge under way still needs is not free for a compaction. Without it both would run out of
 /// space at their ends.
 #[test]
 fn a_rewrite_leaves_what_those_under_way_still_need() {

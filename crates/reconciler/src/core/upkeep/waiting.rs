@@ -10,28 +10,30 @@
 //! ```
 //!
 //! # Invariants
-//! 1. An object is released when each of its extents is done: each bookie in an ensemble of the ledger, as metadata had them when that
-//!    extent was looked at, took the extents that the catalogue has for its range, or holds nothing of the ledger, or keeps everything
-//!    (it does not advertise tiering). A bookie that is not registered has not. A ledger that is not in the catalogue any more was
-//!    deleted, and asks for nothing. A bookie that joins an ensemble for the first time later is told of what the catalogue has by then.
-//!    One that comes back to an ensemble may still refer to the object, and nobody else tells it. Therefore an extent that was done once
-//!    does not count: when none is left, all of them are looked at again in one pass, with the ensembles and registrations of that
-//!    time, and those that lack an answer are open again. What bookies took counts, whether they are members or not; that
-//!    one keeps everything, or that a ledger was deleted, is found anew.
-//! 2. It is looked at only [`UpkeepSettings::settle`](super::UpkeepSettings::settle) after this tierer saw in the log that extents were taken
-//!    over last, by its own monotonic clock, and after the time that the record has: by then no tierer tells anybody of the old ones
-//!    ([`EXTENTS_KEPT_FOR`]). So what bookies said counts for as long as nothing more is taken over.
-//! 3. A tierer that begins again, or finds a log that is shorter than before, tells them again, which changes nothing.
-//! 4. A bookie is told within [`EXTENTS_KEPT_FOR`] after the catalogue was asked, for each window anew; what it said until then is
-//!    not asked again. A pass goes on where the one before stopped. So passes come to an end however many extents there are, as long as
-//!    bookies answer. The check of invariant 1 ends in the pass in which it began, and at the first extents that lack an answer.
-//! 5. An object whose footer is damaged is never released unless it is brought back. Operators hear of it once, and it keeps no other from
-//!    being rewritten.
-//! 6. When memory is short, answers about the object that is nearest to its release stay.
+//! 1. An object is released when all of its extents are done. An extent is done when each bookie in an ensemble of its ledger, by the
+//!    metadata of that time, took the extents that the catalogue has for the range, holds nothing of the ledger, or keeps everything
+//!    (it does not advertise tiering). An unregistered bookie has done none of these. A ledger that has left the catalogue was
+//!    deleted and needs no answer. A bookie that joins an ensemble for the first time later hears of the catalogue's new extents
+//!    anyway. One that returns to an ensemble may still refer to the object, and only this module would tell it. So before a
+//!    release all extents are checked once more in one pass, against the ensembles and registrations of that pass, and those that
+//!    lack an answer are open again. Answers of bookies count whether or not they are members at the time; "keeps everything" and
+//!    "deleted" are established anew in each check.
+//! 2. An object is examined only [`UpkeepSettings::settle`](super::UpkeepSettings::settle) after this tierer saw the latest takeover of
+//!    its extents in the log, by its own monotonic clock, and after the time stamped on that record: by then no tierer announces the
+//!    old extents any more ([`EXTENTS_KEPT_FOR`]). So answers stay valid until more extents are taken over.
+//! 3. A tierer that starts again, or finds the log shorter than before, tells all bookies again, which changes nothing.
+//! 4. Bookies are told within [`EXTENTS_KEPT_FOR`] after the catalogue was read, for each window anew, and answers given by then are
+//!    not asked for again. A pass goes on where the one before stopped. So an object of any number of extents is finished after
+//!    finitely many passes, as long as bookies answer. The check of invariant 1 ends in the pass in which it began, and at the first
+//!    extents that lack an answer.
+//! 5. An object whose footer is damaged is never released unless it is repaired. Operators get one alarm, and it keeps no other object
+//!    from being rewritten.
+//! 6. When memory is short, the answers for the object nearest to its release are kept.
 //!
-//! # Limits     objects in one page: [`WAITING_MAX`]; extents in one window: [`WINDOW_MAX`]; time of one pass: [`TIME_PER_PASS`], and what was
-//! begun by then, such as the check of one object; ledgers in one request: [`TOLD_MAX`]; lengths of the log that are remembered: [`SEEN_MAX`]; answers that are remembered: [`ANSWERS_BYTES_MAX`], or those about one object;
-//! damaged objects that are remembered: [`DAMAGED_MAX`]
+//! # Limits
+//! Objects in one page: [`WAITING_MAX`]. Extents in one window: [`WINDOW_MAX`]. Time of one pass: [`TIME_PER_PASS`], and the rest of a
+//! step begun by then, such as the check of one object. Ledgers in one request: [`TOLD_MAX`]. Log lengths remembered: [`SEEN_MAX`].
+//! Answers remembered: [`ANSWERS_BYTES_MAX`], or those for one object. Damaged objects remembered: [`DAMAGED_MAX`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -49,7 +51,7 @@ use crate::core::{Alarm, quorum};
 
 /// Objects of one page.
 pub const WAITING_MAX: usize = 64;
-/// Extents that are looked at together, at most. There are fewer while the catalogue is slow.
+/// Most extents in one window; a slow catalogue makes windows smaller.
 const WINDOW_MAX: usize = 512;
 /// After so long a pass goes on to other work.
 const TIME_PER_PASS: Duration = Duration::from_secs(120);
@@ -111,7 +113,7 @@ struct Progress {
     done: Vec<u64>,
     /// Extents that are not.
     left: u32,
-    /// Extents that a bookie confirmed: bits as in a word of `done`, by that word and the bookie's number.
+    /// Extents that a bookie confirmed: bits as in `done`, by the index in it and the bookie's number.
     said_yes: BTreeMap<(usize, u32), u64>,
 }
 
@@ -224,7 +226,7 @@ struct Current {
     window: Vec<u32>,
     at: Duration,
     moved: Vec<Moved>,
-    /// For each of `moved`, what it lacks before it is done: bookies, or more.
+    /// For each of `moved`, the number of answers and conditions that it lacks before it is done.
     lacks: Vec<usize>,
     /// Places in `moved` of which each bookie is still to be told,
     todo: BTreeMap<BookieId, VecDeque<usize>>,
@@ -239,7 +241,7 @@ struct Current {
 /// What is going on.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    /// Behind which the page begins that is looked at,
+    /// The object behind which the current page begins,
     after: Option<ObjectId>,
     /// where the next one begins,
     next: Option<ObjectId>,
@@ -485,7 +487,7 @@ impl Upkeep {
         let object = current.stored.object.id;
         let progress = waiting.answers.of(&current.stored);
         let extents = current.stored.extents;
-        // A check that found something is over: the rest is looked at in another one.
+        // A check that found an open extent is over; another one will cover the rest.
         current.is_check &= progress.left == 0;
         let is_begun = current.is_check;
         if progress.left == 0 && !is_begun {
@@ -509,7 +511,7 @@ impl Upkeep {
             return self.release();
         }
         match current.stored.replaced.filter(|_| progress.left == 0) {
-            // What bookies said is kept until that was committed.
+            // The answers are kept until the release was committed.
             Some(replaced) => waiting.released.push((object, replaced.number)),
             None => {
                 let why = current.lacking.take().unwrap_or_else(goes_on);
