@@ -402,6 +402,11 @@ impl Engine {
         }
     }
 
+    /// Turns worth nothing for those who stand in line for room, when what they add is refused anyhow.
+    pub(crate) fn let_ordinary_go(&self, shard: usize, into: &mut Vec<(RoomWaiter, Turn)>) {
+        self.lines[shard].let_ordinary_go(into);
+    }
+
     /// True when somebody waits for room that there is in a shard of the journal.
     pub(crate) fn has_room_to_offer(&self, journal: usize) -> bool {
         self.shards_of(journal).any(|index| {
@@ -668,6 +673,11 @@ impl Engine {
     /// True when normal adds to the ledger are refused.
     pub fn is_fenced(&self, ledger: LedgerId) -> bool {
         self.shard(ledger).lock().is_fenced(ledger)
+    }
+
+    /// True while adds without high priority are refused.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.is_read_only.load(Ordering::Relaxed)
     }
 
     /// Refuses or accepts adds without high priority.

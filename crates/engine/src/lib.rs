@@ -28,6 +28,7 @@ mod config;
 mod direct_fence;
 mod engine;
 mod garbage;
+mod hung;
 mod journals;
 mod lagging;
 mod ledger;

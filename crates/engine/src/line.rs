@@ -193,10 +193,21 @@ impl Line {
     /// Everybody, in order, when what they add is refused anyhow.
     pub(crate) fn let_all_go(self: &Arc<Self>, into: &mut Vec<(RoomWaiter, Turn)>) {
         let places = &mut *self.places.lock();
-        let all = places.urgent.drain(..).chain(places.ordinary.drain(..));
-        into.extend(all.map(|place| (place.waiter, self.turn(0))));
-        self.waiting.store(0, Ordering::Release);
+        into.extend(places.urgent.drain(..).map(|place| (place.waiter, self.turn(0))));
         self.urgent.store(0, Ordering::Release);
+        self.drain_ordinary(places, into);
+    }
+
+    /// As [`Line::let_all_go`], but without those of recovery.
+    pub(crate) fn let_ordinary_go(self: &Arc<Self>, into: &mut Vec<(RoomWaiter, Turn)>) {
+        if self.is_waited_for() {
+            self.drain_ordinary(&mut self.places.lock(), into);
+        }
+    }
+
+    fn drain_ordinary(self: &Arc<Self>, places: &mut Places, into: &mut Vec<(RoomWaiter, Turn)>) {
+        into.extend(places.ordinary.drain(..).map(|place| (place.waiter, self.turn(0))));
+        self.waiting.store(0, Ordering::Release);
     }
 }
 

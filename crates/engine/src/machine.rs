@@ -98,6 +98,15 @@ pub struct Completions {
 }
 
 impl Completions {
+    /// Of adds that were refused, and of those who wait for room.
+    pub(crate) fn of_refusals(
+        times: GroupTimes,
+        adds: Vec<Vec<AddDone>>,
+        turns: Vec<(RoomWaiter, Turn)>,
+    ) -> Completions {
+        Completions { adds, turns, group: Some(times), ..Completions::default() }
+    }
+
     /// Hands every answer to its taker.
     pub fn deliver(self, sink: &dyn AddSink) {
         if let Some(group) = self.group.filter(|group| group.bytes > 0 || !self.adds.is_empty()) {

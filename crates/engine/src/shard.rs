@@ -16,7 +16,8 @@
 //! 2. Check and insert of an add are one call: no fence comes between them (BookKeeper #4701).
 //! 3. A fence waiter fires only when the fence record is durable; the fence bit is set when the record is placed, so
 //!    every add placed before it has a lower sequence in the same journal.
-//! 4. Answers to adds leave in the order in which the adds came, refusals included.
+//! 4. Answers to adds leave in the order in which the adds came, refusals included. Those of a bookie that takes no adds
+//!    may leave ahead of a group whose write hangs ([`Shard::take_refusals_ahead`]), never ahead of one to the same entry.
 //! 5. A cut takes everything placed; there is never more than one cut in flight.
 //! 6. What is not durable is not shown.
 //! 7. A removed ledger answers nothing and takes nothing from the moment its removal is placed; its state stays, so
@@ -127,6 +128,10 @@ pub(crate) struct Shard {
     cut: u64,
     durable: u64,
     adds: Vec<AddDone>,
+    /// Entries of which `adds` has an answer without a record: a refusal, or a copy that was here already.
+    unplaced: Vec<(LedgerId, EntryId)>,
+    /// Those of the cut in flight.
+    unplaced_in_flight: Vec<(LedgerId, EntryId)>,
     waiters: Vec<(u64, Waiter)>,
     forces: Vec<Waiter>,
     /// Ledgers with parked polls whose LAC rose, or may become visible, since polls were last looked at: a finished
@@ -206,6 +211,8 @@ impl Shard {
             cut: 0,
             durable: 0,
             adds: Vec::new(),
+            unplaced: Vec::new(),
+            unplaced_in_flight: Vec::new(),
             waiters: Vec::new(),
             forces: Vec::new(),
             raised: BTreeSet::new(),
@@ -242,7 +249,7 @@ impl Shard {
             Ok(()) => {}
             Err(Obstacle::Asks(_)) if may_ask => return Ok(Taken::Asks),
             Err(Obstacle::Asks(refusal) | Obstacle::Refused(refusal)) => {
-                self.adds.push(AddDone { result: Err(refusal), ..done });
+                self.answer_unplaced(AddDone { result: Err(refusal), ..done });
                 return Ok(Taken::Answered);
             }
         }
@@ -260,7 +267,13 @@ impl Shard {
 
     /// Refuses adds that are not placed. Their answers leave with a cut, behind those of older ones (invariant 4).
     pub(crate) fn refuse(&mut self, adds: &[Add<'_>], refusal: Refusal) {
-        self.adds.extend(adds.iter().map(|add| AddDone::of(add, Err(refusal))));
+        adds.iter().for_each(|add| self.answer_unplaced(AddDone::of(add, Err(refusal))));
+    }
+
+    /// Answers an add of which nothing is placed.
+    fn answer_unplaced(&mut self, done: AddDone) {
+        self.unplaced.push((done.ledger, done.entry));
+        self.adds.push(done);
     }
 
     fn check_add(&self, add: &Add<'_>, passage: Passage) -> Result<(), Obstacle> {

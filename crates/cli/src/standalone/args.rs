@@ -38,6 +38,9 @@ pub struct StandaloneArgs {
     /// Keep ledgers in object storage: file:///directory, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix
     #[arg(long, value_name = "URL", env = "BINDERY_TIER")]
     pub tier: Option<String>,
+    /// off: with --tier, leave it to bindery tier run to move ledgers
+    #[arg(long, value_name = "on|off", default_value = "on", requires = "tier")]
+    pub tier_role: Switch,
     /// Local copies go this long after all of a ledger is in object storage [default: 240m]
     #[arg(long, value_name = "DURATION", value_parser = crate::ledger::args::duration, requires = "tier")]
     pub tier_grace: Option<Duration>,

@@ -134,7 +134,7 @@ pub fn plan(args: &StandaloneArgs, machine_bytes: u64) -> Result<Plan, Vec<Strin
         coordinator_bytes,
         bookies,
         instance_id,
-        tier,
+        tier: tier.filter(|_| args.tier_role == Switch::On),
     })
 }
 

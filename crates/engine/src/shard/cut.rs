@@ -5,9 +5,12 @@ use super::{Shard, Waits};
 use crate::api::{AddDone, Refusal, Waiter};
 use crate::config::Admission;
 use bindery_io::BLOCK_SIZE_BYTES;
+use bindery_io::canary::Canary;
 use bindery_io::chunk::{Lane, OpenChunk};
 use bindery_journal::Part;
 use bindery_journal::record::HEADER_SIZE_BYTES;
+use bindery_types::{EntryId, LedgerId};
+use std::collections::HashSet;
 
 /// What a shard gives to one group.
 pub(crate) struct ShardCut {
@@ -83,13 +86,14 @@ impl Shard {
         debug_assert!(self.cut == self.durable || self.is_failed, "one cut in flight");
         for (done, lac, key, body) in std::mem::take(&mut self.apart) {
             if self.insert(&done, lac, key, &body, Lane::Reserved).is_err() {
-                self.adds.push(AddDone { result: Err(Refusal::TooManyRequests), ..done });
+                self.answer_unplaced(AddDone { result: Err(Refusal::TooManyRequests), ..done });
             }
         }
         self.close_part();
         self.cut = self.sequence;
         (self.formed_bytes, self.formed_records, self.formed_update_bytes) = (0, 0, 0);
         self.charge_ledgers();
+        self.unplaced_in_flight = std::mem::take(&mut self.unplaced);
         ShardCut {
             parts: std::mem::take(&mut self.parts),
             upto: self.sequence,
@@ -105,10 +109,43 @@ impl Shard {
         ShardCut { parts: Vec::new(), upto: self.cut, adds, forces: Vec::new() }
     }
 
+    /// Takes the refusals that need not wait for the cut in flight, whose write hangs: those of entries of which nothing
+    /// older waits for its answer (invariant 4).
+    pub(crate) fn take_refusals_ahead(&mut self) -> Vec<AddDone> {
+        if self.unplaced.is_empty() {
+            return Vec::new();
+        }
+        let mut held: HashSet<_> = self.unplaced_in_flight.iter().copied().collect();
+        let (mut ahead, mut kept) = (Vec::new(), Vec::new());
+        for done in std::mem::take(&mut self.adds) {
+            let entry = (done.ledger, done.entry);
+            let waits = held.contains(&entry) || self.has_undurable(done.ledger, done.entry);
+            if done.result.is_err() && (!waits || self.config.canaries.has(Canary::M48RefusalOvertakes)) {
+                ahead.push(done);
+            } else {
+                held.insert(entry);
+                kept.push(done);
+            }
+        }
+        self.adds = kept;
+        self.unplaced.retain(|entry| held.contains(entry));
+        ahead
+    }
+
+    /// True when a copy of the entry may wait to become durable.
+    fn has_undurable(&self, ledger: LedgerId, entry: EntryId) -> bool {
+        let Some(state) = self.ledgers.get(&ledger) else { return false };
+        // What a removed ledger had is out of sight.
+        state.is_removed()
+            || state.records.find(entry.get(), self.durable).undurable.is_some()
+            || self.caches().any(|frozen| frozen.find(ledger, entry, self.durable).undurable.is_some())
+    }
+
     /// The group that held the cut up to `upto` is durable. Returns the waiters and polls to fire.
     pub(crate) fn on_durable(&mut self, upto: u64) -> Vec<Waiter> {
         assert!(upto == self.cut && upto >= self.durable, "durable {upto}, cut {}", self.cut);
         self.durable = upto;
+        self.unplaced_in_flight.clear();
         let (ready, parked): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.waiters).into_iter().partition(|(sequence, _)| *sequence <= upto);
         self.waiters = parked;
@@ -133,6 +170,8 @@ impl Shard {
             self.ledgers.values_mut().for_each(|state| state.forget_above(durable));
         }
         self.parts.clear();
+        self.unplaced.clear();
+        self.unplaced_in_flight.clear();
         self.formed_bytes = 0;
         self.part_start = self.open.as_ref().map_or(0, OpenChunk::len);
         (self.part_records, self.part_headers_crc) = (0, 0);

@@ -139,7 +139,7 @@ impl Shard {
     pub(crate) fn confirm(&mut self, add: &Add<'_>) -> bool {
         let may = !self.is_failed && self.live(add.ledger).is_ok_and(|state| state.accepts(&add.key));
         if may {
-            self.adds.push(AddDone::of(add, Ok(())));
+            self.answer_unplaced(AddDone::of(add, Ok(())));
         }
         may
     }

@@ -32,9 +32,10 @@ impl AddSink for Answers {
     }
 }
 
-/// Entry logs of this disk wait at a gate: a flush that takes as long as the test wants.
+/// Writes to files of one kind wait at a gate: a flush, or a group, that takes as long as the test wants.
 struct GatedDisk {
     inner: RealDisk,
+    extension: &'static str,
     gate: Arc<Gate>,
 }
 
@@ -82,7 +83,7 @@ impl DiskLayer for GatedDisk {
     }
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
         let inner = self.inner.open(path, mode)?;
-        if path.extension().is_some_and(|extension| extension == "elog") && !mode.is_read_only() {
+        if path.extension().is_some_and(|extension| extension == self.extension) && !mode.is_read_only() {
             return Ok(Arc::new(GatedFile { inner, gate: self.gate.clone() }));
         }
         Ok(inner)
@@ -372,7 +373,7 @@ fn exceed_record_limit() {
 /// A bookie with the smallest cap, whose flushes wait at the gate.
 fn capped(dir: &Path) -> (Bookie, Arc<Gate>) {
     let gate = Arc::new(Gate::default());
-    let disk = Arc::new(GatedDisk { inner: RealDisk::new(), gate: gate.clone() });
+    let disk = Arc::new(GatedDisk { inner: RealDisk::new(), extension: "elog", gate: gate.clone() });
     let config = EngineConfig { journal_bytes_max: 4 * (256 << 10), ..config(dir, 1, 2) };
     (start_on(config, disk), gate)
 }
@@ -494,5 +495,63 @@ fn buffer_size_counter() {
         assert!(begun.elapsed() < HANG, "{:?}", bookie.engine.stats());
         std::thread::sleep(Duration::from_millis(5));
     }
+    bookie.threads.stop().unwrap();
+}
+
+/// A bookie becomes read-only because a write of its journal hangs: it refuses adds while the write still hangs, and those that
+/// waited for room. What was placed, and a refusal behind an add of the same entry, waits for the group (shard invariant 4).
+#[test]
+fn a_read_only_bookie_refuses_adds_while_a_write_of_its_journal_hangs() {
+    let dir = tempfile::tempdir().unwrap();
+    let gate = Arc::new(Gate::default());
+    let disk = GatedDisk { inner: RealDisk::new(), extension: "bjl", gate: gate.clone() };
+    let bookie = start_on(config(dir.path(), 1, 2), Arc::new(disk));
+    let shard = bookie.engine.shard_of(LedgerId::new(1).unwrap());
+    gate.set(true);
+    add(&bookie, 1, 0, 100);
+    let begun = Instant::now();
+    while bookie.engine.pulses(u64::MAX / 2)[0].busy.is_zero() {
+        assert!(begun.elapsed() < HANG, "the first add is being written");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // Fills the group that forms, until somebody has to wait for room.
+    let mut placed = 1;
+    while offer(&bookie.engine, 1, placed, 100_000) {
+        placed += 1;
+    }
+    let (sender, room) = sync_channel(1);
+    let late = body(1, placed, 100_000);
+    let late = Add {
+        origin: Origin { connection: 0, txn: 0, tag: 0 },
+        ledger: LedgerId::new(1).unwrap(),
+        entry: EntryId::new(placed).unwrap(),
+        last_add_confirmed: None,
+        key: KEY,
+        body: &late,
+        is_recovery: false,
+        is_high_priority: false,
+    };
+    bookie.engine.when_room(shard, &[late], Box::new(move |turn| sender.send(turn).unwrap()));
+
+    bookie.engine.set_read_only(true);
+    let turn = room.recv_timeout(HANG).expect("there will be no room");
+    assert_eq!(bookie.engine.add_batch_in_turn(shard, &[late], turn), 1);
+    // Behind it one of an entry that is being written, one of an entry that waits to be, and one of neither.
+    for (ledger, entry) in [(1, 0), (1, 1), (2, 0)] {
+        assert!(offer(&bookie.engine, ledger, entry, 100));
+    }
+    let mut expected = vec![(1, placed), (2, 0)];
+    while !expected.is_empty() {
+        let done = bookie.answers.recv_timeout(HANG).expect("a refusal needs no journal");
+        assert_eq!(done.result, Err(Refusal::ReadOnly));
+        let at = expected.iter().position(|entry| *entry == (done.ledger.get(), done.entry.get()));
+        expected.remove(at.expect("one of those that pass nothing"));
+    }
+    gate.set(false);
+    let rest: Vec<AddDone> =
+        (0..placed + 2).map(|_| bookie.answers.recv_timeout(HANG).expect("the write ended")).collect();
+    let (taken, refused) = rest.split_at(placed as usize);
+    assert!(taken.iter().zip(0..).all(|(done, entry)| done.entry.get() == entry && done.result == Ok(())));
+    assert!(refused.iter().all(|done| done.result == Err(Refusal::ReadOnly)), "{refused:?}");
     bookie.threads.stop().unwrap();
 }

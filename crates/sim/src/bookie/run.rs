@@ -1,5 +1,6 @@
 //! The schedule of one run.
 
+mod ahead;
 mod at_rest;
 mod coverage;
 mod damage;
@@ -281,6 +282,8 @@ enum Writable {
 
 enum Answer {
     Add(AddDone),
+    /// Refused ahead of a group whose write hangs.
+    Ahead(AddDone),
     Waiter(u64, Result<(), Refusal>),
     Reconciled(u64, Vec<Reconciled>),
 }
@@ -645,6 +648,9 @@ impl Sim {
     }
 
     fn step_journal(&mut self, journal: usize) {
+        if self.refuses_ahead(journal) {
+            return;
+        }
         let machine = self.machine.as_mut().expect("a bookie is running");
         let (journaling, lane) = (&mut machine.journals[journal], &mut self.lanes[journal]);
         if let Some((in_flight, written)) = lane.written.take() {
@@ -670,7 +676,7 @@ impl Sim {
     /// IB14: a group whose write failed is good news for nobody.
     fn check_answers_of_a_failed_group(&mut self) {
         let is_told = |answer: &Answer| match answer {
-            Answer::Add(done) => done.result.is_ok(),
+            Answer::Add(done) | Answer::Ahead(done) => done.result.is_ok(),
             // Some of it may have been durable before.
             Answer::Reconciled(..) => false,
             Answer::Waiter(op, outcome) => {
@@ -734,6 +740,7 @@ impl Sim {
             let Some(answer) = self.inbox.0.lock().pop_front() else { return Ok(()) };
             match answer {
                 Answer::Add(done) => self.on_add_done(&done)?,
+                Answer::Ahead(done) => self.on_refused_ahead(&done)?,
                 Answer::Waiter(op, outcome) => self.on_waiter(op, outcome)?,
                 Answer::Reconciled(op, results) => match self.ops.remove(&op) {
                     Some(Op::Reconcile { sent }) => self.on_reconciled(&sent, &results)?,
@@ -744,6 +751,17 @@ impl Sim {
     }
 
     fn on_add_done(&mut self, done: &AddDone) -> Check {
+        // Requests are numbered in the order of submission.
+        let shard = self.machine().engine.shard_of(done.ledger);
+        let before = self.answered_last.insert(shard, done.origin.txn);
+        if before.is_some_and(|before| before > done.origin.txn) {
+            let (ledger, entry) = (done.ledger, done.entry);
+            return Err(format!("IB22 IB23: the answer to add {ledger}:{entry} comes behind a later one's"));
+        }
+        self.on_add_answered(done)
+    }
+
+    fn on_add_answered(&mut self, done: &AddDone) -> Check {
         let (ledger, entry, submission, lac, is_recovery, is_key_right, writable) = match self
             .ops
             .remove(&done.origin.txn)
@@ -757,12 +775,6 @@ impl Sim {
             }
             _ => return Err(format!("IB22: an add of {}:{} was answered twice", done.ledger, done.entry)),
         };
-        // Requests are numbered in the order of submission.
-        let shard = self.machine().engine.shard_of(ledger);
-        let before = self.answered_last.insert(shard, done.origin.txn);
-        if before.is_some_and(|before| before > done.origin.txn) {
-            return Err(format!("IB22 IB23: the answer to add {ledger}:{entry} comes behind a later one's"));
-        }
         self.check_writable(&format!("add {ledger}:{entry}"), writable, done.result)?;
         if done.result.is_ok() {
             self.check_spoken(ledger, entry, is_recovery)?;

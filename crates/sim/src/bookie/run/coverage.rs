@@ -9,7 +9,7 @@ use std::path::Path;
 pub type Mark = &'static str;
 
 /// All of them. A swarm of some hundred seeds meets each.
-pub const MARKS: [Mark; 46] = [
+pub const MARKS: [Mark; 47] = [
     "journal.failed",
     "journal.file_taken",
     "journal.torn_tail",
@@ -22,6 +22,7 @@ pub const MARKS: [Mark; 46] = [
     "start.same_cache_after_failed_sync",
     "flush.failed",
     "flush.freezing",
+    "journal.refused_ahead",
     "flush.without_entries",
     "space.log_unlinked",
     "space.log_rewritten",
