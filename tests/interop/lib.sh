@@ -120,6 +120,46 @@ start_standalone() { # name, bookies, further options: sets $zk, and $bookie and
   wait_ready 180 "$(cat "$dir/pid")" "$dir/log" grep -q '^  to stop' "$dir/log"
 }
 
+# moto, from PyPI: a server that speaks S3's protocol. Sets $moto_python; installed once for each target directory, because it takes a minute.
+need_moto() {
+  local version=5.2.5 python=${BINDERY_PYTHON:-python3} home
+  "$python" -c 'import venv, ensurepip' || die "Python with venv is missing: apt-get install python3 python3-venv"
+  home=${CARGO_TARGET_DIR:-$repo/target}/moto-$version
+  if [ ! -f "$home/complete" ]; then
+    rm -rf "$home" && "$python" -m venv "$home" || die "cannot make $home"
+    PIP_DISABLE_PIP_VERSION_CHECK=1 "$home/bin/pip" install -q "moto[s3,server]==$version" || die "cannot install moto"
+    touch "$home/complete"
+  fi
+  moto_python=$home/bin/python
+}
+
+# Sets $s3_server, $moto_pid and the array $s3_env, the environment of a command that is to reach it. It takes one request at a
+# time: with several it loses updates of a compare-and-swap, which `bindery tier check` finds now and then.
+start_moto() { # log file
+  need_moto
+  take_port
+  s3_server=127.0.0.1:$port
+  "$moto_python" - "$port" >"$1" 2>&1 <<'PYTHON' &
+import sys
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import run_simple
+run_simple("127.0.0.1", int(sys.argv[1]), DomainDispatcherApplication(create_backend_app), threaded=False)
+PYTHON
+  moto_pid=$!
+  moto_ready() { port_open "${s3_server##*:}"; }
+  wait_ready 120 $moto_pid "$1" moto_ready
+  s3_env=(AWS_ACCESS_KEY_ID=key AWS_SECRET_ACCESS_KEY=words-of-a-secret AWS_REGION=us-east-1 "AWS_ENDPOINT_URL=http://$s3_server" AWS_ALLOW_HTTP=true)
+}
+
+make_bucket() { # name, at $s3_server
+  "$moto_python" - "$s3_server" "$1" <<'PYTHON' || die "cannot make the bucket $1"
+import http.client, sys
+connection = http.client.HTTPConnection(sys.argv[1])
+connection.request("PUT", "/" + sys.argv[2], headers={"Authorization": "AWS4-HMAC-SHA256 Credential=key/20200101/us-east-1/s3/aws4_request"})
+sys.exit(connection.getresponse().status != 200)
+PYTHON
+}
+
 metric() { # name, admin ports: the sum of its series on all of them
   local name=$1 admin; shift
   for admin in "$@"; do ask "${admin##*:}" 'GET /metrics HTTP/1.0\r\n\r\n'; done |

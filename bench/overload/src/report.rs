@@ -51,6 +51,7 @@ pub fn run(mut args: Args) -> Result<()> {
         ("catchup", catchup),
         ("adds", adds),
         ("reads", reads),
+        ("many", many),
     ] {
         if !of(scenario).is_empty() {
             write(&of(scenario), &mut out);
@@ -543,6 +544,51 @@ fn reads(rows: &[&Value], out: &mut String) {
     out.push('\n');
 }
 
+fn many(rows: &[&Value], out: &mut String) {
+    let _ = writeln!(
+        out,
+        "### Many ledgers\n\n\
+         Entries of 100 bytes, one to each ledger in turn, from four connections in closed loop; then a start, and single reads all\n\
+         over by four readers. Processor time is the bookie's, of adds until 10 s behind the last one.\n\n\
+         | bookie | ledgers | entries | adds/s | CPU \u{b5}s/add | RSS, MiB | entry logs | start, s | read CPU \u{b5}s cold / warm | reads/s cold / warm | p99 ms cold / warm |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|"
+    );
+    for fill in rows.iter().filter(|row| row["case"] == "adds") {
+        let [cold, warm] = [true, false].map(|is_cold| many_reads(rows, fill, is_cold));
+        let pair = |path: &str| {
+            let [cold, warm] = [cold, warm].map(|row| show(row.and_then(|row| at(row, path))));
+            format!("{cold} / {warm}")
+        };
+        let start = cold.and_then(|row| at(row, "start_ms")).map(|ms| ms / 1e3);
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+            text(&fill["label"]),
+            show(at(fill, "ledgers")),
+            show(at(fill, "entries_filled")),
+            show(at(fill, "calls_per_s")),
+            show(at(fill, "cpu_us_per_call")),
+            show(at(fill, "rss_mib")),
+            show(at(fill, "logs")),
+            show(start),
+            pair("cpu_us_per_call"),
+            pair("calls_per_s"),
+            pair("latency_ms.p99"),
+        );
+    }
+    out.push('\n');
+}
+
+/// The reads of a bookie that was filled.
+fn many_reads<'a>(rows: &[&'a Value], fill: &Value, is_cold: bool) -> Option<&'a Value> {
+    let is_of_it = |row: &&&Value| {
+        row["case"] != "adds"
+            && row["cold"] == is_cold
+            && ["label", "ledgers", "entries_filled"].iter().all(|key| row[key] == fill[key])
+    };
+    rows.iter().copied().find(|row| is_of_it(&row))
+}
+
 /// Bookies in order of appearance: the colour of each.
 fn labels(results: &[Value]) -> Vec<&str> {
     let mut seen = BTreeSet::new();
@@ -695,5 +741,43 @@ fn plots(results: &[Value], dir: &Path) -> Result<Vec<(String, String)>> {
         });
     }
     make("overload-goodput.png", "Goodput against offered load", vec![goodput, latency])?;
+
+    let rows: Vec<&Value> = results.iter().filter(|r| r["scenario"] == "many").collect();
+    let counts: BTreeSet<u64> = rows.iter().filter_map(|r| r["ledgers"].as_u64()).collect();
+    let mut panels = Vec::new();
+    for (y_label, case, is_cold, path, unit) in [
+        ("CPU \u{b5}s for each read, warm", "random", Some(false), "cpu_us_per_call", 1.0),
+        ("start, s", "random", Some(true), "start_ms", 1e-3),
+        ("entry logs", "adds", None, "logs", 1.0),
+    ] {
+        let mut panel = Panel {
+            title: format!("Many ledgers: {y_label}"),
+            x_label: "million entries of 100 bytes",
+            y_label,
+            is_log: true,
+            has_dots: true,
+            ..Panel::default()
+        };
+        for label in &labels {
+            for ledgers in &counts {
+                let mut points: Vec<(f64, f64)> = (rows.iter())
+                    .filter(|r| r["label"] == *label && r["ledgers"].as_u64() == Some(*ledgers))
+                    .filter(|r| r["case"] == case && is_cold.is_none_or(|cold| r["cold"] == cold))
+                    .filter_map(|r| Some((at(r, "entries_filled")? / 1e6, at(r, path)? * unit)))
+                    .collect();
+                points.sort_by(|a, b| a.0.total_cmp(&b.0));
+                if !points.is_empty() {
+                    panel.lines.push(Line {
+                        name: format!("{label}, {} k", ledgers / 1000),
+                        points,
+                        colour: colour(label),
+                        is_thin: *ledgers > 200_000,
+                    });
+                }
+            }
+        }
+        panels.push(panel);
+    }
+    make("overload-many.png", "Many ledgers: read CPU, start, entry logs", panels)?;
     Ok(made)
 }
