@@ -135,7 +135,7 @@ impl Shard {
     /// True when a copy of the entry may wait to become durable.
     fn has_undurable(&self, ledger: LedgerId, entry: EntryId) -> bool {
         let Some(state) = self.ledgers.get(&ledger) else { return false };
-        // What a removed ledger had is out of sight.
+        // Entries of a removed ledger cannot be looked up any more, so one of them may be on its way.
         state.is_removed()
             || state.records.find(entry.get(), self.durable).undurable.is_some()
             || self.caches().any(|frozen| frozen.find(ledger, entry, self.durable).undurable.is_some())

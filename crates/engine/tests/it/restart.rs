@@ -146,7 +146,7 @@ fn acknowledged_entries_survive_stops_and_kills_and_flushes() {
 
     bookie.threads.stop().unwrap();
 
-    // Nothing asks for a flush of a round this small within an hour: it stays in the journal.
+    // With such an interval a round this small is not flushed: it stays in the journal.
     let calm = |dir| EngineConfig { flush_interval: Duration::from_secs(3600), ..config(dir) };
     let bookie = start_with(calm(dir.path()));
     assert_eq!(bookie.replayed_records, 0, "a clean stop leaves no replay work (IB26)");
