@@ -424,7 +424,8 @@ impl Shard {
             }
         }
         let pieces: [&[u8]; 3] = [&ledger.get().to_be_bytes(), key.as_bytes(), body];
-        let Ok(placed) = self.place(Kind::ExplicitLac, &pieces, Lane::Reserved) else {
+        // Any writer may send them, so they leave the last chunks to fences.
+        let Ok(placed) = self.place(Kind::ExplicitLac, &pieces, Lane::Recovery) else {
             return Some((waiter, Err(Refusal::TooManyRequests)));
         };
         self.index_explicit_lac(ledger, key, lac, body.into(), placed.sequence);

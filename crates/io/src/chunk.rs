@@ -112,9 +112,10 @@ impl std::ops::DerefMut for AlignedBuf {
 pub enum Lane {
     /// Ordinary adds.
     Normal,
-    /// Recovery adds: may use half of the reserve, so that many of them leave room for a fence.
+    /// Recovery adds and explicit LACs (last add confirmed): may use half of the reserve, so that many of them leave room for a
+    /// fence.
     Recovery,
-    /// Fencing and explicit LAC (last add confirmed).
+    /// Fences, removals and what metadata said of a ledger.
     Reserved,
 }
 

@@ -24,6 +24,7 @@ impl Shard {
         let size = HEADER_SIZE_BYTES + length;
         let is_full = match (kind, lane) {
             (Kind::Reconciled | Kind::Restored, _) => self.is_full_of_updates(),
+            (Kind::ExplicitLac, _) => false,
             (_, Lane::Normal) => self.formed() >= self.admitted,
             (_, Lane::Recovery) => self.formed_bytes >= self.config.formed_bytes_max,
             (_, Lane::Reserved) => false,

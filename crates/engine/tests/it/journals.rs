@@ -555,3 +555,40 @@ fn a_read_only_bookie_refuses_adds_while_a_write_of_its_journal_hangs() {
     assert!(refused.iter().all(|done| done.result == Err(Refusal::ReadOnly)), "{refused:?}");
     bookie.threads.stop().unwrap();
 }
+
+/// Explicit LACs come from any writer and are held back by no admission. However many wait for the journal, a fence finds room.
+#[test]
+fn explicit_lacs_leave_room_for_fences() {
+    let dir = tempfile::tempdir().unwrap();
+    let gate = Arc::new(Gate::default());
+    let disk = GatedDisk { inner: RealDisk::new(), extension: "bjl", gate: gate.clone() };
+    let bookie = start_on(config(dir.path(), 1, 2), Arc::new(disk));
+    gate.set(true);
+    let (sender, outcomes) = sync_channel(1 << 16);
+    let ledger = |id| LedgerId::new(id).unwrap();
+    let write_lac = |body: &[u8]| {
+        let sender = sender.clone();
+        let waiter = Box::new(move |outcome| sender.send(outcome).unwrap());
+        bookie.engine.write_lac(ledger(1), KEY, EntryId::new(0), body, waiter);
+    };
+    let mut written = 0;
+    for size in [100_000, 1] {
+        while outcomes.try_recv() != Ok(Err(Refusal::TooManyRequests)) {
+            write_lac(&vec![7; size]);
+            written += 1;
+            assert!(written < 10_000, "memory for explicit LACs is bounded");
+        }
+        written -= 1;
+    }
+    // Of the same shard, whose open chunk is full.
+    let other =
+        (2..).find(|id| bookie.engine.shard_of(ledger(*id)) == bookie.engine.shard_of(ledger(1))).unwrap();
+    let (fenced, fence) = sync_channel(1);
+    bookie.engine.fence(ledger(other), KEY, Box::new(move |outcome| fenced.send(outcome).unwrap()));
+    gate.set(false);
+    assert_eq!(fence.recv_timeout(HANG).expect("the fence is durable"), Ok(()));
+    for _ in 0..written {
+        assert_eq!(outcomes.recv_timeout(HANG).expect("every LAC is answered"), Ok(()));
+    }
+    bookie.threads.stop().unwrap();
+}

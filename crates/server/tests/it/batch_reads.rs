@@ -65,6 +65,33 @@ async fn r32_bk_4641_a_count_of_zero_ends() {
     bookie.stop().await;
 }
 
+/// A batch is charged for what entries of late took. When its own are longer it is loaded again with all that was asked for, so it
+/// has as many as ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_of_longer_entries_than_were_read_before_is_whole() {
+    let bookie = start(Limits::default()).await;
+    let mut client = Client::new(&bookie).await;
+    let (short, long) = ((1, 100), (2, 30_000));
+    for (ledger, size) in [short, long] {
+        for entry in 0..20 {
+            client.send(&add_frame(ledger, entry, size, v2::Flags::NONE, KEY)).await;
+            assert_eq!(client.next_v2().await, OwnedV2::Add(ErrorCode::Ok, ledger, entry));
+        }
+    }
+    for round in 0..4 {
+        for _ in 0..30 {
+            let answer = client.v2(batch_request(short.0, 3, round, 10, 1 << 20)).await;
+            assert_eq!(answer, OwnedV2::Batch(ErrorCode::Ok, round, entries(short.0, 3..13, short.1)));
+        }
+        let answer = client.v2(batch_request(long.0, 5, round, 12, 1 << 20)).await;
+        assert_eq!(answer, OwnedV2::Batch(ErrorCode::Ok, round, entries(long.0, 5..17, long.1)));
+        // What was asked for ends it as before.
+        let answer = client.v2(batch_request(long.0, 0, round, 20, 100_000)).await;
+        assert_eq!(answer, OwnedV2::Batch(ErrorCode::Ok, round, entries(long.0, 0..3, long.1)));
+    }
+    bookie.stop().await;
+}
+
 /// BookKeeper #4788, #4680: answers of requests under way at once carry their own ids and entries, whatever is sent
 /// again meanwhile. A client that retries repeats ledger, entry and even the request id.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

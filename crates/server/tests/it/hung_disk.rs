@@ -390,6 +390,33 @@ async fn what_waits_for_a_disk_that_hangs_is_refused_at_the_maximum_age() {
     world.bookie.stop().await;
 }
 
+/// The size of a batch is a bound, mostly the largest that a frame allows: batches of a few small entries, as many as wait for a
+/// disk that hangs, leave the window of their connection to other reads.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batches_of_a_few_small_entries_do_not_fill_the_window() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    // How long entries are is learnt from those that were read.
+    world.reads_all(&mut client, world.sound).await;
+    world.gate.shut(true);
+    let frame = 5 << 20;
+    for request in 0..4 {
+        client.send(&framed(batch_request(world.hung, 10 * request, request, 10, frame))).await;
+    }
+    world.hangs().await;
+    world.is_served(&mut client).await;
+    let mut other = world.client().await;
+    world.is_served(&mut other).await;
+    world.gate.shut(false);
+    let mut missing: HashSet<i64> = (0..4).collect();
+    while !missing.is_empty() {
+        let answer = client.next_v2().await;
+        let OwnedV2::Batch(ErrorCode::Ok, request, entries) = answer else { panic!("{answer:?}") };
+        assert!(missing.remove(&request) && entries.len() == 10, "{request}: {} entries", entries.len());
+    }
+    world.bookie.stop().await;
+}
+
 /// A connection that has as many reads in hand as it may have, all of them on the hung disk, is read again: some of them are
 /// refused, long before their maximum age, when that disk has been silent for a while.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

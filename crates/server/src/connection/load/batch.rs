@@ -5,7 +5,9 @@
 //! It is begun inline, with what the kernel has in memory; a thread that may wait goes on where that stopped.
 
 use super::answers::{answer_failure, record};
-use super::{Granted, HEAD_BYTES, SCRATCH, SCRATCH_BYTES, park_until_durable, retry_larger, tier};
+use super::{
+    Granted, HEAD_BYTES, SCRATCH, SCRATCH_BYTES, learn_size, park_until_durable, retry_larger, tier,
+};
 use crate::connection::Connection;
 use crate::connection::outbox::Body;
 use crate::connection::request::{ReadKind, Reply};
@@ -36,6 +38,10 @@ pub struct BatchLoad {
     count_max: u32,
     /// Bytes that the permit leaves for entries.
     room: usize,
+    /// Bytes that may be asked for, when `room` is less because entries are likely to need no more.
+    most: Option<usize>,
+    /// The longest entry so far.
+    longest: usize,
     /// Look-ups so far.
     lookups: usize,
     /// The next entry was read with its neighbours, and failed.
@@ -54,19 +60,20 @@ enum Stop {
     Undurable(DurablePoint),
     /// The first one is in object storage alone.
     Tiered(TieredRead),
-    /// The first one needs so many bytes.
+    /// The first one needs so many bytes, or more than were likely are needed for the next.
     Larger(usize),
     /// There is no first one.
     Refused(Refusal),
 }
 
 impl BatchLoad {
-    /// The batch that was asked for, none of it read, for which `charge` bytes will be held.
+    /// The batch that was asked for, none of it read, for which `charge` bytes will be held; `most` may be had if these do not do.
     pub fn new(
         limits: &Limits,
         batch: &v2::BatchRead,
         (connection, ledger): (u64, LedgerId),
         charge: usize,
+        most: usize,
     ) -> BatchLoad {
         let room = charge - HEAD_BYTES;
         let server_max =
@@ -80,6 +87,8 @@ impl BatchLoad {
             next: batch.start_entry_id,
             count_max,
             room,
+            most: (room < most).then_some(most),
+            longest: 0,
             lookups: 0,
             is_next_unsound: false,
             is_from_tier: false,
@@ -132,7 +141,15 @@ impl BatchLoad {
                 return stop;
             }
         }
-        Stop::Ended
+        self.full()
+    }
+
+    /// No further entry fits.
+    fn full(&self) -> Stop {
+        match self.most {
+            Some(most) if self.budget.count() < self.count_max => Stop::Larger(most),
+            _ => Stop::Ended,
+        }
     }
 
     /// The end of the batch for want of an entry.
@@ -151,7 +168,7 @@ impl BatchLoad {
         let mut budget = self.budget.clone();
         let fitting = found.lengths().take_while(|length| budget.admit(*length)).count();
         if self.budget.count() > 0 && fitting == 0 {
-            return Err(Stop::Ended);
+            return Err(self.full());
         }
         let needed = found.lengths().next().unwrap_or(0) + v2::BATCH_READ_ENTRY_OVERHEAD_BYTES;
         if fitting < 2 || (self.budget.count() == 0 && needed > self.room) {
@@ -177,7 +194,7 @@ impl BatchLoad {
         self.is_next_unsound = sound < fitting;
         // What comes next does not fit.
         let is_ended = sound == fitting && fitting < found.lengths().len();
-        if is_ended { Err(Stop::Ended) } else { Ok(true) }
+        if is_ended { Err(self.full()) } else { Ok(true) }
     }
 
     fn add_one(&mut self, shared: &Shared, entry: EntryId, patience: Patience) -> Result<(), Stop> {
@@ -241,10 +258,11 @@ impl BatchLoad {
         if budget.count() == 0 && needed > self.room {
             return Err(Stop::Larger(needed));
         }
-        if budget.admit(length) { Ok(()) } else { Err(Stop::Ended) }
+        if budget.admit(length) { Ok(()) } else { Err(self.full()) }
     }
 
     fn put(&mut self, body: &[u8]) {
+        self.longest = self.longest.max(body.len());
         v2::put_batch_entry_size(body.len(), &mut self.body);
         self.body.extend_from_slice(body);
         // Behind the last id there is none, and that ends the batch.
@@ -268,6 +286,7 @@ impl BatchLoad {
         if let Some(refusal) = refusal {
             return answer_failure(shared, connection, &granted.give_up(connection), refusal);
         }
+        learn_size(connection, self.longest);
         let Granted { mut request, permit, window } = granted;
         // The entries are copied: their pins may go.
         drop(request.tier.take());

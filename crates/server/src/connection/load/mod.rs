@@ -46,6 +46,7 @@ use answers::{answer_entry, answer_info, answer_poll_without_entry, answer_witho
 use bindery_engine::{Ahead, DiskRead, DurablePoint, EntryRef, Lookup, Refusal};
 use bindery_flow::Permit;
 use bindery_types::{EntryId, LedgerId};
+use bindery_wire::v2;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -228,9 +229,14 @@ pub fn plan(
             let asked = usize::try_from(batch.max_size_bytes).unwrap_or(0);
             let allowed = (limits.batch_read_size_bytes_max as usize).min(limits.frame.size_bytes());
             let most = asked.min(allowed).min(limits.read_window_bytes);
-            let charge = most.max(request.size_hint) + HEAD_BYTES;
+            // The size that is asked for is a bound, often the largest there is, and would fill the window for a few entries.
+            let each = connection.size_guess.load(Ordering::Relaxed) + v2::BATCH_READ_ENTRY_OVERHEAD_BYTES;
+            let count = usize::try_from(batch.max_count).ok().filter(|count| *count > 0);
+            let likely = count.map_or(most, |count| most.min(count.saturating_mul(each)));
+            let charge =
+                if request.size_hint > 0 { most.max(request.size_hint) } else { likely } + HEAD_BYTES;
             let place = place_of(shared, request.ledger, EntryId::new(request.entry));
-            let load = BatchLoad::new(limits, batch, (connection.id, request.ledger), charge);
+            let load = BatchLoad::new(limits, batch, (connection.id, request.ledger), charge, most);
             return (Plan::Batch(load, charge, place), Some(request));
         }
         ReadKind::List => {
@@ -391,7 +397,7 @@ fn learn_size(connection: &Connection, size: usize) {
 /// Back to the front of its lane, with the size it needs (invariant 1).
 fn retry_larger(connection: &Connection, granted: Granted, size: usize) {
     let mut request = granted.give_up(connection);
-    if request.kind != ReadKind::List {
+    if !matches!(request.kind, ReadKind::List | ReadKind::Batch(_)) {
         learn_size(connection, size);
     }
     request.size_hint = size;
