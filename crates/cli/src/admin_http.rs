@@ -13,6 +13,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// No answer is larger.
 const ANSWER_SIZE_BYTES_MAX: u64 = 16 << 20;
 
+/// The environment variable with the token for changes from another machine.
+const TOKEN_VARIABLE: &str = "BINDERY_ADMIN_TOKEN";
+
 /// Where an admin port is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address(String);
@@ -99,8 +102,9 @@ pub async fn ask_json<T: DeserializeOwned>(
 async fn exchange(address: &Address, method: &str, path: &str) -> io::Result<Vec<u8>> {
     let mut socket = TcpStream::connect(&address.0).await?;
     // Version 1.0: the answer comes in one piece and ends with the connection.
+    let authorization = authorization(method)?;
     let request = format!(
-        "{method} {path} HTTP/1.0\r\nHost: {}\r\nAccept: application/json\r\nContent-Length: 0\r\n\r\n",
+        "{method} {path} HTTP/1.0\r\nHost: {}\r\nAccept: application/json\r\n{authorization}Content-Length: 0\r\n\r\n",
         address.0
     );
     socket.write_all(request.as_bytes()).await?;
@@ -109,9 +113,30 @@ async fn exchange(address: &Address, method: &str, path: &str) -> io::Result<Vec
     Ok(answer)
 }
 
+/// The token for changes: no GET needs one, and over plain HTTP it is sent as seldom as possible.
+fn authorization(method: &str) -> io::Result<String> {
+    let Some(token) = std::env::var_os(TOKEN_VARIABLE).filter(|token| method != "GET" && !token.is_empty())
+    else {
+        return Ok(String::new());
+    };
+    match token.into_string() {
+        Ok(token) if token.bytes().all(|byte| byte.is_ascii_graphic()) => {
+            Ok(format!("Authorization: Bearer {token}\r\n"))
+        }
+        // A line break in it would be a header of its own.
+        _ => Err(io::Error::new(
+            ErrorKind::InvalidInput,
+            format!("the token in {TOKEN_VARIABLE} has other characters than visible ones of ASCII"),
+        )),
+    }
+}
+
 fn unreachable(address: &Address, error: &io::Error, words: &Words) -> Failure {
     let advice = match error.kind() {
         ErrorKind::ConnectionRefused => words.nobody.to_owned(),
+        ErrorKind::InvalidInput => {
+            "give a token of the file that the process was given with --admin-tokens".to_owned()
+        }
         ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof => NO_ADMIN_PORT.to_owned(),
         _ => format!("name the admin port with {} --admin http://HOST:PORT", words.command),
     };
@@ -131,12 +156,14 @@ fn body_of(address: &Address, answer: Vec<u8>, words: &Words) -> Result<Vec<u8>,
         name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
     });
     let body = answer[end + 4..].to_vec();
+    let said_all = || String::from_utf8_lossy(&body).trim().to_owned();
     let said = || String::from_utf8_lossy(&body[..body.len().min(200)]).trim().to_owned();
     match status {
         Some("200") if length.is_some_and(|length| length != body.len()) => {
             Err(Failure::new(format!("the answer of {address} is cut off: try again")))
         }
         Some("200") => Ok(body),
+        Some("401" | "403") => Err(Failure::new(format!("{address} refuses: {}", said_all()))),
         Some("404") => Err(Failure::new(format!("{address} {}", words.missing))),
         Some("503") => {
             let why = said();
@@ -186,6 +213,7 @@ mod tests {
             ("HTTP/1.0 200 OK\r\nContent-Length: 9\r\n\r\n{}", "cut off"),
             ("HTTP/1.0 404 Not Found\r\n\r\n", "has no flow view"),
             ("HTTP/1.0 503 No\r\n\r\nBookie is not fully started yet\n", "still starting"),
+            ("HTTP/1.0 401 Unauthorized\r\n\r\na change needs a token\n", "refuses: a change needs a token"),
             ("HTTP/1.0 400 Bad\r\n\r\nlimit: give a number\n", "answers 400: limit: give a number"),
         ];
         for (answer, why) in cases {

@@ -23,7 +23,7 @@ pub const EXIT_CODES: &str = "Exit codes:
   5  the ledger cannot be written, or no longer; the message names the last acknowledged entry
   6  no such ledger, or no such entry
   7  the metadata store, or a bookie that is needed, cannot be reached
-  8  whoever read standard output went away
+  8  the reader of standard output closed it (| head)
   9  bindery verify, ledger verify or tier verify found damage; each finding says where and what to do
   130, 143  an append stopped by SIGINT or SIGTERM; all that was read is acknowledged
 
@@ -123,6 +123,10 @@ pub struct BookieArgs {
     /// Address for health, state and metrics over HTTP; none without it
     #[arg(long, value_name = "IP:PORT")]
     pub admin: Option<SocketAddr>,
+    /// A file with the tokens, one in a line, that allow changes over the admin port from other machines; without it only
+    /// this machine may change anything there
+    #[arg(long, value_name = "FILE")]
+    pub admin_tokens: Option<PathBuf>,
     /// Bytes of all pools and connections together, for example 512MiB; at least 128MiB
     /// [default: a quarter of the machine or control group, at most 1GiB]
     #[arg(long, value_name = "SIZE")]

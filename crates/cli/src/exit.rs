@@ -18,7 +18,7 @@ pub const LEDGER_ENDED: u8 = 5;
 pub const NOT_FOUND: u8 = 6;
 /// No metadata server, or no bookie that is needed, can be reached.
 pub const UNREACHABLE: u8 = 7;
-/// The reader of our output went away.
+/// The reader of standard output closed it, as `head` does. That is its decision: nothing is said.
 pub const OUTPUT_CLOSED: u8 = 8;
 /// `bindery verify`, `bindery ledger verify` or `bindery tier verify` found damage.
 pub const DAMAGED: u8 = 9;
@@ -30,6 +30,7 @@ pub const SIGNALLED: u8 = 128;
 pub struct Failure {
     /// For the shell.
     pub code: u8,
+    /// Empty: the code says it all.
     message: String,
 }
 
@@ -42,6 +43,11 @@ impl Failure {
     /// Something did not work.
     pub fn new(message: impl fmt::Display) -> Failure {
         Failure::with_code(FAILURE, message)
+    }
+
+    /// True when there is nothing to say besides the code.
+    pub fn is_silent(&self) -> bool {
+        self.message.is_empty()
     }
 
     /// Something was asked for in a wrong way.

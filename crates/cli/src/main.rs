@@ -63,7 +63,9 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::from(exit::OK),
         Err(failure) => {
-            output::say(format!("bindery: {failure}"));
+            if !failure.is_silent() {
+                output::say(format!("bindery: {failure}"));
+            }
             ExitCode::from(failure.code)
         }
     }

@@ -52,10 +52,7 @@ pub fn say_part(text: impl Display) {
 /// What an error of standard output means.
 pub fn failure(error: &io::Error) -> Failure {
     match error.kind() {
-        ErrorKind::BrokenPipe => Failure::with_code(
-            exit::OUTPUT_CLOSED,
-            "whoever read standard output went away; the rest was not written",
-        ),
+        ErrorKind::BrokenPipe => Failure::with_code(exit::OUTPUT_CLOSED, ""),
         _ => Failure::new(format!("cannot write to standard output: {error}; the rest was not written")),
     }
 }

@@ -8,6 +8,7 @@ use crate::tier::role::TierSettings;
 use bindery_engine::JOURNAL_FILES_MIN;
 use bindery_engine::PoolMemory;
 use bindery_metadata::MetadataUri;
+use bindery_server::admin::access::read_tokens;
 use bindery_server::config::{AdminScope, BookieConfig};
 use bindery_server::memory::machine_bytes;
 use bindery_server::sockets::{KERNEL_BUFFER_BYTES_MIN, Keepalive};
@@ -542,6 +543,13 @@ fn addresses(args: &BookieArgs, file: &mut Values, config: &mut BookieConfig) {
         };
         Some(SocketAddr::from((ip, port)))
     });
+    let tokens = file.take("httpServerTokensFile").map(PathBuf::from);
+    config.admin_tokens = args.admin_tokens.clone().or(tokens);
+    if let Some(tokens) = &config.admin_tokens
+        && let Err(why) = read_tokens(tokens)
+    {
+        file.faults.push(format!("--admin-tokens (httpServerTokensFile): {why}"));
+    }
     config.advertise = match &args.advertise {
         Some(text) => match text.rsplit_once(':').map(|(host, port)| (host.to_owned(), port.parse())) {
             Some((host, Ok(port))) if !host.is_empty() => {

@@ -204,26 +204,25 @@ impl EngineThreads {
                 }
             }
         }
-        let status = self.engine.status();
         let is_left =
             || self.engine.shards.iter().map(|shard| shard.lock()).any(|s| s.is_dirty() || s.has_work());
-        let waits = status.waits().map(str::to_owned);
-        match (status.failed, waits) {
-            (Some(reason), _) => Err(StopError::Failed(reason)),
-            (None, Some(reason)) if is_left() => Err(StopError::Waits(reason)),
-            (None, _) => Ok(()),
+        match EngineThreads::obstacle(&self.engine) {
+            Some(StopError::Waits(_)) if !is_left() => Ok(()),
+            Some(error) => Err(error),
+            None => Ok(()),
         }
     }
 
-    /// The error for a flush that did not go through. `otherwise` is its text unless the engine has failed or waits for something.
+    /// The error for a flush that did not go through: `otherwise`, unless the engine knows better.
     fn not_flushed(engine: &Engine, otherwise: String) -> StopError {
+        EngineThreads::obstacle(engine).unwrap_or(StopError::Failed(otherwise))
+    }
+
+    /// The failure of the engine, or what it waits for.
+    fn obstacle(engine: &Engine) -> Option<StopError> {
         let status = engine.status();
-        let waits = status.waits().map(str::to_owned);
-        match (status.failed, waits) {
-            (Some(reason), _) => StopError::Failed(reason),
-            (None, Some(reason)) => StopError::Waits(reason),
-            (None, None) => StopError::Failed(otherwise),
-        }
+        let waits = status.waits().map(str::to_owned).map(StopError::Waits);
+        status.failed.map(StopError::Failed).or(waits)
     }
 }
 

@@ -1,11 +1,13 @@
 //! The admin port: health, state and metrics over HTTP (protocol reference, section 8.1). It changes nothing, but asks
-//! for garbage collection or a scrub when told to.
+//! for garbage collection or a scrub when told to. Who may do that: [`access`].
 //!
 //! # Limits     connections, bytes and waits: [`port`]; scrubs waited for: [`SCRUB_WAITS_MAX`]
 
+pub mod access;
 pub mod extension;
 pub(crate) mod port;
 
+use self::access::Access;
 use self::extension::AdminExtension;
 use crate::config::AdminScope;
 use crate::disks::{DiskDesk, Standing};
@@ -55,16 +57,18 @@ pub struct AdminState {
     scrub_waits: AtomicUsize,
 }
 
-/// Answers until `stop`, with answers covered by `answers`, to peers that keep nobody waiting for longer than `patience`.
+/// Answers until `stop` what `access` allows, with answers covered by `answers`, to peers that keep nobody waiting for longer than
+/// `patience`.
 pub async fn serve(
     listener: TcpListener,
     scope: AdminScope,
+    access: Access,
     state: Arc<AdminState>,
     answers: ByteBudget,
     patience: Duration,
     stop: Arc<Latch>,
 ) {
-    port::serve(listener, router(scope, state), answers, patience, stop).await;
+    port::serve(listener, router(scope, state), access, answers, patience, stop).await;
 }
 
 fn router(scope: AdminScope, state: Arc<AdminState>) -> Router {

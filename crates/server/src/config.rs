@@ -52,6 +52,8 @@ pub struct BookieConfig {
     pub admin: Option<SocketAddr>,
     /// What the admin port serves.
     pub admin_scope: AdminScope,
+    /// A file of the tokens that allow changes over the admin port from other machines (`httpServerTokensFile`, ours).
+    pub admin_tokens: Option<PathBuf>,
     /// What errors call these addresses.
     pub option_names: OptionNames,
     /// Bytes for all pools together; `None` for the default of the machine.
@@ -114,6 +116,7 @@ impl Default for BookieConfig {
             bookie_id: None,
             admin: None,
             admin_scope: AdminScope::All,
+            admin_tokens: None,
             option_names: OptionNames { listen: "--listen", admin: "--admin" },
             memory_limit: None,
             are_connections_set: false,

@@ -277,7 +277,11 @@ impl Append {
             output::say(missing);
         }
         if let Err(failure) = printed {
-            let said = format!("{failure}; all that was sent is acknowledged: {}", sent.acknowledged(last));
+            let why = match failure.is_silent() {
+                true => "the reader of standard output closed it".to_owned(),
+                false => failure.to_string(),
+            };
+            let said = format!("{why}; all that was sent is acknowledged: {}", sent.acknowledged(last));
             return Err(Failure::with_code(failure.code, said));
         }
         let is_closed = is_closing;

@@ -5,6 +5,7 @@ use crate::ledger::args::{ledger_id, seconds};
 use bindery_types::LedgerId;
 use clap::{Args, Subcommand, ValueEnum};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// `bindery tier --store URL` runs a tierer, as `bindery tier run` does; the others look and ask.
@@ -101,6 +102,10 @@ pub struct TierRunArgs {
     /// Address for state and metrics over HTTP, for bindery tier status and now; none without it
     #[arg(long, value_name = "IP:PORT")]
     pub admin: Option<SocketAddr>,
+    /// A file with the tokens, one in a line, that allow changes over the admin port from other machines; without it only
+    /// this machine may change anything there
+    #[arg(long, value_name = "FILE", requires = "admin")]
+    pub admin_tokens: Option<PathBuf>,
     #[command(flatten)]
     pub tuning: TierTuning,
     /// Form of the log on standard error

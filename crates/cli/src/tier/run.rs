@@ -7,6 +7,7 @@ use crate::logging;
 use crate::runtime;
 use crate::signals::Signals;
 use bindery_metadata::MetadataUri;
+use bindery_server::admin::access::{Access, read_tokens};
 use bindery_server::admin::extension::serve_extension;
 use bindery_server::latch::Latch;
 use std::sync::Arc;
@@ -25,6 +26,9 @@ pub fn run(args: TierRunArgs) -> Result<(), Failure> {
         args.metadata.metadata.parse().map_err(|error: bindery_metadata::UriError| Failure::usage(error))?;
     let settings = role::settings("--store", url, &args.tuning)
         .map_err(|faults| Failure::usage(faults.join("\nbindery: ")))?;
+    if let Some(file) = &args.admin_tokens {
+        read_tokens(file).map_err(|why| Failure::usage(format!("--admin-tokens: {why}")))?;
+    }
     let runtime = runtime::start()?;
     let result = runtime.block_on(serve(args, TierRole::new(settings, metadata)));
     // A request to the store that hangs must not keep the process.
@@ -46,7 +50,8 @@ async fn serve(args: TierRunArgs, role: TierRole) -> Result<(), Failure> {
             })?;
             let bound = listener.local_addr().map_err(Failure::new)?;
             tracing::info!(admin = %bound, "the admin port is open");
-            Some(tokio::spawn(serve_extension(listener, role.admin(), stop_admin.clone())))
+            let access = Access::new(args.admin_tokens);
+            Some(tokio::spawn(serve_extension(listener, access, role.admin(), stop_admin.clone())))
         }
     };
     let ended = role.run_or_fail(&stop).await;

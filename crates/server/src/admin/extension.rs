@@ -1,6 +1,7 @@
 //! What another part of the process adds to an admin port: paths below `/api/v1/tier/`, and metrics. And a port of its own for a
 //! process that has no bookie.
 
+use super::access::Access;
 use super::port;
 use crate::latch::Latch;
 use crate::metrics::Exposition;
@@ -55,14 +56,19 @@ const ANSWERS_BYTES: u64 = 4 << 20;
 /// Time that peers have for a request and its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Serves an extension on a port of its own, with `/heartbeat` and `/metrics`, until `stop`.
-pub async fn serve_extension(listener: TcpListener, extension: Arc<dyn AdminExtension>, stop: Arc<Latch>) {
+/// Serves an extension on a port of its own what `access` allows, with `/heartbeat` and `/metrics`, until `stop`.
+pub async fn serve_extension(
+    listener: TcpListener,
+    access: Access,
+    extension: Arc<dyn AdminExtension>,
+    stop: Arc<Latch>,
+) {
     let router = Router::new()
         .route("/heartbeat", any(|| async { "OK\n" }))
         .route("/metrics", any(metrics))
         .route("/api/v1/tier/{name}", any(alone))
         .with_state(extension);
-    port::serve(listener, router, ByteBudget::new("admin", ANSWERS_BYTES), PATIENCE, stop).await;
+    port::serve(listener, router, access, ByteBudget::new("admin", ANSWERS_BYTES), PATIENCE, stop).await;
 }
 
 async fn metrics(State(extension): State<Arc<dyn AdminExtension>>, method: Method) -> Response {

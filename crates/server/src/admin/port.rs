@@ -12,6 +12,7 @@
 //!    them; one that finds no room there becomes a short refusal. Those of [`SMALL_ANSWER_BYTES`], health among them, are
 //!    covered by the memory of their connection, so slow readers of others do not make a bookie look dead.
 
+use super::access::Access;
 use crate::latch::Latch;
 use crate::log_limit::LogLimit;
 use axum::Router;
@@ -61,6 +62,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 struct Common {
     router: Router,
+    access: Arc<Access>,
     answers: ByteBudget,
     patience: Duration,
     stop: Arc<Latch>,
@@ -102,11 +104,12 @@ fn replaceable(places: &[Place]) -> Option<usize> {
 pub(super) async fn serve(
     listener: TcpListener,
     router: Router,
+    access: Access,
     answers: ByteBudget,
     patience: Duration,
     stop: Arc<Latch>,
 ) {
-    let common = Common { router, answers, patience, stop };
+    let common = Common { router, access: Arc::new(access), answers, patience, stop };
     let mut tasks = JoinSet::new();
     // In the order of arrival.
     let mut places: Vec<Place> = Vec::with_capacity(PLACES);
@@ -185,7 +188,14 @@ async fn answer(
     };
     parts.extensions.insert(ConnectInfo(peer));
     let handled = Counted::new(&load, |load| &load.handled);
-    let Ok(response) = common.router.call(Request::from_parts(parts, Body::from(body))).await;
+    let refused = common.access.refuse(peer, &parts.method, parts.uri.path(), &parts.headers).await;
+    let response = match refused {
+        Some(refusal) => refusal,
+        None => {
+            let Ok(response) = common.router.call(Request::from_parts(parts, Body::from(body))).await;
+            response
+        }
+    };
     let (parts, body) = response.into_parts();
     // It is in memory already: this only takes it out.
     let body = to_bytes(body, usize::MAX).await;

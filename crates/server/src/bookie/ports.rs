@@ -1,6 +1,7 @@
 //! The ports of a bookie, for clients and for the operator.
 
 use super::StartError;
+use crate::admin::access::Access;
 use crate::admin::{self, AdminState};
 use crate::config::BookieConfig;
 use crate::latch::Latch;
@@ -74,6 +75,7 @@ pub(super) async fn start_admin(
     let task = tokio::spawn(admin::serve(
         listener,
         config.admin_scope,
+        Access::new(config.admin_tokens.clone()),
         state.clone(),
         answers.clone(),
         patience,

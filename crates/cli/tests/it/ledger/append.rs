@@ -281,7 +281,11 @@ fn nobody_who_takes_the_ids_ends_it_with_8() {
     // Its input stays open.
     std::io::Read::read_to_string(&mut stderr, &mut said).unwrap();
     assert_eq!(append.child.wait().unwrap().code(), Some(8), "{said}");
-    assert!(said.contains("went away") && said.contains("last acknowledged entry is 0 (line 1 of"), "{said}");
+    assert!(
+        said.contains("the reader of standard output closed it")
+            && said.contains("last acknowledged entry is 0 (line 1 of"),
+        "{said}"
+    );
     assert_eq!(cluster.read(&id), b"a\n");
 
     let mut command = crate::server::bindery(&["ledger", "append", &id, "--print-ids"]);

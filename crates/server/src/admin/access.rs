@@ -1,0 +1,285 @@
+//! Which requests the admin port answers: anybody may look, changes are for this machine and for the bearers of a token.
+//!
+//! # Data flow
+//! ```text
+//! request -> Access::judge -> router
+//!               └-> file of tokens, read anew for each request that needs one
+//! ```
+//!
+//! # Invariants
+//! 1. Whatever is not a GET comes from a loopback address or bears a token of the file. A proxy on this machine is a loopback
+//!    address: what it lets through is its own decision.
+//! 2. A token is compared by its SHA-256 in constant time, and stands in no log line, answer or error.
+//! 3. Each change, and each refusal, is a line of the audit log (`bindery::audit`).
+//!
+//! # Limits
+//! The file: [`FILE_BYTES_MAX`]. It is read by a thread that may block, for one request at a time.
+
+use crate::log_limit::LogLimit;
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
+use std::io::Read;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// A larger file of tokens is refused.
+const FILE_BYTES_MAX: u64 = 64 * 1024;
+/// One line of the audit log in this time about refusals: a stranger must not fill the disk.
+const REFUSALS_INTERVAL: Duration = Duration::from_secs(1);
+/// In front of the SHA-256 of a token, in hexadecimal digits.
+const HASHED: &str = "sha256:";
+
+type Hash = [u8; 32];
+
+/// Decides about requests; see the module.
+pub struct Access {
+    tokens: Option<PathBuf>,
+    /// Tokens are looked up one at a time, so that guesses cost no more than one thread.
+    looking: tokio::sync::Mutex<()>,
+    refusals: Mutex<LogLimit>,
+    begun: Instant,
+}
+
+/// A request that is not answered.
+#[derive(Debug, PartialEq, Eq)]
+enum Refusal {
+    /// From elsewhere, and no tokens are configured.
+    Remote,
+    /// Without a token.
+    NoToken,
+    /// With a token that the file does not have.
+    WrongToken,
+    /// The file cannot be read.
+    Unreadable(String),
+}
+
+impl Access {
+    /// `tokens`: the file with the tokens that allow changes from other machines, if there is one.
+    pub fn new(tokens: Option<PathBuf>) -> Access {
+        Access {
+            tokens,
+            looking: tokio::sync::Mutex::default(),
+            refusals: Mutex::new(LogLimit::new(REFUSALS_INTERVAL)),
+            begun: Instant::now(),
+        }
+    }
+
+    /// The answer to a request that is refused, else `None`.
+    pub(super) async fn refuse(
+        &self,
+        peer: SocketAddr,
+        method: &Method,
+        path: &str,
+        headers: &HeaderMap,
+    ) -> Option<Response> {
+        if *method == Method::GET || *method == Method::HEAD {
+            return None;
+        }
+        let Err(refusal) = self.judge(peer.ip(), headers).await else {
+            tracing::info!(target: "bindery::audit", %peer, %method, path, "admin request");
+            return None;
+        };
+        let now_ns = u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let others = self.refusals.lock().admit(now_ns);
+        if let Some(others) = others {
+            let why = refusal.text();
+            tracing::warn!(target: "bindery::audit", %peer, %method, path, others, "admin request refused: {why}");
+        }
+        Some(refusal.answer())
+    }
+
+    async fn judge(&self, peer: IpAddr, headers: &HeaderMap) -> Result<(), Refusal> {
+        if peer.to_canonical().is_loopback() {
+            return Ok(());
+        }
+        let Some(file) = &self.tokens else { return Err(Refusal::Remote) };
+        let token = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
+        let token = token.ok_or(Refusal::NoToken)?;
+        let presented: Hash = Sha256::digest(token).into();
+        let file = file.clone();
+        let _alone = self.looking.lock().await;
+        let read = tokio::task::spawn_blocking(move || read_tokens(&file)).await;
+        let known = match read {
+            Ok(Ok(known)) => known,
+            Ok(Err(error)) => return Err(Refusal::Unreadable(error)),
+            Err(error) => return Err(Refusal::Unreadable(error.to_string())),
+        };
+        // All of them are compared, so that the time says nothing of their order either.
+        let is_known = known.iter().fold(false, |found, hash| found | are_equal(hash, &presented));
+        if is_known { Ok(()) } else { Err(Refusal::WrongToken) }
+    }
+}
+
+impl Refusal {
+    fn text(&self) -> String {
+        match self {
+            Refusal::Remote => "changes are taken from this machine only; to take them from others, give the bookie a file of \
+                                tokens with --admin-tokens FILE (httpServerTokensFile)"
+                .to_owned(),
+            Refusal::NoToken => "a change needs a token: send Authorization: Bearer TOKEN (the bindery command takes it from \
+                                 BINDERY_ADMIN_TOKEN)"
+                .to_owned(),
+            Refusal::WrongToken => "this token is not in the file of tokens".to_owned(),
+            Refusal::Unreadable(_) => "the file of tokens cannot be read: see the log".to_owned(),
+        }
+    }
+
+    fn answer(&self) -> Response {
+        let text = format!("{}\n", self.text());
+        match self {
+            Refusal::Remote => (StatusCode::FORBIDDEN, text).into_response(),
+            Refusal::NoToken | Refusal::WrongToken => {
+                let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
+                (StatusCode::UNAUTHORIZED, challenge, text).into_response()
+            }
+            Refusal::Unreadable(why) => {
+                tracing::error!(error = why, "cannot read the file of tokens of the admin port");
+                (StatusCode::INTERNAL_SERVER_ERROR, text).into_response()
+            }
+        }
+    }
+}
+
+/// The token of an `Authorization` header of the scheme Bearer (RFC 6750, section 2.1).
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = value.split_at_checked(7)?;
+    let token = token.trim_ascii();
+    (scheme.eq_ignore_ascii_case(b"bearer ") && !token.is_empty()).then_some(token)
+}
+
+/// Without leaving off early.
+fn are_equal(a: &Hash, b: &Hash) -> bool {
+    a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
+}
+
+/// The hashes of the tokens in a file: one in a line, itself or as `sha256:` with 64 hexadecimal digits. Lines that are empty or
+/// begin with `#` are none. Fails with a sentence that names the file and the line.
+pub fn read_tokens(file: &Path) -> Result<Vec<Hash>, String> {
+    let shown = file.display();
+    let mut text = String::new();
+    std::fs::File::open(file)
+        .and_then(|opened| opened.take(FILE_BYTES_MAX + 1).read_to_string(&mut text))
+        .map_err(|error| format!("{shown}: {error}"))?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(format!(
+            "{shown} has more than {FILE_BYTES_MAX} bytes: give a file with one token in a line"
+        ));
+    }
+    let lines =
+        text.lines().map(str::trim).zip(1..).filter(|(line, _)| !line.is_empty() && !line.starts_with('#'));
+    let tokens = lines.map(|(line, number)| match line.strip_prefix(HASHED) {
+        None => Ok(Sha256::digest(line).into()),
+        Some(digits) => hash_of_digits(digits).ok_or_else(|| {
+            format!("{shown}, line {number}: behind {HASHED} there must be 64 hexadecimal digits")
+        }),
+    });
+    let tokens: Vec<Hash> = tokens.collect::<Result<_, _>>()?;
+    if tokens.is_empty() {
+        return Err(format!(
+            "{shown} has no token: write one in a line, for example the output of openssl rand -hex 32"
+        ));
+    }
+    Ok(tokens)
+}
+
+fn hash_of_digits(digits: &str) -> Option<Hash> {
+    let mut hash = Hash::default();
+    if digits.len() != 2 * hash.len() || !digits.is_ascii() {
+        return None;
+    }
+    for (byte, pair) in hash.iter_mut().zip(digits.as_bytes().chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(hash)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::HeaderValue;
+
+    const NEAR: &str = "[::1]:5000";
+    const FAR: &str = "192.0.2.7:5000";
+
+    fn headers(authorization: Option<&str>) -> HeaderMap {
+        let value = authorization.map(|text| (header::AUTHORIZATION, HeaderValue::from_str(text).unwrap()));
+        value.into_iter().collect()
+    }
+
+    async fn status(
+        access: &Access,
+        peer: &str,
+        method: Method,
+        authorization: Option<&str>,
+    ) -> Option<StatusCode> {
+        let refused =
+            access.refuse(peer.parse().unwrap(), &method, "/api/v1/bookie/gc", &headers(authorization)).await;
+        refused.map(|response| response.status())
+    }
+
+    /// Invariant 1.
+    #[tokio::test]
+    async fn without_tokens_only_this_machine_changes_anything() {
+        let access = Access::new(None);
+        for (method, far) in [
+            (Method::GET, None),
+            (Method::PUT, Some(StatusCode::FORBIDDEN)),
+            (Method::POST, Some(StatusCode::FORBIDDEN)),
+            (Method::DELETE, Some(StatusCode::FORBIDDEN)),
+        ] {
+            for near in [NEAR, "127.0.0.1:1", "[::ffff:127.0.0.1]:1"] {
+                assert_eq!(status(&access, near, method.clone(), None).await, None, "{method} {near}");
+            }
+            assert_eq!(status(&access, FAR, method, Some("Bearer any")).await, far);
+        }
+    }
+
+    /// Invariants 1 and 2. The file counts as it is when it is needed.
+    #[tokio::test]
+    async fn a_token_of_the_file_allows_changes_from_elsewhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("tokens");
+        let access = Access::new(Some(file.clone()));
+        let put = |authorization| status(&access, FAR, Method::PUT, authorization);
+        assert_eq!(
+            put(Some("Bearer first")).await,
+            Some(StatusCode::INTERNAL_SERVER_ERROR),
+            "there is no file"
+        );
+        let hashed: String = Sha256::digest("second").iter().map(|byte| format!("{byte:02X}")).collect();
+        std::fs::write(&file, format!("# ops\n\n  first  \nsha256:{hashed}\n")).unwrap();
+        for known in ["Bearer first", "bearer   second "] {
+            assert_eq!(put(Some(known)).await, None, "{known}");
+        }
+        for wrong in ["Bearer third", "Bearer", "Bearer  ", "Basic first", "first", "Bearer # ops"] {
+            assert_eq!(put(Some(wrong)).await, Some(StatusCode::UNAUTHORIZED), "{wrong}");
+        }
+        assert_eq!(put(None).await, Some(StatusCode::UNAUTHORIZED));
+        assert_eq!(status(&access, FAR, Method::GET, None).await, None);
+        assert_eq!(status(&access, NEAR, Method::PUT, None).await, None);
+        std::fs::write(&file, "third\n").unwrap();
+        assert_eq!(put(Some("Bearer first")).await, Some(StatusCode::UNAUTHORIZED), "taken out");
+        assert_eq!(put(Some("Bearer third")).await, None);
+    }
+
+    #[test]
+    fn files_that_make_no_sense_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("tokens");
+        let long = "x".repeat(FILE_BYTES_MAX as usize + 1);
+        for (text, why) in [
+            ("", "has no token"),
+            ("# nothing\n", "has no token"),
+            ("a\nsha256:12\n", "line 2"),
+            ("sha256:zz", "line 1"),
+            (&*long, "more than"),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            let error = read_tokens(&file).unwrap_err();
+            assert!(error.contains(why) && error.contains("tokens"), "{error}");
+        }
+    }
+}
