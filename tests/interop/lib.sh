@@ -33,7 +33,7 @@ finish() { # exit code: ends every server of this script, whatever happened
   for d in ${started[@]+"${started[@]}"}; do
     [ -f "$d/pid" ] && pid=$(cat "$d/pid") && is_ours "$pid" "$d" && kill -9 "$pid" 2>/dev/null
   done
-  for pid in $(jobs -p); do kill "$pid" 2>/dev/null; done
+  for pid in $(jobs -p); do kill "$pid" 2>/dev/null; kill -CONT "$pid" 2>/dev/null; done
   wait 2>/dev/null
   if [ "$1" = 0 ] && [ -z "${KEEP:-}" ]; then rm -rf "$scratch"; else echo "kept: $scratch" >&2; fi
   exit "$1"
@@ -49,6 +49,11 @@ is_alive() {
 wait_gone() { # pid, seconds: true when it has ended
   local t0=$SECONDS
   while is_alive "$1"; do [ $((SECONDS - t0)) -lt "${2:-20}" ] || return 1; sleep 0.02; done
+}
+
+wait_for() { # seconds, what, command...: dies when it does not succeed in time
+  local limit=$((SECONDS + $1)) what=$2; shift 2
+  until "$@"; do [ $SECONDS -lt $limit ] || die "after $SECONDS s: not yet $what"; sleep 0.3; done
 }
 
 take_port() { # sets $port to a free port

@@ -2,6 +2,7 @@
 
 use crate::exit::{self, Failure};
 use serde::de::DeserializeOwned;
+use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::time::Duration;
@@ -68,7 +69,12 @@ pub struct Words {
 
 /// The body of the answer to a request: GET, PUT and so on.
 pub async fn ask(address: &Address, method: &str, path: &str, words: &Words) -> Result<Vec<u8>, Failure> {
-    let answer = tokio::time::timeout(PATIENCE, exchange(address, method, path)).await;
+    let authorization = match method {
+        // No GET needs a token, and over plain HTTP it is sent as seldom as possible.
+        "GET" => String::new(),
+        _ => authorization(std::env::var_os(TOKEN_VARIABLE))?,
+    };
+    let answer = tokio::time::timeout(PATIENCE, exchange(address, method, path, &authorization)).await;
     let answer = match answer {
         Ok(Ok(answer)) => answer,
         Ok(Err(error)) => return Err(unreachable(address, &error, words)),
@@ -99,10 +105,9 @@ pub async fn ask_json<T: DeserializeOwned>(
     })
 }
 
-async fn exchange(address: &Address, method: &str, path: &str) -> io::Result<Vec<u8>> {
+async fn exchange(address: &Address, method: &str, path: &str, authorization: &str) -> io::Result<Vec<u8>> {
     let mut socket = TcpStream::connect(&address.0).await?;
     // Version 1.0: the answer comes in one piece and ends with the connection.
-    let authorization = authorization(method)?;
     let request = format!(
         "{method} {path} HTTP/1.0\r\nHost: {}\r\nAccept: application/json\r\n{authorization}Content-Length: 0\r\n\r\n",
         address.0
@@ -113,30 +118,24 @@ async fn exchange(address: &Address, method: &str, path: &str) -> io::Result<Vec
     Ok(answer)
 }
 
-/// The token for changes: no GET needs one, and over plain HTTP it is sent as seldom as possible.
-fn authorization(method: &str) -> io::Result<String> {
-    let Some(token) = std::env::var_os(TOKEN_VARIABLE).filter(|token| method != "GET" && !token.is_empty())
-    else {
-        return Ok(String::new());
-    };
+/// The header that has the token.
+fn authorization(token: Option<OsString>) -> Result<String, Failure> {
+    let Some(token) = token.filter(|token| !token.is_empty()) else { return Ok(String::new()) };
     match token.into_string() {
         Ok(token) if token.bytes().all(|byte| byte.is_ascii_graphic()) => {
             Ok(format!("Authorization: Bearer {token}\r\n"))
         }
-        // A line break in it would be a header of its own.
-        _ => Err(io::Error::new(
-            ErrorKind::InvalidInput,
-            format!("the token in {TOKEN_VARIABLE} has other characters than visible ones of ASCII"),
-        )),
+        // A line break in it would begin a header of its own.
+        _ => Err(Failure::usage(format!(
+            "the token in {TOKEN_VARIABLE} has other characters than visible ones of ASCII: give one of the file that the process \
+             was given with --admin-tokens"
+        ))),
     }
 }
 
 fn unreachable(address: &Address, error: &io::Error, words: &Words) -> Failure {
     let advice = match error.kind() {
         ErrorKind::ConnectionRefused => words.nobody.to_owned(),
-        ErrorKind::InvalidInput => {
-            "give a token of the file that the process was given with --admin-tokens".to_owned()
-        }
         ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof => NO_ADMIN_PORT.to_owned(),
         _ => format!("name the admin port with {} --admin http://HOST:PORT", words.command),
     };
@@ -156,14 +155,14 @@ fn body_of(address: &Address, answer: Vec<u8>, words: &Words) -> Result<Vec<u8>,
         name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
     });
     let body = answer[end + 4..].to_vec();
-    let said_all = || String::from_utf8_lossy(&body).trim().to_owned();
-    let said = || String::from_utf8_lossy(&body[..body.len().min(200)]).trim().to_owned();
+    let said_up_to = |most: usize| String::from_utf8_lossy(&body[..body.len().min(most)]).trim().to_owned();
+    let said = || said_up_to(200);
     match status {
         Some("200") if length.is_some_and(|length| length != body.len()) => {
             Err(Failure::new(format!("the answer of {address} is cut off: try again")))
         }
         Some("200") => Ok(body),
-        Some("401" | "403") => Err(Failure::new(format!("{address} refuses: {}", said_all()))),
+        Some("401" | "403") => Err(Failure::new(format!("{address} refuses: {}", said_up_to(1000)))),
         Some("404") => Err(Failure::new(format!("{address} {}", words.missing))),
         Some("503") => {
             let why = said();
@@ -196,6 +195,17 @@ mod tests {
             let failure = Address::parse(text).unwrap_err();
             assert_eq!(failure.code, exit::USAGE);
             assert!(failure.to_string().contains(why), "{text}: {failure}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_a_header_and_nothing_else() {
+        assert_eq!(authorization(None).unwrap(), "");
+        assert_eq!(authorization(Some("".into())).unwrap(), "");
+        assert_eq!(authorization(Some("s3cret/+=".into())).unwrap(), "Authorization: Bearer s3cret/+=\r\n");
+        for wrong in ["two words", "a\r\nX: y", "a\n", "\u{e4}"] {
+            let failure = authorization(Some(wrong.into())).unwrap_err();
+            assert!(failure.code == exit::USAGE && !failure.to_string().contains(wrong), "{failure}");
         }
     }
 

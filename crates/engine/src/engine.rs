@@ -22,6 +22,7 @@ use bindery_storage::{FoundRun, LogView, Patience, StorageMemory, TierView};
 use bindery_types::{EntryId, LedgerId, MasterKey};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -699,6 +700,11 @@ impl Engine {
     /// How each journal does. `now_ns` is the time of the clock that the engine was opened with.
     pub fn pulses(&self, now_ns: u64) -> Vec<JournalPulse> {
         self.pulses.iter().map(|pulse| pulse.read(now_ns)).collect()
+    }
+
+    /// Identifies the write of a journal that is under way, if there is one.
+    pub(crate) fn write_under_way(&self, journal: usize) -> Option<NonZeroU64> {
+        self.pulses[journal].write_under_way()
     }
 
     /// Asks for an empty group now and then while nothing else is written, so that a journal that became slow is seen

@@ -6,39 +6,64 @@
 //!
 //! # Data flow
 //! ```text
-//! completion thread, now and then -> refuse_while_hung -> Shard::take_refusals_ahead -> sink
-//!                                                     \-> Line::let_ordinary_go -> waiters, whose adds are then refused
+//! completion thread, now and then -> hung_writes -> all that is waiting for delivery -> refuse_ahead -> sink
+//!                                                                                           |
+//!                        Shard::take_refusals_ahead; Line::let_ordinary_go, whose adds are then refused
 //! ```
 //!
 //! # Invariants
 //! 1. Nothing is answered that may still become durable: adds that were placed wait for their group.
-//! 2. No answer overtakes one to an older add of the same entry (shard invariant 4).
+//! 2. No answer overtakes one to an older add of the same entry (shard invariant 4). Refusals are taken while the write still
+//!    hangs, after everything that was answered before it began was delivered.
 
 use crate::api::GroupTimes;
 use crate::engine::Engine;
 use crate::machine::Completions;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 /// A write that takes longer than this holds refusals up no more.
 const HANGS: Duration = Duration::from_millis(200);
 
+/// A write of a journal that takes long.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HungWrite {
+    journal: usize,
+    write: NonZeroU64,
+}
+
 impl Engine {
-    /// Answers to adds that were refused while this engine is read-only and a write of their journal hangs; and those who
-    /// wait for room, since there will be none. Deliver it before later answers of the journal.
-    pub(crate) fn refuse_while_hung(&self, now_ns: u64) -> Vec<Completions> {
+    /// Writes of journals that hang, while this engine is read-only.
+    pub(crate) fn hung_writes(&self, now_ns: u64) -> Vec<HungWrite> {
         if !self.is_read_only() {
             return Vec::new();
         }
         let pulses = self.pulses(now_ns).into_iter().enumerate();
         let hung = pulses.filter(|(_, pulse)| pulse.busy >= HANGS);
-        hung.map(|(journal, _)| self.refuse_ahead(journal, now_ns)).filter(|done| !done.is_empty()).collect()
+        hung.filter_map(|(journal, _)| Some(HungWrite { journal, write: self.write_under_way(journal)? }))
+            .collect()
     }
 
-    /// What [`Engine::refuse_while_hung`] does of one journal, which need not hang.
-    pub fn refuse_ahead(&self, journal: usize, now_ns: u64) -> Completions {
+    /// Answers to adds that were refused while that write hangs; and those who wait for room, since there will be none.
+    /// Nothing once it has ended. Deliver it before later answers of the journal.
+    pub(crate) fn refuse_while_hung(&self, hung: HungWrite, now_ns: u64) -> Completions {
+        // The journal's thread says that a write ended before it takes the lock of a shard to make it count. So what is true
+        // under that lock stays so until it is given back.
+        self.refuse_while(hung.journal, now_ns, || self.write_under_way(hung.journal) == Some(hung.write))
+    }
+
+    /// The same of a journal that a simulator holds between cut and finish.
+    pub fn refuse_ahead(&self, journal: usize) -> Completions {
+        self.refuse_while(journal, 0, || true)
+    }
+
+    fn refuse_while(&self, journal: usize, now_ns: u64, hangs: impl Fn() -> bool) -> Completions {
         let (mut shards, mut turns) = (Vec::new(), Vec::new());
         for index in self.shards_of(journal) {
-            let refused = self.shards[index].lock().take_refusals_ahead();
+            let refused = {
+                let mut shard = self.shards[index].lock();
+                if hangs() { shard.take_refusals_ahead() } else { Vec::new() }
+            };
             if !refused.is_empty() {
                 shards.push(refused);
             }

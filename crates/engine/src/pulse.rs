@@ -1,6 +1,7 @@
 //! How a journal does: how many groups it wrote, how many of them slowly, and how long the one under way has taken.
 //! Written by the journal's thread, read by whoever judges it.
 
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -52,6 +53,11 @@ impl PulseCounters {
 
     pub(crate) fn is_probing(&self) -> bool {
         self.is_probing.load(Relaxed)
+    }
+
+    /// Identifies the write under way; `None` without one.
+    pub(crate) fn write_under_way(&self) -> Option<NonZeroU64> {
+        NonZeroU64::new(self.begun_ns.load(Relaxed))
     }
 
     pub(crate) fn read(&self, now_ns: u64) -> JournalPulse {

@@ -316,21 +316,29 @@ fn complete(
     clock: &dyn Clock,
     sink: &dyn AddSink,
 ) {
+    let deliver = |done: Completions| {
+        done.deliver(sink);
+        undelivered.fetch_sub(1, Ordering::AcqRel);
+    };
+    let mut looked_ns = 0;
     loop {
         let pause = if engine.is_read_only() { HUNG_LOOK } else { WRITABLE_LOOK };
         match completions.recv_timeout(pause) {
-            Ok(done) => {
-                done.deliver(sink);
-                undelivered.fetch_sub(1, Ordering::AcqRel);
-            }
+            Ok(done) => deliver(done),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        if engine.is_read_only() {
+        let now_ns = clock.monotonic_ns();
+        if !engine.is_read_only() || u128::from(now_ns.saturating_sub(looked_ns)) < HUNG_LOOK.as_nanos() {
+            continue;
+        }
+        looked_ns = now_ns;
+        for hung in engine.hung_writes(now_ns) {
             // Counted first, so that a journal thread which goes on meanwhile does not answer by itself.
             undelivered.fetch_add(1, Ordering::AcqRel);
-            engine.refuse_while_hung(clock.monotonic_ns()).into_iter().for_each(|done| done.deliver(sink));
-            undelivered.fetch_sub(1, Ordering::AcqRel);
+            // What was answered before that write began (invariant 2 of `hung`).
+            completions.try_iter().for_each(deliver);
+            deliver(engine.refuse_while_hung(hung, now_ns));
         }
     }
 }

@@ -106,6 +106,8 @@ impl Shard {
     pub(crate) fn cut_refusals(&mut self) -> ShardCut {
         let refused = self.adds.iter().take_while(|add| add.result.is_err()).count();
         let adds = self.adds.drain(..refused).collect();
+        // Each of them stands there, too, in the same order.
+        self.unplaced.drain(..refused.min(self.unplaced.len()));
         ShardCut { parts: Vec::new(), upto: self.cut, adds, forces: Vec::new() }
     }
 
@@ -135,8 +137,8 @@ impl Shard {
     /// True when a copy of the entry may wait to become durable.
     fn has_undurable(&self, ledger: LedgerId, entry: EntryId) -> bool {
         let Some(state) = self.ledgers.get(&ledger) else { return false };
-        // Entries of a removed ledger cannot be looked up any more, so one of them may be on its way.
-        state.is_removed()
+        // Entries from before a removal cannot be looked up any more, so one of them may be on its way.
+        state.removed_at > self.durable
             || state.records.find(entry.get(), self.durable).undurable.is_some()
             || self.caches().any(|frozen| frozen.find(ledger, entry, self.durable).undurable.is_some())
     }
@@ -198,5 +200,100 @@ impl Shard {
     /// Ledger storage failed: takes no adds and explicit LACs any more.
     pub(crate) fn refuse_adds(&mut self) {
         self.refuses_adds = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{Add, Origin};
+    use crate::shard::Gate;
+    use crate::shard::recovery::Reserve;
+    use crate::shard::tier::tests::shard;
+    use bindery_types::MasterKey;
+    use std::sync::atomic::AtomicU64;
+
+    const KEY: MasterKey = MasterKey::new([1; 20]);
+
+    fn ledger(id: i64) -> LedgerId {
+        LedgerId::new(id).unwrap()
+    }
+
+    fn add(ledger: LedgerId, entry: i64) -> Add<'static> {
+        Add {
+            origin: Origin { connection: 0, txn: 0, tag: 0 },
+            ledger,
+            entry: EntryId::new(entry).unwrap(),
+            last_add_confirmed: None,
+            key: KEY,
+            body: &[0; 64],
+            is_recovery: false,
+            is_high_priority: false,
+        }
+    }
+
+    fn place(shard: &mut Shard, ledger: LedgerId, entry: i64) {
+        let (reserve, refused) = (Reserve::unbounded(), AtomicU64::new(0));
+        let gate =
+            Gate { is_read_only: false, takes_high_priority: true, reserve: &reserve, refused: &refused };
+        shard.admit(None, 0);
+        shard.add(&add(ledger, entry), &gate, false).unwrap();
+    }
+
+    fn refuse(shard: &mut Shard, ledger: LedgerId, entry: i64) {
+        shard.refuse(&[add(ledger, entry)], Refusal::ReadOnly);
+    }
+
+    fn taken(shard: &mut Shard) -> Vec<(i64, i64)> {
+        shard.take_refusals_ahead().iter().map(|done| (done.ledger.get(), done.entry.get())).collect()
+    }
+
+    /// While the journal waits for space, refusals leave without a cut, for as long as that lasts.
+    #[test]
+    fn nothing_is_remembered_of_refusals_that_left_without_a_cut() {
+        let mut shard = shard();
+        for entry in 0..100 {
+            refuse(&mut shard, ledger(1), entry);
+            assert_eq!(shard.cut_refusals().adds.len(), 1);
+        }
+        assert!(shard.unplaced.is_empty());
+    }
+
+    /// Shard invariant 4, of what is in the cut in flight, in the one that forms, and refused.
+    #[test]
+    fn a_refusal_goes_ahead_of_all_but_older_adds_of_its_entry() {
+        let mut shard = shard();
+        place(&mut shard, ledger(1), 0);
+        refuse(&mut shard, ledger(1), 5);
+        let upto = shard.cut().upto;
+        place(&mut shard, ledger(1), 1);
+        for entry in [0, 1, 2, 5, 2] {
+            refuse(&mut shard, ledger(1), entry);
+        }
+        assert_eq!(taken(&mut shard), [(1, 2), (1, 2)]);
+        assert_eq!(taken(&mut shard), [], "the others stay");
+        let _ = shard.on_durable(upto);
+        assert_eq!(taken(&mut shard), [(1, 0), (1, 5)]);
+        let left: Vec<_> =
+            shard.cut().adds.iter().map(|done| (done.entry.get(), done.result.is_ok())).collect();
+        assert_eq!(left, [(1, true), (1, false)]);
+    }
+
+    /// Entries from before a removal are out of sight while their answers may be on their way.
+    #[test]
+    fn a_refusal_waits_for_adds_from_before_a_removal() {
+        let mut shard = shard();
+        place(&mut shard, ledger(1), 0);
+        let first = shard.cut().upto;
+        assert!(shard.remove(ledger(1), Box::new(|_| {})).is_none());
+        assert!(shard.revive(ledger(1), KEY, Box::new(|_| {})).is_none());
+        refuse(&mut shard, ledger(1), 0);
+        assert_eq!(taken(&mut shard), []);
+        let _ = shard.on_durable(first);
+        let second = shard.cut().upto;
+        refuse(&mut shard, ledger(1), 7);
+        assert_eq!(taken(&mut shard), []);
+        let _ = shard.on_durable(second);
+        assert_eq!(taken(&mut shard), [(1, 7)]);
     }
 }

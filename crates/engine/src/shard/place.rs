@@ -33,7 +33,9 @@ impl Shard {
             return Err(NoRoom);
         }
         if self.open.as_ref().is_none_or(|open| open.remaining() < size) {
-            if self.parts.len() + 1 >= self.config.parts_max {
+            // The last part is for what has the last chunks.
+            let spare = if lane == Lane::Reserved { 1 } else { 2 };
+            if self.parts.len() + spare >= self.config.parts_max {
                 return Err(NoRoom);
             }
             let next = self.pool.take(lane).ok_or(NoRoom)?;

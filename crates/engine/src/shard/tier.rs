@@ -434,7 +434,7 @@ impl TierState {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::config::EngineConfig;
     use crate::shard::ShardConfig;
@@ -451,7 +451,7 @@ mod tests {
         TierExtent { first: EntryId::new(first).unwrap(), last: EntryId::new(last).unwrap(), object }
     }
 
-    fn shard() -> Shard {
+    pub(in crate::shard) fn shard() -> Shard {
         let config = EngineConfig::default();
         let config = ShardConfig {
             index: 0,

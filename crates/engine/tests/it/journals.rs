@@ -547,6 +547,8 @@ fn a_read_only_bookie_refuses_adds_while_a_write_of_its_journal_hangs() {
         let at = expected.iter().position(|entry| *entry == (done.ledger.get(), done.entry.get()));
         expected.remove(at.expect("one of those that pass nothing"));
     }
+    // From here on refusals wait for their groups again.
+    bookie.engine.set_read_only(false);
     gate.set(false);
     let rest: Vec<AddDone> =
         (0..placed + 2).map(|_| bookie.answers.recv_timeout(HANG).expect("the write ended")).collect();
@@ -559,10 +561,18 @@ fn a_read_only_bookie_refuses_adds_while_a_write_of_its_journal_hangs() {
 /// Explicit LACs come from any writer and are held back by no admission. However many wait for the journal, a fence finds room.
 #[test]
 fn explicit_lacs_leave_room_for_fences() {
+    // Of chunks, and of parts of a group, of which many shards have a few each.
+    for (shards, pool_mib) in [(2, 16), (16, 64)] {
+        explicit_lacs_leave_room(shards, pool_mib << 20);
+    }
+}
+
+fn explicit_lacs_leave_room(shards: usize, write_pool_bytes: u64) {
     let dir = tempfile::tempdir().unwrap();
     let gate = Arc::new(Gate::default());
     let disk = GatedDisk { inner: RealDisk::new(), extension: "bjl", gate: gate.clone() };
-    let bookie = start_on(config(dir.path(), 1, 2), Arc::new(disk));
+    let config = EngineConfig { write_pool_bytes, ..config(dir.path(), 1, shards) };
+    let bookie = start_on(config, Arc::new(disk));
     gate.set(true);
     let (sender, outcomes) = sync_channel(1 << 16);
     let ledger = |id| LedgerId::new(id).unwrap();

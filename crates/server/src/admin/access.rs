@@ -7,13 +7,14 @@
 //! ```
 //!
 //! # Invariants
-//! 1. Whatever is not a GET comes from a loopback address or bears a token of the file. A proxy on this machine is a loopback
-//!    address: what it lets through is its own decision.
+//! 1. Whatever is not a GET comes from this machine (a loopback address, or the one that it was sent to) or bears a token of
+//!    the file. A proxy on this machine is this machine: what it lets through is its own decision.
 //! 2. A token is compared by its SHA-256 in constant time, and stands in no log line, answer or error.
 //! 3. Each change, and each refusal, is a line of the audit log (`bindery::audit`).
 //!
 //! # Limits
-//! The file: [`FILE_BYTES_MAX`]. It is read by a thread that may block, for one request at a time.
+//! The file: [`FILE_BYTES_MAX`]. One request at a time has it read, on a thread that may block and for [`LOOK_MAX`] at most; others are
+//! told to try again.
 
 use crate::log_limit::LogLimit;
 use axum::http::{HeaderMap, Method, StatusCode, header};
@@ -23,12 +24,15 @@ use sha2::{Digest, Sha256};
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A larger file of tokens is refused.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 /// One line of the audit log in this time about refusals: a stranger must not fill the disk.
 const REFUSALS_INTERVAL: Duration = Duration::from_secs(1);
+/// The longest wait for the file of tokens.
+const LOOK_MAX: Duration = Duration::from_secs(2);
 /// In front of the SHA-256 of a token, in hexadecimal digits.
 const HASHED: &str = "sha256:";
 
@@ -37,8 +41,10 @@ type Hash = [u8; 32];
 /// Decides about requests; see the module.
 pub struct Access {
     tokens: Option<PathBuf>,
-    /// Tokens are looked up one at a time, so that guesses cost no more than one thread.
-    looking: tokio::sync::Mutex<()>,
+    /// Held by the thread that reads the file, so that guesses cost no more than that one.
+    looking: Arc<tokio::sync::Mutex<()>>,
+    /// False in tests of what others may do.
+    trusts_this_machine: bool,
     refusals: Mutex<LogLimit>,
     begun: Instant,
 }
@@ -54,6 +60,8 @@ enum Refusal {
     WrongToken,
     /// The file cannot be read.
     Unreadable(String),
+    /// Another request has it read, or that takes too long.
+    Busy,
 }
 
 impl Access {
@@ -61,16 +69,24 @@ impl Access {
     pub fn new(tokens: Option<PathBuf>) -> Access {
         Access {
             tokens,
-            looking: tokio::sync::Mutex::default(),
+            looking: Arc::default(),
+            trusts_this_machine: true,
             refusals: Mutex::new(LogLimit::new(REFUSALS_INTERVAL)),
             begun: Instant::now(),
         }
     }
 
-    /// The answer to a request that is refused, else `None`.
+    /// As [`Access::new`], and this machine has no rights of its own.
+    #[cfg(test)]
+    pub(super) fn for_strangers(tokens: Option<PathBuf>) -> Access {
+        Access { trusts_this_machine: false, ..Access::new(tokens) }
+    }
+
+    /// The answer to a request that is refused, else `None`. `here`: the address that the peer connected to, if it is known.
     pub(super) async fn refuse(
         &self,
         peer: SocketAddr,
+        here: Option<IpAddr>,
         method: &Method,
         path: &str,
         headers: &HeaderMap,
@@ -78,7 +94,9 @@ impl Access {
         if *method == Method::GET || *method == Method::HEAD {
             return None;
         }
-        let Err(refusal) = self.judge(peer.ip(), headers).await else {
+        let ip = peer.ip().to_canonical();
+        let is_near = ip.is_loopback() || here.is_some_and(|here| here.to_canonical() == ip);
+        let Err(refusal) = self.judge(is_near, headers).await else {
             tracing::info!(target: "bindery::audit", %peer, %method, path, "admin request");
             return None;
         };
@@ -87,12 +105,15 @@ impl Access {
         if let Some(others) = others {
             let why = refusal.text();
             tracing::warn!(target: "bindery::audit", %peer, %method, path, others, "admin request refused: {why}");
+            if let Refusal::Unreadable(error) = &refusal {
+                tracing::error!(error, "cannot read the file of tokens of the admin port");
+            }
         }
         Some(refusal.answer())
     }
 
-    async fn judge(&self, peer: IpAddr, headers: &HeaderMap) -> Result<(), Refusal> {
-        if peer.to_canonical().is_loopback() {
+    async fn judge(&self, is_near: bool, headers: &HeaderMap) -> Result<(), Refusal> {
+        if is_near && self.trusts_this_machine {
             return Ok(());
         }
         let Some(file) = &self.tokens else { return Err(Refusal::Remote) };
@@ -100,12 +121,17 @@ impl Access {
         let token = token.ok_or(Refusal::NoToken)?;
         let presented: Hash = Sha256::digest(token).into();
         let file = file.clone();
-        let _alone = self.looking.lock().await;
-        let read = tokio::task::spawn_blocking(move || read_tokens(&file)).await;
-        let known = match read {
-            Ok(Ok(known)) => known,
-            Ok(Err(error)) => return Err(Refusal::Unreadable(error)),
-            Err(error) => return Err(Refusal::Unreadable(error.to_string())),
+        let alone = self.looking.clone().try_lock_owned().map_err(|_| Refusal::Busy)?;
+        let read = tokio::task::spawn_blocking(move || {
+            let known = read_tokens(&file);
+            drop(alone);
+            known
+        });
+        let known = match tokio::time::timeout(LOOK_MAX, read).await {
+            Ok(Ok(Ok(known))) => known,
+            Ok(Ok(Err(error))) => return Err(Refusal::Unreadable(error)),
+            Ok(Err(error)) => return Err(Refusal::Unreadable(error.to_string())),
+            Err(_) => return Err(Refusal::Busy),
         };
         // All of them are compared, so that the time says nothing of their order either.
         let is_known = known.iter().fold(false, |found, hash| found | are_equal(hash, &presented));
@@ -124,6 +150,7 @@ impl Refusal {
                 .to_owned(),
             Refusal::WrongToken => "this token is not in the file of tokens".to_owned(),
             Refusal::Unreadable(_) => "the file of tokens cannot be read: see the log".to_owned(),
+            Refusal::Busy => "another request is being checked: try again".to_owned(),
         }
     }
 
@@ -135,10 +162,8 @@ impl Refusal {
                 let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
                 (StatusCode::UNAUTHORIZED, challenge, text).into_response()
             }
-            Refusal::Unreadable(why) => {
-                tracing::error!(error = why, "cannot read the file of tokens of the admin port");
-                (StatusCode::INTERNAL_SERVER_ERROR, text).into_response()
-            }
+            Refusal::Unreadable(_) => (StatusCode::INTERNAL_SERVER_ERROR, text).into_response(),
+            Refusal::Busy => (StatusCode::SERVICE_UNAVAILABLE, text).into_response(),
         }
     }
 }
@@ -215,8 +240,10 @@ mod tests {
         method: Method,
         authorization: Option<&str>,
     ) -> Option<StatusCode> {
+        let here = Some("192.0.2.1".parse().unwrap());
+        let headers = headers(authorization);
         let refused =
-            access.refuse(peer.parse().unwrap(), &method, "/api/v1/bookie/gc", &headers(authorization)).await;
+            access.refuse(peer.parse().unwrap(), here, &method, "/api/v1/bookie/gc", &headers).await;
         refused.map(|response| response.status())
     }
 
@@ -230,7 +257,7 @@ mod tests {
             (Method::POST, Some(StatusCode::FORBIDDEN)),
             (Method::DELETE, Some(StatusCode::FORBIDDEN)),
         ] {
-            for near in [NEAR, "127.0.0.1:1", "[::ffff:127.0.0.1]:1"] {
+            for near in [NEAR, "127.0.0.1:1", "[::ffff:127.0.0.1]:1", "192.0.2.1:9", "[::ffff:192.0.2.1]:9"] {
                 assert_eq!(status(&access, near, method.clone(), None).await, None, "{method} {near}");
             }
             assert_eq!(status(&access, FAR, method, Some("Bearer any")).await, far);

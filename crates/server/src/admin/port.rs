@@ -29,7 +29,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
 use std::future::Future;
 use std::io::{self, IoSlice};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -152,7 +152,8 @@ pub(super) async fn serve(
 }
 
 async fn serve_one(common: Common, socket: TcpStream, peer: SocketAddr, load: Arc<Load>) {
-    let service = service_fn(|request| answer(common.clone(), request, peer, load.clone()));
+    let here = socket.local_addr().ok().map(|address| address.ip());
+    let service = service_fn(|request| answer(common.clone(), request, (peer, here), load.clone()));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(common.patience)
@@ -174,7 +175,7 @@ async fn serve_one(common: Common, socket: TcpStream, peer: SocketAddr, load: Ar
 async fn answer(
     mut common: Common,
     request: Request<Incoming>,
-    peer: SocketAddr,
+    (peer, here): (SocketAddr, Option<IpAddr>),
     load: Arc<Load>,
 ) -> Result<Response, Infallible> {
     let (mut parts, body) = request.into_parts();
@@ -188,7 +189,7 @@ async fn answer(
     };
     parts.extensions.insert(ConnectInfo(peer));
     let handled = Counted::new(&load, |load| &load.handled);
-    let refused = common.access.refuse(peer, &parts.method, parts.uri.path(), &parts.headers).await;
+    let refused = common.access.refuse(peer, here, &parts.method, parts.uri.path(), &parts.headers).await;
     let response = match refused {
         Some(refusal) => refusal,
         None => {
@@ -322,6 +323,49 @@ impl AsyncWrite for PatientSocket {
 mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    /// Access is asked before a request reaches its handler, and again for each request of a connection.
+    #[tokio::test]
+    async fn changes_of_strangers_reach_no_handler() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("tokens");
+        std::fs::write(&file, "secret\n").unwrap();
+        let (listener, stop) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), Arc::new(Latch::default()));
+        let address = listener.local_addr().unwrap();
+        let changed = Arc::new(AtomicUsize::new(0));
+        let counts = changed.clone();
+        let change = move || {
+            let counts = counts.clone();
+            async move { counts.fetch_add(1, Ordering::SeqCst).to_string() }
+        };
+        let router = Router::new().route("/thing", axum::routing::get(|| async { "seen" }).put(change));
+        let access = Access::for_strangers(Some(file));
+        let answers = ByteBudget::new("admin", 1 << 20);
+        let serving =
+            tokio::spawn(serve(listener, router, access, answers, Duration::from_secs(30), stop.clone()));
+        let mut peer = TcpStream::connect(address).await.unwrap();
+        for (method, header, status) in [
+            ("GET", "", "200"),
+            ("PUT", "", "401"),
+            ("PUT", "Authorization: Bearer guess\r\n", "401"),
+            ("DELETE", "", "401"),
+            ("GET", "", "200"),
+            ("PUT", "Authorization: Bearer secret\r\n", "200"),
+            ("PUT", "", "401"),
+        ] {
+            let request = format!("{method} /thing HTTP/1.1\r\nHost: x\r\n{header}Content-Length: 0\r\n\r\n");
+            peer.write_all(request.as_bytes()).await.unwrap();
+            let mut said = vec![0; 2000];
+            let length = peer.read(&mut said).await.unwrap();
+            let said = String::from_utf8_lossy(&said[..length]);
+            assert!(said.starts_with(&format!("HTTP/1.1 {status} ")), "{method} {header}: {said}");
+            assert!(!said.contains("secret"), "{said}");
+        }
+        assert_eq!(changed.load(Ordering::SeqCst), 1);
+        drop(peer);
+        stop.set();
+        serving.await.unwrap();
+    }
 
     /// Invariant 2.
     #[tokio::test]

@@ -71,8 +71,9 @@ async fn r32_bk_4641_a_count_of_zero_ends() {
 async fn a_batch_of_longer_entries_than_were_read_before_is_whole() {
     let bookie = start(Limits::default()).await;
     let mut client = Client::new(&bookie).await;
-    let (short, long) = ((1, 100), (2, 30_000));
-    for (ledger, size) in [short, long] {
+    // Of the middle ones some fit what is charged for as many short ones, and not all.
+    let (short, long, middle) = ((1, 100), (2, 30_000), (3, 300));
+    for (ledger, size) in [short, long, middle] {
         for entry in 0..20 {
             client.send(&add_frame(ledger, entry, size, v2::Flags::NONE, KEY)).await;
             assert_eq!(client.next_v2().await, OwnedV2::Add(ErrorCode::Ok, ledger, entry));
@@ -83,6 +84,8 @@ async fn a_batch_of_longer_entries_than_were_read_before_is_whole() {
             let answer = client.v2(batch_request(short.0, 3, round, 10, 1 << 20)).await;
             assert_eq!(answer, OwnedV2::Batch(ErrorCode::Ok, round, entries(short.0, 3..13, short.1)));
         }
+        let answer = client.v2(batch_request(middle.0, 5, round, 12, 1 << 20)).await;
+        assert_eq!(answer, OwnedV2::Batch(ErrorCode::Ok, round, entries(middle.0, 5..17, middle.1)));
         let answer = client.v2(batch_request(long.0, 5, round, 12, 1 << 20)).await;
         assert_eq!(answer, OwnedV2::Batch(ErrorCode::Ok, round, entries(long.0, 5..17, long.1)));
         // What was asked for ends it as before.

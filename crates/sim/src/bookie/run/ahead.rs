@@ -14,7 +14,7 @@ impl Sim {
             return false;
         }
         let early = Inbox::default();
-        engine.refuse_ahead(journal, 0).deliver(&early);
+        engine.refuse_ahead(journal).deliver(&early);
         let early = std::mem::take(&mut *early.0.lock());
         if !early.is_empty() {
             self.hit("journal.refused_ahead");
