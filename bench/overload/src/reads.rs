@@ -35,7 +35,7 @@ pub fn run(mut args: Args) -> Result<Value> {
     let start_ms = args.or("start-ms", 0u64)?;
     let (fill_only, no_fill) = (args.or("fill-only", false)?, args.or("no-fill", false)?);
     args.finish()?;
-    let entries = filled.ledgers * filled.each;
+    let entries_filled = filled.ledgers * filled.each;
     let (cpu, fill_began) = (process_cpu(&target), now());
     if !no_fill {
         fill(&target, filled, entry_size_bytes)?;
@@ -45,8 +45,8 @@ pub fn run(mut args: Args) -> Result<Value> {
         std::thread::sleep(SETTLE);
         return Ok(json!({
             "scenario": if is_many { "many" } else { "fill" }, "case": "adds", "label": target.label,
-            "ledgers": filled.ledgers, "entries_filled": entries, "calls_per_s": entries as f64 / took,
-            "cpu_us_per_call": (process_cpu(&target) - cpu) * 1e6 / entries as f64,
+            "ledgers": filled.ledgers, "entries_filled": entries_filled, "calls_per_s": entries_filled as f64 / took,
+            "cpu_us_per_call": (process_cpu(&target) - cpu) * 1e6 / entries_filled as f64,
             "rss_mib": watch::rss(target.pid) as f64 / f64::from(1 << 20), "logs": entry_logs(&target),
             "machine": watch::machine(),
         }));
@@ -97,7 +97,7 @@ pub fn run(mut args: Args) -> Result<Value> {
     let cpu = summary["bookie_cores"].as_f64().unwrap_or(0.0) * 1e6;
     Ok(json!({
         "scenario": if is_many { "many" } else { "reads" }, "case": kind, "label": target.label, "protocol": if is_v3 { "v3" } else { "v2" },
-        "cold": is_cold, "readers": readers, "ledgers": filled.ledgers, "entries_filled": entries, "start_ms": start_ms,
+        "cold": is_cold, "readers": readers, "ledgers": filled.ledgers, "entries_filled": entries_filled, "start_ms": start_ms,
         "calls_per_s": calls, "entries_per_s": entries, "latency_ms": phase["latency_ms"],
         "cpu_us_per_call": if calls > 0.0 { cpu / calls } else { 0.0 },
         "cpu_us_per_entry": if entries > 0.0 { cpu / entries } else { 0.0 },
