@@ -25,6 +25,7 @@
 //!
 //! # Not here   which object is garbage since when (the catalogue), requests (the shell)
 
+mod answers;
 mod event;
 mod rewrite;
 mod scan;

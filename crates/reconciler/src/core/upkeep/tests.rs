@@ -9,6 +9,8 @@ use crate::core::Built;
 use crate::core::measure::BuildTimes;
 use crate::core::updates::{RequestError, UpdateResult, UpdateSettings, UpdateStatus};
 
+mod returns;
+
 const OURS: &str = "ours";
 
 fn id(raw: i64) -> LedgerId {

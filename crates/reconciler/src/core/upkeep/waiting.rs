@@ -24,16 +24,19 @@
 //! 3. A tierer that starts again, or finds the log shorter than before, tells all bookies again, which changes nothing.
 //! 4. Bookies are told within [`EXTENTS_KEPT_FOR`] after the catalogue was read, for each window anew, and answers given by then are
 //!    not asked for again. A pass goes on where the one before stopped. So an object of any number of extents is finished after
-//!    finitely many passes, as long as bookies answer. The check of invariant 1 ends in the pass in which it began, and at the first
-//!    extents that lack an answer.
+//!    finitely many passes, as long as bookies answer. The check of invariant 1 ends in the pass in which it began. It tells nobody: at
+//!    the first extents that lack an answer it is over, and these and all behind them are examined as before, a part in each pass. A
+//!    check that takes too long is given up, and has twice the time in a later pass.
 //! 5. An object whose footer is damaged is never released unless it is repaired. Operators get one alarm, and it keeps no other object
 //!    from being rewritten.
 //! 6. When memory is short, the answers for the object nearest to its release are kept.
 //!
 //! # Limits
 //! Objects in one page: [`WAITING_MAX`]. Extents in one window: [`WINDOW_MAX`]. Time of one pass: [`TIME_PER_PASS`], and the rest of a
-//! step begun by then, such as the check of one object. Ledgers in one request: [`TOLD_MAX`]. Log lengths remembered: [`SEEN_MAX`].
-//! Answers remembered: [`ANSWERS_BYTES_MAX`], or those for one object. Damaged objects remembered: [`DAMAGED_MAX`].
+//! step begun by then. Time of a check: [`CHECK_TIME`], at first. Ledgers in one request: [`TOLD_MAX`]. Answers remembered:
+//! [`ANSWERS_BYTES_MAX`], or those for one object. Damaged objects remembered: [`DAMAGED_MAX`].
+//!
+//! # Not here   what is remembered of answers ([`super::answers`])
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -44,6 +47,7 @@ use bindery_tiering::catalogue::StoredObject;
 use bindery_types::tier::Reconciliation;
 use bindery_types::{BookieId, EntryId, LedgerId};
 
+use super::answers::{Answers, Settled};
 use super::event::{Moved, SourceError, Told, WaitingPage, Whereabouts};
 use super::{Phase, Upkeep};
 use crate::core::updates::{Ability, EXTENTS_KEPT_FOR, UpdateStatus};
@@ -55,6 +59,10 @@ pub const WAITING_MAX: usize = 64;
 const WINDOW_MAX: usize = 512;
 /// After so long a pass goes on to other work.
 const TIME_PER_PASS: Duration = Duration::from_secs(120);
+/// A check of one object that takes longer is given up. It reads the catalogue and metadata, and asks no bookie.
+const CHECK_TIME: Duration = Duration::from_secs(300);
+/// And at most, however often it was given up.
+const CHECK_TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Ledgers in one request, at most: a bookie looks at the objects of those that it let go. There are fewer for one that did not answer.
 const TOLD_MAX: usize = 16;
 /// A bookie that did not answer so often in a row is asked no more in this pass.
@@ -63,163 +71,16 @@ const SILENT_AFTER: u32 = 3;
 const EXTENTS_MAX: usize = 4096;
 /// Answers of bookies that are remembered.
 const ANSWERS_BYTES_MAX: usize = 16 << 20;
-/// A word of answers in memory, about.
-const WORD_BYTES: usize = 32;
 
 /// Damaged objects that are remembered, and raise an alarm each.
 const DAMAGED_MAX: usize = 1000;
-/// Lengths of the log that are remembered until they were seen for long enough.
-const SEEN_MAX: usize = 64;
-
-/// Which records of the log this tierer has known for long enough. The log grows only, so a record was seen when a longer log was:
-/// no object has to be remembered.
-#[derive(Debug, Default)]
-struct Settled {
-    /// All records up to this number.
-    through: u64,
-    /// Lengths of the log, and when they were seen first.
-    seen: VecDeque<(u64, Duration)>,
-    /// The last one that was seen.
-    length: u64,
-}
-
-impl Settled {
-    /// The log is so long now. True: the catalogue was put back, and its numbers are given out again.
-    fn see(&mut self, now: Duration, length: u64, settle: Duration) -> bool {
-        let is_put_back = length < self.length;
-        if is_put_back {
-            *self = Settled::default();
-        }
-        self.length = length;
-        let is_longer = self.seen.back().map_or(self.through, |(seen, _)| *seen) < length;
-        // Without room the next one stands for it, later.
-        if is_longer && self.seen.len() < SEEN_MAX {
-            self.seen.push_back((length, now));
-        }
-        while let Some((length, _)) = self.seen.front().copied().filter(|(_, at)| *at + settle <= now) {
-            self.through = length;
-            self.seen.pop_front();
-        }
-        is_put_back
-    }
-}
-
-/// How far an object is from its release.
-#[derive(Debug)]
-struct Progress {
-    /// The record that took extents over last.
-    number: u64,
-    /// A bit for each extent in the footer: set when the last examination found it done (invariant 1).
-    done: Vec<u64>,
-    /// Extents that are not.
-    left: u32,
-    /// Extents that a bookie confirmed: bits as in `done`, by the index in it and the bookie's number.
-    said_yes: BTreeMap<(usize, u32), u64>,
-}
-
-impl Progress {
-    fn new(number: u64, extents: u32) -> Progress {
-        let done = vec![0; (extents as usize).div_ceil(64)];
-        Progress { number, done, left: extents, said_yes: BTreeMap::new() }
-    }
-
-    fn is_done(&self, place: u32) -> bool {
-        let (word, bit) = split(place);
-        self.done.get(word).is_none_or(|word| word & bit != 0)
-    }
-
-    fn finish(&mut self, place: u32) {
-        if self.is_done(place) {
-            return;
-        }
-        let (word, bit) = split(place);
-        self.done[word] |= bit;
-        self.left -= 1;
-    }
-
-    fn reopen(&mut self, place: u32) {
-        let (word, bit) = split(place);
-        if let Some(word) = self.done.get_mut(word).filter(|word| **word & bit != 0) {
-            *word &= !bit;
-            self.left += 1;
-        }
-    }
-
-    fn has_said_yes(&self, place: u32, bookie: u32) -> bool {
-        let (word, bit) = split(place);
-        self.said_yes.get(&(word, bookie)).is_some_and(|bits| bits & bit != 0)
-    }
-
-    fn say_yes(&mut self, place: u32, bookie: u32) {
-        let (word, bit) = split(place);
-        *self.said_yes.entry((word, bookie)).or_default() |= bit;
-    }
-
-    /// The next extents from this one on that are not done.
-    fn window(&self, extents: u32, from: u32, limit: usize) -> Vec<u32> {
-        (from..extents).filter(|place| !self.is_done(*place)).take(limit).collect()
-    }
-
-    fn bytes(&self) -> usize {
-        (self.done.len() + 8) * 8 + self.said_yes.len() * WORD_BYTES
-    }
-}
-
-/// The word of an extent's bit, and the bit.
-fn split(place: u32) -> (usize, u64) {
-    (place as usize / 64, 1 << (place % 64))
-}
-
-/// Answers of bookies.
-#[derive(Debug, Default)]
-struct Answers {
-    of_objects: BTreeMap<ObjectId, Progress>,
-    /// Bookies by number.
-    bookies: BTreeMap<BookieId, u32>,
-}
-
-impl Answers {
-    /// Of an object, also when nothing is known yet, or only of what was taken over before.
-    fn of(&mut self, stored: &StoredObject) -> &mut Progress {
-        let number = stored.replaced.map_or(0, |replaced| replaced.number);
-        let progress =
-            self.of_objects.entry(stored.object.id).or_insert_with(|| Progress::new(number, stored.extents));
-        if progress.number != number {
-            *progress = Progress::new(number, stored.extents);
-        }
-        progress
-    }
-
-    fn bookie(&mut self, bookie: &BookieId) -> u32 {
-        if let Some(number) = self.bookies.get(bookie) {
-            return *number;
-        }
-        let number = self.bookies.len() as u32;
-        self.bookies.insert(bookie.clone(), number);
-        number
-    }
-
-    /// Forgets what no object needs any more, and then what there is no room for: of the newest objects (invariant 6).
-    fn bound(&mut self, bytes_max: usize) {
-        let nearest = self.of_objects.iter().min_by_key(|(_, progress)| progress.left).map(|(id, _)| *id);
-        let mut bytes: usize = self.of_objects.values().map(Progress::bytes).sum();
-        while bytes > bytes_max {
-            let newest = self.of_objects.keys().rev().find(|id| Some(**id) != nearest).copied();
-            let Some(progress) = newest.and_then(|newest| self.of_objects.remove(&newest)) else { break };
-            bytes -= progress.bytes();
-        }
-        if self.of_objects.is_empty() {
-            self.bookies.clear();
-        }
-    }
-}
-
 /// The object under examination.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Current {
     stored: StoredObject,
-    /// All extents were done, and are being examined once more (invariant 1).
+    /// All extents were done, and are being examined once more (invariant 1), until this time at most.
     is_check: bool,
+    check_until: Duration,
     /// Extents before this one have been examined.
     from: u32,
     /// Extents under examination: their places in the footer, and what the catalogue has, as of `at`.
@@ -239,7 +100,7 @@ struct Current {
 }
 
 /// What is going on.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Waiting {
     /// The object behind which the current page begins,
     after: Option<ObjectId>,
@@ -262,6 +123,8 @@ pub(super) struct Waiting {
     told_max: BTreeMap<BookieId, usize>,
     window_max: usize,
     released: Vec<(ObjectId, u64)>,
+    /// The time of the next check.
+    check_time: Duration,
     /// Objects that were seen since the beginning of the table.
     seen: BTreeSet<ObjectId>,
     /// Objects whose footers are damaged, and in which way.
@@ -285,6 +148,7 @@ impl Default for Waiting {
             told_max: BTreeMap::new(),
             window_max: WINDOW_MAX,
             released: Vec::new(),
+            check_time: CHECK_TIME,
             seen: BTreeSet::new(),
             damaged: BTreeMap::new(),
         }
@@ -304,9 +168,7 @@ impl Waiting {
     #[cfg(test)]
     pub fn left(&self, object: ObjectId) -> Option<usize> {
         let progress = self.answers.of_objects.get(&object)?;
-        let of_open = |((word, _), bits): (&(usize, u32), &u64)| (bits & !progress.done[*word]).count_ones();
-        let answers: u32 = progress.said_yes.iter().map(of_open).sum();
-        Some(progress.left as usize * 1000 - answers as usize)
+        Some(progress.left as usize * 1000 - progress.answers_of_open())
     }
 }
 
@@ -315,6 +177,7 @@ impl Current {
         Current {
             stored,
             is_check: false,
+            check_until: Duration::ZERO,
             from,
             window: Vec::new(),
             at: Duration::ZERO,
@@ -371,6 +234,11 @@ impl Current {
         }
         let deleted = self.window.iter().filter(|place| !of_catalogue.contains(place));
         deleted.for_each(|place| progress.finish(*place));
+        if self.is_check && progress.left > 0 {
+            // Who lacks these may lack others. They are examined in as many passes as that takes (invariant 4).
+            self.is_check = false;
+            (self.behind()..self.stored.extents).for_each(|place| answers.of(&self.stored).reopen(place));
+        }
     }
 
     /// The next requests, one to each bookie: a ledger once, within limits.
@@ -492,15 +360,26 @@ impl Upkeep {
         let is_begun = current.is_check;
         if progress.left == 0 && !is_begun {
             (current.is_check, current.from) = (true, 0);
+            current.check_until = now + waiting.check_time;
         }
         let window: Vec<u32> = match current.is_check {
             true => (current.from..extents).take(waiting.window_max).collect(),
             false => progress.window(extents, current.from, waiting.window_max),
         };
         let goes_on = || "telling bookies takes long, and goes on".to_owned();
-        if !window.is_empty() && (is_begun || now < waiting.until) {
+        let is_in_time = if is_begun { now < current.check_until } else { now < waiting.until };
+        if !window.is_empty() && is_in_time {
             current.window = window;
             return Phase::WhereTo(current.stored.object, current.window.clone());
+        }
+        if !window.is_empty() && is_begun {
+            let took = waiting.check_time;
+            waiting.check_time = (took * 2).min(CHECK_TIME_MAX);
+            self.status.waits_for = Some(format!(
+                "object {object}: checking it takes longer than {took:?}; it has more time when its turn comes again"
+            ));
+            waiting.had_turn.insert(object);
+            return self.next_waiting(now);
         }
         if !window.is_empty() {
             let why = current.lacking.take().unwrap_or_else(goes_on);
@@ -512,7 +391,10 @@ impl Upkeep {
         }
         match current.stored.replaced.filter(|_| progress.left == 0) {
             // The answers are kept until the release was committed.
-            Some(replaced) => waiting.released.push((object, replaced.number)),
+            Some(replaced) => {
+                waiting.check_time = CHECK_TIME;
+                waiting.released.push((object, replaced.number));
+            }
             None => {
                 let why = current.lacking.take().unwrap_or_else(goes_on);
                 self.status.waits_for = Some(format!("object {object}: {why}"));
@@ -654,82 +536,5 @@ impl Upkeep {
             Err(why) => self.status.last_error = Some(why),
         }
         Phase::Scan
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn object(n: u8) -> ObjectId {
-        ObjectId::new(7, [n; 10])
-    }
-
-    #[test]
-    fn a_bit_for_each_extent_and_bookie() {
-        let mut progress = Progress::new(5, 130);
-        for place in [0, 1, 64, 129] {
-            progress.say_yes(place, 3);
-        }
-        assert!(
-            progress.has_said_yes(64, 3) && !progress.has_said_yes(64, 2) && !progress.has_said_yes(63, 3)
-        );
-        (0..128).for_each(|place| progress.finish(place));
-        progress.finish(127);
-        assert_eq!((progress.left, progress.window(130, 0, 10)), (2, vec![128, 129]));
-        assert!(progress.has_said_yes(64, 3), "also of those that are done");
-        assert_eq!(progress.window(130, 129, 10), [129]);
-        progress.finish(128);
-        progress.finish(129);
-        assert_eq!(progress.left, 0);
-        progress.reopen(129);
-        progress.reopen(129);
-        assert_eq!((progress.left, progress.window(130, 0, 10)), (1, vec![129]));
-    }
-
-    /// Invariant 2.
-    #[test]
-    fn records_count_when_they_were_seen_for_long_enough() {
-        let (at, settle) = (Duration::from_secs, Duration::from_secs(45));
-        let mut settled = Settled::default();
-        settled.see(at(100), 7, settle);
-        settled.see(at(120), 9, settle);
-        settled.see(at(144), 9, settle);
-        assert_eq!(settled.through, 0);
-        settled.see(at(145), 12, settle);
-        assert_eq!(settled.through, 7);
-        settled.see(at(165), 12, settle);
-        assert_eq!(settled.through, 9);
-        settled.see(at(1000), 12, settle);
-        assert_eq!((settled.through, settled.seen.len()), (12, 0));
-        for more in 1..1000 {
-            settled.see(at(1001), 12 + more, settle);
-        }
-        assert_eq!(settled.seen.len(), SEEN_MAX);
-        settled.see(at(1046), 1011, settle);
-        assert_eq!(settled.through, 12 + SEEN_MAX as u64);
-        assert!(!settled.see(at(1046), 1011, settle) && settled.see(at(1047), 3, settle));
-        assert_eq!(settled.through, 0, "it was put back");
-        settled.see(at(1092), 3, settle);
-        assert_eq!(settled.through, 3);
-    }
-
-    /// Invariant 6.
-    #[test]
-    fn answers_about_the_object_that_is_nearest_to_its_release_stay() {
-        let mut answers = Answers::default();
-        for n in 0..4 {
-            let mut progress = Progress::new(5, 6400);
-            (0..100).for_each(|place| progress.say_yes(place * 64, 1));
-            answers.of_objects.insert(object(n), progress);
-        }
-        answers.of_objects.get_mut(&object(2)).unwrap().finish(0);
-        let one = answers.of_objects[&object(0)].bytes();
-        answers.bound(4 * one);
-        assert_eq!(answers.of_objects.len(), 4);
-        answers.bound(2 * one);
-        assert_eq!(answers.of_objects.keys().copied().collect::<Vec<_>>(), [object(0), object(2)]);
-        answers.bound(0);
-        assert_eq!(answers.of_objects.keys().copied().collect::<Vec<_>>(), [object(2)]);
     }
 }
