@@ -50,6 +50,8 @@ pub enum Look {
 pub enum Left {
     /// The object was full before its turn, or in it.
     Full,
+    /// The object took as long as it may before its turn, or in it.
+    OutOfTime,
     /// Reading failed, or took too long.
     Unread(String),
 }
@@ -252,6 +254,17 @@ pub enum Alarm {
         /// The object.
         object: ObjectId,
         /// In which way.
+        why: String,
+    },
+    /// T16.
+    #[error(
+        "object {object} cannot be rewritten, because not one extent of it can be copied in the time that an object may take: {why}. Raise \
+         the tierer's rate, or make the store faster; until then the object keeps what was deleted of it, and everything else goes on"
+    )]
+    RewriteTooSlow {
+        /// The object.
+        object: ObjectId,
+        /// What happened.
         why: String,
     },
     /// T13.

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::core::upkeep::{
-    Deletion, ListedObject, LiveExtent, Moved, Proof, ScanPage, ScannedRow, SourceError, Survey,
+    Deletion, Fault, ListedObject, LiveExtent, Moved, Proof, ScanPage, ScannedRow, SourceError, Survey,
     Told as Answer, Upkeep, UpkeepAction, UpkeepEvent, WaitingPage, Whereabouts,
 };
 
@@ -291,7 +291,7 @@ impl World {
                         let of_place = |place: &u32| self.where_to(*place, &new.extents[*place as usize]);
                         Ok(Whereabouts { at: self.now, moved: places.iter().filter_map(of_place).collect() })
                     }
-                    _ => Err(SourceError { why: failed(), is_damage: false }),
+                    _ => Err(SourceError { why: failed(), fault: Fault::Passing }),
                 })
             }
             UpkeepAction::Tell(requests) => {
@@ -314,7 +314,7 @@ impl World {
             UpkeepAction::Survey(objects) => {
                 let survey = |object: &ObjectRef| -> Survey {
                     let live = if is_lost { None } else { self.live_extents(object) };
-                    let why = || SourceError { why: failed(), is_damage: false };
+                    let why = || SourceError { why: failed(), fault: Fault::Passing };
                     (*object, live.ok_or_else(why))
                 };
                 UpkeepEvent::Surveyed(objects.iter().map(survey).collect())

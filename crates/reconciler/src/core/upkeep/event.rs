@@ -116,8 +116,19 @@ pub type Survey = (ObjectRef, Result<Vec<LiveExtent>, SourceError>);
 pub struct SourceError {
     /// Why.
     pub why: String,
+    /// Whether that will pass.
+    pub fault: Fault,
+}
+
+/// What is wrong with an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// It may be readable later.
+    Passing,
     /// Its bytes are not those that were committed, which will not pass by itself.
-    pub is_damage: bool,
+    Damage,
+    /// It is not in the bucket.
+    Gone,
 }
 
 /// A whole extent of an object that is to be rewritten.
@@ -138,6 +149,8 @@ pub struct RewriteOrder {
     pub order: BuildOrder,
     /// For each range of the order, the extents that make it up.
     pub pieces: Vec<Vec<Piece>>,
+    /// It may take twice as long as others: the time was too short before.
+    pub has_more_time: bool,
 }
 
 /// Something is to be done. One [`UpkeepEvent`] answers it.

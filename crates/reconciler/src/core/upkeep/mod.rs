@@ -46,7 +46,7 @@ use bindery_types::tier::{ObjectRef, Reconciliation};
 use bindery_types::{BookieId, LedgerId};
 
 pub use self::event::{
-    Deletion, LiveExtent, Moved, Piece, Proof, RewriteOrder, SourceError, Survey, Told, UpkeepAction,
+    Deletion, Fault, LiveExtent, Moved, Piece, Proof, RewriteOrder, SourceError, Survey, Told, UpkeepAction,
     UpkeepEvent, WaitingPage, Whereabouts,
 };
 use self::rewrite::Rewriting;

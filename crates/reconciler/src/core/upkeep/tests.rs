@@ -5,10 +5,11 @@ use bindery_types::tier::TierExtent;
 use bindery_types::{DigestType, EntryId, LedgerMetadata, LedgerSecret, Quorum, Segment};
 
 use super::*;
-use crate::core::Built;
 use crate::core::measure::BuildTimes;
 use crate::core::updates::{RequestError, UpdateResult, UpdateSettings, UpdateStatus};
+use crate::core::{Built, Left};
 
+mod late;
 mod returns;
 
 const OURS: &str = "ours";
@@ -96,6 +97,8 @@ struct Around {
     /// Objects that cannot be read, and whether the failure says so.
     damaged: BTreeMap<ObjectId, bool>,
     order: Option<RewriteOrder>,
+    /// So many extents can be copied before an object takes too long.
+    in_time: Option<usize>,
     waiting: Vec<StoredObject>,
     moved: Vec<Moved>,
     silent: BTreeSet<BookieId>,
@@ -127,6 +130,7 @@ impl Around {
                 next_id: LedgerId::new(1000),
             },
             garbage: BTreeSet::new(),
+            in_time: None,
             deletion: Deletion::Done,
             alarms: Vec::new(),
             done: Vec::new(),
@@ -258,7 +262,7 @@ impl Around {
                 })),
                 UpkeepAction::WhereTo(object, _) if self.damaged.contains_key(&object.id) => {
                     let why = "the checksum of its footer is wrong".to_owned();
-                    UpkeepEvent::Whereabouts(Err(SourceError { why, is_damage: true }))
+                    UpkeepEvent::Whereabouts(Err(SourceError { why, fault: super::Fault::Damage }))
                 }
                 UpkeepAction::WhereTo(_, places) => {
                     let at = self.now;
@@ -286,12 +290,17 @@ impl Around {
                 UpkeepAction::Survey(objects) => {
                     let survey = |object: ObjectRef| {
                         let live = self.live.get(&object.id).cloned();
-                        let why = || SourceError { why: "its ledger is gone".to_owned(), is_damage: false };
+                        let why = || SourceError {
+                            why: "its ledger is gone".to_owned(),
+                            fault: super::Fault::Passing,
+                        };
                         (object, live.ok_or_else(why))
                     };
                     UpkeepEvent::Surveyed(objects.into_iter().map(survey).collect())
                 }
                 UpkeepAction::Reserve => UpkeepEvent::Reserved(Ok((self.next_id, self.later))),
+                UpkeepAction::Rewrite(order) if self.in_time.is_some() => self.copy_in_time(order),
+                UpkeepAction::Replace { object, .. } if self.in_time.is_some() => self.replace_whole(&object),
                 UpkeepAction::Rewrite(order) => {
                     let extent = |wanted: &crate::core::BuildLedger| NewExtent {
                         ledger: wanted.ledger,
@@ -316,7 +325,8 @@ impl Around {
                         () if new.extents.is_empty() => Ok(None),
                         () => Ok(Some(new)),
                     };
-                    let error = SourceError { why: "a checksum is wrong".to_owned(), is_damage: true };
+                    let error =
+                        SourceError { why: "a checksum is wrong".to_owned(), fault: super::Fault::Damage };
                     let unread = unread.into_iter().filter(|_| is_named);
                     let unread = unread.map(|object| (object, error.clone())).collect();
                     let (left, times) = (Vec::new(), BuildTimes::default());

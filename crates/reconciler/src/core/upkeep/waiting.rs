@@ -48,7 +48,7 @@ use bindery_types::tier::Reconciliation;
 use bindery_types::{BookieId, EntryId, LedgerId};
 
 use super::answers::{Answers, Settled};
-use super::event::{Moved, SourceError, Told, WaitingPage, Whereabouts};
+use super::event::{Fault, Moved, SourceError, Told, WaitingPage, Whereabouts};
 use super::{Phase, Upkeep};
 use crate::core::updates::{Ability, EXTENTS_KEPT_FOR, UpdateStatus};
 use crate::core::{Alarm, quorum};
@@ -426,8 +426,9 @@ impl Upkeep {
                 current.plan(found, &self.bookies, &mut waiting.answers);
                 self.go_on_telling(now)
             }
-            Err(SourceError { why, is_damage }) => {
+            Err(SourceError { why, fault }) => {
                 let object = current.stored.object.id;
+                let is_damage = fault == Fault::Damage;
                 let is_new = !waiting.damaged.contains_key(&object) && waiting.damaged.len() < DAMAGED_MAX;
                 if is_damage && is_new {
                     waiting.damaged.insert(object, why.clone());
