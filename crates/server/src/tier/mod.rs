@@ -18,9 +18,11 @@
 //!    (T10).
 //! 5. A read that waits for the state table of a disk that hangs is refused after the same time as one that waits for the bucket.
 //! 6. Remembered extents of a ledger are forgotten when a tierer tells others: the ledger may be another one by now.
+//! 7. Where an object stays gone after the second look, the bookie was away when others were told of a new one. A tierer that asks how far the
+//!    ledger is here hears of the entries below the first such one only, until it has told of objects again: so it tells everything behind.
 //!
 //! # Limits
-//! Memory: a part of the memory limit. Waiters, requests: [`FetchOptions`]. Threads: [`THREADS`], and
+//! Ledgers whose objects are gone: [`LOST_MAX`] are remembered. Memory: a part of the memory limit. Waiters, requests: [`FetchOptions`]. Threads: [`THREADS`], and
 //! [`LOOKUP_THREADS_MAX`] that wait for local disks.
 
 mod extents;
@@ -45,17 +47,20 @@ use bindery_tiering::fetch::{
 };
 use bindery_tiering::store::{self, OpenError, Store, StoreOptions, StoreUrl};
 use bindery_tiering::{ClusterId, InvalidId};
-use bindery_types::LedgerId;
 use bindery_types::tier::{ObjectRef, TierExtent};
+use bindery_types::{EntryId, LedgerId};
 use bindery_wire::ErrorCode;
 use bindery_wire::v3::reconcile::Reconciled;
 use extents::Extents;
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
+/// Ledgers whose objects are gone; of more nobody is told.
+const LOST_MAX: usize = 10_000;
 /// Threads that send requests and decode blocks.
 const THREADS: usize = 2;
 /// Threads beside these that look up extents, and read objects of a local directory.
@@ -228,6 +233,8 @@ pub struct Tier {
     extents: Mutex<Extents>,
     lookups: AtomicUsize,
     lookups_max: usize,
+    /// Ledgers whose objects are gone, and the first entry that could not be read (invariant 7).
+    lost: Mutex<BTreeMap<LedgerId, EntryId>>,
     /// Until a look into the state table is given up.
     lookup_deadline: Duration,
     log: Mutex<LogLimit>,
@@ -336,6 +343,7 @@ impl Tier {
             url: url.clone(),
             fetcher: Arc::default(),
             extents: Mutex::default(),
+            lost: Mutex::default(),
             lookups: AtomicUsize::new(0),
             lookups_max: fetch.waiters_max,
             lookup_deadline: fetch.deadline,
@@ -505,8 +513,11 @@ impl Tier {
         }
     }
 
-    /// Writes down that a read failed, now and then.
+    /// Notes that a read failed, and writes it down now and then.
     pub fn report(&self, ledger: LedgerId, entry: i64, failure: &Failure) {
+        if let Some(entry) = EntryId::new(entry).filter(|_| failure.may_be_elsewhere()) {
+            self.note_lost(ledger, entry);
+        }
         let Some(left_out) = self.log.lock().admit(self.clock.monotonic_ns()) else { return };
         let error = match failure {
             Failure::Fetch(error) => error,
@@ -517,6 +528,15 @@ impl Tier {
             tracing::error!(%ledger, entry, left_out, "cannot read an entry from object storage: {error}");
         } else {
             tracing::warn!(%ledger, entry, left_out, "{error}");
+        }
+    }
+
+    /// Invariant 7.
+    fn note_lost(&self, ledger: LedgerId, entry: EntryId) {
+        let mut lost = self.lost.lock();
+        if lost.len() < LOST_MAX || lost.contains_key(&ledger) {
+            let first = lost.entry(ledger).or_insert(entry);
+            *first = entry.min(*first);
         }
     }
 

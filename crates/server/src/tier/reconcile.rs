@@ -33,6 +33,7 @@ impl Tier {
         ledgers: Vec<Reconciliation>,
         done: ReconcileWaiter,
     ) {
+        let done = self.with_what_is_lost(&ledgers, done);
         let mut updates = Vec::with_capacity(ledgers.len());
         let mut replacing = Vec::new();
         for (at, update) in ledgers.into_iter().enumerate() {
@@ -72,6 +73,40 @@ impl Tier {
             results.sort_by_key(|(at, _)| *at);
             done(results.into_iter().map(|(_, result)| result).collect());
         });
+    }
+
+    /// Answers of a ledger whose objects are gone say no more than what is below them, until other objects were told of (invariant 7 of
+    /// [`super`]).
+    fn with_what_is_lost(
+        self: &Arc<Self>,
+        ledgers: &[Reconciliation],
+        done: ReconcileWaiter,
+    ) -> ReconcileWaiter {
+        let lost: Vec<(usize, EntryId)> = {
+            let lost = self.lost.lock();
+            let of_update = |(at, update): (usize, &Reconciliation)| Some((at, *lost.get(&update.ledger)?));
+            ledgers.iter().enumerate().filter_map(of_update).collect()
+        };
+        if lost.is_empty() {
+            return done;
+        }
+        // A question has none.
+        let tells: Vec<bool> = ledgers.iter().map(|update| !update.extents.is_empty()).collect();
+        let tier = self.clone();
+        Box::new(move |mut results| {
+            for (at, first) in lost {
+                let Some(result) = results.get_mut(at) else { continue };
+                match (tells[at], result.result) {
+                    (true, Ok(())) => drop(tier.lost.lock().remove(&result.ledger)),
+                    (true, Err(_)) => {}
+                    (false, _) => {
+                        let below = first.get().checked_sub(1).and_then(EntryId::new);
+                        result.lre = result.lre.min(below);
+                    }
+                }
+            }
+            done(results);
+        })
     }
 
     async fn may_replace(&self, engine: &Arc<Engine>, compared: &Compared) -> Result<(), Refusal> {

@@ -526,6 +526,40 @@ async fn canary_t10_is_found_by_the_same_test() {
     assert_ne!(code, ErrorCode::Ok, "the planted bug must be found");
 }
 
+/// Tier invariant 7. A bookie that was away while its ledger's object was rewritten and deleted is told of the new one as soon as somebody
+/// misses an entry there, and a tierer asks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bookie_whose_object_is_gone_is_told_again() {
+    let world = World::new(patient(), Canaries::none()).await;
+    let object = world.tier_away(1, 7).await;
+    let rewritten = world.upload(2, 7, (0..ENTRIES).map(|id| stored(7, id))).await;
+    world.bucket.inner.delete(&key(&object)).await.unwrap();
+    let register = async || {
+        let asks = Reconciliation { ledger: whole::id(7), last: None, extents: Vec::new() };
+        let message = Reconcile { cluster: CLUSTER, ledgers: vec![asks], is_restore: false }.into_message();
+        let answer = Client::new(&world.bookie).await.v3(3, Operation::ReconcileLedgers(message)).await;
+        let results = answer.reconcile_ledgers_response.unwrap().results;
+        let result = Reconciled::from_message(&results[0]).unwrap();
+        assert_eq!(result.code, ErrorCode::Ok);
+        EntryId::to_wire(result.last)
+    };
+    assert_eq!(register().await, ENTRIES - 1, "nobody has missed anything");
+    for id in [5, 3, 9] {
+        assert_eq!(world.read(7, id).await.code(), ErrorCode::Io);
+    }
+    assert_eq!(register().await, 2);
+    // Told of the same object it still has nothing; of the new one, it has everything.
+    world.reconcile(7, object, ENTRIES - 1).await;
+    assert_eq!(world.read(7, 4).await.code(), ErrorCode::Io);
+    assert_eq!(register().await, 3);
+    world.reconcile(7, rewritten, ENTRIES - 1).await;
+    assert_eq!(register().await, ENTRIES - 1);
+    for id in [0, 3, ENTRIES - 1] {
+        assert_eq!(world.read(7, id).await.code(), ErrorCode::Ok);
+    }
+    world.stop().await;
+}
+
 /// In which way an object is not what this bookie holds.
 #[derive(Debug, Clone, Copy)]
 enum Difference {

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::core::upkeep::{
-    Deletion, Fault, ListedObject, LiveExtent, Moved, Proof, ScanPage, ScannedRow, SourceError, Survey,
+    Deletion, Fault, Garbage, ListedObject, LiveExtent, Moved, Proof, ScanPage, ScannedRow, SourceError, Survey,
     Told as Answer, Upkeep, UpkeepAction, UpkeepEvent, WaitingPage, Whereabouts,
 };
 
@@ -198,10 +198,11 @@ impl World {
                 }
                 let before = (self.now - *delay).as_millis() as u64;
                 let log_ms = self.catalogue.position().log_ms;
-                let garbage = self.catalogue.objects_in_tail().filter(|(_, row)| {
-                    row.and_then(|row| row.garbage_since_ms(log_ms)).is_some_and(|since| since <= before)
-                });
-                let found = garbage.map(|(id, _)| id).take(*limit).collect();
+                let is_due =
+                    |row: &ObjectRow| row.garbage_since_ms(log_ms).is_some_and(|since| since <= before);
+                let rows = self.catalogue.objects_in_tail();
+                let garbage = rows.filter_map(|(id, row)| Some((id, row.filter(is_due)?)));
+                let found = garbage.map(|(id, row)| Garbage::new(id, &row)).take(*limit).collect();
                 UpkeepEvent::Garbage(if is_lost { Err(failed()) } else { Ok(found) })
             }
             UpkeepAction::Delete(objects) => {
@@ -287,6 +288,7 @@ impl World {
             }
             UpkeepAction::WhereTo(object, places) => {
                 UpkeepEvent::Whereabouts(match self.bucket.get(&object.id) {
+                    None if !is_lost => Err(SourceError { why: "it is gone".to_owned(), fault: Fault::Gone }),
                     Some(new) if !is_lost => {
                         let of_place = |place: &u32| self.where_to(*place, &new.extents[*place as usize]);
                         Ok(Whereabouts { at: self.now, moved: places.iter().filter_map(of_place).collect() })

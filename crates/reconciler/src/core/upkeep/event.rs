@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bindery_tiering::ObjectId;
-use bindery_tiering::catalogue::{ExtentOutcome, NewObject, Refusal, StoredObject};
+use bindery_tiering::catalogue::{ExtentOutcome, NewObject, ObjectRow, Refusal, StoredObject};
 use bindery_types::tier::{ObjectRef, Reconciliation, TierExtent};
 use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata};
 
@@ -34,6 +34,26 @@ pub enum Deletion {
     Denied(String),
     /// It may be there.
     Failed(String),
+}
+
+/// An object that is to be deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Garbage {
+    /// Its id.
+    pub object: ObjectId,
+    /// Its row, when bookies referred to it and were told of other objects: bookies that have come back since may refer to it still.
+    pub released: Option<StoredObject>,
+}
+
+impl Garbage {
+    /// From the catalogue's row.
+    pub fn new(object: ObjectId, row: &ObjectRow) -> Garbage {
+        let released = match row {
+            ObjectRow::Stored(stored) => Some(*stored).filter(StoredObject::was_released),
+            ObjectRow::Reserved { .. } => None,
+        };
+        Garbage { object, released }
+    }
 }
 
 /// Objects that the catalogue does not refer to any more, and that bookies may refer to.
@@ -237,7 +257,7 @@ pub enum UpkeepEvent {
     /// Of [`UpkeepAction::Mark`].
     Marked(Result<(), String>),
     /// Of [`UpkeepAction::FindGarbage`].
-    Garbage(Result<Vec<ObjectId>, String>),
+    Garbage(Result<Vec<Garbage>, String>),
     /// Of each object.
     Deleted(Vec<(ObjectId, Deletion)>),
     /// Rows that are gone; an error says that it may or may not have happened.

@@ -18,7 +18,8 @@
 //!    after it. Either may be repeated, by anybody.
 //! 3. The first doubt ends the removal of ledgers for this pass; objects that became garbage earlier go nevertheless. An
 //!    object that cannot be deleted holds up no other.
-//! 4. One action is under way at a time, and one event answers it.
+//! 4. An object that bookies referred to once is deleted only after another look at all of them ([`waiting`], invariant 7).
+//! 5. One action is under way at a time, and one event answers it.
 //!
 //! # Limits     those of [`rewrite`] and [`waiting`]; ids of all ledgers of the catalogue are held for a pass: 8 bytes each; ledgers in one look: [`LEDGERS_MAX`]; objects
 //! in one batch: [`OBJECTS_MAX`]
@@ -46,8 +47,8 @@ use bindery_types::tier::{ObjectRef, Reconciliation};
 use bindery_types::{BookieId, LedgerId};
 
 pub use self::event::{
-    Deletion, Fault, LiveExtent, Moved, Piece, Proof, RewriteOrder, SourceError, Survey, Told, UpkeepAction,
-    UpkeepEvent, WaitingPage, Whereabouts,
+    Deletion, Fault, Garbage, LiveExtent, Moved, Piece, Proof, RewriteOrder, SourceError, Survey, Told,
+    UpkeepAction, UpkeepEvent, WaitingPage, Whereabouts,
 };
 use self::rewrite::Rewriting;
 use self::scan::Scan;
@@ -62,6 +63,9 @@ pub const LEDGERS_MAX: usize = 64;
 
 /// Objects that are deleted before their rows go.
 pub const OBJECTS_MAX: usize = 256;
+
+/// Objects that wait for a last look before they are deleted, found in one pass.
+const LOOKED_MAX: usize = 16_384;
 
 /// Settings of the upkeep.
 #[derive(Debug, Clone, PartialEq)]
@@ -169,6 +173,8 @@ pub struct Upkeep {
     batch: Vec<LedgerId>,
     /// Objects that could not be deleted in this pass.
     held: BTreeSet<ObjectId>,
+    /// Objects that bookies referred to once, found in this pass: they are looked at a last time before they are deleted.
+    looked: BTreeSet<ObjectId>,
     is_denied: bool,
     scan: Scan,
     rewriting: Rewriting,
@@ -209,6 +215,7 @@ impl Upkeep {
             found_before: Vec::new(),
             batch: Vec::new(),
             held: BTreeSet::new(),
+            looked: BTreeSet::new(),
             is_denied: false,
             scan: Scan::default(),
             rewriting: Rewriting::default(),
@@ -257,6 +264,8 @@ impl Upkeep {
         if self.phase == Phase::Waits {
             self.status.counts.passes += 1;
             self.held.clear();
+            self.looked.clear();
+            self.waiting.begin_pass();
             self.phase = Phase::Ledgers;
         }
         self.is_under_way = true;
@@ -269,7 +278,7 @@ impl Upkeep {
             Phase::Mark => UpkeepAction::Mark,
             Phase::FindGarbage => UpkeepAction::FindGarbage {
                 delay: self.settings.delete_delay,
-                limit: OBJECTS_MAX + self.held.len(),
+                limit: OBJECTS_MAX + self.held.len() + self.looked.len(),
             },
             Phase::Delete(objects) => UpkeepAction::Delete(objects.clone()),
             Phase::Forget(objects) => UpkeepAction::Forget(objects.clone()),
@@ -311,15 +320,19 @@ impl Upkeep {
                 Phase::FindGarbage
             }
             UpkeepEvent::Garbage(found) => self.on_garbage(found),
-            UpkeepEvent::Deleted(outcomes) => self.on_deleted(outcomes, alarms),
-            UpkeepEvent::Forgotten(Ok(count)) => {
-                self.status.counts.objects_forgotten += count;
-                Phase::FindGarbage
-            }
-            UpkeepEvent::Forgotten(Err(why)) => {
-                // The objects are gone, their rows may be: the next pass deletes and forgets them again.
-                self.status.last_error = Some(why);
-                Phase::FindWaiting
+            UpkeepEvent::Deleted(outcomes) => self.on_deleted(now, outcomes, alarms),
+            UpkeepEvent::Forgotten(forgotten) => {
+                let is_forgotten = forgotten.is_ok();
+                match forgotten {
+                    Ok(count) => self.status.counts.objects_forgotten += count,
+                    // The objects are gone, their rows may be: the next pass deletes and forgets them again.
+                    Err(why) => self.status.last_error = Some(why),
+                }
+                match () {
+                    () if self.waiting.is_open() => self.end_waiting(),
+                    () if is_forgotten => Phase::FindGarbage,
+                    () => Phase::FindWaiting,
+                }
             }
             UpkeepEvent::Scanned(page) => self.on_scanned(now, page),
             UpkeepEvent::Missing(missing) => self.on_missing(now, missing, alarms),
@@ -500,12 +513,32 @@ impl Upkeep {
         if self.batch.is_empty() { self.next_batch() } else { Phase::Remove }
     }
 
-    fn on_garbage(&mut self, found: Result<Vec<ObjectId>, String>) -> Phase {
+    fn on_garbage(&mut self, found: Result<Vec<Garbage>, String>) -> Phase {
         match found {
             Ok(mut found) => {
-                found.retain(|object| !self.held.contains(object));
-                found.truncate(OBJECTS_MAX);
-                if found.is_empty() { Phase::FindWaiting } else { Phase::Delete(found) }
+                let is_known = |object: &ObjectId| self.held.contains(object) || self.looked.contains(object);
+                found.retain(|garbage| !is_known(&garbage.object));
+                let are_all_known = self.canaries.has(Canary::T16ReturnsNotAwaited)
+                    || self.canaries.has(Canary::T16BookiesNotAwaited);
+                let mut delete = Vec::new();
+                let mut has_more = false;
+                for Garbage { object, released } in found {
+                    match released.filter(|_| !are_all_known) {
+                        None if delete.len() < OBJECTS_MAX => delete.push(object),
+                        None => {}
+                        Some(stored) => {
+                            has_more = true;
+                            self.looked.insert(object);
+                            self.waiting.look_at(stored);
+                        }
+                    }
+                }
+                match delete.is_empty() {
+                    false => Phase::Delete(delete),
+                    // Others may be behind them.
+                    true if has_more && self.looked.len() < LOOKED_MAX => Phase::FindGarbage,
+                    true => Phase::FindWaiting,
+                }
             }
             Err(why) => {
                 self.status.last_error = Some(why);
@@ -514,9 +547,18 @@ impl Upkeep {
         }
     }
 
-    fn on_deleted(&mut self, outcomes: Vec<(ObjectId, Deletion)>, alarms: &mut Vec<Alarm>) -> Phase {
+    fn on_deleted(
+        &mut self,
+        now: Duration,
+        outcomes: Vec<(ObjectId, Deletion)>,
+        alarms: &mut Vec<Alarm>,
+    ) -> Phase {
         let deleted = self.note(outcomes, alarms);
         self.status.counts.objects_deleted += deleted.len() as u64;
+        if self.waiting.is_open() {
+            self.waiting.forget_later(deleted);
+            return self.next_waiting(now);
+        }
         if deleted.is_empty() { Phase::FindGarbage } else { Phase::Forget(deleted) }
     }
 

@@ -81,6 +81,10 @@ struct Around {
     metadata: BTreeSet<LedgerId>,
     proof: Proof,
     garbage: BTreeSet<ObjectId>,
+    /// Those of them that bookies referred to once.
+    released: BTreeMap<ObjectId, StoredObject>,
+    /// They are not in the bucket.
+    are_gone: bool,
     deletion: Deletion,
     alarms: Vec<Alarm>,
     done: Vec<UpkeepAction>,
@@ -130,6 +134,8 @@ impl Around {
                 next_id: LedgerId::new(1000),
             },
             garbage: BTreeSet::new(),
+            released: BTreeMap::new(),
+            are_gone: false,
             in_time: None,
             deletion: Deletion::Done,
             alarms: Vec::new(),
@@ -227,7 +233,11 @@ impl Around {
                     UpkeepEvent::Marked(Ok(()))
                 }
                 UpkeepAction::FindGarbage { limit, .. } => {
-                    UpkeepEvent::Garbage(Ok(self.garbage.iter().copied().take(limit).collect()))
+                    let garbage = self.garbage.iter().map(|object| Garbage {
+                        object: *object,
+                        released: self.released.get(object).copied(),
+                    });
+                    UpkeepEvent::Garbage(Ok(garbage.take(limit).collect()))
                 }
                 UpkeepAction::Delete(objects) => UpkeepEvent::Deleted(
                     objects.into_iter().map(|object| (object, self.deletion.clone())).collect(),
@@ -263,6 +273,10 @@ impl Around {
                 UpkeepAction::WhereTo(object, _) if self.damaged.contains_key(&object.id) => {
                     let why = "the checksum of its footer is wrong".to_owned();
                     UpkeepEvent::Whereabouts(Err(SourceError { why, fault: super::Fault::Damage }))
+                }
+                UpkeepAction::WhereTo(..) if self.are_gone => {
+                    let why = "it is not there".to_owned();
+                    UpkeepEvent::Whereabouts(Err(SourceError { why, fault: super::Fault::Gone }))
                 }
                 UpkeepAction::WhereTo(_, places) => {
                     let at = self.now;

@@ -6,7 +6,7 @@
 //!                               ▲ the next extents that are not done                        │ yes: remembered
 //!                               └───────────────────────────────────────────────────────────┤
 //!                                  all extents are done: all are checked once more, from the first to the last ─► the catalogue lets the object
-//!                                                        go, which is deleted after the delay
+//!                                                        go, which after the delay comes here again, and is deleted
 //! ```
 //!
 //! # Invariants
@@ -30,6 +30,10 @@
 //! 5. An object whose footer is damaged is never released unless it is repaired. Operators get one alarm, and it keeps no other object
 //!    from being rewritten.
 //! 6. When memory is short, the answers for the object nearest to its release are kept.
+//! 7. An object that was released is examined and checked in the same way before it is deleted, at once after that. A bookie that was in
+//!    no ensemble when the object was released, and is in one again, is told then, or keeps the object while it is not registered. What
+//!    this does not find is a bookie that joins an ensemble again after the deletion, and refers to the object from before: it says so itself
+//!    once a read has missed an entry (`bindery_server::tier`, invariant 7).
 //!
 //! # Limits
 //! Objects in one page: [`WAITING_MAX`]. Extents in one window: [`WINDOW_MAX`]. Time of one pass: [`TIME_PER_PASS`], and the rest of a
@@ -125,6 +129,15 @@ pub(super) struct Waiting {
     released: Vec<(ObjectId, u64)>,
     /// The time of the next check.
     check_time: Duration,
+    /// Objects that are to be deleted, and are looked at before (invariant 7): of this pass, and since the beginning of the table.
+    last_looks: Vec<StoredObject>,
+    looked_at: BTreeSet<ObjectId>,
+    /// They come before the others in this pass.
+    are_looks_first: bool,
+    /// Those that are deleted, whose rows go at the end of the pass.
+    deleted: Vec<ObjectId>,
+    /// Objects are being examined, or deleted, in this pass.
+    is_open: bool,
     /// Objects that were seen since the beginning of the table.
     seen: BTreeSet<ObjectId>,
     /// Objects whose footers are damaged, and in which way.
@@ -149,6 +162,11 @@ impl Default for Waiting {
             window_max: WINDOW_MAX,
             released: Vec::new(),
             check_time: CHECK_TIME,
+            last_looks: Vec::new(),
+            looked_at: BTreeSet::new(),
+            are_looks_first: false,
+            deleted: Vec::new(),
+            is_open: false,
             seen: BTreeSet::new(),
             damaged: BTreeMap::new(),
         }
@@ -158,6 +176,31 @@ impl Default for Waiting {
 impl Waiting {
     pub fn after(&self) -> Option<ObjectId> {
         self.after
+    }
+
+    /// A pass begins.
+    pub fn begin_pass(&mut self) {
+        self.last_looks.clear();
+        self.deleted.clear();
+        self.is_open = false;
+    }
+
+    /// An object that was released is to be deleted (invariant 7).
+    pub fn look_at(&mut self, stored: StoredObject) {
+        self.last_looks.push(stored);
+    }
+
+    /// Whether objects are being examined, or deleted, in this pass.
+    pub fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// These are gone.
+    pub fn forget_later(&mut self, deleted: Vec<ObjectId>) {
+        for object in &deleted {
+            self.answers.of_objects.remove(object);
+        }
+        self.deleted.extend(deleted);
     }
 
     pub fn damaged(&self) -> &BTreeMap<ObjectId, String> {
@@ -284,6 +327,7 @@ impl Upkeep {
                 return Phase::Scan;
             }
         };
+        self.waiting.is_open = true;
         let settle_ms = u64::try_from(self.settings.settle.as_millis()).unwrap_or(u64::MAX);
         let waiting = &mut self.waiting;
         (waiting.current, waiting.until) = (None, now + TIME_PER_PASS);
@@ -315,11 +359,17 @@ impl Upkeep {
         let mut due: Vec<StoredObject> = page.objects.into_iter().filter(is_due).collect();
         let unanswered = std::mem::take(&mut waiting.unanswered);
         due.sort_by_key(|stored| unanswered.contains(&stored.object.id));
-        waiting.queue = due.into();
+        let mut looks = std::mem::take(&mut waiting.last_looks);
+        looks.retain(|stored| !waiting.had_turn.contains(&stored.object.id));
+        waiting.looked_at.extend(looks.iter().map(|stored| stored.object.id));
+        // Neither keeps the other from its turn.
+        waiting.are_looks_first = !waiting.are_looks_first;
+        let (first, then) = if waiting.are_looks_first { (looks, due) } else { (due, looks) };
+        waiting.queue = first.into_iter().chain(then).collect();
         self.next_waiting(now)
     }
 
-    fn next_waiting(&mut self, now: Duration) -> Phase {
+    pub(super) fn next_waiting(&mut self, now: Duration) -> Phase {
         let waiting = &mut self.waiting;
         waiting.current = None;
         waiting.answers.bound(ANSWERS_BYTES_MAX);
@@ -333,18 +383,26 @@ impl Upkeep {
         waiting.resume = None;
         waiting.after = waiting.next;
         if waiting.after.is_none() {
-            let seen = std::mem::take(&mut waiting.seen);
-            waiting.answers.of_objects.retain(|object, _| seen.contains(object));
-            waiting.damaged.retain(|object, _| seen.contains(object));
+            let (seen, looked_at) =
+                (std::mem::take(&mut waiting.seen), std::mem::take(&mut waiting.looked_at));
+            let is_seen = |object: &ObjectId| seen.contains(object) || looked_at.contains(object);
+            waiting.answers.of_objects.retain(|object, _| is_seen(object));
+            waiting.damaged.retain(|object, _| is_seen(object));
             self.status.objects_waiting = seen.len() as u64;
         }
-        self.release()
+        self.end_waiting()
     }
 
-    fn release(&mut self) -> Phase {
-        match self.waiting.released.is_empty() {
-            true => Phase::Scan,
-            false => Phase::Release(std::mem::take(&mut self.waiting.released)),
+    /// Rows of objects that were deleted go, and those that need not wait any more are let go.
+    pub(super) fn end_waiting(&mut self) -> Phase {
+        let waiting = &mut self.waiting;
+        let is_open = std::mem::replace(&mut waiting.is_open, !waiting.deleted.is_empty());
+        match () {
+            () if is_open && !waiting.deleted.is_empty() => {
+                Phase::Forget(std::mem::take(&mut waiting.deleted))
+            }
+            () if !waiting.released.is_empty() => Phase::Release(std::mem::take(&mut waiting.released)),
+            () => Phase::Scan,
         }
     }
 
@@ -387,9 +445,14 @@ impl Upkeep {
             waiting.resume = Some((object, current.from));
             waiting.current = None;
             waiting.queue.clear();
-            return self.release();
+            return self.end_waiting();
         }
         match current.stored.replaced.filter(|_| progress.left == 0) {
+            Some(_) if current.stored.was_released() => {
+                waiting.check_time = CHECK_TIME;
+                waiting.had_turn.insert(object);
+                return Phase::Delete(vec![object]);
+            }
             // The answers are kept until the release was committed.
             Some(replaced) => {
                 waiting.check_time = CHECK_TIME;
@@ -425,6 +488,12 @@ impl Upkeep {
                 waiting.window_max = window_max.clamp(1, WINDOW_MAX);
                 current.plan(found, &self.bookies, &mut waiting.answers);
                 self.go_on_telling(now)
+            }
+            Err(SourceError { fault: Fault::Gone, .. }) if current.stored.was_released() => {
+                // Somebody deleted it, and its row is left.
+                let object = current.stored.object.id;
+                waiting.had_turn.insert(object);
+                Phase::Delete(vec![object])
             }
             Err(SourceError { why, fault }) => {
                 let object = current.stored.object.id;
