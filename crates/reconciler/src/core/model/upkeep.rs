@@ -3,26 +3,27 @@
 
 use super::*;
 use crate::core::upkeep::{
-    Deletion, Fault, Garbage, ListedObject, LiveExtent, Moved, Proof, ScanPage, ScannedRow, SourceError, Survey,
-    Told as Answer, Upkeep, UpkeepAction, UpkeepEvent, WaitingPage, Whereabouts,
+    Deletion, Fault, Garbage, ListedObject, LiveExtent, Moved, Proof, ScanPage, ScannedRow, SourceError,
+    Survey, Told as Answer, Upkeep, UpkeepAction, UpkeepEvent, WaitingPage, Whereabouts,
 };
 
 /// The upkeep of one tierer.
+#[derive(Debug, Clone)]
 pub(super) struct Keeper {
     pub core: Upkeep,
     /// The action under way, with its answer once it has arrived.
     pub work: Option<(UpkeepAction, Option<UpkeepEvent>)>,
     /// When it began.
-    began: Duration,
+    pub began: Duration,
     /// In this pass the metadata store shows no ledger, no mark, and gives out ids from 0 on.
-    is_wiped: bool,
+    pub is_wiped: bool,
     /// Ledgers of the listing that come next.
-    listed: Vec<LedgerId>,
+    pub listed: Vec<LedgerId>,
     pub alarms: Vec<Alarm>,
 }
 
 /// What of the world only the upkeep touches.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Estate {
     /// How likely a pass finds a metadata store that has lost everything.
     pub wiped: f64,
@@ -181,7 +182,8 @@ impl World {
             }
             UpkeepAction::Mark => {
                 if fate != Fate::Fails {
-                    let new = self.random.below(u64::MAX);
+                    self.ids += 1;
+                    let new = self.ids;
                     self.estate.marks_known = vec![new];
                     // The store that has lost everything gets it, and not the real one.
                     if !is_wiped {

@@ -1,4 +1,4 @@
-//! What bookies said about objects that wait, and which records of the log have been known for long enough.
+//! Memory of objects that wait: the answers of bookies, and the records of the log that have been known for long enough.
 //!
 //! # Limits     lengths of the log: [`SEEN_MAX`]; answers: as many bytes as [`Answers::bound`] is given
 

@@ -140,7 +140,7 @@ pub struct SourceError {
     pub fault: Fault,
 }
 
-/// What is wrong with an object.
+/// The fault of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// It may be readable later.

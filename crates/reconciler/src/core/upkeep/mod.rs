@@ -148,6 +148,7 @@ enum Phase {
 }
 
 /// The upkeep of one tierer.
+#[derive(Debug, Clone)]
 pub struct Upkeep {
     settings: UpkeepSettings,
     canaries: Canaries,
@@ -224,6 +225,17 @@ impl Upkeep {
             said: None,
             status: UpkeepStatus::default(),
         }
+    }
+
+    /// Everything that decides what comes next.
+    #[cfg(test)]
+    pub fn essence(&self) -> impl std::fmt::Debug + '_ {
+        let of_batch = (&self.batch, &self.held, &self.looked);
+        let of_pass = (&self.phase, self.is_under_way, self.begins_at, &self.round, of_batch);
+        let of_proof =
+            (self.is_proven, self.has_mark, self.of_here, self.marked, self.is_empty, &self.found_before);
+        let of_objects = (self.scan.essence(), &self.rewriting, &self.waiting, self.status.objects_waiting);
+        (of_pass, of_proof, of_objects, &self.bookies, self.is_paused, self.is_ending)
     }
 
     /// How it stands.

@@ -31,16 +31,16 @@
 //!    from being rewritten.
 //! 6. When memory is short, the answers for the object nearest to its release are kept.
 //! 7. An object that was released is examined and checked in the same way before it is deleted, at once after that. A bookie that was in
-//!    no ensemble when the object was released, and is in one again, is told then, or keeps the object while it is not registered. What
-//!    this does not find is a bookie that joins an ensemble again after the deletion, and refers to the object from before: it says so itself
-//!    once a read has missed an entry (`bindery_server::tier`, invariant 7).
+//!    no ensemble when the object was released, and is in one again, is told then, or keeps the object while it is not registered. A
+//!    bookie that joins an ensemble again after the deletion is not found by that: it says so itself once a read has missed an entry
+//!    (`bindery_server::tier`, invariant 7).
 //!
 //! # Limits
 //! Objects in one page: [`WAITING_MAX`]. Extents in one window: [`WINDOW_MAX`]. Time of one pass: [`TIME_PER_PASS`], and the rest of a
 //! step begun by then. Time of a check: [`CHECK_TIME`], at first. Ledgers in one request: [`TOLD_MAX`]. Answers remembered:
 //! [`ANSWERS_BYTES_MAX`], or those for one object. Damaged objects remembered: [`DAMAGED_MAX`].
 //!
-//! # Not here   what is remembered of answers ([`super::answers`])
+//! # Not here   the memory of answers ([`super::answers`])
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -278,7 +278,7 @@ impl Current {
         let deleted = self.window.iter().filter(|place| !of_catalogue.contains(place));
         deleted.for_each(|place| progress.finish(*place));
         if self.is_check && progress.left > 0 {
-            // Who lacks these may lack others. They are examined in as many passes as that takes (invariant 4).
+            // A bookie that lacks these may lack others. They are examined in as many passes as that takes (invariant 4).
             self.is_check = false;
             (self.behind()..self.stored.extents).for_each(|place| answers.of(&self.stored).reopen(place));
         }

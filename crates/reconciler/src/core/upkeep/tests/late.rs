@@ -49,11 +49,11 @@ impl Around {
     }
 
     fn orders(&self) -> Vec<&RewriteOrder> {
-        let order = |action| match action {
-            &UpkeepAction::Rewrite(ref order) => Some(order),
+        let orders = self.done.iter().filter_map(|action| match action {
+            UpkeepAction::Rewrite(order) => Some(order),
             _ => None,
-        };
-        self.done.iter().filter_map(order).collect()
+        });
+        orders.collect()
     }
 }
 
