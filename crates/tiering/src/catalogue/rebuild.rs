@@ -10,19 +10,15 @@
 //! object with an earlier id than one that bookies were told of. Such an object gets the mark of one whose extents others took over
 //! while extents of it are referred to, by which upkeep rewrites all of it: bookies take the object that comes of it, which has a later id.
 //!
-//! The ledgers of an object whose footer cannot be read are not known. It may have been told of for entries that are now taken from an
-//! object with an earlier id, for one of two reasons. Both were built at about the same time, and this one was the first to be committed:
-//! then the other id was reserved at most a reservation's lifetime before this one, and all such objects ([`RACED_WITHIN_MS`]) get the mark. Or
-//! this one took the entries over when the other was rewritten. That happens to an object because most of its ledgers were deleted; these are
-//! removed again, and the object is then rewritten like any other, without a mark. So one object that cannot be read does not have the
-//! whole tier rewritten. It is not noticed when the other object had a mark itself, from an earlier rebuild: its bookies take nothing more of
-//! those ledgers until they are repaired. Of an object that is gone nothing is known, not even that there was one.
+//! The ledgers of an object whose footer cannot be read are not known. All objects with earlier ids from which something is taken get the
+//! mark, however much earlier, and although that may be the whole tier: any of them may have gone into it when it was rewritten. What was live of
+//! an object does not show in footers, so neither does whether it was rewritten. An object that lost an extent in a race and became sparse by that
+//! looks whole when the winner went into the same object, and is gone. Of an object that is gone nothing is known, not even that there was one.
 //!
 //! Nothing is deleted. An object of which nothing is taken becomes unreferenced only if others have all its entries, and once bookies
 //! were told where these are: they may refer to it (T16).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ops::Bound;
 use std::sync::Arc;
 
 use bindery_io::{Clock, Random};
@@ -40,7 +36,7 @@ use super::run::RunBuilder;
 use super::shell::{compare_clocks, make_marker, manifest};
 use super::{
     CatalogueError, CatalogueOptions, ExtentRow, LedgerRow, NewExtent, NewObject, ObjectRow, Position,
-    REQUESTS_AT_ONCE, RESERVATION_TTL_MS_MAX, Record, Replaced, StoredObject, Totals, WriterId,
+    REQUESTS_AT_ONCE, Record, Replaced, StoredObject, Totals, WriterId,
 };
 use crate::object::{Footer, TRAILER_SIZE_BYTES, Trailer};
 use crate::store::{Store, StoreError};
@@ -48,9 +44,6 @@ use crate::{ClusterId, ObjectId};
 
 /// Read from the end of an object at first: trailer and the footer of some 500 extents.
 const TAIL_BYTES: u64 = 64 << 10;
-/// An id is committed within its reservation's lifetime, so objects with ids that were reserved longer before another one did not race it.
-/// An hour more, because clocks of tierers differ.
-const RACED_WITHIN_MS: u64 = RESERVATION_TTL_MS_MAX + 3600 * 1000;
 /// Problems that are listed one by one.
 const LISTED_MAX: usize = 1000;
 
@@ -176,7 +169,7 @@ pub async fn rebuild(
             unreferenced_ms: None,
             replaced: None,
         };
-        let is_outranked = may_have_raced(object.object.id, &unread);
+        let is_outranked = Some(&object.object.id) < unread.last();
         found.push(Found { stored, is_kept: false, is_outranked });
     }
     drop(objects);
@@ -298,12 +291,6 @@ async fn what_is_left(bucket: &Bucket) -> Result<Left, CatalogueError> {
 enum Unread {
     Store(StoreError),
     Object(String),
-}
-
-/// Whether an object of which nothing is known may have been faster than this one, and has a later id.
-fn may_have_raced(object: ObjectId, unread: &BTreeSet<ObjectId>) -> bool {
-    let later = unread.range((Bound::Excluded(object), Bound::Unbounded)).next();
-    later.is_some_and(|later| later.reserved_ms() <= object.reserved_ms().saturating_add(RACED_WITHIN_MS))
 }
 
 fn id_of(key: &str) -> Option<ObjectId> {
