@@ -218,3 +218,53 @@ impl Client {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use bindery_metadata::memory::MemoryCluster;
+    use bindery_metadata::store::{CreateMode, MetadataStore};
+    use bindery_metadata::{BookieServiceInfo, Layout, LedgerLayout, layout};
+    use bytes::Bytes;
+
+    use super::*;
+
+    /// Invariants 2 and 3. A bookie of which nothing is known may have let copies go, so "it keeps everything" would be the wrong guess.
+    #[tokio::test]
+    async fn a_registration_that_does_not_decode_counts_as_none() {
+        let metadata = MemoryCluster::new();
+        let store = metadata.open();
+        layout::init_cluster(&store, "/ledgers", LedgerLayout::Hierarchical, [1; 16]).await.unwrap();
+        let layout = Layout::open(Arc::new(metadata.open()), "/ledgers", None).await.unwrap();
+        let (registration, supports) = (layout.registration(), Supports::default());
+        let bookie = BookieId::new("b1").unwrap();
+        let support = async || supports.of(&registration, &bookie).await.unwrap();
+        assert_eq!(support().await, TierSupport::NotRegistered);
+
+        let mut info = BookieServiceInfo::of_bookie(("h1", 3181), None);
+        let nothing_said = info.encode();
+        info.properties.insert(TIER_PROPERTY.into(), TIER_PROPERTY_VALUE.into());
+        let with_tier = info.encode();
+        let cut_short = with_tier[..with_tier.len() - 1].to_vec();
+        let path = "/ledgers/available/b1";
+        store.create(path, Bytes::from(cut_short.clone()), CreateMode::Ephemeral).await.unwrap();
+        // Asked twice: once read, once remembered.
+        for _ in 0..2 {
+            assert_eq!(support().await, TierSupport::NotRegistered);
+        }
+        for (bytes, expected) in [
+            (with_tier, TierSupport::Supported),
+            (b"\xff\xff".to_vec(), TierSupport::NotRegistered),
+            (nothing_said, TierSupport::KeepsEverything),
+            (cut_short, TierSupport::NotRegistered),
+        ] {
+            store.set(path, Bytes::from(bytes), None).await.unwrap();
+            for _ in 0..2 {
+                assert_eq!(support().await, expected);
+            }
+        }
+        store.delete(path, None).await.unwrap();
+        assert_eq!(support().await, TierSupport::NotRegistered);
+    }
+}

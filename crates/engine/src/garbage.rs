@@ -174,6 +174,7 @@ impl AcceptedGap {
 }
 
 /// One round.
+#[derive(Debug, Clone)]
 pub struct GarbageRound {
     /// Ascending.
     here: Vec<LedgerId>,

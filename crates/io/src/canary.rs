@@ -119,6 +119,8 @@ pub enum Canary {
     T13ReservationIgnored,
     /// A tierer lets a rewritten object go although a bookie did not say that it knows where its extents went (T16).
     T16BookiesNotAwaited,
+    /// A tierer deletes a rewritten object without another look at the bookies that came back since it was let go (T16).
+    T16ReturnsNotAwaited,
     /// A tierer believes a listing of ledgers that is empty or ended early, and looks up no ledger again (T17).
     T17ListingBelieved,
 }
@@ -181,12 +183,13 @@ pub const CLIENT: [(&str, Canary); 14] = [
 ];
 
 /// The canaries in the tierer's core, which its own model looks for, with their names.
-pub const TIERER: [(&str, Canary); 6] = [
+pub const TIERER: [(&str, Canary); 7] = [
     ("M23", Canary::M23LreBeforeCommit),
     ("T2", Canary::T2AheadIsSkipped),
     ("T3", Canary::T3CorrectionIgnored),
     ("T13", Canary::T13ReservationIgnored),
     ("T16", Canary::T16BookiesNotAwaited),
+    ("T16b", Canary::T16ReturnsNotAwaited),
     ("T17", Canary::T17ListingBelieved),
 ];
 

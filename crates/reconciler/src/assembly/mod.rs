@@ -268,7 +268,8 @@ impl Assembly {
             let is_out_of_time = now >= self.began + self.limits.time_max;
             let is_read = self.open == 0 && self.next >= self.readers.len();
             if is_read || is_out_of_time || self.is_full() {
-                self.finish(out);
+                let is_cut = is_out_of_time && !is_read && !self.is_full();
+                self.finish(if is_cut { Left::OutOfTime } else { Left::Full }, out);
             } else {
                 self.open_more(now, out);
             }
@@ -414,7 +415,7 @@ impl Assembly {
         self.left.insert(self.order.ledgers[index].ledger, left);
         self.close(index, out);
         if is_full {
-            self.finish(out);
+            self.finish(Left::Full, out);
         }
     }
 
@@ -427,8 +428,8 @@ impl Assembly {
         }
     }
 
-    /// Nothing more goes in.
-    fn finish(&mut self, out: &mut Vec<Output>) {
+    /// Nothing more goes in, for this reason.
+    fn finish(&mut self, why: Left, out: &mut Vec<Output>) {
         let Some(builder) = self.builder.take() else { return };
         for index in 0..self.readers.len() {
             let is_begun = match self.readers[index] {
@@ -436,7 +437,7 @@ impl Assembly {
                 Reader::Waiting => index < self.next,
                 Reader::Reading { .. } | Reader::Holding { .. } => true,
             };
-            self.left.entry(self.order.ledgers[index].ledger).or_insert(Left::Full);
+            self.left.entry(self.order.ledgers[index].ledger).or_insert_with(|| why.clone());
             self.readers[index] = Reader::Over;
             if is_begun {
                 out.push(Output::Close(index));

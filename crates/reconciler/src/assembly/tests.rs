@@ -264,7 +264,7 @@ fn an_object_that_takes_too_long_is_finished_as_it_is() {
         site.written();
     }
     assert_eq!(site.entries(), BTreeMap::from([(1, (0..60).collect::<Vec<_>>())]));
-    assert_eq!(site.done.unwrap().left, [(ledger(1), Left::Full)]);
+    assert_eq!(site.done.unwrap().left, [(ledger(1), Left::OutOfTime)]);
 }
 
 /// Invariant 3.

@@ -8,7 +8,7 @@ use bindery_types::LedgerId;
 const RANGES_MAX: usize = 1 << 20;
 
 /// A set of ledgers.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Done {
     /// Last id by first id. Ranges neither overlap nor touch.
     ranges: BTreeMap<i64, i64>,

@@ -50,6 +50,8 @@ pub enum Look {
 pub enum Left {
     /// The object was full before its turn, or in it.
     Full,
+    /// The object took as long as it may before its turn, or in it.
+    OutOfTime,
     /// Reading failed, or took too long.
     Unread(String),
 }
@@ -253,6 +255,28 @@ pub enum Alarm {
         object: ObjectId,
         /// In which way.
         why: String,
+    },
+    /// T16.
+    #[error(
+        "object {object} cannot be rewritten, because not one extent of it can be copied in the time that an object may take: {why}. Raise \
+         the tierer's rate, or make the store faster; until then the object keeps what was deleted of it, and everything else goes on"
+    )]
+    RewriteTooSlow {
+        /// The object.
+        object: ObjectId,
+        /// What happened.
+        why: String,
+    },
+    /// T16.
+    #[error(
+        "object {object} was rewritten, and takes up space still: whether all bookies know that cannot be looked up in {took:?}. Make the \
+         store of the catalogue, or the metadata store, faster; it is tried again, and everything else goes on"
+    )]
+    CheckTooSlow {
+        /// The object.
+        object: ObjectId,
+        /// The time that it had.
+        took: Duration,
     },
     /// T13.
     #[error(

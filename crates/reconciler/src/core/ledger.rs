@@ -32,7 +32,7 @@ pub(super) struct Doubt {
 }
 
 /// A ledger that is being watched.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Ledger {
     pub metadata: Option<Arc<LedgerMetadata>>,
     pub available: Option<EntryId>,

@@ -159,6 +159,7 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 const USAGE_WINDOW: Duration = Duration::from_secs(10);
 
 /// The core of one tierer.
+#[derive(Debug, Clone)]
 pub struct Core {
     settings: Settings,
     ledgers: BTreeMap<LedgerId, Ledger>,

@@ -20,6 +20,7 @@ use super::{Core, Ending, PLAN_PAUSE, USAGE_WINDOW};
 const COMMIT_EXTENTS_MAX: usize = 100_000;
 
 /// One object of a round.
+#[derive(Debug, Clone)]
 enum Piece {
     /// The ledgers that it was to have entries of.
     Building(Vec<LedgerId>),
@@ -29,6 +30,7 @@ enum Piece {
 }
 
 /// A round, from its plan until its updates are done.
+#[derive(Debug, Clone)]
 pub(super) struct Round {
     began: Duration,
     pieces: BTreeMap<ObjectId, Piece>,
@@ -41,6 +43,7 @@ pub(super) struct Round {
 }
 
 /// A commit that is not answered.
+#[derive(Debug, Clone)]
 pub(super) struct Commit {
     id: CommitId,
     rounds: Vec<RoundId>,
@@ -221,7 +224,7 @@ impl Core {
         for (ledger, left) in built.left {
             let Some(watched) = self.ledgers.get_mut(&ledger) else { continue };
             match left {
-                Left::Full => {
+                Left::Full | Left::OutOfTime => {
                     watched.was_left_out = true;
                     self.has_backlog = true;
                 }

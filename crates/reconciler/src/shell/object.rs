@@ -8,6 +8,7 @@ use bindery_tiering::ObjectId;
 use bindery_tiering::catalogue::object_key;
 use bindery_tiering::entries::{Entries, ExtentEntries};
 use bindery_tiering::footers::FooterError;
+use bindery_tiering::store::StoreError;
 use bindery_types::{EntryId, LedgerId};
 use futures_util::future::{BoxFuture, FutureExt, OptionFuture};
 use parking_lot::Mutex;
@@ -18,7 +19,7 @@ use super::upload::Upload;
 use super::{Common, views::Views};
 use crate::assembly::{Assembly, Input, Limits, Output};
 use crate::core::measure::BuildTimes;
-use crate::core::upkeep::SourceError;
+use crate::core::upkeep::{Fault, SourceError};
 use crate::core::{BuildOrder, Built};
 
 /// Where entries come from.
@@ -35,11 +36,12 @@ pub(super) type Unread = Arc<Mutex<BTreeMap<ObjectId, SourceError>>>;
 
 /// Whether waiting helps.
 pub(super) fn source_error(error: &FooterError) -> SourceError {
-    let is_damage = match error {
-        FooterError::Store(_) => false,
-        FooterError::Object { .. } | FooterError::Other { .. } => true,
+    let fault = match error {
+        FooterError::Store(StoreError::NotFound { .. }) => Fault::Gone,
+        FooterError::Store(_) => Fault::Passing,
+        FooterError::Object { .. } | FooterError::Other { .. } => Fault::Damage,
     };
-    SourceError { why: error.to_string(), is_damage }
+    SourceError { why: error.to_string(), fault }
 }
 
 /// An extent to be read.

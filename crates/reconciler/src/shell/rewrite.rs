@@ -26,7 +26,7 @@ use crate::assembly::Limits;
 use crate::core::Built;
 use crate::core::measure::BuildTimes;
 use crate::core::updates::{RequestId, UpdateRequest};
-use crate::core::upkeep::{LiveExtent, Moved, RewriteOrder, SourceError, Survey, Told, Whereabouts};
+use crate::core::upkeep::{Fault, LiveExtent, Moved, RewriteOrder, SourceError, Survey, Told, Whereabouts};
 
 /// Extents in one question to the catalogue.
 const EXTENTS_ASKED: usize = 256;
@@ -36,12 +36,17 @@ const FOOTER_TIMEOUT: Duration = Duration::from_secs(75);
 /// Metadata of ledgers; `None`: there is no such ledger.
 type Metadata = BTreeMap<LedgerId, Option<Arc<LedgerMetadata>>>;
 
-/// A source that is alone may be longer than the limit for new objects and would never fit: its live bytes are the limit instead.
+/// A source that is alone may be longer than the limit for new objects and would never fit: its live bytes are the limit instead. Twice the
+/// time is less than ids are reserved for, too.
 fn limits_for(order: &RewriteOrder, limits: Limits) -> Limits {
     let mut sources = order.pieces.iter().flatten().map(|piece| piece.object.id);
     let first = sources.next();
     let is_alone = sources.all(|source| Some(source) == first);
-    Limits { target_bytes: if is_alone { u64::MAX } else { limits.target_bytes }, ..limits }
+    Limits {
+        target_bytes: if is_alone { u64::MAX } else { limits.target_bytes },
+        time_max: limits.time_max * if order.has_more_time { 2 } else { 1 },
+        ..limits
+    }
 }
 
 impl Hands {
@@ -52,7 +57,7 @@ impl Hands {
             Ok(read) => read.map_err(|error| source_error(&error)),
             Err(_) => {
                 let why = format!("its footer cannot be read within {FOOTER_TIMEOUT:?}");
-                Err(SourceError { why, is_damage: false })
+                Err(SourceError { why, fault: Fault::Passing })
             }
         }
     }
@@ -94,7 +99,7 @@ impl Hands {
     ) -> Result<Whereabouts, SourceError> {
         let footer = self.footer_of_waiting(&object).await?;
         let found = self.where_to_by(&footer, places).await;
-        found.map_err(|why| SourceError { why, is_damage: false })
+        found.map_err(|why| SourceError { why, fault: Fault::Passing })
     }
 
     async fn where_to_by(&self, footer: &Footer, places: Vec<u32>) -> Result<Whereabouts, String> {
@@ -147,7 +152,7 @@ impl Hands {
     async fn live_extents(&self, object: &ObjectRef) -> Result<Vec<LiveExtent>, SourceError> {
         let footer = self.footer(object).await?;
         let live = self.live_extents_of(object, &footer).await;
-        live.map_err(|why| SourceError { why, is_damage: false })
+        live.map_err(|why| SourceError { why, fault: Fault::Passing })
     }
 
     async fn live_extents_of(&self, object: &ObjectRef, footer: &Footer) -> Result<Vec<LiveExtent>, String> {
@@ -219,7 +224,7 @@ impl Hands {
                     of_ledger.find(|extent| (extent.first, extent.last) == (piece.first, piece.last));
                 let extent = extent.ok_or_else(|| {
                     let why = format!("it has no extent of ledger {} there", wanted.ledger);
-                    (piece.object.id, SourceError { why, is_damage: true })
+                    (piece.object.id, SourceError { why, fault: Fault::Damage })
                 })?;
                 extents.push((piece.object, Arc::new(extent.clone())));
             }
@@ -246,7 +251,7 @@ mod tests {
         };
         let target = |pieces: Vec<Vec<Piece>>| {
             let order = BuildOrder { object: ObjectId::new(8, [0; 10]), ledgers: Vec::new() };
-            limits_for(&RewriteOrder { order, pieces }, Limits::default()).target_bytes
+            limits_for(&RewriteOrder { order, pieces, has_more_time: false }, Limits::default()).target_bytes
         };
         assert_eq!(target(vec![vec![piece(1), piece(1)], vec![piece(1)]]), u64::MAX);
         assert_eq!(target(vec![vec![piece(1)], vec![piece(1), piece(2)]]), Limits::default().target_bytes);

@@ -33,6 +33,7 @@ impl Tier {
         ledgers: Vec<Reconciliation>,
         done: ReconcileWaiter,
     ) {
+        let done = self.with_what_is_lost(&ledgers, done);
         let mut updates = Vec::with_capacity(ledgers.len());
         let mut replacing = Vec::new();
         for (at, update) in ledgers.into_iter().enumerate() {
@@ -72,6 +73,42 @@ impl Tier {
             results.sort_by_key(|(at, _)| *at);
             done(results.into_iter().map(|(_, result)| result).collect());
         });
+    }
+
+    /// Answers of a ledger whose objects are gone say no more than what is below them, until other objects were told of (invariant 7 of
+    /// [`super`]).
+    fn with_what_is_lost(
+        self: &Arc<Self>,
+        ledgers: &[Reconciliation],
+        done: ReconcileWaiter,
+    ) -> ReconcileWaiter {
+        // A question has no range.
+        let range = |update: &Reconciliation| {
+            update.extents.first().zip(update.extents.last()).map(|(first, last)| (first.first, last.last))
+        };
+        let lost: Vec<(usize, Option<(EntryId, EntryId)>)> = {
+            let lost = self.lost.lock();
+            let of_lost = ledgers.iter().enumerate().filter(|(_, update)| lost.has(update.ledger));
+            of_lost.map(|(at, update)| (at, range(update))).collect()
+        };
+        if lost.is_empty() {
+            return done;
+        }
+        let tier = self.clone();
+        Box::new(move |mut results| {
+            for (at, range) in lost {
+                let Some(result) = results.get_mut(at) else { continue };
+                // Reads that failed meanwhile count, too.
+                let mut lost = tier.lost.lock();
+                match (range, result.result) {
+                    (_, Err(Refusal::NoLedger)) => lost.forget(result.ledger),
+                    (Some(range), Ok(())) => result.lre = lost.told(result.ledger, range, result.lre),
+                    (Some(_), Err(_)) => {}
+                    (None, _) => result.lre = lost.asked(result.ledger, result.lre),
+                }
+            }
+            done(results);
+        })
     }
 
     async fn may_replace(&self, engine: &Arc<Engine>, compared: &Compared) -> Result<(), Refusal> {

@@ -658,13 +658,16 @@ impl<'a> Stage<'a> {
             Some(ObjectRow::Stored(mut stored)) => {
                 match stored.replaced {
                     None => return Ok(Ok(())),
+                    // That was done.
+                    Some(_) if stored.unreferenced_ms.is_some() => return Ok(Ok(())),
                     Some(replaced) if replaced.number != number => return Ok(Err(Refusal::InUse)),
                     Some(_) => {}
                 }
                 let before = ObjectRow::Stored(stored);
-                stored.replaced = None;
-                if stored.live_extents == 0 {
-                    stored.unreferenced_ms = Some(log_ms);
+                // That there was something to be told is kept until the object goes.
+                match stored.live_extents {
+                    0 => stored.unreferenced_ms = Some(log_ms),
+                    _ => stored.replaced = None,
                 }
                 self.set_object(object, Some(before), Some(ObjectRow::Stored(stored)));
                 Ok(Ok(()))

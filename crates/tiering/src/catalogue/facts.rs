@@ -76,7 +76,8 @@ pub struct StoredObject {
     pub committed_ms: u64,
     /// Since when, by the log's time, no extent refers to it, and no bookie. It may be deleted a delay later (T13).
     pub unreferenced_ms: Option<u64>,
-    /// Extents of it were taken over by other objects, and not all bookies are known to know that.
+    /// Extents of it were taken over by other objects, and not all bookies are known to know that; or they are, and it is
+    /// unreferenced since.
     pub replaced: Option<Replaced>,
 }
 
@@ -93,9 +94,14 @@ impl StoredObject {
         self.live_extents > 0 && self.replaced.is_some()
     }
 
+    /// Bookies referred to it, and were told of others: before it is deleted, those are asked that have come back meanwhile.
+    pub fn was_released(&self) -> bool {
+        self.replaced.is_some() && self.unreferenced_ms.is_some()
+    }
+
     /// The catalogue does not refer to it any more, and bookies may: it stays until they were told ([`super::Change::Release`]).
     pub fn is_waiting(&self) -> bool {
-        self.live_extents == 0 && self.replaced.is_some()
+        self.live_extents == 0 && self.replaced.is_some() && self.unreferenced_ms.is_none()
     }
 }
 

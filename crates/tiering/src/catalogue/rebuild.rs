@@ -9,8 +9,11 @@
 //! lives, whoever takes a range over has a later id than those who had it. Footers do not tell that: what reaches furthest may be in an
 //! object with an earlier id than one that bookies were told of. Such an object gets the mark of one whose extents others took over
 //! while extents of it are referred to, by which upkeep rewrites all of it: bookies take the object that comes of it, which has a later id.
-//! The ledgers of an object whose footer cannot be read are not known: all objects with earlier ids from which something is taken get the
-//! mark. Of an object that is gone nothing is known, not even that there was one.
+//!
+//! The ledgers of an object whose footer cannot be read are not known. All objects with earlier ids from which something is taken get the
+//! mark, however much earlier, and although that may be the whole tier: any of them may have gone into it when it was rewritten. What was live of
+//! an object does not show in footers, so neither does whether it was rewritten. An object that lost an extent in a race and became sparse by that
+//! looks whole when the winner went into the same object, and is gone. Of an object that is gone nothing is known, not even that there was one.
 //!
 //! Nothing is deleted. An object of which nothing is taken becomes unreferenced only if others have all its entries, and once bookies
 //! were told where these are: they may refer to it (T16).

@@ -10,6 +10,9 @@
 //! A request reaches a bookie within its timeout, or not at all; everything else may arrive at any time.
 
 mod deletion;
+mod explore;
+mod part;
+mod scopes;
 mod scripts;
 mod swarm;
 mod upkeep;
@@ -30,6 +33,7 @@ use bindery_types::{
     BookieId, DigestType, EntryId, LedgerId, LedgerMetadata, LedgerSecret, LedgerState, Quorum, Segment,
 };
 
+use self::part::Part;
 use self::upkeep::{Estate, Keeper};
 use super::measure::BuildTimes;
 use super::updates::{Ability, RequestError, UpdateMode, UpdateResult, UpdateStatus};
@@ -73,7 +77,7 @@ pub(super) struct Told {
     pub trimmed: Option<EntryId>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Bookie {
     pub ability: Ability,
     pub told: BTreeMap<LedgerId, Told>,
@@ -104,7 +108,7 @@ enum Step {
 }
 
 /// An action under way.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) struct Pending {
     tierer: usize,
     /// Of this life of the tierer.
@@ -114,6 +118,7 @@ pub(super) struct Pending {
     sent_at: Duration,
 }
 
+#[derive(Clone)]
 pub(super) struct Tierer {
     core: Option<Core>,
     keeper: Option<Keeper>,
@@ -123,28 +128,29 @@ pub(super) struct Tierer {
     pub is_stopped: bool,
 }
 
+#[derive(Clone)]
 pub(super) struct World {
     pub now: Duration,
     pub settings: Settings,
-    pub tierers: Vec<Tierer>,
-    pub pending: Vec<Pending>,
-    pub catalogue: Catalogue,
+    pub tierers: Vec<Part<Tierer>>,
+    pub pending: Vec<Part<Pending>>,
+    pub catalogue: Part<Catalogue>,
     /// Every extent that was ever committed: ledger, first and last entry, object.
-    pub committed: BTreeSet<(LedgerId, EntryId, EntryId, ObjectId)>,
-    pub ledgers: BTreeMap<LedgerId, Ghost>,
-    pub bookies: BTreeMap<BookieId, Bookie>,
+    pub committed: Part<BTreeSet<(LedgerId, EntryId, EntryId, ObjectId)>>,
+    pub ledgers: Part<BTreeMap<LedgerId, Ghost>>,
+    pub bookies: Part<BTreeMap<BookieId, Bookie>>,
     /// Objects that are whole, with their extents.
-    pub bucket: BTreeMap<ObjectId, NewObject>,
+    pub bucket: Part<BTreeMap<ObjectId, NewObject>>,
     /// Uploads that have begun, ever.
-    pub begun: BTreeSet<ObjectId>,
-    pub random: SeededRandom,
+    pub begun: Part<BTreeSet<ObjectId>>,
+    pub random: Arc<SeededRandom>,
     /// How likely a read of a ledger fails, or an object is cut short.
     pub cuts: f64,
     /// The catalogue was put back, so bookies may be ahead of it.
     pub was_put_back: bool,
-    estate: Estate,
+    estate: Part<Estate>,
     /// When objects were written.
-    pub written: BTreeMap<ObjectId, Duration>,
+    pub written: Part<BTreeMap<ObjectId, Duration>>,
     ids: u64,
     pub updates_in_flight_max: usize,
     /// Updates by (ledger, bookie) with the time they arrived.
@@ -185,27 +191,23 @@ impl World {
             now: ORIGIN,
             settings,
             tierers: (0..tierers)
-                .map(|_| Tierer {
-                    core: None,
-                    keeper: None,
-                    life: 0,
-                    listed: false,
-                    alarms: Vec::new(),
-                    is_stopped: false,
+                .map(|_| {
+                    let (core, keeper, alarms) = (None, None, Vec::new());
+                    Tierer { core, keeper, life: 0, listed: false, alarms, is_stopped: false }.into()
                 })
                 .collect(),
             pending: Vec::new(),
-            catalogue: Catalogue::new(CLUSTER),
-            committed: BTreeSet::new(),
-            ledgers: BTreeMap::new(),
-            bookies: bookies.collect(),
-            bucket: BTreeMap::new(),
-            begun: BTreeSet::new(),
-            random: SeededRandom::new(seed),
+            catalogue: Catalogue::new(CLUSTER).into(),
+            committed: BTreeSet::new().into(),
+            ledgers: BTreeMap::new().into(),
+            bookies: bookies.collect::<BTreeMap<_, _>>().into(),
+            bucket: BTreeMap::new().into(),
+            begun: BTreeSet::new().into(),
+            random: Arc::new(SeededRandom::new(seed)),
             cuts: 0.0,
             was_put_back: false,
-            estate: Estate::default(),
-            written: BTreeMap::new(),
+            estate: Estate::default().into(),
+            written: BTreeMap::new().into(),
             ids: 0,
             updates_in_flight_max: 0,
             arrived: Vec::new(),
@@ -317,7 +319,7 @@ impl World {
                 }
                 action => {
                     let sent_at = self.now;
-                    self.pending.push(Pending { tierer, life, action, step: Step::Sent, sent_at });
+                    self.pending.push(Pending { tierer, life, action, step: Step::Sent, sent_at }.into());
                 }
             }
         }
@@ -330,7 +332,7 @@ impl World {
 
     /// Takes an action one step further.
     pub fn deliver(&mut self, index: usize, fate: Fate) {
-        let Pending { tierer, life, action, step, sent_at } = self.pending[index].clone();
+        let Pending { tierer, life, action, step, sent_at } = (*self.pending[index]).clone();
         if matches!(action, Action::Update(_)) && step == Step::Sent && self.is_late(sent_at) {
             // Whoever sent it has given it up.
             drop(self.pending.remove(index));
@@ -416,6 +418,14 @@ impl World {
             }
             Action::Build(order) => {
                 self.begun.insert(order.object);
+                for wanted in order.ledgers.iter().filter(|_| self.was_put_back) {
+                    let next = self.catalogue.next(&Facts::nothing_below(), wanted.ledger).unwrap();
+                    let (of, first) = (wanted.ledger, wanted.first);
+                    assert!(
+                        first <= next,
+                        "IT1: ledger {of} goes on with entry {first}, and {next} is next (T2)"
+                    );
+                }
                 let row = self.catalogue.object(&Facts::nothing_below(), order.object).unwrap();
                 assert!(
                     matches!(row, Some(ObjectRow::Reserved { .. }))
@@ -665,7 +675,7 @@ impl World {
     /// The invariants.
     pub fn check(&self) {
         let facts = Facts::nothing_below();
-        for (id, ghost) in &self.ledgers {
+        for (id, ghost) in self.ledgers.iter() {
             let extents = self.extents_from(*id, EntryId::FIRST, usize::MAX);
             let mut next = EntryId::FIRST;
             for extent in &extents {
@@ -687,7 +697,7 @@ impl World {
                 "IT4: ledger {id} is tiered up to {tiered:?} and ends with {:?}",
                 ghost.end
             );
-            for (name, bookie) in &self.bookies {
+            for (name, bookie) in self.bookies.iter() {
                 let is_there = !self.was_put_back && !ghost.is_deleted;
                 let Some(told) = bookie.told.get(id).filter(|_| is_there) else { continue };
                 assert!(
@@ -702,10 +712,13 @@ impl World {
                         "IT1: {name} was told of {extent:?}, which was not committed"
                     );
                 }
-                self.check_trimmed(name, *id, told);
+                // Nobody reads what a bookie has that left the ensemble.
+                if ghost.metadata.segments().iter().any(|segment| segment.ensemble.contains(name)) {
+                    self.check_trimmed(name, *id, told);
+                }
             }
         }
-        for object in &self.begun {
+        for object in self.begun.iter() {
             let row = self.catalogue.object(&facts, *object).unwrap();
             let is_known = row.is_some() || self.estate.forgotten.contains(object);
             assert!(is_known, "IT2: {object} was uploaded without a reservation");

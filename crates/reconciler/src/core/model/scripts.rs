@@ -38,7 +38,7 @@ impl World {
     fn answer_with(&mut self, index: usize, fate: Fate) {
         let action = self.pending[index].action.clone();
         self.deliver(index, fate);
-        let is_it = |pending: &Pending| pending.action == action && pending.step != Step::Sent;
+        let is_it = |pending: &Part<Pending>| pending.action == action && pending.step != Step::Sent;
         if let Some(index) = self.pending.iter().position(is_it) {
             self.deliver(index, Fate::Works);
         }
@@ -599,16 +599,9 @@ fn tier_metadata_restored_from_an_older_backup() {
 /// The canary T2 makes the tierer go on behind the bookie's register: its object has a gap before it, which the catalogue refuses,
 /// and it believes the gap to be tiered.
 #[test]
+#[should_panic(expected = "IT1: ledger 1 goes on with entry 20, and 10 is next")]
 fn canary_t2_is_found() {
-    let world = put_back(Canaries::only(bindery_io::canary::Canary::T2AheadIsSkipped));
-    let is_stopped = !world.tierers[0].alarms.is_empty();
-    let skipped = world.bucket.values().flat_map(|new| &new.extents).any(|extent| {
-        extent.ledger == ledger(1)
-            && Some(extent.first) == EntryId::new(20)
-            && world.tiered(ledger(1)) < Some(entry(19))
-    });
-    assert!(!is_stopped && skipped, "the planted bug makes the tierer skip entries 10 to 19");
-    assert!(world.core(0).status(world.now).counts.corrections > 0);
+    put_back(Canaries::only(bindery_io::canary::Canary::T2AheadIsSkipped));
 }
 
 /// A bookie that is ahead because another tierer committed is no reason to stop.

@@ -254,10 +254,11 @@ fn a_seed_repeats_exactly() {
     }
 }
 
-/// All but T2, which needs a catalogue that was put back, which the script of the crash matrix does.
+/// All but T2, which needs a catalogue that was put back, as in the script of the crash matrix, and T16b, which needs ensembles that
+/// change: the explorer finds both.
 #[test]
 fn every_canary_of_updates_is_found() {
-    for (name, canary) in TIERER.into_iter().filter(|(name, _)| *name != "T2") {
+    for (name, canary) in TIERER.into_iter().filter(|(name, _)| !matches!(*name, "T2" | "T16b")) {
         let is_found = |seed: &u64| {
             let hook = std::panic::take_hook();
             std::panic::set_hook(Box::new(|_| {}));

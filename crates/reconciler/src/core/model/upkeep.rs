@@ -3,26 +3,27 @@
 
 use super::*;
 use crate::core::upkeep::{
-    Deletion, ListedObject, LiveExtent, Moved, Proof, ScanPage, ScannedRow, SourceError, Survey,
-    Told as Answer, Upkeep, UpkeepAction, UpkeepEvent, WaitingPage, Whereabouts,
+    Deletion, Fault, Garbage, ListedObject, LiveExtent, Moved, Proof, ScanPage, ScannedRow, SourceError,
+    Survey, Told as Answer, Upkeep, UpkeepAction, UpkeepEvent, WaitingPage, Whereabouts,
 };
 
 /// The upkeep of one tierer.
+#[derive(Debug, Clone)]
 pub(super) struct Keeper {
     pub core: Upkeep,
     /// The action under way, with its answer once it has arrived.
     pub work: Option<(UpkeepAction, Option<UpkeepEvent>)>,
     /// When it began.
-    began: Duration,
+    pub began: Duration,
     /// In this pass the metadata store shows no ledger, no mark, and gives out ids from 0 on.
-    is_wiped: bool,
+    pub is_wiped: bool,
     /// Ledgers of the listing that come next.
-    listed: Vec<LedgerId>,
+    pub listed: Vec<LedgerId>,
     pub alarms: Vec<Alarm>,
 }
 
 /// What of the world only the upkeep touches.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Estate {
     /// How likely a pass finds a metadata store that has lost everything.
     pub wiped: f64,
@@ -181,7 +182,8 @@ impl World {
             }
             UpkeepAction::Mark => {
                 if fate != Fate::Fails {
-                    let new = self.random.below(u64::MAX);
+                    self.ids += 1;
+                    let new = self.ids;
                     self.estate.marks_known = vec![new];
                     // The store that has lost everything gets it, and not the real one.
                     if !is_wiped {
@@ -190,7 +192,7 @@ impl World {
                 }
                 UpkeepEvent::Marked(if is_lost { Err(failed()) } else { Ok(()) })
             }
-            UpkeepAction::FindGarbage { delay, limit } => {
+            UpkeepAction::FindGarbage { delay, after, limit } => {
                 let totals = self.catalogue.totals();
                 let expired = self.catalogue.position().log_ms + self.ttl_ms();
                 if totals.reserved > 0 && u128::from(expired) <= self.now.as_millis() {
@@ -198,10 +200,11 @@ impl World {
                 }
                 let before = (self.now - *delay).as_millis() as u64;
                 let log_ms = self.catalogue.position().log_ms;
-                let garbage = self.catalogue.objects_in_tail().filter(|(_, row)| {
-                    row.and_then(|row| row.garbage_since_ms(log_ms)).is_some_and(|since| since <= before)
-                });
-                let found = garbage.map(|(id, _)| id).take(*limit).collect();
+                let is_due =
+                    |row: &ObjectRow| row.garbage_since_ms(log_ms).is_some_and(|since| since <= before);
+                let rows = self.catalogue.objects_in_tail().filter(|(id, _)| Some(*id) > *after);
+                let garbage = rows.filter_map(|(id, row)| Some((id, row.filter(is_due)?)));
+                let found = garbage.map(|(id, row)| Garbage::new(id, &row)).take(*limit).collect();
                 UpkeepEvent::Garbage(if is_lost { Err(failed()) } else { Ok(found) })
             }
             UpkeepAction::Delete(objects) => {
@@ -287,11 +290,12 @@ impl World {
             }
             UpkeepAction::WhereTo(object, places) => {
                 UpkeepEvent::Whereabouts(match self.bucket.get(&object.id) {
+                    None if !is_lost => Err(SourceError { why: "it is gone".to_owned(), fault: Fault::Gone }),
                     Some(new) if !is_lost => {
                         let of_place = |place: &u32| self.where_to(*place, &new.extents[*place as usize]);
                         Ok(Whereabouts { at: self.now, moved: places.iter().filter_map(of_place).collect() })
                     }
-                    _ => Err(SourceError { why: failed(), is_damage: false }),
+                    _ => Err(SourceError { why: failed(), fault: Fault::Passing }),
                 })
             }
             UpkeepAction::Tell(requests) => {
@@ -314,7 +318,7 @@ impl World {
             UpkeepAction::Survey(objects) => {
                 let survey = |object: &ObjectRef| -> Survey {
                     let live = if is_lost { None } else { self.live_extents(object) };
-                    let why = || SourceError { why: failed(), is_damage: false };
+                    let why = || SourceError { why: failed(), fault: Fault::Passing };
                     (*object, live.ok_or_else(why))
                 };
                 UpkeepEvent::Surveyed(objects.iter().map(survey).collect())

@@ -20,6 +20,7 @@ const SUSPECTS_PER_BOOKIE: usize = 2;
 const UNWELL_SHARE: usize = 4;
 
 /// A bookie.
+#[derive(Debug, Clone)]
 pub(super) struct Peer {
     pub ability: Ability,
     ready: BTreeSet<LedgerId>,
@@ -122,6 +123,7 @@ impl Peer {
 }
 
 /// A request in flight.
+#[derive(Debug, Clone)]
 pub(super) struct Sent {
     bookie: BookieId,
     /// Each with the first and the last entry of the extents that were sent; none asked for the register.

@@ -29,7 +29,7 @@ pub(super) enum State {
     Waiting(Duration),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Member {
     pub register: Register,
     pub state: State,

@@ -202,6 +202,7 @@ pub struct UpdateCounts {
 }
 
 /// A ledger whose members are to be told.
+#[derive(Debug, Clone)]
 struct Target {
     metadata: Arc<LedgerMetadata>,
     goal: Option<EntryId>,
@@ -220,6 +221,7 @@ struct Target {
 }
 
 /// An extent for members that lack it.
+#[derive(Debug, Clone)]
 struct Kept {
     extent: TierExtent,
     /// The catalogue had it at this time, or later.
@@ -236,6 +238,7 @@ impl Target {
 }
 
 /// All updates of a tierer.
+#[derive(Debug, Clone)]
 pub struct Updates {
     settings: UpdateSettings,
     targets: BTreeMap<LedgerId, Target>,
@@ -276,6 +279,13 @@ impl Updates {
             saturated_since: None,
             saturated: Duration::ZERO,
         }
+    }
+
+    /// Everything that decides what comes next.
+    #[cfg(test)]
+    pub fn essence(&self) -> impl std::fmt::Debug + '_ {
+        let of_ledgers = (&self.targets, &self.asking, &self.waiting, &self.late);
+        (of_ledgers, &self.peers, self.knows_bookies, &self.requests, self.next_request, &self.turn)
     }
 
     /// Counts since the start.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bindery_tiering::ObjectId;
-use bindery_tiering::catalogue::{ExtentOutcome, NewObject, Refusal, StoredObject};
+use bindery_tiering::catalogue::{ExtentOutcome, NewObject, ObjectRow, Refusal, StoredObject};
 use bindery_types::tier::{ObjectRef, Reconciliation, TierExtent};
 use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata};
 
@@ -34,6 +34,26 @@ pub enum Deletion {
     Denied(String),
     /// It may be there.
     Failed(String),
+}
+
+/// An object that is to be deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Garbage {
+    /// Its id.
+    pub object: ObjectId,
+    /// Its row, when bookies referred to it and were told of other objects: bookies that have come back since may refer to it still.
+    pub released: Option<StoredObject>,
+}
+
+impl Garbage {
+    /// From the catalogue's row.
+    pub fn new(object: ObjectId, row: &ObjectRow) -> Garbage {
+        let released = match row {
+            ObjectRow::Stored(stored) => Some(*stored).filter(StoredObject::was_released),
+            ObjectRow::Reserved { .. } => None,
+        };
+        Garbage { object, released }
+    }
 }
 
 /// Objects that the catalogue does not refer to any more, and that bookies may refer to.
@@ -116,8 +136,19 @@ pub type Survey = (ObjectRef, Result<Vec<LiveExtent>, SourceError>);
 pub struct SourceError {
     /// Why.
     pub why: String,
+    /// Whether that will pass.
+    pub fault: Fault,
+}
+
+/// The fault of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// It may be readable later.
+    Passing,
     /// Its bytes are not those that were committed, which will not pass by itself.
-    pub is_damage: bool,
+    Damage,
+    /// It is not in the bucket.
+    Gone,
 }
 
 /// A whole extent of an object that is to be rewritten.
@@ -138,6 +169,8 @@ pub struct RewriteOrder {
     pub order: BuildOrder,
     /// For each range of the order, the extents that make it up.
     pub pieces: Vec<Vec<Piece>>,
+    /// It may take twice as long as others: the time was too short before.
+    pub has_more_time: bool,
 }
 
 /// Something is to be done. One [`UpkeepEvent`] answers it.
@@ -162,6 +195,8 @@ pub enum UpkeepAction {
     FindGarbage {
         /// How long.
         delay: Duration,
+        /// Behind this one; `None` from the beginning.
+        after: Option<ObjectId>,
         /// So many are enough.
         limit: usize,
     },
@@ -224,7 +259,7 @@ pub enum UpkeepEvent {
     /// Of [`UpkeepAction::Mark`].
     Marked(Result<(), String>),
     /// Of [`UpkeepAction::FindGarbage`].
-    Garbage(Result<Vec<ObjectId>, String>),
+    Garbage(Result<Vec<Garbage>, String>),
     /// Of each object.
     Deleted(Vec<(ObjectId, Deletion)>),
     /// Rows that are gone; an error says that it may or may not have happened.

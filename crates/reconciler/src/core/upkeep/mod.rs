@@ -17,14 +17,17 @@
 //! 2. An object is deleted only when the catalogue said that nothing refers to it, durably and for the delay, and its row goes
 //!    after it. Either may be repeated, by anybody.
 //! 3. The first doubt ends the removal of ledgers for this pass; objects that became garbage earlier go nevertheless. An
-//!    object that cannot be deleted holds up no other.
-//! 4. One action is under way at a time, and one event answers it.
+//!    object that cannot be deleted holds up no other, however many there are: garbage is gone through once in each pass.
+//! 4. An object that bookies referred to once is deleted only after another look at all of them ([`waiting`], invariant 7).
+//! 5. One action is under way at a time, and one event answers it.
 //!
 //! # Limits     those of [`rewrite`] and [`waiting`]; ids of all ledgers of the catalogue are held for a pass: 8 bytes each; ledgers in one look: [`LEDGERS_MAX`]; objects
 //! in one batch: [`OBJECTS_MAX`]
 //!
 //! # Not here   which object is garbage since when (the catalogue), requests (the shell)
 
+mod answers;
+mod current;
 mod event;
 mod rewrite;
 mod scan;
@@ -45,8 +48,8 @@ use bindery_types::tier::{ObjectRef, Reconciliation};
 use bindery_types::{BookieId, LedgerId};
 
 pub use self::event::{
-    Deletion, LiveExtent, Moved, Piece, Proof, RewriteOrder, SourceError, Survey, Told, UpkeepAction,
-    UpkeepEvent, WaitingPage, Whereabouts,
+    Deletion, Fault, Garbage, LiveExtent, Moved, Piece, Proof, RewriteOrder, SourceError, Survey, Told,
+    UpkeepAction, UpkeepEvent, WaitingPage, Whereabouts,
 };
 use self::rewrite::Rewriting;
 use self::scan::Scan;
@@ -143,6 +146,7 @@ enum Phase {
 }
 
 /// The upkeep of one tierer.
+#[derive(Debug, Clone)]
 pub struct Upkeep {
     settings: UpkeepSettings,
     canaries: Canaries,
@@ -168,6 +172,8 @@ pub struct Upkeep {
     batch: Vec<LedgerId>,
     /// Objects that could not be deleted in this pass.
     held: BTreeSet<ObjectId>,
+    /// Behind which garbage is sought next in this pass.
+    garbage_after: Option<ObjectId>,
     is_denied: bool,
     scan: Scan,
     rewriting: Rewriting,
@@ -208,6 +214,7 @@ impl Upkeep {
             found_before: Vec::new(),
             batch: Vec::new(),
             held: BTreeSet::new(),
+            garbage_after: None,
             is_denied: false,
             scan: Scan::default(),
             rewriting: Rewriting::default(),
@@ -216,6 +223,17 @@ impl Upkeep {
             said: None,
             status: UpkeepStatus::default(),
         }
+    }
+
+    /// Everything that decides what comes next.
+    #[cfg(test)]
+    pub fn essence(&self) -> impl std::fmt::Debug + '_ {
+        let of_batch = (&self.batch, &self.held, self.garbage_after);
+        let of_pass = (&self.phase, self.is_under_way, self.begins_at, &self.round, of_batch);
+        let of_proof =
+            (self.is_proven, self.has_mark, self.of_here, self.marked, self.is_empty, &self.found_before);
+        let of_objects = (self.scan.essence(), &self.rewriting, &self.waiting, self.status.objects_waiting);
+        (of_pass, of_proof, of_objects, &self.bookies, self.is_paused, self.is_ending)
     }
 
     /// How it stands.
@@ -256,6 +274,8 @@ impl Upkeep {
         if self.phase == Phase::Waits {
             self.status.counts.passes += 1;
             self.held.clear();
+            self.garbage_after = None;
+            self.waiting.begin_pass();
             self.phase = Phase::Ledgers;
         }
         self.is_under_way = true;
@@ -268,7 +288,8 @@ impl Upkeep {
             Phase::Mark => UpkeepAction::Mark,
             Phase::FindGarbage => UpkeepAction::FindGarbage {
                 delay: self.settings.delete_delay,
-                limit: OBJECTS_MAX + self.held.len(),
+                after: self.garbage_after,
+                limit: OBJECTS_MAX,
             },
             Phase::Delete(objects) => UpkeepAction::Delete(objects.clone()),
             Phase::Forget(objects) => UpkeepAction::Forget(objects.clone()),
@@ -310,15 +331,19 @@ impl Upkeep {
                 Phase::FindGarbage
             }
             UpkeepEvent::Garbage(found) => self.on_garbage(found),
-            UpkeepEvent::Deleted(outcomes) => self.on_deleted(outcomes, alarms),
-            UpkeepEvent::Forgotten(Ok(count)) => {
-                self.status.counts.objects_forgotten += count;
-                Phase::FindGarbage
-            }
-            UpkeepEvent::Forgotten(Err(why)) => {
-                // The objects are gone, their rows may be: the next pass deletes and forgets them again.
-                self.status.last_error = Some(why);
-                Phase::FindWaiting
+            UpkeepEvent::Deleted(outcomes) => self.on_deleted(now, outcomes, alarms),
+            UpkeepEvent::Forgotten(forgotten) => {
+                let is_forgotten = forgotten.is_ok();
+                match forgotten {
+                    Ok(count) => self.status.counts.objects_forgotten += count,
+                    // The objects are gone, their rows may be: the next pass deletes and forgets them again.
+                    Err(why) => self.status.last_error = Some(why),
+                }
+                match () {
+                    () if self.waiting.is_open() => self.end_waiting(),
+                    () if is_forgotten => Phase::FindGarbage,
+                    () => Phase::FindWaiting,
+                }
             }
             UpkeepEvent::Scanned(page) => self.on_scanned(now, page),
             UpkeepEvent::Missing(missing) => self.on_missing(now, missing, alarms),
@@ -335,6 +360,7 @@ impl Upkeep {
             UpkeepEvent::Rewritten(built, unread) => self.on_rewritten(now, built, unread, alarms),
             UpkeepEvent::Replaced(outcome) => self.on_replaced(now, outcome),
         };
+        alarms.append(&mut self.waiting.take_alarms());
         self.status.scan = self.scan.counts;
     }
 
@@ -499,12 +525,21 @@ impl Upkeep {
         if self.batch.is_empty() { self.next_batch() } else { Phase::Remove }
     }
 
-    fn on_garbage(&mut self, found: Result<Vec<ObjectId>, String>) -> Phase {
+    fn on_garbage(&mut self, found: Result<Vec<Garbage>, String>) -> Phase {
         match found {
-            Ok(mut found) => {
-                found.retain(|object| !self.held.contains(object));
-                found.truncate(OBJECTS_MAX);
-                if found.is_empty() { Phase::FindWaiting } else { Phase::Delete(found) }
+            Ok(found) => {
+                let are_all_known = self.canaries.has(Canary::T16ReturnsNotAwaited)
+                    || self.canaries.has(Canary::T16BookiesNotAwaited);
+                let Some(last) = found.last() else { return Phase::FindWaiting };
+                self.garbage_after = Some(last.object);
+                let mut delete = Vec::new();
+                for Garbage { object, released } in found {
+                    match released.filter(|_| !are_all_known) {
+                        None => delete.push(object),
+                        Some(stored) => self.waiting.look_at(stored),
+                    }
+                }
+                if delete.is_empty() { Phase::FindGarbage } else { Phase::Delete(delete) }
             }
             Err(why) => {
                 self.status.last_error = Some(why);
@@ -513,9 +548,18 @@ impl Upkeep {
         }
     }
 
-    fn on_deleted(&mut self, outcomes: Vec<(ObjectId, Deletion)>, alarms: &mut Vec<Alarm>) -> Phase {
+    fn on_deleted(
+        &mut self,
+        now: Duration,
+        outcomes: Vec<(ObjectId, Deletion)>,
+        alarms: &mut Vec<Alarm>,
+    ) -> Phase {
         let deleted = self.note(outcomes, alarms);
         self.status.counts.objects_deleted += deleted.len() as u64;
+        if self.waiting.is_open() {
+            self.waiting.forget_later(deleted);
+            return self.next_waiting(now);
+        }
         if deleted.is_empty() { Phase::FindGarbage } else { Phase::Forget(deleted) }
     }
 

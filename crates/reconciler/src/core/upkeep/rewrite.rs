@@ -19,6 +19,9 @@
 //!    damaged object is alone before long, and keeps no other.
 //! 5. An object that bookies may refuse, after the catalogue was rebuilt ([`StoredObject::is_outranked`]), is rewritten whatever is live of
 //!    it, also while many objects wait, which may be for that.
+//! 6. An object that takes too long is cut where it is. Sources of which it took something are next in the following pass; of the others
+//!    the extents stay apart from then on, so that each that is whole counts. A source of which not one can be copied while it is alone is an
+//!    alarm, and has twice the time from then on.
 //!
 //! # Limits     sources of one object: [`SOURCES_MAX`]; objects in one pass: [`REWRITES_PER_PASS`]; candidates: [`CANDIDATES_MAX`]; objects
 //! that are left alone: [`PUT_OFF_MAX`]. Of more, those come again early whose turn is next, and every second group is chosen by its
@@ -33,9 +36,9 @@ use bindery_tiering::object::{FOOTER_BYTES_TARGET, TRAILER_SIZE_BYTES};
 use bindery_types::tier::ObjectRef;
 use bindery_types::{EntryId, LedgerId};
 
-use super::event::{LiveExtent, Piece, RewriteOrder, SourceError, Survey};
+use super::event::{Fault, LiveExtent, Piece, RewriteOrder, SourceError, Survey};
 use super::{Phase, ScannedRow, Upkeep};
-use crate::core::{Alarm, BuildLedger, BuildOrder, Built};
+use crate::core::{Alarm, BuildLedger, BuildOrder, Built, Left};
 
 /// Objects that go into one.
 const SOURCES_MAX: usize = 16;
@@ -55,7 +58,7 @@ const PIECES_MAX: usize = 1000;
 const PAUSE_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// An object of which something is left.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct PutOff {
     /// It is left alone until then.
     until: Duration,
@@ -65,10 +68,27 @@ struct PutOff {
     group_max: usize,
     /// In which way it is damaged.
     damage: Option<String>,
+    /// An object that it was to be in took too long.
+    lacked_time: bool,
+    /// So it did alone, and not one extent was copied.
+    is_too_slow: bool,
+}
+
+impl PutOff {
+    fn new(now: Duration) -> PutOff {
+        PutOff {
+            until: now,
+            times: 0,
+            group_max: SOURCES_MAX,
+            damage: None,
+            lacked_time: false,
+            is_too_slow: false,
+        }
+    }
 }
 
 /// What is going on.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Rewriting {
     /// Sparse objects, as the scan saw them.
     candidates: BTreeMap<ObjectId, StoredObject>,
@@ -82,6 +102,10 @@ pub(super) struct Rewriting {
     /// and only of those that bookies may refuse.
     only_outranked: bool,
     sources: Vec<StoredObject>,
+    /// Extents that follow each other are not joined (invariant 6).
+    are_apart: bool,
+    /// The object took too long.
+    is_late: bool,
     /// Those of them that could not be read.
     unread: BTreeSet<ObjectId>,
     ledgers: Vec<BuildLedger>,
@@ -164,6 +188,11 @@ impl Rewriting {
         live.sort_unstable_by_key(|(_, extent)| (extent.ledger, extent.first));
         self.ledgers.clear();
         self.pieces.clear();
+        let lacked_time = |source: &StoredObject| {
+            self.put_off.get(&source.object.id).is_some_and(|put_off| put_off.lacked_time)
+        };
+        self.are_apart = self.sources.iter().any(lacked_time);
+        let pieces_max = if self.are_apart { 1 } else { PIECES_MAX };
         for (object, LiveExtent { ledger, first, last, bytes, metadata }) in live {
             let piece = Piece { object, first, last };
             let before = self.ledgers.last_mut().filter(|before| before.ledger == ledger);
@@ -171,7 +200,7 @@ impl Rewriting {
                 // It was rewritten by somebody else between two looks: whoever has it twice has it in the other.
                 (Some(before), _) if first <= before.last => {}
                 (Some(before), Some(pieces))
-                    if before.last.get() + 1 == first.get() && pieces.len() < PIECES_MAX =>
+                    if before.last.get() + 1 == first.get() && pieces.len() < pieces_max =>
                 {
                     before.last = last;
                     before.bytes += bytes;
@@ -186,16 +215,36 @@ impl Rewriting {
         !self.ledgers.is_empty()
     }
 
-    /// Leaves a source alone that failed in a group of so many.
-    fn put_off(&mut self, now: Duration, pause: Duration, source: ObjectId, of: usize) {
+    /// What is remembered of a source.
+    fn remember(&mut self, now: Duration, source: ObjectId) -> &mut PutOff {
         if self.put_off.len() >= PUT_OFF_MAX && !self.put_off.contains_key(&source) {
             let next = self.put_off.iter().min_by_key(|(_, put_off)| put_off.until).map(|(id, _)| *id);
             if let Some(next) = next {
                 self.put_off.remove(&next);
             }
         }
-        let none = PutOff { until: now, times: 0, group_max: SOURCES_MAX, damage: None };
-        let put_off = self.put_off.entry(source).or_insert(none);
+        self.put_off.entry(source).or_insert_with(|| PutOff::new(now))
+    }
+
+    /// The object that these sources were to be in took too long.
+    fn note_late(&mut self, now: Duration) {
+        for at in 0..self.sources.len() {
+            let source = self.sources[at].object.id;
+            self.remember(now, source).lacked_time = true;
+        }
+    }
+
+    /// Not one extent of the only source was copied in time: the source, if that is new.
+    fn note_too_slow(&mut self, now: Duration) -> Option<ObjectId> {
+        let [source] = self.sources[..] else { return None };
+        let id = source.object.id;
+        let is_known = std::mem::replace(&mut self.remember(now, id).is_too_slow, true);
+        (!is_known).then_some(id)
+    }
+
+    /// Leaves a source alone that failed in a group of so many.
+    fn put_off(&mut self, now: Duration, pause: Duration, source: ObjectId, of: usize) {
+        let put_off = self.remember(now, source);
         put_off.until = now + (pause * 2_u32.pow(put_off.times.min(10))).min(PAUSE_MAX);
         match of {
             0 | 1 => put_off.times += 1,
@@ -223,7 +272,7 @@ impl Rewriting {
         self.put_off(now, pause, source, 1);
         let damage = self.put_off.get_mut(&source).map(|put_off| &mut put_off.damage);
         match damage {
-            Some(damage) if error.is_damage => damage.replace(error.why.clone()).is_none(),
+            Some(damage) if error.fault == Fault::Damage => damage.replace(error.why.clone()).is_none(),
             _ => false,
         }
     }
@@ -232,6 +281,14 @@ impl Rewriting {
     fn is_taken(accepted: &BTreeMap<(LedgerId, EntryId), EntryId>, ledger: LedgerId, piece: &Piece) -> bool {
         let before = accepted.range((ledger, EntryId::FIRST)..=(ledger, piece.first)).next_back();
         before.is_some_and(|(_, last)| *last >= piece.last)
+    }
+
+    /// Sources of which some extent is in `accepted`.
+    fn advanced(&self, accepted: &BTreeMap<(LedgerId, EntryId), EntryId>) -> BTreeSet<ObjectId> {
+        let pieces = self.ledgers.iter().zip(&self.pieces);
+        let pieces = pieces.flat_map(|(of, pieces)| pieces.iter().map(|piece| (of.ledger, piece)));
+        let taken = pieces.filter(|(ledger, piece)| Self::is_taken(accepted, *ledger, piece));
+        taken.map(|(_, piece)| piece.object.id).collect()
     }
 
     /// Sources all of whose live extents are in `accepted`: by ledger and first entry, the last one.
@@ -249,10 +306,7 @@ impl Rewriting {
 impl Upkeep {
     /// The pass comes to rewriting.
     pub(super) fn go_to_rewriting(&mut self, now: Duration) -> Phase {
-        // Those that are damaged wait for an operator.
-        let damaged = self.waiting.damaged().len() as u64;
-        let waiting = self.status.objects_waiting.saturating_sub(damaged);
-        self.rewriting.only_outranked = waiting >= WAITING_TO_REWRITE_MAX;
+        self.rewriting.only_outranked = self.waiting.count_undamaged() >= WAITING_TO_REWRITE_MAX;
         self.rewriting.left = REWRITES_PER_PASS;
         self.rewriting.put_off.retain(|_, put_off| now < put_off.until + KEPT_FOR);
         self.show_damaged();
@@ -291,6 +345,22 @@ impl Upkeep {
         let of = sources.len();
         self.rewriting.fail(now, self.settings.rewrite_pause, sources, of);
         self.next_rewrite(now)
+    }
+
+    /// No extent of this group was copied in time (invariant 6).
+    fn give_up_late(&mut self, now: Duration, alarms: &mut Vec<Alarm>) -> Phase {
+        let why = "rewriting took too long, and no extent of any source was copied by then".to_owned();
+        if !self.rewriting.are_apart {
+            // Single ones may be.
+            self.status.last_error = Some(why);
+            let sources = std::mem::take(&mut self.rewriting.sources);
+            self.rewriting.candidates.extend(sources.into_iter().map(|source| (source.object.id, source)));
+            return self.next_rewrite(now);
+        }
+        if let Some(object) = self.rewriting.note_too_slow(now) {
+            alarms.push(Alarm::RewriteTooSlow { object, why: why.clone() });
+        }
+        self.give_up_rewrite(now, why)
     }
 
     /// An operator is to know of an object that is damaged.
@@ -350,7 +420,12 @@ impl Upkeep {
             }
             Ok((object, _)) => {
                 let order = BuildOrder { object, ledgers: self.rewriting.ledgers.clone() };
-                Phase::Rewrite(RewriteOrder { order, pieces: self.rewriting.pieces.clone() })
+                let is_too_slow = |source: &StoredObject| {
+                    let put_off = self.rewriting.put_off.get(&source.object.id);
+                    put_off.is_some_and(|put_off| put_off.is_too_slow)
+                };
+                let has_more_time = sources.iter().any(is_too_slow);
+                Phase::Rewrite(RewriteOrder { order, pieces: self.rewriting.pieces.clone(), has_more_time })
             }
             Err(why) => self.put_off_rewrite(now, why),
         }
@@ -367,20 +442,34 @@ impl Upkeep {
             self.note_unread(now, object, error, alarms);
             self.rewriting.unread.insert(object);
         }
+        self.rewriting.is_late = built.left.iter().any(|(_, left)| *left == Left::OutOfTime);
+        if self.rewriting.is_late {
+            self.rewriting.note_late(now);
+            // Deletions wait for the end of the pass.
+            self.rewriting.left = 0;
+        }
         let new = match built.outcome {
             Ok(Some(new)) => new,
+            Ok(None) if self.rewriting.is_late => return self.give_up_late(now, alarms),
             Ok(None) => return self.give_up_rewrite(now, "no entry of any source could be read".to_owned()),
             Err(why) => return self.give_up_rewrite(now, why),
         };
         if let Some((ledger, left)) = built.left.first() {
             self.status.last_error = Some(format!("rewriting ledger {ledger}: {left:?}"));
         }
-        let read: BTreeMap<_, _> =
-            new.extents.iter().map(|extent| ((extent.ledger, extent.first), extent.last)).collect();
+        // The catalogue drops what ends within an extent.
+        let ranges = self.rewriting.ledgers.iter().zip(&self.rewriting.pieces);
+        let ends: BTreeSet<_> =
+            ranges.flat_map(|(of, pieces)| pieces.iter().map(|piece| (of.ledger, piece.last))).collect();
+        let whole = new.extents.iter().filter(|extent| ends.contains(&(extent.ledger, extent.last)));
+        let read: BTreeMap<_, _> = whole.map(|extent| ((extent.ledger, extent.first), extent.last)).collect();
         let ranges = self.rewriting.ledgers.iter().zip(&self.rewriting.pieces);
         let mut pieces =
             ranges.flat_map(|(wanted, pieces)| pieces.iter().map(|piece| (wanted.ledger, piece)));
         if !pieces.any(|(ledger, piece)| Rewriting::is_taken(&read, ledger, piece)) {
+            if self.rewriting.is_late {
+                return self.give_up_late(now, alarms);
+            }
             return self.give_up_rewrite(now, "no extent of any source could be read whole".to_owned());
         }
         self.rewriting.built = Some(new.clone());
@@ -415,6 +504,14 @@ impl Upkeep {
         let (done, failed): (Vec<StoredObject>, Vec<StoredObject>) =
             sources.into_iter().partition(|source| finished.contains(&source.object.id));
         done.iter().for_each(|source| drop(self.rewriting.put_off.remove(&source.object.id)));
+        let advanced = match self.rewriting.is_late {
+            true => self.rewriting.advanced(&accepted),
+            false => BTreeSet::new(),
+        };
+        let (advanced, failed): (Vec<StoredObject>, Vec<StoredObject>) =
+            failed.into_iter().partition(|source| advanced.contains(&source.object.id));
+        // They have less left each time (invariant 6).
+        self.rewriting.candidates.extend(advanced.into_iter().map(|source| (source.object.id, source)));
         self.rewriting.fail(now, self.settings.rewrite_pause, failed, of);
         self.show_damaged();
         self.next_rewrite(now)

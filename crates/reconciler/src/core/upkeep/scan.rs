@@ -86,7 +86,7 @@ pub(super) struct Findings {
 }
 
 /// How far the scan is.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Scan {
     /// Behind which the next page begins.
     pub after: Option<ObjectId>,
@@ -97,6 +97,12 @@ pub(super) struct Scan {
 }
 
 impl Scan {
+    /// Everything that decides what comes next.
+    #[cfg(test)]
+    pub fn essence(&self) -> impl std::fmt::Debug + '_ {
+        (self.after, &self.missing)
+    }
+
     /// Compares a page, and moves on.
     pub fn on_page(&mut self, page: &ScanPage, delay: Duration, ignores_reservations: bool) -> Findings {
         let mut listed: BTreeMap<ObjectId, ListedObject> =

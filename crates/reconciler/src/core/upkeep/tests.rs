@@ -5,9 +5,12 @@ use bindery_types::tier::TierExtent;
 use bindery_types::{DigestType, EntryId, LedgerMetadata, LedgerSecret, Quorum, Segment};
 
 use super::*;
-use crate::core::Built;
 use crate::core::measure::BuildTimes;
 use crate::core::updates::{RequestError, UpdateResult, UpdateSettings, UpdateStatus};
+use crate::core::{Built, Left};
+
+mod late;
+mod returns;
 
 const OURS: &str = "ours";
 
@@ -78,6 +81,10 @@ struct Around {
     metadata: BTreeSet<LedgerId>,
     proof: Proof,
     garbage: BTreeSet<ObjectId>,
+    /// Those of them that bookies referred to once.
+    released: BTreeMap<ObjectId, StoredObject>,
+    /// They are not in the bucket.
+    are_gone: bool,
     deletion: Deletion,
     alarms: Vec<Alarm>,
     done: Vec<UpkeepAction>,
@@ -94,6 +101,8 @@ struct Around {
     /// Objects that cannot be read, and whether the failure says so.
     damaged: BTreeMap<ObjectId, bool>,
     order: Option<RewriteOrder>,
+    /// So many extents can be copied before an object takes too long.
+    in_time: Option<usize>,
     waiting: Vec<StoredObject>,
     moved: Vec<Moved>,
     silent: BTreeSet<BookieId>,
@@ -125,6 +134,9 @@ impl Around {
                 next_id: LedgerId::new(1000),
             },
             garbage: BTreeSet::new(),
+            released: BTreeMap::new(),
+            are_gone: false,
+            in_time: None,
             deletion: Deletion::Done,
             alarms: Vec::new(),
             done: Vec::new(),
@@ -220,8 +232,13 @@ impl Around {
                     self.proof.has_mark = true;
                     UpkeepEvent::Marked(Ok(()))
                 }
-                UpkeepAction::FindGarbage { limit, .. } => {
-                    UpkeepEvent::Garbage(Ok(self.garbage.iter().copied().take(limit).collect()))
+                UpkeepAction::FindGarbage { after, limit, .. } => {
+                    let behind = self.garbage.iter().filter(|object| Some(**object) > after);
+                    let garbage = behind.map(|object| Garbage {
+                        object: *object,
+                        released: self.released.get(object).copied(),
+                    });
+                    UpkeepEvent::Garbage(Ok(garbage.take(limit).collect()))
                 }
                 UpkeepAction::Delete(objects) => UpkeepEvent::Deleted(
                     objects.into_iter().map(|object| (object, self.deletion.clone())).collect(),
@@ -256,7 +273,11 @@ impl Around {
                 })),
                 UpkeepAction::WhereTo(object, _) if self.damaged.contains_key(&object.id) => {
                     let why = "the checksum of its footer is wrong".to_owned();
-                    UpkeepEvent::Whereabouts(Err(SourceError { why, is_damage: true }))
+                    UpkeepEvent::Whereabouts(Err(SourceError { why, fault: super::Fault::Damage }))
+                }
+                UpkeepAction::WhereTo(..) if self.are_gone => {
+                    let why = "it is not there".to_owned();
+                    UpkeepEvent::Whereabouts(Err(SourceError { why, fault: super::Fault::Gone }))
                 }
                 UpkeepAction::WhereTo(_, places) => {
                     let at = self.now;
@@ -284,12 +305,17 @@ impl Around {
                 UpkeepAction::Survey(objects) => {
                     let survey = |object: ObjectRef| {
                         let live = self.live.get(&object.id).cloned();
-                        let why = || SourceError { why: "its ledger is gone".to_owned(), is_damage: false };
+                        let why = || SourceError {
+                            why: "its ledger is gone".to_owned(),
+                            fault: super::Fault::Passing,
+                        };
                         (object, live.ok_or_else(why))
                     };
                     UpkeepEvent::Surveyed(objects.into_iter().map(survey).collect())
                 }
                 UpkeepAction::Reserve => UpkeepEvent::Reserved(Ok((self.next_id, self.later))),
+                UpkeepAction::Rewrite(order) if self.in_time.is_some() => self.copy_in_time(order),
+                UpkeepAction::Replace { object, .. } if self.in_time.is_some() => self.replace_whole(&object),
                 UpkeepAction::Rewrite(order) => {
                     let extent = |wanted: &crate::core::BuildLedger| NewExtent {
                         ledger: wanted.ledger,
@@ -314,7 +340,8 @@ impl Around {
                         () if new.extents.is_empty() => Ok(None),
                         () => Ok(Some(new)),
                     };
-                    let error = SourceError { why: "a checksum is wrong".to_owned(), is_damage: true };
+                    let error =
+                        SourceError { why: "a checksum is wrong".to_owned(), fault: super::Fault::Damage };
                     let unread = unread.into_iter().filter(|_| is_named);
                     let unread = unread.map(|object| (object, error.clone())).collect();
                     let (left, times) = (Vec::new(), BuildTimes::default());

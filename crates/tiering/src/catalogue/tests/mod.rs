@@ -114,7 +114,8 @@ impl Rows {
                     assert_eq!((stored.live_extents, stored.live_bytes), live, "{id}");
                     let is_waiting = stored.is_waiting();
                     assert_eq!(stored.unreferenced_ms.is_some(), live.0 == 0 && !is_waiting, "{id}");
-                    assert_eq!(is_waiting, live.0 == 0 && stored.replaced.is_some(), "{id}");
+                    let was_replaced = live.0 == 0 && stored.replaced.is_some();
+                    assert_eq!(is_waiting || stored.was_released(), was_replaced, "{id}");
                     assert!(stored.live_bytes <= stored.bytes);
                     totals.objects += 1;
                     totals.object_bytes += stored.object.length_bytes;

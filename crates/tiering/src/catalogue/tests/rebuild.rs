@@ -219,6 +219,34 @@ async fn objects_before_one_that_cannot_be_read_are_marked() {
     assert_eq!(marked, [(1, true, 1), (2, true, 1), (5, false, 1)]);
 }
 
+/// An object lost a ledger in a race to a later commit with an earlier id, which went, with the rest of this one, into an object that cannot be
+/// read, and is gone. This one waited for a bookie, looks whole, and overlaps nothing; bookies know the other one for both ledgers.
+#[tokio::test]
+async fn an_object_that_looks_whole_is_marked_also_when_the_unreadable_one_is_much_later() {
+    let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let mut before = open(store.clone(), OpenMode::Create, 1).await.unwrap();
+    // Ids begin with the time of their reservation, in milliseconds.
+    let (winner, loser, later) = (1, 2, 30 * 24 * 3600 * 1000);
+    before.commit(vec![reserve(&[winner, loser, later])]).await.unwrap();
+    let of_winner = upload(&store, winner, &[(1, 0, 9)]).await;
+    before.commit(vec![Change::Commit(of_winner)]).await.unwrap();
+    let of_loser = upload(&store, loser, &[(1, 0, 9), (2, 0, 9), (3, 0, 9)]).await;
+    before.commit(vec![Change::Commit(of_loser)]).await.unwrap();
+    before.commit(vec![Change::RemoveLedger(ledger(3))]).await.unwrap();
+    let both = upload(&store, later, &[(1, 0, 9), (2, 0, 9)]).await;
+    before
+        .commit(vec![Change::Replace { object: both, sources: vec![id(winner), id(loser)] }])
+        .await
+        .unwrap();
+    store.delete(&key(winner)).await.unwrap();
+    store.put(&key(later), Bytes::from_static(b"half an object").into()).await.unwrap();
+    drop(before);
+    assert_eq!(rebuilt(&store).await.unwrap().unreadable_count, 1);
+    let after = open(store.clone(), OpenMode::Write, 2).await.unwrap().object(id(loser)).await.unwrap();
+    let Some(ObjectRow::Stored(stored)) = after else { panic!("{after:?}") };
+    assert!(stored.is_outranked() && stored.live_extents == stored.extents, "{stored:?}");
+}
+
 /// However many objects there are, beyond what one listing gives of other keys.
 #[tokio::test]
 async fn all_objects_are_read() {

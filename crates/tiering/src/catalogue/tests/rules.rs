@@ -236,6 +236,10 @@ fn a_rewritten_object_waits_for_bookies() {
         assert_eq!(again, ChangeOutcome::Released(Ok(())), "the same again changes nothing");
         assert_eq!(log.stored(1).unreferenced_ms, Some(7));
     }
+    // That bookies referred to it is known until it goes.
+    assert!(log.stored(1).was_released() && !log.stored(1).is_waiting());
+    assert_eq!(log.one(8, release(1, second.number)), ChangeOutcome::Released(Ok(())));
+    assert_eq!(log.stored(1).unreferenced_ms, Some(7), "the delay goes on");
     assert_eq!(log.core.totals().unreferenced, 1);
     assert_eq!(log.one(8, Change::ForgetObject(id(1))), ChangeOutcome::Forgotten(Ok(())));
     assert_eq!(log.one(8, release(1, second.number)), ChangeOutcome::Released(Ok(())));
