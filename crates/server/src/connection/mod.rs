@@ -33,8 +33,8 @@ mod reader;
 mod registry;
 mod request;
 mod sender;
-mod socket;
 mod stall;
+mod transport;
 
 pub use activity::{Class, Wait};
 pub use bulk::BulkLine;
@@ -57,20 +57,20 @@ use parking_lot::Mutex;
 use peer_time::PeerTime;
 use read_queue::{Pushed, ReadQueue};
 use request::{ReadKind, ReadRequest};
-use socket::CountedSocket;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
+use transport::Transport;
 
 /// One open connection.
 pub struct Connection {
     id: u64,
     peer: SocketAddr,
     arrived_ns: u64,
-    socket: CountedSocket,
+    transport: Arc<Transport>,
     outbox: Outbox,
     reads: Mutex<ReadQueue>,
     polls: Mutex<LongPolls>,
@@ -138,7 +138,7 @@ pub enum CloseReason {
 impl Connection {
     /// Adds the connection to the registry and runs it until it ends.
     pub async fn serve(shared: Arc<Shared>, socket: TcpStream, peer: SocketAddr) {
-        let (incoming, outgoing) = socket.into_split();
+        let transport = Arc::new(Transport::new(socket, shared.metrics.batching.clone()));
         let limits = &shared.limits;
         let wake_sender = Arc::new(Notify::new());
         let ahead_max = limits.read_ahead_bytes(shared.pools.outbound.capacity());
@@ -146,7 +146,7 @@ impl Connection {
             id,
             peer,
             arrived_ns: shared.clock.monotonic_ns(),
-            socket: CountedSocket::new(outgoing, shared.metrics.batching.clone()),
+            transport,
             outbox: Outbox::new(
                 limits.answers_bytes_max,
                 limits.read_window_bytes,
@@ -181,7 +181,7 @@ impl Connection {
         shared.metrics.connections.add(1);
         shared.metrics.connections_accepted.add(1);
         let sender = tokio::spawn(sender::run(shared.clone(), connection.clone()));
-        let reason = reader::run(&shared, &connection, incoming).await;
+        let reason = reader::run(&shared, &connection).await;
         connection.close();
         // The sender ends as soon as it sees the closed latch.
         let sender_reason = sender.await.unwrap_or(CloseReason::Ours);
@@ -197,7 +197,7 @@ impl Connection {
                 let took_nothing_for_ms = took_nothing_for.as_millis() as u64;
                 tracing::warn!(%peer, bytes_held, took_nothing_for_ms, "connection closed: its peer makes no progress");
                 // What it did not take must not stay with the kernel instead.
-                if let Err(error) = connection.socket.reset_on_close() {
+                if let Err(error) = connection.transport.reset_on_close() {
                     tracing::debug!(%peer, %error, "set SO_LINGER");
                 }
             }
@@ -313,7 +313,7 @@ impl Connection {
     /// As [`Outbox::flush`], and tells whoever watches its progress.
     fn flush_once(&self, is_sender: bool) -> Flush {
         let mut finished = Vec::new();
-        let flush = self.outbox.flush(&self.socket, is_sender, &mut finished);
+        let flush = self.outbox.flush(self.transport.as_ref(), is_sender, &mut finished);
         if !finished.is_empty() {
             self.finish_reads(&finished);
         }

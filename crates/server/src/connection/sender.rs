@@ -389,7 +389,7 @@ impl Sender {
                 () = granted(&mut high.disks) => {}
                 () = granted(&mut plain.disks) => {}
                 () = self.bulk.granted() => {}
-                result = connection.socket.writable(), if is_blocked => {
+                result = connection.transport.writable(), if is_blocked => {
                     if let Err(error) = result {
                         return CloseReason::Socket(error.kind());
                     }
