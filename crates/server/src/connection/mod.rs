@@ -42,6 +42,7 @@ pub use completion::Completion;
 pub use door::Door;
 pub use registry::Registry;
 pub use stall::{StallRules, StalledClose};
+pub(crate) use transport::HELD_BYTES_MAX;
 
 use crate::flow_view::ConnectionFlow;
 use crate::io_pool::Place;
@@ -130,6 +131,15 @@ pub enum CloseReason {
     /// The peer sent no whole request in time.
     #[error("no whole request in time")]
     Silent,
+    /// The handshake of TLS was not finished in time.
+    #[error("no TLS handshake in time")]
+    HandshakeLate,
+    /// The handshake failed, or later bytes were not valid TLS.
+    #[error("TLS: {0}")]
+    Tls(String),
+    /// The peer sent a request without TLS, which this bookie requires.
+    #[error("a request without TLS, which this bookie requires (tlsRequired)")]
+    NotEncrypted,
     /// This side closed it: shutdown, or the other task ended first.
     #[error("closed by this bookie")]
     Ours,
@@ -138,9 +148,10 @@ pub enum CloseReason {
 impl Connection {
     /// Adds the connection to the registry and runs it until it ends.
     pub async fn serve(shared: Arc<Shared>, socket: TcpStream, peer: SocketAddr) {
-        let transport = Arc::new(Transport::new(socket, shared.metrics.batching.clone()));
         let limits = &shared.limits;
         let wake_sender = Arc::new(Notify::new());
+        let batching = shared.metrics.batching.clone();
+        let transport = Arc::new(Transport::new(socket, wake_sender.clone(), batching));
         let ahead_max = limits.read_ahead_bytes(shared.pools.outbound.capacity());
         let connection = shared.connections.insert(|id| Connection {
             id,
@@ -205,15 +216,25 @@ impl Connection {
                 shared.metrics.closed_copy_gone.add(1);
                 tracing::warn!(%peer, %reason, "connection closed");
             }
-            CloseReason::Silent => {
+            CloseReason::Silent | CloseReason::HandshakeLate => {
                 shared.metrics.closed_silent.add(1);
                 tracing::debug!(%peer, %reason, "connection closed");
             }
+            CloseReason::Tls(_) | CloseReason::NotEncrypted => {
+                shared.metrics.tls_refused.add(1);
+                if let Some(others) =
+                    shared.tls.as_ref().and_then(|tls| tls.may_log(shared.clock.monotonic_ns()))
+                {
+                    tracing::warn!(%peer, %reason, others, "connection closed");
+                }
+            }
             _ => tracing::debug!(%peer, %reason, "connection closed"),
         }
+        connection.transport.end();
         connection.forget_all(&shared);
         connection.not_silent(&shared);
         shared.connections.remove(connection.id);
+        shared.metrics.tls_connections.add(-i64::from(connection.transport.is_tls()));
         shared.metrics.connections.add(-1);
     }
 
@@ -266,7 +287,7 @@ impl Connection {
     }
 
     fn is_idle(&self) -> bool {
-        self.outbox.owes_nothing() && self.reads.lock().len() == 0
+        self.outbox.owes_nothing() && self.reads.lock().len() == 0 && !self.transport.has_pending()
     }
 
     /// Gives back what outlives the tasks: descriptors and parked polls (invariant 4).
@@ -301,8 +322,15 @@ impl Connection {
         self.next_seq.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Writes what is queued as far as the socket takes it; the sender gets the rest. Called by any thread.
+    /// Writes what is queued as far as the socket takes it; the sender gets the rest. Called by any thread, so over TLS the
+    /// sender gets everything (transport invariant 3).
     fn flush(&self) {
+        if self.transport.is_tls() {
+            if self.outbox.has_unsent() {
+                self.wake_sender.notify_one();
+            }
+            return;
+        }
         match self.flush_once(false) {
             Flush::Done | Flush::Held => {}
             Flush::Left => self.wake_sender.notify_one(),
@@ -318,7 +346,15 @@ impl Connection {
             self.finish_reads(&finished);
         }
         self.activity.on_flush(&flush, &self.outbox);
-        flush
+        match flush {
+            // Encrypted bytes have left the outbox and may still wait for the kernel.
+            Flush::Done | Flush::Held => match self.transport.push_pending() {
+                Ok(true) => flush,
+                Ok(false) => Flush::Left,
+                Err(_) => Flush::Broken,
+            },
+            Flush::Left | Flush::Broken => flush,
+        }
     }
 
     /// What it holds and does at this moment.

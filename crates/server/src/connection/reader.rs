@@ -22,7 +22,7 @@
 //!    that age when they are read, by the time they came to the kernel ([`Inlet`]), are refused before they are placed, if
 //!    memory was short for as long.
 //! 5. A peer that sent no whole request yet reads into memory of pools of its own, a little of it, and has
-//!    `first_request_max` from its first byte to the end of that request: what nobody answers for cannot take memory
+//!    `first_request_max` from its first byte to the end of that request, and before that to the end of a TLS handshake: what nobody answers for cannot take memory
 //!    from those who are served. Of a request that is handled, nothing stays in these pools.
 //! 6. A peer in the middle of a frame holds memory that others wait for only as long as it keeps up [`MIN_BYTES_PER_S`]
 //!    over that whole frame: a byte now and then is no progress. What waits in line for the memory of a large frame holds
@@ -40,6 +40,7 @@
 mod ahead;
 mod frames;
 mod late;
+mod start_tls;
 
 use super::activity::Wait;
 use super::bulk::{self, SLICE_BYTES};
@@ -296,6 +297,10 @@ impl<'a> Active<'a> {
                 }
             }
             if self.is_first && self.is_whole(&self.base[begin..end]) {
+                if let Some(start) = self.first_frame(&self.base[begin..end]).await? {
+                    let behind = begin + start.len..end;
+                    return self.start_tls(start, behind).await;
+                }
                 // Before its answer is seen: who was answered is a client. One that is malformed closes the connection.
                 self.connection.speak(self.shared);
                 // Its adds may have to wait for room, and other strangers for this memory.
@@ -623,6 +628,9 @@ impl<'a> Active<'a> {
                 }
             }
         }
+        if self.lacks_tls() {
+            return Err(CloseReason::NotEncrypted);
+        }
         self.connection.speak(self.shared);
         // Handled whatever it is: a read beyond the room is refused.
         let received_ns = self.socket.arrived_ns();
@@ -686,7 +694,15 @@ fn received(read: std::io::Result<usize>) -> Result<usize, CloseReason> {
     match read {
         Ok(0) => Err(CloseReason::Peer),
         Ok(n) => Ok(n),
-        Err(error) => Err(CloseReason::Socket(error.kind())),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Why a connection ends whose transport failed.
+fn failed(error: std::io::Error) -> CloseReason {
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        Some(error) => CloseReason::Tls(error.to_string()),
+        None => CloseReason::Socket(error.kind()),
     }
 }
 

@@ -5,19 +5,19 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A transport, its reading side, and its peer.
-async fn plain() -> (Arc<Transport>, Inlet, TcpStream) {
+pub(super) async fn plain() -> (Arc<Transport>, Inlet, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (socket, _) = listener.accept().await.unwrap();
-    let transport = Arc::new(Transport::new(socket, Arc::default()));
+    let transport = Arc::new(Transport::new(socket, Arc::default(), Arc::default()));
     let inlet = Inlet::new(transport.clone(), Arc::new(SystemClock::new()));
     (transport, inlet, peer)
 }
 
-async fn read(inlet: &mut Inlet, most: usize) -> Vec<u8> {
+pub(super) async fn read(inlet: &mut Inlet, most: usize) -> Vec<u8> {
     let mut target = vec![0; most];
     let read = tokio::time::timeout(PATIENCE, inlet.read(&mut target)).await.expect("bytes are there");
     target.truncate(read.unwrap());
@@ -25,7 +25,7 @@ async fn read(inlet: &mut Inlet, most: usize) -> Vec<u8> {
 }
 
 /// True when nothing can be read without waiting.
-async fn is_empty(inlet: &mut Inlet) -> bool {
+pub(super) async fn is_empty(inlet: &mut Inlet) -> bool {
     let mut target = [0; 16];
     tokio::select! {
         biased;
