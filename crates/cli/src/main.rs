@@ -26,6 +26,7 @@ mod settings;
 mod signals;
 mod standalone;
 mod tier;
+mod tls_settings;
 mod verify;
 
 use args::{BookieCommand, Cli, Command};

@@ -5,6 +5,7 @@ use crate::conf_file;
 use crate::request_limits;
 use crate::tier;
 use crate::tier::role::TierSettings;
+use crate::tls_settings;
 use bindery_engine::JOURNAL_FILES_MIN;
 use bindery_engine::PoolMemory;
 use bindery_metadata::MetadataUri;
@@ -125,8 +126,7 @@ impl Values {
 
 /// Settings that promise protection which this release does not have, and whether a value asks for it.
 type Protection = (&'static str, fn(&str) -> bool);
-const PROTECTIONS: [Protection; 6] = [
-    ("tlsProviderFactoryClass", |_| true),
+const PROTECTIONS: [Protection; 5] = [
     ("bookieAuthProviderFactoryClass", |class| !class.ends_with("AuthenticationDisabledAuthProviderFactory")),
     ("authorizedRoles", |_| true),
     ("permittedStartupUsers", |_| true),
@@ -140,17 +140,12 @@ fn refuse_what_is_not_kept(file: &mut Values) {
         let line = file.values.get(key).map_or(0, |value| value.line);
         if let Some(value) = file.take(key).filter(|value| asks(value)) {
             file.faults.push(format!(
-                "line {line} of the configuration file, {key}={value}: this release has no TLS, authentication, authorisation or \
-                 access lists, and would serve everybody; remove the line if that is meant, behind a network that only \
+                "line {line} of the configuration file, {key}={value}: this release has no authentication, authorisation or access \
+                 lists, and no TLS but for clients of its bookie port: it would serve everybody; remove the line if that is meant, behind a network that only \
                  clients reach"
             ));
         }
     }
-    // Of files and protocols, without the class that uses them: no effect in BookKeeper either.
-    let is_about_tls = |key: &str| {
-        key.strip_prefix("tls").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
-    };
-    file.values.retain(|key, _| !is_about_tls(key));
 }
 
 /// Puts flags and the file's text together.
@@ -241,6 +236,7 @@ pub fn resolve(args: &BookieArgs, file: Option<&str>) -> Result<Settings, Vec<St
     space(&mut file, &mut config, &mut warnings);
     disks(&mut file, &mut config);
     connections(&mut file, &mut config);
+    config.tls = tls_settings::apply(&mut file, &mut warnings);
     let notes = request_limits::apply(&mut file, &mut config);
     let metadata = metadata(args, &mut file);
     let tier = tier::settings::of_bookie(args, &mut file, &mut config);
@@ -602,9 +598,10 @@ fn listed((key, text): (&str, String), faults: &mut Vec<String>) -> Vec<PathBuf>
     names.into_iter().map(|name| absolute(Path::new(name), faults)).collect()
 }
 
-fn absolute(dir: &Path, faults: &mut Vec<String>) -> PathBuf {
+/// A path that does not depend on the directory this process is started in.
+pub fn absolute(dir: &Path, faults: &mut Vec<String>) -> PathBuf {
     std::path::absolute(dir).unwrap_or_else(|error| {
-        faults.push(format!("directory {:?} cannot be used: {error}", dir.display().to_string()));
+        faults.push(format!("the path {:?} cannot be used: {error}", dir.display().to_string()));
         dir.to_owned()
     })
 }
@@ -937,18 +934,17 @@ mod tests {
     #[test]
     fn settings_that_promise_protection_are_refused_all_at_once_with_their_lines() {
         let line = ["--metadata", "zk+null://z:1/l", "--data", "/d"];
-        let file = "bookiePort=3181\ntlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\ntlsProvider=OpenSSL\n\
+        let file = "bookiePort=3181\ntlsProvider=OpenSSL\n\
                     bookieAuthProviderFactoryClass=org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory\n\
                     authorizedRoles=a,b\npermittedStartupUsers=bk\nzkEnableSecurity=true\nhttpServerTlsEnable=true\n";
         let faults = resolve(&args(&line), Some(file)).unwrap_err();
         let begin: Vec<String> =
             faults.iter().map(|fault| fault.split('=').next().unwrap().to_owned()).collect();
-        let expected =
-            [(2, "tlsProviderFactoryClass"), (4, "bookieAuthProviderFactoryClass"), (5, "authorizedRoles")];
+        let expected = [(3, "bookieAuthProviderFactoryClass"), (4, "authorizedRoles")];
         let expected = expected.into_iter().chain([
-            (6, "permittedStartupUsers"),
-            (7, "zkEnableSecurity"),
-            (8, "httpServerTlsEnable"),
+            (5, "permittedStartupUsers"),
+            (6, "zkEnableSecurity"),
+            (7, "httpServerTlsEnable"),
         ]);
         let expected: Vec<String> =
             expected.map(|(line, key)| format!("line {line} of the configuration file, {key}")).collect();

@@ -136,6 +136,10 @@ async fn bookie_state(State(state): State<Arc<AdminState>>, method: Method) -> R
             })
         }));
     }
+    let alarms = state.shared.get().and_then(|shared| {
+        let now_ms = u64::try_from(shared.clock.wall_ms()).unwrap_or(0);
+        Some(shared.tls.as_ref()?.alarms(now_ms))
+    });
     let body = serde_json::json!({
         "running": state.is_running.load(Ordering::Acquire),
         // As it is registered, which it may be while it takes adds.
@@ -144,6 +148,8 @@ async fn bookie_state(State(state): State<Arc<AdminState>>, method: Method) -> R
         "availableForHighPriorityWrites": takes_high_priority,
         "recoveryReserveBytes": status.as_ref().map(|status| status.recovery_reserve_bytes),
         "readOnlyBecause": reasons,
+        // What is wrong and keeps nobody from anything yet.
+        "alarms": alarms.unwrap_or_default(),
         "directoriesFailed": failed_directories,
         "volumes": volumes,
         "journalSync": status.as_ref().map(|status| status.journal_sync),
@@ -513,6 +519,9 @@ async fn metrics(State(state): State<Arc<AdminState>>, method: Method) -> Respon
         if let Some(tier) = &shared.tier {
             crate::tier::expose(tier, shared.clock.monotonic_ns(), &mut out);
         }
+    }
+    if let Some(tls) = state.shared.get().and_then(|shared| shared.tls.as_ref()) {
+        tls.expose(&mut out);
     }
     if let Some((desk, standing)) = state.disks.get() {
         desk.expose(standing, &mut out);

@@ -41,11 +41,12 @@ use crate::known::Known;
 use crate::latch::Latch;
 use crate::listener::Listener;
 use crate::log_limit::LogLimit;
-use crate::memory::{MemoryPlan, Pools, Surroundings, default_limit, machine_bytes};
+use crate::memory::{MemoryPlan, Pools, Surroundings, TLS_CONNECTION_BYTES, default_limit, machine_bytes};
 use crate::metrics::Metrics;
 use crate::shared::{BufferSlab, Shared, Volumes};
 use crate::surplus::Surplus;
 use crate::tier::{Tier, TrimTask, Trimmer};
+use crate::tls::{Tls, Watch};
 use crate::words::{WordDesk, WordReader};
 use bindery_engine::EngineThreads;
 use bindery_io::{Clock, Disk, Random};
@@ -119,6 +120,7 @@ pub struct Bookie {
     serving: JoinHandle<()>,
     garbage: JoinHandle<()>,
     trim: Option<JoinHandle<()>>,
+    tls_watch: Option<JoinHandle<()>>,
     words: JoinHandle<()>,
     standing: Arc<Standing>,
     may_be_read_only: bool,
@@ -142,6 +144,7 @@ impl Bookie {
             shards_min: config.ledger_dirs.len().max(config.journal_dirs.len()),
             are_connections_set: config.are_connections_set,
             tier_bytes: 0,
+            tls_connection_bytes: if config.tls.is_some() { TLS_CONNECTION_BYTES } else { 0 },
         };
         let limit = config.memory_limit.unwrap_or_else(|| default_limit(machine_bytes()));
         let tier_bytes = config.tier.as_ref().map_or(0, |tier| tier.memory_bytes(limit));
@@ -150,6 +153,7 @@ impl Bookie {
         config.limits.long_polls_max = config.limits.long_polls_max.min(plan.long_polls_max());
         log_start(&config, &plan, wanted);
 
+        let tls = open_tls(&config).await?;
         let dirs = open_dirs(&config, &components.disk).await?;
         let option = config.option_names.listen;
         let bind_error = |source| StartError::Bind { address: config.listen, option, source };
@@ -205,6 +209,7 @@ impl Bookie {
             volumes: Volumes::new(components.disk.clone(), dirs.volumes()),
             limits: config.limits.clone(),
             words: WordDesk::default(),
+            tls,
             tier,
             tier_log: Mutex::new(LogLimit::new(Duration::from_secs(10))),
         });
@@ -256,6 +261,7 @@ impl Bookie {
             };
             task.start(stop_serving.clone())
         });
+        let tls_watch = watch_tls(&config, &shared, &stop_serving);
         let _ = state.garbage.set(desk.clone());
         let collector = GarbageCollector {
             desk: desk.clone(),
@@ -303,6 +309,9 @@ impl Bookie {
         let mode = *standing.mode().borrow();
         let admin_endpoint = admin_address.map(|admin| (identity.host.as_str(), admin.port()));
         let mut info = BookieServiceInfo::of_bookie((&identity.host, identity.port), admin_endpoint);
+        if shared.tls.is_some() {
+            info.offer_tls();
+        }
         // Also where the setting is missing, and extents are here: such a bookie refuses updates, so that tierers keep the objects
         // that it needs when the setting is back.
         if config.tier.is_some() || shared.engine.has_tiered() {
@@ -324,6 +333,7 @@ impl Bookie {
             serving,
             garbage,
             trim,
+            tls_watch,
             words,
             standing,
             may_be_read_only,
@@ -396,6 +406,22 @@ impl Bookie {
         self.state.is_registered.store(true, Ordering::Release);
         self.state.is_running.store(true, Ordering::Release);
     }
+}
+
+/// Loads what TLS needs, before anything is touched.
+async fn open_tls(config: &BookieConfig) -> Result<Option<Arc<Tls>>, StartError> {
+    let Some(tls) = config.tls.clone() else { return Ok(None) };
+    // One thread is always left to what is no handshake.
+    let turns = tokio::runtime::Handle::current().metrics().num_workers() / 2;
+    let tls = blocking(move || Tls::open(tls, turns)).await?;
+    Ok(Some(Arc::new(tls)))
+}
+
+/// Begins to look at the files of TLS, if they may change.
+fn watch_tls(config: &BookieConfig, shared: &Shared, stop: &Arc<Latch>) -> Option<JoinHandle<()>> {
+    let interval = config.tls.as_ref()?.refresh?;
+    let watch = Watch { tls: shared.tls.clone()?, interval };
+    Some(tokio::spawn(watch.run(stop.clone())))
 }
 
 fn log_start(config: &BookieConfig, plan: &MemoryPlan, connections_wanted: usize) {

@@ -5,6 +5,7 @@ use crate::garbage::GarbageConfig;
 use crate::limits::Limits;
 use crate::surplus::SurplusConfig;
 use crate::tier::TierConfig;
+use crate::tls::TlsConfig;
 use bindery_engine::{PoolMemory, SpaceConfig};
 use bindery_types::{BookieId, InvalidBookieId};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -98,6 +99,8 @@ pub struct BookieConfig {
     pub disks: DiskLimits,
     /// When the journal is too slow.
     pub slow_journal: SlowLimits,
+    /// TLS for those who ask for it; `None` without.
+    pub tls: Option<TlsConfig>,
     /// Object storage, from which entries are read whose copies here were let go; `None` without.
     pub tier: Option<TierConfig>,
     /// Bounds.
@@ -138,6 +141,7 @@ impl Default for BookieConfig {
             space: SpaceConfig::default(),
             disks: DiskLimits::default(),
             slow_journal: SlowLimits::default(),
+            tls: None,
             tier: None,
             limits: Limits::default(),
         }

@@ -27,5 +27,11 @@ pub mod slow_log;
 pub mod sockets;
 pub mod surplus;
 pub mod tier;
+pub mod tls;
 pub mod words;
 mod yielding;
+
+/// For unit tests, as integration tests have it.
+#[cfg(test)]
+#[path = "../tests/it/common/certificates.rs"]
+mod certificates;

@@ -12,6 +12,7 @@
 //! 2. Every pool that a frame or an entry is charged to holds two of the largest, or one where strangers are concerned.
 
 use crate::admin::port::PLACES_BYTES;
+use crate::connection::HELD_BYTES_MAX;
 use crate::io_pool::PoolBytes;
 use crate::limits::Limits;
 use crate::sockets::KernelBuffers;
@@ -27,6 +28,9 @@ pub const MEMORY_LIMIT_DEFAULT_MAX: u64 = 1024 * MIB;
 /// Fixed cost of a connection: its two tasks, queues and buffers while it is idle, and its room for answers that is
 /// in no pool. Measured as the growth of this process by idle connections that had sent a request.
 pub const CONNECTION_BYTES: u64 = 6 * KIB;
+/// What TLS may hold for a connection, whatever its peer does. Charged for every connection of a bookie that speaks TLS: a pool
+/// for it would be held by peers that take nothing.
+pub const TLS_CONNECTION_BYTES: u64 = HELD_BYTES_MAX as u64;
 /// Memory of a parked long poll, here and in the engine.
 const LONG_POLL_BYTES: u64 = 512;
 /// redb's cache of one ledger directory's state table.
@@ -47,11 +51,19 @@ pub struct Surroundings {
     pub are_connections_set: bool,
     /// For reads from object storage; 0 without.
     pub tier_bytes: u64,
+    /// What a connection may hold for TLS ([`TLS_CONNECTION_BYTES`]); 0 without.
+    pub tls_connection_bytes: u64,
 }
 
 impl Default for Surroundings {
     fn default() -> Surroundings {
-        Surroundings { ledger_dirs: 1, shards_min: 1, are_connections_set: false, tier_bytes: 0 }
+        Surroundings {
+            ledger_dirs: 1,
+            shards_min: 1,
+            are_connections_set: false,
+            tier_bytes: 0,
+            tls_connection_bytes: 0,
+        }
     }
 }
 
@@ -115,13 +127,15 @@ pub enum MemoryPlanError {
     },
     /// More connections than fit.
     #[error(
-        "maxConnections={connections} takes {} MiB of the memory limit of {} MiB ({CONNECTION_BYTES} bytes for each connection), \
+        "maxConnections={connections} takes {} MiB of the memory limit of {} MiB ({each} bytes for each connection), \
          which leaves too little for the rest: give --memory-limit at least {}MiB, or maxConnections={fit} or less",
-        .connections * CONNECTION_BYTES / MIB, .limit / MIB, .least.div_ceil(MIB)
+        .connections * .each / MIB, .limit / MIB, .least.div_ceil(MIB)
     )]
     Connections {
         /// What was asked for.
         connections: u64,
+        /// Bytes of each.
+        each: u64,
         /// The limit.
         limit: u64,
         /// The limit that would do.
@@ -147,6 +161,7 @@ impl MemoryPlan {
     /// When a pool would be too small to work, or the connections that were asked for do not fit.
     pub fn of(limit: u64, limits: &Limits, around: Surroundings) -> Result<MemoryPlan, MemoryPlanError> {
         let frame = limits.frame.size_bytes() as u64;
+        let each = CONNECTION_BYTES + around.tls_connection_bytes;
         // Two chunks for each of four uses (filling, frozen, two kept back); a chunk holds the largest entry.
         let write_min = 4 * around.shards_min.max(2) as u64 * (frame + 8 * KIB);
         let split = |rest: u64, connections: u64| {
@@ -173,7 +188,7 @@ impl MemoryPlan {
                 admin: 2 * MIB,
                 libraries: around.ledger_dirs.max(1) as u64 * REDB_BYTES,
                 tier: around.tier_bytes,
-                connections_max: (connections / CONNECTION_BYTES) as usize,
+                connections_max: (connections / each) as usize,
             }
         };
         let fixed = split(0, 0).sum();
@@ -181,14 +196,15 @@ impl MemoryPlan {
         if limit < least {
             return Err(MemoryPlanError::TooSmall { limit, least });
         }
-        let wanted = limits.connections_max as u64 * CONNECTION_BYTES;
+        let wanted = limits.connections_max as u64 * each;
         let connections = match around.are_connections_set {
             true if fixed + wanted > limit => {
                 return Err(MemoryPlanError::Connections {
                     connections: limits.connections_max as u64,
+                    each,
                     limit,
                     least: fixed + wanted,
-                    fit: (limit - fixed) / CONNECTION_BYTES,
+                    fit: (limit - fixed) / each,
                 });
             }
             true => wanted,
@@ -428,9 +444,18 @@ mod tests {
         let MemoryPlanError::Connections { least, fit, .. } = error else { panic!("{error}") };
         assert!(error.to_string().contains(&format!("maxConnections={fit} or less")), "{error}");
         assert!(MemoryPlan::of(least, &limits, around).is_ok());
-        let fewer = Limits { connections_max: fit as usize, ..limits };
+        let fewer = Limits { connections_max: fit as usize, ..limits.clone() };
         let plan = MemoryPlan::of(512 * MIB, &fewer, around).unwrap();
         assert_eq!(plan.connections_max, fewer.connections_max);
+
+        // Over TLS each takes more.
+        let tls = Surroundings { tls_connection_bytes: TLS_CONNECTION_BYTES, ..Surroundings::default() };
+        let plan = MemoryPlan::of(512 * MIB, &limits, tls).unwrap();
+        let each = CONNECTION_BYTES + TLS_CONNECTION_BYTES;
+        assert_eq!(plan.connections_max as u64, 64 * MIB / each);
+        let error = MemoryPlan::of(512 * MIB, &limits, Surroundings { are_connections_set: true, ..tls })
+            .unwrap_err();
+        assert!(error.to_string().contains(&format!("({each} bytes for each connection)")), "{error}");
     }
 
     #[test]

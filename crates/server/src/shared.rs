@@ -8,6 +8,7 @@ use crate::memory::Pools;
 use crate::metrics::Metrics;
 use crate::pressure::Pressure;
 use crate::tier::Tier;
+use crate::tls::Tls;
 use crate::words::WordDesk;
 use bindery_engine::Engine;
 use bindery_io::{Clock, Disk, Space};
@@ -42,6 +43,8 @@ pub struct Shared {
     pub volumes: Volumes,
     /// Adds that wait for metadata.
     pub words: WordDesk,
+    /// What is proved and believed over TLS, if that is spoken.
+    pub tls: Option<Arc<Tls>>,
     /// Object storage, if there is any.
     pub tier: Option<Arc<Tier>>,
     /// For reads that would need it, when there is none.

@@ -11,6 +11,9 @@ pub const PROTOCOL_BOOKIE_RPC: &str = "bookie-rpc";
 /// Protocol name of the admin server's endpoint.
 pub const PROTOCOL_HTTP: &str = "http";
 
+/// The extension of an endpoint that understands START_TLS.
+pub const EXTENSION_TLS: &str = "tls";
+
 /// One listening port of a bookie.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
@@ -69,6 +72,12 @@ impl BookieServiceInfo {
         BookieServiceInfo { endpoints, properties: BTreeMap::new() }
     }
 
+    /// Says that the port for clients speaks TLS when it is asked to (START_TLS).
+    pub fn offer_tls(&mut self) {
+        let bookies = self.endpoints.iter_mut().filter(|endpoint| endpoint.protocol == PROTOCOL_BOOKIE_RPC);
+        bookies.for_each(|endpoint| endpoint.extensions.push(EXTENSION_TLS.into()));
+    }
+
     /// The message's bytes.
     pub fn encode(&self) -> Vec<u8> {
         let endpoints = self.endpoints.iter().cloned().map(|endpoint| bookie_service_info_format::Endpoint {
@@ -113,7 +122,9 @@ mod tests {
     fn service_info_survives_its_bytes_and_bad_bytes_are_refused() {
         let mut info = BookieServiceInfo::of_bookie(("h", 3181), Some(("::1", 8080)));
         info.properties.insert("zone".into(), "a".into());
-        info.endpoints[0].extensions.push("tls".into());
+        info.offer_tls();
+        assert_eq!(info.endpoints[0].extensions, ["tls"]);
+        assert!(info.endpoints[1..].iter().all(|endpoint| endpoint.extensions.is_empty()));
         assert_eq!(BookieServiceInfo::decode(&info.encode()), Ok(info));
         assert_eq!(BookieServiceInfo::decode(b""), Ok(BookieServiceInfo::default()));
         assert!(BookieServiceInfo::decode(b"\x32\x7f").is_err());

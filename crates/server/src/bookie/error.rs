@@ -5,6 +5,7 @@ use crate::data_dirs::DataDirError;
 use crate::descriptors::TooFewDescriptors;
 use crate::memory::MemoryPlanError;
 use crate::tier::TierError;
+use crate::tls::TlsError;
 use bindery_metadata::layout::CookiesError;
 use bindery_metadata::{CookieProblem, OpenError, StoreError};
 use std::io;
@@ -47,6 +48,9 @@ pub enum StartError {
     /// A cookie cannot be read or written.
     #[error("cookie in the metadata store: {0}")]
     StoredCookie(#[from] CookiesError),
+    /// TLS cannot be spoken as it is configured.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// Object storage cannot be used as it is configured.
     #[error(transparent)]
     Tier(#[from] TierError),

@@ -133,6 +133,7 @@ impl Bookie {
             serving,
             garbage,
             trim,
+            tls_watch,
             words,
             watch,
             stop_admin,
@@ -155,6 +156,11 @@ impl Bookie {
                 && trim.await.is_err()
             {
                 tracing::error!("the trimmer panicked");
+            }
+            if let Some(watch) = tls_watch
+                && watch.await.is_err()
+            {
+                tracing::error!("the task that looks at TLS files panicked");
             }
             if words.await.is_err() {
                 tracing::error!("the reader of metadata for adds panicked");

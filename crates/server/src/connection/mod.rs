@@ -33,8 +33,8 @@ mod reader;
 mod registry;
 mod request;
 mod sender;
-mod socket;
 mod stall;
+mod transport;
 
 pub use activity::{Class, Wait};
 pub use bulk::BulkLine;
@@ -42,6 +42,7 @@ pub use completion::Completion;
 pub use door::Door;
 pub use registry::Registry;
 pub use stall::{StallRules, StalledClose};
+pub(crate) use transport::HELD_BYTES_MAX;
 
 use crate::flow_view::ConnectionFlow;
 use crate::io_pool::Place;
@@ -57,20 +58,20 @@ use parking_lot::Mutex;
 use peer_time::PeerTime;
 use read_queue::{Pushed, ReadQueue};
 use request::{ReadKind, ReadRequest};
-use socket::CountedSocket;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
+use transport::Transport;
 
 /// One open connection.
 pub struct Connection {
     id: u64,
     peer: SocketAddr,
     arrived_ns: u64,
-    socket: CountedSocket,
+    transport: Arc<Transport>,
     outbox: Outbox,
     reads: Mutex<ReadQueue>,
     polls: Mutex<LongPolls>,
@@ -130,6 +131,15 @@ pub enum CloseReason {
     /// The peer sent no whole request in time.
     #[error("no whole request in time")]
     Silent,
+    /// The handshake of TLS was not finished in time.
+    #[error("no TLS handshake in time")]
+    HandshakeLate,
+    /// The handshake failed, or later bytes were not valid TLS.
+    #[error("TLS: {0}")]
+    Tls(String),
+    /// The peer sent a request without TLS, which this bookie requires.
+    #[error("a request without TLS, which this bookie requires (tlsRequired)")]
+    NotEncrypted,
     /// This side closed it: shutdown, or the other task ended first.
     #[error("closed by this bookie")]
     Ours,
@@ -138,15 +148,16 @@ pub enum CloseReason {
 impl Connection {
     /// Adds the connection to the registry and runs it until it ends.
     pub async fn serve(shared: Arc<Shared>, socket: TcpStream, peer: SocketAddr) {
-        let (incoming, outgoing) = socket.into_split();
         let limits = &shared.limits;
         let wake_sender = Arc::new(Notify::new());
+        let batching = shared.metrics.batching.clone();
+        let transport = Arc::new(Transport::new(socket, wake_sender.clone(), batching));
         let ahead_max = limits.read_ahead_bytes(shared.pools.outbound.capacity());
         let connection = shared.connections.insert(|id| Connection {
             id,
             peer,
             arrived_ns: shared.clock.monotonic_ns(),
-            socket: CountedSocket::new(outgoing, shared.metrics.batching.clone()),
+            transport,
             outbox: Outbox::new(
                 limits.answers_bytes_max,
                 limits.read_window_bytes,
@@ -181,7 +192,7 @@ impl Connection {
         shared.metrics.connections.add(1);
         shared.metrics.connections_accepted.add(1);
         let sender = tokio::spawn(sender::run(shared.clone(), connection.clone()));
-        let reason = reader::run(&shared, &connection, incoming).await;
+        let reason = reader::run(&shared, &connection).await;
         connection.close();
         // The sender ends as soon as it sees the closed latch.
         let sender_reason = sender.await.unwrap_or(CloseReason::Ours);
@@ -197,7 +208,7 @@ impl Connection {
                 let took_nothing_for_ms = took_nothing_for.as_millis() as u64;
                 tracing::warn!(%peer, bytes_held, took_nothing_for_ms, "connection closed: its peer makes no progress");
                 // What it did not take must not stay with the kernel instead.
-                if let Err(error) = connection.socket.reset_on_close() {
+                if let Err(error) = connection.transport.reset_on_close() {
                     tracing::debug!(%peer, %error, "set SO_LINGER");
                 }
             }
@@ -205,15 +216,25 @@ impl Connection {
                 shared.metrics.closed_copy_gone.add(1);
                 tracing::warn!(%peer, %reason, "connection closed");
             }
-            CloseReason::Silent => {
+            CloseReason::Silent | CloseReason::HandshakeLate => {
                 shared.metrics.closed_silent.add(1);
                 tracing::debug!(%peer, %reason, "connection closed");
             }
+            CloseReason::Tls(_) | CloseReason::NotEncrypted => {
+                shared.metrics.tls_refused.add(1);
+                if let Some(others) =
+                    shared.tls.as_ref().and_then(|tls| tls.may_log(shared.clock.monotonic_ns()))
+                {
+                    tracing::warn!(%peer, %reason, others, "connection closed");
+                }
+            }
             _ => tracing::debug!(%peer, %reason, "connection closed"),
         }
+        connection.transport.end();
         connection.forget_all(&shared);
         connection.not_silent(&shared);
         shared.connections.remove(connection.id);
+        shared.metrics.tls_connections.add(-i64::from(connection.transport.is_tls()));
         shared.metrics.connections.add(-1);
     }
 
@@ -266,7 +287,7 @@ impl Connection {
     }
 
     fn is_idle(&self) -> bool {
-        self.outbox.owes_nothing() && self.reads.lock().len() == 0
+        self.outbox.owes_nothing() && self.reads.lock().len() == 0 && !self.transport.has_pending()
     }
 
     /// Gives back what outlives the tasks: descriptors and parked polls (invariant 4).
@@ -301,8 +322,15 @@ impl Connection {
         self.next_seq.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Writes what is queued as far as the socket takes it; the sender gets the rest. Called by any thread.
+    /// Writes what is queued as far as the socket takes it; the sender gets the rest. Called by any thread, so over TLS the
+    /// sender gets everything (transport invariant 3).
     fn flush(&self) {
+        if self.transport.is_tls() {
+            if self.outbox.has_unsent() {
+                self.wake_sender.notify_one();
+            }
+            return;
+        }
         match self.flush_once(false) {
             Flush::Done | Flush::Held => {}
             Flush::Left => self.wake_sender.notify_one(),
@@ -313,12 +341,20 @@ impl Connection {
     /// As [`Outbox::flush`], and tells whoever watches its progress.
     fn flush_once(&self, is_sender: bool) -> Flush {
         let mut finished = Vec::new();
-        let flush = self.outbox.flush(&self.socket, is_sender, &mut finished);
+        let flush = self.outbox.flush(self.transport.as_ref(), is_sender, &mut finished);
         if !finished.is_empty() {
             self.finish_reads(&finished);
         }
         self.activity.on_flush(&flush, &self.outbox);
-        flush
+        match flush {
+            // Encrypted bytes have left the outbox and may still wait for the kernel.
+            Flush::Done | Flush::Held => match self.transport.push_pending() {
+                Ok(true) => flush,
+                Ok(false) => Flush::Left,
+                Err(_) => Flush::Broken,
+            },
+            Flush::Left | Flush::Broken => flush,
+        }
     }
 
     /// What it holds and does at this moment.

@@ -197,7 +197,7 @@ impl<'f> Frames<'_, 'f> {
             Operation::Auth(_) => {
                 self.answer_v3(&response::auth(request.txn_id, v3::auth_disabled_message()));
             }
-            // TLS is not configured (section 2.5).
+            // One that may begin TLS does not come here ([`super::reader`], start_tls invariant 1).
             Operation::StartTls => self.answer_v3(&request.failure(ErrorCode::BadRequest)),
             Operation::ReconcileLedgers(message) => match self.reconcile(request.txn_id, message) {
                 Ok(()) => {}

@@ -19,10 +19,10 @@
 //!    A fence does as far as these find room: it owes nothing to those that do not, they meet it when their turn comes.
 //! 4. When a shard has no room only this task waits, and lets pass what need not wait with it ([`ahead`]), at most the admission deadline, and not beyond the maximum age of
 //!    what waits unless that includes recovery or high priority; what is left is then refused ([`late`]). Adds that have
-//!    that age when they are read, by the time they came to the kernel ([`inlet`]), are refused before they are placed, if
+//!    that age when they are read, by the time they came to the kernel ([`Inlet`]), are refused before they are placed, if
 //!    memory was short for as long.
 //! 5. A peer that sent no whole request yet reads into memory of pools of its own, a little of it, and has
-//!    `first_request_max` from its first byte to the end of that request: what nobody answers for cannot take memory
+//!    `first_request_max` from its first byte to the end of that request, and before that to the end of a TLS handshake: what nobody answers for cannot take memory
 //!    from those who are served. Of a request that is handled, nothing stays in these pools.
 //! 6. A peer in the middle of a frame holds memory that others wait for only as long as it keeps up [`MIN_BYTES_PER_S`]
 //!    over that whole frame: a byte now and then is no progress. What waits in line for the memory of a large frame holds
@@ -39,14 +39,15 @@
 
 mod ahead;
 mod frames;
-mod inlet;
 mod late;
+mod start_tls;
 
 use super::activity::Wait;
 use super::bulk::{self, SLICE_BYTES};
 use super::cover::FREE;
 use super::outbox::Closed;
 use super::request::V3_ANSWER_BYTES;
+use super::transport::Inlet;
 use super::{CloseReason, Connection};
 use crate::shared::Shared;
 use ahead::{Ahead, Outlook};
@@ -55,11 +56,9 @@ use bindery_io::canary::Canary;
 use bindery_wire::frame::{self, LENGTH_PREFIX_SIZE_BYTES, Split};
 pub(super) use frames::Frames;
 use frames::Handled;
-use inlet::Inlet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tokio::net::tcp::OwnedReadHalf;
 use tokio::time::Instant;
 
 /// Credit taken at once for the answers to what one read brought.
@@ -78,24 +77,23 @@ const BEGUN_BYTES: usize = 4096;
 const FIRST_STALL_MAX: Duration = Duration::from_secs(1);
 
 /// Reads until the connection ends.
-pub async fn run(shared: &Arc<Shared>, connection: &Arc<Connection>, socket: OwnedReadHalf) -> CloseReason {
-    let mut socket = Inlet::new(shared, socket);
+pub async fn run(shared: &Arc<Shared>, connection: &Arc<Connection>) -> CloseReason {
+    let mut socket = Inlet::new(connection.transport.clone(), shared.clock.clone());
     let silent_until = shared.limits.silent_max.map(|max| Instant::now() + max);
-    let mut drain = Drain::default();
     let (mut appetite, mut ahead) = (Appetite::new(), Ahead::default());
     loop {
         // The drain may have been seen, and the last bytes read, while memory was held: then nothing more is waited for.
-        if !(drain.is_begun() && drain.is_over(connection, &socket)) {
+        if !socket.is_drained() {
             tokio::select! {
                 () = connection.closed.wait() => return CloseReason::Ours,
-                () = connection.draining.wait(), if !drain.is_begun() => {}
+                () = connection.draining.wait(), if !socket.is_draining() => {}
                 () = until(silent_until), if !connection.has_spoken() => return CloseReason::Silent,
-                ready = socket.socket().readable() => if let Err(error) = ready {
+                ready = socket.readable() => if let Err(error) = ready {
                     return CloseReason::Socket(error.kind());
                 }
             }
         }
-        if drain.is_over(connection, &socket) {
+        if is_drained(connection, &mut socket) {
             connection.is_read_out.store(true, Ordering::Release);
             connection.closed.wait().await;
             return CloseReason::Ours;
@@ -131,7 +129,6 @@ pub async fn run(shared: &Arc<Shared>, connection: &Arc<Connection>, socket: Own
             shared,
             connection,
             socket: &mut socket,
-            drain: &mut drain,
             appetite: &mut appetite,
             ahead: &mut ahead,
             base: if is_first { vec![0; size] } else { shared.buffers.take() },
@@ -223,32 +220,12 @@ impl Appetite {
     }
 }
 
-/// What is still to be read once the connection drains (invariant 7).
-#[derive(Default)]
-struct Drain {
-    /// Of the bytes that the kernel had when that was first seen, those not read yet.
-    left: Option<u64>,
-}
-
-impl Drain {
-    fn is_begun(&self) -> bool {
-        self.left.is_some()
+/// True when the connection drains and everything that had come is read (invariant 7).
+fn is_drained(connection: &Connection, socket: &mut Inlet) -> bool {
+    if connection.draining.is_set() {
+        socket.begin_drain();
     }
-
-    /// True when the connection drains and everything that had come is read.
-    fn is_over(&mut self, connection: &Connection, socket: &Inlet) -> bool {
-        if self.left.is_none() && connection.draining.is_set() {
-            // Of a socket that cannot say so nothing more is read.
-            self.left = Some(rustix::io::ioctl_fionread(socket.socket()).unwrap_or(0));
-        }
-        self.left == Some(0)
-    }
-
-    fn took(&mut self, bytes: usize) {
-        if let Some(left) = &mut self.left {
-            *left = left.saturating_sub(bytes as u64);
-        }
-    }
+    socket.is_drained()
 }
 
 /// A connection that has something to say, and memory to say it in.
@@ -256,7 +233,6 @@ struct Active<'a> {
     shared: &'a Arc<Shared>,
     connection: &'a Arc<Connection>,
     socket: &'a mut Inlet,
-    drain: &'a mut Drain,
     appetite: &'a mut Appetite,
     /// Empty but while frames are handled.
     ahead: &'a mut Ahead,
@@ -283,7 +259,7 @@ impl<'a> Active<'a> {
         // Read already, before adds waited or its buffer was changed, and not handled.
         let mut is_at_hand = false;
         loop {
-            if !is_at_hand && self.drain.is_over(self.connection, self.socket) {
+            if !is_at_hand && is_drained(self.connection, self.socket) {
                 // What is decoded is answered; the rest is no whole frame.
                 return Ok(());
             }
@@ -305,7 +281,6 @@ impl<'a> Active<'a> {
                 end = received(read)?;
                 self.appetite.filled(end, most);
                 self.shared.metrics.batching.socket_reads.add(1);
-                self.drain.took(end);
                 if self.is_first {
                     self.deadline = Some(Instant::now() + self.shared.limits.first_request_max);
                 }
@@ -322,6 +297,10 @@ impl<'a> Active<'a> {
                 }
             }
             if self.is_first && self.is_whole(&self.base[begin..end]) {
+                if let Some(start) = self.first_frame(&self.base[begin..end]).await? {
+                    let behind = begin + start.len..end;
+                    return self.start_tls(start, behind).await;
+                }
                 // Before its answer is seen: who was answered is a client. One that is malformed closes the connection.
                 self.connection.speak(self.shared);
                 // Its adds may have to wait for room, and other strangers for this memory.
@@ -334,8 +313,7 @@ impl<'a> Active<'a> {
             let base = std::mem::take(&mut self.base);
             let received_ns = self.socket.arrived_ns();
             let (is_first, is_of_adds) = (self.is_first, self.is_of_adds());
-            let outlook =
-                Outlook { socket: &mut *self.socket, drain: &mut *self.drain, ahead: &mut *self.ahead };
+            let outlook = Outlook { socket: &mut *self.socket, ahead: &mut *self.ahead };
             let frames = Frames {
                 turn: self.turn.take(),
                 // Elsewhere no adds wait, or those of a stranger.
@@ -650,12 +628,15 @@ impl<'a> Active<'a> {
                 }
             }
         }
+        if self.lacks_tls() {
+            return Err(CloseReason::NotEncrypted);
+        }
         self.connection.speak(self.shared);
         // Handled whatever it is: a read beyond the room is refused.
         let received_ns = self.socket.arrived_ns();
         // Into the buffer, afterwards.
         let may_look = !self.base.is_empty();
-        let outlook = Outlook { socket: &mut *self.socket, drain: &mut *self.drain, ahead: &mut *self.ahead };
+        let outlook = Outlook { socket: &mut *self.socket, ahead: &mut *self.ahead };
         let frames = Frames {
             read_room: 1,
             outlook: Some(outlook).filter(|_| may_look),
@@ -690,20 +671,19 @@ impl<'a> Active<'a> {
                 let took_nothing_for = now.duration_since(part.since);
                 return Err(CloseReason::Stalled { bytes_held, took_nothing_for });
             }
-            if self.drain.is_over(self.connection, self.socket) {
+            if is_drained(self.connection, self.socket) {
                 return Ok(None);
             }
             let drain_begins = self.connection.draining.wait();
+            let is_draining = self.socket.is_draining();
             tokio::select! {
                 biased;
                 read = self.socket.read(target) => {
                     self.shared.metrics.batching.socket_reads.add(1);
-                    let read = received(read)?;
-                    self.drain.took(read);
-                    return Ok(Some(read));
+                    return received(read).map(Some);
                 }
                 () = self.connection.closed.wait() => return Err(CloseReason::Ours),
-                () = drain_begins, if !self.drain.is_begun() => {}
+                () = drain_begins, if !is_draining => {}
                 () = tokio::time::sleep(step) => {}
             }
         }
@@ -714,7 +694,15 @@ fn received(read: std::io::Result<usize>) -> Result<usize, CloseReason> {
     match read {
         Ok(0) => Err(CloseReason::Peer),
         Ok(n) => Ok(n),
-        Err(error) => Err(CloseReason::Socket(error.kind())),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Why a connection ends whose transport failed.
+fn failed(error: std::io::Error) -> CloseReason {
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        Some(error) => CloseReason::Tls(error.to_string()),
+        None => CloseReason::Socket(error.kind()),
     }
 }
 

@@ -389,7 +389,7 @@ impl Sender {
                 () = granted(&mut high.disks) => {}
                 () = granted(&mut plain.disks) => {}
                 () = self.bulk.granted() => {}
-                result = connection.socket.writable(), if is_blocked => {
+                result = connection.transport.writable(), if is_blocked => {
                     if let Err(error) = result {
                         return CloseReason::Socket(error.kind());
                     }
@@ -721,7 +721,8 @@ impl Sender {
         if !std::mem::replace(&mut self.is_peer_awaited, true) {
             self.connection.peer_time.lock().begin(now_ns);
         }
-        let idle = self.watch.look(now_ns, in_use.sent);
+        let progress = in_use.sent + self.connection.transport.pending_progress();
+        let idle = self.watch.look(now_ns, progress);
         if idle.is_zero() {
             return None;
         }

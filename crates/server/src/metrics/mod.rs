@@ -105,6 +105,12 @@ pub struct Metrics {
     pub refused: Counter,
     /// `bindery_connections_closed_copy_gone`: by us, because the rest of a frame could not be loaded again.
     pub closed_copy_gone: Counter,
+    /// `bindery_tls_connections`: those over TLS, the handshake included.
+    pub tls_connections: Gauge,
+    /// `bindery_tls_handshakes`: finished ones.
+    pub tls_handshakes: Counter,
+    /// `bindery_connections_closed_tls`: by us, because TLS failed or was required and not asked for.
+    pub tls_refused: Counter,
     /// `bindery_reads_too_old`: reads answered with too-many-requests because they had waited too long.
     pub reads_too_old: Counter,
     /// `bindery_long_polls_refused`: long polls answered with too-many-requests because too many are parked.
@@ -155,6 +161,9 @@ impl Metrics {
             closed_silent: Counter::default(),
             refused: Counter::default(),
             closed_copy_gone: Counter::default(),
+            tls_connections: Gauge::default(),
+            tls_handshakes: Counter::default(),
+            tls_refused: Counter::default(),
             reads_too_old: Counter::default(),
             long_polls_refused: Counter::default(),
             adds_too_old: Counter::default(),
@@ -197,6 +206,8 @@ impl Metrics {
             ("bindery_connections_closed_silent", &self.closed_silent),
             ("bindery_connections_refused", &self.refused),
             ("bindery_connections_closed_copy_gone", &self.closed_copy_gone),
+            ("bindery_tls_handshakes", &self.tls_handshakes),
+            ("bindery_connections_closed_tls", &self.tls_refused),
             ("bindery_reads_too_old", &self.reads_too_old),
             ("bindery_long_polls_refused", &self.long_polls_refused),
             ("bindery_adds_too_old", &self.adds_too_old),
@@ -212,6 +223,7 @@ impl Metrics {
             ("bookkeeper_server_ADD_ENTRY_BLOCKED", &self.adds_blocked),
             ("bookie_SERVER_STATUS", &self.server_status),
             ("bindery_connections", &self.connections),
+            ("bindery_tls_connections", &self.tls_connections),
             ("bindery_long_polls_parked", &self.long_polls_parked),
         ];
         for (name, gauge) in gauges {

@@ -27,8 +27,13 @@ const HANGS: &str = "hangs";
 const WARM: &str = "warm";
 
 /// The parts of the bookie that the memory plan counts.
-const AROUND: Surroundings =
-    Surroundings { ledger_dirs: 3, shards_min: 3, are_connections_set: false, tier_bytes: 0 };
+const AROUND: Surroundings = Surroundings {
+    ledger_dirs: 3,
+    shards_min: 3,
+    are_connections_set: false,
+    tier_bytes: 0,
+    tls_connection_bytes: 0,
+};
 
 #[derive(Default)]
 struct GateState {

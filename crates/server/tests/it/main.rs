@@ -20,4 +20,6 @@ mod stalled;
 mod stalls;
 mod storm;
 mod tier;
+mod tls;
+mod tls_reload;
 mod wire;

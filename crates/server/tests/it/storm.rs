@@ -9,10 +9,12 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::common::PATIENCE;
+use crate::common::certificates::Authority;
 use crate::common::frames::{
     KEY, OTHER_KEY, OwnedV2, add_frame, batch_request, body, fence_request, framed, framed_v3, read_request,
 };
-use crate::common::wire::{Bookie, Client, start_with};
+use crate::common::wire::{Bookie, Client, start_tls, start_with};
+use crate::tls;
 use bindery_io::SeededRandom;
 use bindery_server::limits::Limits;
 use bindery_server::memory::MemoryPlan;
@@ -20,6 +22,7 @@ use bindery_wire::entry::ExplicitLac;
 use bindery_wire::v3::{self, Operation, proto};
 use bindery_wire::{ErrorCode, FrameLimit, v2};
 use bytes::{Bytes, BytesMut};
+use rustls::ClientConfig;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -151,6 +154,8 @@ impl Owed {
 struct Peer {
     random: SeededRandom,
     tally: Arc<Tally>,
+    /// Most sessions are over TLS, if any are.
+    tls: Option<Arc<ClientConfig>>,
     /// The ledger written to; those below it in the peer's range are fenced or left behind.
     ledger: i64,
     next_entry: i64,
@@ -160,10 +165,10 @@ struct Peer {
 }
 
 impl Peer {
-    fn new(number: u64, seed: u64, tally: Arc<Tally>) -> Peer {
+    fn new(number: u64, seed: u64, tally: Arc<Tally>, tls: Option<Arc<ClientConfig>>) -> Peer {
         let random = SeededRandom::new(seed).child(&format!("peer/{number}"));
         let ledger = (number as i64 + 1) << 32;
-        Peer { random, tally, ledger, next_entry: 0, written: Vec::new(), txn: 0 }
+        Peer { random, tally, tls, ledger, next_entry: 0, written: Vec::new(), txn: 0 }
     }
 
     fn below(&self, n: i64) -> i64 {
@@ -387,7 +392,14 @@ impl Peer {
         let is_v2 = self.random.chance(0.6);
         count(&self.tally.sessions, 1);
         let is_deaf = self.random.chance(0.1);
-        let mut client = if is_deaf { Client::deaf(bookie).await } else { Client::new(bookie).await };
+        let mut client = match &self.tls {
+            Some(tls) if self.random.chance(0.7) => match is_deaf {
+                true => Client::deaf_tls(bookie, tls.clone()).await,
+                false => Client::tls(bookie, tls.clone()).await.unwrap(),
+            },
+            _ if is_deaf => Client::deaf(bookie).await,
+            _ => Client::new(bookie).await,
+        };
         self.begin_ledger(&mut client).await?;
         for _ in 0..=self.below(4) {
             let mut owed = Owed::default();
@@ -467,6 +479,7 @@ async fn storm(
     seed: u64,
     operations: u64,
     patience: Duration,
+    tls: Option<Arc<ClientConfig>>,
 ) -> Result<Arc<Tally>, String> {
     let tally = Arc::new(Tally::default());
     let mut first = Client::new(bookie).await;
@@ -475,7 +488,8 @@ async fn storm(
         assert_eq!(first.next_v2().await, OwnedV2::Add(ErrorCode::Ok, BIG, entry));
     }
     drop(first);
-    let mut peers: Vec<Peer> = (0..PEERS).map(|number| Peer::new(number, seed, tally.clone())).collect();
+    let mut peers: Vec<Peer> =
+        (0..PEERS).map(|number| Peer::new(number, seed, tally.clone(), tls.clone())).collect();
     // Everybody goes after each part, so that the gauges can be looked at while the bookie goes on.
     for part in 1..=4 {
         let mut tasks = tokio::task::JoinSet::new();
@@ -534,7 +548,7 @@ async fn a_million_operations_leave_every_pool_at_zero() {
     let operations = from_environment("BINDERY_STORM_OPERATIONS", 1_000_000);
     let seed = from_environment("BINDERY_STORM_SEED", 24);
     let bookie = Arc::new(start_with(limits(), plan()).await);
-    let tally = storm(&bookie, seed, operations, PATIENCE).await.unwrap();
+    let tally = storm(&bookie, seed, operations, PATIENCE, None).await.unwrap();
     println!("{tally:?}");
     let at_least = |counter: &AtomicU64, share: u64| {
         let counted = counter.load(Ordering::Relaxed);
@@ -551,6 +565,24 @@ async fn a_million_operations_leave_every_pool_at_zero() {
     Arc::into_inner(bookie).unwrap().stop().await;
 }
 
+/// The same with most peers over TLS.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_storm_over_tls_leaves_every_pool_at_zero() {
+    let operations = from_environment("BINDERY_STORM_OPERATIONS", 1_000_000) / 5;
+    let seed = from_environment("BINDERY_STORM_SEED", 24);
+    let authority = Authority::new("authority");
+    let tls = tls::with(&authority, tls::Wanted::default());
+    let bookie = Arc::new(start_tls(limits(), plan(), tls).await);
+    let config = authority.client(None, &[]);
+    let tally = storm(&bookie, seed, operations, PATIENCE, Some(config)).await.unwrap();
+    println!("{tally:?}");
+    assert!(tally.operations.load(Ordering::Relaxed) >= operations);
+    let (handshakes, sessions) =
+        (bookie.shared.metrics.tls_handshakes.get(), tally.sessions.load(Ordering::Relaxed));
+    assert!(handshakes >= sessions / 2, "{handshakes} of {sessions} sessions");
+    Arc::into_inner(bookie).unwrap().stop().await;
+}
+
 /// M24: a permit that leaks when a connection dies while it is paused is found by the same storm.
 #[cfg(debug_assertions)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -559,6 +591,6 @@ async fn canary_m24_is_found() {
     let limits = Limits { canaries: Canaries::only(Canary::M24PausedPermitLeaks), ..limits() };
     let bookie = Arc::new(start_with(limits, plan()).await);
     // The leaked permit never comes back: a longer wait for it shows nothing more.
-    let found = storm(&bookie, 24, 1_000_000, Duration::from_secs(5)).await.unwrap_err();
+    let found = storm(&bookie, 24, 1_000_000, Duration::from_secs(5), None).await.unwrap_err();
     assert!(found.contains("IB20") && found.contains("inbound"), "{found}");
 }

@@ -633,6 +633,17 @@ impl Outbox {
         }
     }
 
+    /// True when something is queued that nobody is writing.
+    pub fn has_unsent(&self) -> bool {
+        !self.state.lock().segments.is_empty()
+    }
+
+    /// True when everything that was queued is with the kernel.
+    pub fn is_sent(&self) -> bool {
+        let state = self.state.lock();
+        state.segments.is_empty() && !state.is_writing && state.part.is_none()
+    }
+
     /// Bytes the kernel ever took, and bytes that wait for it.
     pub fn progress(&self) -> (u64, u64) {
         let state = self.state.lock();

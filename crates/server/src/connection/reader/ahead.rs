@@ -18,12 +18,12 @@
 //! What stays takes [`AHEAD_BYTES`] at most, and less than a read buffer; it is not looked past. So it begins only after
 //! [`PATIENCE`]: batches that wait for the next group are none the smaller.
 
+use super::CloseReason;
 use super::frames::Frames;
-use super::inlet::Inlet;
-use super::{CloseReason, Drain};
 use crate::connection::activity::Activity;
 use crate::connection::operations::Next;
 use crate::connection::request::{Reply, V3_ANSWER_BYTES};
+use crate::connection::transport::Inlet;
 use bindery_engine::Add;
 use bindery_flow::Permit;
 use bindery_types::LedgerId;
@@ -69,7 +69,6 @@ impl Ahead {
 /// The way from frames that wait to what comes behind them.
 pub(super) struct Outlook<'a> {
     pub(super) socket: &'a mut Inlet,
-    pub(super) drain: &'a mut Drain,
     pub(super) ahead: &'a mut Ahead,
 }
 
@@ -98,10 +97,7 @@ impl Lookout<'_, '_> {
         match looking.outlook.socket.read(&mut ahead.bytes[ahead.filled..]).await {
             // The reader finds the end again.
             Ok(0) | Err(_) => looking.is_over = true,
-            Ok(read) => {
-                ahead.filled += read;
-                looking.outlook.drain.took(read);
-            }
+            Ok(read) => ahead.filled += read,
         }
     }
 

@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test uses a part")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+pub mod certificates;
 pub mod frames;
 pub mod whole;
 pub mod wire;

@@ -14,6 +14,7 @@ use bindery_server::memory::{MemoryPlan, Pools};
 use bindery_server::metrics::Metrics;
 use bindery_server::shared::{BufferSlab, Shared, Volumes};
 use bindery_server::tier::Tier;
+use bindery_server::tls::Tls;
 use bindery_wire::frame::{self, Split};
 use bindery_wire::v3::{self, Operation, proto};
 use bindery_wire::{FrameLimit, v2};
@@ -23,11 +24,13 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Mutex;
 use tokio::task::{JoinHandle, JoinSet};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::pki_types::ServerName;
 
 /// Connections that are served.
 pub struct Bookie {
@@ -129,6 +132,23 @@ pub async fn start_tiered(
     change: impl FnOnce(&mut EngineConfig),
     tier: Option<Arc<Tier>>,
 ) -> Bookie {
+    start_whole(limits, plan, disk, clock, change, (tier, None)).await
+}
+
+/// As [`start_with`]; speaks TLS when asked to.
+pub async fn start_tls(limits: Limits, plan: MemoryPlan, tls: Tls) -> Bookie {
+    let (disk, clock) = (Arc::new(RealDisk::new()), Arc::new(SystemClock::new()));
+    start_whole(limits, plan, disk, clock, |_| (), (None, Some(Arc::new(tls)))).await
+}
+
+async fn start_whole(
+    limits: Limits,
+    plan: MemoryPlan,
+    disk: Arc<dyn Disk>,
+    clock: Arc<dyn Clock>,
+    change: impl FnOnce(&mut EngineConfig),
+    (tier, tls): (Option<Arc<Tier>>, Option<Arc<Tls>>),
+) -> Bookie {
     await_stamps();
     let dir = tempfile::tempdir().unwrap();
     let mut config = EngineConfig {
@@ -148,6 +168,7 @@ pub async fn start_tiered(
     let shared = Arc::new(Shared {
         words: bindery_server::words::WordDesk::default(),
         tier,
+        tls,
         tier_log: parking_lot::Mutex::new(LogLimit::new(Duration::from_secs(10))),
         engine: machine.engine.clone(),
         io: IoPools::start(machine.engine.directory_count(), 2, pools.loads(), clock.clone()).unwrap(),
@@ -185,6 +206,7 @@ impl Bookie {
                 assert_eq!((gauge.used, gauge.waiting), (0, 0), "pool {name}");
             }
             assert_eq!(shared.metrics.connections.get(), 0);
+            assert_eq!(shared.metrics.tls_connections.get(), 0);
             assert_eq!(shared.metrics.adds_in_progress.get(), 0);
             assert_eq!(shared.metrics.long_polls_parked.get(), 0);
         })
@@ -214,8 +236,8 @@ async fn next_frame(socket: &mut (impl AsyncRead + Unpin), buffer: &mut BytesMut
 
 /// A connection of a peer that sends whatever it is told to. Closed when it is dropped.
 pub struct Client {
-    reading: OwnedReadHalf,
-    writing: Arc<Mutex<OwnedWriteHalf>>,
+    reading: Box<dyn AsyncRead + Send + Unpin>,
+    writing: Arc<Mutex<Box<dyn AsyncWrite + Send + Unpin>>>,
     sending: JoinSet<()>,
     buffer: BytesMut,
 }
@@ -235,13 +257,53 @@ impl Client {
     /// A peer on this connection.
     pub fn of(socket: TcpStream) -> Client {
         let (reading, writing) = socket.into_split();
+        Client::of_halves(Box::new(reading), Box::new(writing))
+    }
+
+    fn of_halves(
+        reading: Box<dyn AsyncRead + Send + Unpin>,
+        writing: Box<dyn AsyncWrite + Send + Unpin>,
+    ) -> Client {
         let writing = Arc::new(Mutex::new(writing));
         Client { reading, writing, sending: JoinSet::new(), buffer: BytesMut::new() }
     }
 
+    /// A peer that began TLS as BookKeeper's clients do.
+    pub async fn tls(bookie: &Bookie, config: Arc<ClientConfig>) -> std::io::Result<Client> {
+        Client::tls_on(TcpStream::connect(bookie.address).await?, config).await
+    }
+
+    /// The same on this connection.
+    pub async fn tls_on(mut socket: TcpStream, config: Arc<ClientConfig>) -> std::io::Result<Client> {
+        socket.write_all(&framed_v3(1, Operation::StartTls)).await?;
+        let answer = next_frame(&mut socket, &mut BytesMut::new()).await.expect("an answer");
+        let answer = v3::decode_response(answer).unwrap();
+        assert_eq!((answer.status, answer.start_tls_response.is_some()), (0, true), "START_TLS");
+        let name = ServerName::try_from("localhost").unwrap();
+        let stream = TlsConnector::from(config).connect(name, socket).await?;
+        let (reading, writing) = tokio::io::split(stream);
+        Ok(Client::of_halves(Box::new(reading), Box::new(writing)))
+    }
+
+    /// A peer whose kernel takes as little as it can be told to, over TLS.
+    pub async fn deaf_tls(bookie: &Bookie, config: Arc<ClientConfig>) -> Client {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        Client::tls_on(socket.connect(bookie.address).await.unwrap(), config).await.unwrap()
+    }
+
+    /// Tells the bookie that nothing follows.
+    pub async fn end(&mut self) {
+        let _ = self.writing.lock().await.shutdown().await;
+    }
+
     pub async fn send(&mut self, bytes: &[u8]) {
         let mut writing = self.writing.lock().await;
-        tokio::time::timeout(PATIENCE, writing.write_all(bytes)).await.unwrap().unwrap();
+        let sent = async {
+            writing.write_all(bytes).await?;
+            writing.flush().await
+        };
+        tokio::time::timeout(PATIENCE, sent).await.unwrap().unwrap();
     }
 
     /// Sends all of that while others things are done, as far as the bookie takes it.
@@ -253,6 +315,13 @@ impl Client {
     /// The payload of the next frame, `None` when the bookie closed the connection.
     pub async fn next(&mut self) -> Option<Bytes> {
         next_frame(&mut self.reading, &mut self.buffer).await
+    }
+
+    /// Some bytes that are no frames; `None` when the bookie closed the connection.
+    pub async fn next_raw(&mut self) -> Option<Bytes> {
+        self.buffer.clear();
+        let read = tokio::time::timeout(PATIENCE, self.reading.read_buf(&mut self.buffer)).await.unwrap();
+        read.ok().filter(|read| *read > 0).map(|_| self.buffer.split().freeze())
     }
 
     pub async fn v2(&mut self, request: v2::Request<'_>) -> OwnedV2 {

@@ -1,0 +1,187 @@
+//! From plain frames to TLS (protocol reference, section 2.5).
+//!
+//! # Data flow
+//! ```text
+//! START_TLS ─► plain answer, sent completely ─► Inlet::upgrade ─► bytes behind the frame, then bytes from the kernel
+//!           ─► one step of the handshake, on the blocking pool, by turns ─► its messages to the kernel ─► … ─► frames again
+//! ```
+//!
+//! # Invariants
+//! 1. TLS begins with the first frame of a connection or not at all, so no answer is owed to the peer at that moment. A later
+//!    START_TLS is refused as a bad request, as is any START_TLS sent to a bookie without certificates.
+//! 2. Bytes behind the frame, even from the same read, belong to the handshake and are never split into frames.
+//! 3. START_TLS does not count as a request: the peer stays a stranger until its first whole request over TLS. It has
+//!    `first_request_max` from the first byte of START_TLS to the end of the handshake.
+//! 4. When TLS is required, no request is handled that comes without it.
+
+use super::{Active, CloseReason, failed, until};
+use crate::connection::request::V3_ANSWER_BYTES;
+use crate::tls::Tls;
+use bindery_wire::frame::{self, Split};
+use bindery_wire::v3::{self, Operation, response};
+use bindery_wire::{ErrorCode, Protocol, v2};
+use bytes::{Bytes, BytesMut};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A first frame that asks for TLS.
+pub(super) struct StartTls {
+    tls: Arc<Tls>,
+    txn: u64,
+    /// Its length, prefix included.
+    pub(super) len: usize,
+}
+
+impl Active<'_> {
+    /// Looks at the first frame of the connection, at the front of `data`: `Some` when it begins TLS.
+    ///
+    /// # Errors
+    /// TLS is required and the frame does not ask for it (invariant 4).
+    pub(super) async fn first_frame(&self, data: &[u8]) -> Result<Option<StartTls>, CloseReason> {
+        let Some(tls) = &self.shared.tls else { return Ok(None) };
+        if self.connection.transport.is_tls() {
+            return Ok(None);
+        }
+        let Ok(Split::Frame(payload)) = frame::split(data, self.shared.limits.frame) else { return Ok(None) };
+        let (len, payload) = (payload.end, &data[payload]);
+        let request = match Protocol::of(payload) {
+            Some(Protocol::V3) => v3::Request::decode(Bytes::copy_from_slice(payload)).ok(),
+            Some(Protocol::V2) | None => None,
+        };
+        match request {
+            Some(v3::Request { txn_id, operation: Operation::StartTls, .. }) => {
+                Ok(Some(StartTls { tls: tls.clone(), txn: txn_id, len }))
+            }
+            request if tls.is_required() => {
+                let refusal = request.map_or_else(
+                    || v2_refusal(payload),
+                    |request| {
+                        let mut frame = BytesMut::new();
+                        v3::put_frame(&request.failure(ErrorCode::Unauthorized), &mut frame);
+                        frame
+                    },
+                );
+                self.answer_plainly(&refusal).await?;
+                Err(CloseReason::NotEncrypted)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// True when a first request that is too long to be START_TLS must be refused (invariant 4).
+    pub(super) fn lacks_tls(&self) -> bool {
+        let is_required = self.shared.tls.as_ref().is_some_and(|tls| tls.is_required());
+        is_required && !self.connection.transport.is_tls()
+    }
+
+    /// Agrees to TLS and runs the handshake; `behind` is the place of the bytes behind the frame in the buffer.
+    pub(super) async fn start_tls(
+        &mut self,
+        start: StartTls,
+        behind: Range<usize>,
+    ) -> Result<(), CloseReason> {
+        let behind = self.set_aside(behind);
+        let mut answer = BytesMut::new();
+        v3::put_frame(&response::start_tls(start.txn, ErrorCode::Ok), &mut answer);
+        self.answer_plainly(&answer).await?;
+        let session = start.tls.begin().map_err(|error| CloseReason::Tls(error.to_string()))?;
+        self.socket.upgrade(session);
+        self.shared.metrics.tls_connections.add(1);
+        self.handshake(&start.tls, &behind).await?;
+        self.shared.metrics.tls_handshakes.add(1);
+        Ok(())
+    }
+
+    /// Sends a frame and waits until the kernel has it.
+    async fn answer_plainly(&self, frame: &[u8]) -> Result<(), CloseReason> {
+        let outbox = &self.connection.outbox;
+        let Some(promised) = outbox.try_credit(V3_ANSWER_BYTES, V3_ANSWER_BYTES) else {
+            return Err(CloseReason::Ours);
+        };
+        outbox.answer(promised, |out| out.extend_from_slice(frame));
+        loop {
+            self.connection.flush();
+            if outbox.is_sent() {
+                return Ok(());
+            }
+            self.writable().await?;
+            // The sender may be writing at this moment.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn handshake(&mut self, tls: &Tls, mut behind: &[u8]) -> Result<(), CloseReason> {
+        let connection = self.connection;
+        loop {
+            match behind.is_empty() {
+                true => self.handshake_bytes().await?,
+                false => drop(self.socket.feed(&mut behind).map_err(failed)?),
+            }
+            if behind.is_empty() {
+                self.lease.shrink_to(0);
+                connection.activity.holds_inbound(0);
+            }
+            let turn = tokio::select! {
+                () = connection.closed.wait() => return Err(CloseReason::Ours),
+                () = until(self.deadline) => return Err(CloseReason::HandshakeLate),
+                turn = tls.turn() => turn,
+            };
+            let transport = connection.transport.clone();
+            // Always awaited: it takes milliseconds.
+            let processed = tokio::task::spawn_blocking(move || transport.process_handshake()).await;
+            drop(turn);
+            let processed = processed.map_err(|error| CloseReason::Tls(error.to_string()))?;
+            self.socket.processed(processed.map_err(failed)?);
+            while !connection.transport.push_pending().map_err(failed)? {
+                self.writable().await?;
+            }
+            if !connection.transport.is_handshaking() && behind.is_empty() {
+                self.socket.finish_handshake();
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits for bytes of the handshake.
+    async fn handshake_bytes(&mut self) -> Result<(), CloseReason> {
+        loop {
+            tokio::select! {
+                () = self.connection.closed.wait() => return Err(CloseReason::Ours),
+                // A stop has no request to wait for here.
+                () = self.connection.draining.wait() => return Err(CloseReason::Ours),
+                () = until(self.deadline) => return Err(CloseReason::HandshakeLate),
+                ready = self.socket.readable() => ready.map_err(failed)?,
+            }
+            match self.socket.receive_handshake().map_err(failed)? {
+                Some(0) => return Err(CloseReason::Peer),
+                Some(_) => return Ok(()),
+                None => {}
+            }
+        }
+    }
+
+    /// Waits until the kernel takes something.
+    async fn writable(&self) -> Result<(), CloseReason> {
+        tokio::select! {
+            () = self.connection.closed.wait() => Err(CloseReason::Ours),
+            () = until(self.deadline) => Err(CloseReason::HandshakeLate),
+            ready = self.connection.transport.writable() => ready.map_err(failed),
+        }
+    }
+}
+
+/// The answer "unauthorised" to a v2 request; empty when the request has no such answer.
+fn v2_refusal(packet: &[u8]) -> BytesMut {
+    let (version, ids) = match v2::Request::decode(packet) {
+        Ok(v2::Request::Add(add)) => {
+            (add.version, v2::Correlation::Add { ledger_id: add.ledger_id, entry_id: add.entry_id })
+        }
+        Ok(v2::Request::Read(read)) => {
+            (read.version, v2::Correlation::Read { ledger_id: read.ledger_id, entry_id: read.entry_id })
+        }
+        _ => return BytesMut::new(),
+    };
+    let mut frame = BytesMut::new();
+    v2::put_error_response(version, ids, ErrorCode::Unauthorized, &mut frame);
+    frame
+}

@@ -1,0 +1,177 @@
+//! TLS on a connection: the session, and its ciphertext on the way in and out.
+//!
+//! # Data flow
+//! ```text
+//! kernel ─► fill() ─► records ─► process() ─► plaintext ─► take() ─► reader
+//! sender ─► try_write_vectored() ─► one record ─► push() ─► kernel
+//! ```
+//!
+//! # Invariants
+//! 1. Encryption and decryption run only on the connection's own tasks and, during the handshake, on a thread of the blocking
+//!    pool. Threads that serve all connections, such as the completion thread, leave both to the sender.
+//! 2. At most [`RECORD_BYTES`] of plaintext are encrypted at a time, and none while ciphertext waits for the kernel. A
+//!    connection whose peer never reads therefore holds one record, and records leave in order.
+//! 3. No ciphertext is received while plaintext waits for the reader, and at most [`BARREN_BYTES_MAX`] that yield no
+//!    plaintext. [`HELD_BYTES_MAX`] covers both directions and is charged for every connection.
+//! 4. The lock is held for the work of a few records, and never across a wait.
+
+use parking_lot::Mutex;
+use rustls::ServerConnection;
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tokio::net::TcpStream;
+
+/// Plaintext of the largest record: the most that is encrypted ahead of the kernel.
+pub(crate) const RECORD_BYTES: usize = 16 * 1024;
+/// The largest record on the wire: its header, and the most that a cipher of TLS 1.2 may add.
+const RECORD_WIRE_BYTES: usize = RECORD_BYTES + 2048 + 5;
+/// State of a session besides its records: keys, hashes, the peer's certificates.
+const SESSION_BYTES: usize = 8 * 1024;
+/// The most ciphertext that may arrive without yielding plaintext: a handshake with far longer chains of certificates than
+/// any in use. Without this limit the library would assemble messages of 64 KiB.
+pub(crate) const BARREN_BYTES_MAX: usize = 32 * 1024;
+/// By how much the library grows its buffer for a read.
+const READ_STEP_BYTES: usize = 4096;
+/// The most that TLS holds for a connection: received bytes, one record on its way out, and the session.
+pub(crate) const HELD_BYTES_MAX: usize =
+    BARREN_BYTES_MAX + READ_STEP_BYTES + RECORD_WIRE_BYTES + SESSION_BYTES;
+const _: () = assert!(
+    BARREN_BYTES_MAX + READ_STEP_BYTES >= RECORD_WIRE_BYTES + RECORD_BYTES,
+    "a whole record fits as ciphertext and as plaintext at the same time"
+);
+
+/// The outcome of processing received records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::connection) struct Processed {
+    /// Bytes that [`TlsLink::take`] has.
+    pub(super) plaintext: usize,
+    /// The peer announced the end of its stream.
+    pub(super) has_ended: bool,
+}
+
+/// See the module.
+pub(super) struct TlsLink {
+    session: Mutex<ServerConnection>,
+    has_pending: AtomicBool,
+    /// Ciphertext that the kernel took, bytes.
+    sent: AtomicU64,
+}
+
+impl TlsLink {
+    /// Over a session that has received nothing yet.
+    pub(super) fn new(mut session: ServerConnection) -> TlsLink {
+        session.set_buffer_limit(Some(RECORD_BYTES));
+        TlsLink { session: Mutex::new(session), has_pending: AtomicBool::new(false), sent: AtomicU64::new(0) }
+    }
+
+    /// Receives some ciphertext from `source`; 0 at its end. [`TlsLink::process`] must follow.
+    ///
+    /// # Errors
+    /// Those of `source`, or a handshake message that is too long.
+    pub(super) fn fill(&self, source: &mut dyn Read) -> io::Result<usize> {
+        self.session.lock().read_tls(source)
+    }
+
+    /// Decrypts all records that are complete. During the handshake this advances it, and may compute for milliseconds.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidData`] with a [`rustls::Error`]: the session is broken. The alert for the peer is pending.
+    pub(super) fn process(&self) -> io::Result<Processed> {
+        let mut session = self.session.lock();
+        let state = session.process_new_packets();
+        self.has_pending.store(session.wants_write(), Ordering::Release);
+        let state = state.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
+        Ok(Processed { plaintext: state.plaintext_bytes_to_read(), has_ended: state.peer_has_closed() })
+    }
+
+    /// Moves decrypted bytes to `target`; returns how many.
+    pub(super) fn take(&self, target: &mut [u8]) -> usize {
+        // An empty buffer and the end of the stream are reported by `process`.
+        self.session.lock().reader().read(target).unwrap_or(0)
+    }
+
+    /// True until both sides may send requests and answers.
+    pub(super) fn is_handshaking(&self) -> bool {
+        self.session.lock().is_handshaking()
+    }
+
+    /// True when ciphertext waits for the kernel.
+    pub(super) fn has_pending(&self) -> bool {
+        self.has_pending.load(Ordering::Acquire)
+    }
+
+    /// Bytes of ciphertext that the kernel ever took.
+    pub(super) fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// Encrypts some of the bytes if nothing is pending, and writes as much as the kernel takes. Returns how many bytes of
+    /// plaintext were encrypted; all of them may still be pending.
+    ///
+    /// # Errors
+    /// [`ErrorKind::WouldBlock`] when ciphertext is pending and the kernel takes none; those of the socket.
+    pub(super) fn try_write_vectored(&self, socket: &TcpStream, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let mut session = self.session.lock();
+        if !self.push(&mut session, socket)? {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        let encrypted = session.writer().write_vectored(slices)?;
+        // These bytes now belong to the session: if the socket is broken, the next call reports it.
+        let _ = self.push(&mut session, socket);
+        Ok(encrypted)
+    }
+
+    /// Writes pending ciphertext as far as the kernel takes it. True when none is left.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub(super) fn push_pending(&self, socket: &TcpStream) -> io::Result<bool> {
+        if !self.has_pending() {
+            return Ok(true);
+        }
+        self.push(&mut self.session.lock(), socket)
+    }
+
+    /// Announces the end of the stream to the peer, if the kernel takes the alert now.
+    pub(super) fn end(&self, socket: &TcpStream) {
+        let mut session = self.session.lock();
+        session.send_close_notify();
+        // The connection ends either way.
+        let _ = self.push(&mut session, socket);
+    }
+
+    fn push(&self, session: &mut ServerConnection, socket: &TcpStream) -> io::Result<bool> {
+        let result = loop {
+            if !session.wants_write() {
+                break Ok(true);
+            }
+            match session.write_tls(&mut Kernel(socket)) {
+                Ok(0) => break Err(ErrorKind::WriteZero.into()),
+                Ok(bytes) => {
+                    self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break Ok(false),
+                Err(error) => break Err(error),
+            }
+        };
+        self.has_pending.store(session.wants_write(), Ordering::Release);
+        result
+    }
+}
+
+/// A socket as a writer that never waits.
+struct Kernel<'a>(&'a TcpStream);
+
+impl Write for Kernel<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.try_write(bytes)
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.0.try_write_vectored(slices)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,205 @@
+//! Loading: from PEM files to the configuration of the TLS library.
+
+use super::validity;
+use super::{TlsConfig, TlsVersion};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{RootCertStore, ServerConfig};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A bundle of all public authorities has a quarter of it.
+pub(super) const FILE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Why TLS cannot be spoken. Each says which file and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read.
+    #[error("{key}={}: {source}. Give a PEM file that this process may read", .path.display())]
+    Read {
+        /// The setting.
+        key: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file is too long to be what it should be.
+    #[error("{key}={}: the file has more than {FILE_BYTES_MAX} bytes. Give a PEM file", .path.display())]
+    TooLong {
+        /// The setting.
+        key: &'static str,
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file holds something else.
+    #[error("{key}={}: {why}", .path.display())]
+    Content {
+        /// The setting.
+        key: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and what to do.
+        why: String,
+    },
+    /// Certificate and key do not belong together, or cannot be used.
+    #[error(
+        "the certificate in tlsCertificatePath={} and the key in tlsKeyStore={} cannot be used together: {why}. Compare what \
+         `openssl x509 -noout -pubkey -in {}` and `openssl pkey -pubout -in {}` print",
+        .certificates.display(), .key.display(), .certificates.display(), .key.display()
+    )]
+    Pair {
+        /// The certificates.
+        certificates: PathBuf,
+        /// The key.
+        key: PathBuf,
+        /// What the library says.
+        why: String,
+    },
+    /// Versions and ciphers leave nothing.
+    #[error("tlsEnabledProtocols and tlsEnabledCipherSuites leave nothing to speak: {0}")]
+    Settings(String),
+}
+
+/// The contents of all files at one moment.
+#[derive(PartialEq, Eq)]
+pub(super) struct Contents {
+    certificates: Vec<u8>,
+    key: Vec<u8>,
+    client_authorities: Option<Vec<u8>>,
+}
+
+impl Contents {
+    /// Reads all files. Blocks.
+    pub(super) fn read(config: &TlsConfig) -> Result<Contents, TlsError> {
+        Ok(Contents {
+            certificates: read("tlsCertificatePath", &config.certificates)?,
+            key: read("tlsKeyStore", &config.key)?,
+            client_authorities: match &config.client_authorities {
+                Some(path) => Some(read("tlsTrustStore", path)?),
+                None => None,
+            },
+        })
+    }
+}
+
+// They may be links, as orchestrators mount secrets.
+#[allow(clippy::disallowed_methods, reason = "the files of an operator")]
+fn read(key: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
+    let mut bytes = Vec::new();
+    let file = std::fs::metadata(path).and_then(|metadata| match metadata.is_file() {
+        // Opening a pipe would wait for a writer.
+        true => std::fs::File::open(path),
+        false => Err(io::Error::other("not a regular file")),
+    });
+    let read = file.and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes));
+    match read {
+        Err(source) => Err(TlsError::Read { key, path: path.to_owned(), source }),
+        Ok(read) if read as u64 > FILE_BYTES_MAX => Err(TlsError::TooLong { key, path: path.to_owned() }),
+        Ok(_) => Ok(bytes),
+    }
+}
+
+/// Everything that is used from the files.
+pub(super) struct Loaded {
+    pub(super) server: Arc<ServerConfig>,
+    /// Unix time at which the first of this bookie's certificates expires.
+    pub(super) expires_s: Option<u64>,
+}
+
+/// Checks the contents of the files and builds the configuration.
+pub(super) fn load(config: &TlsConfig, contents: &Contents) -> Result<Loaded, TlsError> {
+    let certificates = certificates("tlsCertificatePath", &config.certificates, &contents.certificates)?;
+    let key = private_key(&config.key, &contents.key)?;
+    let expires_s = certificates.iter().filter_map(|certificate| validity::expires_s(certificate)).min();
+
+    let provider = Arc::new(provider(config));
+    let versions: Vec<_> = match config.versions.is_empty() {
+        true => vec![TlsVersion::V1_3.supported(), TlsVersion::V1_2.supported()],
+        false => config.versions.iter().map(|version| version.supported()).collect(),
+    };
+    let builder = ServerConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(&versions)
+        .map_err(|error| TlsError::Settings(error.to_string()))?;
+    let builder = match (&config.client_authorities, &contents.client_authorities) {
+        (Some(path), Some(pem)) => {
+            let failed = |why: String| TlsError::Content { key: "tlsTrustStore", path: path.clone(), why };
+            let mut roots = RootCertStore::empty();
+            for certificate in self::certificates("tlsTrustStore", path, pem)? {
+                roots.add(certificate).map_err(|error| {
+                    failed(format!("a certificate in it cannot be trusted: {error}. Remove or replace it"))
+                })?;
+            }
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+            builder.with_client_cert_verifier(verifier.map_err(|error| failed(error.to_string()))?)
+        }
+        _ => builder.with_no_client_auth(),
+    };
+    let mut server = builder.with_single_cert(certificates, key).map_err(|error| TlsError::Pair {
+        certificates: config.certificates.clone(),
+        key: config.key.clone(),
+        why: error.to_string(),
+    })?;
+    // Tls invariant 3.
+    server.session_storage = Arc::new(NoServerSessionStorage {});
+    server.send_tls13_tickets = 0;
+    server.max_early_data_size = 0;
+    Ok(Loaded { server: Arc::new(server), expires_s })
+}
+
+/// The built-in implementation of ciphers, reduced to the configured ones, in the library's order.
+fn provider(config: &TlsConfig) -> CryptoProvider {
+    let mut provider = ring::default_provider();
+    if !config.ciphers.is_empty() {
+        let is_wanted = |suite| config.ciphers.iter().any(|cipher| cipher.suite() == suite);
+        provider.cipher_suites.retain(|supported| is_wanted(supported.suite()));
+    }
+    provider
+}
+
+fn certificates(
+    key: &'static str,
+    path: &Path,
+    pem: &[u8],
+) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let why = match found {
+        Ok(found) if !found.is_empty() => return Ok(found),
+        Ok(_) => format!("no certificate in it. {}", pem_advice(pem)),
+        Err(error) => format!("it cannot be read: {error}. {}", pem_advice(pem)),
+    };
+    Err(TlsError::Content { key, path: path.to_owned(), why })
+}
+
+fn private_key(path: &Path, pem: &[u8]) -> Result<PrivateKeyDer<'static>, TlsError> {
+    let has = |text: &str| pem.windows(text.len()).any(|window| window == text.as_bytes());
+    let why = match PrivateKeyDer::from_pem_slice(pem) {
+        _ if has("ENCRYPTED") => format!(
+            "the key in it is encrypted, which is not supported: write it without a password with `openssl pkey -in {} -out \
+             key.pem`, in a directory that only this bookie's user may read",
+            path.display()
+        ),
+        Ok(key) => return Ok(key),
+        Err(error) => format!("no private key can be read from it: {error}. {}", pem_advice(pem)),
+    };
+    Err(TlsError::Content { key: "tlsKeyStore", path: path.to_owned(), why })
+}
+
+/// How to turn this file into PEM.
+fn pem_advice(content: &[u8]) -> &'static str {
+    const JKS: [u8; 4] = [0xfe, 0xed, 0xfe, 0xed];
+    match content {
+        _ if content.starts_with(&JKS) => {
+            "It is a JKS store: make it a PKCS12 store with `keytool -importkeystore -srckeystore FILE -destkeystore store.p12 \
+             -deststoretype PKCS12`, and PEM files of that with `openssl pkcs12`"
+        }
+        [0x30, ..] => {
+            "It looks like a PKCS12 store: take the key out with `openssl pkcs12 -in FILE -nocerts -nodes -out key.pem` and the \
+             certificates with `openssl pkcs12 -in FILE -nokeys -out certificates.pem`"
+        }
+        _ => "Give a PEM file",
+    }
+}

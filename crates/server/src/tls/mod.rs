@@ -1,0 +1,219 @@
+//! Certificates and keys: how a bookie identifies itself over TLS, and which clients it accepts. They come from files that may
+//! change while it runs.
+//!
+//! # Data flow
+//! ```text
+//! files ─► load ─► ServerConfig ─► Tls::begin, once for each connection that asks for TLS
+//!   └──── watch: reads them again at intervals; files that cannot be loaded raise an alarm and change nothing else
+//! ```
+//!
+//! # Invariants
+//! 1. A reload closes no connection: each keeps the certificates that it began with.
+//! 2. A reload takes all files or none. A failed reload keeps the previous files, is logged once per reason, and is an alarm
+//!    until the files can be loaded again.
+//! 3. Sessions are never resumed: every connection is checked against the certificates that are trusted now.
+//! 4. The number of handshakes that compute at once is bounded ([`Tls::turn`]); they run on threads that no other connection
+//!    needs.
+//!
+//! # Limits     a file: [`load::FILE_BYTES_MAX`]; a handshake: `first_request_max`, and 32 KiB
+//! # Not here   the sessions of connections ([`crate::connection`]'s transport)
+
+mod load;
+mod names;
+mod validity;
+mod watch;
+
+pub use load::TlsError;
+pub use names::{CipherName, TlsVersion, UnknownCipher, UnknownVersion};
+pub(crate) use watch::Watch;
+
+use crate::log_limit::LogLimit;
+use crate::metrics::Exposition;
+use load::{Contents, Loaded};
+use parking_lot::{Mutex, RwLock};
+use rustls::{ServerConfig, ServerConnection};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// One log line in this time about handshakes that fail.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// A certificate that expires sooner than this is an alarm.
+const EXPIRES_SOON: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Settings of TLS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsConfig {
+    /// PEM file of this bookie's certificate and those that lead from it to an authority (`tlsCertificatePath`).
+    pub certificates: PathBuf,
+    /// PEM file of its private key (`tlsKeyStore`).
+    pub key: PathBuf,
+    /// PEM file of the authorities one of which must have signed a client's certificate (`tlsTrustStore` with
+    /// `tlsClientAuthentication=true`); `None`: clients are not asked for a certificate.
+    pub client_authorities: Option<PathBuf>,
+    /// Versions that are spoken (`tlsEnabledProtocols`); empty for all.
+    pub versions: Vec<TlsVersion>,
+    /// Ciphers that are used (`tlsEnabledCipherSuites`); empty for all.
+    pub ciphers: Vec<CipherName>,
+    /// How often the files are looked at for changes (`tlsCertFilesRefreshDurationSeconds`); `None` for never.
+    pub refresh: Option<Duration>,
+    /// A connection that does not begin with START_TLS is refused (`tlsRequired`).
+    pub is_required: bool,
+}
+
+impl TlsConfig {
+    /// How often files are looked at unless it is set. They are small.
+    pub const REFRESH_DEFAULT: Duration = Duration::from_secs(10);
+}
+
+/// The files in use, and why newer ones are not.
+struct State {
+    contents: Contents,
+    /// Unix time at which the first of this bookie's certificates expires, if it could be read.
+    expires_s: Option<u64>,
+    reload_failed: Option<String>,
+    reloads: u64,
+}
+
+/// See the module.
+pub struct Tls {
+    config: TlsConfig,
+    current: RwLock<Arc<ServerConfig>>,
+    state: Mutex<State>,
+    turns: Semaphore,
+    log: Mutex<LogLimit>,
+}
+
+impl Tls {
+    /// Loads the files. Blocks. `turns`: handshakes that may compute at once.
+    ///
+    /// # Errors
+    /// A file that is missing or cannot be used, and how to make it so.
+    pub fn open(config: TlsConfig, turns: usize) -> Result<Tls, TlsError> {
+        let contents = Contents::read(&config)?;
+        let Loaded { server, expires_s } = load::load(&config, &contents)?;
+        Ok(Tls {
+            config,
+            current: RwLock::new(server),
+            state: Mutex::new(State { contents, expires_s, reload_failed: None, reloads: 0 }),
+            turns: Semaphore::new(turns.max(1)),
+            log: Mutex::new(LogLimit::new(LOG_INTERVAL)),
+        })
+    }
+
+    /// True when connections that do not begin with START_TLS are refused (`tlsRequired`).
+    pub fn is_required(&self) -> bool {
+        self.config.is_required
+    }
+
+    /// The server's side of a new connection.
+    pub(crate) fn begin(&self) -> Result<ServerConnection, rustls::Error> {
+        ServerConnection::new(self.current.read().clone())
+    }
+
+    /// A turn to compute a step of a handshake. First come, first served; cancel safe.
+    pub(crate) async fn turn(&self) -> SemaphorePermit<'_> {
+        self.turns.acquire().await.expect("the semaphore is never closed")
+    }
+
+    /// `Some` when a failed connection may be logged now: how many were left out since the last one that was.
+    pub(crate) fn may_log(&self, now_ns: u64) -> Option<u64> {
+        self.log.lock().admit(now_ns)
+    }
+
+    /// Reads the files and loads them if they have changed (invariant 2). Blocks. True when they have changed and cannot be
+    /// loaded; unless it is the last try, that is kept quiet, because they may be changing at this moment.
+    pub(crate) fn reload(&self, is_last_try: bool) -> bool {
+        let failed = match Contents::read(&self.config) {
+            Ok(contents) if contents == self.state.lock().contents => None,
+            Ok(contents) => match load::load(&self.config, &contents) {
+                Ok(loaded) => {
+                    self.take(contents, loaded);
+                    None
+                }
+                Err(error) => Some(error),
+            },
+            Err(error) => Some(error),
+        };
+        let is_failed = failed.is_some();
+        if is_failed && !is_last_try {
+            return true;
+        }
+        let mut state = self.state.lock();
+        let failed = failed.map(|error| error.to_string());
+        match &failed {
+            Some(error) if state.reload_failed != failed => {
+                tracing::error!(
+                    error,
+                    "TLS files cannot be reloaded: the certificates loaded before stay in use"
+                );
+            }
+            None if state.reload_failed.is_some() => tracing::info!("TLS files can be loaded again"),
+            _ => {}
+        }
+        state.reload_failed = failed;
+        is_failed
+    }
+
+    fn take(&self, contents: Contents, loaded: Loaded) {
+        *self.current.write() = loaded.server;
+        let mut state = self.state.lock();
+        state.contents = contents;
+        state.expires_s = loaded.expires_s;
+        state.reloads += 1;
+        tracing::info!(expires_unix = loaded.expires_s, "TLS files reloaded");
+    }
+
+    /// Unix time at which the first of this bookie's certificates expires, if it could be read.
+    #[cfg(test)]
+    fn expires_s(&self) -> Option<u64> {
+        self.state.lock().expires_s
+    }
+
+    /// How often changed files were loaded.
+    #[cfg(test)]
+    fn reloads(&self) -> u64 {
+        self.state.lock().reloads
+    }
+
+    /// True while changed files cannot be loaded.
+    #[cfg(test)]
+    fn is_reload_failed(&self) -> bool {
+        self.state.lock().reload_failed.is_some()
+    }
+
+    /// Metrics of the files.
+    pub(crate) fn expose(&self, out: &mut Exposition) {
+        let state = self.state.lock();
+        out.counter("bindery_tls_reloads", &[], state.reloads);
+        out.gauge("bindery_tls_reload_failed", &[], i64::from(state.reload_failed.is_some()));
+        if let Some(expires_s) = state.expires_s {
+            let expires_s = i64::try_from(expires_s).unwrap_or(i64::MAX);
+            out.gauge("bindery_tls_certificate_expires_seconds", &[], expires_s);
+        }
+    }
+
+    /// Problems that an operator must know about, at `now_ms` of the wall clock.
+    pub fn alarms(&self, now_ms: u64) -> Vec<String> {
+        let state = self.state.lock();
+        let mut alarms: Vec<String> = Vec::new();
+        if let Some(why) = &state.reload_failed {
+            alarms.push(format!(
+                "TLS files cannot be reloaded, the certificates loaded before stay in use: {why}"
+            ));
+        }
+        let now_s = now_ms / 1000;
+        match state.expires_s.map(|expires_s| expires_s.checked_sub(now_s)) {
+            Some(None) => alarms.push("a TLS certificate of this bookie has expired".to_owned()),
+            Some(Some(left_s)) if left_s < EXPIRES_SOON.as_secs() => {
+                alarms.push(format!("a TLS certificate of this bookie expires in {} hours", left_s / 3600));
+            }
+            _ => {}
+        }
+        alarms
+    }
+}
+
+#[cfg(test)]
+mod tests;
