@@ -1,6 +1,8 @@
 //! The command line.
 
 use crate::bench::args::BenchArgs;
+use crate::config::args::ConfigArgs;
+use crate::config::environment::Naming;
 use crate::ledger::args::{BookieHealthArgs, BookieListArgs, LedgerArgs};
 use crate::standalone::args::StandaloneArgs;
 use crate::tier::args::TierArgs;
@@ -54,6 +56,8 @@ pub enum Command {
     Ledger(LedgerArgs),
     /// Measure adds and reads
     Bench(BenchArgs),
+    /// Check a bk_server.conf, show the settings in force, explain a key
+    Config(Box<ConfigArgs>),
     /// Look after the metadata of a cluster
     Cluster(ClusterArgs),
     /// Keep ledgers in object storage
@@ -177,6 +181,10 @@ pub struct BookieArgs {
     /// Read a bk_server.conf; flags win, unknown keys are warned about
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Take settings from the environment, too; they win over the file. bk: BK_key, as BookKeeper's image does; pulsar:
+    /// PULSAR_PREFIX_key, and key alone where it is a known one, as Pulsar's image does
+    #[arg(long, value_name = "none|bk|pulsar", env = "BINDERY_CONFIG_ENV", default_value = "none")]
+    pub config_env: Naming,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -1,6 +1,7 @@
 //! `bindery bookie`.
 
 use crate::args::BookieArgs;
+use crate::config;
 use crate::exit::{self, Failure};
 use crate::logging;
 use crate::runtime;
@@ -17,18 +18,8 @@ use std::sync::Arc;
 /// Runs a bookie until it is told to stop.
 pub fn run(mut args: BookieArgs) -> Result<(), Failure> {
     logging::start(args.log_format);
-    args.tier_of_shell = std::env::var("BINDERY_TIER").ok().filter(|url| !url.is_empty());
-    args.metadata_of_shell = std::env::var("BINDERY_METADATA").ok().filter(|uri| !uri.is_empty());
-    let text = match &args.config {
-        None => None,
-        Some(path) => Some(std::fs::read_to_string(path).map_err(|error| {
-            Failure::usage(format!(
-                "cannot read {}: {error}; check the path given with --config",
-                path.display()
-            ))
-        })?),
-    };
-    let settings = settings::resolve(&args, text.as_deref())
+    let settings = config::examine(&mut args)?
+        .settings()
         .map_err(|faults| Failure::usage(faults.join("\nbindery: ")))?;
     for warning in &settings.warnings {
         tracing::warn!("{warning}");

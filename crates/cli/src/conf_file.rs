@@ -17,7 +17,21 @@ pub struct Value {
 /// As Commons Configuration does for BookKeeper, blanks around keys and values go. Escapes other than `\\`, `\:`, `\=`
 /// and joined lines stand as they are.
 pub fn parse(text: &str) -> BTreeMap<String, Value> {
-    let mut found = BTreeMap::new();
+    entries(text).into_iter().collect()
+}
+
+/// Keys that stand more than once, with their first and their last line.
+pub fn repeated(text: &str) -> Vec<(String, usize, usize)> {
+    let mut lines: BTreeMap<String, (usize, usize)> = BTreeMap::new();
+    for (key, value) in entries(text) {
+        lines.entry(key).and_modify(|(_, last)| *last = value.line).or_insert((value.line, value.line));
+    }
+    let several = lines.into_iter().filter(|(_, (first, last))| first != last);
+    several.map(|(key, (first, last))| (key, first, last)).collect()
+}
+
+fn entries(text: &str) -> Vec<(String, Value)> {
+    let mut found = Vec::new();
     let mut lines = text.lines().zip(1..);
     while let Some((line, number)) = lines.next() {
         let line = line.trim_start();
@@ -36,7 +50,7 @@ pub fn parse(text: &str) -> BTreeMap<String, Value> {
         let (key, rest) = whole.split_at(end);
         let rest = rest.trim_start();
         let value = rest.strip_prefix(['=', ':']).unwrap_or(rest).trim();
-        found.insert(key.to_owned(), Value { text: unescape(value), line: number });
+        found.push((key.to_owned(), Value { text: unescape(value), line: number }));
     }
     found
 }
@@ -77,5 +91,6 @@ mod tests {
             (line("journalDirectories"), line("zkTimeout"), line("bookiePort")),
             (Some(5), Some(7), Some(10))
         );
+        assert_eq!(repeated(text), [("bookiePort".to_owned(), 4, 10)]);
     }
 }

@@ -9,6 +9,7 @@ mod bookie_list;
 mod cluster;
 mod cluster_transfer;
 mod conf_file;
+mod config;
 mod disk;
 mod exit;
 mod flow;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         Command::Standalone(args) => standalone::run(*args),
         Command::Ledger(args) => ledger::run(args.command),
         Command::Bench(args) => bench::run(args.command),
+        Command::Config(args) => config::run(*args),
         Command::Cluster(args) => cluster::run(args.command),
         Command::Tier(args) => tier::run(*args),
         Command::Inspect(args) => inspect::run(args.command),

@@ -1,13 +1,14 @@
 //! Limits of requests in progress and of patience with peers: BookKeeper's keys count requests and threads, this bookie
-//! counts bytes. Each key that is given is translated, and a line says how; or it says why there is nothing to limit.
+//! counts bytes. Each key that is given is translated, and a note says how. Those that limit what is not here are in the table
+//! of keys (`config::keys`).
 
-use crate::settings::Values;
+use crate::config::values::Values;
 use bindery_server::config::BookieConfig;
 use bindery_server::connection::StalledClose;
 use std::time::Duration;
 
 /// What an entry is taken to have, when a number of entries is given and bytes are meant (`averageEntryBytes`).
-const AVERAGE_ENTRY_BYTES: u64 = 4096;
+pub const AVERAGE_ENTRY_BYTES: u64 = 4096;
 /// A descriptor of a read that waits, as the control pool counts it.
 const READ_BYTES: u64 = 320;
 /// The least that a group of adds may have: below that, syncs are what adds wait for.
@@ -15,65 +16,33 @@ const GROUP_BYTES_MIN: u64 = 1 << 20;
 /// Windows for the reads of a connection: from one write to what a pool of 256 MiB bears.
 const WINDOW_BYTES: std::ops::RangeInclusive<u64> = (64 << 10)..=(16 << 20);
 
-/// Keys that limit what this bookie does not have, and why.
-const WITHOUT_MEANING: [(&str, &str); 8] = [
-    (
-        "maxPendingAddRequestsPerThread",
-        "adds do not wait for threads: what finds no room stays in its socket's buffer, which the inbound pool bounds",
-    ),
-    (
-        "readWorkerThreadsThrottlingEnabled",
-        "reads hold bytes of the outbound pool until the kernel has them, and no thread waits for a peer",
-    ),
-    ("numAddWorkerThreads", "adds run where they are decoded"),
-    (
-        "numHighPriorityWorkerThreads",
-        "fencing and recovery have bytes and disk slots of their own, not threads",
-    ),
-    ("numLongPollWorkerThreads", "a long poll that waits holds its descriptor and no thread"),
-    ("requestTimerTickDurationMs", "timers of long polls have no ticks"),
-    ("requestTimerNumTicks", "timers of long polls have no ticks"),
-    (
-        "serverWriteBufferLowWaterMark",
-        "loading goes on with each part of the window that the kernel takes, see serverWriteBufferHighWaterMark",
-    ),
-];
-
-/// Takes the keys; returns a line for each one given.
-pub fn apply(file: &mut Values, config: &mut BookieConfig) -> Vec<String> {
-    let mut lines = Vec::new();
+/// Takes the keys; notes for each one given how it was understood.
+pub fn apply(file: &mut Values, config: &mut BookieConfig) {
     let average = match file.parsed::<u64>("averageEntryBytes") {
         Some(0) => {
-            file.faults.push("averageEntryBytes=0: give the size of a usual entry in bytes".to_owned());
+            file.fault("averageEntryBytes", "averageEntryBytes=0: give the size of a usual entry in bytes");
             AVERAGE_ENTRY_BYTES
         }
         given => given.unwrap_or(AVERAGE_ENTRY_BYTES),
     };
-    reads(file, config, average, &mut lines);
-    adds(file, config, average, &mut lines);
-    patience(file, config, &mut lines);
-    for (key, why) in WITHOUT_MEANING {
-        if let Some(value) = file.take(key) {
-            lines.push(format!("{key}={value} has no meaning here: {why}"));
-        }
-    }
-    lines
+    reads(file, config, average);
+    adds(file, config, average);
+    patience(file, config);
 }
 
-fn reads(file: &mut Values, config: &mut BookieConfig, average: u64, lines: &mut Vec<String>) {
+fn reads(file: &mut Values, config: &mut BookieConfig, average: u64) {
     let key = "maxReadsInProgressLimit";
     match file.parsed::<i64>(key) {
         Some(reads @ 1..) => {
             let bytes = (reads as u64).saturating_mul(average);
             config.limits.outbound_bytes_max = Some(bytes);
-            lines.push(format!(
+            file.note(key, format!(
                 "{key}={reads}: {reads} reads x {average} bytes (averageEntryBytes) = {bytes} bytes of loaded entries in \
                  all; the outbound pool gets no more than that, but two of the largest frames at least"
             ));
         }
-        Some(none) => {
-            lines.push(format!("{key}={none}: no limit of its own; the outbound pool bounds loaded entries"))
-        }
+        Some(none) => file
+            .note(key, format!("{key}={none}: no limit of its own; the outbound pool bounds loaded entries")),
         None => {}
     }
     let key = "maxPendingReadRequestsPerThread";
@@ -82,16 +51,19 @@ fn reads(file: &mut Values, config: &mut BookieConfig, average: u64, lines: &mut
             config.limits.read_queue_max = usize::try_from(reads).unwrap_or(usize::MAX).clamp(100, 1_000_000);
             let (held, bytes) =
                 (config.limits.read_queue_max, config.limits.read_queue_max as u64 * READ_BYTES);
-            lines.push(format!(
+            file.note(key, format!(
                 "{key}={reads}: reads wait for each connection, not for a thread; each connection may have {held}, \
                  {held} x {READ_BYTES} bytes of descriptors = {bytes} bytes"
             ));
         }
         Some(none) => {
             let held = config.limits.read_queue_max;
-            lines.push(format!(
-                "{key}={none}: there is always a limit; each connection may have {held} reads waiting"
-            ));
+            file.note(
+                key,
+                format!(
+                    "{key}={none}: there is always a limit; each connection may have {held} reads waiting"
+                ),
+            );
         }
         None => {}
     }
@@ -99,13 +71,16 @@ fn reads(file: &mut Values, config: &mut BookieConfig, average: u64, lines: &mut
     if let Some(bytes) = file.parsed::<u64>(key) {
         let window = bytes.clamp(*WINDOW_BYTES.start(), *WINDOW_BYTES.end());
         config.limits.read_window_bytes = window as usize;
-        lines.push(format!(
-            "{key}={bytes}: a connection may hold {window} bytes of entries that its peer has not taken"
-        ));
+        file.note(
+            key,
+            format!(
+                "{key}={bytes}: a connection may hold {window} bytes of entries that its peer has not taken"
+            ),
+        );
     }
 }
 
-fn adds(file: &mut Values, config: &mut BookieConfig, average: u64, lines: &mut Vec<String>) {
+fn adds(file: &mut Values, config: &mut BookieConfig, average: u64) {
     let key = "maxAddsInProgressLimit";
     match file.parsed::<i64>(key) {
         Some(adds @ 1..) => {
@@ -115,20 +90,20 @@ fn adds(file: &mut Values, config: &mut BookieConfig, average: u64, lines: &mut 
             let most = config.limits.group_bytes_max as u64;
             let group = (bytes / 2 / journals).clamp(GROUP_BYTES_MIN, most.max(GROUP_BYTES_MIN));
             config.limits.group_bytes_max = group as usize;
-            lines.push(format!(
+            file.note(key, format!(
                 "{key}={adds}: {adds} adds x {average} bytes (averageEntryBytes) = {bytes} bytes not acknowledged yet: \
                  groups of {group} bytes, two in each of {journals} journals (between {GROUP_BYTES_MIN} and {most}); \
                  further adds wait for room, then get too-many-requests"
             ));
         }
         Some(none) => {
-            lines.push(format!("{key}={none}: no limit of its own; groups and the write pool bound adds"))
+            file.note(key, format!("{key}={none}: no limit of its own; groups and the write pool bound adds"))
         }
         None => {}
     }
 }
 
-fn patience(file: &mut Values, config: &mut BookieConfig, lines: &mut Vec<String>) {
+fn patience(file: &mut Values, config: &mut BookieConfig) {
     let rules = &mut config.limits.stall;
     if let Some(ms) = file.parsed::<u64>("stalledConnectionTimeoutMillis") {
         rules.close_after = Duration::from_millis(ms.max(100));
@@ -138,16 +113,17 @@ fn patience(file: &mut Values, config: &mut BookieConfig, lines: &mut Vec<String
         Some(ms @ 0..) => {
             rules.drop_after = Duration::from_millis((ms as u64).clamp(10, 60_000));
             let after = rules.drop_after.as_millis();
-            lines.push(format!(
+            file.note(key, format!(
                 "{key}={ms}: nobody waits for a peer; responses of one that takes nothing for {after} ms give their memory \
                  back while others need it, and are loaded again when it reads"
             ));
         }
         Some(ms) => {
             let after = rules.drop_after.as_millis();
-            lines.push(format!(
-                "{key}={ms}: as without it: after {after} ms, and only while others need the memory"
-            ));
+            file.note(
+                key,
+                format!("{key}={ms}: as without it: after {after} ms, and only while others need the memory"),
+            );
         }
         None => {}
     }
@@ -157,7 +133,7 @@ fn patience(file: &mut Values, config: &mut BookieConfig, lines: &mut Vec<String
             rules.close = StalledClose::Always;
         }
         let after = rules.close_after.as_millis();
-        lines.push(match closes {
+        file.note(key, match closes {
             true => format!("{key}=true: a connection whose peer takes nothing for {after} ms is closed"),
             false => format!(
                 "{key}=false: a connection whose peer takes nothing for {after} ms is closed only while others need what it \
@@ -171,7 +147,7 @@ fn patience(file: &mut Values, config: &mut BookieConfig, lines: &mut Vec<String
         Some("never") => rules.close = StalledClose::Never,
         Some("pressure") => rules.close = StalledClose::UnderPressure,
         Some("always") => rules.close = StalledClose::Always,
-        Some(other) => file.faults.push(format!("{key}={other}: write never, pressure or always")),
+        Some(other) => file.fault(key, format!("{key}={other}: write never, pressure or always")),
     }
     if let Some(ms) = file.parsed::<u64>("requestAgeMaxMillis") {
         config.limits.request_age_max = Duration::from_millis(ms);
@@ -181,16 +157,18 @@ fn patience(file: &mut Values, config: &mut BookieConfig, lines: &mut Vec<String
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conf_file;
+    use crate::config::values::Finding;
     use std::path::PathBuf;
 
     fn applied(text: &str) -> (BookieConfig, Vec<String>, Vec<String>) {
-        let mut file = Values { values: conf_file::parse(text), faults: Vec::new() };
+        let mut file = Values::of(Some(text));
         let mut config =
             BookieConfig { journal_dirs: vec![PathBuf::from("/j"); 2], ..BookieConfig::default() };
-        let lines = apply(&mut file, &mut config);
-        assert!(file.values.is_empty(), "{:?}", file.values);
-        (config, lines, file.faults)
+        apply(&mut file, &mut config);
+        let left = file.rest();
+        assert!(left.is_empty(), "{left:?}");
+        let texts = |found: &[Finding]| found.iter().map(|finding| finding.text.clone()).collect();
+        (config, texts(&file.notes), texts(&file.faults))
     }
 
     #[test]
@@ -246,13 +224,5 @@ mod tests {
         assert!(lines.is_empty() && faults.is_empty(), "our own keys need no translation");
         let (_, _, faults) = applied("stalledConnectionClose=perhaps\naverageEntryBytes=0\n");
         assert_eq!(faults.len(), 2, "{faults:?}");
-    }
-
-    #[test]
-    fn what_cannot_be_limited_is_said_for_each_key() {
-        let text: String = WITHOUT_MEANING.iter().map(|(key, _)| format!("{key}=1\n")).collect();
-        let (_, lines, _) = applied(&text);
-        assert_eq!(lines.len(), WITHOUT_MEANING.len());
-        assert!(lines.iter().all(|line| line.contains("=1 has no meaning here: ")), "{lines:?}");
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Nothing is read here but the settings: the files are loaded when the bookie starts.
 
-use crate::settings::{Values, absolute};
+use crate::config::values::Values;
+use crate::settings::places::absolute;
 use bindery_server::tls::{CipherName, TlsConfig};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -10,48 +11,69 @@ use std::time::Duration;
 
 /// The one implementation of TLS that BookKeeper has.
 const FACTORY: &str = "org.apache.bookkeeper.tls.TLSContextFactory";
-/// Without a meaning here: which library is used, whose certificate a *client* checks, passwords of stores that are refused.
-const WITHOUT_EFFECT: [&str; 4] =
-    ["tlsProvider", "tlsHostnameVerificationEnabled", "tlsKeyStorePasswordPath", "tlsTrustStorePasswordPath"];
+/// Files, protocols and times of the class.
+const OF_THE_CLASS: [&str; 9] = [
+    "tlsClientAuthentication",
+    "tlsKeyStoreType",
+    "tlsKeyStore",
+    "tlsTrustStoreType",
+    "tlsTrustStore",
+    "tlsCertificatePath",
+    "tlsEnabledProtocols",
+    "tlsEnabledCipherSuites",
+    "tlsCertFilesRefreshDurationSeconds",
+];
 
 /// Reads the keys of TLS; `None` when TLS is off.
-pub fn apply(file: &mut Values, warnings: &mut Vec<String>) -> Option<TlsConfig> {
-    let is_required = file.flag("tlsRequired").unwrap_or(false);
-    let Some(factory) = file.take("tlsProviderFactoryClass") else {
-        if is_required {
-            file.faults.push(format!(
-                "tlsRequired=true without TLS: give tlsProviderFactoryClass={FACTORY}, tlsCertificatePath and tlsKeyStore"
-            ));
+pub fn apply(file: &mut Values) -> Option<TlsConfig> {
+    let is_required = file.flag("tlsRequired");
+    let Some(factory) = file.take("tlsProviderFactoryClass").filter(|class| class != "null") else {
+        if is_required == Some(true) {
+            file.fault(
+                "tlsRequired",
+                format!(
+                    "tlsRequired=true without TLS: give tlsProviderFactoryClass={FACTORY}, tlsCertificatePath and tlsKeyStore"
+                ),
+            );
         }
-        // Of files and protocols, without the class that uses them: no effect in BookKeeper either.
-        file.values.retain(|key, _| !is_about_tls(key));
+        // Without the class that uses them they have no effect in BookKeeper either.
+        for key in OF_THE_CLASS {
+            file.take(key);
+        }
         return None;
     };
     if factory != FACTORY {
-        file.faults.push(format!("tlsProviderFactoryClass={factory}: give {FACTORY}, no other is known"));
-    }
-    for key in WITHOUT_EFFECT {
-        file.values.remove(key);
+        let text = format!("tlsProviderFactoryClass={factory}: give {FACTORY}, no other is known");
+        file.fault("tlsProviderFactoryClass", text);
     }
     let has_clients = file.flag("tlsClientAuthentication").unwrap_or(false);
     // Both before anything is refused: all faults are reported at once.
     let key = pem_path(file, "tlsKeyStoreType", "tlsKeyStore");
     let authorities = match has_clients {
         true => pem_path(file, "tlsTrustStoreType", "tlsTrustStore"),
-        false => None,
+        false => {
+            // Nobody is asked for a certificate.
+            for key in ["tlsTrustStoreType", "tlsTrustStore"] {
+                file.take(key);
+            }
+            None
+        }
     };
     let certificates = required_path(file, "tlsCertificatePath");
-    for key in ["tlsTrustStoreType", "tlsTrustStore"] {
-        file.values.remove(key);
-    }
-    let versions = listed(file, warnings, "tlsEnabledProtocols", || "TLSv1.2, TLSv1.3".to_owned());
-    let ciphers =
-        listed(file, warnings, "tlsEnabledCipherSuites", || CipherName::all().collect::<Vec<_>>().join(", "));
+    let versions = listed(file, "tlsEnabledProtocols", || "TLSv1.2, TLSv1.3".to_owned());
+    let ciphers = listed(file, "tlsEnabledCipherSuites", || CipherName::all().collect::<Vec<_>>().join(", "));
     let refresh = match file.counted("tlsCertFilesRefreshDurationSeconds", 0, 1_000_000) {
         Some(0) => None,
         Some(seconds) => Some(Duration::from_secs(seconds as u64)),
         None => Some(TlsConfig::REFRESH_DEFAULT),
     };
+    if has_clients && is_required == Some(false) {
+        file.warn(
+            "tlsRequired",
+            "tlsRequired=false with tlsClientAuthentication=true: a client that does not ask for TLS is served without a \
+             certificate, fencing included; remove tlsRequired=false unless that is meant",
+        );
+    }
     if has_clients && authorities.is_none() {
         return None;
     }
@@ -62,19 +84,16 @@ pub fn apply(file: &mut Values, warnings: &mut Vec<String>) -> Option<TlsConfig>
         versions,
         ciphers,
         refresh,
-        is_required,
+        // An operator who asks for certificates means that nobody is served without one.
+        is_required: is_required.unwrap_or(has_clients),
     })
-}
-
-fn is_about_tls(key: &str) -> bool {
-    key.strip_prefix("tls").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
 }
 
 fn required_path(file: &mut Values, key: &str) -> Option<PathBuf> {
     match file.take(key) {
-        Some(path) => Some(absolute(Path::new(&path), &mut file.faults)),
+        Some(path) => Some(absolute(Path::new(&path), file)),
         None => {
-            file.faults.push(format!("{key} is missing: tlsProviderFactoryClass needs it, a PEM file"));
+            file.fault(key, format!("{key} is missing: tlsProviderFactoryClass needs it, a PEM file"));
             None
         }
     }
@@ -104,28 +123,26 @@ fn pem_path(file: &mut Values, type_key: &str, key: &str) -> Option<PathBuf> {
         ),
         _ => format!("`openssl pkcs12 -in {store} -nokeys -out authorities.pem` for {key}"),
     };
-    file.faults.push(format!(
-        "{type_key}={kind}: only PEM files are read (JKS is the default where it is not set): convert it with {first}{then}, and \
-         set {type_key}=PEM"
-    ));
+    file.fault(
+        type_key,
+        format!(
+            "{type_key}={kind}: only PEM files are read (JKS is the default where it is not set): convert it with {first}{then}, \
+             and set {type_key}=PEM"
+        ),
+    );
     None
 }
 
 /// The names of a list that are known. Others are named in a warning; when none is left, that is a fault.
-fn listed<T: FromStr>(
-    file: &mut Values,
-    warnings: &mut Vec<String>,
-    key: &str,
-    known: impl FnOnce() -> String,
-) -> Vec<T> {
+fn listed<T: FromStr>(file: &mut Values, key: &str, known: impl FnOnce() -> String) -> Vec<T> {
     let Some(text) = file.take(key) else { return Vec::new() };
     let names: Vec<&str> = text.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
     let found: Vec<T> = names.iter().filter_map(|name| name.parse().ok()).collect();
     let others: Vec<&str> = names.into_iter().filter(|name| name.parse::<T>().is_err()).collect();
     if found.is_empty() {
-        file.faults.push(format!("{key}={text}: none of these is spoken here; give some of {}", known()));
+        file.fault(key, format!("{key}={text}: none of these is spoken here; give some of {}", known()));
     } else if !others.is_empty() {
-        warnings.push(format!("{key}: {} is not spoken here and is left out", others.join(", ")));
+        file.warn(key, format!("{key}: {} is not spoken here and is left out", others.join(", ")));
     }
     found
 }
@@ -133,7 +150,7 @@ fn listed<T: FromStr>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conf_file;
+    use crate::config::values::Finding;
     use bindery_server::tls::TlsVersion;
 
     const PEM: &str = "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\ntlsKeyStoreType=PEM\n\
@@ -143,20 +160,19 @@ mod tests {
         tls: Option<TlsConfig>,
         faults: Vec<String>,
         warnings: Vec<String>,
-        left: Vec<String>,
     }
 
     fn applied(text: &str) -> Applied {
-        let mut file = Values { values: conf_file::parse(text), faults: Vec::new() };
-        let mut warnings = Vec::new();
-        let tls = apply(&mut file, &mut warnings);
-        Applied { tls, faults: file.faults, warnings, left: file.values.into_keys().collect() }
+        let mut file = Values::of(Some(text));
+        let tls = apply(&mut file);
+        let texts = |found: Vec<Finding>| found.into_iter().map(|finding| finding.text).collect();
+        Applied { tls, faults: texts(file.faults), warnings: texts(file.warnings) }
     }
 
     #[test]
     fn the_keys_of_bookkeeper_mean_what_they_mean_there() {
-        let Applied { tls, faults, warnings, left } = applied(PEM);
-        assert_eq!((faults, warnings, left), (Vec::new(), Vec::new(), Vec::new()));
+        let Applied { tls, faults, warnings } = applied(PEM);
+        assert_eq!((faults, warnings), (Vec::new(), Vec::new()));
         let expected = TlsConfig {
             certificates: PathBuf::from("/c.pem"),
             key: PathBuf::from("/k.pem"),
@@ -171,10 +187,9 @@ mod tests {
         let more = "tlsClientAuthentication=true\ntlsTrustStoreType=PEM\ntlsTrustStore=/ca.pem\ntlsProvider=OpenSSL\n\
                     tlsCertFilesRefreshDurationSeconds=300\ntlsEnabledProtocols=TLSv1.2,TLSv1.1\n\
                     tlsEnabledCipherSuites=ECDHE-RSA-AES256-GCM-SHA384, TLS_RSA_WITH_AES_128_CBC_SHA\n\
-                    tlsHostnameVerificationEnabled=true\ntlsKeyStorePasswordPath=\ntlsRequired=true\ntlsMadeUp=1\n";
-        let Applied { tls, faults, warnings, left } = applied(&format!("{PEM}{more}"));
+                    tlsHostnameVerificationEnabled=true\ntlsKeyStorePasswordPath=\ntlsRequired=true\n";
+        let Applied { tls, faults, warnings } = applied(&format!("{PEM}{more}"));
         assert!(faults.is_empty(), "{faults:?}");
-        assert_eq!(left, ["tlsMadeUp"], "an unknown key is one");
         let expected = TlsConfig {
             client_authorities: Some(PathBuf::from("/ca.pem")),
             versions: vec![TlsVersion::V1_2],
@@ -191,14 +206,32 @@ mod tests {
         assert_eq!(never.tls.unwrap().refresh, None);
         // Nobody is asked for a certificate, so nobody is believed for one.
         let unused = applied(&format!("{PEM}tlsTrustStore=/trust.jks\n"));
-        assert_eq!((unused.tls.unwrap().client_authorities, unused.left.len()), (None, 0));
+        assert_eq!(unused.tls.unwrap().client_authorities, None);
+    }
+
+    #[test]
+    fn asking_for_certificates_serves_nobody_without_unless_told_to() {
+        let clients =
+            format!("{PEM}tlsClientAuthentication=true\ntlsTrustStoreType=PEM\ntlsTrustStore=/ca.pem\n");
+        let required = |text: &str| {
+            let Applied { tls, faults, warnings } = applied(text);
+            assert!(faults.is_empty(), "{faults:?}");
+            (tls.unwrap().is_required, warnings)
+        };
+        assert_eq!(required(PEM), (false, Vec::new()));
+        assert_eq!(required(&clients), (true, Vec::new()));
+        assert_eq!(required(&format!("{clients}tlsRequired=true\n")), (true, Vec::new()));
+        let (is_required, warnings) = required(&format!("{clients}tlsRequired=false\n"));
+        assert!(!is_required && warnings.len() == 1, "{warnings:?}");
+        assert!(warnings[0].contains("served without a certificate"), "{warnings:?}");
+        assert_eq!(required(&format!("{PEM}tlsRequired=false\n")), (false, Vec::new()));
     }
 
     #[test]
     fn without_the_class_the_other_keys_have_no_effect() {
-        let Applied { tls, faults, warnings, left } =
+        let Applied { tls, faults, warnings } =
             applied("tlsProviderFactoryClass=\ntlsKeyStore=/k.jks\ntlsClientAuthentication=true\n");
-        assert_eq!((tls, faults, warnings, left), (None, Vec::new(), Vec::new(), Vec::new()));
+        assert_eq!((tls, faults, warnings), (None, Vec::new(), Vec::new()));
         let faults = applied("tlsRequired=true\n").faults;
         assert!(faults.len() == 1 && faults[0].contains("tlsRequired=true without TLS"), "{faults:?}");
     }

@@ -2,6 +2,10 @@
 //!
 //! `zk://h1:2181;h2:2181/ledgers`, `zk+hierarchical://...`, `zk+longhierarchical://...`, `zk+null://...`; servers are
 //! separated by `;` or `,`, the port defaults to 2181, the path is the ledgers root.
+//!
+//! Also as Pulsar writes them, `metadata-store:zk:h1:2181,h2:2181/chroot`: its driver takes the path as the store's own root and
+//! `/ledgers` below that as the ledgers root, whatever the path ends with, so that `metadata-store:zk:h:2181/ledgers` has its
+//! ledgers in `/ledgers/ledgers`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,8 +15,8 @@ use crate::layout::LedgerLayout;
 /// Port of a ZooKeeper server when the URI names none.
 pub const ZOOKEEPER_PORT_DEFAULT: u16 = 2181;
 
-const VALID_FORMS: &str = "zk://HOST:PORT/ROOT, zk+hierarchical://..., zk+longhierarchical://... or zk+null://... \
-     (several servers separated by ';' or ',')";
+const VALID_FORMS: &str = "zk://HOST:PORT/ROOT, zk+hierarchical://..., zk+longhierarchical://..., zk+null://... or \
+     metadata-store:zk:HOST:PORT (several servers separated by ';' or ',')";
 
 /// A parsed metadata service URI.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,40 +78,66 @@ impl FromStr for MetadataUri {
     fn from_str(text: &str) -> Result<MetadataUri, UriError> {
         let uri = text.trim();
         let lower = uri.to_ascii_lowercase();
-        if lower.starts_with("metadata-store:") {
-            return Err(UriError::Unsupported {
-                scheme: "metadata-store".into(),
-                why: "Pulsar's form; for metadata-store:zk:HOST:PORT/ROOT write zk://HOST:PORT/ROOT",
-            });
+        if lower.starts_with(PULSAR_SCHEME) {
+            return of_pulsar(uri);
         }
         let malformed = || UriError::Malformed { uri: uri.into() };
         let (scheme, rest) = uri.split_once("://").ok_or_else(malformed)?;
         let layout = parse_scheme(uri, &scheme.to_ascii_lowercase())?;
-        if rest.contains(['?', '#', '@']) {
-            return Err(malformed());
-        }
-        let (authority, path) = match rest.find('/') {
-            Some(at) => rest.split_at(at),
-            None => (rest, ""),
-        };
-        let servers = authority
-            .split([';', ','])
-            .filter(|server| !server.is_empty())
-            .map(|server| {
-                with_port(server)
-                    .ok_or_else(|| UriError::BadServer { uri: uri.into(), server: server.into() })
-            })
-            .collect::<Result<Vec<_>, _>>()?;
-        if servers.is_empty() {
-            return Err(malformed());
-        }
-        let root = path.strip_suffix('/').unwrap_or(path);
-        let bad_part = |part: &str| part.is_empty() || part == "." || part == ".." || part.contains('\0');
-        if root.is_empty() || root.split('/').skip(1).any(bad_part) {
-            return Err(UriError::BadRoot { uri: uri.into() });
-        }
-        Ok(MetadataUri { layout, servers, root: root.into() })
+        let (servers, path) = servers_and_path(uri, rest)?;
+        Ok(MetadataUri { layout, servers, root: checked_root(uri, path)? })
     }
+}
+
+/// What Pulsar's URIs begin with.
+const PULSAR_SCHEME: &str = "metadata-store:";
+
+/// `metadata-store:zk:HOST:PORT/CHROOT`; without `zk:` it is ZooKeeper, too.
+fn of_pulsar(uri: &str) -> Result<MetadataUri, UriError> {
+    let rest = &uri[PULSAR_SCHEME.len()..];
+    let is_other = ["memory:", "rocksdb:", "etcd:", "oxia:"].iter().any(|driver| rest.starts_with(driver));
+    if is_other || rest.contains("://") {
+        return Err(UriError::Unsupported {
+            scheme: format!("{PULSAR_SCHEME}{}", rest.split(':').next().unwrap_or_default()),
+            why: "of Pulsar's metadata stores only ZooKeeper is supported, as metadata-store:zk:HOST:PORT",
+        });
+    }
+    let (servers, path) = servers_and_path(uri, rest.strip_prefix("zk:").unwrap_or(rest))?;
+    let chroot = path.strip_suffix('/').unwrap_or(path);
+    Ok(MetadataUri { layout: None, servers, root: checked_root(uri, &format!("{chroot}/ledgers"))? })
+}
+
+/// Servers with their ports, and the path behind them.
+fn servers_and_path<'a>(uri: &str, rest: &'a str) -> Result<(Vec<String>, &'a str), UriError> {
+    let malformed = || UriError::Malformed { uri: uri.into() };
+    if rest.contains(['?', '#', '@']) {
+        return Err(malformed());
+    }
+    let (authority, path) = match rest.find('/') {
+        Some(at) => rest.split_at(at),
+        None => (rest, ""),
+    };
+    let servers = authority
+        .split([';', ','])
+        .filter(|server| !server.is_empty())
+        .map(|server| {
+            with_port(server).ok_or_else(|| UriError::BadServer { uri: uri.into(), server: server.into() })
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    if servers.is_empty() {
+        return Err(malformed());
+    }
+    Ok((servers, path))
+}
+
+/// An absolute root without a trailing slash.
+fn checked_root(uri: &str, path: &str) -> Result<String, UriError> {
+    let root = path.strip_suffix('/').unwrap_or(path);
+    let bad_part = |part: &str| part.is_empty() || part == "." || part == ".." || part.contains('\0');
+    if root.is_empty() || root.split('/').skip(1).any(bad_part) {
+        return Err(UriError::BadRoot { uri: uri.into() });
+    }
+    Ok(root.into())
 }
 
 fn parse_scheme(uri: &str, scheme: &str) -> Result<Option<LedgerLayout>, UriError> {
@@ -194,6 +224,25 @@ mod tests {
         assert_eq!(parse("zk://[::1]:99,[::2]/l").unwrap().servers, ["[::1]:99", "[::2]:2181"]);
     }
 
+    /// Pulsar's driver asks `java.net.URI` for the path, which has none for such a URI, and takes `/ledgers` below the store's
+    /// root.
+    #[test]
+    fn pulsars_form_has_its_ledgers_below_the_path() {
+        for (text, servers, root) in [
+            ("metadata-store:zk:h:2181", &["h:2181"][..], "/ledgers"),
+            ("metadata-store:zk:h1:2181,h2:2182/pulsar", &["h1:2181", "h2:2182"], "/pulsar/ledgers"),
+            ("metadata-store:zk:h1;h2/ledgers/", &["h1:2181", "h2:2181"], "/ledgers/ledgers"),
+            ("metadata-store:h:2181/a", &["h:2181"], "/a/ledgers"),
+        ] {
+            let uri = parse(text).unwrap();
+            assert_eq!((uri.layout, uri.root.as_str()), (None, root), "{text}");
+            assert_eq!(uri.servers, servers, "{text}");
+        }
+        for bad in ["metadata-store:", "metadata-store:zk:", "metadata-store:zk:h:2181/a//b"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
     #[test]
     fn a_refusal_names_the_valid_forms() {
         for bad in
@@ -202,7 +251,13 @@ mod tests {
             let text = parse(bad).unwrap_err().to_string();
             assert!(text.contains("zk+hierarchical://"), "{bad}: {text}");
         }
-        for known in ["zk+flat://h/l", "zk+ms://h/l", "etcd://h/l", "metadata-store:zk:h:2181/l"] {
+        for known in [
+            "zk+flat://h/l",
+            "zk+ms://h/l",
+            "etcd://h/l",
+            "metadata-store:oxia://h:6648/l",
+            "metadata-store:rocksdb:/d",
+        ] {
             assert!(matches!(parse(known), Err(UriError::Unsupported { .. })), "{known}");
         }
         for root in ["zk://h", "zk://h/", "zk://h//l", "zk://h/a/../l"] {

@@ -3,7 +3,7 @@
 use super::args::{Compress, TierTuning, Updates};
 use super::role::{self, TierSettings};
 use crate::args::{BookieArgs, Switch};
-use crate::settings::Values;
+use crate::config::values::{Finding, Values};
 use bindery_server::config::BookieConfig;
 use bindery_server::tier::{TierConfig, TrimConfig};
 use std::time::Duration;
@@ -35,7 +35,7 @@ fn tierer(args: &BookieArgs, file: &mut Values) -> Option<(TierSettings, bool)> 
         let value = file.take(key)?;
         let found = choices.iter().position(|choice| *choice == value);
         if found.is_none() {
-            file.faults.push(format!("{key}={value}: give {} or {}", choices[0], choices[1]));
+            file.fault(key, format!("{key}={value}: give {} or {}", choices[0], choices[1]));
         }
         found
     };
@@ -57,14 +57,14 @@ fn tierer(args: &BookieArgs, file: &mut Values) -> Option<(TierSettings, bool)> 
     };
     let Some((option, url)) = url else {
         if args.tier_role == Some(Switch::On) {
-            file.faults.push("--tier-role on: name the object store with --tier URL".to_owned());
+            file.faults.push("--tier-role on: name the object store with --tier URL".to_owned().into());
         }
         return None;
     };
     match role::settings(option, &url, &tuning) {
         Ok(settings) => Some((settings.beside_bookies(), has_role)),
         Err(faults) => {
-            file.faults.extend(faults);
+            file.faults.extend(faults.into_iter().map(Finding::from));
             None
         }
     }
@@ -73,7 +73,7 @@ fn tierer(args: &BookieArgs, file: &mut Values) -> Option<(TierSettings, bool)> 
 fn share(file: &mut Values, key: &str) -> Option<f64> {
     let share = file.parsed::<f64>(key)?;
     if !(0.0..1.0).contains(&share) {
-        file.faults.push(format!("{key}={share}: give a share from 0, below 1"));
+        file.fault(key, format!("{key}={share}: give a share from 0, below 1"));
         return None;
     }
     Some(share)
@@ -114,9 +114,12 @@ fn reading(args: &BookieArgs, file: &mut Values) -> (Option<u64>, TrimConfig) {
                 Some((name, value)) if !name.is_empty() => {
                     trim.properties.push((name.trim().to_owned(), value.trim().to_owned()));
                 }
-                _ => file.faults.push(format!(
-                    "tierTrimProperties={text}: give properties of ledgers as NAME=VALUE, separated by commas"
-                )),
+                _ => file.fault(
+                    "tierTrimProperties",
+                    format!(
+                        "tierTrimProperties={text}: give properties of ledgers as NAME=VALUE, separated by commas"
+                    ),
+                ),
             }
         }
     }

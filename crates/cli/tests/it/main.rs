@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod command;
+mod config;
 mod flow;
 mod frozen;
 mod ledger;

@@ -1,0 +1,165 @@
+//! Settings in the environment, the way the official images apply them.
+//!
+//! Both images run a script over the configuration file before they start the bookie. BookKeeper's takes `BK_key` and
+//! `ZK_key`, for keys that the file has, as a comment too. Pulsar's takes `key` for such keys, and `PULSAR_PREFIX_key` for
+//! any. What the file may have as a comment is here what the table of keys knows.
+//!
+//! It has to be asked for (`--config-env`): names like `BK_PORT` are also made by others, and a shell in which some are set
+//! must not move a bookie's data.
+
+use clap::ValueEnum;
+
+/// Whose way of naming settings in the environment counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Naming {
+    /// Nobody's.
+    #[default]
+    None,
+    /// `BK_key`, as in apache/bookkeeper.
+    Bk,
+    /// `PULSAR_PREFIX_key` and `key`, as in apachepulsar/pulsar.
+    Pulsar,
+}
+
+/// A variable that gives a key a value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Variable {
+    /// The key.
+    pub key: String,
+    /// The name of the variable.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+}
+
+/// Names of BookKeeper's image that are no keys of the bookie.
+const OF_IMAGE: [&str; 1] = ["dlogRootPath"];
+
+/// The variables that give keys a value, the later ones winning, and names that look as if they should.
+pub fn select(
+    naming: Naming,
+    mut variables: Vec<(String, String)>,
+    is_key: impl Fn(&str) -> bool,
+) -> (Vec<Variable>, Vec<String>) {
+    variables.sort();
+    let (mut found, mut strange) = (Vec::new(), Vec::new());
+    let variable = |key: &str, name: &str, value: &str| Variable {
+        key: key.to_owned(),
+        name: name.to_owned(),
+        value: value.trim().to_owned(),
+    };
+    match naming {
+        Naming::None => {}
+        Naming::Bk => {
+            for (name, value) in &variables {
+                let Some(key) = name.strip_prefix("BK_").or(name.strip_prefix("ZK_")) else { continue };
+                if is_key(key) {
+                    found.push(variable(key, name, value));
+                } else if name.starts_with("BK_")
+                    && key.starts_with(|c: char| c.is_ascii_lowercase())
+                    && !OF_IMAGE.contains(&key)
+                {
+                    // Those in capitals are the image's own.
+                    strange.push(name.clone());
+                }
+            }
+            found.extend(uri_of_servers(&variables));
+        }
+        Naming::Pulsar => {
+            let plain = variables.iter().filter(|(name, _)| is_key(name));
+            found.extend(plain.map(|(name, value)| variable(name, name, value)));
+            for (name, value) in &variables {
+                if let Some(key) = name.strip_prefix("PULSAR_PREFIX_").filter(|key| !key.is_empty()) {
+                    found.push(variable(key, name, value));
+                }
+            }
+        }
+    }
+    (found, strange)
+}
+
+/// BookKeeper's image makes a URI of the servers when it is given none, so that they win over a URI in the file.
+fn uri_of_servers(variables: &[(String, String)]) -> Option<Variable> {
+    let of = |wanted: &str| {
+        let found = variables.iter().find(|(name, _)| name == wanted);
+        found.map(|(_, value)| value.trim()).filter(|value| !value.is_empty())
+    };
+    if of("BK_metadataServiceUri").is_some() {
+        return None;
+    }
+    let servers = of("BK_zkServers")?.replace(',', ";");
+    let root = of("BK_zkLedgersRootPath")
+        .map_or_else(|| format!("{}/ledgers", of("BK_CLUSTER_ROOT_PATH").unwrap_or_default()), str::to_owned);
+    let value = format!("zk://{servers}{root}");
+    Some(Variable { key: "metadataServiceUri".to_owned(), name: "BK_zkServers".to_owned(), value })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(naming: Naming, variables: &[(&str, &str)]) -> (Vec<(String, String)>, Vec<String>) {
+        let owned = variables.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        let is_key =
+            |key: &str| ["bookiePort", "zkServers", "zkTimeout", "metadataServiceUri"].contains(&key);
+        let (found, strange) = select(naming, owned, is_key);
+        (found.into_iter().map(|variable| (variable.key, variable.value)).collect(), strange)
+    }
+
+    fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
+        expected.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
+    }
+
+    #[test]
+    fn nothing_counts_unless_it_is_asked_for() {
+        assert_eq!(chosen(Naming::None, &[("BK_bookiePort", "1"), ("bookiePort", "2")]).0, []);
+    }
+
+    #[test]
+    fn bookkeepers_image_prefixes_keys_and_derives_a_uri() {
+        let (found, strange) = chosen(
+            Naming::Bk,
+            &[
+                ("BK_bookiePort", "4000"),
+                ("BK_HOME", "/opt"),
+                ("BK_PORT", "tcp://10.0.0.1:3181"),
+                ("BK_bookiePrt", "1"),
+                ("BK_zkServers", "z1:2181,z2:2181"),
+                ("ZK_zkTimeout", "7"),
+                ("bookiePort", "5000"),
+            ],
+        );
+        let expected = pairs(&[
+            ("bookiePort", "4000"),
+            ("zkServers", "z1:2181,z2:2181"),
+            ("zkTimeout", "7"),
+            ("metadataServiceUri", "zk://z1:2181;z2:2181/ledgers"),
+        ]);
+        assert_eq!((found, strange), (expected, vec!["BK_bookiePrt".to_owned()]));
+        let rooted = [("BK_zkServers", "z"), ("BK_CLUSTER_ROOT_PATH", "/a")];
+        assert!(
+            chosen(Naming::Bk, &rooted).0.contains(&("metadataServiceUri".into(), "zk://z/a/ledgers".into()))
+        );
+        let own = [("BK_zkServers", "z"), ("BK_metadataServiceUri", "zk://y/l")];
+        assert_eq!(
+            chosen(Naming::Bk, &own).0,
+            pairs(&[("metadataServiceUri", "zk://y/l"), ("zkServers", "z")])
+        );
+    }
+
+    #[test]
+    fn pulsars_image_takes_plain_names_of_known_keys_and_prefixed_names_of_any() {
+        let (found, strange) = chosen(
+            Naming::Pulsar,
+            &[
+                ("PULSAR_MEM", "-Xmx1g"),
+                ("PULSAR_PREFIX_bookiePort", "4000"),
+                ("PULSAR_PREFIX_madeUp", "x"),
+                ("bookiePort", " 3000 "),
+                ("madeUp", "y"),
+            ],
+        );
+        let expected = pairs(&[("bookiePort", "3000"), ("bookiePort", "4000"), ("madeUp", "x")]);
+        assert_eq!((found, strange.len()), (expected, 0), "the prefixed name wins");
+    }
+}

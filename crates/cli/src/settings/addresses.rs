@@ -1,0 +1,205 @@
+//! Where the bookie listens, and what it tells clients to connect to.
+
+use crate::args::BookieArgs;
+use crate::config::host::{self, Host};
+use crate::config::values::Values;
+use bindery_server::admin::access::read_tokens;
+use bindery_server::config::{AdminScope, BookieConfig};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+pub(super) fn apply(args: &BookieArgs, file: &mut Values, config: &mut BookieConfig, host: &dyn Host) {
+    listen(args, file, config, host);
+    admin(args, file, config);
+    advertise(args, file, config, host);
+}
+
+fn listen(args: &BookieArgs, file: &mut Values, config: &mut BookieConfig, host: &dyn Host) {
+    let port = file.parsed::<u16>("bookiePort").unwrap_or(3181);
+    config.listen = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+    let interface = file.take("listeningInterface");
+    if let Some(listen) = args.listen {
+        config.listen = listen;
+    } else if let Some(name) = interface {
+        if let Some(ip) = name.parse::<IpAddr>().ok().or_else(|| by_name(&name, file, config, host)) {
+            config.listen = SocketAddr::from((ip, port));
+        }
+    }
+}
+
+/// The address of a network interface.
+fn by_name(name: &str, file: &mut Values, config: &BookieConfig, host: &dyn Host) -> Option<IpAddr> {
+    let key = "listeningInterface";
+    let interfaces = host.interfaces();
+    let Some(ip) = host::address_of(&interfaces, name) else {
+        let mut there: Vec<String> = Vec::new();
+        for (interface, address) in &interfaces {
+            there.push(format!("{interface} ({address})"));
+        }
+        let there = there.join(", ");
+        let text = match interfaces.iter().any(|(interface, _)| interface == name) {
+            true => "has no address that others can reach",
+            false => "is no network interface of this machine",
+        };
+        file.fault(
+            key,
+            format!("{key}={name} {text}; there are {there}: give one of these names, or an IP address"),
+        );
+        return None;
+    };
+    if ip.is_loopback() && !config.allow_loopback {
+        file.fault(
+            key,
+            format!(
+                "{key}={name} has the address {ip}, which other machines cannot reach: give another interface, or \
+                 allowLoopback=true when all clients are on this machine"
+            ),
+        );
+    }
+    Some(ip)
+}
+
+fn admin(args: &BookieArgs, file: &mut Values, config: &mut BookieConfig) {
+    let is_enabled = file.flag("httpServerEnabled").unwrap_or(false);
+    let host = file.take("httpServerHost");
+    let port = file.parsed::<u16>("httpServerPort").unwrap_or(8080);
+    let metrics_port = file.parsed::<u16>("prometheusStatsHttpPort");
+    let metrics_host = file.take("prometheusStatsHttpAddress");
+    let tokens = file.take("httpServerTokensFile").map(PathBuf::from);
+    config.admin_tokens = args.admin_tokens.clone().or(tokens);
+    if let Some(tokens) = &config.admin_tokens
+        && let Err(why) = read_tokens(tokens)
+    {
+        match args.admin_tokens {
+            Some(_) => file.faults.push(format!("--admin-tokens: {why}").into()),
+            None => file.fault("httpServerTokensFile", format!("httpServerTokensFile: {why}")),
+        }
+    }
+    // Java's port for metrics listens on all addresses and serves only metrics. A host that is named applies to the whole admin port.
+    let is_for_metrics = args.admin.is_none() && !is_enabled && host.is_none();
+    if is_for_metrics {
+        config.admin_scope = AdminScope::Metrics;
+    }
+    config.admin = args.admin.or_else(|| {
+        let port = if is_enabled { Some(port) } else { metrics_port }?;
+        let (key, host) = match is_for_metrics {
+            true => {
+                ("prometheusStatsHttpAddress", Some(metrics_host.unwrap_or_else(|| "0.0.0.0".to_owned())))
+            }
+            false => ("httpServerHost", host),
+        };
+        let ip = match host {
+            None => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            Some(host) => match host.parse() {
+                Ok(ip) => ip,
+                Err(_) => {
+                    file.fault(key, format!("{key}={host}: give an IP address"));
+                    return None;
+                }
+            },
+        };
+        Some(SocketAddr::from((ip, port)))
+    });
+}
+
+/// A flag, an address in the file, the name of this host; otherwise nothing, and the address listened on is told.
+fn advertise(args: &BookieArgs, file: &mut Values, config: &mut BookieConfig, host: &dyn Host) {
+    let advertised = file.take("advertisedAddress");
+    let by_host_name = file.flag("useHostNameAsBookieID").unwrap_or(false);
+    let is_short = file.flag("useShortHostName").unwrap_or(false);
+    config.advertise = match (&args.advertise, advertised) {
+        (Some(text), _) => of_flag(text, file),
+        (None, Some(name)) => of_file(name, file, config),
+        (None, None) if by_host_name => of_host(is_short, file, config, host),
+        (None, None) => None,
+    };
+}
+
+fn of_flag(text: &str, file: &mut Values) -> Option<(String, u16)> {
+    match text.rsplit_once(':').map(|(host, port)| (host.to_owned(), port.parse())) {
+        Some((host, Ok(port))) if !host.is_empty() => {
+            if port == 0 {
+                let fault = format!("--advertise {text}: give the port that clients connect to, not 0");
+                file.faults.push(fault.into());
+            }
+            if is_unspecified(&host) {
+                file.faults.push(format!("--advertise {text}: {UNSPECIFIED}").into());
+            }
+            Some((host, port))
+        }
+        _ => {
+            file.faults.push(format!("--advertise {text} is not HOST:PORT").into());
+            None
+        }
+    }
+}
+
+fn of_file(name: String, file: &mut Values, config: &BookieConfig) -> Option<(String, u16)> {
+    let key = "advertisedAddress";
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    if is_unspecified(&name) {
+        file.fault(key, format!("{key}={name}: {UNSPECIFIED}"));
+    } else if name.parse::<IpAddr>().is_err() && !name.chars().all(is_plain) {
+        file.fault(
+            key,
+            format!("{key}={name}: give a host name or an IP address without a port, which is bookiePort"),
+        );
+    }
+    Some((name, config.listen.port()))
+}
+
+/// The name that BookKeeper would find: of the address listened on, or of this host's name, the first one of `/etc/hosts`.
+fn of_host(
+    is_short: bool,
+    file: &mut Values,
+    config: &BookieConfig,
+    host: &dyn Host,
+) -> Option<(String, u16)> {
+    let key = "useHostNameAsBookieID";
+    let name = host.name();
+    let address = match config.listen.ip() {
+        ip if ip.is_unspecified() => {
+            let found = host.addresses(&name);
+            let is_wanted = |address: &&IpAddr| address.is_ipv4() && !address.is_loopback();
+            found.iter().find(is_wanted).or_else(|| found.first()).copied()
+        }
+        ip => Some(ip),
+    };
+    let Some(address) = address else {
+        file.fault(
+            key,
+            format!(
+                "{key}=true: the name of this host ({name}) resolves to no address; correct /etc/hosts or DNS, or give the name \
+                 that clients reach with advertisedAddress or --advertise HOST:PORT"
+            ),
+        );
+        return None;
+    };
+    if address.is_loopback() && !config.allow_loopback {
+        file.fault(
+            key,
+            format!(
+                "{key}=true: the name of this host ({name}) resolves to {address}, which other machines cannot reach; give \
+                 advertisedAddress, or allowLoopback=true when all clients are on this machine"
+            ),
+        );
+        return None;
+    }
+    let long = host.listed_name(address).unwrap_or(name);
+    let name = match is_short {
+        true => long.split('.').next().unwrap_or_default().to_owned(),
+        false => long,
+    };
+    let port = config.listen.port();
+    file.note(key, format!("{key}=true: clients are told {name}:{port}"));
+    Some((name, port))
+}
+
+/// What is wrong with it as the address that clients are told.
+const UNSPECIFIED: &str =
+    "nobody can connect to this address, give the one that clients reach this machine at";
+
+/// `0.0.0.0`, `::` or `[::]`.
+fn is_unspecified(host: &str) -> bool {
+    host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified())
+}
