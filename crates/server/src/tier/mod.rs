@@ -19,13 +19,15 @@
 //! 5. A read that waits for the state table of a disk that hangs is refused after the same time as one that waits for the bucket.
 //! 6. Remembered extents of a ledger are forgotten when a tierer tells others: the ledger may be another one by now.
 //! 7. Where an object stays gone after the second look, the bookie was away when others were told of a new one. A tierer that asks how far the
-//!    ledger is here hears of the entries below the first such one only, until it has told of objects again: so it tells everything behind.
+//!    ledger is here hears of the entries below the first such one only, until it has told of objects again, from that entry to the
+//!    register: so it tells everything behind, in as many requests as that takes.
 //!
 //! # Limits
-//! Ledgers whose objects are gone: [`LOST_MAX`] are remembered. Memory: a part of the memory limit. Waiters, requests: [`FetchOptions`]. Threads: [`THREADS`], and
-//! [`LOOKUP_THREADS_MAX`] that wait for local disks.
+//! Memory: a part of the memory limit. Waiters, requests: [`FetchOptions`]. Threads: [`THREADS`], and [`LOOKUP_THREADS_MAX`] that wait
+//! for local disks. Ledgers whose objects are gone: those of [`lost`].
 
 mod extents;
+mod lost;
 #[cfg(test)]
 mod model;
 mod reconcile;
@@ -52,15 +54,13 @@ use bindery_types::{EntryId, LedgerId};
 use bindery_wire::ErrorCode;
 use bindery_wire::v3::reconcile::Reconciled;
 use extents::Extents;
+use lost::Lost;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
-/// Ledgers whose objects are gone; of more nobody is told.
-const LOST_MAX: usize = 10_000;
 /// Threads that send requests and decode blocks.
 const THREADS: usize = 2;
 /// Threads beside these that look up extents, and read objects of a local directory.
@@ -69,6 +69,8 @@ const LOOKUP_THREADS_MAX: usize = 8;
 const OPEN_PAUSE: Duration = Duration::from_secs(5);
 /// Requests of tierers that wait for the journal: their answers are larger than what is promised for them.
 const RECONCILES_MAX: usize = 64;
+/// Between two looks for room among the ledgers whose objects are gone.
+const LOST_INTERVAL: Duration = Duration::from_secs(60);
 /// One line about the bucket in this time.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -233,8 +235,10 @@ pub struct Tier {
     extents: Mutex<Extents>,
     lookups: AtomicUsize,
     lookups_max: usize,
-    /// Ledgers whose objects are gone, and the first entry that could not be read (invariant 7).
-    lost: Mutex<BTreeMap<LedgerId, EntryId>>,
+    /// Ledgers whose objects are gone (invariant 7).
+    lost: Mutex<Lost>,
+    /// How often it is cleared of ledgers that are not here when it is full, and its being full is written down.
+    lost_log: Mutex<LogLimit>,
     /// Until a look into the state table is given up.
     lookup_deadline: Duration,
     log: Mutex<LogLimit>,
@@ -344,6 +348,7 @@ impl Tier {
             fetcher: Arc::default(),
             extents: Mutex::default(),
             lost: Mutex::default(),
+            lost_log: Mutex::new(LogLimit::new(LOST_INTERVAL)),
             lookups: AtomicUsize::new(0),
             lookups_max: fetch.waiters_max,
             lookup_deadline: fetch.deadline,
@@ -514,9 +519,11 @@ impl Tier {
     }
 
     /// Notes that a read failed, and writes it down now and then.
-    pub fn report(&self, ledger: LedgerId, entry: i64, failure: &Failure) {
-        if let Some(entry) = EntryId::new(entry).filter(|_| failure.may_be_elsewhere()) {
-            self.note_lost(ledger, entry);
+    pub fn report(&self, engine: &Engine, ledger: LedgerId, entry: i64, failure: &Failure) {
+        // Whatever else happens to an object concerns all who refer to it, and telling this bookie again would not help.
+        let is_gone = matches!(failure, Failure::Fetch(FetchError::Missing { .. }));
+        if let Some(entry) = EntryId::new(entry).filter(|_| is_gone) {
+            self.note_lost(engine, ledger, entry);
         }
         let Some(left_out) = self.log.lock().admit(self.clock.monotonic_ns()) else { return };
         let error = match failure {
@@ -532,11 +539,19 @@ impl Tier {
     }
 
     /// Invariant 7.
-    fn note_lost(&self, ledger: LedgerId, entry: EntryId) {
+    fn note_lost(&self, engine: &Engine, ledger: LedgerId, entry: EntryId) {
+        if self.lost.lock().note(ledger, entry) {
+            return;
+        }
+        let Some(left_out) = self.lost_log.lock().admit(self.clock.monotonic_ns()) else { return };
+        // The engine may call back here: it is asked without the lock.
+        let noted = self.lost.lock().ledgers();
+        let absent: Vec<LedgerId> =
+            noted.into_iter().filter(|ledger| engine.tiered(*ledger).is_none()).collect();
         let mut lost = self.lost.lock();
-        if lost.len() < LOST_MAX || lost.contains_key(&ledger) {
-            let first = lost.entry(ledger).or_insert(entry);
-            *first = entry.min(*first);
+        absent.into_iter().for_each(|ledger| lost.forget(ledger));
+        if !lost.note(ledger, entry) {
+            tracing::warn!(%ledger, left_out, "the objects of too many ledgers are gone to remember all of them");
         }
     }
 

@@ -82,27 +82,29 @@ impl Tier {
         ledgers: &[Reconciliation],
         done: ReconcileWaiter,
     ) -> ReconcileWaiter {
-        let lost: Vec<(usize, EntryId)> = {
+        // A question has no range.
+        let range = |update: &Reconciliation| {
+            update.extents.first().zip(update.extents.last()).map(|(first, last)| (first.first, last.last))
+        };
+        let lost: Vec<(usize, Option<(EntryId, EntryId)>)> = {
             let lost = self.lost.lock();
-            let of_update = |(at, update): (usize, &Reconciliation)| Some((at, *lost.get(&update.ledger)?));
-            ledgers.iter().enumerate().filter_map(of_update).collect()
+            let of_lost = ledgers.iter().enumerate().filter(|(_, update)| lost.has(update.ledger));
+            of_lost.map(|(at, update)| (at, range(update))).collect()
         };
         if lost.is_empty() {
             return done;
         }
-        // A question has none.
-        let tells: Vec<bool> = ledgers.iter().map(|update| !update.extents.is_empty()).collect();
         let tier = self.clone();
         Box::new(move |mut results| {
-            for (at, first) in lost {
+            for (at, range) in lost {
                 let Some(result) = results.get_mut(at) else { continue };
-                match (tells[at], result.result) {
-                    (true, Ok(())) => drop(tier.lost.lock().remove(&result.ledger)),
-                    (true, Err(_)) => {}
-                    (false, _) => {
-                        let below = first.get().checked_sub(1).and_then(EntryId::new);
-                        result.lre = result.lre.min(below);
-                    }
+                // Reads that failed meanwhile count, too.
+                let mut lost = tier.lost.lock();
+                match (range, result.result) {
+                    (_, Err(Refusal::NoLedger)) => lost.forget(result.ledger),
+                    (Some(range), Ok(())) => result.lre = lost.told(result.ledger, range, result.lre),
+                    (Some(_), Err(_)) => {}
+                    (None, _) => result.lre = lost.asked(result.ledger, result.lre),
                 }
             }
             done(results);
