@@ -141,6 +141,8 @@ fn fingerprint(world: &World, budget: &Budget) -> u64 {
     ] {
         hasher.write_u64(part);
     }
+    // By these the scan tells which objects of nobody are old enough.
+    world.bucket.keys().for_each(|object| world.written.get(object).hash(&mut hasher));
     (world.now, world.ids, world.was_put_back, budget).hash(&mut hasher);
     hasher.finish()
 }

@@ -178,7 +178,7 @@ const RETURN: Scope = Scope {
     budget: Budget { trims: 1, absences: 1, changes: 2, ..NOTHING },
     // Nobody is here to tell a new member how far the ledger is.
     end: World::assert_tidy,
-    states: 10_000,
+    states: 25_000,
     ..ABSENCE
 };
 
@@ -265,8 +265,30 @@ fn go_through(scope: &Scope) {
         panic!("scope {name}, {} events: {what}", path.len());
     }
     match is_complete {
-        true => assert!(states >= scope.states, "scope {name} has become smaller: {states} states"),
+        true => {
+            assert!(states >= scope.states, "scope {name} has become smaller: {states} states");
+            assert!(states < 2 * scope.states, "scope {name} has become larger: {states} states");
+            assert!(ends > 0, "scope {name}: nowhere was it looked whether all ends well");
+        }
         false => assert!(states_max < 2 * scope.states, "scope {name} is not complete with {states} states"),
+    }
+}
+
+/// Nothing is done that breaks an invariant, and not all that has to be done: only the look at the end finds that.
+#[test]
+fn what_stays_undone_is_found_at_the_end() {
+    let budget = Budget { faults: 1, ..NOTHING };
+    let is_not_tiered = Scope { name: "nobody builds", roles: &[Role::Keeps], budget, ..TAKE_OVER };
+    let is_not_deleted = Scope { name: "nobody deletes", roles: &[Role::Builds], budget, ..RELEASE_CRASH };
+    for (scope, rule) in [(is_not_tiered, "ledger 1"), (is_not_deleted, "T16")] {
+        let unseen = explore(&Scope { end: |_| (), ..scope }, Canaries::none(), STATES);
+        assert!(unseen.ends > 0 && unseen.violation.is_none(), "scope {}: {unseen:?}", scope.name);
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|_| {}));
+        let explored = explore(&scope, Canaries::none(), STATES);
+        std::panic::set_hook(hook);
+        let (what, _) = explored.violation.expect("what stays undone is found");
+        assert!(what.contains(rule), "scope {}: {what}", scope.name);
     }
 }
 
