@@ -267,6 +267,17 @@ pub enum Alarm {
         /// What happened.
         why: String,
     },
+    /// T16.
+    #[error(
+        "object {object} was rewritten, and takes up space still: whether all bookies know that cannot be looked up in {took:?}. Make the \
+         store of the catalogue, or the metadata store, faster; it is tried again, and everything else goes on"
+    )]
+    CheckTooSlow {
+        /// The object.
+        object: ObjectId,
+        /// The time that it had.
+        took: Duration,
+    },
     /// T13.
     #[error(
         "objects that nothing refers to cannot be deleted from the bucket, and go on costing money: {why}. Allow the tierer's \

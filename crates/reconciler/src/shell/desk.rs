@@ -57,7 +57,7 @@ pub(super) enum Ask {
     /// Ledgers that are gone, answered with the extents that are left of each.
     Remove(Vec<LedgerId>, oneshot::Sender<Result<Vec<(LedgerId, u64)>, String>>),
     /// Objects that are of no use for so long, by the store's time.
-    Garbage(Duration, usize, oneshot::Sender<Result<Vec<Garbage>, String>>),
+    Garbage(Duration, (Option<ObjectId>, usize), oneshot::Sender<Result<Vec<Garbage>, String>>),
     /// Rows of objects that are deleted, answered with how many are gone.
     Forget(Vec<ObjectId>, oneshot::Sender<Result<u64, String>>),
     /// Rows of objects behind the first and up to the second, or to the end, after the log was followed.
@@ -181,7 +181,7 @@ impl Desk {
             Ask::Commit(objects, reserve, reply) => drop(reply.send(self.commit(objects, reserve).await)),
             Ask::Ledgers(after, reply) => drop(reply.send(in_words(self.ledgers(after).await))),
             Ask::Remove(ledgers, reply) => drop(reply.send(in_words(self.remove(&ledgers).await))),
-            Ask::Garbage(delay, limit, reply) => drop(reply.send(in_words(self.garbage(delay, limit).await))),
+            Ask::Garbage(delay, page, reply) => drop(reply.send(in_words(self.garbage(delay, page).await))),
             Ask::Forget(objects, reply) => drop(reply.send(in_words(self.forget(objects).await))),
             Ask::Rows(after, through, reply) => drop(reply.send(in_words(self.rows(after, through).await))),
             Ask::Later(object, reply) => drop(reply.send(in_words(self.later(object).await))),
@@ -321,7 +321,11 @@ impl Desk {
         Ok(left)
     }
 
-    async fn garbage(&mut self, delay: Duration, limit: usize) -> Result<Vec<Garbage>, CatalogueError> {
+    async fn garbage(
+        &mut self,
+        delay: Duration,
+        (after, limit): (Option<ObjectId>, usize),
+    ) -> Result<Vec<Garbage>, CatalogueError> {
         self.refresh().await?;
         let totals = self.catalogue.totals();
         if totals.reserved + totals.unreferenced == 0 {
@@ -335,7 +339,7 @@ impl Desk {
             self.catalogue.commit(Vec::new()).await?;
         }
         let delay_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
-        let found = self.catalogue.garbage_rows(now_ms.saturating_sub(delay_ms), limit).await?;
+        let found = self.catalogue.garbage_rows(now_ms.saturating_sub(delay_ms), after, limit).await?;
         Ok(found.into_iter().map(|(object, row)| Garbage::new(object, &row)).collect())
     }
 

@@ -76,8 +76,10 @@ impl Hands {
                 ask(&self.asks, |reply| Ask::Remove(ledgers, reply)).await.unwrap_or_else(ended),
             ),
             UpkeepAction::Mark => UpkeepEvent::Marked(self.mark().await),
-            UpkeepAction::FindGarbage { delay, limit } => UpkeepEvent::Garbage(
-                ask(&self.asks, |reply| Ask::Garbage(delay, limit, reply)).await.unwrap_or_else(ended),
+            UpkeepAction::FindGarbage { delay, after, limit } => UpkeepEvent::Garbage(
+                ask(&self.asks, |reply| Ask::Garbage(delay, (after, limit), reply))
+                    .await
+                    .unwrap_or_else(ended),
             ),
             UpkeepAction::Delete(objects) => UpkeepEvent::Deleted(self.delete(objects).await),
             UpkeepAction::Forget(objects) => UpkeepEvent::Forgotten(

@@ -694,21 +694,22 @@ impl Catalogue {
         limit: usize,
     ) -> Result<Vec<(ObjectId, u64)>, CatalogueError> {
         let log_ms = self.core.position().log_ms;
-        let rows = self.garbage_rows(before_ms, limit).await?;
+        let rows = self.garbage_rows(before_ms, None, limit).await?;
         let since = |(object, row): (ObjectId, ObjectRow)| Some((object, row.garbage_since_ms(log_ms)?));
         Ok(rows.into_iter().filter_map(since).collect())
     }
 
-    /// The same with their rows.
+    /// The same behind `after`, with their rows.
     pub async fn garbage_rows(
         &mut self,
         before_ms: u64,
+        after: Option<ObjectId>,
         limit: usize,
     ) -> Result<Vec<(ObjectId, ObjectRow)>, CatalogueError> {
         let log_ms = self.core.position().log_ms;
         let is_garbage =
             move |row: &ObjectRow| row.garbage_since_ms(log_ms).is_some_and(|since| since <= before_ms);
-        self.of_garbage_table(None, limit, move |row| Some(*row).filter(|row| is_garbage(row))).await
+        self.of_garbage_table(after, limit, move |row| Some(*row).filter(|row| is_garbage(row))).await
     }
 
     /// Up to about `limit` objects behind `after` that nothing in the catalogue refers to, and that bookies may refer to: others took

@@ -251,7 +251,7 @@ impl World {
         let secret = LedgerSecret { digest_type: DigestType::Crc32c, password: Vec::new() };
         let mut metadata = LedgerMetadata::new(ghost.metadata.quorum, secret);
         metadata.push_segment(segment).unwrap();
-        metadata.state = ghost.metadata.state.clone();
+        metadata.state = ghost.metadata.state;
         ghost.metadata = metadata;
     }
 

@@ -192,7 +192,7 @@ impl World {
                 }
                 UpkeepEvent::Marked(if is_lost { Err(failed()) } else { Ok(()) })
             }
-            UpkeepAction::FindGarbage { delay, limit } => {
+            UpkeepAction::FindGarbage { delay, after, limit } => {
                 let totals = self.catalogue.totals();
                 let expired = self.catalogue.position().log_ms + self.ttl_ms();
                 if totals.reserved > 0 && u128::from(expired) <= self.now.as_millis() {
@@ -202,7 +202,7 @@ impl World {
                 let log_ms = self.catalogue.position().log_ms;
                 let is_due =
                     |row: &ObjectRow| row.garbage_since_ms(log_ms).is_some_and(|since| since <= before);
-                let rows = self.catalogue.objects_in_tail();
+                let rows = self.catalogue.objects_in_tail().filter(|(id, _)| Some(*id) > *after);
                 let garbage = rows.filter_map(|(id, row)| Some((id, row.filter(is_due)?)));
                 let found = garbage.map(|(id, row)| Garbage::new(id, &row)).take(*limit).collect();
                 UpkeepEvent::Garbage(if is_lost { Err(failed()) } else { Ok(found) })

@@ -128,7 +128,12 @@ pub(super) struct Answers {
     pub of_objects: BTreeMap<ObjectId, Progress>,
     /// Bookies by number.
     bookies: BTreeMap<BookieId, u32>,
+    /// Bytes that may have come since memory was bounded last.
+    grown_bytes: usize,
 }
+
+/// This part of the memory may grow before it is bounded, which looks at all objects.
+const GROWTH: usize = 8;
 
 impl Answers {
     /// Of an object, also when nothing is known yet, or only of what was taken over before.
@@ -151,8 +156,17 @@ impl Answers {
         number
     }
 
+    /// Keeps within the bound, after an object was examined.
+    pub fn bound_after(&mut self, object: ObjectId, bytes_max: usize) {
+        self.grown_bytes += self.of_objects.get(&object).map_or(0, Progress::bytes);
+        if self.grown_bytes >= bytes_max / GROWTH {
+            self.bound(bytes_max - bytes_max / GROWTH);
+        }
+    }
+
     /// Forgets what no object needs any more, and then what there is no room for: of the newest objects (invariant 6).
     pub fn bound(&mut self, bytes_max: usize) {
+        self.grown_bytes = 0;
         let nearest = self.of_objects.iter().min_by_key(|(_, progress)| progress.left).map(|(id, _)| *id);
         let mut bytes: usize = self.of_objects.values().map(Progress::bytes).sum();
         while bytes > bytes_max {

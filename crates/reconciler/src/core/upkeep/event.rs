@@ -195,6 +195,8 @@ pub enum UpkeepAction {
     FindGarbage {
         /// How long.
         delay: Duration,
+        /// Behind this one; `None` from the beginning.
+        after: Option<ObjectId>,
         /// So many are enough.
         limit: usize,
     },

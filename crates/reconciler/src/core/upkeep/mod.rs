@@ -17,7 +17,7 @@
 //! 2. An object is deleted only when the catalogue said that nothing refers to it, durably and for the delay, and its row goes
 //!    after it. Either may be repeated, by anybody.
 //! 3. The first doubt ends the removal of ledgers for this pass; objects that became garbage earlier go nevertheless. An
-//!    object that cannot be deleted holds up no other.
+//!    object that cannot be deleted holds up no other, however many there are: garbage is gone through once in each pass.
 //! 4. An object that bookies referred to once is deleted only after another look at all of them ([`waiting`], invariant 7).
 //! 5. One action is under way at a time, and one event answers it.
 //!
@@ -27,6 +27,7 @@
 //! # Not here   which object is garbage since when (the catalogue), requests (the shell)
 
 mod answers;
+mod current;
 mod event;
 mod rewrite;
 mod scan;
@@ -63,9 +64,6 @@ pub const LEDGERS_MAX: usize = 64;
 
 /// Objects that are deleted before their rows go.
 pub const OBJECTS_MAX: usize = 256;
-
-/// Objects that wait for a last look before they are deleted, found in one pass.
-const LOOKED_MAX: usize = 16_384;
 
 /// Settings of the upkeep.
 #[derive(Debug, Clone, PartialEq)]
@@ -174,8 +172,8 @@ pub struct Upkeep {
     batch: Vec<LedgerId>,
     /// Objects that could not be deleted in this pass.
     held: BTreeSet<ObjectId>,
-    /// Objects that bookies referred to once, found in this pass: they are looked at a last time before they are deleted.
-    looked: BTreeSet<ObjectId>,
+    /// Behind which garbage is sought next in this pass.
+    garbage_after: Option<ObjectId>,
     is_denied: bool,
     scan: Scan,
     rewriting: Rewriting,
@@ -216,7 +214,7 @@ impl Upkeep {
             found_before: Vec::new(),
             batch: Vec::new(),
             held: BTreeSet::new(),
-            looked: BTreeSet::new(),
+            garbage_after: None,
             is_denied: false,
             scan: Scan::default(),
             rewriting: Rewriting::default(),
@@ -230,7 +228,7 @@ impl Upkeep {
     /// Everything that decides what comes next.
     #[cfg(test)]
     pub fn essence(&self) -> impl std::fmt::Debug + '_ {
-        let of_batch = (&self.batch, &self.held, &self.looked);
+        let of_batch = (&self.batch, &self.held, self.garbage_after);
         let of_pass = (&self.phase, self.is_under_way, self.begins_at, &self.round, of_batch);
         let of_proof =
             (self.is_proven, self.has_mark, self.of_here, self.marked, self.is_empty, &self.found_before);
@@ -276,7 +274,7 @@ impl Upkeep {
         if self.phase == Phase::Waits {
             self.status.counts.passes += 1;
             self.held.clear();
-            self.looked.clear();
+            self.garbage_after = None;
             self.waiting.begin_pass();
             self.phase = Phase::Ledgers;
         }
@@ -290,7 +288,8 @@ impl Upkeep {
             Phase::Mark => UpkeepAction::Mark,
             Phase::FindGarbage => UpkeepAction::FindGarbage {
                 delay: self.settings.delete_delay,
-                limit: OBJECTS_MAX + self.held.len() + self.looked.len(),
+                after: self.garbage_after,
+                limit: OBJECTS_MAX,
             },
             Phase::Delete(objects) => UpkeepAction::Delete(objects.clone()),
             Phase::Forget(objects) => UpkeepAction::Forget(objects.clone()),
@@ -361,6 +360,7 @@ impl Upkeep {
             UpkeepEvent::Rewritten(built, unread) => self.on_rewritten(now, built, unread, alarms),
             UpkeepEvent::Replaced(outcome) => self.on_replaced(now, outcome),
         };
+        alarms.append(&mut self.waiting.take_alarms());
         self.status.scan = self.scan.counts;
     }
 
@@ -527,30 +527,19 @@ impl Upkeep {
 
     fn on_garbage(&mut self, found: Result<Vec<Garbage>, String>) -> Phase {
         match found {
-            Ok(mut found) => {
-                let is_known = |object: &ObjectId| self.held.contains(object) || self.looked.contains(object);
-                found.retain(|garbage| !is_known(&garbage.object));
+            Ok(found) => {
                 let are_all_known = self.canaries.has(Canary::T16ReturnsNotAwaited)
                     || self.canaries.has(Canary::T16BookiesNotAwaited);
+                let Some(last) = found.last() else { return Phase::FindWaiting };
+                self.garbage_after = Some(last.object);
                 let mut delete = Vec::new();
-                let mut has_more = false;
                 for Garbage { object, released } in found {
                     match released.filter(|_| !are_all_known) {
-                        None if delete.len() < OBJECTS_MAX => delete.push(object),
-                        None => {}
-                        Some(stored) => {
-                            has_more = true;
-                            self.looked.insert(object);
-                            self.waiting.look_at(stored);
-                        }
+                        None => delete.push(object),
+                        Some(stored) => self.waiting.look_at(stored),
                     }
                 }
-                match delete.is_empty() {
-                    false => Phase::Delete(delete),
-                    // Others may be behind them.
-                    true if has_more && self.looked.len() < LOOKED_MAX => Phase::FindGarbage,
-                    true => Phase::FindWaiting,
-                }
+                if delete.is_empty() { Phase::FindGarbage } else { Phase::Delete(delete) }
             }
             Err(why) => {
                 self.status.last_error = Some(why);

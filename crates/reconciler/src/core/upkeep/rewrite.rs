@@ -306,10 +306,7 @@ impl Rewriting {
 impl Upkeep {
     /// The pass comes to rewriting.
     pub(super) fn go_to_rewriting(&mut self, now: Duration) -> Phase {
-        // Those that are damaged wait for an operator.
-        let damaged = self.waiting.damaged().len() as u64;
-        let waiting = self.status.objects_waiting.saturating_sub(damaged);
-        self.rewriting.only_outranked = waiting >= WAITING_TO_REWRITE_MAX;
+        self.rewriting.only_outranked = self.waiting.count_undamaged() >= WAITING_TO_REWRITE_MAX;
         self.rewriting.left = REWRITES_PER_PASS;
         self.rewriting.put_off.retain(|_, put_off| now < put_off.until + KEPT_FOR);
         self.show_damaged();

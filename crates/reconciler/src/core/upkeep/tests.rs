@@ -232,8 +232,9 @@ impl Around {
                     self.proof.has_mark = true;
                     UpkeepEvent::Marked(Ok(()))
                 }
-                UpkeepAction::FindGarbage { limit, .. } => {
-                    let garbage = self.garbage.iter().map(|object| Garbage {
+                UpkeepAction::FindGarbage { after, limit, .. } => {
+                    let behind = self.garbage.iter().filter(|object| Some(**object) > after);
+                    let garbage = behind.map(|object| Garbage {
                         object: *object,
                         released: self.released.get(object).copied(),
                     });

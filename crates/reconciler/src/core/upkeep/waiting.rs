@@ -26,21 +26,24 @@
 //!    not asked for again. A pass goes on where the one before stopped. So an object of any number of extents is finished after
 //!    finitely many passes, as long as bookies answer. The check of invariant 1 ends in the pass in which it began. It tells nobody: at
 //!    the first extents that lack an answer it is over, and these and all behind them are examined as before, a part in each pass. A
-//!    check that takes too long is given up, and has twice the time in a later pass.
+//!    check that takes too long is given up, and that of the same object has twice the time in a later pass, as often as that takes, up to
+//!    [`CHECK_TIME_MAX`]. One that takes even longer is an alarm, and is tried again.
 //! 5. An object whose footer is damaged is never released unless it is repaired. Operators get one alarm, and it keeps no other object
 //!    from being rewritten.
 //! 6. When memory is short, the answers for the object nearest to its release are kept.
 //! 7. An object that was released is examined and checked in the same way before it is deleted, at once after that. A bookie that was in
 //!    no ensemble when the object was released, and is in one again, is told then, or keeps the object while it is not registered. A
 //!    bookie that joins an ensemble again after the deletion is not found by that: it says so itself once a read has missed an entry
-//!    (`bindery_server::tier`, invariant 7).
+//!    (`bindery_server::tier`, invariant 7). One that is not in the bucket any more is believed to be gone when two passes found it so: stores
+//!    say the same of an access key that they do not know at the moment, and whoever deletes it then has told nobody.
+//! 8. Objects that are held before their deletion count as those that wait for bookies.
 //!
 //! # Limits
-//! Objects in one page: [`WAITING_MAX`]. Extents in one window: [`WINDOW_MAX`]. Time of one pass: [`TIME_PER_PASS`], and the rest of a
-//! step begun by then. Time of a check: [`CHECK_TIME`], at first. Ledgers in one request: [`TOLD_MAX`]. Answers remembered:
-//! [`ANSWERS_BYTES_MAX`], or those for one object. Damaged objects remembered: [`DAMAGED_MAX`].
+//! Objects in one page: [`WAITING_MAX`]; objects looked at before their deletion beside one: [`LOOKS_MAX`]. Extents in one window: [`WINDOW_MAX`]. Time of one pass: [`TIME_PER_PASS`], and the rest of a
+//! step begun by then. Time of a check: [`CHECK_TIME`], at first, and [`CHECK_TIME_MAX`]. Answers remembered: [`ANSWERS_BYTES_MAX`], or those
+//! for one object. Damaged objects remembered: [`DAMAGED_MAX`].
 //!
-//! # Not here   the memory of answers ([`super::answers`])
+//! # Not here   whom to tell of an object's extents ([`super::current`]), the memory of answers ([`super::answers`])
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -48,59 +51,41 @@ use std::time::Duration;
 use bindery_io::canary::Canary;
 use bindery_tiering::ObjectId;
 use bindery_tiering::catalogue::StoredObject;
-use bindery_types::tier::Reconciliation;
-use bindery_types::{BookieId, EntryId, LedgerId};
+use bindery_types::{BookieId, LedgerId};
 
 use super::answers::{Answers, Settled};
+use super::current::{Current, TOLD_MAX};
 use super::event::{Fault, Moved, SourceError, Told, WaitingPage, Whereabouts};
 use super::{Phase, Upkeep};
-use crate::core::updates::{Ability, EXTENTS_KEPT_FOR, UpdateStatus};
-use crate::core::{Alarm, quorum};
+use crate::core::Alarm;
+use crate::core::updates::{EXTENTS_KEPT_FOR, UpdateStatus};
 
 /// Objects of one page.
 pub const WAITING_MAX: usize = 64;
+/// Objects that are looked at before they are deleted, as long as a page lasts: of more, the next ones follow with the next page.
+const LOOKS_MAX: usize = 16_384;
 /// Most extents in one window; a slow catalogue makes windows smaller.
 const WINDOW_MAX: usize = 512;
 /// After so long a pass goes on to other work.
 const TIME_PER_PASS: Duration = Duration::from_secs(120);
 /// A check of one object that takes longer is given up. It reads the catalogue and metadata, and asks no bookie.
 const CHECK_TIME: Duration = Duration::from_secs(300);
-/// And at most, however often it was given up.
-const CHECK_TIME_MAX: Duration = Duration::from_secs(24 * 3600);
-/// Ledgers in one request, at most: a bookie looks at the objects of those that it let go. There are fewer for one that did not answer.
-const TOLD_MAX: usize = 16;
+/// And at most, however often it was given up: nothing else is done meanwhile.
+const CHECK_TIME_MAX: Duration = Duration::from_secs(3600);
 /// A bookie that did not answer so often in a row is asked no more in this pass.
 const SILENT_AFTER: u32 = 3;
-/// Extents in one request: as many as one may carry.
-const EXTENTS_MAX: usize = 4096;
 /// Answers of bookies that are remembered.
 const ANSWERS_BYTES_MAX: usize = 16 << 20;
 
 /// Damaged objects that are remembered, and raise an alarm each.
 const DAMAGED_MAX: usize = 1000;
-/// The object under examination.
-#[derive(Debug, Clone)]
-struct Current {
-    stored: StoredObject,
-    /// All extents were done, and are being examined once more (invariant 1), until this time at most.
-    is_check: bool,
-    check_until: Duration,
-    /// Extents before this one have been examined.
-    from: u32,
-    /// Extents under examination: their places in the footer, and what the catalogue has, as of `at`.
-    window: Vec<u32>,
-    at: Duration,
-    moved: Vec<Moved>,
-    /// For each of `moved`, the number of answers and conditions that it lacks before it is done.
-    lacks: Vec<usize>,
-    /// Places in `moved` of which each bookie is still to be told,
-    todo: BTreeMap<BookieId, VecDeque<usize>>,
-    /// and those that are on their way.
-    sent: BTreeMap<BookieId, Vec<usize>>,
-    /// A bookie said yes since the catalogue was asked.
-    has_gained: bool,
-    /// Why it cannot be released, if so.
-    lacking: Option<String>,
+/// An object whose check took too long.
+#[derive(Debug, Clone, Copy)]
+struct Slow {
+    /// The time of its next check.
+    time: Duration,
+    /// It took longer than a check may ever take, which was said.
+    is_known: bool,
 }
 
 /// What is going on.
@@ -114,8 +99,8 @@ pub(super) struct Waiting {
     had_turn: BTreeSet<ObjectId>,
     queue: VecDeque<StoredObject>,
     current: Option<Current>,
-    /// An object that had no time left in the last pass, and where to go on.
-    resume: Option<(ObjectId, u32)>,
+    /// Objects of the page that had no time left in an earlier pass, and where to go on. Which one comes first differs from pass to pass.
+    resume: BTreeMap<ObjectId, u32>,
     /// When this pass goes on to other work.
     until: Duration,
     settled: Settled,
@@ -127,19 +112,27 @@ pub(super) struct Waiting {
     told_max: BTreeMap<BookieId, usize>,
     window_max: usize,
     released: Vec<(ObjectId, u64)>,
-    /// The time of the next check.
-    check_time: Duration,
-    /// Objects that are to be deleted, and are looked at before (invariant 7): of this pass, and since the beginning of the table.
+    slow: BTreeMap<ObjectId, Slow>,
+    /// What operators are to know.
+    alarms: Vec<Alarm>,
+    /// Objects that are to be deleted, and are looked at before (invariant 7),
     last_looks: Vec<StoredObject>,
-    looked_at: BTreeSet<ObjectId>,
+    /// behind this one while there are too many,
+    looks_after: Option<ObjectId>,
+    /// and whether there are more behind the last one.
+    has_more_looks: bool,
+    last_look: Option<ObjectId>,
+    /// Those that were not in the bucket when they were looked at last.
+    gone: BTreeSet<ObjectId>,
     /// They come before the others in this pass.
     are_looks_first: bool,
     /// Those that are deleted, whose rows go at the end of the pass.
     deleted: Vec<ObjectId>,
     /// Objects are being examined, or deleted, in this pass.
     is_open: bool,
-    /// Objects that were seen since the beginning of the table.
+    /// Objects that wait or are held before their deletion: of the table from its beginning on, and of all of it when it was gone through last.
     seen: BTreeSet<ObjectId>,
+    seen_before: BTreeSet<ObjectId>,
     /// Objects whose footers are damaged, and in which way.
     damaged: BTreeMap<ObjectId, String>,
 }
@@ -152,7 +145,7 @@ impl Default for Waiting {
             had_turn: BTreeSet::new(),
             queue: VecDeque::new(),
             current: None,
-            resume: None,
+            resume: BTreeMap::new(),
             until: Duration::ZERO,
             settled: Settled::default(),
             answers: Answers::default(),
@@ -161,13 +154,18 @@ impl Default for Waiting {
             told_max: BTreeMap::new(),
             window_max: WINDOW_MAX,
             released: Vec::new(),
-            check_time: CHECK_TIME,
+            slow: BTreeMap::new(),
+            alarms: Vec::new(),
             last_looks: Vec::new(),
-            looked_at: BTreeSet::new(),
+            looks_after: None,
+            has_more_looks: false,
+            last_look: None,
+            gone: BTreeSet::new(),
             are_looks_first: false,
             deleted: Vec::new(),
             is_open: false,
             seen: BTreeSet::new(),
+            seen_before: BTreeSet::new(),
             damaged: BTreeMap::new(),
         }
     }
@@ -181,13 +179,20 @@ impl Waiting {
     /// A pass begins.
     pub fn begin_pass(&mut self) {
         self.last_looks.clear();
+        self.has_more_looks = false;
         self.deleted.clear();
         self.is_open = false;
     }
 
     /// An object that was released is to be deleted (invariant 7).
     pub fn look_at(&mut self, stored: StoredObject) {
-        self.last_looks.push(stored);
+        if Some(stored.object.id) <= self.looks_after {
+            return;
+        }
+        match self.last_looks.len() < LOOKS_MAX {
+            true => self.last_looks.push(stored),
+            false => self.has_more_looks = true,
+        }
     }
 
     /// Whether objects are being examined, or deleted, in this pass.
@@ -199,6 +204,8 @@ impl Waiting {
     pub fn forget_later(&mut self, deleted: Vec<ObjectId>) {
         for object in &deleted {
             self.answers.of_objects.remove(object);
+            self.seen.remove(object);
+            self.seen_before.remove(object);
         }
         self.deleted.extend(deleted);
     }
@@ -207,114 +214,75 @@ impl Waiting {
         &self.damaged
     }
 
+    /// What operators are to know since this was asked last.
+    pub fn take_alarms(&mut self) -> Vec<Alarm> {
+        std::mem::take(&mut self.alarms)
+    }
+
+    /// Objects that wait (invariant 8): of the table as far as it was gone through, or of all of it before, whichever is more.
+    pub fn count(&self) -> u64 {
+        self.seen.len().max(self.seen_before.len()) as u64
+    }
+
+    /// Those that are not damaged: these wait for an operator.
+    pub fn count_undamaged(&self) -> u64 {
+        let of = |seen: &BTreeSet<ObjectId>| {
+            seen.iter().filter(|object| !self.damaged.contains_key(object)).count() as u64
+        };
+        of(&self.seen).max(of(&self.seen_before))
+    }
+
+    /// Objects of this page, and those that are to be deleted, are seen.
+    fn see(&mut self, page: &[StoredObject], is_last: bool) {
+        if self.after.is_none() {
+            self.seen.clear();
+        }
+        if self.after.is_none() && is_last {
+            self.seen_before.clear();
+        }
+        self.seen.extend(page.iter().chain(&self.last_looks).map(|stored| stored.object.id));
+    }
+
+    /// The page is over; behind the last one, what was not seen is forgotten.
+    fn end_page(&mut self) {
+        self.had_turn.clear();
+        self.resume.clear();
+        self.after = self.next;
+        let are_all_seen = self.looks_after.is_none() && !self.has_more_looks;
+        self.looks_after = match self.has_more_looks {
+            true => self.last_look,
+            false => None,
+        };
+        if self.after.is_none() {
+            self.seen_before = std::mem::take(&mut self.seen);
+            let seen = &self.seen_before;
+            if !are_all_seen {
+                return;
+            }
+            self.answers.of_objects.retain(|object, _| seen.contains(object));
+            self.damaged.retain(|object, _| seen.contains(object));
+            self.slow.retain(|object, _| seen.contains(object));
+            self.gone.retain(|object| seen.contains(object));
+        }
+    }
+
+    /// The check of an object took too long: for how long it went on, and whether the next one may take longer.
+    fn note_slow(&mut self, object: ObjectId) -> (Duration, bool) {
+        let slow = self.slow.entry(object).or_insert(Slow { time: CHECK_TIME, is_known: false });
+        let took = slow.time;
+        let may_take_longer = took < CHECK_TIME_MAX;
+        slow.time = (took * 2).min(CHECK_TIME_MAX);
+        if !may_take_longer && !std::mem::replace(&mut slow.is_known, true) {
+            self.alarms.push(Alarm::CheckTooSlow { object, took });
+        }
+        (took, may_take_longer)
+    }
+
     /// Extents of an object that lack an answer, and answers that they have: how far it is.
     #[cfg(test)]
     pub fn left(&self, object: ObjectId) -> Option<usize> {
         let progress = self.answers.of_objects.get(&object)?;
         Some(progress.left as usize * 1000 - progress.answers_of_open())
-    }
-}
-
-impl Current {
-    fn new(stored: StoredObject, from: u32) -> Current {
-        Current {
-            stored,
-            is_check: false,
-            check_until: Duration::ZERO,
-            from,
-            window: Vec::new(),
-            at: Duration::ZERO,
-            moved: Vec::new(),
-            lacks: Vec::new(),
-            todo: BTreeMap::new(),
-            sent: BTreeMap::new(),
-            has_gained: false,
-            lacking: None,
-        }
-    }
-
-    /// Whom to tell of what (invariant 1).
-    fn plan(&mut self, found: Whereabouts, bookies: &BTreeMap<BookieId, Ability>, answers: &mut Answers) {
-        (self.at, self.moved, self.has_gained) = (found.at, found.moved, false);
-        (self.lacks, self.todo) = (vec![0; self.moved.len()], BTreeMap::new());
-        let mut of_catalogue: BTreeSet<u32> = BTreeSet::new();
-        for (at, moved) in self.moved.iter().enumerate() {
-            let Moved { ledger, place, .. } = *moved;
-            of_catalogue.insert(place);
-            let Some(metadata) = moved.metadata.as_ref().filter(|_| moved.is_covered()) else {
-                self.lacking = Some(format!("ledger {ledger} is about to leave the catalogue"));
-                self.lacks[at] += 1;
-                continue;
-            };
-            if moved.extents.len() > EXTENTS_MAX {
-                self.lacking = Some(format!("ledger {ledger} has too many extents there"));
-                self.lacks[at] += 1;
-                continue;
-            }
-            for bookie in quorum::members(metadata, EntryId::MAX) {
-                match bookies.get(&bookie) {
-                    Some(Ability::KeepsEverything) => {}
-                    Some(Ability::Reconciles) => {
-                        let number = answers.bookie(&bookie);
-                        if !answers.of(&self.stored).has_said_yes(place, number) {
-                            self.lacks[at] += 1;
-                            self.todo.entry(bookie).or_default().push_back(at);
-                        }
-                    }
-                    Some(Ability::Absent) | None => {
-                        self.lacking = Some(format!("bookie {bookie} is not registered"));
-                        self.lacks[at] += 1;
-                    }
-                }
-            }
-        }
-        let progress = answers.of(&self.stored);
-        for (moved, lacks) in self.moved.iter().zip(&self.lacks) {
-            match lacks {
-                0 => progress.finish(moved.place),
-                _ => progress.reopen(moved.place),
-            }
-        }
-        let deleted = self.window.iter().filter(|place| !of_catalogue.contains(place));
-        deleted.for_each(|place| progress.finish(*place));
-        if self.is_check && progress.left > 0 {
-            // A bookie that lacks these may lack others. They are examined in as many passes as that takes (invariant 4).
-            self.is_check = false;
-            (self.behind()..self.stored.extents).for_each(|place| answers.of(&self.stored).reopen(place));
-        }
-    }
-
-    /// The next requests, one to each bookie: a ledger once, within limits.
-    fn requests(&mut self, told_max: &BTreeMap<BookieId, usize>) -> Vec<(BookieId, Vec<Reconciliation>)> {
-        let mut requests = Vec::new();
-        self.sent.clear();
-        for (bookie, todo) in &mut self.todo {
-            let told_max = told_max.get(bookie).copied().unwrap_or(TOLD_MAX);
-            let (mut updates, mut sent, mut extents): (Vec<Reconciliation>, _, _) =
-                (Vec::new(), Vec::new(), 0);
-            while let Some(at) = todo.front().copied() {
-                let Moved { ledger, extents: of_ledger, .. } = &self.moved[at];
-                extents += of_ledger.len();
-                let is_twice = updates.last().is_some_and(|update| update.ledger == *ledger);
-                if updates.len() == told_max || extents > EXTENTS_MAX || is_twice {
-                    break;
-                }
-                let last = of_ledger.last().map(|extent| extent.last);
-                updates.push(Reconciliation { ledger: *ledger, last, extents: of_ledger.clone() });
-                sent.push(at);
-                todo.pop_front();
-            }
-            if !updates.is_empty() {
-                requests.push((bookie.clone(), updates));
-                self.sent.insert(bookie.clone(), sent);
-            }
-        }
-        requests
-    }
-
-    /// Behind the window.
-    fn behind(&self) -> u32 {
-        self.window.last().map_or(self.from, |last| last + 1)
     }
 }
 
@@ -331,15 +299,12 @@ impl Upkeep {
         let settle_ms = u64::try_from(self.settings.settle.as_millis()).unwrap_or(u64::MAX);
         let waiting = &mut self.waiting;
         (waiting.current, waiting.until) = (None, now + TIME_PER_PASS);
+        waiting.answers.bound(ANSWERS_BYTES_MAX);
         waiting.failures.clear();
-        waiting.seen.extend(page.objects.iter().map(|stored| stored.object.id));
         let is_last = page.objects.len() < WAITING_MAX;
         waiting.next = page.objects.last().map(|stored| stored.object.id).filter(|_| !is_last);
-        if is_last && waiting.after.is_none() {
-            self.status.objects_waiting = page.objects.len() as u64;
-        } else {
-            self.status.objects_waiting = self.status.objects_waiting.max(waiting.seen.len() as u64);
-        }
+        waiting.see(&page.objects, is_last);
+        self.status.objects_waiting = waiting.count();
         if self.status.objects_waiting == 0 {
             self.status.waits_for = None;
         }
@@ -360,8 +325,8 @@ impl Upkeep {
         let unanswered = std::mem::take(&mut waiting.unanswered);
         due.sort_by_key(|stored| unanswered.contains(&stored.object.id));
         let mut looks = std::mem::take(&mut waiting.last_looks);
+        waiting.last_look = looks.last().map(|stored| stored.object.id);
         looks.retain(|stored| !waiting.had_turn.contains(&stored.object.id));
-        waiting.looked_at.extend(looks.iter().map(|stored| stored.object.id));
         // Neither keeps the other from its turn.
         waiting.are_looks_first = !waiting.are_looks_first;
         let (first, then) = if waiting.are_looks_first { (looks, due) } else { (due, looks) };
@@ -371,25 +336,16 @@ impl Upkeep {
 
     pub(super) fn next_waiting(&mut self, now: Duration) -> Phase {
         let waiting = &mut self.waiting;
-        waiting.current = None;
-        waiting.answers.bound(ANSWERS_BYTES_MAX);
+        if let Some(examined) = waiting.current.take() {
+            waiting.answers.bound_after(examined.stored.object.id, ANSWERS_BYTES_MAX);
+        }
         if let Some(stored) = waiting.queue.pop_front() {
-            let resume = waiting.resume.take_if(|(object, _)| *object == stored.object.id);
-            waiting.current = Some(Current::new(stored, resume.map_or(0, |(_, from)| from)));
+            let from = waiting.resume.remove(&stored.object.id).unwrap_or(0);
+            waiting.current = Some(Current::new(stored, from));
             return self.next_window(now);
         }
-        // The page is over.
-        waiting.had_turn.clear();
-        waiting.resume = None;
-        waiting.after = waiting.next;
-        if waiting.after.is_none() {
-            let (seen, looked_at) =
-                (std::mem::take(&mut waiting.seen), std::mem::take(&mut waiting.looked_at));
-            let is_seen = |object: &ObjectId| seen.contains(object) || looked_at.contains(object);
-            waiting.answers.of_objects.retain(|object, _| is_seen(object));
-            waiting.damaged.retain(|object, _| is_seen(object));
-            self.status.objects_waiting = seen.len() as u64;
-        }
+        waiting.end_page();
+        self.status.objects_waiting = waiting.count();
         self.end_waiting()
     }
 
@@ -418,7 +374,7 @@ impl Upkeep {
         let is_begun = current.is_check;
         if progress.left == 0 && !is_begun {
             (current.is_check, current.from) = (true, 0);
-            current.check_until = now + waiting.check_time;
+            current.check_until = now + waiting.slow.get(&object).map_or(CHECK_TIME, |slow| slow.time);
         }
         let window: Vec<u32> = match current.is_check {
             true => (current.from..extents).take(waiting.window_max).collect(),
@@ -431,31 +387,33 @@ impl Upkeep {
             return Phase::WhereTo(current.stored.object, current.window.clone());
         }
         if !window.is_empty() && is_begun {
-            let took = waiting.check_time;
-            waiting.check_time = (took * 2).min(CHECK_TIME_MAX);
-            self.status.waits_for = Some(format!(
-                "object {object}: checking it takes longer than {took:?}; it has more time when its turn comes again"
-            ));
+            let (took, may_take_longer) = waiting.note_slow(object);
+            let then = match may_take_longer {
+                true => "it has more time when its turn comes again",
+                false => "it is tried again",
+            };
+            self.status.waits_for =
+                Some(format!("object {object}: checking it takes longer than {took:?}; {then}"));
             waiting.had_turn.insert(object);
             return self.next_waiting(now);
         }
         if !window.is_empty() {
             let why = current.lacking.take().unwrap_or_else(goes_on);
             self.status.waits_for = Some(format!("object {object}: {why}"));
-            waiting.resume = Some((object, current.from));
+            waiting.resume.insert(object, current.from);
             waiting.current = None;
             waiting.queue.clear();
             return self.end_waiting();
         }
         match current.stored.replaced.filter(|_| progress.left == 0) {
             Some(_) if current.stored.was_released() => {
-                waiting.check_time = CHECK_TIME;
+                waiting.slow.remove(&object);
                 waiting.had_turn.insert(object);
                 return Phase::Delete(vec![object]);
             }
             // The answers are kept until the release was committed.
             Some(replaced) => {
-                waiting.check_time = CHECK_TIME;
+                waiting.slow.remove(&object);
                 waiting.released.push((object, replaced.number));
             }
             None => {
@@ -478,6 +436,7 @@ impl Upkeep {
         match found {
             Ok(found) => {
                 waiting.damaged.remove(&current.stored.object.id);
+                waiting.gone.remove(&current.stored.object.id);
                 let took = now.saturating_sub(found.at);
                 let window_max = match () {
                     // Nobody can be told any more.
@@ -489,10 +448,15 @@ impl Upkeep {
                 current.plan(found, &self.bookies, &mut waiting.answers);
                 self.go_on_telling(now)
             }
-            Err(SourceError { fault: Fault::Gone, .. }) if current.stored.was_released() => {
-                // Somebody deleted it, and its row is left.
+            Err(SourceError { why, fault: Fault::Gone }) if current.stored.was_released() => {
                 let object = current.stored.object.id;
                 waiting.had_turn.insert(object);
+                if waiting.gone.insert(object) {
+                    self.status.waits_for =
+                        Some(format!("object {object}: {why}; another pass looks whether that is so"));
+                    return self.next_waiting(now);
+                }
+                // Somebody deleted it, and its row is left.
                 Phase::Delete(vec![object])
             }
             Err(SourceError { why, fault }) => {

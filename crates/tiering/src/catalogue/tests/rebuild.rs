@@ -234,7 +234,10 @@ async fn an_object_that_looks_whole_is_marked_also_when_the_unreadable_one_is_mu
     before.commit(vec![Change::Commit(of_loser)]).await.unwrap();
     before.commit(vec![Change::RemoveLedger(ledger(3))]).await.unwrap();
     let both = upload(&store, later, &[(1, 0, 9), (2, 0, 9)]).await;
-    before.commit(vec![Change::Replace { object: both, sources: vec![id(winner), id(loser)] }]).await.unwrap();
+    before
+        .commit(vec![Change::Replace { object: both, sources: vec![id(winner), id(loser)] }])
+        .await
+        .unwrap();
     store.delete(&key(winner)).await.unwrap();
     store.put(&key(later), Bytes::from_static(b"half an object").into()).await.unwrap();
     drop(before);
