@@ -540,12 +540,16 @@ impl Tier {
 
     /// Invariant 7.
     fn note_lost(&self, engine: &Engine, ledger: LedgerId, entry: EntryId) {
-        let mut lost = self.lost.lock();
-        if lost.note(ledger, entry) {
+        if self.lost.lock().note(ledger, entry) {
             return;
         }
         let Some(left_out) = self.lost_log.lock().admit(self.clock.monotonic_ns()) else { return };
-        lost.forget_all_but(|ledger| engine.tiered(ledger).is_some());
+        // The engine may call back here: it is asked without the lock.
+        let noted = self.lost.lock().ledgers();
+        let absent: Vec<LedgerId> =
+            noted.into_iter().filter(|ledger| engine.tiered(*ledger).is_none()).collect();
+        let mut lost = self.lost.lock();
+        absent.into_iter().for_each(|ledger| lost.forget(ledger));
         if !lost.note(ledger, entry) {
             tracing::warn!(%ledger, left_out, "the objects of too many ledgers are gone to remember all of them");
         }

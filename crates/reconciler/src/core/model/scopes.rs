@@ -178,7 +178,7 @@ const RETURN: Scope = Scope {
     budget: Budget { trims: 1, absences: 1, changes: 2, ..NOTHING },
     // Nobody is here to tell a new member how far the ledger is.
     end: World::assert_tidy,
-    states: 10_000,
+    states: 25_000,
     ..ABSENCE
 };
 

@@ -23,7 +23,8 @@
 //!    old extents any more ([`EXTENTS_KEPT_FOR`]). So answers stay valid until more extents are taken over.
 //! 3. A tierer that starts again, or finds the log shorter than before, tells all bookies again, which changes nothing.
 //! 4. Bookies are told within [`EXTENTS_KEPT_FOR`] after the catalogue was read, for each window anew, and answers given by then are
-//!    not asked for again. A pass goes on where the one before stopped. So an object of any number of extents is finished after
+//!    not asked for again. Where the catalogue took so long that nobody can be told any more, the same extents come again in smaller windows,
+//!    whatever other objects did to these meanwhile. A pass goes on where the one before stopped. So an object of any number of extents is finished after
 //!    finitely many passes, as long as bookies answer. The check of invariant 1 ends in the pass in which it began. It tells nobody: at
 //!    the first extents that lack an answer it is over, and these and all behind them are examined as before, a part in each pass. A
 //!    check that takes too long is given up, and that of the same object has twice the time in a later pass, as often as that takes, up to
@@ -34,13 +35,13 @@
 //! 7. An object that was released is examined and checked in the same way before it is deleted, at once after that. A bookie that was in
 //!    no ensemble when the object was released, and is in one again, is told then, or keeps the object while it is not registered. A
 //!    bookie that joins an ensemble again after the deletion is not found by that: it says so itself once a read has missed an entry
-//!    (`bindery_server::tier`, invariant 7). One that is not in the bucket any more is believed to be gone when two passes found it so: stores
+//!    (`bindery_server::tier`, invariant 7). An object is believed to be gone when two passes found it so: stores
 //!    say the same of an access key that they do not know at the moment, and whoever deletes it then has told nobody.
 //! 8. Objects that are held before their deletion count as those that wait for bookies.
 //!
 //! # Limits
-//! Objects in one page: [`WAITING_MAX`]; objects looked at before their deletion beside one: [`LOOKS_MAX`]. Extents in one window: [`WINDOW_MAX`]. Time of one pass: [`TIME_PER_PASS`], and the rest of a
-//! step begun by then. Time of a check: [`CHECK_TIME`], at first, and [`CHECK_TIME_MAX`]. Answers remembered: [`ANSWERS_BYTES_MAX`], or those
+//! Objects in one page: [`WAITING_MAX`]; objects looked at before their deletion beside one: [`LOOKS_MAX`]. Extents in one window:
+//! [`WINDOW_MAX`]. Time of one pass: [`TIME_PER_PASS`], and the rest of a step begun by then. Time of a check: [`CHECK_TIME`], at first, and [`CHECK_TIME_MAX`]. Answers remembered: [`ANSWERS_BYTES_MAX`], or those
 //! for one object. Damaged objects remembered: [`DAMAGED_MAX`].
 //!
 //! # Not here   whom to tell of an object's extents ([`super::current`]), the memory of answers ([`super::answers`])
@@ -446,6 +447,11 @@ impl Upkeep {
                 };
                 waiting.window_max = window_max.clamp(1, WINDOW_MAX);
                 current.plan(found, &self.bookies, &mut waiting.answers);
+                let is_too_late = took > EXTENTS_KEPT_FOR && !current.todo.is_empty();
+                if is_too_late && !current.is_check && current.window.len() > 1 {
+                    // Again with fewer extents, and not with others: the next look from here on would have as many.
+                    return self.next_window(now);
+                }
                 self.go_on_telling(now)
             }
             Err(SourceError { why, fault: Fault::Gone }) if current.stored.was_released() => {
