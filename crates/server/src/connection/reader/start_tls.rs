@@ -115,7 +115,7 @@ impl Active<'_> {
         loop {
             match behind.is_empty() {
                 true => self.handshake_bytes().await?,
-                false => drop(self.socket.feed(&mut behind).map_err(failed)?),
+                false => self.socket.feed(&mut behind).map_err(failed)?,
             }
             if behind.is_empty() {
                 self.lease.shrink_to(0);

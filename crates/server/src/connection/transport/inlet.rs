@@ -6,7 +6,8 @@
 //! 2. Cancelling a read loses no byte: taking bytes is one step.
 //! 3. A drain reads exactly the bytes that the kernel had when the drain began. Over TLS these are bytes of
 //!    ciphertext, and all plaintext that they decrypt to is read, too.
-//! 4. A read over TLS continues until its target is full or the kernel is empty, so batches are as large as without TLS.
+//! 4. A read over TLS continues until its target is full, the kernel is empty or [`READ_BYTES_MAX`] are decrypted, so batches
+//!    are as large as without TLS and other tasks get their turn.
 
 use super::tls::{BARREN_BYTES_MAX, TlsLink};
 use super::{Processed, Transport};
@@ -34,6 +35,9 @@ pub(in crate::connection) struct Inlet {
     /// Bytes of ciphertext received since plaintext last came out.
     barren: usize,
 }
+
+/// The most that one read decrypts: a fraction of a millisecond.
+const READ_BYTES_MAX: usize = 128 * 1024;
 
 /// The result of one read from the kernel: bytes, and their time of arrival.
 type Got = (usize, Option<Duration>);
@@ -114,6 +118,8 @@ impl Inlet {
     }
 
     async fn read_tls(&mut self, tls: &TlsLink, target: &mut [u8]) -> io::Result<usize> {
+        let most = target.len().min(READ_BYTES_MAX);
+        let target = &mut target[..most];
         let mut filled = 0;
         loop {
             if self.buffered > 0 {
@@ -165,11 +171,10 @@ impl Inlet {
     ///
     /// # Errors
     /// A message of the handshake is too long.
-    pub(in crate::connection) fn feed(&mut self, bytes: &mut &[u8]) -> io::Result<usize> {
+    pub(in crate::connection) fn feed(&mut self, bytes: &mut &[u8]) -> io::Result<()> {
         let tls = self.transport.tls.get().expect("the transport was upgraded");
         let fed = tls.fill(bytes)?;
-        self.count_barren(fed)?;
-        Ok(fed)
+        self.count_barren(fed)
     }
 
     /// Receives some of the handshake, if the kernel has some; 0 at the end of the stream. As [`Inlet::feed`].

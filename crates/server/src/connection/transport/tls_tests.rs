@@ -182,7 +182,7 @@ async fn reads_of_any_size_take_a_stream_apart() {
     }
     assert!(received == expected);
     let mut peer = sending.await.unwrap();
-    let records = peer.encrypt(&[9; 50_000]);
+    let records = peer.encrypt(&vec![9; 50_000]);
     peer.send(&records).await;
     // All of it is with the kernel by then.
     while rustix::io::ioctl_fionread(&peer.socket).is_ok_and(|left| left > 0) {}
