@@ -239,6 +239,16 @@ pub fn resolve(args: &BookieArgs, file: Option<&str>) -> Result<Settings, Vec<St
     let notes = request_limits::apply(&mut file, &mut config);
     let metadata = metadata(args, &mut file);
     let tier = tier::settings::of_bookie(args, &mut file, &mut config);
+    if let (Some((_, true)), Some(tls)) = (&tier, &config.tls)
+        && tls.is_required
+    {
+        file.faults.push(
+            "TLS is required of clients (tlsRequired=true, or tlsClientAuthentication=true), and the tierer of this process does \
+             not speak it yet, so no bookie would serve it: give --tier-role off or tierRole=false, which keeps reading from the \
+             store; or tlsRequired=false, which serves everybody without TLS, too"
+                .to_owned(),
+        );
+    }
 
     let without_effect: Vec<&str> =
         WITHOUT_EFFECT.iter().copied().filter(|key| file.values.remove(*key).is_some()).collect();
@@ -948,6 +958,26 @@ mod tests {
                     AuthenticationDisabledAuthProviderFactory\nhttpServerTlsEnable=false\npermittedStartupUsers=\n";
         let settings = resolve(&args(&line), Some(file)).unwrap();
         assert!(settings.warnings.is_empty(), "{:?}", settings.warnings);
+    }
+
+    #[test]
+    fn a_tierer_that_no_bookie_would_serve_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let tls = "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\ntlsKeyStoreType=PEM\ntlsKeyStore=/k\n\
+                   tlsCertificatePath=/c\n";
+        let clients = "tlsClientAuthentication=true\ntlsTrustStoreType=PEM\ntlsTrustStore=/a\n";
+        let line = ["--metadata", "zk+null://z:1/l", "--data", "/d"];
+        let with = |more: &str| {
+            let file = format!("{tls}tierUrl=file://{}\n{more}", dir.path().display());
+            resolve(&args(&line), Some(&file)).map(|settings| settings.tier.unwrap().1)
+        };
+        assert_eq!(with(""), Ok(true));
+        for required in ["tlsRequired=true\n", clients] {
+            let faults = with(required).unwrap_err();
+            assert!(faults.len() == 1 && faults[0].contains("tierRole=false"), "{faults:?}");
+            assert_eq!(with(&format!("{required}tierRole=false\n")), Ok(false));
+        }
+        assert_eq!(with(&format!("{clients}tlsRequired=false\n")), Ok(true));
     }
 
     #[test]

@@ -16,9 +16,9 @@ const WITHOUT_EFFECT: [&str; 4] =
 
 /// Reads the keys of TLS; `None` when TLS is off.
 pub fn apply(file: &mut Values, warnings: &mut Vec<String>) -> Option<TlsConfig> {
-    let is_required = file.flag("tlsRequired").unwrap_or(false);
+    let is_required = file.flag("tlsRequired");
     let Some(factory) = file.take("tlsProviderFactoryClass") else {
-        if is_required {
+        if is_required == Some(true) {
             file.faults.push(format!(
                 "tlsRequired=true without TLS: give tlsProviderFactoryClass={FACTORY}, tlsCertificatePath and tlsKeyStore"
             ));
@@ -52,6 +52,13 @@ pub fn apply(file: &mut Values, warnings: &mut Vec<String>) -> Option<TlsConfig>
         Some(seconds) => Some(Duration::from_secs(seconds as u64)),
         None => Some(TlsConfig::REFRESH_DEFAULT),
     };
+    if has_clients && is_required == Some(false) {
+        warnings.push(
+            "tlsRequired=false with tlsClientAuthentication=true: a client that does not ask for TLS is served without a \
+             certificate, fencing included; remove tlsRequired=false unless that is meant"
+                .to_owned(),
+        );
+    }
     if has_clients && authorities.is_none() {
         return None;
     }
@@ -62,7 +69,8 @@ pub fn apply(file: &mut Values, warnings: &mut Vec<String>) -> Option<TlsConfig>
         versions,
         ciphers,
         refresh,
-        is_required,
+        // Whoever asks for certificates means that nobody is served without one.
+        is_required: is_required.unwrap_or(has_clients),
     })
 }
 
@@ -192,6 +200,23 @@ mod tests {
         // Nobody is asked for a certificate, so nobody is believed for one.
         let unused = applied(&format!("{PEM}tlsTrustStore=/trust.jks\n"));
         assert_eq!((unused.tls.unwrap().client_authorities, unused.left.len()), (None, 0));
+    }
+
+    #[test]
+    fn who_asks_for_certificates_serves_nobody_without_unless_told_to() {
+        let clients = format!("{PEM}tlsClientAuthentication=true\ntlsTrustStoreType=PEM\ntlsTrustStore=/ca.pem\n");
+        let required = |text: &str| {
+            let Applied { tls, faults, warnings, .. } = applied(text);
+            assert!(faults.is_empty(), "{faults:?}");
+            (tls.unwrap().is_required, warnings)
+        };
+        assert_eq!(required(PEM), (false, Vec::new()));
+        assert_eq!(required(&clients), (true, Vec::new()));
+        assert_eq!(required(&format!("{clients}tlsRequired=true\n")), (true, Vec::new()));
+        let (is_required, warnings) = required(&format!("{clients}tlsRequired=false\n"));
+        assert!(!is_required && warnings.len() == 1, "{warnings:?}");
+        assert!(warnings[0].contains("served without a certificate"), "{warnings:?}");
+        assert_eq!(required(&format!("{PEM}tlsRequired=false\n")), (false, Vec::new()));
     }
 
     #[test]
