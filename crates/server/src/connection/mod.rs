@@ -42,7 +42,7 @@ pub use completion::Completion;
 pub use door::Door;
 pub use registry::Registry;
 pub use stall::{StallRules, StalledClose};
-pub(crate) use transport::HELD_BYTES_MAX;
+pub(crate) use transport::{CLIENT_AUTH_BYTES, HELD_BYTES_MAX};
 
 use crate::flow_view::ConnectionFlow;
 use crate::io_pool::Place;
