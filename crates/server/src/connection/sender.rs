@@ -48,6 +48,9 @@ const UNREAD_CHECK: Duration = Duration::from_millis(100);
 /// A peer that does not read is looked at so often, or more often when drops come sooner.
 const STALL_CHECK: Duration = Duration::from_millis(250);
 
+/// How often a connection whose keys are used up is looked at, whether all of its answers have left.
+const WORN_CHECK: Duration = Duration::from_millis(20);
+
 /// What a turn of a connection sent.
 enum Sent {
     /// Whatever there was.
@@ -365,7 +368,16 @@ impl Sender {
                         return reason;
                     }
                 }
+                Sent::Broken if connection.transport.has_worn_keys() => return CloseReason::KeysUsedUp,
                 Sent::Broken => return CloseReason::Peer,
+            }
+            let is_worn = connection.transport.has_worn_keys();
+            if is_worn {
+                // As at a stop: what had come is answered.
+                connection.stop_reading();
+                if connection.is_drained() {
+                    return CloseReason::KeysUsedUp;
+                }
             }
             has_more |= has_expired;
             let is_blocked = matches!(sent, Sent::Part);
@@ -398,6 +410,7 @@ impl Sender {
                     self.end_peer_wait();
                 }
                 () = tokio::time::sleep(stall_check), if is_blocked => is_look = true,
+                () = tokio::time::sleep(WORN_CHECK), if is_worn => {}
                 () = sleep_or_forever(poll_wait) => {}
                 () = sleep_until_or_forever(late_at) => {}
             }

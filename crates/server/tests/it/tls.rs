@@ -422,6 +422,31 @@ async fn shaken(socket: &mut TcpStream, config: Arc<ClientConfig>) -> (ClientCon
     }
 }
 
+/// TLS invariant 5: a connection whose keys are used up answers what it took and ends, and says so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_ends_in_order_before_its_keys_are_used_up() {
+    const RECORDS: u64 = 2000;
+    let authority = Authority::new("authority");
+    let bookie = start_with_tls(with(&authority, Wanted::default()).with_records_max(RECORDS)).await;
+    let mut client = Client::tls(&bookie, authority.client(None, &[&version::TLS12])).await.unwrap();
+    let mut answered = 0;
+    loop {
+        client.flood(add_frame(1, answered, 10, v2::Flags::NONE, KEY));
+        match client.try_next_v2().await {
+            Some(answer) => assert_eq!(answer, OwnedV2::Add(ErrorCode::Ok, 1, answered)),
+            None => break,
+        }
+        answered += 1;
+    }
+    assert!(answered as u64 > RECORDS / 2 && (answered as u64) < RECORDS, "{answered} answers");
+    // Nothing was done that was not answered.
+    let mut client = Client::new(&bookie).await;
+    let read = client.v2(v2::Request::Read(read_request(1, answered))).await;
+    assert_eq!(read.code(), ErrorCode::NoEntry);
+    drop(client);
+    bookie.stop().await;
+}
+
 /// S2: a client that must prove itself, and what does not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_clients_with_a_certificate_of_the_authority_are_served() {
