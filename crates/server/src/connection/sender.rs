@@ -11,6 +11,8 @@
 //! 5. A read that waits for a disk is refused at the maximum age also while that disk takes no more loads. It is refused
 //!    earlier when its connection is not read for want of room for more reads, and the disk has been silent for
 //!    [`crate::limits::Limits::admission_deadline`]: later requests may need another disk, or none.
+//! 6. Answers of adds and fences stand in no line of reads. Without TLS whoever has them writes them; over TLS it is this task,
+//!    also when it is not its turn.
 //!
 //! [`Outbox::drop_responses`]: super::outbox::Outbox::drop_responses
 
@@ -417,7 +419,8 @@ impl Sender {
         }
     }
 
-    /// Starts reads and writes when it is this connection's turn. True when it stopped only to let others run.
+    /// Starts reads and writes when it is this connection's turn, and over TLS writes a little otherwise (invariant 6). True
+    /// when it stopped only to let others run.
     fn take_turn(&mut self) -> (bool, Sent) {
         let is_my_turn = self.may_start();
         let mut has_more = false;
@@ -426,10 +429,12 @@ impl Sender {
         } else if is_my_turn {
             has_more = self.start_reads();
         }
-        if !is_my_turn {
+        if !is_my_turn && !self.connection.transport.is_tls() {
             return (has_more, Sent::Nothing);
         }
-        let sent = match self.connection.flush_once(true) {
+        let sent = match self.connection.flush_once(is_my_turn) {
+            // The peer would take more: in its turn.
+            Flush::Left if !is_my_turn && !self.connection.transport.has_pending() => Sent::Nothing,
             Flush::Done | Flush::Held if !self.is_silent => Sent::All,
             Flush::Done | Flush::Held | Flush::Left => Sent::Part,
             Flush::Broken => Sent::Broken,

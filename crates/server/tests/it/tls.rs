@@ -422,6 +422,36 @@ async fn shaken(socket: &mut TcpStream, config: Arc<ClientConfig>) -> (ClientCon
     }
 }
 
+/// Sender invariant 6: the answer of an add waits for no turn of the reads before it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn answers_of_adds_do_not_stand_in_the_line_of_reads() {
+    const READS: usize = 40;
+    for is_encrypted in [false, true] {
+        let (bookie, config) = start_plainly(Limits::default()).await;
+        let mut client = match is_encrypted {
+            true => Client::tls(&bookie, config).await.unwrap(),
+            false => Client::new(&bookie).await,
+        };
+        client.send(&add_frame(1, 0, 100, v2::Flags::NONE, KEY)).await;
+        assert_eq!(client.next_v2().await.code(), ErrorCode::Ok);
+        // The only turn there is.
+        let turn = bookie.shared.bulk.turn().await;
+        let mut requests = BytesMut::new();
+        for _ in 0..READS {
+            requests.extend_from_slice(&framed(v2::Request::Read(read_request(1, 0))));
+        }
+        client.send(&requests).await;
+        client.send(&add_frame(1, 1, 100, v2::Flags::NONE, KEY)).await;
+        assert_eq!(client.next_v2().await, OwnedV2::Add(ErrorCode::Ok, 1, 1));
+        drop(turn);
+        for _ in 0..READS {
+            assert!(matches!(client.next_v2().await, OwnedV2::Read(ErrorCode::Ok, 1, 0, _)));
+        }
+        drop(client);
+        bookie.stop().await;
+    }
+}
+
 /// TLS invariant 5: a connection whose keys are used up answers what it took and ends, and says so.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_ends_in_order_before_its_keys_are_used_up() {
