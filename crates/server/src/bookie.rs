@@ -41,12 +41,12 @@ use crate::known::Known;
 use crate::latch::Latch;
 use crate::listener::Listener;
 use crate::log_limit::LogLimit;
-use crate::memory::{MemoryPlan, Pools, Surroundings, TLS_CONNECTION_BYTES, default_limit, machine_bytes};
+use crate::memory::{MemoryPlan, Pools, Surroundings, default_limit, machine_bytes};
 use crate::metrics::Metrics;
 use crate::shared::{BufferSlab, Shared, Volumes};
 use crate::surplus::Surplus;
 use crate::tier::{Tier, TrimTask, Trimmer};
-use crate::tls::{Tls, Watch};
+use crate::tls::{Tls, TlsConfig, Watch};
 use crate::words::{WordDesk, WordReader};
 use bindery_engine::EngineThreads;
 use bindery_io::{Clock, Disk, Random};
@@ -144,7 +144,7 @@ impl Bookie {
             shards_min: config.ledger_dirs.len().max(config.journal_dirs.len()),
             are_connections_set: config.are_connections_set,
             tier_bytes: 0,
-            tls_connection_bytes: if config.tls.is_some() { TLS_CONNECTION_BYTES } else { 0 },
+            tls_connection_bytes: config.tls.as_ref().map_or(0, TlsConfig::connection_bytes),
         };
         let limit = config.memory_limit.unwrap_or_else(|| default_limit(machine_bytes()));
         let tier_bytes = config.tier.as_ref().map_or(0, |tier| tier.memory_bytes(limit));

@@ -12,7 +12,7 @@
 //! 2. Every pool that a frame or an entry is charged to holds two of the largest, or one where strangers are concerned.
 
 use crate::admin::port::PLACES_BYTES;
-use crate::connection::HELD_BYTES_MAX;
+use crate::connection::{CLIENT_AUTH_BYTES, HELD_BYTES_MAX};
 use crate::io_pool::PoolBytes;
 use crate::limits::Limits;
 use crate::sockets::KernelBuffers;
@@ -31,6 +31,8 @@ pub const CONNECTION_BYTES: u64 = 6 * KIB;
 /// What TLS may hold for a connection, whatever its peer does. Charged for every connection of a bookie that speaks TLS: a pool
 /// for it would be held by peers that take nothing.
 pub const TLS_CONNECTION_BYTES: u64 = HELD_BYTES_MAX as u64;
+/// What TLS may hold besides for a connection whose client has a certificate.
+pub const TLS_CLIENT_AUTH_BYTES: u64 = CLIENT_AUTH_BYTES as u64;
 /// Memory of a parked long poll, here and in the engine.
 const LONG_POLL_BYTES: u64 = 512;
 /// redb's cache of one ledger directory's state table.
@@ -51,7 +53,7 @@ pub struct Surroundings {
     pub are_connections_set: bool,
     /// For reads from object storage; 0 without.
     pub tier_bytes: u64,
-    /// What a connection may hold for TLS ([`TLS_CONNECTION_BYTES`]); 0 without.
+    /// What a connection may hold for TLS ([`TLS_CONNECTION_BYTES`], [`TLS_CLIENT_AUTH_BYTES`]); 0 without.
     pub tls_connection_bytes: u64,
 }
 

@@ -42,7 +42,7 @@ pub use completion::Completion;
 pub use door::Door;
 pub use registry::Registry;
 pub use stall::{StallRules, StalledClose};
-pub(crate) use transport::HELD_BYTES_MAX;
+pub(crate) use transport::{CLIENT_AUTH_BYTES, HELD_BYTES_MAX};
 
 use crate::flow_view::ConnectionFlow;
 use crate::io_pool::Place;
@@ -140,6 +140,9 @@ pub enum CloseReason {
     /// The peer sent a request without TLS, which this bookie requires.
     #[error("a request without TLS, which this bookie requires (tlsRequired)")]
     NotEncrypted,
+    /// The keys of TLS 1.2 encrypted nearly all that they may. The client begins again, with new ones.
+    #[error("the keys of TLS 1.2 are used up: the client connects again")]
+    KeysUsedUp,
     /// This side closed it: shutdown, or the other task ended first.
     #[error("closed by this bookie")]
     Ours,

@@ -11,6 +11,8 @@
 //! 5. A read that waits for a disk is refused at the maximum age also while that disk takes no more loads. It is refused
 //!    earlier when its connection is not read for want of room for more reads, and the disk has been silent for
 //!    [`crate::limits::Limits::admission_deadline`]: later requests may need another disk, or none.
+//! 6. Answers of adds and fences stand in no line of reads. Without TLS whoever has them writes them; over TLS it is this task,
+//!    also when it is not its turn.
 //!
 //! [`Outbox::drop_responses`]: super::outbox::Outbox::drop_responses
 
@@ -47,6 +49,9 @@ const LATE_CHECK: Duration = Duration::from_secs(1);
 const UNREAD_CHECK: Duration = Duration::from_millis(100);
 /// A peer that does not read is looked at so often, or more often when drops come sooner.
 const STALL_CHECK: Duration = Duration::from_millis(250);
+
+/// How often a connection whose keys are used up is looked at, whether all of its answers have left.
+const WORN_CHECK: Duration = Duration::from_millis(20);
 
 /// What a turn of a connection sent.
 enum Sent {
@@ -365,7 +370,16 @@ impl Sender {
                         return reason;
                     }
                 }
+                Sent::Broken if connection.transport.has_worn_keys() => return CloseReason::KeysUsedUp,
                 Sent::Broken => return CloseReason::Peer,
+            }
+            let is_worn = connection.transport.has_worn_keys();
+            if is_worn {
+                // As at a stop: what had come is answered.
+                connection.stop_reading();
+                if connection.is_drained() {
+                    return CloseReason::KeysUsedUp;
+                }
             }
             has_more |= has_expired;
             let is_blocked = matches!(sent, Sent::Part);
@@ -398,13 +412,15 @@ impl Sender {
                     self.end_peer_wait();
                 }
                 () = tokio::time::sleep(stall_check), if is_blocked => is_look = true,
+                () = tokio::time::sleep(WORN_CHECK), if is_worn => {}
                 () = sleep_or_forever(poll_wait) => {}
                 () = sleep_until_or_forever(late_at) => {}
             }
         }
     }
 
-    /// Starts reads and writes when it is this connection's turn. True when it stopped only to let others run.
+    /// Starts reads and writes when it is this connection's turn, and over TLS writes a little otherwise (invariant 6). True
+    /// when it stopped only to let others run.
     fn take_turn(&mut self) -> (bool, Sent) {
         let is_my_turn = self.may_start();
         let mut has_more = false;
@@ -413,10 +429,12 @@ impl Sender {
         } else if is_my_turn {
             has_more = self.start_reads();
         }
-        if !is_my_turn {
+        if !is_my_turn && !self.connection.transport.is_tls() {
             return (has_more, Sent::Nothing);
         }
-        let sent = match self.connection.flush_once(true) {
+        let sent = match self.connection.flush_once(is_my_turn) {
+            // The peer would take more: in its turn.
+            Flush::Left if !is_my_turn && !self.connection.transport.has_pending() => Sent::Nothing,
             Flush::Done | Flush::Held if !self.is_silent => Sent::All,
             Flush::Done | Flush::Held | Flush::Left => Sent::Part,
             Flush::Broken => Sent::Broken,

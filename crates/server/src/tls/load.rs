@@ -5,6 +5,7 @@ use super::{TlsConfig, TlsVersion};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 use std::io::{self, Read};
@@ -13,6 +14,8 @@ use std::sync::Arc;
 
 /// A bundle of all public authorities has a quarter of it.
 pub(super) const FILE_BYTES_MAX: u64 = 1024 * 1024;
+/// Certificates, and names of authorities, that every handshake sends: each connection holds them until its peer takes them.
+pub(crate) const OFFER_BYTES_MAX: usize = 16 * 1024;
 
 /// Why TLS cannot be spoken. Each says which file and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -114,6 +117,17 @@ pub(super) struct Loaded {
 pub(super) fn load(config: &TlsConfig, contents: &Contents) -> Result<Loaded, TlsError> {
     let certificates = certificates("tlsCertificatePath", &config.certificates, &contents.certificates)?;
     let key = private_key(&config.key, &contents.key)?;
+    let chain_bytes: usize = certificates.iter().map(|certificate| certificate.len() + 5).sum();
+    if chain_bytes > OFFER_BYTES_MAX {
+        return Err(TlsError::Content {
+            key: "tlsCertificatePath",
+            path: config.certificates.clone(),
+            why: format!(
+                "its certificates have {chain_bytes} bytes, of which every connection would hold a copy, and {OFFER_BYTES_MAX} is \
+                 the most: keep only the bookie's certificate and those that lead from it to the authority"
+            ),
+        });
+    }
     let expires_s = certificates.iter().filter_map(|certificate| validity::expires_s(certificate)).min();
 
     let provider = Arc::new(provider(config));
@@ -126,15 +140,7 @@ pub(super) fn load(config: &TlsConfig, contents: &Contents) -> Result<Loaded, Tl
         .map_err(|error| TlsError::Settings(error.to_string()))?;
     let builder = match (&config.client_authorities, &contents.client_authorities) {
         (Some(path), Some(pem)) => {
-            let failed = |why: String| TlsError::Content { key: "tlsTrustStore", path: path.clone(), why };
-            let mut roots = RootCertStore::empty();
-            for certificate in self::certificates("tlsTrustStore", path, pem)? {
-                roots.add(certificate).map_err(|error| {
-                    failed(format!("a certificate in it cannot be trusted: {error}. Remove or replace it"))
-                })?;
-            }
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
-            builder.with_client_cert_verifier(verifier.map_err(|error| failed(error.to_string()))?)
+            builder.with_client_cert_verifier(client_verifier(path, pem, provider, chain_bytes)?)
         }
         _ => builder.with_no_client_auth(),
     };
@@ -148,6 +154,30 @@ pub(super) fn load(config: &TlsConfig, contents: &Contents) -> Result<Loaded, Tl
     server.send_tls13_tickets = 0;
     server.max_early_data_size = 0;
     Ok(Loaded { server: Arc::new(server), expires_s })
+}
+
+/// What checks the certificates of clients: against the authorities in `pem`. `chain_bytes` are sent beside their names.
+pub(super) fn client_verifier(
+    path: &Path,
+    pem: &[u8],
+    provider: Arc<CryptoProvider>,
+    chain_bytes: usize,
+) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let failed = |why: String| TlsError::Content { key: "tlsTrustStore", path: path.to_owned(), why };
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates("tlsTrustStore", path, pem)? {
+        roots.add(certificate).map_err(|error| {
+            failed(format!("a certificate in it cannot be trusted: {error}. Remove or replace it"))
+        })?;
+    }
+    let name_bytes: usize = roots.subjects().iter().map(|name| name.as_ref().len() + 4).sum();
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+    // Only a hint: without it a client offers what it has.
+    let verifier = match chain_bytes + name_bytes <= OFFER_BYTES_MAX {
+        true => verifier,
+        false => verifier.clear_root_hint_subjects(),
+    };
+    verifier.build().map_err(|error| failed(error.to_string()))
 }
 
 /// The built-in implementation of ciphers, reduced to the configured ones, in the library's order.

@@ -15,7 +15,8 @@
 //! 4. The number of handshakes that compute at once is bounded ([`Tls::turn`]); they run on threads that no other connection
 //!    needs.
 //!
-//! # Limits     a file: [`load::FILE_BYTES_MAX`]; a handshake: `first_request_max`, and 32 KiB
+//! # Limits     a file: [`load::FILE_BYTES_MAX`]; certificates that are sent: [`OFFER_BYTES_MAX`]; a handshake:
+//!              `first_request_max`, and 20 KiB
 //! # Not here   the sessions of connections ([`crate::connection`]'s transport)
 
 mod load;
@@ -23,11 +24,13 @@ mod names;
 mod validity;
 mod watch;
 
+pub(crate) use load::OFFER_BYTES_MAX;
 pub use load::TlsError;
 pub use names::{CipherName, TlsVersion, UnknownCipher, UnknownVersion};
 pub(crate) use watch::Watch;
 
 use crate::log_limit::LogLimit;
+use crate::memory::{TLS_CLIENT_AUTH_BYTES, TLS_CONNECTION_BYTES};
 use crate::metrics::Exposition;
 use load::{Contents, Loaded};
 use parking_lot::{Mutex, RwLock};
@@ -65,6 +68,12 @@ pub struct TlsConfig {
 impl TlsConfig {
     /// How often files are looked at unless it is set. They are small.
     pub const REFRESH_DEFAULT: Duration = Duration::from_secs(10);
+
+    /// What each connection may hold for TLS.
+    pub fn connection_bytes(&self) -> u64 {
+        let of_clients = if self.client_authorities.is_some() { TLS_CLIENT_AUTH_BYTES } else { 0 };
+        TLS_CONNECTION_BYTES + of_clients
+    }
 }
 
 /// The files in use, and why newer ones are not.
@@ -83,6 +92,7 @@ pub struct Tls {
     state: Mutex<State>,
     turns: Semaphore,
     log: Mutex<LogLimit>,
+    records_max: u64,
 }
 
 impl Tls {
@@ -99,7 +109,20 @@ impl Tls {
             state: Mutex::new(State { contents, expires_s, reload_failed: None, reloads: 0 }),
             turns: Semaphore::new(turns.max(1)),
             log: Mutex::new(LogLimit::new(LOG_INTERVAL)),
+            records_max: u64::MAX,
         })
+    }
+
+    /// The same with keys that are good for fewer records than their cipher allows: tests cannot wait for those.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_records_max(self, records_max: u64) -> Tls {
+        Tls { records_max, ..self }
+    }
+
+    /// Records that a connection encrypts at most, if its cipher does not allow less.
+    pub(crate) fn records_max(&self) -> u64 {
+        self.records_max
     }
 
     /// True when connections that do not begin with START_TLS are refused (`tlsRequired`).

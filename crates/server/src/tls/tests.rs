@@ -61,6 +61,11 @@ fn files_that_cannot_be_used_are_named_with_what_to_do() {
     let said = refused(TlsConfig { certificates: at("other.pem", b"hello"), ..good.clone() });
     assert!(said.contains("no certificate in it"), "{said}");
 
+    // Every handshake would send all of it.
+    let many = bookie.certificate.repeat(load::OFFER_BYTES_MAX / 300);
+    let said = refused(TlsConfig { certificates: at("many.pem", many.as_bytes()), ..good.clone() });
+    assert!(said.contains("tlsCertificatePath=") && said.contains("keep only"), "{said}");
+
     let other = at("second.key", authority.issue(Use::Bookie).key.as_bytes());
     let said = refused(TlsConfig { key: other, ..good.clone() });
     assert!(said.contains("cannot be used together") && said.contains("openssl x509"), "{said}");
@@ -69,6 +74,18 @@ fn files_that_cannot_be_used_are_named_with_what_to_do() {
     let ciphers = vec!["ECDHE-RSA-AES128-GCM-SHA256".parse().unwrap()];
     let said = refused(TlsConfig { ciphers, versions: vec![TlsVersion::V1_3], ..good });
     assert!(said.contains("leave nothing to speak"), "{said}");
+}
+
+/// A bundle of authorities is trusted, and named only as far as every connection can hold the names.
+#[test]
+fn names_of_many_authorities_are_not_sent() {
+    let authorities: Vec<Authority> = (0..300).map(|at| Authority::new(&format!("{at:0>64}"))).collect();
+    for (many, named) in [(3, 3), (300, 0)] {
+        let pem: String = authorities[..many].iter().map(|authority| &authority.certificate[..]).collect();
+        let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = load::client_verifier(Path::new("authorities.pem"), pem.as_bytes(), provider, 1000);
+        assert_eq!(verifier.unwrap().root_hint_subjects().len(), named);
+    }
 }
 
 /// Invariant 2.

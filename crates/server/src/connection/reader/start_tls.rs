@@ -85,7 +85,7 @@ impl Active<'_> {
         v3::put_frame(&response::start_tls(start.txn, ErrorCode::Ok), &mut answer);
         self.answer_plainly(&answer).await?;
         let session = start.tls.begin().map_err(|error| CloseReason::Tls(error.to_string()))?;
-        self.socket.upgrade(session);
+        self.socket.upgrade(session, start.tls.records_max());
         self.shared.metrics.tls_connections.add(1);
         self.handshake(&start.tls, &behind).await?;
         self.shared.metrics.tls_handshakes.add(1);
@@ -115,7 +115,7 @@ impl Active<'_> {
         loop {
             match behind.is_empty() {
                 true => self.handshake_bytes().await?,
-                false => drop(self.socket.feed(&mut behind).map_err(failed)?),
+                false => self.socket.feed(&mut behind).map_err(failed)?,
             }
             if behind.is_empty() {
                 self.lease.shrink_to(0);

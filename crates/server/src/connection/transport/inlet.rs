@@ -6,9 +6,13 @@
 //! 2. Cancelling a read loses no byte: taking bytes is one step.
 //! 3. A drain reads exactly the bytes that the kernel had when the drain began. Over TLS these are bytes of
 //!    ciphertext, and all plaintext that they decrypt to is read, too.
-//! 4. A read over TLS continues until its target is full or the kernel is empty, so batches are as large as without TLS.
+//! 4. A read over TLS continues until its target is full, the kernel is empty, or it has received [`RECEIVES_MAX`] times, so
+//!    batches are nearly as large as without TLS.
+//! 5. Decrypting is charged to the budget of the task before the next read, by what it costs and not by what it yields: a peer
+//!    that sends without end, in whatever records, leaves others their turn.
+//! 6. An error that is found behind plaintext comes after it, and again with every read from then on.
 
-use super::tls::{BARREN_BYTES_MAX, TlsLink};
+use super::tls::{BARREN_BYTES_MAX, HANDSHAKE_BYTES_MAX, HELLO_BYTES_MAX, PLAINTEXT_WEIGHT, TlsLink};
 use super::{Processed, Transport};
 use bindery_io::Clock;
 use bindery_io::net::{self, Arrivals};
@@ -31,8 +35,42 @@ pub(in crate::connection) struct Inlet {
     buffered: usize,
     /// The peer announced the end of its stream behind those.
     has_ended: bool,
-    /// Bytes of ciphertext received since plaintext last came out.
+    /// Bytes of ciphertext received, less the weight of the plaintext that came out; at least 0 (TLS invariant 3).
     barren: usize,
+    /// How many of those are taken.
+    barren_max: usize,
+    /// Work that is not charged yet, in [`WORK_UNIT`]s; below 0 where more was charged than was done.
+    work: i64,
+    /// What every read ends with from now on, behind the plaintext (invariant 6).
+    failure: Option<Failure>,
+}
+
+/// Receives of one read at most, of 4 KiB each.
+const RECEIVES_MAX: usize = 16;
+/// What costs a part of a task's budget, of which there are 128: some ten records with nothing in them, or a full one. A budget
+/// is a millisecond or two, whatever the records.
+const WORK_UNIT: i64 = 256;
+/// So many bytes of a full record cost as much as one byte of header, tag, or a message of TLS itself.
+const BYTES_PER_WORK: i64 = 64;
+
+/// Why reading failed.
+struct Failure {
+    kind: ErrorKind,
+    tls: Option<rustls::Error>,
+}
+
+impl Failure {
+    fn of(error: &io::Error) -> Failure {
+        let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        Failure { kind: error.kind(), tls: tls.cloned() }
+    }
+
+    fn error(&self) -> io::Error {
+        match &self.tls {
+            Some(tls) => io::Error::new(self.kind, tls.clone()),
+            None => self.kind.into(),
+        }
+    }
 }
 
 /// The result of one read from the kernel: bytes, and their time of arrival.
@@ -51,6 +89,9 @@ impl Inlet {
             buffered: 0,
             has_ended: false,
             barren: 0,
+            barren_max: HELLO_BYTES_MAX,
+            work: 0,
+            failure: None,
         }
     }
 
@@ -61,7 +102,7 @@ impl Inlet {
 
     /// True when a read succeeds without asking the kernel.
     fn has_buffered(&self) -> bool {
-        self.buffered > 0 || self.has_ended
+        self.buffered > 0 || self.has_ended || self.failure.is_some()
     }
 
     /// Waits until there is something to read, the end of the stream included (transport invariant 4). Cancel safe.
@@ -114,28 +155,52 @@ impl Inlet {
     }
 
     async fn read_tls(&mut self, tls: &TlsLink, target: &mut [u8]) -> io::Result<usize> {
-        let mut filled = 0;
         loop {
+            self.readable().await?;
+            // Before anything is taken (invariant 2), and whether or not there is plaintext (invariant 5).
+            self.charge().await;
+            if let Some(read) = self.try_read_tls(tls, target)? {
+                return Ok(read);
+            }
+        }
+    }
+
+    /// Lets others run as often as the work since the last call wants that, at least when the task's time is over. Cancel safe.
+    async fn charge(&mut self) {
+        tokio::task::consume_budget().await;
+        while self.work >= WORK_UNIT {
+            tokio::task::consume_budget().await;
+            self.work -= WORK_UNIT;
+        }
+    }
+
+    /// One read, without waiting (invariant 4). `None` when nothing came out.
+    fn try_read_tls(&mut self, tls: &TlsLink, target: &mut [u8]) -> io::Result<Option<usize>> {
+        let mut filled = 0;
+        for receives in 0.. {
             if self.buffered > 0 {
                 let taken = tls.take(&mut target[filled..]);
                 self.buffered -= taken;
                 filled += taken;
             }
-            if filled == target.len() || self.has_ended {
-                return Ok(filled);
+            // Behind the last byte of a drain others may follow, which are not for this read (invariant 3).
+            let is_last = receives == RECEIVES_MAX || self.left_to_drain == Some(0);
+            if filled == target.len() || self.has_ended || (filled > 0 && is_last) {
+                return Ok(Some(filled));
             }
-            if filled == 0 {
-                self.readable().await?;
-                tokio::task::consume_budget().await;
+            if let Some(failure) = &self.failure {
+                return if filled > 0 { Ok(Some(filled)) } else { Err(failure.error()) };
+            }
+            if receives == RECEIVES_MAX {
+                break;
             }
             match self.receive_some(tls) {
                 Ok(true) => {}
-                // An error comes again with the next read.
-                _ if filled > 0 => return Ok(filled),
-                Ok(false) => {}
-                Err(error) => return Err(error),
+                Ok(false) => break,
+                Err(error) => self.failure = Some(Failure::of(&error)),
             }
         }
+        Ok(Some(filled).filter(|filled| *filled > 0))
     }
 
     /// Receives and decrypts the bytes of one read. False when the kernel has none.
@@ -143,7 +208,8 @@ impl Inlet {
         match self.receive(tls)? {
             None => Ok(false),
             Some(0) => Err(ErrorKind::UnexpectedEof.into()),
-            Some(_) => {
+            Some(received) => {
+                self.work += received as i64 + received as i64 / BYTES_PER_WORK;
                 let processed = tls.process();
                 if tls.has_pending() {
                     // TLS itself answers some messages.
@@ -155,9 +221,10 @@ impl Inlet {
         }
     }
 
-    /// Switches to TLS. The handshake follows, by [`Inlet::feed`] and [`Inlet::receive_handshake`].
-    pub(in crate::connection) fn upgrade(&mut self, session: ServerConnection) {
-        self.transport.upgrade(session);
+    /// Switches to TLS. The handshake follows, by [`Inlet::feed`] and [`Inlet::receive_handshake`]. Keys of the session encrypt
+    /// at most `records_max` records.
+    pub(in crate::connection) fn upgrade(&mut self, session: ServerConnection, records_max: u64) {
+        self.transport.upgrade(session, records_max);
     }
 
     /// Hands over ciphertext that was read before the upgrade, some of it at a time, from the front of `bytes`.
@@ -165,11 +232,10 @@ impl Inlet {
     ///
     /// # Errors
     /// A message of the handshake is too long.
-    pub(in crate::connection) fn feed(&mut self, bytes: &mut &[u8]) -> io::Result<usize> {
+    pub(in crate::connection) fn feed(&mut self, bytes: &mut &[u8]) -> io::Result<()> {
         let tls = self.transport.tls.get().expect("the transport was upgraded");
         let fed = tls.fill(bytes)?;
-        self.count_barren(fed)?;
-        Ok(fed)
+        self.count_barren(fed)
     }
 
     /// Receives some of the handshake, if the kernel has some; 0 at the end of the stream. As [`Inlet::feed`].
@@ -183,38 +249,41 @@ impl Inlet {
 
     /// Marks the handshake as finished: requests follow.
     pub(in crate::connection) fn finish_handshake(&mut self) {
-        self.barren = 0;
-    }
-
-    /// As if so many bytes had come.
-    #[cfg(test)]
-    pub(super) fn count_for_tests(&mut self, bytes: usize) {
-        self.barren += bytes;
+        (self.barren, self.barren_max) = (0, BARREN_BYTES_MAX);
     }
 
     /// Counts received ciphertext (TLS invariant 3).
     fn count_barren(&mut self, bytes: usize) -> io::Result<()> {
         self.barren += bytes;
-        if self.barren <= BARREN_BYTES_MAX {
+        let max = self.barren_max;
+        if self.barren <= max {
             return Ok(());
         }
-        let error = rustls::Error::General(format!("more than {BARREN_BYTES_MAX} bytes without a request"));
+        let error = rustls::Error::General(match max {
+            BARREN_BYTES_MAX => format!("more than {max} bytes with hardly anything of a request in them"),
+            _ => format!("more than {max} bytes of a handshake"),
+        });
         Err(io::Error::new(ErrorKind::InvalidData, error))
     }
 
     /// Notes the result of processing. Requests may have come right behind the last message of the handshake.
     pub(in crate::connection) fn processed(&mut self, processed: Processed) {
+        let plaintext = processed.plaintext.saturating_sub(self.buffered);
         self.buffered = processed.plaintext;
         self.has_ended = processed.has_ended;
-        if processed.plaintext > 0 {
-            self.barren = 0;
+        self.barren = self.barren.saturating_sub(plaintext.saturating_mul(PLAINTEXT_WEIGHT));
+        self.work -= plaintext as i64;
+        if self.barren_max == HELLO_BYTES_MAX && self.transport.has_answered() {
+            self.barren_max = HANDSHAKE_BYTES_MAX;
         }
     }
 
     /// Receives some ciphertext without waiting.
     fn receive(&mut self, tls: &TlsLink) -> io::Result<Option<usize>> {
+        let left = self.left_to_drain.filter(|left| *left > 0);
+        let most = left.map_or(usize::MAX, |left| usize::try_from(left).unwrap_or(usize::MAX));
         let received = self.try_socket(|socket, got| {
-            let mut source = Stamped { socket, got: None, is_short: false };
+            let mut source = Stamped { socket, most, got: None, is_short: false };
             let bytes = tls.fill(&mut source)?;
             *got = source.got.or(Some((bytes, None)));
             if source.is_short { Err(ErrorKind::WouldBlock.into()) } else { Ok(()) }
@@ -251,6 +320,8 @@ impl Inlet {
 /// Reads from a socket once and keeps the time of arrival.
 struct Stamped<'a> {
     socket: &'a TcpStream,
+    /// Bytes that may be read.
+    most: usize,
     got: Option<Got>,
     /// The kernel filled less than the buffer, so it has nothing more.
     is_short: bool,
@@ -258,9 +329,10 @@ struct Stamped<'a> {
 
 impl Read for Stamped<'_> {
     fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
-        let (bytes, stamp) = net::recv_stamped(self.socket, target)?;
+        let most = target.len().min(self.most);
+        let (bytes, stamp) = net::recv_stamped(self.socket, &mut target[..most])?;
         self.got = Some((bytes, stamp));
-        self.is_short = bytes > 0 && bytes < target.len();
+        self.is_short = bytes > 0 && bytes < most;
         Ok(bytes)
     }
 }

@@ -20,8 +20,8 @@ mod tls;
 mod tls_tests;
 
 pub(super) use inlet::Inlet;
-pub(crate) use tls::HELD_BYTES_MAX;
 pub(super) use tls::Processed;
+pub(crate) use tls::{CLIENT_AUTH_BYTES, HELD_BYTES_MAX};
 
 use super::outbox::Sink;
 use crate::metrics::Batching;
@@ -66,8 +66,8 @@ impl Transport {
     }
 
     /// Switches to TLS (invariant 1). The handshake follows, driven through the [`Inlet`].
-    fn upgrade(&self, session: ServerConnection) {
-        let is_first = self.tls.set(Box::new(TlsLink::new(session))).is_ok();
+    fn upgrade(&self, session: ServerConnection, records_max: u64) {
+        let is_first = self.tls.set(Box::new(TlsLink::new(session, records_max))).is_ok();
         assert!(is_first, "a transport becomes TLS once (transport invariant 1)");
     }
 
@@ -83,6 +83,11 @@ impl Transport {
     /// True while the handshake of TLS is not over.
     pub(super) fn is_handshaking(&self) -> bool {
         self.tls.get().is_some_and(|tls| tls.is_handshaking())
+    }
+
+    /// True when TLS has sent, or has to send, something.
+    fn has_answered(&self) -> bool {
+        self.has_pending() || self.pending_progress() > 0
     }
 
     /// True when bytes that count as sent still wait for the kernel.
@@ -104,6 +109,11 @@ impl Transport {
     /// Grows whenever the kernel takes some of the pending bytes.
     pub(super) fn pending_progress(&self) -> u64 {
         self.tls.get().map_or(0, |tls| tls.sent())
+    }
+
+    /// True when the connection must end soon, because its keys may encrypt little more ([`tls`], invariant 5).
+    pub(super) fn has_worn_keys(&self) -> bool {
+        self.tls.get().is_some_and(|tls| tls.has_worn_keys())
     }
 
     /// Announces the end of the stream to the peer, if the protocol can express that and the kernel takes it now.

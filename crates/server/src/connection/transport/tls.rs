@@ -11,12 +11,19 @@
 //!    pool. Threads that serve all connections, such as the completion thread, leave both to the sender.
 //! 2. At most [`RECORD_BYTES`] of plaintext are encrypted at a time, and none while ciphertext waits for the kernel. A
 //!    connection whose peer never reads therefore holds one record, and records leave in order.
-//! 3. No ciphertext is received while plaintext waits for the reader, and at most [`BARREN_BYTES_MAX`] that yield no
-//!    plaintext. [`HELD_BYTES_MAX`] covers both directions and is charged for every connection.
+//! 3. No ciphertext is received while plaintext waits for the reader. A handshake ends behind [`HELLO_BYTES_MAX`] that are no
+//!    message to answer, and behind [`HANDSHAKE_BYTES_MAX`] in all. Later each byte of plaintext allows for
+//!    [`PLAINTEXT_WEIGHT`] of ciphertext, itself included, and all plaintext together for [`BARREN_BYTES_MAX`] more: records
+//!    that hold hardly anything, or new keys all the time, cost much for what they bring. [`HELD_BYTES_MAX`] covers both
+//!    directions and is charged for every connection; [`CLIENT_AUTH_BYTES`] more where clients have certificates.
 //! 4. The lock is held for the work of a few records, and never across a wait.
+//! 5. Bytes that count as encrypted are. At the number of records that the keys are good for, the library would take bytes and
+//!    encrypt nothing; no record is begun from there on, and a while before, the connection begins to end in order
+//!    ([`TlsLink::has_worn_keys`]). Only keys of TLS 1.2 have that end, others are renewed by the library.
 
+use crate::tls::OFFER_BYTES_MAX;
 use parking_lot::Mutex;
-use rustls::ServerConnection;
+use rustls::{ServerConnection, SupportedCipherSuite};
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::net::TcpStream;
@@ -25,20 +32,44 @@ use tokio::net::TcpStream;
 pub(crate) const RECORD_BYTES: usize = 16 * 1024;
 /// The largest record on the wire: its header, and the most that a cipher of TLS 1.2 may add.
 const RECORD_WIRE_BYTES: usize = RECORD_BYTES + 2048 + 5;
-/// State of a session besides its records: keys, hashes, the peer's certificates.
+/// State of a session besides its records: keys, hashes.
 const SESSION_BYTES: usize = 8 * 1024;
-/// The most ciphertext that may arrive without yielding plaintext: a handshake with far longer chains of certificates than
-/// any in use. Without this limit the library would assemble messages of 64 KiB.
-pub(crate) const BARREN_BYTES_MAX: usize = 32 * 1024;
+/// The most of a first message of a handshake. Those in use have less than 2 KiB.
+pub(crate) const HELLO_BYTES_MAX: usize = 8 * 1024;
+/// The most of all messages of a handshake: far longer chains of certificates than any in use. Without this limit the library
+/// would assemble messages of 64 KiB.
+pub(crate) const HANDSHAKE_BYTES_MAX: usize = 20 * 1024;
+/// See invariant 3.
+pub(crate) const BARREN_BYTES_MAX: usize = 24 * 1024;
+/// See invariant 3. The shortest request, of 24 bytes, needs less than this even in two records, one of them for its length.
+pub(crate) const PLAINTEXT_WEIGHT: usize = 4;
 /// By how much the library grows its buffer for a read.
 const READ_STEP_BYTES: usize = 4096;
-/// The most that TLS holds for a connection: received bytes, one record on its way out, and the session.
-pub(crate) const HELD_BYTES_MAX: usize =
-    BARREN_BYTES_MAX + READ_STEP_BYTES + RECORD_WIRE_BYTES + SESSION_BYTES;
+/// What the library's buffer for received bytes takes: it is doubled until a record fits, or a message of a handshake.
+const RECEIVED_BYTES: usize = 32 * 1024;
+/// The most that this bookie sends in a handshake: its certificates and the names of authorities, and what is around them.
+const OFFERED_BYTES: usize = OFFER_BYTES_MAX + 2048;
+/// The most that TLS holds for a connection: the buffer of received bytes, what they decrypted to, one record on its way out,
+/// and the session. During the handshake the same: instead of plaintext and the record the first message, and what this bookie
+/// offers.
+pub(crate) const HELD_BYTES_MAX: usize = RECEIVED_BYTES + 2 * RECORD_WIRE_BYTES + SESSION_BYTES;
+/// The most that TLS holds besides when clients have certificates: the library keeps all messages of the handshake until those
+/// are checked, in memory that doubles as it grows, and the certificates as long as the connection.
+pub(crate) const CLIENT_AUTH_BYTES: usize = 2 * (HANDSHAKE_BYTES_MAX + OFFERED_BYTES) + HANDSHAKE_BYTES_MAX;
 const _: () = assert!(
-    BARREN_BYTES_MAX + READ_STEP_BYTES >= RECORD_WIRE_BYTES + RECORD_BYTES,
-    "a whole record fits as ciphertext and as plaintext at the same time"
+    RECEIVED_BYTES >= BARREN_BYTES_MAX + 2 * READ_STEP_BYTES && BARREN_BYTES_MAX > HANDSHAKE_BYTES_MAX,
+    "all that has come since the last plaintext, some of it in the same read, and what is read before that is counted"
 );
+const _: () = assert!(2 * RECORD_WIRE_BYTES >= 2 * HELLO_BYTES_MAX + OFFERED_BYTES);
+const _: () = assert!(
+    BARREN_BYTES_MAX >= RECORD_WIRE_BYTES + READ_STEP_BYTES,
+    "a whole record is received before its plaintext counts"
+);
+
+/// So many records before the last that the keys are good for, nothing is encrypted any more: the library sends a few itself.
+const RECORDS_KEPT: u64 = 16;
+/// From so small a part of those records on, the connection ends in order: enough for the answers to what had come by then.
+const WORN_PART: u64 = 16;
 
 /// The outcome of processing received records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,13 +86,25 @@ pub(super) struct TlsLink {
     has_pending: AtomicBool,
     /// Ciphertext that the kernel took, bytes.
     sent: AtomicU64,
+    /// Records that were encrypted.
+    records: AtomicU64,
+    /// How many its keys are good for; less only in tests.
+    records_max: u64,
+    has_worn_keys: AtomicBool,
 }
 
 impl TlsLink {
-    /// Over a session that has received nothing yet.
-    pub(super) fn new(mut session: ServerConnection) -> TlsLink {
+    /// Over a session that has received nothing yet, and encrypts at most `records_max` records with its keys.
+    pub(super) fn new(mut session: ServerConnection, records_max: u64) -> TlsLink {
         session.set_buffer_limit(Some(RECORD_BYTES));
-        TlsLink { session: Mutex::new(session), has_pending: AtomicBool::new(false), sent: AtomicU64::new(0) }
+        TlsLink {
+            session: Mutex::new(session),
+            has_pending: AtomicBool::new(false),
+            sent: AtomicU64::new(0),
+            records: AtomicU64::new(0),
+            records_max,
+            has_worn_keys: AtomicBool::new(false),
+        }
     }
 
     /// Receives some ciphertext from `source`; 0 at its end. [`TlsLink::process`] must follow.
@@ -105,17 +148,46 @@ impl TlsLink {
         self.sent.load(Ordering::Relaxed)
     }
 
+    /// True when its keys can encrypt only a few records more, or none (invariant 5).
+    pub(super) fn has_worn_keys(&self) -> bool {
+        self.has_worn_keys.load(Ordering::Acquire)
+    }
+
+    /// Counts a record that is about to be encrypted.
+    fn count_record(&self, session: &ServerConnection) -> io::Result<()> {
+        let max = match session.negotiated_cipher_suite() {
+            Some(SupportedCipherSuite::Tls12(suite)) => {
+                suite.common.confidentiality_limit.min(self.records_max)
+            }
+            _ => self.records_max,
+        };
+        let records = self.records.fetch_add(1, Ordering::Relaxed) + 1;
+        if records >= max - max / WORN_PART {
+            self.has_worn_keys.store(true, Ordering::Release);
+        }
+        if records > max.saturating_sub(RECORDS_KEPT) {
+            Err(ErrorKind::ConnectionAborted.into())
+        } else {
+            Ok(())
+        }
+    }
+
     /// Encrypts some of the bytes if nothing is pending, and writes as much as the kernel takes. Returns how many bytes of
     /// plaintext were encrypted; all of them may still be pending.
     ///
     /// # Errors
-    /// [`ErrorKind::WouldBlock`] when ciphertext is pending and the kernel takes none; those of the socket.
+    /// [`ErrorKind::WouldBlock`] when ciphertext is pending and the kernel takes none; those of the socket;
+    /// [`ErrorKind::ConnectionAborted`] when the keys are used up (invariant 5).
     pub(super) fn try_write_vectored(&self, socket: &TcpStream, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut session = self.session.lock();
         if !self.push(&mut session, socket)? {
             return Err(ErrorKind::WouldBlock.into());
         }
+        self.count_record(&session)?;
         let encrypted = session.writer().write_vectored(slices)?;
+        if encrypted > 0 && !session.wants_write() {
+            return Err(ErrorKind::ConnectionAborted.into());
+        }
         // These bytes now belong to the session: if the socket is broken, the next call reports it.
         let _ = self.push(&mut session, socket);
         Ok(encrypted)

@@ -89,7 +89,7 @@ async fn encrypted(versions: &[&'static SupportedProtocolVersion]) -> (Arc<Trans
     let name = ServerName::try_from("localhost").unwrap();
     let tls = ClientConnection::new(authority.client(None, versions), name).unwrap();
     let mut peer = Peer { tls, socket };
-    inlet.upgrade(session);
+    inlet.upgrade(session, RECORDS_MAX);
     let served = async {
         while transport.is_handshaking() {
             inlet.readable().await.unwrap();
@@ -102,7 +102,21 @@ async fn encrypted(versions: &[&'static SupportedProtocolVersion]) -> (Arc<Trans
     };
     let shaken = async { while !peer.shake().await {} };
     tokio::time::timeout(PATIENCE, async { tokio::join!(served, shaken) }).await.unwrap();
+    inlet.finish_handshake();
     (transport, inlet, peer)
+}
+
+/// Keys in these tests are good for so many records.
+const RECORDS_MAX: u64 = 10_000;
+
+/// Waits until the kernel has delivered so much that nobody has read.
+async fn delivered(transport: &Transport, bytes: usize) {
+    let all_here = async {
+        while (rustix::io::ioctl_fionread(&transport.socket).unwrap() as usize) < bytes {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, all_here).await.expect("loopback delivers");
 }
 
 const BOTH: [&SupportedProtocolVersion; 2] = [&version::TLS12, &version::TLS13];
@@ -163,7 +177,7 @@ async fn a_record_that_comes_in_pieces_is_read_when_it_is_whole() {
 /// Inlet invariant 4, and that records larger than a read are not lost.
 #[tokio::test]
 async fn reads_of_any_size_take_a_stream_apart() {
-    let (_transport, mut inlet, mut peer) = encrypted(&[]).await;
+    let (transport, mut inlet, mut peer) = encrypted(&[]).await;
     let sent: Vec<u8> = (0..400_000u32).map(|at| (at / 7) as u8).collect();
     let expected = sent.clone();
     let sending = tokio::spawn(async move {
@@ -182,11 +196,9 @@ async fn reads_of_any_size_take_a_stream_apart() {
     }
     assert!(received == expected);
     let mut peer = sending.await.unwrap();
-    let records = peer.encrypt(&[9; 50_000]);
+    let records = peer.encrypt(&vec![9; 50_000]);
     peer.send(&records).await;
-    // All of it is with the kernel by then.
-    while rustix::io::ioctl_fionread(&peer.socket).is_ok_and(|left| left > 0) {}
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    delivered(&transport, records.len()).await;
     assert_eq!(read(&mut inlet, 100_000).await.len(), 50_000, "in one read");
 }
 
@@ -241,44 +253,216 @@ async fn nothing_is_received_while_plaintext_waits() {
     assert_eq!(rustix::io::ioctl_fionread(&transport.socket).unwrap() as usize, left);
 }
 
-/// Inlet invariant 3, over TLS: counted as ciphertext, and ended by what that decrypts to.
+/// Inlet invariant 3, over TLS: counted as ciphertext, and ended by what that decrypts to, whatever follows and however much
+/// would fit.
 #[tokio::test]
 async fn a_drain_over_tls_ends_behind_the_last_byte_that_had_come() {
-    let (_transport, mut inlet, mut peer) = encrypted(&[]).await;
+    for most in [3, 100] {
+        let (transport, mut inlet, mut peer) = encrypted(&[]).await;
+        let before = peer.encrypt(b"before");
+        peer.send(&before).await;
+        delivered(&transport, before.len()).await;
+        inlet.begin_drain();
+        assert!(!inlet.is_drained());
+        let behind = peer.encrypt(b"behind");
+        peer.send(&behind).await;
+        delivered(&transport, before.len() + behind.len()).await;
+        let mut drained = Vec::new();
+        while !inlet.is_drained() {
+            drained.extend(read(&mut inlet, most).await);
+        }
+        assert_eq!(drained, b"before");
+        let left = rustix::io::ioctl_fionread(&transport.socket).unwrap() as usize;
+        assert_eq!(left, behind.len(), "the rest stays with the kernel");
+    }
+}
+
+/// A drain has an end also when plaintext is here as it begins, and its peer goes on.
+#[tokio::test]
+async fn a_drain_that_finds_plaintext_here_reads_that_and_no_more() {
+    let (transport, mut inlet, mut peer) = encrypted(&[]).await;
     let before = peer.encrypt(b"before");
     peer.send(&before).await;
-    inlet.readable().await.unwrap();
-    // Loopback delivers in order, and perhaps not at once.
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    inlet.begin_drain();
-    assert!(!inlet.is_drained());
+    delivered(&transport, before.len()).await;
     assert_eq!(read(&mut inlet, 3).await, b"bef");
+    inlet.begin_drain();
     assert!(!inlet.is_drained(), "the rest is decrypted, and not read");
-    assert_eq!(read(&mut inlet, 3).await, b"ore");
+    let behind = peer.encrypt(b"behind");
+    peer.send(&behind).await;
+    delivered(&transport, behind.len()).await;
+    assert_eq!(read(&mut inlet, 100).await, b"ore");
     assert!(inlet.is_drained());
 }
 
-/// TLS invariant 3: records of a message that never ends are taken for a while and no longer.
-#[tokio::test]
-async fn ciphertext_without_plaintext_is_taken_up_to_a_bound() {
-    let (_transport, mut inlet, mut peer) = encrypted(&[&version::TLS13]).await;
-    // Records without content, which TLS allows, do not count once a request has come.
-    for _ in 0..10 {
-        let records = peer.encrypt(&[1; 10_000]);
+/// What a peer sends that hardly says anything, and what reading it ends with.
+async fn barren(version: &'static SupportedProtocolVersion, piece: impl Fn(&mut Peer) -> Vec<u8>) -> String {
+    let (_transport, mut inlet, mut peer) = encrypted(&[version]).await;
+    let (mut plaintext, mut ciphertext) = (0, 0);
+    let mut target = vec![0; 1 << 20];
+    loop {
+        let records = piece(&mut peer);
+        ciphertext += records.len();
         peer.send(&records).await;
-        assert_eq!(read(&mut inlet, 10_000).await.len(), 10_000);
+        match tokio::time::timeout(PATIENCE, inlet.read(&mut target)).await.unwrap() {
+            Ok(read) => plaintext += read,
+            Err(error) => {
+                assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+                let allowed = tls::BARREN_BYTES_MAX + tls::PLAINTEXT_WEIGHT * plaintext;
+                assert!(ciphertext <= allowed + 8192, "{ciphertext} bytes for {plaintext}");
+                return error.to_string();
+            }
+        }
+        assert!(plaintext < 100_000, "it is never given up");
     }
-    inlet.count_for_tests(30_000);
-    let records = peer.encrypt(&[1; 1000]);
-    peer.send(&records).await;
-    assert_eq!(read(&mut inlet, 1000).await.len(), 1000);
-    inlet.count_for_tests(tls::BARREN_BYTES_MAX);
-    let records = peer.encrypt(&[1; 1000]);
-    peer.send(&records).await;
-    let mut target = [0; 100];
-    let error = inlet.read(&mut target).await.unwrap_err();
-    assert_eq!(error.kind(), io::ErrorKind::InvalidData);
-    assert!(error.to_string().contains("without a request"), "{error}");
+}
+
+/// TLS invariant 3: records that cost much more than they bring are taken for a while and no longer.
+#[tokio::test]
+async fn ciphertext_with_hardly_any_plaintext_is_taken_up_to_a_bound() {
+    for version in BOTH {
+        let said = barren(version, |peer| peer.encrypt(&[1])).await;
+        assert!(said.contains("hardly anything of a request"), "{said}");
+    }
+    // New keys as often as the library lets them be between two bytes.
+    let said = barren(&version::TLS13, |peer| {
+        let mut records = Vec::new();
+        for _ in 0..30 {
+            peer.tls.refresh_traffic_keys().unwrap();
+            records.extend(peer.take_records());
+        }
+        records.extend(peer.encrypt(&[1]));
+        records
+    })
+    .await;
+    assert!(said.contains("hardly anything of a request"), "{said}");
+}
+
+/// The same bound is none for the shortest requests, each in two records, for as long as they come.
+#[tokio::test]
+async fn requests_in_short_records_are_read_for_ever() {
+    for version in BOTH {
+        let (_transport, mut inlet, mut peer) = encrypted(&[version]).await;
+        for _ in 0..200 {
+            let mut records = Vec::new();
+            for _ in 0..20 {
+                records.extend(peer.encrypt(&[1; 4]));
+                records.extend(peer.encrypt(&[2; 20]));
+            }
+            peer.send(&records).await;
+            let mut left = 20 * 24;
+            while left > 0 {
+                left -= read(&mut inlet, 100_000).await.len();
+            }
+        }
+    }
+}
+
+/// Inlet invariant 5: however much is there, in one buffer or in many small reads, the task leaves others their turn.
+#[tokio::test]
+async fn a_peer_that_sends_without_end_leaves_others_their_turn() {
+    // Bytes of a record, bytes of a read, and how much may be decrypted in one turn.
+    for (record, most, turn_max) in
+        [(16_384, 1 << 20, 4 << 20), (8, 1 << 20, 64 << 10), (16_384, 100, 16 << 10)]
+    {
+        let (_transport, mut inlet, mut peer) = encrypted(&[&version::TLS13]).await;
+        let total = if record < 100 { 400_000 } else { 24 << 20 };
+        let total = if most == 100 { 400_000 } else { total };
+        let sending = tokio::spawn(async move {
+            let mut sent = 0;
+            while sent < total {
+                let mut records = Vec::new();
+                while records.len() < 200_000 {
+                    records.extend(peer.encrypt(&vec![5; record]));
+                    sent += record;
+                }
+                if peer.socket.write_all(&records).await.is_err() {
+                    break;
+                }
+            }
+            peer
+        });
+        let (mut read, mut in_turn) = (0, 0);
+        let mut target = vec![0; most];
+        // Polled by hand: a turn lasts as long as the read is ready.
+        while read < total {
+            let got = std::future::poll_fn(|context| {
+                let mut reading = std::pin::pin!(inlet.read(&mut target));
+                match reading.as_mut().poll(context) {
+                    std::task::Poll::Ready(got) => std::task::Poll::Ready(Some(got)),
+                    std::task::Poll::Pending => std::task::Poll::Ready(None),
+                }
+            })
+            .await;
+            match got {
+                Some(got) => {
+                    let got = got.unwrap();
+                    (read, in_turn) = (read + got, in_turn + got);
+                    assert!(
+                        in_turn <= turn_max,
+                        "{in_turn} bytes in one turn, in records of {record}, by {most}"
+                    );
+                }
+                None => {
+                    in_turn = 0;
+                    tokio::task::yield_now().await;
+                }
+            }
+        }
+        sending.await.unwrap();
+    }
+}
+
+/// Inlet invariant 6: what is found behind plaintext is neither lost nor waited for.
+#[tokio::test]
+async fn an_error_behind_plaintext_is_the_end_of_every_read_after_it() {
+    for version in BOTH {
+        let (transport, mut inlet, mut peer) = encrypted(&[version]).await;
+        let mut records = peer.encrypt(&[7; 5000]);
+        let mut broken = peer.encrypt(&[7; 5000]);
+        *broken.last_mut().unwrap() ^= 1;
+        records.extend(&broken);
+        peer.send(&records).await;
+        delivered(&transport, records.len()).await;
+        assert_eq!(read(&mut inlet, 100_000).await, [7; 5000]);
+        for _ in 0..3 {
+            tokio::time::timeout(PATIENCE, inlet.readable())
+                .await
+                .expect("no wait for a dead session")
+                .unwrap();
+            let mut target = [0; 100];
+            let error = tokio::time::timeout(PATIENCE, inlet.read(&mut target)).await.unwrap().unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        }
+    }
+}
+
+/// TLS invariant 5: at the end of its keys nothing counts as sent that was not encrypted.
+#[tokio::test]
+async fn keys_that_are_used_up_encrypt_no_more_and_say_so_before() {
+    for version in BOTH {
+        let (transport, _inlet, mut peer) = encrypted(&[version]).await;
+        let mut taken = 0;
+        let mut was_worn = 0;
+        let kind = loop {
+            if transport.has_worn_keys() {
+                was_worn += 1;
+            }
+            match transport.try_write_vectored(&[IoSlice::new(b"answer")]) {
+                Ok(some) => {
+                    taken += some;
+                    assert_eq!(peer.read(some).await.len(), some, "all that was taken arrives");
+                }
+                Err(error) => break error.kind(),
+            }
+        };
+        assert_eq!(kind, io::ErrorKind::ConnectionAborted);
+        assert!(
+            was_worn > 100 && taken / 6 > 9000,
+            "{was_worn} records after the first sign, {taken} bytes in all"
+        );
+        assert!(transport.try_write_vectored(&[IoSlice::new(b"answer")]).is_err());
+        transport.end();
+    }
 }
 
 #[tokio::test]
