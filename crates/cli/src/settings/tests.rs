@@ -298,6 +298,26 @@ fn the_admin_host_must_be_an_ip_address() {
     assert!(resolve(&args(&flags), Some(named)).is_ok());
 }
 
+#[test]
+fn a_tierer_that_no_bookie_would_serve_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let tls = "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\ntlsKeyStoreType=PEM\ntlsKeyStore=/k\n\
+               tlsCertificatePath=/c\n";
+    let clients = "tlsClientAuthentication=true\ntlsTrustStoreType=PEM\ntlsTrustStore=/a\n";
+    let line = ["--metadata", "zk+null://z:1/l", "--data", "/d"];
+    let with = |more: &str| {
+        let file = format!("{tls}tierUrl=file://{}\n{more}", dir.path().display());
+        resolve(&args(&line), Some(&file)).map(|settings| settings.tier.unwrap().1)
+    };
+    assert_eq!(with(""), Ok(true));
+    for required in ["tlsRequired=true\n", clients] {
+        let faults = with(required).unwrap_err();
+        assert!(faults.len() == 1 && faults[0].contains("tierRole=false"), "{faults:?}");
+        assert_eq!(with(&format!("{required}tierRole=false\n")), Ok(false));
+    }
+    assert_eq!(with(&format!("{clients}tlsRequired=false\n")), Ok(true));
+}
+
 /// A bookie that serves everybody, with settings that say otherwise, is not started.
 #[test]
 fn settings_that_promise_protection_are_refused_all_at_once_with_their_lines() {
