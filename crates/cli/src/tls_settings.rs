@@ -204,7 +204,8 @@ mod tests {
 
     #[test]
     fn who_asks_for_certificates_serves_nobody_without_unless_told_to() {
-        let clients = format!("{PEM}tlsClientAuthentication=true\ntlsTrustStoreType=PEM\ntlsTrustStore=/ca.pem\n");
+        let clients =
+            format!("{PEM}tlsClientAuthentication=true\ntlsTrustStoreType=PEM\ntlsTrustStore=/ca.pem\n");
         let required = |text: &str| {
             let Applied { tls, faults, warnings, .. } = applied(text);
             assert!(faults.is_empty(), "{faults:?}");
