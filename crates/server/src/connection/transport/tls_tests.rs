@@ -267,6 +267,7 @@ async fn a_drain_over_tls_ends_behind_the_last_byte_that_had_come() {
         let behind = peer.encrypt(b"behind");
         peer.send(&behind).await;
         delivered(&transport, before.len() + behind.len()).await;
+        transport.socket.readable().await.unwrap();
         let mut drained = Vec::new();
         while !inlet.is_drained() {
             drained.extend(read(&mut inlet, most).await);
@@ -290,6 +291,8 @@ async fn a_drain_that_finds_plaintext_here_reads_that_and_no_more() {
     let behind = peer.encrypt(b"behind");
     peer.send(&behind).await;
     delivered(&transport, behind.len()).await;
+    // The runtime knows of it, too.
+    transport.socket.readable().await.unwrap();
     assert_eq!(read(&mut inlet, 100).await, b"ore");
     assert!(inlet.is_drained());
 }
