@@ -20,10 +20,10 @@ fn listen(args: &BookieArgs, file: &mut Values, config: &mut BookieConfig, host:
     let interface = file.take("listeningInterface");
     if let Some(listen) = args.listen {
         config.listen = listen;
-    } else if let Some(name) = interface {
-        if let Some(ip) = name.parse::<IpAddr>().ok().or_else(|| by_name(&name, file, config, host)) {
-            config.listen = SocketAddr::from((ip, port));
-        }
+    } else if let Some(name) = interface
+        && let Some(ip) = name.parse::<IpAddr>().ok().or_else(|| by_name(&name, file, config, host))
+    {
+        config.listen = SocketAddr::from((ip, port));
     }
 }
 

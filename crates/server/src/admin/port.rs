@@ -320,6 +320,7 @@ impl AsyncWrite for PatientSocket {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "what an operator puts there")]
 mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
