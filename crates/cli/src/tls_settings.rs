@@ -89,8 +89,9 @@ pub fn apply(file: &mut Values) -> Option<TlsConfig> {
     })
 }
 
+/// As in BookKeeper's sample file, "null" stands for none.
 fn required_path(file: &mut Values, key: &str) -> Option<PathBuf> {
-    match file.take(key) {
+    match file.take(key).filter(|path| path != "null") {
         Some(path) => Some(absolute(Path::new(&path), file)),
         None => {
             file.fault(key, format!("{key} is missing: tlsProviderFactoryClass needs it, a PEM file"));

@@ -124,7 +124,14 @@ impl Entrance<'_> {
                 Ok(place) => Some(place),
                 // Somebody can make room, for a newcomer and not before.
                 Err(_) if self.shared.connections.door().oldest_silent().is_some() => None,
-                Err(_) => Some(wait_for_place(&self.places, &mut self.shortage).await),
+                Err(_) => {
+                    let shared = self.shared.clone();
+                    tokio::select! {
+                        place = wait_for_place(&self.places, &mut self.shortage) => Some(place),
+                        // The connection that took the last place may be silent, and is in the list only now.
+                        () = shared.connections.door().silent_came() => continue,
+                    }
+                }
             };
             let accepted = tokio::select! {
                 biased;
@@ -164,10 +171,16 @@ impl Entrance<'_> {
         };
         let place = match place {
             Some(place) => place,
-            None => {
-                self.evict();
-                wait_for_place(&self.places, &mut self.shortage).await
-            }
+            None => loop {
+                if self.evict() {
+                    break wait_for_place(&self.places, &mut self.shortage).await;
+                }
+                // The silent one has spoken meanwhile.
+                tokio::select! {
+                    place = wait_for_place(&self.places, &mut self.shortage) => break place,
+                    () = shared.connections.door().silent_came() => {}
+                }
+            },
         };
         if let Err(error) = shared.limits.socket.apply(&socket) {
             tracing::debug!(%peer, %error, "set options of a socket");
@@ -178,10 +191,11 @@ impl Entrance<'_> {
         });
     }
 
-    /// Closes the connection that has been silent for longest, if one is.
-    fn evict(&mut self) {
-        let Some(oldest) = self.shared.connections.door().oldest_silent() else { return };
-        let Some(connection) = self.shared.connection(oldest) else { return };
+    /// Closes the connection that has been silent for longest; false when none is.
+    fn evict(&mut self) -> bool {
+        let Some(oldest) = self.shared.connections.door().oldest_silent() else { return false };
+        // One that ends right now gives its place back, too.
+        let Some(connection) = self.shared.connection(oldest) else { return true };
         connection.close();
         self.shared.metrics.closed_silent.add(1);
         if let Some(others) = self.evictions.admit(self.shared.clock.monotonic_ns()) {
@@ -191,6 +205,7 @@ impl Entrance<'_> {
                 "closed a connection that never sent a request: a newcomer needs its place (maxConnections)"
             );
         }
+        true
     }
 }
 

@@ -7,11 +7,13 @@
 //! # Invariants
 //! 1. A connection counts for its address from before it is served until it is gone.
 //! 2. A connection is in the list of silent ones from when it is served until its first request is handled or it ends.
+//! 3. A listener that waits for a place learns of each connection that comes into the list.
 
 use crate::limits::Limits;
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
+use tokio::sync::Notify;
 
 #[derive(Default)]
 struct State {
@@ -23,7 +25,11 @@ struct State {
 
 /// See the module.
 #[derive(Default)]
-pub struct Door(Mutex<State>);
+pub struct Door {
+    state: Mutex<State>,
+    /// Told of each newcomer among the silent ones.
+    silent_came: Notify,
+}
 
 impl Door {
     /// Takes a place for a connection from this address; false when it has as many as the limits allow.
@@ -31,7 +37,7 @@ impl Door {
     pub fn enter(&self, address: IpAddr, limits: &Limits) -> bool {
         let max = limits.connections_of(address);
         let address = counted_as(address);
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let count = state.by_address.get(&address).copied().unwrap_or(0);
         if count < max {
             state.by_address.insert(address, count + 1);
@@ -42,7 +48,7 @@ impl Door {
     /// Gives back the place of a connection that [`Door::enter`] let in.
     pub fn leave(&self, address: IpAddr) {
         let address = counted_as(address);
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let count = state.by_address.get_mut(&address).expect("who leaves has entered");
         *count -= 1;
         if *count == 0 {
@@ -52,20 +58,26 @@ impl Door {
 
     /// Number of the connection that has been silent for longest.
     pub fn oldest_silent(&self) -> Option<u64> {
-        self.0.lock().silent.first().map(|(_, id)| *id)
+        self.state.lock().silent.first().map(|(_, id)| *id)
     }
 
     /// How many are silent.
     pub fn silent(&self) -> usize {
-        self.0.lock().silent.len()
+        self.state.lock().silent.len()
     }
 
     pub(super) fn add_silent(&self, arrived_ns: u64, id: u64) {
-        self.0.lock().silent.insert((arrived_ns, id));
+        self.state.lock().silent.insert((arrived_ns, id));
+        self.silent_came.notify_one();
     }
 
     pub(super) fn remove_silent(&self, arrived_ns: u64, id: u64) {
-        self.0.lock().silent.remove(&(arrived_ns, id));
+        self.state.lock().silent.remove(&(arrived_ns, id));
+    }
+
+    /// Returns when a connection came among the silent ones since this was called last. Cancel safe; for one task.
+    pub async fn silent_came(&self) {
+        self.silent_came.notified().await;
     }
 }
 
@@ -99,7 +111,7 @@ mod tests {
         for address in ["10.0.0.1", "10.0.0.1", "10.0.0.2"] {
             door.leave(ip(address));
         }
-        assert!(door.0.lock().by_address.is_empty(), "invariant 1");
+        assert!(door.state.lock().by_address.is_empty(), "invariant 1");
     }
 
     #[test]

@@ -15,8 +15,8 @@
 //! 4. The number of handshakes that compute at once is bounded ([`Tls::turn`]); they run on threads that no other connection
 //!    needs.
 //!
-//! # Limits     a file: [`load::FILE_BYTES_MAX`]; certificates that are sent: [`OFFER_BYTES_MAX`]; a handshake:
-//!              `first_request_max`, and 20 KiB
+//! # Limits     a file: [`load::FILE_BYTES_MAX`]; certificates that are sent: [`OFFER_BYTES_MAX`]; handshakes: `first_request_max`
+//! and 20 KiB
 //! # Not here   the sessions of connections ([`crate::connection`]'s transport)
 
 mod load;

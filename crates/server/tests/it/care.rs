@@ -234,6 +234,21 @@ async fn with_all_places_taken_the_oldest_silent_connection_makes_room_and_clien
     bookie.stop().await;
 }
 
+/// Listener invariant 2: the connection that takes the last place is the only silent one, and is found as well, though it was
+/// accepted a moment before anybody looks for one. On one thread the listener always looks before it is served.
+#[tokio::test]
+async fn the_last_place_is_not_kept_by_a_silent_connection() {
+    let bookie = start(Limits { connections_max: 2, ..Limits::default() }).await;
+    let mut client = bookie.client().await;
+    let mut silent = bookie.connect().await;
+    bookie.until_metric("bindery_connections_silent", 1).await;
+    let mut newcomer = bookie.client().await;
+    is_closed(&mut silent).await;
+    ask(&mut client).await;
+    ask(&mut newcomer).await;
+    bookie.stop().await;
+}
+
 /// Reader invariant 5 (S7).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_first_request_must_come_in_time_and_later_ones_may_take_theirs() {
