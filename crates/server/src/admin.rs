@@ -1,5 +1,5 @@
 //! The admin port: health, state and metrics over HTTP (protocol reference, section 8.1). It changes nothing, but asks
-//! for garbage collection or a scrub when told to. Who may do that: [`access`].
+//! for garbage collection or a scrub when told to. [`access`] says which peers may.
 //!
 //! # Limits     connections, bytes and waits: [`port`]; scrubs waited for: [`SCRUB_WAITS_MAX`]
 

@@ -3,12 +3,12 @@
 //! # Data flow
 //! ```text
 //! request -> Access::judge -> router
-//!               └-> file of tokens, read anew for each request that needs one
+//!               └-> file of tokens, read for each request that needs one
 //! ```
 //!
 //! # Invariants
 //! 1. Whatever is not a GET comes from this machine (a loopback address, or the one that it was sent to) or bears a token of
-//!    the file. A proxy on this machine is this machine: what it lets through is its own decision.
+//!    the file. A proxy on this machine counts as this machine, and must decide itself whom it lets through.
 //! 2. A token is compared by its SHA-256 in constant time, and stands in no log line, answer or error.
 //! 3. Each change, and each refusal, is a line of the audit log (`bindery::audit`).
 //!
