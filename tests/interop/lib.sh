@@ -53,7 +53,7 @@ wait_gone() { # pid, seconds: true when it has ended
 
 wait_for() { # seconds, what, command...: dies when it does not succeed in time
   local limit=$((SECONDS + $1)) what=$2; shift 2
-  until "$@"; do [ $SECONDS -lt $limit ] || die "after $SECONDS s: not yet $what"; sleep 0.3; done
+  until "$@"; do [ $SECONDS -lt $limit ] || die "not yet after $SECONDS s: $what"; sleep 0.1; done
 }
 
 take_port() { # sets $port to a free port

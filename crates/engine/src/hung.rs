@@ -70,11 +70,9 @@ impl Engine {
             self.let_ordinary_go(index, &mut turns);
         }
         let adds = shards.iter().map(|adds| adds.len() as u64).sum();
-        let (cut_ns, begun_ns, written_ns) = (now_ns, now_ns, now_ns);
-        Completions::of_refusals(
-            GroupTimes { journal, adds, bytes: 0, cut_ns, begun_ns, written_ns },
-            shards,
-            turns,
-        )
+        // Without a write all times are that of the cut.
+        let times =
+            GroupTimes { journal, adds, bytes: 0, cut_ns: now_ns, begun_ns: now_ns, written_ns: now_ns };
+        Completions::of_refusals(times, shards, turns)
     }
 }

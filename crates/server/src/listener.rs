@@ -124,14 +124,11 @@ impl Entrance<'_> {
                 Ok(place) => Some(place),
                 // Somebody can make room, for a newcomer and not before.
                 Err(_) if self.shared.connections.door().oldest_silent().is_some() => None,
-                Err(_) => {
-                    let shared = self.shared.clone();
-                    tokio::select! {
-                        place = wait_for_place(&self.places, &mut self.shortage) => Some(place),
-                        // The connection that took the last place may be silent, and is in the list only now.
-                        () = shared.connections.door().silent_came() => continue,
-                    }
-                }
+                // The connection that took the last place may be silent, and come into the list only now.
+                Err(_) => match self.place_or_silent().await {
+                    Some(place) => Some(place),
+                    None => continue,
+                },
             };
             let accepted = tokio::select! {
                 biased;
@@ -176,9 +173,8 @@ impl Entrance<'_> {
                     break wait_for_place(&self.places, &mut self.shortage).await;
                 }
                 // The silent one has spoken meanwhile.
-                tokio::select! {
-                    place = wait_for_place(&self.places, &mut self.shortage) => break place,
-                    () = shared.connections.door().silent_came() => {}
+                if let Some(place) = self.place_or_silent().await {
+                    break place;
                 }
             },
         };
@@ -189,6 +185,14 @@ impl Entrance<'_> {
             Connection::serve(entry.shared.clone(), socket, peer).await;
             drop((entry, place));
         });
+    }
+
+    /// Waits for a place; `None` when a connection came among the silent ones instead.
+    async fn place_or_silent(&mut self) -> Option<OwnedSemaphorePermit> {
+        tokio::select! {
+            place = wait_for_place(&self.places, &mut self.shortage) => Some(place),
+            () = self.shared.connections.door().silent_came() => None,
+        }
     }
 
     /// Closes the connection that has been silent for longest; false when none is.

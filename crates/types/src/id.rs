@@ -68,6 +68,11 @@ macro_rules! number_formats {
 }
 number_formats!(LedgerId, EntryId);
 
+/// Compares secrets in a time that does not depend on where they differ.
+pub fn are_equal_secrets<const N: usize>(a: &[u8; N], b: &[u8; N]) -> bool {
+    a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
+}
+
 /// Length of a master key: SHA-1("ledger" ‖ password) (protocol reference, section 3.2).
 pub const MASTER_KEY_SIZE_BYTES: usize = 20;
 
@@ -102,7 +107,7 @@ impl MasterKey {
 
 impl PartialEq for MasterKey {
     fn eq(&self, other: &Self) -> bool {
-        self.0.iter().zip(other.0).fold(0u8, |acc, (a, b)| acc | (a ^ b)) == 0
+        are_equal_secrets(&self.0, &other.0)
     }
 }
 impl Eq for MasterKey {}

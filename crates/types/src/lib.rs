@@ -10,7 +10,9 @@ mod quorum;
 pub mod tier;
 
 pub use digest::{DIGEST_SIZE_BYTES_MAX, DigestType, DigestValue, Digester, ENTRY_HEADER_SIZE_BYTES};
-pub use id::{BookieId, EntryId, InvalidBookieId, LedgerId, MASTER_KEY_SIZE_BYTES, MasterKey};
+pub use id::{
+    BookieId, EntryId, InvalidBookieId, LedgerId, MASTER_KEY_SIZE_BYTES, MasterKey, are_equal_secrets,
+};
 pub use ledger_metadata::{
     InvalidSegment, LedgerMetadata, LedgerSecret, LedgerState, MetadataFormatVersion, Segment,
 };

@@ -131,27 +131,37 @@ fn start(config: EngineConfig) -> Bookie {
     start_on(config, Arc::new(RealDisk::new()))
 }
 
+/// With a gate, open at first, before writes to files with this extension.
+fn start_with_gate(extension: &'static str, config: EngineConfig) -> (Bookie, Arc<Gate>) {
+    let gate = Arc::new(Gate::default());
+    let disk = GatedDisk { inner: RealDisk::new(), extension, gate: gate.clone() };
+    (start_on(config, Arc::new(disk)), gate)
+}
+
 fn body(ledger: i64, entry: i64, size: usize) -> Vec<u8> {
     let mut body = [ledger, entry, entry - 1, 0].map(i64::to_be_bytes).concat();
     body.resize(32 + size, (ledger + entry) as u8);
     body
 }
 
-/// False when there is no room.
-fn offer(engine: &Engine, ledger: i64, entry: i64, size: usize) -> bool {
-    let id = LedgerId::new(ledger).unwrap();
-    let body = body(ledger, entry, size);
-    let add = Add {
+fn add_of(ledger: i64, entry: i64, body: &[u8]) -> Add<'_> {
+    Add {
         origin: Origin { connection: 0, txn: 0, tag: 0 },
-        ledger: id,
+        ledger: LedgerId::new(ledger).unwrap(),
         entry: EntryId::new(entry).unwrap(),
         last_add_confirmed: EntryId::new(entry - 1),
         key: KEY,
-        body: &body,
+        body,
         is_recovery: false,
         is_high_priority: false,
-    };
-    engine.add_batch(engine.shard_of(id), &[add]) == 1
+    }
+}
+
+/// False when there is no room.
+fn offer(engine: &Engine, ledger: i64, entry: i64, size: usize) -> bool {
+    let body = body(ledger, entry, size);
+    let add = add_of(ledger, entry, &body);
+    engine.add_batch(engine.shard_of(add.ledger), &[add]) == 1
 }
 
 fn add(bookie: &Bookie, ledger: i64, entry: i64, size: usize) {
@@ -372,10 +382,7 @@ fn exceed_record_limit() {
 
 /// A bookie with the smallest cap, whose flushes wait at the gate.
 fn capped(dir: &Path) -> (Bookie, Arc<Gate>) {
-    let gate = Arc::new(Gate::default());
-    let disk = Arc::new(GatedDisk { inner: RealDisk::new(), extension: "elog", gate: gate.clone() });
-    let config = EngineConfig { journal_bytes_max: 4 * (256 << 10), ..config(dir, 1, 2) };
-    (start_on(config, disk), gate)
+    start_with_gate("elog", EngineConfig { journal_bytes_max: 4 * (256 << 10), ..config(dir, 1, 2) })
 }
 
 /// Adds until the journal is at its cap and groups wait. Returns how many were taken.
@@ -503,9 +510,7 @@ fn buffer_size_counter() {
 #[test]
 fn a_read_only_bookie_refuses_adds_while_a_write_of_its_journal_hangs() {
     let dir = tempfile::tempdir().unwrap();
-    let gate = Arc::new(Gate::default());
-    let disk = GatedDisk { inner: RealDisk::new(), extension: "bjl", gate: gate.clone() };
-    let bookie = start_on(config(dir.path(), 1, 2), Arc::new(disk));
+    let (bookie, gate) = start_with_gate("bjl", config(dir.path(), 1, 2));
     let shard = bookie.engine.shard_of(LedgerId::new(1).unwrap());
     gate.set(true);
     add(&bookie, 1, 0, 100);
@@ -521,16 +526,7 @@ fn a_read_only_bookie_refuses_adds_while_a_write_of_its_journal_hangs() {
     }
     let (sender, room) = sync_channel(1);
     let late = body(1, placed, 100_000);
-    let late = Add {
-        origin: Origin { connection: 0, txn: 0, tag: 0 },
-        ledger: LedgerId::new(1).unwrap(),
-        entry: EntryId::new(placed).unwrap(),
-        last_add_confirmed: None,
-        key: KEY,
-        body: &late,
-        is_recovery: false,
-        is_high_priority: false,
-    };
+    let late = add_of(1, placed, &late);
     bookie.engine.when_room(shard, &[late], Box::new(move |turn| sender.send(turn).unwrap()));
 
     bookie.engine.set_read_only(true);
@@ -569,10 +565,8 @@ fn explicit_lacs_leave_room_for_fences() {
 
 fn explicit_lacs_leave_room(shards: usize, write_pool_bytes: u64) {
     let dir = tempfile::tempdir().unwrap();
-    let gate = Arc::new(Gate::default());
-    let disk = GatedDisk { inner: RealDisk::new(), extension: "bjl", gate: gate.clone() };
     let config = EngineConfig { write_pool_bytes, ..config(dir.path(), 1, shards) };
-    let bookie = start_on(config, Arc::new(disk));
+    let (bookie, gate) = start_with_gate("bjl", config);
     gate.set(true);
     let (sender, outcomes) = sync_channel(1 << 16);
     let ledger = |id| LedgerId::new(id).unwrap();

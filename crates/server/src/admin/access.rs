@@ -19,6 +19,7 @@
 use crate::log_limit::LogLimit;
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use bindery_types::are_equal_secrets;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use std::io::Read;
@@ -135,7 +136,7 @@ impl Access {
             Err(_) => return Err(Refusal::Busy),
         };
         // All of them are compared, so that the time says nothing of their order either.
-        let is_known = known.iter().fold(false, |found, hash| found | are_equal(hash, &presented));
+        let is_known = known.iter().fold(false, |found, hash| found | are_equal_secrets(hash, &presented));
         if is_known { Ok(()) } else { Err(Refusal::WrongToken) }
     }
 }
@@ -174,11 +175,6 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = value.split_at_checked(7)?;
     let token = token.trim_ascii();
     (scheme.eq_ignore_ascii_case(b"bearer ") && !token.is_empty()).then_some(token)
-}
-
-/// Without leaving off early.
-fn are_equal(a: &Hash, b: &Hash) -> bool {
-    a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
 }
 
 /// The hashes of the tokens in a file: one in a line, itself or as `sha256:` with 64 hexadecimal digits. Lines that are empty or

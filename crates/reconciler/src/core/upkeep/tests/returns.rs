@@ -1,4 +1,4 @@
-//! Objects that are looked at once more before they are deleted, and checks that end.
+//! The last check of an object before its deletion, and the time limits of checks.
 
 use super::*;
 
@@ -132,7 +132,7 @@ fn damaged_objects_that_are_held_make_no_room_for_others() {
     assert!(around.has_rewritten(), "63 wait for bookies");
 }
 
-/// However many objects are held up, what lies behind them goes, and what waits is looked at.
+/// However many objects are held up, garbage behind them is deleted and waiting objects are checked.
 #[test]
 fn objects_that_cannot_be_deleted_yet_hold_up_no_other() {
     let mut around = Around::new(0..5, 0..5);
@@ -163,7 +163,7 @@ fn objects_that_cannot_be_deleted_yet_hold_up_no_other() {
     assert!(around.garbage.is_empty() && around.waiting.is_empty());
 }
 
-/// Also when there are more of them than are looked at in one pass: all garbage is gone through once, and the others are looked at by turns.
+/// The same with more of them than one pass checks: each pass goes through all garbage once, and checks the others by turns.
 #[test]
 fn more_objects_than_fit_that_cannot_be_deleted_hold_up_no_other() {
     let mut around = Around::new(0..5, 0..5);
@@ -219,16 +219,22 @@ fn one_slow_bookie_does_not_hold_up_a_pass() {
     assert!(passes > 3 && around.told().iter().all(|bookie| bookie == "b"));
 }
 
-/// Invariant 4 of [`waiting`].
-#[test]
-fn a_check_that_takes_too_long_has_more_time_later() {
+/// One object waits for one bookie, which knows of it, and each of its extents takes that long to check.
+fn around_a_large_object(extents: u32, of_extent: Duration) -> Around {
     let mut around = Around::new(0..5, 0..5);
     around.bookies(&[("a", Ability::Reconciles)]);
     around.wait(1, Duration::from_secs(60));
-    around.waiting[0].extents = 2000;
-    around.moved = (0..2000).map(|of| moved(of, 0, 9, "a")).collect();
-    around.of_extent = Duration::from_millis(400);
+    around.waiting[0].extents = extents;
+    around.moved = (0..i64::from(extents)).map(|of| moved(of, 0, 9, "a")).collect();
+    around.of_extent = of_extent;
     around.settle();
+    around
+}
+
+/// Invariant 4 of [`waiting`].
+#[test]
+fn a_check_that_takes_too_long_has_more_time_later() {
+    let mut around = around_a_large_object(2000, Duration::from_millis(400));
     let (mut longest, mut passes) = (Duration::ZERO, 0);
     let mut has_said_so = false;
     while !around.waiting.is_empty() {
@@ -246,13 +252,7 @@ fn a_check_that_takes_too_long_has_more_time_later() {
 /// Invariant 4 of [`waiting`]: that others are let go meanwhile changes nothing for an object whose check takes long.
 #[test]
 fn each_object_has_the_time_that_its_own_check_takes() {
-    let mut around = Around::new(0..5, 0..5);
-    around.bookies(&[("a", Ability::Reconciles)]);
-    around.wait(1, Duration::from_secs(60));
-    around.waiting[0].extents = 2000;
-    around.moved = (0..2000).map(|of| moved(of, 0, 9, "a")).collect();
-    around.of_extent = Duration::from_millis(400);
-    around.settle();
+    let mut around = around_a_large_object(2000, Duration::from_millis(400));
     let mut small = 1;
     while around.is_waiting(1) {
         small += 1;
@@ -266,13 +266,7 @@ fn each_object_has_the_time_that_its_own_check_takes() {
 /// Invariant 4 of [`waiting`].
 #[test]
 fn a_check_that_takes_longer_than_any_may_is_one_alarm() {
-    let mut around = Around::new(0..5, 0..5);
-    around.bookies(&[("a", Ability::Reconciles)]);
-    around.wait(1, Duration::from_secs(60));
-    around.waiting[0].extents = 1000;
-    around.moved = (0..1000).map(|of| moved(of, 0, 9, "a")).collect();
-    around.of_extent = Duration::from_secs(4);
-    around.settle();
+    let mut around = around_a_large_object(1000, Duration::from_secs(4));
     let (mut longest, mut passes) = (Duration::ZERO, 0);
     while passes < 10 || around.alarms.is_empty() {
         let began = around.now.max(around.upkeep.wake_at().unwrap());
