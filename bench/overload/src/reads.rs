@@ -20,7 +20,7 @@ const COUNT: u64 = 100;
 const SETTLE: Duration = Duration::from_secs(10);
 
 /// Runs it. With `--fill-only` the entries are written and nothing is read, with `--no-fill` the other way round, so that
-/// the bookie can be started anew in between; `--start-ms` tells how long that took.
+/// the bookie can be restarted in between; `--start-ms` says how long that took.
 pub fn run(mut args: Args) -> Result<Value> {
     let target = Target::take(&mut args)?;
     let kind = args.or("kind", "random".to_owned())?;

@@ -107,7 +107,7 @@ fn refuse_what_is_not_kept(file: &mut Values) {
     }
 }
 
-/// What nobody took: keys without effect here, and keys that nobody knows.
+/// Reports the keys that were not taken: those without effect here, and unknown ones.
 fn name_the_rest(file: &mut Values) -> Vec<Finding> {
     let mut without_effect = Vec::new();
     for (name, given) in file.rest() {
@@ -140,7 +140,7 @@ fn refuse_interpolation(file: &mut Values) {
     };
     let found: Vec<(String, String)> = file.given().iter().filter_map(has_it).collect();
     for (name, text) in found {
-        // What else is wrong with it is wrong for that reason.
+        // Any other fault of this key has the same cause.
         file.faults.retain(|fault| fault.key.as_ref() != Some(&name));
         file.fault(&name, format!("{name}={text}: ${{...}} is not replaced here, write the value itself"));
     }

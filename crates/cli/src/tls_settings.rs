@@ -52,7 +52,7 @@ pub fn apply(file: &mut Values) -> Option<TlsConfig> {
     let authorities = match has_clients {
         true => pem_path(file, "tlsTrustStoreType", "tlsTrustStore"),
         false => {
-            // Nobody is asked for a certificate.
+            // Clients present no certificate.
             for key in ["tlsTrustStoreType", "tlsTrustStore"] {
                 file.take(key);
             }
@@ -205,7 +205,7 @@ mod tests {
 
         let never = applied(&format!("{PEM}tlsCertFilesRefreshDurationSeconds=0\n"));
         assert_eq!(never.tls.unwrap().refresh, None);
-        // Nobody is asked for a certificate, so nobody is believed for one.
+        // Clients present no certificate, so no authority is needed.
         let unused = applied(&format!("{PEM}tlsTrustStore=/trust.jks\n"));
         assert_eq!(unused.tls.unwrap().client_authorities, None);
     }

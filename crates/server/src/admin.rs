@@ -148,7 +148,7 @@ async fn bookie_state(State(state): State<Arc<AdminState>>, method: Method) -> R
         "availableForHighPriorityWrites": takes_high_priority,
         "recoveryReserveBytes": status.as_ref().map(|status| status.recovery_reserve_bytes),
         "readOnlyBecause": reasons,
-        // What is wrong and keeps nobody from anything yet.
+        // Faults that do not impair service yet.
         "alarms": alarms.unwrap_or_default(),
         "directoriesFailed": failed_directories,
         "volumes": volumes,

@@ -53,7 +53,7 @@ pub struct Surroundings {
     pub are_connections_set: bool,
     /// For reads from object storage; 0 without.
     pub tier_bytes: u64,
-    /// What a connection may hold for TLS ([`TLS_CONNECTION_BYTES`], [`TLS_CLIENT_AUTH_BYTES`]); 0 without.
+    /// Bytes that a connection may hold for TLS ([`TLS_CONNECTION_BYTES`], [`TLS_CLIENT_AUTH_BYTES`]); 0 without.
     pub tls_connection_bytes: u64,
 }
 

@@ -2,9 +2,9 @@
 //!
 //! Both images run a script over the configuration file before they start the bookie. BookKeeper's takes `BK_key` and
 //! `ZK_key`, for keys that the file has, as a comment too. Pulsar's takes `key` for such keys, and `PULSAR_PREFIX_key` for
-//! any. What the file may have as a comment is here what the table of keys knows.
+//! any. Here the table of keys stands in for the keys in the file's comments.
 //!
-//! It has to be asked for (`--config-env`): names like `BK_PORT` are also made by others, and a shell in which some are set
+//! This is opt-in (`--config-env`): other programs also set names like `BK_PORT`, and a shell in which some are set
 //! must not move a bookie's data.
 
 use clap::ValueEnum;

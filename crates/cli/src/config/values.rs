@@ -84,7 +84,7 @@ impl Readable for f64 {
     const FORM: &'static str = "a number, for example 0.9";
 }
 
-/// Values, taken key by key. What nobody asked for is left over, and can be named.
+/// Values, taken key by key. Keys that were never taken are left over, and can be named.
 #[derive(Debug, Default)]
 pub struct Values {
     left: BTreeMap<String, Given>,

@@ -195,7 +195,7 @@ fn of_host(
     Some((name, port))
 }
 
-/// What is wrong with it as the address that clients are told.
+/// Why it cannot be advertised to clients.
 const UNSPECIFIED: &str =
     "nobody can connect to this address, give the one that clients reach this machine at";
 

@@ -1,11 +1,11 @@
-//! Connections: how many, how long they may be silent, what the kernel is told about their sockets.
+//! Connections: their number, how long they may be silent, and the options of their sockets.
 
 use crate::config::values::Values;
 use bindery_server::config::BookieConfig;
 use bindery_server::sockets::{KERNEL_BUFFER_BYTES_MIN, Keepalive};
 use std::time::Duration;
 
-/// Connections: how many, how long they may be silent, what the kernel is told about their sockets.
+/// Connections: their number, how long they may be silent, and the options of their sockets.
 pub(super) fn apply(file: &mut Values, config: &mut BookieConfig) {
     let limits = &mut config.limits;
     if let Some(count) = file.counted("maxConnections", 1, 1_000_000) {

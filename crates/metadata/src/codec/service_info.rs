@@ -72,7 +72,7 @@ impl BookieServiceInfo {
         BookieServiceInfo { endpoints, properties: BTreeMap::new() }
     }
 
-    /// Says that the port for clients speaks TLS when it is asked to (START_TLS).
+    /// Says that the port for clients speaks TLS after START_TLS.
     pub fn offer_tls(&mut self) {
         let bookies = self.endpoints.iter_mut().filter(|endpoint| endpoint.protocol == PROTOCOL_BOOKIE_RPC);
         bookies.for_each(|endpoint| endpoint.extensions.push(EXTENSION_TLS.into()));

@@ -22,8 +22,8 @@
 //!    that age when they are read, by the time they came to the kernel ([`Inlet`]), are refused before they are placed, if
 //!    memory was short for as long.
 //! 5. A peer that sent no whole request yet reads into memory of pools of its own, a little of it, and has
-//!    `first_request_max` from its first byte to the end of that request, and before that to the end of a TLS handshake: what nobody answers for cannot take memory
-//!    from those who are served. Of a request that is handled, nothing stays in these pools.
+//!    `first_request_max` from its first byte to the end of that request, and before that to the end of a TLS handshake: unidentified peers cannot take memory
+//!    from clients. Of a request that is handled, nothing stays in these pools.
 //! 6. A peer in the middle of a frame holds memory that others wait for only as long as it keeps up [`MIN_BYTES_PER_S`]
 //!    over that whole frame: a byte now and then is no progress. What waits in line for the memory of a large frame holds
 //!    what is here of it and no buffer, and while anybody does, frames are begun [`BEGUN_BYTES`] at a time.

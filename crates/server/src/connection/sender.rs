@@ -50,7 +50,7 @@ const UNREAD_CHECK: Duration = Duration::from_millis(100);
 /// A peer that does not read is looked at so often, or more often when drops come sooner.
 const STALL_CHECK: Duration = Duration::from_millis(250);
 
-/// How often a connection whose keys are used up is looked at, whether all of its answers have left.
+/// How often to check whether all answers of a connection with used-up keys have left.
 const WORN_CHECK: Duration = Duration::from_millis(20);
 
 /// What a turn of a connection sent.
@@ -375,7 +375,7 @@ impl Sender {
             }
             let is_worn = connection.transport.has_worn_keys();
             if is_worn {
-                // As at a stop: what had come is answered.
+                // As at a stop: answer the requests that have arrived.
                 connection.stop_reading();
                 if connection.is_drained() {
                     return CloseReason::KeysUsedUp;

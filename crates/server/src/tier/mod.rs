@@ -544,14 +544,14 @@ impl Tier {
             return;
         }
         let Some(left_out) = self.lost_log.lock().admit(self.clock.monotonic_ns()) else { return };
-        // The engine may call back here: it is asked without the lock.
+        // The engine may call back here, so it is called without the lock.
         let noted = self.lost.lock().ledgers();
         let absent: Vec<LedgerId> =
             noted.into_iter().filter(|ledger| engine.tiered(*ledger).is_none()).collect();
         let mut lost = self.lost.lock();
         absent.into_iter().for_each(|ledger| lost.forget(ledger));
         if !lost.note(ledger, entry) {
-            tracing::warn!(%ledger, left_out, "the objects of too many ledgers are gone to remember all of them");
+            tracing::warn!(%ledger, left_out, "too many ledgers have objects that are gone: this one is not remembered");
         }
     }
 

@@ -53,23 +53,23 @@ pub struct TlsConfig {
     /// PEM file of its private key (`tlsKeyStore`).
     pub key: PathBuf,
     /// PEM file of the authorities one of which must have signed a client's certificate (`tlsTrustStore` with
-    /// `tlsClientAuthentication=true`); `None`: clients are not asked for a certificate.
+    /// `tlsClientAuthentication=true`); `None`: clients need no certificate.
     pub client_authorities: Option<PathBuf>,
     /// Versions that are spoken (`tlsEnabledProtocols`); empty for all.
     pub versions: Vec<TlsVersion>,
     /// Ciphers that are used (`tlsEnabledCipherSuites`); empty for all.
     pub ciphers: Vec<CipherName>,
-    /// How often the files are looked at for changes (`tlsCertFilesRefreshDurationSeconds`); `None` for never.
+    /// How often to check the files for changes (`tlsCertFilesRefreshDurationSeconds`); `None` for never.
     pub refresh: Option<Duration>,
     /// A connection that does not begin with START_TLS is refused (`tlsRequired`).
     pub is_required: bool,
 }
 
 impl TlsConfig {
-    /// How often files are looked at unless it is set. They are small.
+    /// The default interval of these checks. The files are small.
     pub const REFRESH_DEFAULT: Duration = Duration::from_secs(10);
 
-    /// What each connection may hold for TLS.
+    /// Bytes that each connection may hold for TLS.
     pub fn connection_bytes(&self) -> u64 {
         let of_clients = if self.client_authorities.is_some() { TLS_CLIENT_AUTH_BYTES } else { 0 };
         TLS_CONNECTION_BYTES + of_clients

@@ -1,5 +1,5 @@
-//! When a certificate expires: the one field of X.509 that is looked at here, because the library that checks certificates
-//! does not show it.
+//! When a certificate expires. This is the only field of X.509 read here, because the library that checks certificates does
+//! not expose it.
 //!
 //! ```text
 //! Certificate ::= SEQUENCE { tbsCertificate SEQUENCE {

@@ -65,8 +65,8 @@ async fn r32_bk_4641_a_count_of_zero_ends() {
     bookie.stop().await;
 }
 
-/// A batch is charged for what entries of late took. When its own are longer it is loaded again with all that was asked for, so it
-/// has as many as ever.
+/// A batch is charged by the size of recent entries. When its own are longer it is loaded again with the whole requested size, so
+/// it has as many entries as ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_batch_of_longer_entries_than_were_read_before_is_whole() {
     let bookie = start(Limits::default()).await;
@@ -88,7 +88,7 @@ async fn a_batch_of_longer_entries_than_were_read_before_is_whole() {
         assert_eq!(answer, OwnedV2::Batch(ErrorCode::Ok, round, entries(middle.0, 5..17, middle.1)));
         let answer = client.v2(batch_request(long.0, 5, round, 12, 1 << 20)).await;
         assert_eq!(answer, OwnedV2::Batch(ErrorCode::Ok, round, entries(long.0, 5..17, long.1)));
-        // What was asked for ends it as before.
+        // The requested size ends it as before.
         let answer = client.v2(batch_request(long.0, 0, round, 20, 100_000)).await;
         assert_eq!(answer, OwnedV2::Batch(ErrorCode::Ok, round, entries(long.0, 0..3, long.1)));
     }

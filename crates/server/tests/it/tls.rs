@@ -310,7 +310,7 @@ fn handshake_record(piece: &[u8]) -> Vec<u8> {
     [&[22, 3, 1], &(piece.len() as u16).to_be_bytes()[..], piece].concat()
 }
 
-/// TLS invariant 3: more than any first message that is in use, and more than any chain of certificates, is not waited for.
+/// TLS invariant 3: more than any first message that is in use, and more than any chain of certificates, is refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_handshake_without_end_is_ended_before_it_takes_memory() {
     // Only the bytes can be why it ends.
@@ -532,7 +532,7 @@ async fn when_tls_is_required_nothing_is_handled_without_it() {
         let mut client = Client::new(&bookie).await;
         client.flood(add_frame(1, 0, size, v2::Flags::NONE, KEY));
         let answer = client.try_next_v2().await;
-        // One that is longer than any START_TLS is not looked at.
+        // A frame longer than any START_TLS is not decoded.
         let expected = (size == 10).then_some(OwnedV2::Add(ErrorCode::Unauthorized, 1, 0));
         assert_eq!(answer, expected);
         assert!(is_closed(&mut client).await);

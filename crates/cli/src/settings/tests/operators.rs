@@ -1,4 +1,4 @@
-//! What operators have in their files and images.
+//! Settings as operators' files and images have them.
 
 use super::*;
 

@@ -10,8 +10,8 @@
 //! each state (IT5): so has a reader whose object went away and who asks once more (T10).
 //!
 //! # Limits
-//! An action arrives and is answered in one step, unless the scope has late answers left. A crash between the two is no other
-//! state: what the tierer asks for after the answer may be lost as well. While something is under way no time passes, unless
+//! An action arrives and is answered in one step, unless the scope has late answers left. A crash between the two is no separate
+//! state: the tierer's next request, after the answer, may be lost as well. While something is under way no time passes, unless
 //! the scope has pauses left. Of each kind of fault there are as many as the scope says. Objects are the extents in them: that their bytes
 //! are those that were acknowledged (IT3) is a matter of other tests. The last look at an object and its deletion are one moment for a
 //! bookie that returns to an ensemble.
@@ -413,7 +413,7 @@ fn choices(world: &World, budget: &Budget, end: Duration) -> Vec<(Event, Budget)
 /// Tierers that are woken so rarely come to the same end.
 const STRIDE: Duration = Duration::from_secs(5);
 
-/// Where time is over, and everybody lives, all ends well. True: that was looked at.
+/// When time is over and every process lives, all ends well. True when that was checked.
 fn check_end(world: &World, explorer: &Explorer<'_>) -> bool {
     let is_up = (0..world.tierers.len()).all(|tierer| world.is_up(tierer));
     let is_here = world.bookies.values().all(|bookie| bookie.ability != Ability::Absent);

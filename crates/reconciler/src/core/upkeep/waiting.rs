@@ -63,7 +63,7 @@ use crate::core::updates::{EXTENTS_KEPT_FOR, UpdateStatus};
 
 /// Objects of one page.
 pub const WAITING_MAX: usize = 64;
-/// Objects that are looked at before they are deleted, as long as a page lasts: of more, the next ones follow with the next page.
+/// Most objects checked before their deletion while one page lasts; the others follow with the next page.
 const LOOKS_MAX: usize = 16_384;
 /// Most extents in one window; a slow catalogue makes windows smaller.
 const WINDOW_MAX: usize = 512;
@@ -71,7 +71,7 @@ const WINDOW_MAX: usize = 512;
 const TIME_PER_PASS: Duration = Duration::from_secs(120);
 /// A check of one object that takes longer is given up. It reads the catalogue and metadata, and asks no bookie.
 const CHECK_TIME: Duration = Duration::from_secs(300);
-/// And at most, however often it was given up: nothing else is done meanwhile.
+/// Its limit, however often it was given up: a check holds up all other work of a pass.
 const CHECK_TIME_MAX: Duration = Duration::from_secs(3600);
 /// A bookie that did not answer so often in a row is asked no more in this pass.
 const SILENT_AFTER: u32 = 3;
@@ -114,16 +114,16 @@ pub(super) struct Waiting {
     window_max: usize,
     released: Vec<(ObjectId, u64)>,
     slow: BTreeMap<ObjectId, Slow>,
-    /// What operators are to know.
+    /// Alarms not yet raised.
     alarms: Vec<Alarm>,
-    /// Objects that are to be deleted, and are looked at before (invariant 7),
+    /// Objects about to be deleted, which are checked first (invariant 7),
     last_looks: Vec<StoredObject>,
     /// behind this one while there are too many,
     looks_after: Option<ObjectId>,
     /// and whether there are more behind the last one.
     has_more_looks: bool,
     last_look: Option<ObjectId>,
-    /// Those that were not in the bucket when they were looked at last.
+    /// Objects that the last check did not find in the bucket.
     gone: BTreeSet<ObjectId>,
     /// They come before the others in this pass.
     are_looks_first: bool,
@@ -215,7 +215,7 @@ impl Waiting {
         &self.damaged
     }
 
-    /// What operators are to know since this was asked last.
+    /// Takes the alarms since the last call.
     pub fn take_alarms(&mut self) -> Vec<Alarm> {
         std::mem::take(&mut self.alarms)
     }
@@ -244,7 +244,7 @@ impl Waiting {
         self.seen.extend(page.iter().chain(&self.last_looks).map(|stored| stored.object.id));
     }
 
-    /// The page is over; behind the last one, what was not seen is forgotten.
+    /// Ends the page; after the last page, forgets objects that were not seen.
     fn end_page(&mut self) {
         self.had_turn.clear();
         self.resume.clear();

@@ -38,7 +38,7 @@ pub struct BatchLoad {
     count_max: u32,
     /// Bytes that the permit leaves for entries.
     room: usize,
-    /// Bytes that may be asked for, when `room` is less because entries are likely to need no more.
+    /// The bound that the request sets, when `room` is less because its entries probably need no more.
     most: Option<usize>,
     /// The longest entry so far.
     longest: usize,
@@ -67,7 +67,7 @@ enum Stop {
 }
 
 impl BatchLoad {
-    /// The batch that was asked for, none of it read, for which `charge` bytes will be held; `most` may be had if these do not do.
+    /// The requested batch, none of it read, for which `charge` bytes will be held; up to `most` if that is too little.
     pub fn new(
         limits: &Limits,
         batch: &v2::BatchRead,

@@ -229,7 +229,7 @@ pub fn plan(
             let asked = usize::try_from(batch.max_size_bytes).unwrap_or(0);
             let allowed = (limits.batch_read_size_bytes_max as usize).min(limits.frame.size_bytes());
             let most = asked.min(allowed).min(limits.read_window_bytes);
-            // The size that is asked for is a bound, often the largest there is, and would fill the window for a few entries.
+            // The requested size is a bound, often the largest possible, and would fill the window for a few entries.
             let each = connection.size_guess.load(Ordering::Relaxed) + v2::BATCH_READ_ENTRY_OVERHEAD_BYTES;
             let count = usize::try_from(batch.max_count).ok().filter(|count| *count > 0);
             let likely = count.map_or(most, |count| most.min(count.saturating_mul(each)));

@@ -45,7 +45,7 @@ pub(crate) const BARREN_BYTES_MAX: usize = 24 * 1024;
 pub(crate) const PLAINTEXT_WEIGHT: usize = 4;
 /// By how much the library grows its buffer for a read.
 const READ_STEP_BYTES: usize = 4096;
-/// What the library's buffer for received bytes takes: it is doubled until a record fits, or a message of a handshake.
+/// Size of the library's buffer for received bytes, which doubles until a record or a handshake message fits.
 const RECEIVED_BYTES: usize = 32 * 1024;
 /// The most that this bookie sends in a handshake: its certificates and the names of authorities, and what is around them.
 const OFFERED_BYTES: usize = OFFER_BYTES_MAX + 2048;

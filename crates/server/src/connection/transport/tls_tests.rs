@@ -236,7 +236,7 @@ async fn a_peer_that_never_drains_holds_one_record() {
     assert!(received.len() == taken && received.iter().all(|byte| *byte == 7));
 }
 
-/// TLS invariant 3: what is received and not read is bounded, and the rest stays with the kernel.
+/// TLS invariant 3: bytes received and not read are bounded, and the rest stays with the kernel.
 #[tokio::test]
 async fn nothing_is_received_while_plaintext_waits() {
     let (transport, mut inlet, mut peer) = encrypted(&[]).await;
@@ -415,7 +415,7 @@ async fn a_peer_that_sends_without_end_leaves_others_their_turn() {
     }
 }
 
-/// Inlet invariant 6: what is found behind plaintext is neither lost nor waited for.
+/// Inlet invariant 6: an error behind plaintext is neither lost nor delayed.
 #[tokio::test]
 async fn an_error_behind_plaintext_is_the_end_of_every_read_after_it() {
     for version in BOTH {
