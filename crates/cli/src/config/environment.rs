@@ -48,6 +48,9 @@ pub fn select(
         name: name.to_owned(),
         value: value.trim().to_owned(),
     };
+    if naming != Naming::None {
+        found.extend(jaas_of_java(&variables));
+    }
     match naming {
         Naming::None => {}
         Naming::Bk => {
@@ -76,6 +79,23 @@ pub fn select(
         }
     }
     (found, strange)
+}
+
+/// Options of Java's that the scripts of BookKeeper and Pulsar hand on, the later ones winning.
+const JAVA_OPTIONS: [&str; 3] = ["OPTS", "PULSAR_EXTRA_OPTS", "BOOKIE_EXTRA_OPTS"];
+/// Names a JAAS file. With a second equals sign Java reads no other, which is all the same here.
+const JAAS_OPTION: &str = "-Djava.security.auth.login.config=";
+
+/// The JAAS file that Java would read, a path or a URL of a file.
+fn jaas_of_java(variables: &[(String, String)]) -> Option<Variable> {
+    let of = |wanted: &&str| variables.iter().find(|(name, _)| name == wanted);
+    let options = JAVA_OPTIONS.iter().filter_map(of).flat_map(|(name, options)| {
+        options.split_whitespace().filter_map(move |option| Some((name, option.strip_prefix(JAAS_OPTION)?)))
+    });
+    let (name, file) = options.last()?;
+    let file = file.strip_prefix('=').unwrap_or(file).trim_matches('"');
+    let file = file.strip_prefix("file://").or(file.strip_prefix("file:")).unwrap_or(file);
+    Some(Variable { key: "jaasFile".to_owned(), name: name.clone(), value: file.to_owned() })
 }
 
 /// BookKeeper's image makes a URI of the servers when it is given none, so that they win over a URI in the file.
@@ -108,6 +128,27 @@ mod tests {
 
     fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
         expected.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
+    }
+
+    #[test]
+    fn a_jaas_file_is_found_among_the_options_of_java() {
+        let of = |naming, variables: &[(&str, &str)]| chosen(naming, variables).0;
+        let jaas = |file: &str| pairs(&[("jaasFile", file)]);
+        let option = |file: &str| format!("-Xmx1g -Djava.security.auth.login.config={file} -Dother=x");
+        for (written, expected) in
+            [("/j", "/j"), ("=/j", "/j"), ("file:/j", "/j"), ("file:///j", "/j"), ("\"/j\"", "/j")]
+        {
+            assert_eq!(
+                of(Naming::Bk, &[("BOOKIE_EXTRA_OPTS", &option(written))]),
+                jaas(expected),
+                "{written}"
+            );
+        }
+        let several = [("BOOKIE_EXTRA_OPTS", &*option("/b")), ("OPTS", &option("/a"))];
+        assert_eq!(of(Naming::Bk, &several), jaas("/b"), "as Java takes the last");
+        assert_eq!(of(Naming::Pulsar, &several[1..]), jaas("/a"));
+        assert_eq!(of(Naming::None, &several), []);
+        assert_eq!(of(Naming::Bk, &[("OPTS", "-Dother=x")]), []);
     }
 
     #[test]
