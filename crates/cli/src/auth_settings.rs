@@ -104,7 +104,7 @@ pub fn apply(
             Provider::Certificates { roles }
         }
     };
-    Some(AuthConfig { provider, requires_reader })
+    Some(AuthConfig { provider, requires_reader, refresh: AuthConfig::REFRESH_DEFAULT })
 }
 
 /// Users of Java's file.
@@ -187,7 +187,10 @@ mod tests {
         };
         let expect = |jaas: Option<JaasConfig>, users: Option<&str>| {
             let provider = Provider::Sasl { jaas, users: users.map(PathBuf::from) };
-            (Some(AuthConfig { provider, requires_reader: false }), Vec::new())
+            (
+                Some(AuthConfig { provider, requires_reader: false, refresh: AuthConfig::REFRESH_DEFAULT }),
+                Vec::new(),
+            )
         };
         let file = jaas("/j", "Bookie", ".*bookkeeper.*");
         assert_eq!(of(&format!("{class}jaasFile=/j\n")), expect(Some(file.clone()), None));

@@ -30,7 +30,7 @@ pub use running::STOP_REST_MAX;
 
 use crate::admin::AdminState;
 use crate::admin::extension::AdminExtension;
-use crate::auth::{self, Auth, AuthConfig, ReloadUsers};
+use crate::auth::{Auth, ReloadUsers};
 use crate::config::{BookieConfig, Identity};
 use crate::connection::{BulkLine, Completion, Registry};
 use crate::data_dirs::DataDirs;
@@ -168,7 +168,8 @@ impl Bookie {
         let state = Arc::new(AdminState::default());
         let stop_admin = Arc::new(Latch::default());
         let pools = Pools::new(&plan);
-        let (admin, admin_address) = start_admin(&config, &state, &pools.admin, &stop_admin).await?;
+        let (admin, admin_address) =
+            start_admin(&config, auth.clone(), &state, &pools.admin, &stop_admin).await?;
 
         let disk_watch = {
             let (disk, dirs, write) = (components.disk.clone(), dirs.clone(), plan.write);
@@ -442,9 +443,9 @@ fn watch_files(config: &BookieConfig, shared: &Arc<Shared>, stop: &Arc<Latch>) -
     if let (Some(files), Some(interval)) = (shared.tls.clone(), interval) {
         watches.push(tokio::spawn(Watch { files, interval }.run(stop.clone())));
     }
-    if config.auth.as_ref().is_some_and(AuthConfig::has_files) {
+    if let Some(auth) = config.auth.as_ref().filter(|auth| auth.has_files()) {
         let files = Arc::new(ReloadUsers(shared.clone()));
-        watches.push(tokio::spawn(Watch { files, interval: auth::REFRESH }.run(stop.clone())));
+        watches.push(tokio::spawn(Watch { files, interval: auth.refresh }.run(stop.clone())));
     }
     watches
 }

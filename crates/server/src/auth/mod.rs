@@ -21,6 +21,7 @@
 //! # Limits     messages of a client: [`TOKEN_BYTES_MAX`]; derivations of keys that compute at once: `turns`; files and names: [`users`]
 //! # Not here   the frames before authentication ([`crate::connection`]'s reader), the admin port ([`crate::admin::access`])
 
+mod base64;
 mod certificate;
 mod rights;
 pub mod users;
@@ -54,8 +55,6 @@ const _: () = assert!(TOKEN_BYTES_MAX >= RESPONSE_BYTES_MAX && TOKEN_BYTES_MAX >
 pub const SASL_PLUGIN: &str = "sasl";
 /// The plugin name of PLAIN, which BookKeeper does not have.
 pub const PLAIN_PLUGIN: &str = "sasl-plain";
-/// How often to look at the files of users for changes.
-pub const REFRESH: Duration = Duration::from_secs(10);
 /// One audit line in this time about those who are not served: a stranger must not fill the disk.
 const REFUSALS_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -66,6 +65,8 @@ pub struct AuthConfig {
     pub provider: Provider,
     /// Reading needs the role reader (`requireReaderRole`). In BookKeeper's protocol everybody who is served may read.
     pub requires_reader: bool,
+    /// How often to look at the files of users for changes.
+    pub refresh: Duration,
 }
 
 /// How clients say who they are (`bookieAuthProviderFactoryClass`).
@@ -104,6 +105,9 @@ impl JaasConfig {
 }
 
 impl AuthConfig {
+    /// The default time between two looks at the files. They are small.
+    pub const REFRESH_DEFAULT: Duration = Duration::from_secs(10);
+
     /// True when users are known from files, which may change.
     pub fn has_files(&self) -> bool {
         matches!(self.provider, Provider::Sasl { .. })
@@ -327,6 +331,20 @@ impl Auth {
                 Progress::Failed(Failure { why: "unknown user or wrong password".to_owned(), user })
             }
             Err(error) => Progress::Failed(Failure { why: error.to_string(), user: None }),
+        }
+    }
+
+    /// The user of the role admin whose name and password stand in the credentials of HTTP's scheme Basic (RFC 7617).
+    pub(crate) async fn admin(&self, credentials: &[u8]) -> Option<String> {
+        let login = base64::decode(credentials, TOKEN_BYTES_MAX)?;
+        let colon = login.iter().position(|&byte| byte == b':')?;
+        // What a message of PLAIN would be.
+        let message = [b"\0", &login[..colon], b"\0", &login[colon + 1..]].concat();
+        match self.plain(&message).await {
+            Progress::Done(_, Identity { name, user: Some(user), .. }) if user.roles.has(Role::Admin) => {
+                Some(name)
+            }
+            _ => None,
         }
     }
 

@@ -12,7 +12,7 @@ use std::path::Path;
 
 fn sasl(users: &Path) -> AuthConfig {
     let provider = Provider::Sasl { jaas: None, users: Some(users.to_owned()) };
-    AuthConfig { provider, requires_reader: false }
+    AuthConfig { provider, requires_reader: false, refresh: AuthConfig::REFRESH_DEFAULT }
 }
 
 fn open(config: AuthConfig) -> Auth {
@@ -188,7 +188,8 @@ async fn a_reload_keeps_who_is_unchanged_and_fails_without_harm() {
 #[test]
 fn the_first_role_of_a_certificate_lets_it_in() {
     let roles = vec!["writers".to_owned(), "other".to_owned()];
-    let config = AuthConfig { provider: Provider::Certificates { roles }, requires_reader: true };
+    let provider = Provider::Certificates { roles };
+    let config = AuthConfig { provider, requires_reader: true, refresh: AuthConfig::REFRESH_DEFAULT };
     let auth = open(config);
     let certificate = |unit: &str| {
         let mut params = rcgen::CertificateParams::new(vec!["client".to_owned()]).unwrap();

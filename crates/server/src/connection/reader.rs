@@ -401,34 +401,6 @@ impl<'a> Active<'a> {
         }
     }
 
-    /// By when a stranger's first request must be here, or all that authenticates it.
-    fn first_deadline(&mut self) -> Instant {
-        let deadline = Instant::now() + self.shared.limits.first_request_max;
-        if self.is_unauthenticated() { *self.stranger.deadline.get_or_insert(deadline) } else { deadline }
-    }
-
-    /// True when nothing that came before was handled.
-    fn is_first_frame(&self) -> bool {
-        self.stranger.frames == 0
-    }
-
-    /// Handles the whole frame at the front of the bytes `here`, of a peer that has not said who it is; returns its length.
-    async fn authenticate_with(&mut self, here: std::ops::Range<usize>) -> Result<usize, CloseReason> {
-        // Lent while the frame is handled.
-        let base = std::mem::take(&mut self.base);
-        let data = &base[here];
-        let result = match frame::split(data, self.shared.limits.frame) {
-            Ok(Split::Frame(payload)) => {
-                let len = payload.end;
-                self.authenticate(&data[payload]).await.map(|()| len)
-            }
-            Ok(Split::Incomplete { .. }) => Ok(0),
-            Err(error) => Err(CloseReason::BadFrame(error.to_string())),
-        };
-        self.base = base;
-        result
-    }
-
     /// Takes a buffer of a later pool, with what is `here` of the next requests: of a client for a stranger (invariant 5), of a
     /// connection that adds for one that does not (invariant 8).
     async fn move_to(

@@ -17,9 +17,11 @@
 
 use super::{Active, CloseReason};
 use crate::auth::{Auth, Exchange, Failure, Plugin, Progress};
+use bindery_wire::frame::{self, Split};
 use bindery_wire::v3::{self, Operation, proto, response};
 use bindery_wire::{ErrorCode, Protocol, v2};
 use bytes::{Bytes, BytesMut};
+use std::ops::Range;
 use std::sync::Arc;
 use tokio::time::Instant;
 
@@ -165,11 +167,39 @@ impl Active<'_> {
         self.shared.auth.is_some() && self.connection.identity().is_none()
     }
 
+    /// By when a stranger's first request must be here, or all that authenticates it.
+    pub(super) fn first_deadline(&mut self) -> Instant {
+        let deadline = Instant::now() + self.shared.limits.first_request_max;
+        if self.is_unauthenticated() { *self.stranger.deadline.get_or_insert(deadline) } else { deadline }
+    }
+
+    /// True when nothing that came before was handled.
+    pub(super) fn is_first_frame(&self) -> bool {
+        self.stranger.frames == 0
+    }
+
+    /// Handles the whole frame at the front of the bytes `here`, of a peer that has not said who it is; returns its length.
+    pub(super) async fn authenticate_with(&mut self, here: Range<usize>) -> Result<usize, CloseReason> {
+        // Lent while the frame is handled.
+        let base = std::mem::take(&mut self.base);
+        let data = &base[here];
+        let result = match frame::split(data, self.shared.limits.frame) {
+            Ok(Split::Frame(payload)) => {
+                let len = payload.end;
+                self.authenticate(&data[payload]).await.map(|()| len)
+            }
+            Ok(Split::Incomplete { .. }) => Ok(0),
+            Err(error) => Err(CloseReason::BadFrame(error.to_string())),
+        };
+        self.base = base;
+        result
+    }
+
     /// Handles the frame with this payload.
     ///
     /// # Errors
     /// The connection ends.
-    pub(super) async fn authenticate(&mut self, payload: &[u8]) -> Result<(), CloseReason> {
+    async fn authenticate(&mut self, payload: &[u8]) -> Result<(), CloseReason> {
         let Some(auth) = self.gatekeeper() else { return Ok(()) };
         self.stranger.frames += 1;
         if self.stranger.frames > FRAMES_MAX {

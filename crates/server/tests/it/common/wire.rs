@@ -145,6 +145,11 @@ pub async fn start_tls(limits: Limits, plan: MemoryPlan, tls: Tls) -> Bookie {
 /// As [`start`]; wants to know who clients are, and speaks TLS if it has it.
 pub async fn start_auth(limits: Limits, tls: Option<Tls>, auth: Auth) -> Bookie {
     let plan = MemoryPlan::new(256 << 20, &limits).unwrap();
+    start_auth_with(limits, plan, tls, auth).await
+}
+
+/// As [`start_auth`], with pools of these sizes.
+pub async fn start_auth_with(limits: Limits, plan: MemoryPlan, tls: Option<Tls>, auth: Auth) -> Bookie {
     let (disk, clock) = (Arc::new(RealDisk::new()), Arc::new(SystemClock::new()));
     let parts = (None, tls.map(Arc::new), Some(Arc::new(auth)));
     start_whole(limits, plan, disk, clock, |_| (), parts).await
