@@ -16,7 +16,7 @@ pub const SASL: &str = "org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory
 pub const CERTIFICATES: &str = "org.apache.bookkeeper.tls.BookieAuthZFactory";
 const CLASS: &str = "bookieAuthProviderFactoryClass";
 
-/// What clients are asked for.
+/// The proof that clients must give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asked {
     Nothing,
@@ -75,7 +75,7 @@ pub fn apply(
             return None;
         }
         Asked::Password => {
-            // With a file of ours alone, nobody is looked for in Java's.
+            // Without BookKeeper's class a JAAS file may be there for ZooKeeper alone.
             let jaas = if class.is_some() { jaas } else { None };
             if jaas.is_none() && users.is_none() {
                 let text = format!(

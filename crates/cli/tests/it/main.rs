@@ -8,6 +8,7 @@ mod flow;
 mod frozen;
 mod ledger;
 mod restore;
+mod secrets;
 mod server;
 mod standalone;
 mod tiering;

@@ -30,7 +30,7 @@ enum Stage {
     Over,
 }
 
-/// What the client does next.
+/// The client's next action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Sends this response.

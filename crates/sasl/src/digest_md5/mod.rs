@@ -161,7 +161,7 @@ enum Side {
     Server,
 }
 
-/// What both proofs of an exchange are made of.
+/// The input of both proofs of an exchange.
 struct Proofs<'a> {
     ha1: Ha1,
     nonce: &'a [u8],

@@ -20,7 +20,7 @@ enum Stage {
     Over,
 }
 
-/// What the server does next.
+/// The server's next action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerStep {
     /// Sends this challenge and waits for the response.

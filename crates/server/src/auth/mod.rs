@@ -1,4 +1,4 @@
-//! Who clients are, and what they may do.
+//! Authentication of clients, and their rights.
 //!
 //! # Data flow
 //! ```text
@@ -14,7 +14,7 @@
 //! 2. Nobody can find out who exists: an unknown user and a wrong secret get the same answer after the same work
 //!    ([`verifier`], and [`bindery_sasl::digest_md5`]).
 //! 3. PLAIN is taken inside TLS only.
-//! 4. What a user may do is decided when the connection authenticates. A reload that changes or removes a user closes that user's
+//! 4. The rights of a connection are decided when it authenticates. A reload that changes or removes a user closes that user's
 //!    connections; one that fails keeps the users known before, is logged once per reason, and is an alarm.
 //! 5. Each refusal is a line of the audit log (`bindery::audit`), or counted in the next one.
 //!
@@ -48,7 +48,7 @@ use tokio::sync::Semaphore;
 use users::{Contents, User, Users};
 use verifier::Verifier;
 
-/// The longest message of an exchange that is looked at, in bytes.
+/// A longer message of an exchange is refused, in bytes.
 pub const TOKEN_BYTES_MAX: usize = 4096;
 const _: () = assert!(TOKEN_BYTES_MAX >= RESPONSE_BYTES_MAX && TOKEN_BYTES_MAX >= plain::MESSAGE_BYTES_MAX);
 /// The plugin name of BookKeeper's SASL provider (`SaslConstants.PLUGIN_NAME`).
@@ -158,7 +158,7 @@ pub enum AuthError {
     Settings(String),
 }
 
-/// Who a connection's peer is.
+/// The identity of a connection's peer.
 #[derive(Debug, Clone)]
 pub struct Identity {
     name: String,
@@ -168,7 +168,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// What it may do.
+    /// Its rights.
     pub fn rights(&self) -> Rights {
         self.rights
     }
@@ -186,7 +186,7 @@ pub(crate) enum Plugin {
     Plain,
 }
 
-/// What a connection has of an exchange under way.
+/// The state of a connection's exchange.
 pub(crate) struct Exchange(digest_md5::Server);
 
 /// What follows a message of a client.
@@ -299,7 +299,7 @@ impl Auth {
             (Ok(ServerStep::Accepted(accepted)), Some(user)) => {
                 Progress::Done(accepted.reply, self.identity_of(user))
             }
-            // Nobody is accepted whom nobody knows.
+            // The look-up found no user, so the decoy was compared, and cannot match.
             (Ok(ServerStep::Accepted(_)), None) => {
                 Progress::Failed(Failure { why: "unknown user".to_owned(), user: None })
             }

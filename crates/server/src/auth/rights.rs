@@ -12,7 +12,7 @@ use bindery_wire::v3::Operation;
 use std::fmt;
 use std::str::FromStr;
 
-/// What a user is there for.
+/// A group of requests that a user may make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Writes and recovers ledgers.
@@ -144,18 +144,18 @@ impl Need {
         if is_fencing { Need::Write } else { Need::Read }
     }
 
-    /// For the audit log.
-    pub const fn name(self) -> &'static str {
+    /// Why a request that needs this is refused, for the audit log.
+    pub(crate) const fn refusal(self) -> &'static str {
         match self {
-            Need::Nothing => "nothing",
-            Need::Write => "write",
-            Need::Read => "read",
-            Need::Tier => "tier",
+            Need::Nothing => "the user's roles do not allow it",
+            Need::Write => "the user's roles do not allow it (writer)",
+            Need::Read => "the user's roles do not allow it (reader)",
+            Need::Tier => "the user's roles do not allow it (tier)",
         }
     }
 }
 
-/// What a connection may do.
+/// The requests that a connection may make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rights {
     may_write: bool,
@@ -164,7 +164,7 @@ pub struct Rights {
 }
 
 impl Rights {
-    /// Of everybody, where nobody is asked who he is.
+    /// Of every connection where the bookie authenticates nobody.
     pub const ALL: Rights = Rights { may_write: true, may_read: true, may_tier: true };
     /// Of a peer that has not said who it is.
     pub const NONE: Rights = Rights { may_write: false, may_read: false, may_tier: false };

@@ -96,7 +96,7 @@ pub struct Connection {
     is_read_out: AtomicBool,
     /// The reader waits for room for the answers to more reads.
     waits_for_credit: AtomicBool,
-    /// Who its peer is, where clients have to say so; set once.
+    /// The identity of its peer, if the bookie authenticates clients; set once.
     identity: OnceLock<Identity>,
     /// A whole, well-formed request came, of a peer who has said who it is if it has to: the peer is a client.
     has_spoken: AtomicBool,
@@ -253,7 +253,7 @@ impl Connection {
         self.peer
     }
 
-    /// Who its peer is, once that is known.
+    /// The identity of its peer, once that is known.
     pub fn identity(&self) -> Option<&Identity> {
         self.identity.get()
     }
@@ -263,7 +263,7 @@ impl Connection {
         assert!(self.identity.set(identity).is_ok(), "a connection has one identity");
     }
 
-    /// What its peer may do.
+    /// The rights of its peer.
     fn rights(&self, shared: &Shared) -> Rights {
         match (&shared.auth, self.identity.get()) {
             (None, _) => Rights::ALL,

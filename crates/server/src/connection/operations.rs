@@ -155,7 +155,7 @@ impl<'f> Frames<'_, 'f> {
                 return Ok(Next::Done);
             }
         };
-        // Adds are looked at in `on_v3_add`, for those that do not come here.
+        // `on_v3_add` checks adds, because most of them do not come here.
         let is_add = matches!(request.operation, Operation::Add(_));
         if !is_add && !self.may(Need::of_v3(&request.operation)) {
             self.answer_v3(&request.failure(ErrorCode::Unauthorized));

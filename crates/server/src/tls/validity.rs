@@ -32,7 +32,7 @@ pub(super) fn expires_s(certificate: &[u8]) -> Option<u64> {
 /// certificate.
 pub(crate) fn subject_units(certificate: &[u8]) -> Vec<String> {
     let mut units = Vec::new();
-    // What follows damage is left out.
+    // Units behind damage are left out.
     let _ = collect_units(certificate, &mut units);
     units
 }

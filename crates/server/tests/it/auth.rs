@@ -212,7 +212,7 @@ async fn exchanges_that_go_wrong_end_the_connection() {
     bookie.stop().await;
 }
 
-/// What is longer than a stranger's buffer is refused by its beginning, and no memory is taken for it.
+/// A request longer than a stranger's buffer is refused by its beginning, and no memory is taken for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn long_requests_of_strangers_are_not_read() {
     let bookie = start(Limits::default()).await;
@@ -396,7 +396,7 @@ async fn inside_tls_a_name_is_proved_by_both_mechanisms() {
     bookie.stop().await;
 }
 
-/// `BookieAuthZFactory`: the first role in the certificate's OU lets its owner in, and nothing else does.
+/// `BookieAuthZFactory`: the first role in the certificate's OU lets its owner in; other certificates do not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn roles_in_certificates_let_clients_in() {
     let authority = Authority::new("authority");

@@ -60,7 +60,7 @@ async fn connect(bookie: &Running) -> Client {
     Client::of(TcpStream::connect(bookie.address).await.unwrap())
 }
 
-/// All on one thread, whose log is looked at.
+/// On one thread, so that its subscriber sees the whole log.
 #[tokio::test]
 async fn refusals_are_audited_and_a_changed_file_takes_effect() {
     let said = Said::default();
@@ -91,7 +91,7 @@ async fn refusals_are_audited_and_a_changed_file_takes_effect() {
     eyes.send(&add_frame(1, 1, 10, v2::Flags::NONE, KEY)).await;
     assert_eq!(eyes.next_v2().await.code(), ErrorCode::Unauthorized);
     let audit = "bindery::audit";
-    assert_eq!(said.lines(&[audit, "request refused", "roles do not allow it (write)", "user=\"eyes\""]), 1);
+    assert_eq!(said.lines(&[audit, "request refused", "roles do not allow it (writer)", "user=\"eyes\""]), 1);
     exchange_v3(&mut connect(&bookie).await, "kept", "pw-gone").await.unwrap_err();
     assert_eq!(said.lines(&[audit, "unknown user or wrong password", "user=\"kept\"", "others=0"]), 1);
     for _ in 0..5 {

@@ -1,5 +1,5 @@
-//! TLS, authentication and authorisation. What is not there is refused: otherwise the bookie would serve strangers while its operator
-//! believes it protected.
+//! TLS, authentication and authorisation. Values that ask for protection which this release lacks are refused: otherwise the bookie would
+//! serve strangers while its operator believes it protected.
 
 use super::{Key, View, applied, is_true, nothing, ours, refused, seconds};
 use crate::auth_settings::{CERTIFICATES, SASL};

@@ -8,7 +8,7 @@
 //!
 //! # Invariants
 //! 1. Until a connection has an identity nothing of what it sends reaches the engine, the queue of reads, or a buffer of clients.
-//!    One frame is handled at a time: the next is looked at when the kernel has the answer.
+//!    Frames are handled one at a time: the next one waits until the kernel has the answer.
 //! 2. Before that it may send [`FRAMES_MAX`] frames, and has `first_request_max` for all of them, from the first byte on. It stays a
 //!    stranger ([`crate::connection::Door`]) whatever it sends.
 //! 3. A frame that does not fit the buffer of a stranger is not read. It is refused, as far as its first bytes say how, and the
@@ -78,7 +78,7 @@ enum Verdict {
     Close(&'static str),
 }
 
-/// Judges a frame's payload. Nothing is done with it but that.
+/// Judges a frame's payload; has no effect.
 fn judge(payload: &[u8]) -> Result<Verdict, CloseReason> {
     match Protocol::of(payload) {
         Some(Protocol::V2) => judge_v2(payload),
@@ -242,7 +242,7 @@ impl Active<'_> {
                     return Err(CloseReason::Ours);
                 }
                 self.shared.metrics.auth_succeeded.add(1);
-                // Before its answer is seen: who was answered is a client.
+                // Before the answer can be seen: a peer that has it is a client.
                 self.connection.speak(self.shared);
                 self.answer_plainly(&answer(token)).await
             }

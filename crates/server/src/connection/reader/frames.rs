@@ -39,7 +39,7 @@ pub(in crate::connection) struct Frames<'a, 'f> {
     pub(in crate::connection) shared: &'a Arc<Shared>,
     pub(in crate::connection) connection: &'a Arc<Connection>,
     pub(in crate::connection) received_ns: u64,
-    /// What the peer may do.
+    /// The rights of the peer.
     pub(super) rights: Rights,
     /// Adds per shard, bodies borrowed from the read buffer.
     pub(super) shards: Vec<Vec<Add<'f>>>,
@@ -178,9 +178,8 @@ impl<'a, 'f> Frames<'a, 'f> {
         let may = self.rights.permit(need);
         if !may && let Some(auth) = &self.shared.auth {
             let user = self.connection.identity().map(crate::auth::Identity::name);
-            let why = format!("the user's roles do not allow it ({})", need.name());
             let now_ns = self.shared.clock.monotonic_ns();
-            auth.log_refusal(now_ns, self.connection.peer(), user, true, &why);
+            auth.log_refusal(now_ns, self.connection.peer(), user, true, need.refusal());
             self.shared.metrics.requests_unauthorized.add(1);
         }
         may

@@ -90,7 +90,7 @@ impl Active<'_> {
         self.handshake(&start.tls, &behind).await?;
         self.shared.metrics.tls_handshakes.add(1);
         self.authenticate_by_certificate();
-        // What follows has a time of its own.
+        // The login behind the handshake has a deadline of its own.
         self.stranger.deadline = None;
         Ok(())
     }
