@@ -39,6 +39,7 @@
 
 mod ahead;
 mod authenticate;
+mod early_auth;
 mod frames;
 mod late;
 mod start_tls;

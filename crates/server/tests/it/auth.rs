@@ -9,12 +9,13 @@ use crate::common::frames::{
     KEY, OwnedV2, add_frame, batch_request, body, fence_request, framed, framed_v3, read_request,
 };
 use crate::common::users::{config, digest_line, exchange_v2, exchange_v3, sasl_message};
-use crate::common::wire::{Bookie, Client, start_auth};
+use crate::common::wire::{Bookie, Client, start_auth, start_tls};
 use crate::tls;
 use bindery_io::SystemRandom;
 use bindery_sasl::{Credentials, Secret, plain};
 use bindery_server::auth::{Auth, AuthConfig, Provider};
 use bindery_server::limits::Limits;
+use bindery_server::memory::MemoryPlan;
 use bindery_types::MasterKey;
 use bindery_wire::entry::ExplicitLac;
 use bindery_wire::v3::{self, Operation, proto};
@@ -394,6 +395,67 @@ async fn inside_tls_a_name_is_proved_by_both_mechanisms() {
     assert_eq!(client.v3(1, Operation::Auth(sasl_message(b""))).await.status, EUA.v3());
     assert_eq!(client.next().await, None);
     bookie.stop().await;
+}
+
+/// BookKeeper's client sends its first message together with START_TLS, in plain text, and gets the answer inside TLS.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn auth_may_begin_in_plain_text_behind_start_tls() {
+    let authority = Authority::new("authority");
+    let server = tls::with(&authority, tls::Wanted { is_required: true, ..tls::Wanted::default() });
+    let bookie = start_auth(Limits::default(), Some(server), users(false)).await;
+    let config = authority.client(None, &[]);
+    let (start, first_v3) =
+        (framed_v3(1, Operation::StartTls), framed_v3(2, Operation::Auth(sasl_message(b""))));
+    let connect = async |pieces: &[&[u8]]| {
+        let socket = TcpStream::connect(bookie.address).await.unwrap();
+        Client::tls_behind(socket, config.clone(), pieces).await.unwrap()
+    };
+    let first_v2 = v2_auth(&sasl_message(b""));
+    for (first, is_v3) in [(&first_v3, true), (&first_v2, false)] {
+        let together = [&start[..], first].concat();
+        let (begin, end) = first.split_at(7);
+        for pieces in [&[&together[..]][..], &[&start, first], &[&start, begin, end]] {
+            let mut client = connect(pieces).await;
+            let payload = client.next().await.unwrap();
+            let challenge = if is_v3 {
+                v3::decode_response(payload).unwrap().auth_response.unwrap().payload
+            } else {
+                let v2::Response::Auth { message, .. } = v2::Response::decode(&payload).unwrap() else {
+                    panic!()
+                };
+                v3::decode_auth_message(message).unwrap().payload
+            };
+            let mut sasl = crate::common::users::sasl_client("writer", "writer");
+            let bindery_sasl::digest_md5::Step::Reply(reply) = sasl.step(&challenge).unwrap() else {
+                panic!()
+            };
+            assert_eq!(client.v3(3, Operation::Auth(sasl_message(&reply))).await.status, 0);
+            assert_ne!(client.v3(4, v3_add(1, 0)).await.status, EUA.v3());
+        }
+    }
+    // A message with a password in it.
+    let message = plain::encode(&Credentials::new("writer", Secret::new("writer")));
+    let message = proto::AuthMessage { auth_plugin_name: "sasl-plain".to_owned(), payload: message.into() };
+    let mut client = connect(&[&start, &framed_v3(2, Operation::Auth(message))]).await;
+    assert_eq!(client.next_v3().await.status, EUA.v3());
+    drop(client);
+    bookie.stop().await;
+
+    // A bookie that asks for no login answers as always.
+    let bookie = start_tls_only(&authority).await;
+    let socket = TcpStream::connect(bookie.address).await.unwrap();
+    let mut client = Client::tls_behind(socket, config, &[&start, &first_v3]).await.unwrap();
+    let answer = client.next_v3().await;
+    assert_eq!(answer.auth_response.unwrap().auth_plugin_name, v3::AUTH_DISABLED_PLUGIN_NAME);
+    assert_eq!(client.v3(4, v3_add(1, 0)).await.status, 0);
+    drop(client);
+    bookie.stop().await;
+}
+
+async fn start_tls_only(authority: &Authority) -> Bookie {
+    let limits = Limits::default();
+    let plan = MemoryPlan::new(256 << 20, &limits).unwrap();
+    start_tls(limits, plan, tls::with(authority, tls::Wanted::default())).await
 }
 
 /// `BookieAuthZFactory`: the first role in the certificate's OU lets its owner in; other certificates do not.

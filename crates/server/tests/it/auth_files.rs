@@ -64,8 +64,10 @@ async fn connect(bookie: &Running) -> Client {
 #[tokio::test]
 async fn refusals_are_audited_and_a_changed_file_takes_effect() {
     let said = Said::default();
-    let subscriber =
-        tracing_subscriber::fmt().with_writer(said.clone()).with_max_level(tracing::Level::TRACE);
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(said.clone())
+        .with_max_level(tracing::Level::TRACE);
     let _guard = tracing::subscriber::set_default(subscriber.finish());
     let dir = tempfile::tempdir().unwrap();
     let cluster = cluster().await;

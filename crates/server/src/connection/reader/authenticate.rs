@@ -17,7 +17,7 @@
 
 use super::{Active, CloseReason};
 use crate::auth::{Auth, Exchange, Failure, Plugin, Progress};
-use bindery_wire::frame::{self, Split};
+use bindery_wire::frame::{self, LENGTH_PREFIX_SIZE_BYTES, Split};
 use bindery_wire::v3::{self, Operation, proto, response};
 use bindery_wire::{ErrorCode, Protocol, v2};
 use bytes::{Bytes, BytesMut};
@@ -186,7 +186,8 @@ impl Active<'_> {
         let result = match frame::split(data, self.shared.limits.frame) {
             Ok(Split::Frame(payload)) => {
                 let len = payload.end;
-                self.authenticate(&data[payload]).await.map(|()| len)
+                let is_tls = self.connection.transport.is_tls();
+                self.authenticate(&data[payload], is_tls).await.map(|()| len)
             }
             Ok(Split::Incomplete { .. }) => Ok(0),
             Err(error) => Err(CloseReason::BadFrame(error.to_string())),
@@ -195,11 +196,23 @@ impl Active<'_> {
         result
     }
 
-    /// Handles the frame with this payload.
+    /// Answers the frame of AUTH that came in plain text, before the handshake that is over now.
+    pub(super) async fn answer_early_auth(&mut self, payload: &[u8]) -> Result<(), CloseReason> {
+        if self.is_unauthenticated() {
+            return self.authenticate(payload, false).await;
+        }
+        match judge(payload)? {
+            // As any AUTH where no login is needed any more.
+            Verdict::Auth(reply, _) => self.answer_plainly(&reply.frame(v3::auth_disabled_message())).await,
+            Verdict::Refuse(_) | Verdict::Close(_) => Err(CloseReason::BadFrame("not AUTH".to_owned())),
+        }
+    }
+
+    /// Handles the frame with this payload, which came inside TLS or not.
     ///
     /// # Errors
     /// The connection ends.
-    async fn authenticate(&mut self, payload: &[u8]) -> Result<(), CloseReason> {
+    async fn authenticate(&mut self, payload: &[u8], is_tls: bool) -> Result<(), CloseReason> {
         let Some(auth) = self.gatekeeper() else { return Ok(()) };
         self.stranger.frames += 1;
         if self.stranger.frames > FRAMES_MAX {
@@ -211,7 +224,7 @@ impl Active<'_> {
                 self.answer_plainly(&frame).await
             }
             Verdict::Close(why) => Err(self.not_let_in(&auth, None, why)),
-            Verdict::Auth(reply, message) => self.on_auth(&auth, reply, message).await,
+            Verdict::Auth(reply, message) => self.on_auth(&auth, reply, message, is_tls).await,
         }
     }
 
@@ -220,9 +233,10 @@ impl Active<'_> {
         auth: &Auth,
         reply: AuthReply,
         message: proto::AuthMessage,
+        is_tls: bool,
     ) -> Result<(), CloseReason> {
         let proto::AuthMessage { auth_plugin_name: name, payload } = message;
-        let Some(plugin) = auth.plugin(&name, self.connection.transport.is_tls()) else {
+        let Some(plugin) = auth.plugin(&name, is_tls) else {
             let why = "a plugin for authentication that is not taken here";
             let Some(refusal) = reply.refusal() else { return Err(self.not_let_in(auth, None, why)) };
             self.log_refusal(auth, None, why);
@@ -264,11 +278,11 @@ impl Active<'_> {
         }
     }
 
-    /// Refuses a frame that is longer than a stranger's buffer (invariant 3).
-    pub(super) async fn refuse_long(&mut self, head: &[u8]) -> CloseReason {
+    /// Refuses a frame that is longer than a stranger's buffer, by its beginning (invariant 3).
+    pub(super) async fn refuse_long(&mut self, frame: &[u8]) -> CloseReason {
         let Some(auth) = self.gatekeeper() else { return CloseReason::Ours };
         let reason = self.not_let_in(&auth, None, "a long request before authentication");
-        match refusal_of_head(head) {
+        match frame.get(LENGTH_PREFIX_SIZE_BYTES..).and_then(refusal_of_head) {
             Some(refusal) => self.answer_plainly(&refusal).await.err().unwrap_or(reason),
             None => reason,
         }

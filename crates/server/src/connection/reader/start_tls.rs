@@ -9,7 +9,8 @@
 //! # Invariants
 //! 1. TLS begins with the first frame of a connection or not at all, so no answer is owed to the peer at that moment. A later
 //!    START_TLS is refused as a bad request, as is any START_TLS sent to a bookie without certificates.
-//! 2. Bytes behind the frame, even from the same read, belong to the handshake and are never split into frames.
+//! 2. Bytes behind the frame, even from the same read, belong to the handshake and are never split into frames. One short frame of AUTH is
+//!    an exception ([`super::early_auth`]): it is answered inside TLS.
 //! 3. START_TLS does not count as a request: the peer stays a stranger until its first whole request over TLS. It has
 //!    `first_request_max` from the first byte of START_TLS to the end of the handshake.
 //! 4. When TLS is required, no request is handled that comes without it.
@@ -80,10 +81,11 @@ impl Active<'_> {
         start: StartTls,
         behind: Range<usize>,
     ) -> Result<(), CloseReason> {
-        let behind = self.set_aside(behind);
+        let mut behind = self.set_aside(behind);
         let mut answer = BytesMut::new();
         v3::put_frame(&response::start_tls(start.txn, ErrorCode::Ok), &mut answer);
         self.answer_plainly(&answer).await?;
+        let early = self.early_auth(&mut behind).await?;
         let session = start.tls.begin().map_err(|error| CloseReason::Tls(error.to_string()))?;
         self.socket.upgrade(session, start.tls.records_max());
         self.shared.metrics.tls_connections.add(1);
@@ -92,6 +94,10 @@ impl Active<'_> {
         self.authenticate_by_certificate();
         // The login behind the handshake has a deadline of its own.
         self.stranger.deadline = None;
+        if let Some(payload) = early {
+            self.deadline = Some(self.first_deadline());
+            self.answer_early_auth(&payload).await?;
+        }
         Ok(())
     }
 

@@ -289,8 +289,20 @@ impl Client {
     }
 
     /// The same on this connection.
-    pub async fn tls_on(mut socket: TcpStream, config: Arc<ClientConfig>) -> std::io::Result<Client> {
-        socket.write_all(&framed_v3(1, Operation::StartTls)).await?;
+    pub async fn tls_on(socket: TcpStream, config: Arc<ClientConfig>) -> std::io::Result<Client> {
+        Client::tls_behind(socket, config, &[&framed_v3(1, Operation::StartTls)]).await
+    }
+
+    /// The same, with START_TLS, and what the client sends behind it at once, in these pieces.
+    pub async fn tls_behind(
+        mut socket: TcpStream,
+        config: Arc<ClientConfig>,
+        pieces: &[&[u8]],
+    ) -> std::io::Result<Client> {
+        for piece in pieces {
+            socket.write_all(piece).await?;
+            tokio::task::yield_now().await;
+        }
         let answer = next_frame(&mut socket, &mut BytesMut::new()).await.expect("an answer");
         let answer = v3::decode_response(answer).unwrap();
         assert_eq!((answer.status, answer.start_tls_response.is_some()), (0, true), "START_TLS");
