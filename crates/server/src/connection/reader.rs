@@ -59,6 +59,7 @@ use bindery_io::canary::Canary;
 use bindery_wire::frame::{self, LENGTH_PREFIX_SIZE_BYTES, Split};
 pub(super) use frames::Frames;
 use frames::Handled;
+use start_tls::First;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -305,11 +306,16 @@ impl<'a> Active<'a> {
                 }
             }
             if self.is_first && self.is_whole(&self.base[begin..end]) {
-                if self.is_first_frame()
-                    && let Some(start) = self.first_frame(&self.base[begin..end]).await?
-                {
-                    let behind = begin + start.len..end;
-                    return self.start_tls(start, behind).await;
+                match self.first_frame(&self.base[begin..end]).await? {
+                    First::Tls(start) => {
+                        let behind = begin + start.len..end;
+                        return self.start_tls(start, behind).await;
+                    }
+                    First::Unknown => {
+                        is_at_hand = false;
+                        continue;
+                    }
+                    First::Other => {}
                 }
                 if self.is_unauthenticated() {
                     begin += self.authenticate_with(begin..end).await?;

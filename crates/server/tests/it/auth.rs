@@ -414,7 +414,10 @@ async fn auth_may_begin_in_plain_text_behind_start_tls() {
     for (first, is_v3) in [(&first_v3, true), (&first_v2, false)] {
         let together = [&start[..], first].concat();
         let (begin, end) = first.split_at(7);
-        for pieces in [&[&together[..]][..], &[&start, first], &[&start, begin, end]] {
+        let before = [&first[..], &start].concat();
+        for pieces in
+            [&[&together[..]][..], &[&start, first], &[&start, begin, end], &[&before], &[first, &start]]
+        {
             let mut client = connect(pieces).await;
             let payload = client.next().await.unwrap();
             let challenge = if is_v3 {

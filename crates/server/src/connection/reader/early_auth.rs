@@ -1,5 +1,5 @@
-//! AUTH in plain text behind START_TLS. BookKeeper's client sends the first message of its plugin as soon as it is connected, together with
-//! START_TLS, and expects the answer inside TLS (`AuthHandler.ClientSideHandler.channelActive`).
+//! AUTH in plain text beside START_TLS. BookKeeper's client sends the first message of its plugin as soon as it is connected, and START_TLS at
+//! the same moment: behind it with epoll, before it with NIO (`AuthHandler.ClientSideHandler.channelActive`). It takes the answer inside TLS.
 //!
 //! # Invariants
 //! 1. One frame is taken, of at most [`FRAME_BYTES_MAX`], and only if it is AUTH. Everything else behind START_TLS is the handshake's, which
@@ -13,12 +13,12 @@ use bindery_wire::v3::{self, Operation};
 use bindery_wire::{FrameLimit, Protocol, v2};
 use bytes::Bytes;
 
-/// The first message of BookKeeper's SASL client is empty.
-const FRAME_BYTES_MAX: usize = 512;
+/// The first message of BookKeeper's SASL client is empty, the second has some 300 bytes.
+const FRAME_BYTES_MAX: usize = 1024;
 
 /// What bytes behind START_TLS are.
 #[derive(Debug, PartialEq, Eq)]
-enum Look {
+pub(super) enum Look {
     /// Too few to say.
     Unknown,
     /// The handshake's.
@@ -27,7 +27,7 @@ enum Look {
     Auth(usize),
 }
 
-fn look(bytes: &[u8]) -> Look {
+pub(super) fn look(bytes: &[u8]) -> Look {
     match bytes.first() {
         None => return Look::Unknown,
         // The length of a short frame begins with zero, a record of TLS with its type, which is not zero.
@@ -119,8 +119,8 @@ mod tests {
         for other in [
             of_v3(Operation::StartTls),
             of_v2(v2::Request::Read(read)),
-            of_v3(Operation::Auth(auth(600))),
-            BytesMut::from(&[0, 0, 2, 0][..]),
+            of_v3(Operation::Auth(auth(1100))),
+            BytesMut::from(&[0, 0, 4, 0][..]),
             BytesMut::from(&[22, 3, 1, 0, 0][..]),
             BytesMut::from(&[0, 0, 0, 0][..]),
         ] {

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! # Invariants
-//! 1. TLS begins with the first frame of a connection or not at all, so no answer is owed to the peer at that moment. A later
+//! 1. TLS begins with the first frame of a connection or not at all, so no answer is owed to the peer at that moment. Before it there may be
+//!    frames of a peer that has to log in and has not ([`super::authenticate`]): each is answered before the next is handled. A later
 //!    START_TLS is refused as a bad request, as is any START_TLS sent to a bookie without certificates.
 //! 2. Bytes behind the frame, even from the same read, belong to the handshake and are never split into frames. One short frame of AUTH is
 //!    an exception ([`super::early_auth`]): it is answered inside TLS.
@@ -15,35 +16,60 @@
 //!    `first_request_max` from the first byte of START_TLS to the end of the handshake.
 //! 4. When TLS is required, no request is handled that comes without it.
 
+use super::early_auth::{self, Look};
 use super::{Active, CloseReason, failed, until};
 use crate::connection::request::V3_ANSWER_BYTES;
 use crate::tls::Tls;
-use bindery_wire::frame::{self, Split};
+use bindery_wire::frame::{self, LENGTH_PREFIX_SIZE_BYTES, Split};
 use bindery_wire::v3::{self, Operation, response};
 use bindery_wire::{ErrorCode, Protocol, v2};
 use bytes::{Bytes, BytesMut};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a client that began with AUTH may take to send START_TLS, which it sends at the same moment.
+const START_TLS_GRACE: Duration = Duration::from_secs(3);
 
 /// A first frame that asks for TLS.
 pub(super) struct StartTls {
     tls: Arc<Tls>,
     txn: u64,
-    /// Its length, prefix included.
+    /// Its length, prefix included, and that of AUTH before it.
     pub(super) len: usize,
+    /// The payload of AUTH that came just before it ([`super::early_auth`]).
+    early: Option<Vec<u8>>,
+}
+
+/// What a connection begins with.
+pub(super) enum First {
+    /// START_TLS.
+    Tls(StartTls),
+    /// Something else.
+    Other,
+    /// AUTH, behind which START_TLS may follow: more has come.
+    Unknown,
 }
 
 impl Active<'_> {
-    /// Looks at the first frame of the connection, at the front of `data`: `Some` when it begins TLS.
+    /// Looks at the frame at the front of `data`, with which TLS may begin (invariant 1).
     ///
     /// # Errors
     /// TLS is required and the frame does not ask for it (invariant 4).
-    pub(super) async fn first_frame(&self, data: &[u8]) -> Result<Option<StartTls>, CloseReason> {
-        let Some(tls) = &self.shared.tls else { return Ok(None) };
-        if self.connection.transport.is_tls() {
-            return Ok(None);
+    pub(super) async fn first_frame(&self, data: &[u8]) -> Result<First, CloseReason> {
+        let Some(tls) = &self.shared.tls else { return Ok(First::Other) };
+        let may_begin = self.is_first_frame() || self.is_unauthenticated();
+        if self.connection.transport.is_tls() || !may_begin {
+            return Ok(First::Other);
         }
-        let Ok(Split::Frame(payload)) = frame::split(data, self.shared.limits.frame) else { return Ok(None) };
+        let Ok(Split::Frame(payload)) = frame::split(data, self.shared.limits.frame) else {
+            return Ok(First::Other);
+        };
+        if self.is_first_frame()
+            && let Some(first) = self.auth_before_tls(tls, data).await?
+        {
+            return Ok(first);
+        }
         let (len, payload) = (payload.end, &data[payload]);
         let request = match Protocol::of(payload) {
             Some(Protocol::V3) => v3::Request::decode(Bytes::copy_from_slice(payload)).ok(),
@@ -51,7 +77,7 @@ impl Active<'_> {
         };
         match request {
             Some(v3::Request { txn_id, operation: Operation::StartTls, .. }) => {
-                Ok(Some(StartTls { tls: tls.clone(), txn: txn_id, len }))
+                Ok(First::Tls(StartTls { tls: tls.clone(), txn: txn_id, len, early: None }))
             }
             request if tls.is_required() => {
                 let refusal = request.map_or_else(
@@ -65,6 +91,28 @@ impl Active<'_> {
                 self.answer_plainly(&refusal).await?;
                 Err(CloseReason::NotEncrypted)
             }
+            _ => Ok(First::Other),
+        }
+    }
+
+    /// Looks for START_TLS behind a first frame of AUTH. Where TLS is required, that is waited for a little; `None` when it is not there.
+    async fn auth_before_tls(&self, tls: &Arc<Tls>, data: &[u8]) -> Result<Option<First>, CloseReason> {
+        let Look::Auth(auth_len) = early_auth::look(data) else { return Ok(None) };
+        match frame::split(&data[auth_len..], self.shared.limits.frame) {
+            Ok(Split::Frame(payload)) => {
+                let len = auth_len + payload.end;
+                let request = v3::Request::decode(Bytes::copy_from_slice(&data[auth_len..][payload]));
+                let Ok(v3::Request { txn_id, operation: Operation::StartTls, .. }) = request else {
+                    return Ok(None);
+                };
+                let early = Some(data[LENGTH_PREFIX_SIZE_BYTES..auth_len].to_vec());
+                Ok(Some(First::Tls(StartTls { tls: tls.clone(), txn: txn_id, len, early })))
+            }
+            Ok(Split::Incomplete { .. }) if tls.is_required() => tokio::select! {
+                () = self.connection.closed.wait() => Err(CloseReason::Ours),
+                () = tokio::time::sleep(START_TLS_GRACE) => Ok(None),
+                ready = self.socket.readable() => ready.map(|()| Some(First::Unknown)).map_err(failed),
+            },
             _ => Ok(None),
         }
     }
@@ -85,7 +133,10 @@ impl Active<'_> {
         let mut answer = BytesMut::new();
         v3::put_frame(&response::start_tls(start.txn, ErrorCode::Ok), &mut answer);
         self.answer_plainly(&answer).await?;
-        let early = self.early_auth(&mut behind).await?;
+        let early = match start.early {
+            Some(early) => Some(early),
+            None => self.early_auth(&mut behind).await?,
+        };
         let session = start.tls.begin().map_err(|error| CloseReason::Tls(error.to_string()))?;
         self.socket.upgrade(session, start.tls.records_max());
         self.shared.metrics.tls_connections.add(1);
