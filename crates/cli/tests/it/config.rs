@@ -244,8 +244,12 @@ const BROKEN: [(&str, &str); 45] = [
     ("tlsRequired=true", "tlsRequired=true without TLS"),
     (
         "bookieAuthProviderFactoryClass=org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory",
-        "would serve everybody",
+        "there are no users",
     ),
+    ("bookieAuthProviderFactoryClass=my.Provider", "is not known here"),
+    ("authorizedRoles=a", "which nobody compares"),
+    ("requireReaderRole=true", "nobody has a role"),
+    ("permittedStartupUsers=somebody-else", "start the bookie as one of those"),
     ("disableServerSocketBind=true", "over the network only"),
     ("include=other.conf", "put all settings into one file"),
 ];

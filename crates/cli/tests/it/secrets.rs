@@ -163,15 +163,18 @@ fn no_secret_of_a_login_gets_out_of_a_bookie() {
         }
     }
     assert!(seen.contains("bindery_auth_failed"), "{seen}");
+    let (metadata, data, conf_file, jaas_file) =
+        (place.metadata(), path("shown"), path("conf"), path("jaas"));
+    let settings = ["--metadata", &metadata, "--data", &data, "--jaas-file", &jaas_file];
     for shown in [
-        &["config", "show", "--all", "--config", &path("conf"), "--jaas-file", &path("jaas")][..],
-        &["config", "show", "--all", "--json", "--config", &path("conf"), "--jaas-file", &path("jaas")],
-        &["config", "check", &path("conf"), "--jaas-file", &path("jaas")],
-        &["flow", "--json", "--admin", &format!("http://127.0.0.1:{admin}")],
+        &["config", "show", "--all", "--config", &conf_file][..],
+        &["config", "show", "--all", "--json", "--config", &conf_file],
+        &["config", "check", &conf_file],
     ] {
-        seen += &printed(&mut bindery(shown));
+        seen += &printed(bindery(shown).args(settings));
     }
-    assert!(seen.contains("usersFile") && seen.contains(&path("jaas")), "{seen}");
+    seen += &printed(&mut bindery(&["flow", "--json", "--admin", &format!("http://127.0.0.1:{admin}")]));
+    assert!(seen.contains("usersFile") && seen.contains(&jaas_file), "{seen}");
     // Files with mistakes, which errors name.
     for (flag, name, text) in [
         ("--users-file", "users", format!("lion writer {users}\n")),
