@@ -2,18 +2,16 @@
 
 use super::validity;
 use super::{TlsConfig, TlsVersion};
+use bindery_tls::file::{self, FILE_BYTES_MAX, FileError};
 use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A bundle of all public authorities has a quarter of it.
-pub(super) const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// Certificates, and names of authorities, that every handshake sends: each connection holds them until its peer takes them.
 pub(crate) const OFFER_BYTES_MAX: usize = 16 * 1024;
 
@@ -89,20 +87,17 @@ impl Contents {
     }
 }
 
-// They may be links, as orchestrators mount secrets.
-#[allow(clippy::disallowed_methods, reason = "the files of an operator")]
 fn read(key: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
-    let mut bytes = Vec::new();
-    let file = std::fs::metadata(path).and_then(|metadata| match metadata.is_file() {
-        // Opening a pipe would wait for a writer.
-        true => std::fs::File::open(path),
-        false => Err(io::Error::other("not a regular file")),
-    });
-    let read = file.and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes));
-    match read {
-        Err(source) => Err(TlsError::Read { key, path: path.to_owned(), source }),
-        Ok(read) if read as u64 > FILE_BYTES_MAX => Err(TlsError::TooLong { key, path: path.to_owned() }),
-        Ok(_) => Ok(bytes),
+    file::read(path).map_err(|error| unusable(key, path, error))
+}
+
+/// Names the setting that a file is of.
+fn unusable(key: &'static str, path: &Path, error: FileError) -> TlsError {
+    let path = path.to_owned();
+    match error {
+        FileError::Read(source) => TlsError::Read { key, path, source },
+        FileError::TooLong => TlsError::TooLong { key, path },
+        FileError::Content(why) => TlsError::Content { key, path, why },
     }
 }
 
@@ -195,41 +190,9 @@ fn certificates(
     path: &Path,
     pem: &[u8],
 ) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let why = match found {
-        Ok(found) if !found.is_empty() => return Ok(found),
-        Ok(_) => format!("no certificate in it. {}", pem_advice(pem)),
-        Err(error) => format!("it cannot be read: {error}. {}", pem_advice(pem)),
-    };
-    Err(TlsError::Content { key, path: path.to_owned(), why })
+    file::certificates(pem).map_err(|error| unusable(key, path, error))
 }
 
 fn private_key(path: &Path, pem: &[u8]) -> Result<PrivateKeyDer<'static>, TlsError> {
-    let has = |text: &str| pem.windows(text.len()).any(|window| window == text.as_bytes());
-    let why = match PrivateKeyDer::from_pem_slice(pem) {
-        _ if has("ENCRYPTED") => format!(
-            "the key in it is encrypted, which is not supported: write it without a password with `openssl pkey -in {} -out \
-             key.pem`, in a directory that only this bookie's user may read",
-            path.display()
-        ),
-        Ok(key) => return Ok(key),
-        Err(error) => format!("no private key can be read from it: {error}. {}", pem_advice(pem)),
-    };
-    Err(TlsError::Content { key: "tlsKeyStore", path: path.to_owned(), why })
-}
-
-/// How to turn this file into PEM.
-fn pem_advice(content: &[u8]) -> &'static str {
-    const JKS: [u8; 4] = [0xfe, 0xed, 0xfe, 0xed];
-    match content {
-        _ if content.starts_with(&JKS) => {
-            "It is a JKS store: make it a PKCS12 store with `keytool -importkeystore -srckeystore FILE -destkeystore store.p12 \
-             -deststoretype PKCS12`, and PEM files of that with `openssl pkcs12`"
-        }
-        [0x30, ..] => {
-            "It looks like a PKCS12 store: take the key out with `openssl pkcs12 -in FILE -nocerts -nodes -out key.pem` and the \
-             certificates with `openssl pkcs12 -in FILE -nokeys -out certificates.pem`"
-        }
-        _ => "Give a PEM file",
-    }
+    file::private_key(path, pem).map_err(|error| unusable("tlsKeyStore", path, error))
 }

@@ -15,18 +15,17 @@
 //! 4. The number of handshakes that compute at once is bounded ([`Tls::turn`]); they run on threads that no other connection
 //!    needs.
 //!
-//! # Limits     a file: [`load::FILE_BYTES_MAX`]; certificates that are sent: [`OFFER_BYTES_MAX`]; handshakes: `first_request_max`
+//! # Limits     a file: [`bindery_tls::file::FILE_BYTES_MAX`]; certificates that are sent: [`OFFER_BYTES_MAX`]; handshakes: `first_request_max`
 //! and 20 KiB
 //! # Not here   the sessions of connections ([`crate::connection`]'s transport)
 
 mod load;
-mod names;
 mod validity;
 mod watch;
 
+pub use bindery_tls::{CipherName, TlsVersion, UnknownCipher, UnknownVersion};
 pub(crate) use load::OFFER_BYTES_MAX;
 pub use load::TlsError;
-pub use names::{CipherName, TlsVersion, UnknownCipher, UnknownVersion};
 pub(crate) use watch::Watch;
 
 use crate::log_limit::LogLimit;

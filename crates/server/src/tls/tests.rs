@@ -41,7 +41,7 @@ fn files_that_cannot_be_used_are_named_with_what_to_do() {
     let said = refused(directory);
     assert!(said.contains("tlsCertificatePath=") && said.contains("not a regular file"), "{said}");
 
-    let long = at("long.pem", &vec![b'\n'; load::FILE_BYTES_MAX as usize + 1]);
+    let long = at("long.pem", &vec![b'\n'; bindery_tls::file::FILE_BYTES_MAX as usize + 1]);
     let said = refused(TlsConfig { client_authorities: Some(long), ..good.clone() });
     assert!(said.contains("tlsTrustStore=") && said.contains("more than"), "{said}");
 
