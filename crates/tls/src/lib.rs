@@ -15,5 +15,6 @@
 
 pub mod file;
 mod names;
+pub mod store;
 
 pub use names::{CipherName, TlsVersion, UnknownCipher, UnknownVersion};
