@@ -257,6 +257,10 @@ pub struct MetadataArgs {
     /// The cluster: zk+hierarchical://HOST:PORT/ledgers
     #[arg(long, value_name = "URI", env = "BINDERY_METADATA", default_value = DEFAULT_METADATA)]
     pub metadata: String,
+    /// A file that says how to connect to it: zkTlsEnable, zkEnableSecurity and the other keys of a bk_server.conf about the
+    /// metadata store. That of a bookie will do
+    #[arg(long, value_name = "FILE", env = "BINDERY_METADATA_CONFIG")]
+    pub metadata_config: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -3,6 +3,7 @@
 mod addresses;
 mod connections;
 mod disks;
+pub(crate) mod metadata_security;
 pub(crate) mod places;
 mod space;
 #[cfg(test)]
@@ -199,6 +200,7 @@ fn take_all(
     config.tls = tls_settings::apply(file);
     request_limits::apply(file, config);
     let metadata = places::metadata(args, file);
+    config.metadata_security = metadata_security::apply(file);
     let tier = tier::settings::of_bookie(args, file, config);
     if let (Some((_, true)), Some(tls)) = (&tier, &config.tls)
         && tls.is_required

@@ -10,7 +10,9 @@ use bindery_io::canary::Canaries;
 use bindery_io::{Random, SystemRandom};
 use bindery_metadata::layout::{IdError, LedgerError, LedgerListing, StoredLedger};
 use bindery_metadata::store::Version;
-use bindery_metadata::{ConnectOptions, Endpoint, Layout, MetadataUri, RegistrationMode, StoreError};
+use bindery_metadata::{
+    ConnectOptions, Endpoint, Layout, MetadataUri, RegistrationMode, Security, StoreError,
+};
 use bindery_types::{BookieId, EntryId, LedgerId, LedgerMetadata, LedgerSecret, LedgerState, Segment};
 use bindery_wire::FrameLimit;
 use tokio::sync::oneshot;
@@ -74,6 +76,7 @@ pub struct ClientBuilder {
     layout: Option<Layout>,
     transport: Option<Arc<dyn Transport>>,
     session_timeout: Option<Duration>,
+    metadata_security: Security,
     placement: Option<Box<dyn Placement>>,
     resolver: Option<Arc<dyn NetworkResolver>>,
     disk_weights: Option<DiskWeights>,
@@ -113,6 +116,12 @@ impl ClientBuilder {
     /// Proves to each bookie who this client is, on every new connection. Not used beside [`transport`](Self::transport).
     pub fn authenticator(mut self, authenticator: impl Authenticator) -> Self {
         self.hooks.authenticator = Some(Arc::new(authenticator));
+        self
+    }
+
+    /// TLS and SASL to the metadata store, and who may use the nodes that are written there. None by default.
+    pub fn metadata_security(mut self, security: Security) -> Self {
+        self.metadata_security = security;
         self
     }
 
@@ -229,7 +238,8 @@ impl ClientBuilder {
         let (layout, is_session_ours) = match (self.layout, self.uri) {
             (Some(layout), _) => (layout, false),
             (None, Some(uri)) => {
-                let mut options = ConnectOptions::default();
+                let mut options =
+                    ConnectOptions { security: self.metadata_security, ..ConnectOptions::default() };
                 if let Some(timeout) = self.session_timeout {
                     options.session_timeout = timeout;
                 }

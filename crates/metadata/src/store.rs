@@ -308,15 +308,18 @@ pub enum StoreError {
     },
     /// Nodes are to be restricted to our identity, and the store knows none. Nothing was written.
     #[error(
-        "the metadata store cannot restrict {path} to us, because it knows no identity of ours: with zkEnableSecurity=true give a \
-         certificate in zkTlsKeyStore, on a server that asks for it; or set zkEnableSecurity=false"
+        "the metadata store cannot restrict {path} to us, because it knows no identity of ours: with zkEnableSecurity=true give SASL \
+         credentials (section Client of the JAAS file, or zkSaslUser) or a certificate (zkTlsKeyStore)"
     )]
     NoIdentity {
         /// The path to be created.
         path: String,
     },
     /// The store refuses the session's credentials; it is not tried again.
-    #[error("the metadata store refuses our credentials")]
+    #[error(
+        "the metadata store refuses our credentials, or wants some: compare the user and the password for SASL (section Client of the \
+         JAAS file, or zkSaslUser) with those that its servers know"
+    )]
     AuthFailed,
     /// The store was closed by this process.
     #[error("the metadata store was closed")]

@@ -7,6 +7,7 @@ use crate::surplus::SurplusConfig;
 use crate::tier::TierConfig;
 use crate::tls::TlsConfig;
 use bindery_engine::{PoolMemory, SpaceConfig};
+use bindery_metadata::Security;
 use bindery_types::{BookieId, InvalidBookieId};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -89,6 +90,8 @@ pub struct BookieConfig {
     pub surplus: SurplusConfig,
     /// Session timeout asked for (`zkTimeout`).
     pub session_timeout: Duration,
+    /// TLS and SASL to the metadata store, and who may use the nodes written there (`zkEnableSecurity`).
+    pub metadata_security: Security,
     /// Threads that may block on disk reads.
     pub read_threads: usize,
     /// How deleted ledgers are found.
@@ -136,6 +139,7 @@ impl Default for BookieConfig {
             accept_journal_damage: false,
             surplus: SurplusConfig::default(),
             session_timeout: Duration::from_secs(10),
+            metadata_security: Security::default(),
             read_threads: 4,
             garbage: GarbageConfig::default(),
             space: SpaceConfig::default(),

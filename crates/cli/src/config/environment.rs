@@ -4,9 +4,13 @@
 //! `ZK_key`, for keys that the file has, as a comment too. Pulsar's takes `key` for such keys, and `PULSAR_PREFIX_key` for
 //! any. Here the table of keys stands in for the keys in the file's comments.
 //!
+//! Some settings are system properties of the Java process, not keys: those among the options in `BOOKIE_EXTRA_OPTS` and its like
+//! count as the keys that have their meaning here. A key that is given wins over a property.
+//!
 //! This is opt-in (`--config-env`): other programs also set names like `BK_PORT`, and a shell in which some are set
 //! must not move a bookie's data.
 
+use crate::settings::metadata_security::PROPERTIES;
 use clap::ValueEnum;
 
 /// Whose way of naming settings in the environment counts.
@@ -48,6 +52,12 @@ pub fn select(
         name: name.to_owned(),
         value: value.trim().to_owned(),
     };
+    if naming != Naming::None {
+        for (name, options) in variables.iter().filter(|(name, _)| OPTIONS.contains(&name.as_str())) {
+            let properties = options.split_ascii_whitespace().filter_map(key_of_property);
+            found.extend(properties.map(|(key, value)| variable(key, name, value)));
+        }
+    }
     match naming {
         Naming::None => {}
         Naming::Bk => {
@@ -76,6 +86,16 @@ pub fn select(
         }
     }
     (found, strange)
+}
+
+/// Variables with options of the Java process, of either image.
+const OPTIONS: [&str; 4] = ["BOOKIE_EXTRA_OPTS", "BOOKIE_OPTS", "OPTS", "PULSAR_EXTRA_OPTS"];
+
+/// The key that stands for the system property that this option sets.
+fn key_of_property(option: &str) -> Option<(&'static str, &str)> {
+    let (property, value) = option.strip_prefix("-D")?.split_once('=')?;
+    let (_, key) = PROPERTIES.iter().find(|(known, _)| *known == property)?;
+    Some((key, value))
 }
 
 /// BookKeeper's image makes a URI of the servers when it is given none, so that they win over a URI in the file.
@@ -145,6 +165,17 @@ mod tests {
             chosen(Naming::Bk, &own).0,
             pairs(&[("metadataServiceUri", "zk://y/l"), ("zkServers", "z")])
         );
+    }
+
+    #[test]
+    fn system_properties_count_as_the_keys_of_their_meaning() {
+        let options = "-Xmx1g -Dzookeeper.client.secure=true -Dzookeeper.ssl.trustStore.location=/ca.pem -Dother=1 -Dempty";
+        let expected = pairs(&[("zkTlsEnable", "true"), ("zkTlsTrustStore", "/ca.pem")]);
+        for (naming, name) in [(Naming::Bk, "BOOKIE_EXTRA_OPTS"), (Naming::Pulsar, "PULSAR_EXTRA_OPTS")] {
+            let (found, strange) = chosen(naming, &[(name, options)]);
+            assert_eq!((found, strange.len()), (expected.clone(), 0), "{name}");
+            assert_eq!(chosen(Naming::None, &[(name, options)]).0, []);
+        }
     }
 
     #[test]

@@ -62,7 +62,8 @@ async fn connect(
     let text = &access.metadata.metadata;
     let uri: MetadataUri = text.parse().map_err(|error: UriError| Failure::usage(error))?;
     let servers = uri.servers.join(", ");
-    let mut builder = tune(Client::builder().metadata(uri));
+    let mut builder =
+        tune(Client::builder().metadata(uri).metadata_security(access.metadata.options()?.security));
     if let Some(timeout) = access.timeout {
         builder = builder.request_timeout(timeout);
     }

@@ -1,5 +1,7 @@
 //! A connection to a ZooKeeper server: TCP or TLS, taken apart into frames, up to the answer that opens the session.
 
+use super::sasl::{self, Login};
+use super::security::{SaslLogin, Security};
 use super::tls::{Refused, Tls};
 use super::wire;
 use crate::store::StoreError;
@@ -18,6 +20,26 @@ pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 pub(super) type Writer = WriteHalf<Box<dyn Stream>>;
+
+/// How connections are made.
+pub(super) struct Way {
+    tls: Option<Arc<Tls>>,
+    sasl: Option<SaslLogin>,
+}
+
+impl Way {
+    pub(super) fn new(security: Security) -> Way {
+        Way { tls: security.tls.map(|options| Arc::new(Tls::new(options))), sasl: security.sasl }
+    }
+
+    /// What an error of the socket means.
+    fn refused(&self, error: io::Error) -> Refused {
+        match &self.tls {
+            Some(tls) => tls.refused(&error),
+            None => Refused::Failed(error.to_string()),
+        }
+    }
+}
 
 /// A connection on which a session may be opened.
 pub(super) struct Connection {
@@ -52,47 +74,83 @@ pub(super) fn take_frame(buffer: &mut BytesMut) -> Result<Option<Bytes>, StoreEr
 }
 
 impl Connection {
-    /// Opens a connection and exchanges the first messages. Cancelling it closes the socket.
+    /// Opens a connection, exchanges the first messages and logs in. Cancelling it closes the socket.
     pub(super) async fn open(
         server: String,
-        tls: Option<Arc<Tls>>,
+        way: Arc<Way>,
         request: BytesMut,
     ) -> Result<(Connection, wire::ConnectResponse), Refused> {
-        let failed = |error: io::Error| match &tls {
-            Some(tls) => tls.refused(&error),
-            None => Refused::Failed(error.to_string()),
+        let credentials = match way.sasl.clone() {
+            None => None,
+            Some(login) => {
+                let read = tokio::task::spawn_blocking(move || sasl::credentials(&login)).await;
+                read.map_err(|error| Refused::Failed(error.to_string()))??
+            }
         };
         let socket = TcpStream::connect(&server).await.map_err(|error| Refused::Failed(error.to_string()))?;
         socket.set_nodelay(true).map_err(|error| Refused::Failed(error.to_string()))?;
-        let stream: Box<dyn Stream> = match &tls {
+        let stream: Box<dyn Stream> = match &way.tls {
             Some(tls) => Box::new(tls.clone().connect(&server, socket).await?),
             None => Box::new(socket),
         };
         let (reader, mut writer) = tokio::io::split(stream);
-        send(&mut writer, &request).await.map_err(failed)?;
+        send(&mut writer, &request).await.map_err(|error| way.refused(error))?;
         let mut connection = Connection { reader, writer, buffer: BytesMut::with_capacity(4096) };
-        let frame = next_frame(&mut connection, failed).await?;
-        let response =
-            wire::ConnectResponse::parse(frame).map_err(|error| Refused::Failed(error.to_string()))?;
+        let frame = connection.next_frame(&way).await?;
+        let response = wire::ConnectResponse::parse(frame).map_err(refused_reply)?;
+        if let Some(credentials) = credentials.filter(|_| response.is_open()) {
+            connection.log_in(&way, Login::begin(credentials)?).await?;
+        }
         Ok((connection, response))
+    }
+
+    /// Session invariant 6.
+    async fn log_in(&mut self, way: &Way, mut login: Login) -> Result<(), Refused> {
+        let mut token = Vec::new();
+        for xid in 1.. {
+            let mut request = wire::begin_frame(xid, wire::OP_SASL);
+            wire::put_buffer(&mut request, &token);
+            wire::finish_frame(&mut request);
+            send(&mut self.writer, &request).await.map_err(|error| way.refused(error))?;
+            let mut reply = self.next_frame(way).await?;
+            let header = wire::ReplyHeader::parse(&mut reply).map_err(refused_reply)?;
+            if header.xid != xid {
+                return Err(Refused::Failed(format!("reply {} while that to the login was due", header.xid)));
+            }
+            match wire::error_of(header.error, "") {
+                _ if header.error == wire::OK => {}
+                StoreError::AuthFailed => {
+                    return Err(Refused::AuthFailed(
+                        "it does not accept the user or the password".to_owned(),
+                    ));
+                }
+                other => return Err(Refused::Failed(other.to_string())),
+            }
+            let message = wire::get_buffer(&mut reply).map_err(refused_reply)?;
+            match login.step(&message)? {
+                Some(response) => token = response,
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for a frame while nothing else happens on the connection.
+    async fn next_frame(&mut self, way: &Way) -> Result<Bytes, Refused> {
+        loop {
+            if let Some(frame) = take_frame(&mut self.buffer).map_err(refused_reply)? {
+                return Ok(frame);
+            }
+            match self.reader.read_buf(&mut self.buffer).await {
+                // What a server does that is not serving, or whose state is behind what we have seen.
+                Ok(0) => return Err(Refused::Failed("closed by the server before it answered".into())),
+                Ok(_) => {}
+                Err(error) => return Err(way.refused(error)),
+            }
+        }
     }
 }
 
-/// Waits for a frame while nothing else happens on the connection.
-async fn next_frame(
-    connection: &mut Connection,
-    failed: impl Fn(io::Error) -> Refused,
-) -> Result<Bytes, Refused> {
-    loop {
-        let taken = take_frame(&mut connection.buffer).map_err(|error| Refused::Failed(error.to_string()))?;
-        if let Some(frame) = taken {
-            return Ok(frame);
-        }
-        match connection.reader.read_buf(&mut connection.buffer).await {
-            // What a server does that is not serving, or whose state is behind what we have seen.
-            Ok(0) => return Err(Refused::Failed("closed by the server before it answered".into())),
-            Ok(_) => {}
-            Err(error) => return Err(failed(error)),
-        }
-    }
+fn refused_reply(error: impl Into<StoreError>) -> Refused {
+    Refused::Failed(error.into().to_string())
 }

@@ -5,17 +5,19 @@
 //! of waiting for its own dead session (see [`connect`]). No second reactor and no unbounded queue come with it either.
 //!
 //! # Parts
-//! `wire` bytes · `connection` the socket, up to the first answer · `session` the task that owns it · `tls` streams of TLS · [`Security`] what is protected, and how
+//! `wire` bytes · `connection` the socket, up to the first answer · `session` the task that owns it · `tls` streams of TLS · `sasl` the login ·
+//! [`Security`] what is protected, and how
 //!
 //! # Not here   ZooKeeper's own digest scheme (`addAuthInfo`), Kerberos, watches that survive a reconnect (they fire `Lost` instead)
 
 mod connection;
+mod sasl;
 mod security;
 mod session;
 mod tls;
 mod wire;
 
-pub use self::security::{Security, TlsOptions};
+pub use self::security::{SaslLogin, Security, TlsOptions};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +45,7 @@ pub struct ZooKeeperOptions {
     /// A session of an earlier process of the same bookie, to be taken up again. The caller must hold the lock of the
     /// data directory the credentials lie in: two processes using one session keep breaking each other's connection.
     pub resume: Option<SessionCredentials>,
-    /// TLS, and who may use new nodes.
+    /// TLS, SASL, and who may use new nodes.
     pub security: Security,
 }
 
@@ -73,7 +75,7 @@ pub struct ZooKeeperStore {
 ///
 /// # Errors
 /// [`StoreError::Unreachable`] when no server opened a session within the session timeout; [`StoreError::Untrusted`] as soon as
-/// all of them were found not to be trusted, or not to trust us.
+/// all of them were found not to be trusted, or not to trust us; [`StoreError::AuthFailed`] when one refuses the credentials.
 pub async fn connect(servers: &[String], options: ZooKeeperOptions) -> Result<ZooKeeperStore, StoreError> {
     let wait = options.session_timeout;
     let (sender, mut state) = watch::channel(SessionState::Connecting);

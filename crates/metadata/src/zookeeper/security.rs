@@ -1,21 +1,24 @@
 //! How the connection to ZooKeeper is protected, and who may use the nodes that are created over it.
 
 use bindery_tls::store::StoreFile;
+use std::path::PathBuf;
 
 /// Protection of a metadata store. The default is none: plain TCP, no identity, nodes that anybody may change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Security {
     /// TLS to the servers, on their secure client ports; `None` for plain TCP.
     pub tls: Option<TlsOptions>,
+    /// Who we are for the servers, by SASL DIGEST-MD5; `None` for nobody.
+    pub sasl: Option<SaslLogin>,
     /// New nodes may be read and changed by this process's identity only (`zkEnableSecurity`). The identity is that of SASL, and
     /// of the certificate that TLS presents: all processes of a cluster need the same one.
     pub is_restricted: bool,
 }
 
 impl Security {
-    /// Whether a server that asks for it is told an identity of ours.
-    pub fn has_identity(&self) -> bool {
-        self.tls.as_ref().is_some_and(|tls| tls.identity.is_some())
+    /// Whether a server may learn an identity of ours. A JAAS file may turn out to have none.
+    pub fn may_have_identity(&self) -> bool {
+        self.sasl.is_some() || self.tls.as_ref().is_some_and(|tls| tls.identity.is_some())
     }
 
     pub(super) fn access(&self) -> Access {
@@ -32,6 +35,27 @@ pub struct TlsOptions {
     pub identity: Option<StoreFile>,
     /// A server's certificate must have the name, or the IP address, that the URI has for it.
     pub verifies_names: bool,
+}
+
+/// Where the user and the password for SASL are. The files are read again for each connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SaslLogin {
+    /// `username` and `password` of a section of a JAAS login configuration file.
+    Jaas {
+        /// The file (`java.security.auth.login.config`).
+        file: PathBuf,
+        /// The section (`zookeeper.sasl.clientconfig`).
+        section: String,
+        /// False: without such a section there is no SASL, as for Java's client.
+        is_needed: bool,
+    },
+    /// A user, and a file with the password on its first line.
+    User {
+        /// The user.
+        name: String,
+        /// The file.
+        password_file: PathBuf,
+    },
 }
 
 /// The access list of new nodes, as `ZkUtils.getACLs` of BookKeeper chooses it.

@@ -14,7 +14,8 @@
 //! 4. A request that waited longer than the session timeout without a server fails with `Unreachable`; it was not sent.
 //! 5. Servers are tried in an order that was drawn at the start. One that does not answer has a share of the session timeout, TLS
 //!    included, and then it is the next one's turn.
-//! 6. A session that was never open ends when no server of a round is trusted, or trusts us: nobody but an operator can change
+//! 6. With SASL, each connection logs in before anything else is sent on it. A server that refuses that ends the session for good.
+//! 7. A session that was never open ends when no server of a round is trusted, or trusts us: nobody but an operator can change
 //!    that. One that was open goes on, as certificates may be renewed under it.
 //!
 //! # Limits     `REQUESTS_QUEUED_MAX` waiting, `REQUESTS_IN_FLIGHT_MAX` written and not yet answered
@@ -30,9 +31,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{debug, info, warn};
 
-use super::connection::{Connection, Writer, send, take_frame};
+use super::connection::{Connection, Way, Writer, send, take_frame};
 use super::security::Security;
-use super::tls::{Refused, Tls};
+use super::tls::Refused;
 use super::wire;
 use crate::store::{SessionCredentials, SessionId, SessionState, StoreError, Watch, WatchEvent};
 
@@ -93,7 +94,7 @@ pub(super) struct Identity {
 /// The task. `run` returns when the store is closed or dropped.
 pub(super) struct Session {
     servers: Vec<String>,
-    tls: Option<Arc<Tls>>,
+    way: Arc<Way>,
     /// Asked for at each new session; the server may grant another.
     timeout_wanted: Duration,
     shared: Arc<Shared>,
@@ -144,7 +145,7 @@ impl Session {
         assert!(!servers.is_empty(), "a URI names at least one server");
         Session {
             servers: shuffled(servers),
-            tls: security.tls.map(|options| Arc::new(Tls::new(options))),
+            way: Arc::new(Way::new(security)),
             timeout_wanted,
             shared,
             requests,
@@ -233,7 +234,7 @@ impl Session {
                 let (frame, agreed) = self.connect_request();
                 let share = u32::try_from(self.servers.len() + 1).unwrap_or(u32::MAX);
                 let wait = (agreed / share).max(CONNECT_WAIT_MIN);
-                let handshake = Connection::open(server.clone(), self.tls.clone(), frame);
+                let handshake = Connection::open(server.clone(), self.way.clone(), frame);
                 tokio::pin!(handshake);
                 // Dropping the handshake drops its socket; the server keeps a session it may have opened until that
                 // session times out, which harms nobody.
@@ -250,6 +251,10 @@ impl Session {
                         return Ok(connection);
                     }
                     Ok(Err(Refused::Untrusted(why))) => self.refused(&server, why, true),
+                    Ok(Err(Refused::AuthFailed(why))) => {
+                        self.refused(&server, why, true);
+                        return Err(End::AuthFailed);
+                    }
                     Ok(Err(Refused::Failed(why))) => {
                         is_untrusted = false;
                         self.refused(&server, why, false);
@@ -260,7 +265,7 @@ impl Session {
                     }
                 }
             }
-            // Invariant 6.
+            // Invariant 7.
             if is_untrusted && *self.shared.state.borrow() == SessionState::Connecting {
                 return Err(End::Closed);
             }
@@ -301,7 +306,7 @@ impl Session {
     fn adopt(&mut self, response: wire::ConnectResponse) -> Result<(), End> {
         let id = {
             let mut identity = self.shared.identity.lock();
-            if response.timeout_ms <= 0 || response.session_id == 0 {
+            if !response.is_open() {
                 return match identity.credentials {
                     Some(_) => Err(End::Expired),
                     None => Err(lost("the server refused to open a session")),

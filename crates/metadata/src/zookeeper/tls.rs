@@ -48,6 +48,8 @@ pub(super) enum Refused {
     Failed(String),
     /// Somebody has to change a certificate or a setting.
     Untrusted(String),
+    /// The server refuses the user or the password, or does not know the password itself.
+    AuthFailed(String),
 }
 
 impl Tls {

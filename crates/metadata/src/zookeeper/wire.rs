@@ -30,6 +30,7 @@ pub(super) const OP_PING: i32 = 11;
 const OP_CHECK: i32 = 13;
 pub(super) const OP_MULTI: i32 = 14;
 pub(super) const OP_CREATE: i32 = 1;
+pub(super) const OP_SASL: i32 = 102;
 pub(super) const OP_CLOSE_SESSION: i32 = -11;
 const OP_ERROR: i32 = -1;
 
@@ -133,6 +134,11 @@ pub(super) struct ConnectResponse {
 }
 
 impl ConnectResponse {
+    /// False: there is no such session, or no longer.
+    pub(super) fn is_open(&self) -> bool {
+        self.timeout_ms > 0 && self.session_id != 0
+    }
+
     pub(super) fn parse(mut frame: Bytes) -> Result<ConnectResponse, StoreError> {
         let version = get_i32(&mut frame)?;
         if version != 0 {

@@ -1,12 +1,26 @@
 //! Where the cluster's metadata is.
 
-use super::{Key, applied, is_true, millis, nothing, refused};
+use super::{Key, View, applied, millis, nothing, ours};
+use bindery_metadata::{SaslLogin, TlsOptions};
+use bindery_tls::store::StoreFile;
 
 const RECONNECTS: &str =
     "the metadata client connects again after pauses of its own, for as long as the bookie runs";
 const STORED_LAYOUT: &str =
     "the layout is the one that the cluster was initialised with, or that metadataServiceUri names";
 const CLASSES: &str = "it names a Java class, and the drivers here are built in";
+
+fn tls(view: &View<'_>, shown: impl FnOnce(&TlsOptions) -> String) -> String {
+    view.config.metadata_security.tls.as_ref().map_or_else(String::new, shown)
+}
+
+fn sasl<'a>(view: &View<'a>) -> Option<&'a SaslLogin> {
+    view.config.metadata_security.sasl.as_ref()
+}
+
+fn path(file: Option<&StoreFile>) -> String {
+    file.map_or_else(String::new, |file| file.path.display().to_string())
+}
 
 pub(super) const KEYS: &[Key] = &[
     applied(
@@ -25,14 +39,44 @@ pub(super) const KEYS: &[Key] = &[
     applied("zkTimeout", "10000", "Session timeout asked for; at least 1000")
         .unit("ms")
         .shown(|view| millis(view.config.session_timeout)),
-    refused(
-        "zkEnableSecurity",
-        "false",
-        "Set access lists on everything written to ZooKeeper",
-        is_true,
-        "this release sets no access lists, and everybody could change the metadata; remove the line if that is meant, behind a \
-         network that only clients reach",
-    ),
+    applied("zkEnableSecurity", "false", "Only our identity may read and change what is written to ZooKeeper")
+        .shown(|view| view.config.metadata_security.is_restricted.to_string()),
+    ours("zkTlsEnable", "TLS to ZooKeeper's secure client port; zookeeper.client.secure of Java")
+        .shown(|view| view.config.metadata_security.tls.is_some().to_string()),
+    ours("zkTlsTrustStore", "PEM file with the authorities of ZooKeeper's servers")
+        .shown(|view| tls(view, |tls| path(Some(&tls.authorities)))),
+    ours("zkTlsTrustStoreType", "Form of the trust store: only PEM is read")
+        .shown(|view| tls(view, |_| "PEM".to_owned())),
+    ours("zkTlsKeyStore", "PEM file with a key and its certificates, for servers that ask for them")
+        .shown(|view| tls(view, |tls| path(tls.identity.as_ref()))),
+    ours("zkTlsKeyStoreType", "Form of the key store: only PEM is read")
+        .shown(|view| tls(view, |tls| tls.identity.as_ref().map_or_else(String::new, |_| "PEM".to_owned()))),
+    ours("zkTlsHostnameVerification", "A ZooKeeper server's certificate must have the name in the URI; true by default")
+        .shown(|view| tls(view, |tls| tls.verifies_names.to_string())),
+    ours("zkSaslEnable", "Log in to ZooKeeper with SASL; by default when there is somebody to log in as")
+        .shown(|view| view.config.metadata_security.sasl.is_some().to_string()),
+    ours("zkSaslUser", "User to log in to ZooKeeper as, without a JAAS file").shown(|view| match sasl(view) {
+        Some(SaslLogin::User { name, .. }) => name.clone(),
+        _ => String::new(),
+    }),
+    ours("zkSaslPasswordPath", "File with that user's password on its first line").shown(|view| match sasl(view) {
+        Some(SaslLogin::User { password_file, .. }) => password_file.display().to_string(),
+        _ => String::new(),
+    }),
+    ours(
+        "jaasFile",
+        "JAAS file, java.security.auth.login.config of Java: its section Client logs in to ZooKeeper",
+    )
+    .shown(|view| match sasl(view) {
+        Some(SaslLogin::Jaas { file, .. }) => file.display().to_string(),
+        _ => view.text("jaasFile").unwrap_or_default(),
+    }),
+    ours("zkSaslSection", "Another section of that file; zookeeper.sasl.clientconfig of Java").shown(|view| {
+        match sasl(view) {
+            Some(SaslLogin::Jaas { section, .. }) => section.clone(),
+            _ => String::new(),
+        }
+    }),
     nothing("zkRetryBackoffStartMs", "zkTimeout", "First pause before another attempt", RECONNECTS).unit("ms"),
     nothing("zkRetryBackoffMaxMs", "zkTimeout", "Longest pause before another attempt", RECONNECTS).unit("ms"),
     nothing("zkRetryBackoffMaxRetries", "2147483647", "Attempts to reach ZooKeeper", RECONNECTS),
