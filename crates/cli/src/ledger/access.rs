@@ -86,6 +86,7 @@ async fn connect(
             Err(unreachable(&error))
         }
         Ok(Err(ConnectError::NoMetadata)) => Err(Failure::usage(ConnectError::NoMetadata)),
+        Ok(Err(error @ ConnectError::Tls(_))) => Err(Failure::usage(error)),
         Ok(Err(error @ ConnectError::Cluster(_))) => Err(Failure::new(format!("{text}: {error}"))),
         Err(_) => Err(unreachable(&format_args!(
             "{servers} did not answer as a ZooKeeper server within {patience:?}"

@@ -71,8 +71,8 @@ fn tls(file: &mut Values) -> Option<TlsOptions> {
 }
 
 fn store(file: &mut Values, is_on: bool, key: &'static str, type_key: &str) -> Option<StoreFile> {
-    let (path, kind) = (file.take(key)?, file.take(type_key));
-    let path = absolute(Path::new(&path), file);
+    let (path, kind) = (file.take(key), file.take(type_key));
+    let path = absolute(Path::new(&path?), file);
     if let Some(kind) = kind.filter(|kind| is_on && !kind.eq_ignore_ascii_case("PEM")) {
         file.fault(
             type_key,

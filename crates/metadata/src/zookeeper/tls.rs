@@ -110,7 +110,8 @@ impl Tls {
         let authorities = &self.options.authorities;
         match cause {
             Error::InvalidCertificate(
-                CertificateError::UnknownIssuer | CertificateError::UnhandledCriticalExtension,
+                // The second is of an authority with the name of one that is trusted.
+                CertificateError::UnknownIssuer | CertificateError::BadSignature,
             ) => Refused::Untrusted(format!(
                 "none of the authorities in {}={} has signed its certificate",
                 authorities.setting,
@@ -132,6 +133,7 @@ impl Tls {
                 alert @ (AlertDescription::CertificateRequired
                 | AlertDescription::BadCertificate
                 | AlertDescription::UnknownCA
+                | AlertDescription::DecryptError
                 | AlertDescription::CertificateExpired
                 | AlertDescription::CertificateUnknown
                 | AlertDescription::UnsupportedCertificate
