@@ -37,7 +37,7 @@ pub(crate) fn apply(file: &mut Values) -> Security {
         file.fault(
             "zkEnableSecurity",
             "zkEnableSecurity=true without an identity that nodes could be restricted to: give jaasFile with a section Client, \
-             or zkSaslUser and zkSaslPasswordPath, or a certificate in zkTlsKeyStore",
+             or zkSaslUser and zkSaslPasswordPath, or a certificate in zkTlsKeyStore; or remove the line",
         );
     }
     security

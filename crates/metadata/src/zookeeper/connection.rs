@@ -135,14 +135,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits for a frame while nothing else happens on the connection.
+    /// Waits for a frame, before any request is in flight.
     async fn next_frame(&mut self, way: &Way) -> Result<Bytes, Refused> {
         loop {
             if let Some(frame) = take_frame(&mut self.buffer).map_err(refused_reply)? {
                 return Ok(frame);
             }
             match self.reader.read_buf(&mut self.buffer).await {
-                // What a server does that is not serving, or whose state is behind what we have seen.
+                // Servers do that while they are not serving, or when their state is behind what we have seen.
                 Ok(0) => return Err(Refused::Failed("closed by the server before it answered".into())),
                 Ok(_) => {}
                 Err(error) => return Err(way.refused(error)),

@@ -1,4 +1,4 @@
-//! Who we are, for ZooKeeper's servers: SASL DIGEST-MD5, as `ZooKeeperSaslClient` speaks it.
+//! The login at ZooKeeper's servers: SASL DIGEST-MD5, as `ZooKeeperSaslClient` speaks it.
 //!
 //! ```text
 //! us: sasl(empty)  server: challenge  us: sasl(response)  server: its proof

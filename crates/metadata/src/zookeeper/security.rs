@@ -8,7 +8,7 @@ use std::path::PathBuf;
 pub struct Security {
     /// TLS to the servers, on their secure client ports; `None` for plain TCP.
     pub tls: Option<TlsOptions>,
-    /// Who we are for the servers, by SASL DIGEST-MD5; `None` for nobody.
+    /// The login at the servers, by SASL DIGEST-MD5; `None` for none.
     pub sasl: Option<SaslLogin>,
     /// New nodes may be read and changed by this process's identity only (`zkEnableSecurity`). The identity is that of SASL, and
     /// of the certificate that TLS presents: all processes of a cluster need the same one.

@@ -1,5 +1,5 @@
-//! TLS and SASL of the ZooKeeper driver, with a server of this test in ZooKeeper's place: what it is sent, and in what order. A real
-//! ZooKeeper is in `tests/interop/zookeeper-secured`.
+//! TLS and SASL of the ZooKeeper driver, with a server of this test in ZooKeeper's place, which sees every message. A real ZooKeeper
+//! is in `tests/interop/zookeeper-secured`.
 
 #![allow(clippy::disallowed_methods, reason = "what an operator puts there")]
 
@@ -82,7 +82,7 @@ fn store(setting: &'static str, dir: &Path, pem: &str) -> StoreFile {
     StoreFile { setting, path }
 }
 
-/// What a server of this test does.
+/// How a server of this test behaves.
 #[derive(Clone, Default)]
 struct Conduct {
     tls: Option<Arc<ServerConfig>>,
@@ -224,7 +224,7 @@ async fn a_server_of_a_known_authority_is_spoken_to_and_others_are_named_at_once
     let store = connect(&[&strange, &good, &misnamed], over_tls(tls(trusted.clone()))).await.unwrap();
     assert_eq!(store.exists("/nothing").await, Ok(None));
 
-    // Session invariant 7: nobody waits for a session timeout.
+    // Session invariant 7: no session timeout is waited for.
     for (server, why) in
         [(&strange, "none of the authorities in zkTlsTrustStore="), (&misnamed, "for another name")]
     {
