@@ -6,6 +6,7 @@ use crate::config::environment::Naming;
 use crate::ledger::args::{BookieHealthArgs, BookieListArgs, LedgerArgs};
 use crate::standalone::args::StandaloneArgs;
 use crate::tier::args::TierArgs;
+use crate::user::UserArgs;
 use bindery_server::flow_view::Sort;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
@@ -70,6 +71,8 @@ pub enum Command {
     Disk(OfflineArgs),
     /// Show who holds which bytes of a running bookie, and who waits for what, live
     Flow(FlowArgs),
+    /// Make lines of a file of users
+    User(UserArgs),
     /// Write a completion script for a shell to standard output
     Completions {
         /// The shell
@@ -131,6 +134,13 @@ pub struct BookieArgs {
     /// this machine may change anything there
     #[arg(long, value_name = "FILE")]
     pub admin_tokens: Option<PathBuf>,
+    /// A JAAS file with the users who may log in, which needs bookieAuthProviderFactoryClass in the file of --config, and with
+    /// the login to ZooKeeper; in place of Java's -Djava.security.auth.login.config
+    #[arg(long, value_name = "FILE")]
+    pub jaas_file: Option<PathBuf>,
+    /// A file of users, their roles and what their passwords are compared with (bindery user hash): clients have to log in
+    #[arg(long, value_name = "FILE")]
+    pub users_file: Option<PathBuf>,
     /// Bytes of all pools and connections together, for example 512MiB; at least 128MiB
     /// [default: a quarter of the machine or control group, at most 1GiB]
     #[arg(long, value_name = "SIZE")]

@@ -2,6 +2,7 @@
 
 mod admin_http;
 mod args;
+mod auth_settings;
 mod bench;
 mod bookie;
 mod bookie_health;
@@ -28,6 +29,7 @@ mod signals;
 mod standalone;
 mod tier;
 mod tls_settings;
+mod user;
 mod verify;
 
 use args::{BookieCommand, Cli, Command};
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::run(&args),
         Command::Disk(args) => disk::run(&args),
         Command::Flow(args) => flow::run(&args),
+        Command::User(args) => user::run(args),
         Command::Completions { shell } => generate::completions(shell),
         Command::Man { out } => generate::man(out.as_deref()),
     };

@@ -10,6 +10,7 @@ mod space;
 mod tests;
 
 use crate::args::{BookieArgs, MemoryUse, Switch};
+use crate::auth_settings;
 use crate::config::environment::{self, Naming};
 use crate::config::host::Host;
 use crate::config::keys::{self, Status, View};
@@ -198,9 +199,10 @@ fn take_all(
     disks::apply(file, config);
     connections::apply(file, config);
     config.tls = tls_settings::apply(file);
+    config.auth = auth_settings::apply(args, file, config.tls.as_ref(), host);
     request_limits::apply(file, config);
     let metadata = places::metadata(args, file);
-    config.metadata_security = metadata_security::apply(file);
+    config.metadata_security = metadata_security::apply(file, args.jaas_file.as_deref());
     let tier = tier::settings::of_bookie(args, file, config);
     if let (Some((_, true)), Some(tls)) = (&tier, &config.tls)
         && tls.is_required
@@ -209,6 +211,14 @@ fn take_all(
             "TLS is required of clients (tlsRequired=true, or tlsClientAuthentication=true), and the tierer of this process does \
              not speak it yet, so no bookie would serve it: give --tier-role off or tierRole=false, which keeps reading from the \
              store; or tlsRequired=false, which serves everybody without TLS, too"
+                .to_owned()
+                .into(),
+        );
+    }
+    if let (Some((_, true)), Some(_)) = (&tier, &config.auth) {
+        file.faults.push(
+            "clients have to say who they are (bookieAuthProviderFactoryClass, usersFile), and the tierer of this process does not \
+             do it yet, so no bookie would serve it: give --tier-role off or tierRole=false, which keeps reading from the store"
                 .to_owned()
                 .into(),
         );

@@ -136,9 +136,10 @@ async fn bookie_state(State(state): State<Arc<AdminState>>, method: Method) -> R
             })
         }));
     }
-    let alarms = state.shared.get().and_then(|shared| {
+    let alarms: Vec<String> = state.shared.get().map_or_else(Vec::new, |shared| {
         let now_ms = u64::try_from(shared.clock.wall_ms()).unwrap_or(0);
-        Some(shared.tls.as_ref()?.alarms(now_ms))
+        let of_tls = shared.tls.iter().flat_map(|tls| tls.alarms(now_ms));
+        of_tls.chain(shared.auth.iter().flat_map(|auth| auth.alarms())).collect()
     });
     let body = serde_json::json!({
         "running": state.is_running.load(Ordering::Acquire),
@@ -149,7 +150,7 @@ async fn bookie_state(State(state): State<Arc<AdminState>>, method: Method) -> R
         "recoveryReserveBytes": status.as_ref().map(|status| status.recovery_reserve_bytes),
         "readOnlyBecause": reasons,
         // Faults that do not impair service yet.
-        "alarms": alarms.unwrap_or_default(),
+        "alarms": alarms,
         "directoriesFailed": failed_directories,
         "volumes": volumes,
         "journalSync": status.as_ref().map(|status| status.journal_sync),
@@ -522,6 +523,9 @@ async fn metrics(State(state): State<Arc<AdminState>>, method: Method) -> Respon
     }
     if let Some(tls) = state.shared.get().and_then(|shared| shared.tls.as_ref()) {
         tls.expose(&mut out);
+    }
+    if let Some(auth) = state.shared.get().and_then(|shared| shared.auth.as_ref()) {
+        auth.expose(&mut out);
     }
     if let Some((desk, standing)) = state.disks.get() {
         desk.expose(standing, &mut out);

@@ -30,6 +30,7 @@ pub use running::STOP_REST_MAX;
 
 use crate::admin::AdminState;
 use crate::admin::extension::AdminExtension;
+use crate::auth::{Auth, ReloadUsers};
 use crate::config::{BookieConfig, Identity};
 use crate::connection::{BulkLine, Completion, Registry};
 use crate::data_dirs::DataDirs;
@@ -43,10 +44,11 @@ use crate::listener::Listener;
 use crate::log_limit::LogLimit;
 use crate::memory::{MemoryPlan, Pools, Surroundings, default_limit, machine_bytes};
 use crate::metrics::Metrics;
+use crate::reload::Watch;
 use crate::shared::{BufferSlab, Shared, Volumes};
 use crate::surplus::Surplus;
 use crate::tier::{Tier, TrimTask, Trimmer};
-use crate::tls::{Tls, TlsConfig, Watch};
+use crate::tls::{Tls, TlsConfig};
 use crate::words::{WordDesk, WordReader};
 use bindery_engine::EngineThreads;
 use bindery_io::{Clock, Disk, Random};
@@ -120,7 +122,8 @@ pub struct Bookie {
     serving: JoinHandle<()>,
     garbage: JoinHandle<()>,
     trim: Option<JoinHandle<()>>,
-    tls_watch: Option<JoinHandle<()>>,
+    /// Tasks that look at files of the operator.
+    file_watches: Vec<JoinHandle<()>>,
     words: JoinHandle<()>,
     standing: Arc<Standing>,
     may_be_read_only: bool,
@@ -154,6 +157,7 @@ impl Bookie {
         log_start(&config, &plan, wanted);
 
         let tls = open_tls(&config).await?;
+        let auth = open_auth(&config, &components.random).await?;
         let dirs = open_dirs(&config, &components.disk).await?;
         let option = config.option_names.listen;
         let bind_error = |source| StartError::Bind { address: config.listen, option, source };
@@ -164,7 +168,8 @@ impl Bookie {
         let state = Arc::new(AdminState::default());
         let stop_admin = Arc::new(Latch::default());
         let pools = Pools::new(&plan);
-        let (admin, admin_address) = start_admin(&config, &state, &pools.admin, &stop_admin).await?;
+        let (admin, admin_address) =
+            start_admin(&config, auth.clone(), &state, &pools.admin, &stop_admin).await?;
 
         let disk_watch = {
             let (disk, dirs, write) = (components.disk.clone(), dirs.clone(), plan.write);
@@ -210,6 +215,7 @@ impl Bookie {
             limits: config.limits.clone(),
             words: WordDesk::default(),
             tls,
+            auth,
             tier,
             tier_log: Mutex::new(LogLimit::new(Duration::from_secs(10))),
         });
@@ -261,7 +267,7 @@ impl Bookie {
             };
             task.start(stop_serving.clone())
         });
-        let tls_watch = watch_tls(&config, &shared, &stop_serving);
+        let file_watches = watch_files(&config, &shared, &stop_serving);
         let _ = state.garbage.set(desk.clone());
         let collector = GarbageCollector {
             desk: desk.clone(),
@@ -333,7 +339,7 @@ impl Bookie {
             serving,
             garbage,
             trim,
-            tls_watch,
+            file_watches,
             words,
             standing,
             may_be_read_only,
@@ -411,17 +417,37 @@ impl Bookie {
 /// Loads what TLS needs, before anything is touched.
 async fn open_tls(config: &BookieConfig) -> Result<Option<Arc<Tls>>, StartError> {
     let Some(tls) = config.tls.clone() else { return Ok(None) };
-    // One thread is always left to what is no handshake.
-    let turns = tokio::runtime::Handle::current().metrics().num_workers() / 2;
+    let turns = handshake_turns();
     let tls = blocking(move || Tls::open(tls, turns)).await?;
     Ok(Some(Arc::new(tls)))
 }
 
-/// Begins to look at the files of TLS, if they may change.
-fn watch_tls(config: &BookieConfig, shared: &Shared, stop: &Arc<Latch>) -> Option<JoinHandle<()>> {
-    let interval = config.tls.as_ref()?.refresh?;
-    let watch = Watch { tls: shared.tls.clone()?, interval };
-    Some(tokio::spawn(watch.run(stop.clone())))
+/// Loads whom this bookie knows, before anything is touched.
+async fn open_auth(config: &BookieConfig, random: &Arc<dyn Random>) -> Result<Option<Arc<Auth>>, StartError> {
+    let Some(auth) = config.auth.clone() else { return Ok(None) };
+    let turns = handshake_turns();
+    let random = random.clone();
+    let auth = blocking(move || Auth::open(auth, turns, random)).await?;
+    Ok(Some(Arc::new(auth)))
+}
+
+/// How much may compute at once for peers that are not known yet: one thread is always left to others.
+fn handshake_turns() -> usize {
+    tokio::runtime::Handle::current().metrics().num_workers() / 2
+}
+
+/// Begins to look at the files of TLS and of users, if they may change.
+fn watch_files(config: &BookieConfig, shared: &Arc<Shared>, stop: &Arc<Latch>) -> Vec<JoinHandle<()>> {
+    let mut watches = Vec::new();
+    let interval = config.tls.as_ref().and_then(|tls| tls.refresh);
+    if let (Some(files), Some(interval)) = (shared.tls.clone(), interval) {
+        watches.push(tokio::spawn(Watch { files, interval }.run(stop.clone())));
+    }
+    if let Some(auth) = config.auth.as_ref().filter(|auth| auth.has_files()) {
+        let files = Arc::new(ReloadUsers(shared.clone()));
+        watches.push(tokio::spawn(Watch { files, interval: auth.refresh }.run(stop.clone())));
+    }
+    watches
 }
 
 fn log_start(config: &BookieConfig, plan: &MemoryPlan, connections_wanted: usize) {

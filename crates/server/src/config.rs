@@ -1,5 +1,6 @@
 //! Settings of a bookie as its operator gives them. The command line fills this in from flags and files.
 
+use crate::auth::AuthConfig;
 use crate::disks::{DiskLimits, SlowLimits};
 use crate::garbage::GarbageConfig;
 use crate::limits::Limits;
@@ -104,6 +105,8 @@ pub struct BookieConfig {
     pub slow_journal: SlowLimits,
     /// TLS for those who ask for it; `None` without.
     pub tls: Option<TlsConfig>,
+    /// Clients have to say who they are; `None`: everybody is served.
+    pub auth: Option<AuthConfig>,
     /// Object storage, from which entries are read whose copies here were let go; `None` without.
     pub tier: Option<TierConfig>,
     /// Bounds.
@@ -146,6 +149,7 @@ impl Default for BookieConfig {
             disks: DiskLimits::default(),
             slow_journal: SlowLimits::default(),
             tls: None,
+            auth: None,
             tier: None,
             limits: Limits::default(),
         }

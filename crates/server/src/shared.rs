@@ -1,5 +1,6 @@
 //! What all connections of a bookie share.
 
+use crate::auth::Auth;
 use crate::connection::{BulkLine, Connection, Registry};
 use crate::io_pool::IoPools;
 use crate::limits::Limits;
@@ -45,6 +46,8 @@ pub struct Shared {
     pub words: WordDesk,
     /// What is proved and believed over TLS, if that is spoken.
     pub tls: Option<Arc<Tls>>,
+    /// Who clients are, if they have to say so.
+    pub auth: Option<Arc<Auth>>,
     /// Object storage, if there is any.
     pub tier: Option<Arc<Tier>>,
     /// For reads that would need it, when there is none.

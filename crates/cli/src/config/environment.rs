@@ -53,7 +53,7 @@ pub fn select(
         value: value.trim().to_owned(),
     };
     if naming != Naming::None {
-        for (name, options) in variables.iter().filter(|(name, _)| OPTIONS.contains(&name.as_str())) {
+        for (name, options) in OPTIONS.iter().filter_map(|wanted| variables.iter().find(|(name, _)| name == wanted)) {
             let properties = options.split_ascii_whitespace().filter_map(key_of_property);
             found.extend(properties.map(|(key, value)| variable(key, name, value)));
         }
@@ -88,14 +88,22 @@ pub fn select(
     (found, strange)
 }
 
-/// Variables with options of the Java process, of either image.
-const OPTIONS: [&str; 4] = ["BOOKIE_EXTRA_OPTS", "BOOKIE_OPTS", "OPTS", "PULSAR_EXTRA_OPTS"];
+/// Variables with options of the Java process, of either image, the later ones winning.
+const OPTIONS: [&str; 4] = ["OPTS", "BOOKIE_OPTS", "PULSAR_EXTRA_OPTS", "BOOKIE_EXTRA_OPTS"];
 
-/// The key that stands for the system property that this option sets.
+/// The key that stands for the system property that this option sets, with its value.
 fn key_of_property(option: &str) -> Option<(&'static str, &str)> {
     let (property, value) = option.strip_prefix("-D")?.split_once('=')?;
     let (_, key) = PROPERTIES.iter().find(|(known, _)| *known == property)?;
-    Some((key, value))
+    match *key {
+        // A path, or a URL of a file. With a second equals sign Java reads no other, which is all the same here.
+        "jaasFile" => {
+            let file = value.strip_prefix('=').unwrap_or(value).trim_matches('"');
+            Some((key, file.strip_prefix("file://").or(file.strip_prefix("file:")).unwrap_or(file)))
+        }
+        _ => Some((key, value)),
+    }
+}
 }
 
 /// BookKeeper's image makes a URI of the servers when it is given none, so that they win over a URI in the file.
@@ -128,6 +136,27 @@ mod tests {
 
     fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
         expected.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
+    }
+
+    #[test]
+    fn a_jaas_file_is_found_among_the_options_of_java() {
+        let of = |naming, variables: &[(&str, &str)]| chosen(naming, variables).0;
+        let jaas = |file: &str| pairs(&[("jaasFile", file)]);
+        let option = |file: &str| format!("-Xmx1g -Djava.security.auth.login.config={file} -Dother=x");
+        for (written, expected) in
+            [("/j", "/j"), ("=/j", "/j"), ("file:/j", "/j"), ("file:///j", "/j"), ("\"/j\"", "/j")]
+        {
+            assert_eq!(
+                of(Naming::Bk, &[("BOOKIE_EXTRA_OPTS", &option(written))]),
+                jaas(expected),
+                "{written}"
+            );
+        }
+        let several = [("BOOKIE_EXTRA_OPTS", &*option("/b")), ("OPTS", &option("/a"))];
+        assert_eq!(of(Naming::Bk, &several), jaas("/b"), "as Java takes the last");
+        assert_eq!(of(Naming::Pulsar, &several[1..]), jaas("/a"));
+        assert_eq!(of(Naming::None, &several), []);
+        assert_eq!(of(Naming::Bk, &[("OPTS", "-Dother=x")]), []);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::config::values::{Finding, Values};
 use crate::exit::Failure;
 use bindery_metadata::{ConnectOptions, SaslLogin, Security, TlsOptions};
 use bindery_tls::store::StoreFile;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Java's system properties, and the keys that have their meaning here.
 pub(crate) const PROPERTIES: [(&str, &str); 9] = [
@@ -27,10 +27,10 @@ pub(crate) const PROPERTIES: [(&str, &str); 9] = [
 /// The section of a JAAS file in which ZooKeeper's client looks for itself.
 const SECTION: &str = "Client";
 
-/// Reads the keys.
-pub(crate) fn apply(file: &mut Values) -> Security {
+/// Reads the keys; `jaas_file` is the flag that wins over one of them.
+pub(crate) fn apply(file: &mut Values, jaas_file: Option<&Path>) -> Security {
     let tls = tls(file);
-    let sasl = sasl(file);
+    let sasl = sasl(file, jaas_file);
     let is_restricted = file.flag("zkEnableSecurity").unwrap_or(false);
     let security = Security { tls, sasl, is_restricted };
     if is_restricted && !security.may_have_identity() {
@@ -85,11 +85,12 @@ fn store(file: &mut Values, is_on: bool, key: &'static str, type_key: &str) -> O
     Some(StoreFile { setting: key, path })
 }
 
-fn sasl(file: &mut Values) -> Option<SaslLogin> {
+fn sasl(file: &mut Values, jaas_file: Option<&Path>) -> Option<SaslLogin> {
     let is_on = file.flag("zkSaslEnable");
     let (user, password) = (file.take("zkSaslUser"), file.take("zkSaslPasswordPath"));
     // Bookies may also know their clients from it.
     let (jaas, section) = (file.shared("jaasFile"), file.take("zkSaslSection"));
+    let jaas = jaas_file.map(Path::to_owned).or(jaas.map(PathBuf::from));
     if is_on == Some(false) {
         return None;
     }
@@ -115,7 +116,7 @@ fn sasl(file: &mut Values) -> Option<SaslLogin> {
     };
     let is_needed = section.is_some() || is_on == Some(true);
     let section = section.unwrap_or_else(|| SECTION.to_owned());
-    Some(SaslLogin::Jaas { file: absolute(Path::new(&jaas), file), section, is_needed })
+    Some(SaslLogin::Jaas { file: absolute(&jaas, file), section, is_needed })
 }
 
 impl MetadataArgs {
@@ -126,7 +127,7 @@ impl MetadataArgs {
         let text = std::fs::read_to_string(path)
             .map_err(|error| Failure::usage(format!("--metadata-config {shown}: {error}")))?;
         let mut file = Values::of(Some(&text));
-        let security = apply(&mut file);
+        let security = apply(&mut file, None);
         // Others of its keys are a bookie's.
         let faults: Vec<String> = file.faults.iter().map(Finding::to_string).collect();
         match faults.is_empty() {
@@ -141,11 +142,10 @@ impl MetadataArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::PathBuf;
 
     fn applied(text: &str) -> (Security, Vec<String>, Vec<String>) {
         let mut file = Values::of(Some(text));
-        let security = apply(&mut file);
+        let security = apply(&mut file, None);
         let texts = |found: Vec<Finding>| found.into_iter().map(|finding| finding.text).collect();
         (security, texts(file.faults), texts(file.warnings))
     }

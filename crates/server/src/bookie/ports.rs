@@ -3,6 +3,7 @@
 use super::StartError;
 use crate::admin::access::Access;
 use crate::admin::{self, AdminState};
+use crate::auth::Auth;
 use crate::config::BookieConfig;
 use crate::latch::Latch;
 use crate::memory::MemoryPlan;
@@ -63,6 +64,7 @@ pub(super) async fn bind_patiently(address: SocketAddr) -> io::Result<TcpListene
 
 pub(super) async fn start_admin(
     config: &BookieConfig,
+    users: Option<Arc<Auth>>,
     state: &Arc<AdminState>,
     answers: &ByteBudget,
     stop: &Arc<Latch>,
@@ -75,7 +77,7 @@ pub(super) async fn start_admin(
     let task = tokio::spawn(admin::serve(
         listener,
         config.admin_scope,
-        Access::new(config.admin_tokens.clone()),
+        Access::new(config.admin_tokens.clone()).with_users(users),
         state.clone(),
         answers.clone(),
         patience,

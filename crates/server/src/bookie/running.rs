@@ -133,7 +133,7 @@ impl Bookie {
             serving,
             garbage,
             trim,
-            tls_watch,
+            file_watches,
             words,
             watch,
             stop_admin,
@@ -157,10 +157,10 @@ impl Bookie {
             {
                 tracing::error!("the trimmer panicked");
             }
-            if let Some(watch) = tls_watch
-                && watch.await.is_err()
-            {
-                tracing::error!("the task that looks at TLS files panicked");
+            for watch in file_watches {
+                if watch.await.is_err() {
+                    tracing::error!("a task that looks at files of TLS or of users panicked");
+                }
             }
             if words.await.is_err() {
                 tracing::error!("the reader of metadata for adds panicked");

@@ -21,16 +21,16 @@
 
 mod load;
 mod validity;
-mod watch;
 
 pub use bindery_tls::{CipherName, TlsVersion, UnknownCipher, UnknownVersion};
 pub(crate) use load::OFFER_BYTES_MAX;
 pub use load::TlsError;
-pub(crate) use watch::Watch;
+pub(crate) use validity::subject_units;
 
 use crate::log_limit::LogLimit;
 use crate::memory::{TLS_CLIENT_AUTH_BYTES, TLS_CONNECTION_BYTES};
 use crate::metrics::Exposition;
+use crate::reload::Reload;
 use load::{Contents, Loaded};
 use parking_lot::{Mutex, RwLock};
 use rustls::{ServerConfig, ServerConnection};
@@ -144,40 +144,6 @@ impl Tls {
         self.log.lock().admit(now_ns)
     }
 
-    /// Reads the files and loads them if they have changed (invariant 2). Blocks. True when they have changed and cannot be
-    /// loaded; unless it is the last try, that is kept quiet, because they may be changing at this moment.
-    pub(crate) fn reload(&self, is_last_try: bool) -> bool {
-        let failed = match Contents::read(&self.config) {
-            Ok(contents) if contents == self.state.lock().contents => None,
-            Ok(contents) => match load::load(&self.config, &contents) {
-                Ok(loaded) => {
-                    self.take(contents, loaded);
-                    None
-                }
-                Err(error) => Some(error),
-            },
-            Err(error) => Some(error),
-        };
-        let is_failed = failed.is_some();
-        if is_failed && !is_last_try {
-            return true;
-        }
-        let mut state = self.state.lock();
-        let failed = failed.map(|error| error.to_string());
-        match &failed {
-            Some(error) if state.reload_failed != failed => {
-                tracing::error!(
-                    error,
-                    "TLS files cannot be reloaded: the certificates loaded before stay in use"
-                );
-            }
-            None if state.reload_failed.is_some() => tracing::info!("TLS files can be loaded again"),
-            _ => {}
-        }
-        state.reload_failed = failed;
-        is_failed
-    }
-
     fn take(&self, contents: Contents, loaded: Loaded) {
         *self.current.write() = loaded.server;
         let mut state = self.state.lock();
@@ -234,6 +200,43 @@ impl Tls {
             _ => {}
         }
         alarms
+    }
+}
+
+impl Reload for Tls {
+    const WHAT: &str = "TLS files";
+
+    /// Invariant 2.
+    fn reload(&self, is_last_try: bool) -> bool {
+        let failed = match Contents::read(&self.config) {
+            Ok(contents) if contents == self.state.lock().contents => None,
+            Ok(contents) => match load::load(&self.config, &contents) {
+                Ok(loaded) => {
+                    self.take(contents, loaded);
+                    None
+                }
+                Err(error) => Some(error),
+            },
+            Err(error) => Some(error),
+        };
+        let is_failed = failed.is_some();
+        if is_failed && !is_last_try {
+            return true;
+        }
+        let mut state = self.state.lock();
+        let failed = failed.map(|error| error.to_string());
+        match &failed {
+            Some(error) if state.reload_failed != failed => {
+                tracing::error!(
+                    error,
+                    "TLS files cannot be reloaded: the certificates loaded before stay in use"
+                );
+            }
+            None if state.reload_failed.is_some() => tracing::info!("TLS files can be loaded again"),
+            _ => {}
+        }
+        state.reload_failed = failed;
+        is_failed
     }
 }
 

@@ -1,9 +1,10 @@
-//! When a certificate expires. This is the only field of X.509 read here, because the library that checks certificates does
-//! not expose it.
+//! When a certificate expires, and the organisational units of its subject. No other fields of X.509 are read here, and these are
+//! because the library that checks certificates does not expose them.
 //!
 //! ```text
 //! Certificate ::= SEQUENCE { tbsCertificate SEQUENCE {
-//!     [0] version OPTIONAL, serial INTEGER, signature SEQUENCE, issuer SEQUENCE, validity SEQUENCE { notBefore, notAfter }, … } … }
+//!     [0] version OPTIONAL, serial INTEGER, signature SEQUENCE, issuer SEQUENCE, validity SEQUENCE { notBefore, notAfter },
+//!     subject SEQUENCE OF SET OF SEQUENCE { type OBJECT IDENTIFIER, value }, … } … }
 //! ```
 
 /// DER's tags.
@@ -12,9 +13,52 @@ const INTEGER: u8 = 0x02;
 const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
+const SET: u8 = 0x31;
+const OBJECT_IDENTIFIER: u8 = 0x06;
+/// UTF8String, PrintableString, IA5String.
+const TEXTS: [u8; 3] = [0x0c, 0x13, 0x16];
+/// 2.5.4.11
+const ORGANISATIONAL_UNIT: [u8; 3] = [0x55, 0x04, 0x0b];
 
 /// Unix time at which the certificate expires; `None` when the bytes are no certificate.
 pub(super) fn expires_s(certificate: &[u8]) -> Option<u64> {
+    let (validity, _) = tagged(from_validity(certificate)?, SEQUENCE)?;
+    let (_, not_after) = any_time(validity)?;
+    let ((tag, text), _) = any_time(not_after)?;
+    unix_s(tag, text)
+}
+
+/// The organisational units of the subject that are text, in the order in which they are encoded; none when the bytes are no
+/// certificate.
+pub(crate) fn subject_units(certificate: &[u8]) -> Vec<String> {
+    let mut units = Vec::new();
+    // What follows damage is left out.
+    let _ = collect_units(certificate, &mut units);
+    units
+}
+
+fn collect_units(certificate: &[u8], units: &mut Vec<String>) -> Option<()> {
+    let (_, rest) = tagged(from_validity(certificate)?, SEQUENCE)?;
+    let (mut subject, _) = tagged(rest, SEQUENCE)?;
+    while !subject.is_empty() {
+        let (mut set, behind) = tagged(subject, SET)?;
+        subject = behind;
+        while !set.is_empty() {
+            let (pair, behind) = tagged(set, SEQUENCE)?;
+            set = behind;
+            let (kind, value) = tagged(pair, OBJECT_IDENTIFIER)?;
+            let tag = *value.first()?;
+            if kind == ORGANISATIONAL_UNIT && TEXTS.contains(&tag) {
+                let (text, _) = tagged(value, tag)?;
+                units.extend(std::str::from_utf8(text).ok().map(str::to_owned));
+            }
+        }
+    }
+    Some(())
+}
+
+/// What stands in a certificate from its validity on.
+fn from_validity(certificate: &[u8]) -> Option<&[u8]> {
     let (mut rest, _) = tagged(certificate, SEQUENCE)?;
     (rest, _) = tagged(rest, SEQUENCE)?;
     if rest.first() == Some(&VERSION) {
@@ -23,10 +67,7 @@ pub(super) fn expires_s(certificate: &[u8]) -> Option<u64> {
     for tag in [INTEGER, SEQUENCE, SEQUENCE] {
         (_, rest) = tagged(rest, tag)?;
     }
-    let (validity, _) = tagged(rest, SEQUENCE)?;
-    let (_, not_after) = any_time(validity)?;
-    let ((tag, text), _) = any_time(not_after)?;
-    unix_s(tag, text)
+    Some(rest)
 }
 
 /// Content of the element of this tag that `der` begins with, and what follows it.
@@ -133,6 +174,7 @@ mod tests {
         #[test]
         fn no_bytes_panic(der in proptest::collection::vec(any::<u8>(), 0..200)) {
             expires_s(&der);
+            subject_units(&der);
         }
 
         #[test]
@@ -141,6 +183,7 @@ mod tests {
             der[at] = byte;
             der.truncate(len.max(1));
             expires_s(&der);
+            subject_units(&der);
         }
     }
 }

@@ -5,6 +5,8 @@
 mod absence;
 mod admin_port;
 mod age;
+mod auth;
+mod auth_files;
 mod batch_reads;
 mod batching;
 mod care;

@@ -63,15 +63,7 @@ pub(super) const KEYS: &[Key] = &[
         Some(SaslLogin::User { password_file, .. }) => password_file.display().to_string(),
         _ => String::new(),
     }),
-    ours(
-        "jaasFile",
-        "JAAS file, java.security.auth.login.config of Java: its section Client logs in to ZooKeeper",
-    )
-    .shown(|view| match sasl(view) {
-        Some(SaslLogin::Jaas { file, .. }) => file.display().to_string(),
-        _ => view.text("jaasFile").unwrap_or_default(),
-    }),
-    ours("zkSaslSection", "Another section of that file; zookeeper.sasl.clientconfig of Java").shown(|view| {
+    ours("zkSaslSection", "Section of jaasFile to log in to ZooKeeper with, Client by default").shown(|view| {
         match sasl(view) {
             Some(SaslLogin::Jaas { section, .. }) => section.clone(),
             _ => String::new(),

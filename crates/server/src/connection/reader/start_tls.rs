@@ -89,13 +89,17 @@ impl Active<'_> {
         self.shared.metrics.tls_connections.add(1);
         self.handshake(&start.tls, &behind).await?;
         self.shared.metrics.tls_handshakes.add(1);
+        self.authenticate_by_certificate();
+        // What follows has a time of its own.
+        self.stranger.deadline = None;
         Ok(())
     }
 
-    /// Sends a frame and waits until the kernel has it.
-    async fn answer_plainly(&self, frame: &[u8]) -> Result<(), CloseReason> {
+    /// Sends a frame of a few hundred bytes, of a stranger, and waits until the kernel has it.
+    pub(super) async fn answer_plainly(&self, frame: &[u8]) -> Result<(), CloseReason> {
         let outbox = &self.connection.outbox;
-        let Some(promised) = outbox.try_credit(V3_ANSWER_BYTES, V3_ANSWER_BYTES) else {
+        let room = frame.len().max(V3_ANSWER_BYTES);
+        let Some(promised) = outbox.try_credit(room, room) else {
             return Err(CloseReason::Ours);
         };
         outbox.answer(promised, |out| out.extend_from_slice(frame));
@@ -160,11 +164,19 @@ impl Active<'_> {
         }
     }
 
+    /// A stranger's time is over.
+    fn late(&self) -> CloseReason {
+        match self.connection.transport.is_handshaking() {
+            true => CloseReason::HandshakeLate,
+            false => CloseReason::Silent,
+        }
+    }
+
     /// Waits until the kernel takes something.
     async fn writable(&self) -> Result<(), CloseReason> {
         tokio::select! {
             () = self.connection.closed.wait() => Err(CloseReason::Ours),
-            () = until(self.deadline) => Err(CloseReason::HandshakeLate),
+            () = until(self.deadline) => Err(self.late()),
             ready = self.connection.transport.writable() => ready.map_err(failed),
         }
     }

@@ -48,11 +48,23 @@ impl Authority {
         self.issue_until(usage, 2040)
     }
 
+    /// The same for an organisational unit.
+    pub fn issue_to(&self, usage: Use, unit: &str) -> Issued {
+        self.issue_for(usage, 2040, Some(unit))
+    }
+
     /// A certificate that expires with the first day of a year.
     pub fn issue_until(&self, usage: Use, year: i32) -> Issued {
+        self.issue_for(usage, year, None)
+    }
+
+    fn issue_for(&self, usage: Use, year: i32, unit: Option<&str>) -> Issued {
         let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
         let mut params = CertificateParams::new(names).unwrap();
         params.distinguished_name.push(rcgen::DnType::CommonName, "test");
+        if let Some(unit) = unit {
+            params.distinguished_name.push(rcgen::DnType::OrganizationalUnitName, unit);
+        }
         params.not_before = rcgen::date_time_ymd(2000, 1, 1);
         params.not_after = rcgen::date_time_ymd(year, 1, 1);
         params.extended_key_usages = vec![match usage {

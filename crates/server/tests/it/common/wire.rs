@@ -4,6 +4,7 @@ use super::PATIENCE;
 use super::frames::{OwnedV2, framed, framed_v3};
 use bindery_engine::{EngineConfig, EngineThreads, Machine};
 use bindery_io::{Clock, Disk, RealDisk, SystemClock, SystemRandom, net};
+use bindery_server::auth::Auth;
 use bindery_server::connection::{BulkLine, Completion, Registry};
 use bindery_server::io_pool::IoPools;
 use bindery_server::latch::Latch;
@@ -132,13 +133,26 @@ pub async fn start_tiered(
     change: impl FnOnce(&mut EngineConfig),
     tier: Option<Arc<Tier>>,
 ) -> Bookie {
-    start_whole(limits, plan, disk, clock, change, (tier, None)).await
+    start_whole(limits, plan, disk, clock, change, (tier, None, None)).await
 }
 
 /// As [`start_with`]; speaks TLS when asked to.
 pub async fn start_tls(limits: Limits, plan: MemoryPlan, tls: Tls) -> Bookie {
     let (disk, clock) = (Arc::new(RealDisk::new()), Arc::new(SystemClock::new()));
-    start_whole(limits, plan, disk, clock, |_| (), (None, Some(Arc::new(tls)))).await
+    start_whole(limits, plan, disk, clock, |_| (), (None, Some(Arc::new(tls)), None)).await
+}
+
+/// As [`start`]; wants to know who clients are, and speaks TLS if it has it.
+pub async fn start_auth(limits: Limits, tls: Option<Tls>, auth: Auth) -> Bookie {
+    let plan = MemoryPlan::new(256 << 20, &limits).unwrap();
+    start_auth_with(limits, plan, tls, auth).await
+}
+
+/// As [`start_auth`], with pools of these sizes.
+pub async fn start_auth_with(limits: Limits, plan: MemoryPlan, tls: Option<Tls>, auth: Auth) -> Bookie {
+    let (disk, clock) = (Arc::new(RealDisk::new()), Arc::new(SystemClock::new()));
+    let parts = (None, tls.map(Arc::new), Some(Arc::new(auth)));
+    start_whole(limits, plan, disk, clock, |_| (), parts).await
 }
 
 async fn start_whole(
@@ -147,7 +161,7 @@ async fn start_whole(
     disk: Arc<dyn Disk>,
     clock: Arc<dyn Clock>,
     change: impl FnOnce(&mut EngineConfig),
-    (tier, tls): (Option<Arc<Tier>>, Option<Arc<Tls>>),
+    (tier, tls, auth): (Option<Arc<Tier>>, Option<Arc<Tls>>, Option<Arc<Auth>>),
 ) -> Bookie {
     await_stamps();
     let dir = tempfile::tempdir().unwrap();
@@ -169,6 +183,7 @@ async fn start_whole(
         words: bindery_server::words::WordDesk::default(),
         tier,
         tls,
+        auth,
         tier_log: parking_lot::Mutex::new(LogLimit::new(Duration::from_secs(10))),
         engine: machine.engine.clone(),
         io: IoPools::start(machine.engine.directory_count(), 2, pools.loads(), clock.clone()).unwrap(),

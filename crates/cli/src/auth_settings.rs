@@ -1,0 +1,266 @@
+//! Authentication as `bk_server.conf` configures it: BookKeeper's keys, and `jaasFile`, `usersFile` and `requireReaderRole`.
+//!
+//! Nothing is read here but the settings: the files are loaded when the bookie starts.
+
+use crate::args::BookieArgs;
+use crate::config::host::Host;
+use crate::config::values::Values;
+use crate::settings::places::absolute;
+use bindery_server::auth::{AuthConfig, JaasConfig, Provider};
+use bindery_server::tls::TlsConfig;
+use std::path::{Path, PathBuf};
+
+/// BookKeeper's provider of names and passwords.
+pub const SASL: &str = "org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory";
+/// BookKeeper's provider of roles in certificates.
+pub const CERTIFICATES: &str = "org.apache.bookkeeper.tls.BookieAuthZFactory";
+const CLASS: &str = "bookieAuthProviderFactoryClass";
+
+/// What clients are asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Nothing,
+    Password,
+    Certificate,
+}
+
+/// Reads the keys of authentication; `None` when everybody is served.
+pub fn apply(
+    args: &BookieArgs,
+    file: &mut Values,
+    tls: Option<&TlsConfig>,
+    host: &dyn Host,
+) -> Option<AuthConfig> {
+    startup_users(file, host);
+    let class = file.take(CLASS).filter(|class| class != "null");
+    let is_disabled =
+        class.as_deref().is_some_and(|class| class.ends_with("AuthenticationDisabledAuthProviderFactory"));
+    let jaas = jaas(args, file);
+    let users = file_of(args.users_file.as_deref(), "usersFile", file);
+    let roles = list(file.take("authorizedRoles"));
+    let requires_reader = file.flag("requireReaderRole").unwrap_or(false);
+    let asked = match class.as_deref() {
+        None => {
+            if users.is_some() {
+                Asked::Password
+            } else {
+                Asked::Nothing
+            }
+        }
+        Some(_) if is_disabled => Asked::Nothing,
+        Some(SASL) => Asked::Password,
+        Some(CERTIFICATES) => Asked::Certificate,
+        Some(other) => {
+            file.fault(CLASS, format!("{CLASS}={other} is not known here: give {SASL} or {CERTIFICATES}"));
+            return None;
+        }
+    };
+    if asked != Asked::Password && users.is_some() {
+        let text = format!("usersFile without names and passwords: remove it, or give {CLASS}={SASL}");
+        file.fault("usersFile", text);
+    }
+    if asked != Asked::Certificate && roles.is_some() {
+        let text = format!(
+            "authorizedRoles are those of certificates, which nobody compares without {CLASS}={CERTIFICATES}: give that, or \
+             remove the line"
+        );
+        file.fault("authorizedRoles", text);
+    }
+    let provider = match asked {
+        Asked::Nothing => {
+            if requires_reader {
+                let text = "requireReaderRole=true where everybody is served: nobody has a role; give users or certificates, too";
+                file.fault("requireReaderRole", text);
+            }
+            return None;
+        }
+        Asked::Password => {
+            // With a file of ours alone, nobody is looked for in Java's.
+            let jaas = if class.is_some() { jaas } else { None };
+            if jaas.is_none() && users.is_none() {
+                let text = format!(
+                    "{CLASS}={SASL}: there are no users; give jaasFile=FILE (--jaas-file), which Java calls \
+                     -Djava.security.auth.login.config, or usersFile=FILE (--users-file)"
+                );
+                file.fault(CLASS, text);
+            }
+            Provider::Sasl { jaas, users }
+        }
+        Asked::Certificate => {
+            let roles = roles.unwrap_or_default();
+            if roles.is_empty() {
+                let text = format!(
+                    "{CLASS}={CERTIFICATES}: authorizedRoles is missing, so that nobody could connect"
+                );
+                file.fault(CLASS, text);
+            }
+            if tls.is_none_or(|tls| tls.client_authorities.is_none()) {
+                let text = format!(
+                    "{CLASS}={CERTIFICATES}: clients are asked for no certificate, so that nobody could connect; give \
+                     tlsClientAuthentication=true, and what TLS needs"
+                );
+                file.fault(CLASS, text);
+            }
+            Provider::Certificates { roles }
+        }
+    };
+    Some(AuthConfig { provider, requires_reader, refresh: AuthConfig::REFRESH_DEFAULT })
+}
+
+/// Users of Java's file.
+fn jaas(args: &BookieArgs, file: &mut Values) -> Option<JaasConfig> {
+    let section = file.take("saslJaasBookieSectionName");
+    let allowed_ids = file.take("saslJaasClientAllowedIds");
+    let path = file_of(args.jaas_file.as_deref(), "jaasFile", file)?;
+    Some(JaasConfig {
+        file: path,
+        section: section.unwrap_or_else(|| JaasConfig::SECTION_DEFAULT.to_owned()),
+        allowed_ids: allowed_ids.unwrap_or_else(|| JaasConfig::ALLOWED_IDS_DEFAULT.to_owned()),
+    })
+}
+
+fn file_of(of_flag: Option<&Path>, key: &str, file: &mut Values) -> Option<PathBuf> {
+    let of_file = file.take(key);
+    let path = of_flag.map(Path::to_owned).or_else(|| of_file.map(PathBuf::from))?;
+    Some(absolute(&path, file))
+}
+
+fn list(text: Option<String>) -> Option<Vec<String>> {
+    let text = text?;
+    Some(text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect())
+}
+
+/// Refuses to start for a user who is not among those that may (`BookieServer.validateUser`).
+fn startup_users(file: &mut Values, host: &dyn Host) {
+    let key = "permittedStartupUsers";
+    let Some(text) = file.take(key) else { return };
+    let permitted = list(Some(text.clone())).unwrap_or_default();
+    match host.user() {
+        Some(user) if permitted.contains(&user) => {}
+        user => {
+            let user = user.map_or_else(|| "a user without a name".to_owned(), |user| user.to_string());
+            file.fault(
+                key,
+                format!("{key}={text}: this is {user}; start the bookie as one of those, or change the line"),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::host::tests::Fake;
+    use crate::config::values::Finding;
+
+    fn tls(has_clients: bool) -> TlsConfig {
+        TlsConfig {
+            certificates: "/c".into(),
+            key: "/k".into(),
+            client_authorities: has_clients.then(|| "/a".into()),
+            versions: Vec::new(),
+            ciphers: Vec::new(),
+            refresh: None,
+            is_required: has_clients,
+        }
+    }
+
+    fn applied(args: &BookieArgs, text: &str, tls: Option<&TlsConfig>) -> (Option<AuthConfig>, Vec<String>) {
+        let mut file = Values::of(Some(text));
+        let auth = apply(args, &mut file, tls, &Fake::default());
+        let faults = file.faults.into_iter().map(|fault: Finding| fault.text).collect();
+        assert!(file.warnings.is_empty(), "{:?}", file.warnings);
+        (auth, faults)
+    }
+
+    fn of(text: &str) -> (Option<AuthConfig>, Vec<String>) {
+        applied(&BookieArgs::default(), text, None)
+    }
+
+    #[test]
+    fn the_keys_of_sasl_mean_what_they_mean_in_bookkeeper() {
+        let class = format!("{CLASS}={SASL}\n");
+        let jaas = |file: &str, section: &str, allowed_ids: &str| JaasConfig {
+            file: file.into(),
+            section: section.to_owned(),
+            allowed_ids: allowed_ids.to_owned(),
+        };
+        let expect = |jaas: Option<JaasConfig>, users: Option<&str>| {
+            let provider = Provider::Sasl { jaas, users: users.map(PathBuf::from) };
+            (
+                Some(AuthConfig { provider, requires_reader: false, refresh: AuthConfig::REFRESH_DEFAULT }),
+                Vec::new(),
+            )
+        };
+        let file = jaas("/j", "Bookie", ".*bookkeeper.*");
+        assert_eq!(of(&format!("{class}jaasFile=/j\n")), expect(Some(file.clone()), None));
+        let named = format!(
+            "{class}jaasFile=/j\nsaslJaasBookieSectionName=B\nsaslJaasClientAllowedIds=.*\nusersFile=/u\n"
+        );
+        assert_eq!(of(&named), expect(Some(jaas("/j", "B", ".*")), Some("/u")));
+        let args = BookieArgs {
+            jaas_file: Some("/f".into()),
+            users_file: Some("/v".into()),
+            ..BookieArgs::default()
+        };
+        let flags = applied(&args, &format!("{class}jaasFile=/j\nusersFile=/u\n"), None);
+        assert_eq!(flags, expect(Some(jaas("/f", "Bookie", ".*bookkeeper.*")), Some("/v")));
+        // A file of users switches it on; a JAAS file alone may be there for something else.
+        assert_eq!(of("usersFile=/u\njaasFile=/j\n"), expect(None, Some("/u")));
+        assert_eq!(of("jaasFile=/j\nsaslJaasBookieSectionName=B\n"), (None, Vec::new()));
+        let strict = of("usersFile=/u\nrequireReaderRole=true\n").0.unwrap();
+        assert!(strict.requires_reader);
+    }
+
+    #[test]
+    fn certificates_need_roles_and_to_be_asked_for() {
+        let class = format!("{CLASS}={CERTIFICATES}\n");
+        let text = format!("{class}authorizedRoles=a, b\n");
+        let (auth, faults) = applied(&BookieArgs::default(), &text, Some(&tls(true)));
+        assert!(faults.is_empty(), "{faults:?}");
+        let roles = vec!["a".to_owned(), "b".to_owned()];
+        assert_eq!(auth.unwrap().provider, Provider::Certificates { roles });
+        for (text, tls) in [(&*text, None), (&text, Some(&tls(false)))] {
+            let faults = applied(&BookieArgs::default(), text, tls).1;
+            assert!(faults.len() == 1 && faults[0].contains("tlsClientAuthentication=true"), "{faults:?}");
+        }
+        let faults = of(&class).1;
+        assert!(faults.len() == 2 && faults[0].contains("authorizedRoles is missing"), "{faults:?}");
+    }
+
+    #[test]
+    fn nobody_believes_a_bookie_protected_that_serves_everybody() {
+        let disabled =
+            "org.apache.bookkeeper.auth.AuthProviderFactoryFactory$AuthenticationDisabledAuthProviderFactory";
+        for open in
+            [String::new(), format!("{CLASS}=\n"), format!("{CLASS}=null\n"), format!("{CLASS}={disabled}\n")]
+        {
+            assert_eq!(of(&open), (None, Vec::new()), "{open}");
+        }
+        for (text, why) in [
+            (format!("{CLASS}=my.Provider\n"), "is not known here"),
+            (format!("{CLASS}={SASL}\n"), "there are no users"),
+            (format!("{CLASS}={disabled}\nusersFile=/u\n"), "usersFile without"),
+            ("authorizedRoles=a\n".to_owned(), "authorizedRoles are those of certificates"),
+            ("usersFile=/u\nauthorizedRoles=a\n".to_owned(), "authorizedRoles are those of certificates"),
+            ("requireReaderRole=true\n".to_owned(), "nobody has a role"),
+        ] {
+            let faults = of(&text).1;
+            assert!(faults.len() == 1 && faults[0].contains(why), "{text}: {faults:?}");
+        }
+    }
+
+    #[test]
+    fn only_users_who_may_start_the_bookie_do() {
+        let faults = |text: &str| of(text).1;
+        for fine in [
+            "permittedStartupUsers=bookie\n",
+            "permittedStartupUsers=root, bookie\n",
+            "permittedStartupUsers=\n",
+        ] {
+            assert!(faults(fine).is_empty(), "{fine}");
+        }
+        let faults = faults("permittedStartupUsers=root,bookies\n");
+        assert!(faults.len() == 1 && faults[0].contains("this is bookie"), "{faults:?}");
+    }
+}
