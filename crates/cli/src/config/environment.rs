@@ -53,7 +53,9 @@ pub fn select(
         value: value.trim().to_owned(),
     };
     if naming != Naming::None {
-        for (name, options) in OPTIONS.iter().filter_map(|wanted| variables.iter().find(|(name, _)| name == wanted)) {
+        for (name, options) in
+            OPTIONS.iter().filter_map(|wanted| variables.iter().find(|(name, _)| name == wanted))
+        {
             let properties = options.split_ascii_whitespace().filter_map(key_of_property);
             found.extend(properties.map(|(key, value)| variable(key, name, value)));
         }
@@ -103,7 +105,6 @@ fn key_of_property(option: &str) -> Option<(&'static str, &str)> {
         }
         _ => Some((key, value)),
     }
-}
 }
 
 /// BookKeeper's image makes a URI of the servers when it is given none, so that they win over a URI in the file.
