@@ -1,6 +1,7 @@
 //! From flags, `bk_server.conf` and the environment to a bookie's settings. Flags win; all faults are reported at once.
 
 mod addresses;
+mod admin_tls;
 mod connections;
 mod disks;
 pub(crate) mod metadata_security;
@@ -199,6 +200,7 @@ fn take_all(
     disks::apply(file, config);
     connections::apply(file, config);
     config.tls = tls_settings::apply(file);
+    config.admin_tls = admin_tls::apply(file, config.admin.is_some());
     config.auth = auth_settings::apply(args, file, config.tls.as_ref(), host);
     request_limits::apply(file, config);
     let metadata = places::metadata(args, file);

@@ -105,6 +105,8 @@ pub struct BookieConfig {
     pub slow_journal: SlowLimits,
     /// TLS for those who ask for it; `None` without.
     pub tls: Option<TlsConfig>,
+    /// TLS on the admin port; `None` for plain HTTP.
+    pub admin_tls: Option<TlsConfig>,
     /// Clients have to say who they are; `None`: everybody is served.
     pub auth: Option<AuthConfig>,
     /// Object storage, from which entries are read whose copies here were let go; `None` without.
@@ -149,6 +151,7 @@ impl Default for BookieConfig {
             disks: DiskLimits::default(),
             slow_journal: SlowLimits::default(),
             tls: None,
+            admin_tls: None,
             auth: None,
             tier: None,
             limits: Limits::default(),

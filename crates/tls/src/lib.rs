@@ -11,8 +11,9 @@
 //! 2. An error says what is wrong with the file and how to make one that can be used. Which setting named it is its caller's to say.
 //!
 //! # Limits     a file: [`file::FILE_BYTES_MAX`]
-//! # Not here   configurations, reloads and alarms, which differ between the two ends
+//! # Not here   reloads and alarms, and the configurations of bookies and of their clients (`bindery-server`, `bindery-client`)
 
+pub mod client;
 pub mod file;
 mod names;
 pub mod store;

@@ -8,16 +8,20 @@ use crate::args::MetadataArgs;
 use crate::config::values::{Finding, Values};
 use crate::exit::Failure;
 use bindery_metadata::{ConnectOptions, SaslLogin, Security, TlsOptions};
-use bindery_tls::store::StoreFile;
+use bindery_tls::store::{Password, PasswordSource, StoreFile};
 use std::path::{Path, PathBuf};
 
 /// Java's system properties, and the keys that have their meaning here.
-pub(crate) const PROPERTIES: [(&str, &str); 9] = [
+pub(crate) const PROPERTIES: [(&str, &str); 13] = [
     ("zookeeper.client.secure", "zkTlsEnable"),
     ("zookeeper.ssl.trustStore.location", "zkTlsTrustStore"),
     ("zookeeper.ssl.trustStore.type", "zkTlsTrustStoreType"),
+    ("zookeeper.ssl.trustStore.password", "zkTlsTrustStorePassword"),
+    ("zookeeper.ssl.trustStore.passwordPath", "zkTlsTrustStorePasswordPath"),
     ("zookeeper.ssl.keyStore.location", "zkTlsKeyStore"),
     ("zookeeper.ssl.keyStore.type", "zkTlsKeyStoreType"),
+    ("zookeeper.ssl.keyStore.password", "zkTlsKeyStorePassword"),
+    ("zookeeper.ssl.keyStore.passwordPath", "zkTlsKeyStorePasswordPath"),
     ("zookeeper.ssl.hostnameVerification", "zkTlsHostnameVerification"),
     ("zookeeper.sasl.client", "zkSaslEnable"),
     ("zookeeper.sasl.clientconfig", "zkSaslSection"),
@@ -45,8 +49,8 @@ pub(crate) fn apply(file: &mut Values, jaas_file: Option<&Path>) -> Security {
 
 fn tls(file: &mut Values) -> Option<TlsOptions> {
     let is_on = file.flag("zkTlsEnable").unwrap_or(false);
-    let authorities = store(file, is_on, "zkTlsTrustStore", "zkTlsTrustStoreType");
-    let identity = store(file, is_on, "zkTlsKeyStore", "zkTlsKeyStoreType");
+    let authorities = store(file, is_on, &TRUST_STORE);
+    let identity = store(file, is_on, &KEY_STORE);
     let verifies_names = file.flag("zkTlsHostnameVerification").unwrap_or(true);
     if !is_on {
         // As in Java, where the others have no effect without zookeeper.client.secure.
@@ -55,7 +59,7 @@ fn tls(file: &mut Values) -> Option<TlsOptions> {
     let Some(authorities) = authorities else {
         file.fault(
             "zkTlsEnable",
-            "zkTlsEnable=true needs zkTlsTrustStore, a PEM file with the certificates of the authorities that sign those of \
+            "zkTlsEnable=true needs zkTlsTrustStore, a PEM file or a store of Java's with the certificates of the authorities that sign those of \
              ZooKeeper's servers",
         );
         return None;
@@ -70,19 +74,41 @@ fn tls(file: &mut Values) -> Option<TlsOptions> {
     Some(TlsOptions { authorities, identity, verifies_names })
 }
 
-fn store(file: &mut Values, is_on: bool, key: &'static str, type_key: &str) -> Option<StoreFile> {
-    let (path, kind) = (file.take(key), file.take(type_key));
+/// Names of the keys of one store.
+struct Keys {
+    path: &'static str,
+    form: &'static str,
+    password: &'static str,
+    password_file: &'static str,
+}
+
+const TRUST_STORE: Keys = Keys {
+    path: "zkTlsTrustStore",
+    form: "zkTlsTrustStoreType",
+    password: "zkTlsTrustStorePassword",
+    password_file: "zkTlsTrustStorePasswordPath",
+};
+const KEY_STORE: Keys = Keys {
+    path: "zkTlsKeyStore",
+    form: "zkTlsKeyStoreType",
+    password: "zkTlsKeyStorePassword",
+    password_file: "zkTlsKeyStorePasswordPath",
+};
+
+fn store(file: &mut Values, is_on: bool, keys: &Keys) -> Option<StoreFile> {
+    let (path, form) = (file.take(keys.path), file.take(keys.form));
+    let given = file.take(keys.password).map(|text| PasswordSource::Given(Password::new(text)));
+    let of_file = file.take(keys.password_file).map(|path| PasswordSource::File {
+        setting: keys.password_file,
+        path: absolute(Path::new(&path), file),
+    });
     let path = absolute(Path::new(&path?), file);
-    if let Some(kind) = kind.filter(|kind| is_on && !kind.eq_ignore_ascii_case("PEM")) {
-        file.fault(
-            type_key,
-            format!(
-                "{type_key}={kind}: only PEM files are read: convert it with keytool -importkeystore -deststoretype PKCS12 and \
-                 openssl pkcs12 -nodes"
-            ),
-        );
+    let is_read = |form: &str| ["PEM", "PKCS12", "JKS"].iter().any(|known| form.eq_ignore_ascii_case(known));
+    if let Some(form) = form.filter(|form| is_on && !is_read(form)) {
+        file.fault(keys.form, format!("{}={form}: give PEM, PKCS12 or JKS", keys.form));
     }
-    Some(StoreFile { setting: key, path })
+    // The file itself says what it is. As in Java, a file wins over a password in the settings.
+    Some(StoreFile { setting: keys.path, path, password: of_file.or(given) })
 }
 
 fn sasl(file: &mut Values, jaas_file: Option<&Path>) -> Option<SaslLogin> {
@@ -164,7 +190,7 @@ mod tests {
             "zkTlsEnable=true\nzkTlsTrustStore=/ca.pem\nzkTlsKeyStore=/me.pem\nzkTlsKeyStoreType=pem\nzkEnableSecurity=true\n",
         );
         assert_eq!((faults, warnings), (Vec::new(), Vec::new()));
-        let file = |setting, path: &str| StoreFile { setting, path: PathBuf::from(path) };
+        let file = |setting, path: &str| StoreFile::new(setting, path);
         let expected = TlsOptions {
             authorities: file("zkTlsTrustStore", "/ca.pem"),
             identity: Some(file("zkTlsKeyStore", "/me.pem")),
@@ -187,6 +213,19 @@ mod tests {
             let faults = applied(text).1;
             assert!(faults.len() == 1 && faults[0].contains(why), "{text}: {faults:?}");
         }
+    }
+
+    #[test]
+    fn stores_of_java_have_passwords_in_the_settings_or_in_files() {
+        let (security, faults, _) = applied(
+            "zkTlsEnable=true\nzkTlsTrustStore=/t.jks\nzkTlsTrustStoreType=JKS\nzkTlsTrustStorePassword=one\n\
+             zkTlsKeyStore=/k.p12\nzkTlsKeyStorePassword=two\nzkTlsKeyStorePasswordPath=/p\n",
+        );
+        assert!(faults.is_empty() && !format!("{security:?}").contains("one\""), "{faults:?}");
+        let tls = security.tls.unwrap();
+        assert_eq!(tls.authorities.password, Some(PasswordSource::Given(Password::new("one"))));
+        let file = PasswordSource::File { setting: "zkTlsKeyStorePasswordPath", path: PathBuf::from("/p") };
+        assert_eq!(tls.identity.unwrap().password, Some(file));
     }
 
     #[test]

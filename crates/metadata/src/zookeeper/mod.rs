@@ -17,7 +17,8 @@ mod session;
 mod tls;
 mod wire;
 
-pub use self::security::{SaslLogin, Security, TlsOptions};
+pub use self::security::{SaslLogin, Security};
+pub use bindery_tls::client::ClientFiles as TlsOptions;
 
 use std::sync::Arc;
 use std::time::Duration;

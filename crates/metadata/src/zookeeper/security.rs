@@ -1,13 +1,13 @@
 //! How the connection to ZooKeeper is protected, and who may use the nodes that are created over it.
 
-use bindery_tls::store::StoreFile;
+use bindery_tls::client::ClientFiles;
 use std::path::PathBuf;
 
 /// Protection of a metadata store. The default is none: plain TCP, no identity, nodes that anybody may change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Security {
     /// TLS to the servers, on their secure client ports; `None` for plain TCP.
-    pub tls: Option<TlsOptions>,
+    pub tls: Option<ClientFiles>,
     /// The login at the servers, by SASL DIGEST-MD5; `None` for none.
     pub sasl: Option<SaslLogin>,
     /// New nodes may be read and changed by this process's identity only (`zkEnableSecurity`). The identity is that of SASL, and
@@ -24,17 +24,6 @@ impl Security {
     pub(super) fn access(&self) -> Access {
         if self.is_restricted { Access::Creator } else { Access::Anybody }
     }
-}
-
-/// TLS to ZooKeeper's servers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TlsOptions {
-    /// Certificates of the authorities one of which must have signed a server's.
-    pub authorities: StoreFile,
-    /// Our key and certificates, for servers that ask for them (`ssl.clientAuth`).
-    pub identity: Option<StoreFile>,
-    /// A server's certificate must have the name, or the IP address, that the URI has for it.
-    pub verifies_names: bool,
 }
 
 /// Where the user and the password for SASL are. The files are read again for each connection.

@@ -10,17 +10,11 @@
 //!    before in use, with a warning; without any there is no connection.
 //! 2. Sessions of TLS are not resumed, so no connection outlives a change of the authorities.
 
-use super::security::TlsOptions;
-use bindery_tls::store::{StoreContents, StoreError};
+use bindery_tls::client::{ClientContents, ClientFiles};
+use bindery_tls::store::StoreError;
 use parking_lot::Mutex;
-use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::ring;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{
-    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore,
-    SignatureScheme,
-};
+use rustls::pki_types::ServerName;
+use rustls::{AlertDescription, CertificateError, ClientConfig, Error};
 use std::io;
 use std::sync::Arc;
 use tokio::net::TcpStream;
@@ -30,15 +24,9 @@ use tracing::warn;
 
 /// Makes streams of TLS.
 pub(super) struct Tls {
-    options: TlsOptions,
-    loaded: Mutex<Option<Loaded>>,
-}
-
-/// What was made of files at one moment.
-struct Loaded {
-    authorities: StoreContents,
-    identity: Option<StoreContents>,
-    config: Arc<ClientConfig>,
+    options: ClientFiles,
+    /// Made of files at one moment.
+    loaded: Mutex<Option<(ClientContents, Arc<ClientConfig>)>>,
 }
 
 /// Why there is no stream.
@@ -53,7 +41,7 @@ pub(super) enum Refused {
 }
 
 impl Tls {
-    pub(super) fn new(options: TlsOptions) -> Tls {
+    pub(super) fn new(options: ClientFiles) -> Tls {
         Tls { options, loaded: Mutex::new(None) }
     }
 
@@ -76,29 +64,31 @@ impl Tls {
     }
 
     /// The configuration of the files as they are now (invariant 1). Blocks.
-    fn config(&self) -> Result<Arc<ClientConfig>, LoadError> {
+    fn config(&self) -> Result<Arc<ClientConfig>, StoreError> {
         match self.reload() {
             Ok(config) => Ok(config),
             Err(error) => match &*self.loaded.lock() {
-                Some(former) => {
+                Some((_, former)) => {
                     warn!(%error, "files of TLS to the metadata store cannot be loaded: those loaded before stay in use");
-                    Ok(former.config.clone())
+                    Ok(former.clone())
                 }
                 None => Err(error),
             },
         }
     }
 
-    fn reload(&self) -> Result<Arc<ClientConfig>, LoadError> {
-        let authorities = self.options.authorities.read()?;
-        let identity = self.options.identity.as_ref().map(|identity| identity.read()).transpose()?;
-        if let Some(former) = &*self.loaded.lock()
-            && (&former.authorities, &former.identity) == (&authorities, &identity)
+    fn reload(&self) -> Result<Arc<ClientConfig>, StoreError> {
+        let contents = self.options.read()?;
+        if let Some((former, config)) = &*self.loaded.lock()
+            && *former == contents
         {
-            return Ok(former.config.clone());
+            return Ok(config.clone());
         }
-        let config = Arc::new(configure(&self.options, &authorities, identity.as_ref())?);
-        *self.loaded.lock() = Some(Loaded { authorities, identity, config: config.clone() });
+        let mut config = self.options.configure(&contents)?;
+        // Invariant 2.
+        config.resumption = rustls::client::Resumption::disabled();
+        let config = Arc::new(config);
+        *self.loaded.lock() = Some((contents, config.clone()));
         Ok(config)
     }
 
@@ -151,104 +141,5 @@ impl Tls {
             }),
             other => Refused::Failed(format!("TLS: {other}")),
         }
-    }
-}
-
-/// Why files cannot be used.
-#[derive(Debug, thiserror::Error)]
-enum LoadError {
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    #[error("{setting}={path}: {why}")]
-    Unusable { setting: &'static str, path: String, why: String },
-}
-
-fn configure(
-    options: &TlsOptions,
-    authorities: &StoreContents,
-    identity: Option<&StoreContents>,
-) -> Result<ClientConfig, LoadError> {
-    let provider = Arc::new(ring::default_provider());
-    let trust = &options.authorities;
-    let unusable = |why: String| LoadError::Unusable {
-        setting: trust.setting,
-        path: trust.path.display().to_string(),
-        why,
-    };
-    let mut roots = RootCertStore::empty();
-    for certificate in trust.authorities(authorities)? {
-        roots.add(certificate).map_err(|error| {
-            unusable(format!("a certificate in it cannot be trusted: {error}. Remove or replace it"))
-        })?;
-    }
-    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone());
-    let verifier = verifier.build().map_err(|error| unusable(error.to_string()))?;
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| unusable(error.to_string()))?;
-    let builder = match options.verifies_names {
-        true => builder.with_webpki_verifier(verifier),
-        false => builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyName(verifier))),
-    };
-    let mut config = match (&options.identity, identity) {
-        (Some(file), Some(contents)) => {
-            let identity = file.identity(contents)?;
-            builder.with_client_auth_cert(identity.certificates, identity.key).map_err(|error| {
-                LoadError::Unusable {
-                    setting: file.setting,
-                    path: file.path.display().to_string(),
-                    why: format!("its key and its first certificate cannot be used together: {error}"),
-                }
-            })?
-        }
-        _ => builder.with_no_client_auth(),
-    };
-    // Invariant 2.
-    config.resumption = rustls::client::Resumption::disabled();
-    Ok(config)
-}
-
-/// Checks all of a certificate but the name in it.
-#[derive(Debug)]
-struct AnyName(Arc<WebPkiServerVerifier>);
-
-impl ServerCertVerifier for AnyName {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        // The library compares names last, when it has accepted all else.
-        match self.0.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
-            Err(Error::InvalidCertificate(
-                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-            )) => Ok(ServerCertVerified::assertion()),
-            verified => verified,
-        }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls12_signature(message, cert, dss)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls13_signature(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
     }
 }

@@ -14,7 +14,7 @@ use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -79,7 +79,7 @@ impl Authority {
 fn store(setting: &'static str, dir: &Path, pem: &str) -> StoreFile {
     let path = dir.join(setting);
     std::fs::write(&path, pem).unwrap();
-    StoreFile { setting, path }
+    StoreFile::new(setting, path)
 }
 
 /// How a server of this test behaves.
@@ -238,7 +238,7 @@ async fn a_server_of_a_known_authority_is_spoken_to_and_others_are_named_at_once
     let any_name = TlsOptions { verifies_names: false, ..tls(trusted.clone()) };
     assert!(connect(&[&misnamed], over_tls(any_name.clone())).await.is_ok());
     assert!(connect(&[&strange], over_tls(any_name)).await.is_err(), "only the name does not count");
-    let missing = StoreFile { setting: "zkTlsTrustStore", path: PathBuf::from("/nowhere.pem") };
+    let missing = StoreFile::new("zkTlsTrustStore", "/nowhere.pem");
     let said = connect(&[&good], over_tls(tls(missing))).await.err().unwrap().to_string();
     assert!(said.contains("zkTlsTrustStore=/nowhere.pem"), "{said}");
 }

@@ -35,13 +35,10 @@ pub fn with(authority: &Authority, wanted: Wanted<'_>) -> Tls {
     let believed = wanted.client_authority.map_or("", |authority| &authority.certificate);
     let files = Files::write(dir.path(), &authority.issue(Use::Bookie), believed);
     let config = TlsConfig {
-        certificates: files.certificates,
-        key: files.key,
         client_authorities: wanted.client_authority.map(|_| files.authorities),
-        versions: Vec::new(),
-        ciphers: Vec::new(),
         refresh: None,
         is_required: wanted.is_required,
+        ..TlsConfig::new(files.certificates, files.key)
     };
     Tls::open(config, 1).unwrap()
 }

@@ -2,7 +2,7 @@
 
 use super::{Key, View, applied, millis, nothing, ours};
 use bindery_metadata::{SaslLogin, TlsOptions};
-use bindery_tls::store::StoreFile;
+use bindery_tls::store::{PasswordSource, StoreFile};
 
 const RECONNECTS: &str =
     "the metadata client connects again after pauses of its own, for as long as the bookie runs";
@@ -16,6 +16,20 @@ fn tls(view: &View<'_>, shown: impl FnOnce(&TlsOptions) -> String) -> String {
 
 fn sasl<'a>(view: &View<'a>) -> Option<&'a SaslLogin> {
     view.config.metadata_security.sasl.as_ref()
+}
+
+fn hidden(store: Option<&StoreFile>) -> String {
+    match store.and_then(|store| store.password.as_ref()) {
+        Some(PasswordSource::Given(_)) => "...".to_owned(),
+        _ => String::new(),
+    }
+}
+
+fn password_file(store: Option<&StoreFile>) -> String {
+    match store.and_then(|store| store.password.as_ref()) {
+        Some(PasswordSource::File { path, .. }) => path.display().to_string(),
+        _ => String::new(),
+    }
 }
 
 fn path(file: Option<&StoreFile>) -> String {
@@ -43,14 +57,24 @@ pub(super) const KEYS: &[Key] = &[
         .shown(|view| view.config.metadata_security.is_restricted.to_string()),
     ours("zkTlsEnable", "TLS to ZooKeeper's secure client port; zookeeper.client.secure of Java")
         .shown(|view| view.config.metadata_security.tls.is_some().to_string()),
-    ours("zkTlsTrustStore", "PEM file with the authorities of ZooKeeper's servers")
+    ours("zkTlsTrustStore", "Store with the authorities of ZooKeeper's servers: PEM, PKCS12 or JKS")
         .shown(|view| tls(view, |tls| path(Some(&tls.authorities)))),
-    ours("zkTlsTrustStoreType", "Form of the trust store: only PEM is read")
-        .shown(|view| tls(view, |_| "PEM".to_owned())),
-    ours("zkTlsKeyStore", "PEM file with a key and its certificates, for servers that ask for them")
+    ours("zkTlsTrustStoreType", "Form of that store, which the file says by itself")
+        .shown(|view| view.text("zkTlsTrustStoreType").unwrap_or_default()),
+    ours("zkTlsTrustStorePassword", "Its password")
+        .shown(|view| tls(view, |tls| hidden(Some(&tls.authorities))))
+        .secret(),
+    ours("zkTlsTrustStorePasswordPath", "File with its password")
+        .shown(|view| tls(view, |tls| password_file(Some(&tls.authorities)))),
+    ours("zkTlsKeyStore", "Store with a key and its certificates, for servers that ask for them: PEM, PKCS12 or JKS")
         .shown(|view| tls(view, |tls| path(tls.identity.as_ref()))),
-    ours("zkTlsKeyStoreType", "Form of the key store: only PEM is read")
-        .shown(|view| tls(view, |tls| tls.identity.as_ref().map_or_else(String::new, |_| "PEM".to_owned()))),
+    ours("zkTlsKeyStoreType", "Form of that store, which the file says by itself")
+        .shown(|view| view.text("zkTlsKeyStoreType").unwrap_or_default()),
+    ours("zkTlsKeyStorePassword", "Its password")
+        .shown(|view| tls(view, |tls| hidden(tls.identity.as_ref())))
+        .secret(),
+    ours("zkTlsKeyStorePasswordPath", "File with its password")
+        .shown(|view| tls(view, |tls| password_file(tls.identity.as_ref()))),
     ours("zkTlsHostnameVerification", "A ZooKeeper server's certificate must have the name in the URI; true by default")
         .shown(|view| tls(view, |tls| tls.verifies_names.to_string())),
     ours("zkSaslEnable", "Log in to ZooKeeper with SASL; by default when there is somebody to log in as")
