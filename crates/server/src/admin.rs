@@ -6,6 +6,9 @@
 pub mod access;
 pub mod extension;
 pub(crate) mod port;
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "what an operator puts there")]
+mod tls_tests;
 
 use self::access::Access;
 use self::extension::AdminExtension;

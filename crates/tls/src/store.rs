@@ -73,6 +73,11 @@ pub struct StoreContents {
 }
 
 impl StoreContents {
+    /// Those of a store that is no file.
+    pub fn new(bytes: impl Into<Vec<u8>>, password: Option<Password>) -> StoreContents {
+        StoreContents { bytes: bytes.into(), password }
+    }
+
     /// Whether it is a JKS or a PKCS12 store.
     pub fn is_of_java(&self) -> bool {
         is_of_java(&self.bytes)

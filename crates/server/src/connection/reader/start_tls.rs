@@ -1,15 +1,18 @@
-//! From plain frames to TLS (protocol reference, section 2.5).
+//! From plain frames to TLS (protocol reference, section 2.5), or TLS from the first byte.
+//!
+//! A record of TLS is told from a frame by its first bytes: `16 03` would begin a frame of 369 MB, and frames are limited to less. With a
+//! higher limit there is only START_TLS.
 //!
 //! # Data flow
 //! ```text
-//! START_TLS ─► plain answer, sent completely ─► Inlet::upgrade ─► bytes behind the frame, then bytes from the kernel
+//! START_TLS ─► plain answer, sent completely ─► Inlet::upgrade (a first record: at once) ─► bytes behind the frame, then bytes from the kernel
 //!           ─► one step of the handshake, on the blocking pool, by turns ─► its messages to the kernel ─► … ─► frames again
 //! ```
 //!
 //! # Invariants
 //! 1. TLS begins with the first frame of a connection or not at all, so no answer is owed to the peer at that moment. A later
 //!    START_TLS is refused as a bad request, as is any START_TLS sent to a bookie without certificates.
-//! 2. Bytes behind the frame, even from the same read, belong to the handshake and are never split into frames.
+//! 2. Bytes behind the frame, or those of the first record, even from the same read, belong to the handshake and are never split into frames.
 //! 3. START_TLS does not count as a request: the peer stays a stranger until its first whole request over TLS. It has
 //!    `first_request_max` from the first byte of START_TLS to the end of the handshake.
 //! 4. When TLS is required, no request is handled that comes without it.
@@ -24,15 +27,30 @@ use bytes::{Bytes, BytesMut};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A first frame that asks for TLS.
+/// What begins TLS: a first frame that asks for it, or the first record.
 pub(super) struct StartTls {
     tls: Arc<Tls>,
-    txn: u64,
-    /// Its length, prefix included.
+    /// Of the frame, which is answered. A record is not.
+    txn: Option<u64>,
+    /// The length of the frame, prefix included.
     pub(super) len: usize,
 }
 
+/// A handshake record of TLS, any version: what a client begins with that begins with TLS.
+const HANDSHAKE_RECORD: [u8; 2] = [0x16, 0x03];
+/// The shortest frame that would begin so.
+const FRAME_LIKE_A_RECORD: usize = 0x1603_0000;
+
 impl Active<'_> {
+    /// `Some` when the connection begins with TLS instead of a frame.
+    pub(super) fn first_record(&self, data: &[u8]) -> Option<StartTls> {
+        let is_record = data.starts_with(&HANDSHAKE_RECORD)
+            && self.shared.limits.frame.size_bytes() < FRAME_LIKE_A_RECORD
+            && !self.connection.transport.is_tls();
+        let tls = self.shared.tls.as_ref().filter(|_| is_record)?;
+        Some(StartTls { tls: tls.clone(), txn: None, len: 0 })
+    }
+
     /// Looks at the first frame of the connection, at the front of `data`: `Some` when it begins TLS.
     ///
     /// # Errors
@@ -50,7 +68,7 @@ impl Active<'_> {
         };
         match request {
             Some(v3::Request { txn_id, operation: Operation::StartTls, .. }) => {
-                Ok(Some(StartTls { tls: tls.clone(), txn: txn_id, len }))
+                Ok(Some(StartTls { tls: tls.clone(), txn: Some(txn_id), len }))
             }
             request if tls.is_required() => {
                 let refusal = request.map_or_else(
@@ -74,16 +92,18 @@ impl Active<'_> {
         is_required && !self.connection.transport.is_tls()
     }
 
-    /// Agrees to TLS and runs the handshake; `behind` is the place of the bytes behind the frame in the buffer.
+    /// Agrees to TLS and runs the handshake; `behind` is the place of its first bytes in the buffer.
     pub(super) async fn start_tls(
         &mut self,
         start: StartTls,
         behind: Range<usize>,
     ) -> Result<(), CloseReason> {
         let behind = self.set_aside(behind);
-        let mut answer = BytesMut::new();
-        v3::put_frame(&response::start_tls(start.txn, ErrorCode::Ok), &mut answer);
-        self.answer_plainly(&answer).await?;
+        if let Some(txn) = start.txn {
+            let mut answer = BytesMut::new();
+            v3::put_frame(&response::start_tls(txn, ErrorCode::Ok), &mut answer);
+            self.answer_plainly(&answer).await?;
+        }
         let session = start.tls.begin().map_err(|error| CloseReason::Tls(error.to_string()))?;
         self.socket.upgrade(session, start.tls.records_max());
         self.shared.metrics.tls_connections.add(1);
