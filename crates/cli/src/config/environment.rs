@@ -98,7 +98,7 @@ fn key_of_property(option: &str) -> Option<(&'static str, &str)> {
     let (property, value) = option.strip_prefix("-D")?.split_once('=')?;
     let (_, key) = PROPERTIES.iter().find(|(known, _)| *known == property)?;
     match *key {
-        // A path, or a URL of a file. With a second equals sign Java reads no other, which is all the same here.
+        // A path, or a URL of a file. With a second equals sign Java reads no other file; here there is only one.
         "jaasFile" => {
             let file = value.strip_prefix('=').unwrap_or(value).trim_matches('"');
             Some((key, file.strip_prefix("file://").or(file.strip_prefix("file:")).unwrap_or(file)))

@@ -224,7 +224,7 @@ async fn a_server_of_a_known_authority_is_spoken_to_and_others_are_named_at_once
     let store = connect(&[&strange, &good, &misnamed], over_tls(tls(trusted.clone()))).await.unwrap();
     assert_eq!(store.exists("/nothing").await, Ok(None));
 
-    // Session invariant 7: no session timeout is waited for.
+    // Session invariant 7.
     for (server, why) in
         [(&strange, "none of the authorities in zkTlsTrustStore="), (&misnamed, "for another name")]
     {

@@ -54,7 +54,7 @@ pub enum TlsError {
         .settings.certificates, .certificates.display(), .settings.key, .key.display(), .certificates.display(), .key.display()
     )]
     Pair {
-        /// What their settings are called.
+        /// Names of their settings.
         settings: TlsSettings,
         /// The certificates.
         certificates: PathBuf,

@@ -70,7 +70,7 @@ pub struct TlsConfig {
     pub is_required: bool,
     /// With `client_authorities`: a client without a certificate is served, too, without the rights that one would give.
     pub serves_without_certificate: bool,
-    /// What the settings with the files are called, for errors.
+    /// Names of the settings with the files, for errors.
     pub settings: TlsSettings,
 }
 
