@@ -134,8 +134,8 @@ pub struct BookieArgs {
     /// this machine may change anything there
     #[arg(long, value_name = "FILE")]
     pub admin_tokens: Option<PathBuf>,
-    /// A JAAS file with the users who may log in, in place of Java's -Djava.security.auth.login.config; it needs
-    /// bookieAuthProviderFactoryClass in the file of --config
+    /// A JAAS file with the users who may log in, which needs bookieAuthProviderFactoryClass in the file of --config, and with
+    /// the login to ZooKeeper; in place of Java's -Djava.security.auth.login.config
     #[arg(long, value_name = "FILE")]
     pub jaas_file: Option<PathBuf>,
     /// A file of users, their roles and what their passwords are compared with (bindery user hash): clients have to log in
@@ -267,6 +267,10 @@ pub struct MetadataArgs {
     /// The cluster: zk+hierarchical://HOST:PORT/ledgers
     #[arg(long, value_name = "URI", env = "BINDERY_METADATA", default_value = DEFAULT_METADATA)]
     pub metadata: String,
+    /// A file that says how to connect to it: zkTlsEnable, zkEnableSecurity and the other keys of a bk_server.conf about the
+    /// metadata store. That of a bookie will do
+    #[arg(long, value_name = "FILE", env = "BINDERY_METADATA_CONFIG")]
+    pub metadata_config: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

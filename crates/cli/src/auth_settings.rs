@@ -155,13 +155,10 @@ mod tests {
 
     fn tls(has_clients: bool) -> TlsConfig {
         TlsConfig {
-            certificates: "/c".into(),
-            key: "/k".into(),
             client_authorities: has_clients.then(|| "/a".into()),
-            versions: Vec::new(),
-            ciphers: Vec::new(),
             refresh: None,
             is_required: has_clients,
+            ..TlsConfig::new("/c", "/k")
         }
     }
 

@@ -1,8 +1,10 @@
 //! From flags, `bk_server.conf` and the environment to a bookie's settings. Flags win; all faults are reported at once.
 
 mod addresses;
+mod admin_tls;
 mod connections;
 mod disks;
+pub(crate) mod metadata_security;
 pub(crate) mod places;
 mod space;
 #[cfg(test)]
@@ -198,9 +200,11 @@ fn take_all(
     disks::apply(file, config);
     connections::apply(file, config);
     config.tls = tls_settings::apply(file);
+    config.admin_tls = admin_tls::apply(file, config.admin.is_some());
     config.auth = auth_settings::apply(args, file, config.tls.as_ref(), host);
     request_limits::apply(file, config);
     let metadata = places::metadata(args, file);
+    config.metadata_security = metadata_security::apply(file, args.jaas_file.as_deref());
     let tier = tier::settings::of_bookie(args, file, config);
     if let (Some((_, true)), Some(tls)) = (&tier, &config.tls)
         && tls.is_required

@@ -11,7 +11,8 @@ use bindery_types::{BookieId, EntryId, LedgerId};
 
 use crate::placement::Unmet;
 use crate::placement::resolver::ResolveError;
-use crate::transport::BookieError;
+use crate::tls::TlsError;
+use crate::transport::{BookieError, UNAUTHORIZED};
 
 /// What each bookie that was asked answered, in the order of the answers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -90,6 +91,9 @@ pub enum ConnectError {
     /// The builder was given no metadata URI.
     #[error("no metadata store was named: give the builder its URI (ClientBuilder::metadata)")]
     NoMetadata,
+    /// TLS was asked for and cannot be spoken.
+    #[error("cannot speak TLS with bookies: {0}")]
+    Tls(#[from] TlsError),
     /// The metadata store cannot be reached, or holds no cluster.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
@@ -157,11 +161,8 @@ pub enum WhyStopped {
     /// Bookies failed that cannot be replaced, and those left are fewer than the ack quorum.
     #[error("fewer bookies than its ack quorum can be written to: {0}")]
     NotEnoughBookies(NotEnoughBookies),
-    /// A bookie refused the ledger's key, or a client that did not authenticate: both have the same code.
-    #[error(
-        "{bookie} refuses the ledger's key: the password is not the one the ledger was created with, or the bookie wants \
-         clients to authenticate, which this one did not"
-    )]
+    /// A bookie refused the ledger's key, or this client: both have the same code.
+    #[error("{bookie} refuses this client or the ledger's key: {UNAUTHORIZED}")]
     Unauthorized {
         /// Who refused.
         bookie: BookieId,
@@ -396,11 +397,8 @@ pub enum OpenError {
 /// Why a ledger could not be recovered. It stays in recovery, nothing is lost, and it can be tried again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecoveryError {
-    /// A bookie refused the key, or a client that did not authenticate: both have the same code.
-    #[error(
-        "cannot recover ledger {ledger}: {bookie} refuses its key: the password is not the one it was written with, or the \
-         bookie wants clients to authenticate, which this one did not"
-    )]
+    /// A bookie refused the key, or this client: both have the same code.
+    #[error("cannot recover ledger {ledger}: {bookie} refuses this client or the ledger's key: {UNAUTHORIZED}")]
     Unauthorized {
         /// The ledger.
         ledger: LedgerId,

@@ -58,12 +58,12 @@
 //! For tiering: [`Client::bulk`] reads stored bytes in the background, [`Client::reconcile`] tells bookies what is in object
 //! storage.
 //!
-//! TLS and authentication: [`Connector`] and [`Authenticator`].
+//! TLS: [`ClientBuilder::tls`]. Other ways of connecting and authenticating: [`Connector`] and [`Authenticator`].
 //!
 //! To watch a client: [`Client::bookie_health`], [`Client::read_health`], [`Client::write_health`] and
 //! [`Client::memory_in_use`] are cheap to call and name no metrics library; what happens is told by `tracing`.
 //!
-//! # Not here   telling a bookie's incarnations apart (IC16); a TLS library
+//! # Not here   telling a bookie's incarnations apart (IC16)
 
 pub mod blocking;
 mod bulk;
@@ -87,6 +87,7 @@ mod reconcile;
 mod recovery;
 mod retry;
 mod slow;
+pub mod tls;
 pub mod transport;
 mod verify;
 mod window;
@@ -127,5 +128,6 @@ pub use crate::reader::{EntryStream, LedgerReader, TailStream};
 pub use crate::reconcile::{
     Reconcile, ReconcileError, Reconciled, TIER_PROPERTY, TIER_PROPERTY_VALUE, TierSupport,
 };
+pub use crate::tls::{TlsError, TlsOptions, TlsVersion};
 pub use crate::verify::{CopyCounts, FINDINGS_MAX, Fault, Finding, Verification, VerifyReport};
 pub use crate::writer::{Closed, LedgerWriter, Progress, WriteHealth};

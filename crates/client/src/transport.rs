@@ -30,7 +30,7 @@ pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, BookieError>> + S
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BookieError {
     /// It answered with a code.
-    #[error("refused: {0:?}")]
+    #[error("refused: {0:?}{advice}", advice = refusal_advice(*.0))]
     Refused(ErrorCode),
     /// It is not registered, or its registration names no address.
     #[error("not registered in the metadata store")]
@@ -69,6 +69,17 @@ pub enum BookieError {
     /// the writer, never by a transport.
     #[error("lost its connection before it synced: if it was started anew, what it acknowledged may be gone")]
     Reconnected,
+}
+
+/// One code stands for all of these.
+pub(crate) const UNAUTHORIZED: &str = "the ledger's password is another, or the bookie wants what this client has not: TLS \
+    (ClientBuilder::tls, --tls), a certificate (TlsOptions::identity, --tls-cert), a user (ClientBuilder::credentials, --user) or a role";
+
+fn refusal_advice(code: ErrorCode) -> String {
+    match code {
+        ErrorCode::Unauthorized => format!(": {UNAUTHORIZED}"),
+        _ => String::new(),
+    }
 }
 
 impl BookieError {

@@ -148,6 +148,7 @@ impl Bookie {
             are_connections_set: config.are_connections_set,
             tier_bytes: 0,
             tls_connection_bytes: config.tls.as_ref().map_or(0, TlsConfig::connection_bytes),
+            admin_tls_connection_bytes: config.admin_tls.as_ref().map_or(0, TlsConfig::connection_bytes),
         };
         let limit = config.memory_limit.unwrap_or_else(|| default_limit(machine_bytes()));
         let tier_bytes = config.tier.as_ref().map_or(0, |tier| tier.memory_bytes(limit));

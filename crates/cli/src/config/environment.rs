@@ -4,9 +4,13 @@
 //! `ZK_key`, for keys that the file has, as a comment too. Pulsar's takes `key` for such keys, and `PULSAR_PREFIX_key` for
 //! any. Here the table of keys stands in for the keys in the file's comments.
 //!
+//! Some settings are system properties of the Java process, not keys: those among the options in `BOOKIE_EXTRA_OPTS` and its like
+//! count as the keys that have their meaning here. A key that is given wins over a property.
+//!
 //! This is opt-in (`--config-env`): other programs also set names like `BK_PORT`, and a shell in which some are set
 //! must not move a bookie's data.
 
+use crate::settings::metadata_security::PROPERTIES;
 use clap::ValueEnum;
 
 /// Whose way of naming settings in the environment counts.
@@ -49,7 +53,12 @@ pub fn select(
         value: value.trim().to_owned(),
     };
     if naming != Naming::None {
-        found.extend(jaas_of_java(&variables));
+        for (name, options) in
+            OPTIONS.iter().filter_map(|wanted| variables.iter().find(|(name, _)| name == wanted))
+        {
+            let properties = options.split_ascii_whitespace().filter_map(key_of_property);
+            found.extend(properties.map(|(key, value)| variable(key, name, value)));
+        }
     }
     match naming {
         Naming::None => {}
@@ -81,21 +90,21 @@ pub fn select(
     (found, strange)
 }
 
-/// Options of Java's that the scripts of BookKeeper and Pulsar hand on, the later ones winning.
-const JAVA_OPTIONS: [&str; 3] = ["OPTS", "PULSAR_EXTRA_OPTS", "BOOKIE_EXTRA_OPTS"];
-/// Names a JAAS file. A second equals sign tells Java to read no other file; a bookie reads no other anyway.
-const JAAS_OPTION: &str = "-Djava.security.auth.login.config=";
+/// Variables with options of the Java process, of either image, the later ones winning.
+const OPTIONS: [&str; 4] = ["OPTS", "BOOKIE_OPTS", "PULSAR_EXTRA_OPTS", "BOOKIE_EXTRA_OPTS"];
 
-/// The JAAS file that Java would read, a path or a URL of a file.
-fn jaas_of_java(variables: &[(String, String)]) -> Option<Variable> {
-    let of = |wanted: &&str| variables.iter().find(|(name, _)| name == wanted);
-    let options = JAVA_OPTIONS.iter().filter_map(of).flat_map(|(name, options)| {
-        options.split_whitespace().filter_map(move |option| Some((name, option.strip_prefix(JAAS_OPTION)?)))
-    });
-    let (name, file) = options.last()?;
-    let file = file.strip_prefix('=').unwrap_or(file).trim_matches('"');
-    let file = file.strip_prefix("file://").or(file.strip_prefix("file:")).unwrap_or(file);
-    Some(Variable { key: "jaasFile".to_owned(), name: name.clone(), value: file.to_owned() })
+/// The key that stands for the system property that this option sets, with its value.
+fn key_of_property(option: &str) -> Option<(&'static str, &str)> {
+    let (property, value) = option.strip_prefix("-D")?.split_once('=')?;
+    let (_, key) = PROPERTIES.iter().find(|(known, _)| *known == property)?;
+    match *key {
+        // A path, or a URL of a file. With a second equals sign Java reads no other file; here there is only one.
+        "jaasFile" => {
+            let file = value.strip_prefix('=').unwrap_or(value).trim_matches('"');
+            Some((key, file.strip_prefix("file://").or(file.strip_prefix("file:")).unwrap_or(file)))
+        }
+        _ => Some((key, value)),
+    }
 }
 
 /// BookKeeper's image makes a URI of the servers when it is given none, so that they win over a URI in the file.
@@ -186,6 +195,17 @@ mod tests {
             chosen(Naming::Bk, &own).0,
             pairs(&[("metadataServiceUri", "zk://y/l"), ("zkServers", "z")])
         );
+    }
+
+    #[test]
+    fn system_properties_count_as_the_keys_of_their_meaning() {
+        let options = "-Xmx1g -Dzookeeper.client.secure=true -Dzookeeper.ssl.trustStore.location=/ca.pem -Dother=1 -Dempty";
+        let expected = pairs(&[("zkTlsEnable", "true"), ("zkTlsTrustStore", "/ca.pem")]);
+        for (naming, name) in [(Naming::Bk, "BOOKIE_EXTRA_OPTS"), (Naming::Pulsar, "PULSAR_EXTRA_OPTS")] {
+            let (found, strange) = chosen(naming, &[(name, options)]);
+            assert_eq!((found, strange.len()), (expected.clone(), 0), "{name}");
+            assert_eq!(chosen(Naming::None, &[(name, options)]).0, []);
+        }
     }
 
     #[test]

@@ -62,7 +62,8 @@ async fn connect(
     let text = &access.metadata.metadata;
     let uri: MetadataUri = text.parse().map_err(|error: UriError| Failure::usage(error))?;
     let servers = uri.servers.join(", ");
-    let mut builder = tune(Client::builder().metadata(uri));
+    let mut builder =
+        tune(Client::builder().metadata(uri).metadata_security(access.metadata.options()?.security));
     if let Some(timeout) = access.timeout {
         builder = builder.request_timeout(timeout);
     }
@@ -85,6 +86,7 @@ async fn connect(
             Err(unreachable(&error))
         }
         Ok(Err(ConnectError::NoMetadata)) => Err(Failure::usage(ConnectError::NoMetadata)),
+        Ok(Err(error @ ConnectError::Tls(_))) => Err(Failure::usage(error)),
         Ok(Err(error @ ConnectError::Cluster(_))) => Err(Failure::new(format!("{text}: {error}"))),
         Err(_) => Err(unreachable(&format_args!(
             "{servers} did not answer as a ZooKeeper server within {patience:?}"

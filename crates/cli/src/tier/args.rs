@@ -75,6 +75,9 @@ pub struct TierVerifyArgs {
     /// The cluster whose objects to verify. Without it, --cluster or the store itself says which
     #[arg(long, value_name = "URI")]
     pub metadata: Option<String>,
+    /// A file that says how to connect to it, such as a bookie's: zkTlsEnable, zkEnableSecurity and so on
+    #[arg(long, value_name = "FILE", env = "BINDERY_METADATA_CONFIG")]
+    pub metadata_config: Option<PathBuf>,
     /// INSTANCEID of the cluster [default: the only one in the store]
     #[arg(long, value_name = "INSTANCEID", conflicts_with = "metadata")]
     pub cluster: Option<String>,

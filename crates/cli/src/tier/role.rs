@@ -7,7 +7,7 @@ use crate::exit::{self, Failure};
 use crate::settings::parse_size;
 use bindery_client::Client;
 use bindery_io::{Clock, SystemClock, SystemRandom};
-use bindery_metadata::{ConnectOptions, Layout, MetadataUri, OpenError};
+use bindery_metadata::{ConnectOptions, Layout, MetadataUri, OpenError, Security};
 use bindery_reconciler::core::updates::UpdateMode;
 use bindery_reconciler::{
     Components, MEMORY_MIN, MetricSink, StartError, Tierer, TiererConfig, TiererHandle,
@@ -119,8 +119,12 @@ pub struct NotStarted {
     pub is_transient: bool,
 }
 
-async fn start(settings: &TierSettings, metadata: &MetadataUri) -> Result<Started, NotStarted> {
-    let layout = bindery_metadata::connect(metadata, ConnectOptions::default()).await.map_err(|error| {
+async fn start(
+    settings: &TierSettings,
+    (metadata, security): &(MetadataUri, Security),
+) -> Result<Started, NotStarted> {
+    let options = ConnectOptions { security: security.clone(), ..ConnectOptions::default() };
+    let layout = bindery_metadata::connect(metadata, options).await.map_err(|error| {
         let is_transient = matches!(&error, OpenError::Store(cause) if cause.is_transient());
         let code = if is_transient { exit::UNREACHABLE } else { exit::FAILURE };
         NotStarted { failure: Failure::with_code(code, &error), is_transient }
@@ -174,13 +178,13 @@ const RETRY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs
 pub struct TierRole {
     admin: Arc<TierAdmin>,
     settings: TierSettings,
-    metadata: MetadataUri,
+    metadata: (MetadataUri, Security),
 }
 
 impl TierRole {
-    /// To be run.
-    pub fn new(settings: TierSettings, metadata: MetadataUri) -> TierRole {
-        TierRole { admin: Arc::new(TierAdmin::default()), settings, metadata }
+    /// To be run on the cluster of that metadata.
+    pub fn new(settings: TierSettings, metadata: MetadataUri, security: Security) -> TierRole {
+        TierRole { admin: Arc::new(TierAdmin::default()), settings, metadata: (metadata, security) }
     }
 
     /// What an admin port shows of it.

@@ -29,8 +29,9 @@ pub fn run(args: TierRunArgs) -> Result<(), Failure> {
     if let Some(file) = &args.admin_tokens {
         read_tokens(file).map_err(|why| Failure::usage(format!("--admin-tokens: {why}")))?;
     }
+    let security = args.metadata.options()?.security;
     let runtime = runtime::start()?;
-    let result = runtime.block_on(serve(args, TierRole::new(settings, metadata)));
+    let result = runtime.block_on(serve(args, TierRole::new(settings, metadata, security)));
     // A request to the store that hangs must not keep the process.
     runtime.shutdown_background();
     result

@@ -10,6 +10,7 @@
 //! # Limits     an answer: [`ANSWER_BYTES_MAX`]; messages: [`AUTH_ROUNDS_MAX`]; time: the caller's
 
 use std::io::{self, ErrorKind};
+use std::sync::Arc;
 
 use bindery_wire::v2::{self, Flags};
 use bindery_wire::v3::{self, Operation, proto};
@@ -19,10 +20,16 @@ use bytes::{Bytes, BytesMut};
 use super::hooks::{
     AUTH_ROUNDS_MAX, Authenticator, BookieAddress, Connector, Exchange, Hooks, Turn, connect_tcp,
 };
+use super::foreign;
 use super::stream::ByteStream;
+use crate::tls::Tls;
 
 /// The largest answer: a certificate chain in a token is some kilobytes.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
+
+/// Bookies do not say which of these it is.
+const REFUSED: &str = "it refuses this user, the secret, or the way of authentication. Check both with the bookie's \
+                       configuration (Credentials, --user)";
 
 /// Which frames a lane sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,23 +51,43 @@ pub(super) async fn connect(hooks: &Hooks, to: &BookieAddress, speaks: Speaks) -
     {
         tracing::debug!(bookie_id = %to.bookie, %error, "set TCP_NODELAY");
     }
-    if let Some(connector) = hooks.connector.as_deref().filter(|connector| connector.starts_tls()) {
-        stream = start_tls(connector, stream, to).await?;
+    let upgrade = Upgrade::of(hooks);
+    if let Some(upgrade) = upgrade {
+        stream = start_tls(upgrade, stream, to)
+            .await
+            .map_err(|why| io::Error::other(format!("cannot begin TLS: {why}")))?;
     }
     if let Some(authenticator) = &hooks.authenticator {
-        authenticate(&**authenticator, &mut stream, to, speaks)
-            .await
-            .map_err(|error| io::Error::other(format!("cannot authenticate: {error}")))?;
+        authenticate(&**authenticator, upgrade.is_some(), &mut stream, to, speaks).await.map_err(|error| {
+            // With TLS 1.3 a refusal of the handshake comes as late as this.
+            match hooks.tls.as_ref().and_then(|tls| tls.late_refusal(&error)) {
+                Some(refusal) => io::Error::other(format!("cannot begin TLS: {refusal}")),
+                None => io::Error::other(format!("cannot authenticate: {error}")),
+            }
+        })?;
     }
     Ok(stream)
 }
 
+/// Whose TLS a connection gets.
+#[derive(Clone, Copy)]
+enum Upgrade<'a> {
+    Own(&'a Arc<Tls>),
+    Connector(&'a dyn Connector),
+}
+
+impl Upgrade<'_> {
+    fn of(hooks: &Hooks) -> Option<Upgrade<'_>> {
+        let of_connector = || hooks.connector.as_deref().filter(|connector| connector.starts_tls());
+        hooks.tls.as_ref().map(Upgrade::Own).or_else(|| of_connector().map(Upgrade::Connector))
+    }
+}
+
 async fn start_tls(
-    connector: &dyn Connector,
+    upgrade: Upgrade<'_>,
     mut stream: ByteStream,
     to: &BookieAddress,
-) -> io::Result<ByteStream> {
-    let tls = |what: String| io::Error::other(format!("cannot begin TLS: {what}"));
+) -> Result<ByteStream, String> {
     let request = v3::Request { txn_id: u64::MAX, priority: 0, operation: Operation::StartTls };
     let mut out = BytesMut::new();
     v3::put_frame(&request.into_message(), &mut out);
@@ -68,22 +95,38 @@ async fn start_tls(
         stream.write_all(&out).await?;
         answer_v3(next_frame(&mut stream).await?, u64::MAX, proto::OperationType::StartTls)
     };
-    let answer = asking.await.map_err(|error| tls(error.to_string()))?;
+    let answer = asking.await.map_err(|error: io::Error| error.to_string())?;
     match ErrorCode::from_v3(answer.status) {
         Some(ErrorCode::Ok) => {}
-        Some(ErrorCode::BadRequest) => return Err(tls("the bookie is not set up for it".into())),
-        code => return Err(tls(format!("the bookie answered {code:?}"))),
+        Some(ErrorCode::BadRequest) => {
+            return Err("the bookie refuses TLS, because it is not set up for it: set tlsProviderFactoryClass in its \
+                        configuration, or connect without TLS"
+                .into());
+        }
+        code => return Err(format!("the bookie refuses TLS with {code:?}; its log says why")),
     }
-    connector.upgrade(stream, to).await.map_err(|error| tls(error.to_string()))
+    match upgrade {
+        Upgrade::Own(tls) => tls.upgrade(stream, to).await,
+        Upgrade::Connector(connector) => {
+            connector.upgrade(stream, to).await.map_err(|error| error.to_string())
+        }
+    }
 }
 
 async fn authenticate(
     authenticator: &dyn Authenticator,
+    is_over_tls: bool,
     stream: &mut ByteStream,
     to: &BookieAddress,
     speaks: Speaks,
 ) -> io::Result<()> {
     let plugin = authenticator.plugin_name();
+    if authenticator.needs_tls() && !is_over_tls {
+        return Err(io::Error::other(format!(
+            "{plugin} tells the bookie a secret, which this client sends over TLS only: connect with TLS (ClientBuilder::tls, \
+             --tls), or choose another mechanism"
+        )));
+    }
     let mut exchange: Box<dyn Exchange> = authenticator.begin(to);
     let mut received: Option<Bytes> = None;
     for round in 0..AUTH_ROUNDS_MAX {
@@ -106,7 +149,10 @@ async fn authenticate(
         }
         if answer.auth_plugin_name != plugin {
             let theirs = &answer.auth_plugin_name;
-            return Err(io::Error::other(format!("the bookie's plugin is {theirs:?}, not {plugin:?}")));
+            return Err(io::Error::other(format!(
+                "the bookie authenticates clients with {theirs:?}, and this client with {plugin:?}: choose the bookie's \
+                 (bookieAuthProviderFactoryClass)"
+            )));
         }
         received = Some(answer.payload);
     }
@@ -141,7 +187,7 @@ async fn auth_answer(stream: &mut ByteStream, txn_id: u64, speaks: Speaks) -> io
     if speaks == Speaks::V2 {
         let answer = answer.map_err(|error| match error.kind() {
             ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset => {
-                io::Error::other("the bookie closed the connection: it refuses this client, or its plugin")
+                io::Error::other(format!("the bookie closed the connection: {REFUSED}"))
             }
             _ => error,
         })?;
@@ -155,7 +201,7 @@ async fn auth_answer(stream: &mut ByteStream, txn_id: u64, speaks: Speaks) -> io
         (Some(ErrorCode::Ok), Some(message)) => Ok(message),
         (Some(ErrorCode::Ok), None) => Err(io::Error::other("the bookie answered without a message")),
         (Some(ErrorCode::Unauthorized), _) => {
-            Err(io::Error::other("the bookie refuses this client, or its plugin"))
+            Err(io::Error::other(REFUSED))
         }
         (code, _) => Err(io::Error::other(format!("the bookie answered {code:?}"))),
     }
@@ -183,6 +229,9 @@ async fn next_frame(stream: &mut ByteStream) -> io::Result<Bytes> {
         _ => error,
     })?;
     let size_bytes = u32::from_be_bytes(length) as usize;
+    if let Some(speaks) = foreign::protocol(&length) {
+        return Err(io::Error::other(speaks));
+    }
     if size_bytes > ANSWER_BYTES_MAX {
         return Err(io::Error::other(format!("an answer of {size_bytes} bytes")));
     }

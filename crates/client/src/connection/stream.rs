@@ -39,6 +39,13 @@ pub struct BoxedStream {
     wants_flush: bool,
 }
 
+impl BoxedStream {
+    /// What it was made of. Nothing that was written to it may wait to be flushed.
+    pub(crate) fn into_inner(self) -> Box<dyn Stream> {
+        self.stream
+    }
+}
+
 impl std::fmt::Debug for ByteStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -29,6 +29,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout};
 
 use super::answers::Answers;
 use super::delivery::Deliveries;
+use super::foreign;
 use super::handshake::{self, Speaks};
 use super::hooks::{BookieAddress, Hooks};
 use super::incoming::Incoming;
@@ -58,6 +59,8 @@ pub(super) struct Timing {
 enum End {
     Closing,
     Lost(String),
+    /// It never was a connection: the bookie refused the client's side of TLS, or no bookie answers. Nothing was done of what was sent.
+    Refused(String),
     Unexpected(String),
 }
 
@@ -218,15 +221,21 @@ impl Task {
             answers: Answers::default(),
             last_received: None,
             has_received: false,
+            foreign: None,
             next_sweep: Instant::now() + self.timing.sweep_interval,
         };
         let end = self.converse(&mut conversation).await;
         let written = conversation.batch.written();
         let has_received = conversation.has_received;
+        let end = match (end, conversation.foreign) {
+            (End::Lost(_) | End::Unexpected(_), Some(speaks)) if !has_received => End::Refused(speaks.into()),
+            (end, _) => end,
+        };
         drop(conversation);
         let (reason, after_write) = match end {
             End::Closing => return self.fail_all(|_| BookieError::Closed),
             End::Lost(reason) => (reason, BookieError::Lost),
+            End::Refused(reason) => (reason.clone(), BookieError::Unreachable(reason)),
             End::Unexpected(reason) => (reason.clone(), BookieError::Unexpected(reason)),
         };
         tracing::debug!(bookie_id = %self.lane.bookie, reason, "connection ended");
@@ -237,7 +246,10 @@ impl Task {
             self.backoff = Backoff::default();
         } else {
             // Somebody else's address, or a bookie that cannot serve: not again at once.
-            let error = BookieError::Unreachable(format!("the last connection brought nothing: {reason}"));
+            let error = match &after_write {
+                BookieError::Unreachable(_) => after_write.clone(),
+                _ => BookieError::Unreachable(format!("the last connection brought nothing: {reason}")),
+            };
             self.backoff.on_failure(error, self.timing.pause_max);
         }
         // Invariant 1.
@@ -332,6 +344,9 @@ impl Task {
             Ok(0) => return Err(End::Lost("closed by the bookie".into())),
             Ok(_) => {
                 has_moved = true;
+                if conversation.last_received.is_none() {
+                    conversation.foreign = foreign::protocol(incoming.unread());
+                }
                 conversation.last_received = Some(now);
                 let decoded = answers.decode_from(incoming);
                 if !answers.is_empty() {
@@ -358,7 +373,13 @@ impl Task {
                     return Err(broken);
                 }
             }
-            Err(error) => return Err(End::Lost(error.to_string())),
+            Err(error) => {
+                let tls = self.hooks.tls.as_ref().filter(|_| !conversation.has_received);
+                return Err(match tls.and_then(|tls| tls.late_refusal(&error)) {
+                    Some(refusal) => End::Refused(format!("cannot begin TLS: {refusal}")),
+                    None => End::Lost(error.to_string()),
+                });
+            }
         }
         if now >= conversation.next_sweep {
             conversation.next_sweep = now + self.timing.sweep_interval;
@@ -397,5 +418,7 @@ struct Conversation {
     answers: Answers,
     last_received: Option<Instant>,
     has_received: bool,
+    /// What the other side speaks, when its first bytes are no bookie's.
+    foreign: Option<&'static str>,
     next_sweep: Instant,
 }

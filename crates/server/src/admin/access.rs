@@ -1,5 +1,5 @@
-//! Which requests the admin port answers: anybody may look, changes are for this machine, for the bearers of a token, and for users of the
-//! role admin.
+//! Which requests the admin port answers: anybody may look, changes are for this machine, for the bearers of a token, and for users and
+//! certificates of the role admin.
 //!
 //! # Data flow
 //! ```text
@@ -10,7 +10,7 @@
 //!
 //! # Invariants
 //! 1. Whatever is not a GET comes from this machine (a loopback address, or the one that it was sent to), bears a token of
-//!    the file, or the name and password of a user of the role admin. A proxy on this machine counts as this machine, and must decide itself whom it lets through.
+//!    the file, the name and password of a user of the role admin, or comes over a connection with a certificate of that role. A proxy on this machine counts as this machine, and must decide itself whom it lets through.
 //! 2. A token is compared by its SHA-256 in constant time, a password as [`crate::auth`] does it, and neither stands in a log line, answer or
 //!    error.
 //! 3. Each change, and each refusal, is a line of the audit log (`bindery::audit`).
@@ -43,6 +43,20 @@ const LOOK_MAX: Duration = Duration::from_secs(2);
 const HASHED: &str = "sha256:";
 
 type Hash = [u8; 32];
+
+/// The role of certificates that may make changes, as `BookieAuthZFactory` of BookKeeper finds roles: `OU=0:admin`.
+const ADMIN: &str = "admin";
+
+/// Who asks.
+#[derive(Debug, Clone)]
+pub(super) struct Asking {
+    /// The other end of the connection.
+    pub(super) peer: SocketAddr,
+    /// The address that the peer connected to, if it is known.
+    pub(super) here: Option<IpAddr>,
+    /// Roles in the certificate that the peer presented, and that was verified.
+    pub(super) certificate_roles: Vec<String>,
+}
 
 /// Decides about requests; see the module.
 pub struct Access {
@@ -99,11 +113,10 @@ impl Access {
         Access { trusts_this_machine: false, ..Access::new(tokens) }
     }
 
-    /// The answer to a request that is refused, else `None`. `here`: the address that the peer connected to, if it is known.
+    /// The answer to a request that is refused, else `None`.
     pub(super) async fn refuse(
         &self,
-        peer: SocketAddr,
-        here: Option<IpAddr>,
+        asking: &Asking,
         method: &Method,
         path: &str,
         headers: &HeaderMap,
@@ -111,9 +124,8 @@ impl Access {
         if *method == Method::GET || *method == Method::HEAD {
             return None;
         }
-        let ip = peer.ip().to_canonical();
-        let is_near = ip.is_loopback() || here.is_some_and(|here| here.to_canonical() == ip);
-        let refusal = match self.judge(is_near, headers).await {
+        let peer = asking.peer;
+        let refusal = match self.judge(asking, headers).await {
             Ok(user) => {
                 tracing::info!(target: "bindery::audit", %peer, user, %method, path, "admin request");
                 return None;
@@ -133,8 +145,11 @@ impl Access {
     }
 
     /// The user whose request may be answered, if it is one.
-    async fn judge(&self, is_near: bool, headers: &HeaderMap) -> Result<Option<String>, Refusal> {
-        if is_near && self.trusts_this_machine {
+    async fn judge(&self, asking: &Asking, headers: &HeaderMap) -> Result<Option<String>, Refusal> {
+        let ip = asking.peer.ip().to_canonical();
+        let is_near = ip.is_loopback() || asking.here.is_some_and(|here| here.to_canonical() == ip);
+        let has_role = asking.certificate_roles.iter().any(|role| role == ADMIN);
+        if has_role || is_near && self.trusts_this_machine {
             return Ok(None);
         }
         let authorization = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
@@ -273,10 +288,23 @@ mod tests {
         method: Method,
         authorization: Option<&str>,
     ) -> Option<StatusCode> {
-        let here = Some("192.0.2.1".parse().unwrap());
+        status_with(access, peer, &[], method, authorization).await
+    }
+
+    async fn status_with(
+        access: &Access,
+        peer: &str,
+        certificate_roles: &[&str],
+        method: Method,
+        authorization: Option<&str>,
+    ) -> Option<StatusCode> {
+        let asking = Asking {
+            peer: peer.parse().unwrap(),
+            here: Some("192.0.2.1".parse().unwrap()),
+            certificate_roles: certificate_roles.iter().map(ToString::to_string).collect(),
+        };
         let headers = headers(authorization);
-        let refused =
-            access.refuse(peer.parse().unwrap(), here, &method, "/api/v1/bookie/gc", &headers).await;
+        let refused = access.refuse(&asking, &method, "/api/v1/bookie/gc", &headers).await;
         refused.map(|response| response.status())
     }
 
@@ -323,6 +351,20 @@ mod tests {
         std::fs::write(&file, "third\n").unwrap();
         assert_eq!(put(Some("Bearer first")).await, Some(StatusCode::UNAUTHORIZED), "taken out");
         assert_eq!(put(Some("Bearer third")).await, None);
+    }
+
+    /// Invariant 1, of certificates.
+    #[tokio::test]
+    async fn a_certificate_of_the_role_admin_allows_changes_from_elsewhere() {
+        let access = Access::new(None);
+        for (roles, refused) in [
+            (&["admin"][..], None),
+            (&["reader", "admin"], None),
+            (&["reader"], Some(StatusCode::FORBIDDEN)),
+            (&["administrator"], Some(StatusCode::FORBIDDEN)),
+        ] {
+            assert_eq!(status_with(&access, FAR, roles, Method::PUT, None).await, refused, "{roles:?}");
+        }
     }
 
     /// Invariant 1, of users.

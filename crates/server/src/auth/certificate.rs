@@ -12,7 +12,7 @@ use crate::tls::subject_units;
 const ROLES: &str = "0";
 
 /// The roles in a certificate (DER); empty when it has none.
-pub(super) fn roles(certificate: &[u8]) -> Vec<String> {
+pub(crate) fn roles(certificate: &[u8]) -> Vec<String> {
     subject_units(certificate).first().map_or_else(Vec::new, |unit| roles_of(unit))
 }
 

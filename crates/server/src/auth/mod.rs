@@ -27,6 +27,7 @@ mod rights;
 pub mod users;
 pub mod verifier;
 
+pub(crate) use certificate::roles as certificate_roles;
 pub use rights::{Need, Rights, Role, Roles, UnknownRole};
 
 use crate::log_limit::LogLimit;

@@ -175,7 +175,11 @@ impl Opening<'_> {
             resumes = resume.is_some(),
             "connecting to metadata"
         );
-        let options = ConnectOptions { session_timeout: self.config.session_timeout, resume };
+        let options = ConnectOptions {
+            session_timeout: self.config.session_timeout,
+            resume,
+            security: self.config.metadata_security.clone(),
+        };
         Ok(bindery_metadata::connect_as_bookie(uri, options).await?)
     }
 

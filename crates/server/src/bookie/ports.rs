@@ -1,6 +1,6 @@
 //! The ports of a bookie, for clients and for the operator.
 
-use super::StartError;
+use super::{StartError, blocking};
 use crate::admin::access::Access;
 use crate::admin::{self, AdminState};
 use crate::auth::Auth;
@@ -8,6 +8,7 @@ use crate::config::BookieConfig;
 use crate::latch::Latch;
 use crate::memory::MemoryPlan;
 use crate::sockets;
+use crate::tls::Tls;
 use bindery_flow::ByteBudget;
 use std::io;
 use std::net::SocketAddr;
@@ -70,6 +71,11 @@ pub(super) async fn start_admin(
     stop: &Arc<Latch>,
 ) -> Result<(Option<AdminTask>, Option<SocketAddr>), StartError> {
     let Some(address) = config.admin else { return Ok((None, None)) };
+    if let Some(tls) = config.admin_tls.clone() {
+        // Its handshakes have a turn of their own.
+        let tls = blocking(move || Tls::open(tls, 1)).await?;
+        assert!(state.tls.set(Arc::new(tls)).is_ok(), "a bookie has one admin port");
+    }
     let failed = |source| StartError::Bind { address, option: config.option_names.admin, source };
     let listener = bind_patiently(address).await.map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;

@@ -305,6 +305,12 @@ impl<'a> Active<'a> {
                     self.connection.activity.holds_inbound_large(0);
                 }
             }
+            if self.is_first
+                && self.is_first_frame()
+                && let Some(start) = self.first_record(&self.base[begin..end])
+            {
+                return self.start_tls(start, begin..end).await;
+            }
             if self.is_first && self.is_whole(&self.base[begin..end]) {
                 match self.first_frame(&self.base[begin..end]).await? {
                     First::Tls(start) => {

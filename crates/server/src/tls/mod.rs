@@ -15,23 +15,23 @@
 //! 4. The number of handshakes that compute at once is bounded ([`Tls::turn`]); they run on threads that no other connection
 //!    needs.
 //!
-//! # Limits     a file: [`load::FILE_BYTES_MAX`]; certificates that are sent: [`OFFER_BYTES_MAX`]; handshakes: `first_request_max`
+//! # Limits     a file: [`bindery_tls::file::FILE_BYTES_MAX`]; certificates that are sent: [`OFFER_BYTES_MAX`]; handshakes: `first_request_max`
 //! and 20 KiB
 //! # Not here   the sessions of connections ([`crate::connection`]'s transport)
 
 mod load;
-mod names;
 mod validity;
 
+pub use bindery_tls::{CipherName, TlsVersion, UnknownCipher, UnknownVersion};
 pub(crate) use load::OFFER_BYTES_MAX;
 pub use load::TlsError;
-pub use names::{CipherName, TlsVersion, UnknownCipher, UnknownVersion};
 pub(crate) use validity::subject_units;
 
 use crate::log_limit::LogLimit;
 use crate::memory::{TLS_CLIENT_AUTH_BYTES, TLS_CONNECTION_BYTES};
 use crate::metrics::Exposition;
 use crate::reload::Reload;
+use bindery_tls::store::PasswordSource;
 use load::{Contents, Loaded};
 use parking_lot::{Mutex, RwLock};
 use rustls::{ServerConfig, ServerConnection};
@@ -48,13 +48,18 @@ const EXPIRES_SOON: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Settings of TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsConfig {
-    /// PEM file of this bookie's certificate and those that lead from it to an authority (`tlsCertificatePath`).
+    /// PEM file of this bookie's certificate and those that lead from it to an authority (`tlsCertificatePath`). Where `key` is a
+    /// store of Java's, the certificates of that count.
     pub certificates: PathBuf,
-    /// PEM file of its private key (`tlsKeyStore`).
+    /// PEM file of its private key, or a JKS or PKCS12 store with that and its certificates (`tlsKeyStore`).
     pub key: PathBuf,
-    /// PEM file of the authorities one of which must have signed a client's certificate (`tlsTrustStore` with
+    /// The password of that store.
+    pub key_password: Option<PasswordSource>,
+    /// File of the authorities one of which must have signed a client's certificate (`tlsTrustStore` with
     /// `tlsClientAuthentication=true`); `None`: clients need no certificate.
     pub client_authorities: Option<PathBuf>,
+    /// The password, where that is a store of Java's.
+    pub client_authorities_password: Option<PasswordSource>,
     /// Versions that are spoken (`tlsEnabledProtocols`); empty for all.
     pub versions: Vec<TlsVersion>,
     /// Ciphers that are used (`tlsEnabledCipherSuites`); empty for all.
@@ -63,11 +68,58 @@ pub struct TlsConfig {
     pub refresh: Option<Duration>,
     /// A connection that does not begin with START_TLS is refused (`tlsRequired`).
     pub is_required: bool,
+    /// With `client_authorities`: a client without a certificate is served, too, without the rights that one would give.
+    pub serves_without_certificate: bool,
+    /// Names of the settings with the files, for errors.
+    pub settings: TlsSettings,
+}
+
+/// Names of the settings that name files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TlsSettings {
+    /// Of the certificates.
+    pub certificates: &'static str,
+    /// Of the key.
+    pub key: &'static str,
+    /// Of the authorities of clients.
+    pub client_authorities: &'static str,
+}
+
+impl TlsSettings {
+    /// Those of the port for clients.
+    pub const BOOKIE: TlsSettings = TlsSettings {
+        certificates: "tlsCertificatePath",
+        key: "tlsKeyStore",
+        client_authorities: "tlsTrustStore",
+    };
+    /// Those of the admin port, whose key and certificates are in one file.
+    pub const ADMIN: TlsSettings = TlsSettings {
+        certificates: "httpServerKeyStorePath",
+        key: "httpServerKeyStorePath",
+        client_authorities: "httpServerTrustStorePath",
+    };
 }
 
 impl TlsConfig {
     /// The default interval of these checks. The files are small.
     pub const REFRESH_DEFAULT: Duration = Duration::from_secs(10);
+
+    /// TLS for everybody, with these files and defaults for all else.
+    pub fn new(certificates: impl Into<PathBuf>, key: impl Into<PathBuf>) -> TlsConfig {
+        TlsConfig {
+            certificates: certificates.into(),
+            key: key.into(),
+            key_password: None,
+            client_authorities: None,
+            client_authorities_password: None,
+            versions: Vec::new(),
+            ciphers: Vec::new(),
+            refresh: Some(TlsConfig::REFRESH_DEFAULT),
+            is_required: false,
+            serves_without_certificate: false,
+            settings: TlsSettings::BOOKIE,
+        }
+    }
 
     /// Bytes that each connection may hold for TLS.
     pub fn connection_bytes(&self) -> u64 {
@@ -130,9 +182,19 @@ impl Tls {
         self.config.is_required
     }
 
+    /// How often to look at the files; `None` for never.
+    pub(crate) fn refresh(&self) -> Option<Duration> {
+        self.config.refresh
+    }
+
+    /// The configuration for a new connection.
+    pub(crate) fn current(&self) -> Arc<ServerConfig> {
+        self.current.read().clone()
+    }
+
     /// The server's side of a new connection.
     pub(crate) fn begin(&self) -> Result<ServerConnection, rustls::Error> {
-        ServerConnection::new(self.current.read().clone())
+        ServerConnection::new(self.current())
     }
 
     /// A turn to compute a step of a handshake. First come, first served; cancel safe.

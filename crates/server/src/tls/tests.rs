@@ -5,13 +5,9 @@ use std::path::Path;
 fn config(dir: &Path, bookie: &Issued, authority: Option<&Authority>) -> TlsConfig {
     let files = Files::write(dir, bookie, authority.map_or("", |authority| &authority.certificate));
     TlsConfig {
-        certificates: files.certificates,
-        key: files.key,
         client_authorities: authority.map(|_| files.authorities),
-        versions: Vec::new(),
-        ciphers: Vec::new(),
         refresh: None,
-        is_required: false,
+        ..TlsConfig::new(files.certificates, files.key)
     }
 }
 
@@ -41,14 +37,14 @@ fn files_that_cannot_be_used_are_named_with_what_to_do() {
     let said = refused(directory);
     assert!(said.contains("tlsCertificatePath=") && said.contains("not a regular file"), "{said}");
 
-    let long = at("long.pem", &vec![b'\n'; load::FILE_BYTES_MAX as usize + 1]);
+    let long = at("long.pem", &vec![b'\n'; bindery_tls::file::FILE_BYTES_MAX as usize + 1]);
     let said = refused(TlsConfig { client_authorities: Some(long), ..good.clone() });
     assert!(said.contains("tlsTrustStore=") && said.contains("more than"), "{said}");
 
     let cases: [(&[u8], &str); 4] = [
         (b"hello", "Give a PEM file"),
-        (&[0xfe, 0xed, 0xfe, 0xed, 0, 0], "keytool -importkeystore"),
-        (&[0x30, 0x82, 1, 2], "openssl pkcs12 -in"),
+        (&[0xfe, 0xed, 0xfe, 0xed, 0, 0], "damaged"),
+        (&[0x30, 0x82, 1, 2], "damaged"),
         (
             b"-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n",
             "openssl pkey",
@@ -83,7 +79,12 @@ fn names_of_many_authorities_are_not_sent() {
     for (many, named) in [(3, 3), (300, 0)] {
         let pem: String = authorities[..many].iter().map(|authority| &authority.certificate[..]).collect();
         let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
-        let verifier = load::client_verifier(Path::new("authorities.pem"), pem.as_bytes(), provider, 1000);
+        let verifier = load::client_verifier(
+            &TlsConfig::new("c", "k"),
+            bindery_tls::file::certificates(pem.as_bytes()).unwrap(),
+            provider,
+            1000,
+        );
         assert_eq!(verifier.unwrap().root_hint_subjects().len(), named);
     }
 }

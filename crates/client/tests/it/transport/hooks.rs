@@ -159,7 +159,7 @@ fn read_first() -> ReadRequest {
 async fn a_bookie_without_tls_and_without_authentication() {
     let (connector, _) = Piped::new(4096, 0, true);
     let setup = setup_with(connected_by(connector)).await;
-    unreachable_because(setup.read(1, 0).await, "cannot begin TLS: the bookie is not set up for it");
+    unreachable_because(setup.read(1, 0).await, "cannot begin TLS: the bookie refuses TLS, because it is not set up for it");
     setup.end().await;
     let setup = setup_with(authenticated_by(Riddle { answer: b"7", is_endless: false })).await;
     setup.fill(1, 10, 10).await;
@@ -278,7 +278,7 @@ async fn nothing_is_sent_before_the_exchange_of_messages_is_done() {
 async fn authentication_behind_tls_passes_over_the_second_answer_to_start_tls() {
     let (connector, _) = Piped::new(4096, 0, true);
     let authenticator = Some(Arc::new(Riddle { answer: b"7", is_endless: false }) as Arc<dyn Authenticator>);
-    let hooks = Hooks { connector: Some(connector), authenticator };
+    let hooks = Hooks { connector: Some(connector), authenticator, ..Hooks::default() };
     let (bookies, peer, sink) = (bookies(quick(5000), hooks).await, Peer::new().await, Recorder::new());
     sink.send(&bookies, &peer.id, add(1, 0, 0, 10));
     let (mut line, lac) = (peer.accept().await, bookies.read_lac(&peer.id, ledger(1)));
@@ -310,10 +310,10 @@ async fn an_exchange_that_fails_or_does_not_end_is_a_connection_that_could_not_b
     let (id, _) = next_auth(&mut line).await.unwrap();
     let refusal = response::without_body(id.unwrap(), proto::OperationType::Auth, ErrorCode::Unauthorized);
     line.answer_v3(refusal).await;
-    unreachable_because(lac.await, "cannot authenticate: the bookie refuses this client");
+    unreachable_because(lac.await, "cannot authenticate: it refuses this user");
 
     for (plugin, payload, why) in
-        [("other", &b"3 + 4?"[..], "plugin is \"other\", not \"riddle\""), ("riddle", b"5?", "an impostor")]
+        [("other", &b"3 + 4?"[..], "\"other\", and this client with \"riddle\""), ("riddle", b"5?", "an impostor")]
     {
         let (here, peer) = (bookies(quick(5000), hooks()).await, Peer::new().await);
         let read = here.read(&peer.id, read_first());

@@ -1,8 +1,11 @@
-//! From plain frames to TLS (protocol reference, section 2.5).
+//! From plain frames to TLS (protocol reference, section 2.5), or TLS from the first byte.
+//!
+//! A record of TLS is told from a frame by its first bytes: `16 03` would begin a frame of 369 MB, and frames are limited to less. With a
+//! higher limit there is only START_TLS.
 //!
 //! # Data flow
 //! ```text
-//! START_TLS ─► plain answer, sent completely ─► Inlet::upgrade ─► bytes behind the frame, then bytes from the kernel
+//! START_TLS ─► plain answer, sent completely ─► Inlet::upgrade (a first record: at once) ─► bytes behind the frame, then bytes from the kernel
 //!           ─► one step of the handshake, on the blocking pool, by turns ─► its messages to the kernel ─► … ─► frames again
 //! ```
 //!
@@ -10,8 +13,8 @@
 //! 1. TLS begins with the first frame of a connection or not at all, so no answer is owed to the peer at that moment. Before it there may be
 //!    frames of a peer that has to log in and has not ([`super::authenticate`]): each is answered before the next is handled. A later
 //!    START_TLS is refused as a bad request, as is any START_TLS sent to a bookie without certificates.
-//! 2. Bytes behind the frame, even from the same read, belong to the handshake and are never split into frames. One short frame of AUTH is
-//!    an exception ([`super::early_auth`]): it is answered inside TLS.
+//! 2. Bytes behind the frame, or those of the first record, even from the same read, belong to the handshake and are never split into
+//!    frames. One short frame of AUTH behind START_TLS is an exception ([`super::early_auth`]): it is answered inside TLS.
 //! 3. START_TLS does not count as a request: the peer stays a stranger until its first whole request over TLS. It has
 //!    `first_request_max` from the first byte of START_TLS to the end of the handshake.
 //! 4. When TLS is required, no request is handled that comes without it.
@@ -31,11 +34,12 @@ use std::time::Duration;
 /// How long a client that began with AUTH may take to send START_TLS, which it sends at the same moment.
 const START_TLS_GRACE: Duration = Duration::from_secs(3);
 
-/// A first frame that asks for TLS.
+/// What begins TLS: a first frame that asks for it, or the first record.
 pub(super) struct StartTls {
     tls: Arc<Tls>,
-    txn: u64,
-    /// Its length, prefix included, and that of AUTH before it.
+    /// Of the frame, which is answered. A record is not.
+    txn: Option<u64>,
+    /// The length of the frame, prefix included, and that of AUTH before it.
     pub(super) len: usize,
     /// The payload of AUTH that came just before it ([`super::early_auth`]).
     early: Option<Vec<u8>>,
@@ -51,7 +55,21 @@ pub(super) enum First {
     Unknown,
 }
 
+/// A handshake record of TLS, any version: what a client begins with that begins with TLS.
+const HANDSHAKE_RECORD: [u8; 2] = [0x16, 0x03];
+/// The shortest frame that would begin so.
+const FRAME_LIKE_A_RECORD: usize = 0x1603_0000;
+
 impl Active<'_> {
+    /// `Some` when the connection begins with TLS instead of a frame.
+    pub(super) fn first_record(&self, data: &[u8]) -> Option<StartTls> {
+        let is_record = data.starts_with(&HANDSHAKE_RECORD)
+            && self.shared.limits.frame.size_bytes() < FRAME_LIKE_A_RECORD
+            && !self.connection.transport.is_tls();
+        let tls = self.shared.tls.as_ref().filter(|_| is_record)?;
+        Some(StartTls { tls: tls.clone(), txn: None, len: 0, early: None })
+    }
+
     /// Looks at the frame at the front of `data`, with which TLS may begin (invariant 1).
     ///
     /// # Errors
@@ -77,7 +95,7 @@ impl Active<'_> {
         };
         match request {
             Some(v3::Request { txn_id, operation: Operation::StartTls, .. }) => {
-                Ok(First::Tls(StartTls { tls: tls.clone(), txn: txn_id, len, early: None }))
+                Ok(First::Tls(StartTls { tls: tls.clone(), txn: Some(txn_id), len, early: None }))
             }
             request if tls.is_required() => {
                 let refusal = request.map_or_else(
@@ -106,7 +124,7 @@ impl Active<'_> {
                     return Ok(None);
                 };
                 let early = Some(data[LENGTH_PREFIX_SIZE_BYTES..auth_len].to_vec());
-                Ok(Some(First::Tls(StartTls { tls: tls.clone(), txn: txn_id, len, early })))
+                Ok(Some(First::Tls(StartTls { tls: tls.clone(), txn: Some(txn_id), len, early })))
             }
             Ok(Split::Incomplete { .. }) if tls.is_required() => tokio::select! {
                 () = self.connection.closed.wait() => Err(CloseReason::Ours),
@@ -123,19 +141,24 @@ impl Active<'_> {
         is_required && !self.connection.transport.is_tls()
     }
 
-    /// Agrees to TLS and runs the handshake; `behind` is the place of the bytes behind the frame in the buffer.
+    /// Agrees to TLS and runs the handshake; `behind` is the place of its first bytes in the buffer.
     pub(super) async fn start_tls(
         &mut self,
         start: StartTls,
         behind: Range<usize>,
     ) -> Result<(), CloseReason> {
         let mut behind = self.set_aside(behind);
-        let mut answer = BytesMut::new();
-        v3::put_frame(&response::start_tls(start.txn, ErrorCode::Ok), &mut answer);
-        self.answer_plainly(&answer).await?;
-        let early = match start.early {
-            Some(early) => Some(early),
-            None => self.early_auth(&mut behind).await?,
+        let early = match start.txn {
+            None => None,
+            Some(txn) => {
+                let mut answer = BytesMut::new();
+                v3::put_frame(&response::start_tls(txn, ErrorCode::Ok), &mut answer);
+                self.answer_plainly(&answer).await?;
+                match start.early {
+                    Some(early) => Some(early),
+                    None => self.early_auth(&mut behind).await?,
+                }
+            }
         };
         let session = start.tls.begin().map_err(|error| CloseReason::Tls(error.to_string()))?;
         self.socket.upgrade(session, start.tls.records_max());

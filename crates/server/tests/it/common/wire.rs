@@ -312,6 +312,15 @@ impl Client {
         Ok(Client::of_halves(Box::new(reading), Box::new(writing)))
     }
 
+    /// A peer that begins with TLS, without START_TLS.
+    pub async fn tls_at_once(bookie: &Bookie, config: Arc<ClientConfig>) -> std::io::Result<Client> {
+        let socket = TcpStream::connect(bookie.address).await?;
+        let name = ServerName::try_from("localhost").unwrap();
+        let stream = TlsConnector::from(config).connect(name, socket).await?;
+        let (reading, writing) = tokio::io::split(stream);
+        Ok(Client::of_halves(Box::new(reading), Box::new(writing)))
+    }
+
     /// A peer whose kernel takes as little as it can be told to, over TLS.
     pub async fn deaf_tls(bookie: &Bookie, config: Arc<ClientConfig>) -> Client {
         let socket = TcpSocket::new_v4().unwrap();
