@@ -9,6 +9,7 @@ mod space;
 mod tests;
 
 use crate::args::{BookieArgs, MemoryUse, Switch};
+use crate::bookie_security;
 use crate::config::environment::{self, Naming};
 use crate::config::host::Host;
 use crate::config::keys::{self, Status, View};
@@ -199,17 +200,11 @@ fn take_all(
     config.tls = tls_settings::apply(file);
     request_limits::apply(file, config);
     let metadata = places::metadata(args, file);
-    let tier = tier::settings::of_bookie(args, file, config);
-    if let (Some((_, true)), Some(tls)) = (&tier, &config.tls)
-        && tls.is_required
-    {
-        file.faults.push(
-            "TLS is required of clients (tlsRequired=true, or tlsClientAuthentication=true), and the tierer of this process does \
-             not speak it yet, so no bookie would serve it: give --tier-role off or tierRole=false, which keeps reading from the \
-             store; or tlsRequired=false, which serves everybody without TLS, too"
-                .to_owned()
-                .into(),
-        );
+    let mut tier = tier::settings::of_bookie(args, file, config);
+    let has_tierer = matches!(tier, Some((_, true)));
+    let security = bookie_security::keys::of_bookie(file, config.tls.as_ref(), has_tierer);
+    if let Some((tier, _)) = &mut tier {
+        tier.security = security;
     }
     (metadata, tier)
 }

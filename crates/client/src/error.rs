@@ -94,6 +94,12 @@ pub enum ConnectError {
     /// TLS was asked for and cannot be spoken.
     #[error("cannot speak TLS with bookies: {0}")]
     Tls(#[from] TlsError),
+    /// The way of authentication would tell the secret to everybody on the way.
+    #[error(
+        "this way of authentication tells bookies a secret, which is sent over TLS only: connect with TLS (ClientBuilder::tls, \
+         --tls), or choose DIGEST-MD5"
+    )]
+    NeedsTls,
     /// The metadata store cannot be reached, or holds no cluster.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
@@ -398,7 +404,9 @@ pub enum OpenError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecoveryError {
     /// A bookie refused the key, or this client: both have the same code.
-    #[error("cannot recover ledger {ledger}: {bookie} refuses this client or the ledger's key: {UNAUTHORIZED}")]
+    #[error(
+        "cannot recover ledger {ledger}: {bookie} refuses this client or the ledger's key: {UNAUTHORIZED}"
+    )]
     Unauthorized {
         /// The ledger.
         ledger: LedgerId,

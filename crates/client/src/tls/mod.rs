@@ -79,6 +79,12 @@ impl TlsOptions {
         self
     }
 
+    /// Trusts the system's authorities again, until files are named.
+    pub fn without_authorities(mut self) -> TlsOptions {
+        self.authorities.clear();
+        self
+    }
+
     /// PEM files of this client's certificate, followed by those that lead from it to its authority, and of its private key (PKCS#8,
     /// PKCS#1 or SEC1, without a password): for bookies with `tlsClientAuthentication=true`.
     pub fn identity(mut self, certificates: impl Into<PathBuf>, key: impl Into<PathBuf>) -> TlsOptions {
@@ -146,8 +152,7 @@ impl Tls {
                  for any bookie"
             );
         }
-        let state =
-            State { contents, looked_at: Instant::now(), is_looking: false, reload_failed: None };
+        let state = State { contents, looked_at: Instant::now(), is_looking: false, reload_failed: None };
         Ok(Tls { options, current: RwLock::new(config), state: Mutex::new(state) })
     }
 

@@ -50,7 +50,12 @@ impl Authority {
 
     /// A certificate that expires with the first day of a year.
     pub fn issue_until(&self, usage: Use, year: i32) -> Issued {
-        let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+        self.issue_for(&["localhost", "127.0.0.1"], usage, year)
+    }
+
+    /// A certificate for these names and addresses that expires with the first day of a year.
+    pub fn issue_for(&self, names: &[&str], usage: Use, year: i32) -> Issued {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let mut params = CertificateParams::new(names).unwrap();
         params.distinguished_name.push(rcgen::DnType::CommonName, "test");
         params.not_before = rcgen::date_time_ymd(2000, 1, 1);
