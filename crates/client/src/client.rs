@@ -107,8 +107,8 @@ impl ClientBuilder {
     }
 
     /// TLS with bookies, which must be set up for it (`tlsProviderFactoryClass`): no request is sent without. Off by default. Files
-    /// are read when the client connects to the metadata store, and again for new connections when they have changed. The metadata
-    /// store is not spoken to over TLS by this. Not used beside [`transport`](Self::transport).
+    /// are read when the client connects to the metadata store, and again for new connections when they have changed. The connection
+    /// to the metadata store stays as it is. Not used beside [`transport`](Self::transport).
     pub fn tls(mut self, options: TlsOptions) -> Self {
         self.tls = Some(options);
         self

@@ -91,7 +91,7 @@ pub enum ConnectError {
     /// The builder was given no metadata URI.
     #[error("no metadata store was named: give the builder its URI (ClientBuilder::metadata)")]
     NoMetadata,
-    /// TLS was asked for and cannot be spoken.
+    /// The settings or files of TLS cannot be used.
     #[error("cannot speak TLS with bookies: {0}")]
     Tls(#[from] TlsError),
     /// The way of authentication would tell the secret to everybody on the way.

@@ -31,7 +31,7 @@ pub struct BookieSecurityArgs {
     /// PEM file with the key of --tls-cert
     #[arg(long, value_name = "FILE", env = "BINDERY_TLS_KEY", help_heading = HEADING)]
     pub tls_key: Option<PathBuf>,
-    /// Take a certificate of any name for any bookie: whoever has one of a trusted authority can pass for a bookie
+    /// Take a certificate of any name for any bookie: anybody with one of a trusted authority can pass for a bookie
     #[arg(
         long,
         env = "BINDERY_TLS_SKIP_NAME_CHECK",
@@ -83,7 +83,7 @@ impl BookieSecurityArgs {
     /// Options, environment and profile together. Reads the profile; secrets are read later.
     ///
     /// # Errors
-    /// What is missing or does not fit together.
+    /// Something is missing, or does not fit the rest; the message says which option helps.
     pub fn security(&self) -> Result<BookieSecurity, Failure> {
         self.with_environment(&Environment::of_process()).map_err(Failure::usage)
     }

@@ -84,7 +84,7 @@ pub fn of_bookie(file: &mut Values, own: Option<&TlsConfig>, has_client: bool) -
 /// Values that were taken.
 struct Keys<'a> {
     file: &'a mut Values,
-    /// What relative paths are relative to; the working directory without it.
+    /// Base of relative paths; the working directory without it.
     dir: Option<&'a Path>,
 }
 

@@ -30,7 +30,7 @@ const SECRET_FILE_BYTES_MAX: u64 = 4096;
 pub struct BookieSecurity {
     /// TLS, if it is spoken.
     pub tls: Option<TlsOptions>,
-    /// Who this is, if somebody.
+    /// The user, if there is one.
     pub user: Option<User>,
 }
 

@@ -107,7 +107,7 @@ pub fn plan(args: &StandaloneArgs, machine_bytes: u64) -> Result<Plan, Vec<Strin
     }
     let tier = tier.map(|mut tier| {
         tier.security.tls = tls.as_ref().map(|_| {
-            let authority = args.tls_ca.as_ref().map(absolute);
+            let authority = args.tls_ca.as_deref().map(absolute);
             authority.map_or_else(TlsOptions::new, |file| TlsOptions::new().authority(file))
         });
         tier
@@ -163,8 +163,8 @@ fn tls_config(args: &StandaloneArgs) -> Option<TlsConfig> {
     })
 }
 
-fn absolute(path: &PathBuf) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.clone())
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// An empty variable of the environment names no store.

@@ -11,4 +11,5 @@ mod restore;
 mod server;
 mod standalone;
 mod tiering;
+mod tls;
 mod verify;

@@ -11,6 +11,7 @@
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use bindery_wire::v2::{self, Flags};
 use bindery_wire::v3::{self, Operation, proto};
@@ -44,8 +45,39 @@ pub(super) enum Speaks {
     V3,
 }
 
+/// How far a connection has come, for its caller, who bounds its time.
+#[derive(Debug, Default)]
+pub(super) struct Progress(AtomicU8);
+
+impl Progress {
+    const TLS: u8 = 1;
+    const AUTHENTICATION: u8 = 2;
+
+    fn reach(&self, step: u8) {
+        self.0.store(step, Ordering::Relaxed);
+    }
+
+    /// The step that the time ran out in, for an error; empty while there is no TCP connection.
+    pub(super) fn awaited(&self) -> &'static str {
+        match self.0.load(Ordering::Relaxed) {
+            Self::TLS => ": the bookie did not finish the TLS handshake",
+            // `SASLBookieAuthProvider` of BookKeeper 4.17 and 4.18 sends nothing when an exchange fails.
+            Self::AUTHENTICATION => {
+                ": the bookie did not answer a message of authentication, by which Java's bookies refuse a user or its secret \
+                 (Credentials, --user)"
+            }
+            _ => "",
+        }
+    }
+}
+
 /// A stream on which requests may be sent.
-pub(super) async fn connect(hooks: &Hooks, to: &BookieAddress, speaks: Speaks) -> io::Result<ByteStream> {
+pub(super) async fn connect(
+    hooks: &Hooks,
+    to: &BookieAddress,
+    speaks: Speaks,
+    progress: &Progress,
+) -> io::Result<ByteStream> {
     let mut stream = match &hooks.connector {
         None => ByteStream::Tcp(connect_tcp(to).await?),
         Some(connector) => connector.connect(to).await?,
@@ -59,11 +91,13 @@ pub(super) async fn connect(hooks: &Hooks, to: &BookieAddress, speaks: Speaks) -
     }
     let upgrade = Upgrade::of(hooks);
     if let Some(upgrade) = upgrade {
+        progress.reach(Progress::TLS);
         stream = start_tls(upgrade, stream, to)
             .await
             .map_err(|why| io::Error::other(format!("cannot begin TLS: {why}")))?;
     }
     if let Some(authenticator) = &hooks.authenticator {
+        progress.reach(Progress::AUTHENTICATION);
         authenticate(&**authenticator, upgrade.is_some(), &mut stream, to, speaks).await.map_err(
             |error| {
                 // With TLS 1.3 a refusal of the handshake comes as late as this.

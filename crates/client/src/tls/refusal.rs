@@ -43,6 +43,16 @@ impl Refusals<'_> {
         }
     }
 
+    pub(super) fn of_silence(&self) -> String {
+        match &self.options.identity {
+            None => "it may want a client certificate (TlsOptions::identity, --tls-cert and --tls-key); its log says why".into(),
+            Some(files) => format!(
+                "it may refuse this client's certificate, {}; its log says why",
+                files.certificates.display()
+            ),
+        }
+    }
+
     fn of_bookie(&self, why: &CertificateError, host: &str) -> String {
         match why {
             CertificateError::UnknownIssuer => format!(

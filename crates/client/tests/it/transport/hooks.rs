@@ -345,6 +345,9 @@ async fn an_exchange_that_fails_or_does_not_end_is_a_connection_that_could_not_b
     let (here, peer) = (bookies(quick(400), hooks()).await, Peer::new().await);
     let read = here.read(&peer.id, read_first());
     let line = peer.accept().await;
-    unreachable_because(read.await, "no connection within 300ms");
+    unreachable_because(
+        read.await,
+        "no connection within 300ms: the bookie did not answer a message of authentication",
+    );
     assert!(line.until_closed().await);
 }

@@ -14,7 +14,7 @@ use bindery_sasl::digest_md5::{BOOKKEEPER_HOST, BOOKKEEPER_SERVICE, Ha1, Nonce, 
 use bindery_server::tls::TlsConfig;
 use bindery_wire::ErrorCode;
 use bindery_wire::v3::{Operation, proto, response};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use self::certificates::{Authority, Files, Use};
 use crate::transport::bookie::{Setup, setup_with_tls};
@@ -181,6 +181,26 @@ async fn a_port_that_speaks_another_protocol_is_told_by_its_name() {
     line.answer_v3(response::start_tls(asked.txn_id, ErrorCode::Ok)).await;
     drop(line);
     unreachable_because(read.await, "closed the connection during the handshake");
+}
+
+/// As Java's bookies with OpenSSL do to a client whose certificate they refuse, over TLS 1.3.
+#[tokio::test]
+async fn a_connection_that_ends_without_an_answer_may_be_a_refusal() {
+    let pki = Pki::new();
+    pki.bookie(false, false);
+    let acceptor = certificates::acceptor(&pki.authority.issue(Use::Bookie));
+    let (here, peer, sink) = (bookies(over(pki.options())).await, Peer::new().await, Recorder::new());
+    sink.send(&here, &peer.id, add(1, 0, 0, 10));
+    let mut line = peer.accept().await;
+    let asked = line.next_v3().await;
+    line.answer_v3(response::start_tls(asked.txn_id, ErrorCode::Ok)).await;
+    let mut stream = tokio_rustls::TlsAcceptor::from(acceptor).accept(line.socket).await.unwrap();
+    // Something of the request has come.
+    stream.read_u8().await.unwrap();
+    drop(stream);
+    let [(_, outcome)] = &sink.outcomes(1).await[..] else { panic!() };
+    let Err(lost @ BookieError::LostUnanswered(why)) = outcome else { panic!("{outcome:?}") };
+    assert!(lost.is_unknown() && why.contains("it may want a client certificate"), "{why}");
 }
 
 /// The bookie's side of DIGEST-MD5 as Java's speaks it, for one user. False when it refuses.

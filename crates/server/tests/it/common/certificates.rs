@@ -9,7 +9,7 @@ use rcgen::{
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion, crypto::ring};
+use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion, crypto::ring};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -93,6 +93,19 @@ impl Authority {
         };
         Arc::new(config)
     }
+}
+
+/// The other side, with this certificate, whoever the client is.
+pub fn acceptor(own: &Issued) -> Arc<ServerConfig> {
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_protocol_versions(rustls::ALL_VERSIONS)
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![CertificateDer::from_pem_slice(own.certificate.as_bytes()).unwrap()],
+            PrivateKeyDer::from_pem_slice(own.key.as_bytes()).unwrap(),
+        );
+    Arc::new(config.unwrap())
 }
 
 /// Files of certificates in a directory.
