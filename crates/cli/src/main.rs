@@ -7,6 +7,7 @@ mod bench;
 mod bookie;
 mod bookie_health;
 mod bookie_list;
+mod bookie_security;
 mod cluster;
 mod cluster_transfer;
 mod conf_file;

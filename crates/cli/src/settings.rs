@@ -12,6 +12,7 @@ mod tests;
 
 use crate::args::{BookieArgs, MemoryUse, Switch};
 use crate::auth_settings;
+use crate::bookie_security;
 use crate::config::environment::{self, Naming};
 use crate::config::host::Host;
 use crate::config::keys::{self, Status, View};
@@ -23,6 +24,7 @@ use crate::tls_settings;
 use bindery_engine::JOURNAL_FILES_MIN;
 use bindery_engine::PoolMemory;
 use bindery_metadata::MetadataUri;
+use bindery_server::auth::Provider;
 use bindery_server::config::BookieConfig;
 use bindery_server::memory::machine_bytes;
 use bindery_types::BookieId;
@@ -205,25 +207,21 @@ fn take_all(
     request_limits::apply(file, config);
     let metadata = places::metadata(args, file);
     config.metadata_security = metadata_security::apply(file, args.jaas_file.as_deref());
-    let tier = tier::settings::of_bookie(args, file, config);
-    if let (Some((_, true)), Some(tls)) = (&tier, &config.tls)
-        && tls.is_required
-    {
+    let mut tier = tier::settings::of_bookie(args, file, config);
+    let has_tierer = matches!(tier, Some((_, true)));
+    let security = bookie_security::keys::of_bookie(file, config.tls.as_ref(), has_tierer);
+    let asks_for_users = config.auth.as_ref().is_some_and(|auth| matches!(auth.provider, Provider::Sasl { .. }));
+    if has_tierer && asks_for_users && security.user.is_none() {
         file.faults.push(
-            "TLS is required of clients (tlsRequired=true, or tlsClientAuthentication=true), and the tierer of this process does \
-             not speak it yet, so no bookie would serve it: give --tier-role off or tierRole=false, which keeps reading from the \
-             store; or tlsRequired=false, which serves everybody without TLS, too"
+            "clients have to log in (bookieAuthProviderFactoryClass, usersFile), and the tierer of this process has no user, so no \
+             bookie would serve it: give saslUser and saslPasswordFile, a user with the roles writer, reader and tier; or \
+             tierRole=false (--tier-role off), which keeps reading from the store"
                 .to_owned()
                 .into(),
         );
     }
-    if let (Some((_, true)), Some(_)) = (&tier, &config.auth) {
-        file.faults.push(
-            "clients have to say who they are (bookieAuthProviderFactoryClass, usersFile), and the tierer of this process does not \
-             do it yet, so no bookie would serve it: give --tier-role off or tierRole=false, which keeps reading from the store"
-                .to_owned()
-                .into(),
-        );
+    if let Some((tier, _)) = &mut tier {
+        tier.security = security;
     }
     (metadata, tier)
 }

@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 use crate::claims::{Claimed, Claims};
 use crate::connection::hooks::{Authenticator, Connector, Hooks};
 use crate::connection::{Bookies, ConnectionOptions};
+use crate::credentials::Credentials;
 use crate::error::{AppendOpenError, ConnectError, CreateError, OpenError};
 use crate::handover::{HANDOVER_PROPERTY, Handover, RESERVED_PREFIX, claimed, needs_marks};
 use crate::health::{BookieHealth, BusyBookie, NodeHealth, Prober, ReadHealth, ask};
@@ -109,8 +110,8 @@ impl ClientBuilder {
     }
 
     /// TLS with bookies, which must be set up for it (`tlsProviderFactoryClass`): no request is sent without. Off by default. Files
-    /// are read when the client connects to the metadata store, and again for new connections when they have changed. The metadata
-    /// store is not spoken to over TLS by this. Not used beside [`transport`](Self::transport).
+    /// are read when the client connects to the metadata store, and again for new connections when they have changed. The connection
+    /// to the metadata store stays as it is. Not used beside [`transport`](Self::transport).
     pub fn tls(mut self, options: TlsOptions) -> Self {
         self.tls = Some(options);
         self
@@ -123,7 +124,14 @@ impl ClientBuilder {
         self
     }
 
-    /// Proves to each bookie who this client is, on every new connection. Not used beside [`transport`](Self::transport).
+    /// The user that this client proves to be to each bookie, on every new connection. Bookies that let everybody in do not care. Not
+    /// used beside [`transport`](Self::transport).
+    pub fn credentials(self, credentials: Credentials) -> Self {
+        self.authenticator(credentials)
+    }
+
+    /// Proves to each bookie who this client is in another way than with [`credentials`](Self::credentials). Not used beside
+    /// [`transport`](Self::transport).
     pub fn authenticator(mut self, authenticator: impl Authenticator) -> Self {
         self.hooks.authenticator = Some(Arc::new(authenticator));
         self
@@ -243,10 +251,15 @@ impl ClientBuilder {
     /// Connects to the metadata store. Bookies are connected to when they are first needed.
     ///
     /// # Errors
-    /// When there is no URI, no metadata server answers within the session timeout, there is no cluster, or files of TLS cannot
-    /// be used.
+    /// When there is no URI, no metadata server answers within the session timeout, there is no cluster, files of TLS cannot be
+    /// used, or credentials need TLS and there is none.
     pub async fn connect(self) -> Result<Client, ConnectError> {
         let mut hooks = self.hooks;
+        let has_tls =
+            self.tls.is_some() || hooks.connector.as_ref().is_some_and(|connector| connector.starts_tls());
+        if !has_tls && hooks.authenticator.as_ref().is_some_and(|authenticator| authenticator.needs_tls()) {
+            return Err(ConnectError::NeedsTls);
+        }
         if let Some(options) = self.tls {
             // Before a session is opened that would have to be closed.
             let opened = tokio::task::spawn_blocking(move || Tls::open(options)).await;

@@ -91,9 +91,15 @@ pub enum ConnectError {
     /// The builder was given no metadata URI.
     #[error("no metadata store was named: give the builder its URI (ClientBuilder::metadata)")]
     NoMetadata,
-    /// TLS was asked for and cannot be spoken.
+    /// The settings or files of TLS cannot be used.
     #[error("cannot speak TLS with bookies: {0}")]
     Tls(#[from] TlsError),
+    /// The way of authentication would tell the secret to everybody on the way.
+    #[error(
+        "this way of authentication tells bookies a secret, which is sent over TLS only: connect with TLS (ClientBuilder::tls, \
+         --tls), or choose DIGEST-MD5"
+    )]
+    NeedsTls,
     /// The metadata store cannot be reached, or holds no cluster.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
@@ -398,7 +404,9 @@ pub enum OpenError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecoveryError {
     /// A bookie refused the key, or this client: both have the same code.
-    #[error("cannot recover ledger {ledger}: {bookie} refuses this client or the ledger's key: {UNAUTHORIZED}")]
+    #[error(
+        "cannot recover ledger {ledger}: {bookie} refuses this client or the ledger's key: {UNAUTHORIZED}"
+    )]
     Unauthorized {
         /// The ledger.
         ledger: LedgerId,

@@ -58,7 +58,8 @@
 //! For tiering: [`Client::bulk`] reads stored bytes in the background, [`Client::reconcile`] tells bookies what is in object
 //! storage.
 //!
-//! TLS: [`ClientBuilder::tls`]. Other ways of connecting and authenticating: [`Connector`] and [`Authenticator`].
+//! TLS and users: [`ClientBuilder::tls`] and [`ClientBuilder::credentials`]. Other ways of connecting and authenticating:
+//! [`Connector`] and [`Authenticator`].
 //!
 //! To watch a client: [`Client::bookie_health`], [`Client::read_health`], [`Client::write_health`] and
 //! [`Client::memory_in_use`] are cheap to call and name no metrics library; what happens is told by `tracing`.
@@ -67,9 +68,14 @@
 
 pub mod blocking;
 mod bulk;
+/// As the server's tests make them.
+#[cfg(test)]
+#[path = "../../server/tests/it/common/certificates.rs"]
+mod certificates;
 mod claims;
 mod client;
 pub mod connection;
+pub mod credentials;
 mod entry;
 mod error;
 mod gaps;
@@ -108,6 +114,7 @@ pub use crate::client::{BookieInfo, Client, ClientBuilder, LedgerInfo, MemoryInU
 pub use crate::connection::hooks::{
     Authenticator, BookieAddress, ByteStream, Connecting, Connector, Exchange, Turn,
 };
+pub use crate::credentials::{Credentials, Mechanism, Secret};
 pub use crate::entry::Entry;
 pub use crate::error::{
     AppendError, AppendOpenError, BookieAnswer, BookieAnswers, CloseError, ConnectError, CreateError,

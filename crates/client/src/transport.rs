@@ -41,6 +41,9 @@ pub enum BookieError {
     /// The connection broke, or was closed, after the request may have been sent.
     #[error("the connection was lost before the answer came")]
     Lost,
+    /// The same, over TLS, before the bookie had answered anything over this connection.
+    #[error("the connection was lost before the bookie answered anything: {0}")]
+    LostUnanswered(String),
     /// No answer in time.
     #[error("no answer within {0:?}")]
     TimedOut(Duration),
@@ -88,6 +91,7 @@ impl BookieError {
         matches!(
             self,
             BookieError::Lost
+                | BookieError::LostUnanswered(_)
                 | BookieError::TimedOut(_)
                 | BookieError::AnswerTooLarge { .. }
                 | BookieError::Unexpected(_)

@@ -62,8 +62,10 @@ async fn connect(
     let text = &access.metadata.metadata;
     let uri: MetadataUri = text.parse().map_err(|error: UriError| Failure::usage(error))?;
     let servers = uri.servers.join(", ");
-    let mut builder =
-        tune(Client::builder().metadata(uri).metadata_security(access.metadata.options()?.security));
+    let security = access.security.security()?;
+    let metadata_security = access.metadata.options()?.security;
+    let builder = tune(Client::builder().metadata(uri).metadata_security(metadata_security));
+    let mut builder = security.apply(builder).await.map_err(Failure::usage)?;
     if let Some(timeout) = access.timeout {
         builder = builder.request_timeout(timeout);
     }
@@ -85,8 +87,9 @@ async fn connect(
         Ok(Err(ConnectError::Cluster(ClusterError::Store(error)))) if is_unreachable(&error) => {
             Err(unreachable(&error))
         }
-        Ok(Err(ConnectError::NoMetadata)) => Err(Failure::usage(ConnectError::NoMetadata)),
-        Ok(Err(error @ ConnectError::Tls(_))) => Err(Failure::usage(error)),
+        Ok(Err(error @ (ConnectError::NoMetadata | ConnectError::Tls(_) | ConnectError::NeedsTls))) => {
+            Err(Failure::usage(error))
+        }
         Ok(Err(error @ ConnectError::Cluster(_))) => Err(Failure::new(format!("{text}: {error}"))),
         Err(_) => Err(unreachable(&format_args!(
             "{servers} did not answer as a ZooKeeper server within {patience:?}"

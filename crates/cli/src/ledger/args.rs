@@ -2,6 +2,7 @@
 
 use super::placement::PlacementArgs;
 use crate::args::{EXIT_CODES, MetadataArgs};
+use crate::bookie_security::args::BookieSecurityArgs;
 use crate::settings::parse_size;
 use bindery_client::FrameLimit;
 use bindery_types::{DigestType, EntryId, LedgerId};
@@ -57,6 +58,8 @@ pub struct AccessArgs {
     /// Say on standard error what goes on inside; repeat for more
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
+    #[command(flatten)]
+    pub security: BookieSecurityArgs,
 }
 
 /// What opens a ledger.

@@ -44,6 +44,19 @@ pub struct StandaloneArgs {
     /// Local copies go this long after all of a ledger is in object storage [default: 240m]
     #[arg(long, value_name = "DURATION", value_parser = crate::ledger::args::duration, requires = "tier")]
     pub tier_grace: Option<Duration>,
+    /// Speak TLS with clients that ask for it: PEM file with the bookies' certificate, which is for 127.0.0.1
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// PEM file with the key of --tls-cert
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// PEM file with the authority that signed --tls-cert, for the tierer and for the words about how to connect; without it,
+    /// it is one that this system trusts
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_ca: Option<PathBuf>,
+    /// Refuse clients that do not ask for TLS
+    #[arg(long, requires = "tls_cert")]
+    pub tls_required: bool,
     /// INSTANCEID of the cluster, in place of one that is drawn by lot at the first start: that of a cluster which is gone, for
     /// bindery tier restore. Tiering is paused until then
     #[arg(long, value_name = "INSTANCEID")]

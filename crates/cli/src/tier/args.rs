@@ -1,6 +1,7 @@
 //! Flags of `bindery tier`.
 
 use crate::args::{EXIT_CODES, LogFormat, MetadataArgs};
+use crate::bookie_security::args::BookieSecurityArgs;
 use crate::ledger::args::{ledger_id, seconds};
 use bindery_types::LedgerId;
 use clap::{Args, Subcommand, ValueEnum};
@@ -60,6 +61,8 @@ pub struct TierRestoreArgs {
     /// An object for each ledger, and one for the sums, on a line each
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub security: BookieSecurityArgs,
     /// The ledgers [default: all of the bucket]
     #[arg(value_name = "LEDGER", value_parser = ledger_id)]
     pub ledgers: Vec<LedgerId>,
@@ -111,6 +114,8 @@ pub struct TierRunArgs {
     pub admin_tokens: Option<PathBuf>,
     #[command(flatten)]
     pub tuning: TierTuning,
+    #[command(flatten)]
+    pub security: BookieSecurityArgs,
     /// Form of the log on standard error
     #[arg(long, value_name = "text|json", default_value = "text")]
     pub log_format: LogFormat,

@@ -3,9 +3,10 @@
 
 use super::args::{Compress, TierTuning, Updates};
 use super::check;
+use crate::bookie_security::BookieSecurity;
 use crate::exit::{self, Failure};
 use crate::settings::parse_size;
-use bindery_client::Client;
+use bindery_client::{Client, ConnectError};
 use bindery_io::{Clock, SystemClock, SystemRandom};
 use bindery_metadata::{ConnectOptions, Layout, MetadataUri, OpenError, Security};
 use bindery_reconciler::core::updates::UpdateMode;
@@ -30,6 +31,8 @@ pub struct TierSettings {
     pub store: Store,
     /// How it works.
     pub config: TiererConfig,
+    /// How it speaks to bookies.
+    pub security: BookieSecurity,
 }
 
 impl TierSettings {
@@ -87,7 +90,9 @@ pub fn settings(option: &str, url: &str, tuning: &TierTuning) -> Result<TierSett
         .map_err(|error| error.to_string())
         .and_then(|url| store::open(&url, &StoreOptions::default()).map_err(|error| error.to_string()));
     match opened {
-        Ok(store) if faults.is_empty() => Ok(TierSettings { store, config }),
+        Ok(store) if faults.is_empty() => {
+            Ok(TierSettings { store, config, security: BookieSecurity::default() })
+        }
         Ok(_) => Err(faults),
         Err(fault) => {
             faults.push(format!("{option}: {fault}"));
@@ -129,9 +134,13 @@ async fn start(
         let code = if is_transient { exit::UNREACHABLE } else { exit::FAILURE };
         NotStarted { failure: Failure::with_code(code, &error), is_transient }
     })?;
-    let connected = Client::builder().layout(layout.clone()).connect().await;
-    let client =
-        connected.map_err(|error| NotStarted { failure: Failure::new(error), is_transient: true })?;
+    let client = match connect(settings, &layout).await {
+        Ok(client) => client,
+        Err(not_started) => {
+            let _ = tokio::time::timeout(Duration::from_secs(1), layout.store().close()).await;
+            return Err(not_started);
+        }
+    };
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let components = Components {
         layout: layout.clone(),
@@ -148,6 +157,18 @@ async fn start(
             Err(not_started(settings, error))
         }
     }
+}
+
+/// The client with which it reads from bookies and tells them.
+async fn connect(settings: &TierSettings, layout: &Layout) -> Result<Client, NotStarted> {
+    let builder = Client::builder().layout(layout.clone());
+    // Files that somebody has to mend.
+    let secured = settings.security.apply(builder).await;
+    let secured = secured.map_err(|why| NotStarted { failure: Failure::usage(why), is_transient: false })?;
+    secured.connect().await.map_err(|error| NotStarted {
+        is_transient: !matches!(error, ConnectError::Tls(_) | ConnectError::NeedsTls),
+        failure: Failure::new(error),
+    })
 }
 
 fn not_started(settings: &TierSettings, error: StartError) -> NotStarted {

@@ -12,4 +12,5 @@ mod secrets;
 mod server;
 mod standalone;
 mod tiering;
+mod tls;
 mod verify;

@@ -11,25 +11,32 @@
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use bindery_wire::v2::{self, Flags};
 use bindery_wire::v3::{self, Operation, proto};
 use bindery_wire::{ErrorCode, Protocol, frame};
 use bytes::{Bytes, BytesMut};
 
+use super::foreign;
 use super::hooks::{
     AUTH_ROUNDS_MAX, Authenticator, BookieAddress, Connector, Exchange, Hooks, Turn, connect_tcp,
 };
-use super::foreign;
 use super::stream::ByteStream;
 use crate::tls::Tls;
 
 /// The largest answer: a certificate chain in a token is some kilobytes.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
-/// Bookies do not say which of these it is.
-const REFUSED: &str = "it refuses this user, the secret, or the way of authentication. Check both with the bookie's \
-                       configuration (Credentials, --user)";
+/// What the bookie's refusal of a message means; its answer does not say. The first message carries no user with most mechanisms.
+fn refused(plugin: &str, round: u32) -> io::Error {
+    io::Error::other(match round {
+        0 => format!("the bookie refuses this client, or authentication with {plugin:?}: compare it with the bookie's \
+                      bookieAuthProviderFactoryClass, and check user and secret (Credentials, --user)"),
+        _ => "the bookie refuses this user: it does not know the user, the secret is wrong, or the user is not allowed \
+              (Credentials, --user)".to_owned(),
+    })
+}
 
 /// Which frames a lane sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,8 +45,39 @@ pub(super) enum Speaks {
     V3,
 }
 
+/// How far a connection has come, for its caller, who bounds its time.
+#[derive(Debug, Default)]
+pub(super) struct Progress(AtomicU8);
+
+impl Progress {
+    const TLS: u8 = 1;
+    const AUTHENTICATION: u8 = 2;
+
+    fn reach(&self, step: u8) {
+        self.0.store(step, Ordering::Relaxed);
+    }
+
+    /// The step that the time ran out in, for an error; empty while there is no TCP connection.
+    pub(super) fn awaited(&self) -> &'static str {
+        match self.0.load(Ordering::Relaxed) {
+            Self::TLS => ": the bookie did not finish the TLS handshake",
+            // `SASLBookieAuthProvider` of BookKeeper 4.17 and 4.18 sends nothing when an exchange fails.
+            Self::AUTHENTICATION => {
+                ": the bookie did not answer a message of authentication, by which Java's bookies refuse a user or its secret \
+                 (Credentials, --user)"
+            }
+            _ => "",
+        }
+    }
+}
+
 /// A stream on which requests may be sent.
-pub(super) async fn connect(hooks: &Hooks, to: &BookieAddress, speaks: Speaks) -> io::Result<ByteStream> {
+pub(super) async fn connect(
+    hooks: &Hooks,
+    to: &BookieAddress,
+    speaks: Speaks,
+    progress: &Progress,
+) -> io::Result<ByteStream> {
     let mut stream = match &hooks.connector {
         None => ByteStream::Tcp(connect_tcp(to).await?),
         Some(connector) => connector.connect(to).await?,
@@ -53,18 +91,22 @@ pub(super) async fn connect(hooks: &Hooks, to: &BookieAddress, speaks: Speaks) -
     }
     let upgrade = Upgrade::of(hooks);
     if let Some(upgrade) = upgrade {
+        progress.reach(Progress::TLS);
         stream = start_tls(upgrade, stream, to)
             .await
             .map_err(|why| io::Error::other(format!("cannot begin TLS: {why}")))?;
     }
     if let Some(authenticator) = &hooks.authenticator {
-        authenticate(&**authenticator, upgrade.is_some(), &mut stream, to, speaks).await.map_err(|error| {
-            // With TLS 1.3 a refusal of the handshake comes as late as this.
-            match hooks.tls.as_ref().and_then(|tls| tls.late_refusal(&error)) {
-                Some(refusal) => io::Error::other(format!("cannot begin TLS: {refusal}")),
-                None => io::Error::other(format!("cannot authenticate: {error}")),
-            }
-        })?;
+        progress.reach(Progress::AUTHENTICATION);
+        authenticate(&**authenticator, upgrade.is_some(), &mut stream, to, speaks).await.map_err(
+            |error| {
+                // With TLS 1.3 a refusal of the handshake comes as late as this.
+                match hooks.tls.as_ref().and_then(|tls| tls.late_refusal(&error)) {
+                    Some(refusal) => io::Error::other(format!("cannot begin TLS: {refusal}")),
+                    None => io::Error::other(format!("cannot authenticate: {error}")),
+                }
+            },
+        )?;
     }
     Ok(stream)
 }
@@ -95,7 +137,13 @@ async fn start_tls(
         stream.write_all(&out).await?;
         answer_v3(next_frame(&mut stream).await?, u64::MAX, proto::OperationType::StartTls)
     };
-    let answer = asking.await.map_err(|error: io::Error| error.to_string())?;
+    let answer = asking.await.map_err(|error: io::Error| match error.kind() {
+        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset => {
+            "the bookie closed the connection when it was asked for TLS: it is none, or one that knows no TLS"
+                .to_owned()
+        }
+        _ => error.to_string(),
+    })?;
     match ErrorCode::from_v3(answer.status) {
         Some(ErrorCode::Ok) => {}
         Some(ErrorCode::BadRequest) => {
@@ -142,7 +190,7 @@ async fn authenticate(
         if is_last {
             return Ok(());
         }
-        let answer = auth_answer(stream, txn_id, speaks).await?;
+        let answer = auth_answer(stream, txn_id, speaks).await?.ok_or_else(|| refused(plugin, round))?;
         // Who lets anybody in is content with any message.
         if answer.auth_plugin_name == v3::AUTH_DISABLED_PLUGIN_NAME {
             return Ok(());
@@ -177,32 +225,37 @@ fn auth_frame(message: proto::AuthMessage, txn_id: u64, speaks: Speaks) -> Bytes
     out
 }
 
-async fn auth_answer(stream: &mut ByteStream, txn_id: u64, speaks: Speaks) -> io::Result<proto::AuthMessage> {
+/// `None` is a refusal.
+async fn auth_answer(
+    stream: &mut ByteStream,
+    txn_id: u64,
+    speaks: Speaks,
+) -> io::Result<Option<proto::AuthMessage>> {
     let mut answer = next_frame(stream).await;
     if let Ok(frame) = &answer
         && is_about_tls(frame)
     {
         answer = next_frame(stream).await;
     }
+    // Bookies close the connection of a client that they refuse, on v2 without an answer.
+    if let Err(error) = &answer
+        && matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset)
+    {
+        return Ok(None);
+    }
     if speaks == Speaks::V2 {
-        let answer = answer.map_err(|error| match error.kind() {
-            ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset => {
-                io::Error::other(format!("the bookie closed the connection: {REFUSED}"))
+        return match v2::Response::decode(&answer?).map_err(io::Error::other)? {
+            v2::Response::Auth { message, .. } => {
+                v3::decode_auth_message(message).map(Some).map_err(io::Error::other)
             }
-            _ => error,
-        })?;
-        return match v2::Response::decode(&answer).map_err(io::Error::other)? {
-            v2::Response::Auth { message, .. } => v3::decode_auth_message(message).map_err(io::Error::other),
             _ => Err(io::Error::other("the bookie answered something else")),
         };
     }
     let answer = answer_v3(answer?, txn_id, proto::OperationType::Auth)?;
     match (ErrorCode::from_v3(answer.status), answer.auth_response) {
-        (Some(ErrorCode::Ok), Some(message)) => Ok(message),
+        (Some(ErrorCode::Ok), Some(message)) => Ok(Some(message)),
         (Some(ErrorCode::Ok), None) => Err(io::Error::other("the bookie answered without a message")),
-        (Some(ErrorCode::Unauthorized), _) => {
-            Err(io::Error::other(REFUSED))
-        }
+        (Some(ErrorCode::Unauthorized), _) => Ok(None),
         (code, _) => Err(io::Error::other(format!("the bookie answered {code:?}"))),
     }
 }

@@ -40,7 +40,7 @@ pub struct BoxedStream {
 }
 
 impl BoxedStream {
-    /// What it was made of. Nothing that was written to it may wait to be flushed.
+    /// The stream inside. It must not have unflushed bytes.
     pub(crate) fn into_inner(self) -> Box<dyn Stream> {
         self.stream
     }

@@ -30,7 +30,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout};
 use super::answers::Answers;
 use super::delivery::Deliveries;
 use super::foreign;
-use super::handshake::{self, Speaks};
+use super::handshake::{self, Progress, Speaks};
 use super::hooks::{BookieAddress, Hooks};
 use super::incoming::Incoming;
 use super::lane::Lane;
@@ -59,7 +59,7 @@ pub(super) struct Timing {
 enum End {
     Closing,
     Lost(String),
-    /// It never was a connection: the bookie refused the client's side of TLS, or no bookie answers. Nothing was done of what was sent.
+    /// The bookie refused the client's certificate, or the other side is no bookie. No request that was sent can have taken effect.
     Refused(String),
     Unexpected(String),
 }
@@ -181,16 +181,20 @@ impl Task {
 
     /// `None` when the lane is closing.
     async fn connect(&self) -> Option<Result<ByteStream, BookieError>> {
+        let progress = Progress::default();
         let attempt = async {
             let address = self.resolver.resolve().await?;
             let bookie = self.lane.bookie.clone();
             let to = BookieAddress { bookie, host: address.host, port: address.port };
-            let connected = handshake::connect(&self.hooks, &to, self.speaks).await;
+            let connected = handshake::connect(&self.hooks, &to, self.speaks, &progress).await;
             connected.map_err(|error| BookieError::Unreachable(format!("{}:{}: {error}", to.host, to.port)))
         };
         let limit = self.timing.connect_timeout;
         let attempt = async {
-            let late = |_| Err(BookieError::Unreachable(format!("no connection within {limit:?}")));
+            let late = |_| {
+                let awaited = progress.awaited();
+                Err(BookieError::Unreachable(format!("no connection within {limit:?}{awaited}")))
+            };
             timeout(limit, attempt).await.unwrap_or_else(late)
         };
         tokio::pin!(attempt);
@@ -234,7 +238,11 @@ impl Task {
         drop(conversation);
         let (reason, after_write) = match end {
             End::Closing => return self.fail_all(|_| BookieError::Closed),
-            End::Lost(reason) => (reason, BookieError::Lost),
+            End::Lost(reason) => {
+                let tls = self.hooks.tls.as_ref().filter(|_| !has_received);
+                let why = tls.map(|tls| BookieError::LostUnanswered(tls.silent_refusal()));
+                (reason, why.unwrap_or(BookieError::Lost))
+            }
             End::Refused(reason) => (reason.clone(), BookieError::Unreachable(reason)),
             End::Unexpected(reason) => (reason.clone(), BookieError::Unexpected(reason)),
         };
@@ -248,6 +256,7 @@ impl Task {
             // Somebody else's address, or a bookie that cannot serve: not again at once.
             let error = match &after_write {
                 BookieError::Unreachable(_) => after_write.clone(),
+                BookieError::LostUnanswered(_) => BookieError::Unreachable(after_write.to_string()),
                 _ => BookieError::Unreachable(format!("the last connection brought nothing: {reason}")),
             };
             self.backoff.on_failure(error, self.timing.pause_max);

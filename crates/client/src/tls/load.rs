@@ -1,5 +1,6 @@
 //! From files to the configuration of the TLS library.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,7 +18,19 @@ use super::TlsOptions;
 /// Why TLS cannot be spoken. Each says which file and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read, or holds something else.
+    /// A file cannot be read.
+    #[error("the {what} in {}: {why}", .path.display())]
+    Unreadable {
+        /// What should be in it.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said, in a word.
+        kind: ErrorKind,
+        /// And in full, with what to do.
+        why: String,
+    },
+    /// A file holds something else.
     #[error("the {what} in {}: {why}", .path.display())]
     File {
         /// What should be in it.
@@ -71,7 +84,8 @@ impl Contents {
     /// Reads all files. Blocks.
     pub(super) fn read(options: &TlsOptions) -> Result<Contents, TlsError> {
         let read = |what, path: &PathBuf| file::read(path).map_err(|error| unusable(what, path, &error));
-        let authorities = options.authorities.iter().map(|path| read(AUTHORITIES, path)).collect::<Result<_, _>>()?;
+        let authorities =
+            options.authorities.iter().map(|path| read(AUTHORITIES, path)).collect::<Result<_, _>>()?;
         let identity = match &options.identity {
             Some(files) => Some((read(CERTIFICATES, &files.certificates)?, read(KEY, &files.key)?)),
             None => None,
@@ -81,7 +95,11 @@ impl Contents {
 }
 
 fn unusable(what: &'static str, path: &Path, error: &FileError) -> TlsError {
-    TlsError::File { what, path: path.to_owned(), why: error.to_string() }
+    let (path, why) = (path.to_owned(), error.to_string());
+    match error {
+        FileError::Read(source) => TlsError::Unreadable { what, path, kind: source.kind(), why },
+        FileError::TooLong | FileError::Content(_) => TlsError::File { what, path, why },
+    }
 }
 
 /// Checks the contents of the files and builds the configuration. Without files of authorities it reads the system's, which blocks.
@@ -104,8 +122,8 @@ pub(super) fn load(options: &TlsOptions, contents: &Contents) -> Result<Arc<Clie
     let mut config = match (&options.identity, &contents.identity) {
         (Some(files), Some((certificates, key))) => {
             let unusable_file = |what, path| move |error: FileError| unusable(what, path, &error);
-            let certificates = file::certificates(certificates)
-                .map_err(unusable_file(CERTIFICATES, &files.certificates))?;
+            let certificates =
+                file::certificates(certificates).map_err(unusable_file(CERTIFICATES, &files.certificates))?;
             let key = file::private_key(&files.key, key).map_err(unusable_file(KEY, &files.key))?;
             builder.with_client_auth_cert(certificates, key).map_err(|error| TlsError::Pair {
                 certificates: files.certificates.clone(),

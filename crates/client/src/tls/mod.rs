@@ -11,7 +11,7 @@
 //! 1. A bookie is trusted when its certificate leads to an authority of the options, is valid now, and is for the host that
 //!    the bookie advertises, a name or an IP address. Only [`TlsOptions::skip_name_check`] leaves the last of these out.
 //! 2. A reload takes all files or none. A failed one keeps what was loaded before, and warns once for each reason.
-//! 3. A connection keeps what it began with. Sessions are never resumed, so every connection checks the bookie anew.
+//! 3. A connection keeps what it began with. Sessions are never resumed, so every connection checks the bookie again.
 //! 4. No private key appears in an error, a log line or the output of `Debug`.
 //!
 //! # Limits     what a connection holds beside [`crate::connection`]'s own: [`OUT_BYTES`] on the way out, which are copies of
@@ -46,7 +46,7 @@ use crate::connection::hooks::{BookieAddress, ByteStream};
 /// Encrypted bytes that a connection keeps until the kernel takes them: a few records, so that one write of the connection makes
 /// one write to the socket.
 pub const OUT_BYTES: usize = 64 * 1024;
-/// Files are looked at no more often than this.
+/// Shortest time between two checks of the files.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How a client speaks TLS with bookies. The default trusts the authorities that this system trusts.
@@ -79,6 +79,12 @@ impl TlsOptions {
         self
     }
 
+    /// Trusts the system's authorities again, until files are named.
+    pub fn without_authorities(mut self) -> TlsOptions {
+        self.authorities.clear();
+        self
+    }
+
     /// PEM files of this client's certificate, followed by those that lead from it to its authority, and of its private key (PKCS#8,
     /// PKCS#1 or SEC1, without a password): for bookies with `tlsClientAuthentication=true`.
     pub fn identity(mut self, certificates: impl Into<PathBuf>, key: impl Into<PathBuf>) -> TlsOptions {
@@ -87,8 +93,8 @@ impl TlsOptions {
     }
 
     /// Takes a certificate of any name for any bookie, as BookKeeper's client does with `tlsHostnameVerificationEnabled=false`.
-    /// Whoever has a certificate of a trusted authority, and its key, can then pass for every bookie: use authorities that sign
-    /// certificates of bookies only. It is warned about whenever a client connects.
+    /// Anybody who has a certificate of a trusted authority, and its key, can then pass for every bookie: use an authority that
+    /// signs certificates of bookies only. The client logs a warning when it is made.
     pub fn skip_name_check(mut self) -> TlsOptions {
         self.skips_name_check = true;
         self
@@ -142,12 +148,11 @@ impl Tls {
         let config = load::load(&options, &contents)?;
         if options.skips_name_check {
             tracing::warn!(
-                "the names in bookies' certificates are not checked: whoever has a certificate of a trusted authority can pass \
-                 for any bookie"
+                "the names in bookies' certificates are not checked: anybody with a certificate of a trusted authority can \
+                 pass for any bookie"
             );
         }
-        let state =
-            State { contents, looked_at: Instant::now(), is_looking: false, reload_failed: None };
+        let state = State { contents, looked_at: Instant::now(), is_looking: false, reload_failed: None };
         Ok(Tls { options, current: RwLock::new(config), state: Mutex::new(state) })
     }
 
@@ -187,6 +192,12 @@ impl Tls {
         self.refusals().of_first_read(error)
     }
 
+    /// The likely meaning of a connection that ends without an answer: over TLS 1.3, Java's bookies with OpenSSL may refuse
+    /// certificates of clients so.
+    pub(crate) fn silent_refusal(&self) -> String {
+        self.refusals().of_silence()
+    }
+
     fn refusals(&self) -> Refusals<'_> {
         Refusals { options: &self.options }
     }
@@ -199,7 +210,7 @@ impl Tls {
         let tls = self.clone();
         let looked = tokio::task::spawn_blocking(move || tls.reload()).await;
         if let Err(error) = looked {
-            tracing::error!(%error, "the reload of TLS files failed: what was loaded before stays in use");
+            tracing::error!(%error, "the reload of TLS files failed: the files loaded before stay in use");
         }
     }
 
@@ -233,7 +244,7 @@ impl Tls {
             Err(error) => Some(error.to_string()),
         };
         if let Some(error) = failed.as_ref().filter(|_| state.reload_failed != failed) {
-            tracing::warn!(error, "TLS files cannot be reloaded: what was loaded before stays in use");
+            tracing::warn!(error, "TLS files cannot be reloaded: those loaded before stay in use");
         }
         state.reload_failed = failed;
     }

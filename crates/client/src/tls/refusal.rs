@@ -43,6 +43,16 @@ impl Refusals<'_> {
         }
     }
 
+    pub(super) fn of_silence(&self) -> String {
+        match &self.options.identity {
+            None => "it may want a client certificate (TlsOptions::identity, --tls-cert and --tls-key); its log says why".into(),
+            Some(files) => format!(
+                "it may refuse this client's certificate, {}; its log says why",
+                files.certificates.display()
+            ),
+        }
+    }
+
     fn of_bookie(&self, why: &CertificateError, host: &str) -> String {
         match why {
             CertificateError::UnknownIssuer => format!(
@@ -50,13 +60,16 @@ impl Refusals<'_> {
                  (TlsOptions::authority, --tls-ca)",
                 self.trusted()
             ),
-            CertificateError::Expired => "it has expired. Give the bookie a new one, or set this machine's clock".into(),
+            CertificateError::Expired => {
+                "it has expired. Give the bookie a new one, or set this machine's clock".into()
+            }
             CertificateError::ExpiredContext { time, not_after } => format!(
                 "it expired {} ago. Give the bookie a new one, or set this machine's clock",
                 about(Duration::from_secs(time.as_secs().saturating_sub(not_after.as_secs())))
             ),
             CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-                "it is not valid yet. Compare the clocks of this machine and of the one where it was made".into()
+                "it is not valid yet. Compare the clocks of this machine and of the one where it was made"
+                    .into()
             }
             CertificateError::NotValidForName => format!("it is not for {host}. {}", name_advice(host)),
             CertificateError::NotValidForNameContext { presented, .. } => {
@@ -64,13 +77,17 @@ impl Refusals<'_> {
                     true => "no name at all (subjectAltName)".to_owned(),
                     false => presented.iter().map(|name| bare(name)).collect::<Vec<_>>().join(", "),
                 };
-                format!("it is for {names}, not for {host}, which the bookie advertises. {}", name_advice(host))
+                format!(
+                    "it is for {names}, not for {host}, which the bookie advertises. {}",
+                    name_advice(host)
+                )
             }
             CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
                 "it is not for servers. Issue one for the bookie whose extendedKeyUsage has serverAuth".into()
             }
             CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
-                "it is an authority's own. Issue one for the bookie, signed by that authority (CA:FALSE)".into()
+                "it is an authority's own. Issue one for the bookie, signed by that authority (CA:FALSE)"
+                    .into()
             }
             other => format!("{other}. Give the bookie another one"),
         }
@@ -119,7 +136,10 @@ fn library_error(error: &io::Error) -> Option<&Error> {
 fn is_closed(error: &io::Error) -> bool {
     matches!(
         error.kind(),
-        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted | ErrorKind::BrokenPipe
+        ErrorKind::UnexpectedEof
+            | ErrorKind::ConnectionReset
+            | ErrorKind::ConnectionAborted
+            | ErrorKind::BrokenPipe
     )
 }
 

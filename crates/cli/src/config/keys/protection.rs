@@ -1,14 +1,13 @@
 //! TLS, authentication and authorisation. Values that ask for protection which this release lacks are refused: otherwise the bookie would
 //! serve strangers while its operator believes it protected.
 
-use super::{Key, View, applied, nothing, ours, seconds};
+use super::{Key, View, applied, nothing, ours, seconds, translated};
 use crate::auth_settings::{CERTIFICATES, SASL};
 use bindery_metadata::SaslLogin;
 use bindery_server::auth::{AuthConfig, JaasConfig, Provider};
 use bindery_server::tls::TlsConfig;
 use bindery_tls::store::PasswordSource;
 
-const OF_CLIENTS: &str = "it is for clients of BookKeeper: a bookie compares no name";
 const OF_JAVAS_CLIENTS: &str = "it is for BookKeeper's clients, also those inside its AutoRecovery";
 
 /// The form of a store, as it was given, or BookKeeper's default.
@@ -105,7 +104,6 @@ pub(super) const KEYS: &[Key] = &[
         "Reading needs the role reader, too; BookKeeper lets everybody read who is served",
     )
     .shown(|view| auth(view, |auth| auth.requires_reader.to_string())),
-    nothing("saslJaasClientSectionName", "BookKeeper", "Section of the JAAS file for clients", OF_JAVAS_CLIENTS),
     nothing("saslJaasAuditorSectionName", "Auditor", "Section of the JAAS file for the auditor", OF_JAVAS_CLIENTS),
     applied("authorizedRoles", "", "Roles of certificates that may connect, for BookieAuthZFactory").shown(roles),
     applied("permittedStartupUsers", "", "Users of the system that may start the bookie")
@@ -126,7 +124,7 @@ pub(super) const KEYS: &[Key] = &[
             false => String::new(),
         })
     }),
-    applied("tlsTrustStore", "", "File with the certificates that sign those of clients").shown(|view| {
+    applied("tlsTrustStore", "", "File with the certificates that sign those of clients, and of bookies for the tierer").shown(|view| {
         tls(view, |tls| {
             tls.client_authorities.as_ref().map_or_else(String::new, |file| file.display().to_string())
         })
@@ -142,12 +140,27 @@ pub(super) const KEYS: &[Key] = &[
         .shown(|view| view.text("tlsEnabledCipherSuites").unwrap_or_default()),
     applied("tlsEnabledProtocols", "", "Versions of TLS; TLSv1.2 and TLSv1.3 without it")
         .shown(|view| view.text("tlsEnabledProtocols").unwrap_or_default()),
-    nothing(
+    translated(
         "tlsHostnameVerificationEnabled",
         "false",
-        "Clients compare the name in the certificate",
-        OF_CLIENTS,
-    ),
+        "Clients compare the name in a bookie's certificate",
+        "the tierer of this bookie compares it unless this is false; nothing else in a bookie connects to bookies",
+    )
+    .shown(|view| view.text("tlsHostnameVerificationEnabled").unwrap_or_else(|| "true".to_owned())),
+    applied(
+        "clientAuthProviderFactoryClass",
+        "",
+        "Class by which the bookie's own client, the tierer, proves its user to bookies",
+    )
+    .shown(|view| view.text("clientAuthProviderFactoryClass").unwrap_or_default()),
+    applied("saslJaasClientSectionName", "BookKeeper", "Section of the JAAS file with that user")
+        .shown(|view| view.text("saslJaasClientSectionName").unwrap_or_else(|| "BookKeeper".to_owned())),
+    ours("saslUser", "That user, without a JAAS file")
+        .shown(|view| view.text("saslUser").unwrap_or_default()),
+    ours("saslPasswordFile", "File with the password of saslUser in its first line")
+        .shown(|view| view.text("saslPasswordFile").unwrap_or_default()),
+    ours("saslMechanism", "How the user is proved: DIGEST-MD5, or PLAIN over TLS")
+        .shown(|view| view.text("saslMechanism").unwrap_or_else(|| "DIGEST-MD5".to_owned())),
     applied("httpServerTlsEnable", "false", "TLS on the HTTP port, and nothing without it there")
         .shown(|view| view.config.admin_tls.is_some().to_string()),
     applied("httpServerKeyStorePath", "", "Store with the key and the certificates of the HTTP port: PEM, PKCS12 or JKS")
