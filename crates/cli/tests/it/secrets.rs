@@ -60,7 +60,7 @@ fn ask(socket: &mut TcpStream, plugin: &str, token: &[u8]) -> Option<Bytes> {
     v3::decode_response(payload.into()).unwrap().auth_response.map(|message| message.payload)
 }
 
-/// Logs in; true when the bookie lets it. What was sent as proof is added to `proofs`.
+/// Logs in, and adds its proofs to `proofs`; true when the bookie accepts them.
 fn login(port: u16, user: &str, password: &str, proofs: &mut Vec<String>) -> bool {
     let mut socket = TcpStream::connect(("127.0.0.1", port)).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -18,9 +18,9 @@ pub(crate) fn roles(certificate: &[u8]) -> Vec<String> {
 
 fn roles_of(unit: &str) -> Vec<String> {
     let is_code = |code: &&str| !code.is_empty() && code.bytes().all(|byte| byte.is_ascii_digit());
-    let parts = unit.split(';').filter_map(|part| part.split_once(':').filter(|(code, _)| is_code(code)));
+    let mut parts = unit.split(';').filter_map(|part| part.split_once(':').filter(|(code, _)| is_code(code)));
     // Of several parts with one code the last counts, as in Java.
-    let roles = parts.filter(|(code, _)| *code == ROLES).last().map(|(_, names)| names);
+    let roles = parts.rfind(|(code, _)| *code == ROLES).map(|(_, names)| names);
     roles.into_iter().flat_map(|names| names.split(',')).map(|name| name.trim().to_owned()).collect()
 }
 

@@ -100,8 +100,7 @@ async fn before_auth_nothing_is_served_and_the_answers_are_those_of_java() {
         let kind = operation.kind() as i32;
         let answer = client.v3(txn, operation).await;
         assert_eq!((answer.header.txn_id, answer.header.operation, answer.status), (txn, kind, EUA.v3()));
-        let bare =
-            proto::Response { header: answer.header.clone(), status: answer.status, ..Default::default() };
+        let bare = proto::Response { header: answer.header, status: answer.status, ..Default::default() };
         assert_eq!(answer, bare, "there is no inner message");
     }
     // The other protocol, on the same connection.
@@ -446,12 +445,13 @@ async fn auth_may_begin_in_plain_text_behind_start_tls() {
 
     // A bookie that asks for no login answers as always.
     let bookie = start_tls_only(&authority).await;
-    let socket = TcpStream::connect(bookie.address).await.unwrap();
-    let mut client = Client::tls_behind(socket, config, &[&start, &first_v3]).await.unwrap();
-    let answer = client.next_v3().await;
-    assert_eq!(answer.auth_response.unwrap().auth_plugin_name, v3::AUTH_DISABLED_PLUGIN_NAME);
-    assert_eq!(client.v3(4, v3_add(1, 0)).await.status, 0);
-    drop(client);
+    for pieces in [&[&start[..], &first_v3][..], &[&[&first_v3[..], &start].concat()]] {
+        let socket = TcpStream::connect(bookie.address).await.unwrap();
+        let mut client = Client::tls_behind(socket, config.clone(), pieces).await.unwrap();
+        let answer = client.next_v3().await;
+        assert_eq!(answer.auth_response.unwrap().auth_plugin_name, v3::AUTH_DISABLED_PLUGIN_NAME);
+        assert_eq!(client.v3(4, v3_add(1, 0)).await.status, 0);
+    }
     bookie.stop().await;
 }
 

@@ -210,12 +210,16 @@ async fn start_tls_is_refused_where_it_cannot_begin_and_the_connection_goes_on()
     bookie.stop().await;
 
     let (bookie, config) = start_plainly(Limits::default()).await;
-    // Behind a request, behind AUTH, and in one write with them.
+    // Behind a request, behind AUTH that is answered, and in one write with a request (with AUTH: `auth`).
     let first = [v3_add(2, 0, 10), Operation::Auth(v3::auth_disabled_message())];
     for first in first {
+        let is_auth = matches!(first, Operation::Auth(_));
         let mut client = Client::new(&bookie).await;
         assert_eq!(client.v3(1, first.clone()).await.status, 0);
         assert_eq!(client.v3(2, Operation::StartTls).await.status, bad);
+        if is_auth {
+            continue;
+        }
         let mut client = Client::new(&bookie).await;
         client.send(&[framed_v3(1, first), framed_v3(2, Operation::StartTls)].concat()).await;
         let mut statuses = [client.next_v3().await.status, client.next_v3().await.status];

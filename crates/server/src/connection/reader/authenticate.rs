@@ -123,7 +123,7 @@ fn judge_v3(payload: &[u8]) -> Result<Verdict, CloseReason> {
         }
         Ok(request) => (request.txn_id, request.operation.kind()),
         Err(error) => {
-            let header = error.refusal().map(|refusal| refusal.header.clone());
+            let header = error.refusal().map(|refusal| refusal.header);
             let kind =
                 header.as_ref().and_then(|header| proto::OperationType::try_from(header.operation).ok());
             match (header, kind) {

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! # Invariants
-//! 1. TLS begins with the first frame of a connection or not at all, so no answer is owed to the peer at that moment. Before it there may be
+//! 1. TLS begins with the first frame of a connection or not at all, so no answer is owed to the peer at that moment. In front of it there may be
 //!    frames of a peer that has to log in and has not ([`super::authenticate`]): each is answered before the next is handled. A later
 //!    START_TLS is refused as a bad request, as is any START_TLS sent to a bookie without certificates.
 //! 2. Bytes behind the frame, or those of the first record, even from the same read, belong to the handshake and are never split into
@@ -113,7 +113,7 @@ impl Active<'_> {
         }
     }
 
-    /// Looks for START_TLS behind a first frame of AUTH. Where TLS is required, that is waited for a little; `None` when it is not there.
+    /// Looks for START_TLS behind a first frame of AUTH, and waits for it a little where TLS is required; `None` when it is not there.
     async fn auth_before_tls(&self, tls: &Arc<Tls>, data: &[u8]) -> Result<Option<First>, CloseReason> {
         let Look::Auth(auth_len) = early_auth::look(data) else { return Ok(None) };
         match frame::split(&data[auth_len..], self.shared.limits.frame) {
