@@ -56,8 +56,11 @@ pub fn select(
         for (name, options) in
             OPTIONS.iter().filter_map(|wanted| variables.iter().find(|(name, _)| name == wanted))
         {
-            let properties = options.split_ascii_whitespace().filter_map(key_of_property);
-            found.extend(properties.map(|(key, value)| variable(key, name, value)));
+            for (key, value) in options.split_ascii_whitespace().filter_map(key_of_property) {
+                // As Java takes the last.
+                found.retain(|former: &Variable| former.key != key);
+                found.push(variable(key, name, value));
+            }
         }
     }
     match naming {
