@@ -11,6 +11,7 @@ mod cluster_transfer;
 mod conf_file;
 mod config;
 mod disk;
+mod examples;
 mod exit;
 mod flow;
 mod generate;
@@ -31,11 +32,12 @@ mod tls_settings;
 mod verify;
 
 use args::{BookieCommand, Cli, Command};
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let matches = examples::with_examples(Cli::command()).try_get_matches();
+    let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version are no errors and go to stdout.
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::run(&args),
         Command::Disk(args) => disk::run(&args),
         Command::Flow(args) => flow::run(&args),
+        Command::ExitCodes => output::write_all(format!("{}\n", args::EXIT_CODES).as_bytes()),
         Command::Completions { shell } => generate::completions(shell),
         Command::Man { out } => generate::man(out.as_deref()),
     };
@@ -67,7 +70,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::from(exit::OK),
         Err(failure) => {
             if !failure.is_silent() {
-                output::say(format!("bindery: {failure}"));
+                logging::say_failure(&failure);
             }
             ExitCode::from(failure.code)
         }
