@@ -74,7 +74,7 @@ fn racks_come_from_a_map_or_a_script_and_can_be_enforced() {
     let ledger = cluster.ledger_of(b"near\n");
     let read = ["ledger", "read", &ledger, "--rack-map", map[4], "--location", "/hall/rack-1"];
     assert_eq!(cluster.run(&read).done(), "near\n");
-    assert_eq!(cluster.run(&[&read[..], &["--recover"]].concat()).done(), "near\n");
+    assert_eq!(cluster.run(&[&read[..], &["--recover", "--yes"]].concat()).done(), "near\n");
     cluster.run(&["ledger", "read", &ledger, "--location", "/r1"]).failed(2, &["--location", "--rack-map"]);
     let said = cluster.run(&["ledger", "read", &ledger, "--location", "r1"]);
     assert!(said.code == 2 && said.stderr.contains("\"r1\" is no rack"), "{}", said.stderr);
