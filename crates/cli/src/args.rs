@@ -16,6 +16,7 @@ use std::time::Duration;
 /// The cluster of `bindery standalone` with its default ports.
 pub const DEFAULT_METADATA: &str = "zk+hierarchical://127.0.0.1:2181/ledgers";
 
+/// Of `bindery help exit-codes` and of the man page.
 pub const EXIT_CODES: &str = "Exit codes:
   0  done, or stopped on request with everything flushed
   1  failed; the message says why and what to do
@@ -41,7 +42,7 @@ const VERSION: &str = if bindery_io::canary::CAN_BE_PLANTED {
 
 /// A ledger store that speaks Apache BookKeeper's protocols.
 #[derive(Debug, Parser)]
-#[command(name = "bindery", version = VERSION, after_help = EXIT_CODES, arg_required_else_help = true)]
+#[command(name = "bindery", version = VERSION, arg_required_else_help = true)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -73,6 +74,9 @@ pub enum Command {
     Flow(FlowArgs),
     /// Make lines of a file of users
     User(UserArgs),
+    /// Explain the exit codes
+    #[command(long_about = EXIT_CODES)]
+    ExitCodes,
     /// Write a completion script for a shell to standard output
     Completions {
         /// The shell
@@ -106,7 +110,6 @@ pub enum BookieCommand {
 
 /// Flags of `bindery bookie`. Each wins over the file of --config.
 #[derive(Debug, Default, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct BookieArgs {
     /// The cluster: zk+hierarchical://HOST:PORT/ledgers; several servers separated by ; or ,
     #[arg(long, value_name = "URI")]
@@ -304,7 +307,6 @@ pub enum CookieCommand {
 
 /// Flags of the commands that look at a stopped bookie's directories.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct OfflineArgs {
     /// What --data names, of a bookie or a standalone; or its journal and ledger directories, all together
     #[arg(value_name = "DIR", required = true)]

@@ -210,7 +210,8 @@ fn take_all(
     let mut tier = tier::settings::of_bookie(args, file, config);
     let has_tierer = matches!(tier, Some((_, true)));
     let security = bookie_security::keys::of_bookie(file, config.tls.as_ref(), has_tierer);
-    let asks_for_users = config.auth.as_ref().is_some_and(|auth| matches!(auth.provider, Provider::Sasl { .. }));
+    let asks_for_users =
+        config.auth.as_ref().is_some_and(|auth| matches!(auth.provider, Provider::Sasl { .. }));
     if has_tierer && asks_for_users && security.user.is_none() {
         file.faults.push(
             "clients have to log in (bookieAuthProviderFactoryClass, usersFile), and the tierer of this process has no user, so no \

@@ -164,6 +164,14 @@ impl ClientBuilder {
         self
     }
 
+    /// How long a writer waits for bookies when fewer than its ack quorum can be written to and none can take their place.
+    /// Zero by default, as in BookKeeper: it stops at once. Meanwhile its entries stay in flight and it tries again, so that it
+    /// goes on after a restart of its bookies. Time counts from the first failure after an entry was confirmed.
+    pub fn bookie_patience(mut self, patience: Duration) -> Self {
+        self.limits.bookie_patience = patience;
+        self
+    }
+
     /// Bytes of entries in flight to bookies, 64 MiB by default; as much again, apart from it, for entries read ahead, so
     /// that writers and readers do not take each other's room. An entry counts once, however many bookies it goes to,
     /// from the call until no bookie's queue and no writer refers to it, with 160 bytes of its own and 192 for each

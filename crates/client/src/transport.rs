@@ -86,6 +86,25 @@ fn refusal_advice(code: ErrorCode) -> String {
 }
 
 impl BookieError {
+    /// Whether the same bookie may take the same request later although nobody changed it or the client: it is away, starts
+    /// again, or has no room for now.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            BookieError::Refused(code) => {
+                matches!(code, ErrorCode::ReadOnly | ErrorCode::TooManyRequests | ErrorCode::Io)
+            }
+            BookieError::NotRegistered
+            | BookieError::Unreachable(_)
+            | BookieError::Lost
+            | BookieError::TimedOut(_)
+            | BookieError::Behind(_) => true,
+            BookieError::AnswerTooLarge { .. }
+            | BookieError::Unexpected(_)
+            | BookieError::Closed
+            | BookieError::Reconnected => false,
+        }
+    }
+
     /// Whether the bookie may have done, or may still do, what was asked.
     pub fn is_unknown(&self) -> bool {
         matches!(

@@ -463,7 +463,15 @@ fn log_start(config: &BookieConfig, plan: &MemoryPlan, connections_wanted: usize
         connections_max = config.limits.connections_max,
         "starting"
     );
-    tracing::info!(limit_mib = plan.limit >> 20, "memory pools\n{plan}");
+    tracing::info!(
+        write_mib = plan.write >> 20,
+        connections_max = plan.connections_max,
+        "memory limit {} MiB; bindery flow shows its pools, and the log at level debug what each is for",
+        plan.limit >> 20
+    );
+    for (pool, bytes, purpose) in plan.parts() {
+        tracing::debug!(pool, mib = bytes >> 20, purpose, "memory pool");
+    }
     if config.are_connections_set && plan.connections_max < connections_wanted {
         tracing::warn!(
             "maxConnections={connections_wanted}: file descriptors allow {}; raise LimitNOFILE or ulimit -n",

@@ -1,6 +1,6 @@
 //! Flags of `bindery standalone`.
 
-use crate::args::{EXIT_CODES, LogFormat, Switch};
+use crate::args::{LogFormat, Switch};
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,7 +10,6 @@ pub const BOOKIES_MAX: u8 = 16;
 
 /// Flags of `bindery standalone`.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct StandaloneArgs {
     /// Keep everything in DIR: DIR/coordinator, DIR/bookie-1 and so on
     #[arg(long, value_name = "DIR", default_value = "./bindery-data")]

@@ -85,5 +85,8 @@ async fn serve(args: &StandaloneArgs, plan: plan::Plan) -> Result<(), Failure> {
     }
     let ended = cluster.run(stop).await;
     watching.abort();
+    if ended.is_ok() && !args.quiet && args.log_format == LogFormat::Text {
+        output::say("stopped: everything that was acknowledged is on disk");
+    }
     ended
 }

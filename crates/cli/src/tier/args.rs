@@ -1,6 +1,6 @@
 //! Flags of `bindery tier`.
 
-use crate::args::{EXIT_CODES, LogFormat, MetadataArgs};
+use crate::args::{LogFormat, MetadataArgs};
 use crate::bookie_security::args::BookieSecurityArgs;
 use crate::ledger::args::{ledger_id, seconds};
 use bindery_types::LedgerId;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// `bindery tier --store URL` runs a tierer, as `bindery tier run` does; the others look and ask.
 #[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true, after_help = EXIT_CODES)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct TierArgs {
     #[command(subcommand)]
     pub command: Option<TierCommand>,
@@ -44,7 +44,6 @@ pub enum TierCommand {
 
 /// Flags of `bindery tier restore`.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct TierRestoreArgs {
     #[command(flatten)]
     pub metadata: MetadataArgs,
@@ -70,7 +69,6 @@ pub struct TierRestoreArgs {
 
 /// Flags of `bindery tier verify`.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct TierVerifyArgs {
     /// The object store: file:///directory, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix
     #[arg(long, value_name = "URL", env = "BINDERY_TIER")]
@@ -98,7 +96,6 @@ fn at_once(text: &str) -> Result<usize, String> {
 
 /// Flags of `bindery tier run`.
 #[derive(Debug, Clone, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct TierRunArgs {
     #[command(flatten)]
     pub metadata: MetadataArgs,
@@ -177,7 +174,6 @@ pub struct TierAdminArgs {
 
 /// Flags of `bindery tier status`.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct TierStatusArgs {
     #[command(flatten)]
     pub admin: TierAdminArgs,
@@ -194,7 +190,6 @@ pub struct TierStatusArgs {
 
 /// Flags of `bindery tier now`.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct TierNowArgs {
     /// The ledger
     #[arg(value_name = "LEDGER", value_parser = ledger_id)]
@@ -208,7 +203,6 @@ pub struct TierNowArgs {
 
 /// Flags of `bindery tier pause`.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub struct TierPauseArgs {
     #[command(flatten)]
     pub metadata: MetadataArgs,

@@ -172,8 +172,8 @@ impl Opening<'_> {
         tracing::info!(
             servers = uri.servers.join(","),
             root = uri.root,
-            resumes = resume.is_some(),
-            "connecting to metadata"
+            "connecting to the metadata store{}",
+            if resume.is_some() { ", to resume the session of before" } else { "" }
         );
         let options = ConnectOptions {
             session_timeout: self.config.session_timeout,

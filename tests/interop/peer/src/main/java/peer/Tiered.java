@@ -36,9 +36,9 @@ public final class Tiered {
         return (int) (most - entry % 7);
     }
 
-    private static long write(BookKeeper bk, int ensemble, int ack, long entries, int entryBytes, int seconds) throws Exception {
+    private static long write(BookKeeper bk, int ensemble, int copies, int ack, long entries, int entryBytes, int seconds) throws Exception {
         long t0 = System.nanoTime();
-        try (WriteHandle w = bk.newCreateLedgerOp().withEnsembleSize(ensemble).withWriteQuorumSize(ensemble).withAckQuorumSize(ack)
+        try (WriteHandle w = bk.newCreateLedgerOp().withEnsembleSize(ensemble).withWriteQuorumSize(copies).withAckQuorumSize(ack)
                 .withDigestType(DigestType.CRC32C).withPassword(PASSWORD)
                 .withCustomMetadata(Map.of("application", "tiered".getBytes(StandardCharsets.UTF_8))).execute().get()) {
             Semaphore window = new Semaphore(IN_FLIGHT);
@@ -107,7 +107,7 @@ public final class Tiered {
     }
 
     public static void main(String[] args) {
-        Opts o = new Opts(args, Set.of("zk", "ledgers-root", "write", "read", "ledgers", "mib", "entry-bytes", "ensemble", "ack",
+        Opts o = new Opts(args, Set.of("zk", "ledgers-root", "write", "read", "ledgers", "mib", "entry-bytes", "ensemble", "copies", "ack",
                 "protocol", "seconds"), Set.of());
         int entryBytes = o.num("entry-bytes", 16384);
         int ledgers = o.num("ledgers", 16);
@@ -122,7 +122,7 @@ public final class Tiered {
                 if (o.str("write", null) != null) {
                     List<Callable<String>> tasks = new ArrayList<>();
                     for (int i = 0; i < ledgers; i++) {
-                        tasks.add(() -> write(bk, o.num("ensemble", 3), o.num("ack", 2), entries, entryBytes, o.num("seconds", 0)) + " " + entries);
+                        tasks.add(() -> write(bk, o.num("ensemble", 3), o.num("copies", o.num("ensemble", 3)), o.num("ack", 2), entries, entryBytes, o.num("seconds", 0)) + " " + entries);
                     }
                     Files.write(Path.of(o.str("write", null)), all(tasks));
                     for (long e = 0; e < entries; e++) {
