@@ -96,6 +96,7 @@ impl BookieError {
             BookieError::NotRegistered
             | BookieError::Unreachable(_)
             | BookieError::Lost
+            | BookieError::LostUnanswered(_)
             | BookieError::TimedOut(_)
             | BookieError::Behind(_) => true,
             BookieError::AnswerTooLarge { .. }
