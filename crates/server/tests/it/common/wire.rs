@@ -133,13 +133,14 @@ pub async fn start_tiered(
     change: impl FnOnce(&mut EngineConfig),
     tier: Option<Arc<Tier>>,
 ) -> Bookie {
-    start_whole(limits, plan, disk, clock, change, (tier, None, None)).await
+    start_whole(limits, plan, disk, clock, change, Parts { tier, ..Parts::default() }).await
 }
 
 /// As [`start_with`]; speaks TLS when asked to.
 pub async fn start_tls(limits: Limits, plan: MemoryPlan, tls: Tls) -> Bookie {
     let (disk, clock) = (Arc::new(RealDisk::new()), Arc::new(SystemClock::new()));
-    start_whole(limits, plan, disk, clock, |_| (), (None, Some(Arc::new(tls)), None)).await
+    start_whole(limits, plan, disk, clock, |_| (), Parts { tls: Some(Arc::new(tls)), ..Parts::default() })
+        .await
 }
 
 /// As [`start`]; wants to know who clients are, and speaks TLS if it has it.
@@ -151,8 +152,16 @@ pub async fn start_auth(limits: Limits, tls: Option<Tls>, auth: Auth) -> Bookie 
 /// As [`start_auth`], with pools of these sizes.
 pub async fn start_auth_with(limits: Limits, plan: MemoryPlan, tls: Option<Tls>, auth: Auth) -> Bookie {
     let (disk, clock) = (Arc::new(RealDisk::new()), Arc::new(SystemClock::new()));
-    let parts = (None, tls.map(Arc::new), Some(Arc::new(auth)));
+    let parts = Parts { tier: None, tls: tls.map(Arc::new), auth: Some(Arc::new(auth)) };
     start_whole(limits, plan, disk, clock, |_| (), parts).await
+}
+
+/// Optional parts of a bookie.
+#[derive(Default)]
+struct Parts {
+    tier: Option<Arc<Tier>>,
+    tls: Option<Arc<Tls>>,
+    auth: Option<Arc<Auth>>,
 }
 
 async fn start_whole(
@@ -161,7 +170,7 @@ async fn start_whole(
     disk: Arc<dyn Disk>,
     clock: Arc<dyn Clock>,
     change: impl FnOnce(&mut EngineConfig),
-    (tier, tls, auth): (Option<Arc<Tier>>, Option<Arc<Tls>>, Option<Arc<Auth>>),
+    Parts { tier, tls, auth }: Parts,
 ) -> Bookie {
     await_stamps();
     let dir = tempfile::tempdir().unwrap();
