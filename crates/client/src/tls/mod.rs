@@ -32,11 +32,12 @@ pub use bindery_tls::{CipherName, TlsVersion, UnknownCipher, UnknownVersion};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
+use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
 use self::load::Contents;
