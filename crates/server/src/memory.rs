@@ -443,6 +443,19 @@ mod tests {
         assert!(MemoryPlan::of(least, &Limits::default(), around).is_ok());
     }
 
+    /// TLS of the admin port is covered like the rest of its connections, and leaves as much for answers.
+    #[test]
+    fn connections_of_the_admin_port_have_room_for_tls() {
+        let limits = Limits::default();
+        let plain = MemoryPlan::new(512 * MIB, &limits).unwrap();
+        let around =
+            Surroundings { admin_tls_connection_bytes: TLS_CONNECTION_BYTES, ..Surroundings::default() };
+        let tls = MemoryPlan::of(512 * MIB, &limits, around).unwrap();
+        assert_eq!(tls.admin - plain.admin, PLACES as u64 * TLS_CONNECTION_BYTES);
+        assert_eq!(tls.admin - tls.admin_places, plain.admin - plain.admin_places);
+        assert!(tls.sum() <= 512 * MIB);
+    }
+
     #[test]
     fn connections_are_reduced_to_fit_unless_they_were_asked_for() {
         let limits = Limits { connections_max: 100_000, ..Limits::default() };

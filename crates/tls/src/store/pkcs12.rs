@@ -220,8 +220,10 @@ fn decrypt(mut algorithm: Reader<'_>, encrypted: &[u8], password: &Password) -> 
         24 => decrypt_with::<cbc::Decryptor<des::TdesEde3>>(&key, &iv, encrypted),
         _ => {
             let cipher = rc2::Rc2::new_with_eff_key_len(&key, 40);
-            let iv = iv.as_slice().try_into().map_err(|_| Malformed)?;
-            let cipher = <cbc::Decryptor<rc2::Rc2> as cbc::cipher::InnerIvInit>::inner_iv_init(cipher, iv);
+            let cipher = <cbc::Decryptor<rc2::Rc2> as cbc::cipher::InnerIvInit>::inner_iv_init(
+                cipher,
+                iv.as_slice().into(),
+            );
             cipher.decrypt_padded_vec_mut::<Pkcs7>(encrypted).map_err(|_| Unreadable::WrongKeyPassword)
         }
     }
