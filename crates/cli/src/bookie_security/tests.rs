@@ -53,15 +53,8 @@ fn secrets_are_read_from_files_and_not_shown() {
 }
 
 fn own(wants_certificates: bool, is_required: bool) -> TlsConfig {
-    TlsConfig {
-        certificates: "/b.pem".into(),
-        key: "/b.key".into(),
-        client_authorities: wants_certificates.then(|| "/ca.pem".into()),
-        versions: Vec::new(),
-        ciphers: Vec::new(),
-        refresh: None,
-        is_required,
-    }
+    let client_authorities = wants_certificates.then(|| "/ca.pem".into());
+    TlsConfig { client_authorities, is_required, ..TlsConfig::new("/b.pem", "/b.key") }
 }
 
 fn of_bookie(text: &str, own: Option<&TlsConfig>) -> (BookieSecurity, Vec<String>) {
