@@ -37,13 +37,10 @@ impl Pki {
         let files =
             Files::write(self.dir.path(), &self.authority.issue(Use::Bookie), &self.authority.certificate);
         TlsConfig {
-            certificates: files.certificates,
-            key: files.key,
             client_authorities: wants_certificates.then_some(files.authorities),
-            versions: Vec::new(),
-            ciphers: Vec::new(),
             refresh: None,
             is_required,
+            ..TlsConfig::new(files.certificates, files.key)
         }
     }
 
