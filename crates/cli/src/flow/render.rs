@@ -31,7 +31,7 @@ const COLUMNS: [Column; 12] = [
 pub struct Form {
     /// Connections shown; all there are without it.
     pub rows: Option<usize>,
-    /// Width of the terminal: what does not fit is left out, the least important first.
+    /// Width of the terminal: lines that are longer lose their least important parts.
     pub columns: Option<usize>,
     /// With emphasis and a line about keys.
     pub is_live: bool,

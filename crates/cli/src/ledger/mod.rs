@@ -41,7 +41,7 @@ pub fn run(command: LedgerCommand) -> Result<(), Failure> {
         }
         LedgerCommand::Append(args) => {
             let (access, tune) = (args.access.clone(), args.placement.tune()?);
-            // A standalone that starts anew takes its metadata store along.
+            // When a standalone restarts, its metadata store does, too.
             let (patience, of_store) = (args.patience, args.patience.max(METADATA_PATIENCE_DEFAULT));
             let tune = |builder| tune(builder).bookie_patience(patience).metadata_patience(of_store);
             with_tuned_client(&access, true, tune, |client| append::run(client, args))

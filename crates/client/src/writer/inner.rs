@@ -280,8 +280,8 @@ impl Inner {
         state.is_watching && !was_watching
     }
 
-    /// The pause before bookies are tried again that the ack quorum needs; nothing when the patience with them is over, which
-    /// begins anew with each entry that is confirmed.
+    /// The pause before bookies are tried again that the ack quorum needs; nothing when the patience with them is over. Each
+    /// confirmed entry renews it.
     pub(super) fn pause_for_bookies(&self) -> Option<Duration> {
         let state = &mut *self.state.lock();
         let confirmed = state.core.confirmed();
