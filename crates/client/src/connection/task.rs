@@ -247,8 +247,12 @@ impl Task {
             End::Unexpected(reason) => (reason.clone(), BookieError::Unexpected(reason)),
         };
         tracing::debug!(bookie_id = %self.lane.bookie, reason, "connection ended");
+        let silence = match &after_write {
+            BookieError::LostUnanswered(silence) => format!("; {silence}"),
+            _ => String::new(),
+        };
         let before_write =
-            BookieError::Unreachable(format!("the connection ended before this was sent: {reason}"));
+            BookieError::Unreachable(format!("the connection ended before this was sent: {reason}{silence}"));
         self.resolver.forget();
         if has_received {
             self.backoff = Backoff::default();
