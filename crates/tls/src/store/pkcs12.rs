@@ -124,7 +124,9 @@ pub(super) fn read(bytes: &[u8], password: &Password) -> Result<Contained, Unrea
     while !parts.is_empty() {
         let mut part = parts.enter(SEQUENCE)?;
         match part.take(OID)? {
-            kind if kind == DATA => bags(part.enter(CONTEXT_0)?.take(OCTET_STRING)?, &mut unlocking, &mut found)?,
+            kind if kind == DATA => {
+                bags(part.enter(CONTEXT_0)?.take(OCTET_STRING)?, &mut unlocking, &mut found)?
+            }
             kind if kind == ENCRYPTED_DATA => {
                 unlocking.require_authenticated()?;
                 let mut encrypted = part.enter(CONTEXT_0)?.enter(SEQUENCE)?;
