@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use bindery_client::{TlsError, TlsOptions, tls};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyRuntimeWarning, PyValueError};
 use pyo3::prelude::*;
 
 /// TLS for a client's connections to bookies.
