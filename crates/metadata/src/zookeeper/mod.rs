@@ -42,8 +42,8 @@ pub const SESSION_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 /// How to connect.
 #[derive(Debug, Clone)]
 pub struct ZooKeeperOptions {
-    /// Session timeout to ask for (`zkTimeout`). The server bounds it (2 to 20 of its ticks by default). What it grants is used
-    /// from 100 ms up to twice what was asked for, or 5 min if that is longer.
+    /// Session timeout to ask for (`zkTimeout`). The server bounds it (2 to 20 of its ticks by default). Its answer counts
+    /// from 100 ms up to twice this value, or 5 min if that is longer.
     pub session_timeout: Duration,
     /// A session of an earlier process of the same bookie, to be taken up again. The caller must hold the lock of the
     /// data directory the credentials lie in: two processes using one session keep breaking each other's connection.

@@ -50,7 +50,7 @@ const RETRY_PAUSE_MAX: Duration = Duration::from_secs(1);
 const CONNECT_WAIT_MIN: Duration = Duration::from_millis(500);
 /// A session timeout below it would keep us busy with pings.
 const SESSION_TIMEOUT_MIN: Duration = Duration::from_millis(100);
-/// A session timeout above it is used only when half of it was asked for.
+/// Servers may grant more only to a process that asks for at least half of what they grant.
 const SESSION_TIMEOUT_MAX: Duration = Duration::from_secs(300);
 /// Dead watches are swept when the table has doubled since the last sweep, at the earliest at this size.
 const WATCHES_SWEEP_MIN: usize = 256;
