@@ -100,7 +100,7 @@ class Tls:
         also be for the name or address that the bookie is registered with. ``certificate`` and ``key``, both or none:
         the client's own certificate, those that it is signed by behind it, and its private key, for bookies with
         ``tlsClientAuthentication``. ``check_names=False`` takes a certificate of any name for any bookie: anybody
-        with one that is signed so can pass for a bookie. Raises ``OSError`` for files that cannot be read, ``ValueError``
+        with one that is signed so can pass for a bookie, which is a ``RuntimeWarning``. Raises ``OSError`` for files that cannot be read, ``ValueError``
         for those that are something else.
         """
 

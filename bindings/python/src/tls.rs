@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use bindery_client::{TlsError, TlsOptions, tls};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyRuntimeWarning, PyValueError};
 use pyo3::prelude::*;
 
 /// TLS for a client's connections to bookies.
@@ -36,6 +36,11 @@ impl Tls {
         };
         if !check_names {
             options = options.skip_name_check();
+            // The client logs this, and Python shows no log of it.
+            let category = py.get_type::<PyRuntimeWarning>();
+            let said = c"the names in bookies' certificates are not checked: anybody with a certificate of a trusted authority can \
+                         pass for any bookie";
+            PyErr::warn(py, &category, said, 1)?;
         }
         let opened = py.detach(|| tls::Tls::open(options.clone()));
         opened.map_err(|error| not_usable(&error))?;

@@ -145,6 +145,8 @@ class Hooks(unittest.TestCase):
             bindery.Tls(authority, certificate=CERTIFICATES / "client.pem", key=CERTIFICATES / "client.pem")
         with self.assertRaisesRegex(ValueError, "bookie.key cannot be used together"):
             bindery.Tls(authority, certificate=CERTIFICATES / "client.pem", key=CERTIFICATES / "bookie.key")
+        with self.assertWarnsRegex(RuntimeWarning, "names in bookies' certificates are not checked"):
+            bindery.Tls(authority, check_names=False)
         with tempfile.TemporaryDirectory() as directory:
             torn = pathlib.Path(directory, "torn.pem")
             torn.write_bytes(authority.read_bytes()[:200])

@@ -2,6 +2,7 @@
 //! the files of TLS are named by variables of the environment, as the token is.
 
 use crate::exit::{self, Failure};
+use crate::output;
 use bindery_tls::client::ClientFiles;
 use bindery_tls::store::StoreFile;
 use rustls::ClientConfig;
@@ -10,6 +11,7 @@ use serde::de::DeserializeOwned;
 use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, ErrorKind};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -62,6 +64,17 @@ impl Address {
     }
 }
 
+impl Address {
+    /// Whether others than this machine may read what is sent: neither TLS nor a loopback address.
+    fn is_open_to_listeners(&self) -> bool {
+        let host = self.host_and_port.rsplit_once(':').map_or("", |(host, _)| host);
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let is_loopback = host.eq_ignore_ascii_case("localhost")
+            || host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback());
+        self.tls.is_none() && !is_loopback
+    }
+}
+
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
@@ -91,6 +104,12 @@ pub async fn ask(address: &Address, method: &str, path: &str, words: &Words) -> 
         "GET" => String::new(),
         _ => authorization(std::env::var_os(TOKEN_VARIABLE))?,
     };
+    if !authorization.is_empty() && address.is_open_to_listeners() {
+        output::say(format!(
+            "bindery: the token in {TOKEN_VARIABLE} is sent to {address} without TLS, where others on the way can read it: give the \
+             admin port TLS, and write https://"
+        ));
+    }
     let answer = tokio::time::timeout(PATIENCE, exchange(address, method, path, &authorization)).await;
     let answer = match answer {
         Ok(Ok(answer)) => answer,
@@ -249,6 +268,22 @@ mod tests {
             let failure = Address::parse(text).unwrap_err();
             assert_eq!(failure.code, exit::USAGE);
             assert!(failure.to_string().contains(why), "{text}: {failure}");
+        }
+    }
+
+    #[test]
+    fn a_token_without_tls_is_safe_on_this_machine_alone() {
+        for (text, is_open) in [
+            ("127.0.0.1:1", false),
+            ("http://127.9.9.9:1", false),
+            ("[::1]:1", false),
+            ("[::ffff:127.0.0.1]:1", false),
+            ("LocalHost:1", false),
+            ("10.0.0.1:1", true),
+            ("[fe80::1]:1", true),
+            ("localhost.example.com:1", true),
+        ] {
+            assert_eq!(Address::parse(text).unwrap().is_open_to_listeners(), is_open, "{text}");
         }
     }
 

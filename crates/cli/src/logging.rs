@@ -26,10 +26,10 @@ pub fn start(format: LogFormat) {
 }
 
 /// The log of a command: its one message says what failed, so only `--verbose` shows more; but entries on other racks than
-/// was asked for are no failure and yet worth a line, and so is a wait.
+/// was asked for are no failure and yet worth a line. So is a wait, and TLS that checks no names.
 pub fn start_for_command(verbose: u8) {
     let level = match verbose {
-        0 => "off,bindery_client::placement=warn,bindery_client::patience=warn",
+        0 => "off,bindery_client::placement=warn,bindery_client::patience=warn,bindery_client::tls=warn",
         1 => "info",
         2 => "debug",
         _ => "trace",

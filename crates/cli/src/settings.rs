@@ -107,6 +107,7 @@ fn refuse_what_is_not_kept(file: &mut Values) {
         let Status::Refused(why) = key.status else { continue };
         let asks = key.asks.unwrap_or(|_| true);
         if let Some(value) = file.take(key.name).filter(|value| asks(value)) {
+            let value = if key.is_secret { "..." } else { &value };
             file.fault(key.name, format!("{}={value}: {why}", key.name));
         }
     }
@@ -140,8 +141,9 @@ fn name_the_rest(file: &mut Values) -> Vec<Finding> {
 /// be taken for a name.
 fn refuse_interpolation(file: &mut Values) {
     let has_it = |(name, given): (&String, &Given)| {
-        let matters = keys::find(name).is_some_and(keys::Key::has_effect);
-        (matters && given.text.contains("${")).then(|| (name.clone(), given.text.clone()))
+        let key = keys::find(name).filter(|key| key.has_effect() && given.text.contains("${"))?;
+        let shown = if key.is_secret { "..." } else { &given.text };
+        Some((name.clone(), shown.to_owned()))
     };
     let found: Vec<(String, String)> = file.given().iter().filter_map(has_it).collect();
     for (name, text) in found {
@@ -161,7 +163,8 @@ pub fn examine(
     let mut file = Values::of(file);
     if args.config_env != Naming::None {
         let is_key = |key: &str| keys::find(key).is_some() || file.given().contains_key(key);
-        let (chosen, strange) = environment::select(args.config_env, variables, is_key);
+        let is_given = |key: &str| file.given().get(key).is_some_and(|given| !given.text.is_empty());
+        let (chosen, strange) = environment::select(args.config_env, variables, is_key, is_given);
         file.overlay(chosen);
         for name in strange {
             let hint = name.split_once('_').and_then(|(_, key)| keys::nearest(key));

@@ -13,7 +13,8 @@
 //! # Invariants
 //! 1. The secret appears in no error, log line or output of `Debug`.
 //! 2. PLAIN, whose message is the secret, is sent over TLS only.
-//! 3. With DIGEST-MD5 a connection is used only after the bookie has proved that it knows the secret, too.
+//! 3. With DIGEST-MD5 a bookie that sends a challenge must prove that it knows the secret, too, before the connection is used. One
+//!    whose first answer says that it authenticates nobody is taken as it is: only TLS tells whether it is the right one.
 //!
 //! # Not here   the mechanisms (`bindery_sasl`); GSSAPI
 

@@ -239,6 +239,8 @@ enum Unreadable {
     WrongPassword,
     WrongKeyPassword,
     SeveralKeys,
+    /// No authentication code where one is needed.
+    Unauthenticated,
     Unsupported(String),
 }
 
@@ -275,6 +277,12 @@ fn open(bytes: &[u8], password: Option<&Password>) -> Result<Contained, FileErro
             }
             Unreadable::SeveralKeys => {
                 "it holds several keys: keep the one to be used, and delete the others with keytool -delete"
+                    .to_owned()
+            }
+            Unreadable::Unauthenticated => {
+                "it has no authentication code, so anybody could have changed it; without one, and without a password in the \
+                 settings, only certificates that are not encrypted are read: make another of it with keytool -importkeystore \
+                 -deststoretype PKCS12"
                     .to_owned()
             }
             Unreadable::Malformed => {

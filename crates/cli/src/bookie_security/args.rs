@@ -165,7 +165,8 @@ fn profile_path(name: &str, environment: &Environment) -> Result<PathBuf, String
 fn read_profile(path: &Path) -> Result<BookieSecurity, String> {
     let text = super::read(path, 1 << 20).map_err(|error| {
         format!(
-            "--profile: {error}. A profile has lines KEY=VALUE with the keys of BookKeeper's clients, tlsTrustStore=FILE for example"
+            "--profile: {error}. A profile has lines KEY=VALUE with the keys of BookKeeper's clients, saslUser=NAME and saslPasswordFile=FILE for \
+             example"
         )
     })?;
     let mut values = Values::of(Some(&text));
@@ -293,6 +294,7 @@ mod tests {
         let sasl = "clientAuthProviderFactoryClass=org.apache.bookkeeper.sasl.SASLClientProviderFactory\n";
         for (text, word) in [
             ("tlsProviderFactoryClass=my.Class\n".to_owned(), "my.Class"),
+            ("tlsTrustStoreType=PEM\ntlsTrustStore=/ca.pem\n".to_owned(), "tlsProviderFactoryClass="),
             (format!("{class}tlsTrustStore=/t.jks\n"), "tlsTrustStoreType=PEM"),
             (
                 format!("{class}tlsClientAuthentication=true\ntlsKeyStoreType=PEM\n"),

@@ -110,7 +110,20 @@ impl Keys<'_> {
     }
 
     fn has_tls(&mut self) -> bool {
-        let Some(class) = self.text("tlsProviderFactoryClass") else { return false };
+        let Some(class) = self.text("tlsProviderFactoryClass") else {
+            // BookKeeper's clients ignore the others then, and talk without TLS. Nobody means that who does not write "null".
+            let is_off =
+                self.file.given().get("tlsProviderFactoryClass").is_some_and(|given| given.text == "null");
+            let other =
+                self.file.given().keys().find(|key| key.starts_with("tls") && self.text(key).is_some());
+            if let Some(key) = other.filter(|_| !is_off).cloned() {
+                let text = format!(
+                    "{key} without the line that turns TLS on: add tlsProviderFactoryClass={TLS_CLASS}, or null to talk without TLS"
+                );
+                self.file.fault(&key, text);
+            }
+            return false;
+        };
         if class != TLS_CLASS {
             let text = format!("tlsProviderFactoryClass={class}: give {TLS_CLASS}, no other is known");
             self.file.fault("tlsProviderFactoryClass", text);
@@ -162,7 +175,9 @@ impl Keys<'_> {
                  tlsTrustStoreType=PEM for the cluster's own authority",
             );
         }
-        if own.client_authorities.is_some() && own.key == own.certificates {
+        // One PEM file may have both the key and the certificates, so equal paths say nothing.
+        let is_pem = self.text("tlsKeyStoreType").as_deref() == Some("PEM");
+        if own.client_authorities.is_some() && !is_pem {
             let text = format!(
                 "{}: the tierer shows bookies its certificate from PEM files only: convert the store as the guide to TLS shows, or give \
                  tierRole=false (--tier-role off)",

@@ -66,7 +66,7 @@ fn of_bookie(text: &str, own: Option<&TlsConfig>) -> (BookieSecurity, Vec<String
 /// As BookKeeper's bookie does with the client of its AutoRecovery.
 #[test]
 fn the_tierer_of_a_bookie_has_the_bookies_tls() {
-    let trust = "tlsTrustStoreType=PEM\ntlsTrustStore=/ca.pem\n";
+    let trust = "tlsTrustStoreType=PEM\ntlsTrustStore=/ca.pem\ntlsKeyStoreType=PEM\n";
     let (security, faults) = of_bookie(trust, Some(&own(true, true)));
     assert_eq!(
         (security.tls, faults),
@@ -74,6 +74,18 @@ fn the_tierer_of_a_bookie_has_the_bookies_tls() {
     );
     let (security, _) = of_bookie(trust, Some(&own(false, false)));
     assert_eq!(security.tls, Some(TlsOptions::new().authority("/ca.pem")));
+    // The type of the store counts, not that there is one file for both.
+    let one_file = TlsConfig { client_authorities: Some("/ca.pem".into()), ..TlsConfig::new("/b", "/b") };
+    let (security, faults) = of_bookie(trust, Some(&one_file));
+    assert_eq!(
+        (security.tls, faults),
+        (Some(TlsOptions::new().authority("/ca.pem").identity("/b", "/b")), vec![])
+    );
+    for kind in ["", "tlsKeyStoreType=PKCS12\n"] {
+        let (_, faults) =
+            of_bookie(&format!("tlsTrustStoreType=PEM\ntlsTrustStore=/ca.pem\n{kind}"), Some(&one_file));
+        assert!(faults.len() == 1 && faults[0].contains("from PEM files only"), "{faults:?}");
+    }
     let skipping = format!("{trust}tlsHostnameVerificationEnabled=false\n");
     let (security, _) = of_bookie(&skipping, Some(&own(false, false)));
     assert_eq!(security.tls, Some(TlsOptions::new().authority("/ca.pem").skip_name_check()));

@@ -5,7 +5,7 @@
 //! any. Here the table of keys stands in for the keys in the file's comments.
 //!
 //! Some settings are system properties of the Java process, not keys: those among the options in `BOOKIE_EXTRA_OPTS` and its like
-//! count as the keys that have their meaning here. A key that is given wins over a property.
+//! count as the keys that have their meaning here. A key that is given, in the file or in a variable, wins over a property.
 //!
 //! This is opt-in (`--config-env`): other programs also set names like `BK_PORT`, and a shell in which some are set
 //! must not move a bookie's data.
@@ -39,11 +39,13 @@ pub struct Variable {
 /// Names of BookKeeper's image that are no keys of the bookie.
 const OF_IMAGE: [&str; 1] = ["dlogRootPath"];
 
-/// The variables that give keys a value, the later ones winning, and names that look as if they should.
+/// The variables that give keys a value, the later ones winning, and names that look as if they should. `is_given`: whether the file
+/// has a value for the key.
 pub fn select(
     naming: Naming,
     mut variables: Vec<(String, String)>,
     is_key: impl Fn(&str) -> bool,
+    is_given: impl Fn(&str) -> bool,
 ) -> (Vec<Variable>, Vec<String>) {
     variables.sort();
     let (mut found, mut strange) = (Vec::new(), Vec::new());
@@ -57,6 +59,9 @@ pub fn select(
             OPTIONS.iter().filter_map(|wanted| variables.iter().find(|(name, _)| name == wanted))
         {
             for (key, value) in options.split_ascii_whitespace().filter_map(key_of_property) {
+                if is_given(key) {
+                    continue;
+                }
                 // As Java takes the last.
                 found.retain(|former: &Variable| former.key != key);
                 found.push(variable(key, name, value));
@@ -134,7 +139,7 @@ mod tests {
         let owned = variables.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
         let is_key =
             |key: &str| ["bookiePort", "zkServers", "zkTimeout", "metadataServiceUri"].contains(&key);
-        let (found, strange) = select(naming, owned, is_key);
+        let (found, strange) = select(naming, owned, is_key, |key| key == "zkSaslEnable");
         (found.into_iter().map(|variable| (variable.key, variable.value)).collect(), strange)
     }
 
@@ -202,11 +207,12 @@ mod tests {
 
     #[test]
     fn system_properties_count_as_the_keys_of_their_meaning() {
-        let options = "-Xmx1g -Dzookeeper.client.secure=true -Dzookeeper.ssl.trustStore.location=/ca.pem -Dother=1 -Dempty";
+        let options = "-Xmx1g -Dzookeeper.client.secure=true -Dzookeeper.ssl.trustStore.location=/ca.pem -Dother=1 -Dempty \
+                       -Dzookeeper.sasl.client=false";
         let expected = pairs(&[("zkTlsEnable", "true"), ("zkTlsTrustStore", "/ca.pem")]);
         for (naming, name) in [(Naming::Bk, "BOOKIE_EXTRA_OPTS"), (Naming::Pulsar, "PULSAR_EXTRA_OPTS")] {
             let (found, strange) = chosen(naming, &[(name, options)]);
-            assert_eq!((found, strange.len()), (expected.clone(), 0), "{name}");
+            assert_eq!((found, strange.len()), (expected.clone(), 0), "{name}: the file has zkSaslEnable");
             assert_eq!(chosen(Naming::None, &[(name, options)]).0, []);
         }
     }

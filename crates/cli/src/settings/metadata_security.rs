@@ -7,6 +7,7 @@ use super::places::absolute;
 use crate::args::MetadataArgs;
 use crate::config::values::{Finding, Values};
 use crate::exit::Failure;
+use crate::output;
 use bindery_metadata::{ConnectOptions, SaslLogin, Security, TlsOptions};
 use bindery_tls::store::{Password, PasswordSource, StoreFile};
 use std::path::{Path, PathBuf};
@@ -120,6 +121,7 @@ fn sasl(file: &mut Values, jaas_file: Option<&Path>) -> Option<SaslLogin> {
     if is_on == Some(false) {
         return None;
     }
+    let has_half_a_user = user.is_some() || password.is_some();
     match (user, password) {
         (Some(name), Some(path)) => {
             let password_file = absolute(Path::new(&path), file);
@@ -135,8 +137,16 @@ fn sasl(file: &mut Values, jaas_file: Option<&Path>) -> Option<SaslLogin> {
         (None, None) => {}
     }
     let Some(jaas) = jaas else {
-        if let Some(section) = section.filter(|_| is_on == Some(true)) {
-            file.fault("zkSaslSection", format!("zkSaslSection={section} needs jaasFile, the file it is in"));
+        // A login that somebody asks for must not be left out without a word.
+        match section {
+            Some(section) => {
+                file.fault("zkSaslSection", format!("zkSaslSection={section} needs jaasFile, the file it is in"));
+            }
+            None if is_on == Some(true) && !has_half_a_user => file.fault(
+                "zkSaslEnable",
+                "zkSaslEnable=true without a user: give zkSaslUser and zkSaslPasswordPath, or jaasFile with a section Client",
+            ),
+            None => {}
         }
         return None;
     };
@@ -154,6 +164,9 @@ impl MetadataArgs {
             .map_err(|error| Failure::usage(format!("--metadata-config {shown}: {error}")))?;
         let mut file = Values::of(Some(&text));
         let security = apply(&mut file, None);
+        for warning in &file.warnings {
+            output::say(format!("bindery: --metadata-config {shown}: {warning}"));
+        }
         // Others of its keys are a bookie's.
         let faults: Vec<String> = file.faults.iter().map(Finding::to_string).collect();
         match faults.is_empty() {
@@ -179,7 +192,7 @@ mod tests {
     #[test]
     fn nothing_is_protected_unless_it_is_asked_for() {
         let (security, faults, warnings) = applied(
-            "zkTlsTrustStore=/ca.pem\nzkTlsKeyStoreType=JKS\nzkTlsKeyStore=/k.jks\nzkSaslSection=Client\n",
+            "zkTlsTrustStore=/ca.pem\nzkTlsKeyStoreType=JKS\nzkTlsKeyStore=/k.jks\nzkSaslSection=Client\nzkSaslEnable=false\n",
         );
         assert_eq!((security, faults, warnings), (Security::default(), Vec::new(), Vec::new()));
     }
@@ -248,6 +261,9 @@ mod tests {
             ("zkSaslUser=u\n", "needs zkSaslPasswordPath"),
             ("zkSaslPasswordPath=/p\n", "without zkSaslUser"),
             ("zkSaslEnable=true\nzkSaslSection=Mine\n", "needs jaasFile"),
+            ("zkSaslSection=Mine\n", "needs jaasFile"),
+            ("zkSaslEnable=true\n", "without a user"),
+            ("zkSaslEnable=true\nzkSaslUser=u\n", "needs zkSaslPasswordPath"),
         ] {
             let faults = applied(text).1;
             assert!(faults.len() == 1 && faults[0].contains(why), "{text}: {faults:?}");

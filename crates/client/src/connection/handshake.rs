@@ -6,6 +6,8 @@
 //! 2. AUTH speaks the protocol of the lane: bookies tell v2 from v3 by a connection's frames. START_TLS is v3 on both.
 //! 3. A Java bookie that wants AUTH answers START_TLS twice, the second time behind TLS, v3 on a v2 lane too: EIO, for the
 //!    client is unknown yet. It goes on all the same, and so does this.
+//! 4. A bookie that authenticates nobody says so in its first answer. Later it would be a way out of an exchange in which the bookie has
+//!    to prove something, too.
 //!
 //! # Limits     an answer: [`ANSWER_BYTES_MAX`]; messages: [`AUTH_ROUNDS_MAX`]; time: the caller's
 
@@ -191,9 +193,15 @@ async fn authenticate(
             return Ok(());
         }
         let answer = auth_answer(stream, txn_id, speaks).await?.ok_or_else(|| refused(plugin, round))?;
-        // Who lets anybody in is content with any message.
         if answer.auth_plugin_name == v3::AUTH_DISABLED_PLUGIN_NAME {
-            return Ok(());
+            // Invariant 4.
+            return match round {
+                0 => Ok(()),
+                _ => Err(io::Error::other(
+                    "the bookie began to authenticate this client, and then says that it authenticates nobody: it does not prove \
+                     that it knows the user's secret, so it may be another than it seems",
+                )),
+            };
         }
         if answer.auth_plugin_name != plugin {
             let theirs = &answer.auth_plugin_name;

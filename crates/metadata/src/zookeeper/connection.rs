@@ -1,15 +1,19 @@
 //! A connection to a ZooKeeper server: TCP or TLS, taken apart into frames, up to the answer that opens the session.
 
-use super::sasl::{self, Login};
+use super::files::Files;
+use super::sasl::{self, Login, MissingSection};
 use super::security::{SaslLogin, Security};
 use super::tls::{Refused, Tls};
 use super::wire;
 use crate::store::StoreError;
+use bindery_sasl::Credentials;
 use bytes::{Bytes, BytesMut};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
+use tracing::warn;
 
 /// Most that is set aside for a reply before its bytes arrive.
 const READ_RESERVE_MAX: usize = 256 << 10;
@@ -25,11 +29,50 @@ pub(super) type Writer = WriteHalf<Box<dyn Stream>>;
 pub(super) struct Way {
     tls: Option<Arc<Tls>>,
     sasl: Option<SaslLogin>,
+    /// New nodes belong to the user of SASL, as there is no certificate that could own them.
+    needs_user: bool,
+    /// This process has logged in once. It does not go on as nobody, whatever becomes of the file.
+    has_logged_in: AtomicBool,
+    has_warned_of_no_login: AtomicBool,
+    files: Files,
 }
 
 impl Way {
     pub(super) fn new(security: Security) -> Way {
-        Way { tls: security.tls.map(|options| Arc::new(Tls::new(options))), sasl: security.sasl }
+        let files = Files::new();
+        let has_certificate = security.tls.as_ref().is_some_and(|tls| tls.identity.is_some());
+        Way {
+            tls: security.tls.map(|options| Arc::new(Tls::new(options, files.clone()))),
+            sasl: security.sasl,
+            needs_user: security.is_restricted && !has_certificate,
+            has_logged_in: AtomicBool::new(false),
+            has_warned_of_no_login: AtomicBool::new(false),
+            files,
+        }
+    }
+
+    /// The user to log in as (SASL invariant 3).
+    async fn credentials(&self) -> Result<Option<Credentials>, Refused> {
+        let Some(login) = self.sasl.clone() else { return Ok(None) };
+        let missing = if self.has_logged_in.load(Ordering::Relaxed) {
+            MissingSection::AfterLogin
+        } else if self.needs_user {
+            MissingSection::OfOwner
+        } else {
+            MissingSection::MayBe
+        };
+        let found = self.files.look(move || sasl::credentials(&login, missing)).await??;
+        if found.is_none()
+            && !self.has_warned_of_no_login.swap(true, Ordering::Relaxed)
+            && let Some(SaslLogin::Jaas { file, section, .. }) = &self.sasl
+        {
+            warn!(
+                file = %file.display(),
+                section,
+                "no login at the metadata store: the JAAS file has no such section (zkSaslEnable=true makes that an error)"
+            );
+        }
+        Ok(found)
     }
 
     /// What an error of the socket means.
@@ -80,13 +123,7 @@ impl Connection {
         way: Arc<Way>,
         request: BytesMut,
     ) -> Result<(Connection, wire::ConnectResponse), Refused> {
-        let credentials = match way.sasl.clone() {
-            None => None,
-            Some(login) => {
-                let read = tokio::task::spawn_blocking(move || sasl::credentials(&login)).await;
-                read.map_err(|error| Refused::Failed(error.to_string()))??
-            }
-        };
+        let credentials = way.credentials().await?;
         let socket = TcpStream::connect(&server).await.map_err(|error| Refused::Failed(error.to_string()))?;
         socket.set_nodelay(true).map_err(|error| Refused::Failed(error.to_string()))?;
         let stream: Box<dyn Stream> = match &way.tls {
@@ -100,6 +137,7 @@ impl Connection {
         let response = wire::ConnectResponse::parse(frame).map_err(refused_reply)?;
         if let Some(credentials) = credentials.filter(|_| response.is_open()) {
             connection.log_in(&way, Login::begin(credentials)?).await?;
+            way.has_logged_in.store(true, Ordering::Relaxed);
         }
         Ok((connection, response))
     }

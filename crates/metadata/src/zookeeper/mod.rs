@@ -6,11 +6,12 @@
 //!
 //! # Parts
 //! `wire` bytes · `connection` the socket, up to the first answer · `session` the task that owns it · `tls` streams of TLS · `sasl` the login ·
-//! [`Security`] what is protected, and how
+//! `files` looks at the files of both · [`Security`] what is protected, and how
 //!
 //! # Not here   ZooKeeper's own digest scheme (`addAuthInfo`), Kerberos, watches that survive a reconnect (they fire `Lost` instead)
 
 mod connection;
+mod files;
 mod sasl;
 mod security;
 mod session;
@@ -41,7 +42,8 @@ pub const SESSION_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 /// How to connect.
 #[derive(Debug, Clone)]
 pub struct ZooKeeperOptions {
-    /// Session timeout to ask for (`zkTimeout`). The server bounds it (2 to 20 of its ticks by default).
+    /// Session timeout to ask for (`zkTimeout`). The server bounds it (2 to 20 of its ticks by default). Its answer counts
+    /// from 100 ms up to twice this value, or 5 min if that is longer.
     pub session_timeout: Duration,
     /// A session of an earlier process of the same bookie, to be taken up again. The caller must hold the lock of the
     /// data directory the credentials lie in: two processes using one session keep breaking each other's connection.

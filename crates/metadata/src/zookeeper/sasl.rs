@@ -7,6 +7,8 @@
 //! # Invariants
 //! 1. Credentials are read again for each connection, and kept no longer than it takes to open it.
 //! 2. No error has anything of a file or of a message in it (that of `bindery_sasl`).
+//! 3. After a login there is no connection without one: a JAAS file that has lost its section is an error from then on. It is one
+//!    from the start when new nodes are to belong to the user.
 //!
 //! # Limits     a JAAS file: that of `bindery_sasl::jaas`; a password file: [`PASSWORD_BYTES_MAX`]
 
@@ -21,8 +23,22 @@ use std::path::Path;
 /// A longer file holds no password.
 const PASSWORD_BYTES_MAX: usize = 4096;
 
-/// Who to log in as; `None` when the JAAS file has no section for this, as in Java. Blocks.
-pub(super) fn credentials(login: &SaslLogin) -> Result<Option<Credentials>, Refused> {
+/// What it means that a JAAS file lacks a section that the settings do not name (invariant 3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum MissingSection {
+    /// There is no login, as for Java's client.
+    MayBe,
+    /// There was a login before.
+    AfterLogin,
+    /// New nodes are to belong to the user.
+    OfOwner,
+}
+
+/// The user and the password to log in with; `None` when the JAAS file has no section for this, and may lack it. Blocks.
+pub(super) fn credentials(
+    login: &SaslLogin,
+    missing: MissingSection,
+) -> Result<Option<Credentials>, Refused> {
     match login {
         SaslLogin::User { name, password_file } => {
             let file = password_file.display();
@@ -39,10 +55,17 @@ pub(super) fn credentials(login: &SaslLogin) -> Result<Option<Credentials>, Refu
             let text = read(file, jaas::FILE_BYTES_MAX).map_err(|error| bad(error.to_string()))?;
             let parsed = jaas::Configuration::parse(&text).map_err(|error| bad(error.to_string()))?;
             let Some(found) = parsed.section(section) else {
-                return match is_needed {
-                    true => Err(bad(format!("it has no section {section}, which zkSaslSection names"))),
-                    false => Ok(None),
+                let why = match missing {
+                    _ if *is_needed => "which zkSaslSection or zkSaslEnable=true asks for",
+                    MissingSection::AfterLogin => {
+                        "with which this process has logged in before: write it again, or start the process again to go on without"
+                    }
+                    MissingSection::OfOwner => {
+                        "and zkEnableSecurity=true needs a user that new nodes belong to: add it"
+                    }
+                    MissingSection::MayBe => return Ok(None),
                 };
+                return Err(bad(format!("it has no section {section}, {why}")));
             };
             let login = found.login();
             login.map(Some).ok_or_else(|| {
@@ -113,7 +136,7 @@ mod tests {
     use super::*;
 
     fn said(login: &SaslLogin) -> String {
-        match credentials(login) {
+        match credentials(login, MissingSection::MayBe) {
             Err(Refused::Untrusted(why)) => why,
             other => panic!("{other:?}"),
         }
@@ -135,9 +158,19 @@ mod tests {
             "Client {{ {module} username=\"hd\" password=\"tiger\"; }};\nOther {{\n {module} user_x=\"tiger\"; }};\n"
         );
         std::fs::write(&file, text).unwrap();
-        let found = credentials(&jaas("Client", true)).unwrap().unwrap();
+        let read = |login: &SaslLogin| credentials(login, MissingSection::MayBe);
+        let found = read(&jaas("Client", true)).unwrap().unwrap();
         assert_eq!((found.user.as_str(), found.secret.expose()), ("hd", "tiger"));
-        assert!(credentials(&jaas("Nobody", false)).unwrap().is_none());
+        assert!(read(&jaas("Nobody", false)).unwrap().is_none());
+        // Invariant 3.
+        for (missing, why) in
+            [(MissingSection::AfterLogin, "logged in before"), (MissingSection::OfOwner, "zkEnableSecurity")]
+        {
+            match credentials(&jaas("Nobody", false), missing) {
+                Err(Refused::Untrusted(said)) => assert!(said.contains(why), "{said}"),
+                other => panic!("{other:?}"),
+            }
+        }
         for (section, why) in [("Nobody", "no section Nobody"), ("Other", "section Other in line 2")] {
             let said = said(&jaas(section, true));
             assert!(said.contains(why) && !said.contains("tiger"), "{said}");
@@ -146,7 +179,7 @@ mod tests {
         let password_file = dir.path().join("password");
         let user = SaslLogin::User { name: "hd".to_owned(), password_file: password_file.clone() };
         std::fs::write(&password_file, "tiger\n").unwrap();
-        assert_eq!(credentials(&user).unwrap().unwrap().secret.expose(), "tiger");
+        assert_eq!(read(&user).unwrap().unwrap().secret.expose(), "tiger");
         std::fs::write(&password_file, "\ntiger\n").unwrap();
         assert!(said(&user).contains("first line"));
         std::fs::write(&password_file, "x".repeat(PASSWORD_BYTES_MAX + 1)).unwrap();

@@ -17,6 +17,8 @@
 //! 6. With SASL, each connection logs in before anything else is sent on it. A server that refuses that ends the session for good.
 //! 7. A session that was never open ends when no server of a round is trusted, or trusts us: nobody but an operator can change
 //!    that. One that was open goes on, as certificates may be renewed under it.
+//! 8. A server counts as heard by whole frames only: one that sends a byte now and then is a silent one. The timeout that it grants is
+//!    used within bounds ([`agreed_timeout`]), so that it can neither make us ping without a pause nor wait for hours.
 //!
 //! # Limits     `REQUESTS_QUEUED_MAX` waiting, `REQUESTS_IN_FLIGHT_MAX` written and not yet answered
 
@@ -46,6 +48,10 @@ const RETRY_PAUSE_MIN: Duration = Duration::from_millis(50);
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// A replica that accepts and stays silent must not use up the session timeout alone.
 const CONNECT_WAIT_MIN: Duration = Duration::from_millis(500);
+/// A session timeout below it would keep us busy with pings.
+const SESSION_TIMEOUT_MIN: Duration = Duration::from_millis(100);
+/// Servers may grant more only to a process that asks for at least half of what they grant.
+const SESSION_TIMEOUT_MAX: Duration = Duration::from_secs(300);
 /// Dead watches are swept when the table has doubled since the last sweep, at the earliest at this size.
 const WATCHES_SWEEP_MIN: usize = 256;
 
@@ -105,6 +111,8 @@ pub(super) struct Session {
     next_xid: i32,
     watches: BTreeMap<(String, WatchKind), Vec<oneshot::Sender<WatchEvent>>>,
     watches_sweep_at: usize,
+    /// What was last logged for operators about each server since the last connection.
+    warned_of: BTreeMap<String, String>,
 }
 
 /// How a connection, or the attempt at one, ended.
@@ -154,6 +162,7 @@ impl Session {
             next_xid: 1,
             watches: BTreeMap::new(),
             watches_sweep_at: WATCHES_SWEEP_MIN,
+            warned_of: BTreeMap::new(),
         }
     }
 
@@ -248,6 +257,7 @@ impl Session {
                         info!(server, session = %self.session_id().map(|id| id.to_string()).unwrap_or_default(),
                             "connected to the metadata store");
                         *self.shared.refusal.lock() = None;
+                        self.warned_of.clear();
                         return Ok(connection);
                     }
                     Ok(Err(Refused::Untrusted(why))) => self.refused(&server, why, true),
@@ -278,14 +288,15 @@ impl Session {
     }
 
     /// Notes why a server gives no session, and logs what an operator must know when it is new.
-    fn refused(&self, server: &str, why: String, is_for_operators: bool) {
+    fn refused(&mut self, server: &str, why: String, is_for_operators: bool) {
         let why = format!("{server}: {why}");
-        let mut refusal = self.shared.refusal.lock();
-        match is_for_operators && refusal.as_ref() != Some(&why) {
+        let is_new =
+            is_for_operators && self.warned_of.insert(server.to_owned(), why.clone()).as_ref() != Some(&why);
+        match is_new {
             true => warn!(why, "no secure connection to this metadata server"),
             false => debug!(why, "no session with this metadata server"),
         }
-        *refusal = Some(why);
+        *self.shared.refusal.lock() = Some(why);
     }
 
     /// The connect request for the current session, or for a new one, and the timeout it counts on.
@@ -313,7 +324,7 @@ impl Session {
                 };
             }
             let id = SessionId(response.session_id);
-            identity.timeout = Duration::from_millis(u64::from(response.timeout_ms.unsigned_abs()));
+            identity.timeout = agreed_timeout(self.timeout_wanted, response.timeout_ms);
             identity.credentials = Some(SessionCredentials { id, password: response.password.to_vec() });
             id
         };
@@ -393,6 +404,7 @@ impl Session {
         let (mut last_sent, mut last_heard) = (Instant::now(), Instant::now());
         loop {
             while let Some(frame) = take_frame(&mut connection.buffer)? {
+                last_heard = Instant::now();
                 self.on_frame(frame, in_flight)?;
             }
             let Connection { reader, writer, buffer } = connection;
@@ -401,7 +413,7 @@ impl Session {
                 read = reader.read_buf(buffer) => {
                     match read {
                         Ok(0) => return Err(lost("closed by the server")),
-                        Ok(_) => last_heard = Instant::now(),
+                        Ok(_) => {}
                         Err(error) => return Err(lost(error)),
                     }
                 }
@@ -504,6 +516,12 @@ impl Session {
     }
 }
 
+/// The session timeout that is used when a server grants this many milliseconds (invariant 8).
+fn agreed_timeout(wanted: Duration, granted_ms: i32) -> Duration {
+    let most = (wanted * 2).max(SESSION_TIMEOUT_MAX);
+    Duration::from_millis(u64::from(granted_ms.unsigned_abs())).clamp(SESSION_TIMEOUT_MIN, most)
+}
+
 /// A failed read arms nothing, except that "no such node" is what an existence watch waits on.
 fn leaves_watch(opcode: i32, error: i32) -> bool {
     error == wire::OK || (opcode == wire::OP_EXISTS && error == wire::ERR_NO_NODE)
@@ -527,6 +545,22 @@ fn shuffled(mut servers: Vec<String>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Invariant 8.
+    #[test]
+    fn a_server_grants_a_timeout_within_bounds() {
+        let second = Duration::from_secs(1);
+        for (wanted, granted_ms, agreed) in [
+            (10 * second, 10_000, 10 * second),
+            (10 * second, 4_000, 4 * second),
+            (10 * second, 40_000, 40 * second),
+            (10 * second, 1, SESSION_TIMEOUT_MIN),
+            (10 * second, i32::MAX, 300 * second),
+            (600 * second, i32::MAX, 1200 * second),
+        ] {
+            assert_eq!(agreed_timeout(wanted, granted_ms), agreed, "{granted_ms}");
+        }
+    }
 
     /// Invariant 5.
     #[test]

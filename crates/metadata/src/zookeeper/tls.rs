@@ -10,6 +10,7 @@
 //!    before in use, with a warning; without any there is no connection.
 //! 2. Sessions of TLS are not resumed, so no connection outlives a change of the authorities.
 
+use super::files::Files;
 use bindery_tls::client::{ClientContents, ClientFiles};
 use bindery_tls::store::StoreError;
 use parking_lot::Mutex;
@@ -27,6 +28,9 @@ pub(super) struct Tls {
     options: ClientFiles,
     /// Made of files at one moment.
     loaded: Mutex<Option<(ClientContents, Arc<ClientConfig>)>>,
+    /// Why they could not be loaded again, as it was logged last.
+    warned_of: Mutex<Option<String>>,
+    files: Files,
 }
 
 /// Why there is no stream.
@@ -41,8 +45,8 @@ pub(super) enum Refused {
 }
 
 impl Tls {
-    pub(super) fn new(options: ClientFiles) -> Tls {
-        Tls { options, loaded: Mutex::new(None) }
+    pub(super) fn new(options: ClientFiles, files: Files) -> Tls {
+        Tls { options, loaded: Mutex::new(None), warned_of: Mutex::new(None), files }
     }
 
     /// A stream of TLS over `socket` to `server`, which is HOST:PORT. Cancelling it closes the socket.
@@ -56,25 +60,28 @@ impl Tls {
         let name = ServerName::try_from(host.to_owned())
             .map_err(|_| Refused::Untrusted(format!("{host:?} is no name that a certificate can have")))?;
         let loading = self.clone();
-        let config = tokio::task::spawn_blocking(move || loading.config()).await;
-        let config = config.map_err(|error| Refused::Failed(error.to_string()))?;
+        let config = self.files.look(move || loading.config()).await?;
         let config = config.map_err(|error| Refused::Untrusted(error.to_string()))?;
         let connecting = TlsConnector::from(config).connect(name, socket);
         connecting.await.map_err(|error| self.refused(&error))
     }
 
-    /// The configuration of the files as they are now (invariant 1). Blocks.
+    /// The configuration of the files as they are now (invariant 1). Warns once of each reason why they cannot be loaded. Blocks.
     fn config(&self) -> Result<Arc<ClientConfig>, StoreError> {
-        match self.reload() {
-            Ok(config) => Ok(config),
-            Err(error) => match &*self.loaded.lock() {
-                Some((_, former)) => {
-                    warn!(%error, "files of TLS to the metadata store cannot be loaded: those loaded before stay in use");
-                    Ok(former.clone())
-                }
-                None => Err(error),
-            },
+        let error = match self.reload() {
+            Ok(config) => {
+                *self.warned_of.lock() = None;
+                return Ok(config);
+            }
+            Err(error) => error,
+        };
+        let former = self.loaded.lock().as_ref().map(|(_, former)| former.clone());
+        let Some(former) = former else { return Err(error) };
+        let why = error.to_string();
+        if self.warned_of.lock().replace(why.clone()).as_ref() != Some(&why) {
+            warn!(%error, "files of TLS to the metadata store cannot be loaded: those loaded before stay in use");
         }
+        Ok(former)
     }
 
     fn reload(&self) -> Result<Arc<ClientConfig>, StoreError> {

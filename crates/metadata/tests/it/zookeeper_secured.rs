@@ -334,3 +334,31 @@ async fn each_connection_logs_in_before_anything_else() {
     let open = FakeServer::start(Conduct::default()).await;
     assert_eq!(connect(&[&open], with(Some(login("hd")))).await.err(), Some(StoreError::AuthFailed));
 }
+
+/// SASL invariant 3.
+#[tokio::test]
+async fn a_process_that_has_logged_in_does_not_go_on_without_a_login() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("jaas.conf");
+    let module = "org.apache.zookeeper.server.auth.DigestLoginModule required";
+    let section = format!("Client {{ {module} username=\"hd\" password=\"tiger\"; }};\n");
+    std::fs::write(&file, &section).unwrap();
+    let sasl = SaslLogin::Jaas { file: file.clone(), section: "Client".to_owned(), is_needed: false };
+    let security = Security { sasl: Some(sasl), ..Security::default() };
+    let server = FakeServer::start(Conduct { tls: None, password: Some("tiger") }).await;
+    let store = connect(&[&server], security.clone()).await.unwrap();
+    std::fs::write(&file, "").unwrap();
+    cut(&server, &store).await;
+    let said = store.exists("/nothing").await.unwrap_err().to_string();
+    assert!(said.contains("has logged in before"), "{said}");
+    std::fs::write(&file, &section).unwrap();
+    connected(&store).await;
+
+    // One that never did may, unless nodes are to be its own.
+    std::fs::write(&file, "").unwrap();
+    let open = FakeServer::start(Conduct::default()).await;
+    let nobody = connect(&[&open], security.clone()).await.unwrap();
+    assert_eq!(nobody.exists("/nothing").await, Ok(None));
+    let refused = connect(&[&open], Security { is_restricted: true, ..security }).await.err().unwrap();
+    assert!(refused.to_string().contains("zkEnableSecurity=true needs a user"), "{refused}");
+}

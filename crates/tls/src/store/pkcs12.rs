@@ -6,13 +6,18 @@
 //! ```
 //!
 //! # Invariants
-//! 1. The authentication code is compared before anything is decrypted. A store without one has certificates in plain alone.
-//! 2. Rounds of key derivation are bounded by [`ROUNDS_MAX`]: a damaged store must not keep a start busy.
+//! 1. The authentication code is compared before anything is decrypted. A store without one is read only when it is given no
+//!    password, and then only for certificates that are not encrypted.
+//! 2. Rounds of key derivation are bounded by [`ROUNDS_MAX`] each time and by [`ROUNDS_TOTAL_MAX`] for a store: a damaged store must
+//!    not keep a start busy. Reading ends at a second key, before it is decrypted.
+//! 3. The certificates beside a key are its chain. They are trusted only when Java marks them.
+//!
+//! # Limits     a chain: [`CHAIN_MAX`] certificates
 //!
 //! # Not here   stores signed or encrypted with certificates, BER, PBMAC1 (RFC 9579)
 
 use super::der::{self, CONTEXT_0, CONTEXT_0_PRIMITIVE, Malformed, OCTET_STRING, OID, Reader, SEQUENCE, SET};
-use super::{Contained, OneKey, Password, Unreadable};
+use super::{Contained, Password, Unreadable};
 use cbc::cipher::block_padding::Pkcs7;
 use cbc::cipher::{BlockDecryptMut, KeyIvInit};
 use ring::{digest, hmac, pbkdf2};
@@ -20,6 +25,10 @@ use std::num::NonZeroU32;
 
 /// `keytool` makes 10,000, `openssl` 2048.
 pub(super) const ROUNDS_MAX: u32 = 1_000_000;
+/// Enough for an authentication code, certificates and a key with the most rounds each.
+pub(super) const ROUNDS_TOTAL_MAX: u32 = 4 * ROUNDS_MAX;
+/// Longer chains do not occur.
+pub(super) const CHAIN_MAX: usize = 16;
 
 // RFC 7292, appendix D, and RFC 8018, appendix A.
 const DATA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x07, 0x01];
@@ -59,8 +68,38 @@ struct Certificate {
 
 #[derive(Default)]
 struct Found {
-    keys: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    key: Option<(Vec<u8>, Option<Vec<u8>>)>,
     certificates: Vec<Certificate>,
+}
+
+/// The password of an authenticated store, and the rounds of key derivation that are left for it (invariant 2).
+struct Unlocking<'a> {
+    password: &'a Password,
+    rounds_left: u32,
+    is_authenticated: bool,
+}
+
+impl Unlocking<'_> {
+    /// Takes rounds off those left.
+    fn spend(&mut self, rounds: u32) -> Result<NonZeroU32, Unreadable> {
+        let Some(asked) = NonZeroU32::new(rounds).filter(|rounds| rounds.get() <= ROUNDS_MAX) else {
+            return Err(Unreadable::Unsupported(format!(
+                "{rounds} rounds of key derivation, where 1 to {ROUNDS_MAX} are done"
+            )));
+        };
+        self.rounds_left = self.rounds_left.checked_sub(rounds).ok_or_else(|| {
+            Unreadable::Unsupported(format!("more than {ROUNDS_TOTAL_MAX} rounds of key derivation in all"))
+        })?;
+        Ok(asked)
+    }
+
+    /// Invariant 1.
+    fn require_authenticated(&self) -> Result<(), Unreadable> {
+        match self.is_authenticated {
+            true => Ok(()),
+            false => Err(Unreadable::Unauthenticated),
+        }
+    }
 }
 
 pub(super) fn read(bytes: &[u8], password: &Password) -> Result<Contained, Unreadable> {
@@ -73,23 +112,30 @@ pub(super) fn read(bytes: &[u8], password: &Password) -> Result<Contained, Unrea
         return Err(Unreadable::Unsupported("a store that is signed with a certificate".to_owned()));
     }
     let contents = contents.enter(CONTEXT_0)?.take(OCTET_STRING)?;
-    if !store.is_empty() {
-        authenticate(contents, store.enter(SEQUENCE)?, password)?;
+    let mut unlocking =
+        Unlocking { password, rounds_left: ROUNDS_TOTAL_MAX, is_authenticated: !store.is_empty() };
+    if unlocking.is_authenticated {
+        authenticate(contents, store.enter(SEQUENCE)?, &mut unlocking)?;
+    } else if !password.text().is_empty() {
+        return Err(Unreadable::Unauthenticated);
     }
     let mut found = Found::default();
     let mut parts = Reader::new(contents).enter(SEQUENCE)?;
     while !parts.is_empty() {
         let mut part = parts.enter(SEQUENCE)?;
         match part.take(OID)? {
-            kind if kind == DATA => bags(part.enter(CONTEXT_0)?.take(OCTET_STRING)?, password, &mut found)?,
+            kind if kind == DATA => {
+                bags(part.enter(CONTEXT_0)?.take(OCTET_STRING)?, &mut unlocking, &mut found)?
+            }
             kind if kind == ENCRYPTED_DATA => {
+                unlocking.require_authenticated()?;
                 let mut encrypted = part.enter(CONTEXT_0)?.enter(SEQUENCE)?;
                 encrypted.number()?;
                 let mut encrypted = encrypted.enter(SEQUENCE)?;
                 encrypted.take(OID)?;
                 let algorithm = encrypted.enter(SEQUENCE)?;
-                let plain = decrypt(algorithm, encrypted.take(CONTEXT_0_PRIMITIVE)?, password)?;
-                bags(&plain, password, &mut found)?;
+                let plain = decrypt(algorithm, encrypted.take(CONTEXT_0_PRIMITIVE)?, &mut unlocking)?;
+                bags(&plain, &mut unlocking, &mut found)?;
             }
             _ => {
                 return Err(Unreadable::Unsupported("a part that is encrypted for a certificate".to_owned()));
@@ -100,7 +146,11 @@ pub(super) fn read(bytes: &[u8], password: &Password) -> Result<Contained, Unrea
 }
 
 /// Invariant 1.
-fn authenticate(contents: &[u8], mut mac: Reader<'_>, password: &Password) -> Result<(), Unreadable> {
+fn authenticate(
+    contents: &[u8],
+    mut mac: Reader<'_>,
+    unlocking: &mut Unlocking<'_>,
+) -> Result<(), Unreadable> {
     let mut info = mac.enter(SEQUENCE)?;
     let algorithm = info.enter(SEQUENCE)?.take(OID)?;
     let expected = info.take(OCTET_STRING)?;
@@ -113,11 +163,11 @@ fn authenticate(contents: &[u8], mut mac: Reader<'_>, password: &Password) -> Re
         [prefix @ .., 3] if prefix == SHA2 => (&digest::SHA512, hmac::HMAC_SHA512),
         other => return Err(unsupported("authentication code", other)),
     };
-    let key = derive(hash, password, salt, rounds, Purpose::Mac, hash.output_len())?;
+    let key = derive(hash, unlocking, salt, rounds, Purpose::Mac, hash.output_len())?;
     hmac::verify(&hmac::Key::new(keyed, &key), contents, expected).map_err(|_| Unreadable::WrongPassword)
 }
 
-fn bags(contents: &[u8], password: &Password, found: &mut Found) -> Result<(), Unreadable> {
+fn bags(contents: &[u8], unlocking: &mut Unlocking<'_>, found: &mut Found) -> Result<(), Unreadable> {
     let mut bags = Reader::new(contents).enter(SEQUENCE)?;
     while !bags.is_empty() {
         let mut bag = bags.enter(SEQUENCE)?;
@@ -127,13 +177,19 @@ fn bags(contents: &[u8], password: &Password, found: &mut Found) -> Result<(), U
         };
         let mut content = bag.enter(CONTEXT_0)?;
         let (key_id, is_trusted) = attributes(bag)?;
+        if matches!(kind, KEY_BAG | SHROUDED_KEY_BAG) {
+            unlocking.require_authenticated()?;
+            if found.key.is_some() {
+                return Err(Unreadable::SeveralKeys);
+            }
+        }
         match kind {
-            KEY_BAG => found.keys.push((content.whole()?.to_vec(), key_id)),
+            KEY_BAG => found.key = Some((content.whole()?.to_vec(), key_id)),
             SHROUDED_KEY_BAG => {
                 let mut info = content.enter(SEQUENCE)?;
                 let algorithm = info.enter(SEQUENCE)?;
-                let key = decrypt(algorithm, info.take(OCTET_STRING)?, password)?;
-                found.keys.push((key, key_id));
+                let key = decrypt(algorithm, info.take(OCTET_STRING)?, unlocking)?;
+                found.key = Some((key, key_id));
             }
             CERTIFICATE_BAG => {
                 let mut certificate = content.enter(SEQUENCE)?;
@@ -166,26 +222,32 @@ fn attributes(mut bag: Reader<'_>) -> Result<(Option<Vec<u8>>, bool), Malformed>
     Ok((key_id, is_trusted))
 }
 
-/// Puts the key and its chain together, and tells which certificates are trusted: those that Java marks, or all in a store that
-/// marks none, as `openssl` makes it.
+/// Puts the key and its chain together, and tells which certificates are trusted: those that Java marks, or all in a store without
+/// marks and without a key, as `openssl` makes it (invariant 3).
 fn contained(found: Found) -> Result<Contained, Unreadable> {
-    let Found { keys, certificates } = found;
-    let mut key = OneKey::default();
-    for (own, key_id) in keys {
-        let of_key =
-            certificates.iter().position(|certificate| key_id.is_some() && certificate.key_id == key_id);
-        key.set(own, chain(&certificates, of_key.unwrap_or(0))?)?;
-    }
+    let Found { key, certificates } = found;
+    let key = match key {
+        None => None,
+        Some((own, key_id)) => {
+            let of_key =
+                certificates.iter().position(|certificate| key_id.is_some() && certificate.key_id == key_id);
+            Some((own, chain(&certificates, of_key.unwrap_or(0))?))
+        }
+    };
     let marks = certificates.iter().any(|certificate| certificate.is_trusted);
-    let trusted = certificates.into_iter().filter(|certificate| certificate.is_trusted || !marks);
-    Ok(Contained { key: key.0, trusted: trusted.map(|certificate| certificate.der).collect() })
+    let trusts_all = !marks && key.is_none();
+    let trusted = certificates.into_iter().filter(|certificate| certificate.is_trusted || trusts_all);
+    Ok(Contained { key, trusted: trusted.map(|certificate| certificate.der).collect() })
 }
 
 /// The certificates that lead from one to its authority, as far as they are there.
-fn chain(certificates: &[Certificate], first: usize) -> Result<Vec<Vec<u8>>, Malformed> {
+fn chain(certificates: &[Certificate], first: usize) -> Result<Vec<Vec<u8>>, Unreadable> {
     let mut chain: Vec<usize> = Vec::new();
     let mut next = (!certificates.is_empty()).then_some(first);
     while let Some(at) = next {
+        if chain.len() == CHAIN_MAX {
+            return Err(Unreadable::Unsupported(format!("a chain of more than {CHAIN_MAX} certificates")));
+        }
         chain.push(at);
         let (issuer, subject) = der::names(&certificates[at].der)?;
         next = None;
@@ -201,10 +263,14 @@ fn chain(certificates: &[Certificate], first: usize) -> Result<Vec<Vec<u8>>, Mal
     Ok(chain.into_iter().map(|at| certificates[at].der.clone()).collect())
 }
 
-fn decrypt(mut algorithm: Reader<'_>, encrypted: &[u8], password: &Password) -> Result<Vec<u8>, Unreadable> {
+fn decrypt(
+    mut algorithm: Reader<'_>,
+    encrypted: &[u8],
+    unlocking: &mut Unlocking<'_>,
+) -> Result<Vec<u8>, Unreadable> {
     let kind = algorithm.take(OID)?;
     if kind == PBES2 {
-        return decrypt_pbes2(algorithm.enter(SEQUENCE)?, encrypted, password);
+        return decrypt_pbes2(algorithm.enter(SEQUENCE)?, encrypted, unlocking);
     }
     let key_len = match kind {
         PBE_SHA1_3DES => 24,
@@ -214,8 +280,8 @@ fn decrypt(mut algorithm: Reader<'_>, encrypted: &[u8], password: &Password) -> 
     let mut parameters = algorithm.enter(SEQUENCE)?;
     let (salt, rounds) = (parameters.take(OCTET_STRING)?, parameters.number()?);
     let sha1 = &digest::SHA1_FOR_LEGACY_USE_ONLY;
-    let key = derive(sha1, password, salt, rounds, Purpose::Key, key_len)?;
-    let iv = derive(sha1, password, salt, rounds, Purpose::Iv, 8)?;
+    let key = derive(sha1, unlocking, salt, rounds, Purpose::Key, key_len)?;
+    let iv = derive(sha1, unlocking, salt, rounds, Purpose::Iv, 8)?;
     match key_len {
         24 => decrypt_with::<cbc::Decryptor<des::TdesEde3>>(&key, &iv, encrypted),
         _ => {
@@ -232,7 +298,7 @@ fn decrypt(mut algorithm: Reader<'_>, encrypted: &[u8], password: &Password) -> 
 fn decrypt_pbes2(
     mut scheme: Reader<'_>,
     encrypted: &[u8],
-    password: &Password,
+    unlocking: &mut Unlocking<'_>,
 ) -> Result<Vec<u8>, Unreadable> {
     let mut derivation = scheme.enter(SEQUENCE)?;
     let kind = derivation.take(OID)?;
@@ -240,7 +306,7 @@ fn decrypt_pbes2(
         return Err(unsupported("key derivation", kind));
     }
     let mut parameters = derivation.enter(SEQUENCE)?;
-    let (salt, rounds) = (parameters.take(OCTET_STRING)?, checked_rounds(parameters.number()?)?);
+    let (salt, rounds) = (parameters.take(OCTET_STRING)?, unlocking.spend(parameters.number()?)?);
     if parameters.peek() == Some(der::INTEGER) {
         parameters.number()?; // the length of the key, which the cipher says, too
     }
@@ -258,7 +324,7 @@ fn decrypt_pbes2(
     let (kind, iv) = (cipher.take(OID)?, cipher.take(OCTET_STRING)?);
     let mut key = [0; 32];
     let mut derive = |len: usize| {
-        pbkdf2::derive(hash, rounds, salt, password.text().as_bytes(), &mut key[..len]);
+        pbkdf2::derive(hash, rounds, salt, unlocking.password.text().as_bytes(), &mut key[..len]);
         key[..len].to_vec()
     };
     match kind {
@@ -285,32 +351,22 @@ fn decrypt_with<C: KeyIvInit + BlockDecryptMut>(
     cipher.decrypt_padded_vec_mut::<Pkcs7>(encrypted).map_err(|_| Unreadable::WrongKeyPassword)
 }
 
-/// Invariant 2.
-fn checked_rounds(rounds: u32) -> Result<NonZeroU32, Unreadable> {
-    match NonZeroU32::new(rounds) {
-        Some(rounds) if rounds.get() <= ROUNDS_MAX => Ok(rounds),
-        _ => Err(Unreadable::Unsupported(format!(
-            "{rounds} rounds of key derivation, where 1 to {ROUNDS_MAX} are done"
-        ))),
-    }
-}
-
 /// Derives bytes from the password (RFC 7292, appendix B.2).
 fn derive(
     hash: &'static digest::Algorithm,
-    password: &Password,
+    unlocking: &mut Unlocking<'_>,
     salt: &[u8],
     rounds: u32,
     purpose: Purpose,
     len: usize,
 ) -> Result<Vec<u8>, Unreadable> {
-    let rounds = checked_rounds(rounds)?.get();
+    let rounds = unlocking.spend(rounds)?.get();
     let block = hash.block_len();
     let repeated = |bytes: &[u8]| -> Vec<u8> {
         bytes.iter().copied().cycle().take(bytes.len().div_ceil(block) * block).collect()
     };
     // As a string of UTF-16 that ends with a zero.
-    let password = [&password.utf16()[..], &[0, 0]].concat();
+    let password = [&unlocking.password.utf16()[..], &[0, 0]].concat();
     let mut input = [repeated(salt), repeated(&password)].concat();
     let diversifier = vec![purpose as u8; block];
     let mut derived = Vec::with_capacity(len + hash.output_len());

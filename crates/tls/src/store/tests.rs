@@ -58,6 +58,64 @@ fn a_trust_store_has_what_java_would_trust() {
     }
 }
 
+/// PKCS12 invariant 3: as Java, which trusts the certificate of a key, and not those that lead to its authority.
+#[test]
+fn a_key_store_as_a_trust_store_does_not_trust_the_authority_of_its_key() {
+    for (name, bytes) in KEYS {
+        let found = authorities(bytes, Some(&password(PASSWORD)));
+        assert_eq!(found.unwrap_or_else(|error| panic!("{name}: {error}")), [der(OWN)], "{name}");
+    }
+}
+
+fn element(tag: u8, content: &[u8]) -> Vec<u8> {
+    let len = u16::try_from(content.len()).unwrap().to_be_bytes();
+    [&[tag, 0x82, len[0], len[1]], content].concat()
+}
+
+/// The store without its authentication code, which stands at the end.
+fn without_code(store: &[u8]) -> Vec<u8> {
+    assert_eq!((&store[..2], &store[7..9]), (&[0x30, 0x82][..], &[0x30, 0x82][..]));
+    let contents = usize::from(store[9]) << 8 | usize::from(store[10]);
+    element(0x30, &store[4..11 + contents])
+}
+
+/// A store of these bags, neither encrypted nor with an authentication code.
+fn plain_store(bags: &[Vec<u8>]) -> Vec<u8> {
+    let data = |content: &[u8]| {
+        let kind = element(0x06, &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x07, 0x01]);
+        element(0x30, &[kind, element(0xa0, &element(0x04, content))].concat())
+    };
+    let parts = element(0x30, &data(&element(0x30, &bags.concat())));
+    element(0x30, &[vec![0x02, 0x01, 0x03], data(&parts)].concat())
+}
+
+fn bag(kind: u8, content: &[u8]) -> Vec<u8> {
+    let kind = element(0x06, &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x0c, 0x0a, 0x01, kind]);
+    element(0x30, &[kind, element(0xa0, content)].concat())
+}
+
+/// PKCS12 invariant 1.
+#[test]
+fn a_store_without_an_authentication_code_gives_plain_certificates_alone() {
+    let words = password(PASSWORD);
+    let refused = |store: &[u8], password| open(store, password).unwrap_err().to_string();
+    for (name, bytes) in KEYS.into_iter().chain(TRUSTED).filter(|(name, _)| name.ends_with(".p12")) {
+        let bare = without_code(bytes);
+        for given in [None, Some(&words)] {
+            let said = refused(&bare, given);
+            assert!(said.contains("no authentication code"), "{name}: {said}");
+        }
+    }
+    let x509 = element(0x06, &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 0x16, 0x01]);
+    let der_of_authority = element(0xa0, &element(0x04, &der(AUTHORITY)));
+    let certificate = bag(3, &element(0x30, &[x509, der_of_authority].concat()));
+    let plain = plain_store(std::slice::from_ref(&certificate));
+    assert_eq!(authorities(&plain, None).unwrap(), [der(AUTHORITY)]);
+    assert!(refused(&plain, Some(&words)).contains("no authentication code"));
+    let with_key = plain_store(&[certificate, bag(1, &element(0x30, b"key"))]);
+    assert!(refused(&with_key, None).contains("no authentication code"));
+}
+
 #[test]
 fn a_wrong_password_is_named_and_a_line_break_behind_the_right_one_is_not_missed() {
     for (name, bytes) in KEYS.into_iter().chain(TRUSTED) {
@@ -84,7 +142,7 @@ fn endless_key_derivation_is_refused() {
     many[at + 3] = 0x00;
     let said = authorities(&many, Some(&password(PASSWORD))).unwrap_err().to_string();
     assert!(said.contains("0 rounds"), "{said}");
-    const { assert!(pkcs12::ROUNDS_MAX < u32::MAX / 4) };
+    const { assert!(pkcs12::ROUNDS_TOTAL_MAX >= 3 * pkcs12::ROUNDS_MAX) };
 }
 
 #[test]

@@ -329,6 +329,17 @@ async fn an_exchange_that_fails_or_does_not_end_is_a_connection_that_could_not_b
         assert!(line.until_closed().await);
     }
 
+    // Handshake invariant 4.
+    let (here, peer) = (bookies(quick(5000), hooks()).await, Peer::new().await);
+    let read = here.read(&peer.id, read_first());
+    let mut line = peer.accept().await;
+    let (id, _) = next_auth(&mut line).await.unwrap();
+    answer_auth(&mut line, id, "riddle", b"3 + 4?").await;
+    let (id, _) = next_auth(&mut line).await.unwrap();
+    answer_auth(&mut line, id, v3::AUTH_DISABLED_PLUGIN_NAME, b"").await;
+    unreachable_because(read.await, "then says that it authenticates nobody");
+    assert!(line.until_closed().await);
+
     let endless = authenticated_by(Riddle { answer: b"", is_endless: true });
     let (here, peer) = (bookies(quick(5000), endless).await, Peer::new().await);
     let read = here.read(&peer.id, read_first());
