@@ -54,13 +54,10 @@ fn secrets_are_read_from_files_and_not_shown() {
 
 fn own(wants_certificates: bool, is_required: bool) -> TlsConfig {
     TlsConfig {
-        certificates: "/b.pem".into(),
-        key: "/b.key".into(),
         client_authorities: wants_certificates.then(|| "/ca.pem".into()),
-        versions: Vec::new(),
-        ciphers: Vec::new(),
         refresh: None,
         is_required,
+        ..TlsConfig::new("/b.pem", "/b.key")
     }
 }
 

@@ -153,13 +153,8 @@ pub fn plan(args: &StandaloneArgs, machine_bytes: u64) -> Result<Plan, Vec<Strin
 fn tls_config(args: &StandaloneArgs) -> Option<TlsConfig> {
     let (certificates, key) = args.tls_cert.as_ref().zip(args.tls_key.as_ref())?;
     Some(TlsConfig {
-        certificates: absolute(certificates),
-        key: absolute(key),
-        client_authorities: None,
-        versions: Vec::new(),
-        ciphers: Vec::new(),
-        refresh: Some(TlsConfig::REFRESH_DEFAULT),
         is_required: args.tls_required,
+        ..TlsConfig::new(absolute(certificates), absolute(key))
     })
 }
 
