@@ -116,7 +116,7 @@ fn is_open(class: &str) -> bool {
     class == "null" || class.ends_with("AuthenticationDisabledAuthProviderFactory")
 }
 
-/// Finds a JAAS file whose users nobody asks for, so that a bookie serves everybody, or only other users, against expectations. A file
+/// Finds a JAAS file with users who need not log in, although its operator may expect that they have to. A file
 /// that a setting or flag of ours gives is a fault then, one among the options of Java a warning. `is_used_otherwise`: its user logs in
 /// somewhere.
 ///

@@ -37,7 +37,7 @@ pub(super) struct Stranger {
     pub(super) frames: u32,
     /// By when it must have said it; set by its first byte, and again after a handshake of TLS.
     pub(super) deadline: Option<Instant>,
-    /// START_TLS behind a first AUTH was waited for, once.
+    /// It had its time to send START_TLS behind a first AUTH.
     pub(super) has_had_grace: bool,
     /// Nothing of it crosses into TLS (early_auth invariant 2).
     pub(super) exchange: Option<Exchange>,
@@ -184,7 +184,7 @@ impl Active<'_> {
     }
 
     /// Handles the whole frame at the front of the bytes `here`, of a peer that has not said who it is; returns the place of what is
-    /// behind it, which may have moved to the beginning of a buffer that has room for nothing else (invariant 4).
+    /// behind it, which may have moved to a buffer of just that length (invariant 4).
     pub(super) async fn authenticate_with(
         &mut self,
         here: Range<usize>,

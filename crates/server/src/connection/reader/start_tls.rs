@@ -54,7 +54,7 @@ pub(super) enum First {
     Tls(StartTls),
     /// Something else.
     Other,
-    /// AUTH, behind which START_TLS may follow, which is to be waited for.
+    /// AUTH, behind which START_TLS may follow ([`Active::await_start_tls`]).
     Unknown,
 }
 
@@ -116,7 +116,7 @@ impl Active<'_> {
         }
     }
 
-    /// Looks for START_TLS behind a first frame of AUTH; `None` when it is not there, nor to be waited for.
+    /// Looks for START_TLS behind a first frame of AUTH; `None` when it is not there and may not follow.
     fn auth_before_tls(&self, tls: &Arc<Tls>, data: &[u8]) -> Option<First> {
         let Look::Auth(auth_len) = early_auth::look(data) else { return None };
         match frame::split(&data[auth_len..], self.shared.limits.frame) {
@@ -137,8 +137,9 @@ impl Active<'_> {
         }
     }
 
-    /// Waits a little for the frame behind the first one, which is AUTH; these are the bytes `here`. Afterwards the buffer begins with both, or with what
-    /// came of them in time, and has room for nothing else; returns the length of that. Meanwhile the connection holds [`EARLY_BYTES_MAX`] at most.
+    /// Waits a little for the frame behind AUTH, the first one; `here` is the place of what came of both. Moves that, and what comes
+    /// in time, to the beginning of a buffer of just that length, which is returned. The connection holds [`EARLY_BYTES_MAX`] at most
+    /// meanwhile.
     pub(super) async fn await_start_tls(&mut self, here: Range<usize>) -> Result<usize, CloseReason> {
         self.stranger.has_had_grace = true;
         let mut both = self.set_aside(here);
